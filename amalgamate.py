@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Makes single_include/auspex.hpp from src/, or proves with --check that it is fresh.
+
+    python3 amalgamate.py            write single_include/auspex.hpp
+    python3 amalgamate.py --check    exit 1 when the committed header differs from a fresh one
+
+src/auspex.cpp is the spine: the list of every file under src/, in floor order. A file may include
+only files that stand above it in that list, so the architecture is compiled, not remembered.
+
+The result has three parts: the door (src/auspex.hpp), the declarations of the internals, and the
+code. Including it plainly gives the door. AUSPEX_IMPLEMENTATION adds the rest, in one source file,
+whether or not the header was included plainly before. AUSPEX_INTERNALS adds the declarations
+alone; the library's own tests use it.
+
+Files named *.inl or *.inc are pasted wherever they are included (one kernel source, several
+instruction sets); every other file is written once. There is no date in the result: the same
+sources give the same bytes.
+"""
+import argparse
+import os
+import re
+import sys
+
+DOOR = "src/auspex.hpp"
+SPINE = "src/auspex.cpp"
+RESULT = "single_include/auspex.hpp"
+CODE = (".h", ".hpp", ".cpp")
+PASTED = (".inl", ".inc")
+
+# Macros that a source file may leave defined: they speak to system headers, which read them once.
+LASTING_MACROS = {"NOMINMAX", "WIN32_LEAN_AND_MEAN", "VK_NO_PROTOTYPES", "_FILE_OFFSET_BITS", "_GNU_SOURCE"}
+
+LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
+SYSTEM_INCLUDE = re.compile(r"^\s*#\s*include\s*<([^>]+)>")
+CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
+DEFINE = re.compile(r"^\s*#\s*define\s+(\w+)")
+UNDEF = re.compile(r"^\s*#\s*undef\s+(\w+)")
+PRAGMA_ONCE = re.compile(r"^\s*#\s*pragma\s+once\b")
+
+
+class Entry:
+    """One line of the spine: a file and the conditions that stand around it."""
+
+    def __init__(self, path, line, conditions):
+        self.path, self.line, self.conditions = path, line, conditions
+
+
+class Amalgamation:
+    def __init__(self, root):
+        self.root = root
+        self.problems = []
+        self.entries = []
+        self.rank = {DOOR: -1}  # place in the spine; the door stands above everything
+        self.system_seen = set()
+
+    def refuse(self, where, what, mend):
+        self.problems.append(f"{where}: {what}\n    mend: {mend}")
+
+    # ------------------------------------------------------------------------------- reading
+
+    def lines(self, path):
+        """The lines of a file; complains about what has no place in a header for everyone."""
+        try:
+            with open(os.path.join(self.root, path), "rb") as f:
+                data = f.read()
+        except OSError as e:
+            self.refuse(path, f"cannot be read ({e.strerror})", "restore the file")
+            return []
+        out = []
+        for number, raw in enumerate(data.split(b"\n"), 1):
+            if raw.endswith(b"\r"):
+                raw = raw[:-1]
+            column = next((i for i, c in enumerate(raw, 1) if c > 126 or (c < 32 and c != 9)), 0)
+            if column:
+                self.refuse(f"{path}:{number}", f"byte 0x{raw[column - 1]:02x} in column {column} is not plain ASCII",
+                            r"write it as an escape such as \u00e9 or \xc3\xa9, or find an ASCII spelling")
+            out.append(raw.decode("latin-1").rstrip())
+        while out and not out[-1]:
+            out.pop()
+        return out
+
+    def resolve(self, path, include):
+        return os.path.normpath(os.path.join(os.path.dirname(path), include)).replace(os.sep, "/")
+
+    def read_spine(self):
+        """Fills entries and rank from src/auspex.cpp."""
+        conditions = []
+        for number, line in enumerate(self.lines(SPINE), 1):
+            where = f"{SPINE}:{number}"
+            text = line.split("//")[0].strip()
+            local = LOCAL_INCLUDE.match(text)
+            if local:
+                path = self.resolve(SPINE, local.group(1))
+                if path == DOOR:
+                    continue
+                if path in self.rank:
+                    self.refuse(where, f"{path} is listed twice", "keep the line that stands higher")
+                elif not os.path.isfile(os.path.join(self.root, path)):
+                    self.refuse(where, f"{path} is listed and does not exist", "add the file, or drop this line")
+                else:
+                    self.rank[path] = len(self.entries)
+                    self.entries.append(Entry(path, number, tuple(conditions)))
+                continue
+            condition = CONDITION.match(text)
+            if condition and condition.group(1) in ("if", "ifdef", "ifndef"):
+                conditions.append(text)
+            elif condition and condition.group(1) == "endif":
+                if not conditions:
+                    self.refuse(where, "#endif without #if", "drop it")
+                else:
+                    conditions.pop()
+            elif text:
+                self.refuse(where, f"'{text}' has no place in the spine",
+                            "the spine holds #include \"...\", #if, #ifdef, #ifndef, #endif and comments only")
+        if conditions:
+            self.refuse(SPINE, f"'{conditions[-1]}' is never closed", "add an #endif")
+
+    def check_listed(self):
+        found = []
+        for folder, folders, names in os.walk(os.path.join(self.root, "src")):
+            folders.sort()
+            rel = os.path.relpath(folder, self.root).replace(os.sep, "/")
+            found += [f"{rel}/{n}" for n in sorted(names) if n.endswith(CODE)]
+        for path in found:
+            if path not in self.rank and path != SPINE:
+                self.refuse(path, f"stands under src/ and is missing from the spine",
+                            f'add  #include "{path[4:]}"  to {SPINE}, below everything that it includes')
+
+    # ------------------------------------------------------------------------------- writing
+
+    def body(self, path, rank, conditions, pasting=()):
+        """The text of a file with its local includes checked and dropped, pasted files in place."""
+        out, depth, defined, in_comment = [], 0, {}, False
+        for number, line in enumerate(self.lines(path), 1):
+            where = f"{path}:{number}"
+            if in_comment:
+                in_comment = "*/" not in line
+                out.append(line)
+                continue
+            code = line.split("//")[0]
+            if "/*" in code and "*/" not in code.split("/*", 1)[1]:
+                in_comment = True
+            if PRAGMA_ONCE.match(code):
+                continue
+            local = LOCAL_INCLUDE.match(code)
+            if local:
+                self.include(path, where, self.resolve(path, local.group(1)), local.group(1), rank, conditions, pasting, out)
+                continue
+            system = SYSTEM_INCLUDE.match(code)
+            if system:
+                always = depth == 0 and not conditions and not pasting
+                if system.group(1) in self.system_seen:
+                    continue
+                if always:
+                    self.system_seen.add(system.group(1))
+            condition = CONDITION.match(code)
+            if condition:
+                depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(condition.group(1), 0)
+            macro = DEFINE.match(code)
+            if macro:
+                defined[macro.group(1)] = number
+            macro = UNDEF.match(code)
+            if macro:
+                defined.pop(macro.group(1), None)
+            out.append(line)
+        if depth != 0:
+            self.refuse(path, "its #if and #endif do not balance", "close every #if in the file that opens it")
+        if not path.endswith(PASTED):
+            for name, number in sorted(defined.items()):
+                if not name.startswith("AUSPEX_") and name not in LASTING_MACROS:
+                    self.refuse(f"{path}:{number}", f"macro {name} leaks into every file below and into the application",
+                                f"#undef {name} at the end of the file, or make it a constexpr or a function")
+        while out and not out[0]:
+            out.pop(0)
+        return out
+
+    def include(self, path, where, target, spelled, rank, conditions, pasting, out):
+        if target.endswith(PASTED):
+            if target in pasting:
+                self.refuse(where, f"{target} includes itself", "break the circle")
+            elif not os.path.isfile(os.path.join(self.root, target)):
+                self.refuse(where, f'"{spelled}" does not exist', "correct the path; it is relative to this file")
+            else:
+                out += self.body(target, rank, conditions, pasting + (target,))
+        elif target == SPINE:
+            self.refuse(where, "includes the spine itself", "include the headers that it needs")
+        elif target not in self.rank:
+            if not os.path.isfile(os.path.join(self.root, target)):
+                self.refuse(where, f'"{spelled}" does not exist', "correct the path; it is relative to this file")
+            else:
+                self.refuse(where, f"{target} is not in the spine", f"list it in {SPINE}, above {path}")
+        elif target.endswith(".cpp"):
+            self.refuse(where, f"includes the source file {target}", "move what is shared into a header or an .inl file")
+        elif self.rank[target] >= rank:
+            self.refuse(where, f"reaches up: {target} stands below {path} in the spine",
+                        "a file may include only what stands above it: move the shared part to a lower floor, pass it in "
+                        f"as an argument, or, if the order itself is wrong, move the line in {SPINE}")
+
+    def section(self, entry):
+        bar = "// " + "-" * max(4, 96 - len(entry.path)) + " " + entry.path
+        return ["", bar, ""] + self.body(entry.path, self.rank[entry.path], entry.conditions)
+
+    def part(self, entries):
+        """Sections with the spine's conditions written once around neighbours that share them."""
+        out, open_ = [], ()
+        for entry in entries:
+            if entry.conditions != open_:
+                out += ["", *(f"#endif  // {c}" for c in reversed(open_)), *entry.conditions]
+                open_ = entry.conditions
+            out += self.section(entry)
+        out += ["", *(f"#endif  // {c}" for c in reversed(open_))] if open_ else []
+        return out
+
+    def make(self):
+        """The whole header as text, or None when there are problems."""
+        self.read_spine()
+        self.check_listed()
+        if self.problems:
+            return None
+        door = self.body(DOOR, -1, ())
+        version = next((m.group(1) for m in (re.match(r'#define AUSPEX_VERSION "([^"]+)"', l) for l in door) if m), None)
+        if not version:
+            self.refuse(DOOR, 'has no line  #define AUSPEX_VERSION "x.y.z"', "add it: the banner takes the version from there")
+        headers = [e for e in self.entries if not e.path.endswith(".cpp")]
+        sources = [e for e in self.entries if e.path.endswith(".cpp")]
+        declarations, code = self.part(headers), self.part(sources)
+        if self.problems:
+            return None
+        text = [
+            f"// auspex {version}, the whole library in one header. Made by amalgamate.py: edit src/ and make it again.",
+            "// SPDX-License-Identifier: Apache-2.0",
+            "#ifndef AUSPEX_HPP_INCLUDED",
+            "#define AUSPEX_HPP_INCLUDED",
+            "",
+            *door,
+            "",
+            "#endif  // AUSPEX_HPP_INCLUDED",
+            "",
+            "// ==== the internals: declarations " + "=" * 68,
+            "#if (defined(AUSPEX_IMPLEMENTATION) || defined(AUSPEX_INTERNALS)) && !defined(AUSPEX_INTERNALS_INCLUDED)",
+            "#define AUSPEX_INTERNALS_INCLUDED",
+            *declarations,
+            "",
+            "#endif  // AUSPEX_INTERNALS_INCLUDED",
+            "",
+            "// ==== the internals: code " + "=" * 76,
+            "#if defined(AUSPEX_IMPLEMENTATION) && !defined(AUSPEX_IMPLEMENTATION_INCLUDED)",
+            "#define AUSPEX_IMPLEMENTATION_INCLUDED",
+            *code,
+            "",
+            "#endif  // AUSPEX_IMPLEMENTATION_INCLUDED",
+        ]
+        return "\n".join(text) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the committed header instead of writing it")
+    parser.add_argument("--root", default=os.path.dirname(os.path.abspath(__file__)), help="the repository (default: beside this script)")
+    parser.add_argument("--list", action="store_true", help="print the files of the spine in order, and stop")
+    options = parser.parse_args()
+
+    work = Amalgamation(options.root)
+    text = work.make()
+    if text is None:
+        print(f"amalgamate.py: {len(work.problems)} problem{'s' if len(work.problems) > 1 else ''}\n", file=sys.stderr)
+        print("\n".join(work.problems), file=sys.stderr)
+        return 1
+    if options.list:
+        print("\n".join(e.path for e in work.entries))
+        return 0
+
+    path = os.path.join(options.root, RESULT)
+    old = None
+    if os.path.isfile(path):
+        with open(path, "rb") as f:
+            old = f.read()
+    new = text.encode("ascii")
+    if options.check:
+        if old == new:
+            return 0
+        where = "it does not exist"
+        if old is not None:
+            a, b = old.split(b"\n"), new.split(b"\n")
+            at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+            shown = lambda v: v[at].decode("latin-1")[:100] if at < len(v) else "(the end)"
+            where = f"first difference in line {at + 1}\n    committed: {shown(a)}\n    fresh:     {shown(b)}"
+        print(f"amalgamate.py: {RESULT} is stale: {where}\n    mend: python3 amalgamate.py && git add {RESULT}", file=sys.stderr)
+        return 1
+    if old != new:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(new)
+    print(f"{RESULT}: {text.count(chr(10))} lines, {len(new)} bytes, {len(work.entries) + 1} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+#include "common.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "base/unicode.h"
+#include "platform.h"
+
+namespace cli {
+
+// -------------------------------------------------------------------------------- errors
+
+int report(const Status& status) {
+    if (status.ok()) return kDone;
+    clear_progress_line();
+    if (status.code == Code::cancelled && interrupted()) {
+        std::fprintf(stderr, "auspex: interrupted\n");
+        return kInterrupted;
+    }
+    std::fprintf(stderr, "auspex: %s\n", status.message().c_str());
+    switch (status.code) {
+        case Code::bad_argument:
+        case Code::bad_file:
+        case Code::unsupported:
+        case Code::not_found: return kBadInput;
+        default: return kFailed;
+    }
+}
+
+void note(const std::string& text) {
+    clear_progress_line();
+    std::fprintf(stderr, "auspex: note: %s\n", text.c_str());
+}
+
+// ------------------------------------------------------------------------------- options
+
+void add_model(CLI::App& command, PlaceOptions& o) {
+    command.add_option("-m,--model", o.model, "GGUF file; of a split model the first part (default: the demo model)");
+}
+
+void add_place(CLI::App& command, PlaceOptions& o) {
+    add_model(command, o);
+    command.add_option("--device", o.device, "auto, cpu, vulkan or vulkan:N")->capture_default_str();
+    command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
+    command.add_option_function<int>(
+        "--threads", [&o](int n) { o.threads = n, o.threads_given = true; }, "CPU threads (default: one per physical core)");
+    command.add_flag("-v,--verbose", o.verbose, "Say on stderr what was chosen, and why");
+}
+
+void add_sampling(CLI::App& command, auspex::Sampling& o) {
+    command.add_option("--temp", o.temperature, "Temperature; 0 always takes the most likely token")->capture_default_str();
+    command.add_option("--top-k", o.top_k, "Keep the K most likely tokens; 0: all")->capture_default_str();
+    command.add_option("--top-p", o.top_p, "Keep the smallest set with this much probability")->capture_default_str();
+    command.add_option("--min-p", o.min_p, "Keep what has at least this share of the most likely")->capture_default_str();
+    command.add_option("--repeat-penalty", o.repeat_penalty, "Weakens tokens seen lately; 1: off")->capture_default_str();
+    command.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted for each time a token was seen")->capture_default_str();
+    command.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from a token that was seen")->capture_default_str();
+    command.add_option("--penalty-window", o.penalty_window, "How many of the last tokens count as seen")->capture_default_str();
+    command.add_option("--seed", o.seed, "The same seed gives the same text")->capture_default_str();
+}
+
+void add_text(CLI::App& command, TextOptions& o, const char* what) {
+    o.text_given = command.add_option("-p,--prompt", o.text, std::string(what) + " itself");
+    o.file_given = command.add_option("-f,--file", o.file, std::string(what) + " from a file; - is standard input");
+    o.text_given->excludes(o.file_given);
+}
+
+// ------------------------------------------------------------------------------- loading
+
+Result<std::string> find_model(const std::string& named) {
+    if (!named.empty()) return named;
+    const std::string demo = "examples/models/auspex-demo.gguf", here = executable_folder();
+    std::vector<std::string> places = {demo};
+    if (!here.empty()) {
+        places.push_back(here + "/auspex-demo.gguf");
+        places.push_back(here + "/../share/auspex/auspex-demo.gguf");  // an installed one
+        places.push_back(here + "/../" + demo);                        // a build folder in the repository
+    }
+    places.push_back(std::string(AUSPEX_SOURCE_DIR) + "/" + demo);
+    std::string tried;
+    for (const std::string& p : places) {
+        if (std::ifstream(p).good()) return p;
+        tried += "\n  " + p;
+    }
+    return Status(Code::not_found, "no model was named and the demo model is in none of these places; give -m FILE:" + tried);
+}
+
+Result<auspex::Device> open_device(const PlaceOptions& o) {
+    auspex::DeviceOptions d;
+    std::string index;
+    if (o.device == "auto")
+        d.kind = auspex::Kind::best;
+    else if (o.device == "cpu")
+        d.kind = auspex::Kind::cpu;
+    else if (o.device == "vulkan")
+        d.kind = auspex::Kind::vulkan;
+    else if (o.device.rfind("vulkan:", 0) == 0) {
+        d.kind = auspex::Kind::vulkan;
+        index = o.device.substr(7);
+        if (index.empty() || index.size() > 3 || index.find_first_not_of("0123456789") != std::string::npos)
+            return Status(Code::bad_argument, "--device " + o.device + ": expected a number after 'vulkan:', as in vulkan:0");
+        d.vulkan_index = std::atoi(index.c_str());
+    } else {
+        return Status(Code::bad_argument, "--device " + o.device + ": expected auto, cpu, vulkan or vulkan:N");
+    }
+
+    struct Path {
+        const char* name;
+        auspex::CpuPath path;
+    };
+    const Path paths[] = {{"best", auspex::CpuPath::best},     {"reference", auspex::CpuPath::reference}, {"avx2", auspex::CpuPath::avx2},
+                          {"avx512", auspex::CpuPath::avx512}, {"neon", auspex::CpuPath::neon}};
+    bool known = false;
+    for (const Path& p : paths)
+        if (o.cpu_path == p.name) d.cpu_path = p.path, known = true;
+    if (!known) return Status(Code::bad_argument, "--cpu-path " + o.cpu_path + ": expected best, reference, avx2, avx512 or neon");
+
+    if (o.threads_given && o.threads < 1)
+        return Status(Code::bad_argument, "--threads " + std::to_string(o.threads) + ": expected 1 or more; leave it out for one per physical core");
+    d.n_thread = o.threads;
+    const bool verbose = o.verbose;
+    d.log = [verbose](auspex::LogLevel level, std::string_view line) {
+        if (verbose || level == auspex::LogLevel::warning) note(std::string(line));
+    };
+    return auspex::Device::open(d);
+}
+
+static bool line_shown = false;
+
+auspex::Progress progress_line() {
+    const bool draw = stderr_is_terminal();
+    double last = 0;
+    return [draw, last](const char* what, float fraction) mutable {
+        const double t = now();
+        if (draw && t - last > 0.1) {
+            std::fprintf(stderr, "\r%s %3.0f %%\033[K", what, double(fraction) * 100);
+            std::fflush(stderr);
+            line_shown = true;
+            last = t;
+        }
+        return !interrupted();
+    };
+}
+
+void clear_progress_line() {
+    if (!line_shown) return;
+    std::fprintf(stderr, "\r\033[K");
+    std::fflush(stderr);
+    line_shown = false;
+}
+
+Status load(const PlaceOptions& o, Loaded* to) {
+    Status s = find_model(o.model).get(to->path);
+    if (!s.ok()) return s;
+    s = open_device(o).get(to->device);
+    if (!s.ok()) return s;
+    auspex::LoadOptions options;
+    options.progress = progress_line();
+    s = auspex::Model::load(to->device, to->path.c_str(), options).get(to->model);
+    clear_progress_line();
+    if (s.ok() && o.verbose) note(to->path + " on " + to->device.name());
+    return s;
+}
+
+// --------------------------------------------------------------------------------- input
+
+Result<std::string> read_bytes(const std::string& path) {
+    std::FILE* f = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+    const std::string name = path == "-" ? "standard input" : "'" + path + "'";
+    if (!f) {
+        const int why = errno;
+        return Status(why == ENOENT ? Code::not_found : Code::io_error, name + ": " + std::strerror(why));
+    }
+    std::string all;
+    char part[1 << 16];
+    size_t n;
+    while ((n = std::fread(part, 1, sizeof part, f)) > 0) all.append(part, n);
+    const int why = std::ferror(f) ? errno : 0;
+    if (f != stdin) std::fclose(f);
+    if (why && interrupted()) return Status(Code::cancelled, "interrupted while reading " + name);
+    if (why) return Status(Code::io_error, name + ": " + std::strerror(why));
+    return all;
+}
+
+Status check_utf8(const std::string& text, const std::string& what) {
+    const size_t at = auspex::detail::find_bad_utf8(text);
+    if (at == text.size()) return {};
+    char byte[8];
+    std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned>(static_cast<unsigned char>(text[at])));
+    return Status(Code::bad_argument, what + " is not UTF-8: byte " + byte + " at offset " + std::to_string(at) +
+                                          " begins no character; convert it first (iconv -t UTF-8)");
+}
+
+Result<std::string> read_text(const TextOptions& o, const char* what) {
+    std::string text, from = std::string("the ") + what;
+    if (o.text_given->count() > 0) {
+        text = o.text;
+    } else if (o.file_given->count() > 0 || !stdin_is_terminal()) {
+        Status s = read_bytes(o.file_given->count() > 0 ? o.file : "-").get(text);
+        if (!s.ok()) return s;
+    } else {
+        return Status(Code::bad_argument, from + " is missing: give -p TEXT, -f FILE, or pipe it in");
+    }
+    const Status s = check_utf8(text, from);
+    if (!s.ok()) return s;
+    return text;
+}
+
+Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest) {
+    std::string text = list;
+    if (!list.empty() && list[0] == '@') {
+        const Status s = read_bytes(list.substr(1)).get(text);
+        if (!s.ok()) return s;
+    }
+    std::vector<Token> ids;
+    size_t i = 0, end = text.size();
+    const auto skip_space = [&] {
+        while (i < end && std::strchr(" \t\r\n", text[i]) && text[i] != 0) ++i;
+    };
+    const auto bad = [&](const std::string& found) {
+        return Status(Code::bad_argument, std::string("the list of ") + what + " has " + found + " at character " + std::to_string(i + 1) +
+                                              ", expected whole numbers with commas or spaces between them, as in 1,2,3 or [1, 2, 3]");
+    };
+    skip_space();
+    const bool bracketed = i < end && text[i] == '[';
+    if (bracketed) ++i, skip_space();
+    bool comma = false;
+    while (i < end && text[i] != ']') {
+        const size_t from = i;
+        int64_t value = 0;
+        const bool negative = text[i] == '-';
+        if (negative) ++i;
+        if (i >= end || text[i] < '0' || text[i] > '9') return i = from, bad(std::string("'") + text[from] + "'");
+        for (; i < end && text[i] >= '0' && text[i] <= '9'; ++i)
+            if (value <= highest) value = value * 10 + (text[i] - '0');
+        if (negative || value > highest)
+            return Status(Code::bad_argument, std::string("the list of ") + what + " has " + text.substr(from, i - from) + ", expected 0 .. " +
+                                                  std::to_string(highest));
+        if (i < end && !std::strchr(", \t\r\n]", text[i])) return bad(std::string("'") + text[i] + "'");
+        ids.push_back(static_cast<Token>(value));
+        skip_space();
+        comma = i < end && text[i] == ',';
+        if (comma) ++i, skip_space();
+    }
+    if (comma) return bad("nothing after its last comma");
+    if (bracketed) {
+        if (i >= end) return bad("no closing ']'");
+        ++i, skip_space();
+    }
+    if (i < end) return bad(std::string("'") + text[i] + "'");
+    return ids;
+}
+
+Result<std::vector<Token>> read_ids(const std::string& list, uint32_t n_vocab) {
+    return read_list(list, "ids", static_cast<int64_t>(n_vocab) - 1);
+}
+
+Status print(const std::string& text) {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return {};
+    return Status(Code::io_error, std::string("standard output: ") + std::strerror(errno));
+}
+
+double now() {
+    using namespace std::chrono;
+    return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace cli

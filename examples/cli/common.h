@@ -1,0 +1,88 @@
+// cli/common: what several commands share: options, loading, input, errors.
+#pragma once
+#include "auspex.hpp"
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace cli {
+
+using auspex::Code;
+using auspex::Result;
+using auspex::Span;
+using auspex::Status;
+using auspex::Token;
+
+// Exit codes. An interrupted command ends as shells expect it: 128 + SIGINT.
+constexpr int kDone = 0, kFailed = 1, kBadInput = 2, kInterrupted = 130;
+
+/// Prints "auspex: bad_file: ..." to stderr. Returns kBadInput for what the caller can mend in the
+/// arguments or files, kFailed for what went wrong at run time, kInterrupted after Ctrl-C.
+int report(const Status& status);
+/// A line "auspex: note: ..." on stderr.
+void note(const std::string& text);
+
+// ------------------------------------------------------------------------------- options
+
+/// -m, --device, --threads, --cpu-path, -v
+struct PlaceOptions {
+    std::string model;
+    std::string device = "auto";
+    std::string cpu_path = "best";
+    int threads = 0;
+    bool threads_given = false;
+    bool verbose = false;
+};
+void add_place(CLI::App& command, PlaceOptions& o);
+void add_model(CLI::App& command, PlaceOptions& o);
+
+/// --temp, --top-k, --top-p, --min-p, penalties, --seed
+void add_sampling(CLI::App& command, auspex::Sampling& o);
+
+/// -p TEXT, -f FILE, or standard input
+struct TextOptions {
+    std::string text, file;
+    CLI::Option* text_given = nullptr;
+    CLI::Option* file_given = nullptr;
+};
+void add_text(CLI::App& command, TextOptions& o, const char* what);
+
+// ------------------------------------------------------------------------------- loading
+
+/// The file named by -m, else the demo model of the repository, wherever this program runs from.
+Result<std::string> find_model(const std::string& named);
+Result<auspex::Device> open_device(const PlaceOptions& o);
+
+struct Loaded {
+    auspex::Device device;
+    auspex::Model model;
+    std::string path;
+};
+/// Opens the device and loads the model, with a progress line when stderr is a terminal.
+Status load(const PlaceOptions& o, Loaded* to);
+
+/// A progress callback that draws on stderr when that is a terminal, and cancels after Ctrl-C.
+auspex::Progress progress_line();
+void clear_progress_line();
+
+// --------------------------------------------------------------------------------- input
+
+/// A whole file, or standard input for "-".
+Result<std::string> read_bytes(const std::string& path);
+/// The text that the options name. errors: none given, not readable, not UTF-8 (with the place).
+Result<std::string> read_text(const TextOptions& o, const char* what);
+/// bad_argument with the offset of the first byte that is not UTF-8.
+Status check_utf8(const std::string& text, const std::string& what);
+/// "1,2,3", "[1, 2, 3]", "1 2 3", or @FILE with any of these. Not negative, each at most `highest`.
+Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest);
+/// Ids of this model: read_list() with a vocabulary for its bound.
+Result<std::vector<Token>> read_ids(const std::string& list, uint32_t n_vocab);
+
+/// Writes and flushes to standard output. errors: io_error, when nobody reads it any more.
+Status print(const std::string& text);
+
+/// Seconds since some fixed moment.
+double now();
+
+}  // namespace cli

@@ -1,0 +1,87 @@
+#include "platform.h"
+
+#include <csignal>
+#include <cstdio>
+
+#if defined(_WIN32)
+#include <fcntl.h>
+#include <io.h>
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <windows.h>
+#else
+#include <unistd.h>
+#if defined(__APPLE__)
+#include <mach-o/dyld.h>
+#endif
+#endif
+
+namespace cli {
+
+static volatile std::sig_atomic_t interrupts = 0;
+
+bool interrupted() { return interrupts != 0; }
+void forget_interrupt() { interrupts = 0; }
+
+#if defined(_WIN32)
+
+bool stdin_is_terminal() { return _isatty(_fileno(stdin)) != 0; }
+bool stderr_is_terminal() { return _isatty(_fileno(stderr)) != 0; }
+
+void use_binary_streams() {
+    _setmode(_fileno(stdin), _O_BINARY);
+    _setmode(_fileno(stdout), _O_BINARY);
+}
+
+std::string executable_folder() {
+    char path[MAX_PATH];
+    const DWORD n = GetModuleFileNameA(nullptr, path, MAX_PATH);
+    if (n == 0 || n >= MAX_PATH) return {};
+    const std::string full(path, n);
+    const size_t slash = full.find_last_of("\\/");
+    return slash == std::string::npos ? std::string() : full.substr(0, slash);
+}
+
+static void on_interrupt(int) {
+    interrupts = 1;
+    std::signal(SIGINT, SIG_DFL);
+}
+
+void catch_interrupts() { std::signal(SIGINT, on_interrupt); }
+
+#else
+
+bool stdin_is_terminal() { return isatty(STDIN_FILENO) != 0; }
+bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
+void use_binary_streams() {}
+
+std::string executable_folder() {
+    char path[4096];
+#if defined(__APPLE__)
+    uint32_t room = sizeof path;
+    if (_NSGetExecutablePath(path, &room) != 0) return {};
+    const std::string full(path);
+#else
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    if (n <= 0 || static_cast<size_t>(n) >= sizeof path) return {};
+    const std::string full(path, static_cast<size_t>(n));
+#endif
+    const size_t slash = full.rfind('/');
+    return slash == std::string::npos ? std::string() : full.substr(0, slash);
+}
+
+static void on_interrupt(int) { interrupts = 1; }
+
+void catch_interrupts() {
+    struct sigaction action = {};
+    action.sa_handler = on_interrupt;
+    sigemptyset(&action.sa_mask);
+    // A second Ctrl-C ends the process; a blocked read returns, so that a prompt notices the first.
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, nullptr);
+}
+
+#endif
+
+}  // namespace cli

@@ -1,0 +1,66 @@
+#include "base.h"
+
+#include <new>
+
+namespace auspex {
+
+const char* code_name(Code code) {
+    switch (code) {
+        case Code::ok: return "ok";
+        case Code::bad_argument: return "bad_argument";
+        case Code::bad_file: return "bad_file";
+        case Code::unsupported: return "unsupported";
+        case Code::not_found: return "not_found";
+        case Code::io_error: return "io_error";
+        case Code::out_of_memory: return "out_of_memory";
+        case Code::no_device: return "no_device";
+        case Code::device_lost: return "device_lost";
+        case Code::cancelled: return "cancelled";
+        case Code::context_full: return "context_full";
+    }
+    return "unknown";
+}
+
+namespace detail {
+
+constexpr size_t kBlockAlignment = 64;  // one cache line; also what the widest vector loads want
+
+Block& Block::operator=(Block&& o) noexcept {
+    if (this != &o) {
+        reset();
+        from_ = o.from_;
+        data_ = std::exchange(o.data_, nullptr);
+        size_ = std::exchange(o.size_, size_t{0});
+    }
+    return *this;
+}
+
+Status Block::take(const Allocator& from, uint64_t bytes, const char* what) {
+    reset();
+    if (bytes == 0) return {};
+    void* p = nullptr;
+    if (bytes <= SIZE_MAX / 2) {
+        const size_t n = static_cast<size_t>(bytes);
+        p = from.alloc ? from.alloc(from.user, n, kBlockAlignment)
+                       : ::operator new(n, std::align_val_t{kBlockAlignment}, std::nothrow);
+    }
+    if (!p) return fail(Code::out_of_memory, what, " needs ", bytes, " bytes and the allocator has none left");
+    from_ = from;
+    data_ = static_cast<std::byte*>(p);
+    size_ = static_cast<size_t>(bytes);
+    std::memset(data_, 0, size_);
+    return {};
+}
+
+void Block::reset() {
+    if (!data_) return;
+    if (from_.free)
+        from_.free(from_.user, data_, size_, kBlockAlignment);
+    else
+        ::operator delete(data_, std::align_val_t{kBlockAlignment});
+    data_ = nullptr;
+    size_ = 0;
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,108 @@
+// base/base: checked sizes, alignment, message building, owned memory, asserts.
+//
+// Owns    the small tools every room uses; nothing of the model.
+// Reads   the door's vocabulary.
+// Serves  everyone.
+// Thread  none of its own.
+// Laws    Silence: nothing here prints; tests/test_base.cpp.
+#pragma once
+#include "../auspex.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#ifndef AUSPEX_ASSERT
+#include <cassert>
+#define AUSPEX_ASSERT(x) assert(x)
+#endif
+
+namespace auspex {
+namespace detail {
+
+/// a * b, or false when it does not fit.
+inline bool mul_fits(uint64_t a, uint64_t b, uint64_t* out) {
+    if (a != 0 && b > UINT64_MAX / a) return false;
+    *out = a * b;
+    return true;
+}
+inline bool add_fits(uint64_t a, uint64_t b, uint64_t* out) {
+    if (b > UINT64_MAX - a) return false;
+    *out = a + b;
+    return true;
+}
+/// n rounded up to a multiple of `to`, a power of two; the caller keeps n below 2^63.
+constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
+template <class T>
+constexpr T ceil_div(T n, T by) {
+    return static_cast<T>((n + by - 1) / by);
+}
+
+inline void append(std::string& s, std::string_view v) { s.append(v); }
+inline void append(std::string& s, const char* v) { s += v; }
+inline void append(std::string& s, const std::string& v) { s += v; }
+inline void append(std::string& s, char v) { s += v; }
+inline void append(std::string& s, double v) {
+    char b[32];
+    std::snprintf(b, sizeof b, "%g", v);
+    s += b;
+}
+template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, char>, int> = 0>
+void append(std::string& s, T v) {
+    s += std::to_string(v);
+}
+/// Joins its arguments into one text: say("found ", n, ", expected ", m).
+template <class... A>
+std::string say(const A&... parts) {
+    std::string s;
+    (append(s, parts), ...);
+    return s;
+}
+template <class... A>
+Status fail(Code code, const A&... parts) {
+    return Status(code, say(parts...));
+}
+
+/// Reads a T from any address, aligned or not.
+template <class T>
+T load(const void* p) {
+    T v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/// Returns from the enclosing function when `expr` is a Status that is not ok.
+#define AUSPEX_TRY(expr)                \
+    do {                                \
+        ::auspex::Status try_ = (expr); \
+        if (!try_.ok()) return try_;    \
+    } while (false)
+
+/// A block from the caller's Allocator, zeroed, freed with its owner.
+class Block {
+  public:
+    Block() = default;
+    ~Block() { reset(); }
+    Block(Block&& o) noexcept { *this = std::move(o); }
+    Block& operator=(Block&& o) noexcept;
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+    /// Frees what was held and takes `bytes` of zeroed memory, aligned to 64; `what` names it in the error.
+    Status take(const Allocator& from, uint64_t bytes, const char* what);
+    void reset();
+    std::byte* data() const { return data_; }
+    size_t size() const { return size_; }
+    template <class T>
+    T* as() const {
+        return reinterpret_cast<T*>(data_);
+    }
+
+  private:
+    Allocator from_;
+    std::byte* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+}  // namespace detail
+}  // namespace auspex

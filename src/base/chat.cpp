@@ -1,0 +1,412 @@
+#include "chat.h"
+
+namespace auspex {
+namespace detail {
+
+const char kToolInstructions[] =
+    "\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
+    "<tool_call>\n<function=example_function_name>\n"
+    "<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
+    "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n</parameter>\n"
+    "</function>\n</tool_call>\n\n"
+    "<IMPORTANT>\nReminder:\n"
+    "- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within "
+    "<tool_call></tool_call> XML tags\n"
+    "- Required parameters MUST be specified\n"
+    "- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT after\n"
+    "- If there is no function call available, answer the question like normal with your current knowledge and do not tell "
+    "the user about function calls\n"
+    "</IMPORTANT>";
+
+namespace chat_impl {
+
+/// Text of which some stretches were written by the template.
+struct Marked {
+    std::string text;
+    std::vector<std::pair<size_t, size_t>> marks;  ///< [from, to), ascending
+
+    void add(std::string_view part, bool mark) {
+        if (mark) marks.emplace_back(text.size(), text.size() + part.size());
+        text.append(part);
+    }
+    /// The stretch `part`, a view into `text`.
+    Marked cut(std::string_view part) const {
+        const size_t from = static_cast<size_t>(part.data() - text.data()), to = from + part.size();
+        Marked out;
+        out.text = std::string(part);
+        for (const auto& m : marks) {
+            const size_t a = m.first < from ? from : m.first, b = m.second > to ? to : m.second;
+            if (a < b) out.marks.emplace_back(a - from, b - from);
+        }
+        return out;
+    }
+};
+
+/// Collects pieces; neighbours of one origin are joined.
+class Writer {
+  public:
+    void fixed(std::string_view text) { add(text, true); }
+    void input(std::string_view text) { add(text, false); }
+    void input(const Marked& m) {
+        size_t at = 0;
+        for (const auto& mark : m.marks) {
+            add(std::string_view(m.text).substr(at, mark.first - at), false);
+            add(std::string_view(m.text).substr(mark.first, mark.second - mark.first), true);
+            at = mark.second;
+        }
+        add(std::string_view(m.text).substr(at), false);
+    }
+    ChatPrompt prompt;
+
+  private:
+    void add(std::string_view text, bool fixed) {
+        if (text.empty()) return;
+        if (prompt.pieces.empty() || prompt.pieces.back().from_template != fixed)
+            prompt.pieces.push_back(ChatPrompt::Piece{std::string(), fixed});
+        prompt.pieces.back().text.append(text);
+    }
+};
+
+bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
+bool ends_with(std::string_view text, std::string_view with) {
+    return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
+}
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+std::string_view strip_newlines_left(std::string_view text) {
+    while (!text.empty() && text.front() == '\n') text.remove_prefix(1);
+    return text;
+}
+std::string_view strip_newlines_right(std::string_view text) {
+    while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+    return text;
+}
+
+/// What the three Qwen templates write; they differ in a handful of places, named by `style_`.
+class Qwen {
+  public:
+    Qwen(const ChatRequest& request, ChatStyle style) : request_(request), messages_(request.messages), style_(style) {}
+
+    Result<ChatPrompt> render() {
+        if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
+        if (Status s = head(); !s.ok()) return s;
+        if (Status s = find_last_query(); !s.ok()) return s;
+        for (size_t i = 0; i < messages_.size(); ++i)
+            if (Status s = message(i); !s.ok()) return s;
+        if (request_.add_generation_prompt) {
+            out_.fixed("<|im_start|>assistant\n");
+            out_.fixed(request_.enable_thinking ? "<think>\n" : "<think>\n\n</think>\n\n");
+            out_.prompt.inside_thinking = request_.enable_thinking;
+        }
+        return std::move(out_.prompt);
+    }
+
+  private:
+    bool unsloth() const { return style_ == ChatStyle::qwen36_unsloth; }
+    bool is_system(size_t i) const {
+        return messages_[i].role == "system" || (unsloth() && messages_[i].role == "developer");
+    }
+
+    /// The trimmed content; `count` numbers its images and videos.
+    Marked content(const ChatMessage& m, bool count) {
+        Marked all;
+        if (m.parts.empty()) all.text = m.content;
+        for (const ContentPart& part : m.parts) {
+            if (part.kind == ContentPart::Kind::text) {
+                all.add(part.text, false);
+                continue;
+            }
+            const bool image = part.kind == ContentPart::Kind::image;
+            size_t& number = image ? n_image_ : n_video_;
+            if (count) ++number;
+            if (request_.add_vision_id) all.add(say(image ? "Picture " : "Video ", number, ": "), true);
+            all.add(image ? "<|vision_start|><|image_pad|><|vision_end|>" : "<|vision_start|><|video_pad|><|vision_end|>", true);
+        }
+        return all.cut(trim_space(all.text));
+    }
+
+    Status system_content(size_t i, Marked* out) {
+        for (const ContentPart& part : messages_[i].parts)
+            if (part.kind != ContentPart::Kind::text)
+                return fail(Code::bad_argument, "System message cannot contain ",
+                            part.kind == ContentPart::Kind::image ? "images." : "videos.", " (", message_path(i), ")");
+        *out = content(messages_[i], false);
+        return Status();
+    }
+
+    /// Tools and the system message.
+    Status head() {
+        Marked system;
+        if (is_system(0)) {
+            n_system_ = 1;
+            if (Status s = system_content(0, &system); !s.ok()) return s;
+            if (unsloth() && messages_.size() > 1 && is_system(1)) {
+                n_system_ = 2;
+                Marked second;
+                if (Status s = system_content(1, &second); !s.ok()) return s;
+                system.text += '\n' + second.text;
+            }
+        }
+        if (!request_.tools.empty()) {
+            out_.fixed("<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>");
+            for (size_t i = 0; i < request_.tools.size(); ++i) {
+                Json tool;
+                if (Status s = Json::parse(request_.tools[i]).get(tool); !s.ok())
+                    return fail(Code::bad_argument, "tools[", i, "]: ", s.text);
+                if (!tool.is(Json::Kind::object))
+                    return fail(Code::bad_argument, "tools[", i, "] is ", tool.kind_name(), ", expected an object");
+                out_.fixed("\n");
+                out_.input(tool.dump());
+            }
+            out_.fixed("\n</tools>");
+            out_.fixed(kToolInstructions);
+            if (!system.text.empty()) {
+                out_.fixed("\n\n");
+                out_.input(system);
+            }
+            out_.fixed("<|im_end|>\n");
+        } else if (n_system_ > 0 && !(unsloth() && system.text.empty())) {
+            turn("system", system);
+        }
+        return Status();
+    }
+
+    /// The last user message that is not a tool's answer in disguise: thinking after it is kept.
+    Status find_last_query() {
+        last_query_ = messages_.size() - 1;
+        for (size_t i = messages_.size(); i-- > 0;) {
+            if (messages_[i].role != "user") continue;
+            const Marked c = content(messages_[i], false);
+            if (starts_with(c.text, "<tool_response>") && ends_with(c.text, "</tool_response>")) continue;
+            last_query_ = i;
+            return Status();
+        }
+        if (unsloth()) return Status();
+        return fail(Code::bad_argument, "No user query found in messages.");
+    }
+
+    void turn(const char* role, const Marked& text) {
+        out_.fixed(say("<|im_start|>", role, "\n"));
+        out_.input(text);
+        out_.fixed("<|im_end|>\n");
+    }
+
+    Status message(size_t i) {
+        const ChatMessage& m = messages_[i];
+        if (is_system(i)) {
+            if (i == 0 || unsloth()) return Status();
+            return fail(Code::bad_argument, "System message must be at the beginning. (", message_path(i), ")");
+        }
+        if (m.role == "user") {
+            turn("user", content(m, true));
+        } else if (m.role == "assistant") {
+            return assistant(i);
+        } else if (m.role == "tool") {
+            if (i > 0 && messages_[i - 1].role != "tool") out_.fixed("<|im_start|>user");
+            out_.fixed("\n<tool_response>\n");
+            out_.input(content(m, true));
+            out_.fixed("\n</tool_response>");
+            if (i + 1 == messages_.size() || messages_[i + 1].role != "tool") out_.fixed("<|im_end|>\n");
+        } else if (!unsloth()) {
+            return fail(Code::bad_argument, "Unexpected message role. (", message_path(i), " has the role '", m.role,
+                        "', expected system, user, assistant or tool)");
+        } else {
+            return Status();
+        }
+        return Status();
+    }
+
+    Status assistant(size_t i) {
+        const ChatMessage& m = messages_[i];
+        const Marked whole = content(m, true);
+        std::string_view answer = whole.text;
+        std::string_view reasoning;
+        static const std::string_view kOpen = "<think>", kClose = "</think>";
+        if (m.has_reasoning) {
+            reasoning = m.reasoning;
+        } else if (const size_t close = answer.find(kClose); close != std::string_view::npos) {
+            reasoning = strip_newlines_right(answer.substr(0, close));
+            const size_t open = reasoning.rfind(kOpen);
+            if (open != std::string_view::npos) reasoning.remove_prefix(open + kOpen.size());
+            answer = strip_newlines_left(answer.substr(answer.rfind(kClose) + kClose.size()));
+        }
+        reasoning = trim_space(reasoning);
+
+        out_.fixed("<|im_start|>assistant\n");
+        const bool keep = i > last_query_ || (style_ != ChatStyle::qwen35 && request_.preserve_thinking);
+        if (keep) {
+            out_.fixed("<think>\n");
+            // Reasoning taken from the content may hold marks of images; its own field holds text only.
+            if (m.has_reasoning) out_.input(reasoning);
+            else if (!reasoning.empty()) out_.input(whole.cut(reasoning));
+            out_.fixed("\n</think>\n\n");
+        }
+        out_.input(whole.cut(answer));
+        for (size_t k = 0; k < m.tool_calls.size(); ++k) {
+            const bool blank = trim_space(answer).empty();
+            out_.fixed(k > 0 ? "\n" : blank ? "" : "\n\n");
+            if (Status s = call(m.tool_calls[k], say(message_path(i), ".tool_calls[", k, "]")); !s.ok()) return s;
+        }
+        out_.fixed("<|im_end|>\n");
+        return Status();
+    }
+
+    Status call(const ToolCall& c, const std::string& path) {
+        out_.fixed("<tool_call>\n<function=");
+        out_.input(c.name);
+        out_.fixed(">\n");
+        for (const ToolArgument& a : c.arguments) {
+            out_.fixed("<parameter=");
+            out_.input(a.name);
+            out_.fixed(">\n");
+            if (a.json) {
+                Json value;
+                if (Status s = Json::parse(a.value).get(value); !s.ok())
+                    return fail(Code::bad_argument, path, ", argument '", a.name, "': ", s.text);
+                // 3.6 writes JSON; 3.5, and unsloth's 3.6 with it, writes str() of what is no container.
+                out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump() : value.python_str());
+            } else {
+                out_.input(a.value);
+            }
+            out_.fixed("\n</parameter>\n");
+        }
+        out_.fixed("</function>\n</tool_call>");
+        return Status();
+    }
+
+    const ChatRequest& request_;
+    const std::vector<ChatMessage>& messages_;
+    ChatStyle style_;
+    Writer out_;
+    size_t n_system_ = 0, last_query_ = 0, n_image_ = 0, n_video_ = 0;
+};
+
+/// Plain ChatML: every message is a turn, printed as it is. Nothing is dropped in silence but the
+/// reasoning of earlier turns, for which it has no place.
+Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
+    static const char kAdvice[] = "; the model was not trained for it: write it into the text of a message instead";
+    if (request.messages.empty()) return fail(Code::bad_argument, "No messages provided.");
+    if (!request.tools.empty())
+        return fail(Code::bad_argument, "the request has ", request.tools.size(), " tools, but this model's ChatML template cannot show tools", kAdvice);
+    Writer out;
+    for (size_t i = 0; i < request.messages.size(); ++i) {
+        const ChatMessage& m = request.messages[i];
+        if (m.role.empty()) return fail(Code::bad_argument, message_path(i), " has no role");
+        if (!m.tool_calls.empty())
+            return fail(Code::bad_argument, message_path(i), " has tool calls, but this model's ChatML template cannot show them", kAdvice);
+        out.fixed("<|im_start|>");
+        out.input(m.role);
+        out.fixed("\n");
+        if (m.parts.empty()) out.input(m.content);
+        for (const ContentPart& part : m.parts) {
+            if (part.kind != ContentPart::Kind::text)
+                return fail(Code::bad_argument, message_path(i), " holds an image or a video, but this model's ChatML template cannot show them");
+            out.input(part.text);
+        }
+        out.fixed("<|im_end|>\n");
+    }
+    if (request.add_generation_prompt) {
+        out.fixed("<|im_start|>assistant\n");
+        if (no_think) out.fixed("<think>\n\n</think>\n\n");
+    }
+    return std::move(out.prompt);
+}
+
+void replace_all(std::string& s, std::string_view from, std::string_view to) {
+    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + to.size())) s.replace(at, from.size(), to);
+}
+
+/// The template without white space and with one kind of quotes: how it is laid out says nothing.
+std::string squeezed(std::string_view jinja) {
+    std::string s;
+    for (const char c : jinja)
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') s += c == '"' ? '\'' : c;
+    return s;
+}
+
+/// True for a template that prints every message as one ChatML turn and does nothing else; `tail` is
+/// what it writes behind the opening of the assistant's turn.
+bool is_plain_chatml(std::string s, std::string* tail) {
+    if (s.size() > 1000) return false;
+    replace_all(s, "{%-", "{%");
+    replace_all(s, "-%}", "%}");
+    replace_all(s, "{{-", "{{");
+    replace_all(s, "-}}", "}}");
+    replace_all(s, "message['role']", "message.role");
+    replace_all(s, "message['content']", "message.content");
+    replace_all(s, "'+'", "");  // neighbouring literals
+    replace_all(s, "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}", "");
+    static const std::string_view kTurns =
+        "{%formessageinmessages%}{{'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>\\n'}}{%endfor%}"
+        "{%ifadd_generation_prompt%}{{'<|im_start|>assistant\\n";
+    static const std::string_view kEnd = "'}}{%endif%}";
+    if (!starts_with(s, kTurns) || !ends_with(s, kEnd) || s.size() < kTurns.size() + kEnd.size()) return false;
+    *tail = s.substr(kTurns.size(), s.size() - kTurns.size() - kEnd.size());
+    return !contains(*tail, "'");
+}
+
+}  // namespace chat_impl
+
+uint64_t template_fingerprint(std::string_view jinja) {
+    uint64_t h = 0xCBF29CE484222325ull;
+    while (!jinja.empty() && static_cast<unsigned char>(jinja.back()) <= ' ') jinja.remove_suffix(1);
+    for (const char c : jinja) {
+        if (c == '\r') continue;
+        h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
+    }
+    return h;
+}
+
+}  // namespace detail
+
+Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style) {
+    using namespace detail::chat_impl;
+    switch (style) {
+        case ChatStyle::qwen35:
+        case ChatStyle::qwen36:
+        case ChatStyle::qwen36_unsloth: return Qwen(request, style).render();
+        case ChatStyle::chatml:
+        case ChatStyle::chatml_no_think: break;
+    }
+    return render_chatml(request, style == ChatStyle::chatml_no_think);
+}
+
+ChatStyle recognise_template(std::string_view jinja, std::string* note) {
+    using namespace detail::chat_impl;
+    std::string unused;
+    std::string& why = note != nullptr ? *note : unused;
+    why.clear();
+    if (detail::trim_space(jinja).empty()) {
+        why = "the file holds no chat template; plain ChatML is used";
+        return ChatStyle::chatml;
+    }
+    const uint64_t print = detail::template_fingerprint(jinja);
+    if (print == 0xF07C510F47FBACA0ull) return ChatStyle::qwen35;
+    if (print == 0x8AE3A8BC6E68F114ull) return ChatStyle::qwen36;
+    if (print == 0x77679534B83745D6ull) return ChatStyle::qwen36_unsloth;
+
+    const std::string s = squeezed(jinja);
+    if (contains(s, "last_query_index") && contains(s, "<function=example_function_name>")) {
+        const bool newer = contains(s, "preserve_thinking");
+        const bool json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
+        const bool developer = contains(s, "=='developer'");
+        const ChatStyle style = developer ? ChatStyle::qwen36_unsloth : newer && json_values ? ChatStyle::qwen36 : ChatStyle::qwen35;
+        why = detail::say("the chat template is a variant of ",
+                          style == ChatStyle::qwen35 ? "Qwen3.5's" : style == ChatStyle::qwen36 ? "Qwen3.6's" : "unsloth's Qwen3.6",
+                          " that is not known to the letter; it is rendered like that one");
+        if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
+        return style;
+    }
+    std::string tail;
+    if (is_plain_chatml(s, &tail)) {
+        if (tail.empty()) return ChatStyle::chatml;
+        if (tail == "<think>\\n\\n</think>\\n\\n") return ChatStyle::chatml_no_think;
+        why = "the chat template is ChatML, but opens the assistant's turn in a way that is not known; plain ChatML is used";
+        return ChatStyle::chatml;
+    }
+    why = contains(s, "<|im_start|>") ? "the chat template uses ChatML turns with rules that are not known (a default system text, tools); plain ChatML is used"
+                                      : "the chat template is not known; plain ChatML is used, which may not suit this model";
+    return ChatStyle::chatml;
+}
+
+}  // namespace auspex

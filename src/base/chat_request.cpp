@@ -1,0 +1,158 @@
+#include "chat.h"
+
+namespace auspex {
+namespace detail {
+namespace chat_request_impl {
+
+Status wrong(const std::string& path, const Json& found, const char* expected) {
+    return fail(Code::bad_argument, path, " is ", found.kind_name(), ", expected ", expected);
+}
+
+/// A member that is there and not null.
+const Json* given(const Json& object, const char* key) {
+    const Json* value = object.find(key);
+    return value != nullptr && !value->is(Json::Kind::null) ? value : nullptr;
+}
+
+Status read_content(const Json& json, const std::string& path, ChatMessage& m) {
+    if (json.is(Json::Kind::null)) return Status();
+    if (json.is(Json::Kind::string)) {
+        m.content = json.text();
+        return Status();
+    }
+    if (!json.is(Json::Kind::array)) {
+        Status s = wrong(path, json, "a string, a list or null");
+        s.text = "Unexpected content type. (" + s.text + ")";
+        return s;
+    }
+    for (size_t i = 0; i < json.items().size(); ++i) {
+        const Json& item = json.items()[i];
+        const std::string here = say(path, "[", i, "]");
+        if (!item.is(Json::Kind::object)) return wrong(here, item, "an object");
+        const Json* type = item.find("type");
+        const auto type_is = [type](const char* name) { return type != nullptr && type->is(Json::Kind::string) && type->text() == name; };
+        ContentPart part;
+        if (item.find("image") != nullptr || item.find("image_url") != nullptr || type_is("image")) {
+            part.kind = ContentPart::Kind::image;
+        } else if (item.find("video") != nullptr || type_is("video")) {
+            part.kind = ContentPart::Kind::video;
+        } else if (const Json* text = item.find("text")) {
+            if (!text->is(Json::Kind::string)) return wrong(here + ".text", *text, "a string");
+            part.text = text->text();
+        } else {
+            return fail(Code::bad_argument, "Unexpected item type in content. (", here, ": expected a text, image or video item)");
+        }
+        m.parts.push_back(std::move(part));
+    }
+    return Status();
+}
+
+Status read_arguments(const Json& json, const std::string& path, ToolCall& call) {
+    static const char kExpected[] = "an object or a string holding one";
+    if (json.is(Json::Kind::string)) {
+        // OpenAI's clients send the object as text.
+        if (trim_space(json.text()).empty()) return Status();
+        Json inner;
+        if (Status s = Json::parse(json.text()).get(inner); !s.ok())
+            return fail(Code::bad_argument, path, " is a string that holds no JSON object: ", s.text);
+        if (!inner.is(Json::Kind::object)) return fail(Code::bad_argument, path, " is a string that holds ", inner.kind_name(), ", expected ", kExpected);
+        return read_arguments(inner, path, call);
+    }
+    if (!json.is(Json::Kind::object)) return wrong(path, json, kExpected);
+    for (size_t i = 0; i < json.items().size(); ++i) {
+        const Json& value = json.items()[i];
+        const bool plain = value.is(Json::Kind::string);
+        call.arguments.push_back(ToolArgument{json.keys()[i], plain ? value.text() : value.dump(), !plain});
+    }
+    return Status();
+}
+
+Status read_calls(const Json& json, const std::string& path, ChatMessage& m) {
+    if (!json.is(Json::Kind::array)) return wrong(path, json, "a list");
+    for (size_t i = 0; i < json.items().size(); ++i) {
+        const std::string here = say(path, "[", i, "]");
+        const Json* call = &json.items()[i];
+        if (!call->is(Json::Kind::object)) return wrong(here, *call, "an object");
+        if (const Json* function = call->find("function")) call = function;
+        if (!call->is(Json::Kind::object)) return wrong(here + ".function", *call, "an object");
+        const Json* name = call->find("name");
+        if (name == nullptr || !name->is(Json::Kind::string)) return fail(Code::bad_argument, here, " has no name, expected a string");
+        ToolCall out;
+        out.name = name->text();
+        if (const Json* arguments = given(*call, "arguments"))
+            if (Status s = read_arguments(*arguments, here + ".arguments", out); !s.ok()) return s;
+        m.tool_calls.push_back(std::move(out));
+    }
+    return Status();
+}
+
+Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
+    if (!json.is(Json::Kind::object)) return wrong(path, json, "an object");
+    const Json* role = json.find("role");
+    if (role == nullptr || !role->is(Json::Kind::string)) return fail(Code::bad_argument, path, " has no role, expected a string");
+    m.role = role->text();
+    if (const Json* content = json.find("content"))
+        if (Status s = read_content(*content, path + ".content", m); !s.ok()) return s;
+    if (const Json* reasoning = json.find("reasoning_content"); reasoning != nullptr && reasoning->is(Json::Kind::string)) {
+        m.reasoning = reasoning->text();
+        m.has_reasoning = true;
+    }
+    if (const Json* calls = given(json, "tool_calls"))
+        if (Status s = read_calls(*calls, path + ".tool_calls", m); !s.ok()) return s;
+    return Status();
+}
+
+Status read_switches(const Json& json, const std::string& path, ChatRequest& r) {
+    const struct {
+        const char* key;
+        bool* to;
+    } switches[] = {{"add_generation_prompt", &r.add_generation_prompt},
+                    {"enable_thinking", &r.enable_thinking},
+                    {"preserve_thinking", &r.preserve_thinking},
+                    {"add_vision_id", &r.add_vision_id}};
+    for (const auto& s : switches) {
+        const Json* value = given(json, s.key);
+        if (value == nullptr) continue;
+        if (!value->is(Json::Kind::boolean)) return wrong(path + s.key, *value, "true or false");
+        *s.to = value->boolean();
+    }
+    return Status();
+}
+
+Status read_request(const Json& json, ChatRequest& r) {
+    if (!json.is(Json::Kind::object)) return wrong("the request", json, "an object with \"messages\"");
+    const Json* messages = json.find("messages");
+    if (messages == nullptr) return fail(Code::bad_argument, "the request has no \"messages\"");
+    if (!messages->is(Json::Kind::array)) return wrong("messages", *messages, "a list");
+    for (size_t i = 0; i < messages->items().size(); ++i) {
+        r.messages.emplace_back();
+        if (Status s = read_message(messages->items()[i], message_path(i), r.messages.back()); !s.ok()) return s;
+    }
+    if (const Json* tools = given(json, "tools")) {
+        if (!tools->is(Json::Kind::array)) return wrong("tools", *tools, "a list");
+        for (size_t i = 0; i < tools->items().size(); ++i) {
+            const Json& tool = tools->items()[i];
+            if (!tool.is(Json::Kind::object)) return wrong(say("tools[", i, "]"), tool, "an object");
+            r.tools.push_back(tool.dump());
+        }
+    }
+    if (Status s = read_switches(json, "", r); !s.ok()) return s;
+    if (const Json* more = given(json, "chat_template_kwargs")) {
+        if (!more->is(Json::Kind::object)) return wrong("chat_template_kwargs", *more, "an object");
+        return read_switches(*more, "chat_template_kwargs.", r);
+    }
+    return Status();
+}
+
+}  // namespace chat_request_impl
+}  // namespace detail
+
+Result<ChatRequest> ChatRequest::from_json(std::string_view text) {
+    detail::Json json;
+    if (Status s = detail::Json::parse(text).get(json); !s.ok()) return s;
+    ChatRequest request;
+    if (Status s = detail::chat_request_impl::read_request(json, request); !s.ok()) return s;
+    return request;
+}
+
+}  // namespace auspex

@@ -1,0 +1,360 @@
+#include "json.h"
+
+#include "unicode.h"
+
+#include <cmath>
+#include <unordered_map>
+
+namespace auspex {
+namespace detail {
+namespace json_impl {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// A JSON number as Python prints it after reading it: integers keep their digits, others become the
+/// shortest text that reads back as the same double.
+std::string python_number(const std::string& text, bool as_json) {
+    if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
+    // strtod and snprintf follow the process's locale; only the decimal sign differs.
+    char probe[8];
+    std::snprintf(probe, sizeof probe, "%.1f", 0.5);
+    const char point = probe[1];
+    std::string local = text;
+    for (char& c : local)
+        if (c == '.') c = point;
+    const double value = std::strtod(local.c_str(), nullptr);
+    if (std::isinf(value)) return std::string(value < 0 ? "-" : "") + (as_json ? "Infinity" : "inf");
+    char b[40];
+    for (int digits = 0; digits < 17; ++digits) {
+        std::snprintf(b, sizeof b, "%.*e", digits, value);
+        if (std::strtod(b, nullptr) == value) break;
+    }
+    // b is [-]d[.ddd]e[+-]xx; take it apart and lay it out as Python does.
+    std::string digits;
+    const char* p = b;
+    const bool negative = *p == '-';
+    if (negative) ++p;
+    for (; *p != 'e'; ++p)
+        if (is_digit(*p)) digits += *p;
+    const int exponent = static_cast<int>(std::strtol(p + 1, nullptr, 10));
+    while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
+    const int n = static_cast<int>(digits.size());
+    std::string out = negative ? "-" : "";
+    if (exponent >= 16 || exponent < -4) {
+        out += digits[0];
+        if (n > 1) out += "." + digits.substr(1);
+        const int size = exponent < 0 ? -exponent : exponent;
+        out += say("e", exponent < 0 ? "-" : "+", size < 10 ? "0" : "", size);
+    } else if (exponent < 0) {
+        out += "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+    } else if (n > exponent + 1) {
+        out += digits.substr(0, static_cast<size_t>(exponent) + 1) + "." + digits.substr(static_cast<size_t>(exponent) + 1);
+    } else {
+        out += digits + std::string(static_cast<size_t>(exponent + 1 - n), '0') + ".0";
+    }
+    return out;
+}
+
+void dump_string(std::string& out, const std::string& text) {
+    static const char kHex[] = "0123456789abcdef";
+    out += '"';
+    for (const char c : text) {
+        switch (c) {
+            case '"': out += "\\\""; break;
+            case '\\': out += "\\\\"; break;
+            case '\n': out += "\\n"; break;
+            case '\r': out += "\\r"; break;
+            case '\t': out += "\\t"; break;
+            case '\b': out += "\\b"; break;
+            case '\f': out += "\\f"; break;
+            default:
+                if (static_cast<unsigned char>(c) < 0x20) {
+                    out += "\\u00";
+                    out += kHex[c >> 4];
+                    out += kHex[c & 15];
+                } else {
+                    out += c;
+                }
+        }
+    }
+    out += '"';
+}
+
+}  // namespace json_impl
+
+/// A recursive reader; the first failure sticks in `status`.
+class JsonReader {
+  public:
+    JsonReader(std::string_view text, const Json::Limits& limits) : text_(text), limits_(limits) {}
+
+    Status read(Json& out) {
+        if (text_.size() > limits_.max_bytes)
+            return fail(Code::bad_argument, "JSON text of ", text_.size(), " bytes, at most ", limits_.max_bytes, " are read");
+        const size_t bad = find_bad_utf8(text_);
+        if (bad < text_.size()) {
+            at_ = bad;
+            expected("UTF-8");
+            return status_;
+        }
+        if (!value(out, 0)) return status_;
+        space();
+        if (at_ < text_.size()) expected("the end of the JSON text");
+        return status_;
+    }
+
+  private:
+    bool expected(const char* what) {
+        size_t line = 1, column = 1;
+        for (size_t i = 0; i < at_; ++i) {
+            if (text_[i] == '\n') {
+                ++line;
+                column = 1;
+            } else if ((static_cast<unsigned char>(text_[i]) & 0xC0) != 0x80) {
+                ++column;
+            }
+        }
+        std::string found = "the end";
+        if (at_ < text_.size()) {
+            const unsigned char c = static_cast<unsigned char>(text_[at_]);
+            char b[16];
+            std::snprintf(b, sizeof b, c > 0x20 && c < 0x7F ? "'%c'" : "byte 0x%02x", static_cast<unsigned>(c));
+            found = b;
+        }
+        status_ = fail(Code::bad_argument, "JSON: expected ", what, ", found ", found, " at line ", line, ", column ", column,
+                       " (byte ", at_, ")");
+        return false;
+    }
+
+    void space() {
+        while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) ++at_;
+    }
+    bool have(char c) const { return at_ < text_.size() && text_[at_] == c; }
+    bool take(char c) {
+        if (!have(c)) return false;
+        ++at_;
+        return true;
+    }
+    bool word(const char* w) {
+        const std::string_view v(w);
+        if (text_.substr(at_, v.size()) != v) return expected("a value");
+        at_ += v.size();
+        return true;
+    }
+
+    bool value(Json& out, size_t depth) {
+        if (++n_value_ > limits_.max_values) {
+            status_ = fail(Code::bad_argument, "JSON: more than ", limits_.max_values, " values");
+            return false;
+        }
+        if (depth > limits_.max_depth) {
+            status_ = fail(Code::bad_argument, "JSON: nested deeper than ", limits_.max_depth, " levels at byte ", at_);
+            return false;
+        }
+        space();
+        if (at_ == text_.size()) return expected("a value");
+        switch (text_[at_]) {
+            case '{': return object(out, depth);
+            case '[': return array(out, depth);
+            case '"': out.kind_ = Json::Kind::string; return string(out.text_);
+            case 't': out.kind_ = Json::Kind::boolean; out.boolean_ = true; return word("true");
+            case 'f': out.kind_ = Json::Kind::boolean; return word("false");
+            case 'n': return word("null");
+            default: return number(out);
+        }
+    }
+
+    bool number(Json& out) {
+        const size_t from = at_;
+        const auto digits = [this] {
+            if (at_ == text_.size() || !json_impl::is_digit(text_[at_])) return false;
+            while (at_ < text_.size() && json_impl::is_digit(text_[at_])) ++at_;
+            return true;
+        };
+        const bool minus = take('-');
+        if (!take('0') && !digits()) return expected(minus ? "a digit" : "a value");
+        if (take('.') && !digits()) return expected("a digit");
+        if (have('e') || have('E')) {
+            ++at_;
+            if (!take('+')) take('-');
+            if (!digits()) return expected("a digit");
+        }
+        out.kind_ = Json::Kind::number;
+        out.text_ = std::string(text_.substr(from, at_ - from));
+        return true;
+    }
+
+    bool hex4(uint32_t* out) {
+        *out = 0;
+        for (int i = 0; i < 4; ++i, ++at_) {
+            const char c = at_ < text_.size() ? text_[at_] : '\0';
+            uint32_t d = 0;
+            if (json_impl::is_digit(c)) d = static_cast<uint32_t>(c - '0');
+            else if (c >= 'a' && c <= 'f') d = static_cast<uint32_t>(c - 'a' + 10);
+            else if (c >= 'A' && c <= 'F') d = static_cast<uint32_t>(c - 'A' + 10);
+            else return expected("four hexadecimal digits");
+            *out = *out << 4 | d;
+        }
+        return true;
+    }
+
+    bool string(std::string& out) {
+        ++at_;
+        for (;;) {
+            const size_t from = at_;
+            while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' && static_cast<unsigned char>(text_[at_]) >= 0x20) ++at_;
+            out.append(text_.substr(from, at_ - from));
+            if (take('"')) return true;
+            if (!take('\\')) return expected("a closing quote (control characters are written as escapes)");
+            const char c = at_ < text_.size() ? text_[at_] : '\0';
+            static const char kFrom[] = "\"\\/bfnrt", kTo[] = "\"\\/\b\f\n\r\t";
+            const char* simple = c != '\0' ? std::strchr(kFrom, c) : nullptr;
+            if (simple != nullptr) {
+                out += kTo[simple - kFrom];
+                ++at_;
+            } else if (c == 'u') {
+                ++at_;
+                uint32_t high = 0, low = 0;
+                if (!hex4(&high)) return false;
+                if (high >= 0xD800 && high <= 0xDBFF && text_.substr(at_, 2) == "\\u") {
+                    const size_t back = at_;
+                    at_ += 2;
+                    if (!hex4(&low)) return false;
+                    if (low >= 0xDC00 && low <= 0xDFFF) high = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+                    else at_ = back;
+                }
+                append_utf8(out, high);
+            } else {
+                return expected("an escape: one of \" \\ / b f n r t u");
+            }
+        }
+    }
+
+    bool array(Json& out, size_t depth) {
+        out.kind_ = Json::Kind::array;
+        ++at_;
+        space();
+        if (take(']')) return true;
+        for (;;) {
+            out.items_.emplace_back();
+            if (!value(out.items_.back(), depth + 1)) return false;
+            space();
+            if (take(']')) return true;
+            if (!take(',')) return expected("',' or ']'");
+        }
+    }
+
+    bool object(Json& out, size_t depth) {
+        out.kind_ = Json::Kind::object;
+        std::unordered_map<std::string, size_t> seen;  // only once there are enough keys to need it
+        ++at_;
+        space();
+        if (take('}')) return true;
+        for (;;) {
+            space();
+            if (!have('"')) return expected("a key in quotes");
+            std::string key;
+            if (!string(key)) return false;
+            space();
+            if (!take(':')) return expected("':'");
+            size_t place = out.keys_.size();
+            if (out.keys_.size() < 16) {
+                for (size_t i = 0; i < out.keys_.size(); ++i)
+                    if (out.keys_[i] == key) place = i;
+            } else {
+                if (seen.empty())
+                    for (size_t i = 0; i < out.keys_.size(); ++i) seen.emplace(out.keys_[i], i);
+                place = seen.emplace(key, place).first->second;
+            }
+            if (place == out.keys_.size()) {
+                out.keys_.push_back(std::move(key));
+                out.items_.emplace_back();
+            } else {
+                out.items_[place] = Json();
+            }
+            if (!value(out.items_[place], depth + 1)) return false;
+            space();
+            if (take('}')) return true;
+            if (!take(',')) return expected("',' or '}'");
+        }
+    }
+
+    std::string_view text_;
+    const Json::Limits& limits_;
+    size_t at_ = 0, n_value_ = 0;
+    Status status_;
+};
+
+Result<Json> Json::parse(std::string_view text, const Limits& limits) {
+    Json value;
+    Status status = JsonReader(text, limits).read(value);
+    if (!status.ok()) return status;
+    return value;
+}
+
+Json Json::of_string(std::string_view text) {
+    Json value;
+    value.kind_ = Kind::string;
+    value.text_ = std::string(text);
+    return value;
+}
+
+const char* Json::kind_name() const {
+    switch (kind_) {
+        case Kind::null: return "null";
+        case Kind::boolean: return "a boolean";
+        case Kind::number: return "a number";
+        case Kind::string: return "a string";
+        case Kind::array: return "an array";
+        case Kind::object: break;
+    }
+    return "an object";
+}
+
+const Json* Json::find(std::string_view key) const {
+    for (size_t i = 0; i < keys_.size(); ++i)
+        if (keys_[i] == key) return &items_[i];
+    return nullptr;
+}
+
+void Json::dump_to(std::string& out) const {
+    switch (kind_) {
+        case Kind::null: out += "null"; return;
+        case Kind::boolean: out += boolean_ ? "true" : "false"; return;
+        case Kind::number: out += json_impl::python_number(text_, true); return;
+        case Kind::string: json_impl::dump_string(out, text_); return;
+        case Kind::array:
+        case Kind::object: break;
+    }
+    const bool object = kind_ == Kind::object;
+    out += object ? '{' : '[';
+    for (size_t i = 0; i < items_.size(); ++i) {
+        if (i > 0) out += ", ";
+        if (object) {
+            json_impl::dump_string(out, keys_[i]);
+            out += ": ";
+        }
+        items_[i].dump_to(out);
+    }
+    out += object ? '}' : ']';
+}
+
+std::string Json::dump() const {
+    std::string out;
+    dump_to(out);
+    return out;
+}
+
+std::string Json::python_str() const {
+    switch (kind_) {
+        case Kind::null: return "None";
+        case Kind::boolean: return boolean_ ? "True" : "False";
+        case Kind::number: return json_impl::python_number(text_, false);
+        case Kind::string: return text_;
+        case Kind::array:
+        case Kind::object: break;
+    }
+    return dump();
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,62 @@
+// base/json: small JSON values for conversations and tool definitions.
+//
+// Owns    reading JSON with positions in its errors, and writing it as Python's json.dumps does
+//         (", " and ": ", keys in their order, ensure_ascii off): chat templates rely on that form.
+// Reads   base, unicode.
+// Serves  chat.
+// Thread  none of its own; a Json is a plain value.
+// Laws    Silence: any bytes yield a value or a Status (tests/test_json.cpp, tests/fuzz_chat.cpp).
+#pragma once
+#include "base.h"
+
+namespace auspex {
+namespace detail {
+
+class Json {
+  public:
+    enum class Kind { null, boolean, number, string, array, object };
+    struct Limits {
+        size_t max_bytes = size_t{64} << 20;
+        size_t max_depth = 100;
+        size_t max_values = 1000000;  ///< a value takes about a hundred bytes
+    };
+
+    /// Reads one JSON text (RFC 8259). Repeated keys: the last value wins, at the place of the first.
+    /// A lone surrogate escape becomes U+FFFD.
+    ///
+    /// errors    bad_argument: what was expected, what was found, with line, column and byte.
+    /// cost      linear.
+    static Result<Json> parse(std::string_view text, const Limits& limits);
+    static Result<Json> parse(std::string_view text) { return parse(text, Limits()); }
+    static Json of_string(std::string_view text);
+
+    Kind kind() const { return kind_; }
+    bool is(Kind k) const { return kind_ == k; }
+    const char* kind_name() const;  ///< "an object", for messages
+    bool boolean() const { return boolean_; }
+    /// The characters of a string, or the digits of a number exactly as they were written.
+    const std::string& text() const { return text_; }
+    /// Elements of an array, or values of an object (keys()[i] names items()[i]).
+    const std::vector<Json>& items() const { return items_; }
+    const std::vector<std::string>& keys() const { return keys_; }
+    /// The member of an object, or null: also when this is no object. cost: linear in the members.
+    const Json* find(std::string_view key) const;
+
+    /// What json.dumps(value, ensure_ascii=False) writes in Python.
+    std::string dump() const;
+    /// What str(value) writes in Python for null, booleans and numbers ("None", "True", "1.5");
+    /// strings as they are, arrays and objects as dump().
+    std::string python_str() const;
+
+  private:
+    friend class JsonReader;
+    void dump_to(std::string& out) const;
+    Kind kind_ = Kind::null;
+    bool boolean_ = false;
+    std::string text_;
+    std::vector<Json> items_;
+    std::vector<std::string> keys_;
+};
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,164 @@
+#include "model.h"
+
+#include <algorithm>
+#include <map>
+
+#include "../base/chat.h"
+#include "../machine/cpu/cpu.h"
+#include "../plan/arch.h"
+
+namespace auspex {
+namespace model_impl {
+
+using namespace detail;
+
+std::string text_of(const Gguf& file, const char* key) {
+    Result<std::string> r = file.get_string(key, "");
+    return r.ok() ? r.value() : std::string();
+}
+
+void fill_info(Model::Impl& m) {
+    ModelInfo& i = m.info;
+    const Plan& plan = m.plan;
+    i.architecture = plan.architecture;
+    i.name = text_of(m.gguf, "general.name");
+    i.n_layer = plan.n_layer;
+    for (const Op& op : plan.trunk.ops) i.n_attention += op.kind == OpKind::attend;
+    i.n_mtp = static_cast<uint32_t>(plan.mtp.size());
+    i.d_model = plan.d_model;
+    i.n_vocab = plan.n_vocab;
+    i.n_context = plan.n_context;
+    for (const Slot& s : plan.slots) {
+        if (s.role != SlotRole::weight) continue;
+        uint64_t n = 1;
+        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
+        i.n_parameter += n;
+    }
+    i.file_bytes = m.gguf.file_bytes();
+    i.weight_bytes = m.program->weight_bytes();
+    i.chat_style = recognise_template(text_of(m.gguf, "tokenizer.chat_template"), &i.chat_note);
+}
+
+/// Everything after the bytes are there. `keep`: they stay.
+Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const LoadOptions& options) {
+    PlanOptions plan_options;
+    plan_options.mtp = options.mtp;
+    AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
+    AUSPEX_TRY(Tokenizer::load(m->gguf).get(m->tokenizer));
+    if (m->tokenizer.n_vocab() > m->plan.n_vocab)
+        return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(), " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
+    Weights weights;
+    AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
+    weights.keep = true;
+    AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
+    fill_info(*m);
+    const Logger& log = m->device->options.log;
+    if (log && !m->info.chat_note.empty()) log(LogLevel::warning, m->info.chat_note);
+    return m;
+}
+
+/// Opens the shards that `first` belongs to.
+Status read_shards(const char* path, Gguf first, Model::Impl& m) {
+    uint32_t n = 1, no = 0;
+    AUSPEX_TRY(first.get_u32("split.count", 1u).get(n));
+    if (n <= 1) {
+        std::vector<Gguf> one;
+        one.push_back(std::move(first));
+        return Gguf::join(std::move(one)).get(m.gguf);
+    }
+    AUSPEX_TRY(first.get_u32("split.no", 0u).get(no));
+    if (no != 0) return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
+    std::vector<std::string> paths;
+    AUSPEX_TRY(shard_paths(path, no, n).get(paths));
+    std::vector<Gguf> shards;
+    shards.push_back(std::move(first));
+    for (uint32_t i = 1; i < n; ++i) {
+        File file;
+        AUSPEX_TRY(File::open(paths[i].c_str()).get(file));
+        Gguf shard;
+        Status s = Gguf::parse(file.bytes()).get(shard);
+        if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
+        shards.push_back(std::move(shard));
+        m.files.push_back(std::move(file));
+    }
+    return Gguf::join(std::move(shards)).get(m.gguf);
+}
+
+}  // namespace model_impl
+
+Result<Device> Device::open(const DeviceOptions& options) {
+    auto impl = std::make_shared<Impl>();
+    impl->options = options;
+    if (options.kind == Kind::vulkan) return Status(Code::no_device, "this build has no Vulkan machine; open Kind::cpu");
+    detail::CpuOptions cpu;
+    cpu.path = options.cpu_path;
+    cpu.n_thread = options.n_thread;
+    cpu.allocator = options.allocator;
+    AUSPEX_TRY(detail::open_cpu(cpu).get(impl->machine));
+    Device device;
+    device.impl_ = std::move(impl);
+    return device;
+}
+
+std::string Device::name() const { return impl_->machine->name(); }
+std::string Device::report() const { return impl_->machine->report(); }
+Kind Device::kind() const { return impl_->machine->kind(); }
+std::vector<std::byte> Device::pipeline_cache() const { return {}; }
+
+Result<Model> Model::load(const Device& device, const char* path, const LoadOptions& options) {
+    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
+    auto m = std::make_shared<Impl>();
+    m->device = device.impl();
+    m->files.emplace_back();
+    AUSPEX_TRY(detail::File::open(path).get(m->files[0]));
+    detail::Gguf first;
+    Status s = detail::Gguf::parse(m->files[0].bytes()).get(first);
+    if (s.ok()) s = model_impl::read_shards(path, std::move(first), *m);
+    Result<std::shared_ptr<Impl>> built = s.ok() ? model_impl::build(m, options) : Result<std::shared_ptr<Impl>>(s);
+    if (!built.ok()) return detail::fail(built.status().code, "'", path, "': ", built.status().text);
+    Model model;
+    model.impl_ = std::move(m);
+    return model;
+}
+
+Result<Model> Model::load(const Device& device, Span<const std::byte> file, const LoadOptions& options) {
+    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
+    auto m = std::make_shared<Impl>();
+    m->device = device.impl();
+    std::vector<detail::Gguf> one(1);
+    AUSPEX_TRY(detail::Gguf::parse(file).get(one[0]));
+    AUSPEX_TRY(detail::Gguf::join(std::move(one)).get(m->gguf));
+    Result<std::shared_ptr<Impl>> built = model_impl::build(m, options);
+    if (!built.ok()) return built.status();
+    Model model;
+    model.impl_ = std::move(m);
+    return model;
+}
+
+const ModelInfo& Model::info() const { return impl_->info; }
+std::vector<Token> Model::encode(std::string_view text, const EncodeOptions& options) const { return impl_->tokenizer.encode(text, options.special); }
+std::vector<Token> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
+std::string Model::decode(Span<const Token> ids, const DecodeOptions& options) const { return impl_->tokenizer.decode(ids, options.special); }
+bool Model::is_end(Token id) const { return impl_->tokenizer.is_end(id); }
+Result<ChatPrompt> Model::render(const ChatRequest& request) const { return render_chat(request, impl_->info.chat_style); }
+
+std::string Model::describe_plan() const {
+    using namespace detail;
+    const Plan& plan = impl_->plan;
+    std::map<std::string, std::pair<uint64_t, uint64_t>> by_type;  // name -> (tensors, bytes)
+    for (const Slot& s : plan.slots) {
+        if (s.role != SlotRole::weight) continue;
+        uint64_t n = 1;
+        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
+        auto& entry = by_type[type_info(s.type).name];
+        entry.first += 1;
+        entry.second += row_bytes(s.type, n);
+    }
+    std::string text;
+    for (const auto& t : by_type) append(text, say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
+    append(text, "trunk\n" + print_tape(plan, plan.trunk));
+    for (size_t i = 0; i < plan.mtp.size(); ++i) append(text, say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") + print_tape(plan, plan.mtp[i]));
+    return text;
+}
+
+}  // namespace auspex

@@ -1,0 +1,31 @@
+// engine/model: what Device and Model hold.
+//
+// Owns    opening devices, loading a file into a Program, and the facts about it.
+// Reads   everything below: file, gguf, token, chat, plan, machines.
+// Serves  session; the door.
+// Thread  immutable once built.
+// Laws    Silence: every bad file is a Status, tests/test_model.cpp.
+#pragma once
+#include "../base/file.h"
+#include "../base/token.h"
+#include "../machine/backend.h"
+
+namespace auspex {
+
+struct Device::Impl {
+    DeviceOptions options;
+    std::shared_ptr<detail::Machine> machine;
+};
+
+struct Model::Impl {
+    // In this order: what stands above is used by what stands below, and goes last.
+    std::shared_ptr<Device::Impl> device;
+    std::vector<detail::File> files;
+    detail::Gguf gguf;
+    detail::Plan plan;
+    detail::Tokenizer tokenizer;
+    ModelInfo info;
+    std::shared_ptr<detail::Program> program;
+};
+
+}  // namespace auspex

@@ -1,0 +1,324 @@
+#include "session.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace auspex {
+namespace session_impl {
+
+using namespace detail;
+
+constexpr uint32_t kDefaultContext = 4096;
+constexpr uint32_t kMaxUbatch = 4096;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// What a snapshot begins with; everything else is the lane's.
+struct SnapshotHead {
+    char magic[8];
+    uint64_t n_token;
+    uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
+    uint64_t model_id;
+};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '1'};
+
+/// Tells models apart, so that a snapshot cannot be restored into another one.
+uint64_t model_id(const Model::Impl& m) {
+    uint64_t h = 0xcbf29ce484222325ull;
+    auto mix = [&](std::string_view s) {
+        for (char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+    };
+    mix(m.plan.architecture);
+    for (const Slot& s : m.plan.slots) mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
+    mix(m.device->machine->name());
+    return h;
+}
+
+}  // namespace session_impl
+
+Status Session::Impl::track(Status s) {
+    if (s.code == Code::device_lost) lost = true;
+    return s;
+}
+
+Status Session::Impl::check_ids(Span<const Token> ids) const {
+    const Token n = static_cast<Token>(model->plan.n_vocab);
+    for (size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] < 0 || ids[i] >= n) return detail::fail(Code::bad_argument, "token ", i, " has id ", ids[i], ", expected 0..", n - 1);
+    return {};
+}
+
+Status Session::Impl::run(const detail::Step& step) {
+    restored_logits.clear();
+    Status s = lane->run(step);
+    if (s.code == Code::device_lost) lost = true;
+    return s;
+}
+
+void Session::Impl::forget() {
+    restored_logits.clear();
+    lane->reset();
+    history.clear();
+    n_row = 0;
+    has_logits = false;
+}
+
+Status Session::Impl::prefill(size_t n) {
+    const size_t end = n_row + n, total = n;
+    while (n_row < end) {
+        if (options.progress && total > options.n_ubatch &&
+            !options.progress("reading the prompt", static_cast<float>(total - (end - n_row)) / static_cast<float>(total))) {
+            history.resize(n_row);
+            return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
+        }
+        detail::Step step;
+        step.tape = &model->plan.trunk;
+        step.ids = history.data() + n_row;
+        step.n_row = static_cast<uint32_t>(std::min<size_t>(end - n_row, options.n_ubatch));
+        step.position = static_cast<uint32_t>(n_row);
+        step.n_logit = n_row + step.n_row == end ? 1 : 0;
+        AUSPEX_TRY(run(step));
+        n_row += step.n_row;
+        has_logits = step.n_logit != 0;
+        stats.rows_prefilled += step.n_row;
+    }
+    return {};
+}
+
+Result<Session> Session::create(const Model& model, const SessionOptions& given) {
+    using namespace session_impl;
+    if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
+    auto impl = std::make_shared<Impl>();
+    impl->model = model.impl();
+    impl->options = given;
+    SessionOptions& o = impl->options;
+    const Plan& plan = impl->model->plan;
+    if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
+    if (o.n_context > (1u << 24)) return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", 1u << 24);
+    if (o.n_ubatch == 0 || o.n_ubatch > kMaxUbatch) return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch);
+    o.n_ubatch = std::min(o.n_ubatch, o.n_context);
+    LaneOptions lane;
+    lane.n_context = o.n_context;
+    lane.n_ubatch = o.n_ubatch;
+    AUSPEX_TRY(impl->model->program->open(lane).get(impl->lane));
+    AUSPEX_TRY(impl->picker.open(impl->model->device->options.allocator, plan.n_vocab));
+    impl->history.reserve(size_t{o.n_context} + kMaxTentative);
+    impl->stats.memory_bytes = impl->lane->memory_bytes() + impl->picker.memory_bytes() + impl->history.capacity() * sizeof(Token);
+    const Logger& log = impl->model->device->options.log;
+    if (log && o.n_context > plan.n_context)
+        log(LogLevel::warning, say("n_context is ", o.n_context, " but the model was trained for ", plan.n_context, " rows; expect worse text beyond"));
+    Session session;
+    session.impl_ = std::move(impl);
+    return session;
+}
+
+Result<size_t> Session::sync(Span<const Token> history) {
+    Impl& s = *impl_;
+    if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
+    if (history.size() > s.options.n_context)
+        return detail::fail(Code::bad_argument, "the history has ", history.size(), " tokens, the session holds ", s.options.n_context, "; create it with a larger n_context or shorten the text");
+    AUSPEX_TRY(s.check_ids(history));
+    const auto start = std::chrono::steady_clock::now();
+    // The caller may hand back a view of our own history: keep only what changes.
+    size_t same = 0;
+    while (same < history.size() && same < s.history.size() && history[same] == s.history[same]) ++same;
+    const std::vector<Token> rest(history.begin() + same, history.end());
+    const bool rewind = same < s.n_row || (same == s.n_row && same == history.size() && !s.has_logits && same != 0);
+    if (rewind || history.empty()) {
+        const std::vector<Token> kept(s.history.begin(), s.history.begin() + static_cast<std::ptrdiff_t>(same));
+        s.forget();
+        s.history.insert(s.history.end(), kept.begin(), kept.end());
+    }
+    s.history.resize(same);
+    s.history.insert(s.history.end(), rest.begin(), rest.end());
+    const size_t n = s.history.size() - s.n_row;
+    Status done = s.prefill(n);
+    s.stats.prefill_s += session_impl::seconds_since(start);
+    if (!done.ok()) return done;
+    return n;
+}
+
+Result<Span<const Token>> Session::next(const Sampling& sampling) {
+    Impl& s = *impl_;
+    if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
+    AUSPEX_TRY(detail::check_sampling(sampling));
+    if (s.history.empty()) return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
+    if (s.history.size() >= s.options.n_context) return detail::fail(Code::context_full, "the history has ", s.history.size(), " tokens, all that n_context allows");
+    const auto start = std::chrono::steady_clock::now();
+    while (s.n_row < s.history.size()) {
+        detail::Step step;
+        step.tape = &s.model->plan.trunk;
+        step.ids = s.history.data() + s.n_row;
+        step.n_row = 1;
+        step.position = static_cast<uint32_t>(s.n_row);
+        step.n_logit = 1;
+        step.tentative = true;
+        AUSPEX_TRY(s.run(step));
+        s.lane->commit(1);
+        s.n_row += 1;
+        s.has_logits = true;
+        s.stats.rows_decoded += 1;
+    }
+    if (!s.has_logits) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
+        const std::vector<Token> all = s.history;
+        Result<size_t> again = sync(all);
+        if (!again.ok()) return again.status();
+    }
+    Span<const float> logits = s.restored_logits;
+    if (logits.empty()) AUSPEX_TRY(s.track(s.lane->read_row(s.model->plan.trunk.logits, 0).get(logits)));
+    s.history.push_back(s.picker.pick(logits, sampling, s.history.size(), s.history));
+    s.stats.tokens_picked += 1;
+    s.stats.decode_s += session_impl::seconds_since(start);
+    return Span<const Token>(s.history.data() + s.history.size() - 1, 1);
+}
+
+Span<const Token> Session::history() const { return impl_->history; }
+Stats Session::stats() const { return impl_->stats; }
+
+Status Session::score(Span<const Token> ids, const RowSink& sink) {
+    using namespace detail;
+    Impl& s = *impl_;
+    if (ids.empty() || ids.size() > s.options.n_context) return fail(Code::bad_argument, ids.size(), " tokens to score, expected 1..", s.options.n_context);
+    AUSPEX_TRY(s.check_ids(ids));
+    const std::vector<Token> all(ids.begin(), ids.end());
+    s.forget();
+    s.history.insert(s.history.end(), all.begin(), all.end());
+    while (s.n_row < all.size()) {
+        const uint32_t n = static_cast<uint32_t>(std::min<size_t>(all.size() - s.n_row, s.options.n_ubatch));
+        Step step;
+        step.tape = &s.model->plan.trunk;
+        step.ids = all.data() + s.n_row;
+        step.n_row = n;
+        step.position = static_cast<uint32_t>(s.n_row);
+        AUSPEX_TRY(s.run(step));
+        for (uint32_t first = 0; first < n; first += kMaxTentative) {
+            const uint32_t k = std::min(kMaxTentative, n - first);
+            AUSPEX_TRY(s.track(s.lane->head(s.model->plan.trunk, first, k)));
+            for (uint32_t i = 0; i < k; ++i) {
+                Span<const float> row;
+                AUSPEX_TRY(s.track(s.lane->read_row(s.model->plan.trunk.logits, i).get(row)));
+                sink(s.n_row + first + i, row);
+            }
+        }
+        s.n_row += n;
+    }
+    // Leave the last row's logits where next() looks for them.
+    AUSPEX_TRY(s.track(s.lane->head(s.model->plan.trunk, static_cast<uint32_t>((all.size() - 1) % s.options.n_ubatch), 1)));
+    s.has_logits = true;
+    return {};
+}
+
+Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) {
+    using namespace detail;
+    Impl& s = *impl_;
+    const Plan& plan = s.model->plan;
+    if (plan.mtp.empty()) return Status(Code::unsupported, "this model has no MTP block loaded, so there are no draft rows to score");
+    if (depth == 0 || depth > kMaxTentative - 1) return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
+    if (ids.size() <= depth || ids.size() > s.options.n_context)
+        return fail(Code::bad_argument, ids.size(), " tokens to score at depth ", depth, ", expected ", depth + 1, "..", s.options.n_context);
+    AUSPEX_TRY(s.check_ids(ids));
+    const std::vector<Token> all(ids.begin(), ids.end());
+    s.forget();
+    std::vector<float> hidden(all.size() * plan.d_model);
+    // One causal pass over `tape`, rows in ubatches; `each` sees every step after it ran.
+    auto pass = [&](const Tape& tape, size_t shift, size_t n, const float* given, auto each) -> Status {
+        for (size_t p = 0; p < n; p += s.options.n_ubatch) {
+            Step step;
+            step.tape = &tape;
+            step.ids = all.data() + p + shift;
+            step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, s.options.n_ubatch));
+            step.position = static_cast<uint32_t>(p);
+            step.hidden = given ? given + p * plan.d_model : nullptr;
+            AUSPEX_TRY(s.run(step));
+            AUSPEX_TRY(each(p, step.n_row));
+        }
+        return {};
+    };
+    auto keep_hidden = [&](const Tape& tape, std::vector<float>& to) {
+        return [&](size_t p, uint32_t n) -> Status {
+            for (uint32_t i = 0; i < n; ++i) {
+                Span<const float> row;
+                AUSPEX_TRY(s.lane->read_row(tape.hidden, i).get(row));
+                std::copy(row.begin(), row.end(), to.begin() + static_cast<std::ptrdiff_t>((p + i) * plan.d_model));
+            }
+            return {};
+        };
+    };
+    AUSPEX_TRY(pass(plan.trunk, 0, all.size(), nullptr, keep_hidden(plan.trunk, hidden)));
+    std::vector<float> next(hidden.size());
+    for (uint32_t d = 1; d <= depth; ++d) {
+        const Tape& tape = plan.mtp[plan.mtp_block(d)];
+        auto keep = keep_hidden(tape, next);
+        auto each = [&](size_t p, uint32_t n) -> Status {
+            AUSPEX_TRY(keep(p, n));
+            for (uint32_t first = 0; d == depth && first < n; first += kMaxTentative) {
+                const uint32_t k = std::min(kMaxTentative, n - first);
+                AUSPEX_TRY(s.lane->head(tape, first, k));
+                for (uint32_t i = 0; i < k; ++i) {
+                    Span<const float> row;
+                    AUSPEX_TRY(s.lane->read_row(tape.logits, i).get(row));
+                    sink(p + first + i, row);
+                }
+            }
+            return {};
+        };
+        AUSPEX_TRY(pass(tape, d, all.size() - d, hidden.data(), each));
+        hidden.swap(next);
+    }
+    s.forget();
+    return {};
+}
+
+Result<Snapshot> Session::save() const {
+    using namespace session_impl;
+    Impl& s = *impl_;
+    Snapshot snap;
+    // Only computed rows make up a state; a picked token that was not run yet is run again later.
+    snap.n_token = s.n_row;
+    SnapshotHead head;
+    std::memcpy(head.magic, kMagic, sizeof kMagic);
+    head.n_token = s.n_row;
+    head.n_logit = s.has_logits ? s.model->plan.n_vocab : 0;
+    head.model_id = model_id(*s.model);
+    const std::byte* h = reinterpret_cast<const std::byte*>(&head);
+    snap.bytes.insert(snap.bytes.end(), h, h + sizeof head);
+    const std::byte* ids = reinterpret_cast<const std::byte*>(s.history.data());
+    snap.bytes.insert(snap.bytes.end(), ids, ids + s.n_row * sizeof(Token));
+    if (s.has_logits) {
+        Span<const float> logits = s.restored_logits;
+        if (logits.empty()) AUSPEX_TRY(s.track(s.lane->read_row(s.model->plan.trunk.logits, 0).get(logits)));
+        const std::byte* l = reinterpret_cast<const std::byte*>(logits.data());
+        snap.bytes.insert(snap.bytes.end(), l, l + logits.size() * sizeof(float));
+    }
+    AUSPEX_TRY(s.track(s.lane->save(static_cast<uint32_t>(s.n_row), &snap.bytes)));
+    return snap;
+}
+
+Status Session::restore(const Snapshot& snap) {
+    using namespace session_impl;
+    Impl& s = *impl_;
+    SnapshotHead head{};
+    if (snap.bytes.size() >= sizeof head) std::memcpy(&head, snap.bytes.data(), sizeof head);
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) return Status(Code::bad_argument, "this is no snapshot of a session");
+    if (head.model_id != model_id(*s.model)) return Status(Code::bad_argument, "this snapshot belongs to another model or device; save it again with this one");
+    if (head.n_token > s.options.n_context) return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", s.options.n_context);
+    const size_t n = static_cast<size_t>(head.n_token), ids_end = sizeof head + n * sizeof(Token);
+    if (head.n_logit != 0 && head.n_logit != s.model->plan.n_vocab) return Status(Code::bad_argument, "this snapshot is damaged");
+    const size_t n_logit = static_cast<size_t>(head.n_logit), state = ids_end + n_logit * sizeof(float);
+    if (snap.bytes.size() < state) return Status(Code::bad_argument, "this snapshot is cut short");
+    std::vector<Token> ids(n);
+    if (n) std::memcpy(ids.data(), snap.bytes.data() + sizeof head, n * sizeof(Token));
+    AUSPEX_TRY(s.check_ids(ids));
+    s.forget();
+    AUSPEX_TRY(s.track(s.lane->restore(static_cast<uint32_t>(n), Span<const std::byte>(snap.bytes.data() + state, snap.bytes.size() - state))));
+    s.history.insert(s.history.end(), ids.begin(), ids.end());
+    s.n_row = n;
+    s.restored_logits.resize(n_logit);
+    if (n_logit) std::memcpy(s.restored_logits.data(), snap.bytes.data() + ids_end, n_logit * sizeof(float));
+    s.has_logits = n_logit != 0;
+    return {};
+}
+
+}  // namespace auspex

@@ -1,0 +1,120 @@
+#include "cpu.h"
+
+#include "lane.h"
+
+namespace auspex {
+namespace detail {
+
+class CpuMachine : public Machine {
+  public:
+    CpuPath path = CpuPath::reference;
+    std::shared_ptr<Pool> pool;
+    Allocator allocator;
+
+    Kind kind() const override { return Kind::cpu; }
+    std::string name() const override { return say("cpu (", path_name(path), ", ", pool->n_thread(), pool->n_thread() == 1 ? " thread)" : " threads)"); }
+    std::string report() const override {
+        std::string text = say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(), " physical cores\npath     ", path_name(path), "\n");
+        for (CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon, CpuPath::reference})
+            append(text, say("  ", path_name(p), has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
+        return text;
+    }
+    Result<std::shared_ptr<Program>> load(const Plan& plan, const Weights& weights, const Progress& progress) override;
+};
+
+namespace cpu_impl {
+
+enum class Use : uint8_t { none, matrix, vector };
+
+/// How each weight slot is read: through products, or value by value.
+std::vector<Use> uses(const Plan& plan) {
+    std::vector<Use> use(plan.slots.size(), Use::none);
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) {
+            const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul || op.kind == OpKind::moe;
+            for (SlotId id : op.w)
+                if (id != kNoSlot) use[id] = matrix ? Use::matrix : Use::vector;
+        }
+    };
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp) look(t);
+    return use;
+}
+
+MatrixShape shape_of(const Slot& s) {
+    MatrixShape m;
+    m.type = s.type;
+    m.d_in = static_cast<uint32_t>(s.shape[s.n_dim - 1]);
+    m.d_out = static_cast<uint32_t>(s.shape[s.n_dim - 2]);
+    m.n_slice = s.n_dim == 3 ? static_cast<uint32_t>(s.shape[0]) : 1;
+    return m;
+}
+
+uint64_t n_value(const Slot& s) {
+    uint64_t n = 1;
+    for (uint32_t i = 0; i < s.n_dim; ++i) n *= s.shape[i];
+    return n;
+}
+
+}  // namespace cpu_impl
+
+Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weights& weights, const Progress& progress) {
+    using namespace cpu_impl;
+    auto program = std::make_shared<CpuProgram>();
+    program->plan = &plan;
+    program->path = path;
+    program->loops = &loops_for(path);
+    program->pool = pool;
+    program->allocator = allocator;
+    program->matrices.resize(plan.slots.size());
+    program->vectors.resize(plan.slots.size(), nullptr);
+    const std::vector<Use> use = uses(plan);
+
+    uint64_t total = 0, done = 0, vector_floats = 0;
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Slot& s = plan.slot(id);
+        if (use[id] == Use::none) continue;
+        total += row_bytes(s.type, n_value(s));
+        if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keep)) vector_floats += round_up(n_value(s), 16);
+    }
+    AUSPEX_TRY(program->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
+    float* next = program->vector_bytes.as<float>();
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Slot& s = plan.slot(id);
+        const uint64_t n = n_value(s);
+        if (use[id] == Use::vector) {
+            if (s.type == Type::f32 && weights.keep) {
+                program->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
+            } else {
+                decode_row(s.type, weights.data[id], next, static_cast<size_t>(n));
+                program->vectors[id] = next;
+                next += round_up(n, 16);
+            }
+        } else if (use[id] == Use::matrix) {
+            if (progress && !progress("loading weights", total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0))
+                return fail(Code::cancelled, "loading was cancelled by the progress callback");
+            Status st = pack_matrix(path, shape_of(s), weights.data[id], weights.keep, allocator, pool.get(), &program->matrices[id]);
+            if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
+        }
+        if (use[id] != Use::none) done += row_bytes(s.type, n);
+        if (use[id] == Use::matrix) program->n_weight_bytes += program->matrices[id].owned_bytes() ? program->matrices[id].owned_bytes() : row_bytes(s.type, n);
+        if (use[id] == Use::vector) program->n_weight_bytes += n * sizeof(float);
+    }
+    if (progress) progress("loading weights", 1.0f);
+    return std::shared_ptr<Program>(std::move(program));
+}
+
+Result<std::shared_ptr<Machine>> open_cpu(const CpuOptions& options) {
+    auto machine = std::make_shared<CpuMachine>();
+    machine->allocator = options.allocator;
+    AUSPEX_TRY(choose_path(options.path, &machine->path));
+    if (options.n_thread < 0) return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 0 (one per core) or more");
+    const uint32_t n = options.n_thread == 0 ? n_physical_core() : static_cast<uint32_t>(options.n_thread);
+    Result<std::unique_ptr<Pool>> pool = Pool::open(n < Pool::kMaxThread ? n : options.n_thread == 0 ? Pool::kMaxThread : n);
+    if (!pool.ok()) return pool.status();
+    machine->pool = std::move(pool.value());
+    return std::shared_ptr<Machine>(std::move(machine));
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,179 @@
+#include "features.h"
+
+#include <thread>
+
+#if AUSPEX_HAS_X86
+#if defined(_MSC_VER)
+#include <intrin.h>
+#else
+#include <cpuid.h>
+#endif
+#endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if AUSPEX_HAS_NEON && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace auspex {
+namespace detail {
+namespace features_impl {
+
+#if AUSPEX_HAS_X86
+struct Leaf {
+    uint32_t a = 0, b = 0, c = 0, d = 0;
+};
+Leaf cpuid(uint32_t leaf, uint32_t sub) {
+    Leaf r;
+#if defined(_MSC_VER)
+    int v[4];
+    __cpuid(v, 0);
+    if (static_cast<uint32_t>(v[0]) < leaf) return r;
+    __cpuidex(v, static_cast<int>(leaf), static_cast<int>(sub));
+    r = {static_cast<uint32_t>(v[0]), static_cast<uint32_t>(v[1]), static_cast<uint32_t>(v[2]), static_cast<uint32_t>(v[3])};
+#else
+    if (!__get_cpuid_count(leaf, sub, &r.a, &r.b, &r.c, &r.d)) return Leaf{};
+#endif
+    return r;
+}
+/// Which register sets the operating system saves; only where cpuid says OSXSAVE.
+uint64_t saved_registers() {
+#if defined(_MSC_VER)
+    return _xgetbv(0);
+#else
+    uint32_t low, high;
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));  // xgetbv, for any assembler
+    return uint64_t{high} << 32 | low;
+#endif
+}
+bool bits(uint64_t word, uint64_t mask) { return (word & mask) == mask; }
+
+bool has_x86(bool wide) {
+    // Bit numbers: Intel SDM volume 2, CPUID.
+    const Leaf one = cpuid(1, 0), seven = cpuid(7, 0);
+    const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
+    if (!bits(one.c, fma | osxsave | avx | f16c)) return false;
+    const uint64_t saved = saved_registers();
+    if (!bits(saved, 0x6) || !bits(seven.b, 1u << 5)) return false;  // xmm and ymm; AVX2
+    if (!wide) return true;
+    const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, vnni = 1u << 11;
+    return bits(saved, 0xe6) && bits(seven.b, f | dq | bw | vl) && bits(seven.c, vnni);
+}
+#endif
+
+#if defined(__linux__)
+/// The first number in a small file of the kernel's, or -1.
+long first_number(const char* pattern, int cpu) {
+    char path[128];
+    std::snprintf(path, sizeof path, pattern, cpu);
+    std::FILE* f = std::fopen(path, "r");
+    if (!f) return -1;
+    long n = -1;
+    if (std::fscanf(f, "%ld", &n) != 1) n = -1;
+    std::fclose(f);
+    return n;
+}
+#endif
+
+}  // namespace features_impl
+
+const char* path_name(CpuPath path) {
+    switch (path) {
+        case CpuPath::best: return "best";
+        case CpuPath::reference: return "reference";
+        case CpuPath::avx2: return "avx2";
+        case CpuPath::avx512: return "avx512";
+        case CpuPath::neon: return "neon";
+    }
+    return "unknown";
+}
+
+bool has_path(CpuPath path) {
+    switch (path) {
+        case CpuPath::best:
+        case CpuPath::reference: return true;
+#if AUSPEX_HAS_X86
+        case CpuPath::avx2: return features_impl::has_x86(false);
+        case CpuPath::avx512: return features_impl::has_x86(true);
+#else
+        case CpuPath::avx2:
+        case CpuPath::avx512: return false;
+#endif
+        case CpuPath::neon:
+#if AUSPEX_HAS_NEON && defined(__linux__)
+            return (getauxval(AT_HWCAP) & (1ul << 20)) != 0;  // HWCAP_ASIMDDP
+#elif AUSPEX_HAS_NEON && defined(__APPLE__)
+            return true;  // every Apple AArch64 Mac has it; phones since the A11
+#else
+            return false;
+#endif
+    }
+    return false;
+}
+
+CpuPath best_path() {
+    for (const CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon})
+        if (has_path(p)) return p;
+    return CpuPath::reference;
+}
+
+Status choose_path(CpuPath wanted, CpuPath* out) {
+    if (!has_path(wanted)) {
+        std::string there = "reference";
+        for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
+            if (has_path(p)) there = say(there, ", ", path_name(p));
+        return fail(Code::unsupported, "CPU path '", path_name(wanted), "' is not available: this processor and build have ",
+                    there, ". Choose one of these, or best.");
+    }
+    *out = wanted == CpuPath::best ? best_path() : wanted;
+    return {};
+}
+
+uint32_t n_physical_core() {
+    uint32_t n = std::thread::hardware_concurrency();
+#if defined(__linux__)
+    using features_impl::first_number;
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+        // A core counts at its first allowed hardware thread. Where cores differ in size (phones), the
+        // small ones would only hold the others up.
+        long largest = -1;
+        for (int i = 0; i < CPU_SETSIZE; ++i)
+            if (CPU_ISSET(i, &allowed)) {
+                const long c = first_number("/sys/devices/system/cpu/cpu%d/cpu_capacity", i);
+                if (c > largest) largest = c;
+            }
+        cpu_set_t seen;
+        CPU_ZERO(&seen);
+        uint32_t cores = 0;
+        for (int i = 0; i < CPU_SETSIZE; ++i) {
+            if (!CPU_ISSET(i, &allowed)) continue;
+            if (largest > 0 && 2 * first_number("/sys/devices/system/cpu/cpu%d/cpu_capacity", i) < largest) continue;
+            const long first = first_number("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
+            const int core = first >= 0 && first < CPU_SETSIZE ? static_cast<int>(first) : i;
+            if (CPU_ISSET(core, &seen)) continue;
+            CPU_SET(core, &seen);
+            ++cores;
+        }
+        if (cores > 0) n = cores;
+    }
+#elif defined(__APPLE__)
+    for (const char* key : {"hw.perflevel0.physicalcpu", "hw.physicalcpu"}) {
+        int v = 0;
+        size_t size = sizeof v;
+        if (sysctlbyname(key, &v, &size, nullptr, 0) == 0 && v > 0) {
+            n = static_cast<uint32_t>(v);
+            break;
+        }
+    }
+#endif
+    return n > 0 ? n : 1;
+}
+
+}  // namespace detail
+}  // namespace auspex

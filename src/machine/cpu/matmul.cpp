@@ -1,0 +1,213 @@
+#include "matmul.h"
+
+#include "pack.h"
+
+namespace auspex {
+namespace detail {
+namespace matmul_impl {
+
+bool float_type(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::bf16; }
+
+uint32_t lanes(CpuPath path) { return path == CpuPath::avx512 ? 16 : 8; }
+
+/// The view without data: how a shape is held on a path.
+Matrix layout(CpuPath path, const MatrixShape& s) {
+    Matrix m;
+    m.type = s.type;
+    m.path = path;
+    m.d_out = s.d_out;
+    m.d_in = s.d_in;
+    StripForm f;
+    if (path != CpuPath::reference && strip_form(s.type, &f)) {
+        m.n_lane = lanes(path);
+        m.stride = f.strip_bytes(m.n_lane, s.d_in);
+    } else {
+        m.stride = row_bytes(s.type, s.d_in);
+    }
+    return m;
+}
+
+uint64_t slice_bytes(const Matrix& m) {
+    return m.stride * (m.n_lane ? ceil_div(uint64_t{m.d_out}, uint64_t{m.n_lane}) : m.d_out);
+}
+
+const CpuKernels* kernels(CpuPath path) {
+    switch (path) {
+#if AUSPEX_HAS_X86
+        case CpuPath::avx512: return &avx512_kernels();
+        case CpuPath::avx2: return &avx2_kernels();
+#else
+        case CpuPath::avx512:
+        case CpuPath::avx2: break;
+#endif
+#if AUSPEX_HAS_NEON
+        case CpuPath::neon: return &neon_kernels();
+#else
+        case CpuPath::neon: break;
+#endif
+        case CpuPath::best:
+        case CpuPath::reference: break;
+    }
+    return nullptr;
+}
+
+struct PackJob {
+    const Matrix* m;
+    const std::byte* rows;
+    std::byte* to;
+    uint32_t n_slice;
+};
+
+void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
+    const PackJob& job = *static_cast<const PackJob*>(context);
+    const Matrix& m = *job.m;
+    const uint64_t from_row = row_bytes(m.type, m.d_in);
+    uint64_t a, b;
+    if (m.n_lane == 0) {
+        even_part(uint64_t{job.n_slice} * m.d_out, {i_thread, n_thread, nullptr}, &a, &b);
+        std::memcpy(job.to + a * from_row, job.rows + a * from_row, static_cast<size_t>((b - a) * from_row));
+        return;
+    }
+    const uint64_t n_strip = ceil_div(uint64_t{m.d_out}, uint64_t{m.n_lane});
+    even_part(job.n_slice * n_strip, {i_thread, n_thread, nullptr}, &a, &b);
+    for (uint64_t s = a; s < b; ++s) {
+        const uint64_t row = s % n_strip * m.n_lane;
+        const uint64_t left = m.d_out - row;
+        const uint32_t n = left < m.n_lane ? static_cast<uint32_t>(left) : m.n_lane;
+        pack_strip(m, job.rows + (s / n_strip * m.d_out + row) * from_row, n, job.to + s * m.stride);
+    }
+}
+
+// ----------------------------------------------------------------------------- the reference path
+
+constexpr uint32_t kPiece = 256;    // inputs decoded at once: a multiple of every block
+constexpr uint32_t kColumns = 32;   // activation rows that share a decoded piece
+constexpr uint32_t kPartial = 8;
+
+#if defined(__GNUC__)
+__attribute__((noinline))
+#endif
+double dot_piece(const float* w, const float* x, uint32_t n) {
+    // One function for every call, so that whatever a compiler makes of these sums, it makes it of all alike.
+    float sum[kPartial] = {};
+    uint32_t k = 0;
+    for (; k + kPartial <= n; k += kPartial)
+        for (uint32_t j = 0; j < kPartial; ++j) sum[j] += w[k + j] * x[k + j];
+    for (; k < n; ++k) sum[k % kPartial] += w[k] * x[k];
+    double all = 0;
+    for (uint32_t j = 0; j < kPartial; ++j) all += static_cast<double>(sum[j]);
+    return all;
+}
+
+/// Rows r0..r1 of y: weights decoded a piece at a time, products in float, pieces summed in double.
+void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0, uint32_t r1) {
+    const uint64_t piece_bytes = row_bytes(w.type, kPiece);
+    for (uint32_t r = r0; r < r1; ++r) {
+        const std::byte* row = w.data + w.stride * r;
+        for (uint32_t c0 = 0; c0 < n_row; c0 += kColumns) {
+            const uint32_t n = n_row - c0 < kColumns ? n_row - c0 : kColumns;
+            double sum[kColumns] = {};
+            for (uint32_t k = 0; k < w.d_in; k += kPiece) {
+                const uint32_t n_in = w.d_in - k < kPiece ? w.d_in - k : kPiece;
+                float piece[kPiece];
+                decode_row(w.type, row + k / kPiece * piece_bytes, piece, n_in);
+                for (uint32_t c = 0; c < n; ++c) {
+                    const uint32_t from = in.pick ? in.pick[c0 + c] : c0 + c;
+                    sum[c] += dot_piece(piece, in.x + in.ld * from + k, n_in);
+                }
+            }
+            for (uint32_t c = 0; c < n; ++c) {
+                float* to = y + ld_y * (c0 + c) + r;
+                *to = accumulate ? *to + static_cast<float>(sum[c]) : static_cast<float>(sum[c]);
+            }
+        }
+    }
+}
+
+}  // namespace matmul_impl
+
+uint64_t packed_bytes(CpuPath path, const MatrixShape& shape, bool keep) {
+    const Matrix m = matmul_impl::layout(path, shape);
+    if (m.n_lane == 0 && keep) return 0;
+    return matmul_impl::slice_bytes(m) * shape.n_slice;
+}
+
+Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows, bool keep, const Allocator& from,
+                   Pool* pool, PackedMatrix* out) {
+    using namespace matmul_impl;
+    if (path == CpuPath::best || (path != CpuPath::reference && !kernels(path)))
+        return fail(Code::unsupported, "weights cannot be packed for CPU path '", path_name(path), "': this build lacks it");
+    const TypeInfo info = type_info(shape.type);
+    if (!info.name || !info.supported)
+        return fail(Code::unsupported, "weights of type id ", static_cast<uint32_t>(shape.type), ", expected one of ", supported_types());
+    if (shape.d_out == 0 || shape.d_in == 0 || shape.n_slice == 0 || !rows)
+        return fail(Code::bad_argument, "an empty matrix [", shape.n_slice, ", ", shape.d_out, ", ", shape.d_in, "]");
+    if (shape.d_in % info.n_block != 0)
+        return fail(Code::bad_argument, "rows of ", shape.d_in, " weights, expected a multiple of ", info.n_block, ", the block of ", info.name);
+    Matrix m = layout(path, shape);
+    uint64_t all = 0;
+    if (!mul_fits(slice_bytes(m), shape.n_slice, &all) || all > SIZE_MAX / 2)
+        return fail(Code::bad_argument, "a matrix [", shape.n_slice, ", ", shape.d_out, ", ", shape.d_in, "] of ", info.name, " is too large to address");
+    PackedMatrix result;
+    if (m.n_lane == 0 && keep) {
+        m.data = rows;
+    } else {
+        const Status taken = result.own_.take(from, all, "a weight matrix");
+        if (!taken.ok()) return taken;
+        m.data = result.own_.data();
+        PackJob job{&m, rows, result.own_.data(), shape.n_slice};
+        if (pool)
+            pool->run(pack_part, &job);
+        else
+            pack_part(&job, 0, 1);
+    }
+    result.view_ = m;
+    result.n_slice_ = shape.n_slice;
+    result.slice_bytes_ = slice_bytes(m);
+    *out = std::move(result);
+    return {};
+}
+
+size_t quantised_bytes(uint32_t n_row, uint32_t d_in) { return n_row * static_cast<size_t>(round_up(uint64_t{d_in / 32} * sizeof(Int16Block), 64)); }
+
+void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to, const Share& share) {
+    const CpuKernels* k = matmul_impl::kernels(path);
+    AUSPEX_ASSERT(k && d_in % 32 == 0);
+    if (!k) return;
+    const uint32_t n_block = d_in / 32;
+    uint64_t a, b;
+    even_part(uint64_t{n_row} * n_block, share, &a, &b);
+    while (a < b) {
+        const uint64_t row = a / n_block, block = a % n_block;
+        const uint64_t n = n_block - block < b - a ? n_block - block : b - a;
+        Int16Block* blocks = reinterpret_cast<Int16Block*>(static_cast<std::byte*>(to) + quantised_bytes(1, d_in) * row);
+        k->quantise(x + ld * row + 32 * block, static_cast<uint32_t>(n), blocks + block);
+        a += n;
+    }
+}
+
+void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, const Share& share) {
+    const CpuKernels* k = matmul_impl::kernels(w.path);
+    const auto part = !k ? matmul_impl::reference_rows : w.n_lane ? k->strips : k->floats;
+    AUSPEX_ASSERT(w.wants_integers() ? in.quantised != nullptr : in.x != nullptr);
+    // Chunks of 64 rows keep the weights in the second-level cache while all columns pass over them.
+    const uint32_t n_chunk = ceil_div(w.d_out, kMatmulChunk);
+    const auto rows = [&](uint32_t r0, uint32_t r1) {
+        if (r0 < r1) part(w, in, n_row, y, ld_y, accumulate, r0, r1 < w.d_out ? r1 : w.d_out);
+    };
+    if (share.ticket) {
+        for (;;) {
+            const uint32_t i = share.ticket->fetch_add(1, std::memory_order_relaxed);
+            if (i >= n_chunk) return;
+            rows(i * kMatmulChunk, (i + 1) * kMatmulChunk);
+        }
+    }
+    constexpr uint32_t step = 16;  // a multiple of every strip
+    uint64_t a, b;
+    even_part(ceil_div(w.d_out, step), share, &a, &b);
+    for (uint64_t r = a * step; r < b * step; r += kMatmulChunk)
+        rows(static_cast<uint32_t>(r), static_cast<uint32_t>(r + kMatmulChunk < b * step ? r + kMatmulChunk : b * step));
+}
+
+}  // namespace detail
+}  // namespace auspex

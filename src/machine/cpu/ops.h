@@ -1,0 +1,96 @@
+// machine/cpu/ops: one function per operation of the tape, and the inner loops they share.
+//
+// Owns    the inner loops of every operation but the matrix products (matmul.*), as a table, so
+//         that the plain reference and each SIMD path run the same walk.
+// Reads   plan (dims), number.
+// Serves  cpu.cpp, which walks the tape.
+// Thread  each function is pure; cpu.cpp cuts the work. Which thread computes a value never
+//         changes its bits.
+// Laws    Row, Commit, Chunk, Twin: tests/test_ops.cpp.
+#pragma once
+#include "../../plan/plan.h"
+#include "pool.h"
+
+namespace auspex {
+namespace detail {
+
+/// Positions one attention partial covers; absolute multiples, so that a row's sums do not depend
+/// on what else is in the step.
+constexpr uint32_t kAttnChunk = 256;
+/// Columns of a DeltaNet state handled together: d_key * 32 floats stay in the first-level cache.
+constexpr uint32_t kDeltaColumns = 32;
+/// Rows of one chunk of the chunked DeltaNet form, and the longest step that stays sequential.
+constexpr uint32_t kDeltaChunk = 64;
+constexpr uint32_t kDeltaSequential = 16;
+
+/// One term that a row adds to a state: S = decay S + k u'.
+struct DeltaTerm {
+    float decay;
+    const float* k;  ///< [d_key]
+    const float* u;  ///< [d_val]
+};
+/// One row's input to the recurrence of one head.
+struct DeltaRow {
+    float decay, beta;
+    const float* q;  ///< [d_key], scaled
+    const float* k;  ///< [d_key]
+    const float* v;  ///< [d_val]
+    float* u;        ///< [d_val] out: the row's term
+    float* o;        ///< [d_val] out
+};
+
+/// The inner loops. Each is a pure function of its arguments with a fixed order of operations.
+struct Loops {
+    const char* name;
+    /// y = x / sqrt(mean(x^2) + eps) * w (* w when not null), n values.
+    void (*rms_norm)(const float* x, const float* w, float* y, uint32_t n, float eps);
+    /// y[i] = min(silu(g[i]), limit) * clamp(u[i], -limit, limit); limit 0: no clamps.
+    void (*swiglu)(const float* g, const float* u, float* y, uint32_t n, float limit);
+    /// y[i] = x[i] * silu(z[i])
+    void (*silu_gate)(const float* x, const float* z, float* y, uint32_t n);
+    /// y[i] = x[i] * sigmoid(z[i])
+    void (*sigmoid_gate)(const float* x, const float* z, float* y, uint32_t n);
+    /// One causal convolution over n channels, then SiLU: taps[j] points at the raw row of tap j,
+    /// w is [n, n_tap].
+    void (*conv_silu)(const float* const* taps, const float* w, float* y, uint32_t n, uint32_t n_tap);
+    void (*to_f16)(const float* x, uint16_t* y, uint32_t n);
+    /// One attention partial: keys and values k, v [n_key, ld] f16 for positions in order, one query
+    /// q [d] (already scaled); out: max m, sum l, o [d] = sum exp(s - m) v. n_key >= 1.
+    void (*attend)(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
+                   float* scores, float* m, float* l, float* o);
+    /// o = o * a + p * b, n values (merging partials).
+    void (*merge)(float* o, float a, const float* p, float b, uint32_t n);
+    /// One head's recurrence: S [d_key, d_val]. First applies n_term terms in order and stores them in
+    /// S, then runs the rows on a scratch copy (or on S itself when `in_place`).
+    void (*delta_rows)(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
+                       const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch);
+    /// The same result to within rounding for up to kDeltaChunk rows, in the chunked form; always in
+    /// place. scratch: delta_chunk_scratch() floats.
+    void (*delta_chunk)(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, float* scratch);
+    /// `attend` for n_query queries that see the same keys (the heads of one group, rows of one step):
+    /// the same bits as one call each, but a key is read and converted once for four of them.
+    /// q, m, l, o: one pointer per query; scores: n_query * n_key floats.
+    void (*attend_many)(uint32_t n_query, const float* const* q, const uint16_t* k, const uint16_t* v, uint32_t n_key,
+                        size_t ld, uint32_t d, float* scores, float* const* m, float* const* l, float* const* o);
+};
+inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
+    return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
+}
+const Loops& reference_loops();
+/// The loops of a path (`best`: of this processor's best); the reference where the build lacks it.
+const Loops& loops_for(CpuPath path);
+/// The table of one instruction set, or null where this build lacks it.
+const Loops* avx2_loops();
+const Loops* avx512_loops();
+const Loops* neon_loops();
+
+/// x / sqrt(sum(x^2) + 1e-6) * scale, in place.
+void l2_normalise(float* x, uint32_t n, float scale);
+
+/// cos and sin of position * base^(-2i/n_rot) for i < n_rot/2: table[2i], table[2i+1].
+void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table);
+/// Rotates the pairs (i, i + n_rot/2) of x.
+void rotate(float* x, uint32_t n_rot, const float* table);
+
+}  // namespace detail
+}  // namespace auspex

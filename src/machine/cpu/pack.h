@@ -1,0 +1,98 @@
+// machine/cpu/pack: how a strip of interleaved rows lies in memory.
+//
+// Owns    StripForm, the layout that the packer writes and the kernels read.
+// Reads   matmul (Matrix).
+// Serves  matmul and its kernels.
+// Thread  none of its own; pure functions.
+// Laws    lossless: unpack_row gives decode_row's bits (tests/test_matmul.cpp).
+//
+// A strip holds n_lane (16 or 8) consecutive output rows over all of d_in, cut into blocks of 32 inputs
+// and pages of 256 (the last one may be shorter). A page is its scales and then its codes, both aligned
+// to a vector, so that a product reads memory in one stream. Rows past d_out are zero.
+//
+//   scales   super: d f16[n_lane], (dmin f16[n_lane]), then for each block int8 scale[n_lane] for each
+//            group (one of 32 or two of 16), (then int8 min[n_lane] for each).
+//            else: for each block d f16[n_lane], (min f16[n_lane]).
+//   codes    for each block, as vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v)
+//            belongs to input 16 h + 4 v + j, with h < 2, v < 4:
+//            nibble, book  4 vectors v: low nibble h = 0, high nibble h = 1
+//            five          the same 4, then 1 vector with bit 4 of code (h, v) at bit 4 h + v
+//            six           the same 4, then 2 vectors h with bits 4-5 of code (h, v) at bit 2 v
+//            byte          8 vectors (h, v)
+#pragma once
+#include "matmul.h"
+
+#include <cmath>
+#include <limits>
+
+namespace auspex {
+namespace detail {
+
+enum class CodeForm : uint8_t { nibble, book, five, six, byte };
+
+struct StripForm {
+    CodeForm code = CodeForm::nibble;
+    uint8_t n_group = 1;      ///< scales in a block of 32
+    bool has_min = false;     ///< value = scale * code - min
+    bool super = false;       ///< scales are int8 times an f16 for each 256 inputs
+    uint8_t offset = 0;       ///< value = scale * (code - offset); not with has_min
+
+    static constexpr uint32_t kCodeBytes[5] = {16, 16, 20, 24, 32};  ///< of a block and lane, by code
+    uint32_t code_bytes(uint32_t n_lane) const { return kCodeBytes[static_cast<int>(code)] * n_lane; }  ///< of a block
+    uint32_t head_bytes(uint32_t n_lane) const { return super ? (has_min ? 4 : 2) * n_lane : 0; }
+    uint32_t scale_bytes(uint32_t n_lane) const {  ///< of one block
+        const uint32_t n = has_min ? 2 : 1;
+        return super ? n * n_group * n_lane : 2 * n * n_lane;
+    }
+    /// The scales of a page of n_block blocks, padding included.
+    uint32_t page_scale_bytes(uint32_t n_lane, uint32_t n_block) const {
+        return (head_bytes(n_lane) + n_block * scale_bytes(n_lane) + 4 * n_lane - 1) & ~(4 * n_lane - 1);
+    }
+    uint32_t page_bytes(uint32_t n_lane, uint32_t n_block) const {
+        return page_scale_bytes(n_lane, n_block) + n_block * code_bytes(n_lane);
+    }
+    uint64_t strip_bytes(uint32_t n_lane, uint32_t d_in) const {
+        const uint32_t n_block = d_in / 32, rest = n_block % 8;
+        return round_up(uint64_t{n_block / 8} * page_bytes(n_lane, 8) + (rest ? page_bytes(n_lane, rest) : 0), 64);
+    }
+};
+
+/// The form in which a file type is held; false for the float types, which stay plain.
+bool strip_form(Type type, StripForm* out);
+
+/// Whether a path's byte codes are biased by 128 to be unsigned (what its dot product wants).
+inline bool biased_bytes(CpuPath path) { return path == CpuPath::avx512; }
+
+/// Writes one strip from n_row <= n_lane file rows, into zeroed memory (padding is not written).
+void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byte* strip);
+
+/// A quantised activation row is this, for each 32 values: about 15 bits, so that products are nearly
+/// as exact as with float activations, at the speed of bytes.
+struct Int16Block {
+    int8_t q[64];          ///< high bytes, within -127..127, then low ones: x = scale (256 high + low)
+    float scale;           ///< max |x| / 127 / 256
+    float sum;             ///< of the rounded x
+    int32_t minus_sum[2];  ///< -sum (256 high + low), for each half
+};
+static_assert(sizeof(Int16Block) == 80, "packed");
+
+/// The scale of a block whose largest magnitude is `most`, and what to multiply by. Blocks below
+/// 1e-30 count as zero, so that the inverse is finite.
+inline void int8_scale(float most, bool nan, float* scale, float* inverse) {
+    *scale = nan ? std::numeric_limits<float>::quiet_NaN() : most < 1e-30f ? 0 : most / 127;
+    *inverse = most < 1e-30f ? 0 : 127 / most;
+}
+/// What one path provides. Rows r0 .. r1 of y; r0 a multiple of the strip.
+struct CpuKernels {
+    void (*quantise)(const float* x, uint32_t n_block, Int16Block* to);
+    void (*strips)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                   uint32_t r1);
+    void (*floats)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                   uint32_t r1);
+};
+const CpuKernels& avx512_kernels();
+const CpuKernels& avx2_kernels();
+const CpuKernels& neon_kernels();
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,172 @@
+#include "pool.h"
+
+#include <chrono>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#define AUSPEX_PTHREAD 1
+#else
+#define AUSPEX_PTHREAD 0
+#endif
+#if (defined(__x86_64__) || defined(_M_X64)) && !defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
+namespace auspex {
+namespace detail {
+namespace pool_impl {
+
+constexpr uint32_t kSpinMicros = 50;
+
+/// Tells the core that this is a waiting loop.
+inline void pause() {
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_ia32_pause();
+#elif defined(_M_X64)
+    _mm_pause();
+#elif defined(__aarch64__) && defined(__GNUC__)
+    __asm__ volatile("isb" ::: "memory");  // waits a little; "yield" does nothing on most cores
+#endif
+}
+
+}  // namespace pool_impl
+
+Pool::Pool(uint32_t n_thread)
+    : n_thread_(n_thread),
+      // With more threads than processors, a spinning thread only keeps the awaited one from running.
+      spin_us_(n_thread > std::thread::hardware_concurrency() ? 0 : pool_impl::kSpinMicros) {
+    workers_.resize(n_thread);
+    for (uint32_t i = 0; i < n_thread; ++i) workers_[i] = {this, i};
+}
+
+void* Pool::thread_entry(void* me) {
+    work_loop(static_cast<Worker*>(me));
+    return nullptr;
+}
+
+// pthread_create reports a failure as a value, std::thread only as an exception.
+bool Pool::start(uint32_t i, int* error) {
+#if AUSPEX_PTHREAD
+    static_assert(sizeof(pthread_t) <= sizeof(uint64_t), "a handle fits");
+    pthread_t t{};
+    *error = pthread_create(&t, nullptr, thread_entry, &workers_[i]);
+    if (*error != 0) return false;
+    uint64_t handle = 0;
+    std::memcpy(&handle, &t, sizeof t);
+    handles_.push_back(handle);
+#else
+    *error = 0;
+    threads_.emplace_back(work_loop, &workers_[i]);
+#endif
+    ++n_started_;
+    return true;
+}
+
+Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
+    if (n_thread == 0 || n_thread > kMaxThread)
+        return fail(Code::bad_argument, "a pool of ", n_thread, " threads was asked for, expected 1 to ", kMaxThread);
+    std::unique_ptr<Pool> pool(new Pool(n_thread));
+    for (uint32_t i = 1; i < n_thread; ++i) {
+        int error = 0;
+        if (!pool->start(i, &error))
+            return fail(Code::out_of_memory, "the system started ", i - 1, " of ", n_thread - 1,
+                        " threads and then refused with error ", error, ": ", std::strerror(error), ". Ask for fewer threads.");
+    }
+    return pool;
+}
+
+Pool::~Pool() {
+    stop_ = true;
+    run_count_.fetch_add(1);
+    wake();
+#if AUSPEX_PTHREAD
+    for (const uint64_t handle : handles_) {
+        pthread_t t{};
+        std::memcpy(&t, &handle, sizeof t);
+        pthread_join(t, nullptr);
+    }
+#endif
+    for (std::thread& t : threads_) t.join();
+}
+
+void Pool::work_loop(Worker* me) {
+    Pool& pool = *me->pool;
+    for (uint32_t seen = 0;; ++seen) {
+        pool.wait_change(pool.run_count_, seen);
+        if (pool.stop_) return;
+        pool.work_(pool.context_, me->i, pool.n_thread_);
+        pool.barrier(me->i);
+    }
+}
+
+void Pool::run(Work work, void* context) {
+    if (n_thread_ == 1) {
+        clear_tickets();
+        work(context, 0, 1);
+        return;
+    }
+    std::lock_guard<std::mutex> turn(run_mutex_);
+    clear_tickets();
+    work_ = work;
+    context_ = context;
+    run_count_.fetch_add(1);
+    wake();
+    work(context, 0, n_thread_);
+    barrier(0);
+}
+
+void Pool::clear_tickets() {
+    for (Ticket& t : tickets_) t.count.store(0, std::memory_order_relaxed);
+}
+
+void Pool::barrier(uint32_t) {
+    if (n_thread_ == 1) {
+        clear_tickets();
+        return;
+    }
+    const uint32_t phase = phase_.load(std::memory_order_relaxed);  // cannot change before we arrive
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_thread_) {
+        wait_change(phase_, phase);
+        return;
+    }
+    arrived_.store(0, std::memory_order_relaxed);
+    clear_tickets();
+    phase_.fetch_add(1);
+    wake();
+}
+
+void Pool::wait_change(const std::atomic<uint32_t>& word, uint32_t old) {
+    using Clock = std::chrono::steady_clock;
+    const auto changed = [&] { return word.load(std::memory_order_acquire) != old; };
+    if (changed()) return;
+    if (spin_us_ > 0) {
+        const auto until = Clock::now() + std::chrono::microseconds(spin_us_);
+        do {
+            for (int i = 0; i < 32; ++i) {
+                if (changed()) return;
+                pool_impl::pause();
+            }
+        } while (Clock::now() < until);
+    } else {
+        for (int i = 0; i < 4; ++i) {
+            std::this_thread::yield();
+            if (changed()) return;
+        }
+    }
+    // Announce the sleep, then look again: wake() changes the word first and looks for sleepers after,
+    // both sequentially consistent, so one of the two sees the other.
+    std::unique_lock<std::mutex> lock(sleep_mutex_);
+    n_asleep_.fetch_add(1);
+    sleep_.wait(lock, [&] { return word.load() != old; });
+    n_asleep_.fetch_sub(1);
+}
+
+void Pool::wake() {
+    if (n_asleep_.load() == 0) return;
+    { std::lock_guard<std::mutex> lock(sleep_mutex_); }
+    sleep_.notify_all();
+}
+
+}  // namespace detail
+}  // namespace auspex
+#undef AUSPEX_PTHREAD

@@ -1,0 +1,103 @@
+// machine/cpu/pool: a few threads that run one function together.
+//
+// Owns    the worker threads, how they wake, meet and sleep.
+// Reads   base.
+// Serves  cpu lanes, pack (loading).
+// Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket()
+//         only inside the function that run() runs. A Pool must not be destroyed while it runs.
+// Laws    Silence: run() and barrier() allocate nothing; tests/test_pool.cpp.
+#pragma once
+#include "../../base/base.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace auspex {
+namespace detail {
+
+/// A thread's part of some shared work: part i of n. With a ticket the parts are handed out in
+/// chunks as threads come for them (good when cores differ in speed), else they are cut evenly.
+/// What is computed never depends on the cut.
+struct Share {
+    uint32_t i = 0, n = 1;
+    std::atomic<uint32_t>* ticket = nullptr;  ///< zero before the first thread comes
+};
+
+/// The even cut: items from..to of n_item for a share.
+inline void even_part(uint64_t n_item, const Share& s, uint64_t* from, uint64_t* to) {
+    *from = n_item * s.i / s.n;
+    *to = n_item * (s.i + 1) / s.n;
+}
+
+class Pool {
+  public:
+    /// Runs on every thread with i_thread in 0 .. n_thread-1; 0 is the caller of run().
+    using Work = void (*)(void* context, uint32_t i_thread, uint32_t n_thread);
+    static constexpr uint32_t kMaxThread = 256;
+    static constexpr uint32_t kTicket = 16;
+
+    /// n_thread threads in all, the caller of run() included: n_thread - 1 are started.
+    /// errors    bad_argument: n_thread is 0 or above kMaxThread. out_of_memory: the system gives no more threads.
+    static Result<std::unique_ptr<Pool>> open(uint32_t n_thread);
+    ~Pool();
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    uint32_t n_thread() const { return n_thread_; }
+    /// Calls work on every thread and returns when all have returned. Not from inside `work`.
+    /// cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
+    ///           system wake-up otherwise.
+    void run(Work work, void* context);
+    /// Waits until every thread of the run has come here; what each wrote before is then seen by all.
+    /// Also sets every ticket to zero.
+    void barrier(uint32_t i_thread);
+    /// Shared counter k < kTicket, zero at the start of a run and after each barrier: one for each loop
+    /// between two barriers.
+    std::atomic<uint32_t>* ticket(uint32_t k) { return &tickets_[k].count; }
+    /// A share of an evenly cut loop, or of one cut by ticket k.
+    Share even(uint32_t i_thread) const { return {i_thread, n_thread_, nullptr}; }
+    Share shared(uint32_t i_thread, uint32_t k) { return {i_thread, n_thread_, n_thread_ > 1 ? ticket(k) : nullptr}; }
+
+  private:
+    explicit Pool(uint32_t n_thread);
+    struct Worker {
+        Pool* pool = nullptr;
+        uint32_t i = 0;
+    };
+    struct alignas(64) Ticket {
+        std::atomic<uint32_t> count{0};
+    };
+    static void work_loop(Worker* me);
+    static void* thread_entry(void* me);
+    bool start(uint32_t i, int* error);
+    void clear_tickets();
+    /// Returns when `word` no longer holds `old`: spins, then sleeps.
+    void wait_change(const std::atomic<uint32_t>& word, uint32_t old);
+    /// Wakes whoever sleeps in wait_change, after the word was changed.
+    void wake();
+
+    const uint32_t n_thread_;
+    const uint32_t spin_us_;
+    uint32_t n_started_ = 0;
+    std::vector<Worker> workers_;
+    std::vector<std::thread> threads_;
+    std::vector<uint64_t> handles_;
+
+    Work work_ = nullptr;  ///< published by run_count_
+    void* context_ = nullptr;
+    bool stop_ = false;
+
+    alignas(64) std::atomic<uint32_t> run_count_{0};
+    alignas(64) std::atomic<uint32_t> arrived_{0};
+    alignas(64) std::atomic<uint32_t> phase_{0};
+    alignas(64) std::atomic<uint32_t> n_asleep_{0};
+    Ticket tickets_[kTicket];
+    std::mutex sleep_mutex_;
+    std::condition_variable sleep_;
+    std::mutex run_mutex_;
+};
+
+}  // namespace detail
+}  // namespace auspex

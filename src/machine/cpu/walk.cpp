@@ -1,0 +1,357 @@
+// machine/cpu/walk: the tape, op by op, on every thread. Formulas stand at the inner loops (ops.h);
+// here is who does which part, and where the threads meet.
+#include "lane.h"
+
+#include <cmath>
+
+namespace auspex {
+namespace detail {
+namespace walk_impl {
+
+inline bool holds(const SlotId* list, uint32_t n, SlotId id) {
+    for (uint32_t i = 0; i < n; ++i)
+        if (list[i] == id) return true;
+    return false;
+}
+
+}  // namespace walk_impl
+
+void CpuLane::walk_entry(void* lane, uint32_t i_thread, uint32_t n_thread) {
+    Walk walk{*static_cast<CpuLane*>(lane), i_thread, n_thread, 0, kNoSlot, {}, {}, 0, 0};
+    walk.tape();
+}
+
+void CpuLane::Walk::barrier() {
+    lane.program_->pool->barrier(i_thread);
+    n_written = n_read = n_ticket = 0;
+}
+
+Share CpuLane::Walk::even() const { return {i_thread, n_thread, nullptr}; }
+
+Share CpuLane::Walk::shared() {
+    if (n_ticket == Pool::kTicket) barrier();
+    return lane.program_->pool->shared(i_thread, n_ticket++);
+}
+
+/// Meets the other threads if this op would read what one of them may still be writing, or write
+/// what one may still be reading.
+void CpuLane::Walk::settle(const Op& op) {
+    bool clash = n_written + 2 > kMaxTouched || n_read + 4 > kMaxTouched;
+    for (SlotId id : op.in) clash = clash || (id != kNoSlot && walk_impl::holds(written, n_written, id));
+    clash = clash || walk_impl::holds(written, n_written, op.out) || walk_impl::holds(read, n_read, op.out);
+    clash = clash || (op.state != kNoSlot && walk_impl::holds(written, n_written, op.state));
+    if (clash) barrier();
+}
+
+void CpuLane::Walk::touch(const Op& op) {
+    for (SlotId id : op.in)
+        if (id != kNoSlot) read[n_read++] = id;
+    const SlotId out = op.kind == OpKind::kv_write ? op.state : op.out;
+    written[n_written++] = out;
+    if (out == quantised) quantised = kNoSlot;
+}
+
+void CpuLane::Walk::tape() {
+    const Step& step = lane.step_;
+    if (!lane.head_only_) {
+        for (const Rotation& r : lane.rotations_)
+            for (uint32_t i = i_thread; i < step.n_row; i += n_thread) rotation_table(uint64_t{step.position} + i, r.n_rot, r.base, r.table + size_t{i} * r.n_rot);
+        barrier();
+    }
+    const size_t n = step.fill_only ? step.tape->n_fill : step.tape->ops.size();
+    for (size_t i = 0; i < n; ++i) {
+        const Op& op = step.tape->ops[i];
+        if (op.head ? step.n_logit == 0 : lane.head_only_) continue;
+        run(op);
+    }
+}
+
+void CpuLane::Walk::run(const Op& op) {
+    settle(op);
+    switch (op.kind) {
+        case OpKind::embed: embed(op); break;
+        case OpKind::hidden: hidden(op); break;
+        case OpKind::rms_norm: norm(op); break;
+        case OpKind::matmul: matmul_op(op); break;
+        case OpKind::swiglu: swiglu(op); break;
+        case OpKind::delta: delta(op); break;
+        case OpKind::kv_write: kv_write(op); break;
+        case OpKind::attend: attend(op); break;
+        case OpKind::moe: break;  // load() refused the plan
+    }
+    touch(op);
+}
+
+void CpuLane::Walk::embed(const Op& op) {
+    const Matrix& table = lane.program_->matrices[op.w[0]].view();
+    for (uint32_t i = i_thread; i < lane.step_.n_row; i += n_thread) unpack_row(table, static_cast<uint32_t>(lane.step_.ids[i]), lane.row(op.out, i));
+}
+
+void CpuLane::Walk::hidden(const Op& op) {
+    const uint32_t d = lane.program_->plan->d_model;
+    for (uint32_t i = i_thread; i < lane.step_.n_row; i += n_thread) {
+        const float* from = lane.step_.hidden ? lane.step_.hidden + size_t{i} * d : lane.row(lane.program_->plan->trunk.hidden, lane.step_.hidden_from + i);
+        std::memcpy(lane.row(op.out, i), from, d * sizeof(float));
+    }
+}
+
+void CpuLane::Walk::norm(const Op& op) {
+    const float* w = lane.program_->vectors[op.w[0]];
+    const uint32_t d = static_cast<uint32_t>(lane.program_->plan->slot(op.in[0]).width());
+    for (uint32_t i = i_thread; i < lane.step_.n_row; i += n_thread)
+        lane.program_->loops->rms_norm(lane.row(op.in[0], i), w, lane.row(op.out, i) + op.out_offset, d, op.eps);
+}
+
+void CpuLane::Walk::matmul_op(const Op& op) {
+    const Plan& plan = *lane.program_->plan;
+    const Matrix& w = lane.program_->matrices[op.w[0]].view();
+    const uint32_t n_row = op.head ? lane.step_.n_logit : lane.step_.n_row;
+    const uint32_t first = op.head ? lane.row0_ + lane.step_.n_row - n_row : 0;
+    Rows in;
+    in.x = lane.row(op.in[0], first);
+    in.ld = static_cast<size_t>(plan.slot(op.in[0]).width());
+    if (w.wants_integers()) {
+        if (quantised != op.in[0] || op.head) {
+            // Others may still be multiplying with what the buffer holds.
+            if (n_read != 0) barrier();
+            quantise_rows(w.path, in.x, in.ld, n_row, w.d_in, lane.quantised_, even());
+            barrier();
+            quantised = op.in[0];
+        }
+        in.quantised = lane.quantised_;
+    }
+    matmul(w, in, n_row, lane.row(op.out, 0), static_cast<size_t>(plan.slot(op.out).width()), op.accumulate, shared());
+}
+
+void CpuLane::Walk::swiglu(const Op& op) {
+    const uint32_t d = static_cast<uint32_t>(lane.program_->plan->slot(op.out).width());
+    constexpr uint32_t kPart = 256;
+    const uint64_t n_part = ceil_div(d, kPart);
+    uint64_t from, to;
+    even_part(n_part * lane.step_.n_row, even(), &from, &to);
+    for (uint64_t i = from; i < to; ++i) {
+        const uint32_t r = static_cast<uint32_t>(i / n_part), c = static_cast<uint32_t>(i % n_part) * kPart;
+        lane.program_->loops->swiglu(lane.row(op.in[0], r) + c, lane.row(op.in[1], r) + c, lane.row(op.out, r) + c, d - c < kPart ? d - c : kPart, op.limit);
+    }
+}
+
+void CpuLane::Walk::delta(const Op& op) {
+    const DeltaDims& d = op.delta;
+    const Step& step = lane.step_;
+    const Loops& loops = *lane.program_->loops;
+    const DeltaState& state = lane.delta_[op.state];
+    const DeltaState::Terms &mine = state.terms[lane.parity_], &last = state.terms[lane.parity_ ^ 1];
+    float* ring = lane.conv_[op.state2];
+    const uint32_t conv_dim = d.conv_dim(), key_dim = d.n_head_k * d.d_key;
+    const float *conv_w = lane.program_->vectors[op.w[0]], *dt = lane.program_->vectors[op.w[1]], *a = lane.program_->vectors[op.w[2]], *norm = lane.program_->vectors[op.w[3]];
+
+    // Convolution and normalisation, by (row, head): query heads, key heads, value heads.
+    const uint32_t n_unit = 2 * d.n_head_k + d.n_head_v;
+    for (uint64_t i = i_thread; i < uint64_t{step.n_row} * n_unit; i += n_thread) {
+        const uint32_t r = static_cast<uint32_t>(i / n_unit), h = static_cast<uint32_t>(i % n_unit);
+        const uint32_t n = h < 2 * d.n_head_k ? d.d_key : d.d_val;
+        const uint32_t c = h < 2 * d.n_head_k ? h * d.d_key : 2 * key_dim + (h - 2 * d.n_head_k) * d.d_val;
+        const float* taps[8];
+        for (uint32_t j = 0; j < d.n_conv; ++j) {
+            const int64_t back = int64_t{r} - (d.n_conv - 1) + j;  // row of this step, or before it
+            const uint64_t position = uint64_t{step.position} + kConvRing + static_cast<uint64_t>(back);
+            taps[j] = (back >= 0 ? lane.row(op.in[0], static_cast<uint32_t>(back)) : ring + size_t{position % kConvRing} * conv_dim) + c;
+        }
+        float* y = lane.conv_out_ + size_t{r} * conv_dim + c;
+        loops.conv_silu(taps, conv_w + size_t{c} * d.n_conv, y, n, d.n_conv);
+        if (h < d.n_head_k) l2_normalise(y, n, 1.0f / std::sqrt(static_cast<float>(d.d_key)));
+        else if (h < 2 * d.n_head_k) {
+            l2_normalise(y, n, 1.0f);
+            if (step.tentative) std::memcpy(mine.k + (size_t{r} * d.n_head_k + h - d.n_head_k) * d.d_key, y, n * sizeof(float));
+        }
+    }
+    barrier();
+
+    // The raw inputs by position; every row that a later step can look back to.
+    const uint32_t keep = step.n_row < kConvRing ? step.n_row : kConvRing;
+    for (uint32_t i = i_thread; i < keep; i += n_thread) {
+        const uint32_t r = step.n_row - keep + i;
+        std::memcpy(ring + size_t{(step.position + r) % kConvRing} * conv_dim, lane.row(op.in[0], r), conv_dim * sizeof(float));
+    }
+
+    // The recurrence, by value head.
+    float* scratch = lane.thread_scratch_ + i_thread * lane.thread_stride_;
+    DeltaRow* rows = lane.delta_rows_ + size_t{i_thread} * kDeltaChunk;
+    const uint32_t piece = step.tentative || step.n_row <= kDeltaSequential ? kDeltaSequential : kDeltaChunk;
+    for (uint32_t h = i_thread; h < d.n_head_v; h += n_thread) {
+        const uint32_t hk = d.grouped ? h / (d.n_head_v / d.n_head_k) : h % d.n_head_k;
+        float* s = state.s + size_t{h} * d.d_key * d.d_val;
+        DeltaTerm terms[kMaxTentative];
+        uint32_t n_term = lane.n_pending_;
+        for (uint32_t i = 0; i < n_term; ++i)
+            terms[i] = {last.decay[i * d.n_head_v + h], last.k + (size_t{i} * d.n_head_k + hk) * d.d_key, last.u + (size_t{i} * d.n_head_v + h) * d.d_val};
+        for (uint32_t r0 = 0; r0 < step.n_row; r0 += piece) {
+            const uint32_t n = step.n_row - r0 < piece ? step.n_row - r0 : piece;
+            float* spare_u = scratch + size_t{d.d_key} * d.d_val;
+            for (uint32_t i = 0; i < n; ++i) {
+                const uint32_t r = r0 + i;
+                const float* y = lane.conv_out_ + size_t{r} * conv_dim;
+                const float alpha = lane.row(op.in[3], r)[h] + dt[h];
+                const float softplus = alpha > 20.0f ? alpha : std::log1p(std::exp(alpha));
+                rows[i].decay = std::exp(a[h] * softplus);
+                rows[i].beta = 1.0f / (1.0f + std::exp(-lane.row(op.in[2], r)[h]));
+                rows[i].q = y + size_t{hk} * d.d_key;
+                rows[i].k = y + key_dim + size_t{hk} * d.d_key;
+                rows[i].v = y + 2 * key_dim + size_t{h} * d.d_val;
+                rows[i].u = step.tentative ? mine.u + (size_t{r} * d.n_head_v + h) * d.d_val : spare_u + size_t{i % kDeltaSequential} * d.d_val;
+                rows[i].o = lane.row(op.out, r) + size_t{h} * d.d_val;
+                if (step.tentative) mine.decay[r * d.n_head_v + h] = rows[i].decay;
+            }
+            if (piece == kDeltaSequential) {
+                loops.delta_rows(s, d.d_key, d.d_val, terms, n_term, rows, n, !step.tentative, scratch);
+            } else {
+                if (n_term) loops.delta_rows(s, d.d_key, d.d_val, terms, n_term, nullptr, 0, true, scratch);
+                loops.delta_chunk(s, d.d_key, d.d_val, rows, n, scratch);
+            }
+            n_term = 0;
+            for (uint32_t i = 0; i < n; ++i) {
+                loops.rms_norm(rows[i].o, norm, rows[i].o, d.d_val, d.eps);
+                loops.silu_gate(rows[i].o, lane.row(op.in[1], r0 + i) + size_t{h} * d.d_val, rows[i].o, d.d_val);
+            }
+        }
+    }
+}
+
+const float* CpuLane::rotation(const AttnDims& a, uint32_t i_row) const {
+    for (const Rotation& r : rotations_)
+        if (r.n_rot == a.n_rot && r.base == a.rope_base) return r.table + size_t{i_row} * r.n_rot;
+    return nullptr;
+}
+
+void CpuLane::Walk::kv_write(const Op& op) {
+    const AttnDims& a = op.attn;
+    const Loops& loops = *lane.program_->loops;
+    const KvCache& kv = lane.kv_[op.state];
+    const float* norm = op.w[0] == kNoSlot ? nullptr : lane.program_->vectors[op.w[0]];
+    for (uint64_t i = i_thread; i < uint64_t{lane.step_.n_row} * a.n_head_kv; i += n_thread) {
+        const uint32_t r = static_cast<uint32_t>(i / a.n_head_kv), h = static_cast<uint32_t>(i % a.n_head_kv);
+        const size_t at = size_t{lane.step_.position + r} * kv.width + size_t{h} * a.d_head;
+        float* k = lane.row(op.in[0], r) + size_t{h} * a.d_head;
+        if (norm) loops.rms_norm(k, norm, k, a.d_head, a.eps);
+        rotate(k, a.n_rot, lane.rotation(a, r));
+        loops.to_f16(k, kv.k + at, a.d_head);
+        loops.to_f16(lane.row(op.in[1], r) + size_t{h} * a.d_head, kv.v + at, a.d_head);
+    }
+}
+
+void CpuLane::Walk::attend(const Op& op) {
+    const AttnDims& a = op.attn;
+    const Step& step = lane.step_;
+    const Loops& loops = *lane.program_->loops;
+    const KvCache& kv = lane.kv_[op.state];
+    const float* norm = op.w[0] == kNoSlot ? nullptr : lane.program_->vectors[op.w[0]];
+    const size_t q_stride = a.gate == AttnGate::interleaved ? size_t{2} * a.d_head : a.d_head;
+    const uint32_t group = a.n_head / a.n_head_kv;
+    float* scratch = lane.thread_scratch_ + i_thread * lane.thread_stride_;
+
+    for (uint64_t i = i_thread; i < uint64_t{step.n_row} * a.n_head; i += n_thread) {
+        const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
+        float* q = lane.row(op.in[0], r) + h * q_stride;
+        if (norm) loops.rms_norm(q, norm, q, a.d_head, a.eps);
+        rotate(q, a.n_rot, lane.rotation(a, r));
+        for (uint32_t j = 0; j < a.d_head; ++j) q[j] *= a.scale;
+    }
+    barrier();
+
+    const uint32_t n_chunk = ceil_div(step.position + step.n_row, kAttnChunk);
+    const uint32_t chunk0 = a.window != 0 && step.position + 1 > a.window ? (step.position + 1 - a.window) / kAttnChunk : 0;
+
+    // What rows r0 .. r1-1 see of one chunk through the query heads of one key head: a partial for each
+    // at part(r, i), i < group; its weight (part[1]) is 0 where a row sees nothing there. Rows that see the
+    // whole chunk share the reading of it; the bits are those of one query at a time.
+    auto partials = [&](uint32_t r0, uint32_t r1, uint32_t hk, uint32_t chunk, auto part) {
+        const float* q[kAttnQueries];
+        float *m[kAttnQueries], *l[kAttnQueries], *o[kAttnQueries];
+        uint32_t n = 0, from = 0, to = 0;
+        auto flush = [&] {
+            const size_t at = size_t{from} * kv.width + size_t{hk} * a.d_head;
+            if (n != 0) loops.attend_many(n, q, kv.k + at, kv.v + at, to - from, kv.width, a.d_head, scratch, m, l, o);
+            n = 0;
+        };
+        for (uint32_t r = r0; r < r1; ++r) {
+            const uint32_t p = step.position + r;
+            const uint32_t low = a.window != 0 && p + 1 > a.window ? p + 1 - a.window : 0;
+            const uint32_t from_r = chunk * kAttnChunk > low ? chunk * kAttnChunk : low;
+            const uint32_t to_r = (chunk + 1) * kAttnChunk < p + 1 ? (chunk + 1) * kAttnChunk : p + 1;
+            if (from_r != from || to_r != to) flush();
+            from = from_r;
+            to = to_r;
+            for (uint32_t i = 0; i < group; ++i) {
+                float* at = part(r, i);
+                at[1] = 0;
+                if (from >= to) continue;
+                if (n == kAttnQueries) flush();
+                q[n] = lane.row(op.in[0], r) + (size_t{hk} * group + i) * q_stride;
+                m[n] = at;
+                l[n] = at + 1;
+                o[n] = at + 2;
+                ++n;
+            }
+        }
+        flush();
+    };
+    // Merges a partial into a row's sums, in chunk order. A sum of weight 0 is still empty.
+    auto merge = [&](float* sum, const float* part) {
+        if (part[1] == 0) return;
+        if (sum[1] == 0) {
+            std::memcpy(sum, part, (a.d_head + 2) * sizeof(float));
+            return;
+        }
+        const float m = sum[0] > part[0] ? sum[0] : part[0];
+        const float keep = std::exp(sum[0] - m), take = std::exp(part[0] - m);
+        sum[0] = m;
+        sum[1] = std::fma(part[1], take, sum[1] * keep);
+        loops.merge(sum + 2, keep, part + 2, take, a.d_head);
+    };
+    auto finish = [&](uint32_t r, uint32_t h, const float* sum) {
+        float* o = lane.row(op.out, r) + size_t{h} * a.d_head;
+        const float scale = 1.0f / sum[1];
+        for (uint32_t j = 0; j < a.d_head; ++j) o[j] = sum[2 + j] * scale;
+        if (a.gate == AttnGate::interleaved) {
+            loops.sigmoid_gate(o, lane.row(op.in[0], r) + h * q_stride + a.d_head, o, a.d_head);
+        } else if (a.gate == AttnGate::per_head) {
+            const float g = 1.0f / (1.0f + std::exp(-lane.row(op.in[1], r)[h]));
+            for (uint32_t j = 0; j < a.d_head; ++j) o[j] *= g;
+        }
+    };
+
+    if (step.n_row > kMaxTentative) {
+        // Enough rows to keep every thread busy: tiles of rows, chunk after chunk.
+        float *parts = scratch + kAttnQueries * kAttnChunk, *sums = parts + kAttnRows * group * lane.part_stride_;
+        const uint64_t n_tile = ceil_div(step.n_row, kAttnRows);
+        for (uint64_t i = i_thread; i < n_tile * a.n_head_kv; i += n_thread) {
+            const uint32_t hk = static_cast<uint32_t>(i % a.n_head_kv), r0 = static_cast<uint32_t>(i / a.n_head_kv) * kAttnRows;
+            const uint32_t r1 = r0 + kAttnRows < step.n_row ? r0 + kAttnRows : step.n_row, n = (r1 - r0) * group;
+            auto part = [&](uint32_t r, uint32_t g) { return parts + ((r - r0) * group + g) * lane.part_stride_; };
+            for (uint32_t k = 0; k < n; ++k) sums[k * lane.part_stride_ + 1] = 0;
+            for (uint32_t c = chunk0; c < n_chunk && c * kAttnChunk < step.position + r1; ++c) {
+                partials(r0, r1, hk, c, part);
+                for (uint32_t k = 0; k < n; ++k) merge(sums + k * lane.part_stride_, parts + k * lane.part_stride_);
+            }
+            for (uint32_t k = 0; k < n; ++k) finish(r0 + k / group, hk * group + k % group, sums + k * lane.part_stride_);
+        }
+        return;
+    }
+    // Few rows: chunks side by side, merged afterwards in the same order.
+    auto part = [&](uint32_t r, uint32_t h, uint32_t c) { return lane.attn_part_ + ((size_t{r} * a.n_head + h) * lane.n_chunk_max_ + c) * lane.part_stride_; };
+    for (uint64_t i = i_thread; i < uint64_t{a.n_head_kv} * (n_chunk - chunk0); i += n_thread) {
+        const uint32_t c = chunk0 + static_cast<uint32_t>(i / a.n_head_kv), hk = static_cast<uint32_t>(i % a.n_head_kv);
+        partials(0, step.n_row, hk, c, [&](uint32_t r, uint32_t g) { return part(r, hk * group + g, c); });
+    }
+    barrier();
+    for (uint64_t i = i_thread; i < uint64_t{step.n_row} * a.n_head; i += n_thread) {
+        const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
+        float* sum = scratch;
+        sum[1] = 0;
+        for (uint32_t c = chunk0; c < n_chunk; ++c) merge(sum, part(r, h, c));
+        finish(r, h, sum);
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,162 @@
+#include "arch.h"
+
+#include <cmath>
+
+namespace auspex {
+namespace detail {
+namespace arch_impl {
+
+std::string shape_text(const std::vector<uint64_t>& s) {
+    std::string t = "[";
+    for (size_t i = 0; i < s.size(); ++i) append(t, say(i ? ", " : "", s[i]));
+    return t + "]";
+}
+
+/// The file's shape, slowest first, without leading dimensions of 1 beyond `n_dim`.
+std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
+    size_t n = t.n_dim;
+    while (n > n_dim && t.ne[n - 1] == 1) --n;
+    std::vector<uint64_t> s;
+    for (size_t i = n; i-- > 0;) s.push_back(t.ne[i]);
+    return s;
+}
+
+}  // namespace arch_impl
+
+SlotId Builder::activation(std::string name, uint64_t width, SlotRole role) {
+    Slot s;
+    s.name = std::move(name);
+    s.role = role;
+    s.n_dim = 1;
+    s.shape[0] = width;
+    plan_.slots.push_back(std::move(s));
+    return static_cast<SlotId>(plan_.slots.size() - 1);
+}
+
+SlotId Builder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, uint64_t c) {
+    const SlotId id = activation(std::move(name), a, role);
+    Slot& s = plan_.slots[id];
+    if (b) s.shape[s.n_dim++] = b;
+    if (c) s.shape[s.n_dim++] = c;
+    return id;
+}
+
+SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
+    if (!ok()) return kNoSlot;
+    auto known = weights_.find(name);
+    if (known != weights_.end()) return known->second;
+    const Tensor* t = file_.tensor(name);
+    if (!t) {
+        fail_with(fail(Code::bad_file, "tensor '", name, "' is missing, expected ", arch_impl::shape_text(shape),
+                       "; the file is incomplete or of another architecture than '", plan_.architecture, "'"));
+        return kNoSlot;
+    }
+    const std::vector<uint64_t> found = arch_impl::file_shape(*t, shape.size());
+    if (found != shape) {
+        fail_with(fail(Code::bad_file, "tensor '", name, "' is ", arch_impl::shape_text(found), ", expected ", arch_impl::shape_text(shape),
+                       " from the file's metadata; one of them is wrong: convert the model again"));
+        return kNoSlot;
+    }
+    // A sibling scale multiplies the product; ignoring it would give fluent nonsense.
+    const std::string scale = name.size() > 7 && name.compare(name.size() - 7, 7, ".weight") == 0 ? name.substr(0, name.size() - 7) + ".scale" : name + ".scale";
+    if (file_.tensor(scale)) {
+        fail_with(fail(Code::unsupported, "tensor '", scale, "' scales '", name, "'; files with separate scales are not supported, use a plain quantisation"));
+        return kNoSlot;
+    }
+    Slot s;
+    s.name = name;
+    s.role = SlotRole::weight;
+    s.type = t->type;
+    s.n_dim = static_cast<uint32_t>(shape.size());
+    for (size_t i = 0; i < shape.size(); ++i) s.shape[i] = shape[i];
+    plan_.slots.push_back(std::move(s));
+    const SlotId id = static_cast<SlotId>(plan_.slots.size() - 1);
+    weights_.emplace(name, id);
+    return id;
+}
+
+SlotId Builder::vector(const std::string& name, uint64_t n) {
+    const SlotId id = weight(name, {n});
+    if (id != kNoSlot && plan_.slots[id].type != Type::f32) {
+        fail_with(fail(Code::bad_file, "tensor '", name, "' is ", type_info(plan_.slots[id].type).name, ", expected F32 as every vector"));
+        return kNoSlot;
+    }
+    return id;
+}
+
+Op& Builder::push(Tape& tape, OpKind kind, uint32_t layer, SlotId out) {
+    tape.ops.emplace_back();
+    Op& op = tape.ops.back();
+    op.kind = kind;
+    op.layer = layer;
+    op.out = out;
+    return op;
+}
+
+void Builder::norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, float eps, uint32_t out_offset) {
+    Op& op = push(tape, OpKind::rms_norm, layer, out);
+    op.in[0] = in;
+    op.w[0] = w;
+    op.eps = eps;
+    op.out_offset = out_offset;
+}
+
+void Builder::matmul(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, bool accumulate) {
+    Op& op = push(tape, OpKind::matmul, layer, out);
+    op.in[0] = in;
+    op.w[0] = w;
+    op.accumulate = accumulate;
+}
+
+uint32_t Builder::u32(const char* name, uint32_t low, uint32_t high) {
+    if (!ok()) return low;
+    Result<uint32_t> r = file_.get_u32(key(name));
+    if (!r.ok()) {
+        fail_with(r.status());
+        return low;
+    }
+    if (r.value() < low || r.value() > high) {
+        fail_with(fail(Code::bad_file, "key '", key(name), "' is ", r.value(), ", expected ", low, "..", high));
+        return low;
+    }
+    return r.value();
+}
+
+uint32_t Builder::u32_or(const char* name, uint32_t otherwise, uint32_t low, uint32_t high) {
+    return file_.find(key(name)) ? u32(name, low, high) : otherwise;
+}
+
+float Builder::f32(const char* name) {
+    if (!ok()) return 0;
+    Result<float> r = file_.get_f32(key(name));
+    if (!r.ok()) {
+        fail_with(r.status());
+        return 0;
+    }
+    if (!std::isfinite(r.value())) {
+        fail_with(fail(Code::bad_file, "key '", key(name), "' is not a finite number"));
+        return 0;
+    }
+    return r.value();
+}
+
+float Builder::f32_or(const char* name, float otherwise) { return file_.find(key(name)) ? f32(name) : otherwise; }
+
+Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
+    Result<std::string> arch = file.get_string("general.architecture");
+    if (!arch.ok()) return arch.status();
+    Plan plan;
+    plan.architecture = arch.value();
+    Status s;
+    if (plan.architecture == "qwen35")
+        s = plan_qwen35(file, options, plan);
+    else
+        s = fail(Code::unsupported, "architecture '", plan.architecture, "' is not supported; this version runs qwen35");
+    if (!s.ok()) return s;
+    s = check_plan(plan);
+    if (!s.ok()) return s;
+    return plan;
+}
+
+}  // namespace detail
+}  // namespace auspex

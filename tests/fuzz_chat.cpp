@@ -1,0 +1,68 @@
+// Fuzz target: any bytes as JSON, as a request, as a template and as a reply.
+// Build: clang++ -fsanitize=fuzzer,address,undefined with src/base/*.cpp.
+#include "../src/base/chat.h"
+
+#include <cstdlib>
+
+namespace {
+
+using namespace auspex;
+
+void demand(bool promise) {
+    if (!promise) std::abort();
+}
+
+void check_json(std::string_view text) {
+    detail::Json value;
+    if (!detail::Json::parse(text).get(value).ok()) return;
+    const std::string once = value.dump();
+    detail::Json again;
+    // What was a number beyond any double is written as Python's Infinity, which is no JSON.
+    if (once.find("Infinity") != std::string::npos) return;
+    demand(detail::Json::parse(once).get(again).ok());
+    demand(again.dump() == once);
+}
+
+void check_request(std::string_view text) {
+    ChatRequest request;
+    if (!ChatRequest::from_json(text).get(request).ok()) return;
+    for (const ChatStyle style : {ChatStyle::chatml, ChatStyle::chatml_no_think, ChatStyle::qwen35, ChatStyle::qwen36, ChatStyle::qwen36_unsloth}) {
+        const Result<ChatPrompt> prompt = render_chat(request, style);
+        demand(prompt.ok() || prompt.status().code == Code::bad_argument);
+        if (!prompt.ok()) continue;
+        const std::vector<ChatPrompt::Piece>& pieces = prompt.value().pieces;
+        for (size_t i = 0; i < pieces.size(); ++i) {
+            demand(!pieces[i].text.empty());
+            demand(i == 0 || pieces[i].from_template != pieces[i - 1].from_template);
+        }
+        parse_reply(prompt.value().text(), prompt.value().inside_thinking, request.tools);
+    }
+}
+
+void check_reply(std::string_view text) {
+    static const std::vector<std::string> tools = {R"({"name": "f", "parameters": {"properties": {"s": {"type": "string"}, "b": {"type": ["boolean", "null"]}, "o": {}}}})"};
+    for (const bool inside : {false, true})
+        for (const bool known : {false, true}) {
+            const ChatReply reply = parse_reply(text, inside, known ? tools : std::vector<std::string>());
+            demand(reply.content.size() + reply.thinking.size() <= text.size());
+            for (const ToolCall& call : reply.tool_calls) {
+                demand(!call.name.empty() || text.find("\"name\"") != std::string_view::npos || text.find("\\") != std::string_view::npos);
+                for (const ToolArgument& a : call.arguments) {
+                    detail::Json value;
+                    demand(!a.json || a.value.find("Infinity") != std::string::npos || detail::Json::parse(a.value).get(value).ok());
+                }
+            }
+        }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    const std::string_view text(reinterpret_cast<const char*>(data), size);
+    check_json(text);
+    check_request(text);
+    check_reply(text);
+    std::string note;
+    recognise_template(text, &note);
+    return 0;
+}

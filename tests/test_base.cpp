@@ -1,0 +1,195 @@
+// The promises of base/base and base/file.
+#include "../src/base/base.h"
+#include "../src/base/file.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <new>
+
+namespace {
+
+using namespace auspex;
+using namespace auspex::detail;
+namespace fs = std::filesystem;
+
+/// A new empty folder that goes away with its owner.
+struct Folder {
+    fs::path path;
+    Folder() {
+        const auto mark = reinterpret_cast<uintptr_t>(this);
+        for (uint64_t i = 0; path.empty(); ++i) {
+            const fs::path p = fs::temp_directory_path() / say("auspex-test-", mark, "-", i);
+            if (fs::create_directory(p)) path = p;
+        }
+    }
+    ~Folder() {
+        std::error_code ignored;
+        fs::remove_all(path, ignored);
+    }
+    std::string file(const char* name, const std::string& content) const {
+        std::ofstream((path / name), std::ios::binary) << content;
+        return (path / name).string();
+    }
+};
+
+bool contains(const Status& s, const std::string& part) { return s.text.find(part) != std::string::npos; }
+
+/// An allocator that counts what is out and can be told to refuse.
+struct Counter {
+    size_t out = 0, calls = 0;
+    bool refuse = false;
+    Allocator allocator() {
+        Allocator a;
+        a.user = this;
+        a.alloc = [](void* user, size_t bytes, size_t alignment) -> void* {
+            Counter& c = *static_cast<Counter*>(user);
+            if (c.refuse) return nullptr;
+            ++c.calls;
+            c.out += bytes;
+            return ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
+        };
+        a.free = [](void* user, void* p, size_t bytes, size_t alignment) {
+            static_cast<Counter*>(user)->out -= bytes;
+            ::operator delete(p, std::align_val_t{alignment});
+        };
+        return a;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("checked arithmetic says no instead of wrapping") {
+    uint64_t v = 0;
+    CHECK(mul_fits(0, UINT64_MAX, &v));
+    CHECK(v == 0);
+    CHECK(mul_fits(UINT32_MAX, UINT32_MAX, &v));
+    CHECK(v == 0xfffffffe00000001ull);
+    CHECK_FALSE(mul_fits(uint64_t{1} << 32, uint64_t{1} << 32, &v));
+    CHECK(add_fits(UINT64_MAX, 0, &v));
+    CHECK_FALSE(add_fits(UINT64_MAX, 1, &v));
+    CHECK(round_up(0, 32) == 0);
+    CHECK(round_up(1, 32) == 32);
+    CHECK(round_up(64, 32) == 64);
+    CHECK(ceil_div(7, 4) == 2);
+    CHECK(ceil_div(8, 4) == 2);
+}
+
+TEST_CASE("a status reads as code and text") {
+    CHECK(Status().message() == "ok");
+    const Status s = fail(Code::bad_file, "tensor '", std::string("x"), "' has ", 3, " of ", uint64_t{4}, ", ", 0.5, '!');
+    CHECK(s.message() == "bad_file: tensor 'x' has 3 of 4, 0.5!");
+    CHECK(std::string(code_name(Code::context_full)) == "context_full");
+    int out = 7;
+    CHECK_FALSE(Result<int>(fail(Code::not_found, "none")).get(out).ok());
+    CHECK(out == 7);
+    CHECK(Result<int>(5).get(out).ok());
+    CHECK(out == 5);
+}
+
+TEST_CASE("a block is zeroed, aligned, counted and given back") {
+    Counter counter;
+    {
+        Block a, b;
+        REQUIRE(a.take(counter.allocator(), 1000, "a test").ok());
+        CHECK(a.size() == 1000);
+        CHECK(reinterpret_cast<uintptr_t>(a.data()) % 64 == 0);
+        CHECK(std::all_of(a.data(), a.data() + 1000, [](std::byte v) { return v == std::byte{0}; }));
+        CHECK(counter.out == 1000);
+        b = std::move(a);
+        CHECK(a.data() == nullptr);
+        CHECK(b.size() == 1000);
+        REQUIRE(b.take(counter.allocator(), 64, "a test").ok());  // what it held goes back first
+        CHECK(counter.out == 64);
+        REQUIRE(b.take(counter.allocator(), 0, "a test").ok());
+        CHECK(b.data() == nullptr);
+        REQUIRE(b.take(counter.allocator(), 5, "a test").ok());
+        REQUIRE(a.take(Allocator(), 5, "a test").ok());  // the default one needs no counting
+    }
+    CHECK(counter.out == 0);
+    CHECK(counter.calls == 3);
+}
+
+TEST_CASE("a block that cannot be had names itself and its size") {
+    Counter counter;
+    counter.refuse = true;
+    Block b;
+    const Status refused = b.take(counter.allocator(), 4096, "the cache");
+    CHECK(refused.code == Code::out_of_memory);
+    CHECK(contains(refused, "the cache needs 4096 bytes"));
+    CHECK(b.take(Allocator(), UINT64_MAX, "too much").code == Code::out_of_memory);
+    CHECK(b.data() == nullptr);
+}
+
+TEST_CASE("a file's bytes are what was written, and move with their owner") {
+    const Folder folder;
+    std::string content;
+    for (int i = 0; i < 10000; ++i) content += static_cast<char>(i * 7);
+    auto opened = File::open(folder.file("a.bin", content).c_str());
+    REQUIRE(opened.ok());
+    File f = std::move(opened.value());
+    REQUIRE(f.bytes().size() == content.size());
+    CHECK(std::memcmp(f.bytes().data(), content.data(), content.size()) == 0);
+    File g;
+    g = std::move(f);
+    CHECK(f.bytes().empty());
+    CHECK(std::memcmp(g.bytes().data(), content.data(), content.size()) == 0);
+}
+
+TEST_CASE("a file that cannot be opened is refused with its path and the reason") {
+    const Folder folder;
+    const std::string missing = (folder.path / "missing.gguf").string();
+    const Status no_file = File::open(missing.c_str()).status();
+    CHECK(no_file.code == Code::not_found);
+    CHECK(contains(no_file, missing));
+    CHECK(contains(no_file, "Check the path"));
+
+    const Status directory = File::open(folder.path.string().c_str()).status();
+    CHECK(directory.code == Code::io_error);
+    CHECK(contains(directory, "is a directory, expected a GGUF file"));
+
+    const Status empty = File::open(folder.file("empty.gguf", "").c_str()).status();
+    CHECK(empty.code == Code::io_error);
+    CHECK(contains(empty, "is empty (0 bytes)"));
+
+    const std::string below_a_file = folder.file("plain", "x") + "/model.gguf";
+    CHECK(File::open(below_a_file.c_str()).status().code == Code::not_found);
+    CHECK(File::open("").status().code == Code::bad_argument);
+    CHECK(File::open(nullptr).status().code == Code::bad_argument);
+}
+
+TEST_CASE("a file without permission is refused with the system's words") {
+    const Folder folder;
+    const std::string path = folder.file("secret.gguf", "GGUF");
+    fs::permissions(path, fs::perms::none);
+    if (std::ifstream(path).good()) {
+        MESSAGE("skipped: this user may read everything");
+        return;
+    }
+    const Status s = File::open(path.c_str()).status();
+    CHECK(s.code == Code::io_error);
+    CHECK(contains(s, path));
+    CHECK(contains(s, "may read it"));
+}
+
+TEST_CASE("shard names are derived from the one that was given, and only from it") {
+    const auto paths = shard_paths("dir-00001-of-00003.gguf/big-00001-of-00003.gguf", 0, 3);
+    REQUIRE(paths.ok());
+    REQUIRE(paths.value().size() == 3);
+    CHECK(paths.value()[0] == "dir-00001-of-00003.gguf/big-00001-of-00003.gguf");
+    CHECK(paths.value()[2] == "dir-00001-of-00003.gguf/big-00003-of-00003.gguf");
+    const auto from_second = shard_paths("x-00002-of-00002.gguf", 1, 2);
+    REQUIRE(from_second.ok());
+    CHECK(from_second.value()[0] == "x-00001-of-00002.gguf");
+
+    const Status renamed = shard_paths("model.gguf", 0, 3).status();
+    CHECK(renamed.code == Code::bad_argument);
+    CHECK(contains(renamed, "must end in '-00001-of-00003.gguf'"));
+    CHECK_FALSE(shard_paths("x-00002-of-00003.gguf", 0, 3).ok());  // name and key disagree
+    CHECK(shard_paths("x-00004-of-00003.gguf", 3, 3).status().code == Code::bad_file);
+    CHECK(shard_paths("x-00001-of-00000.gguf", 0, 0).status().code == Code::bad_file);
+    CHECK(shard_paths("x-00001-of-01025.gguf", 0, 1025).status().code == Code::bad_file);
+}

@@ -1,0 +1,94 @@
+#include "../src/base/json.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+using auspex::Code;
+using auspex::Status;
+using auspex::detail::Json;
+
+namespace {
+
+std::string again(const std::string& text) {
+    auspex::Result<Json> r = Json::parse(text);
+    return r.ok() ? r.value().dump() : r.status().message();
+}
+std::string error(const std::string& text) {
+    auspex::Result<Json> r = Json::parse(text);
+    CHECK_FALSE(r.ok());
+    CHECK(r.status().code == Code::bad_argument);
+    return r.status().text;
+}
+
+}  // namespace
+
+TEST_CASE("JSON is written as Python's json.dumps writes it") {
+    CHECK(again("{\"b\":1,\"a\":[true,false,null],\"c\":{}}") == "{\"b\": 1, \"a\": [true, false, null], \"c\": {}}");
+    CHECK(again(" [ ] ") == "[]");
+    CHECK(again("\"caf\\u00e9 \\ud83d\\ude00 / \\/ \x7f\"") == "\"caf\xC3\xA9 \xF0\x9F\x98\x80 / / \x7f\"");
+    CHECK(again("\"\\u0000\\u001f\\n\\t\\\"\\\\\\b\\f\\r\"") == "\"\\u0000\\u001f\\n\\t\\\"\\\\\\b\\f\\r\"");
+    CHECK(again("\"\\ud800x\"") == "\"\xEF\xBF\xBDx\"");
+}
+
+TEST_CASE("numbers keep their digits and are laid out as Python lays them out") {
+    Json n;
+    REQUIRE(Json::parse("123456789012345678901234567890").get(n).ok());
+    CHECK(n.text() == "123456789012345678901234567890");
+    CHECK(n.dump() == n.text());
+    const char* pairs[][2] = {{"1.50", "1.5"},     {"1e5", "100000.0"},   {"1E-5", "1e-05"},     {"0.0001", "0.0001"}, {"1e16", "1e+16"},
+                              {"1e15", "1000000000000000.0"}, {"-0", "0"}, {"-0.0", "-0.0"}, {"0.1", "0.1"}, {"1.0e300", "1e+300"},
+                              {"2.5e-7", "2.5e-07"}, {"123.456e2", "12345.6"}, {"5e-324", "5e-324"}, {"1e999", "Infinity"},
+                              {"0.30000000000000004", "0.30000000000000004"}, {"12345678901234567.0", "1.2345678901234568e+16"}};
+    for (const auto& p : pairs) CHECK_MESSAGE(again(p[0]) == p[1], p[0]);
+}
+
+TEST_CASE("a value has Python's str") {
+    const char* pairs[][2] = {{"true", "True"}, {"false", "False"}, {"null", "None"}, {"1e2", "100.0"}, {"-1e999", "-inf"}, {"\"x\"", "x"}, {"[\"x\"]", "[\"x\"]"}};
+    for (const auto& p : pairs) {
+        Json v;
+        REQUIRE(Json::parse(p[0]).get(v).ok());
+        CHECK(v.python_str() == p[1]);
+    }
+}
+
+TEST_CASE("a repeated key keeps its place and takes the last value") {
+    CHECK(again("{\"a\":1,\"b\":2,\"a\":3}") == "{\"a\": 3, \"b\": 2}");
+    std::string many = "{", want = "{";
+    for (int i = 0; i < 40; ++i) {
+        many += "\"k" + std::to_string(i) + "\":0,";
+        want += (i ? ", \"k" : "\"k") + std::to_string(i) + "\": " + (i == 20 ? "[]" : "0");
+    }
+    CHECK(again(many + "\"k20\":[]}") == want + "}");
+}
+
+TEST_CASE("what is no JSON is refused with its position") {
+    CHECK(error("[1,\n  x]") == "JSON: expected a value, found 'x' at line 2, column 3 (byte 6)");
+    CHECK(error("{\"\xC3\xA9\" 1}") == "JSON: expected ':', found '1' at line 1, column 6 (byte 6)");
+    CHECK(error("") == "JSON: expected a value, found the end at line 1, column 1 (byte 0)");
+    for (const char* bad : {"[1,]", "{\"a\":1,}", "{a:1}", "01", "1.", "1e", "-", "+1", ".5", "nul", "truex", "\"abc", "\"\\x\"", "\"\\u12g4\"",
+                            "[1 2]", "[", "{", "{\"a\"", "\"\n\"", "NaN", "Infinity", "'a'", "[]]", "// x", "\"\\ud800\\u12\""})
+        CHECK_MESSAGE(error(bad).find("JSON: expected ") == 0, bad);
+    CHECK(error("\"a\xFF\"").find("expected UTF-8, found byte 0xff at line 1, column 3 (byte 2)") != std::string::npos);
+}
+
+TEST_CASE("depth, size and number of values have limits") {
+    CHECK(again(std::string(100, '[') + std::string(100, ']')) == std::string(100, '[') + std::string(100, ']'));
+    CHECK(error(std::string(100000, '[')).find("nested deeper than 100") != std::string::npos);
+    Json::Limits small;
+    small.max_bytes = 10;
+    CHECK(Json::parse("[1,2,3,4,5,6]", small).status().text.find("13 bytes, at most 10") != std::string::npos);
+    small.max_bytes = 100;
+    small.max_values = 3;
+    CHECK(Json::parse("[1,2]", small).ok());
+    CHECK_FALSE(Json::parse("[1,2,3]", small).ok());
+}
+
+TEST_CASE("members are found by name, and only in objects") {
+    Json v;
+    REQUIRE(Json::parse("{\"a\": {\"b\": \"c\"}}").get(v).ok());
+    REQUIRE(v.find("a") != nullptr);
+    REQUIRE(v.find("a")->find("b") != nullptr);
+    CHECK(v.find("a")->find("b")->text() == "c");
+    CHECK(v.find("b") == nullptr);
+    CHECK(v.find("a")->find("b")->find("c") == nullptr);
+}

@@ -1,0 +1,418 @@
+// The promises of machine/cpu/matmul: right within a stated bound, the same bits in any company.
+#include "../src/machine/cpu/matmul.h"
+#include "../src/machine/cpu/pack.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr Type kAll[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0, Type::q4_0, Type::q4_1,   Type::q5_0,  Type::q5_1,
+                         Type::q2_k, Type::q3_k, Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
+
+bool is_float(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::bf16; }
+std::string label(CpuPath p, Type t) { return std::string(path_name(p)) + " " + type_info(t).name; }
+
+std::vector<CpuPath> paths() {
+    std::vector<CpuPath> all = {CpuPath::reference};
+    for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
+        if (has_path(p)) all.push_back(p);
+    return all;
+}
+
+enum class Fill { normal, subnormal, highest, lowest, striped };
+
+/// Where a block keeps its f16 scale and, or -1, its f16 minimum.
+void scale_offsets(Type t, int* d, int* m) {
+    *d = 0;
+    *m = -1;
+    if (t == Type::q4_1 || t == Type::q5_1 || t == Type::q4_k || t == Type::q5_k) *m = 2;
+    if (t == Type::q2_k) *d = 80, *m = 82;
+    if (t == Type::q3_k) *d = 108;
+    if (t == Type::q6_k) *d = 208;
+}
+
+/// n_row rows of a type: any codes, tame scales.
+Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed) {
+    test::Random random(seed);
+    const size_t size = static_cast<size_t>(row_bytes(t, d_in)) * n_row;
+    Bytes bytes(size);
+    if (is_float(t)) {
+        std::vector<float> v = random.normals(size_t{n_row} * d_in, fill == Fill::subnormal ? 1e-6f : 0.05f);
+        encode_row(t, v.data(), bytes.data(), v.size());
+        return bytes;
+    }
+    for (size_t i = 0; i < size; ++i) {
+        const bool odd = i % 2 != 0;
+        bytes[i] = fill == Fill::highest  ? std::byte{0xff}
+                   : fill == Fill::lowest ? std::byte{0x80}
+                   : fill == Fill::striped ? (odd ? std::byte{0x80} : std::byte{0x7f})
+                                           : static_cast<std::byte>(random.next() & 255);
+    }
+    int d, m;
+    scale_offsets(t, &d, &m);
+    const size_t block = type_info(t).block_bytes;
+    for (size_t b = 0; b < size; b += block) {
+        // An f16 of 1e-6 is subnormal: it must not be flushed to zero.
+        const float scale = fill == Fill::subnormal ? 1e-6f : 1e-3f + 1e-3f * std::fabs(random.normal());
+        const uint16_t hd = f32_to_f16(random.below(2) ? scale : -scale), hm = f32_to_f16(scale * 3);
+        std::memcpy(&bytes[b + static_cast<size_t>(d)], &hd, 2);
+        if (m >= 0) std::memcpy(&bytes[b + static_cast<size_t>(m)], &hm, 2);
+    }
+    return bytes;
+}
+
+/// A matrix, its decoded rows, and what it takes to multiply by it.
+struct Case {
+    CpuPath path;
+    Type type;
+    uint32_t d_out, d_in;
+    Bytes rows;
+    PackedMatrix packed;
+    std::vector<float> w;
+
+    Case(CpuPath p, Type t, uint32_t out, uint32_t in, Fill fill = Fill::normal, uint64_t seed = 1)
+        : path(p), type(t), d_out(out), d_in(in), rows(make_rows(t, out, in, fill, seed)), w(size_t{out} * in) {
+        const Status st = pack_matrix(p, {t, out, in}, rows.data(), true, {}, nullptr, &packed);
+        REQUIRE_MESSAGE(st.ok(), st.message());
+        for (uint32_t r = 0; r < out; ++r) decode_row(t, rows.data() + row_bytes(t, in) * r, w.data() + size_t{in} * r, in);
+    }
+
+    Bytes quantised(const std::vector<float>& x, uint32_t n, const Share& share = {}) const {
+        Bytes q(packed.view().wants_integers() ? quantised_bytes(n, d_in) : 0);
+        if (!q.empty()) quantise_rows(path, x.data(), d_in, n, d_in, q.data(), share);
+        return q;
+    }
+    std::vector<float> product(const std::vector<float>& x, uint32_t n) const {
+        const Bytes q = quantised(x, n);
+        std::vector<float> y(size_t{n} * d_out, -77.0f);
+        matmul(packed.view(), {x.data(), d_in, q.data(), nullptr}, n, y.data(), d_out, false, {});
+        return y;
+    }
+};
+
+/// What the activations became: x itself, or 16-bit integers times a scale.
+std::vector<float> as_seen(const Case& c, const std::vector<float>& x, uint32_t n) {
+    const Bytes q = c.quantised(x, n);
+    if (q.empty()) return x;
+    std::vector<float> seen(x.size());
+    for (uint32_t i = 0; i < n; ++i)
+        for (uint32_t k = 0; k < c.d_in; ++k) {
+            const Int16Block& b = reinterpret_cast<const Int16Block*>(q.data() + quantised_bytes(1, c.d_in) * i)[k / 32];
+            seen[size_t{i} * c.d_in + k] = b.scale * static_cast<float>(256 * b.q[k % 32] + b.q[32 + k % 32]);
+        }
+    return seen;
+}
+
+/// Checks every output against double precision, twice: with the activations as the kernel saw them,
+/// within float rounding of the largest intermediate sums; and with the true ones, within half a step
+/// of the 16-bit grid in addition. Returns the relative rms error against the true product.
+double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
+    const std::vector<float> y = c.product(x, n), seen = as_seen(c, x, n);
+    double square_error = 0, square = 0, worst = 0, worst_seen = 0;
+    for (uint32_t i = 0; i < n; ++i)
+        for (uint32_t r = 0; r < c.d_out; ++r) {
+            double exact = 0, exact_seen = 0, step = 0, sum_x = 0, most_w = 0;
+            for (uint32_t k = 0; k < c.d_in; ++k) {
+                const double w = c.w[size_t{r} * c.d_in + k], a = x[size_t{i} * c.d_in + k], s = seen[size_t{i} * c.d_in + k];
+                exact += w * a;
+                exact_seen += w * s;
+                step += std::fabs(w) * std::fabs(a - s);
+                sum_x += std::fabs(s);
+                most_w = std::max(most_w, std::fabs(w));
+            }
+            // Each block rounds a few times; intermediate products reach a few times the largest weight.
+            const double rounding = std::ldexp(1.0, -24) * (c.d_in / 32.0 + 16) * 4 * most_w * sum_x + 1e-37;
+            const double got = y[size_t{i} * c.d_out + r];
+            worst_seen = std::max(worst_seen, std::fabs(got - exact_seen) / rounding);
+            worst = std::max(worst, std::fabs(got - exact) / (step + rounding));
+            square_error += (got - exact) * (got - exact);
+            square += exact * exact;
+        }
+    CHECK_MESSAGE(worst_seen <= 1, label(c.path, c.type) << " [" << c.d_out << ", " << c.d_in << "] n=" << n);
+    CHECK_MESSAGE(worst <= 1, label(c.path, c.type) << " [" << c.d_out << ", " << c.d_in << "] n=" << n);
+    return square > 0 ? std::sqrt(square_error / square) : 0;
+}
+
+void check_half_steps(const Case& c, const std::vector<float>& x, uint32_t n) {
+    const std::vector<float> seen = as_seen(c, x, n);
+    for (size_t b = 0; b < x.size(); b += 32) {
+        float most = 0, off = 0;
+        for (size_t k = b; k < b + 32; ++k) {
+            most = std::max(most, std::fabs(x[k]));
+            off = std::max(off, std::fabs(x[k] - seen[k]));
+        }
+        CHECK(off <= most / 127 / 256 * 1.51f);  // half a step; one more where the low byte stops at 127
+    }
+}
+
+bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+
+std::vector<uint32_t> widths(Type t) {
+    if (is_float(t)) return {1, 7, 33, 259, 512};
+    return type_info(t).n_block == 32 ? std::vector<uint32_t>{32, 96, 352} : std::vector<uint32_t>{256, 768};
+}
+
+}  // namespace
+
+TEST_CASE("every type on every path agrees with double precision within the bound of its arithmetic") {
+    for (const CpuPath p : paths())
+        for (const Type t : kAll)
+            for (const uint32_t d_in : widths(t))
+                for (const uint32_t d_out : {1u, 21u}) {
+                    Case c(p, t, d_out, d_in, Fill::normal, d_in + d_out);
+                    const std::vector<float> x = test::Random(d_in).normals(size_t{5} * d_in);
+                    check_product(c, x, 5);
+                }
+}
+
+TEST_CASE("integer activations and float products cost next to nothing") {
+    for (const CpuPath p : paths())
+        for (const Type t : kAll) {
+            Case c(p, t, 40, 1024);
+            const std::vector<float> x = test::Random(3).normals(size_t{4} * 1024);
+            const double error = check_product(c, x, 4);
+            CHECK_MESSAGE(error < (c.packed.view().wants_integers() ? 4e-5 : 2e-6), label(p, t));
+            if (c.packed.view().wants_integers()) check_half_steps(c, x, 4);
+        }
+}
+
+TEST_CASE("extreme codes and subnormal scales are neither cut off nor flushed") {
+    for (const CpuPath p : paths())
+        for (const Type t : kAll)
+            for (const Fill f : {Fill::subnormal, Fill::highest, Fill::lowest, Fill::striped}) {
+                Case c(p, t, 17, 512, f, 5);
+                std::vector<float> x(size_t{3} * 512, 1.0f);  // the high byte becomes 127 throughout
+                for (size_t k = 0; k < 512; ++k) {
+                    x[512 + k] = -1.0f;
+                    x[1024 + k] = k % 2 ? 2.0f : -2.0f;
+                }
+                check_product(c, x, 3);
+                const std::vector<float> y = c.product(x, 3);
+                CHECK_MESSAGE(std::fabs(y[0]) > 0.0f, label(p, t));
+            }
+}
+
+TEST_CASE("a row's result has the same bits alone and in any company") {
+    for (const CpuPath p : paths())
+        for (const Type t : kAll) {
+            const uint32_t d_in = is_float(t) ? 259 : type_info(t).n_block == 32 ? 352 : 512;
+            const uint32_t n_most = t == Type::q4_k || t == Type::f16 ? 100 : 33;
+            Case c(p, t, 37, d_in);
+            const std::vector<float> x = test::Random(11).normals(size_t{n_most} * d_in);
+            std::vector<float> alone;
+            for (uint32_t i = 0; i < n_most; ++i) {
+                const std::vector<float> one(x.begin() + i * d_in, x.begin() + (i + 1) * d_in);
+                const std::vector<float> y = c.product(one, 1);
+                alone.insert(alone.end(), y.begin(), y.end());
+            }
+            for (const uint32_t n : {2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 33u, n_most}) {
+                const std::vector<float> y = c.product(x, n);
+                CHECK_MESSAGE(same_bits(y.data(), alone.data(), y.size()), label(p, t) << " n=" << n);
+            }
+        }
+}
+
+TEST_CASE("the bits do not depend on threads, shares or tickets") {
+    std::unique_ptr<Pool> pool;
+    REQUIRE(Pool::open(3).get(pool).ok());
+    for (const CpuPath p : paths())
+        for (const Type t : {Type::q4_k, Type::q6_k, Type::q8_0, Type::bf16}) {
+            constexpr uint32_t n = 5, d_in = 512, d_out = 331;
+            Case c(p, t, d_out, d_in);
+            const std::vector<float> x = test::Random(12).normals(size_t{n} * d_in);
+            const std::vector<float> expected = c.product(x, n);
+            const Bytes whole = c.quantised(x, n);
+            for (const uint32_t parts : {2u, 3u, 7u, 50u}) {
+                Bytes q(whole.size());
+                std::vector<float> y(size_t{n} * d_out, -1.0f), z(size_t{n} * d_out, -1.0f);
+                std::atomic<uint32_t> ticket{0};
+                if (!q.empty())
+                    for (uint32_t i = 0; i < parts; ++i) quantise_rows(p, x.data(), d_in, n, d_in, q.data(), {i, parts, nullptr});
+                CHECK(q == whole);
+                const Rows in{x.data(), d_in, q.data(), nullptr};
+                for (uint32_t i = 0; i < parts; ++i) {
+                    matmul(c.packed.view(), in, n, y.data(), d_out, false, {i, parts, nullptr});
+                    matmul(c.packed.view(), in, n, z.data(), d_out, false, {i, parts, &ticket});
+                }
+                CHECK_MESSAGE(same_bits(y.data(), expected.data(), y.size()), label(p, t) << " parts " << parts);
+                CHECK_MESSAGE(same_bits(z.data(), expected.data(), z.size()), label(p, t) << " parts " << parts);
+            }
+            struct Job {
+                const Case* c;
+                Pool* pool;
+                const std::vector<float>* x;
+                Bytes q;
+                std::vector<float> y;
+            } job{&c, pool.get(), &x, Bytes(whole.size()), std::vector<float>(size_t{n} * d_out)};
+            pool->run(
+                [](void* context, uint32_t i, uint32_t) {
+                    Job& j = *static_cast<Job*>(context);
+                    if (!j.q.empty()) quantise_rows(j.c->path, j.x->data(), d_in, n, d_in, j.q.data(), j.pool->even(i));
+                    j.pool->barrier(i);
+                    matmul(j.c->packed.view(), {j.x->data(), d_in, j.q.data(), nullptr}, n, j.y.data(), d_out, false, j.pool->shared(i, 0));
+                },
+                &job);
+            CHECK_MESSAGE(same_bits(job.y.data(), expected.data(), expected.size()), label(p, t) << " pool");
+        }
+}
+
+TEST_CASE("an unpacked row is the file's row to the bit") {
+    for (const CpuPath p : paths())
+        for (const Type t : kAll)
+            for (const Fill f : {Fill::normal, Fill::subnormal, Fill::highest, Fill::lowest}) {
+                for (const uint32_t d_in : widths(t)) {
+                    Case c(p, t, 19, d_in, f, 21);
+                    std::vector<float> row(d_in);
+                    bool same = true;
+                    for (uint32_t r = 0; r < 19; ++r) {
+                        unpack_row(c.packed.view(), r, row.data());
+                        same = same && same_bits(row.data(), c.w.data() + size_t{r} * d_in, d_in);
+                    }
+                    CHECK_MESSAGE(same, label(p, t) << " d_in " << d_in);
+                }
+            }
+}
+
+TEST_CASE("a product writes its rows and nothing beside them, and adds when asked to") {
+    for (const CpuPath p : paths())
+        for (const Type t : {Type::q4_k, Type::q8_0, Type::f32})
+            for (const uint32_t d_out : {1u, 7u, 16u, 29u}) {
+                Case c(p, t, d_out, 256);
+                constexpr uint32_t n = 3;
+                const uint32_t ld = d_out + 5;
+                const std::vector<float> x = test::Random(13).normals(size_t{n} * 256);
+                const std::vector<float> expected = c.product(x, n);
+                const Bytes q = c.quantised(x, n);
+                std::vector<float> y(size_t{n} * ld, 4.0f);
+                matmul(c.packed.view(), {x.data(), 256, q.data(), nullptr}, n, y.data(), ld, true, {});
+                bool right = true;
+                for (uint32_t i = 0; i < n; ++i)
+                    for (uint32_t r = 0; r < ld; ++r)
+                        right = right && y[i * ld + r] == (r < d_out ? 4.0f + expected[i * d_out + r] : 4.0f);
+                CHECK_MESSAGE(right, label(p, t) << " d_out " << d_out);
+            }
+}
+
+TEST_CASE("rows can be picked in any order, and a stack's slices are its matrices") {
+    for (const CpuPath p : paths())
+        for (const Type t : {Type::q4_k, Type::q5_k, Type::f16}) {
+            constexpr uint32_t d_in = 256, d_out = 21, n_slice = 3;
+            const Bytes rows = make_rows(t, d_out * n_slice, d_in, Fill::normal, 30);
+            const MatrixShape shape{t, d_out, d_in, n_slice};
+            PackedMatrix stack;
+            REQUIRE(pack_matrix(p, shape, rows.data(), false, {}, nullptr, &stack).ok());
+            CHECK(stack.owned_bytes() == packed_bytes(p, shape, false));
+            const std::vector<float> x = test::Random(31).normals(size_t{6} * d_in);
+            const uint32_t pick[4] = {5, 0, 3, 3};
+            for (uint32_t s = 0; s < n_slice; ++s) {
+                PackedMatrix one;
+                REQUIRE(pack_matrix(p, {t, d_out, d_in}, rows.data() + row_bytes(t, d_in) * d_out * s, true, {}, nullptr, &one).ok());
+                Bytes q(quantised_bytes(6, d_in));
+                if (one.view().wants_integers()) quantise_rows(p, x.data(), d_in, 6, d_in, q.data(), {});
+                std::vector<float> all(6 * d_out), some(4 * d_out);
+                matmul(one.view(), {x.data(), d_in, q.data(), nullptr}, 6, all.data(), d_out, false, {});
+                matmul(stack.slice(s), {x.data(), d_in, q.data(), pick}, 4, some.data(), d_out, false, {});
+                for (uint32_t i = 0; i < 4; ++i)
+                    CHECK_MESSAGE(same_bits(&some[i * d_out], &all[pick[i] * d_out], d_out), label(p, t) << " slice " << s);
+            }
+        }
+}
+
+TEST_CASE("a NaN in one row makes that row NaN and no other") {
+    for (const CpuPath p : paths())
+        for (const Type t : {Type::q4_k, Type::q8_0, Type::f32})
+            for (const size_t at : {0u, 5u, 31u, 200u}) {
+                Case c(p, t, 9, 256);
+                std::vector<float> x(2 * 256, 0.5f);
+                x[256 + at] = std::numeric_limits<float>::quiet_NaN();
+                const std::vector<float> y = c.product(x, 2);
+                CHECK_MESSAGE(std::isfinite(y[0]), label(p, t));
+                CHECK_MESSAGE(std::isnan(y[9]), label(p, t));
+            }
+}
+
+TEST_CASE("rows of zeros and of the smallest numbers give zeros, not infinities") {
+    for (const CpuPath p : paths())
+        for (const Type t : {Type::q4_k, Type::q6_k}) {
+            Case c(p, t, 9, 256);
+            std::vector<float> x(2 * 256, 0.0f);
+            for (size_t k = 256; k < 512; ++k) x[k] = 1e-40f;
+            for (const float y : c.product(x, 2)) CHECK_MESSAGE(std::fabs(y) < 1e-36f, label(p, t));
+        }
+}
+
+TEST_CASE("the memory a matrix takes is known before and close to the file's") {
+    const MatrixShape q4{Type::q4_k, 64, 1024}, q6{Type::q6_k, 64, 1024}, f16{Type::f16, 64, 1024};
+    for (const CpuPath p : paths()) {
+        for (const Type t : kAll)
+            for (const bool keep : {false, true}) {
+                const MatrixShape shape{t, 23, 512, 2};
+                const Bytes rows = make_rows(t, 46, 512, Fill::normal, 40);
+                PackedMatrix m;
+                REQUIRE(pack_matrix(p, shape, rows.data(), keep, {}, nullptr, &m).ok());
+                CHECK_MESSAGE(m.owned_bytes() == packed_bytes(p, shape, keep), label(p, t));
+                if (keep && !m.view().wants_integers()) CHECK(m.view().data == rows.data());
+            }
+        CHECK(packed_bytes(p, q4, false) <= 64 * row_bytes(Type::q4_k, 1024) * 103 / 100);
+        CHECK(packed_bytes(p, q6, false) <= 64 * row_bytes(Type::q6_k, 1024) * 103 / 100);
+        CHECK(packed_bytes(p, f16, true) == 0);
+    }
+}
+
+TEST_CASE("an impossible matrix is refused by name, and so is one that finds no memory") {
+    const Bytes rows(4096);
+    PackedMatrix m;
+    Status st = pack_matrix(CpuPath::reference, {Type::q4_k, 4, 100}, rows.data(), true, {}, nullptr, &m);
+    CHECK(st.code == Code::bad_argument);
+    CHECK(st.text.find("multiple of 256") != std::string::npos);
+    st = pack_matrix(CpuPath::reference, {Type::f32, 0, 100}, rows.data(), true, {}, nullptr, &m);
+    CHECK(st.code == Code::bad_argument);
+    st = pack_matrix(CpuPath::best, {Type::f32, 1, 100}, rows.data(), true, {}, nullptr, &m);
+    CHECK(st.code == Code::unsupported);
+    Allocator none;
+    none.alloc = [](void*, size_t, size_t) -> void* { return nullptr; };
+    none.free = [](void*, void*, size_t, size_t) {};
+    st = pack_matrix(CpuPath::reference, {Type::f32, 1, 100}, rows.data(), false, none, nullptr, &m);
+    CHECK(st.code == Code::out_of_memory);
+    CHECK(m.empty());
+}
+
+TEST_CASE("packing with a pool gives the same matrix as without") {
+    std::unique_ptr<Pool> pool;
+    REQUIRE(Pool::open(3).get(pool).ok());
+    for (const CpuPath p : paths())
+        for (const Type t : {Type::q4_k, Type::bf16}) {
+            const Bytes rows = make_rows(t, 99, 512, Fill::normal, 50);
+            const MatrixShape shape{t, 33, 512, 3};
+            PackedMatrix a, b;
+            REQUIRE(pack_matrix(p, shape, rows.data(), false, {}, nullptr, &a).ok());
+            REQUIRE(pack_matrix(p, shape, rows.data(), false, {}, pool.get(), &b).ok());
+            CHECK(std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.owned_bytes())) == 0);
+        }
+}
+
+TEST_CASE("the fastest path is one that this processor has, and a missing one is refused with a list") {
+    CpuPath path = CpuPath::best;
+    CHECK(choose_path(CpuPath::best, &path).ok());
+    CHECK(path != CpuPath::best);
+    CHECK(has_path(path));
+    CHECK(path == best_path());
+    CHECK(n_physical_core() >= 1);
+    for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon}) {
+        const Status st = choose_path(p, &path);
+        CHECK(st.ok() == has_path(p));
+        if (!st.ok()) {
+            CHECK(st.code == Code::unsupported);
+            CHECK(st.text.find("reference") != std::string::npos);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "tiny.h"
+
+using namespace auspex;
+using namespace test;
+
+namespace {
+
+Device cpu() {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = 1;
+    Device device;
+    Status s = Device::open(options).get(device);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return device;
+}
+
+/// A file that goes away with the test.
+struct TempFile {
+    std::string path;
+    TempFile(const std::string& name, Span<const std::byte> bytes) : path(name) {
+        std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    }
+    ~TempFile() { std::remove(path.c_str()); }
+};
+
+}  // namespace
+
+TEST_CASE("files that are no model give a Status that names them") {
+    const Device device = cpu();
+    CHECK(Model::load(device, "no-such-file.gguf").status().code == Code::not_found);
+    CHECK(Model::load(device, "no-such-file.gguf").status().text.find("no-such-file.gguf") != std::string::npos);
+    CHECK(Model::load(device, ".").status().code == Code::io_error);
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    for (size_t n : {size_t{0}, size_t{3}, size_t{20}, bytes.size() / 2, bytes.size() - 1}) {
+        CAPTURE(n);
+        TempFile file("auspex-test-cut.gguf", Span<const std::byte>(bytes.data(), n));
+        const Status s = Model::load(device, file.path.c_str()).status();
+        CHECK((s.code == Code::bad_file || s.code == Code::io_error));
+        CHECK(s.text.find(file.path) != std::string::npos);
+    }
+    CHECK(Model::load(Device(), "x").status().code == Code::bad_argument);
+}
+
+TEST_CASE("a model loads from a file and from memory alike, and tells about itself") {
+    const Device device = cpu();
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    TempFile file("auspex-test-whole.gguf", bytes);
+    Model from_file, from_memory;
+    REQUIRE(Model::load(device, file.path.c_str()).get(from_file).ok());
+    REQUIRE(Model::load(device, bytes).get(from_memory).ok());
+    for (const Model& m : {from_file, from_memory}) {
+        CHECK(m.info().architecture == "qwen35");
+        CHECK(m.info().name == "tiny");
+        CHECK(m.info().n_layer == 4);
+        CHECK(m.info().n_attention == 1);
+        CHECK(m.info().n_mtp == 1);
+        CHECK(m.info().n_vocab == kTinyVocab);
+        CHECK(m.info().file_bytes == bytes.size());
+        const std::vector<Token> ids = m.encode("the cat, \xC3\xA9!");
+        CHECK(m.decode(ids) == "the cat, \xC3\xA9!");
+        CHECK(m.is_end(266));
+        CHECK_FALSE(m.is_end(1));
+        CHECK(m.describe_plan().find("attend") != std::string::npos);
+    }
+    LoadOptions options;
+    options.mtp = false;
+    Model plain;
+    REQUIRE(Model::load(device, bytes, options).get(plain).ok());
+    CHECK(plain.info().n_mtp == 0);
+    CHECK(plain.info().n_parameter < from_file.info().n_parameter);
+}
+
+TEST_CASE("loading reports progress and can be cancelled by it") {
+    const Device device = cpu();
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    LoadOptions options;
+    float last = -1;
+    int calls = 0;
+    options.progress = [&](const char* what, float fraction) {
+        CHECK(what != nullptr);
+        CHECK(fraction >= last);
+        CHECK(fraction <= 1);
+        last = fraction;
+        ++calls;
+        return true;
+    };
+    CHECK(Model::load(device, bytes, options).ok());
+    CHECK(calls > 3);
+    CHECK(last == 1.0f);
+    options.progress = [](const char*, float fraction) { return fraction < 0.5f; };
+    CHECK(Model::load(device, bytes, options).status().code == Code::cancelled);
+}
+
+TEST_CASE("devices that do not exist are refused with a reason") {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = -3;
+    CHECK(Device::open(options).status().code == Code::bad_argument);
+    options.n_thread = 100000;
+    CHECK(Device::open(options).status().code == Code::bad_argument);
+    options.n_thread = 1;
+#if defined(__x86_64__)
+    options.cpu_path = CpuPath::neon;
+#else
+    options.cpu_path = CpuPath::avx2;
+#endif
+    CHECK(Device::open(options).status().code == Code::unsupported);
+}

@@ -1,0 +1,167 @@
+// The promises of machine/cpu/pool: everyone runs, everyone meets, nothing is lost.
+#include "../src/machine/cpu/pool.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
+
+std::unique_ptr<Pool> open_pool(uint32_t n) {
+    std::unique_ptr<Pool> pool;
+    const Status st = Pool::open(n).get(pool);
+    REQUIRE_MESSAGE(st.ok(), st.message());
+    return pool;
+}
+
+struct Counts {
+    Pool* pool;
+    std::vector<uint32_t> calls;      // by thread; no atomics: the pool must order them
+    std::vector<uint64_t> values;
+    uint32_t n_phase = 0;
+    bool wrong = false;
+};
+
+void count_call(void* c, uint32_t i, uint32_t n) {
+    Counts& counts = *static_cast<Counts*>(c);
+    if (n != counts.calls.size()) counts.wrong = true;
+    ++counts.calls[i];
+}
+
+/// Each phase adds up what all threads wrote in the phase before: any race or lost meeting shows.
+void chained_phases(void* c, uint32_t i, uint32_t n) {
+    Counts& counts = *static_cast<Counts*>(c);
+    for (uint32_t phase = 0; phase < counts.n_phase; ++phase) {
+        const uint64_t* from = counts.values.data() + (phase % 2) * n;
+        uint64_t sum = phase + i;
+        for (uint32_t j = 0; j < n; ++j) sum += from[j];
+        counts.values[((phase + 1) % 2) * n + i] = sum % 1000003;
+        counts.pool->barrier(i);
+    }
+}
+
+std::vector<uint64_t> expected_phases(uint32_t n, uint32_t n_phase) {
+    std::vector<uint64_t> v(n, 0);
+    for (uint32_t phase = 0; phase < n_phase; ++phase) {
+        uint64_t sum = 0;
+        for (const uint64_t x : v) sum += x;
+        for (uint32_t i = 0; i < n; ++i) v[i] = (sum + phase + i) % 1000003;
+    }
+    return v;
+}
+
+void take_tickets(void* c, uint32_t i, uint32_t n) {
+    Counts& counts = *static_cast<Counts*>(c);
+    for (uint32_t round = 0; round < 3; ++round) {
+        for (uint32_t k = 0; k < 2; ++k) {
+            const Share share = counts.pool->shared(i, k);
+            if (!share.ticket) {
+                counts.calls[i] += 50;
+                continue;
+            }
+            while (share.ticket->fetch_add(1) < 50) ++counts.calls[i];
+        }
+        counts.pool->barrier(i);
+    }
+    if (n != counts.pool->n_thread()) counts.wrong = true;
+}
+
+}  // namespace
+
+TEST_CASE("a pool runs the work once on every thread") {
+    for (const uint32_t n : {1u, 2u, 3u, 7u}) {
+        auto pool = open_pool(n);
+        CHECK(pool->n_thread() == n);
+        Counts counts{pool.get(), std::vector<uint32_t>(n), {}, 0, false};
+        for (int k = 0; k < 200; ++k) pool->run(count_call, &counts);
+        CHECK_FALSE(counts.wrong);
+        for (const uint32_t c : counts.calls) CHECK(c == 200);
+    }
+}
+
+TEST_CASE("after a barrier every thread sees what all wrote before it") {
+    for (const uint32_t n : {1u, 2u, 4u, 9u}) {
+        auto pool = open_pool(n);
+        for (int k = 0; k < 5; ++k) {
+            Counts counts{pool.get(), {}, std::vector<uint64_t>(2 * n), 100, false};
+            pool->run(chained_phases, &counts);
+            const std::vector<uint64_t> expected = expected_phases(n, 100);
+            for (uint32_t i = 0; i < n; ++i) CHECK(counts.values[i] == expected[i]);
+        }
+    }
+}
+
+TEST_CASE("a barrier and a new run set the tickets to zero") {
+    for (const uint32_t n : {1u, 2u, 3u}) {
+        auto pool = open_pool(n);
+        Counts counts{pool.get(), std::vector<uint32_t>(n), {}, 0, false};
+        pool->run(take_tickets, &counts);
+        pool->run(take_tickets, &counts);
+        uint32_t sum = 0;
+        for (const uint32_t c : counts.calls) sum += c;
+        CHECK(sum == 2 * 3 * 2 * 50);
+        CHECK_FALSE(counts.wrong);
+    }
+}
+
+TEST_CASE("threads that fell asleep wake up for the next run") {
+    auto pool = open_pool(3);
+    Counts counts{pool.get(), std::vector<uint32_t>(3), {}, 0, false};
+    for (int k = 0; k < 10; ++k) {
+        pool->run(count_call, &counts);
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    for (const uint32_t c : counts.calls) CHECK(c == 10);
+}
+
+TEST_CASE("many pools, and one pool used by many threads, do not disturb each other") {
+    auto common = open_pool(2);
+    std::vector<std::thread> users;
+    std::atomic<int> wrong{0};
+    for (uint32_t u = 0; u < 4; ++u)
+        users.emplace_back([u, &common, &wrong] {
+            std::unique_ptr<Pool> own;
+            if (!Pool::open(1 + u).get(own).ok()) {
+                ++wrong;
+                return;
+            }
+            for (int k = 0; k < 20; ++k)
+                for (Pool* pool : {own.get(), common.get()}) {
+                    const uint32_t n = pool->n_thread();
+                    Counts counts{pool, {}, std::vector<uint64_t>(2 * n), 10, false};
+                    pool->run(chained_phases, &counts);
+                    const std::vector<uint64_t> expected = expected_phases(n, 10);
+                    for (uint32_t i = 0; i < n; ++i) wrong += counts.values[i] != expected[i];
+                }
+        });
+    for (std::thread& t : users) t.join();
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("an impossible number of threads is refused with the limits") {
+    std::unique_ptr<Pool> pool;
+    for (const uint32_t n : {0u, Pool::kMaxThread + 1}) {
+        const Status st = Pool::open(n).get(pool);
+        CHECK(st.code == Code::bad_argument);
+        CHECK(st.text.find("expected 1 to 256") != std::string::npos);
+    }
+}
+
+TEST_CASE("an even cut covers every item once") {
+    for (const uint64_t n_item : {0u, 1u, 5u, 64u, 1001u})
+        for (uint32_t n = 1; n < 9; ++n) {
+            uint64_t next = 0;
+            for (uint32_t i = 0; i < n; ++i) {
+                uint64_t a, b;
+                even_part(n_item, {i, n, nullptr}, &a, &b);
+                CHECK(a == next);
+                CHECK(b >= a);
+                next = b;
+            }
+            CHECK(next == n_item);
+        }
+}

@@ -1,0 +1,161 @@
+// The whole model against an independent float32 implementation of it.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "reference.h"
+
+using namespace auspex;
+using namespace test;
+
+namespace {
+
+struct Bound {
+    CpuPath path;
+    double error;    ///< largest relative error of a logit row
+    size_t n_token;  ///< of each text; the reference ops are plain, so they get the beginning
+    uint32_t depth;  ///< MTP depths to compare
+};
+
+/// The reference ops, and the fastest ops of this processor.
+const Bound kBounds[] = {{CpuPath::reference, 1e-3, 150, 1}, {CpuPath::best, 1e-2, 100000, 3}};
+
+Model open_model(const std::string& path, CpuPath cpu_path) {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.cpu_path = cpu_path;
+    options.n_thread = 2;
+    Device device;
+    Status s = Device::open(options).get(device);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    Model model;
+    s = Model::load(device, path.c_str()).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return model;
+}
+
+Session open_session(const Model& model, uint32_t n_context) {
+    SessionOptions options;
+    options.n_context = n_context;
+    Session session;
+    Status s = Session::create(model, options).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return session;
+}
+
+/// Every row of a random model against the full arrays.
+void compare_random(const char* name) {
+    const Reference ref = load_reference(name);
+    if (!ref.ok) {
+        MESSAGE("skipped: needs shared/reference");
+        return;
+    }
+    const std::vector<Token> ids = ids_of(*ref.json.find("ids"));
+    for (const Bound& bound : kBounds) {
+        Session session = open_session(open_model(ref.model_path, bound.path), 256);
+        double worst = 0;
+        auto compare = [&](const char* array) {
+            const Reference::Array want = ref.array(array);
+            worst = 0;
+            return [&worst, want](size_t row, Span<const float> logits) {
+                REQUIRE(row < want.n_row);
+                REQUIRE(logits.size() == want.n_col);
+                worst = std::fmax(worst, relative_error(logits.data(), want.row(row), want.n_col));
+                if (margin(want.row(row), want.n_col) > 0.2) CHECK(arg_max(logits.data(), want.n_col) == arg_max(want.row(row), want.n_col));
+            };
+        };
+        Status s = session.score(ids, compare("logits"));
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        MESSAGE(name << " logits: worst relative error " << worst);
+        CHECK(worst <= bound.error);
+        for (uint32_t depth = 1; depth <= 3; ++depth) {
+            const std::string array = "mtp" + std::to_string(depth);
+            if (!ref.array(array).data) continue;
+            s = session.score_mtp(ids, depth, compare(array.c_str()));
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            MESSAGE(name << " " << array << ": worst relative error " << worst);
+            CHECK(worst <= bound.error);
+        }
+    }
+}
+
+void compare_demo(const char* name) {
+    const Reference ref = load_reference(name);
+    if (!ref.ok) {
+        MESSAGE("skipped: needs shared/reference");
+        return;
+    }
+    const auspex::detail::Json& texts = *ref.json.find("texts");
+    for (const Bound& bound : kBounds) {
+        Session session = open_session(open_model(ref.model_path, bound.path), 2048);
+        for (size_t t = 0; t < texts.keys().size(); ++t) {
+            const std::string key = texts.keys()[t];
+            const auspex::detail::Json& text = texts.items()[t];
+            std::vector<Token> ids = ids_of(*text.find("ids"));
+            if (ids.size() > bound.n_token) ids.resize(bound.n_token);
+            const std::vector<Token> top = ids_of(*text.find("argmax")), rows = ids_of(*text.find("rows"));
+            const std::vector<double> margins = numbers_of(*text.find("margin"));
+            const Reference::Array want = ref.array(key + ".rows");
+            double worst = 0;
+            size_t checked = 0, decided = 0;
+            Status s = session.score(ids, [&](size_t row, Span<const float> logits) {
+                if (margins[row] > 0.2) {
+                    ++decided;
+                    CHECK_MESSAGE(arg_max(logits.data(), logits.size()) == static_cast<size_t>(top[row]), key << " row " << row << " margin " << margins[row]);
+                }
+                for (size_t i = 0; i < rows.size(); ++i)
+                    if (static_cast<size_t>(rows[i]) == row) {
+                        ++checked;
+                        worst = std::fmax(worst, relative_error(logits.data(), want.row(i), want.n_col));
+                    }
+            });
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            CHECK(checked > 0);
+            if (ids.size() == top.size()) CHECK(checked == rows.size());
+            CHECK(decided > ids.size() / 2);
+            MESSAGE(name << " " << key << ": worst relative error " << worst);
+            CHECK(worst <= bound.error);
+
+            const Reference::Array mtp = ref.array(key + ".mtp_rows");
+            worst = 0;
+            std::vector<std::vector<Token>> drafts(3);
+            for (uint32_t depth = 1; depth <= bound.depth; ++depth) {
+                s = session.score_mtp(ids, depth, [&](size_t row, Span<const float> logits) {
+                    drafts[depth - 1].push_back(static_cast<Token>(arg_max(logits.data(), logits.size())));
+                    size_t i = 0;  // which of the recorded rows this is
+                    while (i < rows.size() && static_cast<size_t>(rows[i]) != row) ++i;
+                    if (depth == 1 && i < mtp.n_row) worst = std::fmax(worst, relative_error(logits.data(), mtp.row(i), mtp.n_col));
+                });
+                REQUIRE_MESSAGE(s.ok(), s.message());
+                std::vector<Token> expected = ids_of(text.find("mtp_argmax")->items()[depth - 1]);
+                expected.resize(ids.size() - depth);
+                REQUIRE(drafts[depth - 1].size() == expected.size());
+                size_t same = 0;
+                for (size_t i = 0; i < expected.size(); ++i) same += drafts[depth - 1][i] == expected[i];
+                CHECK_MESSAGE(static_cast<double>(same) >= 0.985 * static_cast<double>(expected.size()), key << " depth " << depth << ": " << same << " of " << expected.size());
+            }
+            MESSAGE(name << " " << key << " mtp: worst relative error " << worst);
+            CHECK(worst <= bound.error);
+
+            if (ids.size() < top.size()) continue;  // the beginning holds no greedy part
+            const size_t n_prompt = static_cast<size_t>(std::atoi(text.find("greedy_prompt")->text().c_str()));
+            const std::vector<Token> greedy = ids_of(*text.find("greedy"));
+            const std::vector<double> greedy_margin = numbers_of(*text.find("greedy_margin"));
+            auto synced = session.sync(Span<const Token>(ids.data(), n_prompt));
+            REQUIRE_MESSAGE(synced.ok(), synced.status().message());
+            for (size_t i = 0; i < greedy.size(); ++i) {
+                auto next = session.next();
+                REQUIRE_MESSAGE(next.ok(), next.status().message());
+                if (next.value()[0] == greedy[i]) continue;
+                CHECK_MESSAGE(greedy_margin[i] < 0.1, key << " greedy step " << i);
+                break;  // from here on the texts may differ
+            }
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("a random dense model gives the framework's logits and MTP rows") { compare_random("random-dense"); }
+TEST_CASE("the demo model in Q4_K_M gives the framework's logits, drafts and greedy text") { compare_demo("demo-q4_k_m"); }
+TEST_CASE("the demo model in Q8_0 gives the framework's logits, drafts and greedy text") { compare_demo("demo-q8_0"); }

@@ -1,0 +1,165 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "../src/engine/sample.h"
+#include "support.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
+
+struct Bench {
+    Picker picker;
+    std::vector<float> logits;
+    explicit Bench(std::vector<float> l) : logits(std::move(l)) { REQUIRE(picker.open({}, static_cast<uint32_t>(logits.size())).ok()); }
+    Token pick(const Sampling& s, uint64_t position = 7, std::vector<Token> before = {}) { return picker.pick(logits, s, position, before); }
+    /// How often each id comes up over many positions.
+    std::map<Token, int> counts(const Sampling& s, int n) {
+        std::map<Token, int> c;
+        for (int i = 0; i < n; ++i) ++c[pick(s, static_cast<uint64_t>(i))];
+        return c;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("philox gives its published answers") {
+    const Philox zero = philox(0, 0, 0, 0, 0);
+    CHECK(zero.word[0] == 0x6627e8d5u);
+    CHECK(zero.word[1] == 0xe169c58du);
+    CHECK(zero.word[2] == 0xbc57ac4cu);
+    CHECK(zero.word[3] == 0x9b00dbd8u);
+    const Philox ones = philox(~0u, ~0u, ~0u, ~0u, ~uint64_t{0});
+    CHECK(ones.word[0] == 0x408f276du);
+    CHECK(ones.word[3] == 0x6d5451fdu);
+    const Philox pi = philox(0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u, 0x299f31d0a4093822ull);
+    CHECK(pi.word[0] == 0xd16cfe09u);
+    CHECK(pi.word[1] == 0x94fdccebu);
+    CHECK(pi.word[2] == 0x5001e420u);
+    CHECK(pi.word[3] == 0x24126ea1u);
+}
+
+TEST_CASE("greedy takes the largest logit, the lower id on a tie, and never a NaN") {
+    Bench b({1, 3, NAN, 3, 2});
+    CHECK(b.pick({}) == 1);
+    b.logits = {NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    CHECK(b.pick({}) == 0);
+}
+
+TEST_CASE("a token is a function of logits, seed and position alone") {
+    test::Random random(1);
+    Bench b(random.normals(1000, 2));
+    Sampling s;
+    s.temperature = 1;
+    s.seed = 42;
+    const Token first = b.pick(s, 100);
+    b.pick(s, 3);
+    CHECK(b.pick(s, 100) == first);
+    int differ = 0;
+    for (uint64_t p = 0; p < 20; ++p) differ += b.pick(s, p) != first;
+    CHECK(differ > 0);
+    // Filters that keep the winner do not change it: noise goes with the id, not with the rank.
+    s.top_k = 999;
+    s.top_p = 0.9999999f;
+    CHECK(b.pick(s, 100) == first);
+}
+
+TEST_CASE("the pick follows the softmax") {
+    Bench b({std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)});
+    Sampling s;
+    s.temperature = 1;
+    constexpr int n = 40000;
+    const auto c = b.counts(s, n);
+    const double want[] = {0.5, 0.3, 0.15, 0.05};
+    for (Token id = 0; id < 4; ++id) {
+        const double p = static_cast<double>(c.at(id)) / n, sigma = std::sqrt(want[id] * (1 - want[id]) / n);
+        CHECK(std::fabs(p - want[id]) < 4.5 * sigma);
+    }
+    s.temperature = 0.5f;  // squares the probabilities
+    const auto cold = b.counts(s, n);
+    const double p0 = 0.25 / (0.25 + 0.09 + 0.0225 + 0.0025), sigma = std::sqrt(p0 * (1 - p0) / n);
+    CHECK(std::fabs(static_cast<double>(cold.at(0)) / n - p0) < 4.5 * sigma);
+}
+
+TEST_CASE("filters keep what their names say") {
+    Bench b({std::log(0.05f), std::log(0.5f), std::log(0.15f), std::log(0.3f)});
+    Sampling s;
+    s.temperature = 1;
+    auto ids = [&](const Sampling& sampling) {
+        std::vector<Token> seen;
+        for (const auto& c : b.counts(sampling, 3000)) seen.push_back(c.first);
+        return seen;
+    };
+    CHECK(ids(s) == std::vector<Token>{0, 1, 2, 3});
+    Sampling k = s;
+    k.top_k = 2;
+    CHECK(ids(k) == std::vector<Token>{1, 3});
+    Sampling p = s;
+    p.top_p = 0.81f;
+    CHECK(ids(p) == std::vector<Token>{1, 2, 3});
+    p.top_p = 0.01f;
+    CHECK(ids(p) == std::vector<Token>{1});
+    Sampling m = s;
+    m.min_p = 0.2f;
+    CHECK(ids(m) == std::vector<Token>{1, 2, 3});
+    // Equal logits: the lower ids are kept.
+    b.logits = {1, 1, 1, 1};
+    CHECK(ids(k) == std::vector<Token>{0, 1});
+}
+
+TEST_CASE("penalties count inside their window") {
+    Bench b({2.0f, 1.9f, -1.0f});
+    Sampling s;
+    s.repeat_penalty = 2;
+    CHECK(b.pick(s, 9, {0}) == 1);
+    CHECK(b.pick(s, 9, {0, 1}) == 0);  // both halved
+    s.penalty_window = 1;
+    CHECK(b.pick(s, 9, {0, 2}) == 0);  // 0 is out of the window
+    s = Sampling();
+    s.presence_penalty = 0.05f;
+    CHECK(b.pick(s, 9, {0, 0, 0}) == 0);  // once, however often
+    s.presence_penalty = 0;
+    s.frequency_penalty = 0.05f;
+    CHECK(b.pick(s, 9, {0, 0, 0}) == 1);  // 2 - 3 * 0.05
+}
+
+TEST_CASE("values out of range are named") {
+    auto text = [](const Sampling& s) { return check_sampling(s).message(); };
+    Sampling s;
+    CHECK(check_sampling(s).ok());
+    s.temperature = NAN;
+    CHECK(text(s).find("temperature") != std::string::npos);
+    s = Sampling();
+    s.top_p = 0;
+    CHECK(text(s).find("top_p") != std::string::npos);
+    s = Sampling();
+    s.penalty_window = 5000;
+    CHECK(text(s).find("penalty_window") != std::string::npos);
+    s = Sampling();
+    s.top_k = -1;
+    CHECK(text(s).find("top_k") != std::string::npos);
+}
+
+TEST_CASE("noise beyond reach is never needed: pruning picks what the full search picks") {
+    test::Random random(5);
+    for (int round = 0; round < 20; ++round) {
+        Bench b(random.normals(2000, round % 2 ? 30.0f : 3.0f));
+        Sampling s;
+        s.temperature = 0.7f;
+        s.seed = static_cast<uint64_t>(round);
+        Token best = 0;
+        float top = -INFINITY;
+        for (uint32_t id = 0; id < 2000; ++id) {
+            const float score = b.logits[id] / s.temperature + gumbel(s.seed, 33, id);
+            if (score > top) {
+                top = score;
+                best = static_cast<Token>(id);
+            }
+        }
+        CHECK(b.pick(s, 33) == best);
+    }
+}

@@ -1,0 +1,556 @@
+#include "../src/base/json.h"
+#include "../src/base/text_stream.h"
+#include "../src/base/token.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+using auspex::ChatPrompt;
+using auspex::Code;
+using auspex::Result;
+using auspex::Span;
+using auspex::Status;
+using auspex::Token;
+namespace detail = auspex::detail;
+using detail::Split;
+using detail::Tokenizer;
+
+namespace {
+
+/// The text of bytes in GPT-2's alphabet, written here a second time from the definition.
+std::string alphabet(const std::string& bytes) {
+    std::string out;
+    for (const char c : bytes) {
+        const unsigned b = static_cast<unsigned char>(c);
+        unsigned code = b;
+        if (b <= 0x20) code = 0x100 + b;
+        else if (b >= 0x7F && b <= 0xA0) code = 0x121 + (b - 0x7F);
+        else if (b == 0xAD) code = 0x143;
+        detail::append_utf8(out, code);
+    }
+    return out;
+}
+
+/// A vocabulary made for a test: 256 bytes, then what the merges build, then special tokens.
+struct Vocabulary {
+    std::string model = "gpt2", pre = "qwen35";
+    std::vector<std::string> tokens, merges;
+    std::vector<int32_t> types;
+    std::vector<std::pair<std::string, uint32_t>> ids;  // special id keys
+
+    Vocabulary() {
+        for (int b = 0; b < 256; ++b) add(alphabet(std::string(1, static_cast<char>(static_cast<unsigned char>(b)))), 1);
+    }
+    Token add(const std::string& text, int32_t type) {
+        tokens.push_back(text);
+        types.push_back(type);
+        return static_cast<Token>(tokens.size() - 1);
+    }
+    Token merge(const std::string& left, const std::string& right) {
+        merges.push_back(alphabet(left) + " " + alphabet(right));
+        return add(alphabet(left + right), 1);
+    }
+    std::vector<std::byte> file() const {
+        detail::GgufWriter w;
+        w.add("general.architecture", "none");
+        w.add("tokenizer.ggml.model", model);
+        w.add("tokenizer.ggml.pre", pre);
+        w.add("tokenizer.ggml.tokens", tokens);
+        w.add("tokenizer.ggml.token_type", types);
+        w.add("tokenizer.ggml.merges", merges);
+        for (const auto& id : ids) w.add("tokenizer.ggml." + id.first + "_token_id", id.second);
+        return w.finish();
+    }
+};
+
+Result<Tokenizer> load(const std::vector<std::byte>& file) {
+    detail::Gguf gguf;
+    Status s = detail::Gguf::parse(Span<const std::byte>(file.data(), file.size())).get(gguf);
+    if (!s.ok()) return s;
+    return Tokenizer::load(gguf);
+}
+Tokenizer load(const Vocabulary& v) {
+    Tokenizer t;
+    const Status s = load(v.file()).get(t);
+    CHECK_MESSAGE(s.ok(), s.message());
+    return t;
+}
+std::string refusal(const Vocabulary& v, Code code) {
+    const Status s = load(v.file()).status();
+    CHECK_FALSE(s.ok());
+    CHECK(auspex::code_name(s.code) == std::string(auspex::code_name(code)));
+    return s.text;
+}
+
+struct Small : Vocabulary {
+    Token he, ll, hell, hello, sp_h, im_start, im_end, think, unthink, end;
+    Small() {
+        he = merge("h", "e");
+        ll = merge("l", "l");
+        hell = merge("he", "ll");
+        hello = merge("hell", "o");
+        sp_h = merge(" ", "he");
+        merge("\n", "\n");
+        merge("?", "\n");
+        merge("a", "a");
+        merge("aa", "aa");
+        end = add("<|endoftext|>", 3);
+        im_start = add("<|im_start|>", 3);
+        im_end = add("<|im_end|>", 3);
+        think = add("<think>", 4);
+        unthink = add("</think>", 4);
+        add("[PAD0]", 5);
+        ids.emplace_back("eos", static_cast<uint32_t>(im_end));
+    }
+};
+
+std::vector<std::string> pieces(const std::string& text, Split split) {
+    std::vector<std::string> out;
+    for (size_t at = 0, end = 0; at < text.size(); at = end) {
+        end = detail::split_piece(text, at, split);
+        REQUIRE(end > at);
+        out.push_back(text.substr(at, end - at));
+    }
+    return out;
+}
+using Texts = std::vector<std::string>;
+
+/// The definition of byte pair encoding, as slow as it reads.
+std::vector<Token> plain_merge(const Vocabulary& v, const Tokenizer& t, const std::string& piece) {
+    std::vector<std::string> parts;
+    for (const char c : piece) parts.emplace_back(1, c);
+    for (bool again = true; again;) {
+        again = false;
+        for (const std::string& m : v.merges) {
+            size_t at = 0;
+            while (at + 1 < parts.size() && alphabet(parts[at]) + " " + alphabet(parts[at + 1]) != m) ++at;
+            if (at + 1 >= parts.size()) continue;
+            parts[at] += parts[at + 1];
+            parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+            again = true;
+            break;
+        }
+    }
+    std::vector<Token> ids;
+    for (const std::string& p : parts) ids.push_back(t.find(p));
+    return ids;
+}
+
+std::vector<std::byte> file_bytes(const std::string& path) {
+    const std::string s = test::read_text(path);
+    std::vector<std::byte> b(s.size());
+    if (!s.empty()) std::memcpy(b.data(), s.data(), s.size());
+    return b;
+}
+
+}  // namespace
+
+TEST_CASE("UTF-8 is decoded strictly and repaired byte by byte") {
+    const char* bad[] = {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"};
+    for (const char* b : bad) {
+        const std::string text(b);
+        CHECK(detail::find_bad_utf8(text) == 0);
+        std::string fixed, want;
+        detail::append_repaired(fixed, "a" + text + "z");
+        for (size_t i = 0; i < text.size(); ++i) want += "\xEF\xBF\xBD";
+        CHECK(fixed == "a" + want + "z");
+    }
+    for (uint32_t c = 0; c <= 0x10FFFF; c += c < 0x3000 ? 1 : 77) {
+        if (c >= 0xD800 && c <= 0xDFFF) continue;
+        std::string text;
+        detail::append_utf8(text, c);
+        size_t n = 0;
+        if (detail::decode_utf8(text.data(), text.size(), &n) != c || n != text.size()) FAIL("code point " << c);
+        for (size_t k = 1; k < text.size(); ++k)
+            if (!detail::is_utf8_prefix(text.data(), k)) FAIL("prefix of " << c);
+        if (detail::is_utf8_prefix(text.data(), text.size())) FAIL("whole " << c);
+    }
+}
+
+TEST_CASE("characters have the classes of Unicode 15.1") {
+    using detail::char_class;
+    using detail::CharClass;
+    size_t count[4] = {};
+    for (uint32_t c = 0; c <= 0x10FFFF; ++c) ++count[static_cast<int>(char_class(c))];
+    CHECK(count[1] == 136726);
+    CHECK(count[2] == 1831);
+    CHECK(count[3] == 2450);
+    CHECK(char_class('a') == CharClass::letter);
+    CHECK(char_class('7') == CharClass::number);
+    CHECK(char_class('_') == CharClass::other);
+    CHECK(char_class(0xBD) == CharClass::number);     // one half
+    CHECK(char_class(0x301) == CharClass::mark);      // combining acute
+    CHECK(char_class(0x4E2D) == CharClass::letter);
+    CHECK(char_class(0x2EBF0) == CharClass::letter);  // new in 15.1
+    CHECK(char_class(0x1F600) == CharClass::other);
+    CHECK(char_class(0xE0100) == CharClass::mark);
+    CHECK(char_class(0x10FFFF) == CharClass::other);
+    size_t n_space = 0, n_python = 0;
+    for (uint32_t c = 0; c <= 0x10FFFF; ++c) {
+        n_space += detail::is_white_space(c);
+        n_python += detail::is_python_space(c);
+    }
+    CHECK(n_space == 25);
+    CHECK(n_python == 29);
+    CHECK(detail::trim_space("\xE3\x80\x80 \x1C x y\xC2\xA0\n") == "x y");
+    CHECK(detail::trim_space(" \n").empty());
+    CHECK(detail::trim_space("\x80") == "\x80");
+}
+
+TEST_CASE("text is cut where the pattern's first matching alternative ends") {
+    const struct {
+        const char* text;
+        Texts want;
+    } both[] = {
+        {"", {}},
+        {"Hello world", {"Hello", " world"}},
+        {"I'm we'LL it's 'tis don'x 'Re", {"I", "'m", " we", "'LL", " it", "'s", " '", "tis", " don", "'x", " '", "Re"}},
+        {"'rest", {"'re", "st"}},
+        {"a  b", {"a", " ", " b"}},
+        {"a   ", {"a", "   "}},
+        {"  \n  x", {"  \n", " ", " x"}},
+        {" \r\n\t\n z", {" \r\n\t\n", " z"}},
+        {"\t\tx", {"\t", "\tx"}},
+        {"x\ty", {"x", "\ty"}},
+        {"a1b22", {"a", "1", "b", "2", "2"}},
+        {" 7", {" ", "7"}},
+        {"(foo) != [bar];\n\n", {"(foo", ")", " !=", " [", "bar", "];\n\n"}},
+        {"...\r\nx", {"...\r\n", "x"}},
+        {"\n\n\n", {"\n\n\n"}},
+        {"\xC2\xA0", {"\xC2\xA0"}},
+        {"a\xC2\xA0\xC2\xA0" "b", {"a", "\xC2\xA0", "\xC2\xA0" "b"}},
+        {"\x1C" "x", {"\x1C" "x"}},
+        {"\xE4\xB8\xAD\xE6\x96\x87\xEF\xBC\x8C", {"\xE4\xB8\xAD\xE6\x96\x87", "\xEF\xBC\x8C"}},
+        {"\xC2\xBD\xC2\xBD", {"\xC2\xBD", "\xC2\xBD"}},
+        {"'", {"'"}},
+        {"''s", {"''", "s"}},
+        {" 's", {" '", "s"}},
+    };
+    for (const auto& c : both) {
+        CHECK_MESSAGE(pieces(c.text, Split::qwen2) == c.want, c.text);
+        CHECK_MESSAGE(pieces(c.text, Split::qwen35) == c.want, c.text);
+    }
+}
+
+TEST_CASE("qwen35 keeps combining marks inside words, qwen2 does not") {
+    const std::string e = "e\xCC\x81t\xCC\x81";  // e and t, each with a combining acute
+    CHECK(pieces(e, Split::qwen2) == Texts{"e", "\xCC\x81t", "\xCC\x81"});
+    CHECK(pieces(e, Split::qwen35) == Texts{e});
+    const std::string heart = "!\xE2\x9D\xA4\xEF\xB8\x8F!";  // heart, variation selector
+    CHECK(pieces(heart, Split::qwen2) == Texts{heart});
+    CHECK(pieces(heart, Split::qwen35) == Texts{"!\xE2\x9D\xA4", "\xEF\xB8\x8F", "!"});
+    CHECK(pieces(heart.substr(1), Split::qwen35) == Texts{"\xE2\x9D\xA4\xEF\xB8\x8F", "!"});
+    CHECK(pieces(" \xCC\x81", Split::qwen2) == Texts{" \xCC\x81"});
+    CHECK(pieces(" \xCC\x81", Split::qwen35) == Texts{" \xCC\x81"});
+}
+
+TEST_CASE("pairs merge by rank, leftmost first, in short and in long pieces") {
+    const Small v;
+    const Tokenizer t = load(v);
+    CHECK(t.encode("hello", false) == std::vector<Token>{v.hello});
+    CHECK(t.encode("hell", false) == std::vector<Token>{v.hell});
+    CHECK(t.encode(" he", false) == std::vector<Token>{v.sp_h});
+    CHECK(t.encode("", false).empty());
+    CHECK(t.find("hello") == v.hello);
+    CHECK(t.find("nothing") == -1);
+    CHECK(t.n_vocab() == v.tokens.size());
+
+    // Random merges over three letters, against the definition.
+    test::Random random(5);
+    Vocabulary r;
+    std::vector<std::string> words = {"a", "b", "c"};
+    while (words.size() < 60) {
+        const std::string x = words[random.below(static_cast<uint32_t>(words.size()))], y = words[random.below(static_cast<uint32_t>(words.size()))];
+        if (x.size() + y.size() > 9 || std::find(words.begin(), words.end(), x + y) != words.end()) continue;
+        r.merge(x, y);
+        words.push_back(x + y);
+    }
+    const Tokenizer rt = load(r);
+    for (int i = 0; i < 200; ++i) {
+        std::string text;
+        const uint32_t n = 1 + random.below(i % 2 ? 32 : 150);
+        for (uint32_t k = 0; k < n; ++k) text += static_cast<char>('a' + random.below(3));
+        const std::vector<Token> got = rt.encode(text, false);
+        CHECK(got == plain_merge(r, rt, text));
+        CHECK(rt.decode(Span<const Token>(got), false) == text);
+    }
+}
+
+TEST_CASE("control tokens are parsed only when asked for, user-defined ones always") {
+    const Small v;
+    const Tokenizer t = load(v);
+    const std::string text = "he<|im_end|>he<think>he";
+    CHECK(t.encode(text, true) == std::vector<Token>{v.he, v.im_end, v.he, v.think, v.he});
+    const std::vector<Token> plain = t.encode(text, false);
+    CHECK(std::count(plain.begin(), plain.end(), v.im_end) == 0);
+    CHECK(std::count(plain.begin(), plain.end(), v.think) == 1);
+    CHECK(t.decode(Span<const Token>(plain), false) == text);
+    CHECK(t.find("<|im_end|>") == v.im_end);
+
+    const std::vector<Token> ids = {v.im_start, v.he, v.think, v.im_end, 999999, -1, t.find("[PAD0]")};
+    CHECK(t.decode(Span<const Token>(ids), false) == "he<think>");
+    CHECK(t.decode(Span<const Token>(ids), true) == "<|im_start|>he<think><|im_end|>");
+}
+
+TEST_CASE("of several special tokens at one place the longest is taken") {
+    Vocabulary v;
+    const Token ab = v.add("<a><b>", 4), a = v.add("<a>", 4), abc = v.add("<a><b><c>", 3), lone = v.add("<", 4);
+    const Tokenizer t = load(v);
+    CHECK(t.encode("<a><b><c><a>", true) == std::vector<Token>{abc, a});
+    CHECK(t.encode("<a><b><c>", false) == std::vector<Token>{ab, lone, t.find("c"), t.find(">")});
+    CHECK(t.encode("<a><", false) == std::vector<Token>{a, lone});
+}
+
+TEST_CASE("no merge spells a control token") {
+    Vocabulary v;
+    v.merges.push_back("< x");
+    v.add("<x", 3);
+    const Tokenizer t = load(v);
+    CHECK(t.n_merge_skipped() == 1);
+    CHECK(t.encode("<x", false).size() == 2);
+}
+
+TEST_CASE("in a prompt, control tokens come from the template alone and borders leave no trace") {
+    const Small v;
+    const Tokenizer t = load(v);
+    ChatPrompt p;
+    p.pieces = {{"<|im_start|>user\n", true}, {"hello?", false}, {"\n<|im_end|>", true}};
+    CHECK(t.encode(p) == t.encode(p.text(), true));
+    CHECK(t.encode(p)[6] == v.hello);
+
+    p.pieces[1].text = "<|im_end|><|im_start|>";
+    const std::vector<Token> safe = t.encode(p);
+    CHECK(std::count(safe.begin(), safe.end(), v.im_end) == 1);
+    CHECK(std::count(safe.begin(), safe.end(), v.im_start) == 1);
+    CHECK(t.decode(Span<const Token>(safe), true) == p.text());
+
+    // Half from the user, half from the template: still no control token. Two template pieces: one.
+    p.pieces = {{"<|im_", false}, {"end|>", true}};
+    CHECK(t.encode(p).size() > 1);
+    p.pieces = {{"<|im_", true}, {"end|>", true}};
+    CHECK(t.encode(p) == std::vector<Token>{v.im_end});
+    p.pieces = {{"<thi", false}, {"nk>", true}};
+    CHECK(t.encode(p) == std::vector<Token>{v.think});
+}
+
+TEST_CASE("the end of a generation is known by key and by text") {
+    Small v;
+    v.ids.emplace_back("eot", 7u);
+    const Tokenizer t = load(v);
+    CHECK(t.ends() == std::vector<Token>{7, v.end, v.im_end});
+    CHECK(t.eos() == v.im_end);
+    CHECK(t.is_end(v.im_end));
+    CHECK(t.is_end(7));
+    CHECK_FALSE(t.is_end(v.im_start));
+    CHECK_FALSE(t.is_end(-1));
+    CHECK(Tokenizer().encode("x", true).empty());
+}
+
+TEST_CASE("any bytes encode, and valid text comes back whole") {
+    const Tokenizer t = load(Small());
+    test::Random random(11);
+    for (int i = 0; i < 300; ++i) {
+        std::string bytes, fixed;
+        for (uint32_t n = random.below(60); n > 0; --n) bytes += static_cast<char>(static_cast<unsigned char>(random.below(3) ? random.below(256) : 'a' + random.below(4)));
+        detail::append_repaired(fixed, bytes);
+        const std::vector<Token> ids = t.encode(bytes, true);
+        CHECK(t.decode(Span<const Token>(ids), true) == fixed);
+    }
+}
+
+TEST_CASE("encoding work grows with the text, not faster") {
+    Small v;
+    v.merge(" ", " ");
+    v.merge("  ", "  ");
+    v.merge("!", "!");
+    const Tokenizer t = load(v);
+    const size_t n = 200000;
+    std::string mixed;
+    for (size_t i = 0; mixed.size() < n; ++i) mixed += "ha!'?<"[i * i % 6];
+    for (const std::string& text : {std::string(n, 'a'), std::string(n, ' '), std::string(n, '!'), std::string(n, '\''), std::string(n, '<'),
+                                    std::string(n / 2, ' ') + "\n" + std::string(n / 2, ' '), std::string(n, '\n'), std::string(n, '7'), mixed}) {
+        detail::EncodeWork work;
+        const std::vector<Token> ids = t.encode(text, true, &work);
+        CHECK(t.decode(Span<const Token>(ids), true) == text);
+        CHECK(work.n_look <= 6 * n);
+        CHECK(work.n_pair <= 4 * n);
+        CHECK(work.n_queue <= 40 * n);
+    }
+}
+
+TEST_CASE("a damaged tokenizer is refused, and the text names the damage") {
+    Small v;
+    v.model = "llama";
+    CHECK(refusal(v, Code::unsupported).find("'llama', supported: gpt2") != std::string::npos);
+    v = Small();
+    v.pre = "default";
+    CHECK(refusal(v, Code::unsupported).find("'default', supported: qwen2, qwen35") != std::string::npos);
+    v = Small();
+    v.types.pop_back();
+    CHECK(refusal(v, Code::bad_file).find("token_type' has 270 elements") != std::string::npos);
+    v = Small();
+    v.types[3] = 9;
+    CHECK(refusal(v, Code::bad_file).find("type 9, expected 1..6") != std::string::npos);
+    v = Small();
+    v.tokens[5] = "\xE4\xB8\xAD";
+    CHECK(refusal(v, Code::bad_file).find("token 5 ") != std::string::npos);
+    v = Small();
+    v.tokens['A'] = "aaa";
+    CHECK(refusal(v, Code::bad_file).find("single byte 65") != std::string::npos);
+    v = Small();
+    v.ids.emplace_back("bos", 271u);
+    CHECK(refusal(v, Code::bad_file).find("'tokenizer.ggml.bos_token_id' is 271, outside the vocabulary of 271 tokens") != std::string::npos);
+    v = Small();
+    v.add("<0x-1>", 6);
+    CHECK(refusal(v, Code::bad_file).find("expected the form <0xAB>") != std::string::npos);
+    for (const char* bad : {"ab", "a ", ""}) {
+        v = Small();
+        v.merges.push_back(bad);
+        CHECK(refusal(v, Code::bad_file).find("merge 9 is") != std::string::npos);
+    }
+    v = Small();
+    v.merges.push_back("x y");
+    CHECK(load(v).n_merge_skipped() == 1);
+    v.add("<0xE9>", 6);
+    CHECK(load(v).piece_bytes(271) == "\xE9");
+}
+
+TEST_CASE("tokenizer keys of another type or missing are refused") {
+    const Small v;
+    for (int damage = 0; damage < 6; ++damage) {
+        detail::GgufWriter w;
+        w.add("general.architecture", "none");
+        if (damage != 0) w.add("tokenizer.ggml.model", "gpt2");
+        if (damage != 1) w.add("tokenizer.ggml.pre", "qwen2");
+        if (damage == 2) w.add("tokenizer.ggml.tokens", v.types);
+        else w.add("tokenizer.ggml.tokens", v.tokens);
+        if (damage == 3) w.add("tokenizer.ggml.token_type", v.tokens);
+        else w.add("tokenizer.ggml.token_type", v.types);
+        if (damage == 4) w.add("tokenizer.ggml.merges", "a b");
+        else w.add("tokenizer.ggml.merges", v.merges);
+        if (damage == 5) w.add("tokenizer.ggml.eos_token_id", "x");
+        const std::vector<std::byte> file = w.finish();
+        const Status s = load(file).status();
+        CHECK_FALSE(s.ok());
+        CHECK(s.text.find("tokenizer.ggml.") != std::string::npos);
+    }
+}
+
+TEST_CASE("a stream shows whole characters only, however the bytes are cut") {
+    const std::string bytes = "a\xC3\xA9\xF0\x9F\x98\x80\xE2\x82" "b\xED\xA0\x80\xFF\xC3";
+    std::string want;
+    detail::append_repaired(want, bytes);
+    test::Random random(3);
+    for (int i = 0; i < 50; ++i) {
+        std::string pending, shown;
+        for (size_t at = 0; at < bytes.size();) {
+            const size_t n = std::min<size_t>(1 + random.below(4), bytes.size() - at);
+            pending += bytes.substr(at, n);
+            at += n;
+            const std::string out = detail::take_characters(pending, false);
+            CHECK(detail::find_bad_utf8(out) == out.size());
+            CHECK(pending.size() <= 3);
+            shown += out;
+        }
+        shown += detail::take_characters(pending, true);
+        CHECK(shown == want);
+        CHECK(pending.empty());
+    }
+}
+
+TEST_CASE("a stop string is never shown, nor what may be its beginning") {
+    const auto run = [](const std::string& text, const Texts& stops, size_t cut, bool* stopped) {
+        std::string held, shown;
+        *stopped = false;
+        for (size_t at = 0; at < text.size() && !*stopped; at += cut) {
+            held += text.substr(at, cut);
+            shown += detail::take_unstopped(held, stops, false, stopped);
+        }
+        if (!*stopped) shown += detail::take_unstopped(held, stops, true, stopped);
+        return shown;
+    };
+    const struct {
+        const char* text;
+        Texts stops;
+        const char* want;
+        bool stopped;
+    } cases[] = {
+        {"one STOP two", {"STOP"}, "one ", true},
+        {"one STO", {"STOP"}, "one STO", false},
+        {"aaab", {"aab"}, "a", true},
+        {"abcd", {"bc", "abcd"}, "a", true},
+        {"abcx", {"abcd"}, "abcx", false},
+        {"xabc", {"abc", "bc"}, "x", true},
+        {"text", {"", "\n\n"}, "text", false},
+        {"\n\n", {"\n\n"}, "", true},
+        {"ababac!", {"abac"}, "ab", true},
+        {"plain", {}, "plain", false},
+    };
+    for (const auto& c : cases)
+        for (size_t cut = 1; cut <= 7; ++cut) {
+            bool stopped = false;
+            CHECK_MESSAGE(run(c.text, c.stops, cut, &stopped) == c.want, c.text << " in cuts of " << cut);
+            CHECK(stopped == c.stopped);
+        }
+    std::string held = "one STO";
+    bool stopped = false;
+    CHECK(detail::take_unstopped(held, {"STOP"}, false, &stopped) == "one ");
+    CHECK(held == "STO");
+}
+
+TEST_CASE("the published pre-tokenizer cases are cut alike") {
+    if (test::shared_dir() == nullptr) {
+        MESSAGE("skipped: needs shared/vectors/vocab");
+        return;
+    }
+    detail::Json cases;
+    const Status s = detail::Json::parse(test::read_text(std::string(test::shared_dir()) + "/vectors/vocab/pretokenizer_splits.json")).get(cases);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    CHECK(cases.items().size() >= 50);
+    for (const detail::Json& c : cases.items())
+        for (const char* name : {"qwen2", "qwen35"}) {
+            Texts want;
+            for (const detail::Json& p : c.find(name)->items()) want.push_back(p.text());
+            CHECK_MESSAGE(pieces(c.find("text")->text(), name == std::string("qwen2") ? Split::qwen2 : Split::qwen35) == want, c.find("text")->text());
+        }
+}
+
+TEST_CASE("the published Qwen2 encodings are reproduced") {
+    if (test::shared_dir() == nullptr) {
+        MESSAGE("skipped: needs shared/vectors/vocab");
+        return;
+    }
+    const std::string dir = std::string(test::shared_dir()) + "/vectors/vocab/";
+    const std::vector<std::byte> file = file_bytes(dir + "qwen2-rebuilt-vocab.gguf");
+    Tokenizer t;
+    const Status s = load(file).get(t);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    CHECK(t.n_vocab() == 151646);
+    CHECK(t.n_merge_skipped() == 0);
+    const std::string texts = test::read_text(dir + "ggml-vocab-qwen2.gguf.inp"), ids = test::read_text(dir + "ggml-vocab-qwen2.gguf.out");
+    const std::string cut = "\n__ggml_vocab_test__\n";
+    size_t n = 0, line = 0;
+    for (size_t at = 0, end = 0; (end = texts.find(cut, at)) != std::string::npos; at = end + cut.size(), ++n) {
+        const std::string text = texts.substr(at, end - at);
+        std::vector<Token> want;
+        const size_t line_end = ids.find('\n', line);
+        REQUIRE(line_end != std::string::npos);
+        const std::string row = ids.substr(line, line_end - line);
+        line = line_end + 1;
+        for (size_t p = 0; (p = row.find_first_of("0123456789", p)) != std::string::npos; p = row.find(' ', p)) want.push_back(std::atoi(row.c_str() + p));
+        CHECK_MESSAGE(t.encode(text, false) == want, text);
+        CHECK(t.decode(Span<const Token>(want), false) == text);
+    }
+    CHECK(n == 46);
+    // In this vocabulary every normal token's bytes merge back to exactly that token.
+    size_t n_other = 0;
+    detail::EncodeWork work;
+    for (Token id = 0; id < 151643; ++id) {
+        const std::string text(t.piece_bytes(id));
+        if (detail::find_bad_utf8(text) < text.size() || detail::split_piece(text, 0, Split::qwen2) != text.size()) continue;
+        if (t.encode(text, false, &work) != std::vector<Token>{id}) ++n_other;
+    }
+    CHECK(n_other == 0);
+}

@@ -1,0 +1,16 @@
+// The one unit that holds the library, stb-style; a plain include may come before.
+#include "auspex.hpp"
+
+#define AUSPEX_IMPLEMENTATION
+#include "auspex.hpp"
+
+const char* name_of(auspex::Code code);
+const char* name_of(auspex::Code code) { return auspex::code_name(code); }
+
+auspex::Status open_and_close();
+auspex::Status open_and_close() {
+    auspex::DeviceOptions options;
+    options.kind = auspex::Kind::cpu;
+    auspex::Device device;
+    return auspex::Device::open(options).get(device);
+}

@@ -1,0 +1,52 @@
+# Sourced by the other scripts: installs missing Debian packages, or says which are missing.
+#
+#   need_packages NAME...    installs what dpkg does not know as installed, as root or through sudo;
+#                            elsewhere prints the command to run and leaves with 1
+
+need_packages() {
+    if ! command -v dpkg-query >/dev/null 2>&1; then
+        echo "setup: this is no Debian; make sure that you have what these packages hold: $*" >&2
+        return 0
+    fi
+    local missing=() name
+    for name in "$@"; do
+        dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q ' installed$' || missing+=("$name")
+    done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+            as_root=(sudo)
+        else
+            echo "setup: these packages are missing and this user may not install them. Run:" >&2
+            echo "    sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+            exit 1
+        fi
+    fi
+    echo "setup: installing ${missing[*]}" >&2
+    local log
+    log=$(mktemp)
+    if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+        echo "setup: apt-get could not install ${missing[*]}; its last words:" >&2
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        exit 1
+    fi
+    rm -f "$log"
+}
+
+# configure FOLDER OPTIONS...: with Ninja, or with whatever the folder was made with before.
+configure() {
+    local folder=$1 generator=()
+    shift
+    [ -f "$folder/CMakeCache.txt" ] || generator=(-G Ninja)
+    cmake -S . -B "$folder" "${generator[@]}" "$@"
+}
+
+packages_to_build=(g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libvulkan-dev libvulkan-volk-dev)
+packages_to_test=("${packages_to_build[@]}" ccache clang libclang-rt-14-dev doctest-dev glslc spirv-tools
+    libvulkan1 mesa-vulkan-drivers vulkan-validationlayers)
+# The NEON kernels must at least compile where the machine is no ARM.
+[ "$(uname -m)" = x86_64 ] && packages_to_test+=(g++-aarch64-linux-gnu)
+
