@@ -367,10 +367,106 @@ struct Sampling {
 
 // ------------------------------------------------------------------------------------- session
 
+/// Where guesses of the next tokens come from. All of a guess that the model itself would have picked
+/// is kept, the rest is thrown away: the text is the same with every source, at every depth.
+enum class Draft {
+    off,
+    mtp,         ///< the model's own draft block
+    lookup,      ///< what followed earlier, where the last tokens have been seen before
+    mtp_lookup,  ///< lookup where it has a long match, the draft block elsewhere
+};
+
+/// The most tokens that one pass can verify.
+constexpr uint32_t kMaxDraft = 8;
+
+struct DraftOptions {
+    Draft source = Draft::off;
+    int depth = -1;             ///< tokens guessed for each pass, 0..kMaxDraft; -1: chosen for you (2)
+    float min_probability = 0;  ///< stop guessing where the draft block gives its choice less than this
+    uint32_t window = 4096;     ///< rows the draft block looks back; 0: all
+    /// Rows of a draft-only head over the most common ids: guesses become cheaper and a little worse.
+    /// 0: the model's own head. Costs a copy of these rows.
+    uint32_t n_vocab = 0;
+    std::vector<Token> vocab;   ///< the ids of that head (control ids are added); empty: the n_vocab lowest
+    /// Instead, at each sync(), the n_vocab ids that this session's texts used most.
+    bool vocab_by_use = false;
+};
+
+/// How keys and values are kept: 16, 8.5, 4.5 or 5 bits a value. Rounded as the GGUF types of these names.
+enum class KvType { f16, q8_0, q4_0, q4_1 };
+
+constexpr uint32_t kAllLayers = ~uint32_t{0};        ///< every attention layer, draft blocks included
+constexpr uint32_t kDraftLayers = ~uint32_t{0} - 1;  ///< the attention layers of the MTP blocks
+
+/// How far back one attention layer sees. A window changes what the model computes.
+struct LayerWindow {
+    uint32_t layer = kAllLayers;  ///< counted from 0; the MTP blocks follow the trunk
+    uint32_t window = 0;          ///< a row sees itself and the window - 1 rows before it; 0: everything
+    uint32_t sinks = 0;           ///< first positions that stay visible all the same, at most 256
+};
+/// Reads "3:64,7:full", "all:4096", "all:16384+4,27:full,mtp:1024": layers or `all` or `mtp`, then a window or
+/// `full`, and after a + the sinks. What stands later counts.
+/// errors    bad_argument: names the piece that is not of this form.
+AUSPEX_API Result<std::vector<LayerWindow>> parse_windows(std::string_view spec);
+/// The same form back: "3:64+4,7:full".
+AUSPEX_API std::string print_windows(const std::vector<LayerWindow>& windows);
+
+/// The first token that a layer no longer sees.
+struct WindowLeft {
+    uint32_t layer = 0, window = 0, sinks = 0;
+    size_t n_token = 0;  ///< rows of the timeline by now
+};
+
+enum class MemoryPlace {
+    allocator,  ///< through DeviceOptions::allocator
+    device,     ///< the GPU's memory
+    file,       ///< read where the file is mapped; takes nothing of its own
+    host,       ///< bookkeeping, through the standard allocator
+};
+struct MemoryItem {
+    std::string what;            ///< "weights Q4_K", "keys q8_0", "attention scratch"
+    int layer = -1;              ///< or -1: no layer's own
+    uint64_t bytes = 0;
+    MemoryPlace place = MemoryPlace::allocator;
+};
+/// Another way to set things up, and what it would take.
+struct MemoryChoice {
+    std::string what;            ///< "keys and values in q8_0"
+    uint64_t total_bytes = 0;
+    bool fits = false;
+};
+/// What a model and one session on it take, before anything is taken.
+struct MemoryPlan {
+    std::vector<MemoryItem> items;
+    uint64_t weight_bytes = 0;      ///< taken by Model::load
+    uint64_t session_bytes = 0;     ///< taken by Session::create
+    uint64_t file_bytes = 0;        ///< read in place, not part of the total
+    uint64_t total_bytes = 0;       ///< weight_bytes + session_bytes
+    uint64_t kv_token_bytes = 0;    ///< by which each further token of n_context would raise it
+    uint64_t limit_bytes = 0;       ///< DeviceOptions::memory_limit_bytes
+    bool fits = true;               ///< total_bytes is within the limit, or there is none
+    std::vector<LayerWindow> windows;  ///< of every attention layer
+    std::string window_rule;           ///< how kv_budget_bytes was met; else empty
+    std::vector<MemoryChoice> ladder;  ///< unless it fits: from the mildest change on
+};
+
 struct SessionOptions {
     uint32_t n_context = 0;  ///< rows of history at most; 0: the smaller of 4096 and the model's
     uint32_t n_ubatch = 512; ///< rows computed at once in a prefill, 1..4096
     Progress progress;       ///< called during long prefills
+    KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
+    std::vector<LayerWindow> windows;  ///< what stands later counts; layers not named see everything
+    /// Unless 0, windows are chosen so that all keys and values take at most this; `windows` must be empty. The
+    /// last 2/5 of the attention layers see everything, the others a window with 4 sinks: the largest power of two, at
+    /// least 1024, that fits. If none does, fewer layers see everything; at last none, with windows down to 64.
+    uint64_t kv_budget_bytes = 0;
+    /// Called once a timeline for each layer with a window, when a first token is out of its sight.
+    std::function<void(const WindowLeft&)> on_window_left;
+    DraftOptions draft;
+    /// On a GPU: tokens computed ahead of the caller, 0..7, which hides the way there and back. The device stops at
+    /// an end token or a full context by itself; a caller who stops elsewhere and then changes the text pays a new
+    /// prefill, because what was computed ahead cannot be taken back. No effect on the text or on the CPU.
+    uint32_t run_ahead = 0;
 };
 
 struct Stats {
@@ -380,6 +476,13 @@ struct Stats {
     double prefill_s = 0;          ///< wall time in sync()
     double decode_s = 0;           ///< wall time in next()
     uint64_t memory_bytes = 0;     ///< held by this session
+    std::vector<LayerWindow> windows;  ///< of every attention layer, 0: it sees everything
+    std::string window_rule;           ///< how kv_budget_bytes was met
+    // Drafting. A cycle is one pass of next(): 1 + n rows that verify n guesses.
+    uint64_t cycles[kMaxDraft + 1] = {};  ///< by the number of guesses verified
+    uint64_t drafted[kMaxDraft] = {};     ///< guesses verified, by place in the cycle
+    uint64_t accepted[kMaxDraft] = {};    ///< of those, how many were the model's own choice
+    uint64_t draft_bytes = 0;             ///< memory of the draft-only head
 };
 
 /// The state of a timeline as bytes; only for a Session of the same model and options.
@@ -395,8 +498,18 @@ class AUSPEX_API Session {
   public:
     Session() = default;
     /// Allocates everything the session will ever need.
-    /// errors    bad_argument, out_of_memory (the text says how much was wanted).
+    /// errors    bad_argument, out_of_memory: the text says how much was wanted, and what would take less.
     static Result<Session> create(const Model& model, const SessionOptions& options = {});
+
+    /// What create() would take, to the byte, and the weights with it; takes nothing.
+    /// errors    those of create() but out_of_memory; unsupported: this kind of device cannot tell.
+    static Result<MemoryPlan> plan(const Model& model, const SessionOptions& options = {});
+    /// The same from the file's header alone, for a model that is not loaded.
+    static Result<MemoryPlan> plan(const Device& device, const char* path, const SessionOptions& options = {}, const LoadOptions& load = {});
+
+    /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
+    /// errors    bad_argument: this layer keeps no keys; the text lists those that do.
+    Result<size_t> recall_horizon(uint32_t layer) const;
 
     /// Makes the history equal to `history`, computing only the rows that are missing.
     ///
@@ -411,10 +524,15 @@ class AUSPEX_API Session {
 
     /// Picks the next token, or several when drafting, and appends them to the history.
     ///
-    /// returns   the new tokens; the view holds until the next call.
+    /// returns   the new tokens; the view holds until the next call. Where drafting gives several, an
+    ///           id that ends a generation (Model::is_end) is the last of them.
     /// errors    bad_argument: no history yet, or a sampling value out of range.
     ///           context_full: the history has n_context tokens.
     Result<Span<const Token>> next(const Sampling& sampling = {});
+
+    /// How deep the next calls of next() draft: 0..kMaxDraft, or -1. Takes no memory, changes no text.
+    /// errors    bad_argument: out of range, or above 0 in a session created with Draft::off.
+    Status set_draft_depth(int depth);
 
     /// Every token so far.
     Span<const Token> history() const;

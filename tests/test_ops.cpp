@@ -156,7 +156,9 @@ struct Attention {
             ls.push_back(row(i) + 1);
             os.push_back(row(i) + 2);
         }
-        l.attend_many(n_query, qs.data(), k.data(), v.data(), n_key, ld, d, scores.data(), ms.data(), ls.data(), os.data());
+        const KvRows keys = {reinterpret_cast<const std::byte*>(k.data()), ld * sizeof(uint16_t), Type::f16};
+        const KvRows values = {reinterpret_cast<const std::byte*>(v.data()), ld * sizeof(uint16_t), Type::f16};
+        l.attend_many(n_query, qs.data(), keys, values, n_key, d, scores.data(), ms.data(), ls.data(), os.data());
     }
     double ratio(uint32_t i) {
         std::vector<double> s(n_key);

@@ -1,26 +1,44 @@
-// tests/tiny: models small enough to run in a test, made on the spot.
+// tests/tiny: models small enough to run in a test, made on the spot; tools/tiny_model writes them.
 #pragma once
 #include "../src/base/gguf.h"
 #include "support.h"
 
 namespace test {
 
+enum class Family { qwen35, qwen35moe, qwen3next, step35 };
+constexpr Family kFamilies[] = {Family::qwen35, Family::qwen35moe, Family::qwen3next, Family::step35};
+const char* family_name(Family family);
+
+/// What of a model stands in the file.
+enum class Packaging { whole, trunk, mtp };
+
 struct TinyOptions {
-    auspex::detail::Type type = auspex::detail::Type::f16;  ///< of every matrix
+    auspex::detail::Type type = auspex::detail::Type::f16;  ///< of every matrix; where its blocks do not fit, F16
     uint64_t seed = 1;
-    uint32_t n_layer = 4;      ///< every 4th is attention
+    uint32_t n_layer = 4;      ///< every 4th is attention; step35: all, every 4th from the first without a window
     uint32_t n_head_k = 2, n_head_v = 4;
-    bool mtp = true;
-    bool tied = true;
+    uint32_t d_head = 64;      ///< of attention
+    uint32_t d_key = 64;       ///< of DeltaNet heads, keys and values
+    bool mtp = true;           ///< qwen: one block; step35: three heads
+    bool tied = true;          ///< step35 never is
     float scale = 1.0f;        ///< of the logits: larger is more decided
+    Family family = Family::qwen35;
+    bool fused = false;        ///< the same weights in fewer tensors: attn_qkv of attention, gate_up experts, ssm_in
+    bool factors = true;       ///< step35: with rope_freqs
+    bool older_keys = false;   ///< step35: rotation layer by layer, and the older names of the clamps
+    Packaging packaging = Packaging::whole;
 };
 
-/// A qwen35 file of about 1 MB: d_model 256, heads of 64, 288 tokens.
-std::vector<std::byte> tiny_qwen35(const TinyOptions& options = {});
+/// A file of 1 to 10 MB: d_model 256, 288 tokens; 5 experts of which 2 are used.
+std::vector<std::byte> tiny_model(const TinyOptions& options = {});
+/// The same as n shards of a split model.
+std::vector<std::vector<std::byte>> tiny_shards(const TinyOptions& options, uint32_t n);
+inline std::vector<std::byte> tiny_qwen35(const TinyOptions& options = {}) { return tiny_model(options); }
 
 /// Random ids below the tiny vocabulary.
 std::vector<auspex::Token> tiny_ids(size_t n, uint64_t seed);
 
 constexpr uint32_t kTinyVocab = 288;
+constexpr uint32_t kTinyWindow = 24;  ///< of step35
 
 }  // namespace test

@@ -6,11 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "bench_controller.h"
 #include "commands.h"
 #include "common.h"
-#include "engine/model.h"
+#include "draft.h"
+#include "engine/session.h"
 #include "machine/cpu/features.h"
 #include "platform.h"
+#include "window.h"
 
 namespace cli {
 namespace {
@@ -19,9 +22,12 @@ namespace detail = auspex::detail;
 
 struct BenchOptions {
     PlaceOptions place;
+    WindowFlags window;
     std::string prefill = "128,512", depths = "0,512", rows = "1,2,3,4,5,6,7,8";
+    std::string mtp, draft_vocab;
+    double synth_accept = 0;
     int64_t n = 32, repeat = 5;
-    bool json = false;
+    bool json = false, controller = false, virtual_clock = false;
 };
 
 /// The runs of one measurement, in seconds.
@@ -115,6 +121,10 @@ class Bench {
         if (s.ok()) s = read_list(o_.depths, "depths", kLongest).get(depths);
         if (s.ok()) s = read_list(o_.rows, "rows", 8).get(rows);
         if (!s.ok()) return s;
+        std::vector<Token> mtp;
+        s = read_list(o_.mtp, "draft depths", int64_t{auspex::kMaxDraft}).get(mtp);
+        if (!s.ok()) return s;
+        if (!(o_.synth_accept >= 0 && o_.synth_accept <= 1)) return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o_.synth_accept) + ", expected 0 .. 1");
         if (std::count(lengths.begin(), lengths.end(), 0)) return Status(Code::bad_argument, "--prefill has 0, expected lengths of 1 or more");
         if (std::count(rows.begin(), rows.end(), 0)) return Status(Code::bad_argument, "--rows has 0, expected 1 .. 8");
         if (o_.n < 1 || o_.n > kLongest || o_.repeat < 1 || o_.repeat > 1000)
@@ -144,6 +154,9 @@ class Bench {
         for (size_t i = 0; s.ok() && i < lengths.size(); ++i) s = prefill(static_cast<size_t>(lengths[i]));
         for (size_t i = 0; s.ok() && i < depths.size(); ++i) s = decode(static_cast<size_t>(depths[i]));
         for (size_t i = 0; s.ok() && i < rows.size(); ++i) s = step(static_cast<uint32_t>(rows[i]));
+        if (s.ok() && !mtp.empty()) s = draft(0);
+        for (size_t i = 0; s.ok() && i < mtp.size(); ++i)
+            if (mtp[i] > 0) s = draft(mtp[i]);
         if (!s.ok()) return s;
         return o_.json ? print(out_.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n") : print("");
     }
@@ -151,8 +164,11 @@ class Bench {
   private:
     Result<auspex::Session> session(size_t n_context) {
         auspex::SessionOptions options;
+        options.run_ahead = 3;
         options.n_context = static_cast<uint32_t>(n_context);
         options.progress = progress_line();
+        const Status s = choose_window(o_.window, &options);
+        if (!s.ok()) return s;
         return auspex::Session::create(on_.model, options);
     }
     std::vector<Token> ids(size_t n) const { return some_ids(n, on_.model.info().n_vocab); }
@@ -252,11 +268,58 @@ class Bench {
         return {};
     }
 
+    /// Whole cycles: n tokens drafted, verified, picked. With --synth-accept everything is computed, and only the
+    /// comparison replaced by a coin: a random model shows what a trained one would reach.
+    Status draft(int depth) {
+        constexpr size_t kStart = 64;
+        const size_t n = static_cast<size_t>(o_.n);
+        auspex::SessionOptions options;
+        options.run_ahead = 3;
+        options.n_context = static_cast<uint32_t>(kStart + (n + auspex::kMaxDraft) * static_cast<size_t>(o_.repeat + 1) + 2);
+        options.draft.depth = depth;
+        if (depth > 0) options.draft.source = auspex::Draft::mtp;
+        Status s = depth > 0 ? choose_draft_vocab(o_.draft_vocab, on_.model, &options.draft) : Status();
+        auspex::Session on;
+        if (s.ok()) s = auspex::Session::create(on_.model, options).get(on);
+        size_t n_computed = 0;
+        if (s.ok()) s = on.sync(ids(kStart)).get(n_computed);
+        clear_progress_line();
+        if (!s.ok()) return s;
+        on.impl()->synth_accept = static_cast<float>(o_.synth_accept);
+        Times times;
+        size_t n_made = 0, n_pass = 0;
+        Span<const Token> fresh;
+        const auto once = [&] {
+            Status t;
+            for (size_t i = 0; t.ok() && i < n; i += fresh.size(), n_made += fresh.size(), ++n_pass) t = on.next().get(fresh);
+            return t;
+        };
+        s = once();
+        n_made = n_pass = 0;
+        if (s.ok()) s = measure(o_.repeat, &times, once);
+        if (!s.ok()) return s;
+        const double per_run = double(n_made) / double(o_.repeat), tps = per_run / times.median();
+        const double ms = times.median() * 1e3 / (double(n_pass) / double(o_.repeat));
+        if (depth == 0) plain_ms_ = ms, plain_tps_ = tps;
+        const double per_cycle = double(n_made) / double(n_pass), least = per_run / times.most(), most = per_run / times.least();
+        nlohmann::ordered_json row = {{"depth", depth}, {"tps", tps}, {"tps_least", least}, {"tps_most", most}, {"cycle_ms", ms}, {"relative_cycle", ms / plain_ms_}};
+        row["speedup"] = tps / plain_tps_;
+        row["tokens_per_cycle"] = per_cycle;
+        row["head_bytes"] = on.stats().draft_bytes;
+        if (o_.synth_accept > 0) row["synth_accept"] = o_.synth_accept;
+        out_["mtp"].push_back(row);
+        if (!o_.json)
+            std::printf("draft %d           %8.1f tokens/s (%.1f .. %.1f)  %.2f tokens a cycle of %.2f ms, %.2f plain ones; %.2f times as fast\n", depth, tps, least,
+                        most, per_cycle, ms, ms / plain_ms_, tps / plain_tps_);
+        std::fflush(stdout);
+        return {};
+    }
+
     const BenchOptions& o_;
     Loaded on_;
     uint64_t bytes_ = 0;
     uint32_t n_thread_ = 0;
-    double read_gbps_ = 0, one_row_ms_ = 0;
+    double read_gbps_ = 0, one_row_ms_ = 0, plain_ms_ = 0, plain_tps_ = 0;
     nlohmann::ordered_json out_;
 };
 
@@ -266,14 +329,22 @@ void add_bench(CLI::App& app, Chosen& chosen) {
     CLI::App* command = app.add_subcommand("bench", "Measure prefill, decoding and steps of several rows");
     auto o = std::make_shared<BenchOptions>();
     add_place(*command, o->place);
+    add_window(*command, o->window);
     command->add_option("--prefill", o->prefill, "Prompt lengths; empty: none")->capture_default_str();
     command->add_option("--depth", o->depths, "Tokens in the history before decoding; empty: none")->capture_default_str();
     command->add_option("--rows", o->rows, "Rows of a step, 1 .. 8; empty: none")->capture_default_str();
+    command->add_option("--mtp", o->mtp, "Draft depths to measure whole cycles at, as in 1,2,3,4; empty: none");
+    command->add_option("--synth-accept", o->synth_accept, "Take each guess for right with this chance, whatever it says: for models with random weights");
+    command->add_option("--draft-vocab", o->draft_vocab, "A draft head over N ids, those of FILE, or auto");
     command->add_option("-n,--tokens", o->n, "Tokens to decode in each run")->capture_default_str();
     command->add_option("--repeat", o->repeat, "Runs of each measurement")->capture_default_str();
     command->add_flag("--json", o->json, "One JSON object instead of a table");
+    command->add_flag("--controller", o->controller, "Score the choice of draft depth against hindsight");
+    command->add_flag("--virtual", o->virtual_clock, "With --controller: synthetic texts and costs on a virtual clock");
     command->callback([o, &chosen] {
         chosen = [o] {
+            if (o->controller && o->virtual_clock) return report(bench_controller_virtual(o->repeat, o->json));
+            if (o->controller || o->virtual_clock) return report(Status(Code::bad_argument, "bench has --controller or --virtual alone, expected both: --controller --virtual"));
             Bench bench(*o);
             return report(bench.run());
         };

@@ -4,8 +4,10 @@
 
 #include "commands.h"
 #include "common.h"
+#include "draft.h"
 #include "generate.h"
 #include "platform.h"
+#include "window.h"
 
 namespace cli {
 namespace {
@@ -13,6 +15,8 @@ namespace {
 struct ChatOptions {
     PlaceOptions place;
     auspex::Sampling sampling;
+    DraftFlags draft;
+    WindowFlags window;
     GenerateOptions generate;
     std::string system;
     int64_t ctx = 4096;
@@ -45,6 +49,9 @@ class Chat {
         s = choose_context(on_.model, 0, o_.generate.n, &o_.ctx, &options.n_context);
         if (!s.ok()) return s;
         n_context_ = options.n_context;
+        s = choose_draft(o_.draft, on_.model, o_.place.verbose, &options.draft);
+        if (s.ok()) s = choose_window(o_.window, &options);
+        if (!s.ok()) return s;
         request_.enable_thinking = !o_.no_think;
         forget(o_.system);
         return auspex::Session::create(on_.model, options).get(session_);
@@ -121,6 +128,8 @@ class Chat {
             std::fprintf(stderr, "%zu of %u tokens; %.1f prompt tokens/s, %.1f tokens/s; this session holds %.1f MiB\n", session_.history().size(),
                          n_context_, t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
                          t.decode_s > 0 ? double(t.tokens_picked) / t.decode_s : 0, double(t.memory_bytes) / (1 << 20));
+            const std::string drafting = draft_line(t);
+            if (!drafting.empty()) std::fprintf(stderr, "drafting: %s\n", drafting.c_str());
         } else {
             return Status(Code::bad_argument, "'" + line + "' is no command; /help lists them");
         }
@@ -186,6 +195,8 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     o->generate.n = 512;
     add_place(*command, o->place);
     add_sampling(*command, o->sampling);
+    add_draft(*command, o->draft);
+    add_window(*command, o->window);
     add_generate(*command, o->generate);
     command->add_option("--system", o->system, "System message");
     command->add_option("--ctx", o->ctx, "Rows of history to make room for")->capture_default_str();

@@ -20,5 +20,6 @@ void add_tokenize(CLI::App& app, Chosen& chosen);  // text.cpp
 void add_render(CLI::App& app, Chosen& chosen);    // text.cpp
 void add_logits(CLI::App& app, Chosen& chosen);    // logits.cpp
 void add_bench(CLI::App& app, Chosen& chosen);     // bench.cpp
+void add_eval(CLI::App& app, Chosen& chosen);      // eval.cpp
 
 }  // namespace cli

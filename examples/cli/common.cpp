@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/unicode.h"
+#include "cache.h"
 #include "platform.h"
 
 namespace cli {
@@ -90,8 +91,12 @@ Result<std::string> find_model(const std::string& named) {
     return Status(Code::not_found, "no model was named and the demo model is in none of these places; give -m FILE:" + tried);
 }
 
-Result<auspex::Device> open_device(const PlaceOptions& o) {
+/// The pipelines of the device last used; another device's are refused by their header and made anew.
+constexpr const char* kPipelines = "pipelines.bin";
+
+Result<auspex::Device> open_device(const PlaceOptions& o, size_t memory_limit_bytes) {
     auspex::DeviceOptions d;
+    d.memory_limit_bytes = memory_limit_bytes;
     std::string index;
     if (o.device == "auto")
         d.kind = auspex::Kind::best;
@@ -123,6 +128,8 @@ Result<auspex::Device> open_device(const PlaceOptions& o) {
     if (o.threads_given && o.threads < 1)
         return Status(Code::bad_argument, "--threads " + std::to_string(o.threads) + ": expected 1 or more; leave it out for one per physical core");
     d.n_thread = o.threads;
+    const std::string pipelines = d.kind == auspex::Kind::cpu ? std::string() : read_cache(kPipelines);
+    d.pipeline_cache = Span<const std::byte>(reinterpret_cast<const std::byte*>(pipelines.data()), pipelines.size());
     const bool verbose = o.verbose;
     d.log = [verbose](auspex::LogLevel level, std::string_view line) {
         if (verbose || level == auspex::LogLevel::warning) note(std::string(line));
@@ -152,6 +159,13 @@ void clear_progress_line() {
     std::fprintf(stderr, "\r\033[K");
     std::fflush(stderr);
     line_shown = false;
+}
+
+Loaded::~Loaded() {
+    if (!device || device.kind() == auspex::Kind::cpu) return;
+    const std::vector<std::byte> made = device.pipeline_cache();
+    const std::string bytes(reinterpret_cast<const char*>(made.data()), made.size());
+    if (!bytes.empty() && bytes != read_cache(kPipelines)) write_cache(kPipelines, bytes);
 }
 
 Status load(const PlaceOptions& o, Loaded* to) {

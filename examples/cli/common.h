@@ -52,9 +52,13 @@ void add_text(CLI::App& command, TextOptions& o, const char* what);
 
 /// The file named by -m, else the demo model of the repository, wherever this program runs from.
 Result<std::string> find_model(const std::string& named);
-Result<auspex::Device> open_device(const PlaceOptions& o);
+Result<auspex::Device> open_device(const PlaceOptions& o, size_t memory_limit_bytes = 0);
 
 struct Loaded {
+    Loaded() = default;
+    ~Loaded();  ///< keeps the pipelines that were made, so that the next start is quick
+    Loaded(const Loaded&) = delete;
+    Loaded& operator=(const Loaded&) = delete;
     auspex::Device device;
     auspex::Model model;
     std::string path;

@@ -8,6 +8,7 @@
 #include "common.h"
 #include "model_file.h"
 #include "plan/arch.h"
+#include "window.h"
 
 namespace cli {
 namespace {
@@ -18,7 +19,11 @@ namespace detail = auspex::detail;
 struct InspectOptions {
     PlaceOptions place;
     CLI::Option* device_given = nullptr;
-    bool json = false, tensors = false;
+    bool json = false, tensors = false, plan = false;
+    WindowFlags window;
+    uint32_t ctx = 0, ubatch = 512;
+    std::string limit;
+    bool no_mtp = false;
 };
 
 const char* meta_type_name(detail::MetaType t) {
@@ -161,7 +166,34 @@ std::string as_text(const ModelFile& file, const detail::Plan* plan, bool all_te
     return out;
 }
 
+/// Every byte, from the header alone.
+Status show_plan(const InspectOptions& o) {
+    std::string path;
+    Status s = find_model(o.place.model).get(path);
+    if (!s.ok()) return s;
+    uint64_t limit = 0;
+    if (!o.limit.empty()) {
+        s = read_size(o.limit, "--memory-limit").get(limit);
+        if (!s.ok()) return s;
+    }
+    auspex::Device device;
+    s = open_device(o.place, static_cast<size_t>(limit)).get(device);
+    if (!s.ok()) return s;
+    auspex::SessionOptions options;
+    options.n_context = o.ctx;
+    options.n_ubatch = o.ubatch;
+    s = choose_window(o.window, &options);
+    if (!s.ok()) return s;
+    auspex::LoadOptions load;
+    load.mtp = !o.no_mtp;
+    auspex::MemoryPlan plan;
+    s = auspex::Session::plan(device, path.c_str(), options, load).get(plan);
+    if (!s.ok()) return s;
+    return print(o.json ? plan_json(plan) : path + " on " + device.name() + "\n" + plan_text(plan));
+}
+
 Status inspect(const InspectOptions& o) {
+    if (o.plan) return show_plan(o);
     if (o.device_given->count() > 0) {
         auspex::Device device;
         Status s = open_device(o.place).get(device);
@@ -190,6 +222,12 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
         "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; }, "With --device: CPU threads");
     command->add_option("--cpu-path", o->place.cpu_path, "With --device: best, reference, avx2, avx512 or neon");
     command->add_flag("--tensors", o->tensors, "List every tensor");
+    command->add_flag("--plan", o->plan, "Instead: every byte that the model and a session would take, from the file's header alone");
+    add_window(*command, o->window);
+    command->add_option("--ctx", o->ctx, "With --plan: rows of history (default: the smaller of 4096 and the model's)");
+    command->add_option("--ubatch", o->ubatch, "With --plan: rows computed at once in a prefill")->capture_default_str();
+    command->add_option("--memory-limit", o->limit, "With --plan: what there is, as in 8G; says what would fit");
+    command->add_flag("--no-mtp", o->no_mtp, "With --plan: leave the draft block out");
     command->add_flag("--json", o->json, "One JSON object, with every tensor");
     command->callback([o, &chosen] { chosen = [o] { return report(inspect(*o)); }; });
 }

@@ -5,12 +5,14 @@
 
 #include "commands.h"
 #include "common.h"
+#include "window.h"
 
 namespace cli {
 namespace {
 
 struct LogitsOptions {
     PlaceOptions place;
+    WindowFlags window;
     std::string ids, out, rows, mtp_out;
     CLI::Option* rows_given = nullptr;
     CLI::Option* mtp_given = nullptr;
@@ -94,6 +96,8 @@ Status logits(const LogitsOptions& o) {
     auspex::SessionOptions options;
     options.n_context = static_cast<uint32_t>(ids.size());
     options.progress = progress_line();
+    s = choose_window(o.window, &options);
+    if (!s.ok()) return s;
     auspex::Session session;
     s = auspex::Session::create(on.model, options).get(session);
     if (!s.ok()) return s;
@@ -124,6 +128,7 @@ void add_logits(CLI::App& app, Chosen& chosen) {
     CLI::App* command = app.add_subcommand("logits", "Write the logit rows of given ids as raw little-endian float32");
     auto o = std::make_shared<LogitsOptions>();
     add_place(*command, o->place);
+    add_window(*command, o->window);
     command->add_option("--ids", o->ids, "Ids: 1,2,3 or [1, 2, 3] or @FILE")->required();
     command->add_option("--out", o->out, "File for the rows; row t holds the logits for token t+1");
     o->rows_given = command->add_option("--rows", o->rows, "Only these positions, in this order: 0,5,63 or @FILE");

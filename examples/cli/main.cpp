@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
     cli::add_render(app, chosen);
     cli::add_logits(app, chosen);
     cli::add_bench(app, chosen);
+    cli::add_eval(app, chosen);
     try {
         app.parse(argc, argv);
         cli::catch_interrupts();

@@ -84,4 +84,10 @@ void catch_interrupts() {
 
 #endif
 
+#ifdef _WIN32
+unsigned long process_id() { return GetCurrentProcessId(); }
+#else
+unsigned long process_id() { return static_cast<unsigned long>(getpid()); }
+#endif
+
 }  // namespace cli

@@ -13,6 +13,9 @@ void use_binary_streams();
 /// The folder of this executable, or empty when the system does not tell.
 std::string executable_folder();
 
+/// Tells this process from others that run now.
+unsigned long process_id();
+
 /// From here on the first Ctrl-C only sets a flag; the second one ends the process.
 void catch_interrupts();
 bool interrupted();

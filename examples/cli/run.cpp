@@ -4,8 +4,10 @@
 
 #include "commands.h"
 #include "common.h"
+#include "draft.h"
 #include "generate.h"
 #include "platform.h"
+#include "window.h"
 
 namespace cli {
 namespace {
@@ -14,6 +16,8 @@ struct RunOptions {
     PlaceOptions place;
     TextOptions prompt;
     auspex::Sampling sampling;
+    DraftFlags draft;
+    WindowFlags window;
     int64_t ctx = 0;
     bool ctx_given = false;
     bool special = false;
@@ -36,12 +40,18 @@ Status run(const RunOptions& o, int* exit_code) {
     encode.special = o.special;
     const std::vector<Token> ids = on.model.encode(prompt, encode);
     auspex::SessionOptions options;
+    options.run_ahead = 3;  // nothing follows this text: what is computed beyond its end is simply dropped
     options.progress = progress_line();
     s = choose_context(on.model, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr, &options.n_context);
+    if (!s.ok()) return s;
+    s = choose_draft(o.draft, on.model, o.place.verbose, &options.draft);
+    if (!s.ok()) return s;
+    s = choose_window(o.window, &options);
     if (!s.ok()) return s;
     auspex::Session session;
     s = auspex::Session::create(on.model, options).get(session);
     if (!s.ok()) return s;
+    if (o.place.verbose || stderr_is_terminal()) tell_windows(session.stats());
 
     const bool stream = !o.json;
     Generated made;
@@ -52,6 +62,8 @@ Status run(const RunOptions& o, int* exit_code) {
         if (stderr_is_terminal() || o.place.verbose)
             std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens, %.1f/s; %s; stopped by %s]\n", ids.size(), made.prefill_tps(),
                          made.ids.size(), made.decode_tps(), on.device.name().c_str(), made.stop_reason.c_str());
+        const std::string drafting = draft_line(session.stats());
+        if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose)) std::fprintf(stderr, "[drafting: %s]\n", drafting.c_str());
         return {};
     }
     nlohmann::ordered_json line;
@@ -63,6 +75,7 @@ Status run(const RunOptions& o, int* exit_code) {
     line["decode_tps"] = made.decode_tps();
     line["device"] = on.device.name();
     line["stop_reason"] = made.stop_reason;
+    if (options.draft.source != auspex::Draft::off) line["draft"] = draft_report(options.draft, session.stats());
     return print(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
@@ -74,6 +87,8 @@ void add_run(CLI::App& app, Chosen& chosen) {
     add_text(*command, o->prompt, "Prompt");
     add_place(*command, o->place);
     add_sampling(*command, o->sampling);
+    add_draft(*command, o->draft);
+    add_window(*command, o->window);
     add_generate(*command, o->generate);
     command->add_option_function<int64_t>(
         "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; }, "Rows of history to make room for (default: prompt and -n)");

@@ -5,6 +5,7 @@
 
 #include "../base/chat.h"
 #include "../machine/cpu/cpu.h"
+#include "../machine/vulkan/vulkan.h"
 #include "../plan/arch.h"
 
 namespace auspex {
@@ -84,12 +85,36 @@ Status read_shards(const char* path, Gguf first, Model::Impl& m) {
     return Gguf::join(std::move(shards)).get(m.gguf);
 }
 
+Status read_header(const char* path, Model::Impl& m) {
+    m.files.emplace_back();
+    AUSPEX_TRY(File::open(path).get(m.files[0]));
+    Gguf first;
+    AUSPEX_TRY(Gguf::parse(m.files[0].bytes()).get(first));
+    return read_shards(path, std::move(first), m);
+}
+
 }  // namespace model_impl
 
 Result<Device> Device::open(const DeviceOptions& options) {
     auto impl = std::make_shared<Impl>();
     impl->options = options;
-    if (options.kind == Kind::vulkan) return Status(Code::no_device, "this build has no Vulkan machine; open Kind::cpu");
+    const bool must = options.kind == Kind::vulkan || options.borrow != nullptr;
+    if (options.kind != Kind::cpu) {
+#ifndef AUSPEX_NO_VULKAN
+        Status gpu = detail::open_vulkan(options).get(impl->machine);
+#else
+        Status gpu(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
+#endif
+        if (!gpu.ok() && must) return gpu;
+        if (!gpu.ok() && options.log) options.log(LogLevel::info, "running on the CPU: " + gpu.text);
+        if (gpu.ok()) {
+            Device device;
+            device.impl_ = std::move(impl);
+            return device;
+        }
+    } else if (must) {
+        return Status(Code::bad_argument, "Vulkan handles were given for Kind::cpu; use Kind::vulkan or Kind::best");
+    }
     detail::CpuOptions cpu;
     cpu.path = options.cpu_path;
     cpu.n_thread = options.n_thread;
@@ -103,7 +128,7 @@ Result<Device> Device::open(const DeviceOptions& options) {
 std::string Device::name() const { return impl_->machine->name(); }
 std::string Device::report() const { return impl_->machine->report(); }
 Kind Device::kind() const { return impl_->machine->kind(); }
-std::vector<std::byte> Device::pipeline_cache() const { return {}; }
+std::vector<std::byte> Device::pipeline_cache() const { return impl_->machine->pipeline_cache(); }
 
 Result<Model> Model::load(const Device& device, const char* path, const LoadOptions& options) {
     if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");

@@ -28,4 +28,9 @@ struct Model::Impl {
     std::shared_ptr<detail::Program> program;
 };
 
+namespace model_impl {
+/// Opens the file, and of a split model its other shards, without reading any tensor.
+Status read_header(const char* path, Model::Impl& m);
+}  // namespace model_impl
+
 }  // namespace auspex

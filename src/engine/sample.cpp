@@ -61,25 +61,37 @@ Status Picker::open(const Allocator& from, uint32_t n_vocab) {
     return candidates_.take(from, uint64_t{n_vocab} * sizeof(Candidate), "the sampler's candidates");
 }
 
-void Picker::penalise(Candidate* c, const Sampling& s, Span<const Token> before) {
-    if (s.repeat_penalty == 1 && s.frequency_penalty == 0 && s.presence_penalty == 0) return;
+void Picker::penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
+    if (!penalises(s)) return;
     const size_t n = std::min<size_t>(before.size(), s.penalty_window);
     const Token* last = before.end() - n;
     // Windows are short: counting by looking back needs no table and no memory.
     for (size_t i = 0; i < n; ++i) {
         if (std::find(last, last + i, last[i]) != last + i) continue;  // counted at its first place
         const auto count = std::count(last + i, last + n, last[i]);
-        float& l = c[last[i]].logit;
+        const Token* at = std::lower_bound(ids.begin(), ids.end(), last[i]);
+        if (!ids.empty() && (at == ids.end() || *at != last[i])) continue;
+        float& l = c[ids.empty() ? last[i] : static_cast<Token>(at - ids.begin())].logit;
         l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
         l -= static_cast<float>(count) * s.frequency_penalty + s.presence_penalty;
     }
 }
 
-Token Picker::pick(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before) {
+Token Picker::pick(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before, Span<const Token> ids) {
     Candidate* c = candidates_.as<Candidate>();
     size_t n = logits.size();
-    for (uint32_t i = 0; i < n; ++i) c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], i};
-    penalise(c, s, before);
+    if (s.temperature <= 0 && !penalises(s)) {  // the first of the largest; no list is needed
+        size_t best = 0;
+        float most = -INFINITY;
+        for (size_t i = 0; i < n; ++i) {
+            if (!(logits[i] > most)) continue;
+            most = logits[i];
+            best = i;
+        }
+        return ids.empty() ? static_cast<Token>(best) : ids[best];
+    }
+    for (uint32_t i = 0; i < n; ++i) c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
+    penalise(c, s, before, ids);
     // Higher logit first, lower id on ties: the order of every filter.
     auto ahead = [](const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; };
     if (s.temperature <= 0) return static_cast<Token>(std::min_element(c, c + n, ahead)->id);

@@ -30,16 +30,20 @@ class Picker {
     /// Scratch for n_vocab candidates.
     Status open(const Allocator& from, uint32_t n_vocab);
     uint64_t memory_bytes() const { return candidates_.size(); }
+    /// What open() takes.
+    static uint64_t bytes_for(uint32_t n_vocab) { return uint64_t{n_vocab} * sizeof(Candidate); }
     /// The token for `position`, given everything before it. Allocates nothing.
     /// logits    [n_vocab]; a NaN counts as minus infinity.
-    Token pick(Span<const float> logits, const Sampling& sampling, uint64_t position, Span<const Token> before);
+    /// ids       ascending: the ids that the logits belong to, when they are not 0, 1, 2 and so on.
+    Token pick(Span<const float> logits, const Sampling& sampling, uint64_t position, Span<const Token> before, Span<const Token> ids = {});
 
   private:
     struct Candidate {
         float logit;
         uint32_t id;
     };
-    void penalise(Candidate* c, const Sampling& s, Span<const Token> before);
+    static bool penalises(const Sampling& s) { return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0; }
+    void penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids);
     Block candidates_;
 };
 

@@ -1,5 +1,7 @@
 #include "session.h"
 
+#include "memory.h"
+
 #include <algorithm>
 #include <chrono>
 
@@ -7,9 +9,6 @@ namespace auspex {
 namespace session_impl {
 
 using namespace detail;
-
-constexpr uint32_t kDefaultContext = 4096;
-constexpr uint32_t kMaxUbatch = 4096;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -24,8 +23,9 @@ struct SnapshotHead {
 };
 constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '1'};
 
-/// Tells models apart, so that a snapshot cannot be restored into another one.
-uint64_t model_id(const Model::Impl& m) {
+/// Tells models and what is kept of the past apart, so that no snapshot is restored where it means something else.
+uint64_t model_id(const Session::Impl& session) {
+    const Model::Impl& m = *session.model;
     uint64_t h = 0xcbf29ce484222325ull;
     auto mix = [&](std::string_view s) {
         for (char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
@@ -33,6 +33,8 @@ uint64_t model_id(const Model::Impl& m) {
     mix(m.plan.architecture);
     for (const Slot& s : m.plan.slots) mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
     mix(m.device->machine->name());
+    for (const KvShape& k : session.kv)
+        if (k.n_ring != 0 && !k.draft) mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
     return h;
 }
 
@@ -54,23 +56,30 @@ Status Session::Impl::run(const detail::Step& step) {
     restored_logits.clear();
     Status s = lane->run(step);
     if (s.code == Code::device_lost) lost = true;
+    if (s.ok() && step.tape == &model->plan.trunk) see_windows(size_t{step.position} + (step.tentative ? 1 : step.n_row));
     return s;
 }
 
 void Session::Impl::forget() {
     restored_logits.clear();
     lane->reset();
+    mtp.forget();
     history.clear();
+    n_left = 0;
     n_row = 0;
+    n_counted = 0;
     has_logits = false;
+    can_step_back = false;
 }
 
 Status Session::Impl::prefill(size_t n) {
     const size_t end = n_row + n, total = n;
+    if (n != 0) AUSPEX_TRY(track(mtp.fill(history)));
     while (n_row < end) {
         if (options.progress && total > options.n_ubatch &&
             !options.progress("reading the prompt", static_cast<float>(total - (end - n_row)) / static_cast<float>(total))) {
             history.resize(n_row);
+            mtp.cut(n_row);
             return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
         }
         detail::Step step;
@@ -80,8 +89,12 @@ Status Session::Impl::prefill(size_t n) {
         step.position = static_cast<uint32_t>(n_row);
         step.n_logit = n_row + step.n_row == end ? 1 : 0;
         AUSPEX_TRY(run(step));
+        mtp.ran(n_row, step.n_row);
         n_row += step.n_row;
         has_logits = step.n_logit != 0;
+        i_logit = 0;
+        can_step_back = false;
+        AUSPEX_TRY(track(mtp.fill(history)));
         stats.rows_prefilled += step.n_row;
     }
     return {};
@@ -95,17 +108,18 @@ Result<Session> Session::create(const Model& model, const SessionOptions& given)
     impl->options = given;
     SessionOptions& o = impl->options;
     const Plan& plan = impl->model->plan;
-    if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
-    if (o.n_context > (1u << 24)) return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", 1u << 24);
-    if (o.n_ubatch == 0 || o.n_ubatch > kMaxUbatch) return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch);
-    o.n_ubatch = std::min(o.n_ubatch, o.n_context);
+    if (o.run_ahead >= kMaxQueued) return fail(Code::bad_argument, "run_ahead is ", o.run_ahead, ", expected 0..", kMaxQueued - 1);
     LaneOptions lane;
-    lane.n_context = o.n_context;
-    lane.n_ubatch = o.n_ubatch;
-    AUSPEX_TRY(impl->model->program->open(lane).get(impl->lane));
+    AUSPEX_TRY(plan_lane_options(plan, o, &lane, &impl->stats.window_rule));
+    AUSPEX_TRY(kv_shapes(plan, lane).get(impl->kv));
+    impl->stats.windows = windows_of(plan, impl->kv);
+    impl->watch_windows();
+    AUSPEX_TRY(fits_limit(*impl->model, o));
+    AUSPEX_TRY(explain_shortage(*impl->model, o, impl->model->program->open(lane).get(impl->lane)));
     AUSPEX_TRY(impl->picker.open(impl->model->device->options.allocator, plan.n_vocab));
     impl->history.reserve(size_t{o.n_context} + kMaxTentative);
-    impl->stats.memory_bytes = impl->lane->memory_bytes() + impl->picker.memory_bytes() + impl->history.capacity() * sizeof(Token);
+    AUSPEX_TRY(impl->open_draft());
+    impl->stats.memory_bytes = impl->lane->memory_bytes() + impl->picker.memory_bytes() + impl->mtp.memory_bytes() + impl->history.capacity() * sizeof(Token);
     const Logger& log = impl->model->device->options.log;
     if (log && o.n_context > plan.n_context)
         log(LogLevel::warning, say("n_context is ", o.n_context, " but the model was trained for ", plan.n_context, " rows; expect worse text beyond"));
@@ -120,11 +134,19 @@ Result<size_t> Session::sync(Span<const Token> history) {
     if (history.size() > s.options.n_context)
         return detail::fail(Code::bad_argument, "the history has ", history.size(), " tokens, the session holds ", s.options.n_context, "; create it with a larger n_context or shorten the text");
     AUSPEX_TRY(s.check_ids(history));
+    AUSPEX_TRY(s.settle());
     const auto start = std::chrono::steady_clock::now();
     // The caller may hand back a view of our own history: keep only what changes.
     size_t same = 0;
     while (same < history.size() && same < s.history.size() && history[same] == s.history[same]) ++same;
     const std::vector<Token> rest(history.begin() + same, history.end());
+    s.mtp.cut(same);
+    if (same < s.n_row && same > s.step_first && s.can_step_back) {  // within the last cycle: its rows are not folded in yet
+        s.lane->commit(static_cast<uint32_t>(same - s.step_first));
+        s.n_row = same;
+        s.i_logit = static_cast<uint32_t>(same - s.step_first - 1);
+        s.has_logits = true;
+    }
     const bool rewind = same < s.n_row || (same == s.n_row && same == history.size() && !s.has_logits && same != 0);
     if (rewind || history.empty()) {
         const std::vector<Token> kept(s.history.begin(), s.history.begin() + static_cast<std::ptrdiff_t>(same));
@@ -134,7 +156,8 @@ Result<size_t> Session::sync(Span<const Token> history) {
     s.history.resize(same);
     s.history.insert(s.history.end(), rest.begin(), rest.end());
     const size_t n = s.history.size() - s.n_row;
-    Status done = s.prefill(n);
+    Status done = s.renew_vocab();
+    if (done.ok()) done = s.prefill(n);
     s.stats.prefill_s += session_impl::seconds_since(start);
     if (!done.ok()) return done;
     return n;
@@ -147,31 +170,27 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
     if (s.history.empty()) return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
     if (s.history.size() >= s.options.n_context) return detail::fail(Code::context_full, "the history has ", s.history.size(), " tokens, all that n_context allows");
     const auto start = std::chrono::steady_clock::now();
-    while (s.n_row < s.history.size()) {
-        detail::Step step;
-        step.tape = &s.model->plan.trunk;
-        step.ids = s.history.data() + s.n_row;
-        step.n_row = 1;
-        step.position = static_cast<uint32_t>(s.n_row);
-        step.n_logit = 1;
-        step.tentative = true;
-        AUSPEX_TRY(s.run(step));
-        s.lane->commit(1);
-        s.n_row += 1;
-        s.has_logits = true;
-        s.stats.rows_decoded += 1;
+    if (s.history.size() > s.n_row + 1) AUSPEX_TRY(s.prefill(s.history.size() - s.n_row - 1));  // an earlier call failed
+    const size_t size = s.history.size();
+    if (s.n_row < size && s.lane->drives_itself() && s.options.draft.source == Draft::off) {
+        AUSPEX_TRY(s.drive(sampling));
+    } else if (s.n_row < size) {
+        AUSPEX_TRY(s.cycle(sampling));
+    } else {
+        if (!s.has_logits) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
+            const std::vector<Token> all = s.history;
+            Result<size_t> again = sync(all);
+            if (!again.ok()) return again.status();
+        }
+        Span<const float> logits;
+        AUSPEX_TRY(s.last_logits().get(logits));
+        s.history.push_back(s.picker.pick(logits, sampling, size, s.history));
     }
-    if (!s.has_logits) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
-        const std::vector<Token> all = s.history;
-        Result<size_t> again = sync(all);
-        if (!again.ok()) return again.status();
-    }
-    Span<const float> logits = s.restored_logits;
-    if (logits.empty()) AUSPEX_TRY(s.track(s.lane->read_row(s.model->plan.trunk.logits, 0).get(logits)));
-    s.history.push_back(s.picker.pick(logits, sampling, s.history.size(), s.history));
-    s.stats.tokens_picked += 1;
-    s.stats.decode_s += session_impl::seconds_since(start);
-    return Span<const Token>(s.history.data() + s.history.size() - 1, 1);
+    const double seconds = session_impl::seconds_since(start);
+    s.last_cycle.seconds = seconds;
+    s.stats.tokens_picked += s.history.size() - size;
+    s.stats.decode_s += seconds;
+    return Span<const Token>(s.history.data() + size, s.history.size() - size);
 }
 
 Span<const Token> Session::history() const { return impl_->history; }
@@ -183,8 +202,10 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
     if (ids.empty() || ids.size() > s.options.n_context) return fail(Code::bad_argument, ids.size(), " tokens to score, expected 1..", s.options.n_context);
     AUSPEX_TRY(s.check_ids(ids));
     const std::vector<Token> all(ids.begin(), ids.end());
+    AUSPEX_TRY(s.settle());
     s.forget();
     s.history.insert(s.history.end(), all.begin(), all.end());
+    s.i_logit = 0;
     while (s.n_row < all.size()) {
         const uint32_t n = static_cast<uint32_t>(std::min<size_t>(all.size() - s.n_row, s.options.n_ubatch));
         Step step;
@@ -202,6 +223,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
                 sink(s.n_row + first + i, row);
             }
         }
+        s.mtp.ran(s.n_row, n);
         s.n_row += n;
     }
     // Leave the last row's logits where next() looks for them.
@@ -213,6 +235,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
 Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) {
     using namespace detail;
     Impl& s = *impl_;
+    AUSPEX_TRY(s.settle());
     const Plan& plan = s.model->plan;
     if (plan.mtp.empty()) return Status(Code::unsupported, "this model has no MTP block loaded, so there are no draft rows to score");
     if (depth == 0 || depth > kMaxTentative - 1) return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
@@ -221,17 +244,24 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.check_ids(ids));
     const std::vector<Token> all(ids.begin(), ids.end());
     s.forget();
+    // A session need not have a lane that drafts, nor one that keeps as many logits.
+    LaneOptions options;
+    options.n_context = s.options.n_context;
+    options.n_ubatch = s.options.n_ubatch;
+    std::unique_ptr<Lane> lane;
+    AUSPEX_TRY(s.model->program->open(options).get(lane));
     std::vector<float> hidden(all.size() * plan.d_model);
     // One causal pass over `tape`, rows in ubatches; `each` sees every step after it ran.
     auto pass = [&](const Tape& tape, size_t shift, size_t n, const float* given, auto each) -> Status {
-        for (size_t p = 0; p < n; p += s.options.n_ubatch) {
+        const uint32_t most = given ? std::min(s.options.n_ubatch, kMaxMtpRows) : s.options.n_ubatch;
+        for (size_t p = 0; p < n; p += most) {
             Step step;
             step.tape = &tape;
             step.ids = all.data() + p + shift;
-            step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, s.options.n_ubatch));
+            step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, most));
             step.position = static_cast<uint32_t>(p);
             step.hidden = given ? given + p * plan.d_model : nullptr;
-            AUSPEX_TRY(s.run(step));
+            AUSPEX_TRY(s.track(lane->run(step)));
             AUSPEX_TRY(each(p, step.n_row));
         }
         return {};
@@ -240,7 +270,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
         return [&](size_t p, uint32_t n) -> Status {
             for (uint32_t i = 0; i < n; ++i) {
                 Span<const float> row;
-                AUSPEX_TRY(s.lane->read_row(tape.hidden, i).get(row));
+                AUSPEX_TRY(lane->read_row(tape.hidden, i).get(row));
                 std::copy(row.begin(), row.end(), to.begin() + static_cast<std::ptrdiff_t>((p + i) * plan.d_model));
             }
             return {};
@@ -255,10 +285,10 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
             AUSPEX_TRY(keep(p, n));
             for (uint32_t first = 0; d == depth && first < n; first += kMaxTentative) {
                 const uint32_t k = std::min(kMaxTentative, n - first);
-                AUSPEX_TRY(s.lane->head(tape, first, k));
+                AUSPEX_TRY(lane->head(tape, first, k));
                 for (uint32_t i = 0; i < k; ++i) {
                     Span<const float> row;
-                    AUSPEX_TRY(s.lane->read_row(tape.logits, i).get(row));
+                    AUSPEX_TRY(lane->read_row(tape.logits, i).get(row));
                     sink(p + first + i, row);
                 }
             }
@@ -267,13 +297,13 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
         AUSPEX_TRY(pass(tape, d, all.size() - d, hidden.data(), each));
         hidden.swap(next);
     }
-    s.forget();
     return {};
 }
 
 Result<Snapshot> Session::save() const {
     using namespace session_impl;
     Impl& s = *impl_;
+    AUSPEX_TRY(s.settle());
     Snapshot snap;
     // Only computed rows make up a state; a picked token that was not run yet is run again later.
     snap.n_token = s.n_row;
@@ -281,17 +311,18 @@ Result<Snapshot> Session::save() const {
     std::memcpy(head.magic, kMagic, sizeof kMagic);
     head.n_token = s.n_row;
     head.n_logit = s.has_logits ? s.model->plan.n_vocab : 0;
-    head.model_id = model_id(*s.model);
+    head.model_id = model_id(s);
     const std::byte* h = reinterpret_cast<const std::byte*>(&head);
     snap.bytes.insert(snap.bytes.end(), h, h + sizeof head);
     const std::byte* ids = reinterpret_cast<const std::byte*>(s.history.data());
     snap.bytes.insert(snap.bytes.end(), ids, ids + s.n_row * sizeof(Token));
     if (s.has_logits) {
-        Span<const float> logits = s.restored_logits;
-        if (logits.empty()) AUSPEX_TRY(s.track(s.lane->read_row(s.model->plan.trunk.logits, 0).get(logits)));
+        Span<const float> logits;
+        AUSPEX_TRY(s.last_logits().get(logits));
         const std::byte* l = reinterpret_cast<const std::byte*>(logits.data());
         snap.bytes.insert(snap.bytes.end(), l, l + logits.size() * sizeof(float));
     }
+    s.can_step_back = false;  // saving applies the committed terms
     AUSPEX_TRY(s.track(s.lane->save(static_cast<uint32_t>(s.n_row), &snap.bytes)));
     return snap;
 }
@@ -299,10 +330,11 @@ Result<Snapshot> Session::save() const {
 Status Session::restore(const Snapshot& snap) {
     using namespace session_impl;
     Impl& s = *impl_;
+    AUSPEX_TRY(s.settle());
     SnapshotHead head{};
     if (snap.bytes.size() >= sizeof head) std::memcpy(&head, snap.bytes.data(), sizeof head);
     if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) return Status(Code::bad_argument, "this is no snapshot of a session");
-    if (head.model_id != model_id(*s.model)) return Status(Code::bad_argument, "this snapshot belongs to another model or device; save it again with this one");
+    if (head.model_id != model_id(s)) return Status(Code::bad_argument, "this snapshot belongs to another model, device, window or KV format; save it again with this one");
     if (head.n_token > s.options.n_context) return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", s.options.n_context);
     const size_t n = static_cast<size_t>(head.n_token), ids_end = sizeof head + n * sizeof(Token);
     if (head.n_logit != 0 && head.n_logit != s.model->plan.n_vocab) return Status(Code::bad_argument, "this snapshot is damaged");

@@ -1,11 +1,14 @@
 // engine/session: one timeline: which rows are computed, which token comes next.
 //
-// Owns    the history, the positions, what sync() must compute.
-// Reads   model, sample, backend (Lane).
+// Owns    the history, the positions, what sync() must compute; the cycle of drafting, verifying and
+//         accepting (cycle.cpp).
+// Reads   model, sample, draft, backend (Lane).
 // Serves  the door.
 // Thread  one thread at a time.
-// Laws    Commit, Chunk, Silence: tests/test_session.cpp, tests/test_laws.cpp.
+// Laws    Commit, Chunk, Silence: tests/test_session.cpp, tests/test_laws.cpp. Draft: tests/test_draft.cpp.
 #pragma once
+#include "draft.h"
+#include "../machine/kv.h"
 #include "model.h"
 #include "sample.h"
 
@@ -19,15 +22,57 @@ struct Session::Impl {
     std::vector<Token> history;  ///< capacity taken at the start: a step allocates nothing
     size_t n_row = 0;            ///< rows of the history that the lane holds
     bool has_logits = false;     ///< those of row n_row - 1
+    uint32_t i_logit = 0;        ///< where the lane keeps them
     std::vector<float> restored_logits;  ///< those of a restored snapshot, until the next step
     bool lost = false;           ///< the device is gone
     Stats stats;
+
+    // Drafting.
+    detail::Mtp mtp;
+    std::unique_ptr<detail::Proposer> proposer;  ///< lookup, or what a test puts here
+    int depth = -1;                   ///< as DraftOptions::depth
+    detail::Observation last_cycle;
+    std::vector<uint32_t> use_count;  ///< [n_vocab] of tokens seen, for vocab_by_use; else empty
+    size_t n_counted = 0;             ///< tokens of the history that are counted
+    size_t step_first = 0;            ///< first row of the last tentative step
+    bool can_step_back = false;       ///< that step may be committed again, shorter
+    float synth_accept = 0;           ///< bench: a guess is taken for right with this chance, whatever it says
+    uint64_t synth_state = 1;
+
+    // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
+    bool driving = false;
+    uint32_t n_queued = 0;
+    Sampling drive_sampling;
+
+    /// One cycle of a lane that drives itself, appended to the history; as many more as run_ahead are queued.
+    Status drive(const Sampling& sampling);
+    Status take_cycle();
+    /// Waits for what is queued; tokens computed ahead become history.
+    Status settle();
+
+    Status open_draft();
+    /// Where the depth of the next cycle is chosen: how many tokens to guess, at most `most`.
+    uint32_t choose_depth(uint32_t most);
+    /// Guesses for the tokens after the history, appended to it.
+    Status guess(uint32_t depth, const Sampling& sampling, uint32_t* n_guess);
+    /// Drafts, runs the last token and the guesses, appends what was picked.
+    Status cycle(const Sampling& sampling);
+    /// The logits of row n_row - 1.
+    Result<Span<const float>> last_logits();
+    /// Chooses the draft-only head anew from what was used, between texts.
+    Status renew_vocab();
 
     /// Runs and commits rows n_row .. n_row + n - 1 of the history.
     Status prefill(size_t n);
     Status check_ids(Span<const Token> ids) const;
     void forget();
     Status run(const detail::Step& step);
+    /// Windows: the shape of each KV slot, and the moments when each lets its first token go.
+    std::vector<detail::KvShape> kv;
+    std::vector<WindowLeft> leaving;  ///< n_token: the rows at which it happens, ascending
+    size_t n_left = 0;                ///< of those, how many were told in this timeline
+    void watch_windows();
+    void see_windows(size_t n_token);
     Status track(Status s);  ///< remembers a lost device
 };
 

@@ -13,12 +13,14 @@ namespace detail {
 
 /// The most rows a tentative step may have: one plus the deepest draft.
 constexpr uint32_t kMaxTentative = 9;
+/// The most rows of a step on an MTP tape: filling its cache needs no more to be fast.
+constexpr uint32_t kMaxMtpRows = 64;
 
 /// Rows to run. A step is tentative until committed: commit(k) makes its first k rows history.
 struct Step {
     const Tape* tape = nullptr;   ///< of the lane's plan
     const Token* ids = nullptr;   ///< [n_row]
-    uint32_t n_row = 0;           ///< at most LaneOptions::n_ubatch, or kMaxTentative when tentative
+    uint32_t n_row = 0;           ///< at most LaneOptions::n_ubatch, kMaxTentative when tentative, kMaxMtpRows on an MTP tape
     uint32_t position = 0;        ///< absolute position of the first row
     uint32_t n_logit = 0;         ///< head ops run on the last n_logit rows, at most kMaxTentative
     bool tentative = false;       ///< rows may be discarded by a smaller commit; else all are committed
@@ -27,11 +29,58 @@ struct Step {
     /// the previous trunk step, from row `hidden_from` on.
     const float* hidden = nullptr;
     uint32_t hidden_from = 0;
+    uint32_t first_key = 0;       ///< MTP: keys before this position were never written and are not seen
+};
+
+/// How the keys and values of one attention layer are kept; kv.h has the arithmetic.
+struct KvOptions {
+    uint32_t window = 0;  ///< a row sees keys at distance < window; 0: as far as the model lets it
+    uint32_t sinks = 0;   ///< and always the first positions
+    Type k = Type::f16;   ///< or q8_0, q4_0, q4_1
+    Type v = Type::f16;
 };
 
 struct LaneOptions {
     uint32_t n_context = 0;   ///< rows of history at most
     uint32_t n_ubatch = 0;    ///< rows of a committed step at most
+    bool mtp = true;          ///< steps on Plan::mtp tapes will be run; false: no memory for them is taken
+    uint32_t mtp_window = 0;  ///< MTP rows see keys at distance < mtp_window, in a cache of that length; 0: all
+    uint32_t n_mtp_logit = kMaxTentative;  ///< logits of an MTP step at most
+    std::vector<KvOptions> kv = {};        ///< by SlotId; empty: the defaults for every layer
+};
+
+/// The most cycles that may be queued and not yet waited for.
+constexpr uint32_t kMaxQueued = 8;
+
+/// How a lane that drives itself shall go on.
+struct Drive {
+    Span<const Token> history;  ///< every token; rows of all but the last have been run. Read by start() only
+    Sampling sampling;          ///< as Picker::pick takes it
+    Span<const Token> stop;     ///< ids that end the text, at most 16; each is emitted, then `done`
+    uint32_t limit = 0;         ///< no token is picked for a position from here on, at most n_context
+    /// Rows at the end of the history (before its last token) that the MTP cache does not hold yet,
+    /// 1 .. kMaxTentative; their hidden rows are kept by the last trunk step from row hidden_from on.
+    /// After a drive that is 1 + Cycle::n_accept of the last cycle, from row 0. 0: no drafts, and the
+    /// MTP cache is not kept up.
+    uint32_t n_mtp_row = 0;
+    uint32_t hidden_from = 0;
+    uint32_t first_key = 0;     ///< of the MTP passes, as in Step
+};
+
+struct Cycle {
+    Span<const Token> tokens;   ///< 1 + n_accept of them, or none after `done`; good until the next wait()
+    uint32_t n_draft = 0;       ///< drafted and verified
+    uint32_t n_accept = 0;
+    bool done = false;          ///< a stop id was emitted, or the limit is reached
+    double us = 0;              ///< from the end of the cycle before (or its own start) to its end
+};
+
+/// What a kernel class did in a profiled pass.
+struct KernelTime {
+    std::string name;
+    uint32_t count = 0;
+    double us = 0;
+    uint64_t bytes = 0;         ///< weights and state that had to move at least
 };
 
 /// One timeline on a machine: caches, state, scratch. All memory is taken when it is opened.
@@ -53,7 +102,41 @@ class Lane {
     virtual Status save(uint32_t n_token, std::vector<std::byte>* to) = 0;
     virtual Status restore(uint32_t n_token, Span<const std::byte> from) = 0;
     virtual uint64_t memory_bytes() const = 0;
+    /// From now on MTP heads give the logits of these ids alone, in this order: row n of the table stands
+    /// at logit n. Ascending, without repeats; empty: all ids again. Takes memory; not for use within a text.
+    /// errors    unsupported, out_of_memory: the head is as before.
+    virtual Status draft_head(Span<const Token> ids);
+
+    // ---- driving: for lanes that pick and accept tokens themselves, without the host in between.
+    //
+    //   start(drive)          the timeline stands before the last token of drive.history
+    //   queue(n), queue(n)    two cycles are on their way; the host is free
+    //   wait() -> tokens      of the oldest; then queue the next, and so on
+    //
+    // A cycle drafts n tokens with the plan's MTP block, runs 1 + n rows of the trunk, picks, and keeps
+    // what agrees. While cycles are queued, nothing but queue() and wait() may be called. When all have
+    // been waited for, the lane stands as after run() and commit(): every token but the last emitted one
+    // is history; run(), save(), start() go on from there. queue() may be called kMaxQueued times ahead.
+    virtual bool drives_itself() const { return false; }
+    /// errors    bad_argument: a contradiction in `drive`, named; unsupported: this lane is driven.
+    virtual Status start(const Drive& drive);
+    /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1; 0 where nothing is to be drafted.
+    virtual Status queue(uint32_t n_draft);
+    /// The oldest queued cycle. After one with `done`, what was queued behind it emits nothing.
+    virtual Result<Cycle> wait();
+
+    /// Times each kernel class of a tentative pass of n_row rows at `position`, as run() and commit(0)
+    /// would make it. errors: unsupported where there is nothing to measure.
+    virtual Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t position);
 };
+
+inline Status Lane::draft_head(Span<const Token> ids) {
+    return ids.empty() ? Status() : Status(Code::unsupported, "this machine drafts with the model's whole vocabulary only");
+}
+inline Status Lane::start(const Drive&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
+inline Status Lane::queue(uint32_t) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
+inline Result<Cycle> Lane::wait() { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
+inline Result<std::vector<KernelTime>> Lane::profile(uint32_t, uint32_t) { return Status(Code::unsupported, "this machine does not time its kernels"); }
 
 /// A model's weights on a machine.
 class Program {
@@ -69,10 +152,22 @@ class Machine {
     virtual Kind kind() const = 0;
     virtual std::string name() const = 0;
     virtual std::string report() const = 0;
+    /// What load() would take, added to `items`; reads no tensor.
+    virtual Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const;
+    /// What Lane::draft_head() would keep for n_id ids.
+    virtual Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const;
+    /// What Program::open() would take.
+    virtual Status plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const;
+    /// What spares the next start its longest part; see Device::pipeline_cache().
+    virtual std::vector<std::byte> pipeline_cache() const { return {}; }
     /// Plan and weights must outlive the Program; the weights' bytes only during the call unless
     /// `weights.keep` says that they stay.
     virtual Result<std::shared_ptr<Program>> load(const Plan& plan, const Weights& weights, const Progress& progress) = 0;
 };
+
+inline Status Machine::plan_weights(const Plan&, const Weights&, std::vector<MemoryItem>*) const { return Status(Code::unsupported, "this machine cannot tell beforehand what it takes"); }
+inline Status Machine::plan_draft_head(const Plan&, uint32_t, std::vector<MemoryItem>*) const { return Status(Code::unsupported, "this machine cannot tell beforehand what it takes"); }
+inline Status Machine::plan_lane(const Plan&, const LaneOptions&, std::vector<MemoryItem>*) const { return Status(Code::unsupported, "this machine cannot tell beforehand what it takes"); }
 
 }  // namespace detail
 }  // namespace auspex

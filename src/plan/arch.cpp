@@ -33,6 +33,32 @@ SlotId Builder::activation(std::string name, uint64_t width, SlotRole role) {
     return static_cast<SlotId>(plan_.slots.size() - 1);
 }
 
+SlotId Builder::scratch(const std::string& name, uint64_t width) {
+    auto known = scratch_.find(say(name, ".", width));
+    if (known != scratch_.end()) return known->second;
+    const bool first = scratch_.emplace(name, kNoSlot).second;
+    const SlotId id = activation(first ? name : say(name, ".", width), width);
+    scratch_.emplace(say(name, ".", width), id);
+    return id;
+}
+
+SlotId Builder::rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in, std::vector<RowRange> take) {
+    const std::string name = say(tensor, "[", what, "]");
+    auto known = weights_.find(name);
+    if (known != weights_.end()) return known->second;
+    const SlotId whole = weight(tensor, {n_row, d_in});
+    if (!ok()) return kNoSlot;
+    weights_.erase(tensor);
+    Slot& s = plan_.slots[whole];  // checked, and now only a part of itself
+    s.source = s.name;
+    s.name = name;
+    s.shape[0] = 0;
+    for (const RowRange& r : take) s.shape[0] += r.n;
+    s.rows = std::move(take);
+    weights_.emplace(name, whole);
+    return whole;
+}
+
 SlotId Builder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, uint64_t c) {
     const SlotId id = activation(std::move(name), a, role);
     Slot& s = plan_.slots[id];
@@ -142,16 +168,52 @@ float Builder::f32(const char* name) {
 
 float Builder::f32_or(const char* name, float otherwise) { return file_.find(key(name)) ? f32(name) : otherwise; }
 
+bool Builder::flag_or(const char* name, bool otherwise) {
+    if (!ok()) return otherwise;
+    Result<bool> r = file_.get_bool(key(name), otherwise);
+    if (!r.ok()) fail_with(r.status());
+    return r.ok() ? r.value() : otherwise;
+}
+
+std::vector<uint32_t> Builder::u32s(const char* name, uint32_t n, const uint32_t* otherwise, uint32_t low, uint32_t high) {
+    std::vector<uint32_t> values(n, low);
+    if (!ok()) return values;
+    Result<std::vector<uint32_t>> r = file_.get_u32s(key(name), n, otherwise);
+    if (!r.ok()) {
+        fail_with(r.status());
+        return values;
+    }
+    for (uint32_t i = 0; i < n; ++i)
+        if (r.value()[i] < low || r.value()[i] > high) {
+            fail_with(fail(Code::bad_file, "key '", key(name), "' is ", r.value()[i], " for block ", i, ", expected ", low, "..", high));
+            return values;
+        }
+    return std::move(r.value());
+}
+
+std::vector<float> Builder::f32s(const char* name, uint32_t n, const float* otherwise) {
+    std::vector<float> values(n, 0.0f);
+    if (!ok()) return values;
+    Result<std::vector<float>> r = file_.get_f32s(key(name), n, otherwise);
+    if (!r.ok()) {
+        fail_with(r.status());
+        return values;
+    }
+    return std::move(r.value());
+}
+
 Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     Result<std::string> arch = file.get_string("general.architecture");
     if (!arch.ok()) return arch.status();
     Plan plan;
     plan.architecture = arch.value();
     Status s;
-    if (plan.architecture == "qwen35")
-        s = plan_qwen35(file, options, plan);
+    if (plan.architecture == "qwen35" || plan.architecture == "qwen35moe" || plan.architecture == "qwen3next")
+        s = plan_qwen(file, options, plan);
+    else if (plan.architecture == "step35")
+        s = plan_step35(file, options, plan);
     else
-        s = fail(Code::unsupported, "architecture '", plan.architecture, "' is not supported; this version runs qwen35");
+        s = fail(Code::unsupported, "architecture '", plan.architecture, "' is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
     if (!s.ok()) return s;
     s = check_plan(plan);
     if (!s.ok()) return s;

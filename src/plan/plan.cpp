@@ -36,8 +36,43 @@ struct Checker {
     }
     uint64_t width(SlotId id) const { return id < plan.slots.size() ? plan.slot(id).width() : 0; }
 
+    Status factors(const Op& op) const {
+        if (op.w[1] == kNoSlot) return {};
+        AUSPEX_TRY(weight(op, op.w[1], "rotation factors"));
+        if (width(op.w[1]) < op.attn.n_rot / 2) return bad(op, say(width(op.w[1]), " rotation factors for ", op.attn.n_rot / 2, " pairs"));
+        return {};
+    }
+    /// A stack of n matrices.
+    Status stack(const Op& op, SlotId id, const char* what, uint64_t n, uint64_t d_out, uint64_t d_in) const {
+        AUSPEX_TRY(matrix(op, id, what, d_out, d_in));
+        const Slot& w = plan.slot(id);
+        if (w.n_dim != 3 || w.shape[0] != n) return bad(op, say(what, " '", w.name, "' is not a stack of ", n));
+        return {};
+    }
+    Status moe(const Op& op) const;
     Status check(const Op& op) const;
 };
+
+Status Checker::moe(const Op& op) const {
+    const MoeDims& m = op.moe;
+    AUSPEX_TRY(act(op, op.in[0], "input"));
+    const uint64_t d = width(op.in[0]);
+    if (m.n_used == 0 || m.n_used > m.n_expert || m.n_used > kMaxUsedExpert)
+        return bad(op, say(m.n_used, " of ", m.n_expert, " experts cannot be used, expected 1..", kMaxUsedExpert, " of them"));
+    AUSPEX_TRY(act(op, op.out, "output", d));
+    AUSPEX_TRY(matrix(op, op.w[0], "router", m.n_expert, d));
+    AUSPEX_TRY(stack(op, op.w[1], "gate experts", m.n_expert, uint64_t{m.gate_up ? 2u : 1u} * m.d_ff, d));
+    if (!m.gate_up) AUSPEX_TRY(stack(op, op.w[2], "up experts", m.n_expert, m.d_ff, d));
+    AUSPEX_TRY(stack(op, op.w[3], "down experts", m.n_expert, d, m.d_ff));
+    if (m.d_ff_shared != 0) {
+        AUSPEX_TRY(matrix(op, op.w[4], "shared gate", m.d_ff_shared, d));
+        AUSPEX_TRY(matrix(op, op.w[5], "shared up", m.d_ff_shared, d));
+        AUSPEX_TRY(matrix(op, op.w[6], "shared down", d, m.d_ff_shared));
+        if (op.w[7] != kNoSlot) AUSPEX_TRY(weight(op, op.w[7], "shared router", d));
+    }
+    if (op.w[8] != kNoSlot) AUSPEX_TRY(weight(op, op.w[8], "selection bias", m.n_expert));
+    return {};
+}
 
 Status Checker::check(const Op& op) const {
     AUSPEX_TRY(op.kind == OpKind::kv_write ? Status() : act(op, op.out, "output"));
@@ -80,6 +115,7 @@ Status Checker::check(const Op& op) const {
             AUSPEX_TRY(act(op, op.in[0], "k", uint64_t{a.n_head_kv} * a.d_head));
             AUSPEX_TRY(act(op, op.in[1], "v", uint64_t{a.n_head_kv} * a.d_head));
             if (op.w[0] != kNoSlot) AUSPEX_TRY(weight(op, op.w[0], "k norm", a.d_head));
+            AUSPEX_TRY(factors(op));
             return want(op, op.state, "kv", SlotRole::kv, SlotRole::kv, uint64_t{a.n_head_kv} * a.d_head);
         }
         case OpKind::attend: {
@@ -92,18 +128,11 @@ Status Checker::check(const Op& op) const {
             if (a.gate == AttnGate::per_head) AUSPEX_TRY(act(op, op.in[1], "gate", a.n_head));
             AUSPEX_TRY(act(op, op.out, "output", uint64_t{a.n_head} * a.d_head));
             if (op.w[0] != kNoSlot) AUSPEX_TRY(weight(op, op.w[0], "q norm", a.d_head));
+            AUSPEX_TRY(factors(op));
             return want(op, op.state, "kv", SlotRole::kv, SlotRole::kv, uint64_t{a.n_head_kv} * a.d_head);
         }
-        case OpKind::moe: {
-            const MoeDims& m = op.moe;
-            const uint64_t d = width(op.in[0]);
-            if (m.n_used == 0 || m.n_used > m.n_expert) return bad(op, say(m.n_used, " of ", m.n_expert, " experts cannot be used"));
-            AUSPEX_TRY(act(op, op.out, "output", d));
-            AUSPEX_TRY(matrix(op, op.w[0], "router", m.n_expert, d));
-            AUSPEX_TRY(matrix(op, op.w[1], "gate experts", op.w[2] == kNoSlot ? 2 * m.d_ff : m.d_ff, d));
-            if (op.w[2] != kNoSlot) AUSPEX_TRY(matrix(op, op.w[2], "up experts", m.d_ff, d));
-            return matrix(op, op.w[3], "down experts", d, m.d_ff);
-        }
+        case OpKind::moe:
+            return moe(op);
     }
     return bad(op, "unknown operation");
 }
@@ -169,7 +198,7 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
                              op.attn.window ? say(" window ", op.attn.window) : std::string()));
         if (op.kind == OpKind::delta)
             append(line, say("  heads ", op.delta.n_head_k, "/", op.delta.n_head_v, " x ", op.delta.d_key));
-        if (op.kind == OpKind::moe) append(line, say("  experts ", op.moe.n_used, " of ", op.moe.n_expert));
+        if (op.kind == OpKind::moe) append(line, say("  experts ", op.moe.n_used, " of ", op.moe.n_expert, op.moe.sigmoid ? " by sigmoid" : " by softmax"));
         text += line + "\n";
     }
     return text;

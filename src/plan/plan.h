@@ -24,14 +24,25 @@ enum class SlotRole : uint8_t {
     delta,       ///< Gated DeltaNet state S [n_head_v, d_key, d_val] f32 and its tentative terms
 };
 
+/// Rows `first` .. `first + n` of a file's matrix.
+struct RowRange {
+    uint64_t first = 0, n = 0;
+};
+
 struct Slot {
     std::string name;      ///< "layer.7.delta.state"; weights carry the file's tensor name
+    /// Weights that are some rows of a larger tensor, in this order: its name and the rows. Else empty.
+    std::string source;
+    std::vector<RowRange> rows;
     SlotRole role = SlotRole::activation;
     Type type = Type::f32;            ///< weights: the file's type
     uint64_t shape[3] = {0, 0, 0};    ///< slowest first; weights [d_out, d_in] or [n, d_out, d_in]; vectors [d]
     uint32_t n_dim = 0;
     uint64_t width() const { return shape[n_dim - 1]; }
 };
+
+/// Experts of one row at most.
+constexpr uint32_t kMaxUsedExpert = 64;
 
 /// The vocabulary. Every operation works on the rows of one step, [n_row, width] f32, unless said.
 enum class OpKind : uint8_t {
@@ -42,7 +53,7 @@ enum class OpKind : uint8_t {
     delta,       ///< Gated DeltaNet: convolution, gates, recurrence, gated norm; in: u, z, beta, alpha
     kv_write,    ///< k-norm, rotation, append keys and values; in: k, v
     attend,      ///< q-norm, rotation, softmax attention over what is visible, output gate; in: q (, gate)
-    moe,         ///< router, top-k experts and their weighted sum; in: f; out += ...
+    moe,         ///< out += the chosen experts' weighted sum and the shared expert; in: f
     hidden,      ///< out = the hidden rows the step was given (MTP input)
 };
 
@@ -67,10 +78,11 @@ struct DeltaDims {
 
 struct MoeDims {
     uint32_t n_expert = 0, n_used = 0, d_ff = 0, d_ff_shared = 0;
-    bool sigmoid = false;       ///< scores by sigmoid (with selection bias) instead of softmax
+    bool sigmoid = false;       ///< scores by sigmoid instead of softmax over all experts
     bool normalise = true;      ///< divide the chosen weights by their sum
     float scale = 1;            ///< then multiply
     float limit = 0, limit_shared = 0;  ///< clamps as in swiglu
+    bool gate_up = false;       ///< one stack [n_expert, 2 d_ff, d]: of each expert first gate, then up rows
 };
 
 struct Op {
@@ -78,10 +90,13 @@ struct Op {
     uint32_t layer = 0;
     SlotId out = kNoSlot;
     SlotId in[4] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot};
-    /// Weights by role. matmul, embed, rms_norm: [0]. kv_write: [0] k_norm. attend: [0] q_norm.
+    /// Weights by role. matmul, embed, rms_norm: [0].
+    /// kv_write: [0] k_norm or none. attend: [0] q_norm or none; both: [1] rotation factors or none, by which
+    /// the angle of pair i is divided.
     /// delta: [0] conv1d [conv_dim, n_conv], [1] dt bias, [2] a, [3] norm.
-    /// moe: [0] router, [1] gate, [2] up, [3] down, [4] shared gate, [5] up, [6] down, [7] shared router,
-    /// [8] selection bias; gate and up may be one fused stack in [1].
+    /// moe: [0] router [n_expert, d], [1] gate and [2] up [n_expert, d_ff, d] (or both in [1], MoeDims::gate_up),
+    /// [3] down [n_expert, d, d_ff]; [4] shared gate, [5] up [d_ff_shared, d], [6] down; [7] the shared expert's
+    /// own gate [d] or none (weight 1); [8] bias [n_expert] or none: added to the scores for the choice alone.
     SlotId w[9] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot};
     SlotId state = kNoSlot;   ///< kv, or delta
     SlotId state2 = kNoSlot;  ///< conv, of a delta

@@ -15,10 +15,15 @@ namespace detail {
 /// The bytes behind each weight slot, by SlotId; null for other roles.
 struct Weights {
     std::vector<const std::byte*> data;
-    bool keep = false;  ///< the bytes outlive the Program, so a machine may use them in place
+    bool keep = false;  ///< the file's bytes outlive the Program, so a machine may use them in place
+    /// Those whose rows had to be gathered; they end with this object.
+    std::vector<Block> gathered;
+    std::vector<bool> is_gathered;
+    bool keeps(SlotId id) const { return keep && !(id < is_gathered.size() && is_gathered[id]); }
 };
 
-/// Fills every weight slot of the plan. errors: bad_file naming slot, expected and found shape.
+/// Fills every weight slot of the plan. errors: bad_file naming slot, expected and found shape; out_of_memory.
+/// cost      nothing but look-ups, and one copy of what Slot::rows takes from more than one place.
 Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
 }  // namespace detail

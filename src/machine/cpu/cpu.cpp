@@ -20,6 +20,9 @@ class CpuMachine : public Machine {
         return text;
     }
     Result<std::shared_ptr<Program>> load(const Plan& plan, const Weights& weights, const Progress& progress) override;
+    Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const override;
+    Status plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const override;
+    Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override;
 };
 
 namespace cpu_impl {
@@ -31,9 +34,9 @@ std::vector<Use> uses(const Plan& plan) {
     std::vector<Use> use(plan.slots.size(), Use::none);
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
-            const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul || op.kind == OpKind::moe;
-            for (SlotId id : op.w)
-                if (id != kNoSlot) use[id] = matrix ? Use::matrix : Use::vector;
+            const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
+            for (uint32_t i = 0; i < 9; ++i)  // of a moe, the last two are vectors
+                if (op.w[i] != kNoSlot) use[op.w[i]] = matrix || (op.kind == OpKind::moe && i < 7) ? Use::matrix : Use::vector;
         }
     };
     look(plan.trunk);
@@ -68,6 +71,9 @@ Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weight
     program->allocator = allocator;
     program->matrices.resize(plan.slots.size());
     program->vectors.resize(plan.slots.size(), nullptr);
+    if (weights.keep) program->file_rows.assign(weights.data.begin(), weights.data.end());
+    for (SlotId id = 0; id < program->file_rows.size(); ++id)
+        if (!weights.keeps(id)) program->file_rows[id] = nullptr;
     const std::vector<Use> use = uses(plan);
 
     uint64_t total = 0, done = 0, vector_floats = 0;
@@ -75,7 +81,7 @@ Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weight
         const Slot& s = plan.slot(id);
         if (use[id] == Use::none) continue;
         total += row_bytes(s.type, n_value(s));
-        if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keep)) vector_floats += round_up(n_value(s), 16);
+        if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keeps(id))) vector_floats += round_up(n_value(s), 16);
     }
     AUSPEX_TRY(program->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
     float* next = program->vector_bytes.as<float>();
@@ -83,7 +89,7 @@ Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weight
         const Slot& s = plan.slot(id);
         const uint64_t n = n_value(s);
         if (use[id] == Use::vector) {
-            if (s.type == Type::f32 && weights.keep) {
+            if (s.type == Type::f32 && weights.keeps(id)) {
                 program->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
             } else {
                 decode_row(s.type, weights.data[id], next, static_cast<size_t>(n));
@@ -93,15 +99,77 @@ Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weight
         } else if (use[id] == Use::matrix) {
             if (progress && !progress("loading weights", total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0))
                 return fail(Code::cancelled, "loading was cancelled by the progress callback");
-            Status st = pack_matrix(path, shape_of(s), weights.data[id], weights.keep, allocator, pool.get(), &program->matrices[id]);
+            Status st = pack_matrix(path, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(), &program->matrices[id]);
             if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
         }
         if (use[id] != Use::none) done += row_bytes(s.type, n);
         if (use[id] == Use::matrix) program->n_weight_bytes += program->matrices[id].owned_bytes() ? program->matrices[id].owned_bytes() : row_bytes(s.type, n);
         if (use[id] == Use::vector) program->n_weight_bytes += n * sizeof(float);
     }
+    AUSPEX_TRY(check_moe(plan, program->matrices));
     if (progress) progress("loading weights", 1.0f);
     return std::shared_ptr<Program>(std::move(program));
+}
+
+Status CpuMachine::plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const {
+    using namespace cpu_impl;
+    const std::vector<Use> use = uses(plan);
+    std::vector<bool> trunk(plan.slots.size(), false);
+    for (const Op& op : plan.trunk.ops)
+        for (SlotId id : op.w)
+            if (id != kNoSlot) trunk[id] = true;
+    std::vector<MemoryItem> own;
+    auto add = [&](const std::string& what, uint64_t bytes, MemoryPlace place) {
+        if (bytes == 0) return;
+        for (MemoryItem& item : own)
+            if (item.what == what && item.place == place) {
+                item.bytes += bytes;
+                return;
+            }
+        own.push_back({what, -1, bytes, place});
+    };
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Slot& s = plan.slot(id);
+        if (use[id] == Use::none) continue;
+        const std::string what = say(trunk[id] ? "" : "draft block: ", "weights ", type_info(s.type).name);
+        const uint64_t plain = row_bytes(s.type, n_value(s));
+        if (use[id] == Use::vector) {
+            if (s.type == Type::f32 && weights.keeps(id))
+                add(what, plain, MemoryPlace::file);
+            else
+                add(what + ", as F32 vectors", round_up(n_value(s), 16) * sizeof(float), MemoryPlace::allocator);
+        } else {
+            const uint64_t packed = packed_bytes(path, shape_of(s), weights.keeps(id));
+            if (packed == 0)
+                add(what, plain, MemoryPlace::file);
+            else
+                add(what + ", repacked", packed, MemoryPlace::allocator);
+        }
+    }
+    items->insert(items->end(), own.begin(), own.end());
+    return {};
+}
+
+Status CpuMachine::plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const {
+    auto program = std::make_shared<CpuProgram>();  // without weights: a lane is laid out, not run
+    program->plan = &plan;
+    program->path = path;
+    program->loops = &loops_for(path);
+    program->pool = pool;
+    program->allocator = allocator;
+    return CpuLane::plan_memory(std::move(program), options, items);
+}
+
+Status CpuMachine::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const {
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops) {
+            if (!op.head || op.kind != OpKind::matmul) continue;
+            MatrixShape shape = cpu_impl::shape_of(plan.slot(op.w[0]));
+            shape.d_out = n_id;
+            items->push_back({"draft-only head", -1, packed_bytes(path, shape, false), MemoryPlace::allocator});
+            return {};
+        }
+    return {};
 }
 
 Result<std::shared_ptr<Machine>> open_cpu(const CpuOptions& options) {

@@ -6,18 +6,24 @@ namespace auspex {
 namespace detail {
 namespace lane_impl {
 
-constexpr uint32_t kAlign = 64;
+/// Which slots hold rows or caches that no op of the trunk touches.
+std::vector<bool> outside_trunk(const Plan& plan) {
+    std::vector<bool> outside(plan.slots.size(), true);
+    auto inside = [&](SlotId id) {
+        if (id != kNoSlot) outside[id] = false;
+    };
+    inside(plan.trunk.hidden);
+    inside(plan.trunk.logits);
+    for (const Op& op : plan.trunk.ops) {
+        for (SlotId id : op.in) inside(id);
+        for (SlotId id : {op.out, op.state, op.state2}) inside(id);
+    }
+    return outside;
+}
 
 }  // namespace lane_impl
 
 Result<std::unique_ptr<Lane>> CpuProgram::open(const LaneOptions& options) { return CpuLane::open(shared_from_this(), options); }
-
-template <class T>
-T* CpuLane::place(uint64_t n) {
-    T* at = cursor_ ? reinterpret_cast<T*>(cursor_ + n_placed_) : nullptr;
-    n_placed_ += round_up(n * sizeof(T), lane_impl::kAlign);
-    return at;
-}
 
 // Runs twice: once to count, once to hand out.
 void CpuLane::lay_out(const LaneOptions& options) {
@@ -30,42 +36,56 @@ void CpuLane::lay_out(const LaneOptions& options) {
     conv_.assign(plan.slots.size(), nullptr);
     rotations_.clear();
 
-    const uint64_t n_position = round_up(options.n_context, kAttnChunk);
+    n_part_max_ = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
+        if (mtp_only_[id] && !options.mtp) continue;
         switch (s.role) {
             case SlotRole::weight: break;
             case SlotRole::activation:
             case SlotRole::kept: {
+                name(mtp_only_[id] ? "activations of the draft block" : "activations");
                 const bool logits = id == plan.trunk.logits || std::any_of(plan.mtp.begin(), plan.mtp.end(), [&](const Tape& t) { return t.logits == id; });
-                rows_[id] = place<float>((logits ? kMaxTentative : n_row_max_) * s.width());
+                const uint32_t n_row = mtp_only_[id] ? (logits ? options.n_mtp_logit : std::min(n_row_max_, kMaxMtpRows)) : logits ? kMaxTentative : n_row_max_;
+                rows_[id] = place<float>(n_row * s.width());
                 break;
             }
-            case SlotRole::kv:
-                kv_[id].width = static_cast<uint32_t>(s.width());
-                kv_[id].k = place<uint16_t>(n_position * s.width());
-                kv_[id].v = place<uint16_t>(n_position * s.width());
+            case SlotRole::kv: {
+                KvCache& kv = kv_[id];
+                kv.shape = kv_shapes_[id];
+                const int layer = static_cast<int>(kv.shape.layer);
+                name("keys", layer);
+                kv.k = place<std::byte>(kv.shape.n_ring * kv.shape.k_bytes);
+                name("values", layer);
+                kv.v = place<std::byte>(kv.shape.n_ring * kv.shape.v_bytes);
+                name("sinks", layer);
+                kv.sink_k = place<std::byte>(kv.shape.sinks * kv.shape.k_bytes);
+                kv.sink_v = place<std::byte>(kv.shape.sinks * kv.shape.v_bytes);
+                n_part_max_ = std::max(n_part_max_, kv.shape.n_part());
                 break;
-            case SlotRole::conv: conv_[id] = place<float>(kConvRing * s.width()); break;
-            case SlotRole::delta: delta_[id].s = place<float>(s.shape[0] * s.shape[1] * s.shape[2]); break;
+            }
+            case SlotRole::conv: name("convolution inputs"), conv_[id] = place<float>(kConvRing * s.width()); break;
+            case SlotRole::delta: name("recurrent state"), delta_[id].s = place<float>(s.shape[0] * s.shape[1] * s.shape[2]); break;
         }
     }
     uint64_t conv_dim = 0, d_in = 0, n_head = 0, group = 0, d_head = 0, delta_floats = 0;
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
-            if (op.kind == OpKind::matmul) d_in = std::max(d_in, plan.slot(op.in[0]).width());
+            if (op.kind == OpKind::matmul || op.kind == OpKind::moe) d_in = std::max(d_in, plan.slot(op.in[0]).width());
             if (op.kind == OpKind::attend) {
                 n_head = std::max<uint64_t>(n_head, op.attn.n_head);
                 group = std::max<uint64_t>(group, op.attn.n_head / op.attn.n_head_kv);
                 d_head = std::max<uint64_t>(d_head, op.attn.d_head);
-                const bool known = std::any_of(rotations_.begin(), rotations_.end(), [&](const Rotation& r) { return r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base; });
-                if (!known) rotations_.push_back({op.attn.n_rot, op.attn.rope_base, place<float>(uint64_t{n_row_max_} * op.attn.n_rot)});
+                const bool known = std::any_of(rotations_.begin(), rotations_.end(), [&](const Rotation& r) { return r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1]; });
+                name("rotation tables");
+                if (!known) rotations_.push_back({op.attn.n_rot, op.attn.rope_base, op.w[1], place<float>(uint64_t{n_row_max_} * op.attn.n_rot)});
             }
             if (op.kind == OpKind::delta) {
                 const DeltaDims& d = op.delta;
                 conv_dim = std::max<uint64_t>(conv_dim, d.conv_dim());
                 delta_floats = std::max<uint64_t>(delta_floats, std::max<uint64_t>(delta_chunk_scratch(d.d_key, d.d_val),
                                                                                    uint64_t{d.d_key} * d.d_val + uint64_t{kDeltaSequential} * d.d_val));
+                name("rolling terms");
                 for (DeltaState::Terms& t : delta_[op.state].terms) {
                     t.decay = place<float>(uint64_t{kMaxTentative} * d.n_head_v);
                     t.k = place<float>(uint64_t{kMaxTentative} * d.n_head_k * d.d_key);
@@ -75,22 +95,55 @@ void CpuLane::lay_out(const LaneOptions& options) {
         }
     };
     look(plan.trunk);
-    for (const Tape& t : plan.mtp) look(t);
+    for (const Tape& t : plan.mtp)
+        if (options.mtp) look(t);
+    name("convolution scratch");
     conv_out_ = place<float>(uint64_t{n_row_max_} * conv_dim);
-    n_chunk_max_ = static_cast<uint32_t>(n_position / kAttnChunk);
     part_stride_ = round_up(d_head + 2, 16);
-    attn_part_ = place<float>(uint64_t{kMaxTentative} * n_head * n_chunk_max_ * part_stride_);
+    name("attention scratch");
+    attn_part_ = place<float>(uint64_t{kMaxTentative} * n_head * n_part_max_ * part_stride_);
     thread_stride_ = std::max<uint64_t>(round_up(delta_floats, 16), uint64_t{kAttnQueries} * kAttnChunk + 2 * kAttnRows * group * part_stride_);
+    name("scratch of the threads");
     thread_scratch_ = place<float>(n_thread * thread_stride_);
-    quantised_ = d_in % 32 == 0 ? place<std::byte>(quantised_bytes(n_row_max_, static_cast<uint32_t>(d_in))) : nullptr;
+    name("quantised activations");
+    quantised_ = place<std::byte>(quantised_bytes(n_row_max_, static_cast<uint32_t>(round_up(d_in, 32))));
+    name("expert scratch");
+    lay_out_moe();
+    name("scratch of the threads");
     delta_rows_ = place<DeltaRow>(uint64_t{n_thread} * kDeltaChunk);
+}
+
+void CpuLane::note(uint64_t bytes) {
+    if (bytes == 0) return;
+    for (MemoryItem& item : *items_)
+        if (item.layer == layer_ && item.what == what_) {
+            item.bytes += bytes;
+            return;
+        }
+    items_->push_back({what_, layer_, bytes, MemoryPlace::allocator});
+}
+
+Status CpuLane::prepare(const LaneOptions& options) {
+    options_ = options;
+    n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
+    mtp_only_ = lane_impl::outside_trunk(*program_->plan);
+    AUSPEX_TRY(kv_shapes(*program_->plan, options).get(kv_shapes_));
+    lay_out(options);
+    return {};
+}
+
+Status CpuLane::plan_memory(std::shared_ptr<CpuProgram> program, const LaneOptions& options, std::vector<MemoryItem>* items) {
+    CpuLane lane(std::move(program));
+    std::vector<MemoryItem> own;
+    lane.items_ = &own;
+    AUSPEX_TRY(lane.prepare(options));
+    items->insert(items->end(), own.begin(), own.end());
+    return {};
 }
 
 Result<std::unique_ptr<Lane>> CpuLane::open(std::shared_ptr<CpuProgram> program, const LaneOptions& options) {
     std::unique_ptr<CpuLane> lane(new CpuLane(std::move(program)));
-    lane->options_ = options;
-    lane->n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
-    lane->lay_out(options);
+    AUSPEX_TRY(lane->prepare(options));
     AUSPEX_TRY(lane->memory_.take(lane->program_->allocator, lane->n_placed_, "a session's caches and scratch"));
     lane->cursor_ = lane->memory_.data();
     lane->lay_out(options);
@@ -108,7 +161,10 @@ void CpuLane::reset() {
 }
 
 Status CpuLane::run(const Step& step) {
-    const uint32_t limit = step.tentative ? kMaxTentative : n_row_max_;
+    const bool trunk = step.tape == &program_->plan->trunk;
+    const uint32_t limit = step.tentative ? kMaxTentative : trunk ? n_row_max_ : std::min(n_row_max_, kMaxMtpRows);
+    if (!trunk && (!options_.mtp || step.n_logit > options_.n_mtp_logit))
+        return fail(Code::bad_argument, "an MTP step with ", step.n_logit, " logits on a lane opened for ", options_.mtp ? options_.n_mtp_logit : 0);
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
         return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
     if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
@@ -116,7 +172,6 @@ Status CpuLane::run(const Step& step) {
     step_ = step;
     row0_ = 0;
     head_only_ = false;
-    const bool trunk = step.tape == &program_->plan->trunk;
     if (trunk) parity_ ^= 1;
     program_->pool->run(walk_entry, this);
     if (trunk) n_pending_ = 0;  // folded in by this step; its own rows wait for commit()
@@ -124,13 +179,53 @@ Status CpuLane::run(const Step& step) {
 }
 
 Status CpuLane::head(const Tape& tape, uint32_t first, uint32_t n) {
-    if (n == 0 || n > kMaxTentative || first + n > n_row_max_) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
+    const bool trunk = &tape == &program_->plan->trunk;
+    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "logits of an MTP block were asked for on a lane opened without it");
+    if (n == 0 || n > (trunk ? kMaxTentative : options_.n_mtp_logit) || first + n > n_row_max_) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
     step_.tape = &tape;
     step_.n_row = n;
     step_.n_logit = n;
     row0_ = first;
     head_only_ = true;
     program_->pool->run(walk_entry, this);
+    return {};
+}
+
+uint64_t CpuLane::memory_bytes() const { return memory_.size() + draft_head_.owned_bytes(); }
+
+Status CpuLane::draft_head(Span<const Token> ids) {
+    const Plan& plan = *program_->plan;
+    if (ids.empty()) {
+        draft_head_ = PackedMatrix();
+        return {};
+    }
+    if (plan.mtp.empty() || !options_.mtp) return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a lane opened with it");
+    SlotId table = kNoSlot;
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops) {
+            if (!op.head || op.kind != OpKind::matmul) continue;
+            if (table != kNoSlot && table != op.w[0]) return Status(Code::unsupported, "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+            table = op.w[0];
+        }
+    const std::byte* rows = table < program_->file_rows.size() ? program_->file_rows[table] : nullptr;
+    if (!rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
+    const Slot& s = plan.slot(table);
+    const uint64_t one = row_bytes(s.type, s.width());
+    Token last = -1;
+    for (Token id : ids) {
+        if (id <= last || id >= static_cast<Token>(s.shape[0])) return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", last, ", expected ascending ids below ", s.shape[0]);
+        last = id;
+    }
+    Block chosen;
+    AUSPEX_TRY(chosen.take(program_->allocator, ids.size() * one, "the draft head's rows"));
+    for (size_t i = 0; i < ids.size(); ++i) std::memcpy(chosen.data() + i * one, rows + static_cast<uint64_t>(ids[i]) * one, static_cast<size_t>(one));
+    MatrixShape shape;
+    shape.type = s.type;
+    shape.d_out = static_cast<uint32_t>(ids.size());
+    shape.d_in = static_cast<uint32_t>(s.width());
+    PackedMatrix head;
+    AUSPEX_TRY(pack_matrix(program_->path, shape, chosen.data(), false, program_->allocator, program_->pool.get(), &head));
+    draft_head_ = std::move(head);
     return {};
 }
 
@@ -159,13 +254,24 @@ void CpuLane::fold_pending() {
 namespace lane_impl {
 
 /// Visits everything that makes up a timeline of n_token tokens, as (pointer, bytes), in plan order.
+/// MTP caches (`skip`) are no part of it: they shape drafts, not the text.
 template <class F>
-void each_part(const Plan& plan, const std::vector<KvCache>& kv, const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
+void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vector<KvCache>& kv, const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
+        if (skip[id]) continue;
         if (s.role == SlotRole::kv) {
-            visit(kv[id].k, uint64_t{n_token} * kv[id].width * sizeof(uint16_t));
-            visit(kv[id].v, uint64_t{n_token} * kv[id].width * sizeof(uint16_t));
+            // What later rows may see, by position: at most two pieces of the ring, then the sinks.
+            const KvCache& c = kv[id];
+            const uint32_t first = c.shape.oldest_kept(n_token), sinks = std::min(c.shape.sinks, n_token);
+            for (uint32_t p = first; p < n_token;) {
+                const uint32_t at = c.shape.place(p), n = std::min(n_token - p, c.shape.n_ring - at);
+                visit(c.k + at * c.shape.k_bytes, n * c.shape.k_bytes);
+                visit(c.v + at * c.shape.v_bytes, n * c.shape.v_bytes);
+                p += n;
+            }
+            visit(c.sink_k, sinks * c.shape.k_bytes);
+            visit(c.sink_v, sinks * c.shape.v_bytes);
         }
         if (s.role == SlotRole::delta) visit(delta[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float));
         if (s.role == SlotRole::conv) visit(conv[id], kConvRing * s.width() * sizeof(float));
@@ -176,7 +282,7 @@ void each_part(const Plan& plan, const std::vector<KvCache>& kv, const std::vect
 
 Status CpuLane::save(uint32_t n_token, std::vector<std::byte>* to) {
     fold_pending();
-    lane_impl::each_part(*program_->plan, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
+    lane_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
         const std::byte* b = static_cast<const std::byte*>(p);
         to->insert(to->end(), b, b + n);
     });
@@ -186,11 +292,11 @@ Status CpuLane::save(uint32_t n_token, std::vector<std::byte>* to) {
 Status CpuLane::restore(uint32_t n_token, Span<const std::byte> from) {
     uint64_t need = 0;
     auto count = [&](const void*, uint64_t n) { need += n; };
-    lane_impl::each_part(*program_->plan, kv_, delta_, conv_, n_token, count);
+    lane_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
     if (need != from.size()) return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ", need, "; it belongs to another model or version");
     n_pending_ = 0;
     const std::byte* at = from.data();
-    lane_impl::each_part(*program_->plan, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
+    lane_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
         if (n) std::memcpy(p, at, n);
         at += n;
     });

@@ -6,7 +6,7 @@
 // Thread  run() walks on all threads of the machine's pool.
 // Laws    Row, Commit, Chunk, Silence: tests/test_laws.cpp.
 #pragma once
-#include "../backend.h"
+#include "../kv.h"
 #include "matmul.h"
 #include "ops.h"
 
@@ -22,6 +22,7 @@ class CpuProgram : public Program, public std::enable_shared_from_this<CpuProgra
     Allocator allocator;
     std::vector<PackedMatrix> matrices;       ///< by SlotId; empty for others
     std::vector<const float*> vectors;        ///< by SlotId: F32 tensors read directly
+    std::vector<const std::byte*> file_rows;  ///< by SlotId: the tensors' bytes, when they stay; else empty
     Block vector_bytes;                       ///< those of `vectors` that could not stay in place
     uint64_t n_weight_bytes = 0;
 
@@ -46,16 +47,47 @@ struct DeltaState {
     } terms[2];                  ///< the last step's and this one's, in turn
 };
 
+/// Keys and values of one attention layer, normed and rotated, in the types of its shape.
 struct KvCache {
-    uint16_t* k = nullptr;  ///< [n_slot, width] f16, normed and rotated
-    uint16_t* v = nullptr;
-    uint32_t width = 0;
+    KvShape shape;
+    std::byte* k = nullptr;       ///< [n_ring] rows; position p at place p mod n_ring
+    std::byte* v = nullptr;
+    std::byte* sink_k = nullptr;  ///< [sinks] rows
+    std::byte* sink_v = nullptr;
 };
+static_assert(kKvChunk == kAttnChunk, "a chunk of attention must lie in one piece of a ring");
+
+/// What a layer of experts needs between its parts; one for the lane. A pair is one row at one of its
+/// experts; pairs of an expert stand together.
+struct CpuMoe {
+    float* score = nullptr;        ///< [rows, n_expert]
+    float* weight = nullptr;       ///< [rows, n_used]
+    float* pair_weight = nullptr;  ///< [pairs]
+    float* shared = nullptr;       ///< [rows] weight of the shared expert
+    uint32_t* id = nullptr;        ///< [rows, n_used] ascending
+    uint32_t* row = nullptr;       ///< [pairs] whose it is
+    uint32_t* all = nullptr;       ///< [rows] 0, 1, 2, ..
+    uint32_t* first = nullptr;     ///< [n_expert + 1] first pair of each expert
+    uint32_t* next = nullptr;      ///< [n_expert]
+    uint32_t* touched = nullptr;   ///< experts with pairs, ascending
+    uint32_t* n_touched = nullptr;
+    float* h = nullptr;            ///< [pairs, d_ff]
+    float* h_shared = nullptr;     ///< [rows, d_ff_shared]
+    std::byte* q = nullptr;        ///< h as integers
+    std::byte* q_shared = nullptr;
+    float* part = nullptr;         ///< by thread
+};
+
+/// errors    unsupported: fused experts whose up rows do not begin with a strip.
+Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices);
 
 class CpuLane : public Lane {
   public:
     /// Takes all memory. errors: out_of_memory.
     static Result<std::unique_ptr<Lane>> open(std::shared_ptr<CpuProgram> program, const LaneOptions& options);
+
+    /// What open() would take; the program needs no weights.
+    static Status plan_memory(std::shared_ptr<CpuProgram> program, const LaneOptions& options, std::vector<MemoryItem>* items);
 
     Status run(const Step& step) override;
     void commit(uint32_t k) override { n_pending_ = k; }
@@ -64,7 +96,8 @@ class CpuLane : public Lane {
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
     Status save(uint32_t n_token, std::vector<std::byte>* to) override;
     Status restore(uint32_t n_token, Span<const std::byte> from) override;
-    uint64_t memory_bytes() const override { return memory_.size(); }
+    uint64_t memory_bytes() const override;
+    Status draft_head(Span<const Token> ids) override;
 
   private:
     /// A walk on one thread. All threads take the same decisions.
@@ -93,19 +126,32 @@ class CpuLane : public Lane {
         void delta(const Op& op);
         void kv_write(const Op& op);
         void attend(const Op& op);
+        void moe(const Op& op);
     };
     struct Rotation {
         uint32_t n_rot;
         float base;
+        SlotId factors;  ///< or none
         float* table;  ///< [rows, n_rot]
     };
 
     explicit CpuLane(std::shared_ptr<CpuProgram> program) : program_(std::move(program)) {}
+    Status prepare(const LaneOptions& options);
     void lay_out(const LaneOptions& options);
+    void note(uint64_t bytes);
+    /// What is placed from here on, for a plan that lists it.
+    void name(const char* what, int layer = -1) { what_ = what, layer_ = layer; }
+    void lay_out_moe();
     template <class T>
-    T* place(uint64_t n);
+    T* place(uint64_t n) {
+        T* at = cursor_ ? reinterpret_cast<T*>(cursor_ + n_placed_) : nullptr;
+        const uint64_t bytes = round_up(n * sizeof(T), 64);
+        n_placed_ += bytes;
+        if (items_) note(bytes);
+        return at;
+    }
     float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * program_->plan->slot(slot).width(); }
-    const float* rotation(const AttnDims& a, uint32_t i_row) const;
+    const float* rotation(const Op& op, uint32_t i_row) const;
     static void walk_entry(void* lane, uint32_t i_thread, uint32_t n_thread);
     void fold_pending();
 
@@ -113,27 +159,34 @@ class CpuLane : public Lane {
     Block memory_;
     std::byte* cursor_ = nullptr;  ///< null while only counting
     uint64_t n_placed_ = 0;
+    std::vector<MemoryItem>* items_ = nullptr;  ///< where a plan wants what is placed
+    const char* what_ = "";
+    int layer_ = -1;
     LaneOptions options_;
     uint32_t n_row_max_ = 0;
 
     std::vector<float*> rows_;            ///< by SlotId: activations
     std::vector<KvCache> kv_;             ///< by SlotId
+    std::vector<KvShape> kv_shapes_;      ///< by SlotId
     std::vector<DeltaState> delta_;       ///< by SlotId
     std::vector<float*> conv_;            ///< by SlotId: [kConvRing, conv_dim]
     std::vector<Rotation> rotations_;
     float* conv_out_ = nullptr;           ///< [rows, conv_dim] q, k, v of the layer at hand
     float* attn_part_ = nullptr;          ///< partials of a short step
-    uint32_t n_chunk_max_ = 0;
+    uint32_t n_part_max_ = 0;
     size_t part_stride_ = 0;              ///< floats of one partial: m, l, o
     float* thread_scratch_ = nullptr;
     size_t thread_stride_ = 0;
     std::byte* quantised_ = nullptr;
+    CpuMoe moe_;
     DeltaRow* delta_rows_ = nullptr;      ///< [n_thread, kDeltaChunk]
 
     Step step_;
     uint32_t row0_ = 0;          ///< head(): first row to read
     bool head_only_ = false;
     uint32_t n_pending_ = 0;     ///< committed rows of the last tentative step, still to be folded in
+    std::vector<bool> mtp_only_; ///< by SlotId: not part of the trunk
+    PackedMatrix draft_head_;    ///< rows of the MTP head's table for chosen ids, or empty
     uint32_t parity_ = 0;        ///< which of DeltaState::terms belongs to the step at hand
 };
 

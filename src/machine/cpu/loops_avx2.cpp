@@ -59,6 +59,17 @@ inline V load_f16_n(const uint16_t* p, uint32_t n) {
     std::memcpy(t, p, sizeof(uint16_t) * n);
     return load_f16(t);
 }
+inline V splat_f16(const uint8_t* p) {
+    int16_t h;
+    std::memcpy(&h, p, sizeof h);
+    return _mm256_cvtph_ps(_mm_set1_epi16(h));
+}
+inline __m128i eight_bytes(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
+inline V load_i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
+inline V load_nibbles(const uint8_t* p, uint32_t shift) {
+    const __m128i x = _mm_and_si128(_mm_srl_epi16(eight_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x));
+}
 inline void store_f16(uint16_t* p, V a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 inline void sum4(const V* v, float* out) {
     const V s = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));

@@ -53,6 +53,17 @@ inline V load_n(const float* p, uint32_t n, float fill) { return _mm512_mask_loa
 inline void store_n(float* p, V a, uint32_t n) { _mm512_mask_storeu_ps(p, first(n), a); }
 inline V load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline V load_f16_n(const uint16_t* p, uint32_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p)); }
+inline V splat_f16(const uint8_t* p) {
+    int16_t h;
+    std::memcpy(&h, p, sizeof h);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+}
+inline __m128i sixteen_bytes(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+inline V load_i8(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(p))); }
+inline V load_nibbles(const uint8_t* p, uint32_t shift) {
+    const __m128i x = _mm_and_si128(_mm_srl_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x));
+}
 inline void store_f16(uint16_t* p, V a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }

@@ -52,6 +52,22 @@ inline V load_f16_n(const uint16_t* p, uint32_t n) {
     std::memcpy(t, p, sizeof(uint16_t) * n);
     return load_f16(t);
 }
+inline V splat_f16(const uint8_t* p) {
+    uint16_t h;
+    std::memcpy(&h, p, sizeof h);
+    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
+}
+inline V load_i8(const uint8_t* p) {
+    uint32_t x;
+    std::memcpy(&x, p, sizeof x);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(x))))));
+}
+inline V load_nibbles(const uint8_t* p, uint32_t shift) {
+    uint32_t x;
+    std::memcpy(&x, p, sizeof x);
+    x = x >> shift & 0x0f0f0f0fu;
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(x))))));
+}
 inline void store_f16(uint16_t* p, V a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
 inline void sum4(const V* v, float* out) { store(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3]))); }
 inline float max_of(V a) { return vmaxvq_f32(a); }

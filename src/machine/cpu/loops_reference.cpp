@@ -80,9 +80,43 @@ void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key
     *l = sum;
 }
 
-void attend_many(uint32_t n_query, const float* const* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
-                 float* scores, float* const* m, float* const* l, float* const* o) {
-    for (uint32_t i = 0; i < n_query; ++i) attend(q[i], k, v, n_key, ld, d, scores, m[i], l[i], o[i]);
+/// `see(j, n, x)` for the pieces of a row: values j .. j+n-1 as floats.
+template <class F>
+void decoded(const KvRows& rows, uint32_t i, uint32_t d, F see) {
+    constexpr uint32_t kPiece = 32;
+    const std::byte* row = rows.data + i * rows.stride;
+    float x[kPiece];
+    for (uint32_t j = 0; j < d; j += kPiece) {
+        const uint32_t n = d - j < kPiece ? d - j : kPiece;
+        decode_row(rows.type, row + row_bytes(rows.type, j), x, n);
+        see(j, n, x);
+    }
+}
+
+void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d, float* scores,
+                 float* const* m, float* const* l, float* const* o) {
+    for (uint32_t a = 0; a < n_query; ++a) {
+        float top = -INFINITY;
+        for (uint32_t i = 0; i < n_key; ++i) {
+            float s = 0;
+            decoded(k, i, d, [&](uint32_t j, uint32_t n, const float* x) {
+                for (uint32_t c = 0; c < n; ++c) s = mul_add(q[a][j + c], x[c], s);
+            });
+            scores[i] = s;
+            top = std::fmax(top, s);
+        }
+        float sum = 0;
+        for (uint32_t j = 0; j < d; ++j) o[a][j] = 0;
+        for (uint32_t i = 0; i < n_key; ++i) {
+            const float p = std::exp(scores[i] - top);
+            sum += p;
+            decoded(v, i, d, [&](uint32_t j, uint32_t n, const float* x) {
+                for (uint32_t c = 0; c < n; ++c) o[a][j + c] = mul_add(p, x[c], o[a][j + c]);
+            });
+        }
+        *m[a] = top;
+        *l[a] = sum;
+    }
 }
 
 void merge(float* o, float a, const float* p, float b, uint32_t n) {
@@ -205,10 +239,10 @@ void l2_normalise(float* x, uint32_t n, float scale) {
     for (uint32_t i = 0; i < n; ++i) x[i] *= f;
 }
 
-void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table) {
+void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table, const float* factors) {
     for (uint32_t i = 0; i < n_rot / 2; ++i) {
         // In double: at a million positions a float angle would be wrong by a tenth of a turn.
-        const double angle = static_cast<double>(position) * std::pow(double{base}, -2.0 * i / n_rot);
+        const double angle = static_cast<double>(position) * std::pow(double{base}, -2.0 * i / n_rot) / (factors ? double{factors[i]} : 1.0);
         table[2 * i] = static_cast<float>(std::cos(angle));
         table[2 * i + 1] = static_cast<float>(std::sin(angle));
     }

@@ -6,6 +6,7 @@
 //   add, sub, mul, div, vmin, vmax, floor_of, nearest, power_of_two (of a whole number)
 //   fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, each rounded once
 //   sum4(v, out)             the lane sums of four vectors, each in the same fixed order
+//   splat_f16(p), load_i8(p), load_nibbles(p, shift)   of a half; of W signed bytes; of W nibbles at bit 0 or 4
 //   max_of, load_taps4       largest lane; W channels of [n, 4] as four vectors
 //   kWide, kTile, kScore, kPairs   how many vectors the registers hold, per loop; kStreamRows: see delta_stream
 //
@@ -155,10 +156,35 @@ inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
 
 // -------------------------------------------------------------------------------------- attention
 
+// How a row of keys or values is read, W values from j on. Blocks of 32 hold whole vectors, so a quantised
+// row has no rest; its floats are decode_row's bits (a product of 11 and 8 bits is exact).
+struct HalfRow {
+    static constexpr Type kType = Type::f16;
+    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) { return load_f16(reinterpret_cast<const uint16_t*>(row) + j); }
+    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) { return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n); }
+};
+template <Type kRow>
+struct BlockRow {
+    static constexpr Type kType = kRow;
+    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
+        if constexpr (kRow == Type::q8_0) {
+            const uint8_t* b = row + j / 32 * 34;
+            return mul(splat_f16(b), load_i8(b + 2 + j % 32));
+        } else if constexpr (kRow == Type::q4_0) {
+            const uint8_t* b = row + j / 32 * 18;
+            return mul(splat_f16(b), sub(load_nibbles(b + 2 + j % 16, j % 32 / 16 * 4), splat(8.0f)));
+        } else {
+            const uint8_t* b = row + j / 32 * 20;
+            return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
+        }
+    }
+    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // never: the rows are whole blocks
+};
+
 /// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. One chain of multiply-adds per pair, whatever
 /// the tile: converting a key to float is shared, the bits are not.
-template <uint32_t kQ, uint32_t kK>
-AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint16_t* k, size_t ld, uint32_t d, float* scores, size_t ld_scores) {
+template <class Row, uint32_t kQ, uint32_t kK>
+AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores, size_t ld_scores) {
     constexpr uint32_t n = kQ * kK, n4 = (n + 3) / 4 * 4;
     V acc[n4];
     AUSPEX_LOOPS_UNROLL
@@ -167,14 +193,14 @@ AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint16_t* k, si
     for (; j + W <= d; j += W) {
         V key[kK];
         AUSPEX_LOOPS_UNROLL
-        for (uint32_t c = 0; c < kK; ++c) key[c] = load_f16(k + c * ld + j);
+        for (uint32_t c = 0; c < kK; ++c) key[c] = Row::at(k + c * ld, j);
         AUSPEX_LOOPS_UNROLL
         for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
     }
     if (j < d) {
         AUSPEX_LOOPS_UNROLL
         for (uint32_t i = 0; i < n; ++i)
-            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), load_f16_n(k + (i % kK) * ld + j, d - j), acc[i]);
+            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
     }
     float sums[n4];
     AUSPEX_LOOPS_UNROLL
@@ -184,16 +210,15 @@ AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint16_t* k, si
 }
 
 /// o[a][j ..] = sum over keys, in order, of p[a][i] v[i][j ..], for kQ queries and kV vectors.
-template <uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint16_t* v, uint32_t n_key, size_t ld, float* const* o, uint32_t j) {
+template <class Row, uint32_t kQ, uint32_t kV>
+AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, float* const* o, uint32_t j) {
     V acc[kQ * kV];
     AUSPEX_LOOPS_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = zero();
-    v += j;
     for (uint32_t key = 0; key < n_key; ++key, v += ld) {
         V value[kV];
         AUSPEX_LOOPS_UNROLL
-        for (uint32_t i = 0; i < kV; ++i) value[i] = load_f16(v + i * W);
+        for (uint32_t i = 0; i < kV; ++i) value[i] = Row::at(v, j + i * W);
         AUSPEX_LOOPS_UNROLL
         for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = fma(splat(p[(i / kV) * ld_p + key]), value[i % kV], acc[i]);
     }
@@ -201,15 +226,15 @@ AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint16_t*
     for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
 }
 /// All columns: tiles of kV vectors, then of half as many, and so on; at last the lanes that are left.
-template <uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d, float* const* o, uint32_t j) {
-    for (; j + kV * W <= d; j += kV * W) value_tile<kQ, kV>(p, ld_p, v, n_key, ld, o, j);
+template <class Row, uint32_t kQ, uint32_t kV>
+AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d, float* const* o, uint32_t j) {
+    for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
     if constexpr (kV > 1) {
-        values<kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
+        values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
     } else if (j < d) {
         for (uint32_t a = 0; a < kQ; ++a) {
             V acc = zero();
-            for (uint32_t key = 0; key < n_key; ++key) acc = fma(splat(p[a * ld_p + key]), load_f16_n(v + key * ld + j, d - j), acc);
+            for (uint32_t key = 0; key < n_key; ++key) acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
             store_n(o[a] + j, acc, d - j);
         }
     }
@@ -237,26 +262,47 @@ inline void softmax(float* scores, uint32_t n, float* m, float* l) {
     *l = sum_of(sum);
 }
 
-template <uint32_t kQ>
-inline void attend_queries(const float* const* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d, float* scores,
-                           float* const* m, float* const* l, float* const* o) {
+template <class Row, uint32_t kQ>
+inline void score_rows(const float* const* q, const KvRows& k, uint32_t n_key, uint32_t d, float* scores) {
     constexpr uint32_t kK = kPairs / kQ;
+    const uint8_t* at = reinterpret_cast<const uint8_t*>(k.data);
     uint32_t c = 0;
-    for (; c + kK <= n_key; c += kK) score_tile<kQ, kK>(q, k + c * ld, ld, d, scores + c, n_key);
-    for (; c < n_key; ++c) score_tile<kQ, 1>(q, k + c * ld, ld, d, scores + c, n_key);
-    for (uint32_t a = 0; a < kQ; ++a) softmax(scores + size_t{a} * n_key, n_key, m[a], l[a]);
-    values<kQ, kPairs / kQ>(scores, n_key, v, n_key, ld, d, o, 0);
+    for (; c + kK <= n_key; c += kK) score_tile<Row, kQ, kK>(q, at + c * k.stride, k.stride, d, scores + c, n_key);
+    for (; c < n_key; ++c) score_tile<Row, kQ, 1>(q, at + c * k.stride, k.stride, d, scores + c, n_key);
 }
-inline void attend_many(uint32_t n_query, const float* const* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
-                        float* scores, float* const* m, float* const* l, float* const* o) {
+template <class Row, uint32_t kQ>
+inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t d, float* const* o) {
+    values<Row, kQ, kPairs / kQ>(p, n_key, reinterpret_cast<const uint8_t*>(v.data), n_key, v.stride, d, o, 0);
+}
+template <uint32_t kQ>
+inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d, float* scores, float* const* m,
+                           float* const* l, float* const* o) {
+    switch (k.type) {
+        case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
+        case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
+        case Type::q4_1: score_rows<BlockRow<Type::q4_1>, kQ>(q, k, n_key, d, scores); break;
+        default: score_rows<HalfRow, kQ>(q, k, n_key, d, scores); break;
+    }
+    for (uint32_t a = 0; a < kQ; ++a) softmax(scores + size_t{a} * n_key, n_key, m[a], l[a]);
+    switch (v.type) {
+        case Type::q8_0: value_rows<BlockRow<Type::q8_0>, kQ>(scores, v, n_key, d, o); break;
+        case Type::q4_0: value_rows<BlockRow<Type::q4_0>, kQ>(scores, v, n_key, d, o); break;
+        case Type::q4_1: value_rows<BlockRow<Type::q4_1>, kQ>(scores, v, n_key, d, o); break;
+        default: value_rows<HalfRow, kQ>(scores, v, n_key, d, o); break;
+    }
+}
+inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d, float* scores,
+                        float* const* m, float* const* l, float* const* o) {
     uint32_t a = 0;
-    for (; a + 4 <= n_query; a += 4) attend_queries<4>(q + a, k, v, n_key, ld, d, scores, m + a, l + a, o + a);
-    for (; a + 2 <= n_query; a += 2) attend_queries<2>(q + a, k, v, n_key, ld, d, scores, m + a, l + a, o + a);
-    if (a < n_query) attend_queries<1>(q + a, k, v, n_key, ld, d, scores, m + a, l + a, o + a);
+    for (; a + 4 <= n_query; a += 4) attend_queries<4>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
+    for (; a + 2 <= n_query; a += 2) attend_queries<2>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
+    if (a < n_query) attend_queries<1>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
 }
 inline void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d, float* scores, float* m, float* l,
                    float* o) {
-    attend_queries<1>(&q, k, v, n_key, ld, d, scores, &m, &l, &o);
+    const KvRows keys = {reinterpret_cast<const std::byte*>(k), ld * sizeof(uint16_t), Type::f16};
+    const KvRows vals = {reinterpret_cast<const std::byte*>(v), ld * sizeof(uint16_t), Type::f16};
+    attend_queries<1>(&q, keys, vals, n_key, d, scores, &m, &l, &o);
 }
 
 // --------------------------------------------------------------------------------- DeltaNet, by rows

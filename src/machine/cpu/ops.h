@@ -39,6 +39,13 @@ struct DeltaRow {
     float* o;        ///< [d_val] out
 };
 
+/// Keys or values of one head for positions in order.
+struct KvRows {
+    const std::byte* data = nullptr;
+    size_t stride = 0;      ///< bytes from one position to the next
+    Type type = Type::f16;  ///< or q8_0, q4_0, q4_1: whole blocks, so d must be a multiple of 32
+};
+
 /// The inner loops. Each is a pure function of its arguments with a fixed order of operations.
 struct Loops {
     const char* name;
@@ -68,10 +75,11 @@ struct Loops {
     /// place. scratch: delta_chunk_scratch() floats.
     void (*delta_chunk)(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, float* scratch);
     /// `attend` for n_query queries that see the same keys (the heads of one group, rows of one step):
-    /// the same bits as one call each, but a key is read and converted once for four of them.
+    /// the same bits as one call each, but a key is read and converted once for four of them. Quantised
+    /// keys and values are read where they are; their floats are exactly decode_row's.
     /// q, m, l, o: one pointer per query; scores: n_query * n_key floats.
-    void (*attend_many)(uint32_t n_query, const float* const* q, const uint16_t* k, const uint16_t* v, uint32_t n_key,
-                        size_t ld, uint32_t d, float* scores, float* const* m, float* const* l, float* const* o);
+    void (*attend_many)(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
+                        float* scores, float* const* m, float* const* l, float* const* o);
 };
 inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
@@ -87,8 +95,8 @@ const Loops* neon_loops();
 /// x / sqrt(sum(x^2) + 1e-6) * scale, in place.
 void l2_normalise(float* x, uint32_t n, float scale);
 
-/// cos and sin of position * base^(-2i/n_rot) for i < n_rot/2: table[2i], table[2i+1].
-void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table);
+/// cos and sin of position * base^(-2i/n_rot) (/ factors[i]) for i < n_rot/2: table[2i], table[2i+1].
+void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table, const float* factors = nullptr);
 /// Rotates the pairs (i, i + n_rot/2) of x.
 void rotate(float* x, uint32_t n_rot, const float* table);
 

@@ -55,7 +55,7 @@ void CpuLane::Walk::tape() {
     const Step& step = lane.step_;
     if (!lane.head_only_) {
         for (const Rotation& r : lane.rotations_)
-            for (uint32_t i = i_thread; i < step.n_row; i += n_thread) rotation_table(uint64_t{step.position} + i, r.n_rot, r.base, r.table + size_t{i} * r.n_rot);
+            for (uint32_t i = i_thread; i < step.n_row; i += n_thread) rotation_table(uint64_t{step.position} + i, r.n_rot, r.base, r.table + size_t{i} * r.n_rot, r.factors == kNoSlot ? nullptr : lane.program_->vectors[r.factors]);
         barrier();
     }
     const size_t n = step.fill_only ? step.tape->n_fill : step.tape->ops.size();
@@ -77,7 +77,7 @@ void CpuLane::Walk::run(const Op& op) {
         case OpKind::delta: delta(op); break;
         case OpKind::kv_write: kv_write(op); break;
         case OpKind::attend: attend(op); break;
-        case OpKind::moe: break;  // load() refused the plan
+        case OpKind::moe: moe(op); break;
     }
     touch(op);
 }
@@ -104,7 +104,8 @@ void CpuLane::Walk::norm(const Op& op) {
 
 void CpuLane::Walk::matmul_op(const Op& op) {
     const Plan& plan = *lane.program_->plan;
-    const Matrix& w = lane.program_->matrices[op.w[0]].view();
+    const bool drafting = op.head && !lane.draft_head_.empty() && lane.step_.tape != &plan.trunk;
+    const Matrix& w = drafting ? lane.draft_head_.view() : lane.program_->matrices[op.w[0]].view();
     const uint32_t n_row = op.head ? lane.step_.n_logit : lane.step_.n_row;
     const uint32_t first = op.head ? lane.row0_ + lane.step_.n_row - n_row : 0;
     Rows in;
@@ -217,9 +218,9 @@ void CpuLane::Walk::delta(const Op& op) {
     }
 }
 
-const float* CpuLane::rotation(const AttnDims& a, uint32_t i_row) const {
+const float* CpuLane::rotation(const Op& op, uint32_t i_row) const {
     for (const Rotation& r : rotations_)
-        if (r.n_rot == a.n_rot && r.base == a.rope_base) return r.table + size_t{i_row} * r.n_rot;
+        if (r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1]) return r.table + size_t{i_row} * r.n_rot;
     return nullptr;
 }
 
@@ -230,12 +231,24 @@ void CpuLane::Walk::kv_write(const Op& op) {
     const float* norm = op.w[0] == kNoSlot ? nullptr : lane.program_->vectors[op.w[0]];
     for (uint64_t i = i_thread; i < uint64_t{lane.step_.n_row} * a.n_head_kv; i += n_thread) {
         const uint32_t r = static_cast<uint32_t>(i / a.n_head_kv), h = static_cast<uint32_t>(i % a.n_head_kv);
-        const size_t at = size_t{lane.step_.position + r} * kv.width + size_t{h} * a.d_head;
         float* k = lane.row(op.in[0], r) + size_t{h} * a.d_head;
+        const float* v = lane.row(op.in[1], r) + size_t{h} * a.d_head;
         if (norm) loops.rms_norm(k, norm, k, a.d_head, a.eps);
-        rotate(k, a.n_rot, lane.rotation(a, r));
-        loops.to_f16(k, kv.k + at, a.d_head);
-        loops.to_f16(lane.row(op.in[1], r) + size_t{h} * a.d_head, kv.v + at, a.d_head);
+        rotate(k, a.n_rot, lane.rotation(op, r));
+        auto put = [&](std::byte* to_k, std::byte* to_v, uint32_t place) {
+            auto one = [&](Type type, const float* x, std::byte* to, uint64_t bytes) {
+                to += place * bytes + row_bytes(type, uint64_t{h} * a.d_head);
+                if (type == Type::f16)
+                    loops.to_f16(x, reinterpret_cast<uint16_t*>(to), a.d_head);
+                else
+                    encode_row(type, x, to, a.d_head);
+            };
+            one(kv.shape.k, k, to_k, kv.shape.k_bytes);
+            one(kv.shape.v, v, to_v, kv.shape.v_bytes);
+        };
+        const uint32_t p = lane.step_.position + r;
+        put(kv.k, kv.v, kv.shape.place(p));
+        if (p < kv.shape.sinks) put(kv.sink_k, kv.sink_v, p);
     }
 }
 
@@ -253,13 +266,18 @@ void CpuLane::Walk::attend(const Op& op) {
         const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
         float* q = lane.row(op.in[0], r) + h * q_stride;
         if (norm) loops.rms_norm(q, norm, q, a.d_head, a.eps);
-        rotate(q, a.n_rot, lane.rotation(a, r));
+        rotate(q, a.n_rot, lane.rotation(op, r));
         for (uint32_t j = 0; j < a.d_head; ++j) q[j] *= a.scale;
     }
     barrier();
 
+    auto lowest = [&](uint32_t p) {  // the oldest position that a row at p sees, sinks aside
+        const uint32_t low = kv.shape.low(p);
+        return low > step.first_key ? low : step.first_key;
+    };
+    // Parts of the sum, in this order: the sinks that lie before the window, then the chunks it touches.
+    constexpr uint32_t kSinks = ~uint32_t{0};
     const uint32_t n_chunk = ceil_div(step.position + step.n_row, kAttnChunk);
-    const uint32_t chunk0 = a.window != 0 && step.position + 1 > a.window ? (step.position + 1 - a.window) / kAttnChunk : 0;
 
     // What rows r0 .. r1-1 see of one chunk through the query heads of one key head: a partial for each
     // at part(r, i), i < group; its weight (part[1]) is 0 where a row sees nothing there. Rows that see the
@@ -269,15 +287,21 @@ void CpuLane::Walk::attend(const Op& op) {
         float *m[kAttnQueries], *l[kAttnQueries], *o[kAttnQueries];
         uint32_t n = 0, from = 0, to = 0;
         auto flush = [&] {
-            const size_t at = size_t{from} * kv.width + size_t{hk} * a.d_head;
-            if (n != 0) loops.attend_many(n, q, kv.k + at, kv.v + at, to - from, kv.width, a.d_head, scratch, m, l, o);
+            if (n == 0) return;
+            const std::byte *k = chunk == kSinks ? kv.sink_k : kv.k, *v = chunk == kSinks ? kv.sink_v : kv.v;
+            const uint32_t place = chunk == kSinks ? from : kv.shape.place(from);
+            const uint64_t head = uint64_t{hk} * a.d_head;
+            loops.attend_many(n, q, {k + place * kv.shape.k_bytes + row_bytes(kv.shape.k, head), kv.shape.k_bytes, kv.shape.k},
+                              {v + place * kv.shape.v_bytes + row_bytes(kv.shape.v, head), kv.shape.v_bytes, kv.shape.v}, to - from, a.d_head, scratch, m, l, o);
             n = 0;
         };
         for (uint32_t r = r0; r < r1; ++r) {
-            const uint32_t p = step.position + r;
-            const uint32_t low = a.window != 0 && p + 1 > a.window ? p + 1 - a.window : 0;
-            const uint32_t from_r = chunk * kAttnChunk > low ? chunk * kAttnChunk : low;
-            const uint32_t to_r = (chunk + 1) * kAttnChunk < p + 1 ? (chunk + 1) * kAttnChunk : p + 1;
+            const uint32_t p = step.position + r, low = lowest(p);
+            uint32_t from_r = step.first_key, to_r = kv.shape.sinks < low ? kv.shape.sinks : low;
+            if (chunk != kSinks) {
+                from_r = chunk * kAttnChunk > low ? chunk * kAttnChunk : low;
+                to_r = (chunk + 1) * kAttnChunk < p + 1 ? (chunk + 1) * kAttnChunk : p + 1;
+            }
             if (from_r != from || to_r != to) flush();
             from = from_r;
             to = to_r;
@@ -329,26 +353,30 @@ void CpuLane::Walk::attend(const Op& op) {
             const uint32_t r1 = r0 + kAttnRows < step.n_row ? r0 + kAttnRows : step.n_row, n = (r1 - r0) * group;
             auto part = [&](uint32_t r, uint32_t g) { return parts + ((r - r0) * group + g) * lane.part_stride_; };
             for (uint32_t k = 0; k < n; ++k) sums[k * lane.part_stride_ + 1] = 0;
-            for (uint32_t c = chunk0; c < n_chunk && c * kAttnChunk < step.position + r1; ++c) {
+            auto add = [&](uint32_t c) {
                 partials(r0, r1, hk, c, part);
                 for (uint32_t k = 0; k < n; ++k) merge(sums + k * lane.part_stride_, parts + k * lane.part_stride_);
-            }
+            };
+            if (kv.shape.sinks != 0) add(kSinks);
+            for (uint32_t c = lowest(step.position + r0) / kAttnChunk; c < n_chunk && c * kAttnChunk < step.position + r1; ++c) add(c);
             for (uint32_t k = 0; k < n; ++k) finish(r0 + k / group, hk * group + k % group, sums + k * lane.part_stride_);
         }
         return;
     }
-    // Few rows: chunks side by side, merged afterwards in the same order.
-    auto part = [&](uint32_t r, uint32_t h, uint32_t c) { return lane.attn_part_ + ((size_t{r} * a.n_head + h) * lane.n_chunk_max_ + c) * lane.part_stride_; };
-    for (uint64_t i = i_thread; i < uint64_t{a.n_head_kv} * (n_chunk - chunk0); i += n_thread) {
-        const uint32_t c = chunk0 + static_cast<uint32_t>(i / a.n_head_kv), hk = static_cast<uint32_t>(i % a.n_head_kv);
-        partials(0, step.n_row, hk, c, [&](uint32_t r, uint32_t g) { return part(r, hk * group + g, c); });
+    // Few rows: parts side by side, merged afterwards in the same order.
+    const uint32_t n_sink_part = kv.shape.sinks != 0 ? 1 : 0, chunk0 = lowest(step.position) / kAttnChunk;
+    const uint32_t n_part = n_sink_part + n_chunk - chunk0;
+    auto part = [&](uint32_t r, uint32_t h, uint32_t c) { return lane.attn_part_ + ((size_t{r} * a.n_head + h) * lane.n_part_max_ + c) * lane.part_stride_; };
+    for (uint64_t i = i_thread; i < uint64_t{a.n_head_kv} * n_part; i += n_thread) {
+        const uint32_t c = static_cast<uint32_t>(i / a.n_head_kv), hk = static_cast<uint32_t>(i % a.n_head_kv);
+        partials(0, step.n_row, hk, c < n_sink_part ? kSinks : chunk0 + c - n_sink_part, [&](uint32_t r, uint32_t g) { return part(r, hk * group + g, c); });
     }
     barrier();
     for (uint64_t i = i_thread; i < uint64_t{step.n_row} * a.n_head; i += n_thread) {
         const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
         float* sum = scratch;
         sum[1] = 0;
-        for (uint32_t c = chunk0; c < n_chunk; ++c) merge(sum, part(r, h, c));
+        for (uint32_t c = 0; c < n_part; ++c) merge(sum, part(r, h, c));
         finish(r, h, sum);
     }
 }

@@ -1,0 +1,54 @@
+#include "cache.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "platform.h"
+
+namespace cli {
+
+namespace fs = std::filesystem;
+
+std::string cache_folder() {
+    fs::path folder;
+#ifdef _WIN32
+    if (const char* local = std::getenv("LOCALAPPDATA")) folder = fs::path(local) / "auspex";
+#else
+    if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg) folder = fs::path(xdg) / "auspex";
+    else if (const char* home = std::getenv("HOME"); home && *home) folder = fs::path(home) / ".cache" / "auspex";
+#endif
+    if (folder.empty()) return {};
+    std::error_code error;
+    fs::create_directories(folder, error);
+    return error ? std::string() : folder.string();
+}
+
+std::string read_cache(const std::string& name) {
+    const std::string folder = cache_folder();
+    if (folder.empty()) return {};
+    std::error_code error;
+    const fs::path path = fs::path(folder) / name;
+    const auto size = fs::file_size(path, error);
+    if (error || size > (256u << 20)) return {};
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream bytes;
+    bytes << file.rdbuf();
+    return bytes.str();
+}
+
+void write_cache(const std::string& name, const std::string& bytes) {
+    const std::string folder = cache_folder();
+    if (folder.empty()) return;
+    const fs::path path = fs::path(folder) / name, beside = path.string() + "." + std::to_string(process_id());
+    std::ofstream file(beside, std::ios::binary);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    file.close();
+    std::error_code error;
+    if (file) fs::rename(beside, path, error);
+    if (!file || error) fs::remove(beside, error);
+}
+
+}  // namespace cli

@@ -1,0 +1,115 @@
+#include "window.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+namespace cli {
+
+using auspex::KvType;
+
+void add_window(CLI::App& command, WindowFlags& o) {
+    command.add_option("--window", o.window, "How far attention layers look back: 3:64,7:full or all:4096 or all:16384+4,27:full; +N keeps the first N rows visible. Changes the text");
+    command.add_option("--kv-budget", o.budget, "Choose windows so that keys and values take at most this: bytes, or 64M, 2G");
+    command.add_option("--kv-type", o.type, "Keys and values in f16, q8_0, q4_0 or q4_1; K,V to keep them differently")->capture_default_str();
+}
+
+Result<uint64_t> read_size(const std::string& text, const char* option) {
+    char* end = nullptr;
+    const double n = std::strtod(text.c_str(), &end);
+    const std::string unit = end ? end : "";
+    const double factor = unit.empty() ? 1 : unit == "K" || unit == "k" ? 1024 : unit == "M" ? 1048576 : unit == "G" ? 1073741824 : 0;
+    if (end == text.c_str() || factor == 0 || !(n >= 1) || n * factor > 1e15)
+        return Status(Code::bad_argument, std::string(option) + " " + text + ": expected a number of bytes, or one with K, M or G behind it, as in 512M");
+    return static_cast<uint64_t>(n * factor);
+}
+
+static Result<KvType> kv_type(const std::string& name) {
+    if (name == "f16") return KvType::f16;
+    if (name == "q8_0") return KvType::q8_0;
+    if (name == "q4_0") return KvType::q4_0;
+    if (name == "q4_1") return KvType::q4_1;
+    return Status(Code::bad_argument, "--kv-type " + name + ": expected f16, q8_0, q4_0 or q4_1, or two of them as in q8_0,q4_0");
+}
+
+Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
+    if (!o.window.empty()) {
+        const Status s = auspex::parse_windows(o.window).get(to->windows);
+        if (!s.ok()) return s;
+    }
+    if (!o.budget.empty()) {
+        const Status s = read_size(o.budget, "--kv-budget").get(to->kv_budget_bytes);
+        if (!s.ok()) return s;
+    }
+    const size_t comma = o.type.find(',');
+    Status s = kv_type(o.type.substr(0, comma)).get(to->kv_k);
+    if (s.ok()) s = kv_type(comma == std::string::npos ? o.type : o.type.substr(comma + 1)).get(to->kv_v);
+    return s;
+}
+
+void tell_windows(const auspex::Stats& stats) {
+    if (!stats.window_rule.empty()) note(stats.window_rule);
+    for (const auspex::LayerWindow& w : stats.windows)
+        if (w.window != 0) return note("windows: " + auspex::print_windows(stats.windows));
+}
+
+static const char* place_name(auspex::MemoryPlace p) {
+    switch (p) {
+        case auspex::MemoryPlace::allocator: return "host";
+        case auspex::MemoryPlace::device: return "device";
+        case auspex::MemoryPlace::file: return "mapped file";
+        case auspex::MemoryPlace::host: return "bookkeeping";
+    }
+    return "";
+}
+
+std::string plan_text(const auspex::MemoryPlan& plan) {
+    std::string out;
+    char row[200];
+    for (const auspex::MemoryItem& i : plan.items) {
+        const std::string what = i.layer < 0 ? i.what : "layer " + std::to_string(i.layer) + " " + i.what;
+        std::snprintf(row, sizeof row, "%15llu  %-36s %s\n", static_cast<unsigned long long>(i.bytes), what.c_str(), place_name(i.place));
+        out += row;
+    }
+    const auto line = [&](uint64_t bytes, const char* what) {
+        std::snprintf(row, sizeof row, "%15llu  %s (%.1f MiB)\n", static_cast<unsigned long long>(bytes), what, double(bytes) / 1048576);
+        out += row;
+    };
+    line(plan.weight_bytes, "weights, taken when the model is loaded");
+    line(plan.session_bytes, "session, taken when it is created; nothing after that");
+    line(plan.total_bytes, "in all");
+    if (plan.file_bytes != 0) line(plan.file_bytes, "besides, read where the file is mapped");
+    if (plan.limit_bytes != 0) line(plan.limit_bytes, plan.fits ? "is the limit: it fits" : "is the limit: it does not fit");
+    out += "each further token of context: " + std::to_string(plan.kv_token_bytes) + " bytes\nwindows: " + auspex::print_windows(plan.windows) + "\n";
+    if (!plan.window_rule.empty()) out += plan.window_rule + "\n";
+    if (!plan.ladder.empty()) out += "what would take less:\n";
+    for (const auspex::MemoryChoice& c : plan.ladder) {
+        std::snprintf(row, sizeof row, "%15llu  %-8s ", static_cast<unsigned long long>(c.total_bytes), c.fits ? "fits" : "no");
+        out += row + c.what + "\n";
+    }
+    return out;
+}
+
+std::string plan_json(const auspex::MemoryPlan& plan) {
+    nlohmann::ordered_json j;
+    j["items"] = nlohmann::ordered_json::array();
+    for (const auspex::MemoryItem& i : plan.items) {
+        nlohmann::ordered_json item = {{"what", i.what}, {"bytes", i.bytes}, {"place", place_name(i.place)}};
+        if (i.layer >= 0) item["layer"] = i.layer;
+        j["items"].push_back(item);
+    }
+    j["weight_bytes"] = plan.weight_bytes;
+    j["session_bytes"] = plan.session_bytes;
+    j["total_bytes"] = plan.total_bytes;
+    j["file_bytes"] = plan.file_bytes;
+    j["kv_token_bytes"] = plan.kv_token_bytes;
+    j["limit_bytes"] = plan.limit_bytes;
+    j["fits"] = plan.fits;
+    j["windows"] = auspex::print_windows(plan.windows);
+    if (!plan.window_rule.empty()) j["window_rule"] = plan.window_rule;
+    j["ladder"] = nlohmann::ordered_json::array();
+    for (const auspex::MemoryChoice& c : plan.ladder) j["ladder"].push_back({{"what", c.what}, {"total_bytes", c.total_bytes}, {"fits", c.fits}});
+    return j.dump() + "\n";
+}
+
+}  // namespace cli

@@ -1,0 +1,23 @@
+// cli/window: the options that bound a session's memory, for every command that opens one.
+#pragma once
+#include "common.h"
+
+namespace cli {
+
+/// --window, --kv-budget, --kv-type
+struct WindowFlags {
+    std::string window, budget, type = "f16";
+};
+void add_window(CLI::App& command, WindowFlags& o);
+/// errors    bad_argument: what is written wrong, with what was expected.
+Status choose_window(const WindowFlags& o, auspex::SessionOptions* to);
+/// Says on stderr how a budget was met, and which windows that gives.
+void tell_windows(const auspex::Stats& stats);
+/// "65536", "64K", "1.5M", "2G" to bytes. errors: bad_argument.
+Result<uint64_t> read_size(const std::string& text, const char* option);
+
+/// inspect --plan: every byte that this model and a session take, before anything is taken.
+std::string plan_text(const auspex::MemoryPlan& plan);
+std::string plan_json(const auspex::MemoryPlan& plan);
+
+}  // namespace cli

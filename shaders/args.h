@@ -1,0 +1,228 @@
+// args.h: what C++ and GLSL must agree on: the state block of a lane and the push constants of the
+// kernels that hold state. Included by both; only 32-bit scalars and arrays of them, so that the
+// layouts (std430 and C++) are the same by construction.
+//
+// The step buffer, one per lane, bound wherever a kernel needs time:
+//   word 0      StepState (1024 words, 4 KiB)
+//   word 1024   history [8192]: the token at absolute position p stands at word 1024 + (p & 8191).
+//               The tokens of a pass are there already: row i runs history[position + token_shift + i].
+//               Rejected drafts are simply overwritten, because they are found by position.
+//
+// Passes. A pass is one run of a tape over n_row rows. step_open starts a trunk pass, step_mtp a pass
+// of the MTP block over the rows just committed, step_next a one-row pass with the token just picked.
+// step_accept ends a trunk pass: it compares drafts with picks and emits tokens. n_row = 0 means
+// nothing to do (a stop id or the limit was reached): every kernel then leaves at once.
+#ifndef AUSPEX_SHADERS_ARGS_H
+#define AUSPEX_SHADERS_ARGS_H
+
+#ifdef __cplusplus
+#include <cstddef>
+#include <cstdint>
+namespace auspex {
+namespace detail {
+namespace args {
+using uint = uint32_t;
+#define AUSPEX_CONST constexpr
+#else
+#define AUSPEX_CONST const
+#endif
+
+AUSPEX_CONST uint kHistory = 8192;      // tokens kept by position; a power of two
+AUSPEX_CONST uint kHistoryWord = 1024;  // where they begin in the step buffer
+AUSPEX_CONST uint kMaxRows = 9;         // rows of a tentative pass at most
+AUSPEX_CONST uint kMaxPick = 16;
+AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by position; >= 3 + kMaxRows
+AUSPEX_CONST uint kMaxAttendKinds = 4;
+
+// Chunks of positions for attention: a pure function of the absolute position, so that a row's sums
+// never depend on what shares its step. The first 64 chunks hold 128 positions, the next 64 hold 256,
+// then 512, and so on: chunk c of octave o = c / 64 begins at 8192 (2^o - 1) + (c & 63) 128 2^o.
+// With a window of at most 8192 every chunk holds 128.
+AUSPEX_CONST uint kChunk = 128;
+AUSPEX_CONST uint kChunkOctave = 64;
+
+// How the next token is picked; the public Sampling in order. 48 bytes.
+struct SampleArgs {
+    float temperature;  // 0: greedy
+    uint top_k;         // 0: all
+    float top_p;
+    float min_p;
+    float repeat_penalty;
+    float frequency_penalty;
+    float presence_penalty;
+    uint penalty_window;
+    uint seed_lo;
+    uint seed_hi;
+    uint spare0;
+    uint spare1;
+};
+
+struct StepState {
+    // The pass that runs now.
+    uint n_row;        // 0: nothing to do
+    uint position;     // absolute position of row 0
+    uint first_logit;  // logits row j belongs to row first_logit + j
+    uint tentative;    // 1: delta rows leave terms and the state stays; 0: rows are committed at once
+    // DeltaNet: terms of the previous trunk pass that became history and are applied by this one.
+    uint n_commit;
+    uint parity;       // this pass writes half `parity` of the terms and reads half 1 - parity
+    uint token_shift;  // row i runs the token at position + token_shift + i
+    uint hidden_from;  // MTP: row i is fed from kept hidden row hidden_from + i
+    // The cycle.
+    uint base;         // position of the first row of the last trunk pass whose logits are wanted
+    uint n_draft;      // drafted tokens in that pass (rows 1 .. n_draft)
+    uint n_accept;     // of those, accepted: rows 0 .. n_accept became history
+    uint done;         // 1: a stop id or the limit was reached
+    uint limit;        // no token is chosen for a position >= limit
+    uint n_stop;
+    uint ring_write;   // tokens emitted so far
+    uint cycle;        // trunk passes so far
+    uint base_row;     // that row's index in its pass: 0 unless a prompt was run
+    uint first_key;    // keys before this position were never written and are not seen; 0 in a trunk pass
+    uint mtp_first_key;  // the same for MTP passes, kept from the host's last request for one
+    uint stop[16];     // ids that end the text
+    uint pick[16];     // pick[j]: the token chosen after row first_logit + j
+    SampleArgs sampling;
+    // Indirect group counts (x, y, z) of attend_step, one per attention kind.
+    uint attend_groups[12];
+};
+AUSPEX_CONST uint kStateWords = 75;  // words of StepState in use
+
+// What the host asks of a trunk or MTP pass; the tokens follow the struct in the request buffer.
+struct StepRequest {
+    uint n_row;
+    uint position;
+    uint first_logit;
+    uint tentative;
+    uint n_commit;      // trunk: rows of the previous tentative pass to apply
+    uint token_shift;
+    uint n_id;          // tokens that follow; written to history[position + token_shift + i]
+    uint flags;         // kRequest...
+    uint hidden_from;
+    uint n_draft;
+    uint limit;
+    uint n_stop;
+    uint stop[16];
+    SampleArgs sampling;
+    uint first_key;     // MTP: see StepState
+    uint spare[3];
+};
+AUSPEX_CONST uint kRequestWords = 44;
+AUSPEX_CONST uint kRequestTrunk = 1;     // a trunk pass: takes n_commit, turns parity, counts a cycle
+AUSPEX_CONST uint kRequestSampling = 2;  // take sampling, stop ids and limit; clears done
+AUSPEX_CONST uint kRequestSeedRing = 4;  // restart ring_write at 0
+
+// An entry of the token ring (host-visible, 16 bytes, stored at once; entry s at s mod its length).
+struct RingEntry {
+    uint sequence;  // s + 1: the entry is written when this is what the reader waits for
+    uint token;
+    uint position;  // of the token
+    uint info;      // bit 0: last of its pass; bit 1: done; bits 8..15: n_draft; bits 16..23: n_accept
+};
+
+// One attention kind of a plan, as step_open needs it to count chunks.
+struct AttendKind {
+    uint n_head_kv;
+    uint window;  // visible iff distance < window; 0: all
+    uint sinks;   // the first `sinks` positions are always visible
+    uint per_kv;  // n_head / n_head_kv
+    uint tile;    // query rows of a group of attend_step; 0: each group takes all of them in turn
+};
+
+struct StepArgs {
+    uint mode;      // step_open: 0 host request, 1 continue after step_accept
+    uint n_draft;   // step_open mode 1: drafts in the history now; step_accept: ignored
+    uint token_shift;  // step_mtp
+    uint n_kind;
+    AttendKind kind[4];
+    uint ring_length;  // step_accept
+};
+
+// ------------------------------------------------------------------------------------- DeltaNet
+// Offsets and strides count floats.
+struct DeltaArgs {
+    uint n_head_k;
+    uint n_head_v;
+    uint grouped;     // 1: value head h uses key head h / (n_head_v / n_head_k); 0: h mod n_head_k
+    float eps;        // of the gated norm
+    uint u_offset;    // raw convolution inputs [row, conv_dim] of this pass
+    uint u_stride;
+    uint z_offset;    // [row, n_head_v * d_val]
+    uint z_stride;
+    uint b_offset;    // [row, n_head_v] before the sigmoid
+    uint b_stride;
+    uint a_offset;    // [row, n_head_v]
+    uint a_stride;
+    uint out_offset;  // [row, n_head_v * d_val]
+    uint out_stride;
+};
+
+// ------------------------------------------------------------------------------------ attention
+struct AttendArgs {
+    uint n_head;
+    uint n_head_kv;
+    uint n_rot;        // pairs (i, i + n_rot/2); 0: no rotation
+    float scale;       // of the scores
+    float eps;         // of the q and k norms
+    uint flags;        // kAttend...
+    uint window;       // 0: all
+    uint sinks;
+    uint ring;         // rows of the ring, at least 128 and window + n_row: slot(p) = p < sinks ? p : sinks + (p - sinks) mod ring
+    uint capacity;     // slots per head: sinks + ring
+    uint q_offset;     // [row, n_head, d_head], or [row, n_head, 2, d_head] when interleaved
+    uint q_stride;
+    uint k_offset;     // [row, n_head_kv, d_head]
+    uint k_stride;
+    uint v_offset;
+    uint v_stride;
+    uint gate_offset;  // per head: [row, n_head]
+    uint gate_stride;
+    uint out_offset;   // [row, n_head, d_head]
+    uint out_stride;
+    float rope_scale;  // multiplies cos and sin; 1
+    uint part_stride;  // partial results: rows per chunk, at least n_row * n_head
+};
+AUSPEX_CONST uint kAttendQNorm = 1;
+AUSPEX_CONST uint kAttendKNorm = 2;
+AUSPEX_CONST uint kAttendInterleaved = 4;  // the gate stands behind each query
+AUSPEX_CONST uint kAttendPerHead = 8;      // one gate value per head
+
+// ----------------------------------------------------------------------------------------- pick
+struct PickArgs {
+    uint n_vocab;
+    uint logits_offset;
+    uint logits_stride;
+    uint n_part;   // slices of the vocabulary
+    uint d_part;   // ids per slice
+    uint spare;
+};
+AUSPEX_CONST uint kPickBins = 1024;     // of the histogram: 1/64 of a nat each, then a tail
+AUSPEX_CONST uint kPickHeadWords = 8;   // per row before its bins: see pick_hist.comp
+AUSPEX_CONST uint kPickRowWords = 8 + 3 * 1024;
+
+// ----------------------------------------------------------------------------------------- norm
+struct NormArgs {
+    uint from;      // input row of output row i: kRowSame i, kRowHidden hidden_from + i, kRowLogit first_logit + i
+    uint copy;      // 1: copies without norm
+    uint width;
+    uint in_offset;
+    uint in_stride;
+    uint out_offset;
+    uint out_stride;
+    float eps;
+};
+AUSPEX_CONST uint kRowSame = 0;
+AUSPEX_CONST uint kRowHidden = 1;
+AUSPEX_CONST uint kRowLogit = 2;
+
+#undef AUSPEX_CONST
+#ifdef __cplusplus
+static_assert(sizeof(SampleArgs) == 48, "std430 and C++ must agree");
+static_assert(sizeof(StepState) == 4 * kStateWords && sizeof(StepState) <= 4 * kHistoryWord, "the state block is 4 KiB");
+static_assert(sizeof(StepRequest) == 4 * kRequestWords, "tokens follow at this word");
+static_assert(sizeof(StepArgs) <= 128 && sizeof(DeltaArgs) <= 128 && sizeof(AttendArgs) <= 128, "push constants");
+}  // namespace args
+}  // namespace detail
+}  // namespace auspex
+#endif
+#endif

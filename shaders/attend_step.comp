@@ -1,0 +1,253 @@
+#version 450
+// attend_step.comp: attention of a tentative pass over one chunk of positions: norms and rotation of q
+// and k, append of this pass's keys and values, scores, partial softmax. attend_merge.comp finishes.
+// Twin of src/machine/cpu's kv_write and attend.
+//
+// Grid    x: the chunks this pass can see (indirect, StepState::attend_groups; or any larger number:
+//         what is too much leaves at once), y: kv head, z: any number, among which the query rows are
+//         shared out, TILE at a time; each appends the pass's keys, with the same bits.   Group  spec 0 GROUP.
+// Spec    0 GROUP 256 (512: not faster on Hopper). It decides the order of sums: one value for all passes
+//         of a lane.     1 D 256 (128): d_head
+//         2 TILE 4 (8, 16): query rows at a time; a query row is one head of one row of the pass,
+//         n_row * n_head / n_head_kv in all. TILE changes speed, not bits.
+//         3 APPEND 1: writes k and v too; 0: kv_append did
+// Shared  TILE * (D + 137) * 4 bytes: 6.2 KiB at TILE 4, 12.4 at 8, 25 at 16.
+// Memory  0 step    StepState                                      read
+//         1 acts    f32: q, k, v by offset; offsets and strides are multiples of 4   read
+//         2 q_norm  f32 [d_head]     3 k_norm  f32 [d_head]        read
+//         4 rope    uvec2 [n_rot / 2], see attend_common.glsl      read
+//         5 k       f16 [n_head_kv][capacity][d_head]              read, written (own chunk only)
+//         6 v       f16 [n_head_kv][capacity][d_head]              read, written (own chunk only)
+//         7 part    f32 [chunk][part_stride][d_head]               written
+//         8 stat    f32 [chunk][part_stride][2]: maximum, sum      written
+// Push    AttendArgs.
+// Order   chunks and the blocks of 128 in them stand at absolute positions; a block that a row does not
+//         see is an exact no-op, so a row's bits do not depend on n_row.
+// Needs   K and V zeroed once when the lane opens: slots that were never written are read (with weight 0).
+// Cost    K and V are read once per tile: bandwidth decides while n_row * n_head / n_head_kv <= TILE.
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#include "step_common.glsl"
+
+layout(constant_id = 1) const uint D = 256;
+layout(constant_id = 2) const uint TILE = 4;
+layout(constant_id = 3) const uint APPEND = 1;
+layout(constant_id = 0) const uint GROUP = 256;
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { AttendArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
+layout(set = 0, binding = 1, std430) readonly buffer Acts { vec4 acts[]; };
+layout(set = 0, binding = 2, std430) readonly buffer QNorm { vec4 q_norm[]; };
+layout(set = 0, binding = 3, std430) readonly buffer KNorm { vec4 k_norm[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
+layout(set = 0, binding = 5, std430) coherent buffer K { uvec4 k_cache[]; };
+layout(set = 0, binding = 6, std430) coherent buffer V { uvec2 v_cache[]; };
+layout(set = 0, binding = 7, std430) writeonly buffer Part { vec4 part[]; };
+layout(set = 0, binding = 8, std430) writeonly buffer Stat { vec2 stat[]; };
+const uint PIECES = D / 64u;       // 16-byte pieces of a key per lane
+const uint QUADS = D / 4u;         // 4-value pieces of a value row: one invocation each
+const uint LANE_GROUPS = GROUP / 8u;
+const uint STREAMS = GROUP / QUADS; // keys in flight in the second product
+const uint KEYS = kChunk / LANE_GROUPS;  // keys per lane group and block
+const uint BATCH = 128u / STREAMS < 16u ? 128u / STREAMS : TILE > 8u ? 8u : 16u;  // values fetched at a time
+
+shared vec4 q_s[TILE * QUADS];     // scaled queries in the order the lanes read them; later the exchange
+shared vec4 p_s[kChunk * TILE / 4u];
+shared float alpha_s[TILE];
+const uint HEADS = TILE;           // heads that q_s has room for
+const uint AT_ONCE = STREAMS < TILE ? STREAMS : TILE;
+const uint ROUNDS = TILE / AT_ONCE;
+shared float sums_s[LANE_GROUPS * ROUNDS];
+#include "attend_common.glsl"
+
+void fetch_values(out uvec2 w[BATCH], uint slot0, uint wrap, uint key0, uint quad) {
+    [[unroll]] for (uint u = 0u; u < BATCH; u++) {
+        const uint key = key0 + u * STREAMS;
+        w[u] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * QUADS + quad];
+    }
+}
+
+void main() {
+    const uint n_row = step.n_row;
+    if (n_row == 0u) return;
+    const uint position = step.position;
+    const Chunks seen = chunks_seen(position, n_row, args.window, args.sinks, step.first_key);
+    const uint n_chunk = chunks_count(seen);
+    if (gl_WorkGroupID.x >= n_chunk) return;
+    const uint x = n_chunk - 1u - gl_WorkGroupID.x;  // the longest chunks first
+    const uint chunk = chunks_at(seen, x);
+    const uint g = gl_WorkGroupID.y;
+    const uint t = gl_LocalInvocationIndex, lane = t & 7u, group = t >> 3;
+    const uint begin = chunk_begin(chunk, args.window);
+    const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
+    const uint per_kv = args.n_head / args.n_head_kv;
+    const uint n_query = n_row * per_kv;
+    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D : D;
+    const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u, step.first_key);
+    const uint head_row = g * args.capacity;
+
+    const uint quad = t % QUADS, stream = t / QUADS;
+
+    // This pass's rows that lie in this chunk: keys and values join the caches.
+    if (APPEND != 0u && end > position) {
+        const uint first = max(begin, position) - position, last = end - position;
+        for (uint i0 = first; i0 < last; i0 += AT_ONCE) {
+            const uint i = i0 + stream, p = position + i;
+            const bool real = stream < AT_ONCE && i < last;
+            vec4 k[ROUNDS], v = vec4(0.0);
+            uint at_position[ROUNDS];
+            [[unroll]] for (uint r = 0u; r < ROUNDS; r++) {
+                k[r] = vec4(0.0);
+                at_position[r] = p;
+            }
+            if (real) {
+                k[0] = acts[(args.k_offset + i * args.k_stride + g * D) / 4u + quad];
+                v = acts[(args.v_offset + i * args.v_stride + g * D) / 4u + quad];
+            }
+            norm_rotate(k, at_position, quad, stream, true, 1.0);
+            if (real) {
+                const uint to = head_row + slot_of(p);
+                const vec4 x = q_s[stream * QUADS + place(quad)];
+                k_cache[to * (D / 8u) + quad / 2u][(quad & 1u) * 2u] = half_bits(x.x) | half_bits(x.y) << 16;
+                k_cache[to * (D / 8u) + quad / 2u][(quad & 1u) * 2u + 1u] = half_bits(x.z) | half_bits(x.w) << 16;
+                v_cache[to * QUADS + quad] = uvec2(half_bits(v.x) | half_bits(v.y) << 16, half_bits(v.z) | half_bits(v.w) << 16);
+            }
+            barrier();
+        }
+        memoryBarrierBuffer();
+        barrier();
+    }
+
+    for (uint tile = gl_WorkGroupID.z * TILE; tile < n_query; tile += TILE * gl_NumWorkGroups.z) {
+        vec4 q[ROUNDS];
+        uint at_position[ROUNDS];
+        [[unroll]] for (uint r = 0u; r < ROUNDS; r++) {
+            const uint query = tile + r * AT_ONCE + stream, i = query / per_kv;
+            at_position[r] = position + i;
+            q[r] = vec4(0.0);
+            if (stream < AT_ONCE && query < n_query)
+                q[r] = acts[(args.q_offset + i * args.q_stride + (g * per_kv + query % per_kv) * q_width) / 4u + quad];
+        }
+        norm_rotate(q, at_position, quad, stream, false, args.scale);
+
+        vec4 o[TILE];
+        [[unroll]] for (uint r = 0u; r < TILE; r++) o[r] = vec4(0.0);
+        float top = kMasked, sum = 0.0;  // of the query row tile + group, in the first TILE groups
+
+        for (uint block = begin; block < end; block += kChunk) {
+            if (block + kChunk <= oldest && block >= args.sinks) continue;
+            // Key i of the block stands in slot0 + i, less the ring's length from `wrap` on. (A block that
+            // begins among the sinks is in place: its ring part is either in its first lap or not visible.)
+            const uint n_key = min(end - block, kChunk);
+            const uint ring_at = (block - min(block, args.sinks)) % args.ring;
+            const uint slot0 = head_row + (block < args.sinks ? block : args.sinks + ring_at);
+            const uint wrap = block < args.sinks ? kChunk : args.ring - ring_at;
+
+            // Scores: lane group G takes keys G, G + LANE_GROUPS, ... of the block.
+            float acc[KEYS * TILE];
+            uint from[KEYS];
+            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                const uint key = group + LANE_GROUPS * j;
+                from[j] = (slot0 + key - (key >= wrap ? args.ring : 0u)) * (D / 8u) + lane;
+            }
+            [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) acc[i] = 0.0;
+            [[unroll]] for (uint i = 0u; i < PIECES; i++) {
+                vec4 lo[KEYS], hi[KEYS];
+                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                    const uvec4 w = k_cache[from[j] + i * 8u];
+                    lo[j] = vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y));
+                    hi[j] = vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w));
+                }
+                [[unroll]] for (uint r = 0u; r < TILE; r++) {
+                    const vec4 a = q_s[((r * PIECES + i) * 2u) * 8u + lane], b = q_s[((r * PIECES + i) * 2u + 1u) * 8u + lane];
+                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                        float s = acc[r * KEYS + j];
+                        s = fma(a.x, lo[j].x, s);
+                        s = fma(a.y, lo[j].y, s);
+                        s = fma(a.z, lo[j].z, s);
+                        s = fma(a.w, lo[j].w, s);
+                        s = fma(b.x, hi[j].x, s);
+                        s = fma(b.y, hi[j].y, s);
+                        s = fma(b.z, hi[j].z, s);
+                        s = fma(b.w, hi[j].w, s);
+                        acc[r * KEYS + j] = s;
+                    }
+                }
+            }
+            // Sums over the lane group, folded: lane l is left with values l, l + 8, ... (value: row, key).
+            [[unroll]] for (uint i = 0u; i < KEYS * TILE / 2u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 1u);
+            [[unroll]] for (uint i = 0u; i < KEYS * TILE / 4u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 2u);
+            [[unroll]] for (uint i = 0u; i < KEYS * TILE / 8u; i++) {
+                const float s = fold(acc[2u * i], acc[2u * i + 1u], lane, 4u);
+                const uint r = (8u * i + lane) / KEYS, key = group + LANE_GROUPS * ((8u * i + lane) % KEYS);
+                p_s[key * (TILE / 4u) + r / 4u][r & 3u] =
+                    key < n_key && visible(block + key, position + (tile + r) / per_kv) ? s : kMasked;
+            }
+            uvec2 w[BATCH];  // the first values are on their way during the softmax
+            fetch_values(w, slot0, wrap, stream, quad);
+            barrier();
+
+            if (group < TILE) {
+                float s[16], most = kMasked;
+                [[unroll]] for (uint i = 0u; i < 16u; i++) {
+                    s[i] = p_s[(lane + 8u * i) * (TILE / 4u) + group / 4u][group & 3u];
+                    most = max(most, s[i]);
+                }
+                most = max(group_max(most), top);
+                precise float add = 0.0;
+                [[unroll]] for (uint i = 0u; i < 16u; i++) {
+                    precise float e = exp(s[i] - most);
+                    e = s[i] > kMasked ? e : 0.0;
+                    p_s[(lane + 8u * i) * (TILE / 4u) + group / 4u][group & 3u] = e;
+                    add = add + e;
+                }
+                precise float alpha = most == top ? 1.0 : exp(top - most);
+                sum = fma(sum, alpha, group_sum(add));
+                top = most;
+                if (lane == 0u) alpha_s[group] = alpha;
+            }
+            barrier();
+
+            // Values: invocation (stream, quad) adds four columns over keys stream, stream + STREAMS, ...
+            [[unroll]] for (uint r = 0u; r < TILE; r++) {
+                precise vec4 y = o[r] * alpha_s[r];
+                o[r] = y;
+            }
+            for (uint key0 = 0u; key0 < n_key; key0 += BATCH * STREAMS) {
+                if (key0 > 0u) fetch_values(w, slot0, wrap, key0 + stream, quad);
+                [[unroll]] for (uint u = 0u; u < BATCH; u++) {
+                    const vec4 v = vec4(unpackHalf2x16(w[u].x), unpackHalf2x16(w[u].y));
+                    [[unroll]] for (uint r4 = 0u; r4 < TILE / 4u; r4++) {
+                        const vec4 p = p_s[(key0 + u * STREAMS + stream) * (TILE / 4u) + r4];
+                        o[r4 * 4u] = fma(vec4(p.x), v, o[r4 * 4u]);
+                        o[r4 * 4u + 1u] = fma(vec4(p.y), v, o[r4 * 4u + 1u]);
+                        o[r4 * 4u + 2u] = fma(vec4(p.z), v, o[r4 * 4u + 2u]);
+                        o[r4 * 4u + 3u] = fma(vec4(p.w), v, o[r4 * 4u + 3u]);
+                    }
+                }
+            }
+            barrier();
+        }
+
+        // Streams 1, 2, ... are added to stream 0 in order.
+        [[dont_unroll]] for (uint k = 1u; k < STREAMS; k++) {
+            if (stream == k)
+                [[unroll]] for (uint r = 0u; r < TILE; r++) q_s[r * QUADS + quad] = o[r];
+            barrier();
+            if (stream == 0u)
+                [[unroll]] for (uint r = 0u; r < TILE; r++) {
+                    precise vec4 y = o[r] + q_s[r * QUADS + quad];
+                    o[r] = y;
+                }
+            barrier();
+        }
+        [[unroll]] for (uint r = 0u; r < TILE; r++) {
+            const uint query = tile + r;
+            if (query < n_query) {
+                const uint to = x * args.part_stride + (query / per_kv) * args.n_head + g * per_kv + query % per_kv;
+                if (stream == 0u) part[to * QUADS + quad] = o[r];
+                if (group == r && lane == 0u) stat[to] = vec2(top, sum);
+            }
+        }
+    }
+}

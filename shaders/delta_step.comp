@@ -1,0 +1,220 @@
+#version 450
+// delta_step.comp: one Gated DeltaNet layer for the rows of a tentative pass, complete: convolution,
+// gates, commit of the previous pass's rows, recurrence, gated norm. Twin of src/machine/cpu's delta.
+//
+// Grid    x: value head.   Group  LANES invocations = LANES/8 lane groups; lane group g owns the
+//         columns g, g + LANES/8, ... of S, a lane 16 of a column's 128 keys in registers.
+// Spec    0 group size LANES 256 (128; 512 and 1024 where the device allows: the same bits, faster)
+//         1 MAX_ROW 9: rows this pipeline can run; shared memory is 1.5 KiB per row
+// Sizes   d_key = d_val = 128, 4 convolution taps; the recorder refuses others.
+// Memory  0 step    StepState                            read
+//         1 acts    f32, u, z, beta, alpha by offset     read
+//         2 conv    f32 [conv_dim, 4] weights            read
+//         3 dt      f32 [n_head_v]                       read
+//         4 a       f32 [n_head_v]                       read
+//         5 norm    f32 [d_val]                          read
+//         6 ring    f32 [kConvRing][conv_dim]            read and written, never the same rows
+//         7 state   f32 [n_head_v][d_val][d_key]         read; written when n_commit > 0
+//         8 term    f32 [2][kMaxRows][n_head_v * 257]    decay, k, u of a row; one half read, the other
+//                   written: no workgroup reads what another writes
+//         9 out     f32 by offset                        written
+// Push    DeltaArgs.
+// Rows    committed terms first, then n_row rows in order; S itself is written once, before the rows.
+// Order   see step_common.glsl: a row's bits depend neither on n_row nor on LANES.
+// Cost    S is read once and written once.
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#include "step_common.glsl"
+
+layout(constant_id = 0) const uint LANES = 256;
+layout(constant_id = 1) const uint MAX_ROW = 9;
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { DeltaArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
+layout(set = 0, binding = 1, std430) readonly buffer Acts { float acts[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Conv { vec4 conv[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Dt { float dt[]; };
+layout(set = 0, binding = 4, std430) readonly buffer A { float a[]; };
+layout(set = 0, binding = 5, std430) readonly buffer Norm { float norm[]; };
+layout(set = 0, binding = 6, std430) buffer Ring { float ring[]; };
+layout(set = 0, binding = 7, std430) buffer State { vec4 state[]; };
+layout(set = 0, binding = 8, std430) buffer Term { float term[]; };
+layout(set = 0, binding = 9, std430) writeonly buffer Out { float result[]; };
+
+const uint GROUPS = LANES / 8u;
+const uint COLS = 128u / GROUPS;
+const uint CHANNELS = 384u;  // q, k and v of this head
+const uint Z_EACH = (MAX_ROW * 128u + LANES - 1u) / LANES;
+
+shared vec4 key_s[MAX_ROW * 64u];    // q (32 vec4) and k (32 vec4) of each row: after silu, then unit length
+shared float value_s[MAX_ROW * 128u];  // v of each row, later the output
+shared float decay_of[MAX_ROW];
+shared float beta_of[MAX_ROW];
+shared float unit_of[MAX_ROW];
+
+uint channel_of(uint h, uint hk, uint c) {
+    uint d_key_all = args.n_head_k * 128u;
+    return c < 128u ? hk * 128u + c : c < 256u ? d_key_all + hk * 128u + (c - 128u) : 2u * d_key_all + h * 128u + (c - 256u);
+}
+
+void main() {
+    const uint n_row = min(step.n_row, MAX_ROW);
+    if (n_row == 0u) return;
+    const uint t = gl_LocalInvocationIndex, lane = t & 7u, group = t >> 3;
+    const uint h = gl_WorkGroupID.x;
+    const uint r = args.n_head_v / args.n_head_k;
+    const uint hk = args.grouped != 0u ? h / r : h % args.n_head_k;
+    const bool owns_key = args.grouped != 0u ? h % r == 0u : h < args.n_head_k;
+    const uint conv_dim = 2u * args.n_head_k * 128u + args.n_head_v * 128u;
+    const uint position = step.position;
+
+    // The state, all loads in flight before anything else: lane l holds keys 32 m + 4 l .. + 3.
+    vec4 s[COLS][4];
+    [[unroll]] for (uint c = 0u; c < COLS; c++)
+        [[unroll]] for (uint m = 0u; m < 4u; m++)
+            s[c][m] = state[(h * 128u + group + c * GROUPS) * 32u + m * 8u + lane];
+
+    // What ends the kernel is fetched now: z of column t & 127 in rows t / 128, t / 128 + LANES / 128, ...
+    float z[Z_EACH];
+    [[unroll]] for (uint i = 0u; i < Z_EACH; i++)
+        z[i] = acts[args.z_offset + min((t >> 7) + i * (LANES >> 7), n_row - 1u) * args.z_stride + h * 128u + (t & 127u)];
+
+    // Causal convolution of 4 taps and silu, one channel at a time, four rows in flight; older inputs come
+    // from the ring, which this pass's rows join.
+    for (uint c = t; c < CHANNELS; c += LANES) {
+        const uint channel = channel_of(h, hk, c);
+        const vec4 w = conv[channel];
+        float x[7];
+        [[unroll]] for (uint i = 0u; i < 3u; i++) {
+            x[i] = 0.0;
+            if (position + i >= 3u) x[i] = ring[((position + i - 3u) % kConvRing) * conv_dim + channel];
+        }
+        for (uint row0 = 0u; row0 < n_row; row0 += 4u) {
+            [[unroll]] for (uint i = 0u; i < 4u; i++) x[3u + i] = acts[args.u_offset + min(row0 + i, n_row - 1u) * args.u_stride + channel];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                const uint row = row0 + i;
+                precise float y = w.x * x[i];
+                y = fma(w.y, x[i + 1u], y);
+                y = fma(w.z, x[i + 2u], y);
+                y = fma(w.w, x[i + 3u], y);
+                y = silu(y);
+                if (row >= n_row) continue;
+                if (c >= 256u || owns_key) ring[((position + row) % kConvRing) * conv_dim + channel] = x[i + 3u];
+                if (c < 256u) key_s[row * 64u + c / 4u][c & 3u] = y;
+                else value_s[row * 128u + c - 256u] = y;
+            }
+            [[unroll]] for (uint i = 0u; i < 3u; i++) x[i] = x[i + 4u];
+        }
+    }
+    if (t >= LANES - n_row) {
+        const uint row = t - (LANES - n_row);
+        precise float x = acts[args.a_offset + row * args.a_stride + h] + dt[h];
+        precise float g = a[h] * softplus(x);
+        decay_of[row] = exp(g);
+        beta_of[row] = sigmoid(acts[args.b_offset + row * args.b_stride + h]);
+    }
+
+    const uint d_term = args.n_head_v * 257u, half_term = kMaxRows * d_term;
+    const uint k_term = args.n_head_v, u_term = k_term + args.n_head_v * 128u;
+
+    // What became history since the state was written: multiply-adds only, in order.
+    if (step.n_commit > 0u) {
+        for (uint i = 0u; i < min(step.n_commit, kMaxRows); i++) {
+            const uint base = (1u - step.parity) * half_term + i * d_term;
+            const float e = term[base + h];
+            vec4 k[4];
+            [[unroll]] for (uint m = 0u; m < 4u; m++) {
+                const uint at = base + k_term + h * 128u + m * 32u + lane * 4u;
+                k[m] = vec4(term[at], term[at + 1u], term[at + 2u], term[at + 3u]);
+            }
+            [[unroll]] for (uint c = 0u; c < COLS; c++) {
+                const float u = term[base + u_term + h * 128u + group + c * GROUPS];
+                [[unroll]] for (uint m = 0u; m < 4u; m++) {
+                    precise vec4 d = s[c][m] * e;
+                    s[c][m] = fma(k[m], vec4(u), d);
+                }
+            }
+        }
+        [[unroll]] for (uint c = 0u; c < COLS; c++)
+            [[unroll]] for (uint m = 0u; m < 4u; m++)
+                state[(h * 128u + group + c * GROUPS) * 32u + m * 8u + lane] = s[c][m];
+    }
+    barrier();
+
+    // Unit length: lane group 2 r makes row r's q, group 2 r + 1 its k, which also becomes the row's term.
+    for (uint i = group; i < 2u * n_row; i += GROUPS) {
+        const uint row = i >> 1, at = row * 64u + (i & 1u) * 32u + lane;
+        vec4 x[4], sum = vec4(0.0);
+        [[unroll]] for (uint m = 0u; m < 4u; m++) {
+            x[m] = key_s[at + m * 8u];
+            sum = fma(x[m], x[m], sum);
+        }
+        precise float unit = inversesqrt(group_sum(add4(sum)) + 1e-6);
+        if ((i & 1u) == 0u) unit = unit * 0.08838834764831845;  // 1 / sqrt(d_key)
+        const uint to = step.parity * half_term + row * d_term + k_term + h * 128u + lane * 4u;
+        [[unroll]] for (uint m = 0u; m < 4u; m++) {
+            precise vec4 y = x[m] * unit;
+            key_s[at + m * 8u] = y;
+            if ((i & 1u) != 0u)
+                [[unroll]] for (uint e = 0u; e < 4u; e++) term[to + m * 32u + e] = y[e];
+        }
+    }
+    barrier();
+
+    [[dont_unroll]] for (uint row = 0u; row < n_row; row++) {
+        vec4 q[4], k[4];
+        [[unroll]] for (uint m = 0u; m < 4u; m++) {
+            q[m] = key_s[row * 64u + m * 8u + lane];
+            k[m] = key_s[row * 64u + 32u + m * 8u + lane];
+        }
+        const float e = decay_of[row], beta = beta_of[row];
+        const uint base = step.parity * half_term + row * d_term;
+        if (t == 0u) term[base + h] = e;
+        float part[COLS];
+        [[unroll]] for (uint c = 0u; c < COLS; c++) {
+            vec4 dot_k = vec4(0.0);
+            [[unroll]] for (uint m = 0u; m < 4u; m++) {
+                precise vec4 d = s[c][m] * e;
+                s[c][m] = d;
+                dot_k = fma(d, k[m], dot_k);
+            }
+            part[c] = add4(dot_k);
+        }
+        [[unroll]] for (uint c = 0u; c < COLS; c++) part[c] = group_sum(part[c]);
+        [[unroll]] for (uint c = 0u; c < COLS; c++) {
+            const uint column = group + c * GROUPS;
+            precise float u = beta * (value_s[row * 128u + column] - part[c]);
+            vec4 dot_q = vec4(0.0);
+            [[unroll]] for (uint m = 0u; m < 4u; m++) {
+                s[c][m] = fma(k[m], vec4(u), s[c][m]);
+                dot_q = fma(s[c][m], q[m], dot_q);
+            }
+            if (lane == 0u) term[base + u_term + h * 128u + column] = u;
+            part[c] = add4(dot_q);
+        }
+        // Every lane's v went into u, hence into the sums below: nobody still needs v when they are stored.
+        [[unroll]] for (uint c = 0u; c < COLS; c++) part[c] = group_sum(part[c]);
+        if (lane == 0u)
+            [[unroll]] for (uint c = 0u; c < COLS; c++) value_s[row * 128u + group + c * GROUPS] = part[c];
+    }
+    barrier();
+
+    for (uint row = group; row < n_row; row += GROUPS) {
+        precise float sum = 0.0;
+        [[unroll]] for (uint i = 0u; i < 16u; i++) {
+            const float o = value_s[row * 128u + i * 8u + lane];
+            sum = fma(o, o, sum);
+        }
+        precise float unit = inversesqrt(group_sum(sum) * (1.0 / 128.0) + args.eps);
+        if (lane == 0u) unit_of[row] = unit;
+    }
+    barrier();
+    [[unroll]] for (uint i = 0u; i < Z_EACH; i++) {
+        const uint row = (t >> 7) + i * (LANES >> 7), c = t & 127u;
+        if (row >= n_row) continue;
+        precise float o = value_s[row * 128u + c] * unit_of[row];
+        o = o * norm[c];
+        o = o * silu(z[i]);
+        result[args.out_offset + row * args.out_stride + h * 128u + c] = o;
+    }
+}

@@ -1,0 +1,60 @@
+#version 450
+// embed.comp: y = rows of the token embedding, decoded from the tiles that the head reads, and their
+// partial sums of squares for the norm that follows.
+//
+// Grid    x: column tile (n_col), y: row of the step.   Group  8.
+// Memory  0 w    tiles as in quant/tile.glsl                     read
+//         1 ids  uint [T], or a lane's step buffer               read
+//         2 y    f32 [T, d_in]                                   written
+//         3 out  f32 [T, d_in / 16]: sums of squares of 16 values, as matvec writes them
+// Slices  a matrix cut into several slices is embedded by one dispatch each; one of them writes a row.
+// variant: embed_q4_k -DTYPE_Q4_K
+// variant: embed_q5_k -DTYPE_Q5_K
+// variant: embed_q6_k -DTYPE_Q6_K
+// variant: embed_q8_0 -DTYPE_Q8_0
+// variant: embed_q4_0 -DTYPE_Q4_0
+// variant: embed_q5_0 -DTYPE_Q5_0
+// variant: embed_wide -DTYPE_WIDE
+// variant: embed_f16 -DTYPE_F16
+// variant: embed_bf16 -DTYPE_BF16
+// variant: embed_f32 -DTYPE_F32
+#extension GL_GOOGLE_include_directive : require
+#include "args.h"
+#include "matvec_args.h"
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { EmbedArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer W_ { uvec4 w[]; };
+layout(set = 0, binding = 1, std430) readonly buffer I_ { uint ids[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Y_ { float y[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer O_ { float out_[]; };
+#include "quant/tile.glsl"
+shared float part[64];
+
+void main() {
+    const uint me = gl_LocalInvocationIndex, t = me & 3u, j = me >> 2, row = gl_WorkGroupID.y, c = gl_WorkGroupID.x;
+    uint from = args.id_offset + row;
+    if (args.in_step != 0u) {  // words of StepState: 0 n_row, 1 position, 6 token_shift; the history follows
+        if (row >= ids[0]) return;
+        from = kHistoryWord + ((ids[1] + ids[6] + row) % kHistory);
+    }
+    const uint id = ids[from];
+    const bool outside = id >= args.d_out;
+    if (me >= 8u || (outside ? args.first_row != 0u : id < args.first_row || id >= args.first_row + args.n_row)) return;
+    const uint mine = outside ? 0u : id - args.first_row;
+    vec4 v[8];
+    unpack(((mine >> 4) * args.n_col + c) * TILE, mine & 15u, j, t, v);
+    for (uint i = 0u; i < 8u; i++) {
+        const uint k = c * 256u + j * 128u + i * 16u + t * 4u;
+        vec4 a = outside ? vec4(0.0) : v[i];
+        if (k < args.d_in) {
+            const uint at = args.y_offset + row * args.y_stride + k;
+            y[at] = a.x; y[at + 1u] = a.y; y[at + 2u] = a.z; y[at + 3u] = a.w;
+        }
+        part[(j * 8u + i) * 4u + t] = fma(a.w, a.w, fma(a.z, a.z, fma(a.y, a.y, a.x * a.x)));
+    }
+    barrier();
+    for (uint b = me; b < 16u; b += 8u) {
+        if (c * 256u + b * 16u < args.d_in)
+            out_[args.out_offset + row * args.out_stride + c * 16u + b] = (part[b * 4u] + part[b * 4u + 1u]) + (part[b * 4u + 2u] + part[b * 4u + 3u]);
+    }
+}

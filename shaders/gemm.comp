@@ -1,0 +1,97 @@
+#version 450
+// gemm.comp: twin of src/machine/cpu matmul for many rows on devices without matrix units: y = x W' in float.
+//
+// Grid    x: ceil(n_row / 64), y: ceil(n_tile / 2).   Group  128: a workgroup makes 64 rows x 32 columns of y,
+//         an invocation 4 x 4 of them: rows 16 i + (me >> 3), columns (me & 7) + 8 i.
+// Steps   64 columns at a time through 16 KiB of shared memory. No subgroup operations.
+// Order   columns by their places in one invocation: a result does not depend on the number of rows.
+// variant: gemm_q4_k -DTYPE_Q4_K
+// variant: gemm_q5_k -DTYPE_Q5_K
+// variant: gemm_q6_k -DTYPE_Q6_K
+// variant: gemm_q8_0 -DTYPE_Q8_0
+// variant: gemm_q4_0 -DTYPE_Q4_0
+// variant: gemm_q5_0 -DTYPE_Q5_0
+// variant: gemm_wide -DTYPE_WIDE
+// variant: gemm_f16 -DTYPE_F16
+// variant: gemm_bf16 -DTYPE_BF16
+// variant: gemm_f32 -DTYPE_F32
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#include "gemm_args.h"
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint EPI = 0u;
+layout(constant_id = 2) const uint SCALED = 1u;   // 1: rows have factors of their own
+#define GEMM
+#include "gemm_common.glsl"
+layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec2 x[]; };
+#include "quant/tile.glsl"
+
+const uint SX = 16u;                 // groups of four halves of a row of x
+const uint SW = 16u;                 // groups of four weights of a row
+shared uvec2 xs[64u * SX];
+shared vec4 ws[32u * SW];
+
+void main() {
+    const uint me = gl_LocalInvocationIndex, row0 = gl_WorkGroupID.x * 64u, tile0 = gl_WorkGroupID.y * 2u;
+    n_row = rows_to_run();
+    if (row0 >= n_row) return;
+    // The share of weights: row r of tile `own`, lane t.
+    const uint own = me >> 6, r = (me >> 2) & 15u, t = me & 3u;
+    const uint w_at = min(tile0 + own, args.n_tile - 1u) * args.n_col * TILE;
+    const uint m = me >> 3, n = me & 7u;
+    float acc[16];
+    [[unroll]] for (uint i = 0u; i < 16u; i++) acc[i] = 0.0;
+    for (uint half_tile = 0u; half_tile < args.n_col * 2u; half_tile++) {
+        vec4 v[8];
+        unpack(w_at + (half_tile >> 1) * TILE, r, half_tile & 1u, t, v);
+        for (uint step = 0u; step < 2u; step++) {
+            barrier();
+            // Neighbouring rows start one group further on, so that they do not meet in a bank.
+            [[unroll]] for (uint b = 0u; b < 4u; b++) {
+                const uint q = own * 16u + r;
+                ws[q * SW + ((4u * t + b + q) & 15u)] = step == 0u ? v[b] : v[4u + b];
+            }
+            for (uint u = me; u < 1024u; u += 128u) {
+                const uint row = u >> 4, at = (args.x_offset + min(row0 + row, n_row - 1u) * args.x_stride) * 2u;
+                xs[row * SX + ((u + row) & 15u)] = x[at + half_tile * 32u + step * 16u + (u & 15u)];
+            }
+            barrier();
+            for (uint k = 0u; k < 16u; k++) {
+                vec4 a[4], b[4];
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    const uint row = 16u * i + m, q = 8u * i + n;
+                    const uvec2 h = xs[row * SX + ((k + row) & 15u)];
+                    a[i] = vec4(unpackHalf2x16(h.x), unpackHalf2x16(h.y));
+                    b[i] = ws[q * SW + ((k + q) & 15u)];
+                }
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                        float q = acc[i * 4u + j];
+                        q = fma(a[i].x, b[j].x, q);
+                        q = fma(a[i].y, b[j].y, q);
+                        q = fma(a[i].z, b[j].z, q);
+                        acc[i * 4u + j] = fma(a[i].w, b[j].w, q);
+                    }
+                }
+            }
+        }
+    }
+    // Results change hands through ws, 16 rows at a time, so that four neighbours leave together.
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        barrier();
+        [[unroll]] for (uint j = 0u; j < 4u; j++) ws[m * 8u + 2u * j + (n >> 2)][n & 3u] = acc[i * 4u + j];
+        barrier();
+        const uint row = row0 + 16u * i + m;
+        if (row < n_row) {
+            const float f = row_factor(row);
+            if (EPI == EPI_SWIGLU || EPI == EPI_HALVES) {
+                const uint tile = tile0 + (n >> 1), c = m * 8u + 4u * (n >> 1) + (n & 1u);
+                if (n < 4u && tile < args.n_tile)
+                    write_swiglu(row, ((args.first_row + tile * 16u) >> 1) + 4u * (n & 1u), ws[c] * f, ws[c + 2u] * f);
+            } else {
+                const uint tile = tile0 + (n >> 2);
+                if (tile < args.n_tile) write_four(row, args.first_row + tile * 16u + 4u * (n & 3u), ws[m * 8u + n] * f);
+            }
+        }
+    }
+}

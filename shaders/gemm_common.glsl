@@ -1,0 +1,76 @@
+// gemm_common.glsl: what the kernels of the prefill matrix product share.
+//
+// Halves  a row of x is cut into 64 columns, 4 blocks of 16; column 16 b + 4 t + i lies at place
+//         16 t + 4 b + i, because an invocation that unpacks weights holds columns 4 t..4 t + 3 of every
+//         block. Sums over columns do not mind, as long as x and the weights agree. place() is its own inverse.
+uint place(uint k) { return (k & 0xffffffc3u) | ((k & 0xcu) << 2) | ((k & 0x30u) >> 2); }
+
+#ifdef GEMM
+// Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl                 read
+//         1 x         halves [n_row, 256 n_col] in places, 16-byte aligned           read
+//         2 scale     f32 [n_row]                                       (SCALED)     read
+//         3 y         f32 [n_row, d_out]; EPI_HALVES: halves in places               written
+//         4 residual  f32 [n_row, d_out]; may be y itself               (EPI_ADD)    read
+//         5 step      StepState, of which the first word                (from_step)  read
+// A buffer that a variant does not use may be bound to anything.
+layout(push_constant) uniform Push { GemmArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer W_ { uvec4 w[]; };
+layout(set = 0, binding = 2, std430) readonly buffer S_ { float scale[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y_ { vec4 y4[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y1_ { float y1[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Yu_ { uint yu[]; };
+layout(set = 0, binding = 4, std430) readonly buffer R_ { vec4 residual4[]; };
+layout(set = 0, binding = 4, std430) readonly buffer R1_ { float residual1[]; };
+layout(set = 0, binding = 5, std430) readonly buffer Step_ { uint step_n_row; };
+const uint EPI_STORE = 0u;    // y = x W'
+const uint EPI_ADD = 1u;      // y = residual + x W'
+const uint EPI_SWIGLU = 2u;   // rows 0..7 of a tile: gate, 8..15: up; y = silu(gate) * up
+const uint EPI_HALVES = 3u;   // the same divided by HALVES_FACTOR, as halves in places: x of the next product
+const float HALVES_FACTOR = 16.0;
+
+uint n_row = 0u;   // set by main() first
+
+uint rows_to_run() { return args.from_step == 1u ? min(args.n_row, step_n_row) : args.n_row; }
+
+float row_factor(uint row) { return SCALED == 1u ? scale[args.scale_offset + row] * args.factor : args.factor; }
+
+// Four neighbouring results of a row of y; n: the first one's place among the rows of the matrix.
+void write_four(uint row, uint n, vec4 v) {
+    if (row >= n_row || n >= args.d_out) return;
+    const uint at = args.y_offset + row * args.y_stride + n, from = args.residual_offset + row * args.residual_stride + n;
+    if (n + 4u <= args.d_out) {
+        if (EPI == EPI_ADD) v += residual4[from >> 2];
+        y4[at >> 2] = v;
+        return;
+    }
+    for (uint i = 0u; n + i < args.d_out; i++) y1[at + i] = EPI == EPI_ADD ? v[i] + residual1[from + i] : v[i];
+}
+
+vec4 swiglu(vec4 gate, vec4 up) {
+    vec4 v = gate / (1.0 + exp(-gate));
+    if (args.limit > 0.0) {
+        v = min(v, vec4(args.limit));
+        up = clamp(up, vec4(-args.limit), vec4(args.limit));
+    }
+    return v * up;
+}
+
+// n: place of the first of four values in a row of y.
+void write_swiglu(uint row, uint n, vec4 gate, vec4 up) {
+    if (row >= n_row || n >= args.d_out) return;
+    const vec4 v = swiglu(gate, up);
+    if (EPI == EPI_HALVES) {
+        const vec4 h = clamp(v * (1.0 / HALVES_FACTOR), vec4(-65504.0), vec4(65504.0));
+        const uint at = args.y_offset + row * args.y_stride + (place(n) >> 1);
+        yu[at] = packHalf2x16(h.xy);
+        yu[at + 1u] = packHalf2x16(h.zw);
+        return;
+    }
+    const uint at = args.y_offset + row * args.y_stride + n;
+    if (n + 4u <= args.d_out) {
+        y4[at >> 2] = v;
+        return;
+    }
+    for (uint i = 0u; n + i < args.d_out; i++) y1[at + i] = v[i];
+}
+#endif

@@ -1,0 +1,141 @@
+#version 450
+// gemm_mma.comp: twin of src/machine/cpu matmul for many rows on matrix units: y = x W' (10..2048+ rows).
+//
+// Grid    x: ceil(n_row / BM), y: ceil(n_tile * 16 / BN).   Group  subgroup size * (BM / WM) * (BN / WN).
+//         Full subgroups of a required size. A workgroup makes BM rows x BN columns of y, a subgroup
+//         WM x WN of them; BN * 4 must be a multiple of the group size, and so must BM * 8.
+// Steps   64 columns at a time: x is copied, weights are unpacked to halves, both to shared memory, while
+//         the words of the step after are on their way; rows are padded by 16 bytes against bank conflicts.
+// Numbers halves times halves, summed in float in the order of the columns' places: a result depends on
+//         neither the tile sizes nor the number of rows. Rounding: 2^-12 for x, 2^-11 for weights.
+// Shared  STAGES * 144 * (BM + BN) + 80 * M_ * subgroups bytes.
+// variant: gemm_mma_q4_k -DTYPE_Q4_K @khr
+// variant: gemm_mma_q5_k -DTYPE_Q5_K @khr
+// variant: gemm_mma_q6_k -DTYPE_Q6_K @khr
+// variant: gemm_mma_q8_0 -DTYPE_Q8_0 @khr
+// variant: gemm_mma_q4_0 -DTYPE_Q4_0 @khr
+// variant: gemm_mma_q5_0 -DTYPE_Q5_0 @khr
+// variant: gemm_mma_wide -DTYPE_WIDE @khr
+// variant: gemm_mma_f16 -DTYPE_F16 @khr
+// variant: gemm_mma_bf16 -DTYPE_BF16 @khr
+// variant: gemm_mma_f32 -DTYPE_F32 @khr
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_NV_cooperative_matrix : require
+#include "gemm_args.h"
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint BM = 128u;
+layout(constant_id = 2) const uint BN = 128u;
+layout(constant_id = 3) const uint WM = 64u;
+layout(constant_id = 4) const uint WN = 32u;
+layout(constant_id = 5) const uint STAGES = 1u;   // 1, or 2 to fill one half of the memory while the other is read
+layout(constant_id = 6) const uint EPI = 0u;
+layout(constant_id = 7) const uint SCALED = 1u;   // 1: rows have factors of their own
+layout(constant_id = 8) const uint M_ = 16u;      // the matrix units' shape; N_ must be 16
+layout(constant_id = 9) const uint N_ = 16u;
+layout(constant_id = 10) const uint K_ = 16u;
+#define GEMM
+#include "gemm_common.glsl"
+layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec4 x[]; };
+#include "quant/tile.glsl"
+#include "gemm_share.glsl"
+
+const uint N = gl_WorkGroupSize.x;
+const uint SX = 9u;                      // units of 16 bytes from row to row
+const uint NX = BM * 8u / N;             // units of x that an invocation copies in a step
+const uint NW = BN * 4u / N;             // shares of weights
+const uint CM = WM / M_, CN = WN / N_;
+shared uvec4 xs[STAGES * BM * SX];
+shared uvec4 ws[STAGES * BN * SX];
+shared uvec4 patch_s[(BM / WM) * (BN / WN) * M_ * 5u];
+#define FragA fcoopmatNV<16, gl_ScopeSubgroup, M_, K_>
+#define FragB fcoopmatNV<16, gl_ScopeSubgroup, K_, N_>
+#define FragC fcoopmatNV<32, gl_ScopeSubgroup, M_, N_>
+
+vec4 patched(uint at) { return uintBitsToFloat(patch_s[at]); }
+
+void main() {
+    const uint me = gl_LocalInvocationIndex, sub = gl_SubgroupID, lane = gl_SubgroupInvocationID;
+    const uint sub_m = sub % (BM / WM), sub_n = sub / (BM / WM);
+    const uint row0 = gl_WorkGroupID.x * BM, tile0 = gl_WorkGroupID.y * (BN / 16u);
+    n_row = rows_to_run();
+    if (row0 >= n_row) return;
+    FragC acc[CM * CN];
+    [[unroll]] for (uint i = 0u; i < CM * CN; i++) acc[i] = FragC(0.0);
+
+    uint x_at[NX], w_at[NW];
+    [[unroll]] for (uint i = 0u; i < NX; i++) {
+        const uint u = me + i * N;
+        x_at[i] = args.x_offset + min(row0 + (u >> 3), n_row - 1u) * args.x_stride + (u & 7u);
+    }
+    [[unroll]] for (uint i = 0u; i < NW; i++) w_at[i] = min(tile0 + ((me + i * N) >> 6), args.n_tile - 1u) * args.n_col * TILE;
+    uvec4 x_next[NX];
+    Share w_next[NW];
+    [[unroll]] for (uint i = 0u; i < NX; i++) x_next[i] = x[x_at[i]];
+    [[unroll]] for (uint i = 0u; i < NW; i++) w_next[i] = fetch_share(w_at[i], me & 31u, ((me + i * N) >> 5) & 1u, 0u);
+
+    const uint n_step = args.n_col * 4u;
+    for (uint step = 0u; step < n_step; step++) {
+        const uint xb = (step & (STAGES - 1u)) * BM * SX, wb = (step & (STAGES - 1u)) * BN * SX;
+        if (STAGES == 1u) barrier();
+        [[unroll]] for (uint i = 0u; i < NX; i++) {
+            const uint u = me + i * N;
+            xs[xb + (u >> 3) * SX + (u & 7u)] = x_next[i];
+        }
+        [[unroll]] for (uint i = 0u; i < NW; i++) {
+            const uint u = me + i * N, l = u & 31u, to = wb + ((u >> 6) * 16u + 8u * ((u >> 5) & 1u) + (l >> 2)) * SX + 2u * (l & 3u);
+            uvec4 lo, hi;
+            decode_share(w_next[i], step & 3u, lo, hi);
+            ws[to] = lo;
+            ws[to + 1u] = hi;
+        }
+        barrier();
+        if (step + 1u < n_step) {
+            const uint at = ((step + 1u) >> 2) * TILE, kb = (step + 1u) & 3u;
+            [[unroll]] for (uint i = 0u; i < NX; i++) x_next[i] = x[x_at[i] + (step + 1u) * 8u];
+            [[unroll]] for (uint i = 0u; i < NW; i++) w_next[i] = fetch_share(w_at[i] + at, me & 31u, ((me + i * N) >> 5) & 1u, kb);
+        }
+        [[unroll]] for (uint k = 0u; k < 64u / K_; k++) {
+            FragA a[CM];
+            [[unroll]] for (uint i = 0u; i < CM; i++) coopMatLoadNV(a[i], xs, xb + (sub_m * WM + i * M_) * SX + k * (K_ / 8u), SX, false);
+            [[unroll]] for (uint j = 0u; j < CN; j++) {
+                FragB b;
+                coopMatLoadNV(b, ws, wb + (sub_n * WN + j * N_) * SX + k * (K_ / 8u), SX, true);
+                [[unroll]] for (uint i = 0u; i < CM; i++) acc[i * CN + j] = coopMatMulAddNV(a[i], b, acc[i * CN + j]);
+            }
+        }
+    }
+    // Results leave through a patch of shared memory per subgroup, M_ x 16 at a time.
+    const uint patch0 = sub * M_ * 5u;
+    [[unroll]] for (uint i = 0u; i < CM; i++) {
+        [[unroll]] for (uint j = 0u; j < CN; j++) {
+            subgroupBarrier();
+            coopMatStoreNV(acc[i * CN + j], patch_s, patch0, 5u, false);
+            subgroupMemoryBarrierShared();
+            subgroupBarrier();
+            const uint row = row0 + sub_m * WM + i * M_, tile = tile0 + sub_n * (WN / 16u) + j, first = args.first_row + tile * 16u;
+            if (tile < args.n_tile) {
+                if (EPI == EPI_SWIGLU || EPI == EPI_HALVES) {
+                    for (uint o = lane; o < M_ * 2u; o += gl_SubgroupSize) {
+                        const uint r = o >> 1, c = o & 1u;
+                        if (row + r < n_row) {
+                            const float f = row_factor(row + r) * (1.0 / WEIGHT_FACTOR);
+                            write_swiglu(row + r, (first >> 1) + 4u * c, patched(patch0 + r * 5u + c) * f, patched(patch0 + r * 5u + 2u + c) * f);
+                        }
+                    }
+                } else {
+                    for (uint o = lane; o < M_ * 4u; o += gl_SubgroupSize) {
+                        const uint r = o >> 2, c = o & 3u;
+                        if (row + r < n_row) {
+                            const float f = row_factor(row + r) * (1.0 / WEIGHT_FACTOR);
+                            write_four(row + r, first + 4u * c, patched(patch0 + r * 5u + c) * f);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+#version 450
+// matrix_layout.comp: which elements of a 16x8x16 matrix an invocation holds. Asked once at start:
+// matvec_mma.comp fills its matrices element by element and must know.
+//
+// Grid    1.   Group  32 (spec 0), one full subgroup.
+// Memory  0 halves  f16 [256]: 0, 1, .. 255        read
+//         1 floats  f32 [128]: 0, 1, .. 127        read
+//         2 seen    f32 [32][16]: of each invocation 8 elements of A and 4 of C      written
+// variant: matrix_layout @khr
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_NV_cooperative_matrix : require
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint M_ = 16u;
+layout(constant_id = 2) const uint N_8 = 8u;
+layout(constant_id = 3) const uint K_ = 16u;
+layout(set = 0, binding = 0, std430) readonly buffer H_ { float16_t halves[]; };
+layout(set = 0, binding = 1, std430) readonly buffer F_ { float floats[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer S_ { float seen[]; };
+
+void main() {
+    const uint at = gl_LocalInvocationIndex * 16u;
+    fcoopmatNV<16, gl_ScopeSubgroup, M_, K_> a;
+    fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8> b = fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8>(0.0);
+    fcoopmatNV<32, gl_ScopeSubgroup, M_, N_8> c;
+    coopMatLoadNV(a, halves, 0u, K_, false);
+    coopMatLoadNV(c, floats, 0u, N_8, false);
+    c = coopMatMulAddNV(a, b, c);   // c + 0: names the three roles
+    [[unroll]] for (uint i = 0u; i < 8u; i++) seen[at + i] = float(a[i]);
+    [[unroll]] for (uint i = 0u; i < 4u; i++) seen[at + 8u + i] = c[i];
+}

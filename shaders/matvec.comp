@@ -1,0 +1,93 @@
+#version 450
+// matvec.comp: twin of src/machine/cpu matmul for few rows of x, on any device: y = x W' in float.
+//
+// Grid    x: ceil(n_tile / TILES).   Group  a multiple of 8; 8 lanes of one group of 8 share a row: lane
+//         t + 4j takes columns 128 j + 16 i + 4 t + 0..3 of every column tile.
+//         Of the group's n / 8 lane groups SPLIT share a row (column tiles s, s + SPLIT, ...), so it
+//         holds ROWS = 16 SPLIT 8 / n rows per lane group.
+// Rows    T <= 9. Order: columns in a lane, column tiles in turn, lanes by 1, 2, 4, parts in order; nothing
+//         depends on T, on the slice or on TILES. No subgroup operations.
+// variant: matvec_q4_k -DTYPE_Q4_K
+// variant: matvec_q5_k -DTYPE_Q5_K
+// variant: matvec_q6_k -DTYPE_Q6_K
+// variant: matvec_q8_0 -DTYPE_Q8_0
+// variant: matvec_q4_0 -DTYPE_Q4_0
+// variant: matvec_q5_0 -DTYPE_Q5_0
+// variant: matvec_wide -DTYPE_WIDE
+// variant: matvec_f16 -DTYPE_F16
+// variant: matvec_bf16 -DTYPE_BF16
+// variant: matvec_f32 -DTYPE_F32
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#include "matvec_args.h"
+#define SLOTS 1u
+#include "matvec_common.glsl"
+#include "quant/tile.glsl"
+
+const uint N = gl_WorkGroupSize.x;
+const uint ROWS = 16u * SPLIT * 8u / N;
+shared float red[N * ROWS * T];   // [row of the lane group][column][invocation]
+
+// Row r of a tile belongs to lane groups (r / ROWS) * SPLIT + 0 .. SPLIT - 1, as their row r % ROWS.
+float total(uint o) {
+    const uint row = o & 15u, col = o >> 4, at = ((row % ROWS) * T + col) * N + (row / ROWS) * SPLIT * 8u;
+    float v = 0.0;
+    for (uint k = 0u; k < SPLIT; k++) {
+        const uint b = at + k * 8u;
+        v += ((red[b] + red[b + 1u]) + (red[b + 2u] + red[b + 3u])) + ((red[b + 4u] + red[b + 5u]) + (red[b + 6u] + red[b + 7u]));
+    }
+    return v;
+}
+
+// 1/rms of every row from its partial sums of squares: 8 lanes a row, then they in order.
+void read_norm(uint me) {
+    for (uint row = me / 8u; row < T; row += N / 8u) {
+        float q = 0.0;
+        for (uint k = me & 7u; k < args.n_part; k += 8u) q += SQUARES[row * args.part_stride + k];
+        best_s[row * 8u + (me & 7u)] = q;
+    }
+    barrier();
+    if (me < T) {
+        float q = 0.0;
+        for (uint k = 0u; k < 8u; k++) q += best_s[me * 8u + k];
+        inv_rms[me] = inversesqrt(fma(q, args.inv_d, args.eps));
+    }
+}
+
+void main() {
+    const uint me = gl_LocalInvocationIndex, t = me & 3u, j = (me >> 2) & 1u, group = me >> 3;
+    const uint part = group % SPLIT, row0 = (group / SPLIT) * ROWS;
+    if (NORM == 1u) read_norm(me);
+    hold_residual(me, N, gl_WorkGroupID.x * TILES);
+    for (uint slot = 0u; slot < TILES; slot++) {
+        const uint tile = gl_WorkGroupID.x * TILES + slot, safe = min(tile, args.n_tile - 1u);
+        float acc[ROWS * T];
+        [[unroll]] for (uint i = 0u; i < ROWS * T; i++) acc[i] = 0.0;
+        for (uint c = part; c < args.n_col; c += SPLIT) {
+            const uint k0 = c * 256u + j * 128u + t * 4u;
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                vec4 v[8];
+                unpack((safe * args.n_col + c) * TILE, row0 + r, j, t, v);
+                for (uint i = 0u; i < 8u; i++) {
+                    const uint k = k0 + i * 16u;
+                    if (k < args.d_in) {
+                        const vec4 m = NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
+                        [[unroll]] for (uint col = 0u; col < T; col++) {
+                            precise vec4 a = X[(args.x_offset + col * args.x_stride + k) >> 2] * m;
+                            float q = acc[r * T + col];
+                            q = fma(v[i].x, a.x, q);
+                            q = fma(v[i].y, a.y, q);
+                            q = fma(v[i].z, a.z, q);
+                            q = fma(v[i].w, a.w, q);
+                            acc[r * T + col] = q;
+                        }
+                    }
+                }
+            }
+        }
+        if (slot > 0u) barrier();
+        [[unroll]] for (uint i = 0u; i < ROWS * T; i++) red[i * N + me] = acc[i];
+        barrier();
+        write_tiles(me, N, tile, slot == 0u, slot + 1u == TILES);
+    }
+}

@@ -1,0 +1,203 @@
+// matvec_common.glsl: what the two matrix-vector kernels share: their arguments and how a result leaves.
+//
+// Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl               read
+//         1 x         f32 [T, d_in], rows 16-byte aligned                          read
+//         2 norm      f32 [d_in], the norm's weight             (NORM)             read
+//         3 squares   f32 [T, n_part]: partial sums of x^2      (NORM)             read
+//         4 y         f32 [T, ...]                                                 written
+//         5 residual  f32 [T, d_out]; may be y itself           (EPI_ADD)          read
+//         6 out       EPI_ADD: f32 [T, d_out / 16], the sums of squares of 16 new values each;
+//                     EPI_LOGITS: (f32 bits, id) pairs [T, n_group], the largest of a group  written
+// A buffer that a variant does not use may be bound to anything.
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint T = 1u;        // rows of x
+layout(constant_id = 2) const uint SPLIT = 4u;    // parts that the columns are cut into, summed in order
+layout(constant_id = 3) const uint TILES = 1u;    // row tiles of a workgroup
+layout(constant_id = 4) const uint NORM = 0u;     // 1: x * norm / rms(x) instead of x
+layout(constant_id = 5) const uint EPI = 0u;
+const uint EPI_STORE = 0u;    // y = W x
+const uint EPI_ADD = 1u;      // y = residual + W x, and partial sums of squares of y
+const uint EPI_SWIGLU = 2u;   // rows 0..7 of a tile: gate, 8..15: up; y = silu(gate) * up
+const uint EPI_LOGITS = 3u;   // y = W x, and the largest of each workgroup, ties to the lower id
+
+#ifdef MATRIX
+// By address: a binding's descriptor is one more fetch, cold in every stage, before the first load can leave.
+// Measured on an H100: 0.4 us of a stage's 6.
+#define BUFFER(binding_, access, Name, type, name) layout(buffer_reference, std430, buffer_reference_align = 16) access buffer Name { type name[]; };
+#define UNITS at_w.w
+#define X at_x.x
+#define NORMS at_norm.norm
+#define SQUARES at_squares.squares
+#define Y at_y.y
+#define RESIDUAL at_residual.residual
+#define OUT at_out.out_
+#else
+#define BUFFER(binding_, access, Name, type, name) layout(set = 0, binding = binding_, std430) access buffer Name { type name[]; };
+#define UNITS w
+#define X x
+#define NORMS norm
+#define SQUARES squares
+#define Y y
+#define RESIDUAL residual
+#define OUT out_
+#endif
+BUFFER(0, readonly, W_, uvec4, w)
+BUFFER(1, readonly, X_, vec4, x)
+BUFFER(2, readonly, N_, vec4, norm)
+BUFFER(3, readonly, P_, float, squares)
+BUFFER(4, writeonly, Y_, float, y)
+BUFFER(5, readonly, R_, float, residual)
+BUFFER(6, writeonly, O_, float, out_)
+layout(push_constant) uniform Push {
+    MatvecArgs args;
+#ifdef MATRIX
+    layout(offset = 128) W_ at_w;   // kPushBytes: Commands::bind() puts the addresses there
+    X_ at_x;
+    N_ at_norm;
+    P_ at_squares;
+    Y_ at_y;
+    R_ at_residual;
+    O_ at_out;
+#endif
+};
+
+// The includer says how many tiles it finishes at once: SLOTS. All sizes are multiples of 16 bytes: a
+// driver was seen to pack shared arrays without regard to what matrix loads need.
+shared float inv_rms[(T + 3u) / 4u * 4u];
+shared float best_s[16u * T * SLOTS];
+shared uint best_id[(T * SLOTS + 3u) / 4u * 4u];
+shared uint kept[(2u * T + 3u) / 4u * 4u];   // the largest of the tiles before, and its id
+
+float silu(float v) {
+    precise float e = exp(-abs(v));
+    precise float d = 1.0 + e;
+    precise float r = (v >= 0.0 ? 1.0 : e) / d;
+    precise float p = v * r;
+    return p;
+}
+
+// The finished sum number o of a workgroup: row o & 15 of the tile, x row (o >> 4) % T, tile (o >> 4) / T.
+float total(uint o);
+
+float held[2];   // the residuals of an invocation's first results, fetched early
+
+uint residual_at(uint o, uint tile0, out bool row_in) {
+    const uint tile = tile0 + (o >> 4) / T, at = args.first_row + tile * 16u + (o & 15u);
+    row_in = tile < args.n_tile && at < args.d_out;
+    return args.residual_offset + ((o >> 4) % T) * args.residual_stride + at;
+}
+
+void hold_residual(uint i, uint n, uint tile0) {
+    if (EPI != EPI_ADD) return;
+    [[unroll]] for (uint k = 0u; k < 2u; k++) {
+        bool row_in = false;
+        const uint at = residual_at(i + k * n, tile0, row_in);
+        held[k] = i + k * n < SLOTS * T * 16u && row_in ? RESIDUAL[at] : 0.0;
+    }
+}
+
+// Writes the results of SLOTS tiles from tile0 on; n invocations, all of them, i = 0..n-1.
+// `first`: the workgroup has finished no tile yet; `end`: it will finish no more.
+void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
+    if (EPI == EPI_SWIGLU) {
+        [[dont_unroll]] for (uint o = i; o < SLOTS * T * 8u; o += n) {
+            const uint row = o & 7u, col = (o >> 3) % T, tile = tile0 + (o >> 3) / T, at = (args.first_row >> 1) + tile * 8u + row;
+            float gate = total((o >> 3) * 16u + row), up = total((o >> 3) * 16u + row + 8u);
+            if (NORM == 1u) {
+                precise float g = gate * inv_rms[col], u = up * inv_rms[col];
+                gate = g;
+                up = u;
+            }
+            gate = silu(gate);
+            if (args.limit > 0.0) {
+                gate = min(gate, args.limit);
+                up = clamp(up, -args.limit, args.limit);
+            }
+            if (tile < args.n_tile && at < args.d_out) Y[args.y_offset + col * args.y_stride + at] = gate * up;
+        }
+        return;
+    }
+    [[dont_unroll]] for (uint o = i, k = 0u; o < SLOTS * T * 16u; o += n, k++) {
+        const uint col = (o >> 4) % T, tile = tile0 + (o >> 4) / T, at = args.first_row + tile * 16u + (o & 15u);
+        bool row_in = tile < args.n_tile && at < args.d_out;
+        float v = total(o);
+        if (EPI == EPI_ADD) {
+            float r = 0.0;
+            if (first && k < 2u) r = k == 0u ? held[0] : held[1];
+            else {
+                const uint from = residual_at(o, tile0, row_in);
+                if (row_in) r = RESIDUAL[from];
+            }
+            v = NORM == 1u ? fma(v, inv_rms[col], r) : v + r;
+#ifdef MATRIX
+            // The same sum as below, of 16 neighbouring lanes: no barrier.
+            const float s0 = row_in ? v : 0.0, s1 = subgroupShuffleXor(s0, 1u), s2 = subgroupShuffleXor(s0, 2u), s3 = subgroupShuffleXor(s0, 3u);
+            float q = fma(s3, s3, fma(s2, s2, fma(s1, s1, s0 * s0)));
+            q += subgroupShuffleXor(q, 4u);
+            q += subgroupShuffleXor(q, 8u);
+            if ((o & 15u) == 0u && tile < args.n_tile) OUT[args.out_offset + col * args.out_stride + (args.first_row >> 4) + tile] = q;
+#else
+            best_s[o] = row_in ? v : 0.0;
+#endif
+        } else if (NORM == 1u) {
+            precise float scaled = v * inv_rms[col];
+            v = scaled;
+        }
+        if (EPI == EPI_LOGITS) best_s[o] = row_in ? v : -3.4028234e38;
+        if (row_in) Y[args.y_offset + col * args.y_stride + at] = v;
+    }
+#ifndef MATRIX
+    if (EPI == EPI_ADD) {
+        barrier();
+        [[dont_unroll]] for (uint o = i; o < SLOTS * T; o += n) {
+            const uint b = o * 16u, tile = tile0 + o / T;
+            float q[4];
+            [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                const uint at = b + 4u * k;
+                q[k] = fma(best_s[at + 3u], best_s[at + 3u], fma(best_s[at + 2u], best_s[at + 2u], fma(best_s[at + 1u], best_s[at + 1u], best_s[at] * best_s[at])));
+            }
+            if (tile < args.n_tile) OUT[args.out_offset + (o % T) * args.out_stride + (args.first_row >> 4) + tile] = (q[0] + q[1]) + (q[2] + q[3]);
+        }
+    }
+#endif
+    if (EPI == EPI_LOGITS) {
+        barrier();
+        [[dont_unroll]] for (uint o = i; o < SLOTS * T; o += n) {
+            const uint b = o * 16u;
+            float best = best_s[b];
+            uint id = 0u;
+            [[dont_unroll]] for (uint k = 1u; k < 16u; k++) {
+                if (best_s[b + k] > best) {
+                    best = best_s[b + k];
+                    id = k;
+                }
+            }
+            id += args.first_row + (tile0 + o / T) * 16u;
+            if (SLOTS == 1u && !first && !(best > uintBitsToFloat(kept[2u * o]))) {
+                best = uintBitsToFloat(kept[2u * o]);
+                id = kept[2u * o + 1u];
+            }
+            best_s[b] = best;
+            best_id[o] = id;
+        }
+        barrier();
+        [[dont_unroll]] for (uint col = i; col < T; col += n) {
+            float best = best_s[col * 16u];
+            uint id = best_id[col];
+            for (uint k = 1u; k < SLOTS; k++) {
+                const uint o = k * T + col;
+                if (best_s[o * 16u] > best) {
+                    best = best_s[o * 16u];
+                    id = best_id[o];
+                }
+            }
+            kept[2u * col] = floatBitsToUint(best);
+            kept[2u * col + 1u] = id;
+            if (end) {
+                const uint at = args.out_offset + 2u * (col * args.out_stride + args.first_group + gl_WorkGroupID.x);
+                OUT[at] = best;
+                OUT[at + 1u] = uintBitsToFloat(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+#version 450
+// matvec_mma.comp: twin of src/machine/cpu matmul on 16x8x16 matrix units; y = x W' for few rows of x.
+//
+// Grid    x: ceil(n_tile / TILES).   Group  32 * SPLIT invocations; subgroup s owns column tiles
+//         s, s + SPLIT, ... of TILES row tiles. Subgroup size 32, full subgroups. It holds the x of
+//         CHUNK of its column tiles in shared memory and goes through all row tiles with them.
+// Rows    T <= 8, which cost about alike; run nine as five and four.
+// Numbers x * norm is scaled by a power of two per 256 columns and rounded to the nearest halves (2^-12
+//         relative); weights enter as exact integers; products are summed in float, 32 or 16 columns at a time,
+//         times the block's scale. Mins and zero points meet the sums of the rounded x instead.
+// Order   columns of a block in the matrix unit, blocks and column tiles in turn, then subgroups in
+//         order: nothing depends on T, TILES or the slice. SPLIT is fixed by the weight's shape.
+// Sizes   TILES and CHUNK by tune.h: all row tiles of a stage in whole waves.
+// Needs   16-byte addresses for matrix loads (all shared arrays are multiples of 16 bytes) and matrices whose elements
+//         lie as tune.h matrix_layout_fits() wants them: asked at start.
+// variant: matvec_mma_q4_k -DTYPE_Q4_K @khr
+// variant: matvec_mma_q5_k -DTYPE_Q5_K @khr
+// variant: matvec_mma_q6_k -DTYPE_Q6_K @khr
+// variant: matvec_mma_q8_0 -DTYPE_Q8_0 @khr
+// variant: matvec_mma_q4_0 -DTYPE_Q4_0 @khr
+// variant: matvec_mma_q5_0 -DTYPE_Q5_0 @khr
+// variant: matvec_mma_f16 -DTYPE_F16 @khr
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_NV_cooperative_matrix : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_spirv_intrinsics : require
+spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);   // halves: to nearest even
+#include "matvec_args.h"
+#define SLOTS TILES
+#define MATRIX
+#include "matvec_common.glsl"
+layout(constant_id = 6) const uint CHUNK = 1u;   // column tiles of a subgroup whose x is held at once
+layout(constant_id = 7) const uint M_ = 16u;     // the matrix units' shape
+layout(constant_id = 8) const uint N_8 = 8u;
+layout(constant_id = 9) const uint K_ = 16u;
+
+const uint SX = 296u;   // halves of a row of x: 256 values, 16 sums, what rounding left of them, 8 spare
+// In units of 8 halves, because matrix loads want 16-byte addresses. A matrix has 8 columns; those beyond
+// T are anything.
+shared uvec4 s[((SPLIT * CHUNK - 1u) * T + 8u) * (SX / 8u)];
+shared float scale[(SPLIT * CHUNK * T + 8u + 3u) / 4u * 4u];
+shared float red[TILES * SPLIT * 16u * T];
+
+#define FragA fcoopmatNV<16, gl_ScopeSubgroup, M_, K_>
+#define FragB fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8>
+#define FragC fcoopmatNV<32, gl_ScopeSubgroup, M_, N_8>
+// C += A B. A: this lane's columns 0 1 and 2 3 of row g, then of row g + 8; B: 16 columns of x at `at`.
+#define MMA(C, a0, a1, a2, a3, at) { FragA A_; FragB B_; \
+    const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = unpackFloat2x16(a3); \
+    A_[0] = p0_.x; A_[1] = p0_.y; A_[2] = p1_.x; A_[3] = p1_.y; A_[4] = p2_.x; A_[5] = p2_.y; A_[6] = p3_.x; A_[7] = p3_.y; \
+    coopMatLoadNV(B_, s, (at) >> 3, SX / 8u, true); \
+    C = coopMatMulAddNV(A_, B_, C); }
+// sum += C, row g times e0, row g + 8 times e1.
+#define ADD(sum, e0, e1, C) { const float f0_ = e0, f1_ = e1; \
+    sum.x = fma(f0_, C[0], sum.x); sum.y = fma(f0_, C[1], sum.y); sum.z = fma(f1_, C[2], sum.z); sum.w = fma(f1_, C[3], sum.w); }
+const float TINY = 16777216.0;   // 2^24 makes a tiny half the integer it stands for
+
+// Half t of two words, in both halves of a word.
+uint half_twice(uvec2 v, uint t) { return (((t < 2u ? v.x : v.y) >> (16u * (t & 1u))) & 0xffffu) * 0x10001u; }
+#include "quant/tile.glsl"
+
+float total(uint o) {
+    const uint at = o / (16u * T) * SPLIT * 16u * T + o % (16u * T);
+    float v = 0.0;
+    for (uint k = 0u; k < SPLIT; k++) v += red[at + k * 16u * T];
+    return v;
+}
+
+// 1/rms of a row from its partial sums of squares: every lane its own in turn, then 1, 2, 4, 8, 16.
+void read_norm(uint sub, uint l) {
+    [[dont_unroll]] for (uint row = sub; row < T; row += SPLIT) {
+        float q = 0.0;
+        [[dont_unroll]] for (uint k = 0u; k < args.n_part; k += 256u) {
+            float v[8];
+            [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                const uint at = k + 32u * i + l;
+                v[i] = at < args.n_part ? SQUARES[row * args.part_stride + at] : 0.0;
+            }
+            [[unroll]] for (uint i = 0u; i < 8u; i++) q += v[i];
+        }
+        q += subgroupShuffleXor(q, 1u);
+        q += subgroupShuffleXor(q, 2u);
+        q += subgroupShuffleXor(q, 4u);
+        q += subgroupShuffleXor(q, 8u);
+        q += subgroupShuffleXor(q, 16u);
+        if (l == 0u) inv_rms[row] = inversesqrt(fma(q, args.inv_d, args.eps));
+    }
+}
+
+layout(constant_id = 10) const uint BATCH = 4u;   // pieces of x on their way at once; no other value is meant
+vec4 xa[BATCH], xb[BATCH];
+
+// Piece n of a chunk: row n % T of x, column tile c0 + n / T * SPLIT; this lane's 4 columns of two blocks.
+void load_x(uint n0, uint c0, uint l) {
+    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
+        const uint n = n0 + b, k = (c0 + n / T * SPLIT) * 256u + 32u * (l >> 2) + 4u * (l & 3u);
+        const uint at = (args.x_offset + n % T * args.x_stride + k) >> 2;
+        const bool in_ = n < CHUNK * T;
+        xa[b] = in_ && k < args.d_in ? X[at] : vec4(0.0);
+        xb[b] = in_ && k + 16u < args.d_in ? X[at + 4u] : vec4(0.0);
+        if (NORM == 1u) {
+            if (in_ && k < args.d_in) xa[b] *= NORMS[k >> 2];
+            if (in_ && k + 16u < args.d_in) xb[b] *= NORMS[(k >> 2) + 4u];
+        }
+    }
+}
+
+void store_x(uint n0, uint first, uint l) {
+    const uint g = l >> 2, t = l & 3u;
+    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
+        const uint n = n0 + b;
+        if (n >= CHUNK * T) break;
+        const vec4 m4 = max(abs(xa[b]), abs(xb[b]));
+        float m = max(max(m4.x, m4.y), max(m4.z, m4.w));
+        m = max(m, subgroupShuffleXor(m, 1u));
+        m = max(m, subgroupShuffleXor(m, 2u));
+        m = max(m, subgroupShuffleXor(m, 4u));
+        m = max(m, subgroupShuffleXor(m, 8u));
+        m = max(m, subgroupShuffleXor(m, 16u));
+        // The largest becomes 1024..2047: 16 of them stay below what a half can hold.
+        const uint e = clamp(floatBitsToUint(m) >> 23, 11u, 254u);
+        const float up = uintBitsToFloat((264u - e) << 23);
+        const f16vec4 p = f16vec4(xa[b] * up), q = f16vec4(xb[b] * up);
+        const uvec4 bits = uvec4(packFloat2x16(p.xy), packFloat2x16(p.zw), packFloat2x16(q.xy), packFloat2x16(q.zw));
+        const uint row = (first + n) * (SX / 8u), at = row + 4u * g;
+        s[at][t] = bits.x;
+        s[at + 1u][t] = bits.y;
+        s[at + 2u][t] = bits.z;
+        s[at + 3u][t] = bits.w;
+        // The sums must be those of the rounded values. A driver was seen to add the unrounded ones, so it
+        // gets bits that it cannot see through: first_row is a multiple of 16.
+        const uvec4 same = bits ^ (args.first_row & 15u);
+        const vec2 n0 = unpackHalf2x16(same.x), n1 = unpackHalf2x16(same.y), n2 = unpackHalf2x16(same.z), n3 = unpackHalf2x16(same.w);
+        vec2 sum = vec2((n0.x + n0.y) + (n1.x + n1.y), (n2.x + n2.y) + (n3.x + n3.y));
+        sum += subgroupShuffleXor(sum, 1u);
+        sum += subgroupShuffleXor(sum, 2u);
+        if (t == 0u) {
+            const uint hi = packFloat2x16(f16vec2(sum)) ^ (args.first_row & 15u), to = row + 32u + (g >> 2);
+            s[to][g & 3u] = hi;
+            s[to + 2u][g & 3u] = packFloat2x16(f16vec2(sum - unpackHalf2x16(hi)));
+        }
+        if (l == 0u) scale[first + n] = uintBitsToFloat((e - 10u) << 23);
+    }
+}
+
+void main() {
+    const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
+    const uint first = sub * CHUNK * T, tile0 = gl_WorkGroupID.x * TILES, n_tile = min(TILES, args.n_tile - tile0);
+    const uint row_units = args.n_col * TILE;
+    const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
+    Raw next;
+    if (n_own > 0u) {
+        next = fetch((tile0 * args.n_col + sub) * TILE, l);
+    }
+    if (n_own > 0u) load_x(0u, sub, l);
+    hold_residual(me, SPLIT * 32u, tile0);
+    if (NORM == 1u) read_norm(sub, l);
+
+    [[dont_unroll]] for (uint o0 = 0u; o0 < n_own; o0 += CHUNK) {
+        const uint n_here = min(CHUNK, n_own - o0);
+        subgroupBarrier();
+        [[dont_unroll]] for (uint n = 0u; n < CHUNK * T; n += BATCH) {
+            if (n > 0u || o0 > 0u) load_x(n, sub + o0 * SPLIT, l);
+            store_x(n, first, l);
+        }
+        subgroupMemoryBarrierShared();
+        subgroupBarrier();
+        [[dont_unroll]] for (uint r = 0u; r < n_tile; r++) {
+            const uint slot = ((r * SPLIT + sub) * T + 2u * t) * 16u + g;
+            vec4 acc = vec4(0.0);
+            if (o0 > 0u) {
+                if (2u * t < T) acc.xz = vec2(red[slot], red[slot + 8u]);
+                if (2u * t + 1u < T) acc.yw = vec2(red[slot + 16u], red[slot + 24u]);
+            }
+            [[dont_unroll]] for (uint i = 0u; i < n_here; i++) {
+                const Raw raw = next;
+                // The tile after this one, wherever it is.
+                uint row = r, own = o0 + i + 1u;
+                if (i + 1u == n_here) {
+                    if (r + 1u < n_tile) {
+                        row = r + 1u;
+                        own = o0;
+                    } else row = 0u;
+                }
+                if (own < n_own) next = fetch(((tile0 + row) * args.n_col + sub + own * SPLIT) * TILE, l);
+                const uint at = first + i * T;
+                const vec4 sum = product(raw, at * SX, t);
+                const float x0 = scale[at + 2u * t], x1 = scale[at + 2u * t + 1u];
+                acc = fma(sum, vec4(x0, x1, x0, x1), acc);
+            }
+            if (2u * t < T) {
+                red[slot] = acc.x;
+                red[slot + 8u] = acc.z;
+            }
+            if (2u * t + 1u < T) {
+                red[slot + 16u] = acc.y;
+                red[slot + 24u] = acc.w;
+            }
+        }
+    }
+    if (n_own == 0u) {
+        [[dont_unroll]] for (uint i = l; i < TILES * 16u * T; i += 32u) red[((i / (16u * T)) * SPLIT + sub) * 16u * T + i % (16u * T)] = 0.0;
+    }
+    barrier();
+    write_tiles(me, SPLIT * 32u, tile0, true, true);
+}

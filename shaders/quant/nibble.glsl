@@ -1,0 +1,153 @@
+// quant/nibble.glsl: Q4_K, Q5_K, Q4_0, Q5_0: four bits a weight, and one more for the fives.
+//
+// units 0..15         scales of row r. K types: half d, half dmin, 12 bytes of 6-bit scales and mins as
+//                     in the file; others: eight halves d, one for 32 columns each
+// HIGH units 16..47   fives only: 8 bytes for row (l >> 2) + 8e and lane l at 8 (32e + l); word j, bits
+//                     8 n + k: see high()
+// QUANT + 64j + 32e + l   lane l, row (l >> 2) + 8e, columns 128 j ..: word 2c + h (c, h = 0, 1) holds
+//                     block 8j + 4c + h in its low nibbles and block 8j + 4c + 2 + h in its high ones
+#if defined(TYPE_Q5_K) || defined(TYPE_Q5_0)
+#define FIVE
+#define QUANT 48u
+#define TILE 176u
+#else
+#define QUANT 16u
+#define TILE 144u
+#endif
+#if defined(TYPE_Q4_K) || defined(TYPE_Q5_K)
+#define MINS
+#elif defined(FIVE)
+#define ZERO 16.0
+#else
+#define ZERO 8.0
+#endif
+
+// The eight scales (xy, bytes) and mins (zw) of a K header.
+uvec4 k_scales(uvec4 h) {
+    return uvec4(h.y & 0x3f3f3f3fu, (h.w & 0x0f0f0f0fu) | ((h.y >> 2) & 0x30303030u),
+                 h.z & 0x3f3f3f3fu, ((h.w >> 4) & 0x0f0f0f0fu) | ((h.z >> 2) & 0x30303030u));
+}
+
+#ifdef FIVE
+// The fifth bits of two columns (k = 2h + p; z shifted down by 4 for odd c), low or high nibbles' block.
+uint high_low(uint z, uint k) { return (z << (4u - k)) & 0x00100010u; }
+uint high_high(uint z, uint k) { return (z >> k) & 0x01000100u; }
+#else
+uint high_low(uint z, uint k) { return 0u; }
+uint high_high(uint z, uint k) { return 0u; }
+#endif
+
+void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
+    const uint e = r >> 3, l = (r & 7u) * 4u + t;
+    const uvec4 head = UNITS[at + r];
+    const uvec4 q = UNITS[at + QUANT + 64u * j + 32u * e + l];
+#ifdef FIVE
+    const uvec4 hq = UNITS[at + 16u + 16u * e + (l >> 1)];
+    const uint bits = hq[2u * (l & 1u) + j];
+#else
+    const uint bits = 0u;
+#endif
+#ifdef MINS
+    const uvec4 sc = k_scales(head);
+    const vec2 d = unpackHalf2x16(head.x);
+#endif
+    for (uint i = 0u; i < 8u; i++) {  // i = 4c + 2 hi + h
+        const uint c = i >> 2, hi = (i >> 1) & 1u, h = i & 1u, b = 4u * j + (i >> 1), z = bits >> (4u * c);
+        const uint v = q[2u * c + h] >> (4u * hi);
+        uint p0 = v & 0x000f000fu, p1 = (v >> 8) & 0x000f000fu;
+        p0 |= hi == 0u ? high_low(z, 2u * h) : high_high(z, 2u * h) >> 4;
+        p1 |= hi == 0u ? high_low(z, 2u * h + 1u) : high_high(z, 2u * h + 1u) >> 4;
+        const vec4 n = vec4(float(p0 & 0xffffu), float(p0 >> 16), float(p1 & 0xffffu), float(p1 >> 16));
+#ifdef MINS
+        const float s = d.x * float((sc[b >> 2] >> (8u * (b & 3u))) & 255u);
+        const float m = d.y * float((sc[2u + (b >> 2)] >> (8u * (b & 3u))) & 255u);
+        precise vec4 product = s * n;
+        precise vec4 value = product - m;
+#else
+        const vec2 dd = unpackHalf2x16(head[b >> 1]);
+        precise vec4 value = ((b & 1u) == 0u ? dd.x : dd.y) * (n - ZERO);
+#endif
+        to[i] = value;
+    }
+}
+
+#ifdef MATRIX
+struct Raw {
+    uvec4 h0, h1, q00, q01, q10, q11;
+#ifdef FIVE
+    uvec2 z0, z1;
+#endif
+};
+
+Raw fetch(uint at, uint l) {
+    Raw r;
+    r.h0 = UNITS[at + (l >> 2)];
+    r.h1 = UNITS[at + (l >> 2) + 8u];
+    r.q00 = UNITS[at + QUANT + l];
+    r.q01 = UNITS[at + QUANT + 32u + l];
+    r.q10 = UNITS[at + QUANT + 64u + l];
+    r.q11 = UNITS[at + QUANT + 96u + l];
+#ifdef FIVE
+    const uvec4 a = UNITS[at + 16u + (l >> 1)], b = UNITS[at + 32u + (l >> 1)];
+    r.z0 = (l & 1u) == 0u ? a.xy : a.zw;
+    r.z1 = (l & 1u) == 0u ? b.xy : b.zw;
+#endif
+    return r;
+}
+
+// Columns 2t, 2t + 1 of x against rows g (xy) and g + 8 (zw) of the tile; x at `at` in s.
+vec4 product(Raw raw, uint at, uint t) {
+    vec4 sum = vec4(0.0);
+#ifdef MINS
+    const uvec4 s0 = k_scales(raw.h0), s1 = k_scales(raw.h1);
+    const vec2 d0 = unpackHalf2x16(raw.h0.x) * TINY, d1 = unpackHalf2x16(raw.h1.x) * TINY;
+#endif
+    [[dont_unroll]] for (uint p = 0u; p < 4u; p++) {
+        const uvec4 q0 = p < 2u ? raw.q00 : raw.q10, q1 = p < 2u ? raw.q01 : raw.q11;
+        const uvec2 v0 = (p & 1u) == 0u ? q0.xy : q0.zw, v1 = (p & 1u) == 0u ? q1.xy : q1.zw;
+        const uvec2 u0 = v0 >> 8, u1 = v1 >> 8;
+#ifdef FIVE
+        const uint z0 = (p < 2u ? raw.z0.x : raw.z0.y) >> (4u * (p & 1u));
+        const uint z1 = (p < 2u ? raw.z1.x : raw.z1.y) >> (4u * (p & 1u));
+#else
+        const uint z0 = 0u, z1 = 0u;
+#endif
+#ifdef MINS
+        const uint b0 = (p < 2u ? s0.x : s0.y) >> (16u * (p & 1u)), b1 = (p < 2u ? s1.x : s1.y) >> (16u * (p & 1u));
+        const vec2 e0 = vec2(d0.x * float(b0 & 255u), d0.x * 0.0625 * float((b0 >> 8) & 255u));
+        const vec2 e1 = vec2(d1.x * float(b1 & 255u), d1.x * 0.0625 * float((b1 >> 8) & 255u));
+#else
+        const uint x0 = p < 2u ? (p == 0u ? raw.h0.x : raw.h0.y) : (p == 2u ? raw.h0.z : raw.h0.w), x1 = p < 2u ? (p == 0u ? raw.h1.x : raw.h1.y) : (p == 2u ? raw.h1.z : raw.h1.w);
+        const vec2 e0 = unpackHalf2x16(x0) * vec2(TINY, TINY * 0.0625), e1 = unpackHalf2x16(x1) * vec2(TINY, TINY * 0.0625);
+#endif
+        const uint k = at + p * 64u;
+        FragC C = FragC(0.0);
+        MMA(C, (v0.x & 0x000f000fu) | high_low(z0, 0u), (u0.x & 0x000f000fu) | high_low(z0, 1u),
+               (v1.x & 0x000f000fu) | high_low(z1, 0u), (u1.x & 0x000f000fu) | high_low(z1, 1u), k)
+        MMA(C, (v0.y & 0x000f000fu) | high_low(z0, 2u), (u0.y & 0x000f000fu) | high_low(z0, 3u),
+               (v1.y & 0x000f000fu) | high_low(z1, 2u), (u1.y & 0x000f000fu) | high_low(z1, 3u), k + 16u)
+        ADD(sum, e0.x, e1.x, C)
+        FragC D = FragC(0.0);
+        MMA(D, (v0.x & 0x00f000f0u) | high_high(z0, 0u), (u0.x & 0x00f000f0u) | high_high(z0, 1u),
+               (v1.x & 0x00f000f0u) | high_high(z1, 0u), (u1.x & 0x00f000f0u) | high_high(z1, 1u), k + 32u)
+        MMA(D, (v0.y & 0x00f000f0u) | high_high(z0, 2u), (u0.y & 0x00f000f0u) | high_high(z0, 3u),
+               (v1.y & 0x00f000f0u) | high_high(z1, 2u), (u1.y & 0x00f000f0u) | high_high(z1, 3u), k + 48u)
+        ADD(sum, e0.y, e1.y, D)
+    }
+    // What every weight has too little or too much, against the sums of x.
+    FragC M = FragC(0.0);
+#ifdef MINS
+    const uint m0 = ((s0.z >> (8u * t)) & 255u) * 0x10001u, m1 = ((s0.w >> (8u * t)) & 255u) * 0x10001u;
+    const uint m2 = ((s1.z >> (8u * t)) & 255u) * 0x10001u, m3 = ((s1.w >> (8u * t)) & 255u) * 0x10001u;
+    MMA(M, m0, m1, m2, m3, at + 256u)
+    MMA(M, m0, m1, m2, m3, at + 272u)
+    ADD(sum, -d0.y, -d1.y, M)
+#else
+    const uint m0 = half_twice(raw.h0.xy, t), m1 = half_twice(raw.h0.zw, t), m2 = half_twice(raw.h1.xy, t), m3 = half_twice(raw.h1.zw, t);
+    MMA(M, m0, m1, m2, m3, at + 256u)
+    MMA(M, m0, m1, m2, m3, at + 272u)
+    ADD(sum, -ZERO, -ZERO, M)
+#endif
+    return sum;
+}
+#endif

@@ -1,0 +1,91 @@
+// quant/q6_k.glsl: Q6_K, and Q3_K widened to it.
+//
+// units 0..15    row r: sixteen signed scales, one for 16 columns each
+// units 16, 17   sixteen halves d, one a row
+// 18 + 64j + 32e + l    low nibbles, as in quant/nibble.glsl
+// 146 + 32e + l  lane l, row (l >> 2) + 8e: word c: bits 4, 5 of blocks 4c..4c+3, two bits a weight.
+//                Within a half: block 4c + h at bits 4, 6 (h = 0), 0, 2 (h = 1), block 4c + 2 + h at
+//                8, 10 (h = 0), 12, 14 (h = 1): first for columns 0, 1, then for columns 2, 3.
+#define TILE 210u
+
+float signed_byte(uint v, uint i) { return float(int(v << (24u - 8u * i)) >> 24); }
+
+void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
+    const uint e = r >> 3, l = (r & 7u) * 4u + t;
+    const uvec4 head = UNITS[at + r], q = UNITS[at + 18u + 64u * j + 32u * e + l], hq = UNITS[at + 146u + 32u * e + l];
+    const vec2 dd = unpackHalf2x16(UNITS[at + 16u + e][(r & 7u) >> 1]);
+    const float d = (r & 1u) == 0u ? dd.x : dd.y;
+    for (uint i = 0u; i < 8u; i++) {
+        const uint c = i >> 2, hi = (i >> 1) & 1u, h = i & 1u;
+        const uint v = q[2u * c + h] >> (4u * hi);
+        const uint first = hi == 0u ? (h == 0u ? 4u : 0u) : (h == 0u ? 8u : 12u);
+        const uint z0 = (hq[2u * j + c] >> first) & 0x00030003u, z1 = (hq[2u * j + c] >> (first + 2u)) & 0x00030003u;
+        const uint p0 = (v & 0x000f000fu) | (z0 << 4), p1 = ((v >> 8) & 0x000f000fu) | (z1 << 4);
+        const vec4 n = vec4(float(p0 & 0xffffu), float(p0 >> 16), float(p1 & 0xffffu), float(p1 >> 16)) - 32.0;
+        const uint b = 8u * j + i;
+        precise float s = d * signed_byte(head[b >> 2], b & 3u);
+        precise vec4 value = s * n;
+        to[i] = value;
+    }
+}
+
+#ifdef MATRIX
+struct Raw { uvec4 h0, h1, q00, q01, q10, q11, z0, z1; vec2 d; };
+
+Raw fetch(uint at, uint l) {
+    Raw r;
+    const uint g = l >> 2;
+    r.h0 = UNITS[at + g];
+    r.h1 = UNITS[at + g + 8u];
+    const uint d0 = UNITS[at + 16u][g >> 1], d1 = UNITS[at + 17u][g >> 1];
+    r.q00 = UNITS[at + 18u + l];
+    r.q01 = UNITS[at + 50u + l];
+    r.q10 = UNITS[at + 82u + l];
+    r.q11 = UNITS[at + 114u + l];
+    r.z0 = UNITS[at + 146u + l];
+    r.z1 = UNITS[at + 178u + l];
+    r.d = vec2(unpackHalf2x16(d0 >> (16u * (g & 1u))).x, unpackHalf2x16(d1 >> (16u * (g & 1u))).x);
+    return r;
+}
+
+uint pick4(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
+
+uint scale_pair(uint v, uint i) { return packFloat2x16(f16vec2(signed_byte(v, i), signed_byte(v, i + 1u))); }
+
+vec4 product(Raw raw, uint at, uint t) {
+    vec4 sum = vec4(0.0);
+    const float d0 = raw.d.x * TINY, d1 = raw.d.y * TINY;
+    [[dont_unroll]] for (uint p = 0u; p < 4u; p++) {
+        const uvec4 q0 = p < 2u ? raw.q00 : raw.q10, q1 = p < 2u ? raw.q01 : raw.q11;
+        const uvec2 v0 = (p & 1u) == 0u ? q0.xy : q0.zw, v1 = (p & 1u) == 0u ? q1.xy : q1.zw;
+        const uvec2 u0 = v0 >> 8, u1 = v1 >> 8;
+        const uint z0 = pick4(raw.z0, p), z1 = pick4(raw.z1, p), s0 = pick4(raw.h0, p), s1 = pick4(raw.h1, p);
+        const uint k = at + p * 64u;
+        FragC C = FragC(0.0);
+        MMA(C, (v0.x & 0x000f000fu) | (z0 & 0x00300030u), (u0.x & 0x000f000fu) | ((z0 >> 2) & 0x00300030u),
+               (v1.x & 0x000f000fu) | (z1 & 0x00300030u), (u1.x & 0x000f000fu) | ((z1 >> 2) & 0x00300030u), k)
+        ADD(sum, d0 * signed_byte(s0, 0u), d1 * signed_byte(s1, 0u), C)
+        FragC D = FragC(0.0);
+        MMA(D, (v0.y & 0x000f000fu) | ((z0 << 4) & 0x00300030u), (u0.y & 0x000f000fu) | ((z0 << 2) & 0x00300030u),
+               (v1.y & 0x000f000fu) | ((z1 << 4) & 0x00300030u), (u1.y & 0x000f000fu) | ((z1 << 2) & 0x00300030u), k + 16u)
+        ADD(sum, d0 * signed_byte(s0, 1u), d1 * signed_byte(s1, 1u), D)
+        FragC E = FragC(0.0);
+        MMA(E, (v0.x & 0x00f000f0u) | (z0 & 0x03000300u), (u0.x & 0x00f000f0u) | ((z0 >> 2) & 0x03000300u),
+               (v1.x & 0x00f000f0u) | (z1 & 0x03000300u), (u1.x & 0x00f000f0u) | ((z1 >> 2) & 0x03000300u), k + 32u)
+        ADD(sum, d0 * 0.0625 * signed_byte(s0, 2u), d1 * 0.0625 * signed_byte(s1, 2u), E)
+        FragC F = FragC(0.0);
+        MMA(F, (v0.y & 0x00f000f0u) | ((z0 >> 4) & 0x03000300u), (u0.y & 0x00f000f0u) | ((z0 >> 6) & 0x03000300u),
+               (v1.y & 0x00f000f0u) | ((z1 >> 4) & 0x03000300u), (u1.y & 0x00f000f0u) | ((z1 >> 6) & 0x03000300u), k + 48u)
+        ADD(sum, d0 * 0.0625 * signed_byte(s0, 3u), d1 * 0.0625 * signed_byte(s1, 3u), F)
+    }
+    // q - 32: blocks 2t, 2t + 1 and 8 + 2t, 9 + 2t of the sums of x.
+    const uint b = 2u * (t & 1u);
+    const uint m0 = scale_pair(t < 2u ? raw.h0.x : raw.h0.y, b), m1 = scale_pair(t < 2u ? raw.h0.z : raw.h0.w, b);
+    const uint m2 = scale_pair(t < 2u ? raw.h1.x : raw.h1.y, b), m3 = scale_pair(t < 2u ? raw.h1.z : raw.h1.w, b);
+    FragC M = FragC(0.0);
+    MMA(M, m0, m1, m2, m3, at + 256u)
+    MMA(M, m0, m1, m2, m3, at + 272u)
+    ADD(sum, -32.0 * raw.d.x, -32.0 * raw.d.y, M)
+    return sum;
+}
+#endif

@@ -1,0 +1,43 @@
+#version 450
+// rms_rows.comp: y = x / rms(x) * w, row by row, where the rows are wanted as such: the kept hidden rows
+// above all. Twin of src/machine/cpu's rms_norm.
+//
+// Grid    x: row.   Group  256 (spec 0, a power of two).
+// Memory  0 step  StepState                      read
+//         1 x     f32 [row, x_stride]            read
+//         2 w     f32 [width]                    read
+//         3 y     f32 by offset                  written
+// Push    RowsArgs; from_kept: row i is written as row hidden_from + i.
+// Order   an invocation sums its columns in turn, then halves are added: the same for any number of rows.
+#extension GL_GOOGLE_include_directive : require
+#include "args.h"
+#include "rows_args.h"
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { RowsArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
+layout(set = 0, binding = 1, std430) readonly buffer X_ { float x[]; };
+layout(set = 0, binding = 2, std430) readonly buffer W_ { float w[]; };
+layout(set = 0, binding = 3, std430) writeonly buffer Y_ { float y[]; };
+shared float sum_s[gl_WorkGroupSize.x];
+
+void main() {
+    const uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex;
+    if (row >= step.n_row) return;
+    const uint from = row * args.x_stride, to = args.y_offset + (row + (args.from_kept != 0u ? step.hidden_from : 0u)) * args.y_stride;
+    float sum = 0.0;
+    for (uint i = t; i < args.width; i += gl_WorkGroupSize.x) sum = fma(x[from + i], x[from + i], sum);
+    sum_s[t] = sum;
+    barrier();
+    for (uint n = gl_WorkGroupSize.x / 2u; n > 0u; n >>= 1) {
+        if (t < n) {
+            precise float both = sum_s[t] + sum_s[t + n];
+            sum_s[t] = both;
+        }
+        barrier();
+    }
+    precise float unit = inversesqrt(sum_s[0] / float(args.width) + args.eps);
+    for (uint i = t; i < args.width; i += gl_WorkGroupSize.x) {
+        precise float v = (x[from + i] * unit) * w[i];
+        y[to + i] = v;
+    }
+}

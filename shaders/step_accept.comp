@@ -1,0 +1,41 @@
+#version 450
+// step_accept.comp: ends a trunk pass. Keeps drafts while they equal what was picked in their place,
+// emits the tokens, tells whether the text ends.
+//
+// Grid    1 group of 32 (spec 0); one invocation works.
+// Memory  0 step   StepState and history    read, written
+//         1 ring   RingEntry [ring_length]  written; host-visible
+// Push    StepArgs: ring_length.
+// Rule    pick i follows row base_row + i and is the token for position base + i + 1. Tokens 0 .. n_accept are emitted and
+//         written to the history; rows 0 .. n_accept are history from now on.
+#extension GL_GOOGLE_include_directive : require
+#include "step_common.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { StepArgs args; };
+layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Ring { uvec4 ring[]; };
+
+void main() {
+    if (gl_LocalInvocationIndex != 0u || step.n_row == 0u) return;
+    const uint n_draft = min(step.n_draft, step.n_row - 1u);
+    uint n = 0u, done = 0u;
+    for (uint i = 0u; i <= n_draft; i++) {
+        const uint token = step.pick[i], p = step.base + i + 1u;
+        const bool agrees = i < n_draft && history[p % kHistory] == token;
+        history[p % kHistory] = token;
+        n = i + 1u;
+        for (uint k = 0u; k < min(step.n_stop, 16u); k++)
+            if (step.stop[k] == token) done = 1u;
+        if (p + 1u >= step.limit) done = 1u;
+        if (done != 0u || !agrees) break;
+    }
+    step.n_accept = n - 1u;
+    step.done = done;
+    const uint s0 = step.ring_write;
+    for (uint i = 0u; i < n; i++) {
+        const uint last = i + 1u == n ? 1u : 0u;
+        ring[(s0 + i) % args.ring_length] = uvec4(s0 + i + 1u, step.pick[i], step.base + i + 1u,
+                                                  last | (last * done) << 1 | n_draft << 8 | (n - 1u) << 16);
+    }
+    step.ring_write = s0 + n;
+}

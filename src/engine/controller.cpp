@@ -1,0 +1,697 @@
+#include "controller.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace auspex {
+namespace detail {
+namespace controller_impl {
+
+// ---- the text
+
+/// The grid of levels. Finer near 1, where one step of q moves E(6) most.
+constexpr double kLevels[] = {0.04, 0.14, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.84, 0.91, 0.96, 0.985};
+/// Chance per token that the level jumps: texts that change every sentence, every paragraph, every
+/// page. The filter finds out which one it reads.
+constexpr double kPaces[] = {1.0 / 32, 1.0 / 128, 1.0 / 768};
+/// Chance per token that the pace itself changes: a few times in a long conversation.
+constexpr double kPaceChange = 1.0 / 1024;
+/// A jump goes where this text has been before; this part of it goes anywhere.
+constexpr double kSurpriseShare = 0.15;
+/// Tokens over which "where this text has been" is averaged: several phases.
+constexpr double kUsualTokens = 512;
+/// Before anything is known deeper drafts are a little worse: each sees its own guesses, not the
+/// trunk's rows. Published heads lose 1 to 2 % per position.
+constexpr double kDeeper = 0.985;
+/// What was just said weighs as much as this many judged drafts. The ratios change with the head, not
+/// with the text, so a long memory is right.
+constexpr double kRatioPrior = 24, kRatioKeep = 0.99, kRatioLeast = 0.2;
+/// No draft is certain, in either direction: keeps the filter's likelihoods away from 0.
+constexpr double kSurest = 0.995;
+
+// ---- the machine
+
+constexpr uint32_t kFirstOctave = 10;  // contexts below 2K share bucket 0: there attention is a small part
+/// Noise of one cycle's time before it is known, and its bounds. Logs: 0.03 is 3 %.
+constexpr double kNoise = 0.03, kNoiseLeast = 0.01, kNoiseMost = 0.15, kNoiseWeight = 0.03;
+/// Random walk per cycle of what all depths share: heat, clocks, a context that grows.
+constexpr double kSpeedWalk = 0.006;
+/// Random walk per cycle of one depth against the others; after a thousand cycles without a
+/// measurement 9 %, and never more than 12 %: beyond that a probe is due in any case.
+constexpr double kRatioWalk = 0.003, kRatioDoubtMost = 0.12, kRatioDoubtLeast = 0.004;
+/// An unmeasured depth on the line.
+constexpr double kLineDoubt = 0.10;
+/// A single measurement may have been an accident of two or three times the time.
+constexpr double kOnceDoubt = 1.0;
+/// With one measured depth there is no slope yet: further rows cost about half of the first.
+constexpr double kSlopeGuess = 0.5;
+/// A neighbouring octave's ratios are right to a few per cent, and its speed to more.
+constexpr double kOctaveDoubt = 0.04, kOctaveSpeedDoubt = 0.15;
+/// A surprise above 25 % and three standard deviations is an accident (a page fault, another process)
+/// once, and taken in part; three times in a row in the same direction it is a fact.
+constexpr double kAccident = 0.223, kSigmas = 3, kAccidentShare = 0.1;
+constexpr uint32_t kFact = 3;
+/// After a fact, how much of it the other depths may not have shared, and how much may pass again.
+constexpr double kUnshared = 0.5;
+/// A speed known worse than this has just jumped.
+constexpr double kSpeedOpen = 0.1;
+
+// ---- the choice
+
+/// Another depth, or drafting at all, must promise this much more: estimates are noisy by as much.
+constexpr double kHysteresis = 0.02;
+/// Off needs less: its rate is measured, not promised.
+constexpr double kHysteresisOff = 0.005;
+/// Plain, then one, two and four drafts, twice: enough for a line, and every cycle commits tokens.
+constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4};
+/// A probe measures a depth again whose cost, one standard deviation lower, would make it the best.
+/// Not more often than this many cycles: a probe costs less than half a step, so below 2 %.
+constexpr uint32_t kProbeGap = 24;
+constexpr double kProbeDoubt = 0.015;  // what is known better than this is not worth a probe
+/// The comparison with off must not grow stale: while drafting, a plain step is taken this many cycles
+/// after its last, and two of them soon after a jump of speed that was seen at another depth.
+constexpr uint32_t kPlainEvery = 128, kPlainAfterJump = 4;
+/// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
+constexpr double kLossSteps = 12, kLossShare = 0.01;
+/// While drafting has not earned it, shadow passes cost at most this share of plain steps.
+constexpr double kShadowShare = 0.008;
+/// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
+constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
+/// Cycles whose outcomes are not counted after the head missed tokens: its cache has a hole.
+constexpr uint32_t kStaleCycles = 2;
+/// The draft's own probabilities, put right by what became of them; starts at "as it says".
+constexpr double kCalibrationPrior = 16, kCalibrationKeep = 0.99;
+
+double square(double x) { return x * x; }
+
+}  // namespace controller_impl
+
+const char* switch_reason_name(SwitchReason reason) {
+    switch (reason) {
+        case SwitchReason::none: return "none";
+        case SwitchReason::cold_start: return "cold start";
+        case SwitchReason::drafting_pays: return "drafting pays";
+        case SwitchReason::off_pays: return "off pays";
+        case SwitchReason::better_depth: return "better depth";
+        case SwitchReason::probe: return "probe";
+        case SwitchReason::hopeless: return "hopeless";
+        case SwitchReason::unlocked: return "unlocked";
+    }
+    return "none";
+}
+
+// ---------------------------------------------------------------------------------------- the text
+
+Acceptance::Acceptance() {
+    static_assert(sizeof controller_impl::kLevels / sizeof(double) == kLevel, "one column of p_ per level");
+    static_assert(sizeof controller_impl::kPaces / sizeof(double) == kPace, "one row of p_ per pace");
+    for (double& u : usual_) u = 1.0 / kLevel;
+    for (uint32_t i = 0; i <= kMaxDepth; ++i) {
+        ratio_[i] = i < 2 ? 1 : ratio_[i - 1] * controller_impl::kDeeper;
+        hit_[i] = hoped_[i] = 0;
+    }
+    for (auto& pace : p_)
+        for (double& p : pace) p = 1.0 / (kLevel * kPace);
+}
+
+double Acceptance::weight(uint32_t level) const {
+    double sum = 0;
+    for (const auto& pace : p_) sum += pace[level];
+    return sum;
+}
+
+double Acceptance::level() const {
+    double mean = 0;
+    for (uint32_t k = 0; k < kLevel; ++k) mean += weight(k) * controller_impl::kLevels[k];
+    return mean;
+}
+
+double Acceptance::run_length() const {
+    double jumps = 0;
+    for (uint32_t h = 0; h < kPace; ++h)
+        for (const double p : p_[h]) jumps += p * controller_impl::kPaces[h];
+    return 1 / jumps;
+}
+
+/// The time step of the filter, once per token: with the chance of its pace the level jumps to where
+/// this text usually is; rarely the pace changes.
+///   p(h, k)  <-  (1 - pace_h) p(h, k) + pace_h p(h) to(k),   then   (1 - c) p(h, k) + c p(k) / n_pace
+void Acceptance::token_passes() {
+    using namespace controller_impl;
+    for (uint32_t h = 0; h < kPace; ++h) {
+        double sum = 0;
+        for (const double p : p_[h]) sum += p;
+        for (uint32_t k = 0; k < kLevel; ++k) {
+            const double to = (1 - kSurpriseShare) * usual_[k] + kSurpriseShare / kLevel;
+            p_[h][k] += kPaces[h] * (sum * to - p_[h][k]);
+        }
+    }
+    for (uint32_t k = 0; k < kLevel; ++k) {
+        const double w = weight(k);
+        usual_[k] += (w - usual_[k]) / kUsualTokens;
+        for (auto& pace : p_) pace[k] += kPaceChange * (w / kPace - pace[k]);
+    }
+}
+
+/// The measurement step: Bayes' rule with the likelihood q d_i of a hit, 1 - q d_i of a miss.
+void Acceptance::judge(uint32_t position, bool hit) {
+    using namespace controller_impl;
+    token_passes();
+    // The ratio first, against what the level alone promised before this outcome:
+    //   d_i = (n0 d_(i-1) 0.985 + hits at i) / (n0 + promised at i)
+    if (position > 1) {
+        hit_[position] = hit_[position] * kRatioKeep + (hit ? 1 : 0);
+        hoped_[position] = hoped_[position] * kRatioKeep + level();
+    }
+    double sum = 0;
+    for (uint32_t k = 0; k < kLevel; ++k) {
+        const double a = std::min(kLevels[k] * ratio_[position], kSurest);
+        for (auto& pace : p_) sum += pace[k] *= hit ? a : 1 - a;
+    }
+    for (auto& pace : p_)
+        for (double& p : pace) p /= sum;
+    if (position > 1) {
+        // A position that is never reached follows its shallower neighbour: censored, not missed.
+        for (uint32_t i = position; i <= kMaxDepth; ++i) {
+            const double d = (kRatioPrior * ratio_[i - 1] * kDeeper + hit_[i]) / (kRatioPrior + hoped_[i]);
+            ratio_[i] = std::clamp(d, kRatioLeast, 1.0);
+        }
+    }
+}
+
+void Acceptance::cycle(uint32_t depth, uint32_t accepted) {
+    for (uint32_t i = 1; i <= accepted; ++i) judge(i, true);
+    if (accepted < depth) judge(accepted + 1, false);
+    else token_passes();  // the token behind a full accept came without a draft
+}
+
+void Acceptance::shadow(const ShadowSeen& seen) {
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < seen.n; ++i) {
+        // Without the order, hits are spread evenly: row i is one where the running count steps up.
+        const uint32_t even = (i + 1) * seen.hits / seen.n;
+        judge(1, seen.order != 0 ? (seen.order >> i & 1) != 0 : even > hits);
+        hits = even;
+    }
+}
+
+void Acceptance::new_text() {
+    for (uint32_t k = 0; k < kLevel; ++k)
+        for (auto& pace : p_) pace[k] = (0.5 * usual_[k] + 0.5 / kLevel) / kPace;
+}
+
+void Acceptance::expected(uint32_t max_depth, double* tokens) const {
+    using namespace controller_impl;
+    for (uint32_t g = 0; g <= max_depth; ++g) tokens[g] = 1;
+    for (uint32_t k = 0; k < kLevel; ++k) {  // E is not linear in q: average it, not q
+        double survival = weight(k), sum = 0;
+        for (uint32_t g = 1; g <= max_depth; ++g) {
+            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            sum += survival;
+            tokens[g] += sum;
+        }
+    }
+}
+
+double Acceptance::saving(uint32_t max_depth, const double* relative, double* usual) const {
+    using namespace controller_impl;
+    double now = 0;
+    *usual = 0;
+    for (uint32_t k = 0; k < kLevel; ++k) {
+        double survival = 1, tokens = 1, least = 1;  // plain steps per token: R(g) / E(g)
+        for (uint32_t g = 1; g <= max_depth; ++g) {
+            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            tokens += survival;
+            least = std::min(least, relative[g] / tokens);
+        }
+        now += weight(k) * (1 - least);
+        *usual += usual_[k] * (1 - least);
+    }
+    return now;
+}
+
+// ------------------------------------------------------------------------------------- the machine
+
+uint32_t CycleCost::bucket_of(uint32_t context) {
+    uint32_t octave = 0;
+    for (uint32_t c = context >> controller_impl::kFirstOctave; c > 1 && octave + 1 < kBucket; c >>= 1) ++octave;
+    return octave;
+}
+
+void CycleCost::enter(uint32_t context) {
+    using namespace controller_impl;
+    const uint32_t b = bucket_of(context);
+    if (noise_variance_ <= 0) noise_variance_ = square(kNoise);
+    if (b == current_) return;
+    const auto known = [&](uint32_t i) {
+        for (const Ratio& r : bucket_[i].ratio)
+            if (r.n > 0) return true;
+        return false;
+    };
+    if (!known(b)) {
+        uint32_t from = kBucket;  // the nearest known one, the shorter of two
+        for (uint32_t d = 1; d < kBucket && from == kBucket; ++d) {
+            if (d <= b && known(b - d)) from = b - d;
+            else if (b + d < kBucket && known(b + d)) from = b + d;
+        }
+        if (from < kBucket) {
+            bucket_[b] = bucket_[from];
+            for (Ratio& r : bucket_[b].ratio) r.variance += square(kOctaveDoubt);
+        }
+    } else {
+        bucket_[b].speed_variance += square(kOctaveSpeedDoubt);
+    }
+    current_ = b;
+    last_surprise_ = 0;
+}
+
+double CycleCost::variance(const Ratio& r) const {
+    using namespace controller_impl;
+    const double age = static_cast<double>(n_cycle_ - std::min(n_cycle_, r.when));
+    return std::min(r.variance + age * square(kRatioWalk), square(kRatioDoubtMost));
+}
+
+double CycleCost::doubt(uint32_t depth) const {
+    const Ratio& r = now().ratio[depth];
+    if (r.n == 0) return controller_impl::kLineDoubt;
+    return std::sqrt(variance(r)) + (r.n == 1 ? controller_impl::kOnceDoubt : 0);
+}
+
+double CycleCost::seconds(uint32_t depth) const {
+    using namespace controller_impl;
+    const Bucket& b = now();
+    const auto measured = [&](uint32_t g) { return std::exp(b.speed + b.ratio[g].log); };
+    if (b.ratio[depth].n > 0) return measured(depth);
+    // Least squares through the measured g >= 1:  T(g) = mean_T + slope (g - mean_g).
+    double n = 0, sum_g = 0, sum_t = 0, sum_gg = 0, sum_gt = 0;
+    for (uint32_t g = 1; g <= kMaxDepth; ++g) {
+        if (b.ratio[g].n == 0) continue;
+        const double t = measured(g), x = g;
+        n += 1, sum_g += x, sum_t += t, sum_gg += x * x, sum_gt += x * t;
+    }
+    const double plain = b.ratio[0].n > 0 ? measured(0) : 0;
+    if (n == 0) return plain;
+    const double spread = sum_gg - sum_g * sum_g / n;
+    const double slope = spread > 0 ? (sum_gt - sum_g * sum_t / n) / spread : kSlopeGuess * (sum_t / n - plain) / (sum_g / n);
+    return std::max(sum_t / n + std::max(slope, 0.0) * (depth - sum_g / n), plain);
+}
+
+void CycleCost::forget_drafts() {
+    for (uint32_t g = 1; g <= kMaxDepth; ++g) bucket_[current_].ratio[g] = Ratio();
+}
+
+/// Kalman step for log t = speed + ratio(g) + noise, with the two variances kept apart:
+///   e = log t - speed - ratio(g),   V = V_speed + V_ratio + V_noise,
+///   speed += e V_speed / V,   ratio(g) += e V_ratio / V,   each V shrinks by its own share.
+void CycleCost::observe(uint32_t depth, double seconds) {
+    using namespace controller_impl;
+    if (!(seconds > 0) || !std::isfinite(seconds)) return;
+    const double log_t = std::log(seconds);
+    Bucket& b = bucket_[current_];
+    Ratio& r = b.ratio[depth];
+    ++n_cycle_;
+    if (noise_variance_ <= 0) noise_variance_ = square(kNoise);
+    if (!b.known) {  // the first cycle of all: everything is speed
+        b.known = true;
+        b.speed = log_t;
+        b.speed_variance = noise_variance_;
+    }
+    b.speed_variance += square(kSpeedWalk);
+    if (r.n == 0) {
+        r.log = log_t - b.speed;
+        r.variance = noise_variance_ + b.speed_variance;
+        r.when = n_cycle_;
+        r.n = 1;
+        return;
+    }
+    if (r.n == 1) {
+        // Accidents only ever add time: of two measurements the smaller is nearer to the truth, unless
+        // the speed is open, just after a fact: then the difference is the speed's.
+        const double fall = std::min(log_t - b.speed - r.log, 0.0);
+        (b.speed_variance > square(kSpeedOpen) ? b.speed : r.log) += fall;
+        r.variance = noise_variance_;
+        r.when = n_cycle_;
+        r.n = 2;
+        return;
+    }
+    r.variance = std::max(variance(r), square(kRatioDoubtLeast));
+    r.when = n_cycle_;
+    double e = log_t - b.speed - r.log, still_open = 0;
+    double total = b.speed_variance + r.variance + noise_variance_;
+    const double bound = std::max(kAccident, kSigmas * std::sqrt(total));
+    if (std::fabs(e) > bound) {
+        n_surprise_ = last_surprise_ * e > 0 ? n_surprise_ + 1 : 1;
+        const bool fact = n_surprise_ >= kFact;
+        last_surprise_ = e;
+        if (fact) {
+            b.speed_variance += e * e;
+            total += e * e;
+            still_open = square(kUnshared * e);
+            for (Ratio& other : b.ratio)
+                if (&other != &r && other.n > 0) other.variance = std::min(variance(other) + square(kUnshared * e), square(kRatioDoubtMost));
+            fact_when_ = n_cycle_;
+            n_surprise_ = 0;
+        } else {
+            e = kAccidentShare * std::copysign(bound, e);
+        }
+    } else {
+        last_surprise_ = 0;
+        n_surprise_ = 0;
+        noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
+        noise_variance_ = std::clamp(noise_variance_, square(kNoiseLeast), square(kNoiseMost));
+    }
+    const double to_speed = b.speed_variance / total, to_ratio = r.variance / total;
+    b.speed += to_speed * e;
+    r.log += to_ratio * e;
+    b.speed_variance = std::max(b.speed_variance - to_speed * b.speed_variance, still_open);
+    r.variance -= to_ratio * r.variance;
+    ++r.n;
+}
+
+// -------------------------------------------------------------------------------------- the choice
+
+Controller::Controller(uint32_t max_depth) : max_depth_(std::min(max_depth, kMaxDepth)) {}
+
+void Controller::new_text() {
+    text_.new_text();
+    pending_ = 0;
+}
+
+void Controller::rates(double* rate) const {
+    text_.expected(max_depth_, rate);
+    for (uint32_t g = 0; g <= max_depth_; ++g) rate[g] /= cost_.seconds(g);
+}
+
+/// Would depth g beat off if every draft were accepted and its cost were at the low end of what is known?
+bool Controller::can_pay(uint32_t g) const {
+    return (g + 1) * cost_.seconds(0) * std::exp(cost_.doubt(g)) > cost_.seconds(g);
+}
+
+bool Controller::hopeless() const {
+    if (cost_.samples(0) == 0) return false;
+    uint32_t n_measured = 0;  // two depths make a line that is more than a guess
+    for (uint32_t g = 1; g <= max_depth_; ++g) n_measured += cost_.samples(g) > 1;
+    if (n_measured < std::min(max_depth_, 2u)) return false;
+    for (uint32_t g = 1; g <= max_depth_; ++g)
+        if (can_pay(g)) return false;
+    return true;
+}
+
+bool Controller::may_explore() const {
+    return deficit_ < controller_impl::kLossSteps + controller_impl::kLossShare * steps_;
+}
+
+/// The next depth of the cold start, or max_depth_ + 1 when it is over.
+uint32_t Controller::cold_depth() {
+    using namespace controller_impl;
+    while (i_cold_ < sizeof kColdStart) {
+        const uint32_t i = i_cold_++, g = kColdStart[i], round = i / 4;
+        if (g > max_depth_ || cost_.samples(g) > round) continue;
+        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && !can_pay(g)) continue;
+        return g;
+    }
+    return max_depth_ + 1;
+}
+
+/// argmax of E(g) / T(g), with hysteresis against the standing choice.
+uint32_t Controller::choose(const double* rate, SwitchReason* reason) {
+    using namespace controller_impl;
+    const auto best = static_cast<uint32_t>(std::max_element(rate, rate + max_depth_ + 1) - rate);
+    const double margin = 1 + (best == 0 ? kHysteresisOff : kHysteresis);
+    if (best == depth_ || rate[best] < rate[depth_] * margin) return depth_;
+    *reason = best == 0 ? SwitchReason::off_pays : depth_ == 0 ? SwitchReason::drafting_pays : SwitchReason::better_depth;
+    return best;
+}
+
+/// A depth that is worth measuring again now, or `chosen`.
+uint32_t Controller::probe(const double* rate, uint32_t chosen) {
+    using namespace controller_impl;
+    ++since_probe_;
+    if (chosen != 0) {
+        const uint64_t jump = cost_.cycles_since_jump(), plain = cost_.age(0);
+        if (plain >= kPlainEvery || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2)) return 0;
+    }
+    if (since_probe_ < kProbeGap || !may_explore()) return chosen;
+    uint32_t best = chosen;
+    double most = rate[chosen] * (1 + kHysteresis);
+    for (uint32_t g = 0; g <= max_depth_; ++g) {
+        const double doubt = cost_.doubt(g), hope = rate[g] * std::exp(doubt);
+        if (g == chosen || doubt < kProbeDoubt || hope <= most) continue;
+        most = hope;
+        best = g;
+    }
+    if (best != chosen) since_probe_ = 0;
+    return best;
+}
+
+/// Is it time for a shadow pass over the `pending_` tokens since the last? Each of them cost what
+/// drafting would have saved if the text is better than thought: `now` as the filter stands, plus what
+/// jumps since then may have brought, `usual` once in run_length tokens. When that sum,
+///   n now + n^2 / 2 usual / run_length,
+/// reaches the cost of a pass, the pass pays. (For now = 0 this is the interval sqrt(2 cost run_length /
+/// usual) that minimises the sum of passes and delay.)
+bool Controller::shadow_due() const {
+    using namespace controller_impl;
+    const double plain = cost_.seconds(0), n = pending_;
+    if (pending_ >= kMaxShadow || !(shadow_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxShadow;
+    const double c = shadow_seconds_ / plain;
+    if (deficit_ > 0 && c > n * kShadowShare) return false;
+    double relative[kMaxDepth + 1], usual = 0;
+    for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / plain;
+    const double now = text_.saving(max_depth_, relative, &usual);
+    return n * now + n * n / 2 * usual / text_.run_length() >= c;
+}
+
+Decision Controller::next(uint32_t context) {
+    using namespace controller_impl;
+    cost_.enter(context);
+    Decision d;
+    SwitchReason reason = SwitchReason::none;
+    double rate[kMaxDepth + 1] = {};
+    const bool measured = cost_.knows(0);
+    if (locked_) {
+        const bool far = context / 2 >= std::max(locked_context_, 1u);
+        if (far || std::fabs(std::log(cost_.seconds(0) / locked_seconds_)) >= kUnlockDrift) {
+            locked_ = false;
+            cost_.forget_drafts();  // measured afresh: the old costs are of another machine, as it were
+            i_cold_ = 0;
+            stale_ = kStaleCycles;
+            reopened_ = true;
+        }
+    } else if (measured && hopeless()) {
+        locked_ = true;
+        locked_context_ = context;
+        locked_seconds_ = cost_.seconds(0);
+        if (last_ != 0) reason = SwitchReason::hopeless;
+        depth_ = 0;
+    }
+    if (!locked_ && max_depth_ > 0) {
+        uint32_t g = cold_depth();
+        reason = reopened_ ? SwitchReason::unlocked : SwitchReason::cold_start;
+        if (g > max_depth_) {
+            reason = SwitchReason::none;
+            if (measured) {
+                rates(rate);
+                depth_ = choose(rate, &reason);
+                g = probe(rate, depth_);
+                if (g != depth_) reason = SwitchReason::probe;
+            } else {
+                g = 0;  // the first results are still on their way
+            }
+        }
+        d.depth = g;
+        // The head must be current before it drafts; while off it is brought up to date in batches.
+        if (pending_ > 0 && (g > 0 || shadow_due())) {
+            d.shadow_rows = std::min(pending_, kMaxShadow);
+            if (pending_ > kMaxShadow && stale_ == 0) stale_ = kStaleCycles;
+            pending_ = 0;
+        }
+    }
+    if (d.depth != last_) {
+        DepthSwitch& s = seen_.switches[seen_.n_switch++ % ControllerReport::kMaxSwitch];
+        s.token = seen_.n_token;
+        s.from = static_cast<uint8_t>(last_);
+        s.to = static_cast<uint8_t>(d.depth);
+        s.reason = reason != SwitchReason::none ? reason : SwitchReason::probe;  // back from one
+        last_ = d.depth;
+    }
+    return d;
+}
+
+void Controller::observe(const DraftSeen& seen) {
+    using namespace controller_impl;
+    const uint32_t depth = std::min(seen.depth, kMaxDepth), accepted = std::min(seen.accepted, depth);
+    cost_.enter(seen.context);
+    cost_.observe(depth, seen.seconds);
+    if (depth == 0) {
+        pending_ = std::min(pending_ + 1, kMaxShadow + 1);
+    } else if (stale_ > 0) {
+        --stale_;
+    } else {
+        text_.cycle(depth, accepted);
+        if (seen.confidence > 0) {
+            calibration_hit_ = calibration_hit_ * kCalibrationKeep + accepted;
+            calibration_hoped_ = calibration_hoped_ * kCalibrationKeep + seen.confidence;
+        }
+    }
+    const double plain = cost_.seconds(0), n_new = accepted + 1.0;
+    if (plain > 0 && cost_.knows(0)) {
+        // Plain steps that went by, less the tokens they brought. Gains are kept only up to what pays
+        // for a loss of the same size: old gains buy no new losses.
+        deficit_ = std::max(deficit_ + seen.seconds / plain - n_new, -kLossSteps);
+        steps_ += n_new;
+        seen_.off_seconds += n_new * plain;
+    } else {
+        seen_.off_seconds += seen.seconds;
+    }
+    ++seen_.n_cycle;
+    ++seen_.cycles[depth];
+    seen_.n_token += accepted + 1;
+    seen_.tokens[depth] += accepted + 1;
+    seen_.seconds += seen.seconds;
+    for (uint32_t i = 1; i <= accepted; ++i) ++seen_.tried[i], ++seen_.hit[i];
+    if (accepted < depth) ++seen_.tried[accepted + 1];
+}
+
+void Controller::observe_shadow(const ShadowSeen& seen) {
+    ShadowSeen s = seen;
+    s.n = std::min(s.n, kMaxShadow);
+    s.hits = std::min(s.hits, s.n);
+    if (s.n == 0) return;
+    text_.shadow(s);
+    ++seen_.shadow_passes;
+    seen_.shadow_rows += s.n;
+    seen_.shadow_hits += s.hits;
+    if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
+    seen_.shadow_seconds += s.seconds;
+    shadow_seconds_ = shadow_seconds_ > 0 ? shadow_seconds_ + (s.seconds - shadow_seconds_) / 8 : s.seconds;
+    if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
+}
+
+/// One more draft brings S_(d+1) tokens for T(d+1) - T(d) seconds: it pays when that is a better rate
+/// than the best whole cycle has.
+bool Controller::keep_drafting(uint32_t drafted, double confidence) const {
+    using namespace controller_impl;
+    if (drafted >= max_depth_ || drafted >= kMaxDepth) return false;
+    if (drafted == 0 || !cost_.knows(0)) return true;
+    const double calibration = (calibration_hit_ + kCalibrationPrior) / (calibration_hoped_ + kCalibrationPrior);
+    const double survival = std::clamp(confidence * calibration, 0.0, 1.0) * text_.at(drafted + 1);
+    double rate[kMaxDepth + 1];
+    rates(rate);
+    const double most = *std::max_element(rate, rate + max_depth_ + 1);
+    return survival > most * (cost_.seconds(drafted + 1) - cost_.seconds(drafted));
+}
+
+ControllerReport Controller::report() const {
+    ControllerReport r = seen_;
+    r.depth = last_;
+    r.hopeless = locked_;
+    r.n_kept = static_cast<uint32_t>(std::min<uint64_t>(seen_.n_switch, ControllerReport::kMaxSwitch));
+    for (uint32_t i = 0; i < r.n_kept; ++i) r.switches[i] = seen_.switches[(seen_.n_switch - r.n_kept + i) % ControllerReport::kMaxSwitch];
+    text_.expected(kMaxDepth, r.expected.data());
+    const double plain = cost_.seconds(0);
+    for (uint32_t g = 0; g <= kMaxDepth; ++g) {
+        r.samples[g] = cost_.samples(g);
+        r.step_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
+        r.relative[g] = plain > 0 ? r.step_seconds[g] / plain : 1;
+        if (g == 0) continue;
+        r.acceptance[g] = text_.at(g);
+        r.break_even_r[g] = (r.relative[g] - 1) / g;
+        double low = 0, high = 2;  // 1 + a + .. + a^g grows with a: halve the interval
+        for (int i = 0; i < 40; ++i) {
+            const double a = (low + high) / 2;
+            double tokens = 1;
+            for (uint32_t k = 0; k < g; ++k) tokens = 1 + a * tokens;
+            (tokens > r.relative[g] ? high : low) = a;
+        }
+        r.break_even_a[g] = high;
+    }
+    return r;
+}
+
+std::vector<std::byte> Controller::save_costs() const {
+    std::vector<std::byte> to;
+    cost_.save(&to);
+    return to;
+}
+
+Status Controller::load_costs(Span<const std::byte> from) { return cost_.load(from); }
+
+// ----------------------------------------------------------------------------- costs as bytes
+
+namespace controller_impl {
+/// "AXC" and a version; the layout is little-endian words, as everywhere in the formats we write.
+constexpr uint32_t kMagic = 0x01435841;
+constexpr uint32_t kSavedRatio = 2 * 8 + 4;  // log, variance, n
+constexpr uint32_t kSavedBucket = 1 + 8 + (kMaxDepth + 1) * kSavedRatio;
+constexpr size_t kSavedBytes = 4 + 8 + CycleCost::kBucket * kSavedBucket + 4;
+/// Bounds of what can have been learned: a cycle of a nanosecond .. a day.
+constexpr double kLogLeast = -21, kLogMost = 12;
+
+uint32_t check_sum(const std::byte* p, size_t n) {  // FNV-1a
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < n; ++i) h = (h ^ static_cast<uint32_t>(p[i])) * 16777619u;
+    return h;
+}
+template <class T>
+void put(std::vector<std::byte>* to, T v) {
+    std::byte b[sizeof v];
+    std::memcpy(b, &v, sizeof v);
+    to->insert(to->end(), b, b + sizeof v);
+}
+template <class T>
+T get(const std::byte** p) {
+    const T v = detail::load<T>(*p);
+    *p += sizeof v;
+    return v;
+}
+}  // namespace controller_impl
+
+void CycleCost::save(std::vector<std::byte>* to) const {
+    using namespace controller_impl;
+    to->clear();
+    to->reserve(kSavedBytes);
+    put(to, kMagic);
+    put(to, noise_variance_);
+    for (const Bucket& b : bucket_) {
+        put(to, static_cast<uint8_t>(b.known));
+        put(to, b.speed);
+        for (const Ratio& r : b.ratio) put(to, r.log), put(to, variance(r)), put(to, r.n);
+    }
+    put(to, check_sum(to->data(), to->size()));
+}
+
+Status CycleCost::load(Span<const std::byte> from) {
+    using namespace controller_impl;
+    if (from.size() != kSavedBytes)
+        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes, ". Delete them: they are measured again.");
+    const std::byte* p = from.data();
+    if (get<uint32_t>(&p) != kMagic)
+        return fail(Code::bad_file, "saved draft costs do not begin with this version's mark. Delete them: they are measured again.");
+    if (detail::load<uint32_t>(from.data() + kSavedBytes - 4) != check_sum(from.data(), kSavedBytes - 4))
+        return fail(Code::bad_file, "saved draft costs do not match their check sum. Delete them: they are measured again.");
+    CycleCost loaded;
+    bool fine = true;
+    const auto within = [&](double v, double low, double high) {
+        fine = fine && v >= low && v <= high;  // false for NaN
+        return v;
+    };
+    loaded.noise_variance_ = within(get<double>(&p), 0, 1);
+    for (Bucket& b : loaded.bucket_) {
+        b.known = get<uint8_t>(&p) != 0;
+        b.speed = within(get<double>(&p), kLogLeast, kLogMost);
+        b.speed_variance = square(kOctaveSpeedDoubt);  // the clock may be another today
+        for (Ratio& r : b.ratio) {
+            r.log = within(get<double>(&p), kLogLeast, kLogMost);
+            r.variance = within(get<double>(&p), 0, 1);
+            r.n = get<uint32_t>(&p);
+        }
+    }
+    if (!fine) return fail(Code::bad_file, "saved draft costs hold a value out of range. Delete them: they are measured again.");
+    loaded.current_ = current_;
+    *this = loaded;
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex

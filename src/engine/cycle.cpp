@@ -1,0 +1,215 @@
+// engine/cycle: one pass of next(): guess, verify, accept.
+//
+// A row's logits do not depend on what shares its step, and a token is a pure function of its logits, its
+// position and the tokens before it. So the rows of guesses that turn out right are the rows that plain
+// decoding would have run, and the first token that differs from its guess is the one it would have picked.
+#include "session.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace cycle_impl {
+
+/// Without a controller: deep enough to gain, shallow enough to lose little.
+constexpr uint32_t kAutoDepth = 2;
+
+Status no_mtp(const Model::Impl& m) {
+    Result<uint32_t> n = m.gguf.get_u32((m.plan.architecture + ".nextn_predict_layers").c_str(), 0u);
+    if (!n.ok() || n.value() == 0)
+        return Status(Code::unsupported, "drafting with an MTP block was asked for, but this file has none ('" + m.plan.architecture +
+                                             ".nextn_predict_layers' is absent or 0); use Draft::lookup, or a file that was converted with its MTP block");
+    const std::string name = "blk." + std::to_string(m.plan.n_layer) + ".nextn.eh_proj.weight";
+    if (!m.gguf.tensor(name))
+        return Status(Code::unsupported, "drafting with an MTP block was asked for; the file's metadata names " + std::to_string(n.value()) + ", but tensor '" + name +
+                                             "' is missing: the block was dropped when the file was made; use Draft::lookup, or convert it again");
+    return Status(Code::unsupported, "drafting with an MTP block was asked for, but the Model was loaded without it (LoadOptions::mtp)");
+}
+
+}  // namespace cycle_impl
+
+Status Session::Impl::open_draft() {
+    using namespace detail;
+    DraftOptions& d = options.draft;
+    if (d.depth < -1 || d.depth > static_cast<int>(kMaxDraft)) return fail(Code::bad_argument, "draft.depth is ", d.depth, ", expected 0..", kMaxDraft, ", or -1 for a choice of its own");
+    if (!(d.min_probability >= 0 && d.min_probability <= 1)) return fail(Code::bad_argument, "draft.min_probability is ", d.min_probability, ", expected 0..1");
+    depth = d.depth;
+    const bool uses_mtp = d.source == Draft::mtp || d.source == Draft::mtp_lookup;
+    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) proposer.reset(new Lookup);
+    if (!uses_mtp) return {};
+    const Plan& plan = model->plan;
+    if (plan.mtp.empty()) return cycle_impl::no_mtp(*model);
+    AUSPEX_TRY(mtp.open(plan, *lane, model->device->options.allocator, d.window));
+    d.n_vocab = draft_vocab_rows(d, plan.n_vocab);
+    std::vector<Token> ids;
+    if (!d.vocab.empty()) AUSPEX_TRY(check_draft_vocab(model->tokenizer, plan.n_vocab, d.vocab).get(ids));
+    else if (d.n_vocab > 0 && d.n_vocab < plan.n_vocab) ids = choose_draft_vocab(model->tokenizer, plan.n_vocab, d.n_vocab, {});
+    if (ids.empty() || ids.size() >= plan.n_vocab) {
+        d.vocab_by_use = false;
+        return {};
+    }
+    const uint64_t before = lane->memory_bytes();
+    AUSPEX_TRY(lane->draft_head(ids));
+    stats.draft_bytes = lane->memory_bytes() - before;
+    mtp.set_ids(std::move(ids));
+    if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
+    return {};
+}
+
+Status Session::Impl::renew_vocab() {
+    if (use_count.empty() || history.size() <= n_counted) return {};
+    for (; n_counted < history.size(); ++n_counted) ++use_count[static_cast<size_t>(history[n_counted])];
+    std::vector<Token> ids = detail::choose_draft_vocab(model->tokenizer, model->plan.n_vocab, options.draft.n_vocab, use_count);
+    const Span<const Token> now = mtp.ids();
+    if (ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
+    AUSPEX_TRY(track(lane->draft_head(ids)));
+    mtp.set_ids(std::move(ids));
+    return {};
+}
+
+Status Session::set_draft_depth(int depth) {
+    Impl& s = *impl_;
+    if (depth < -1 || depth > static_cast<int>(kMaxDraft)) return detail::fail(Code::bad_argument, "the draft depth is ", depth, ", expected 0..", kMaxDraft, ", or -1 for a choice of its own");
+    if (depth > 0 && s.options.draft.source == Draft::off) return Status(Code::bad_argument, "this session was created with Draft::off and has nothing to draft with; set SessionOptions::draft");
+    s.depth = depth;
+    return {};
+}
+
+uint32_t Session::Impl::choose_depth(uint32_t most) {
+    if (!proposer && !mtp.on()) return 0;
+    const uint32_t wanted = depth < 0 ? cycle_impl::kAutoDepth : static_cast<uint32_t>(depth);
+    return std::min(std::min(wanted, kMaxDraft), most);
+}
+
+Status Session::Impl::guess(uint32_t n, const Sampling& sampling, uint32_t* n_guess) {
+    *n_guess = 0;
+    if (n == 0) return {};
+    if (proposer) {
+        Token found[kMaxDraft] = {};
+        const uint32_t n_found = std::min(proposer->propose(history, n, found), n);
+        if (n_found > 0 && (proposer->sure() || !mtp.on())) {
+            const Token end = static_cast<Token>(model->plan.n_vocab);
+            while (*n_guess < n_found && found[*n_guess] >= 0 && found[*n_guess] < end) history.push_back(found[(*n_guess)++]);
+            return {};
+        }
+    }
+    return mtp.propose(history, n, sampling, options.draft.min_probability, picker, n_guess);
+}
+
+Result<Span<const float>> Session::Impl::last_logits() {
+    if (!restored_logits.empty()) return Span<const float>(restored_logits);
+    Result<Span<const float>> row = lane->read_row(model->plan.trunk.logits, i_logit);
+    if (!row.ok()) return track(row.status());
+    return row;
+}
+
+Status Session::Impl::cycle(const Sampling& sampling) {
+    using namespace detail;
+    const size_t size = history.size();  // of these, all but the last have been run
+    uint32_t n_guess = 0;
+    Status done = guess(choose_depth(options.n_context - static_cast<uint32_t>(size) - 1), sampling, &n_guess);
+    if (done.ok()) done = mtp.fill(history);
+    Token guesses[kMaxDraft] = {};
+    std::copy_n(history.begin() + static_cast<std::ptrdiff_t>(size), n_guess, guesses);
+    Step step;
+    step.tape = &model->plan.trunk;
+    step.ids = history.data() + n_row;
+    step.n_row = step.n_logit = 1 + n_guess;
+    step.position = static_cast<uint32_t>(n_row);
+    step.tentative = true;
+    if (done.ok()) done = run(step);
+    history.resize(size);
+    if (!done.ok()) {
+        mtp.cut(size);
+        return track(std::move(done));
+    }
+
+    uint32_t n_new = 0, n_right = 0;
+    for (bool more = true; more; ++n_new) {
+        Span<const float> logits;
+        done = lane->read_row(model->plan.trunk.logits, n_new).get(logits);
+        if (!done.ok()) break;
+        Token id = picker.pick(logits, sampling, history.size(), history);
+        bool right = n_new < n_guess && id == guesses[n_new];
+        if (synth_accept > 0 && n_new < n_guess) {
+            synth_state = synth_state * 6364136223846793005u + 1442695040888963407u;
+            right = static_cast<float>(synth_state >> 40) < synth_accept * 16777216.0f;
+            if (right) id = guesses[n_new];
+        }
+        n_right += right;
+        history.push_back(id);
+        more = right && (synth_accept > 0 || !model->tokenizer.is_end(id));
+    }
+    if (!done.ok()) {  // nothing of this pass has happened
+        history.resize(size);
+        lane->commit(0);
+        return track(std::move(done));
+    }
+    lane->commit(n_new);
+    mtp.ran(n_row, n_new);
+    step_first = n_row;
+    can_step_back = true;
+    n_row += n_new;
+    i_logit = n_new - 1;
+    has_logits = true;
+    stats.rows_decoded += step.n_row;
+    stats.cycles[n_guess] += 1;
+    for (uint32_t i = 0; i < n_guess; ++i) stats.drafted[i] += 1;
+    for (uint32_t i = 0; i < n_right; ++i) stats.accepted[i] += 1;
+    last_cycle.depth = n_guess;
+    last_cycle.accepted = n_right;
+    return {};
+}
+
+namespace cycle_impl {
+
+bool same(const Sampling& a, const Sampling& b) {
+    return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p && a.repeat_penalty == b.repeat_penalty &&
+           a.frequency_penalty == b.frequency_penalty && a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
+}
+
+}  // namespace cycle_impl
+
+Status Session::Impl::drive(const Sampling& sampling) {
+    using namespace detail;
+    if (driving && !cycle_impl::same(sampling, drive_sampling)) AUSPEX_TRY(settle());
+    for (;;) {
+        if (history.size() >= options.n_context) return fail(Code::context_full, "the history has ", history.size(), " tokens, all that n_context allows");
+        if (!driving) {
+            const std::vector<Token>& ends = model->tokenizer.ends();
+            Drive d;
+            d.history = history;
+            d.sampling = drive_sampling = sampling;
+            d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
+            d.limit = options.n_context;
+            AUSPEX_TRY(track(lane->start(d)));
+            driving = true;
+            can_step_back = has_logits = false;
+            restored_logits.clear();
+        }
+        for (; n_queued < 1 + options.run_ahead; ++n_queued) AUSPEX_TRY(track(lane->queue(0)));
+        const size_t size = history.size();
+        AUSPEX_TRY(take_cycle());
+        if (history.size() > size) return {};
+        AUSPEX_TRY(settle());  // it had stopped at an end token; the caller wants to go on
+    }
+}
+
+Status Session::Impl::take_cycle() {
+    detail::Cycle c;
+    AUSPEX_TRY(track(lane->wait().get(c)));
+    --n_queued;
+    history.insert(history.end(), c.tokens.begin(), c.tokens.end());
+    n_row += c.tokens.size();
+    stats.rows_decoded += c.tokens.size();
+    stats.cycles[0] += !c.tokens.empty();
+    see_windows(n_row);
+    return {};
+}
+
+Status Session::Impl::settle() {
+    while (n_queued > 0) AUSPEX_TRY(take_cycle());
+    driving = false;
+    return {};
+}
+
+}  // namespace auspex

@@ -1,0 +1,409 @@
+#include "memory.h"
+
+#include <algorithm>
+#include <map>
+
+#include "../plan/arch.h"
+
+namespace auspex {
+namespace bounds_impl {
+
+using namespace detail;
+
+constexpr uint32_t kDefaultContext = 4096, kMaxContext = 1u << 24, kMaxUbatch = 4096;
+constexpr uint32_t kBudgetSinks = 4, kLeastWithFull = 1024, kLeastWindow = 64;
+
+Type type_of(KvType t) {
+    switch (t) {
+        case KvType::q8_0: return Type::q8_0;
+        case KvType::q4_0: return Type::q4_0;
+        case KvType::q4_1: return Type::q4_1;
+        case KvType::f16: break;
+    }
+    return Type::f16;
+}
+
+const char* name_of(KvType t) {
+    switch (t) {
+        case KvType::q8_0: return "q8_0";
+        case KvType::q4_0: return "q4_0";
+        case KvType::q4_1: return "q4_1";
+        case KvType::f16: break;
+    }
+    return "f16";
+}
+
+/// One attention layer and its slot.
+struct Layer {
+    uint32_t layer;
+    SlotId slot;
+    bool draft;
+};
+
+std::vector<Layer> attention_layers(const Plan& plan) {
+    std::vector<Layer> all;
+    auto look = [&](const Tape& tape, bool draft) {
+        for (const Op& op : tape.ops)
+            if (op.kind == OpKind::attend) all.push_back({op.layer, op.state, draft});
+    };
+    look(plan.trunk, false);
+    for (const Tape& t : plan.mtp) look(t, true);
+    return all;
+}
+
+std::string list_layers(const std::vector<Layer>& layers) {
+    std::string text;
+    for (const Layer& l : layers) text += say(text.empty() ? "" : ", ", l.layer, l.draft ? " (mtp)" : "");
+    return text.empty() ? "none" : text;
+}
+
+uint64_t kv_bytes(const std::vector<KvShape>& shapes) {
+    uint64_t n = 0;
+    for (const KvShape& s : shapes) n += s.bytes();
+    return n;
+}
+
+Status set_windows(const std::vector<Layer>& layers, const std::vector<LayerWindow>& windows, std::vector<KvOptions>* kv) {
+    for (const LayerWindow& w : windows) {
+        if (w.sinks > kMaxSinks) return fail(Code::bad_argument, "a window with ", w.sinks, " sinks, expected at most ", kMaxSinks);
+        bool found = w.layer == kAllLayers || w.layer == kDraftLayers;
+        for (const Layer& l : layers) {
+            if (w.layer != kAllLayers && !(w.layer == kDraftLayers && l.draft) && w.layer != l.layer) continue;
+            (*kv)[l.slot].window = w.window;
+            (*kv)[l.slot].sinks = w.window == 0 ? 0 : w.sinks;
+            found = true;
+        }
+        if (!found) return fail(Code::bad_argument, "a window for layer ", w.layer, ", which is no attention layer; those are: ", list_layers(layers));
+    }
+    return {};
+}
+
+/// The rule that stands at SessionOptions::kv_budget_bytes.
+Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t budget, LaneOptions* lane, std::string* rule) {
+    const uint32_t n = static_cast<uint32_t>(std::count_if(layers.begin(), layers.end(), [](const Layer& l) { return !l.draft; }));
+    std::vector<KvShape> shapes;
+    uint64_t least = 0;
+    auto attempt = [&](uint32_t n_full, uint32_t window) -> Result<bool> {
+        for (uint32_t i = 0; i < layers.size(); ++i) {
+            const bool full = window == 0 || (!layers[i].draft && i + n_full >= n && i < n);
+            lane->kv[layers[i].slot].window = full ? 0 : window;
+            lane->kv[layers[i].slot].sinks = full ? 0 : kBudgetSinks;
+        }
+        AUSPEX_TRY(kv_shapes(plan, *lane).get(shapes));
+        least = kv_bytes(shapes);
+        return least <= budget;
+    };
+    auto tell = [&](const std::string& how) {
+        if (rule) *rule = say("kv budget of ", budget, " bytes: ", how, "; keys and values take ", least);
+    };
+    bool fits = false;
+    AUSPEX_TRY(attempt(n, 0).get(fits));
+    if (fits) return tell("every layer sees everything"), Status();
+    uint32_t largest = kLeastWindow;
+    while (uint64_t{largest} * 2 < lane->n_context) largest *= 2;
+    for (uint32_t n_full = ceil_div(2 * n, 5u) + 1; n_full-- > 0;)
+        for (uint32_t w = largest; w >= (n_full != 0 ? kLeastWithFull : kLeastWindow); w /= 2) {
+            AUSPEX_TRY(attempt(n_full, w).get(fits));
+            if (!fits) continue;
+            return tell(say("the last ", n_full, " of ", n, " attention layers see everything, the others the last ", w, " rows and ", kBudgetSinks, " sinks")), Status();
+        }
+    return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", least, " (", kLeastWindow,
+                " rows in every layer, n_ubatch ", lane->n_ubatch, "); allow that much, take a smaller n_ubatch, or another KV format");
+}
+
+void add(MemoryPlan* plan, std::string what, int layer, uint64_t bytes, MemoryPlace place) {
+    if (bytes != 0) plan->items.push_back({std::move(what), layer, bytes, place});
+}
+
+/// Items and sums of one set of options.
+Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
+    const Device::Impl& device = *model.device;
+    MemoryPlan m;
+    LaneOptions lane;
+    AUSPEX_TRY(plan_lane_options(plan, o, &lane, &m.window_rule));
+    std::vector<KvShape> shapes;
+    AUSPEX_TRY(kv_shapes(plan, lane).get(shapes));
+    m.windows = windows_of(plan, shapes);
+    Weights weights;
+    AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
+    weights.keep = true;
+    AUSPEX_TRY(device.machine->plan_weights(plan, weights, &m.items));
+    const size_t n_weight = m.items.size();
+    AUSPEX_TRY(device.machine->plan_lane(plan, lane, &m.items));
+    if (lane.mtp) {
+        add(&m, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), MemoryPlace::allocator);
+        std::vector<Token> ids;
+        const uint32_t n = draft_vocab_rows(o.draft, plan.n_vocab);
+        if (!o.draft.vocab.empty())
+            AUSPEX_TRY(check_draft_vocab(model.tokenizer, plan.n_vocab, o.draft.vocab).get(ids));
+        else if (n > 0 && n < plan.n_vocab)
+            ids = choose_draft_vocab(model.tokenizer, plan.n_vocab, n, {});
+        if (!ids.empty() && ids.size() < plan.n_vocab) AUSPEX_TRY(device.machine->plan_draft_head(plan, static_cast<uint32_t>(ids.size()), &m.items));
+    }
+    add(&m, "sampler", -1, Picker::bytes_for(plan.n_vocab), MemoryPlace::allocator);
+    add(&m, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
+    for (size_t i = 0; i < m.items.size(); ++i) {
+        const MemoryItem& item = m.items[i];
+        (item.place == MemoryPlace::file ? m.file_bytes : i < n_weight ? m.weight_bytes : m.session_bytes) += item.bytes;
+    }
+    m.total_bytes = m.weight_bytes + m.session_bytes;
+    for (const KvShape& s : shapes)
+        if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
+    m.limit_bytes = device.options.memory_limit_bytes;
+    m.fits = m.limit_bytes == 0 || m.total_bytes <= m.limit_bytes;
+    return m;
+}
+
+std::string mib(uint64_t bytes) {
+    const uint64_t tenth = (bytes * 10 + (1u << 19)) >> 20;
+    return say(tenth / 10, ".", tenth % 10, " MiB");
+}
+
+/// Other ways to set this up, from the mildest change to the harshest; the last ones together.
+void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
+    SessionOptions o = given;
+    o.on_window_left = {};
+    const Plan* plan = &model.plan;
+    Plan without_mtp;
+    auto offer = [&](std::string what) {
+        Result<MemoryPlan> r = measure(model, *plan, o);
+        if (!r.ok() || r.value().total_bytes >= m->total_bytes) return;
+        if (!m->ladder.empty() && r.value().total_bytes == m->ladder.back().total_bytes) return;  // changed nothing
+        m->ladder.push_back({std::move(what), r.value().total_bytes, m->limit_bytes == 0 || r.value().total_bytes <= m->limit_bytes});
+    };
+    std::string so_far;
+    auto step = [&](const std::string& what) {  // each rung keeps the ones before
+        so_far += (so_far.empty() ? "" : ", ") + what;
+        offer(so_far);
+    };
+    SessionOptions defaults = o;
+    LaneOptions lane;
+    std::string rule;
+    if (!plan_lane_options(*plan, defaults, &lane, &rule).ok()) return;
+    if (o.kv_k == KvType::f16 || o.kv_v == KvType::f16) {
+        o.kv_k = o.kv_v = KvType::q8_0;
+        step("keys and values in q8_0");
+    }
+    if (!plan->mtp.empty()) {
+        PlanOptions bare;
+        bare.mtp = false;
+        if (make_plan(model.gguf, bare).get(without_mtp).ok()) {
+            plan = &without_mtp;
+            std::vector<LayerWindow> trunk;
+            for (const LayerWindow& w : o.windows)
+                if (w.layer == kAllLayers || w.layer < plan->n_layer) trunk.push_back(w);
+            o.windows = std::move(trunk);
+            o.draft.source = Draft::off;
+            step("the draft block left out");
+        }
+    }
+    for (uint32_t window : {16384u, 4096u, 1024u, 256u}) {
+        if (window >= defaults.n_context) continue;
+        o.kv_budget_bytes = 0;
+        // No wider than what was asked for.
+        std::vector<LayerWindow> windows;
+        for (const LayerWindow& w : m->windows) {
+            if (w.layer >= plan->n_layer) continue;
+            const bool narrower = w.window != 0 && w.window <= window;
+            windows.push_back({w.layer, narrower ? w.window : window, narrower ? w.sinks : kBudgetSinks});
+        }
+        o.windows = windows;
+        offer(so_far + say(so_far.empty() ? "" : ", ", "windows of ", window, " rows in every layer"));
+    }
+    so_far += say(so_far.empty() ? "" : ", ", "windows of 256 rows in every layer");
+    if (defaults.n_ubatch > 64) {
+        o.n_ubatch = 64;
+        step("n_ubatch 64");
+    }
+    if (o.kv_k != KvType::q4_0) {
+        o.kv_k = o.kv_v = KvType::q4_0;
+        step("keys and values in q4_0 instead");
+    }
+    // And the longest context that fits with nothing else changed.
+    if (m->limit_bytes == 0) return;
+    o = given;
+    o.on_window_left = {};
+    plan = &model.plan;
+    for (uint32_t n = defaults.n_context; n > 256;) {
+        o.n_context = n = static_cast<uint32_t>(round_up(n / 2, 256));
+        Result<MemoryPlan> r = measure(model, *plan, o);
+        if (!r.ok()) break;
+        if (r.value().total_bytes <= m->limit_bytes || n <= 256) {
+            m->ladder.push_back({say("a context of ", n, " instead of ", defaults.n_context, ", nothing else changed"), r.value().total_bytes, r.value().total_bytes <= m->limit_bytes});
+            break;
+        }
+    }
+}
+
+std::string say_ladder(const MemoryPlan& m) {
+    std::string text;
+    for (const MemoryChoice& c : m.ladder) text += say("\n  ", c.total_bytes, " bytes (", mib(c.total_bytes), m.limit_bytes == 0 ? ")" : c.fits ? ", fits)" : ", does not fit)", ": ", c.what);
+    return text.empty() ? "; nothing that this session could leave out would change that" : "; what would take less:" + text;
+}
+
+/// Digits at `at`, moved behind them. False where there are none or too many.
+bool number(std::string_view s, size_t* at, uint32_t* out) {
+    uint64_t n = 0;
+    const size_t from = *at;
+    while (*at < s.size() && s[*at] >= '0' && s[*at] <= '9' && n < 0xffffffffu) n = n * 10 + static_cast<uint64_t>(s[(*at)++] - '0');
+    *out = static_cast<uint32_t>(n);
+    return *at > from && n < 0xfffffff0u;
+}
+
+}  // namespace bounds_impl
+
+Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
+    using namespace bounds_impl;
+    std::vector<LayerWindow> all;
+    for (size_t from = 0; from <= spec.size();) {
+        const size_t end = std::min(spec.find(',', from), spec.size());
+        const std::string_view piece = spec.substr(from, end - from);
+        auto bad = [&](const char* why) {
+            return fail(Code::bad_argument, "window '", piece, "': ", why, "; expected LAYER:ROWS, LAYER:full or LAYER:ROWS+SINKS, with `all` or `mtp` for LAYER too, as in 3:64,7:full or all:4096+4");
+        };
+        LayerWindow w;
+        const size_t colon = piece.find(':');
+        if (colon == std::string_view::npos) return bad(piece.empty() ? "nothing stands there" : "it has no ':'");
+        const std::string_view layer = piece.substr(0, colon), rows = piece.substr(colon + 1);
+        size_t at = 0;
+        if (layer == "all")
+            w.layer = kAllLayers;
+        else if (layer == "mtp")
+            w.layer = kDraftLayers;
+        else if (!number(layer, &at, &w.layer) || at != layer.size())
+            return bad("its layer is no number");
+        if (rows != "full") {
+            at = 0;
+            if (!number(rows, &at, &w.window)) return bad("its rows are no number");
+            if (w.window == 0) return bad("a window of 0 rows would see nothing");
+            if (at < rows.size()) {
+                if (rows[at++] != '+' || !number(rows, &at, &w.sinks) || at != rows.size()) return bad("after the rows may come only +SINKS");
+                if (w.sinks > kMaxSinks) return bad("at most 256 sinks are kept");
+            }
+        }
+        all.push_back(w);
+        from = end + 1;
+    }
+    return all;
+}
+
+std::string print_windows(const std::vector<LayerWindow>& windows) {
+    std::string text;
+    for (const LayerWindow& w : windows) {
+        if (!text.empty()) text += ",";
+        text += w.layer == kAllLayers ? "all" : w.layer == kDraftLayers ? "mtp" : detail::say(w.layer);
+        text += w.window == 0 ? ":full" : detail::say(":", w.window);
+        if (w.window != 0 && w.sinks != 0) text += detail::say("+", w.sinks);
+    }
+    return text;
+}
+
+namespace detail {
+
+Status plan_lane_options(const Plan& plan, SessionOptions& o, LaneOptions* lane, std::string* rule) {
+    using namespace bounds_impl;
+    if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
+    if (o.n_context > kMaxContext) return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", kMaxContext);
+    if (o.n_ubatch == 0 || o.n_ubatch > kMaxUbatch) return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch);
+    o.n_ubatch = std::min(o.n_ubatch, o.n_context);
+    lane->n_context = o.n_context;
+    lane->n_ubatch = o.n_ubatch;
+    lane->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
+    lane->mtp_window = o.draft.window;
+    lane->n_mtp_logit = 1;
+    KvOptions kv;
+    kv.k = type_of(o.kv_k);
+    kv.v = type_of(o.kv_v);
+    lane->kv.assign(plan.slots.size(), kv);
+    const std::vector<Layer> layers = attention_layers(plan);
+    AUSPEX_TRY(set_windows(layers, o.windows, &lane->kv));
+    if (o.kv_budget_bytes == 0) return {};
+    if (!o.windows.empty()) return Status(Code::bad_argument, "kv_budget_bytes and windows were both given; the budget chooses the windows, so give one of them");
+    return meet_budget(plan, layers, o.kv_budget_bytes, lane, rule);
+}
+
+std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
+    std::vector<LayerWindow> all;
+    for (const bounds_impl::Layer& l : bounds_impl::attention_layers(plan)) {
+        const KvShape& s = shapes[l.slot];
+        if (s.n_ring != 0) all.push_back({l.layer, s.window, s.sinks});
+    }
+    return all;
+}
+
+Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool ladder) {
+    MemoryPlan m;
+    AUSPEX_TRY(bounds_impl::measure(model, model.plan, options).get(m));
+    if (ladder) bounds_impl::build_ladder(model, options, &m);
+    return m;
+}
+
+Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done) {
+    if (done.code != Code::out_of_memory) return done;
+    MemoryPlan m;
+    if (plan_memory(model, options, true).get(m).ok()) done.text += bounds_impl::say_ladder(m);
+    return done;
+}
+
+Status fits_limit(const Model::Impl& model, const SessionOptions& options) {
+    if (model.device->options.memory_limit_bytes == 0) return {};
+    MemoryPlan m;
+    const Status planned = plan_memory(model, options, false).get(m);
+    if (planned.code == Code::unsupported) return {};  // the machine keeps to the limit itself
+    if (!planned.ok() || m.fits) return planned;
+    AUSPEX_TRY(plan_memory(model, options, true).get(m));
+    return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes, ") take ", m.total_bytes, " bytes (", bounds_impl::mib(m.total_bytes),
+                "), memory_limit_bytes is ", m.limit_bytes, bounds_impl::say_ladder(m));
+}
+
+}  // namespace detail
+
+Result<MemoryPlan> Session::plan(const Model& model, const SessionOptions& options) {
+    if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
+    MemoryPlan m;
+    AUSPEX_TRY(detail::plan_memory(*model.impl(), options, false).get(m));
+    if (m.fits) return m;
+    return detail::plan_memory(*model.impl(), options, true);
+}
+
+Result<MemoryPlan> Session::plan(const Device& device, const char* path, const SessionOptions& options, const LoadOptions& load) {
+    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
+    Model::Impl header;
+    header.device = device.impl();
+    Status s = model_impl::read_header(path, header);
+    detail::PlanOptions plan_options;
+    plan_options.mtp = load.mtp;
+    if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);
+    const DraftOptions& d = options.draft;  // a draft-only head keeps the control ids too
+    if (s.ok() && (d.n_vocab != 0 || !d.vocab.empty() || d.vocab_by_use)) s = detail::Tokenizer::load(header.gguf).get(header.tokenizer);
+    MemoryPlan m;
+    if (s.ok()) s = detail::plan_memory(header, options, false).get(m);
+    if (s.ok() && !m.fits) s = detail::plan_memory(header, options, true).get(m);
+    if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
+    return m;
+}
+
+Result<size_t> Session::recall_horizon(uint32_t layer) const {
+    const Impl& s = *impl_;
+    for (const detail::KvShape& k : s.kv)
+        if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.n_row))};
+    return detail::fail(Code::bad_argument, "layer ", layer, " keeps no keys; those that do: ", bounds_impl::list_layers(bounds_impl::attention_layers(s.model->plan)));
+}
+
+void Session::Impl::watch_windows() {
+    leaving.clear();
+    for (const LayerWindow& w : stats.windows)  // draft blocks run beside the text; their windows are not told
+        if (w.window != 0 && w.layer < model->plan.n_layer) leaving.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
+    std::stable_sort(leaving.begin(), leaving.end(), [](const WindowLeft& a, const WindowLeft& b) { return a.n_token < b.n_token; });
+}
+
+void Session::Impl::see_windows(size_t n_token) {
+    for (; n_left < leaving.size() && n_token >= leaving[n_left].n_token; ++n_left) {
+        if (!options.on_window_left) continue;
+        WindowLeft now = leaving[n_left];
+        now.n_token = n_token;
+        options.on_window_left(now);
+    }
+}
+
+}  // namespace auspex

@@ -1,0 +1,281 @@
+// machine/cpu/moe: a layer of experts: route each row, then run the experts that any row chose.
+//
+//   f      [n_row, d]               f32  in
+//   out    [n_row, d]               f32  in, out
+//   gate, up [n_expert, d_ff, d], down [n_expert, d, d_ff]; the shared expert the same without n_expert
+//
+//   p = softmax(f router') over all experts, or sigmoid(f router')
+//   I = the n_used largest of p (+ bias), equal ones by lower id
+//   w_e = p_e / (sum over I of p + 1e-20) * scale
+//   out += sum over I, ids ascending, of w_e down_e(act(gate_e f, up_e f)) + s down_s(act(gate_s f, up_s f))
+//   act(g, u) = min(silu(g), limit) * clamp(u, -limit, limit);   s = sigmoid(f . shared router), or 1
+//
+// Rows are grouped by expert, so the weights of each touched expert pass from memory once for all rows of a
+// step. A row's sum runs over its experts by ascending id, columns cut at fixed places: its bits depend
+// neither on the other rows nor on the threads.
+//
+// Cost    (touched experts + shared) * 3 d_ff d weights read; 6 d_ff d (n_used + shared) flops a row.
+// Source  docs/MODEL.md, "qwen35moe" and "step35".
+#include "lane.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace auspex {
+namespace detail {
+namespace moe_impl {
+
+constexpr uint32_t kRows = 64;     ///< rows that pass over a piece of an expert together
+constexpr uint32_t kHidden = 64;   ///< hidden values that one thread makes at a time
+constexpr uint32_t kColumns = 32;  ///< columns of the output likewise
+
+/// Rows first .. first + n of a matrix; first a multiple of its strips.
+Matrix part(Matrix m, uint32_t first, uint32_t n) {
+    m.data += m.stride * (m.n_lane ? first / m.n_lane : first);
+    m.d_out = n;
+    return m;
+}
+
+float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+
+float dot(const float* a, const float* b, uint32_t n) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    return static_cast<float>(sum);
+}
+
+/// Which experts a row goes to, ids ascending, and with which weights. `score`: the router's logits,
+/// overwritten.
+void choose(const MoeDims& d, const float* bias, float* score, uint32_t* id, float* weight) {
+    if (d.sigmoid) {
+        for (uint32_t e = 0; e < d.n_expert; ++e) score[e] = sigmoid(score[e]);
+    } else {
+        float most = score[0];
+        for (uint32_t e = 1; e < d.n_expert; ++e) most = score[e] > most ? score[e] : most;
+        float sum = 0;
+        for (uint32_t e = 0; e < d.n_expert; ++e) sum += score[e] = std::exp(score[e] - most);
+        for (uint32_t e = 0; e < d.n_expert; ++e) score[e] /= sum;
+    }
+    float best[kMaxUsedExpert];
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < d.n_expert; ++e) {
+        const float v = bias ? score[e] + bias[e] : score[e];
+        if (n == d.n_used && !(v > best[n - 1])) continue;
+        uint32_t at = n < d.n_used ? n++ : n - 1;
+        for (; at > 0 && v > best[at - 1]; --at) {
+            best[at] = best[at - 1];
+            id[at] = id[at - 1];
+        }
+        best[at] = v;
+        id[at] = e;
+    }
+    std::sort(id, id + n);
+    float sum = 0;
+    for (uint32_t j = 0; j < n; ++j) sum += score[id[j]];
+    const float by = d.normalise ? d.scale / (sum + 1e-20f) : d.scale;
+    for (uint32_t j = 0; j < n; ++j) weight[j] = score[id[j]] * by;
+}
+
+/// Rows by expert: a pair is one row at one of its experts, pairs of an expert stand together.
+void group(const MoeDims& d, uint32_t n_row, const CpuMoe& m) {
+    std::fill_n(m.first, d.n_expert + 1, 0u);
+    for (uint32_t i = 0; i < n_row * d.n_used; ++i) ++m.first[m.id[i] + 1];
+    for (uint32_t e = 0; e < d.n_expert; ++e) m.first[e + 1] += m.first[e];
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < d.n_expert; ++e) {
+        m.next[e] = m.first[e];
+        if (m.first[e + 1] != m.first[e]) m.touched[n++] = e;
+    }
+    *m.n_touched = n;
+    for (uint32_t r = 0; r < n_row; ++r) {
+        m.all[r] = r;
+        for (uint32_t j = 0; j < d.n_used; ++j) {
+            const uint32_t at = m.next[m.id[r * d.n_used + j]]++;
+            m.row[at] = r;
+            m.pair_weight[at] = m.weight[r * d.n_used + j];
+        }
+    }
+}
+
+/// Calls f(unit) for each of n units, each on one thread.
+template <class F>
+void each_unit(const Share& share, uint32_t n, F f) {
+    if (!share.ticket) {
+        for (uint32_t u = share.i; u < n; u += share.n) f(u);
+        return;
+    }
+    for (uint32_t u; (u = share.ticket->fetch_add(1, std::memory_order_relaxed)) < n;) f(u);
+}
+
+/// Rows of a product from row `from` on.
+Rows rows_from(Rows rows, uint32_t from, uint32_t d_in) {
+    if (rows.pick) {
+        rows.pick += from;
+        return rows;
+    }
+    rows.x += rows.ld * from;
+    if (rows.quantised) rows.quantised = static_cast<const std::byte*>(rows.quantised) + quantised_bytes(1, d_in) * from;
+    return rows;
+}
+
+}  // namespace moe_impl
+
+Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
+    auto look = [&](const Tape& tape) -> Status {
+        for (const Op& op : tape.ops) {
+            if (op.kind != OpKind::moe || !op.moe.gate_up) continue;
+            const uint32_t n_lane = matrices[op.w[1]].view().n_lane;
+            if (n_lane != 0 && op.moe.d_ff % n_lane != 0)
+                return fail(Code::unsupported, "tensor '", plan.slot(op.w[1]).name, "' fuses ", op.moe.d_ff, " gate and up rows, expected a multiple of ", n_lane,
+                            "; convert the model with separate tensors");
+        }
+        return {};
+    };
+    AUSPEX_TRY(look(plan.trunk));
+    for (const Tape& t : plan.mtp) AUSPEX_TRY(look(t));
+    return {};
+}
+
+void CpuLane::lay_out_moe() {
+    const Plan& plan = *program_->plan;
+    uint64_t n_expert = 0, n_pair = 0, d_ff = 0, h = 0, h_shared = 0, used = 0;
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) {
+            if (op.kind != OpKind::moe) continue;
+            n_expert = std::max<uint64_t>(n_expert, op.moe.n_expert);
+            used = std::max<uint64_t>(used, op.moe.n_used);
+            n_pair = std::max<uint64_t>(n_pair, uint64_t{n_row_max_} * op.moe.n_used);
+            h = std::max<uint64_t>(h, uint64_t{n_row_max_} * op.moe.n_used * op.moe.d_ff);
+            h_shared = std::max<uint64_t>(h_shared, uint64_t{n_row_max_} * op.moe.d_ff_shared);
+            d_ff = std::max<uint64_t>(d_ff, std::max(op.moe.d_ff, op.moe.d_ff_shared));
+        }
+    };
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp) look(t);
+    if (n_expert == 0) return;
+    moe_.score = place<float>(n_row_max_ * n_expert);
+    moe_.weight = place<float>(n_pair);
+    moe_.pair_weight = place<float>(n_pair);
+    moe_.shared = place<float>(n_row_max_);
+    moe_.id = place<uint32_t>(n_pair);
+    moe_.row = place<uint32_t>(n_pair);
+    moe_.all = place<uint32_t>(n_row_max_);
+    moe_.first = place<uint32_t>(n_expert + 1);
+    moe_.next = place<uint32_t>(n_expert);
+    moe_.touched = place<uint32_t>(n_expert);
+    moe_.n_touched = place<uint32_t>(1);
+    moe_.h = place<float>(h);
+    moe_.h_shared = place<float>(h_shared);
+    const uint32_t d_in = static_cast<uint32_t>(round_up(d_ff, 32));
+    moe_.q = place<std::byte>(quantised_bytes(static_cast<uint32_t>(n_pair), d_in));
+    moe_.q_shared = place<std::byte>(quantised_bytes(n_row_max_, d_in));
+    moe_.part = place<float>(uint64_t{program_->pool->n_thread()} * moe_impl::kRows * moe_impl::kHidden);
+}
+
+void CpuLane::Walk::moe(const Op& op) {
+    using namespace moe_impl;
+    const MoeDims& d = op.moe;
+    const CpuProgram& program = *lane.program_;
+    const Loops& loops = *program.loops;
+    const CpuMoe& m = lane.moe_;
+    const uint32_t n_row = lane.step_.n_row, d_model = static_cast<uint32_t>(program.plan->slot(op.in[0]).width());
+    const PackedMatrix &gates = program.matrices[op.w[1]], &ups = program.matrices[d.gate_up ? op.w[1] : op.w[2]], &downs = program.matrices[op.w[3]];
+    const Matrix router = program.matrices[op.w[0]].view();
+    const bool has_shared = d.d_ff_shared != 0;
+    Matrix gate_s, up_s, down_s;
+    if (has_shared) {
+        gate_s = program.matrices[op.w[4]].view();
+        up_s = program.matrices[op.w[5]].view();
+        down_s = program.matrices[op.w[6]].view();
+    }
+    const Share alone;
+    float* part_rows = m.part + size_t{i_thread} * kRows * kHidden;
+
+    Rows in;
+    in.x = lane.row(op.in[0], 0);
+    in.ld = d_model;
+    if (router.wants_integers() || gates.view().wants_integers() || ups.view().wants_integers() || gate_s.wants_integers() || up_s.wants_integers()) {
+        if (quantised != op.in[0]) {
+            if (n_read != 0) barrier();
+            quantise_rows(program.path, in.x, in.ld, n_row, d_model, lane.quantised_, even());
+            barrier();
+            quantised = op.in[0];
+        }
+        in.quantised = lane.quantised_;
+    }
+    matmul(router, in, n_row, m.score, d.n_expert, false, shared());
+    barrier();
+
+    // A short step is routed by one thread: a meeting costs more than the work.
+    const bool few = n_row <= kMaxTentative;
+    const float* bias = op.w[8] == kNoSlot ? nullptr : program.vectors[op.w[8]];
+    const float* shared_router = op.w[7] == kNoSlot ? nullptr : program.vectors[op.w[7]];
+    for (uint32_t r = few ? (i_thread == 0 ? 0 : n_row) : i_thread; r < n_row; r += few ? 1 : n_thread) {
+        choose(d, bias, m.score + size_t{r} * d.n_expert, m.id + size_t{r} * d.n_used, m.weight + size_t{r} * d.n_used);
+        m.shared[r] = shared_router ? sigmoid(dot(lane.row(op.in[0], r), shared_router, d_model)) : 1.0f;
+    }
+    if (!few) barrier();
+    if (i_thread == 0) group(d, n_row, m);
+    barrier();
+
+    // h = act(gate f, up f), by expert and piece of its hidden values.
+    const uint32_t n_touched = *m.n_touched, n_pair = n_row * d.n_used;
+    const uint32_t n_piece = ceil_div(d.d_ff, kHidden), n_piece_s = ceil_div(d.d_ff_shared, kHidden);
+    auto hidden_part = [&](const Matrix& gate, const Matrix& up, uint32_t n, const uint32_t* rows, float* h, uint32_t ff, float limit, uint32_t h0) {
+        for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
+            const uint32_t n_c = std::min(kRows, n - c0);
+            Rows piece = in;
+            piece.pick = rows + c0;
+            float* to = h + size_t{c0} * ff + h0;
+            matmul(gate, piece, n_c, to, ff, false, alone);
+            matmul(up, piece, n_c, part_rows, kHidden, false, alone);
+            for (uint32_t c = 0; c < n_c; ++c) loops.swiglu(to + size_t{c} * ff, part_rows + c * kHidden, to + size_t{c} * ff, gate.d_out, limit);
+        }
+    };
+    each_unit(shared(), n_touched * n_piece + n_piece_s, [&](uint32_t u) {
+        if (u < n_touched * n_piece) {
+            const uint32_t e = m.touched[u / n_piece], h0 = u % n_piece * kHidden, n = std::min(kHidden, d.d_ff - h0), at = m.first[e];
+            hidden_part(part(gates.slice(e), h0, n), part(ups.slice(e), (d.gate_up ? d.d_ff : 0) + h0, n), m.first[e + 1] - at, m.row + at,
+                        m.h + size_t{at} * d.d_ff, d.d_ff, d.limit, h0);
+        } else {
+            const uint32_t h0 = (u - n_touched * n_piece) * kHidden, n = std::min(kHidden, d.d_ff_shared - h0);
+            hidden_part(part(gate_s, h0, n), part(up_s, h0, n), n_row, m.all, m.h_shared, d.d_ff_shared, d.limit_shared, h0);
+        }
+    });
+    barrier();
+
+    Rows h, hs;
+    h.x = m.h;
+    h.ld = d.d_ff;
+    hs.x = m.h_shared;
+    hs.ld = d.d_ff_shared;
+    if (downs.view().wants_integers()) {
+        quantise_rows(program.path, h.x, h.ld, n_pair, d.d_ff, m.q, even());
+        h.quantised = m.q;
+    }
+    if (down_s.wants_integers()) {
+        quantise_rows(program.path, hs.x, hs.ld, n_row, d.d_ff_shared, m.q_shared, even());
+        hs.quantised = m.q_shared;
+    }
+    if (h.quantised || hs.quantised) barrier();
+
+    // out += weight * down h, by piece of the columns; every row meets its experts by ascending id.
+    auto down_part = [&](const Matrix& down, const Rows& from, uint32_t n, const uint32_t* rows, const float* weights, uint32_t o0) {
+        for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
+            const uint32_t n_c = std::min(kRows, n - c0);
+            matmul(down, rows_from(from, c0, down.d_in), n_c, part_rows, kColumns, false, alone);
+            for (uint32_t c = 0; c < n_c; ++c) loops.merge(lane.row(op.out, rows[c0 + c]) + o0, 1.0f, part_rows + c * kColumns, weights[c0 + c], down.d_out);
+        }
+    };
+    each_unit(shared(), ceil_div(d_model, kColumns), [&](uint32_t u) {
+        const uint32_t o0 = u * kColumns, n = std::min(kColumns, d_model - o0);
+        for (uint32_t t = 0; t < n_touched; ++t) {
+            const uint32_t e = m.touched[t], at = m.first[e];
+            down_part(part(downs.slice(e), o0, n), rows_from(h, at, d.d_ff), m.first[e + 1] - at, m.row + at, m.pair_weight + at, o0);
+        }
+        if (has_shared) down_part(part(down_s, o0, n), hs, n_row, m.all, m.shared, o0);
+    });
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,259 @@
+#include "buffers.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+#include <functional>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace buffers_impl {
+
+/// Twin of step_common.glsl chunk_of() without a window.
+uint32_t chunk_of(uint32_t p) {
+    uint32_t o = 0;
+    while ((p / (args::kChunk * args::kChunkOctave) + 1) >> (o + 1)) ++o;
+    return o * args::kChunkOctave + (((p - args::kChunk * args::kChunkOctave * ((1u << o) - 1)) / args::kChunk) >> o);
+}
+
+/// Chunks that a tentative step can see at most.
+uint32_t chunks_max(uint32_t n_context, const KvShape& s) {
+    const uint32_t all = chunk_of(n_context - 1) + 1;
+    if (s.window == 0 || s.window > args::kChunk * args::kChunkOctave) return all;
+    return std::min(n_context / args::kChunk + 1, (s.window + args::kMaxRows) / args::kChunk + 2 + ceil_div(s.sinks, args::kChunk));
+}
+
+/// What the kernels of every tape touch.
+struct Needs {
+    const Plan& plan;
+    std::vector<uint64_t> n_row;       ///< by SlotId: rows of an activation; 0: never touched
+    std::vector<bool> squares;
+    std::vector<SlotId> together;      ///< by SlotId: a slot it is bound with (a chain to the first)
+    uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, query_floats = 0, d_gather = 0, d_pack = 0, d_swiglu = 0;
+    uint32_t n_row_max, n_query_tile = 0;
+
+    SlotId root(SlotId id) const {
+        while (together[id] != id) id = together[id];
+        return id;
+    }
+    void bind(SlotId a, SlotId b) {
+        if (a == kNoSlot || b == kNoSlot) return;
+        const SlotId ra = root(a), rb = root(b);
+        together[std::max(ra, rb)] = std::min(ra, rb);
+    }
+    void touch(SlotId id) {
+        if (id != kNoSlot && (plan.slot(id).role == SlotRole::activation || plan.slot(id).role == SlotRole::kept)) n_row[id] = std::max<uint64_t>(n_row[id], n_row_max);
+    }
+    void look(const Node& d, uint32_t n_context, const std::vector<KvShape>& shapes) {
+        const bool reads_op = d.kind == Node::Kind::delta || d.kind == Node::Kind::append;
+        touch(d.x);
+        touch(d.x2);
+        if (reads_op)
+            for (SlotId id : d.op->in) touch(id);
+        if (d.write)
+            for (SlotId id : d.write->in) touch(id);
+        if (d.kind == Node::Kind::product && !d.head) d_pack = std::max(d_pack, plan.slot(d.x).width());
+        if (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::swiglu) d_swiglu = std::max(d_swiglu, plan.slot(d.y).width());
+        if (d.kind == Node::Kind::product && d.head) {
+            n_row[d.y] = kMaxTentative;
+            d_gather = std::max(d_gather, plan.slot(d.op->in[0]).width());
+            touch(d.op->in[0]);
+        } else {
+            touch(d.y);
+        }
+        if (d.y != kNoSlot && (d.kind == Node::Kind::embed || (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::add))) squares[d.y] = true;
+        if (d.kind == Node::Kind::delta) {
+            for (SlotId id : d.op->in) bind(d.op->in[0], id);
+            conv_dim = std::max<uint64_t>(conv_dim, d.op->delta.conv_dim());
+            n_head_v = std::max<uint64_t>(n_head_v, d.op->delta.n_head_v);
+        }
+        const Op* write = d.kind == Node::Kind::append ? d.op : d.write;
+        if (write) bind(write->in[0], write->in[1]);
+        if (d.kind == Node::Kind::attend) {
+            bind(d.x, write->in[0]);
+            bind(d.x, d.x2);
+            const AttnDims& a = d.op->attn;
+            const uint64_t chunks = chunks_max(n_context, shapes[d.op->state]), rows = uint64_t{args::kMaxRows} * a.n_head;
+            part_floats = std::max(part_floats, chunks * rows * a.d_head);
+            stat_floats = std::max(stat_floats, chunks * rows * 2);
+            const uint32_t tiles = ceil_div(n_row_max * (a.n_head / a.n_head_kv), 64u);
+            n_query_tile = std::max(n_query_tile, tiles);
+            query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * tiles * a.d_head * 64);
+        }
+    }
+};
+
+}  // namespace buffers_impl
+
+/// Regions wanted, and what puts them where they belong once there is memory.
+struct Buffers::Planned {
+    MemoryPlan memory;
+    std::vector<std::function<void(const Memory&)>> place;
+    std::vector<MemoryItem> items;
+};
+
+Result<Buffers> Buffers::take(const VulkanProgram& program, const LaneOptions& options) {
+    const GpuRef& gpu = program.context->gpu;
+    Buffers b;
+    Planned planned{MemoryPlan(gpu->traits), {}, {}};
+    AUSPEX_TRY(b.lay_out(program, options, &planned));
+    AUSPEX_TRY(Memory::take(gpu, planned.memory).get(b.memory));
+    for (const auto& p : planned.place) p(b.memory);
+    return b;
+}
+
+Status Buffers::plan(const VulkanProgram& program, const LaneOptions& options, std::vector<MemoryItem>* items) {
+    Buffers b;
+    Planned planned{MemoryPlan(program.context->gpu->traits), {}, {}};
+    AUSPEX_TRY(b.lay_out(program, options, &planned));
+    // What alignment adds to the regions, so that the sum is what will be allocated.
+    uint64_t device = planned.memory.device_bytes(), host = planned.memory.arena_bytes(Arena::ring) + planned.memory.arena_bytes(Arena::staging);
+    for (const MemoryItem& i : planned.items) (i.place == MemoryPlace::device ? device : host) -= i.bytes;
+    if (device != 0) planned.items.push_back({"alignment", -1, device, MemoryPlace::device});
+    if (host != 0) planned.items.push_back({"alignment", -1, host, MemoryPlace::host});
+    items->insert(items->end(), planned.items.begin(), planned.items.end());
+    return {};
+}
+
+Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options, Planned* to) {
+    using namespace buffers_impl;
+    const Plan& plan = *program.plan;
+    const DeviceTraits& traits = program.context->gpu->traits;
+    const size_t n_slot = plan.slots.size();
+    Buffers& b = *this;
+    b.n_context = options.n_context;
+    b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
+    Needs needs{plan, std::vector<uint64_t>(n_slot, 0), std::vector<bool>(n_slot, false), {}, 0, 0, 0, 0, 0, 0, 0, 0, b.n_row_max, 0};
+    for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
+    std::vector<KvShape> shapes;
+    AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
+    Status bad;
+    auto look = [&](const Tape& tape) {
+        std::vector<Node> nodes;
+        Status s = lower(plan, tape, program.pairs, LowerOptions()).get(nodes);
+        if (!s.ok() && bad.ok()) bad = s;
+        for (const Node& d : nodes) needs.look(d, options.n_context, shapes);
+        if (tape.hidden != kNoSlot) needs.touch(tape.hidden);
+    };
+    const bool mtp = options.mtp;
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp)
+        if (mtp) look(t);
+    AUSPEX_TRY(bad);
+
+    std::vector<std::function<void(const Memory&)>>& place = to->place;
+    auto want = [&](Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
+        if (bytes > traits.max_storage_range && bad.ok())
+            bad = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name, " sees at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
+        bytes = std::max<uint64_t>(bytes, 16);
+        const MemoryPlan::Id id = to->memory.add(arena, bytes, name);
+        place.push_back([region, id](const Memory& m) { *region = m[id]; });
+        const MemoryPlace where = arena == Arena::ring || arena == Arena::staging ? MemoryPlace::host : MemoryPlace::device;
+        for (MemoryItem& i : to->items)
+            if (i.what == name && i.layer == layer && i.place == where) {
+                i.bytes += bytes;
+                return;
+            }
+        to->items.push_back({name, layer, bytes, where});
+    };
+    const uint64_t align = std::max<uint64_t>(traits.storage_align, 256);
+
+    // Activations: those bound together in one region.
+    b.row.resize(n_slot);
+    b.squares.resize(n_slot);
+    b.group.resize(n_slot);
+    b.at.resize(n_slot, 0);
+    for (SlotId id = 0; id < n_slot; ++id) {
+        if (needs.root(id) != id) continue;
+        uint64_t bytes = 0;
+        std::vector<std::pair<SlotId, uint64_t>> members;
+        for (SlotId m = id; m < n_slot; ++m) {
+            if (needs.root(m) != id || needs.n_row[m] == 0) continue;
+            members.push_back({m, bytes});
+            bytes += round_up(needs.n_row[m] * row_stride(plan, m) * sizeof(float), align);
+        }
+        if (members.empty()) continue;
+        want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
+        for (const auto& m : members) b.row[m.first].bytes = needs.n_row[m.first] * row_stride(plan, m.first) * sizeof(float);
+        place.push_back([&b, members](const Memory&) {
+            const Region whole = b.group[members[0].first];
+            for (const auto& m : members) {
+                b.group[m.first] = whole;
+                b.at[m.first] = static_cast<uint32_t>(m.second / sizeof(float));
+                b.row[m.first] = whole.part(m.second, b.row[m.first].bytes);
+            }
+        });
+    }
+    for (SlotId id = 0; id < n_slot; ++id)
+        if (needs.squares[id]) want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float), &b.squares[id], "activations");
+
+    // Caches and states.
+    b.kv.resize(n_slot);
+    b.delta.resize(n_slot);
+    b.conv.resize(n_slot);
+    b.term.resize(n_slot);
+    uint64_t spare = 0;
+    auto states = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) {
+            if (op.kind == OpKind::delta) {
+                const DeltaDims& d = op.delta;
+                want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state], "DeltaNet state", static_cast<int>(op.layer));
+                if (!fast_delta(d)) spare = std::max(spare, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float));
+                want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2], "DeltaNet state", static_cast<int>(op.layer));
+                want(Arena::caches, uint64_t{2} * args::kMaxRows * d.n_head_v * (1 + d.d_key + d.d_val) * sizeof(float), &b.term[op.state], "DeltaNet terms", static_cast<int>(op.layer));
+            }
+            if (op.kind == OpKind::kv_write) {
+                const AttnDims& a = op.attn;
+                const KvShape& shape = shapes[op.state];
+                Kv& kv = b.kv[op.state];
+                if ((shape.k != Type::f16 || shape.v != Type::f16) && bad.ok())
+                    bad = fail(Code::unsupported, "the Vulkan machine keeps keys and values in F16 only; '", plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ", type_info(shape.v).name);
+                kv.window = shape.window;
+                kv.sinks = shape.sinks;
+                kv.ring = shape.n_ring;
+                kv.capacity = shape.n_ring + shape.sinks;
+                const args::AttendKind want_kind{a.n_head_kv, kv.window, kv.sinks, a.n_head / a.n_head_kv, kAttendTile};
+                uint32_t kind = 0;
+                while (kind < b.kinds.size() && std::memcmp(&b.kinds[kind], &want_kind, sizeof want_kind) != 0) ++kind;
+                if (kind == b.kinds.size()) b.kinds.push_back(want_kind);
+                kv.kind = kind;
+                const uint64_t bytes = uint64_t{a.n_head_kv} * kv.capacity * a.d_head * sizeof(uint16_t);
+                want(Arena::caches, bytes, &kv.k, "keys F16", static_cast<int>(op.layer));
+                want(Arena::caches, bytes, &kv.v, "values F16", static_cast<int>(op.layer));
+            }
+        }
+    };
+    states(plan.trunk);
+    for (const Tape& t : plan.mtp)
+        if (mtp) states(t);
+    if (b.kinds.size() > args::kMaxAttendKinds) return fail(Code::unsupported, "the plan has ", b.kinds.size(), " kinds of attention, the Vulkan machine takes ", args::kMaxAttendKinds);
+
+    b.n_query_tile = needs.n_query_tile;
+    b.n_pick_part = ceil_div(plan.n_vocab, kPickSlice);
+    // As many as there are slices of the vocabulary, or groups of a head that picks by itself.
+    const uint64_t vocab = plan.n_vocab, picks = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
+    want(Arena::scratch, spare, &b.spare, "state of tentative rows");
+    want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
+    want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
+    want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float), &b.mixed, "convolved rows");
+    want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
+    want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
+    want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
+    want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
+    want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
+    want(Arena::scratch, picks * 8, &b.pick_part, "largest logits");
+    want(Arena::scratch, picks * 8, &b.pick_best, "best tokens");
+    want(Arena::scratch, uint64_t{kMaxTentative} * args::kPickRowWords * 4, &b.pick_hist, "histograms");
+    want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.pick_list, "candidates");
+    want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
+    for (Region& r : b.request) want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r, "request");
+    want(Arena::staging, plan.mtp.empty() ? 16 : uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.given, "given rows");
+    want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
+    want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
+    return bad;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

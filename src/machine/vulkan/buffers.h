@@ -1,0 +1,96 @@
+// machine/vulkan/buffers: everything that a lane holds on the device, by meaning.
+//
+// Owns    the sizes: rows of activations, caches, states, partial results, the host's windows on them.
+// Reads   program (plan, pairs), memory, shaders/args.h (the step buffer).
+// Serves  record (which binds them), lane (which fills and reads them).
+// Thread  immutable once taken.
+// Laws    Silence: all memory of a lane is taken here, once; the byte count is exact.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/args.h"
+#include "../kv.h"
+#include "program.h"
+#include "tune_gemm.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+constexpr uint32_t kRequests = 4;         ///< host requests that may be on their way at once
+constexpr uint32_t kRingLength = 1024;    ///< tokens in the ring, more than any queue can emit unread
+constexpr uint32_t kPickSlice = 1024;     ///< ids that one group of pick_part looks at
+constexpr uint32_t kAttendTile = 4;       ///< query rows of a group of attend_step
+
+/// Rows that a recording for n rows of a committed step can run: the next size that is recorded.
+inline uint32_t row_class(uint32_t n) {
+    uint32_t c = 16;
+    while (c < n) c *= 2;
+    return c;
+}
+
+/// Floats from one row of an activation to the next: what kernels store in fours must begin at fours.
+inline uint32_t row_stride(const Plan& plan, SlotId id) {
+    const Slot& s = plan.slot(id);
+    return static_cast<uint32_t>(s.role == SlotRole::kept ? s.width() : round_up(s.width(), 4));
+}
+
+/// Rows of the MTP head's table for chosen ids: what drafts are picked from, if not from everything.
+struct DraftHead {
+    Memory memory;
+    Matrix matrix;
+    Region ids;                      ///< u32: the token of each row
+    uint32_t n_id = 0;               ///< 0: none
+};
+
+struct Buffers {
+    Memory memory;
+    DraftHead draft;
+    Region step;                     ///< StepState and history
+    Region request[kRequests];       ///< StepRequest and its tokens; the host writes
+    Region ring;                     ///< RingEntry; kernels write, the host reads
+    Region logits_host;              ///< [kMaxTentative, n_vocab], likewise
+
+    std::vector<Region> row;         ///< by SlotId: activations [n_row, width]
+    std::vector<Region> squares;     ///< by SlotId: sums of squares of 16 values [n_row, width / 16]
+    std::vector<Region> group;       ///< by SlotId: what holds the slot and those bound together with it
+    std::vector<uint32_t> at;        ///< by SlotId: floats from the group's beginning
+
+    struct Kv {
+        Region k, v;
+        uint32_t window = 0, sinks = 0;  ///< as KvShape has them
+        uint32_t ring = 0, capacity = 0; ///< slots of a head: the ring, and the sinks before it
+        uint32_t kind = 0;           ///< among `kinds`
+    };
+    std::vector<Kv> kv;              ///< by SlotId
+    std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
+    std::vector<args::AttendKind> kinds;
+
+    Region part, stat;               ///< attention partials of a tentative step
+    Region spare;                    ///< a state while its rows are tentative (plain kernel)
+    Region mixed, query;             ///< of a committed step: after the convolution; queries in tiles
+    Region halves, scale;            ///< rows packed for products of many rows
+    Region swiglu_halves;            ///< likewise, as swiglu leaves them for the product after it
+    Region given;                    ///< hidden rows from the host
+    Region gathered;                 ///< rows whose logits are wanted
+    Region pick_part, pick_hist, pick_list, pick_best;
+
+    uint32_t n_row_max = 0;          ///< rows the row buffers hold
+    uint32_t n_context = 0;
+    uint32_t n_query_tile = 0;       ///< tiles of 64 queries a kv head
+    uint32_t n_pick_part = 0;
+
+    /// errors    out_of_memory, bad_argument (a cache longer than the device can see at once).
+    static Result<Buffers> take(const VulkanProgram& program, const LaneOptions& options);
+    /// What take() would take, item by item; the same errors but for out_of_memory.
+    static Status plan(const VulkanProgram& program, const LaneOptions& options, std::vector<MemoryItem>* items);
+    uint64_t memory_bytes() const { return memory.device_bytes() + memory.host_bytes() + draft.memory.device_bytes(); }
+
+  private:
+    struct Planned;
+    Status lay_out(const VulkanProgram& program, const LaneOptions& options, Planned* to);
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,347 @@
+#include "commands.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace commands_impl {
+
+constexpr uint32_t kSetsPerPool = 64;
+
+struct Scope {
+    VkPipelineStageFlags stage = 0;
+    VkAccessFlags access = 0;
+};
+
+Scope before(uint32_t sync) {
+    Scope s;
+    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags access) {
+        if (sync & bit) {
+            s.stage |= stage;
+            s.access |= access;
+        }
+    };
+    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
+    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
+    add(kSyncIndirect, VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, 0);  // reads: an execution dependency is enough
+    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_WRITE_BIT);
+    return s;
+}
+
+Scope after(uint32_t sync) {
+    Scope s;
+    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags access) {
+        if (sync & bit) {
+            s.stage |= stage;
+            s.access |= access;
+        }
+    };
+    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
+    add(kSyncIndirect, VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
+    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    return s;
+}
+
+uint64_t hash_infos(const std::vector<VkDescriptorBufferInfo>& infos) {
+    uint64_t h = 0xcbf29ce484222325ull;
+    auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    for (const VkDescriptorBufferInfo& i : infos) {
+        uint64_t handle = 0;
+        std::memcpy(&handle, &i.buffer, sizeof i.buffer);
+        mix(handle);
+        mix(i.offset);
+        mix(i.range);
+    }
+    return h;
+}
+
+bool same_infos(const std::vector<VkDescriptorBufferInfo>& a, const std::vector<VkDescriptorBufferInfo>& b) {
+    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) {
+               return x.buffer == y.buffer && x.offset == y.offset && x.range == y.range;
+           });
+}
+
+}  // namespace commands_impl
+
+Commands& Commands::operator=(Commands&& o) noexcept {
+    std::swap(gpu_, o.gpu_);
+    std::swap(timeline_, o.timeline_);
+    std::swap(pool_, o.pool_);
+    std::swap(commands_, o.commands_);
+    std::swap(queries_, o.queries_);
+    std::swap(set_pools_, o.set_pools_);
+    std::swap(sets_, o.sets_);
+    std::swap(labels_, o.labels_);
+    std::swap(bound_, o.bound_);
+    std::swap(bound_set_, o.bound_set_);
+    std::swap(status_, o.status_);
+    std::swap(recording_, o.recording_);
+    std::swap(ready_, o.ready_);
+    std::swap(n_timestamp_, o.n_timestamp_);
+    std::swap(n_dispatch_, o.n_dispatch_);
+    std::swap(n_barrier_, o.n_barrier_);
+    std::swap(n_set_, o.n_set_);
+    std::swap(in_pool_, o.in_pool_);
+    std::swap(pool_index_, o.pool_index_);
+    return *this;
+}
+
+void Commands::reset() {
+    if (!gpu_) return;
+    timeline_ = Timeline();  // waits for the last run
+    for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
+    set_pools_.clear();
+    if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
+    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+    queries_ = VK_NULL_HANDLE;
+    pool_ = VK_NULL_HANDLE;
+    gpu_.reset();
+}
+
+Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp) {
+    Commands c;
+    c.gpu_ = gpu;
+    if (Status s = Timeline::create(gpu).get(c.timeline_); !s.ok()) return s;
+    VkCommandPoolCreateInfo pool{};
+    pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    pool.queueFamilyIndex = gpu->traits.queue_family;
+    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &c.pool_); r != VK_SUCCESS) {
+        c.pool_ = VK_NULL_HANDLE;
+        return gpu->check(r, "vkCreateCommandPool");
+    }
+    VkCommandBufferAllocateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    info.commandPool = c.pool_;
+    info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    info.commandBufferCount = 1;
+    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS)
+        return gpu->check(r, "vkAllocateCommandBuffers");
+    if (n_timestamp > 0 && gpu->traits.timestamp_bits > 0) {
+        VkQueryPoolCreateInfo q{};
+        q.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
+        q.queryType = VK_QUERY_TYPE_TIMESTAMP;
+        q.queryCount = n_timestamp;
+        if (VkResult r = gpu->vk.vkCreateQueryPool(gpu->device, &q, nullptr, &c.queries_); r != VK_SUCCESS) {
+            c.queries_ = VK_NULL_HANDLE;
+            return gpu->check(r, "vkCreateQueryPool");
+        }
+        c.n_timestamp_ = n_timestamp;
+    }
+    return c;
+}
+
+// Keeps the first thing that went wrong; end() returns it.
+void Commands::refuse(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+}
+
+Status Commands::begin(bool once) {
+    ready_ = recording_ = false;
+    status_ = Status();
+    if (Status s = timeline_.wait(timeline_.last()); !s.ok()) return s;
+    if (VkResult r = gpu_->vk.vkResetCommandPool(gpu_->device, pool_, 0); r != VK_SUCCESS)
+        return gpu_->check(r, "vkResetCommandPool");
+    for (VkDescriptorPool p : set_pools_)
+        if (VkResult r = gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0); r != VK_SUCCESS)
+            return gpu_->check(r, "vkResetDescriptorPool");
+    sets_.clear();
+    labels_.clear();
+    n_dispatch_ = n_barrier_ = n_set_ = in_pool_ = pool_index_ = 0;
+    bound_ = VK_NULL_HANDLE;
+    bound_set_ = VK_NULL_HANDLE;
+    VkCommandBufferBeginInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    info.flags = once ? VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT : VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
+    if (VkResult r = gpu_->vk.vkBeginCommandBuffer(commands_, &info); r != VK_SUCCESS)
+        return gpu_->check(r, "vkBeginCommandBuffer");
+    recording_ = true;
+    if (queries_) gpu_->vk.vkCmdResetQueryPool(commands_, queries_, 0, n_timestamp_);
+    // Submissions on one queue start in order but may overlap: this one sees all of the earlier ones.
+    barrier(kSyncCompute | kSyncTransfer | kSyncIndirect, kSyncCompute | kSyncTransfer | kSyncIndirect);
+    n_barrier_ = 0;
+    return {};
+}
+
+VkDescriptorSet Commands::set_for(const std::vector<VkDescriptorBufferInfo>& infos) {
+    const uint64_t hash = commands_impl::hash_infos(infos);
+    for (const Set& s : sets_)
+        if (s.hash == hash && commands_impl::same_infos(s.infos, infos)) return s.set;
+    if (pool_index_ < set_pools_.size() && in_pool_ == commands_impl::kSetsPerPool) {
+        ++pool_index_;
+        in_pool_ = 0;
+    }
+    if (pool_index_ == set_pools_.size()) {
+        const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, commands_impl::kSetsPerPool * kMaxBindings};
+        VkDescriptorPoolCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO;
+        info.maxSets = commands_impl::kSetsPerPool;
+        info.poolSizeCount = 1;
+        info.pPoolSizes = &size;
+        VkDescriptorPool pool = VK_NULL_HANDLE;
+        if (VkResult r = gpu_->vk.vkCreateDescriptorPool(gpu_->device, &info, nullptr, &pool); r != VK_SUCCESS) {
+            refuse(gpu_->check(r, "vkCreateDescriptorPool"));
+            return VK_NULL_HANDLE;
+        }
+        set_pools_.push_back(pool);
+    }
+    VkDescriptorSetAllocateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;
+    info.descriptorPool = set_pools_[pool_index_];
+    info.descriptorSetCount = 1;
+    info.pSetLayouts = &gpu_->set_layout;
+    VkDescriptorSet set = VK_NULL_HANDLE;
+    if (VkResult r = gpu_->vk.vkAllocateDescriptorSets(gpu_->device, &info, &set); r != VK_SUCCESS) {
+        refuse(gpu_->check(r, "vkAllocateDescriptorSets"));
+        return VK_NULL_HANDLE;
+    }
+    ++in_pool_;
+    ++n_set_;
+    VkWriteDescriptorSet write{};  // consecutive bindings of one type are one write
+    write.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
+    write.dstSet = set;
+    write.descriptorCount = static_cast<uint32_t>(infos.size());
+    write.descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    write.pBufferInfo = infos.data();
+    gpu_->vk.vkUpdateDescriptorSets(gpu_->device, 1, &write, 0, nullptr);
+    sets_.push_back({hash, set, infos});
+    return set;
+}
+
+void Commands::bind(VkPipeline pipeline, Span<const Region> buffers) {
+    if (!recording_ || !status_.ok()) return;
+    const DeviceTraits& t = gpu_->traits;
+    if (!pipeline) return refuse(fail(Code::bad_argument, "bind: the pipeline is null; was its wait() successful?"));
+    if (buffers.empty() || buffers.size() > kMaxBindings)
+        return refuse(fail(Code::bad_argument, "bind: ", buffers.size(), " buffers, expected 1 to ", kMaxBindings, "."));
+    std::vector<VkDescriptorBufferInfo> infos;
+    infos.reserve(buffers.size());
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        const Region& r = buffers[i];
+        if (!r.buffer || r.bytes == 0) return refuse(fail(Code::bad_argument, "bind: binding ", i, " is an empty region."));
+        if (r.offset % t.storage_align)
+            return refuse(fail(Code::bad_argument, "bind: binding ", i, " begins at ", r.offset, ", which is no multiple of ",
+                               t.storage_align, " (minStorageBufferOffsetAlignment)."));
+        if (r.bytes > t.max_storage_range)
+            return refuse(fail(Code::bad_argument, "bind: binding ", i, " has ", r.bytes, " bytes, but ", t.name, " sees at most ",
+                               t.max_storage_range, " through one binding: bind a part() of it."));
+        infos.push_back({r.buffer, r.offset, r.bytes});
+    }
+    if (pipeline != bound_) gpu_->vk.vkCmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    bound_ = pipeline;
+    const VkDescriptorSet set = set_for(infos);
+    if (set && set != bound_set_)
+        gpu_->vk.vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, gpu_->pipeline_layout, 0, 1, &set, 0, nullptr);
+    bound_set_ = set;
+    if (!t.addresses) return;
+    uint64_t at[kMaxBindings];
+    for (size_t i = 0; i < buffers.size(); ++i) at[i] = buffers[i].address;
+    gpu_->vk.vkCmdPushConstants(commands_, gpu_->pipeline_layout, VK_SHADER_STAGE_COMPUTE_BIT, kPushBytes,
+                                static_cast<uint32_t>(8 * buffers.size()), at);
+}
+
+void Commands::push(const void* args, uint32_t bytes) {
+    if (!recording_ || !status_.ok()) return;
+    if (bytes == 0 || bytes > kPushBytes || bytes % 4)
+        return refuse(fail(Code::bad_argument, "push: ", bytes, " bytes, expected a multiple of 4 up to ", kPushBytes, "."));
+    gpu_->vk.vkCmdPushConstants(commands_, gpu_->pipeline_layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, bytes, args);
+}
+
+void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
+    if (!recording_ || !status_.ok()) return;
+    if (!bound_ || !bound_set_) return refuse(fail(Code::bad_argument, "dispatch: nothing is bound."));
+    const uint32_t* most = gpu_->traits.max_group_count;
+    if (x > most[0] || y > most[1] || z > most[2])
+        return refuse(fail(Code::bad_argument, "dispatch: ", x, " x ", y, " x ", z, " groups, but ", gpu_->traits.name, " takes at most ",
+                           most[0], " x ", most[1], " x ", most[2], ": fold the rows into y."));
+    if (x == 0 || y == 0 || z == 0) return;
+    gpu_->vk.vkCmdDispatch(commands_, x, y, z);
+    ++n_dispatch_;
+}
+
+void Commands::dispatch_indirect(const Region& counts, uint64_t at) {
+    if (!recording_ || !status_.ok()) return;
+    if (!bound_ || !bound_set_) return refuse(fail(Code::bad_argument, "dispatch_indirect: nothing is bound."));
+    if (at % 4 || counts.bytes < 12 || at > counts.bytes - 12)
+        return refuse(fail(Code::bad_argument, "dispatch_indirect: three counts at ", at, " of a region of ", counts.bytes, " bytes."));
+    gpu_->vk.vkCmdDispatchIndirect(commands_, counts.buffer, counts.offset + at);
+    ++n_dispatch_;
+}
+
+void Commands::barrier(uint32_t before, uint32_t after) {
+    if (!recording_ || !status_.ok()) return;
+    const commands_impl::Scope from = commands_impl::before(before), to = commands_impl::after(after);
+    if (!from.stage || !to.stage) return refuse(fail(Code::bad_argument, "barrier: neither side may be empty."));
+    VkMemoryBarrier b{};
+    b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    b.srcAccessMask = from.access;
+    b.dstAccessMask = to.access;
+    gpu_->vk.vkCmdPipelineBarrier(commands_, from.stage, to.stage, 0, 1, &b, 0, nullptr, 0, nullptr);
+    ++n_barrier_;
+}
+
+void Commands::copy(const Region& to, const Region& from) {
+    if (!recording_ || !status_.ok()) return;
+    if (from.bytes > to.bytes || from.bytes == 0)
+        return refuse(fail(Code::bad_argument, "copy: ", from.bytes, " bytes into a region of ", to.bytes, "."));
+    const VkBufferCopy piece{from.offset, to.offset, from.bytes};
+    gpu_->vk.vkCmdCopyBuffer(commands_, from.buffer, to.buffer, 1, &piece);
+}
+
+void Commands::fill(const Region& to, uint32_t value) {
+    if (!recording_ || !status_.ok()) return;
+    if (to.offset % 4 || to.bytes % 4 || to.bytes == 0)
+        return refuse(fail(Code::bad_argument, "fill: offset ", to.offset, " and size ", to.bytes, " must be multiples of 4."));
+    gpu_->vk.vkCmdFillBuffer(commands_, to.buffer, to.offset, to.bytes, value);
+}
+
+void Commands::timestamp(const char* label) {
+    if (!recording_ || !status_.ok() || !queries_) return;
+    if (labels_.size() >= n_timestamp_)
+        return refuse(fail(Code::bad_argument, "timestamp: more than the ", n_timestamp_, " marks asked for in create()."));
+    gpu_->vk.vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, static_cast<uint32_t>(labels_.size()));
+    labels_.emplace_back(label);
+}
+
+Status Commands::end() {
+    if (!recording_) return fail(Code::bad_argument, "end: begin() was not called or failed.");
+    const uint32_t counted = n_barrier_;
+    barrier(kSyncCompute | kSyncTransfer, kSyncHost);  // what the host reads after the wait is there
+    n_barrier_ = counted;
+    recording_ = false;
+    const VkResult r = gpu_->vk.vkEndCommandBuffer(commands_);
+    if (!status_.ok()) return status_;
+    if (r != VK_SUCCESS) return gpu_->check(r, "vkEndCommandBuffer");
+    ready_ = true;
+    return {};
+}
+
+Status Commands::run() {
+    if (!ready_) return fail(Code::bad_argument, "run: nothing was recorded, or end() failed.");
+    uint64_t value = 0;
+    if (Status s = timeline_.submit(commands_).get(value); !s.ok()) return s;
+    return timeline_.wait(value);
+}
+
+Result<std::vector<std::pair<std::string, double>>> Commands::timings() {
+    std::vector<std::pair<std::string, double>> out;
+    const uint32_t n = static_cast<uint32_t>(labels_.size());
+    if (!queries_ || n < 2) return out;
+    std::vector<uint64_t> ticks(n);
+    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, 0, n, n * sizeof(uint64_t), ticks.data(),
+                                                      sizeof(uint64_t), VK_QUERY_RESULT_64_BIT);
+    if (r == VK_NOT_READY) return fail(Code::bad_argument, "timings: the recording has not run yet.");
+    if (r != VK_SUCCESS) return gpu_->check(r, "vkGetQueryPoolResults");
+    const uint32_t bits = gpu_->traits.timestamp_bits;
+    const uint64_t mask = bits >= 64 ? UINT64_MAX : (1ull << bits) - 1;
+    for (uint32_t i = 1; i < n; ++i)
+        out.emplace_back(labels_[i], double((ticks[i] - ticks[i - 1]) & mask) * gpu_->traits.timestamp_period_ns / 1000.0);
+    return out;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

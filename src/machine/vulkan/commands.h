@@ -1,0 +1,112 @@
+// machine/vulkan/commands: a recorded list of dispatches, to be submitted once or again and again.
+//
+// Owns    one command buffer with its descriptor sets and timestamps.
+// Reads   device, memory (Region), shader (Pipelines).
+// Serves  record (production) and every kernel test.
+// Thread  one thread at a time; several Commands may be recorded on several threads.
+// Laws    descriptor sets are written while recording and never again: a replay touches no set.
+//
+//   auto commands = std::move(Commands::create(gpu)).value();
+//   commands.begin();
+//   commands.bind(pipelines->get(id), {x, w, y});     // bindings 0, 1, 2
+//   commands.push(args);
+//   commands.dispatch(n_group);
+//   commands.barrier();                               // what follows sees what was written
+//   ...
+//   if (Status s = commands.end(); !s.ok()) return s; // the first error of all calls above
+//   if (Status s = commands.run(); !s.ok()) return s; // submit and wait; again for a replay
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "memory.h"
+#include "shader.h"
+
+#include <initializer_list>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// What must wait for what at a barrier; combine with |.
+enum Sync : uint32_t {
+    kSyncCompute = 1,   ///< kernels read and write
+    kSyncTransfer = 2,  ///< copies and fills
+    kSyncIndirect = 4,  ///< dispatch_indirect reads its counts (only as `after`)
+    kSyncHost = 8,      ///< the host reads mapped memory (only as `after`; put one last)
+};
+
+class Commands {
+  public:
+    Commands() = default;
+    ~Commands() { reset(); }
+    Commands(Commands&& o) noexcept { *this = std::move(o); }
+    Commands& operator=(Commands&& o) noexcept;
+
+    /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted.
+    static Result<Commands> create(GpuRef gpu, uint32_t n_timestamp = 0);
+
+    /// Starts a recording anew; must not be in flight. `once`: submitted a single time.
+    Status begin(bool once = false);
+    /// The kernel and its buffers, bindings 0.. in order; stays until the next bind. Where the device has
+    /// addresses, the buffers' follow the push constants (at kPushBytes) for kernels that go without bindings.
+    void bind(VkPipeline pipeline, Span<const Region> buffers);
+    void bind(VkPipeline pipeline, std::initializer_list<Region> buffers) {
+        bind(pipeline, Span<const Region>(buffers.begin(), buffers.size()));
+    }
+    /// Push constants, at most 128 bytes, a multiple of 4. A replay repeats their value.
+    void push(const void* args, uint32_t bytes);
+    template <class T>
+    void push(const T& args) {
+        static_assert(sizeof(T) <= kPushBytes && sizeof(T) % 4 == 0, "push constants are at most 128 bytes");
+        push(&args, sizeof(T));
+    }
+    void dispatch(uint32_t x, uint32_t y = 1, uint32_t z = 1);
+    /// Group counts x, y, z as three uint32 at `at` in `counts`.
+    void dispatch_indirect(const Region& counts, uint64_t at);
+    /// A global memory barrier. Default: kernel to kernel.
+    void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
+    void copy(const Region& to, const Region& from);
+    void fill(const Region& to, uint32_t value);
+    /// A mark; costs a stall: profile recordings only. `label` is kept.
+    void timestamp(const char* label);
+    /// Ends the recording. errors: the first thing that was wrong since begin().
+    Status end();
+
+    /// The recorded buffer, for a Timeline of the caller's.
+    VkCommandBuffer handle() const { return commands_; }
+    /// Submits to an own timeline and waits.
+    Status run();
+    /// Microseconds between neighbouring marks of the last run: (label of the later one, us).
+    Result<std::vector<std::pair<std::string, double>>> timings();
+
+    uint32_t n_dispatch() const { return n_dispatch_; }
+    uint32_t n_barrier() const { return n_barrier_; }
+    uint32_t n_set() const { return n_set_; }
+
+  private:
+    struct Set {
+        uint64_t hash;
+        VkDescriptorSet set;
+        std::vector<VkDescriptorBufferInfo> infos;
+    };
+    void reset();
+    void refuse(Status status);
+    VkDescriptorSet set_for(const std::vector<VkDescriptorBufferInfo>& infos);
+    GpuRef gpu_;
+    Timeline timeline_;
+    VkCommandPool pool_ = VK_NULL_HANDLE;
+    VkCommandBuffer commands_ = VK_NULL_HANDLE;
+    VkQueryPool queries_ = VK_NULL_HANDLE;
+    std::vector<VkDescriptorPool> set_pools_;
+    std::vector<Set> sets_;
+    std::vector<std::string> labels_;
+    VkPipeline bound_ = VK_NULL_HANDLE;
+    VkDescriptorSet bound_set_ = VK_NULL_HANDLE;
+    Status status_;
+    bool recording_ = false, ready_ = false;
+    uint32_t n_timestamp_ = 0, n_dispatch_ = 0, n_barrier_ = 0, n_set_ = 0, in_pool_ = 0, pool_index_ = 0;
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

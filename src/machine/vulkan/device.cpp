@@ -1,0 +1,627 @@
+#include "probe.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+#if defined(_WIN32)
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#endif
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace device_impl {
+
+// ------------------------------------------------------------------------------------- the loader
+
+void* open_library(const char* name) {
+#if defined(_WIN32)
+    return reinterpret_cast<void*>(LoadLibraryA(name));
+#else
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+#endif
+}
+
+PFN_vkGetInstanceProcAddr library_entry(void* library) {
+#if defined(_WIN32)
+    return reinterpret_cast<PFN_vkGetInstanceProcAddr>(
+        reinterpret_cast<void*>(GetProcAddress(reinterpret_cast<HMODULE>(library), "vkGetInstanceProcAddr")));
+#else
+    return reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(library, "vkGetInstanceProcAddr"));
+#endif
+}
+
+#if defined(_WIN32)
+constexpr const char* kLoaders[] = {"vulkan-1.dll"};
+#elif defined(__APPLE__)
+constexpr const char* kLoaders[] = {"libvulkan.1.dylib", "libvulkan.dylib", "libMoltenVK.dylib"};
+#else
+constexpr const char* kLoaders[] = {"libvulkan.so.1", "libvulkan.so"};
+#endif
+
+Status load_library(Gpu* gpu, const OpenDetail& detail) {
+    if (detail.loader) {
+        gpu->vki.vkGetInstanceProcAddr = detail.loader;
+        return {};
+    }
+    std::string tried;
+    auto attempt = [&](const char* name) {
+        tried += say(tried.empty() ? "" : ", ", name);
+        gpu->library = open_library(name);
+    };
+    if (detail.loader_path) attempt(detail.loader_path);
+    else
+        for (const char* name : kLoaders)
+            if (!gpu->library) attempt(name);
+    if (!gpu->library)
+        return fail(Code::no_device, "there is no Vulkan loader (tried ", tried,
+                    "): install the graphics driver, or use the CPU.");
+    gpu->vki.vkGetInstanceProcAddr = library_entry(gpu->library);
+    if (!gpu->vki.vkGetInstanceProcAddr)
+        return fail(Code::no_device, tried, " has no vkGetInstanceProcAddr: it is not a Vulkan loader.");
+    return {};
+}
+
+// ------------------------------------------------------------------------------------- the tables
+
+template <class F>
+bool take_device(const InstanceTable& t, VkDevice device, const char* name, F* out) {
+    *out = reinterpret_cast<F>(t.vkGetDeviceProcAddr(device, name));
+    return *out != nullptr;
+}
+
+Status load_instance_functions(Gpu* gpu, VkInstance instance) {
+    InstanceTable& t = gpu->vki;
+    const char* missing = nullptr;
+#define AUSPEX_TAKE(name) \
+    if (!take_instance(t, instance, #name, &t.name)) missing = #name;
+    AUSPEX_TAKE(vkEnumeratePhysicalDevices)
+    AUSPEX_TAKE(vkEnumerateDeviceExtensionProperties)
+    AUSPEX_TAKE(vkGetPhysicalDeviceProperties2)
+    AUSPEX_TAKE(vkGetPhysicalDeviceFeatures2)
+    AUSPEX_TAKE(vkGetPhysicalDeviceMemoryProperties2)
+    AUSPEX_TAKE(vkGetPhysicalDeviceQueueFamilyProperties)
+    AUSPEX_TAKE(vkGetDeviceProcAddr)
+    AUSPEX_TAKE(vkCreateDevice)
+    AUSPEX_TAKE(vkDestroyInstance)
+#undef AUSPEX_TAKE
+    if (missing) return fail(Code::no_device, "the Vulkan instance has no ", missing, ": version 1.2 is needed.");
+    take_instance(t, instance, "vkCreateDebugUtilsMessengerEXT", &t.vkCreateDebugUtilsMessengerEXT);
+    take_instance(t, instance, "vkDestroyDebugUtilsMessengerEXT", &t.vkDestroyDebugUtilsMessengerEXT);
+    return {};
+}
+
+// volkLoadDeviceTable() would go through volk's global vkGetDeviceProcAddr, which belongs to the
+// host; so the functions in use are listed here and the rest of the table stays null.
+Status load_device_functions(Gpu* gpu) {
+    const InstanceTable& t = gpu->vki;
+    VolkDeviceTable& d = gpu->vk;
+    const char* missing = nullptr;
+#define AUSPEX_TAKE(name) \
+    if (!take_device(t, gpu->device, #name, &d.name)) missing = #name;
+    AUSPEX_TAKE(vkDestroyDevice)
+    AUSPEX_TAKE(vkGetDeviceQueue)
+    AUSPEX_TAKE(vkDeviceWaitIdle)
+    AUSPEX_TAKE(vkQueueSubmit)
+    AUSPEX_TAKE(vkAllocateMemory)
+    AUSPEX_TAKE(vkFreeMemory)
+    AUSPEX_TAKE(vkMapMemory)
+    AUSPEX_TAKE(vkUnmapMemory)
+    AUSPEX_TAKE(vkFlushMappedMemoryRanges)
+    AUSPEX_TAKE(vkInvalidateMappedMemoryRanges)
+    AUSPEX_TAKE(vkCreateBuffer)
+    AUSPEX_TAKE(vkDestroyBuffer)
+    AUSPEX_TAKE(vkGetBufferMemoryRequirements)
+    AUSPEX_TAKE(vkBindBufferMemory)
+    AUSPEX_TAKE(vkCreateCommandPool)
+    AUSPEX_TAKE(vkDestroyCommandPool)
+    AUSPEX_TAKE(vkResetCommandPool)
+    AUSPEX_TAKE(vkAllocateCommandBuffers)
+    AUSPEX_TAKE(vkBeginCommandBuffer)
+    AUSPEX_TAKE(vkEndCommandBuffer)
+    AUSPEX_TAKE(vkCmdBindPipeline)
+    AUSPEX_TAKE(vkCmdBindDescriptorSets)
+    AUSPEX_TAKE(vkCmdPushConstants)
+    AUSPEX_TAKE(vkCmdDispatch)
+    AUSPEX_TAKE(vkCmdDispatchIndirect)
+    AUSPEX_TAKE(vkCmdPipelineBarrier)
+    AUSPEX_TAKE(vkCmdCopyBuffer)
+    AUSPEX_TAKE(vkCmdFillBuffer)
+    AUSPEX_TAKE(vkCmdWriteTimestamp)
+    AUSPEX_TAKE(vkCmdResetQueryPool)
+    AUSPEX_TAKE(vkCreateQueryPool)
+    AUSPEX_TAKE(vkDestroyQueryPool)
+    AUSPEX_TAKE(vkGetQueryPoolResults)
+    AUSPEX_TAKE(vkCreateDescriptorSetLayout)
+    AUSPEX_TAKE(vkDestroyDescriptorSetLayout)
+    AUSPEX_TAKE(vkCreatePipelineLayout)
+    AUSPEX_TAKE(vkDestroyPipelineLayout)
+    AUSPEX_TAKE(vkCreateDescriptorPool)
+    AUSPEX_TAKE(vkDestroyDescriptorPool)
+    AUSPEX_TAKE(vkResetDescriptorPool)
+    AUSPEX_TAKE(vkAllocateDescriptorSets)
+    AUSPEX_TAKE(vkUpdateDescriptorSets)
+    AUSPEX_TAKE(vkCreateShaderModule)
+    AUSPEX_TAKE(vkDestroyShaderModule)
+    AUSPEX_TAKE(vkCreateComputePipelines)
+    AUSPEX_TAKE(vkDestroyPipeline)
+    AUSPEX_TAKE(vkCreatePipelineCache)
+    AUSPEX_TAKE(vkDestroyPipelineCache)
+    AUSPEX_TAKE(vkGetPipelineCacheData)
+    AUSPEX_TAKE(vkCreateSemaphore)
+    AUSPEX_TAKE(vkDestroySemaphore)
+    AUSPEX_TAKE(vkWaitSemaphores)
+    AUSPEX_TAKE(vkGetSemaphoreCounterValue)
+    AUSPEX_TAKE(vkGetBufferDeviceAddress)
+#undef AUSPEX_TAKE
+    if (missing) return fail(Code::no_device, "the Vulkan device has no ", missing, ": version 1.2 is needed.");
+    return {};
+}
+
+// ----------------------------------------------------------------------------------- the instance
+
+VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
+                                          const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
+    Messages* messages = static_cast<Messages*>(user);
+    std::lock_guard<std::mutex> hold(messages->lock);
+    messages->texts.emplace_back(data && data->pMessage ? data->pMessage : "(no text)");
+    return VK_FALSE;
+}
+
+constexpr const char* kValidationLayer = "VK_LAYER_KHRONOS_validation";
+
+Status create_instance(Gpu* gpu, const OpenDetail& detail) {
+    InstanceTable& t = gpu->vki;
+    take_instance(t, VK_NULL_HANDLE, "vkEnumerateInstanceVersion", &t.vkEnumerateInstanceVersion);
+    if (!take_instance(t, VK_NULL_HANDLE, "vkCreateInstance", &t.vkCreateInstance) ||
+        !take_instance(t, VK_NULL_HANDLE, "vkEnumerateInstanceExtensionProperties", &t.vkEnumerateInstanceExtensionProperties) ||
+        !take_instance(t, VK_NULL_HANDLE, "vkEnumerateInstanceLayerProperties", &t.vkEnumerateInstanceLayerProperties))
+        return fail(Code::no_device, "the Vulkan loader gives no vkCreateInstance: it is damaged.");
+    if (detail.edit_instance) detail.edit_instance(&t);
+    uint32_t version = VK_API_VERSION_1_0;
+    if (t.vkEnumerateInstanceVersion) (void)t.vkEnumerateInstanceVersion(&version);
+    if (version < VK_API_VERSION_1_1)
+        return fail(Code::no_device, "the Vulkan loader has version ", version_text(version),
+                    ", at least 1.1 is needed: update the graphics driver.");
+
+    const auto present = enumerate<VkExtensionProperties>(
+        [&](uint32_t* n, VkExtensionProperties* p) { return t.vkEnumerateInstanceExtensionProperties(nullptr, n, p); });
+    std::vector<const char*> extensions, layers;
+    VkInstanceCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
+    if (has_extension(present, "VK_KHR_portability_enumeration")) {  // without it MoltenVK stays hidden
+        extensions.push_back("VK_KHR_portability_enumeration");
+        info.flags |= 1u;  // VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
+    }
+    VkDebugUtilsMessengerCreateInfoEXT listen{};
+    VkValidationFeaturesEXT validation{};
+    const VkValidationFeatureEnableEXT enables[] = {VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
+    if (detail.validation) {
+        const auto found = enumerate<VkLayerProperties>(
+            [&](uint32_t* n, VkLayerProperties* p) { return t.vkEnumerateInstanceLayerProperties(n, p); });
+        bool there = false;
+        for (const VkLayerProperties& l : found) there = there || std::strcmp(l.layerName, kValidationLayer) == 0;
+        if (!there)
+            return fail(Code::not_found, "validation was asked for, and ", kValidationLayer,
+                        " is not installed: install the Vulkan validation layers.");
+        layers.push_back(kValidationLayer);
+        extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+        extensions.push_back(VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
+        gpu->messages = std::make_shared<Messages>();
+        listen.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT;
+        listen.messageSeverity =
+            VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
+        listen.messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT;
+        listen.pfnUserCallback = on_message;
+        listen.pUserData = gpu->messages.get();
+        validation.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT;
+        validation.pNext = &listen;  // also hears creation and destruction of the instance itself
+        validation.enabledValidationFeatureCount = 1;
+        validation.pEnabledValidationFeatures = enables;
+        info.pNext = &validation;
+    }
+    VkApplicationInfo app{};
+    app.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
+    app.pEngineName = "auspex";
+    app.apiVersion = VK_API_VERSION_1_3;  // the newest this code knows; devices of 1.2 are fine
+    info.pApplicationInfo = &app;
+    info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+    info.ppEnabledExtensionNames = extensions.data();
+    info.enabledLayerCount = static_cast<uint32_t>(layers.size());
+    info.ppEnabledLayerNames = layers.data();
+    const VkResult r = t.vkCreateInstance(&info, nullptr, &gpu->instance);
+    if (r != VK_SUCCESS) {
+        gpu->instance = VK_NULL_HANDLE;
+        Status s = gpu->check(r, "vkCreateInstance", "is a Vulkan driver installed?");
+        if (r == VK_ERROR_INCOMPATIBLE_DRIVER || r == VK_ERROR_INITIALIZATION_FAILED) s.code = Code::no_device;
+        return s;
+    }
+    gpu->owns_instance = true;
+    if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
+    if (detail.edit_instance) detail.edit_instance(&t);
+    if (detail.validation && t.vkCreateDebugUtilsMessengerEXT) {
+        const VkResult m = t.vkCreateDebugUtilsMessengerEXT(gpu->instance, &listen, nullptr, &gpu->messenger);
+        if (m != VK_SUCCESS) return gpu->check(m, "vkCreateDebugUtilsMessengerEXT");
+    }
+    return {};
+}
+
+// ------------------------------------------------------------------------------------- the device
+
+/// One line about a device, for messages that list what was found.
+std::string line(uint32_t index, const VkPhysicalDeviceProperties& p) {
+    DeviceTraits t;
+    t.type = p.deviceType;
+    return say(index, ": ", p.deviceName, " (", t.type_name(), ", Vulkan ", version_text(p.apiVersion), ")");
+}
+
+int compute_family(const Gpu& gpu, VkPhysicalDevice physical, int wanted, uint32_t* timestamp_bits) {
+    uint32_t n = 0;
+    gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, nullptr);
+    std::vector<VkQueueFamilyProperties> all(n);
+    gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, all.data());
+    int best = -1;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (!(all[i].queueFlags & VK_QUEUE_COMPUTE_BIT) || all[i].queueCount == 0) continue;
+        if (wanted >= 0 ? wanted != static_cast<int>(i) : false) continue;
+        // The graphics queue is never slower for single dispatches and faster on some AMD parts.
+        const bool graphics = (all[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0;
+        if (best < 0 || (graphics && !(all[static_cast<size_t>(best)].queueFlags & VK_QUEUE_GRAPHICS_BIT)))
+            best = static_cast<int>(i);
+    }
+    if (best >= 0) *timestamp_bits = all[static_cast<size_t>(best)].timestampValidBits;
+    return best;
+}
+
+int rank(VkPhysicalDeviceType type) {
+    switch (type) {
+        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return 4;
+        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return 3;
+        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return 2;
+        case VK_PHYSICAL_DEVICE_TYPE_CPU: return 0;
+        default: return 1;
+    }
+}
+
+Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail& detail) {
+    const auto all = enumerate<VkPhysicalDevice>(
+        [&](uint32_t* n, VkPhysicalDevice* p) { return gpu->vki.vkEnumeratePhysicalDevices(gpu->instance, n, p); });
+    if (all.empty())
+        return fail(Code::no_device, "the Vulkan loader knows no device: install the GPU's Vulkan driver, or use the CPU.");
+    std::string found;
+    int best = -1, best_rank = -1;
+    uint32_t bits = 0, best_bits = 0;
+    int best_family = -1;
+    for (uint32_t i = 0; i < all.size(); ++i) {
+        VkPhysicalDeviceProperties2 p{};
+        p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+        gpu->vki.vkGetPhysicalDeviceProperties2(all[i], &p);
+        const std::string text = line(i, p.properties);
+        found += say(found.empty() ? "" : "; ", text);
+        const bool asked = options.vulkan_index == static_cast<int>(i);
+        if (options.vulkan_index >= 0 && !asked) continue;
+        const bool software = p.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+        std::string why;
+        const int family = compute_family(*gpu, all[i], detail.queue_family, &bits);
+        if (p.properties.apiVersion < kApiVersion) why = "it has no Vulkan 1.2";
+        else if (family < 0) why = "it has no compute queue";
+        else if (software && options.kind == Kind::best && !asked && !detail.allow_software)
+            why = "it is software and slower than the CPU back end (ask for Kind::vulkan to use it)";
+        else if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
+            why = say("it has ", p.properties.limits.maxPerStageDescriptorStorageBuffers, " storage buffers a kernel, ",
+                      kMaxBindings, " are needed");
+        else if (p.properties.limits.maxPushConstantsSize < kPushBytes)
+            why = "it has less than 128 bytes of push constants";
+        if (!why.empty()) {
+            gpu->notes.push_back(say("passed over ", text, ": ", why));
+            if (asked) return fail(Code::no_device, "Vulkan device ", text, " cannot be used: ", why, ".");
+            continue;
+        }
+        if (rank(p.properties.deviceType) > best_rank) {
+            best = static_cast<int>(i);
+            best_rank = rank(p.properties.deviceType);
+            best_family = family;
+            best_bits = bits;
+        }
+    }
+    if (options.vulkan_index >= static_cast<int>(all.size()))
+        return fail(Code::bad_argument, "vulkan_index is ", options.vulkan_index, ", but there are ", all.size(),
+                    " Vulkan devices (", found, ").");
+    if (best < 0) {
+        std::string why;
+        for (const std::string& n : gpu->notes) why += say(" ", n, ".");
+        return fail(Code::no_device, "none of the Vulkan devices can be used.", why);
+    }
+    gpu->physical = all[static_cast<size_t>(best)];
+    gpu->traits.queue_family = static_cast<uint32_t>(best_family);
+    gpu->traits.timestamp_bits = best_bits;
+    return {};
+}
+
+Status create_layouts(Gpu* gpu) {
+    VkDescriptorSetLayoutBinding bindings[kMaxBindings] = {};
+    for (uint32_t i = 0; i < kMaxBindings; ++i) {
+        bindings[i].binding = i;
+        bindings[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+        bindings[i].descriptorCount = 1;
+        bindings[i].stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+    }
+    VkDescriptorSetLayoutCreateInfo set{};
+    set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
+    set.bindingCount = kMaxBindings;
+    set.pBindings = bindings;
+    if (VkResult r = gpu->vk.vkCreateDescriptorSetLayout(gpu->device, &set, nullptr, &gpu->set_layout); r != VK_SUCCESS)
+        return gpu->check(r, "vkCreateDescriptorSetLayout");
+    VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, gpu->traits.addresses ? kPushAllBytes : kPushBytes};
+    VkPipelineLayoutCreateInfo layout{};
+    layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    layout.setLayoutCount = 1;
+    layout.pSetLayouts = &gpu->set_layout;
+    layout.pushConstantRangeCount = 1;
+    layout.pPushConstantRanges = &push;
+    if (VkResult r = gpu->vk.vkCreatePipelineLayout(gpu->device, &layout, nullptr, &gpu->pipeline_layout); r != VK_SUCCESS)
+        return gpu->check(r, "vkCreatePipelineLayout");
+    return {};
+}
+
+Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
+    if (!h.instance || !h.physical_device || !h.device || !h.queue || !h.get_instance_proc_addr)
+        return fail(Code::bad_argument,
+                    "VulkanHandles has a null member: instance, physical_device, device, queue and get_instance_proc_addr are all needed.");
+    gpu->vki.vkGetInstanceProcAddr = reinterpret_cast<PFN_vkGetInstanceProcAddr>(h.get_instance_proc_addr);
+    gpu->instance = static_cast<VkInstance>(h.instance);
+    gpu->physical = static_cast<VkPhysicalDevice>(h.physical_device);
+    gpu->device = static_cast<VkDevice>(h.device);
+    gpu->queue = static_cast<VkQueue>(h.queue);
+    gpu->host_lock = h.lock_queue;
+    gpu->host_unlock = h.unlock_queue;
+    if (Status s = load_instance_functions(gpu, gpu->instance); !s.ok()) return s;
+    VkPhysicalDeviceProperties2 p{};
+    p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    gpu->vki.vkGetPhysicalDeviceProperties2(gpu->physical, &p);
+    if (p.properties.apiVersion < kApiVersion)
+        return fail(Code::no_device, "the borrowed device ", line(0, p.properties), " has no Vulkan 1.2.");
+    if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
+        return fail(Code::no_device, "the borrowed device ", line(0, p.properties), " has fewer than 12 storage buffers a kernel.");
+    if (compute_family(*gpu, gpu->physical, static_cast<int>(h.queue_family), &gpu->traits.timestamp_bits) < 0)
+        return fail(Code::bad_argument, "queue family ", h.queue_family, " of the borrowed device has no compute.");
+    gpu->traits.queue_family = h.queue_family;
+    if (h.enabled_features && !chain_has_timeline(h.enabled_features))
+        return fail(Code::bad_argument, "the borrowed device was made without timelineSemaphore: enable it when creating the device.");
+    return {};
+}
+
+}  // namespace device_impl
+
+// --------------------------------------------------------------------------------- what is public
+
+const char* result_name(VkResult result) {
+    switch (static_cast<int>(result)) {
+        case VK_SUCCESS: return "VK_SUCCESS";
+        case VK_NOT_READY: return "VK_NOT_READY";
+        case VK_TIMEOUT: return "VK_TIMEOUT";
+        case VK_INCOMPLETE: return "VK_INCOMPLETE";
+        case VK_ERROR_OUT_OF_HOST_MEMORY: return "VK_ERROR_OUT_OF_HOST_MEMORY";
+        case VK_ERROR_OUT_OF_DEVICE_MEMORY: return "VK_ERROR_OUT_OF_DEVICE_MEMORY";
+        case VK_ERROR_INITIALIZATION_FAILED: return "VK_ERROR_INITIALIZATION_FAILED";
+        case VK_ERROR_DEVICE_LOST: return "VK_ERROR_DEVICE_LOST";
+        case VK_ERROR_MEMORY_MAP_FAILED: return "VK_ERROR_MEMORY_MAP_FAILED";
+        case VK_ERROR_LAYER_NOT_PRESENT: return "VK_ERROR_LAYER_NOT_PRESENT";
+        case VK_ERROR_EXTENSION_NOT_PRESENT: return "VK_ERROR_EXTENSION_NOT_PRESENT";
+        case VK_ERROR_FEATURE_NOT_PRESENT: return "VK_ERROR_FEATURE_NOT_PRESENT";
+        case VK_ERROR_INCOMPATIBLE_DRIVER: return "VK_ERROR_INCOMPATIBLE_DRIVER";
+        case VK_ERROR_TOO_MANY_OBJECTS: return "VK_ERROR_TOO_MANY_OBJECTS";
+        case VK_ERROR_FRAGMENTED_POOL: return "VK_ERROR_FRAGMENTED_POOL";
+        case VK_ERROR_OUT_OF_POOL_MEMORY: return "VK_ERROR_OUT_OF_POOL_MEMORY";
+        case VK_ERROR_INVALID_SHADER_NV: return "VK_ERROR_INVALID_SHADER_NV";
+        case VK_ERROR_UNKNOWN: return "VK_ERROR_UNKNOWN";
+        default: return "an unlisted VkResult";
+    }
+}
+
+Status Gpu::check(VkResult result, const char* function, const char* doing) {
+    Code code = Code::unsupported;
+    const char* hint = "";
+    switch (result) {
+        case VK_SUCCESS: return {};
+        case VK_ERROR_OUT_OF_HOST_MEMORY:
+        case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+        case VK_ERROR_MEMORY_MAP_FAILED:
+        case VK_ERROR_TOO_MANY_OBJECTS:
+        case VK_ERROR_FRAGMENTED_POOL:
+        case VK_ERROR_OUT_OF_POOL_MEMORY:
+            code = Code::out_of_memory;
+            hint = " Free memory on the device, or take a smaller model or context.";
+            break;
+        case VK_ERROR_DEVICE_LOST:
+            code = Code::device_lost;
+            hint = " Open the device again.";
+            lost.store(true);
+            break;
+        case VK_ERROR_LAYER_NOT_PRESENT: code = Code::not_found; break;
+        case VK_ERROR_INCOMPATIBLE_DRIVER: code = Code::no_device; break;
+        default: break;
+    }
+    return fail(code, function, " returned ", result_name(result), " (", static_cast<int>(result), ")",
+                *doing ? ": " : ".", doing, hint);
+}
+
+std::string Gpu::report() const {
+    std::string s = describe(traits);
+    for (const std::string& n : notes) s += say("note        ", n, "\n");
+    return s;
+}
+
+Gpu::~Gpu() {
+    if (device && vk.vkDestroyPipelineLayout) {
+        if (pipeline_layout) vk.vkDestroyPipelineLayout(device, pipeline_layout, nullptr);
+        if (set_layout) vk.vkDestroyDescriptorSetLayout(device, set_layout, nullptr);
+    }
+    if (device && owns_device) {
+        PFN_vkDestroyDevice destroy = vk.vkDestroyDevice;
+        if (!destroy) device_impl::take_device(vki, device, "vkDestroyDevice", &destroy);
+        if (vk.vkDeviceWaitIdle) (void)vk.vkDeviceWaitIdle(device);
+        if (destroy) destroy(device, nullptr);
+    }
+    if (messenger) vki.vkDestroyDebugUtilsMessengerEXT(instance, messenger, nullptr);
+    if (instance && owns_instance) {
+        PFN_vkDestroyInstance destroy = vki.vkDestroyInstance;
+        if (!destroy) take_instance(vki, instance, "vkDestroyInstance", &destroy);
+        if (destroy) destroy(instance, nullptr);
+    }
+    // The loader stays loaded, as volk's does: drivers do not take being loaded again and again well.
+}
+
+Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) {
+    namespace impl = device_impl;
+    GpuRef gpu = std::make_shared<Gpu>();
+    gpu->memory_limit_bytes = options.memory_limit_bytes;
+    std::vector<const char*> extensions;
+    if (options.borrow) {
+        if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
+        probe(gpu.get(), options.borrow, &extensions);
+        if (detail.edit_traits) detail.edit_traits(&gpu->traits);
+    } else {
+        if (Status s = impl::load_library(gpu.get(), detail); !s.ok()) return s;
+        if (Status s = impl::create_instance(gpu.get(), detail); !s.ok()) return s;
+        if (Status s = impl::choose_physical(gpu.get(), options, detail); !s.ok()) return s;
+        probe(gpu.get(), nullptr, &extensions);
+        if (detail.edit_traits) detail.edit_traits(&gpu->traits);
+        VkResult r = create_device(gpu.get(), extensions);
+        if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT || r == VK_ERROR_INITIALIZATION_FAILED) {
+            // Some drivers report features that device creation then refuses: go on with none of them.
+            gpu->notes.push_back(say("vkCreateDevice returned ", result_name(r), " with the reported features; optional ones are off"));
+            drop_optional(&gpu->traits);
+            std::vector<const char*> few;
+            for (const char* e : extensions)
+                if (std::strcmp(e, "VK_KHR_portability_subset") == 0) few.push_back(e);
+            r = create_device(gpu.get(), few);
+        }
+        if (r != VK_SUCCESS) {
+            Status s = gpu->check(r, "vkCreateDevice", gpu->traits.name.c_str());
+            if (s.code != Code::out_of_memory) s.code = Code::no_device;
+            return s;
+        }
+        gpu->owns_device = true;
+    }
+    if (Status s = impl::load_device_functions(gpu.get()); !s.ok()) return s;
+    if (detail.edit_device) detail.edit_device(&gpu->vk);
+    if (!options.borrow) gpu->vk.vkGetDeviceQueue(gpu->device, gpu->traits.queue_family, 0, &gpu->queue);
+    if (Status s = choose_memory(gpu.get(), detail.direct_upload); !s.ok()) return s;
+    if (Status s = impl::create_layouts(gpu.get()); !s.ok()) return s;
+    return gpu;
+}
+
+uint64_t Gpu::budget_bytes() {
+    uint64_t left = UINT64_MAX;
+    if (memory_limit_bytes != 0) {
+        const uint64_t used = device_bytes.load();
+        left = memory_limit_bytes > used ? memory_limit_bytes - used : 0;
+    }
+    if (traits.is_cpu()) return left;  // a software device reports a figure, not a limit
+    const uint32_t heap = traits.memory.memoryTypes[traits.type_device].heapIndex;
+    uint64_t room = UINT64_MAX;
+    if (traits.memory_budget) {
+        VkPhysicalDeviceMemoryBudgetPropertiesEXT b{};
+        b.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT;
+        VkPhysicalDeviceMemoryProperties2 m{};
+        m.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
+        m.pNext = &b;
+        vki.vkGetPhysicalDeviceMemoryProperties2(physical, &m);
+        room = b.heapBudget[heap] > b.heapUsage[heap] ? b.heapBudget[heap] - b.heapUsage[heap] : 0;
+    } else if (!traits.uma) {
+        const uint64_t most = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
+        room = most > used ? most - used : 0;
+    }
+    return std::min(left, room);
+}
+
+Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value) {
+    if (lost.load()) return fail(Code::device_lost, "the Vulkan device was lost before. Open the device again.");
+    VkTimelineSemaphoreSubmitInfo values{};
+    values.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
+    values.signalSemaphoreValueCount = 1;
+    values.pSignalSemaphoreValues = &value;
+    VkSubmitInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+    info.pNext = &values;
+    info.commandBufferCount = static_cast<uint32_t>(buffers.size());
+    info.pCommandBuffers = buffers.data();
+    info.signalSemaphoreCount = 1;
+    info.pSignalSemaphores = &timeline;
+    std::lock_guard<std::mutex> hold(queue_lock);
+    if (host_lock) host_lock();
+    const VkResult r = vk.vkQueueSubmit(queue, 1, &info, VK_NULL_HANDLE);
+    if (host_unlock) host_unlock();
+    return check(r, "vkQueueSubmit");
+}
+
+// ------------------------------------------------------------------------------------- timelines
+
+Timeline::~Timeline() {
+    if (!gpu_ || !semaphore_) return;
+    (void)wait(last_);  // a semaphore in use may not be destroyed
+    gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
+}
+
+Timeline& Timeline::operator=(Timeline&& o) noexcept {
+    std::swap(gpu_, o.gpu_);
+    std::swap(semaphore_, o.semaphore_);
+    std::swap(last_, o.last_);
+    return *this;
+}
+
+Result<Timeline> Timeline::create(GpuRef gpu) {
+    Timeline t;
+    VkSemaphoreTypeCreateInfo type{};
+    type.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO;
+    type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
+    VkSemaphoreCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
+    info.pNext = &type;
+    if (VkResult r = gpu->vk.vkCreateSemaphore(gpu->device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS)
+        return gpu->check(r, "vkCreateSemaphore");
+    t.gpu_ = std::move(gpu);
+    return t;
+}
+
+Result<uint64_t> Timeline::submit(Span<const VkCommandBuffer> buffers) {
+    if (Status s = gpu_->submit(buffers, semaphore_, last_ + 1); !s.ok()) return s;
+    return ++last_;
+}
+
+Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
+    if (value == 0) return {};
+    VkSemaphoreWaitInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
+    info.semaphoreCount = 1;
+    info.pSemaphores = &semaphore_;
+    info.pValues = &value;
+    const VkResult r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, gpu_->lost.load() ? 0 : timeout_ns);
+    if (r == VK_TIMEOUT) {
+        gpu_->lost.store(true);
+        return fail(Code::device_lost, "the Vulkan device did not finish within ", timeout_ns / 1000000,
+                    " ms and is taken for lost. Open the device again.");
+    }
+    return gpu_->check(r, "vkWaitSemaphores");
+}
+
+Result<bool> Timeline::done(uint64_t value) {
+    uint64_t now = 0;
+    if (VkResult r = gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, &now); r != VK_SUCCESS)
+        return gpu_->check(r, "vkGetSemaphoreCounterValue");
+    return now >= value;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

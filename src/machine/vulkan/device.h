@@ -1,0 +1,229 @@
+// machine/vulkan/device: one Vulkan device, opened or borrowed, and what is known about it.
+//
+// Owns    the loader, instance, device and queue (unless borrowed), the function tables, the
+//         probe (DeviceTraits), VkResult to Status, timelines (submit and wait).
+// Reads   base; volk.h for types only: volk's global pointers are neither defined nor used.
+// Serves  memory, shader, commands, selftest; then record and lane.
+// Thread  a Gpu may be used from any thread; submit takes its lock (and the host's, when borrowed).
+// Laws    Silence; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../../base/base.h"
+
+#include <atomic>
+#include <mutex>
+
+#if defined(__has_include)
+#if __has_include(<volk.h>)
+#include <volk.h>
+#else
+#include <volk/volk.h>
+#endif
+#else
+#include <volk.h>
+#endif
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// What the library needs at least; also the version its shaders are compiled for.
+constexpr uint32_t kApiVersion = VK_API_VERSION_1_2;
+/// Every kernel has this one layout: set 0, bindings 0..11 storage buffers, 128 bytes of push constants.
+constexpr uint32_t kMaxBindings = 12;
+constexpr uint32_t kPushBytes = 128;                               // of a kernel's arguments
+constexpr uint32_t kPushAllBytes = kPushBytes + 8 * kMaxBindings;     // and the addresses of its buffers
+
+/// Functions that belong to no device. Filled from vkGetInstanceProcAddr.
+struct InstanceTable {
+    PFN_vkGetInstanceProcAddr vkGetInstanceProcAddr = nullptr;
+    PFN_vkEnumerateInstanceVersion vkEnumerateInstanceVersion = nullptr;
+    PFN_vkEnumerateInstanceExtensionProperties vkEnumerateInstanceExtensionProperties = nullptr;
+    PFN_vkEnumerateInstanceLayerProperties vkEnumerateInstanceLayerProperties = nullptr;
+    PFN_vkCreateInstance vkCreateInstance = nullptr;
+    PFN_vkDestroyInstance vkDestroyInstance = nullptr;
+    PFN_vkEnumeratePhysicalDevices vkEnumeratePhysicalDevices = nullptr;
+    PFN_vkEnumerateDeviceExtensionProperties vkEnumerateDeviceExtensionProperties = nullptr;
+    PFN_vkGetPhysicalDeviceProperties2 vkGetPhysicalDeviceProperties2 = nullptr;
+    PFN_vkGetPhysicalDeviceFeatures2 vkGetPhysicalDeviceFeatures2 = nullptr;
+    PFN_vkGetPhysicalDeviceMemoryProperties2 vkGetPhysicalDeviceMemoryProperties2 = nullptr;
+    PFN_vkGetPhysicalDeviceQueueFamilyProperties vkGetPhysicalDeviceQueueFamilyProperties = nullptr;
+    PFN_vkGetDeviceProcAddr vkGetDeviceProcAddr = nullptr;
+    PFN_vkCreateDevice vkCreateDevice = nullptr;
+    PFN_vkCreateDebugUtilsMessengerEXT vkCreateDebugUtilsMessengerEXT = nullptr;    // validation only
+    PFN_vkDestroyDebugUtilsMessengerEXT vkDestroyDebugUtilsMessengerEXT = nullptr;  // validation only
+};
+
+/// A number type of a cooperative matrix; the values of VkComponentTypeKHR.
+enum class Component : uint32_t { f16 = 0, f32 = 1, f64 = 2, s8 = 3, s16 = 4, s32 = 5, s64 = 6, u8 = 7, u16 = 8, u32 = 9, u64 = 10 };
+
+/// One shape the matrix units take: C[m,n] = A[m,k] B[k,n] + C, at subgroup scope.
+struct MatrixShape {
+    uint32_t m = 0, n = 0, k = 0;
+    Component a{}, b{}, c{}, result{};
+    bool saturating = false;
+};
+
+/// Everything the rest of the back end asks about a device. Plain data.
+struct DeviceTraits {
+    std::string name, driver_name, driver_info;
+    uint32_t vendor_id = 0, device_id = 0, driver_id = 0, driver_version = 0, api_version = 0;
+    VkPhysicalDeviceType type = VK_PHYSICAL_DEVICE_TYPE_OTHER;
+    uint8_t pipeline_cache_uuid[VK_UUID_SIZE] = {}, driver_uuid[VK_UUID_SIZE] = {}, device_uuid[VK_UUID_SIZE] = {};
+
+    uint32_t queue_family = 0;
+    uint32_t timestamp_bits = 0;      ///< 0: no timestamps
+    double timestamp_period_ns = 0;   ///< nanoseconds a tick
+    uint32_t n_core = 0;              ///< compute units or SMs; 0: not told
+
+    uint64_t max_storage_range = 0;   ///< bytes one binding can see; 128 MiB is guaranteed
+    uint64_t max_allocation_bytes = 0, max_buffer_bytes = 0;
+    uint32_t max_allocation_count = 0;
+    uint64_t storage_align = 256;     ///< of a binding's offset, bytes; a power of two
+    uint64_t atom_bytes = 64;         ///< nonCoherentAtomSize
+    uint32_t max_shared_bytes = 0;
+    uint32_t max_group_invocations = 0, max_group_size[3] = {}, max_group_count[3] = {};
+    uint32_t max_storage_bindings = 0;
+
+    uint32_t subgroup_size = 0, subgroup_min = 0, subgroup_max = 0;  ///< default, and what may be required
+    uint32_t max_group_subgroups = 0;        ///< when a size is required
+    VkSubgroupFeatureFlags subgroup_ops = 0; ///< in compute
+    bool subgroup_size_control = false;      ///< a pipeline may require a size in min..max
+    bool full_subgroups = false;             ///< REQUIRE_FULL_SUBGROUPS works
+    bool shuffle() const { return (subgroup_ops & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0; }
+
+    bool dot = false;              ///< shaderIntegerDotProduct is enabled
+    bool dot_accelerated = false;  ///< and 4x8-bit packed signed dots are native
+    bool float16 = false, int8 = false, int16 = false, int64 = false;  ///< arithmetic types in shaders
+    bool storage16 = false, storage8 = false;            ///< buffers of such elements
+    bool rounding_rte32 = false, keep_nan32 = false;     ///< float controls a module may ask for
+    bool memory_model = false;     ///< vulkanMemoryModel (coopmat modules need it)
+    bool addresses = false;        ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
+    bool memory_budget = false;     ///< VK_EXT_memory_budget answers
+    bool matrix_khr = false, matrix_nv = false;          ///< enabled cooperative matrix extensions
+    std::vector<MatrixShape> matrix_shapes;              ///< of KHR if there, else of NV
+
+    VkPhysicalDeviceMemoryProperties memory{};
+    uint32_t type_device = UINT32_MAX;   ///< weights, caches, scratch
+    uint32_t type_upload = UINT32_MAX;   ///< host-visible, coherent: staging
+    uint32_t type_readback = UINT32_MAX; ///< host-visible, cached where there is one: ring
+    bool uma = false;                    ///< one memory for both sides
+    bool device_mapped = false;          ///< type_device can be written by the host directly
+    bool borrowed = false;
+    bool is_cpu() const { return type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
+    /// "discrete", "integrated", "virtual", "software" or "other".
+    const char* type_name() const;
+};
+
+/// The traits as several readable lines.
+std::string describe(const DeviceTraits& traits);
+
+/// What the validation layer said. Filled only when OpenDetail::validation is set.
+struct Messages {
+    std::mutex lock;
+    std::vector<std::string> texts;  ///< warnings and errors
+    size_t count() {
+        std::lock_guard<std::mutex> hold(lock);
+        return texts.size();
+    }
+};
+
+/// What a test, a tool or a careful host may ask beyond DeviceOptions. The defaults are the product.
+struct OpenDetail {
+    bool validation = false;   ///< run under VK_LAYER_KHRONOS_validation with synchronisation checks
+    bool allow_software = false;       ///< let Kind::best take a CPU-type device
+    int queue_family = -1;             ///< -1: graphics+compute if there is one, else compute
+    const char* loader_path = nullptr; ///< the loader's file name; null: the platform's
+    PFN_vkGetInstanceProcAddr loader = nullptr;             ///< use this instead of loading one
+    /// Put device memory where the host can write it: 0 no, 1 yes if it can be, -1 only where memory is
+    /// shared. (Measured on an H100 with a full BAR: staged 8.0 GB/s, direct 7.7; kernels read both alike.)
+    int direct_upload = -1;
+    std::function<void(InstanceTable*)> edit_instance;      ///< replace instance functions (after loading)
+    std::function<void(VolkDeviceTable*)> edit_device;      ///< replace device functions (after loading)
+    std::function<void(DeviceTraits*)> edit_traits;         ///< shrink limits, hide features (before device creation)
+};
+
+/// A device, its queue and its tables. Open one with open_gpu(); destroys what it created.
+struct Gpu {
+    Gpu() = default;
+    ~Gpu();
+    Gpu(const Gpu&) = delete;
+    Gpu& operator=(const Gpu&) = delete;
+
+    InstanceTable vki;
+    VolkDeviceTable vk{};         ///< only the functions this back end uses are filled
+    VkInstance instance = VK_NULL_HANDLE;
+    VkPhysicalDevice physical = VK_NULL_HANDLE;
+    VkDevice device = VK_NULL_HANDLE;
+    VkQueue queue = VK_NULL_HANDLE;
+    DeviceTraits traits;
+    std::vector<std::string> notes;  ///< what was passed over and why; for the report
+    VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;  ///< the one layout of all kernels
+    VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;
+    std::shared_ptr<Messages> messages;                 ///< null without validation
+    uint64_t memory_limit_bytes = 0;                    ///< the caller's; 0: none
+    std::atomic<uint64_t> device_bytes{0}, host_bytes{0};  ///< allocated through memory.h, at the moment
+    std::atomic<bool> lost{false};
+
+    /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
+    /// Remembers a lost device.
+    Status check(VkResult result, const char* function, const char* doing = "");
+    /// Submits command buffers in order; signals `value` on the timeline semaphore when they are done.
+    Status submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value);
+    /// Bytes of device memory that may still be allocated; UINT64_MAX where nothing can be said.
+    uint64_t budget_bytes();
+    /// The traits, the notes: several lines.
+    std::string report() const;
+
+    std::mutex queue_lock;
+    std::function<void()> host_lock, host_unlock;
+    bool owns_device = false, owns_instance = false;
+    VkDebugUtilsMessengerEXT messenger = VK_NULL_HANDLE;
+    void* library = nullptr;  ///< the loader; never unloaded
+};
+using GpuRef = std::shared_ptr<Gpu>;
+
+/// Opens a Vulkan device.
+///
+/// options   kind best passes over software devices; kind vulkan takes them when nothing else is
+///           there, or by index. `borrow` runs on the application's device: its VkDevice must have
+///           timelineSemaphore enabled; optional features are used only as far as `borrow` tells.
+/// errors    no_device: no loader, no driver, Vulkan below 1.2, no compute queue (the text lists
+///           what was found); bad_argument: index out of range; not_found: no validation layer.
+/// cost      20-500 ms, the driver's.
+/// trap      the loader unloads the driver with the last instance, and NVIDIA's (580) fails when loaded
+///           for the 31st time in a process: a host that opens devices often should keep one open.
+Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& detail = {});
+
+/// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
+const char* result_name(VkResult result);
+
+/// A timeline semaphore and the last value submitted to it: one per lane or per uploader.
+///
+/// thread    one thread at a time; several Timelines may run on one Gpu.
+class Timeline {
+  public:
+    Timeline() = default;
+    ~Timeline();
+    Timeline(Timeline&& o) noexcept { *this = std::move(o); }
+    Timeline& operator=(Timeline&& o) noexcept;
+    static Result<Timeline> create(GpuRef gpu);
+    /// Submits and returns the value to wait for.
+    Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);
+    Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
+    /// Sleeps until `value` is reached. errors: device_lost, also when `timeout_ns` passes.
+    Status wait(uint64_t value, uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000);
+    /// True once `value` is reached; does not sleep.
+    Result<bool> done(uint64_t value);
+    uint64_t last() const { return last_; }
+
+  private:
+    GpuRef gpu_;
+    VkSemaphore semaphore_ = VK_NULL_HANDLE;
+    uint64_t last_ = 0;
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

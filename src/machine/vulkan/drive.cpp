@@ -1,0 +1,211 @@
+// machine/vulkan/drive: cycles that the device runs by itself: draft, verify, pick, accept, and the next.
+// The host only says how many drafts and reads the ring. Step kernels and passes: shaders/args.h.
+#include "lane.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace drive_impl {
+
+args::SampleArgs sample_args(const Sampling& s) {
+    args::SampleArgs a{};
+    a.temperature = s.temperature;
+    a.top_k = s.top_k > 0 ? static_cast<uint32_t>(s.top_k) : 0;
+    a.top_p = s.top_p;
+    a.min_p = s.min_p;
+    a.repeat_penalty = s.repeat_penalty;
+    a.frequency_penalty = s.frequency_penalty;
+    a.presence_penalty = s.presence_penalty;
+    a.penalty_window = s.penalty_window;
+    a.seed_lo = static_cast<uint32_t>(s.seed);
+    a.seed_hi = static_cast<uint32_t>(s.seed >> 32);
+    return a;
+}
+
+constexpr uint32_t kLast = 1, kDone = 2;  // bits of RingEntry::info
+
+}  // namespace drive_impl
+
+Status VulkanLane::start(const Drive& d) {
+    const Plan& plan = *program_->plan;
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    if (d.history.empty()) return Status(Code::bad_argument, "a drive needs at least the token to run first");
+    const uint64_t n = d.history.size();
+    if (d.limit <= n || d.limit > options_.n_context) return fail(Code::bad_argument, "the drive's limit is ", d.limit, ", expected ", n + 1, "..", options_.n_context);
+    if (d.stop.size() > 16) return fail(Code::bad_argument, d.stop.size(), " stop ids, expected at most 16");
+    if (d.n_mtp_row > kMaxTentative || d.n_mtp_row > n - 1) return fail(Code::bad_argument, "n_mtp_row is ", d.n_mtp_row, ", expected at most ", std::min<uint64_t>(kMaxTentative, n - 1));
+    if (d.n_mtp_row != 0 && !options_.mtp) return Status(Code::bad_argument, "n_mtp_row is set on a lane opened without MTP");
+    if (d.n_mtp_row != 0 && plan.mtp.size() != 1) return fail(Code::unsupported, "a driven lane drafts with exactly one MTP block, this plan has ", plan.mtp.size());
+    driving_ = first_ = true;
+    done_ = false;
+    forget_rows();
+    logits_slot_ = kNoSlot;
+    mode_.noise = d.sampling.temperature > 0;
+    mode_.penalties = d.sampling.penalty_window > 0 && (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
+    position_ = static_cast<uint32_t>(n - 1);
+    limit_ = d.limit;
+    n_mtp_row_ = d.n_mtp_row;
+    // Requests: what the penalties look back on; the MTP pass; the trunk pass, completed by queue().
+    args::StepRequest* r = nullptr;
+    uint32_t index = 0;
+    if (mode_.penalties) {
+        const uint32_t k = std::min<uint32_t>(std::min(d.sampling.penalty_window, 4096u), position_ + 1);
+        Recording* open = nullptr;
+        AUSPEX_TRY(take_request(&index).get(r));
+        AUSPEX_TRY(open_recording(index).get(open));
+        r->position = position_ + 1 - k;
+        r->n_id = k;
+        std::memcpy(r + 1, d.history.data() + r->position, k * sizeof(Token));
+        AUSPEX_TRY(submit({open}));
+    }
+    auto fill = [&](args::StepRequest* q) {
+        q->flags |= args::kRequestSampling;
+        q->limit = d.limit;
+        q->n_stop = static_cast<uint32_t>(d.stop.size());
+        for (uint32_t i = 0; i < q->n_stop; ++i) q->stop[i] = static_cast<uint32_t>(d.stop[i]);
+        q->sampling = drive_impl::sample_args(d.sampling);
+    };
+    if (n_mtp_row_ != 0) {
+        AUSPEX_TRY(take_request(&first_request_[0]).get(r));
+        fill(r);
+        r->n_row = r->n_id = n_mtp_row_;
+        r->position = position_ - n_mtp_row_;
+        r->token_shift = 1;
+        r->first_logit = n_mtp_row_ - 1;
+        r->tentative = 1;
+        r->hidden_from = d.hidden_from;
+        r->first_key = d.first_key;
+        std::memcpy(r + 1, d.history.data() + position_ - n_mtp_row_ + 1, n_mtp_row_ * sizeof(Token));
+    }
+    AUSPEX_TRY(take_request(&first_request_[1]).get(r));
+    fill(r);
+    r->position = position_;
+    r->tentative = 1;
+    r->n_commit = n_pending_;
+    r->n_id = 1;
+    r->flags |= args::kRequestTrunk;
+    const Token token = d.history[position_];
+    std::memcpy(r + 1, &token, sizeof token);
+    return {};
+}
+
+Status VulkanLane::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const {
+    const Tape& tape = program_->plan->mtp[0];
+    Shape shape;
+    shape.tape = &tape;
+    shape.n_row = n_row;
+    shape.fill_only = n_draft == 0;
+    for (uint32_t i = 0; i < std::max(n_draft, 1u); ++i) {
+        // The first pass runs the rows that became history; the others run the draft before them.
+        shape.head = n_draft != 0 && shape.n_row == 1;
+        const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0, largest = !noise && !penalties;
+        shape.largest = largest;
+        AUSPEX_TRY(r.tape(shape));
+        if (n_draft == 0) return {};
+        if (!shape.head) AUSPEX_TRY(r.head(tape, 1, false, largest));
+        // Noise belongs to ids: among a draft vocabulary's places it would be another's, so the likeliest is taken.
+        AUSPEX_TRY(r.pick(tape, 1, noise, penalties, largest));
+        AUSPEX_TRY(r.mtp_next());
+        shape.n_row = 1;
+        shape.fed_from = tape.hidden;
+    }
+    return {};
+}
+
+Status VulkanLane::verify_pieces(Recorder& r, uint32_t n_row, PickMode mode) const {
+    const Tape& trunk = program_->plan->trunk;
+    Shape shape;
+    shape.tape = &trunk;
+    shape.n_row = n_row;
+    shape.head = true;
+    shape.largest = !mode.noise && !mode.penalties;
+    AUSPEX_TRY(r.tape(shape));
+    AUSPEX_TRY(r.pick(trunk, n_row, mode.noise, mode.penalties, shape.largest));
+    return r.accept();
+}
+
+/// The first cycle after start(): both passes are opened by the host's requests.
+Status VulkanLane::queue_first(uint32_t n_draft) {
+    auto* trunk = reinterpret_cast<args::StepRequest*>(buffers_.request[first_request_[1]].mapped);
+    trunk->n_row = std::min(1 + n_draft, limit_ - position_);
+    trunk->n_draft = trunk->n_row - 1;
+    Recording *open_mtp = nullptr, *open_trunk = nullptr, *draft = nullptr, *verify = nullptr;
+    if (n_mtp_row_ != 0) {
+        AUSPEX_TRY(open_recording(first_request_[0]).get(open_mtp));
+        AUSPEX_TRY(recording({Kind::draft, n_mtp_row_, n_draft, mode_.bits(), 0}, 1, [&](Recorder& r, uint32_t) { return draft_pieces(r, n_mtp_row_, n_draft, mode_); }).get(draft));
+    }
+    AUSPEX_TRY(open_recording(first_request_[1]).get(open_trunk));
+    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_); }).get(verify));
+    for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
+    AUSPEX_TRY(submit({open_mtp, draft, open_trunk, verify}));
+    n_pending_ = 0;
+    cycle_begin_ = Clock::now();
+    return {};
+}
+
+Status VulkanLane::queue(uint32_t n_draft) {
+    if (!driving_) return Status(Code::bad_argument, "start() comes before queue()");
+    if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
+    if (n_flight_ == kMaxQueued) return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
+    if (n_draft >= kMaxTentative || (n_draft != 0 && n_mtp_row_ == 0))
+        return fail(Code::bad_argument, n_draft, " drafts, expected at most ", n_mtp_row_ == 0 ? 0 : kMaxTentative - 1);
+    if (first_) {
+        AUSPEX_TRY(queue_first(n_draft));
+    } else {
+        const bool mtp = n_mtp_row_ != 0;
+        Recording* cycle = nullptr;
+        AUSPEX_TRY(recording({Kind::cycle, mtp ? n_before_ : 0, n_draft, mode_.bits(), mtp}, 1, [&](Recorder& r, uint32_t) {
+                       if (mtp) {
+                           AUSPEX_TRY(r.mtp_open());
+                           AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
+                       }
+                       AUSPEX_TRY(r.open_next(n_draft));
+                       return verify_pieces(r, 1 + n_draft, mode_);
+                   }).get(cycle));
+        if (n_flight_ == 0) cycle_begin_ = Clock::now();
+        AUSPEX_TRY(submit({cycle}));
+    }
+    first_ = false;
+    n_before_ = 1 + n_draft;
+    flight_[(flight_begin_ + n_flight_) % kMaxQueued] = {timeline_.last(), n_draft};
+    ++n_flight_;
+    return {};
+}
+
+Result<Cycle> VulkanLane::wait() {
+    if (n_flight_ == 0) return Status(Code::bad_argument, "no cycle is queued");
+    const InFlight f = flight_[flight_begin_];
+    AUSPEX_TRY(timeline_.wait(f.value, 60ull * 1000 * 1000 * 1000));
+    AUSPEX_TRY(see(buffers_.ring));
+    flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
+    --n_flight_;
+    Cycle c;
+    const auto now = Clock::now();
+    c.us = std::chrono::duration<double, std::micro>(now - cycle_begin_).count();
+    cycle_begin_ = now;
+    tokens_.clear();
+    const auto* ring = reinterpret_cast<const args::RingEntry*>(buffers_.ring.mapped);
+    for (bool last = false; !last && tokens_.size() < kMaxTentative; ++ring_read_) {
+        const args::RingEntry& e = ring[ring_read_ % kRingLength];
+        if (e.sequence != ring_read_ + 1) break;  // after the end nothing is emitted
+        tokens_.push_back(static_cast<Token>(e.token));
+        last = (e.info & drive_impl::kLast) != 0;
+        if (!last) continue;
+        c.n_draft = (e.info >> 8) & 255u;
+        c.n_accept = (e.info >> 16) & 255u;
+        done_ = done_ || (e.info & drive_impl::kDone) != 0;
+        n_pending_ = c.n_accept + 1;
+        n_last_row_ = c.n_draft + 1;
+    }
+    c.done = done_;
+    c.tokens = tokens_;
+    return c;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,24 @@
+// machine/vulkan/inflate: a small decoder of zlib streams, for the embedded SPIR-V.
+//
+// Owns    RFC 1950 and RFC 1951 decoding with bounds on everything.
+// Reads   base.
+// Serves  shader.
+// Thread  none of its own; no state.
+// Laws    any input gives bytes or a Status, never a read or write outside: tests/test_vulkan_device.cpp.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../../base/base.h"
+
+namespace auspex {
+namespace detail {
+
+/// Decodes a zlib stream that must hold exactly `to.size()` bytes and end where `from` ends.
+///
+/// errors    bad_file: damaged, cut short, too long, or with a wrong checksum; the text says where.
+/// cost      about 200 MB/s of output.
+/// source    RFC 1950 (zlib), RFC 1951 (deflate).
+Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
+
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,460 @@
+#include "lane.h"
+#ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/rows_args.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace lane_impl {
+
+constexpr double kSubmitUs = 50000;      ///< no submission of a long step shall take longer
+constexpr uint32_t kChunkRows = 512;     ///< rows of a committed step run at once, at most
+constexpr uint64_t kTransferBytes = 1u << 20;
+constexpr uint32_t kReadRows = 64;       ///< kept rows fetched at a time
+constexpr uint64_t kWaitNs = 60ull * 1000 * 1000 * 1000;
+
+double us_since(std::chrono::steady_clock::time_point t) { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count(); }
+
+}  // namespace lane_impl
+
+Result<std::unique_ptr<Lane>> VulkanProgram::open(const LaneOptions& options) { return VulkanLane::open(shared_from_this(), options); }
+
+Result<std::unique_ptr<Lane>> VulkanLane::open(std::shared_ptr<const VulkanProgram> program, const LaneOptions& options) {
+    std::unique_ptr<VulkanLane> lane(new VulkanLane(std::move(program)));
+    AUSPEX_TRY(lane->prepare(options));
+    return std::unique_ptr<Lane>(std::move(lane));
+}
+
+VulkanLane::~VulkanLane() { (void)settle(); }
+
+Status VulkanLane::prepare(const LaneOptions& options) {
+    const GpuRef& gpu = program_->context->gpu;
+    options_ = options;
+    options_.n_ubatch = std::max(options.n_ubatch, 1u);
+    n_chunk_ = std::min(row_class(options_.n_ubatch), lane_impl::kChunkRows);
+    AUSPEX_TRY(Buffers::take(*program_, options_).get(buffers_));
+    AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
+    AUSPEX_TRY(Transfer::create(gpu, lane_impl::kTransferBytes).get(transfer_));
+    tokens_.reserve(kMaxTentative);
+    list_.reserve(16);
+    // What is never written is read with weight zero: it must not be a NaN.
+    Commands zero;
+    AUSPEX_TRY(Commands::create(gpu).get(zero));
+    AUSPEX_TRY(zero.begin(true));
+    for (const Buffers::Kv& kv : buffers_.kv)
+        if (kv.k.bytes != 0) {
+            zero.fill(kv.k, 0);
+            zero.fill(kv.v, 0);
+        }
+    zero.fill(buffers_.pick_hist, 0);
+    for (const std::vector<Region>* rows : {&buffers_.row, &buffers_.squares, &buffers_.term})
+        for (const Region& r : *rows)
+            if (r.bytes != 0) zero.fill(r.part(0, r.bytes / 4 * 4), 0);
+    AUSPEX_TRY(zero.end());
+    AUSPEX_TRY(zero.run());
+    AUSPEX_TRY(Commands::create(gpu).get(reset_));
+    AUSPEX_TRY(reset_.begin());
+    reset_.fill(buffers_.step, 0);
+    for (const std::vector<Region>* states : {&buffers_.delta, &buffers_.conv})
+        for (const Region& r : *states)
+            if (r.bytes != 0) reset_.fill(r, 0);
+    AUSPEX_TRY(reset_.end());
+    reset();
+    return settle();
+}
+
+uint64_t VulkanLane::memory_bytes() const { return buffers_.memory_bytes(); }
+
+Status VulkanLane::draft_head(Span<const Token> ids) {
+    const Plan& plan = *program_->plan;
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(settle());
+    if (!ids.empty() && (plan.mtp.empty() || !options_.mtp)) return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a lane opened with it");
+    DraftHead made;
+    if (!ids.empty()) {
+        const SlotId table = program_->draft_table();
+        if (table == kNoSlot) return Status(Code::unsupported, "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+        if (!program_->draft_rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
+        const Slot& s = plan.slot(table);
+        const uint64_t one = row_bytes(s.type, s.width());
+        Token before = -1;
+        for (Token id : ids) {
+            if (id <= before || id >= static_cast<Token>(s.shape[0])) return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", before, ", expected ascending ids below ", s.shape[0]);
+            before = id;
+        }
+        const GpuRef& gpu = program_->context->gpu;
+        Matrix& m = made.matrix;
+        m.tiling = tiling(s.type, ids.size(), s.width());
+        if (m.tiling.bytes() > gpu->traits.max_storage_range)
+            return fail(Code::unsupported, "a draft vocabulary of ", ids.size(), " ids takes ", m.tiling.bytes(), " bytes, more than ", gpu->traits.name, " sees at once");
+        MemoryPlan memory(gpu->traits);
+        const auto rows = memory.add(Arena::weights, m.tiling.bytes(), "draft head"), table_ids = memory.add(Arena::weights, ids.size() * sizeof(uint32_t), "draft ids");
+        AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
+        // One tile row at a time: the file's rows side by side, then repacked.
+        std::vector<std::byte> chosen(static_cast<size_t>(kTileRows * one)), tiles(static_cast<size_t>(m.tiling.row_bytes()));
+        Tiling piece = m.tiling;
+        piece.n_row = 1;
+        for (uint32_t i = 0; i < m.tiling.n_row; ++i) {
+            piece.d_out = std::min<uint64_t>(kTileRows, ids.size() - uint64_t{i} * kTileRows);
+            for (uint64_t k = 0; k < piece.d_out; ++k)
+                std::memcpy(chosen.data() + k * one, program_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one, static_cast<size_t>(one));
+            repack(piece, s.type, chosen.data(), nullptr, 0, 1, tiles.data());
+            AUSPEX_TRY(transfer_.write(made.memory[rows].part(i * m.tiling.row_bytes(), m.tiling.row_bytes()), tiles.data(), tiles.size()));
+        }
+        AUSPEX_TRY(transfer_.write(made.memory[table_ids], ids.data(), ids.size() * sizeof(uint32_t)));
+        AUSPEX_TRY(transfer_.finish());
+        Matrix::Slice slice;
+        slice.region = made.memory[rows];
+        slice.n = m.tiling.n_row;
+        m.slices.push_back(slice);
+        made.ids = made.memory[table_ids];
+        made.n_id = static_cast<uint32_t>(ids.size());
+    }
+    recordings_.clear();  // those of drafts are no longer right
+    buffers_.draft = std::move(made);
+    return {};
+}
+
+// ---------------------------------------------------------------------------------- recordings
+
+uint32_t VulkanLane::tape_index(const Tape& tape) const {
+    const Plan& plan = *program_->plan;
+    for (uint32_t i = 0; i < plan.mtp.size(); ++i)
+        if (&tape == &plan.mtp[i]) return 1 + i;
+    return 0;
+}
+
+Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_part, const Piece& piece) {
+    auto found = recordings_.find(key);
+    if (found != recordings_.end()) return &found->second;
+    const GpuRef& gpu = program_->context->gpu;
+    Recording made;
+    made.parts.resize(n_part);
+    Recorder recorder(*program_, buffers_);
+    for (uint32_t i = 0; i < n_part; ++i) {
+        AUSPEX_TRY(Commands::create(gpu).get(made.parts[i]));
+        AUSPEX_TRY(recorder.record(&made.parts[i], [&](Recorder& r) { return piece(r, i); }));
+    }
+    return &(recordings_[key] = std::move(made));
+}
+
+Result<VulkanLane::Recording*> VulkanLane::open_recording(uint32_t request) {
+    return recording({Kind::open, request, 0, 0, 0}, 1, [&](Recorder& r, uint32_t) { return r.open_request(request); });
+}
+
+Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
+    Shape shape;
+    shape.tape = &tape;
+    shape.n_row = n_row;
+    shape.wide = true;
+    shape.fill_only = fill_only;
+    const Key key{Kind::wide, tape_index(tape), n_row, fill_only, 0};
+    if (recordings_.count(key)) return recording(key, 0, {});
+    // One part for each layer: the longest submission that must be is one layer.
+    std::vector<Node> nodes;
+    AUSPEX_TRY(Recorder(*program_, buffers_).nodes_of(shape).get(nodes));
+    std::vector<uint32_t> cut{0};
+    for (uint32_t i = 1; i < nodes.size(); ++i)
+        if (nodes[i].layer != nodes[i - 1].layer) cut.push_back(i);
+    cut.push_back(static_cast<uint32_t>(nodes.size()));
+    return recording(key, static_cast<uint32_t>(cut.size() - 1), [&](Recorder& r, uint32_t part) { return r.tape(shape, cut[part], cut[part + 1]); });
+}
+
+Result<VulkanLane::Recording*> VulkanLane::head_recording(const Tape& tape, uint32_t n) {
+    const bool trunk = &tape == &program_->plan->trunk;
+    return recording({Kind::head, tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
+        AUSPEX_TRY(r.head(tape, n, trunk));
+        return r.logits_to_host(tape, n);
+    });
+}
+
+/// A tentative step, or the few rows of an MTP block; with the logits of all rows when all are asked for.
+Result<VulkanLane::Recording*> VulkanLane::body_recording(const Step& step, uint32_t n_row) {
+    Shape shape;
+    shape.tape = step.tape;
+    shape.n_row = n_row;
+    shape.fill_only = step.fill_only;
+    shape.head = step.n_logit == n_row;
+    return recording({Kind::narrow, tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
+        AUSPEX_TRY(r.tape(shape));
+        return shape.head ? r.logits_to_host(*shape.tape, n_row) : Status();
+    });
+}
+
+// --------------------------------------------------------------------------------- submissions
+
+Result<args::StepRequest*> VulkanLane::take_request(uint32_t* index) {
+    const uint32_t i = next_request_;
+    next_request_ = (next_request_ + 1) % kRequests;
+    AUSPEX_TRY(timeline_.wait(request_value_[i], lane_impl::kWaitNs));
+    request_value_[i] = timeline_.last() + 1;  // the submission that follows reads it
+    *index = i;
+    auto* r = reinterpret_cast<args::StepRequest*>(buffers_.request[i].mapped);
+    *r = args::StepRequest();
+    return r;
+}
+
+Status VulkanLane::submit(std::initializer_list<const Recording*> list) {
+    list_.clear();
+    for (const Recording* r : list)
+        if (r)
+            for (const Commands& c : r->parts) list_.push_back(c.handle());
+    Result<uint64_t> value = timeline_.submit(list_);
+    return value.status();
+}
+
+Status VulkanLane::submit_wide(Recording* body) {
+    const auto begin = Clock::now();
+    const size_t n = body->parts.size();
+    size_t at_once = 1;
+    if (body->part_us > 0) at_once = std::max<size_t>(1, static_cast<size_t>(lane_impl::kSubmitUs / body->part_us));
+    for (size_t i = 0; i < n; i += at_once) {
+        list_.clear();
+        for (size_t k = i; k < std::min(n, i + at_once); ++k) list_.push_back(body->parts[k].handle());
+        AUSPEX_TRY(timeline_.submit(list_).status());
+    }
+    AUSPEX_TRY(settle());
+    body->part_us = lane_impl::us_since(begin) / static_cast<double>(n);
+    return {};
+}
+
+Status VulkanLane::settle() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last(), lane_impl::kWaitNs); }
+
+/// Makes what kernels wrote to host memory visible where it is not by itself.
+Status VulkanLane::see(const Region& r) const {
+    if (r.coherent) return {};
+    const GpuRef& gpu = program_->context->gpu;
+    const uint64_t atom = gpu->traits.atom_bytes;
+    VkMappedMemoryRange range{};
+    range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
+    range.memory = r.memory;
+    range.offset = r.offset / atom * atom;
+    range.size = round_up(r.offset + r.bytes, atom) - range.offset;
+    return gpu->check(gpu->vk.vkInvalidateMappedMemoryRanges(gpu->device, 1, &range), "vkInvalidateMappedMemoryRanges");
+}
+
+void VulkanLane::forget_rows() {
+    read_slot_ = kNoSlot;
+    read_n_ = 0;
+}
+
+// -------------------------------------------------------------------------------------- steps
+
+Status VulkanLane::check(const Step& step) const {
+    const bool trunk = step.tape == &program_->plan->trunk;
+    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative ? kMaxTentative : trunk ? rows : std::min(rows, kMaxMtpRows);
+    if (!trunk && (!options_.mtp || step.n_logit > options_.n_mtp_logit))
+        return fail(Code::bad_argument, "an MTP step with ", step.n_logit, " logits on a lane opened for ", options_.mtp ? options_.n_mtp_logit : 0);
+    if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
+        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
+    if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
+        return fail(Code::context_full, "rows ", step.position, "..", uint64_t{step.position} + step.n_row - 1, " do not fit a context of ", options_.n_context);
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    return {};
+}
+
+Status VulkanLane::run(const Step& step) {
+    AUSPEX_TRY(check(step));
+    driving_ = false;
+    forget_rows();
+    const bool trunk = step.tape == &program_->plan->trunk;
+    AUSPEX_TRY(trunk ? run_trunk(step) : run_mtp(step));
+    n_last_row_ = step.n_row;
+    if (step.n_logit != 0) {
+        logits_slot_ = step.tape->logits;
+        AUSPEX_TRY(settle());
+        AUSPEX_TRY(see(buffers_.logits_host));
+    }
+    return {};
+}
+
+Status VulkanLane::run_trunk(const Step& step) {
+    uint32_t index = 0;
+    args::StepRequest* request = nullptr;
+    Recording *open = nullptr, *body = nullptr, *head = nullptr;
+    if (step.n_row <= kMaxTentative) {
+        AUSPEX_TRY(body_recording(step, step.n_row).get(body));
+        if (step.n_logit != 0 && step.n_logit != step.n_row) AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+        AUSPEX_TRY(take_request(&index).get(request));
+        AUSPEX_TRY(open_recording(index).get(open));
+        request->n_row = request->n_id = step.n_row;
+        request->position = step.position;
+        request->first_logit = step.n_row - step.n_logit;
+        request->tentative = 1;
+        request->n_commit = n_pending_;
+        request->flags = args::kRequestTrunk;
+        std::memcpy(request + 1, step.ids, step.n_row * sizeof(Token));
+        AUSPEX_TRY(submit({open, body, head}));
+        n_pending_ = step.tentative ? 0 : step.n_row;
+        return {};
+    }
+    // Many rows: pieces whose kept rows lie one after the other.
+    for (uint32_t at = 0; at < step.n_row;) {
+        const uint32_t n = std::min(n_chunk_, step.n_row - at);
+        const bool last = at + n == step.n_row;
+        AUSPEX_TRY(wide_recording(*step.tape, row_class(n), false).get(body));
+        AUSPEX_TRY(take_request(&index).get(request));
+        AUSPEX_TRY(open_recording(index).get(open));
+        request->n_row = request->n_id = n;
+        request->position = step.position + at;
+        request->first_logit = n - step.n_logit;  // may count back into the piece before: modulo 2^32
+        request->n_commit = n_pending_;
+        request->hidden_from = at;
+        request->flags = args::kRequestTrunk;
+        std::memcpy(request + 1, step.ids + at, n * sizeof(Token));
+        AUSPEX_TRY(submit({open}));
+        AUSPEX_TRY(submit_wide(body));
+        n_pending_ = 0;
+        if (body->part_us > lane_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
+        if (last && step.n_logit != 0) {
+            AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+            AUSPEX_TRY(submit({head}));
+        }
+        at += n;
+    }
+    return {};
+}
+
+Status VulkanLane::run_mtp(const Step& step) {
+    uint32_t index = 0;
+    args::StepRequest* request = nullptr;
+    Recording *open = nullptr, *body = nullptr, *head = nullptr;
+    const bool wide = step.n_row > kMaxTentative;
+    if (wide) AUSPEX_TRY(wide_recording(*step.tape, row_class(step.n_row), step.fill_only).get(body));
+    else AUSPEX_TRY(body_recording(step, step.n_row).get(body));
+    if (step.n_logit != 0 && (wide || step.n_logit != step.n_row)) AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+    if (step.hidden) {
+        AUSPEX_TRY(settle());  // an earlier step may still read what was given to it
+        std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * program_->plan->d_model * sizeof(float));
+    }
+    AUSPEX_TRY(take_request(&index).get(request));
+    AUSPEX_TRY(open_recording(index).get(open));
+    request->n_row = request->n_id = step.n_row;
+    request->position = step.position;
+    request->token_shift = 1;
+    request->first_logit = step.n_row - step.n_logit;
+    request->tentative = 1;
+    request->first_key = step.first_key;
+    request->hidden_from = step.hidden ? args::kHiddenGiven : step.hidden_from;
+    std::memcpy(request + 1, step.ids, step.n_row * sizeof(Token));
+    return submit({open, body, head});
+}
+
+Status VulkanLane::head(const Tape& tape, uint32_t first, uint32_t n) {
+    if (n == 0 || n > kMaxTentative || first + n > buffers_.n_row_max) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    uint32_t index = 0;
+    args::StepRequest* request = nullptr;
+    Recording *open = nullptr, *body = nullptr;
+    AUSPEX_TRY(head_recording(tape, n).get(body));
+    AUSPEX_TRY(take_request(&index).get(request));
+    AUSPEX_TRY(open_recording(index).get(open));
+    request->n_row = first + n;
+    request->first_logit = first;
+    request->tentative = 1;
+    AUSPEX_TRY(submit({open, body}));
+    logits_slot_ = tape.logits;
+    AUSPEX_TRY(settle());
+    return see(buffers_.logits_host);
+}
+
+void VulkanLane::reset() {
+    n_pending_ = n_last_row_ = 0;
+    n_flight_ = flight_begin_ = ring_read_ = 0;
+    driving_ = false;
+    forget_rows();
+    logits_slot_ = kNoSlot;
+    // A lost device is reported by the next step.
+    (void)settle();
+    if (buffers_.ring.mapped) std::memset(buffers_.ring.mapped, 0, static_cast<size_t>(buffers_.ring.bytes));
+    (void)timeline_.submit(reset_.handle());
+}
+
+Result<Span<const float>> VulkanLane::read_row(SlotId slot, uint32_t row) {
+    const Plan& plan = *program_->plan;
+    const uint32_t width = static_cast<uint32_t>(plan.slot(slot).width());
+    if (slot == logits_slot_ && row < kMaxTentative)
+        return Span<const float>(reinterpret_cast<const float*>(buffers_.logits_host.mapped) + size_t{row} * width, width);
+    const Region& rows = buffers_.row[slot];
+    const uint64_t row_bytes = uint64_t{width} * sizeof(float);
+    if (rows.bytes < (row + uint64_t{1}) * row_bytes) return fail(Code::bad_argument, "row ", row, " of '", plan.slot(slot).name, "' was asked for; there are ", rows.bytes / row_bytes);
+    if (read_slot_ != slot || row < read_first_ || row >= read_first_ + read_n_) {
+        AUSPEX_TRY(settle());
+        const uint32_t n = std::min<uint32_t>(lane_impl::kReadRows, static_cast<uint32_t>(rows.bytes / row_bytes) - row);
+        read_back_.resize(size_t{n} * width);
+        AUSPEX_TRY(transfer_.read(rows.part(row * row_bytes, n * row_bytes), read_back_.data(), n * row_bytes));
+        read_slot_ = slot;
+        read_first_ = row;
+        read_n_ = n;
+    }
+    return Span<const float>(read_back_.data() + size_t{row - read_first_} * width, width);
+}
+
+// ------------------------------------------------------------------------------------ snapshots
+
+Status VulkanLane::fold_pending() {
+    if (n_pending_ == 0) return settle();
+    const uint32_t n = n_pending_;
+    Recording* r = nullptr;
+    AUSPEX_TRY(recording({Kind::fold, n, 0, 0, 0}, 1, [&](Recorder& rec, uint32_t) { return rec.fold(program_->plan->trunk, n); }).get(r));
+    AUSPEX_TRY(submit({r}));
+    n_pending_ = 0;
+    return settle();
+}
+
+/// Visits everything that makes up a timeline of n_token tokens, in plan order.
+template <class F>
+Status VulkanLane::each_part(uint32_t n_token, F visit) const {
+    const Plan& plan = *program_->plan;
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Buffers::Kv& kv = buffers_.kv[id];
+        if (kv.k.bytes != 0) {
+            const uint64_t n_head = buffers_.kinds[kv.kind].n_head_kv, stride = kv.k.bytes / n_head;
+            const uint64_t bytes = stride / kv.capacity * std::min(n_token, kv.capacity);
+            for (const Region* r : {&kv.k, &kv.v})
+                for (uint64_t h = 0; h < n_head && bytes != 0; ++h) AUSPEX_TRY(visit(r->part(h * stride, bytes)));
+        }
+        if (buffers_.delta[id].bytes != 0) AUSPEX_TRY(visit(buffers_.delta[id]));
+        if (buffers_.conv[id].bytes != 0) AUSPEX_TRY(visit(buffers_.conv[id]));
+    }
+    return {};
+}
+
+Status VulkanLane::save(uint32_t n_token, std::vector<std::byte>* to) {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(fold_pending());
+    return each_part(n_token, [&](const Region& r) {
+        const size_t at = to->size();
+        to->resize(at + static_cast<size_t>(r.bytes));
+        return transfer_.read(r, to->data() + at, r.bytes);
+    });
+}
+
+Status VulkanLane::restore(uint32_t n_token, Span<const std::byte> from) {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    uint64_t need = 0;
+    AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
+        need += r.bytes;
+        return Status();
+    }));
+    if (need != from.size()) return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ", need, "; it belongs to another model or version");
+    AUSPEX_TRY(settle());
+    n_pending_ = 0;
+    driving_ = false;
+    forget_rows();
+    const std::byte* at = from.data();
+    AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
+        const Status s = transfer_.write(r, at, r.bytes);
+        at += r.bytes;
+        return s;
+    }));
+    return transfer_.finish();
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

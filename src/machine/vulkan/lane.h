@@ -1,0 +1,127 @@
+// machine/vulkan/lane: one timeline on the GPU: its buffers, its recordings, what is in flight.
+//
+// Owns    VulkanLane: requests, submissions, reading back, snapshots, driving.
+// Reads   backend, buffers, record.
+// Serves  engine, through backend.h.
+// Thread  one thread at a time; lanes of one device may run in several threads.
+// Laws    Row, Commit, Chunk, Silence: tests/test_vulkan_model.cpp.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "record.h"
+
+#include <chrono>
+#include <map>
+#include <tuple>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+class VulkanLane : public Lane {
+  public:
+    /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
+    static Result<std::unique_ptr<Lane>> open(std::shared_ptr<const VulkanProgram> program, const LaneOptions& options);
+    ~VulkanLane() override;
+
+    Status run(const Step& step) override;
+    void commit(uint32_t k) override { n_pending_ = k; }
+    void reset() override;
+    Status head(const Tape& tape, uint32_t first, uint32_t n) override;
+    Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
+    Status save(uint32_t n_token, std::vector<std::byte>* to) override;
+    Status restore(uint32_t n_token, Span<const std::byte> from) override;
+    uint64_t memory_bytes() const override;
+    Status draft_head(Span<const Token> ids) override;
+
+    bool drives_itself() const override { return true; }
+    Status start(const Drive& drive) override;
+    Status queue(uint32_t n_draft) override;
+    Result<Cycle> wait() override;
+
+        Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t position) override;
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    /// What tells recordings apart.
+    enum class Kind : uint8_t { open, decode, wide, narrow, head, fold, cycle, draft, verify };
+    using Key = std::tuple<Kind, uint32_t, uint32_t, uint32_t, uint32_t>;
+    /// Command buffers that are submitted one after the other, in as many submissions as time allows.
+    struct Recording {
+        std::vector<Commands> parts;
+        double part_us = 0;   ///< measured mean of a part; 0: not yet
+    };
+    using Piece = std::function<Status(Recorder&, uint32_t part)>;
+    /// How a cycle picks.
+    struct PickMode {
+        bool noise = false, penalties = false;
+        uint32_t bits() const { return (noise ? 1u : 0u) | (penalties ? 2u : 0u); }
+    };
+
+    explicit VulkanLane(std::shared_ptr<const VulkanProgram> program) : program_(std::move(program)) {}
+    Status prepare(const LaneOptions& options);
+    Result<Recording*> recording(const Key& key, uint32_t n_part, const Piece& piece);
+    Result<Recording*> open_recording(uint32_t request);
+    Result<Recording*> body_recording(const Step& step, uint32_t n_row);
+    Result<Recording*> wide_recording(const Tape& tape, uint32_t n_row, bool fill_only);
+    Result<Recording*> head_recording(const Tape& tape, uint32_t n);
+    uint32_t tape_index(const Tape& tape) const;
+    Status check(const Step& step) const;
+    /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
+    Result<args::StepRequest*> take_request(uint32_t* index);
+    Status submit(std::initializer_list<const Recording*> list);
+    Status submit_wide(Recording* body);
+    /// Waits for everything submitted.
+    Status settle();
+    Status run_trunk(const Step& step);
+    Status run_mtp(const Step& step);
+    Status fold_pending();
+    template <class F>
+    Status each_part(uint32_t n_token, F visit) const;
+    void forget_rows();
+
+    Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const;
+    Status verify_pieces(Recorder& r, uint32_t n_row, PickMode mode) const;
+    Status queue_first(uint32_t n_draft);
+    Status see(const Region& r) const;
+
+    std::shared_ptr<const VulkanProgram> program_;
+    Buffers buffers_;
+    Timeline timeline_;
+    Transfer transfer_;
+    std::map<Key, Recording> recordings_;
+    Commands reset_;
+    std::vector<VkCommandBuffer> list_;      ///< of one submission
+    uint64_t request_value_[kRequests] = {}; ///< when the device is done with a request
+    uint32_t next_request_ = 0;
+    LaneOptions options_;
+    uint32_t n_chunk_ = 0;                   ///< rows of a committed step run at once: halved when too slow
+
+    uint32_t n_pending_ = 0;                 ///< committed rows of the last tentative step
+    uint32_t n_last_row_ = 0;                ///< rows of the last step
+    SlotId logits_slot_ = kNoSlot;           ///< whose rows logits_host holds
+    std::vector<float> read_back_;           ///< rows of a kept slot, on the host
+    SlotId read_slot_ = kNoSlot;
+    uint32_t read_first_ = 0, read_n_ = 0;
+
+    // Driving.
+    struct InFlight {
+        uint64_t value = 0;
+        uint32_t n_draft = 0;
+    };
+    bool driving_ = false, first_ = false;
+    PickMode mode_;
+    uint32_t first_request_[2] = {};         ///< of the first cycle: MTP pass, trunk pass
+    uint32_t position_ = 0, limit_ = 0, n_mtp_row_ = 0;
+    uint32_t n_before_ = 0;                  ///< rows of the trunk pass queued last
+    InFlight flight_[kMaxQueued];            ///< oldest at flight_begin_
+    uint32_t flight_begin_ = 0, n_flight_ = 0;
+    uint32_t ring_read_ = 0;
+    bool done_ = false;
+    std::vector<Token> tokens_;              ///< of the last cycle waited for
+    Clock::time_point cycle_begin_;
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

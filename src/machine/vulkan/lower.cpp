@@ -1,0 +1,265 @@
+#include "lower.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace lower_impl {
+
+/// Heads that the plain kernels hold in shared memory.
+constexpr uint32_t kMaxHead = 256, kMaxTaps = 8;
+
+bool reads(const Op& op, SlotId id) {
+    for (SlotId in : op.in)
+        if (in == id) return true;
+    return (op.kind == OpKind::matmul && op.accumulate && op.out == id);
+}
+
+bool writes(const Op& op, SlotId id) { return op.kind != OpKind::kv_write && op.out == id; }
+
+/// The ops after i that read `id` before it is written anew; `last` is the last of them, or i.
+template <class F>
+bool readers(const std::vector<Op>& ops, size_t i, size_t n, SlotId id, size_t* last, F accept) {
+    *last = i;
+    for (size_t j = i + 1; j < n; ++j) {
+        if (reads(ops[j], id)) {
+            if (!accept(ops[j])) return false;
+            *last = j;
+        }
+        if (writes(ops[j], id) && !(ops[j].kind == OpKind::rms_norm && ops[j].out_offset != 0)) break;
+    }
+    return true;
+}
+
+bool written_between(const std::vector<Op>& ops, size_t from, size_t to, SlotId id) {
+    for (size_t j = from + 1; j < to; ++j)
+        if (writes(ops[j], id)) return true;
+    return false;
+}
+
+/// Whether ops i, i + 1, i + 2 are gate, up and their swiglu, and nobody else reads gate and up.
+bool is_pair(const Plan& plan, const std::vector<Op>& ops, size_t i, size_t n) {
+    if (i + 2 >= n) return false;
+    const Op &g = ops[i], &u = ops[i + 1], &s = ops[i + 2];
+    if (g.kind != OpKind::matmul || u.kind != OpKind::matmul || s.kind != OpKind::swiglu) return false;
+    if (g.accumulate || u.accumulate || g.head || u.head || g.in[0] != u.in[0] || s.in[0] != g.out || s.in[1] != u.out || g.out == u.out) return false;
+    if (g.in[0] == s.out) return false;
+    const Slot &a = plan.slot(g.w[0]), &b = plan.slot(u.w[0]);
+    if (a.type != b.type || a.n_dim != 2 || b.n_dim != 2 || a.shape[0] != b.shape[0] || a.shape[1] != b.shape[1] || a.shape[0] % 8 != 0) return false;
+    size_t last = 0;
+    auto nobody = [](const Op&) { return false; };
+    const bool gate_free = s.out == g.out || readers(ops, i + 2, n, g.out, &last, nobody);
+    return gate_free && (s.out == u.out || readers(ops, i + 2, n, u.out, &last, nobody));
+}
+
+Status check_kernel(const Plan& plan, const Op& op) {
+    auto no = [&](const std::string& what) { return fail(Code::unsupported, "the Vulkan machine cannot run ", op_name(op.kind), " of layer ", op.layer, ": ", what, "; use Kind::cpu"); };
+    switch (op.kind) {
+        case OpKind::delta: {
+            const DeltaDims& d = op.delta;
+            if (d.d_key == 0 || d.d_key > kMaxHead || d.d_val == 0 || d.d_val > kMaxHead || d.n_conv == 0 || d.n_conv > kMaxTaps)
+                return no(say("heads of ", d.d_key, " and ", d.d_val, " with ", d.n_conv, " taps, expected at most ", kMaxHead, " and ", kMaxTaps));
+            return {};
+        }
+        case OpKind::kv_write:
+        case OpKind::attend: {
+            const AttnDims& a = op.attn;
+            if (a.d_head == 0 || a.d_head % 4 != 0 || a.d_head > kMaxHead) return no(say("heads of ", a.d_head, ", expected a multiple of 4 up to ", kMaxHead));
+            if (a.n_head_kv == 0 || a.n_head % a.n_head_kv != 0) return no(say(a.n_head, " heads on ", a.n_head_kv, " kv heads"));
+            if (a.n_rot % 2 != 0 || a.n_rot > a.d_head) return no(say(a.n_rot, " rotated values, expected an even number up to ", a.d_head));
+            return {};
+        }
+        case OpKind::moe: return no("experts have no kernels yet");
+        case OpKind::matmul:
+        case OpKind::embed:
+            if (plan.slot(op.w[0]).n_dim != 2) return no("the weight is no matrix");
+            if (plan.slot(op.w[0]).width() % 4 != 0) return no(say("rows of ", plan.slot(op.w[0]).width(), " values, expected a multiple of 4"));
+            return {};
+        default: return {};
+    }
+}
+
+struct Lowering {
+    const Plan& plan;
+    const std::vector<Op>& ops;
+    size_t n;
+    const std::vector<Pair>& pairs;
+    const LowerOptions& options;
+    std::vector<Node> nodes;
+    std::vector<SlotId> folded_from, folded_weight;  ///< by SlotId: what stands for a normed row that is not computed
+    std::vector<float> folded_eps;
+
+    /// The node that writes `id` last, if sums of squares can come with it.
+    Node* producer(SlotId id) {
+        for (size_t i = nodes.size(); i-- > 0;) {
+            Node& d = nodes[i];
+            if (d.y != id) continue;
+            if (d.kind == Node::Kind::embed) return plan.slot(id).width() % 16 == 0 ? &d : nullptr;
+            if (d.kind == Node::Kind::product && d.epilogue != Node::Epilogue::swiglu && !d.head) return plan.slot(id).width() % 16 == 0 ? &d : nullptr;
+            return nullptr;
+        }
+        return nullptr;
+    }
+
+    /// Leaves a norm to the products that read it. False: it must be computed.
+    bool fold(size_t i) {
+        const Op& op = ops[i];
+        if (op.out_offset != 0 || plan.slot(op.out).width() != plan.slot(op.in[0]).width()) return false;
+        Node* from = producer(op.in[0]);
+        if (!from) return false;
+        const bool kept = plan.slot(op.out).role == SlotRole::kept;
+        size_t last = 0;
+        const bool only_products = readers(ops, i, n, op.out, &last, [&](const Op& r) { return r.kind == OpKind::matmul && r.in[0] == op.out && r.out != op.in[0]; });
+        if (!only_products || written_between(ops, i, last, op.in[0])) return false;
+        from->squares = true;
+        if (from->kind == Node::Kind::product) from->epilogue = Node::Epilogue::add;
+        folded_from[op.out] = op.in[0];
+        folded_weight[op.out] = op.w[0];
+        folded_eps[op.out] = op.eps;
+        return !kept;  // rows that stay readable are computed as well
+    }
+
+    void product(const Op& op, SlotId y) {
+        Node d;
+        d.kind = Node::Kind::product;
+        d.op = &op;
+        d.layer = op.layer;
+        d.x = op.in[0];
+        d.y = y;
+        d.weight = op.w[0];
+        d.head = op.head;
+        if (folded_from[d.x] != kNoSlot) {
+            d.norm = folded_weight[d.x];
+            d.eps = folded_eps[d.x];
+            d.x = folded_from[d.x];
+        }
+        if (op.accumulate) {
+            d.epilogue = Node::Epilogue::add;
+            d.onto_self = true;
+        }
+        nodes.push_back(d);
+    }
+
+    Status run();
+};
+
+Status Lowering::run() {
+    folded_from.assign(plan.slots.size(), kNoSlot);
+    folded_weight = folded_from;
+    folded_eps.assign(plan.slots.size(), 0);
+    for (size_t i = 0; i < n; ++i) {
+        const Op& op = ops[i];
+        AUSPEX_TRY(check_kernel(plan, op));
+        // A slot that is written no longer stands for a folded norm.
+        if (op.kind != OpKind::kv_write && op.kind != OpKind::rms_norm) folded_from[op.out] = kNoSlot;
+        Node d;
+        d.op = &op;
+        d.layer = op.layer;
+        d.y = op.out;
+        d.x = op.in[0];
+        switch (op.kind) {
+            case OpKind::embed:
+                d.kind = Node::Kind::embed;
+                d.x = kNoSlot;
+                nodes.push_back(d);
+                break;
+            case OpKind::hidden:
+                d.kind = Node::Kind::given;
+                d.x = kNoSlot;
+                nodes.push_back(d);
+                break;
+            case OpKind::rms_norm:
+                folded_from[op.out] = kNoSlot;
+                if (fold(i)) break;
+                d.kind = Node::Kind::norm;
+                d.norm = op.w[0];
+                d.eps = op.eps;
+                nodes.push_back(d);
+                break;
+            case OpKind::matmul: {
+                const bool paired = std::any_of(pairs.begin(), pairs.end(), [&](const Pair& p) { return p.gate == op.w[0]; });
+                if (paired && is_pair(plan, ops, i, n)) {
+                    product(op, ops[i + 2].out);
+                    nodes.back().epilogue = Node::Epilogue::swiglu;
+                    nodes.back().op = &ops[i + 2];
+                    folded_from[ops[i + 1].out] = folded_from[ops[i + 2].out] = kNoSlot;
+                    i += 2;
+                } else {
+                    product(op, op.out);
+                }
+                break;
+            }
+            case OpKind::swiglu:
+                d.kind = Node::Kind::swiglu;
+                d.x2 = op.in[1];
+                nodes.push_back(d);
+                break;
+            case OpKind::delta:
+                d.kind = Node::Kind::delta;
+                nodes.push_back(d);
+                break;
+            case OpKind::kv_write: {
+                d.kind = Node::Kind::append;
+                d.y = kNoSlot;
+                // The attention that reads this cache takes the write along.
+                size_t j = i + 1;
+                while (j < n && !(ops[j].kind == OpKind::attend && ops[j].state == op.state)) ++j;
+                if (j == n) nodes.push_back(d);
+                break;
+            }
+            case OpKind::attend: {
+                d.kind = Node::Kind::attend;
+                size_t j = i;
+                while (j-- > 0 && !(ops[j].kind == OpKind::kv_write && ops[j].state == op.state)) {}
+                if (j >= i || written_between(ops, j, i, ops[j].in[0]) || written_between(ops, j, i, ops[j].in[1]))
+                    return fail(Code::unsupported, "attend of layer ", op.layer, " does not follow the kv_write of its cache; the Vulkan machine runs them together");
+                d.write = &ops[j];
+                d.x = op.in[0];
+                d.x2 = op.in[1];
+                nodes.push_back(d);
+                break;
+            }
+            case OpKind::moe: break;  // check_kernel refused it
+        }
+    }
+    return {};
+}
+
+}  // namespace lower_impl
+
+std::vector<Pair> find_pairs(const Plan& plan) {
+    std::vector<Pair> pairs;
+    std::vector<uint32_t> n_use(plan.slots.size(), 0), n_paired(plan.slots.size(), 0);
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops)
+            for (SlotId w : op.w)
+                if (w != kNoSlot) ++n_use[w];
+        for (size_t i = 0; i < tape.ops.size(); ++i) {
+            if (!lower_impl::is_pair(plan, tape.ops, i, tape.ops.size())) continue;
+            const Pair p{tape.ops[i].w[0], tape.ops[i + 1].w[0]};
+            ++n_paired[p.gate];
+            ++n_paired[p.up];
+            const bool known = std::any_of(pairs.begin(), pairs.end(), [&](const Pair& q) { return q.gate == p.gate && q.up == p.up; });
+            if (!known) pairs.push_back(p);
+        }
+    };
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp) look(t);
+    // A matrix that is also read on its own must stay one.
+    pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const Pair& p) { return n_use[p.gate] != n_paired[p.gate] || n_use[p.up] != n_paired[p.up] || n_paired[p.gate] != n_paired[p.up]; }),
+                pairs.end());
+    return pairs;
+}
+
+Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, const LowerOptions& options) {
+    lower_impl::Lowering l{plan, tape.ops, options.fill_only ? tape.n_fill : tape.ops.size(), pairs, options, {}, {}, {}, {}};
+    AUSPEX_TRY(l.run());
+    return std::move(l.nodes);
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,383 @@
+#include "memory.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+const char* arena_name(Arena arena) {
+    switch (arena) {
+        case Arena::weights: return "weights";
+        case Arena::caches: return "caches";
+        case Arena::scratch: return "scratch";
+        case Arena::ring: return "ring";
+        case Arena::staging: return "staging";
+    }
+    return "unknown";
+}
+
+namespace memory_impl {
+// One gigabyte fits under every driver's limit in practice and keeps the number of blocks small.
+constexpr uint64_t kBlockBytes = 1ull << 30;
+// Regions begin at multiples of this at least: one or two cache lines on every GPU.
+constexpr uint64_t kRegionAlign = 256;
+
+constexpr bool on_device(Arena a) { return a == Arena::weights || a == Arena::caches || a == Arena::scratch; }
+constexpr uint64_t mib(uint64_t bytes) { return (bytes + (1u << 20) - 1) >> 20; }
+}  // namespace memory_impl
+
+// ------------------------------------------------------------------------------------- the plan
+
+MemoryPlan::MemoryPlan(const DeviceTraits& traits) {
+    align_ = std::max({memory_impl::kRegionAlign, traits.storage_align, traits.atom_bytes});
+    tail_ = align_;  // kernels may read a whole vector at the very end of a block
+    max_region_ = std::min(traits.max_allocation_bytes, traits.max_buffer_bytes) / align_ * align_ - tail_;
+    max_block_ = std::min(memory_impl::kBlockBytes - tail_, max_region_);
+}
+
+MemoryPlan::Id MemoryPlan::add(Arena arena, uint64_t bytes, std::string name) {
+    const uint64_t need = bytes > (1ull << 62) ? bytes : std::max(round_up(bytes, align_), align_);
+    uint32_t block = UINT32_MAX;
+    for (uint32_t b = 0; b < blocks_.size() && block == UINT32_MAX; ++b)
+        if (blocks_[b].arena == arena && need <= max_block_ && blocks_[b].bytes <= max_block_ - need) block = b;
+    if (block == UINT32_MAX) {
+        block = static_cast<uint32_t>(blocks_.size());
+        blocks_.push_back({arena, 0});
+    }
+    items_.push_back({arena, bytes, blocks_[block].bytes, block, std::move(name)});
+    blocks_[block].bytes += need;
+    return static_cast<Id>(items_.size() - 1);
+}
+
+uint64_t MemoryPlan::arena_bytes(Arena arena) const {
+    uint64_t sum = 0;
+    for (const Block& b : blocks_)
+        if (b.arena == arena) sum += b.bytes + tail_;
+    return sum;
+}
+
+uint64_t MemoryPlan::device_bytes() const {
+    return arena_bytes(Arena::weights) + arena_bytes(Arena::caches) + arena_bytes(Arena::scratch);
+}
+
+// ----------------------------------------------------------------------------------- the memory
+
+Memory& Memory::operator=(Memory&& o) noexcept {
+    std::swap(gpu_, o.gpu_);
+    std::swap(blocks_, o.blocks_);
+    std::swap(regions_, o.regions_);
+    std::swap(device_bytes_, o.device_bytes_);
+    std::swap(host_bytes_, o.host_bytes_);
+    return *this;
+}
+
+void Memory::reset() {
+    if (!gpu_) return;
+    for (Block& b : blocks_) {
+        if (b.buffer) gpu_->vk.vkDestroyBuffer(gpu_->device, b.buffer, nullptr);
+        if (b.memory) gpu_->vk.vkFreeMemory(gpu_->device, b.memory, nullptr);  // unmaps, too
+    }
+    gpu_->device_bytes -= device_bytes_;
+    gpu_->host_bytes -= host_bytes_;
+    device_bytes_ = host_bytes_ = 0;
+    blocks_.clear();
+    regions_.clear();
+    gpu_.reset();
+}
+
+Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
+    const DeviceTraits& t = gpu_->traits;
+    out->bytes = want.bytes;
+    out->on_device = memory_impl::on_device(want.arena);
+    VkBufferCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
+    info.size = want.bytes;
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
+                 VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT | (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+    if (VkResult r = gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer); r != VK_SUCCESS) {
+        out->buffer = VK_NULL_HANDLE;
+        return gpu_->check(r, "vkCreateBuffer", arena_name(want.arena));
+    }
+    VkMemoryRequirements need{};
+    gpu_->vk.vkGetBufferMemoryRequirements(gpu_->device, out->buffer, &need);
+    uint32_t type = want.arena == Arena::ring ? t.type_readback : want.arena == Arena::staging ? t.type_upload : t.type_device;
+    VkMemoryAllocateInfo allocate{};
+    allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    allocate.allocationSize = need.size;
+    allocate.memoryTypeIndex = type;
+    VkMemoryAllocateFlagsInfo flags_info{};
+    flags_info.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO;
+    flags_info.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
+    if (t.addresses) allocate.pNext = &flags_info;
+    VkResult r = gpu_->vk.vkAllocateMemory(gpu_->device, &allocate, nullptr, &out->memory);
+    if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY && t.uma && type != t.type_upload) {
+        // One memory cut into two heaps by the driver: the other heap is as good.
+        allocate.memoryTypeIndex = type = t.type_upload;
+        r = gpu_->vk.vkAllocateMemory(gpu_->device, &allocate, nullptr, &out->memory);
+    }
+    if (r != VK_SUCCESS) {
+        out->memory = VK_NULL_HANDLE;
+        const std::string what = say(memory_impl::mib(need.size), " MiB for ", arena_name(want.arena), ", beside ",
+                                     memory_impl::mib(gpu_->device_bytes.load()), " MiB already taken.");
+        return gpu_->check(r, "vkAllocateMemory", what.c_str());
+    }
+    (out->on_device ? device_bytes_ : host_bytes_) += need.size;
+    (out->on_device ? gpu_->device_bytes : gpu_->host_bytes) += need.size;
+    if (VkResult b = gpu_->vk.vkBindBufferMemory(gpu_->device, out->buffer, out->memory, 0); b != VK_SUCCESS)
+        return gpu_->check(b, "vkBindBufferMemory");
+    if (t.addresses) {
+        VkBufferDeviceAddressInfo ask{};
+        ask.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
+        ask.buffer = out->buffer;
+        out->address = gpu_->vk.vkGetBufferDeviceAddress(gpu_->device, &ask);
+    }
+    const VkMemoryPropertyFlags flags = t.memory.memoryTypes[type].propertyFlags;
+    out->coherent = (flags & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT) != 0;
+    const bool visible = (flags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) != 0;
+    if (visible && (!out->on_device || t.device_mapped)) {
+        void* p = nullptr;
+        if (VkResult m = gpu_->vk.vkMapMemory(gpu_->device, out->memory, 0, VK_WHOLE_SIZE, 0, &p); m != VK_SUCCESS)
+            return gpu_->check(m, "vkMapMemory", arena_name(want.arena));
+        out->mapped = static_cast<std::byte*>(p);
+    }
+    return {};
+}
+
+Result<Memory> Memory::take(GpuRef gpu, const MemoryPlan& plan) {
+    using memory_impl::mib;
+    for (const MemoryPlan::Item& i : plan.items_)
+        if (i.bytes > plan.max_region_)
+            return fail(Code::bad_argument, "a region of ", i.bytes, " bytes (", i.name.empty() ? arena_name(i.arena) : i.name.c_str(),
+                        ") was asked for, but ", gpu->traits.name, " takes at most ", plan.max_region_,
+                        " at once: cut it by rows.");
+    const uint64_t budget = gpu->budget_bytes();
+    if (plan.device_bytes() > budget)
+        return fail(Code::out_of_memory, mib(plan.device_bytes()), " MiB of device memory are needed (weights ",
+                    mib(plan.arena_bytes(Arena::weights)), ", caches ", mib(plan.arena_bytes(Arena::caches)), ", scratch ",
+                    mib(plan.arena_bytes(Arena::scratch)), "), but ", gpu->traits.name, " has ", budget >> 20,
+                    " MiB left: take a smaller model or context, or raise memory_limit_bytes if it is set.");
+    Memory m;
+    m.gpu_ = std::move(gpu);
+    m.blocks_.reserve(plan.blocks_.size());
+    for (const MemoryPlan::Block& b : plan.blocks_) {
+        m.blocks_.emplace_back();
+        if (Status s = m.take_block({b.arena, b.bytes + plan.tail_}, &m.blocks_.back()); !s.ok()) return s;
+    }
+    m.regions_.reserve(plan.items_.size());
+    for (const MemoryPlan::Item& i : plan.items_) {
+        const Block& b = m.blocks_[i.block];
+        Region r;
+        r.buffer = b.buffer;
+        r.offset = i.offset;
+        r.bytes = i.bytes;
+        r.address = b.address ? b.address + i.offset : 0;
+        r.mapped = b.mapped ? b.mapped + i.offset : nullptr;
+        r.memory = b.memory;
+        r.coherent = b.coherent;
+        m.regions_.push_back(r);
+    }
+    return m;
+}
+
+// --------------------------------------------------------------------------------- the transfer
+
+Transfer::~Transfer() {
+    if (!gpu_) return;
+    (void)finish();
+    timeline_ = Timeline();  // before the command buffers it may still run
+    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+}
+
+Transfer& Transfer::operator=(Transfer&& o) noexcept {
+    std::swap(gpu_, o.gpu_);
+    std::swap(timeline_, o.timeline_);
+    std::swap(memory_, o.memory_);
+    std::swap(pool_, o.pool_);
+    std::swap(half_, o.half_);
+    std::swap(next_, o.next_);
+    std::swap(half_bytes_, o.half_bytes_);
+    return *this;
+}
+
+Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes) {
+    Transfer t;
+    t.gpu_ = gpu;
+    t.half_bytes_ = round_up(std::max<uint64_t>(half_bytes, 4096), 4096);
+    if (Status s = Timeline::create(gpu).get(t.timeline_); !s.ok()) return s;
+    VkCommandPoolCreateInfo pool{};
+    pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT | VK_COMMAND_POOL_CREATE_TRANSIENT_BIT;
+    pool.queueFamilyIndex = gpu->traits.queue_family;
+    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &t.pool_); r != VK_SUCCESS) {
+        t.pool_ = VK_NULL_HANDLE;
+        return gpu->check(r, "vkCreateCommandPool");
+    }
+    VkCommandBufferAllocateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    info.commandPool = t.pool_;
+    info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    info.commandBufferCount = 2;
+    VkCommandBuffer both[2] = {};
+    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, both); r != VK_SUCCESS)
+        return gpu->check(r, "vkAllocateCommandBuffers");
+    t.half_[0].commands = both[0];
+    t.half_[1].commands = both[1];
+    return t;
+}
+
+// Waits for the half's last use and opens its command buffer.
+Status Transfer::begin(uint32_t half) {
+    Half& h = half_[half];
+    if (Status s = timeline_.wait(h.value); !s.ok()) return s;
+    VkCommandBufferBeginInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+    if (VkResult r = gpu_->vk.vkBeginCommandBuffer(h.commands, &info); r != VK_SUCCESS)
+        return gpu_->check(r, "vkBeginCommandBuffer");
+    VkMemoryBarrier b{};
+    b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    b.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+    b.dstAccessMask = VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    gpu_->vk.vkCmdPipelineBarrier(h.commands, VK_PIPELINE_STAGE_TRANSFER_BIT | VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                  VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 1, &b, 0, nullptr, 0, nullptr);
+    return {};
+}
+
+Status Transfer::send(uint32_t half) {
+    Half& h = half_[half];
+    VkMemoryBarrier b{};
+    b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    b.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
+    b.dstAccessMask = VK_ACCESS_HOST_READ_BIT;
+    gpu_->vk.vkCmdPipelineBarrier(h.commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0, nullptr, 0,
+                                  nullptr);
+    if (VkResult r = gpu_->vk.vkEndCommandBuffer(h.commands); r != VK_SUCCESS) return gpu_->check(r, "vkEndCommandBuffer");
+    return timeline_.submit(h.commands).get(h.value);
+}
+
+void Transfer::copy_now(VkCommandBuffer commands, const Region& to, const Region& from, uint64_t bytes) {
+    const VkBufferCopy piece{from.offset, to.offset, bytes};
+    gpu_->vk.vkCmdCopyBuffer(commands, from.buffer, to.buffer, 1, &piece);
+}
+
+// Makes host writes visible to the device, or device writes to the host, where memory is not coherent.
+Status Transfer::flush(const Region& r, uint64_t bytes, bool to_device) {
+    if (r.coherent || bytes == 0) return {};
+    const uint64_t atom = gpu_->traits.atom_bytes;
+    VkMappedMemoryRange range{};
+    range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
+    range.memory = r.memory;
+    range.offset = r.offset / atom * atom;
+    range.size = round_up(r.offset + bytes, atom) - range.offset;  // the block's tail leaves room
+    return to_device ? gpu_->check(gpu_->vk.vkFlushMappedMemoryRanges(gpu_->device, 1, &range), "vkFlushMappedMemoryRanges")
+                     : gpu_->check(gpu_->vk.vkInvalidateMappedMemoryRanges(gpu_->device, 1, &range), "vkInvalidateMappedMemoryRanges");
+}
+
+Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const Fill& fill) {
+    if (bytes > to.bytes)
+        return fail(Code::bad_argument, "a write of ", bytes, " bytes does not fit a region of ", to.bytes, ".");
+    if (grain == 0 || grain > half_bytes_)
+        return fail(Code::bad_argument, "a transfer grain of ", grain, " bytes: expected 1 to ", half_bytes_, ".");
+    const uint64_t most = half_bytes_ / grain * grain;
+    if (to.mapped) {
+        if (Status s = finish(); !s.ok()) return s;  // keeps the order with fills and copies before
+        for (uint64_t at = 0; at < bytes; at += most)
+            if (Status s = fill(to.mapped + at, at, std::min(most, bytes - at)); !s.ok()) return s;
+        return flush(to, bytes, true);
+    }
+    if (memory_.host_bytes() == 0) {
+        // Cached host memory: as fast to write as any, and read() needs it.
+        MemoryPlan plan(gpu_->traits);
+        plan.add(Arena::ring, half_bytes_, "staging");
+        plan.add(Arena::ring, half_bytes_, "staging");
+        if (Status s = Memory::take(gpu_, plan).get(memory_); !s.ok()) return s;
+    }
+    for (uint64_t at = 0; at < bytes; at += most) {
+        const uint64_t n = std::min(most, bytes - at);
+        const uint32_t half = next_;
+        next_ ^= 1u;
+        if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
+        const Region& staging = memory_[half];
+        if (Status s = fill(staging.mapped, at, n); !s.ok()) return s;
+        if (Status s = flush(staging, n, true); !s.ok()) return s;
+        if (Status s = begin(half); !s.ok()) return s;
+        copy_now(half_[half].commands, to.part(at, n), staging, n);
+        if (Status s = send(half); !s.ok()) return s;
+    }
+    return {};
+}
+
+Status Transfer::write(const Region& to, const void* from, uint64_t bytes) {
+    const std::byte* source = static_cast<const std::byte*>(from);
+    return write(to, bytes, 1, [source](std::byte* at, uint64_t offset, uint64_t n) {
+        std::memcpy(at, source + offset, n);
+        return Status();
+    });
+}
+
+Status Transfer::fill(const Region& to, uint32_t value) {
+    if (to.offset % 4 || to.bytes % 4)
+        return fail(Code::bad_argument, "a fill needs offset and size in multiples of 4, found ", to.offset, " and ", to.bytes, ".");
+    if (to.bytes == 0) return {};
+    if (to.mapped) {
+        if (Status s = finish(); !s.ok()) return s;
+        const bool same = value == (value & 0xffu) * 0x01010101u;
+        if (same) std::memset(to.mapped, static_cast<int>(value & 0xffu), to.bytes);
+        else
+            for (uint64_t i = 0; i < to.bytes; i += 4) std::memcpy(to.mapped + i, &value, 4);
+        return flush(to, to.bytes, true);
+    }
+    const uint32_t half = next_;
+    next_ ^= 1u;
+    if (Status s = begin(half); !s.ok()) return s;
+    gpu_->vk.vkCmdFillBuffer(half_[half].commands, to.buffer, to.offset, to.bytes, value);
+    return send(half);
+}
+
+Status Transfer::copy(const Region& to, const Region& from) {
+    if (from.bytes > to.bytes)
+        return fail(Code::bad_argument, "a copy of ", from.bytes, " bytes does not fit a region of ", to.bytes, ".");
+    if (from.bytes == 0) return {};
+    const uint32_t half = next_;
+    next_ ^= 1u;
+    if (Status s = begin(half); !s.ok()) return s;
+    copy_now(half_[half].commands, to, from, from.bytes);
+    return send(half);
+}
+
+Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
+    if (bytes > from.bytes)
+        return fail(Code::bad_argument, "a read of ", bytes, " bytes goes beyond a region of ", from.bytes, ".");
+    if (bytes == 0) return {};
+    if (from.mapped) {
+        if (Status s = finish(); !s.ok()) return s;
+        if (Status s = flush(from, bytes, false); !s.ok()) return s;
+        std::memcpy(to, from.mapped, bytes);
+        return {};
+    }
+    if (memory_.host_bytes() == 0) {
+        if (Status s = write(from, 0, 1, Fill()); !s.ok()) return s;  // takes the staging memory
+    }
+    std::byte* out = static_cast<std::byte*>(to);
+    for (uint64_t at = 0; at < bytes; at += half_bytes_) {
+        const uint64_t n = std::min(half_bytes_, bytes - at);
+        const uint32_t half = next_;
+        next_ ^= 1u;
+        if (Status s = begin(half); !s.ok()) return s;
+        copy_now(half_[half].commands, memory_[half], from.part(at, n), n);
+        if (Status s = send(half); !s.ok()) return s;
+        if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
+        if (Status s = flush(memory_[half], n, false); !s.ok()) return s;
+        std::memcpy(out + at, memory_[half].mapped, n);
+    }
+    return {};
+}
+
+Status Transfer::finish() { return timeline_.wait(timeline_.last()); }
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,152 @@
+// machine/vulkan/memory: device memory planned first and taken at once; bytes up and down.
+//
+// Owns    MemoryPlan (sizes to regions), Memory (the allocations), Transfer (staging, direct writes).
+// Reads   device.
+// Serves  program (weights), lane (caches, scratch, ring), tests.
+// Thread  a Memory is immutable once taken; a Transfer belongs to one thread.
+// Laws    Silence: all memory of a step is taken before it; accounting is exact to the byte.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "device.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// Where bytes live. The first three are device memory; `ring` is cached host memory that kernels
+/// write and the host reads; `staging` is host memory that the host writes and kernels may read.
+enum class Arena : uint32_t { weights, caches, scratch, ring, staging };
+constexpr uint32_t kArenas = 5;
+const char* arena_name(Arena arena);
+
+/// A piece of one buffer: what a kernel binds. Plain data, valid as long as its Memory.
+struct Region {
+    VkBuffer buffer = VK_NULL_HANDLE;
+    uint64_t offset = 0;           ///< multiple of DeviceTraits::storage_align
+    uint64_t bytes = 0;
+    uint64_t address = 0;          ///< in the device's eyes; 0 without DeviceTraits::addresses
+    std::byte* mapped = nullptr;   ///< host view of the region, or null
+    VkDeviceMemory memory = VK_NULL_HANDLE;
+    bool coherent = true;          ///< false: the host must flush / invalidate (Transfer does)
+    /// The part [at, at + n). `at` must be a multiple of storage_align to be bound.
+    Region part(uint64_t at, uint64_t n) const {
+        Region r = *this;
+        r.offset += at;
+        if (r.address) r.address += at;
+        r.bytes = n;
+        if (r.mapped) r.mapped += at;
+        return r;
+    }
+};
+
+/// Sizes before bytes: add everything, look at the sums, then take() it all or nothing.
+class MemoryPlan {
+  public:
+    using Id = uint32_t;
+    /// `traits` for alignment and block limits.
+    explicit MemoryPlan(const DeviceTraits& traits);
+    /// Asks for `bytes` in an arena. A region never crosses two allocations; one longer than
+    /// max_region_bytes() makes take() fail: cut such a tensor by rows.
+    Id add(Arena arena, uint64_t bytes, std::string name = {});
+    uint64_t max_region_bytes() const { return max_region_; }
+    /// What take() will allocate, padding included.
+    uint64_t arena_bytes(Arena arena) const;
+    uint64_t device_bytes() const;
+    size_t size() const { return items_.size(); }
+
+  private:
+    friend class Memory;
+    struct Item {
+        Arena arena;
+        uint64_t bytes, offset;
+        uint32_t block;
+        std::string name;
+    };
+    struct Block {
+        Arena arena;
+        uint64_t bytes;
+    };
+    std::vector<Item> items_;
+    std::vector<Block> blocks_;
+    uint64_t align_, max_block_, max_region_, tail_;
+};
+
+/// Allocations made from a plan. Contents are undefined until written (see Transfer::zero).
+class Memory {
+  public:
+    Memory() = default;
+    ~Memory() { reset(); }
+    Memory(Memory&& o) noexcept { *this = std::move(o); }
+    Memory& operator=(Memory&& o) noexcept;
+    /// errors    out_of_memory: over the budget or refused by the driver; the text has both sums.
+    ///           bad_argument: a region longer than an allocation can be.
+    static Result<Memory> take(GpuRef gpu, const MemoryPlan& plan);
+    const Region& operator[](MemoryPlan::Id id) const { return regions_[id]; }
+    uint64_t device_bytes() const { return device_bytes_; }
+    uint64_t host_bytes() const { return host_bytes_; }
+    void reset();
+
+  private:
+    struct Block {
+        VkBuffer buffer = VK_NULL_HANDLE;
+        VkDeviceMemory memory = VK_NULL_HANDLE;
+        std::byte* mapped = nullptr;
+        uint64_t bytes = 0, address = 0;
+        bool on_device = false, coherent = true;
+    };
+    Status take_block(const MemoryPlan::Block& want, Block* out);
+    GpuRef gpu_;
+    std::vector<Block> blocks_;
+    std::vector<Region> regions_;
+    uint64_t device_bytes_ = 0, host_bytes_ = 0;
+};
+
+/// Moves bytes between host and device memory with bounded staging (two halves of `half_bytes`).
+/// Mapped regions are written and read directly, without staging.
+///
+/// thread    one. Not to be used on regions that a running submission uses.
+class Transfer {
+  public:
+    /// Writes `n` bytes of the stream, `at` bytes from its beginning, to `to` (write only: it may be
+    /// write-combined memory). Called with rising `at`, each a multiple of `grain`.
+    using Fill = std::function<Status(std::byte* to, uint64_t at, uint64_t n)>;
+
+    Transfer() = default;
+    ~Transfer();
+    Transfer(Transfer&& o) noexcept { *this = std::move(o); }
+    Transfer& operator=(Transfer&& o) noexcept;
+    static Result<Transfer> create(GpuRef gpu, uint64_t half_bytes = 32u << 20);
+
+    Status write(const Region& to, const void* from, uint64_t bytes);
+    /// Lets `fill` make the bytes in place. `grain` divides every chunk but the last, at most half_bytes.
+    Status write(const Region& to, uint64_t bytes, uint64_t grain, const Fill& fill);
+    /// Fills with a repeated 32-bit value; offset and bytes must be multiples of 4.
+    Status fill(const Region& to, uint32_t value);
+    Status zero(const Region& to) { return fill(to, 0); }
+    Status copy(const Region& to, const Region& from);
+    Status read(const Region& from, void* to, uint64_t bytes);
+    /// Waits for everything before. Needed before the regions are used by another submission.
+    Status finish();
+
+  private:
+    struct Half {
+        VkCommandBuffer commands = VK_NULL_HANDLE;
+        uint64_t value = 0;  ///< timeline value of its last submission
+    };
+    Status begin(uint32_t half);
+    Status send(uint32_t half);
+    void copy_now(VkCommandBuffer commands, const Region& to, const Region& from, uint64_t bytes);
+    Status flush(const Region& r, uint64_t bytes, bool to_device);
+    GpuRef gpu_;
+    Timeline timeline_;
+    Memory memory_;
+    VkCommandPool pool_ = VK_NULL_HANDLE;
+    Half half_[2];
+    uint32_t next_ = 0;
+    uint64_t half_bytes_ = 0;
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,79 @@
+// machine/vulkan/profile: where the time of a pass goes, kernel class by kernel class.
+// A recording of its own, with a mark after every kernel, so that nothing overlaps; production
+// recordings carry no marks. Bytes are what must move at least: weights, state, logits.
+#include "lane.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace profile_impl {
+
+constexpr uint32_t kMarks = 4096, kWarm = 3, kRuns = 7;
+
+}  // namespace profile_impl
+
+Result<std::vector<KernelTime>> VulkanLane::profile(uint32_t n_row, uint32_t position) {
+    using namespace profile_impl;
+    const Plan& plan = *program_->plan;
+    const GpuRef& gpu = program_->context->gpu;
+    if (gpu->traits.timestamp_bits == 0) return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
+    Step step;
+    step.tape = &plan.trunk;
+    step.n_row = step.n_logit = n_row;
+    step.position = position;
+    step.tentative = true;
+    AUSPEX_TRY(check(step));
+    forget_rows();
+    Commands commands;
+    AUSPEX_TRY(Commands::create(gpu, kMarks).get(commands));
+    Recorder recorder(*program_, buffers_);
+    Shape shape;
+    shape.tape = &plan.trunk;
+    shape.n_row = n_row;
+    shape.head = shape.largest = true;
+    AUSPEX_TRY(recorder.record(&commands, [&](Recorder& r) {
+        AUSPEX_TRY(r.tape(shape));
+        return r.pick(plan.trunk, n_row, false, false, true);
+    }, true));
+    std::vector<std::vector<double>> us(recorder.marks().size());
+    for (uint32_t run = 0; run < kWarm + kRuns; ++run) {
+        uint32_t index = 0;
+        args::StepRequest* request = nullptr;
+        Recording* open = nullptr;
+        AUSPEX_TRY(take_request(&index).get(request));
+        AUSPEX_TRY(open_recording(index).get(open));
+        request->n_row = request->n_id = n_row;
+        request->position = position;
+        request->tentative = 1;
+        request->n_commit = n_pending_;
+        request->flags = args::kRequestTrunk;
+        std::memset(request + 1, 0, n_row * sizeof(Token));
+        AUSPEX_TRY(submit({open}));
+        n_pending_ = 0;
+        AUSPEX_TRY(settle());
+        AUSPEX_TRY(commands.run());
+        if (run < kWarm) continue;
+        std::vector<std::pair<std::string, double>> times;
+        AUSPEX_TRY(commands.timings().get(times));
+        for (size_t i = 0; i < times.size() && i < us.size(); ++i) us[i].push_back(times[i].second);
+    }
+    std::vector<KernelTime> out;
+    for (size_t i = 0; i < us.size(); ++i) {
+        const Recorder::Mark& m = recorder.marks()[i];
+        auto at = std::find_if(out.begin(), out.end(), [&](const KernelTime& k) { return k.name == m.label; });
+        if (at == out.end()) at = out.insert(out.end(), KernelTime{m.label, 0, 0, 0});
+        std::sort(us[i].begin(), us[i].end());
+        at->count += 1;
+        at->us += us[i].empty() ? 0 : us[i][us[i].size() / 2];
+        at->bytes += m.bytes;
+    }
+    return out;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,273 @@
+#include "program.h"
+#ifndef AUSPEX_NO_VULKAN
+#include "../cpu/pool.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace program_impl {
+
+constexpr uint64_t kHalfBytes = 32u << 20;  ///< of staging; twice that in all
+constexpr uint32_t kMaxThread = 16;
+
+enum class Use : uint8_t { none, matrix, vector };
+
+std::vector<Use> uses(const Plan& plan) {
+    std::vector<Use> use(plan.slots.size(), Use::none);
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) {
+            const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
+            for (SlotId id : op.w)
+                if (id != kNoSlot && use[id] != Use::matrix) use[id] = matrix ? Use::matrix : Use::vector;
+        }
+    };
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp) look(t);
+    return use;
+}
+
+uint64_t n_value(const Slot& s) {
+    uint64_t n = 1;
+    for (uint32_t i = 0; i < s.n_dim; ++i) n *= s.shape[i];
+    return n;
+}
+
+/// Tile rows cut evenly over the threads of a pool.
+struct Packing {
+    const Tiling* tiling;
+    Type type;
+    const std::byte *a, *b;
+    uint32_t first, n;
+    std::byte* to;
+    static void work(void* context, uint32_t i_thread, uint32_t n_thread) {
+        const Packing& p = *static_cast<const Packing*>(context);
+        uint64_t from = 0, end = 0;
+        even_part(p.n, {i_thread, n_thread, nullptr}, &from, &end);
+        if (end > from) repack(*p.tiling, p.type, p.a, p.b, p.first + static_cast<uint32_t>(from), static_cast<uint32_t>(end - from), p.to + from * p.tiling->row_bytes());
+    }
+};
+
+/// Turns per position of each pair, times 2^64: base^(-2i / n_rot) / factor_i / (2 pi).
+std::vector<uint32_t> rope_words(uint32_t n_rot, float base, const float* factors) {
+    std::vector<uint32_t> words;
+    for (uint32_t i = 0; i < n_rot / 2; ++i) {
+        const long double turns = std::pow(static_cast<long double>(base), -2.0L * i / n_rot) / (factors ? static_cast<long double>(factors[i]) : 1.0L) / (2.0L * 3.14159265358979323846264338327950288L);
+        const uint64_t scaled = static_cast<uint64_t>(turns * 18446744073709551616.0L);
+        words.push_back(static_cast<uint32_t>(scaled));
+        words.push_back(static_cast<uint32_t>(scaled >> 32));
+    }
+    return words;
+}
+
+/// Vectors laid one after the other in one region, each where a binding may begin.
+struct Shelf {
+    uint64_t align;
+    std::vector<std::byte> bytes;
+    uint64_t add(const void* from, uint64_t n) {
+        const uint64_t at = round_up(bytes.size(), align);
+        bytes.resize(at + n);
+        if (from) std::memcpy(bytes.data() + at, from, n);
+        return at;
+    }
+};
+
+}  // namespace program_impl
+
+const Region* VulkanProgram::rope(const Op& op) const {
+    for (const Rope& r : ropes)
+        if (r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1]) return &r.table;
+    return nullptr;
+}
+
+/// Regions for everything, before a byte is read.
+struct VulkanProgram::Uploads {
+    explicit Uploads(const DeviceTraits& traits) : memory(traits), shelf{std::max<uint64_t>(traits.storage_align, 256), {}} {}
+    MemoryPlan memory;
+    program_impl::Shelf shelf;              ///< vectors, zeros, rotation tables
+    std::vector<program_impl::Use> use;     ///< by SlotId
+    std::vector<SlotId> partner;            ///< by SlotId: the second of a pair
+    std::vector<bool> second;
+    std::vector<uint64_t> shelf_at;         ///< by SlotId: vectors
+    std::vector<std::vector<MemoryPlan::Id>> slices;  ///< by SlotId
+    std::vector<uint64_t> rope_at;
+    uint64_t zeros_at = 0, zeros_bytes = 0, total = 0;
+    MemoryPlan::Id shelf_id = 0;
+};
+
+Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, const Plan& plan) {
+    auto program = std::make_shared<VulkanProgram>();
+    program->plan = &plan;
+    program->context = std::move(context);
+    program->pairs = find_pairs(plan);
+    program->matrices.resize(plan.slots.size());
+    program->vectors.resize(plan.slots.size());
+    AUSPEX_TRY(lower(plan, plan.trunk, program->pairs, LowerOptions()).status());
+    for (const Tape& t : plan.mtp) AUSPEX_TRY(lower(plan, t, program->pairs, LowerOptions()).status());
+    return program;
+}
+
+Status VulkanProgram::lay_out(Uploads* to) {
+    using namespace program_impl;
+    const Plan& p = *plan;
+    const DeviceTraits& traits = context->gpu->traits;
+    const size_t n_slot = p.slots.size();
+    to->use = uses(p);
+    to->partner.assign(n_slot, kNoSlot);
+    to->second.assign(n_slot, false);
+    to->shelf_at.assign(n_slot, 0);
+    to->slices.resize(n_slot);
+    for (const Pair& pair : pairs) {
+        to->partner[pair.gate] = pair.up;
+        to->second[pair.up] = true;
+    }
+    const uint64_t most = std::min(traits.max_storage_range, to->memory.max_region_bytes());
+    uint64_t width = 0;
+    for (SlotId id = 0; id < n_slot; ++id) {
+        const Slot& s = p.slot(id);
+        width = std::max(width, s.n_dim ? s.width() : 0);
+        if (to->use[id] == Use::vector) to->shelf_at[id] = to->shelf.add(nullptr, n_value(s) * sizeof(float));
+        if (to->use[id] != Use::matrix || to->second[id]) continue;
+        Matrix& m = matrices[id];
+        m.tiling = tiling(s.type, s.shape[0], s.shape[1], to->partner[id] != kNoSlot);
+        const uint32_t step = m.tiling.rows_within(most);
+        if (step == 0 || m.tiling.row_bytes() > kHalfBytes)
+            return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ", traits.name, " can see at once");
+        for (uint32_t first = 0; first < m.tiling.n_row; first += step) {
+            Matrix::Slice slice;
+            slice.first = first;
+            slice.n = std::min(step, m.tiling.n_row - first);
+            to->slices[id].push_back(to->memory.add(Arena::weights, slice.n * m.tiling.row_bytes(), s.name));
+            m.slices.push_back(slice);
+        }
+        to->total += m.tiling.bytes();
+    }
+    to->zeros_bytes = width * sizeof(float);
+    to->zeros_at = to->shelf.add(nullptr, to->zeros_bytes);
+    auto add_ropes = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) {
+            if ((op.kind != OpKind::attend && op.kind != OpKind::kv_write) || rope(op)) continue;
+            Rope r;
+            r.n_rot = op.attn.n_rot;
+            r.base = op.attn.rope_base;
+            r.factors = op.w[1];
+            r.table.bytes = std::max<uint64_t>(r.n_rot / 2, 1) * 8;
+            to->rope_at.push_back(to->shelf.add(nullptr, r.table.bytes));
+            ropes.push_back(r);
+        }
+    };
+    add_ropes(p.trunk);
+    for (const Tape& t : p.mtp) add_ropes(t);
+    to->shelf_id = to->memory.add(Arena::weights, to->shelf.bytes.size(), "vectors");
+    return {};
+}
+
+Status VulkanProgram::plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items) {
+    std::shared_ptr<VulkanProgram> program;
+    AUSPEX_TRY(bare(context, plan).get(program));
+    Uploads up(context->gpu->traits);
+    AUSPEX_TRY(program->lay_out(&up));
+    std::vector<bool> trunk(plan.slots.size(), false);
+    for (const Op& op : plan.trunk.ops)
+        for (SlotId id : op.w)
+            if (id != kNoSlot) trunk[id] = true;
+    std::vector<MemoryItem> own;
+    auto add = [&](const std::string& what, uint64_t bytes) {
+        for (MemoryItem& i : own)
+            if (i.what == what) {
+                i.bytes += bytes;
+                return;
+            }
+        own.push_back({what, -1, bytes, MemoryPlace::device});
+    };
+    uint64_t rest = up.memory.device_bytes();
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Matrix& m = program->matrices[id];
+        if (m.empty()) continue;
+        add(say(trunk[id] ? "" : "draft block: ", "weights ", type_info(plan.slot(id).type).name, ", in tiles"), m.tiling.bytes());
+        rest -= m.tiling.bytes();
+    }
+    add("vectors, as F32, and alignment", rest);
+    items->insert(items->end(), own.begin(), own.end());
+    return {};
+}
+
+SlotId VulkanProgram::draft_table() const {
+    SlotId table = kNoSlot;
+    for (const Tape& tape : plan->mtp)
+        for (const Op& op : tape.ops) {
+            if (!op.head || op.kind != OpKind::matmul) continue;
+            if (table != kNoSlot && table != op.w[0]) return kNoSlot;
+            table = op.w[0];
+        }
+    return table;
+}
+
+Result<std::shared_ptr<Program>> VulkanProgram::load(ContextRef context, const Plan& plan, const Weights& weights, const Progress& progress) {
+    using namespace program_impl;
+    std::shared_ptr<VulkanProgram> program;
+    AUSPEX_TRY(bare(context, plan).get(program));
+    const GpuRef& gpu = context->gpu;
+    Uploads up(gpu->traits);
+    AUSPEX_TRY(program->lay_out(&up));
+    const SlotId table = program->draft_table();
+    if (table != kNoSlot && weights.keeps(table)) program->draft_rows = weights.data[table];
+    AUSPEX_TRY(Memory::take(gpu, up.memory).get(program->memory_));
+    Transfer transfer;
+    AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));
+
+    // Vectors and rotation tables.
+    auto shelved = [&](uint64_t at) { return reinterpret_cast<float*>(up.shelf.bytes.data() + at); };
+    const Region& vectors = program->memory_[up.shelf_id];
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        if (up.use[id] != Use::vector) continue;
+        const Slot& s = plan.slot(id);
+        decode_row(s.type, weights.data[id], shelved(up.shelf_at[id]), static_cast<size_t>(n_value(s)));
+        program->vectors[id] = vectors.part(up.shelf_at[id], n_value(s) * sizeof(float));
+        program->n_weight_bytes_ += n_value(s) * sizeof(float);
+    }
+    for (size_t i = 0; i < up.rope_at.size(); ++i) {
+        Rope& r = program->ropes[i];
+        const float* factors = r.factors == kNoSlot ? nullptr : shelved(up.shelf_at[r.factors]);
+        const std::vector<uint32_t> words = rope_words(r.n_rot, r.base, factors);
+        std::memcpy(up.shelf.bytes.data() + up.rope_at[i], words.data(), words.size() * sizeof(uint32_t));
+        r.table = vectors.part(up.rope_at[i], r.table.bytes);
+    }
+    AUSPEX_TRY(transfer.write(vectors, up.shelf.bytes.data(), up.shelf.bytes.size()));
+    program->zeros = vectors.part(up.zeros_at, up.zeros_bytes);
+
+    uint32_t n_thread = std::thread::hardware_concurrency();
+    n_thread = std::min(std::max(n_thread, 1u), kMaxThread);
+    std::unique_ptr<Pool> pool;
+    if (!Pool::open(n_thread).get(pool).ok()) AUSPEX_TRY(Pool::open(1).get(pool));
+    uint64_t done = 0;
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        Matrix& m = program->matrices[id];
+        if (m.empty()) continue;
+        const std::byte* b = up.partner[id] == kNoSlot ? nullptr : weights.data[up.partner[id]];
+        for (size_t i = 0; i < m.slices.size(); ++i) {
+            Matrix::Slice& slice = m.slices[i];
+            slice.region = program->memory_[up.slices[id][i]];
+            const uint64_t row_bytes = m.tiling.row_bytes();
+            AUSPEX_TRY(transfer.write(slice.region, slice.n * row_bytes, row_bytes, [&](std::byte* to, uint64_t at, uint64_t n) {
+                if (progress && !progress("loading weights", up.total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(up.total)) : 0))
+                    return Status(Code::cancelled, "loading was cancelled by the progress callback");
+                Packing p{&m.tiling, plan.slot(id).type, weights.data[id], b, slice.first + static_cast<uint32_t>(at / row_bytes), static_cast<uint32_t>(n / row_bytes), to};
+                pool->run(Packing::work, &p);
+                done += n;
+                return Status();
+            }));
+        }
+        program->n_weight_bytes_ += m.tiling.bytes();
+    }
+    AUSPEX_TRY(transfer.finish());
+    if (progress) progress("loading weights", 1.0f);
+    return std::shared_ptr<Program>(std::move(program));
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,75 @@
+// machine/vulkan/program: a model's weights on the device.
+//
+// Owns    Matrix (a weight as tiles, in slices the device can see), the vectors, rotation tables, and
+//         how they get there: repacked by several threads into bounded staging, never held twice.
+// Reads   vulkan (Context), memory, repack, lower (which matrices are woven into pairs).
+// Serves  record, lane.
+// Thread  immutable once loaded: lanes of several threads share it.
+// Laws    byte counts are exact; a cancelled or failed load leaves nothing behind.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "lower.h"
+#include "memory.h"
+#include "repack.h"
+#include "vulkan.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// A weight matrix as the kernels see it.
+struct Matrix {
+    Tiling tiling;
+    struct Slice {
+        Region region;
+        uint32_t first = 0, n = 0;  ///< tile rows
+    };
+    std::vector<Slice> slices;      ///< one, unless the device sees less than the whole at a time
+    bool empty() const { return slices.empty(); }
+};
+
+/// A rotation table: for each pair the turns per position, times 2^64, low word first.
+struct Rope {
+    uint32_t n_rot = 0;
+    float base = 0;
+    SlotId factors = kNoSlot;  ///< what each pair's angle is divided by
+    Region table;
+};
+
+class VulkanProgram : public Program, public std::enable_shared_from_this<VulkanProgram> {
+  public:
+    const Plan* plan = nullptr;
+    ContextRef context;
+    std::vector<Pair> pairs;
+    std::vector<Matrix> matrices;   ///< by SlotId; a pair stands at its gate
+    std::vector<Region> vectors;    ///< by SlotId: f32
+    std::vector<Rope> ropes;
+    Region zeros;                   ///< f32, as long as the widest row
+
+    /// Uploads everything. errors: unsupported, out_of_memory, cancelled, device_lost.
+    static Result<std::shared_ptr<Program>> load(ContextRef context, const Plan& plan, const Weights& weights, const Progress& progress);
+    /// A program without weights, to lay out lanes with.
+    static Result<std::shared_ptr<VulkanProgram>> bare(ContextRef context, const Plan& plan);
+    /// What load() would take, by type.
+    static Status plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items);
+
+    Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
+    uint64_t weight_bytes() const override { return n_weight_bytes_; }
+    const Region* rope(const Op& op) const;
+
+    /// The head that all MTP blocks share, or kNoSlot.
+    SlotId draft_table() const;
+    /// Its rows in the file; null when the file may be gone.
+    const std::byte* draft_rows = nullptr;
+
+  private:
+    struct Uploads;
+    Status lay_out(Uploads* to);
+    Memory memory_;
+    uint64_t n_weight_bytes_ = 0;
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,302 @@
+#include "repack.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <cstring>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace repack_impl {
+
+inline uint32_t load32(const uint8_t* p) {
+    uint32_t v;
+    std::memcpy(&v, p, 4);
+    return v;
+}
+inline uint16_t load16(const uint8_t* p) {
+    uint16_t v;
+    std::memcpy(&v, p, 2);
+    return v;
+}
+inline void store32(uint8_t* p, uint32_t v) { std::memcpy(p, &v, 4); }
+inline void store_float(uint8_t* p, float v) { std::memcpy(p, &v, 4); }
+
+/// Four bytes of neighbouring columns, 0 1 2 3, in the order of a word on the device: 0 2 1 3.
+inline uint32_t swap_middle(uint32_t v) { return (v & 0xff0000ffu) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u); }
+
+/// Where the share of lane t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
+inline uint8_t* share(uint8_t* region, uint32_t group, uint32_t r, uint32_t t) {
+    return region + 16u * (64u * group + 32u * (r >> 3) + (r & 7u) * 4u + t);
+}
+
+/// Spreads one bit field of four neighbouring columns (in the low bits of each byte) over two halves:
+/// columns 0 and 1 at `at`, columns 2 and 3 `width` bits higher.
+inline uint32_t spread(uint32_t v, uint32_t mask, uint32_t at, uint32_t width) {
+    const uint32_t low = (v & mask) | (((v >> 16) & mask) << width);
+    const uint32_t high = ((v >> 8) & mask) | (((v >> 24) & mask) << width);
+    return (low << at) | (high << (16u + at));
+}
+
+/// Low nibbles of `a` and of `b` as the two nibbles of a device word.
+inline uint32_t nibbles(uint32_t a, uint32_t b) { return swap_middle((a & 0x0f0f0f0fu) | ((b & 0x0f0f0f0fu) << 4)); }
+
+/// 256 columns of row r into a zeroed tile. `in` is the row's first block there, `n` valid columns.
+void k_nibbles(const uint8_t* qs, uint8_t* quants, uint32_t r) {
+    for (uint32_t c = 0; c < 4; c++)
+        for (uint32_t h = 0; h < 2; h++)
+            for (uint32_t t = 0; t < 4; t++)
+                store32(share(quants, c >> 1, r, t) + 4 * (2 * (c & 1) + h), swap_middle(load32(qs + 32 * c + 16 * h + 4 * t)));
+}
+
+void fifth_bits(uint8_t* high, uint32_t r, uint32_t c, uint32_t hi, uint32_t h, uint32_t t, uint32_t bits) {
+    uint8_t* p = high + 8u * (32u * (r >> 3) + (r & 7u) * 4u + t) + 4u * (c >> 1);
+    store32(p, load32(p) | spread(bits, 1u, 8u * hi + 4u * (c & 1u) + 2u * h, 1));
+}
+
+void pack_q4_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    std::memcpy(tile + 16 * r, in, 16);
+    k_nibbles(in + 16, tile + 256, r);
+}
+
+void pack_q5_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    std::memcpy(tile + 16 * r, in, 16);
+    k_nibbles(in + 48, tile + 768, r);
+    for (uint32_t c = 0; c < 4; c++)
+        for (uint32_t h = 0; h < 2; h++)
+            for (uint32_t t = 0; t < 4; t++)
+                for (uint32_t hi = 0; hi < 2; hi++)
+                    fifth_bits(tile + 256, r, c, hi, h, t, load32(in + 16 + 16 * h + 4 * t) >> (2 * c + hi));
+}
+
+/// Q4_0 (18 bytes a block of 32) and Q5_0 (22): `n` blocks are there.
+void pack_q45_0(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool five) {
+    const uint32_t block = five ? 22 : 18;
+    for (uint32_t b = 0; b < n; b++) {
+        const uint8_t* p = in + b * block;
+        std::memcpy(tile + 16 * r + 2 * b, p, 2);
+        const uint8_t* qs = p + (five ? 6 : 2);
+        const uint32_t c = b >> 1, hi = b & 1;
+        for (uint32_t t = 0; t < 4; t++) {
+            const uint32_t v = load32(qs + 4 * t);
+            for (uint32_t h = 0; h < 2; h++) {
+                uint8_t* to = share(tile + (five ? 768 : 256), c >> 1, r, t) + 4 * (2 * (c & 1) + h);
+                store32(to, load32(to) | swap_middle((v >> (4 * h)) & 0x0f0f0f0fu) << (4 * hi));
+                if (five) {
+                    const uint32_t bits = load32(p + 2) >> (16 * h + 4 * t);
+                    fifth_bits(tile + 256, r, c, hi, h, t, (bits & 1) | ((bits & 2) << 7) | ((bits & 4) << 14) | ((bits & 8) << 21));
+                }
+            }
+        }
+    }
+}
+
+/// `low` and `high`: 256 values of 0..63 as Q6_K's file layout has them.
+void q6_quants(const uint8_t* ql, const uint8_t* qh, uint8_t* tile, uint32_t r) {
+    uint8_t* quants = tile + 288;
+    uint8_t* tops = tile + 16 * 146;
+    for (uint32_t half = 0; half < 2; half++)
+        for (uint32_t h = 0; h < 2; h++)
+            for (uint32_t t = 0; t < 4; t++) {
+                const uint32_t a = load32(ql + 64 * half + 16 * h + 4 * t), b = load32(ql + 64 * half + 32 + 16 * h + 4 * t);
+                const uint32_t z = load32(qh + 32 * half + 16 * h + 4 * t);
+                uint8_t* q = share(quants, half, r, t);
+                store32(q + 4 * h, nibbles(a, b));
+                store32(q + 4 * (2 + h), nibbles(a >> 4, b >> 4));
+                for (uint32_t c = 0; c < 2; c++) {
+                    uint8_t* p = share(tops, 0, r, t) + 4 * (2 * half + c);
+                    const uint32_t low = spread(z >> (4 * c), 3u, h == 0 ? 4 : 0, 2);
+                    const uint32_t high = spread(z >> (4 * c + 2), 3u, h == 0 ? 8 : 12, 2);
+                    store32(p, load32(p) | low | high);
+                }
+            }
+}
+
+void pack_q6_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    std::memcpy(tile + 16 * r, in + 192, 16);
+    std::memcpy(tile + 256 + 2 * r, in + 208, 2);
+    q6_quants(in, in + 128, tile, r);
+}
+
+/// Three bits and a 6-bit scale for 16 columns: (scale - 32) * (q - 4), as (q + 28) - 32 in Q6_K's terms.
+void pack_q3_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    const uint8_t *mask = in, *qs = in + 32, *scales = in + 96;
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t low = i < 8 ? scales[i] & 15u : scales[i - 8] >> 4;
+        const uint32_t high = (scales[8 + (i & 3)] >> (2 * (i >> 2))) & 3u;
+        tile[16 * r + i] = static_cast<uint8_t>((low | (high << 4)) - 32u);
+    }
+    std::memcpy(tile + 256 + 2 * r, in + 108, 2);
+    uint8_t ql[128] = {}, qh[64] = {};
+    for (uint32_t k = 0; k < 256; k++) {
+        const uint32_t half = k >> 7, j = (k >> 5) & 3, l = k & 31;
+        const uint32_t q = ((qs[32 * half + l] >> (2 * j)) & 3u) + ((mask[l] >> (4 * half + j)) & 1u ? 32u : 28u);
+        uint8_t& lo = ql[64 * half + 32 * (j & 1) + l];
+        lo = static_cast<uint8_t>(lo | ((q & 15u) << (4 * (j >> 1))));
+        uint8_t& hi = qh[32 * half + l];
+        hi = static_cast<uint8_t>(hi | ((q >> 4) << (2 * j)));
+    }
+    q6_quants(ql, qh, tile, r);
+}
+
+/// Bytes of one 16-column block, as signed numbers, into the byte region at `quants`.
+void put_bytes(const int8_t* q, uint8_t* quants, uint32_t r, uint32_t block) {
+    for (uint32_t t = 0; t < 4; t++) {
+        uint32_t v;
+        std::memcpy(&v, q + 4 * t, 4);
+        store32(share(quants, block >> 2, r, t) + 4 * (block & 3), swap_middle(v ^ 0x80808080u));
+    }
+}
+
+void pack_q8_0(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
+    for (uint32_t b = 0; b < n; b++) {
+        std::memcpy(tile + 16 * r + 2 * b, in + 34 * b, 2);
+        int8_t q[32];
+        std::memcpy(q, in + 34 * b + 2, 32);
+        put_bytes(q, tile + 256, r, 2 * b);
+        put_bytes(q + 16, tile + 256, r, 2 * b + 1);
+    }
+}
+
+void pack_iq4_nl(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
+    for (uint32_t b = 0; b < n; b++) {
+        std::memcpy(tile + 16 * r + 2 * b, in + 18 * b, 2);
+        int8_t q[32];
+        for (uint32_t i = 0; i < 16; i++) {
+            q[i] = kIq4Values[in[18 * b + 2 + i] & 15];
+            q[16 + i] = kIq4Values[in[18 * b + 2 + i] >> 4];
+        }
+        put_bytes(q, tile + 256, r, 2 * b);
+        put_bytes(q + 16, tile + 256, r, 2 * b + 1);
+    }
+}
+
+/// One 16-column block of the wide layout: value = scale * q - min.
+void put_wide(uint8_t* tile, uint32_t r, uint32_t block, const int8_t* q, float scale, float min) {
+    store_float(tile + 128 * r + 4 * block, scale);
+    store_float(tile + 128 * r + 64 + 4 * block, min);
+    put_bytes(q, tile + 2048, r, block);
+}
+
+void pack_wide(Type type, const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
+    int8_t q[32];
+    if (type == Type::q4_1 || type == Type::q5_1) {
+        const bool five = type == Type::q5_1;
+        for (uint32_t b = 0; b < n / 32; b++) {
+            const uint8_t* p = in + b * (five ? 24 : 20);
+            const uint32_t bits = five ? load32(p + 4) : 0;
+            const uint8_t* qs = p + (five ? 8 : 4);
+            for (uint32_t i = 0; i < 32; i++)
+                q[i] = static_cast<int8_t>(((qs[i & 15] >> (i < 16 ? 0 : 4)) & 15) | (((bits >> i) & 1u) << 4));
+            for (uint32_t h = 0; h < 2; h++) put_wide(tile, r, 2 * b + h, q + 16 * h, f16_to_f32(load16(p)), -f16_to_f32(load16(p + 2)));
+        }
+    } else if (type == Type::q2_k) {
+        const float d = f16_to_f32(load16(in + 80)), d_min = f16_to_f32(load16(in + 82));
+        for (uint32_t b = 0; b < 16; b++) {
+            const uint32_t half = b >> 3, j = (b >> 1) & 3;
+            for (uint32_t i = 0; i < 16; i++) q[i] = static_cast<int8_t>((in[16 + 32 * half + 16 * (b & 1) + i] >> (2 * j)) & 3);
+            put_wide(tile, r, b, q, d * static_cast<float>(in[b] & 15), d_min * static_cast<float>(in[b] >> 4));
+        }
+    } else {  // IQ4_XS
+        const float d = f16_to_f32(load16(in));
+        for (uint32_t b = 0; b < 8; b++) {
+            const uint32_t low = (in[4 + b / 2] >> (4 * (b & 1))) & 15u, high = (static_cast<uint32_t>(load16(in + 2)) >> (2 * b)) & 3u;
+            const float scale = d * static_cast<float>(static_cast<int>(low | (high << 4)) - 32);
+            for (uint32_t i = 0; i < 32; i++) q[i] = kIq4Values[(in[8 + 16 * b + (i & 15)] >> (i < 16 ? 0 : 4)) & 15];
+            for (uint32_t h = 0; h < 2; h++) put_wide(tile, r, 2 * b + h, q + 16 * h, scale, 0.0f);
+        }
+    }
+}
+
+/// Values of 2 or 4 bytes, in order: blocks in pairs or alone.
+void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32_t size) {
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t block = k >> 4, t = (k >> 2) & 3, i = k & 3;
+        uint8_t* to = size == 2 ? share(tile, block >> 1, r, t) + 8 * (block & 1) : share(tile, block, r, t);
+        std::memcpy(to + size * i, in + size * k, size);
+    }
+}
+
+/// Columns [256 c, 256 c + n) of one row into row r of a tile.
+void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, uint32_t r) {
+    const uint8_t* in = row + row_bytes(type, uint64_t{c} * kTileColumns);
+    switch (type) {
+        case Type::q4_k: return pack_q4_k(in, tile, r);
+        case Type::q5_k: return pack_q5_k(in, tile, r);
+        case Type::q6_k: return pack_q6_k(in, tile, r);
+        case Type::q3_k: return pack_q3_k(in, tile, r);
+        case Type::q8_0: return pack_q8_0(in, tile, r, n / 32);
+        case Type::iq4_nl: return pack_iq4_nl(in, tile, r, n / 32);
+        case Type::q4_0: return pack_q45_0(in, tile, r, n / 32, false);
+        case Type::q5_0: return pack_q45_0(in, tile, r, n / 32, true);
+        case Type::f16:
+        case Type::bf16: return pack_plain(in, tile, r, n, 2);
+        case Type::f32: return pack_plain(in, tile, r, n, 4);
+        default: return pack_wide(type, in, tile, r, n);
+    }
+}
+
+}  // namespace repack_impl
+
+Layout layout_of(Type type) {
+    switch (type) {
+        case Type::q4_k: return Layout::q4_k;
+        case Type::q5_k: return Layout::q5_k;
+        case Type::q6_k:
+        case Type::q3_k: return Layout::q6_k;
+        case Type::q8_0:
+        case Type::iq4_nl: return Layout::q8_0;
+        case Type::q4_0: return Layout::q4_0;
+        case Type::q5_0: return Layout::q5_0;
+        case Type::f16: return Layout::f16;
+        case Type::bf16: return Layout::bf16;
+        case Type::f32: return Layout::f32;
+        default: return Layout::wide;
+    }
+}
+
+const char* layout_name(Layout layout) {
+    constexpr const char* kNames[] = {"q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "wide", "f16", "bf16", "f32"};
+    return kNames[static_cast<uint32_t>(layout)];
+}
+
+uint32_t tile_bytes(Layout layout) {
+    constexpr uint32_t kUnits[] = {144, 176, 210, 272, 144, 176, 384, 512, 512, 1024};
+    return 16 * kUnits[static_cast<uint32_t>(layout)];
+}
+
+Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool woven) {
+    Tiling t;
+    t.layout = layout_of(type);
+    t.d_out = d_out;
+    t.d_in = d_in;
+    t.woven = woven;
+    const uint64_t rows = woven ? kTileRows / 2 : kTileRows;
+    t.n_row = static_cast<uint32_t>((d_out + rows - 1) / rows);
+    t.n_col = static_cast<uint32_t>((d_in + kTileColumns - 1) / kTileColumns);
+    return t;
+}
+
+void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to) {
+    const uint64_t pitch = row_bytes(type, t.d_in);
+    const uint32_t bytes = tile_bytes(t.layout);
+    uint8_t tile[16384];
+    for (uint32_t i = first; i < first + n; i++)
+        for (uint32_t c = 0; c < t.n_col; c++) {
+            const uint64_t left = t.d_in - uint64_t{c} * kTileColumns;
+            const uint32_t n_here = left < kTileColumns ? static_cast<uint32_t>(left) : kTileColumns;
+            std::memset(tile, 0, bytes);
+            for (uint32_t r = 0; r < kTileRows; r++) {
+                const bool second = t.woven && r >= kTileRows / 2;
+                const uint64_t row = t.woven ? uint64_t{i} * (kTileRows / 2) + (r & 7u) : uint64_t{i} * kTileRows + r;
+                if (row < t.d_out)
+                    repack_impl::pack(type, static_cast<const uint8_t*>(second ? b : a) + row * pitch, c, n_here, tile, r);
+            }
+            std::memcpy(to, tile, bytes);
+            to += bytes;
+        }
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

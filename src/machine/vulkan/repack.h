@@ -1,0 +1,68 @@
+// machine/vulkan/repack: rows of a GGUF matrix become tiles that the kernels read in 16-byte units.
+//
+// Owns    the device layouts of weights: which type becomes which, bytes, and the rearranging itself.
+// Reads   number (type table, codebook).
+// Serves  program (loading), record (which kernel), kernel tests.
+// Thread  pure functions; tile rows are independent, so threads may share a matrix by tile rows.
+// Laws    Twin: the kernels' unpackers give decode_row()'s bits: tests/test_vulkan_matvec.cpp.
+//
+// A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, zeros where it ends; tile row i is
+// tile_row_bytes() long and contiguous, so a matrix may be cut between tile rows into slices that fit
+// maxStorageBufferRange. shaders/quant/*.glsl describe a tile's inside. Nothing is rounded: types
+// without a layout of their own are widened without loss.
+//
+//   type                     layout   bytes a tile     bits a weight
+//   Q4_K / Q4_0              own      2304             4.5
+//   Q5_K / Q5_0              own      2816             5.5
+//   Q6_K, Q3_K               q6_k     3360             6.5625
+//   Q8_0, IQ4_NL             q8_0     4352             8.5
+//   Q4_1 Q5_1 Q2_K IQ4_XS    wide     6144             12
+//   F16 / BF16               own      8192             16
+//   F32                      own      16384            32
+//
+// Two matrices of one type and shape may be woven: tile row i holds rows 8i..8i+7 of the first, then of
+// the second. That is what the swiglu kernel wants of gate and up.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../../base/number.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+enum class Layout : uint32_t { q4_k, q5_k, q6_k, q8_0, q4_0, q5_0, wide, f16, bf16, f32 };
+constexpr uint32_t kTileRows = 16, kTileColumns = 256;
+
+Layout layout_of(Type type);
+/// The ending of the kernels' names: "q4_k".
+const char* layout_name(Layout layout);
+uint32_t tile_bytes(Layout layout);
+
+/// A matrix as it lies on the device.
+struct Tiling {
+    Layout layout = Layout::f32;
+    uint64_t d_out = 0, d_in = 0;   ///< of one matrix, also when two are woven
+    uint32_t n_row = 0, n_col = 0;  ///< tile rows and column tiles
+    bool woven = false;
+    uint64_t row_bytes() const { return uint64_t{n_col} * tile_bytes(layout); }
+    uint64_t bytes() const { return n_row * row_bytes(); }
+    /// Tile rows of one slice of at most `max_bytes`; 0 when not even one fits.
+    uint32_t rows_within(uint64_t max_bytes) const {
+        const uint64_t n = max_bytes / row_bytes();
+        return n < n_row ? static_cast<uint32_t>(n) : n_row;
+    }
+};
+Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool woven = false);
+
+/// Writes tile rows [first, first + n) of a matrix to `to`, n * row_bytes() bytes, in rising order
+/// (`to` may be write-combined memory).
+///
+/// type      of the file. `a`: its rows, [d_out, d_in], no alignment needed. `b`: the second matrix
+///           of a woven pair, else null.
+/// cost      about 1 to 2 GB/s a thread for Q4_K, Q6_K and Q8_0.
+void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to);
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,42 @@
+// machine/vulkan/selftest: what a driver must get right before it is trusted, asked at start.
+//
+// Owns    the checks of shaders/selftest.comp and their verdicts, with reasons.
+// Reads   commands.
+// Serves  lane (which variants to take), `auspex inspect --device`.
+// Thread  none of its own.
+// Laws    a failing check names what it saw; it changes the choice of kernels, never the text.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "commands.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+struct Check {
+    enum class Verdict { passed, failed, skipped };
+    std::string name;      ///< "half_subnormals", "fma_rows", "shuffle_xor", "integer_dot", "matrix_nv", "matrix_khr"
+    Verdict verdict = Verdict::skipped;
+    std::string reason;    ///< what was seen, or why it was not asked
+    bool passed() const { return verdict == Verdict::passed; }
+};
+
+struct SelfTest {
+    std::vector<Check> checks;
+    double seconds = 0;
+    /// True when the named check ran and passed.
+    bool passed(std::string_view name) const;
+    /// One line per check.
+    std::string report() const;
+};
+
+/// Runs the checks. A kernel that cannot be made is a failed check, not an error.
+///
+/// errors    device_lost, out_of_memory.
+/// cost      six to eight small pipelines and one submission: 20-50 ms without a pipeline cache.
+Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines);
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

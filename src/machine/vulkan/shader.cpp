@@ -1,0 +1,410 @@
+#include "shader.h"
+#ifndef AUSPEX_NO_VULKAN
+#include "inflate.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace shader_impl {
+
+#include "spirv.inc"
+
+constexpr uint32_t kRawMagic = 0x50535841;    // "AXSP": the unpacked registry
+constexpr uint32_t kCacheMagic = 0x43505841;  // "AXPC": our header before the driver's cache
+constexpr uint32_t kCacheVersion = 1;
+constexpr uint64_t kMaxCacheBytes = 256u << 20;
+constexpr uint32_t kSpirvMagic = 0x07230203;
+constexpr uint64_t kMaxRawBytes = 256u << 20;
+
+uint64_t fnv64(const void* data, size_t size) {
+    const uint8_t* p = static_cast<const uint8_t*>(data);
+    uint64_t h = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < size; ++i) h = (h ^ p[i]) * 0x100000001b3ull;
+    return h;
+}
+
+/// Five characters to four bytes, as tools/make_shaders.py writes them: digits from '#' on, without '?' and '\\'.
+void decode_base85(const char* text, std::vector<std::byte>* to) {
+    auto digit = [](char c) { return static_cast<uint32_t>(c - '#') - (c > '?') - (c > '\\'); };
+    for (; *text; text += 5) {
+        uint32_t word = 0;
+        for (int i = 0; i < 5; ++i) word = word * 85 + digit(text[i]);
+        for (int shift = 24; shift >= 0; shift -= 8) to->push_back(static_cast<std::byte>(word >> shift & 0xff));
+    }
+}
+
+std::string key_text(const PipelineKey& k) {
+    std::string s = say(k.shader, " group ", k.group);
+    for (size_t i = 0; i < k.constants.size(); ++i) s += say(i ? "," : " constants ", k.constants[i]);
+    if (k.subgroup_size) s += say(" subgroup ", k.subgroup_size);
+    return s;
+}
+
+}  // namespace shader_impl
+
+// --------------------------------------------------------------------------------- the registry
+
+Result<std::shared_ptr<const Shaders>> Shaders::open() {
+    std::vector<std::byte> packed;
+    packed.reserve(shader_impl::kSpirvPackedBytes + 3);
+    for (const char* text : shader_impl::kSpirvChunks) shader_impl::decode_base85(text, &packed);
+    packed.resize(shader_impl::kSpirvPackedBytes);
+    return open(packed, shader_impl::kSpirvRawBytes);
+}
+
+Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packed, uint64_t raw_bytes) {
+    auto bad = [](const char* why) {
+        return fail(Code::bad_file, "the embedded shaders are damaged (", why, "): run tools/make_shaders.py and build again.");
+    };
+    if (raw_bytes % 4 || raw_bytes < 8 || raw_bytes > shader_impl::kMaxRawBytes) return bad("their size is impossible");
+    auto s = std::make_shared<Shaders>();
+    s->raw_.resize(raw_bytes / 4);
+    std::byte* raw = reinterpret_cast<std::byte*>(s->raw_.data());
+    if (Status r = inflate_zlib(packed, Span<std::byte>(raw, raw_bytes)); !r.ok()) return r;
+    // [magic, n_module] then per module [name offset, name bytes, word offset, n_word], names, words.
+    const std::vector<uint32_t>& w = s->raw_;
+    const uint64_t n = w[1];
+    if (w[0] != shader_impl::kRawMagic) return bad("no magic");
+    if (n > (w.size() - 2) / 4) return bad("the index is too long");
+    s->modules_.reserve(n);
+    for (uint64_t i = 0; i < n; ++i) {
+        const uint32_t* e = &w[2 + 4 * i];
+        if (e[0] > raw_bytes || e[1] > raw_bytes - e[0]) return bad("a name lies outside");
+        if (e[2] > w.size() || e[3] > w.size() - e[2] || e[3] < 5) return bad("a module lies outside");
+        if (w[e[2]] != shader_impl::kSpirvMagic) return bad("a module is not SPIR-V");
+        s->modules_.push_back({std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), Span<const uint32_t>(&w[e[2]], e[3])});
+    }
+    s->hash_ = shader_impl::fnv64(raw, raw_bytes);
+    return std::shared_ptr<const Shaders>(std::move(s));
+}
+
+const Shaders::Module* Shaders::find(std::string_view name) const {
+    for (const Module& m : modules_)
+        if (m.name == name) return &m;
+    return nullptr;
+}
+
+Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
+    auto sub = [&](uint32_t bit) { return (t.subgroup_ops & bit) != 0; };
+    for (size_t at = 5; at < words.size();) {
+        const uint32_t op = words[at] & 0xffffu, n = words[at] >> 16;
+        if (n == 0 || n > words.size() - at) return fail(Code::bad_file, "a SPIR-V module is cut short at word ", at, ".");
+        if (op != 17) break;  // OpCapability comes first; nothing after it matters here
+        const uint32_t capability = n > 1 ? words[at + 1] : 0;
+        bool has = false;
+        const char* name = "a capability unknown here";
+        switch (capability) {
+            case 0: case 1: has = true; break;  // Matrix, Shader
+            case 9: has = t.float16; name = "Float16"; break;
+            case 11: has = t.int64; name = "Int64"; break;
+            case 22: has = t.int16; name = "Int16"; break;
+            case 39: has = t.int8; name = "Int8"; break;
+            case 61: has = sub(VK_SUBGROUP_FEATURE_BASIC_BIT); name = "GroupNonUniform"; break;
+            case 62: has = sub(VK_SUBGROUP_FEATURE_VOTE_BIT); name = "GroupNonUniformVote"; break;
+            case 63: has = sub(VK_SUBGROUP_FEATURE_ARITHMETIC_BIT); name = "GroupNonUniformArithmetic"; break;
+            case 64: has = sub(VK_SUBGROUP_FEATURE_BALLOT_BIT); name = "GroupNonUniformBallot"; break;
+            case 65: has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_BIT); name = "GroupNonUniformShuffle"; break;
+            case 66: has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT); name = "GroupNonUniformShuffleRelative"; break;
+            case 67: has = sub(VK_SUBGROUP_FEATURE_CLUSTERED_BIT); name = "GroupNonUniformClustered"; break;
+            case 68: has = sub(VK_SUBGROUP_FEATURE_QUAD_BIT); name = "GroupNonUniformQuad"; break;
+            case 4433: has = t.storage16; name = "StorageBuffer16BitAccess"; break;
+            case 4448: has = t.storage8; name = "StorageBuffer8BitAccess"; break;
+            case 4466: has = t.keep_nan32; name = "SignedZeroInfNanPreserve"; break;
+            case 4467: has = t.rounding_rte32; name = "RoundingModeRTE"; break;
+            case 5345: case 5346: has = t.memory_model; name = "VulkanMemoryModel"; break;
+            case 5347: has = t.addresses; name = "PhysicalStorageBufferAddresses"; break;
+            case 5357: has = t.matrix_nv; name = "CooperativeMatrixNV"; break;
+            case 6016: case 6017: case 6018: case 6019: has = t.dot; name = "DotProduct"; break;
+            case 6022: has = t.matrix_khr; name = "CooperativeMatrixKHR"; break;
+            default: break;
+        }
+        if (!has) return fail(Code::unsupported, t.name, " lacks ", name, " (SPIR-V capability ", capability, ").");
+        at += n;
+    }
+    return {};
+}
+
+// -------------------------------------------------------------------------- the cache's own header
+
+namespace shader_impl {
+struct CacheHeader {
+    uint32_t magic, version;
+    uint64_t shaders_hash;
+    uint32_t vendor_id, device_id, driver_version, driver_id;
+    uint8_t pipeline_uuid[VK_UUID_SIZE], driver_uuid[VK_UUID_SIZE];
+    uint64_t payload_bytes, checksum;
+};
+static_assert(sizeof(CacheHeader) == 80, "the header is stored as it lies in memory");
+
+CacheHeader header_for(const DeviceTraits& t, uint64_t hash) {
+    CacheHeader h{};
+    h.magic = kCacheMagic;
+    h.version = kCacheVersion;
+    h.shaders_hash = hash;
+    h.vendor_id = t.vendor_id;
+    h.device_id = t.device_id;
+    h.driver_version = t.driver_version;
+    h.driver_id = t.driver_id;
+    std::memcpy(h.pipeline_uuid, t.pipeline_cache_uuid, VK_UUID_SIZE);
+    std::memcpy(h.driver_uuid, t.driver_uuid, VK_UUID_SIZE);
+    return h;
+}
+}  // namespace shader_impl
+
+std::vector<std::byte> wrap_cache(const DeviceTraits& t, uint64_t hash, Span<const std::byte> payload) {
+    shader_impl::CacheHeader h = shader_impl::header_for(t, hash);
+    h.payload_bytes = payload.size();
+    h.checksum = shader_impl::fnv64(payload.data(), payload.size());
+    std::vector<std::byte> blob(sizeof h + payload.size());
+    std::memcpy(blob.data(), &h, sizeof h);
+    if (!payload.empty()) std::memcpy(blob.data() + sizeof h, payload.data(), payload.size());
+    return blob;
+}
+
+Span<const std::byte> unwrap_cache(const DeviceTraits& t, uint64_t hash, Span<const std::byte> blob, std::string* why) {
+    using shader_impl::CacheHeader;
+    auto refuse = [&](const char* reason) {
+        *why = reason;
+        return Span<const std::byte>();
+    };
+    if (blob.size() < sizeof(CacheHeader)) return refuse("it is shorter than its header");
+    if (blob.size() > shader_impl::kMaxCacheBytes) return refuse("it is larger than 256 MiB");
+    const CacheHeader h = load<CacheHeader>(blob.data()), want = shader_impl::header_for(t, hash);
+    if (h.magic != want.magic) return refuse("it is not a pipeline cache of this library");
+    if (h.version != want.version) return refuse("its format has another version");
+    if (h.shaders_hash != want.shaders_hash) return refuse("it was made with other shaders");
+    if (h.vendor_id != want.vendor_id || h.device_id != want.device_id) return refuse("it was made on another device");
+    if (h.driver_version != want.driver_version || h.driver_id != want.driver_id ||
+        std::memcmp(h.driver_uuid, want.driver_uuid, VK_UUID_SIZE) != 0 || std::memcmp(h.pipeline_uuid, want.pipeline_uuid, VK_UUID_SIZE) != 0)
+        return refuse("it was made by another driver version");
+    const Span<const std::byte> payload = blob.subspan(sizeof h, blob.size() - sizeof h);
+    if (h.payload_bytes != payload.size()) return refuse("it is cut short");
+    if (h.checksum != shader_impl::fnv64(payload.data(), payload.size())) return refuse("its checksum does not match");
+    // Vulkan's own header: some drivers trust it blindly.
+    if (payload.size() < 16 + VK_UUID_SIZE) return refuse("the driver's header is cut short");
+    const uint32_t header_bytes = load<uint32_t>(payload.data()), version = load<uint32_t>(payload.data() + 4);
+    if (header_bytes < 16 + VK_UUID_SIZE || header_bytes > payload.size() || version != VK_PIPELINE_CACHE_HEADER_VERSION_ONE ||
+        load<uint32_t>(payload.data() + 8) != t.vendor_id || load<uint32_t>(payload.data() + 12) != t.device_id ||
+        std::memcmp(payload.data() + 16, t.pipeline_cache_uuid, VK_UUID_SIZE) != 0)
+        return refuse("the driver's header does not fit this driver");
+    return payload;
+}
+
+// -------------------------------------------------------------------------------- the pipelines
+
+Result<std::unique_ptr<Pipelines>> Pipelines::create(GpuRef gpu, std::shared_ptr<const Shaders> shaders, Span<const std::byte> cache,
+                                                     uint32_t n_thread) {
+    std::unique_ptr<Pipelines> p(new Pipelines());
+    p->gpu_ = gpu;
+    p->shaders_ = std::move(shaders);
+    // Two threads are left to the application; more than eight gain nothing, drivers take turns inside.
+    const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+    p->max_workers_ = n_thread ? n_thread : std::min(8u, std::max(1u, cores > 3 ? cores - 2 : cores));
+    Span<const std::byte> payload;
+    if (!cache.empty()) {
+        std::string why;
+        payload = unwrap_cache(gpu->traits, p->shaders_->hash(), cache, &why);
+        p->cache_note_ = why.empty() ? say("read, ", payload.size(), " bytes") : say("ignored: ", why);
+    } else {
+        p->cache_note_ = "none given";
+    }
+    VkPipelineCacheCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+    info.initialDataSize = payload.size();
+    info.pInitialData = payload.empty() ? nullptr : payload.data();
+    VkResult r = gpu->vk.vkCreatePipelineCache(gpu->device, &info, nullptr, &p->cache_);
+    if (r != VK_SUCCESS && !payload.empty()) {
+        p->cache_note_ = say("refused by the driver: ", result_name(r));
+        info.initialDataSize = 0;
+        info.pInitialData = nullptr;
+        r = gpu->vk.vkCreatePipelineCache(gpu->device, &info, nullptr, &p->cache_);
+    }
+    if (r != VK_SUCCESS) {
+        p->cache_ = VK_NULL_HANDLE;
+        return gpu->check(r, "vkCreatePipelineCache");
+    }
+    return p;
+}
+
+Pipelines::~Pipelines() {
+    {
+        std::lock_guard<std::mutex> hold(lock_);
+        stop_ = true;
+        queue_.clear();
+    }
+    changed_.notify_all();
+    for (std::thread& t : workers_) t.join();
+    if (!gpu_) return;
+    for (Entry& e : entries_)
+        if (e.pipeline) gpu_->vk.vkDestroyPipeline(gpu_->device, e.pipeline, nullptr);
+    if (cache_) gpu_->vk.vkDestroyPipelineCache(gpu_->device, cache_, nullptr);
+}
+
+Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
+    std::lock_guard<std::mutex> hold(lock_);
+    for (size_t i = 0; i < entries_.size(); ++i)
+        if (entries_[i].alternatives == alternatives) return static_cast<Id>(i);
+    const Id id = static_cast<Id>(entries_.size());
+    entries_.emplace_back();
+    entries_.back().alternatives = std::move(alternatives);
+    queue_.push_back(id);
+    if (queue_.size() > idle_ && workers_.size() < max_workers_) workers_.emplace_back([this] { work(); });
+    changed_.notify_all();
+    return id;
+}
+
+void Pipelines::work() {
+    std::unique_lock<std::mutex> hold(lock_);
+    for (;;) {
+        ++idle_;
+        changed_.wait(hold, [this] { return stop_ || !queue_.empty(); });
+        --idle_;
+        if (stop_) return;
+        const Id id = queue_.front();
+        queue_.pop_front();
+        Entry& e = entries_[id];  // a deque: stays where it is while others are added
+        hold.unlock();
+        const auto begin = std::chrono::steady_clock::now();
+        VkPipeline pipeline = VK_NULL_HANDLE;
+        Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
+        std::string refused;
+        uint32_t chosen = 0;
+        for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
+            status = make(e.alternatives[i], &pipeline);
+            chosen = i;
+            if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
+            refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
+        }
+        if (!status.ok() && !refused.empty() && status.code != Code::out_of_memory && status.code != Code::device_lost)
+            status.text = refused;
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        hold.lock();
+        e.pipeline = pipeline;
+        e.chosen = chosen;
+        e.status = std::move(status);
+        e.refused = std::move(refused);
+        e.seconds = seconds;
+        e.done = true;
+        changed_.notify_all();
+    }
+}
+
+Status Pipelines::make(const PipelineKey& key, VkPipeline* out) {
+    const DeviceTraits& t = gpu_->traits;
+    const Shaders::Module* module = shaders_->find(key.shader);
+    if (!module)
+        return fail(Code::bad_argument, "there is no shader '", key.shader, "' among the ", shaders_->modules().size(),
+                    " embedded ones: was tools/make_shaders.py run?");
+    if (Status s = module_fits(module->words, t); !s.ok()) return s;
+    if (key.group == 0 || key.group > t.max_group_invocations || key.group > t.max_group_size[0])
+        return fail(Code::unsupported, "a group of ", key.group, " invocations; ", t.name, " takes 1 to ",
+                    std::min(t.max_group_invocations, t.max_group_size[0]), ".");
+    if (key.subgroup_size) {
+        if (!t.subgroup_size_control || key.subgroup_size < t.subgroup_min || key.subgroup_size > t.subgroup_max)
+            return fail(Code::unsupported, "a subgroup size of ", key.subgroup_size, "; ", t.name, " can require ",
+                        t.subgroup_size_control ? say(t.subgroup_min, " to ", t.subgroup_max) : std::string("none"), ".");
+        if (key.group > uint64_t(key.subgroup_size) * t.max_group_subgroups)
+            return fail(Code::unsupported, "a group of ", key.group, " with subgroups of ", key.subgroup_size, "; ", t.name, " takes ",
+                        t.max_group_subgroups, " required subgroups a group.");
+    }
+    VkShaderModuleCreateInfo words{};
+    words.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    words.codeSize = module->words.size() * sizeof(uint32_t);
+    words.pCode = module->words.data();
+    VkShaderModule shader = VK_NULL_HANDLE;
+    if (VkResult r = gpu_->vk.vkCreateShaderModule(gpu_->device, &words, nullptr, &shader); r != VK_SUCCESS)
+        return gpu_->check(r, "vkCreateShaderModule", key.shader.c_str());
+
+    std::vector<uint32_t> values{key.group};
+    values.insert(values.end(), key.constants.begin(), key.constants.end());
+    std::vector<VkSpecializationMapEntry> entries(values.size());
+    for (uint32_t i = 0; i < values.size(); ++i) entries[i] = {i, i * 4u, 4};
+    VkSpecializationInfo special{};
+    special.mapEntryCount = static_cast<uint32_t>(entries.size());
+    special.pMapEntries = entries.data();
+    special.dataSize = values.size() * 4;
+    special.pData = values.data();
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size{};
+    size.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
+    size.requiredSubgroupSize = key.subgroup_size;
+    VkComputePipelineCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+    info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+    info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+    info.stage.module = shader;
+    info.stage.pName = "main";
+    info.stage.pSpecializationInfo = &special;
+    if (key.subgroup_size) info.stage.pNext = &size;
+    // Full subgroups may only be asked for where the group is a whole number of them.
+    const uint32_t whole = key.subgroup_size ? key.subgroup_size : t.subgroup_max;
+    if (key.full_subgroups && t.full_subgroups && whole && key.group % whole == 0)
+        info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+    info.layout = gpu_->pipeline_layout;
+    const VkResult r = gpu_->vk.vkCreateComputePipelines(gpu_->device, cache_, 1, &info, nullptr, out);
+    gpu_->vk.vkDestroyShaderModule(gpu_->device, shader, nullptr);
+    if (r != VK_SUCCESS) *out = VK_NULL_HANDLE;
+    return gpu_->check(r, "vkCreateComputePipelines", key.shader.c_str());
+}
+
+Status Pipelines::wait(Id id) {
+    std::unique_lock<std::mutex> hold(lock_);
+    if (id >= entries_.size()) return fail(Code::bad_argument, "there is no pipeline ", id, ".");
+    changed_.wait(hold, [&] { return entries_[id].done; });
+    return entries_[id].status;
+}
+
+Status Pipelines::wait_all() {
+    Status first;
+    const size_t n = size();
+    for (size_t i = 0; i < n; ++i) {
+        Status s = wait(static_cast<Id>(i));
+        if (first.ok() && !s.ok()) first = std::move(s);
+    }
+    return first;
+}
+
+VkPipeline Pipelines::get(Id id) const {
+    std::lock_guard<std::mutex> hold(lock_);
+    return id < entries_.size() ? entries_[id].pipeline : VK_NULL_HANDLE;
+}
+
+uint32_t Pipelines::chosen(Id id) const {
+    std::lock_guard<std::mutex> hold(lock_);
+    return id < entries_.size() ? entries_[id].chosen : 0;
+}
+
+size_t Pipelines::size() const {
+    std::lock_guard<std::mutex> hold(lock_);
+    return entries_.size();
+}
+
+std::vector<std::byte> Pipelines::cache_blob() const {
+    size_t n = 0;
+    if (gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, nullptr) != VK_SUCCESS || n == 0) return {};
+    std::vector<std::byte> payload(n);
+    const VkResult r = gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, payload.data());
+    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew meanwhile; the next call will have it all
+    payload.resize(n);
+    return wrap_cache(gpu_->traits, shaders_->hash(), payload);
+}
+
+std::string Pipelines::report() const {
+    std::lock_guard<std::mutex> hold(lock_);
+    std::string s = say("cache       ", cache_note_, "\n");
+    for (const Entry& e : entries_) {
+        if (!e.done || e.alternatives.empty()) continue;
+        const std::string key = shader_impl::key_text(e.alternatives[e.chosen]);
+        if (e.status.ok()) s += say("pipeline    ", key, ", ", static_cast<uint64_t>(e.seconds * 1000 + 0.5), " ms\n");
+        if (!e.refused.empty()) s += say(e.status.ok() ? "refused     " : "missing     ", e.refused, "\n");
+        else if (!e.status.ok()) s += say("missing     ", key, ": ", e.status.text, "\n");
+    }
+    return s;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

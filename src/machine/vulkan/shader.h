@@ -1,0 +1,130 @@
+// machine/vulkan/shader: from embedded SPIR-V to pipelines.
+//
+// Owns    the registry (name to SPIR-V words, unpacked from spirv.inc), pipelines made on worker
+//         threads, the pipeline cache with its own validated header.
+// Reads   device, inflate, spirv.inc (tools/make_shaders.py writes it from shaders/*.comp).
+// Serves  record, selftest, kernel tests.
+// Thread  Shaders is immutable; Pipelines may be used from any thread.
+// Laws    Fresh: spirv.inc equals a fresh run; a foreign or damaged cache is ignored, never used.
+//
+// What every kernel must keep to:
+//   layout(local_size_x_id = 0) in;              the group size is specialization constant 0
+//   layout(constant_id = 1) const uint ...;      PipelineKey::constants[0], then 2, 3, ...
+//   layout(set = 0, binding = 0..11)             storage buffers, readonly / writeonly where true
+//   layout(push_constant)                        128 bytes at most
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "device.h"
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// The embedded SPIR-V modules, unpacked once.
+class Shaders {
+  public:
+    struct Module {
+        std::string_view name;
+        Span<const uint32_t> words;
+    };
+    /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
+    static Result<std::shared_ptr<const Shaders>> open();
+    /// The same from bytes in the format of tools/make_shaders.py (zlib); for tests.
+    static Result<std::shared_ptr<const Shaders>> open(Span<const std::byte> packed, uint64_t raw_bytes);
+    /// Null when there is none of that name.
+    const Module* find(std::string_view name) const;
+    const std::vector<Module>& modules() const { return modules_; }
+    /// Changes when any module changes; part of the pipeline cache's header.
+    uint64_t hash() const { return hash_; }
+
+  private:
+    std::vector<uint32_t> raw_;
+    std::vector<Module> modules_;
+    uint64_t hash_ = 0;
+};
+
+/// What makes a pipeline.
+struct PipelineKey {
+    std::string shader;                ///< module name: file stem or variant name
+    uint32_t group = 64;               ///< invocations along x: specialization constant 0
+    std::vector<uint32_t> constants;   ///< specialization constants 1, 2, ... (floats as their bits)
+    uint32_t subgroup_size = 0;        ///< 0: the driver's choice; else required (subgroup_size_control)
+    bool full_subgroups = false;       ///< ask for REQUIRE_FULL_SUBGROUPS where the device can
+    bool operator==(const PipelineKey& o) const {
+        return shader == o.shader && group == o.group && constants == o.constants &&
+               subgroup_size == o.subgroup_size && full_subgroups == o.full_subgroups;
+    }
+};
+
+/// Pipelines by key, made on worker threads, each once.
+class Pipelines {
+  public:
+    using Id = uint32_t;
+    /// `cache` is a blob from cache_blob() or empty; a bad one is ignored and `note` in report() says why.
+    static Result<std::unique_ptr<Pipelines>> create(GpuRef gpu, std::shared_ptr<const Shaders> shaders,
+                                                     Span<const std::byte> cache = {}, uint32_t n_thread = 0);
+    ~Pipelines();
+    Pipelines(const Pipelines&) = delete;
+    Pipelines& operator=(const Pipelines&) = delete;
+
+    /// Starts making a pipeline and returns at once. The same key gives the same Id.
+    Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
+    /// The first of the alternatives that this device accepts; why the others failed is in report().
+    Id request(std::vector<PipelineKey> alternatives);
+    /// Waits for one. errors: unsupported (no alternative works; the text says why each failed),
+    /// out_of_memory, device_lost, bad_argument (no such shader).
+    Status wait(Id id);
+    /// Waits for all; the first error.
+    Status wait_all();
+    /// After a successful wait().
+    VkPipeline get(Id id) const;
+    /// Which alternative was taken, after a successful wait().
+    uint32_t chosen(Id id) const;
+    size_t size() const;
+    /// The driver's pipeline cache behind a validated header.
+    std::vector<std::byte> cache_blob() const;
+    /// What was made, how long it took, which variants were refused and why.
+    std::string report() const;
+
+  private:
+    struct Entry {
+        std::vector<PipelineKey> alternatives;
+        VkPipeline pipeline = VK_NULL_HANDLE;
+        uint32_t chosen = 0;
+        bool done = false;
+        double seconds = 0;
+        Status status;
+        std::string refused;  ///< what was said of the alternatives before the chosen one
+    };
+    Pipelines() = default;
+    void work();
+    Status make(const PipelineKey& key, VkPipeline* out);
+    GpuRef gpu_;
+    std::shared_ptr<const Shaders> shaders_;
+    VkPipelineCache cache_ = VK_NULL_HANDLE;
+    std::string cache_note_;
+    mutable std::mutex lock_;
+    mutable std::condition_variable changed_;
+    std::deque<Entry> entries_;     ///< stable addresses; guarded by lock_
+    std::deque<Id> queue_;
+    std::vector<std::thread> workers_;
+    uint32_t max_workers_ = 1, idle_ = 0;
+    bool stop_ = false;
+};
+
+/// Why a module cannot run on a device (a capability it lacks), or ok. Reads OpCapability only.
+Status module_fits(Span<const uint32_t> words, const DeviceTraits& traits);
+
+/// Wraps and checks the driver's cache bytes; exposed for tests. `why` gets the reason of a refusal.
+std::vector<std::byte> wrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> payload);
+Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> blob,
+                                   std::string* why);
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

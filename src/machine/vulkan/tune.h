@@ -1,0 +1,153 @@
+// machine/vulkan/tune: which matrix-vector kernel, in which size.
+//
+// Owns    choose_matvec(): a pure function of the device, the weight's shape and the rows of a step.
+// Reads   device (traits), shader (PipelineKey), repack (Tiling).
+// Serves  record, kernel tests.
+// Thread  pure functions.
+// Laws    Row: what decides a row's bits (kernel, split, and for plain kernels the group) follows from
+//         device and shape, never from the row count: tests/test_vulkan_matvec.cpp.
+//
+// How a product is recorded (shaders/matvec_common.glsl has the bindings, matvec_args.h the arguments):
+//   1. Weights: repack() into device memory; slices of at most maxStorageBufferRange, cut between tile
+//      rows; one dispatch a slice with first_row = 16 * its first tile row and first_group = the
+//      workgroups of the slices before it.
+//   2. Rows: at most matvec_max_rows() in one dispatch, the rest in further ones (x_offset, y_offset,
+//      residual_offset, out_offset move on). Bits do not change.
+//   3. Bindings 0..6 = w, x, norm, squares, y, residual, out; what is unused is bound to anything.
+//   4. dispatch(n_group): MatvecChoice::groups(n_tile).
+//   5. Independent products (q, k, v; qkv, z, alpha, beta) follow each other without a barrier; tell
+//      choose_matvec() their tile rows together, so that they fill the device together.
+//   6. A norm costs nothing of its own: whoever writes the residual stream (embed, kAdd) leaves sums of
+//      squares of 16 values each, and the products that read it run with `norm`.
+//   7. gate and up: one woven Tiling, kSwiglu; d_out counts values of y. kLogits also leaves the
+//      (value, id) of each workgroup's largest logit: n_part = groups over all slices, for pick_final.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "repack.h"
+#include "shader.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+enum class Epilogue : uint32_t { store = 0, add = 1, swiglu = 2, logits = 3 };
+
+/// True when the device says it can run matvec_mma.comp; whether its matrices lie as that kernel wants
+/// must still be asked: run matrix_layout.comp, then matrix_layout_fits().
+inline bool matrix_worth_asking(const DeviceTraits& t) {
+    if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte32 || t.max_shared_bytes < 49152 || t.max_group_invocations < 384) return false;
+    const bool size_32 = t.subgroup_size == 32 || (t.subgroup_size_control && t.subgroup_min <= 32 && t.subgroup_max >= 32);
+    if (!size_32) return false;
+    for (const MatrixShape& s : t.matrix_shapes)
+        if (s.m == 16 && s.n == 8 && s.k == 16 && s.a == Component::f16 && s.b == Component::f16 && s.c == Component::f32 &&
+            s.result == Component::f32)
+            return true;
+    return false;
+}
+
+/// `seen`: what matrix_layout.comp wrote, [32][16]. Invocation l must hold of A rows l / 4 and
+/// l / 4 + 8, each with columns 2t, 2t + 1, 2t + 8, 2t + 9 (t = l mod 4), of C the same rows with
+/// columns 2t, 2t + 1.
+inline bool matrix_layout_fits(const float* seen) {
+    for (uint32_t l = 0; l < 32; l++, seen += 16) {
+        const uint32_t g = l / 4, t = l % 4;
+        for (uint32_t i = 0; i < 8; i++)
+            if (seen[i] != static_cast<float>((g + 8 * (i / 4)) * 16 + 2 * t + i % 2 + 8 * (i / 2 % 2))) return false;
+        for (uint32_t i = 0; i < 4; i++)
+            if (seen[8 + i] != static_cast<float>((g + 8 * (i / 2)) * 8 + 2 * t + i % 2)) return false;
+    }
+    return true;
+}
+
+/// A kernel, ready to be asked for.
+struct MatvecChoice {
+    PipelineKey key;
+    uint32_t tiles = 1;   ///< tile rows of a workgroup
+    uint32_t groups(uint32_t n_tile) const { return ceil_div(n_tile, tiles); }
+};
+
+namespace tune_impl {
+
+/// Parts that the columns are cut into. Decides bits: shape only.
+inline uint32_t matrix_split(uint32_t n_col) {
+    if (n_col <= 8) return n_col;
+    if (n_col >= 24 && n_col % 12 == 0) return 12;
+    for (uint32_t d = 8; d >= 5; d--)
+        if (n_col % d == 0) return d;
+    return 8;
+}
+
+/// Bytes of shared memory that matvec_mma.comp takes.
+inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uint32_t chunk) {
+    const uint32_t x = ((split * chunk - 1) * rows + 8) * 592, scale = (split * chunk * rows + 8) * 4;
+    const uint32_t sums = tiles * split * 64 * rows, out = rows * 4 + tiles * rows * 68 + 8 * rows;
+    return x + scale + sums + out + 256;
+}
+
+inline bool on_matrix(bool matrix, Layout layout) {
+    return matrix && layout != Layout::wide && layout != Layout::bf16 && layout != Layout::f32;
+}
+
+}  // namespace tune_impl
+
+/// Rows that one dispatch can take; more are run as several.
+inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const Tiling& t) {
+    if (!tune_impl::on_matrix(matrix, t.layout)) return 9;
+    uint32_t rows = 8;
+    while (rows > 1 && tune_impl::matrix_shared(rows, tune_impl::matrix_split(t.n_col), 1, 1) > traits.max_shared_bytes) rows--;
+    return rows;
+}
+
+/// The kernel for n_row <= matvec_max_rows() rows.
+///
+/// matrix       the answer of matrix_layout_fits(); must be the same for every choice of a lane
+/// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
+inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
+                                  Epilogue epilogue, uint32_t stage_tiles = 0) {
+    MatvecChoice c;
+    const uint32_t all = std::max(stage_tiles, t.n_row), norm_flag = norm ? 1 : 0, epi = static_cast<uint32_t>(epilogue);
+    if (!tune_impl::on_matrix(matrix, t.layout)) {
+        // 16 lane groups of 8: on a software device a row each, else two share the columns of two rows.
+        const uint32_t split = traits.is_cpu() || t.n_col < 2 ? 1 : 2;
+        c.tiles = epilogue == Epilogue::logits ? 8 : 1;
+        c.key.shader = std::string("matvec_") + layout_name(t.layout);
+        c.key.group = 128;
+        c.key.constants = {n_row, split, c.tiles, norm_flag, epi};
+        return c;
+    }
+    // Whole waves: a core's registers hold about 16 subgroups, 12 where more rows make them fatter; then
+    // as many tile rows in a workgroup as fill the waves evenly, at most six, because a workgroup pays
+    // once for staging x. Measured on an H100 (driver 580): sizes off by one wave cost 10 to 20 %.
+    const uint32_t split = tune_impl::matrix_split(t.n_col), own = ceil_div(t.n_col, split);
+    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64;
+    const uint32_t wave = cores * std::max(1u, (n_row <= 2 ? 16 : 12) / split);
+    const bool logits = epilogue == Epilogue::logits;
+    const uint32_t most = logits && (split != 5 || n_row == 1) ? 8 : 6;
+    uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * most));
+    if (tiles < 2 && t.n_col <= 4 && all > 2 * cores) tiles = 2;
+    uint32_t chunk = n_row > 1 || logits ? 1 : std::min(own, split >= 12 && own % 3 == 0 ? 3u : 2u);
+    while (chunk > 1 && tune_impl::matrix_shared(n_row, split, tiles, chunk) > traits.max_shared_bytes) chunk--;
+    while (tiles > 1 && tune_impl::matrix_shared(n_row, split, tiles, chunk) > traits.max_shared_bytes) tiles--;
+    c.tiles = tiles;
+    c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
+    c.key.group = 32 * split;
+    c.key.constants = {n_row, split, tiles, norm_flag, epi, chunk};
+    c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+    c.key.full_subgroups = traits.full_subgroups;
+    return c;
+}
+
+/// The kernel that decodes token rows of a tiled matrix: groups n_col x rows; bindings w, ids, y, out.
+inline PipelineKey choose_embed(Layout layout) {
+    PipelineKey key;
+    key.shader = std::string("embed_") + layout_name(layout);
+    key.group = 8;
+    return key;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,139 @@
+// machine/vulkan/tune_gemm: which matrix-matrix kernel, in which size.
+//
+// Owns    choose_gemm(), choose_gemm_pack(): pure functions of the device, the shape and the rows of a pass.
+// Reads   device (traits), shader (PipelineKey), repack (Tiling).
+// Serves  record, kernel tests.
+// Thread  pure functions.
+// Laws    Row: a row's bits depend neither on the number of rows nor on the sizes chosen here
+//         (tests/test_vulkan_gemm.cpp); they do differ from those of the matrix-vector kernels.
+//
+// How a product of many rows is recorded (shaders/gemm_common.glsl has the bindings, gemm_args.h the
+// arguments):
+//   1. Pack: rows of floats become halves, normalised where a norm comes before the products:
+//      gemm_pack, one workgroup a row; bindings 0..5 = x, norm weight, halves, scale, part, step.
+//      halves takes gemm_pack_bytes() a row, scale a float a row. One pack serves all products that
+//      read the same rows.
+//   2. Products: bindings 0..5 = w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row),
+//      c.groups_y(n_tile)); factor = 1. Those of one pack follow each other without a barrier.
+//   3. Weights cut into slices: one dispatch each, n_tile and first_row of the slice, all else alike.
+//   4. gate and up, woven as for matvec: kSwigluHalves leaves the halves that the down product reads,
+//      without a pack: its y_stride is 128 * n_col of the down matrix, its reader is chosen with
+//      scaled = false and has factor = kHalvesFactor. The down matrix's d_in must be a multiple of 256,
+//      or the rest of each row zeroed beforehand; else take kSwiglu and a pack.
+//   5. What is unused is bound to anything. from_step = 1 where a recording may run with fewer rows.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "repack.h"
+#include "shader.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+enum class GemmEpilogue : uint32_t { store = 0, add = 1, swiglu = 2, swiglu_halves = 3 };
+
+/// What a row of halves made by swiglu_halves was divided by.
+constexpr float kHalvesFactor = 16.0f;
+/// Bytes of a row of halves.
+inline uint64_t gemm_pack_bytes(uint64_t d_in) { return ceil_div(d_in, uint64_t{kTileColumns}) * kTileColumns * 2; }
+
+/// True when gemm_mma.comp can be asked of this device: KHR matrices of 16x16x16 halves summed in
+/// float, in subgroups of 32, and 32 KiB of shared memory. Whether they compute rightly says the self-test ("matrix_khr").
+inline bool gemm_matrix_fits(const DeviceTraits& t) {
+    if (!t.matrix_khr || !t.float16 || !t.memory_model || t.max_group_invocations < 256 || t.max_shared_bytes < 32768) return false;
+    const bool size_32 = t.subgroup_size == 32 || (t.subgroup_size_control && t.subgroup_min <= 32 && t.subgroup_max >= 32);
+    if (!size_32) return false;
+    for (const MatrixShape& s : t.matrix_shapes)
+        if (s.m == 16 && s.n == 16 && s.k == 16 && s.a == Component::f16 && s.b == Component::f16 &&
+            s.c == Component::f32 && s.result == Component::f32 && !s.saturating)
+            return true;
+    return false;
+}
+
+/// A kernel, ready to be asked for.
+struct GemmChoice {
+    PipelineKey key;
+    uint32_t bm = 64, bn = 32;   ///< rows and columns of y that a workgroup makes
+    uint32_t groups_x(uint32_t n_row) const { return ceil_div(n_row, bm); }
+    uint32_t groups_y(uint32_t n_tile) const { return ceil_div(n_tile * kTileRows, bn); }
+};
+
+namespace tune_gemm_impl {
+
+/// A size of gemm_mma and what 64 columns cost a core that runs 1, 2, .. `n` of its workgroups at once,
+/// in hundredths of a microsecond. Measured on an H200 (same cores as an H100), Q4_K, 2026: the estimate
+/// below is within 15 % of the best of 22 sizes on every shape of the models, 1 % on average.
+struct Size {
+    uint32_t bm, bn, wm, wn, stages, n;
+    uint32_t cost[4];
+};
+constexpr Size kSizes[] = {
+    {128, 128, 64, 64, 1, 2, {132, 194, 0, 0}},
+    {128, 64, 32, 32, 1, 2, {80, 127, 0, 0}},
+    {64, 64, 32, 32, 1, 4, {59, 81, 106, 128}},
+    {32, 64, 32, 16, 1, 4, {44, 65, 92, 115}},
+    {16, 64, 16, 16, 2, 4, {40, 51, 80, 95}},
+};
+
+inline uint32_t shared_bytes(const Size& s) {
+    return s.stages * 144 * (s.bm + s.bn) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
+}
+
+/// Whole rounds of full cores, then what is left.
+inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_t n_tile) {
+    const uint64_t groups = ceil_div(n_row, uint64_t{s.bm}) * ceil_div(n_tile * kTileRows, uint64_t{s.bn});
+    const uint64_t round = uint64_t{n_core} * s.n, rest = groups % round;
+    return groups / round * s.cost[s.n - 1] + (rest ? s.cost[(rest - 1) / n_core] : 0);
+}
+
+}  // namespace tune_gemm_impl
+
+/// The kernel for n_row rows (any number).
+///
+/// matrix       gemm_matrix_fits() and the self-test's answer
+/// scaled       the rows have factors of their own: packed, not left by swiglu_halves
+/// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
+inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
+                              GemmEpilogue epilogue, uint32_t stage_tiles = 0) {
+    GemmChoice c;
+    const uint32_t epi = static_cast<uint32_t>(epilogue), scaled_flag = scaled ? 1 : 0;
+    if (!matrix) {
+        c.key.shader = std::string("gemm_") + layout_name(t.layout);
+        c.key.group = 128;
+        c.key.constants = {epi, scaled_flag};
+        return c;
+    }
+    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64, all = stage_tiles > t.n_row ? stage_tiles : t.n_row;
+    const tune_gemm_impl::Size* best = nullptr;
+    uint64_t least = 0;
+    for (const tune_gemm_impl::Size& s : tune_gemm_impl::kSizes) {
+        if (tune_gemm_impl::shared_bytes(s) > traits.max_shared_bytes) continue;
+        const uint64_t cost = tune_gemm_impl::estimate(s, cores, n_row, all);
+        if (best && cost >= least) continue;
+        best = &s;
+        least = cost;
+    }
+    AUSPEX_ASSERT(best);  // gemm_matrix_fits() asks for room for three of them
+    c.bm = best->bm;
+    c.bn = best->bn;
+    c.key.shader = std::string("gemm_mma_") + layout_name(t.layout);
+    c.key.group = 32 * (best->bm / best->wm) * (best->bn / best->wn);
+    c.key.constants = {best->bm, best->bn, best->wm, best->wn, best->stages, epi, scaled_flag, 16, 16, 16};
+    c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+    c.key.full_subgroups = traits.full_subgroups;
+    return c;
+}
+
+/// The kernel that packs rows; one workgroup a row.
+inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool squares) {
+    PipelineKey key;
+    key.shader = "gemm_pack";
+    key.group = traits.is_cpu() ? 64 : 128;   // of 64..512, within 10 % of the best for rows up to 4096
+    key.constants = {norm ? 1u : 0u, squares ? 1u : 0u};
+    return key;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

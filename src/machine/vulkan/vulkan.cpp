@@ -1,0 +1,140 @@
+#include "vulkan.h"
+#ifndef AUSPEX_NO_VULKAN
+#include "buffers.h"
+#include "program.h"
+#include "tune.h"
+#include "tune_gemm.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace vulkan_impl {
+
+/// Asks how the matrix units lay out their elements. A kernel that cannot be made is an answer, too.
+Status ask_matrix(Context& c) {
+    const DeviceTraits& traits = c.gpu->traits;
+    std::string* verdict = &c.matrix_verdict;
+    c.matrix = false;
+    if (!matrix_worth_asking(traits)) {
+        *verdict = "no: the device has no 16x8x16 half matrices with 32 invocations";
+        return {};
+    }
+    PipelineKey key;
+    key.shader = "matrix_layout";
+    key.group = 32;
+    key.constants = {16, 8, 16};
+    key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+    key.full_subgroups = traits.full_subgroups;
+    const Pipelines::Id id = c.pipelines->request(key);
+    if (Status s = c.pipelines->wait(id); !s.ok()) {
+        if (s.code == Code::device_lost || s.code == Code::out_of_memory) return s;
+        *verdict = "no: " + s.text;
+        return {};
+    }
+    MemoryPlan plan(traits);
+    const auto halves = plan.add(Arena::scratch, 512), floats = plan.add(Arena::scratch, 512), seen = plan.add(Arena::scratch, 32 * 16 * 4);
+    Memory memory;
+    AUSPEX_TRY(Memory::take(c.gpu, plan).get(memory));
+    Transfer transfer;
+    AUSPEX_TRY(Transfer::create(c.gpu, 4096).get(transfer));
+    uint16_t h[256];
+    float f[128], s[32 * 16];
+    for (uint32_t i = 0; i < 256; ++i) h[i] = f32_to_f16(static_cast<float>(i));
+    for (uint32_t i = 0; i < 128; ++i) f[i] = static_cast<float>(i);
+    AUSPEX_TRY(transfer.write(memory[halves], h, sizeof h));
+    AUSPEX_TRY(transfer.write(memory[floats], f, sizeof f));
+    AUSPEX_TRY(transfer.finish());
+    Commands commands;
+    AUSPEX_TRY(Commands::create(c.gpu).get(commands));
+    AUSPEX_TRY(commands.begin(true));
+    commands.bind(c.pipelines->get(id), {memory[halves], memory[floats], memory[seen]});
+    commands.dispatch(1);
+    AUSPEX_TRY(commands.end());
+    AUSPEX_TRY(commands.run());
+    AUSPEX_TRY(transfer.read(memory[seen], s, sizeof s));
+    c.matrix = matrix_layout_fits(s);
+    *verdict = c.matrix ? "yes" : "no: the elements lie otherwise than the kernels expect";
+    return {};
+}
+
+/// What no kernel here can do without; the rest has variants.
+Status refuse(const Context& c) {
+    const DeviceTraits& t = c.gpu->traits;
+    auto no = [&](const std::string& what) { return fail(Code::unsupported, t.name, " cannot run these kernels: ", what, "; use Kind::cpu"); };
+    if (!t.shuffle()) return no("no subgroup shuffle in compute");
+    if (t.subgroup_size < 8) return no(say("subgroups of ", t.subgroup_size, ", expected 8 or more"));
+    if (t.max_group_invocations < 256) return no(say("workgroups of at most ", t.max_group_invocations, ", expected 256"));
+    if (t.max_shared_bytes < 16384) return no(say(t.max_shared_bytes, " bytes of shared memory, expected 16384"));
+    for (const char* needed : {"half_subnormals", "shuffle_xor"})
+        for (const Check& check : c.selftest.checks)
+            if (check.name == needed && check.verdict == Check::Verdict::failed) return no(say("the self-test '", needed, "' failed: ", check.reason));
+    return {};
+}
+
+class VulkanMachine : public Machine {
+  public:
+    ContextRef context;
+
+    Kind kind() const override { return Kind::vulkan; }
+    std::string name() const override { return context->gpu->traits.name; }
+    std::string report() const override {
+        return say("kind     vulkan\n", context->gpu->report(), "self-test (", context->selftest.seconds * 1000, " ms)\n", context->selftest.report(),
+                   "matrix units for few rows: ", context->matrix_verdict, "\nmatrix units for many rows: ", context->gemm_matrix ? "yes" : "no", "\n", context->pipelines->report());
+    }
+    std::vector<std::byte> pipeline_cache() const override { return context->pipelines->cache_blob(); }
+    Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override { return VulkanProgram::plan_weights(context, plan, items); }
+    Status plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const override {
+        std::shared_ptr<VulkanProgram> program;
+        AUSPEX_TRY(VulkanProgram::bare(context, plan).get(program));
+        return Buffers::plan(*program, options, items);
+    }
+    Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override {
+        std::shared_ptr<VulkanProgram> program;
+        AUSPEX_TRY(VulkanProgram::bare(context, plan).get(program));
+        const SlotId table = program->draft_table();
+        if (table == kNoSlot || n_id == 0) return {};
+        detail::vk::MemoryPlan memory(context->gpu->traits);
+        memory.add(Arena::weights, tiling(plan.slot(table).type, n_id, plan.slot(table).width()).bytes());
+        memory.add(Arena::weights, uint64_t{n_id} * sizeof(uint32_t));
+        items->push_back({"draft-only head", -1, memory.device_bytes(), MemoryPlace::device});
+        return {};
+    }
+    Result<std::shared_ptr<Program>> load(const Plan& plan, const Weights& weights, const Progress& progress) override {
+        return VulkanProgram::load(context, plan, weights, progress);
+    }
+};
+
+}  // namespace vulkan_impl
+
+Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& detail) {
+    auto context = std::make_shared<Context>();
+    Context& c = *context;
+    c.allocator = options.allocator;
+    c.log = options.log;
+    AUSPEX_TRY(open_gpu(options, detail).get(c.gpu));
+    AUSPEX_TRY(Shaders::open().get(c.shaders));
+    AUSPEX_TRY(Pipelines::create(c.gpu, c.shaders, options.pipeline_cache).get(c.pipelines));
+    AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
+    AUSPEX_TRY(vulkan_impl::ask_matrix(c));
+    c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
+    AUSPEX_TRY(vulkan_impl::refuse(c));
+    return context;
+}
+
+std::shared_ptr<Machine> make_machine(ContextRef context) {
+    auto machine = std::make_shared<vulkan_impl::VulkanMachine>();
+    machine->context = std::move(context);
+    return machine;
+}
+
+}  // namespace vk
+
+Result<std::shared_ptr<Machine>> open_vulkan(const DeviceOptions& options, const vk::OpenDetail& detail) {
+    vk::ContextRef context;
+    AUSPEX_TRY(vk::open_context(options, detail).get(context));
+    return vk::make_machine(std::move(context));
+}
+
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

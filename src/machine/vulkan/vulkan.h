@@ -1,0 +1,49 @@
+// machine/vulkan/vulkan: any Vulkan GPU as a Machine.
+//
+// Owns    opening: device, shaders, pipelines, self-test; what they found as a report.
+// Reads   backend, device, shader, selftest.
+// Serves  engine (Device::open), tests.
+// Thread  a Machine may be shared by all threads.
+// Laws    Twin, Row, Commit, Chunk: tests/test_vulkan_model.cpp.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../backend.h"
+#include "selftest.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// What programs and lanes of one device share.
+struct Context {
+    GpuRef gpu;
+    std::shared_ptr<const Shaders> shaders;
+    std::unique_ptr<Pipelines> pipelines;
+    SelfTest selftest;
+    bool matrix = false;       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
+    bool gemm_matrix = false;  ///< many rows: matrix units of the shape gemm_mma.comp wants
+    uint64_t prefetch_bytes = 0; ///< of the next weights, read while a state kernel leaves the device idle
+    std::string matrix_verdict;  ///< of `matrix`, for the report
+    Allocator allocator;
+    Logger log;
+};
+using ContextRef = std::shared_ptr<Context>;
+
+/// Opens the device and asks it what it can do: the first half of open_vulkan(), for tests and tools.
+Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& detail = {});
+/// A machine on an open device: the second half.
+std::shared_ptr<Machine> make_machine(ContextRef context);
+
+}  // namespace vk
+
+/// Opens a Vulkan device as a machine.
+///
+/// options   as Device::open takes them; `pipeline_cache` spares most of the start.
+/// errors    no_device, bad_argument (see open_gpu); unsupported: the device fails what no kernel can
+///           do without (the text says what).
+/// cost      50-500 ms, the driver's; a tenth with a pipeline cache.
+Result<std::shared_ptr<Machine>> open_vulkan(const DeviceOptions& options, const vk::OpenDetail& detail = {});
+
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,99 @@
+"""Windows, KV formats, memory plans and `eval` on the command line, with the demo model on the CPU."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BINARY = os.environ.get("AUSPEX_BINARY") or os.path.join(REPO, "build", "auspex")
+LOG = "2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected\n" * 4
+
+
+@unittest.skipUnless(os.path.exists(BINARY), "needs the auspex program")
+class BaseMemory(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def auspex(self, *arguments):
+        return subprocess.run([BINARY, *map(str, arguments)], input=b"", capture_output=True, timeout=600)
+
+    def done(self, *arguments):
+        r = self.auspex(*arguments)
+        self.assertEqual(r.returncode, 0, r.stderr.decode())
+        return r.stdout.decode()
+
+    def refused(self, words, *arguments):
+        r = self.auspex(*arguments)
+        self.assertEqual(r.returncode, 2, r.stderr.decode())
+        self.assertEqual(r.stdout, b"")
+        for word in words:
+            self.assertIn(word, r.stderr.decode())
+
+
+class Windows(BaseMemory):
+    def text(self, *more):
+        return self.done("run", "--device", "cpu", "-p", LOG, "-n", 12, "--ctx", 512, *more)
+
+    def test_a_window_beyond_the_text_changes_nothing_and_a_narrow_one_is_told(self):
+        self.assertEqual(self.text("--window", "all:512"), self.text())
+        r = self.auspex("run", "--device", "cpu", "-v", "-p", LOG, "-n", 4, "--ctx", 512, "--window", "3:16+4")
+        self.assertIn("windows: 3:16+4,7:full", r.stderr.decode())
+
+    def test_formats_and_budgets_run(self):
+        self.text("--kv-type", "q8_0")
+        self.text("--kv-type", "q8_0,q4_0")
+        r = self.auspex("run", "--device", "cpu", "-v", "-p", LOG, "-n", 4, "--ctx", 4096, "--kv-budget", "5M")
+        self.assertEqual(r.returncode, 0, r.stderr.decode())
+        self.assertIn("kv budget of 5242880 bytes", r.stderr.decode())
+
+    def test_what_is_written_wrong_is_named(self):
+        self.refused(["'3'", "expected LAYER:ROWS"], "run", "--device", "cpu", "-p", "x", "--window", "3")
+        self.refused(["layer 2", "3, 7"], "run", "--device", "cpu", "-p", "x", "--window", "2:64")
+        self.refused(["q5_0", "q4_1"], "run", "--device", "cpu", "-p", "x", "--kv-type", "q5_0")
+        self.refused(["--kv-budget many"], "run", "--device", "cpu", "-p", "x", "--kv-budget", "many")
+
+
+class Plans(BaseMemory):
+    def plan(self, *more):
+        return json.loads(self.done("inspect", "--device", "cpu", "--plan", "--json", *more))
+
+    def test_items_add_up_and_a_token_costs_what_it_says(self):
+        small, large = self.plan("--ctx", 4096), self.plan("--ctx", 8192)
+        for p in (small, large):
+            taken = sum(i["bytes"] for i in p["items"] if i["place"] != "mapped file")
+            self.assertEqual(taken, p["total_bytes"])
+            self.assertEqual(p["total_bytes"], p["weight_bytes"] + p["session_bytes"])
+        kv = [sum(i["bytes"] for i in p["items"] if i["what"] in ("keys", "values")) for p in (small, large)]
+        self.assertEqual(kv[1] - kv[0], 4096 * small["kv_token_bytes"])
+        windowed = self.plan("--ctx", 1000000, "--window", "all:1024")
+        self.assertEqual(windowed["kv_token_bytes"], 0)
+
+    def test_what_does_not_fit_comes_with_a_ladder(self):
+        p = self.plan("--ctx", 100000, "--memory-limit", "120M")
+        self.assertFalse(p["fits"])
+        self.assertTrue(any(rung["fits"] for rung in p["ladder"]))
+        text = self.done("inspect", "--device", "cpu", "--plan", "--ctx", 100000, "--memory-limit", "120M")
+        self.assertIn("what would take less", text)
+
+
+class Quality(BaseMemory):
+    def test_eval_measures_windows_beside_the_full_model_and_plots(self):
+        png = os.path.join(self.folder, "curves.png")
+        e = json.loads(self.done("eval", "--device", "cpu", "-n", 160, "--needle", 200, "--greedy", 8, "--windows", "all:512;all:16", "--plot", png, "--json"))
+        full, wide, narrow = e["windows"]
+        self.assertEqual((full["window"], wide["window"], narrow["window"]), ("full", "all:512", "all:16"))
+        self.assertEqual(wide["nll"], full["nll"])
+        self.assertLess(abs(wide["kl"]), 1e-9)
+        self.assertEqual(wide["recall"], full["recall"])
+        self.assertGreater(narrow["kl"], 0.001)
+        self.assertGreater(narrow["nll"], full["nll"])
+        self.assertLess(sum(narrow["recall"]), sum(full["recall"]))
+        with open(png, "rb") as f:
+            self.assertEqual(f.read(8), b"\x89PNG\r\n\x1a\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,630 @@
+// Drafting changes the speed, never the text.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "../src/engine/session.h"
+#include "reference.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace {
+
+Model cpu_model(const std::vector<std::byte>& bytes, const LoadOptions& load = {}) {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = 1;  // tiny steps; the demo model runs on two
+    Device device;
+    REQUIRE(Device::open(options).get(device).ok());
+    Model model;
+    Status s = Model::load(device, bytes, load).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return model;
+}
+
+/// A tiny model whose file outlives it. Its logits are decided enough that some drafts are right.
+struct Tiny {
+    std::vector<std::byte> bytes;
+    Model model;
+    explicit Tiny(Type type = Type::q8_0) {
+        TinyOptions options;
+        options.type = type;
+        bytes = tiny_qwen35(options);
+        model = cpu_model(bytes);
+    }
+};
+
+struct Setup {
+    DraftOptions draft;
+    uint32_t n_context = 512, n_ubatch = 64;
+    std::unique_ptr<Proposer> proposer;  ///< in place of lookup
+};
+
+Setup with(Draft source, int depth) {
+    Setup s;
+    s.draft.source = source;
+    s.draft.depth = depth;
+    return s;
+}
+
+Session open(const Model& model, Setup setup) {
+    SessionOptions options;
+    options.n_context = setup.n_context;
+    options.n_ubatch = setup.n_ubatch;
+    options.draft = setup.draft;
+    Session session;
+    Status s = Session::create(model, options).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    if (setup.proposer) session.impl()->proposer = std::move(setup.proposer);
+    return session;
+}
+
+void sync(Session& session, Span<const Token> ids) {
+    auto r = session.sync(ids);
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+}
+
+/// At least n tokens, whole spans.
+std::vector<Token> more(Session& session, size_t n, const Sampling& sampling = {}) {
+    std::vector<Token> out;
+    while (out.size() < n) {
+        auto next = session.next(sampling);
+        REQUIRE_MESSAGE(next.ok(), next.status().message());
+        REQUIRE(!next.value().empty());
+        out.insert(out.end(), next.value().begin(), next.value().end());
+    }
+    return out;
+}
+
+std::vector<Token> text(const Model& model, Setup setup, const std::vector<Token>& prompt, size_t n, const Sampling& sampling, Stats* stats = nullptr) {
+    Session session = open(model, std::move(setup));
+    sync(session, prompt);
+    std::vector<Token> out = more(session, n, sampling);
+    out.resize(n);
+    if (stats) *stats = session.stats();
+    return out;
+}
+
+uint64_t sum(const uint64_t* v, size_t n) {
+    uint64_t s = 0;
+    for (size_t i = 0; i < n; ++i) s += v[i];
+    return s;
+}
+
+std::vector<Sampling> samplings() {
+    Sampling greedy, cool, hot, strict;
+    cool.temperature = 0.7f;
+    cool.seed = 3;
+    cool.top_k = 40;
+    cool.top_p = 0.95f;
+    hot.temperature = 1.0f;
+    hot.seed = 4;
+    hot.min_p = 0.02f;
+    strict = cool;
+    strict.presence_penalty = 0.7f;
+    strict.frequency_penalty = 0.3f;
+    strict.repeat_penalty = 1.2f;
+    strict.penalty_window = 32;
+    return {greedy, cool, hot, strict};
+}
+
+/// Guesses the true text, but with a random error at a random place.
+class Teacher : public Proposer {
+  public:
+    Teacher(std::vector<Token> truth, uint64_t seed) : truth_(std::move(truth)), random_(seed) {}
+    uint32_t propose(Span<const Token> history, uint32_t n, Token* to) override {
+        n = random_.below(n + 1);
+        const uint32_t wrong = random_.below(2 * n + 1);
+        for (uint32_t i = 0; i < n; ++i) {
+            const size_t at = history.size() + i;
+            to[i] = at < truth_.size() ? truth_[at] : 0;
+            if (i == wrong) to[i] = (to[i] + 1) % 200;
+        }
+        return n;
+    }
+
+  private:
+    std::vector<Token> truth_;
+    Random random_;
+};
+
+Model demo_model(int n_thread) {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = n_thread;
+    Device device;
+    REQUIRE(Device::open(options).get(device).ok());
+    Model model;
+    Status s = Model::load(device, (repo_dir() + "/examples/models/auspex-demo.gguf").c_str()).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return model;
+}
+
+}  // namespace
+
+TEST_CASE("law 3, draft: the text is the same at every depth, from every source, with every sampling") {
+    for (Type type : {Type::f16, Type::q4_k}) {
+        const Tiny tiny(type);
+        const std::vector<Token> prompt = tiny_ids(70, 12);
+        uint64_t n_rejected = 0, n_accepted = 0;
+        size_t i_sampling = 0;
+        for (const Sampling& sampling : samplings()) {
+            CAPTURE(i_sampling++);
+            const std::vector<Token> plain = text(tiny.model, {}, prompt, 100, sampling);
+            auto same = [&](Setup setup) {
+                Stats stats;
+                CHECK(text(tiny.model, std::move(setup), prompt, 100, sampling, &stats) == plain);
+                const uint64_t drafted = sum(stats.drafted, kMaxDraft), accepted = sum(stats.accepted, kMaxDraft);
+                n_accepted += accepted;
+                n_rejected += drafted - accepted;
+            };
+            for (int depth = 0; depth <= 8; ++depth) same(with(Draft::mtp, depth));
+            same(with(Draft::mtp, -1));
+            same(with(Draft::lookup, 5));
+            same(with(Draft::mtp_lookup, 4));
+            for (uint64_t seed = 1; seed <= 3; ++seed) {
+                Setup noise = with(Draft::lookup, 8);
+                noise.proposer.reset(new Noise(seed, kTinyVocab));
+                same(std::move(noise));
+            }
+            Setup trimmed = with(Draft::mtp, 3);
+            trimmed.draft.n_vocab = 100;
+            same(std::move(trimmed));
+            Setup careful = with(Draft::mtp, 6);
+            careful.draft.min_probability = 0.1f;
+            same(std::move(careful));
+            Setup narrow = with(Draft::mtp, 3);
+            narrow.draft.window = 16;
+            same(std::move(narrow));
+        }
+        CHECK(n_rejected > 400);  // the law was exercised
+        CHECK(n_accepted > 400);
+    }
+}
+
+TEST_CASE("law 3 holds for several draft heads, experts and other families") {
+    for (Family family : {Family::qwen35moe, Family::qwen3next, Family::step35}) {
+        CAPTURE(family_name(family));
+        TinyOptions options;
+        options.family = family;
+        options.type = Type::q8_0;
+        const std::vector<std::byte> bytes = tiny_model(options);
+        const Model model = cpu_model(bytes);
+        REQUIRE(model.info().n_mtp == (family == Family::step35 ? 3 : 1));
+        const std::vector<Token> prompt = tiny_ids(70, 12);
+        for (float temperature : {0.0f, 1.0f}) {
+            Sampling sampling;
+            sampling.temperature = temperature;
+            sampling.seed = 8;
+            const std::vector<Token> plain = text(model, {}, prompt, 80, sampling);
+            uint64_t n_drafted = 0, n_accepted = 0;
+            for (int depth : {1, 2, 3, 5, 8}) {
+                Stats stats;
+                CHECK(text(model, with(Draft::mtp, depth), prompt, 80, sampling, &stats) == plain);
+                n_drafted += sum(stats.drafted, kMaxDraft);
+                n_accepted += sum(stats.accepted, kMaxDraft);
+            }
+            CHECK(n_drafted > 300);
+            CHECK(n_accepted < n_drafted);
+        }
+    }
+}
+
+TEST_CASE("random acceptance leaves the state of plain decoding, byte for byte") {
+    const Tiny tiny(Type::q4_k);
+    constexpr size_t kText = 1500;
+    const std::vector<Token> prompt = tiny_ids(20, 2);
+    Sampling sampling;
+    sampling.temperature = 1;
+    sampling.seed = 9;
+    Setup plain_setup;
+    plain_setup.n_context = 2048;
+    Session plain = open(tiny.model, std::move(plain_setup));
+    sync(plain, prompt);
+    std::vector<Token> truth = prompt;
+    const std::vector<Token> made = more(plain, kText, sampling);
+    truth.insert(truth.end(), made.begin(), made.end());
+    uint64_t n_cycle = 0, n_compared = 0;
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+        Setup setup = with(seed % 2 ? Draft::lookup : Draft::mtp_lookup, 8);
+        setup.n_context = 2048;
+        setup.proposer.reset(new Teacher(truth, seed));
+        Session drafting = open(tiny.model, std::move(setup));
+        plain_setup = Setup();
+        plain_setup.n_context = 2048;
+        Session other = open(tiny.model, std::move(plain_setup));
+        sync(drafting, prompt);
+        sync(other, prompt);
+        Random random(seed);
+        while (drafting.history().size() < truth.size() - 60) {
+            const size_t goal = drafting.history().size() + 1 + random.below(60);
+            while (drafting.history().size() < goal) more(drafting, 1, sampling);
+            while (other.history().size() < drafting.history().size()) more(other, 1, sampling);
+            // Ring places that only rejected rows wrote may differ; kConvRing more plain rows settle those.
+            REQUIRE(std::equal(drafting.history().begin(), drafting.history().end(), truth.begin()));
+            REQUIRE(drafting.set_draft_depth(0).ok());
+            for (int i = 0; i < 17; ++i) {
+                more(drafting, 1, sampling);
+                more(other, 1, sampling);
+            }
+            REQUIRE(drafting.set_draft_depth(8).ok());
+            auto a = drafting.save(), b = other.save();
+            REQUIRE(a.ok());
+            REQUIRE(b.ok());
+            REQUIRE(a.value().bytes.size() == b.value().bytes.size());
+            CHECK(std::memcmp(a.value().bytes.data(), b.value().bytes.data(), a.value().bytes.size()) == 0);
+            ++n_compared;
+        }
+        n_cycle += sum(drafting.stats().cycles + 1, kMaxDraft);
+        CHECK(drafting.stats().accepted[3] > 0);
+        CHECK(drafting.stats().accepted[0] < drafting.stats().drafted[0]);
+    }
+    CHECK(n_compared > 50);
+    CHECK(n_cycle > 400);
+}
+
+TEST_CASE("a thousand rejections in a row leave no trace") {
+    const Tiny tiny(Type::q4_k);
+    class Wrong : public Proposer {
+      public:
+        explicit Wrong(std::vector<Token> truth) : truth_(std::move(truth)) {}
+        uint32_t propose(Span<const Token> history, uint32_t n, Token* to) override {
+            for (uint32_t i = 0; i < n; ++i) to[i] = history.size() + i < truth_.size() ? (truth_[history.size() + i] + 7) % 200 : 1;
+            return n;
+        }
+
+      private:
+        std::vector<Token> truth_;
+    };
+    const std::vector<Token> prompt = tiny_ids(10, 8);
+    Sampling sampling;
+    sampling.temperature = 1;
+    Setup setup;
+    setup.n_context = 1200;
+    Session plain = open(tiny.model, std::move(setup));
+    sync(plain, prompt);
+    std::vector<Token> truth = prompt;
+    const std::vector<Token> made = more(plain, 1010, sampling);
+    truth.insert(truth.end(), made.begin(), made.end());
+    setup = with(Draft::lookup, 2);
+    setup.n_context = 1200;
+    setup.proposer.reset(new Wrong(truth));
+    Session wrong = open(tiny.model, std::move(setup));
+    sync(wrong, prompt);
+    CHECK(more(wrong, 1010, sampling) == made);
+    CHECK(wrong.stats().cycles[2] >= 1000);
+    CHECK(wrong.stats().accepted[0] == 0);
+}
+
+TEST_CASE("chunks, the end of the context and depth changes do not show in the text") {
+    const Tiny tiny;
+    Sampling sampling;
+    sampling.temperature = 0.7f;
+    sampling.seed = 5;
+    for (size_t n_prompt : {size_t{1}, size_t{2}, size_t{15}, size_t{16}, size_t{17}, size_t{64}, size_t{65}}) {
+        CAPTURE(n_prompt);
+        const std::vector<Token> prompt = tiny_ids(n_prompt, n_prompt);
+        Setup setup;
+        setup.n_context = 120;
+        setup.n_ubatch = 16;
+        Session plain = open(tiny.model, std::move(setup));
+        sync(plain, prompt);
+        const std::vector<Token> want = more(plain, 120 - n_prompt, sampling);
+        CHECK(plain.next(sampling).status().code == Code::context_full);
+        for (int depth : {1, 3, 8}) {
+            setup = with(Draft::mtp_lookup, depth);
+            setup.n_context = 120;
+            setup.n_ubatch = 16;
+            setup.draft.window = n_prompt % 2 ? 8 : 4096;
+            Session session = open(tiny.model, std::move(setup));
+            sync(session, prompt);
+            std::vector<Token> got;
+            Random random(n_prompt);
+            while (got.size() < want.size()) {
+                if (depth == 8) REQUIRE(session.set_draft_depth(static_cast<int>(random.below(9))).ok());
+                const std::vector<Token> part = more(session, 1, sampling);
+                got.insert(got.end(), part.begin(), part.end());
+            }
+            CHECK(got == want);
+            CHECK(session.history().size() == 120);
+            CHECK(session.next(sampling).status().code == Code::context_full);
+        }
+    }
+}
+
+TEST_CASE("a returned span ends with the id that ends a text, and the state is good to go on") {
+    const Tiny tiny;
+    const Token end = 266;
+    REQUIRE(tiny.model.is_end(end));
+    Sampling sampling;
+    sampling.temperature = 4;  // ends soon, and often
+    size_t n_inside = 0;
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+        sampling.seed = seed;
+        const std::vector<Token> prompt = tiny_ids(30, seed);
+        Session plain = open(tiny.model, {});
+        sync(plain, prompt);
+        const std::vector<Token> want = more(plain, 300, sampling);
+        std::vector<Token> truth = prompt;
+        truth.insert(truth.end(), want.begin(), want.end());
+        Setup setup = with(Draft::lookup, 7);
+        setup.proposer.reset(new Teacher(truth, seed));
+        Session session = open(tiny.model, std::move(setup));
+        sync(session, prompt);
+        std::vector<Token> got;
+        while (got.size() < 290) {
+            const std::vector<Token> part = more(session, 1, sampling);
+            for (size_t i = 0; i < part.size(); ++i) CHECK((!tiny.model.is_end(part[i]) || i + 1 == part.size()));
+            n_inside += part.size() > 1 && tiny.model.is_end(part.back());
+            got.insert(got.end(), part.begin(), part.end());
+        }
+        CHECK(std::equal(got.begin(), got.end(), want.begin()));
+    }
+    CHECK(n_inside > 0);
+}
+
+TEST_CASE("save, restore and sync work with pending guesses") {
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(40, 3);
+    Session plain = open(tiny.model, {});
+    sync(plain, prompt);
+    const std::vector<Token> want = more(plain, 120);
+    std::vector<Token> truth = prompt;
+    truth.insert(truth.end(), want.begin(), want.end());
+    for (Draft source : {Draft::lookup, Draft::mtp}) {
+        Setup setup = with(source, 6);
+        if (source == Draft::lookup) setup.proposer.reset(new Teacher(truth, 21));
+        Session session = open(tiny.model, std::move(setup));
+        sync(session, prompt);
+        while (session.history().size() < 80) more(session, 1);
+        auto snap = session.save();
+        REQUIRE(snap.ok());
+        while (session.history().size() < 120) more(session, 1);
+        CHECK(std::equal(session.history().begin(), session.history().end(), truth.begin()));
+        // Into itself, into a session that drafts otherwise, into one that does not.
+        for (int target = 0; target < 3; ++target) {
+            Session other = target == 0 ? session : open(tiny.model, target == 1 ? with(Draft::mtp_lookup, 3) : Setup());
+            Status s = other.restore(snap.value());
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            while (other.history().size() < 140) more(other, 1);
+            CHECK(std::equal(other.history().begin(), other.history().end(), truth.begin()));
+        }
+        // Dropping what came after a stop inside the last span costs nothing; further back it costs a restart.
+        std::vector<Token> part;
+        while ((part = more(session, 1)).size() < 3 && session.history().size() < 150) {
+        }
+        if (part.size() >= 3) {
+            const size_t keep = session.history().size() - 2;
+            auto n = session.sync(Span<const Token>(truth.data(), keep));
+            REQUIRE(n.ok());
+            CHECK(n.value() == 0);
+            CHECK(session.history().size() == keep);
+        }
+        while (session.history().size() < 155) more(session, 1);
+        CHECK(std::equal(session.history().begin(), session.history().begin() + 155, truth.begin()));
+        std::vector<Token> edited(truth.begin(), truth.begin() + 90);
+        edited.back() ^= 1;
+        sync(session, edited);
+        sync(plain, edited);
+        const std::vector<Token> a = more(session, 40), b = more(plain, 60);
+        CHECK(std::equal(a.begin(), a.end(), b.begin()));
+        sync(plain, truth);
+    }
+}
+
+TEST_CASE("lookup guesses what followed the longest earlier match") {
+    Lookup lookup;
+    Token to[8];
+    const std::vector<Token> text = {9, 1, 2, 3, 40, 41, 42, 7, 2, 3, 50, 51, 1, 2, 3};
+    CHECK(lookup.propose(text, 3, to) == 3);
+    CHECK(lookup.match_length() == 3);
+    CHECK(to[0] == 40);
+    CHECK(to[2] == 42);
+    CHECK_FALSE(lookup.sure());
+    const std::vector<Token> recent = {7, 2, 3, 50, 8, 2, 3, 60, 2, 3};
+    CHECK(lookup.propose(recent, 1, to) == 1);
+    CHECK(to[0] == 60);  // of equally long matches the latest
+    const std::vector<Token> period = {1, 2, 1, 2, 1, 2, 1, 2};
+    CHECK(lookup.propose(period, 5, to) == 5);
+    CHECK(std::vector<Token>(to, to + 5) == std::vector<Token>{1, 2, 1, 2, 1});
+    CHECK(lookup.sure());
+    CHECK(lookup.propose(std::vector<Token>{1, 2, 3, 4}, 4, to) == 0);
+    CHECK(lookup.propose(std::vector<Token>{1}, 4, to) == 0);
+    CHECK(lookup.propose(text, 0, to) == 0);
+    CHECK(lookup.propose(std::vector<Token>(5000, 5), 8, to) == 8);
+    CHECK(lookup.match_length() == Lookup::kLongest);
+}
+
+TEST_CASE("a draft head over chosen ids gives the model's own draft logits for them") {
+    const Tiny tiny(Type::q6_k);
+    const Plan& plan = tiny.model.impl()->plan;
+    std::unique_ptr<Lane> full, part;
+    LaneOptions options;
+    options.n_context = 64;
+    options.n_ubatch = 16;
+    REQUIRE(tiny.model.impl()->program->open(options).get(full).ok());
+    REQUIRE(tiny.model.impl()->program->open(options).get(part).ok());
+    const std::vector<Token> ids = choose_draft_vocab(tiny.model.impl()->tokenizer, plan.n_vocab, 50, {});
+    CHECK(ids.size() == 50);
+    CHECK(std::is_sorted(ids.begin(), ids.end()));
+    for (Token control : {264, 265, 266}) CHECK(std::binary_search(ids.begin(), ids.end(), control));
+    REQUIRE(part->draft_head(ids).ok());
+    const std::vector<Token> rows = tiny_ids(10, 4);
+    for (Lane* lane : {full.get(), part.get()}) {
+        Step step;
+        step.tape = &plan.trunk;
+        step.ids = rows.data();
+        step.n_row = 9;
+        REQUIRE(lane->run(step).ok());
+        step.tape = &plan.mtp[0];
+        step.ids = rows.data() + 1;
+        step.n_logit = 1;
+        REQUIRE(lane->run(step).ok());
+    }
+    Span<const float> a, b;
+    REQUIRE(full->read_row(plan.mtp[0].logits, 0).get(a).ok());
+    REQUIRE(part->read_row(plan.mtp[0].logits, 0).get(b).ok());
+    for (size_t i = 0; i < ids.size(); ++i) CHECK(a[static_cast<size_t>(ids[i])] == b[i]);
+    CHECK(part->memory_bytes() > full->memory_bytes());
+    REQUIRE(part->draft_head({}).ok());
+    CHECK(part->memory_bytes() == full->memory_bytes());
+    CHECK(full->draft_head(std::vector<Token>{5, 5}).code == Code::bad_argument);
+    CHECK(full->draft_head(std::vector<Token>{5, static_cast<Token>(kTinyVocab)}).code == Code::bad_argument);
+
+    // By use: what the text needs most comes in, in place of the lowest ids.
+    std::vector<uint32_t> count(plan.n_vocab, 0);
+    count[250] = 3;
+    count[251] = 1;
+    const std::vector<Token> used = choose_draft_vocab(tiny.model.impl()->tokenizer, plan.n_vocab, 10, count);
+    CHECK(used.size() == 10);
+    CHECK(std::binary_search(used.begin(), used.end(), 250));
+    CHECK(std::binary_search(used.begin(), used.end(), 251));
+}
+
+TEST_CASE("drafting that is off takes no memory for it") {
+    const Tiny tiny;
+    LoadOptions load;
+    load.mtp = false;
+    const Model bare = cpu_model(tiny.bytes, load);
+    const Session off = open(tiny.model, {}), none = open(bare, {}), on = open(tiny.model, with(Draft::mtp, 2));
+    CHECK(off.stats().memory_bytes == none.stats().memory_bytes);
+    CHECK(on.stats().memory_bytes > off.stats().memory_bytes);
+    // At most one more key-value cache (2 heads of 64, f16) and 64 rows of the block's activations (5 d_model).
+    const uint64_t most = uint64_t{512} * 2 * 128 * 2 + uint64_t{64} * 5 * 256 * 4 + kTinyVocab * 4 + 9 * 256 * 4 + 4096;
+    CHECK(on.stats().memory_bytes <= off.stats().memory_bytes + most);
+}
+
+TEST_CASE("what cannot draft says why") {
+    auto status = [](const Model& model, const DraftOptions& draft) {
+        SessionOptions options;
+        options.draft = draft;
+        return Session::create(model, options).status();
+    };
+    DraftOptions mtp;
+    mtp.source = Draft::mtp;
+    TinyOptions without;
+    without.mtp = false;
+    const std::vector<std::byte> bytes = tiny_qwen35(without);
+    const Model bare = cpu_model(bytes);
+    CHECK(status(bare, mtp).code == Code::unsupported);
+    CHECK(status(bare, mtp).text.find("nextn_predict_layers") != std::string::npos);
+    const Tiny tiny;
+    LoadOptions load;
+    load.mtp = false;
+    CHECK(status(cpu_model(tiny.bytes, load), mtp).text.find("LoadOptions::mtp") != std::string::npos);
+    DraftOptions lookup;
+    lookup.source = Draft::lookup;
+    CHECK(status(bare, lookup).ok());
+
+    DraftOptions bad = mtp;
+    bad.depth = 9;
+    CHECK(status(tiny.model, bad).text.find("9") != std::string::npos);
+    bad = mtp;
+    bad.min_probability = 2;
+    CHECK(status(tiny.model, bad).code == Code::bad_argument);
+    bad = mtp;
+    bad.vocab = {1, static_cast<Token>(kTinyVocab)};
+    CHECK(status(tiny.model, bad).text.find("288") != std::string::npos);
+    Session off = open(tiny.model, {});
+    CHECK(off.set_draft_depth(2).code == Code::bad_argument);
+    CHECK(off.set_draft_depth(0).ok());
+    CHECK(off.set_draft_depth(9).code == Code::bad_argument);
+
+    // Blocks with missing tensors: the projection gone means no block; any other tensor is an error with its name.
+    auto renamed = [&](const std::string& from) {
+        std::vector<std::byte> copy = tiny.bytes;
+        char* p = reinterpret_cast<char*>(copy.data());
+        char* at = std::search(p, p + copy.size(), from.begin(), from.end());
+        REQUIRE(at != p + copy.size());
+        at[from.size() - 1] = 'X';
+        return copy;
+    };
+    const std::vector<std::byte> no_projection = renamed("blk.4.nextn.eh_proj.weight");
+    const Model dropped = cpu_model(no_projection);
+    CHECK(status(dropped, mtp).text.find("blk.4.nextn.eh_proj.weight") != std::string::npos);
+    for (const char* name : {"blk.4.nextn.enorm.weight", "blk.4.attn_k.weight"}) {
+        const std::vector<std::byte> broken = renamed(name);
+        Device device;
+        DeviceOptions cpu;
+        cpu.kind = Kind::cpu;
+        REQUIRE(Device::open(cpu).get(device).ok());
+        const Status s = Model::load(device, broken).status();
+        CHECK(s.code == Code::bad_file);
+        CHECK(s.text.find(name) != std::string::npos);
+        CHECK(Model::load(device, broken, load).ok());  // without the block it is a whole model
+    }
+}
+
+TEST_CASE("the demo model's text does not depend on drafting") {
+    const Model model = demo_model(2);
+    const std::vector<std::string> prompts = {
+        "2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action\n2026-03-14 08:15 Pump-3",
+        "{\"name\": \"Ada\", \"city\": \"Oslo\", \"items\": [",
+        "<|im_start|>user\nWrite a Python function that returns the double of a number.<|im_end|>\n<|im_start|>assistant\n",
+        "def read_lines(path):\n    \"\"\"Return the lines of a file.\"\"\"\n",
+        "The old lighthouse keeper",
+    };
+    EncodeOptions special;
+    special.special = true;
+    uint64_t n_row = 0, n_token = 0;
+    size_t i = 0;
+    for (const std::string& prompt : prompts) {
+        CAPTURE(prompt);
+        const std::vector<Token> ids = model.encode(prompt, special);
+        Sampling sampling = samplings()[i++ % 4];
+        const std::vector<Token> plain = text(model, {}, ids, 120, sampling);
+        for (Draft source : {Draft::mtp, Draft::mtp_lookup}) {
+            Stats stats;
+            Setup setup = with(source, source == Draft::mtp ? 3 : 6);
+            if (source == Draft::mtp) setup.draft.n_vocab = 4096;
+            CHECK(text(model, std::move(setup), ids, 120, sampling, &stats) == plain);
+            n_row += sum(stats.cycles, kMaxDraft + 1);
+            n_token += stats.tokens_picked;
+        }
+    }
+    CHECK(n_token > n_row + n_row / 2);  // a trained block: well over a token and a half for each pass
+}
+
+TEST_CASE("drafts on the reference texts are right as often as the framework's own") {
+    const Reference ref = load_reference("demo-q4_k_m");
+    if (!ref.ok) {
+        MESSAGE("skipped: needs shared/reference");
+        return;
+    }
+    const Model model = demo_model(1);
+    const Json& texts = *ref.json.find("texts");
+    for (size_t t = 0; t < texts.keys().size(); ++t) {
+        const std::string key = texts.keys()[t];
+        CAPTURE(key);
+        const std::vector<Token> ids = ids_of(*texts.items()[t].find("ids")), top = ids_of(*texts.items()[t].find("argmax"));
+        const std::vector<Token> draft = ids_of(texts.items()[t].find("mtp_argmax")->items()[0]);
+        // Theirs: the draft for position p + 2 against the model's own choice there, on the text.
+        size_t theirs = 0, n = 0;
+        constexpr size_t kStart = 64;
+        for (size_t p = kStart; p + 1 < ids.size(); ++p, ++n) theirs += draft[p - 1] == top[p];
+        // Ours: the same question put to the cycle, with the cache as decoding leaves it: the text is
+        // forced by syncing token after token.
+        Setup setup = with(Draft::mtp, 1);
+        setup.n_context = 2048;
+        Session session = open(model, std::move(setup));
+        sync(session, Span<const Token>(ids.data(), kStart));
+        size_t ours = 0;
+        for (size_t p = kStart; p + 1 < ids.size(); ++p) {
+            // History: ids[0 .. p-1], all run. Make ids[p] the pending token and run one cycle.
+            Session::Impl& s = *session.impl();
+            s.history.push_back(ids[p]);
+            const uint64_t before = s.stats.accepted[0];
+            REQUIRE(s.cycle({}).ok());
+            ours += s.stats.accepted[0] - before;
+            sync(session, Span<const Token>(ids.data(), p + 1));
+        }
+        const double a = 100.0 * double(ours) / double(n), b = 100.0 * double(theirs) / double(n);
+        MESSAGE(key << ": " << a << " % of first drafts right, the framework's own " << b << " %");
+        CHECK(a > b - 1.0);
+        CHECK(a < b + 1.0);
+    }
+}

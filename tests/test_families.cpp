@@ -1,0 +1,317 @@
+// Every family against an oracle of plain loops, and the ways in which its files differ.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "../src/machine/cpu/cpu.h"
+#include "../src/plan/arch.h"
+#include "../src/plan/weights.h"
+#include "oracle.h"
+#include "reference.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace {
+
+double worst_error(const Oracle::Rows& want, size_t row, Span<const float> got, double so_far) {
+    REQUIRE(row < want.size());
+    REQUIRE(got.size() == want[row].size());
+    double diff = 0, sum = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+        diff += (double{got[i]} - want[row][i]) * (double{got[i]} - want[row][i]);
+        sum += want[row][i] * want[row][i];
+    }
+    return std::fmax(so_far, std::sqrt(diff / sum));
+}
+
+Session session_of(const std::vector<std::byte>& bytes, CpuPath path) {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.cpu_path = path;
+    options.n_thread = 2;
+    Device device;
+    Status s = Device::open(options).get(device);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    Model model;
+    s = Model::load(device, bytes).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    SessionOptions session_options;
+    session_options.n_context = 256;
+    session_options.n_ubatch = 32;
+    Session session;
+    s = Session::create(model, session_options).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return session;
+}
+
+/// Of the trunk, then of each draft depth.
+std::vector<Oracle::Rows> rows_of(Oracle& oracle, const std::vector<Token>& ids, uint32_t n_depth) {
+    std::vector<Oracle::Rows> all;
+    for (uint32_t depth = 0; depth <= n_depth; ++depth) all.push_back(oracle.logits(ids, depth));
+    return all;
+}
+
+/// The worst relative error of a row of logits, likewise.
+std::vector<double> errors_of(Session& session, const std::vector<Oracle::Rows>& wanted, const std::vector<Token>& ids) {
+    std::vector<double> worst(wanted.size(), 0.0);
+    for (uint32_t depth = 0; depth < wanted.size(); ++depth) {
+        const Oracle::Rows& want = wanted[depth];
+        size_t n = 0;
+        auto sink = [&](size_t row, Span<const float> logits) {
+            worst[depth] = worst_error(want, row, logits, worst[depth]);
+            ++n;
+        };
+        Status s = depth == 0 ? session.score(ids, sink) : session.score_mtp(ids, depth, sink);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        REQUIRE(n == want.size());
+    }
+    return worst;
+}
+
+/// The tape's logits of the last 5 of 60 rows, on the fastest path.
+std::vector<float> last_logits(const std::vector<std::byte>& bytes) {
+    Session session = session_of(bytes, CpuPath::best);
+    std::vector<float> all;
+    const std::vector<Token> ids = tiny_ids(60, 5);
+    auto sink = [&](size_t row, Span<const float> logits) {
+        if (row >= 50) all.insert(all.end(), logits.begin(), logits.end());
+    };
+    REQUIRE(session.score(ids, sink).ok());
+    REQUIRE(session.score_mtp(ids, 1, sink).ok());
+    return all;
+}
+
+Status plan_of(const std::vector<std::byte>& bytes, Plan& plan) {
+    Gguf file;
+    Status s = Gguf::parse(bytes).get(file);
+    if (!s.ok()) return s;
+    return make_plan(file, {}).get(plan);
+}
+
+std::vector<std::byte> tiny_of(Family family, bool fused = false, Packaging packaging = Packaging::whole) {
+    TinyOptions o;
+    o.family = family;
+    o.fused = fused;
+    o.packaging = packaging;
+    return tiny_model(o);
+}
+
+/// The text `from` replaced by `to`, of the same length, wherever it stands.
+std::vector<std::byte> patched(std::vector<std::byte> bytes, const std::string& from, const std::string& to) {
+    REQUIRE(from.size() == to.size());
+    std::string s(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    size_t n = 0;
+    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + 1), ++n) s.replace(at, from.size(), to);
+    REQUIRE(n > 0);
+    std::memcpy(bytes.data(), s.data(), s.size());
+    return bytes;
+}
+std::vector<std::byte> with_u32(std::vector<std::byte> bytes, const std::string& key, uint32_t value) {
+    const std::string s(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const size_t at = s.find(key);
+    REQUIRE(at != std::string::npos);
+    std::memcpy(bytes.data() + at + key.size() + 4, &value, 4);
+    return bytes;
+}
+
+void check_says(const std::vector<std::byte>& bytes, std::initializer_list<const char*> parts) {
+    Plan plan;
+    const Status s = plan_of(bytes, plan);
+    CHECK(!s.ok());
+    for (const char* p : parts) CHECK_MESSAGE(s.text.find(p) != std::string::npos, "'" << s.text << "' does not say '" << p << "'");
+}
+
+}  // namespace
+
+TEST_CASE("every family computes what plain loops in double precision compute") {
+    const std::vector<Token> ids = tiny_ids(40, 3);
+    REQUIRE(ids.size() > kTinyWindow + 4);
+    for (Family family : kFamilies) {
+        const std::string name = family_name(family);
+        CAPTURE(name);
+        const std::vector<std::byte> bytes = tiny_of(family);
+        Oracle oracle(bytes);
+        const std::vector<Oracle::Rows> wanted = rows_of(oracle, ids, 4);
+        struct Bound {
+            CpuPath path;
+            double error;
+        };
+        for (const Bound& bound : {Bound{CpuPath::reference, 1e-3}, Bound{CpuPath::best, 1e-2}}) {
+            Session session = session_of(bytes, bound.path);
+            const std::vector<double> errors = errors_of(session, wanted, ids);
+            MESSAGE(name << " " << (bound.path == CpuPath::best ? "best" : "reference") << ": trunk " << errors[0] << ", drafts " << errors[1] << " " << errors[2] << " " << errors[3] << " " << errors[4]);
+            for (double e : errors) CHECK(e <= bound.error);
+        }
+    }
+}
+
+TEST_CASE("the oracle itself agrees with independent outputs") {
+    for (const char* name : {"random-moe", "random-step35"}) {
+        const Reference ref = load_reference(name);
+        if (!ref.ok) {
+            MESSAGE("skipped: needs shared/reference");
+            return;
+        }
+        const std::string text = read_text(ref.model_path);
+        const std::byte* p = reinterpret_cast<const std::byte*>(text.data());
+        const std::vector<std::byte> bytes(p, p + text.size());
+        OracleOptions options;
+        options.round_kv = false;
+        Oracle oracle(bytes, options);
+        for (uint32_t depth = 0; depth <= 2; ++depth) {
+            const Reference::Array want = ref.array(depth == 0 ? std::string("logits") : "mtp" + std::to_string(depth));
+            const Oracle::Rows got = oracle.logits(ids_of(*ref.json.find("ids")), depth);
+            REQUIRE(got.size() == want.n_row);
+            double worst = 0;
+            for (size_t r = 0; r < got.size(); ++r) worst = worst_error(got, r, Span<const float>(want.row(r), want.n_col), worst);
+            MESSAGE(name << " depth " << depth << ": " << worst);
+            CHECK(worst < 1e-4);
+        }
+        // With keys and values rounded as the caches do, it agrees with the library much closer than the
+        // unrounded outputs do.
+        Oracle rounding(bytes);
+        Session session = session_of(bytes, CpuPath::reference);
+        const std::vector<Token> ids = ids_of(*ref.json.find("ids"));
+        for (double e : errors_of(session, rows_of(rounding, ids, 2), ids)) CHECK(e < 5e-4);
+    }
+}
+
+TEST_CASE("equal scores go to the lower expert") {
+    std::vector<std::byte> bytes = tiny_of(Family::qwen35moe);
+    Gguf file;
+    REQUIRE(Gguf::parse(bytes).get(file).ok());
+    size_t n = 0;
+    for (const Tensor& t : file.tensors())
+        if (t.name.find("ffn_gate_inp.weight") != std::string_view::npos) {
+            std::memset(bytes.data() + (t.data - bytes.data()), 0, static_cast<size_t>(t.bytes));
+            ++n;
+        }
+    REQUIRE(n == 5);
+    Oracle oracle(bytes);
+    Session session = session_of(bytes, CpuPath::reference);
+    const std::vector<Token> ids = tiny_ids(12, 8);
+    for (double e : errors_of(session, rows_of(oracle, ids, 1), ids)) CHECK(e < 1e-3);
+}
+
+TEST_CASE("fused tensors hold the same model, to the bit") {
+    for (Family family : kFamilies) {
+        const std::string name = family_name(family);
+        CAPTURE(name);
+        for (Type type : {Type::f16, Type::q4_k}) {
+            TinyOptions o;
+            o.family = family;
+            o.type = type;
+            const std::vector<float> apart = last_logits(tiny_model(o));
+            o.fused = true;
+            const std::vector<float> fused = last_logits(tiny_model(o));
+            REQUIRE(apart.size() == fused.size());
+            CHECK(std::memcmp(apart.data(), fused.data(), apart.size() * sizeof(float)) == 0);
+        }
+    }
+}
+
+TEST_CASE("a split model is the same model") {
+    for (Family family : kFamilies) {
+        TinyOptions o;
+        o.family = family;
+        const std::vector<std::vector<std::byte>> bytes = tiny_shards(o, 3);
+        REQUIRE(bytes.size() == 3);
+        std::vector<Gguf> shards(3);
+        for (size_t i = 0; i < 3; ++i) REQUIRE(Gguf::parse(bytes[i]).get(shards[i]).ok());
+        Gguf joined;
+        Status s = Gguf::join(std::move(shards)).get(joined);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        Plan split, whole;
+        REQUIRE(make_plan(joined, {}).get(split).ok());
+        const std::vector<std::byte> one = tiny_model(o);
+        REQUIRE(plan_of(one, whole).ok());
+        CHECK(print_tape(split, split.trunk) == print_tape(whole, whole.trunk));
+        Gguf file;
+        REQUIRE(Gguf::parse(one).get(file).ok());
+        for (const Tensor& t : file.tensors()) {
+            const Tensor* other = joined.tensor(t.name);
+            REQUIRE(other);
+            CHECK(std::memcmp(t.data, other->data, static_cast<size_t>(t.bytes)) == 0);
+        }
+    }
+}
+
+TEST_CASE("draft blocks may be left out of a file, but cannot stand alone") {
+    for (Family family : kFamilies) {
+        Plan plan;
+        REQUIRE(plan_of(tiny_of(family), plan).ok());
+        CHECK(plan.mtp.size() == (family == Family::step35 ? 3 : 1));
+        for (uint32_t depth = 1; depth <= 5; ++depth) CHECK(plan.mtp_block(depth) == (family == Family::step35 ? std::min(depth, 3u) - 1 : 0));
+        REQUIRE(plan_of(tiny_of(family, false, Packaging::trunk), plan).ok());
+        CHECK(plan.mtp.empty());
+        CHECK(plan.n_layer == 4);
+        check_says(tiny_of(family, false, Packaging::mtp), {"blk.0.attn_norm.weight", "cannot run alone"});
+    }
+}
+
+TEST_CASE("step35 plans each layer as its kind wants") {
+    Plan plan;
+    REQUIRE(plan_of(tiny_of(Family::step35), plan).ok());
+    size_t n = 0;
+    for (const Op& op : plan.trunk.ops) {
+        if (op.kind != OpKind::attend) continue;
+        const bool full = op.layer % 4 == 0;
+        CHECK(op.attn.n_head == (full ? 4 : 8));
+        CHECK(op.attn.n_rot == (full ? 32 : 64));
+        CHECK(op.attn.rope_base == (full ? 5e6f : 1e4f));
+        CHECK(op.attn.window == (full ? 0 : kTinyWindow));
+        CHECK((op.w[1] != kNoSlot) == full);
+        CHECK(op.attn.gate == AttnGate::per_head);
+        ++n;
+    }
+    CHECK(n == 4);
+    const std::string text = print_tape(plan, plan.trunk);
+    CHECK(text.find("layer 0  swiglu") != std::string::npos);
+    CHECK(text.find("layer 1  moe  x += a  blk.1.ffn_gate_inp.weight F32 [5, 256]") != std::string::npos);
+    CHECK(text.find("experts 2 of 5 by sigmoid") != std::string::npos);
+    // Draft heads are fed the residual stream itself, each by the one before.
+    CHECK(plan.slot(plan.trunk.hidden).name == "x");
+    CHECK(plan.mtp[1].hidden != plan.mtp[0].hidden);
+    CHECK(plan.mtp[0].ops.back().w[0] != plan.mtp[1].ops.back().w[0]);
+}
+
+TEST_CASE("older step35 files say the same in other words") {
+    TinyOptions o;
+    o.family = Family::step35;
+    const std::vector<float> now = last_logits(tiny_model(o));
+    o.older_keys = true;
+    const std::vector<float> older = last_logits(tiny_model(o));
+    CHECK(std::memcmp(now.data(), older.data(), now.size() * sizeof(float)) == 0);
+    o.factors = false;
+    const std::vector<std::byte> plain = tiny_model(o);
+    CHECK(last_logits(plain) != now);
+    Plan plan;
+    REQUIRE(plan_of(plain, plan).ok());
+    for (const Op& op : plan.trunk.ops)
+        if (op.kind == OpKind::attend) CHECK(op.w[1] == kNoSlot);
+}
+
+TEST_CASE("what a file of experts lacks or contradicts is named") {
+    const std::vector<std::byte> moe = tiny_of(Family::qwen35moe), step = tiny_of(Family::step35), next = tiny_of(Family::qwen3next);
+    check_says(patched(moe, "blk.2.ffn_up_exps.weight", "blk.2.ffn_ux_exps.weight"), {"blk.2.ffn_up_exps.weight", "missing", "[5, 256, 256]"});
+    check_says(patched(moe, "blk.1.ffn_gate_exps.weight", "blk.1.ffn_gxte_exps.weight"), {"blk.1.ffn_gate_exps.weight", "missing"});
+    check_says(patched(moe, "blk.3.ffn_gate_inp.weight", "blk.3.ffn_gate_imp.weight"), {"blk.3.ffn_gate_inp.weight"});
+    check_says(patched(moe, "blk.4.ffn_down_shexp.weight", "blk.4.ffn_dxwn_shexp.weight"), {"blk.4.ffn_down_shexp.weight"});
+    check_says(with_u32(moe, "qwen35moe.expert_count", 4), {"blk.0.ffn_gate_inp.weight", "[5, 256]", "[4, 256]"});
+    check_says(with_u32(moe, "qwen35moe.expert_used_count", 6), {"expert_used_count", "6", "5"});
+    check_says(with_u32(moe, "qwen35moe.expert_used_count", 0), {"expert_used_count", "0"});
+    check_says(with_u32(moe, "qwen35moe.expert_feed_forward_length", 128), {"blk.0.ffn_gate_exps.weight", "[5, 256, 256]", "[5, 128, 256]"});
+    check_says(patched(moe, "qwen35moe.expert_count", "qwen35moe.expert_cownt"), {"qwen35moe.expert_count"});
+    check_says(patched(next, "blk.0.ssm_ba.weight", "blk.0.ssm_bx.weight"), {"blk.0.ssm_ba.weight", "[8, 256]"});
+    check_says(patched(next, "blk.0.attn_gate.weight", "blk.0.attn_gxte.weight"), {"blk.0.attn_gate.weight"});
+    check_says(patched(step, "attention.sliding_window_pattern", "attention.sliding_window_pattexn"), {"sliding_window_pattern"});
+    check_says(with_u32(step, "step35.attention.sliding_window", 0), {"sliding_window", "0"});
+    check_says(with_u32(step, "step35.block_count", 9), {"attention.head_count"});
+    check_says(patched(step, "blk.1.exp_probs_b.bias", "blk.1.exp_probs_b.bixs"), {"blk.1.exp_probs_b.bias", "missing", "[5]"});
+    check_says(patched(step, "blk.5.nextn.hnorm.weight", "blk.5.nextn.hnoxm.weight"), {"blk.5.nextn.hnorm.weight"});
+}

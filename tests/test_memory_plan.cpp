@@ -1,0 +1,269 @@
+// The plan of every byte, against an allocator that counts.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tiny.h"
+
+using namespace auspex;
+using namespace test;
+
+namespace {
+
+struct Counter {
+    uint64_t held = 0, calls = 0;
+};
+
+Allocator counting(Counter* counter) {
+    Allocator a;
+    a.user = counter;
+    a.alloc = [](void* user, size_t n, size_t) -> void* {
+        Counter& c = *static_cast<Counter*>(user);
+        c.held += n;
+        c.calls += 1;
+        char* raw = static_cast<char*>(std::malloc(n + 128));
+        char* at = raw + 64 + (64 - reinterpret_cast<uintptr_t>(raw + 64) % 64) % 64;
+        std::memcpy(at - sizeof raw, &raw, sizeof raw);
+        return at;
+    };
+    a.free = [](void* user, void* p, size_t n, size_t) {
+        static_cast<Counter*>(user)->held -= n;
+        char* raw = nullptr;
+        std::memcpy(&raw, static_cast<char*>(p) - sizeof raw, sizeof raw);
+        std::free(raw);
+    };
+    return a;
+}
+
+uint64_t sum(const MemoryPlan& plan, MemoryPlace place) {
+    uint64_t n = 0;
+    for (const MemoryItem& i : plan.items)
+        if (i.place == place) n += i.bytes;
+    return n;
+}
+
+uint64_t sum_of(const MemoryPlan& plan, const char* what, int layer = -1) {
+    uint64_t n = 0;
+    for (const MemoryItem& i : plan.items)
+        if (i.what == what && (layer < 0 || i.layer == layer)) n += i.bytes;
+    return n;
+}
+
+Device open_device(Counter* counter, uint64_t limit = 0, CpuPath path = CpuPath::best) {
+    DeviceOptions o;
+    o.kind = Kind::cpu;
+    o.n_thread = 2;
+    o.cpu_path = path;
+    o.memory_limit_bytes = static_cast<size_t>(limit);
+    if (counter) o.allocator = counting(counter);
+    Device device;
+    Status s = Device::open(o).get(device);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return device;
+}
+
+Model load(const Device& device, const std::vector<std::byte>& bytes, bool mtp = true) {
+    LoadOptions o;
+    o.mtp = mtp;
+    Model model;
+    Status s = Model::load(device, bytes, o).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return model;
+}
+
+MemoryPlan plan_of(const Model& model, const SessionOptions& o) {
+    MemoryPlan plan;
+    Status s = Session::plan(model, o).get(plan);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return plan;
+}
+
+SessionOptions random_options(Random& random, bool mtp) {
+    const KvType types[] = {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::q4_1};
+    SessionOptions o;
+    o.n_context = 1 + random.below(5000);
+    o.n_ubatch = 1 + random.below(1024);
+    o.kv_k = types[random.below(4)];
+    o.kv_v = types[random.below(4)];
+    if (random.below(4) != 0) o.windows.push_back({kAllLayers, random.below(3) == 0 ? 0 : 1 + random.below(1500), random.below(20)});
+    if (random.below(2) != 0) o.windows.push_back({3, 1 + random.below(700), random.below(5)});
+    if (random.below(3) == 0) o.windows.push_back({7, 0, 0});
+    if (mtp && random.below(2) != 0) {
+        o.draft.source = random.below(2) != 0 ? Draft::mtp : Draft::mtp_lookup;
+        o.draft.window = random.below(2) != 0 ? 100 : 4096;
+        if (random.below(2) != 0) o.draft.n_vocab = 40 + random.below(200);
+        if (random.below(3) == 0) o.windows.push_back({kDraftLayers, 1 + random.below(300), random.below(3)});
+    }
+    return o;
+}
+
+}  // namespace
+
+TEST_CASE("the plan equals what the allocator hands out, and nothing is taken after create") {
+    Random random(20);
+    for (int i = 0; i < 20; ++i) {
+        CAPTURE(i);
+        TinyOptions tiny;
+        const detail::Type types[] = {detail::Type::f16, detail::Type::q8_0, detail::Type::q4_k, detail::Type::f32};
+        tiny.type = types[random.below(4)];
+        tiny.n_layer = 8;
+        tiny.mtp = random.below(2) != 0;
+        tiny.tied = random.below(2) != 0;
+        const std::vector<std::byte> bytes = tiny_qwen35(tiny);
+        Counter counter;
+        const Device device = open_device(&counter, 0, random.below(4) == 0 ? CpuPath::reference : CpuPath::best);
+        const bool load_mtp = random.below(2) != 0;
+        SessionOptions o = random_options(random, tiny.mtp && load_mtp);
+        {
+            Model model = load(device, bytes, load_mtp);
+            const uint64_t weights = counter.held;
+            const MemoryPlan plan = plan_of(model, o);
+            CHECK(counter.held == weights);  // planning takes nothing
+            CHECK(plan.weight_bytes == weights);
+            uint64_t all = 0;
+            for (const MemoryItem& item : plan.items) {
+                CHECK(item.bytes > 0);
+                CHECK_FALSE(item.what.empty());
+                all += item.bytes;
+            }
+            CHECK(all == plan.total_bytes + plan.file_bytes);
+            Session session;
+            Status s = Session::create(model, o).get(session);
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            CHECK(counter.held == sum(plan, MemoryPlace::allocator));
+            CHECK(session.stats().memory_bytes == plan.session_bytes);
+            const uint64_t calls = counter.calls;
+            REQUIRE(session.sync(tiny_ids(std::min<uint32_t>(o.n_context, 40), 1)).ok());
+            for (int k = 0; k < 5 && session.history().size() < o.n_context; ++k) REQUIRE(session.next().ok());
+            CHECK(counter.calls == calls);
+        }
+        CHECK(counter.held == 0);
+    }
+}
+
+TEST_CASE("a plan from the header alone is the plan of the loaded model") {
+    const std::string path = repo_dir() + "/examples/models/auspex-demo.gguf";
+    Counter counter;
+    const Device device = open_device(&counter);
+    SessionOptions o;
+    o.n_context = 2048;
+    o.windows = {{3, 64, 4}};
+    MemoryPlan before;
+    Status s = Session::plan(device, path.c_str(), o).get(before);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    CHECK(counter.calls == 0);
+    Model model;
+    REQUIRE(Model::load(device, path.c_str()).get(model).ok());
+    const MemoryPlan after = plan_of(model, o);
+    REQUIRE(before.items.size() == after.items.size());
+    for (size_t i = 0; i < after.items.size(); ++i) {
+        CHECK(before.items[i].what == after.items[i].what);
+        CHECK(before.items[i].bytes == after.items[i].bytes);
+    }
+    CHECK(print_windows(after.windows).find("3:64+4,7:full") == 0);
+    CHECK(Session::plan(device, "/nowhere/model.gguf").status().code == Code::not_found);
+}
+
+TEST_CASE("keys and values grow by what a token takes, windowed ones not at all") {
+    TinyOptions tiny;
+    tiny.n_layer = 8;
+    const std::vector<std::byte> bytes = tiny_qwen35(tiny);
+    const Model model = load(open_device(nullptr), bytes, false);
+    auto kv = [&](uint32_t n_context, std::vector<LayerWindow> windows, KvType type) {
+        SessionOptions o;
+        o.n_context = n_context;
+        o.n_ubatch = 64;
+        o.windows = std::move(windows);
+        o.kv_k = o.kv_v = type;
+        const MemoryPlan plan = plan_of(model, o);
+        CHECK(sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks") > 0);
+        return std::make_pair(sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks"), plan.kv_token_bytes);
+    };
+    // Two attention layers, two heads of 64: 2 * 2 * 128 values a token.
+    const auto a = kv(1024, {}, KvType::f16), b = kv(2048, {}, KvType::f16);
+    CHECK(a.second == 2 * 2 * 128 * 2);
+    CHECK(b.first - a.first == 1024 * a.second);
+    CHECK(kv(2048, {}, KvType::q8_0).first * 32 == b.first / 2 * 34);
+    CHECK(kv(2048, {}, KvType::q4_0).first * 32 == b.first / 2 * 18);
+    CHECK(kv(2048, {}, KvType::q4_1).first * 32 == b.first / 2 * 20);
+    const std::vector<LayerWindow> windowed = {{kAllLayers, 100, 4}};
+    CHECK(kv(4096, windowed, KvType::f16) == kv(1 << 20, windowed, KvType::f16));
+    CHECK(kv(4096, windowed, KvType::f16).second == 0);
+    CHECK(kv(2048, {{3, 100, 0}}, KvType::f16).second == a.second / 2);
+}
+
+TEST_CASE("a budget for keys and values is met by the rule that is told, or refused with the least that would do") {
+    TinyOptions tiny;
+    tiny.n_layer = 20;  // five attention layers
+    const std::vector<std::byte> bytes = tiny_qwen35(tiny);
+    const Model model = load(open_device(nullptr), bytes, false);
+    auto choose = [&](uint64_t budget) {
+        SessionOptions o;
+        o.n_context = 32768;
+        o.n_ubatch = 256;
+        o.kv_budget_bytes = budget;
+        MemoryPlan plan = plan_of(model, o);
+        const uint64_t kv = sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks");
+        CHECK(kv <= budget);
+        CHECK(plan.window_rule.find(std::to_string(kv)) != std::string::npos);
+        return print_windows(plan.windows);
+    };
+    const uint64_t full = uint64_t{32768} * 512 * 5;  // 256 values of f16 a token and layer
+    CHECK(choose(full) == "3:full,7:full,11:full,15:full,19:full");
+    CHECK(choose(full - 1) == "3:16384+4,7:16384+4,11:16384+4,15:full,19:full");
+    CHECK(choose(full * 45 / 100) == "3:2048+4,7:2048+4,11:2048+4,15:full,19:full");
+    CHECK(choose(full * 39 / 100) == "3:4096+4,7:4096+4,11:4096+4,15:4096+4,19:full");
+    CHECK(choose(full / 10) == "3:2048+4,7:2048+4,11:2048+4,15:2048+4,19:2048+4");
+    SessionOptions o;
+    o.n_context = 32768;
+    o.kv_budget_bytes = 1000;
+    const Status s = Session::create(model, o).status();
+    CHECK(s.code == Code::bad_argument);
+    CHECK(s.text.find("at least") != std::string::npos);
+}
+
+TEST_CASE("what does not fit is refused with a ladder, and every rung that says it fits does") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    SessionOptions o;
+    o.n_context = 32768;
+    o.n_ubatch = 512;
+    MemoryPlan open_plan = plan_of(load(open_device(nullptr), bytes), o);
+    CHECK(open_plan.fits);
+    CHECK(open_plan.ladder.empty());
+    size_t n_fit = 0, n_not = 0;
+    for (uint64_t percent : {99u, 70u, 50u, 35u}) {
+        const uint64_t limit = open_plan.total_bytes * percent / 100;
+        const Model model = load(open_device(nullptr, limit), bytes);
+        const MemoryPlan plan = plan_of(model, o);
+        CHECK_FALSE(plan.fits);
+        REQUIRE_FALSE(plan.ladder.empty());
+        const Status s = Session::create(model, o).status();
+        CHECK(s.code == Code::out_of_memory);
+        for (const MemoryChoice& c : plan.ladder) {
+            CHECK(c.total_bytes < plan.total_bytes);
+            CHECK(c.fits == (c.total_bytes <= limit));
+            CHECK(s.text.find(c.what) != std::string::npos);
+            CHECK(s.text.find(std::to_string(c.total_bytes)) != std::string::npos);
+            ++(c.fits ? n_fit : n_not);
+        }
+        // The last rung is the shorter context alone: taken, it works and takes what was said.
+        const MemoryChoice& last = plan.ladder.back();
+        REQUIRE(last.what.find("a context of ") == 0);
+        if (!last.fits) continue;
+        SessionOptions less = o;
+        less.n_context = static_cast<uint32_t>(std::atoi(last.what.c_str() + 13));
+        CHECK(plan_of(model, less).total_bytes == last.total_bytes);
+        CHECK(Session::create(model, less).ok());
+    }
+    CHECK(n_fit > 0);
+    CHECK(n_not > 0);
+    // The first rung, taken: q8_0.
+    const Model model = load(open_device(nullptr, open_plan.total_bytes - 1), bytes);
+    const MemoryPlan plan = plan_of(model, o);
+    CHECK(plan.ladder[0].what == "keys and values in q8_0");
+    SessionOptions q8 = o;
+    q8.kv_k = q8.kv_v = KvType::q8_0;
+    CHECK(plan_of(model, q8).total_bytes == plan.ladder[0].total_bytes);
+    CHECK(Session::create(model, q8).ok());
+}

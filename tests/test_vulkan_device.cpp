@@ -1,0 +1,637 @@
+// The Vulkan room below the kernels: opening, memory, transfers, pipelines, recordings, self-test.
+#include "../src/auspex.hpp"
+#ifndef AUSPEX_NO_VULKAN
+#include "../src/machine/vulkan/selftest.h"
+#include "support.h"
+#include "vulkan_support.h"
+
+#include <cstring>
+#include <thread>
+
+using namespace auspex;
+using namespace auspex::detail;
+using test::Vulkan;
+
+namespace {
+
+std::vector<uint32_t> numbers(size_t n, uint64_t seed) {
+    test::Random random(seed);
+    std::vector<uint32_t> v(n);
+    for (uint32_t& x : v) x = static_cast<uint32_t>(random.next());
+    return v;
+}
+
+VkResult VKAPI_CALL refuse_allocation(VkDevice, const VkMemoryAllocateInfo*, const VkAllocationCallbacks*, VkDeviceMemory*) {
+    return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+}
+VkResult VKAPI_CALL refuse_submit(VkQueue, uint32_t, const VkSubmitInfo*, VkFence) { return VK_ERROR_DEVICE_LOST; }
+VkResult VKAPI_CALL refuse_pipelines(VkDevice, VkPipelineCache, uint32_t, const VkComputePipelineCreateInfo*, const VkAllocationCallbacks*,
+                                     VkPipeline*) {
+    return VK_ERROR_UNKNOWN;
+}
+VkResult VKAPI_CALL refuse_layout(VkDevice, const VkPipelineLayoutCreateInfo*, const VkAllocationCallbacks*, VkPipelineLayout*) {
+    return VK_ERROR_OUT_OF_HOST_MEMORY;
+}
+VkResult VKAPI_CALL refuse_instance(const VkInstanceCreateInfo*, const VkAllocationCallbacks*, VkInstance*) {
+    return VK_ERROR_INCOMPATIBLE_DRIVER;
+}
+VkResult VKAPI_CALL no_physical_devices(VkInstance, uint32_t* n, VkPhysicalDevice*) {
+    *n = 0;
+    return VK_SUCCESS;
+}
+VkResult VKAPI_CALL refuse_device(VkPhysicalDevice, const VkDeviceCreateInfo*, const VkAllocationCallbacks*, VkDevice*) {
+    return VK_ERROR_INITIALIZATION_FAILED;
+}
+void VKAPI_CALL no_queues(VkPhysicalDevice, uint32_t* n, VkQueueFamilyProperties*) { *n = 0; }
+
+Status open_with(const std::function<void(vk::OpenDetail*)>& edit, DeviceOptions options = {}) {
+    vk::OpenDetail detail;
+    edit(&detail);
+    options.kind = Kind::vulkan;
+    return vk::open_gpu(options, detail).status();
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------------- opening
+
+TEST_CASE("a missing loader is a reason, not a crash") {
+    const Status s = open_with([](vk::OpenDetail* d) { d->loader_path = "no-such-loader.so"; });
+    CHECK(s.code == Code::no_device);
+    CHECK(s.text.find("no-such-loader.so") != std::string::npos);
+}
+
+TEST_CASE("each failing step of opening says so and leaks nothing") {
+    auto probe = Vulkan::open();
+    if (!probe) return;
+    probe->finish();
+    CHECK(open_with([](vk::OpenDetail* d) { d->edit_instance = [](vk::InstanceTable* t) { t->vkCreateInstance = refuse_instance; }; }).code == Code::no_device);
+    CHECK(open_with([](vk::OpenDetail* d) { d->edit_instance = [](vk::InstanceTable* t) { t->vkEnumeratePhysicalDevices = no_physical_devices; }; }).code ==
+          Code::no_device);
+    CHECK(open_with([](vk::OpenDetail* d) { d->edit_instance = [](vk::InstanceTable* t) { t->vkGetPhysicalDeviceQueueFamilyProperties = no_queues; }; }).code ==
+          Code::no_device);
+    CHECK(open_with([](vk::OpenDetail* d) { d->edit_instance = [](vk::InstanceTable* t) { t->vkCreateDevice = refuse_device; }; }).code == Code::no_device);
+    CHECK(open_with([](vk::OpenDetail* d) { d->edit_device = [](VolkDeviceTable* t) { t->vkCreatePipelineLayout = refuse_layout; }; }).code ==
+          Code::out_of_memory);
+    DeviceOptions far;
+    far.vulkan_index = 1000;
+    const Status s = open_with([](vk::OpenDetail*) {}, far);
+    CHECK(s.code == Code::bad_argument);
+    CHECK(s.text.find("1000") != std::string::npos);
+}
+
+TEST_CASE("best never takes a software device unless told to") {
+    DeviceOptions options;
+    auto best = vk::open_gpu(options);
+    if (best.ok()) {
+        CHECK(!best.value()->traits.is_cpu());
+        return;
+    }
+    CHECK(best.status().code == Code::no_device);
+    vk::OpenDetail detail;
+    detail.allow_software = true;
+    auto software = vk::open_gpu(options, detail);
+    if (!software.ok()) {
+        MESSAGE("skipped: needs a Vulkan device");
+        return;
+    }
+    CHECK(best.status().text.find("software") != std::string::npos);
+    CHECK(software.value()->traits.is_cpu());
+    CHECK(software.value()->budget_bytes() == UINT64_MAX);  // its heap size is a figure, not a limit
+}
+
+TEST_CASE("a driver that refuses its own features is asked again without them") {
+    static PFN_vkCreateDevice real = nullptr;
+    static int calls = 0;
+    calls = 0;
+    vk::OpenDetail detail;
+    detail.edit_instance = [](vk::InstanceTable* t) {
+        if (!t->vkCreateDevice) return;  // the loader's own functions come first
+        real = t->vkCreateDevice;
+        t->vkCreateDevice = [](VkPhysicalDevice p, const VkDeviceCreateInfo* i, const VkAllocationCallbacks* a, VkDevice* d) -> VkResult {
+            return ++calls == 1 ? VK_ERROR_FEATURE_NOT_PRESENT : real(p, i, a, d);
+        };
+    };
+    auto v = Vulkan::open(detail);
+    if (!v) return;
+    CHECK(calls == 2);
+    CHECK(!v->gpu->traits.dot);
+    CHECK(v->gpu->report().find("VK_ERROR_FEATURE_NOT_PRESENT") != std::string::npos);
+    v->finish();
+}
+
+TEST_CASE("the report names the device, and the library's tables stay its own") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    const std::string report = v->gpu->report();
+    CHECK(report.find(v->gpu->traits.name) != std::string::npos);
+    CHECK(report.find("subgroups") != std::string::npos);
+    CHECK((v->gpu->vk.vkCmdDispatch != nullptr));
+    CHECK((v->gpu->vk.vkCmdDraw == nullptr));  // only what is used is loaded
+    v->finish();
+}
+
+TEST_CASE("the application's own device works, behind its lock, and stays its own") {
+    auto host = Vulkan::open();
+    if (!host) return;
+    int locks = 0, unlocks = 0;
+    VulkanHandles h;
+    h.instance = host->gpu->instance;
+    h.physical_device = host->gpu->physical;
+    h.device = host->gpu->device;
+    h.queue = host->gpu->queue;
+    h.queue_family = host->gpu->traits.queue_family;
+    h.get_instance_proc_addr = reinterpret_cast<void*>(host->gpu->vki.vkGetInstanceProcAddr);
+    h.lock_queue = [&] { ++locks; };
+    h.unlock_queue = [&] { ++unlocks; };
+    DeviceOptions options;
+    options.borrow = &h;
+    {
+        auto guest = vk::open_gpu(options);
+        REQUIRE_MESSAGE(guest.ok(), guest.status().message());
+        CHECK(guest.value()->traits.borrowed);
+        CHECK(!guest.value()->traits.dot);  // nothing was said of it
+        auto pipelines = vk::Pipelines::create(guest.value(), test::shaders());
+        REQUIRE(pipelines.ok());
+        auto tested = vk::run_selftest(guest.value(), *pipelines.value());
+        REQUIRE_MESSAGE(tested.ok(), tested.status().message());
+        CHECK(tested.value().passed("half_subnormals"));
+        CHECK(!tested.value().passed("integer_dot"));
+        CHECK(locks > 0);
+        CHECK(locks == unlocks);
+    }
+    // With the features told, they are used; without timelines, the reason is given.
+    VkPhysicalDeviceShaderIntegerDotProductFeatures dot{};
+    dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES;
+    dot.shaderIntegerDotProduct = host->gpu->traits.dot;
+    VkPhysicalDeviceVulkan12Features v12{};
+    v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
+    v12.pNext = &dot;
+    VkPhysicalDeviceFeatures2 features{};
+    features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+    features.pNext = &v12;
+    h.enabled_features = &features;
+    CHECK(vk::open_gpu(options).status().code == Code::bad_argument);
+    v12.timelineSemaphore = VK_TRUE;
+    {
+        auto guest = vk::open_gpu(options);
+        REQUIRE(guest.ok());
+        CHECK(guest.value()->traits.dot == host->gpu->traits.dot);
+    }
+    h.queue = nullptr;
+    CHECK(vk::open_gpu(options).status().code == Code::bad_argument);
+    host->finish();
+}
+
+// ------------------------------------------------------------------------------------------ memory
+
+TEST_CASE("a plan keeps every region whole, aligned and within the blocks the device allows") {
+    vk::DeviceTraits t;
+    t.max_allocation_bytes = 64u << 20;
+    t.max_buffer_bytes = 48u << 20;
+    t.storage_align = 1024;
+    vk::MemoryPlan plan(t);
+    CHECK(plan.max_region_bytes() == (48u << 20) - 1024);
+    for (int i = 0; i < 5; ++i) plan.add(vk::Arena::weights, 20u << 20);
+    plan.add(vk::Arena::caches, 1);
+    plan.add(vk::Arena::ring, 4096);
+    // Two of 20 MiB fit one block of 48: three blocks, each with its tail.
+    CHECK(plan.arena_bytes(vk::Arena::weights) == 5 * (20ull << 20) + 3 * 1024);
+    CHECK(plan.arena_bytes(vk::Arena::caches) == 1024 + 1024);
+    CHECK(plan.device_bytes() == plan.arena_bytes(vk::Arena::weights) + 2048);
+    CHECK(plan.arena_bytes(vk::Arena::ring) == 4096 + 1024);
+}
+
+TEST_CASE("memory is accounted to the byte and given back") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    vk::MemoryPlan plan(v->gpu->traits);
+    const auto a = plan.add(vk::Arena::weights, 1000), b = plan.add(vk::Arena::weights, 5000), r = plan.add(vk::Arena::ring, 64);
+    {
+        auto memory = vk::Memory::take(v->gpu, plan);
+        REQUIRE_MESSAGE(memory.ok(), memory.status().message());
+        const vk::Memory& m = memory.value();
+        CHECK(m[a].bytes == 1000);
+        CHECK(m[b].offset >= 1000);
+        CHECK(m[b].offset % v->gpu->traits.storage_align == 0);
+        CHECK(m[r].mapped != nullptr);
+        CHECK(v->gpu->device_bytes.load() == m.device_bytes());
+        CHECK(m.device_bytes() >= plan.device_bytes());
+        CHECK(v->gpu->host_bytes.load() == m.host_bytes());
+    }
+    CHECK(v->gpu->device_bytes.load() == 0);
+    v->finish();
+}
+
+TEST_CASE("too much memory is a Status with both numbers") {
+    DeviceOptions options;
+    options.memory_limit_bytes = 1 << 20;
+    auto v = Vulkan::open({}, options);
+    if (!v) return;
+    vk::MemoryPlan plan(v->gpu->traits);
+    plan.add(vk::Arena::weights, 3 << 20);
+    const Status over = vk::Memory::take(v->gpu, plan).status();
+    CHECK(over.code == Code::out_of_memory);
+    CHECK(over.text.find("4 MiB") != std::string::npos);  // with the tail
+    CHECK(over.text.find("1 MiB left") != std::string::npos);
+    vk::MemoryPlan huge(v->gpu->traits);
+    huge.add(vk::Arena::weights, huge.max_region_bytes() + 1, "head");
+    const Status whole = vk::Memory::take(v->gpu, huge).status();
+    CHECK(whole.code == Code::bad_argument);
+    CHECK(whole.text.find("head") != std::string::npos);
+    vk::MemoryPlan endless(v->gpu->traits);
+    endless.add(vk::Arena::caches, UINT64_MAX);
+    CHECK(vk::Memory::take(v->gpu, endless).status().code == Code::bad_argument);
+    v->finish();
+
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* d) { d->vkAllocateMemory = refuse_allocation; };
+    auto w = Vulkan::open(detail);
+    vk::MemoryPlan small(w->gpu->traits);
+    small.add(vk::Arena::weights, 100);
+    const Status refused = vk::Memory::take(w->gpu, small).status();
+    CHECK(refused.code == Code::out_of_memory);
+    CHECK(refused.text.find("vkAllocateMemory") != std::string::npos);
+    w->finish();
+}
+
+TEST_CASE("bytes arrive and come back, mapped or staged, in any size") {
+    for (const bool mapped : {true, false}) {
+        vk::OpenDetail detail;
+        if (!mapped) detail.direct_upload = 0;
+        auto v = Vulkan::open(detail);
+        if (!v) return;
+        if (!mapped) v->gpu->traits.device_mapped = false;  // lavapipe has one memory type only
+        if (mapped && !v->gpu->traits.device_mapped) MESSAGE("this device's memory is not mapped");
+        vk::MemoryPlan plan(v->gpu->traits);
+        const std::vector<uint32_t> data = numbers(70000, 3);
+        const uint64_t n = data.size() * 4 - 3;
+        const auto a = plan.add(vk::Arena::weights, n), b = plan.add(vk::Arena::caches, n), c = plan.add(vk::Arena::caches, 40000);
+        {
+            vk::Memory m;
+            vk::Transfer t;
+            REQUIRE(vk::Memory::take(v->gpu, plan).get(m).ok());
+            REQUIRE(vk::Transfer::create(v->gpu, 8192).get(t).ok());
+            CHECK((m[a].mapped != nullptr) == v->gpu->traits.device_mapped);
+            CHECK(t.write(m[a], data.data(), n).ok());
+            CHECK(t.copy(m[b], m[a]).ok());
+            CHECK(t.fill(m[c], 0x01020304).ok());
+            uint64_t expected = 0;
+            CHECK(t.write(m[c].part(512, 36), 36, 12, [&](std::byte* to, uint64_t at, uint64_t k) {
+                       CHECK(at == expected);
+                       CHECK(k % 12 == 0);
+                       expected += k;
+                       std::memset(to, 7, k);
+                       return Status();
+                   }).ok());
+            CHECK(expected == 36);
+            std::vector<uint32_t> back(data.size());
+            back.back() = data.back();
+            CHECK(t.read(m[b], back.data(), n).ok());
+            CHECK(std::memcmp(back.data(), data.data(), n) == 0);
+            std::vector<uint32_t> filled(10000);
+            CHECK(t.read(m[c], filled.data(), 40000).ok());
+            CHECK(filled[0] == 0x01020304u);
+            CHECK(filled[127] == 0x01020304u);
+            CHECK(filled[128] == 0x07070707u);
+            CHECK(filled[136] == 0x07070707u);
+            CHECK(filled[137] == 0x01020304u);
+            CHECK(filled[9999] == 0x01020304u);
+            // What cannot be is refused, and a filler's error is passed on.
+            CHECK(t.write(m[c], data.data(), 40001).code == Code::bad_argument);
+            CHECK(t.read(m[c], filled.data(), 40001).code == Code::bad_argument);
+            CHECK(t.write(m[c], 100, 0, nullptr).code == Code::bad_argument);
+            CHECK(t.write(m[c], 100, 10, [](std::byte*, uint64_t, uint64_t) { return Status(Code::cancelled, "enough"); }).code == Code::cancelled);
+            CHECK(t.fill(m[c].part(2, 8), 0).code == Code::bad_argument);
+            CHECK(t.finish().ok());
+        }
+        v->finish();
+    }
+}
+
+// -------------------------------------------------------------------------------------- recordings
+
+TEST_CASE("a recording replays, its barriers hold, its marks tell time") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    const VkPipeline shuffle = v->make({"selftest_shuffle", 64, {}, 0, true});
+    vk::MemoryPlan plan(v->gpu->traits);
+    const auto a = plan.add(vk::Arena::scratch, 4096), b = plan.add(vk::Arena::scratch, 4096), c = plan.add(vk::Arena::ring, 4096),
+               counts = plan.add(vk::Arena::scratch, 12);
+    {
+        vk::Memory m;
+        vk::Transfer t;
+        vk::Commands k;
+        REQUIRE(vk::Memory::take(v->gpu, plan).get(m).ok());
+        REQUIRE(vk::Transfer::create(v->gpu, 4096).get(t).ok());
+        REQUIRE(vk::Commands::create(v->gpu, 8).get(k).ok());
+        const uint32_t groups[3] = {16, 1, 1};
+        REQUIRE(t.write(m[counts], groups, 12).ok());
+        REQUIRE(t.finish().ok());
+        REQUIRE(k.begin().ok());
+        k.timestamp("begin");
+        k.fill(m[a], 0x3f800000);  // 1.0f
+        k.barrier(vk::kSyncTransfer, vk::kSyncCompute);
+        k.bind(shuffle, {m[a], m[b]});
+        k.push(1024u);
+        k.dispatch(16);
+        k.barrier();
+        k.timestamp("first");
+        k.bind(shuffle, {m[b], m[c]});
+        k.barrier(vk::kSyncCompute, vk::kSyncCompute | vk::kSyncIndirect);
+        k.dispatch_indirect(m[counts], 0);
+        k.barrier();
+        k.bind(shuffle, {m[a], m[b]});  // the first set again
+        k.dispatch(16);
+        k.timestamp("rest");
+        REQUIRE_MESSAGE(k.end().ok(), k.end().message());
+        CHECK(k.n_dispatch() == 3);
+        CHECK(k.n_set() == 2);
+        for (int replay = 0; replay < 3; ++replay) {
+            std::memset(m[c].mapped, 0, 4096);
+            const Status s = k.run();
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            for (uint32_t i = 0; i < 1024; ++i) CHECK(load<float>(m[c].mapped + 4 * i) == 64.0f);
+        }
+        auto times = k.timings();
+        REQUIRE(times.ok());
+        if (v->gpu->traits.timestamp_bits > 0) {
+            REQUIRE(times.value().size() == 2);
+            CHECK(times.value()[0].first == "first");
+            CHECK(times.value()[1].second >= 0);
+            CHECK(times.value()[1].second < 10e6);
+        }
+        // A second recording in the same object, with more sets than one pool holds.
+        REQUIRE(k.begin(true).ok());
+        vk::Region r = m[a];
+        for (uint32_t i = 0; i < 200; ++i) {
+            r.bytes = 1024 + 4 * i;
+            k.bind(shuffle, {r, m[b]});
+            k.push(64u);
+            k.dispatch(1);
+            k.barrier();
+        }
+        REQUIRE(k.end().ok());
+        CHECK(k.n_set() == 200);
+        CHECK(k.run().ok());
+    }
+    v->finish();
+}
+
+TEST_CASE("what cannot be recorded is refused by name, never handed to the driver") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    const VkPipeline p = v->make({"selftest_shuffle", 64, {}, 0, true});
+    vk::MemoryPlan plan(v->gpu->traits);
+    const auto a = plan.add(vk::Arena::scratch, 4096);
+    {
+        vk::Memory m;
+        vk::Commands k;
+        REQUIRE(vk::Memory::take(v->gpu, plan).get(m).ok());
+        REQUIRE(vk::Commands::create(v->gpu, 1).get(k).ok());
+        auto refused = [&](const char* word, const std::function<void()>& what) {
+            REQUIRE(k.begin().ok());
+            what();
+            const Status s = k.end();
+            CHECK(s.code == Code::bad_argument);
+            CHECK_MESSAGE(s.text.find(word) != std::string::npos, s.text);
+            CHECK(k.run().code == Code::bad_argument);
+        };
+        CHECK(k.run().code == Code::bad_argument);
+        CHECK(k.end().code == Code::bad_argument);
+        refused("nothing is bound", [&] { k.dispatch(1); });
+        refused("null", [&] { k.bind(VK_NULL_HANDLE, {m[a]}); });
+        refused("empty region", [&] { k.bind(p, {m[a], vk::Region()}); });
+        refused("multiple", [&] { k.bind(p, {m[a].part(4, 100)}); });
+        refused("13 buffers", [&] { k.bind(p, std::vector<vk::Region>(13, m[a])); });
+        refused("through one binding", [&] {
+            vk::Region r = m[a];
+            r.bytes = v->gpu->traits.max_storage_range + 1;
+            k.bind(p, {r});
+        });
+        refused("push", [&] { k.push(m[a].mapped, 132); });
+        refused("groups", [&] {
+            k.bind(p, {m[a], m[a]});
+            k.dispatch(1, v->gpu->traits.max_group_count[1] + 1);
+        });
+        refused("three counts", [&] {
+            k.bind(p, {m[a], m[a]});
+            k.dispatch_indirect(m[a], 4088);
+        });
+        refused("fill", [&] { k.fill(m[a].part(0, 3), 0); });
+        refused("barrier", [&] { k.barrier(0, 0); });
+        if (v->gpu->traits.timestamp_bits > 0) refused("timestamp", [&] {
+            k.timestamp("one");
+            k.timestamp("two");
+        });
+    }
+    v->finish();
+}
+
+TEST_CASE("a missing barrier is seen by the validation layer") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    if (!v->messages) {
+        MESSAGE("skipped: needs the Vulkan validation layers");
+        return;
+    }
+    const VkPipeline p = v->make({"selftest_shuffle", 64, {}, 0, true});
+    vk::MemoryPlan plan(v->gpu->traits);
+    const auto a = plan.add(vk::Arena::scratch, 4096), b = plan.add(vk::Arena::scratch, 4096), c = plan.add(vk::Arena::scratch, 4096);
+    {
+        vk::Memory m;
+        vk::Commands k;
+        REQUIRE(vk::Memory::take(v->gpu, plan).get(m).ok());
+        REQUIRE(vk::Commands::create(v->gpu).get(k).ok());
+        REQUIRE(k.begin().ok());
+        k.bind(p, {m[a], m[b]});
+        k.push(64u);
+        k.dispatch(1);
+        k.bind(p, {m[b], m[c]});
+        k.dispatch(1);
+        CHECK(k.end().ok());
+    }
+    CHECK(v->messages->count() > 0);  // so that the silence of all other tests means something
+    v->pipelines.reset();
+    v->gpu.reset();
+}
+
+TEST_CASE("a lost device ends in a Status, now and later") {
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* d) { d->vkQueueSubmit = refuse_submit; };
+    auto v = Vulkan::open(detail);
+    if (!v) return;
+    {
+        vk::Commands k;
+        REQUIRE(vk::Commands::create(v->gpu).get(k).ok());
+        REQUIRE(k.begin().ok());
+        REQUIRE(k.end().ok());
+        const Status first = k.run(), second = k.run();
+        CHECK(first.code == Code::device_lost);
+        CHECK(first.text.find("vkQueueSubmit") != std::string::npos);
+        CHECK(second.code == Code::device_lost);
+    }
+    v->finish();
+}
+
+TEST_CASE("several threads record and submit at once") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    const VkPipeline p = v->make({"selftest_shuffle", 64, {}, 0, true});
+    std::vector<std::thread> threads;
+    std::vector<Status> results(4);
+    for (size_t i = 0; i < results.size(); ++i)
+        threads.emplace_back([&, i] {
+            vk::MemoryPlan plan(v->gpu->traits);
+            const auto a = plan.add(vk::Arena::scratch, 4096), b = plan.add(vk::Arena::ring, 4096);
+            vk::Memory m;
+            vk::Commands k;
+            Status s = vk::Memory::take(v->gpu, plan).get(m);
+            if (s.ok()) s = vk::Commands::create(v->gpu).get(k);
+            for (int n = 0; s.ok() && n < 10; ++n) {
+                s = k.begin();
+                if (!s.ok()) break;
+                const float one = float(i + 1);
+                k.fill(m[a], load<uint32_t>(&one));
+                k.barrier(vk::kSyncTransfer, vk::kSyncCompute);
+                k.bind(p, {m[a], m[b]});
+                k.push(1024u);
+                k.dispatch(16);
+                s = k.end();
+                if (s.ok()) s = k.run();
+                for (uint32_t j = 0; s.ok() && j < 1024; ++j)
+                    if (load<float>(m[b].mapped + 4 * j) != 8 * one) s = Status(Code::bad_file, "a thread saw another's work");
+            }
+            results[i] = s;
+        });
+    for (std::thread& t : threads) t.join();
+    for (const Status& s : results) CHECK_MESSAGE(s.ok(), s.message());
+    v->finish();
+}
+
+// --------------------------------------------------------------------------------------- pipelines
+
+TEST_CASE("a pipeline is made once, and the next variant is tried when one is refused") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    vk::Pipelines& p = *v->pipelines;
+    const auto a = p.request(vk::PipelineKey{"selftest_rows", 64, {2}, 0, false}), b = p.request(vk::PipelineKey{"selftest_rows", 64, {2}, 0, false});
+    CHECK(a == b);
+    CHECK(p.wait(a).ok());
+    const auto c = p.request({vk::PipelineKey{"no_such_shader", 64, {}, 0, false}, vk::PipelineKey{"selftest_rows", 1u << 20, {}, 0, false},
+                              vk::PipelineKey{"selftest_rows", 64, {}, 3, false}, vk::PipelineKey{"selftest_rows", 128, {4}, 0, false}});
+    CHECK(p.wait(c).ok());
+    CHECK(p.chosen(c) == 3);
+    CHECK(p.get(c) != VK_NULL_HANDLE);
+    CHECK(p.report().find("no_such_shader") != std::string::npos);
+    const auto d = p.request(vk::PipelineKey{"no_such_shader", 64, {}, 0, false});
+    CHECK(p.wait(d).code == Code::bad_argument);
+    CHECK(p.wait_all().code == Code::bad_argument);
+    CHECK(p.wait(99).code == Code::bad_argument);
+    if (v->gpu->traits.subgroup_size_control) {
+        const auto e = p.request(vk::PipelineKey{"selftest_shuffle", 64, {}, v->gpu->traits.subgroup_min, true});
+        const Status s = p.wait(e);
+        CHECK_MESSAGE(s.ok(), s.message());
+    }
+    v->finish();
+}
+
+TEST_CASE("a driver that cannot make a pipeline is not the end") {
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* d) { d->vkCreateComputePipelines = refuse_pipelines; };
+    auto v = Vulkan::open(detail);
+    if (!v) return;
+    const auto id = v->pipelines->request(vk::PipelineKey{"selftest_rows", 64, {1}, 0, false});
+    const Status s = v->pipelines->wait(id);
+    CHECK(s.code == Code::unsupported);
+    CHECK(s.text.find("VK_ERROR_UNKNOWN") != std::string::npos);
+    auto tested = vk::run_selftest(v->gpu, *v->pipelines);
+    REQUIRE(tested.ok());
+    CHECK(!tested.value().passed("half_subnormals"));
+    CHECK(tested.value().report().find("VK_ERROR_UNKNOWN") != std::string::npos);
+    v->finish();
+}
+
+TEST_CASE("a kernel whose capabilities the device lacks is refused before the driver sees it") {
+    vk::OpenDetail detail;
+    detail.edit_traits = [](vk::DeviceTraits* t) {
+        t->dot = false;
+        t->subgroup_ops = VK_SUBGROUP_FEATURE_BASIC_BIT;
+    };
+    auto v = Vulkan::open(detail);
+    if (!v) return;
+    for (const char* name : {"selftest_dot", "selftest_shuffle"}) {
+        const Status s = v->pipelines->wait(v->pipelines->request(vk::PipelineKey{name, 64, {}, 0, false}));
+        CHECK(s.code == Code::unsupported);
+        CHECK(s.text.find("lacks") != std::string::npos);
+    }
+    auto tested = vk::run_selftest(v->gpu, *v->pipelines);
+    REQUIRE(tested.ok());
+    CHECK(tested.value().passed("fma_rows"));
+    CHECK(tested.value().report().find("integer_dot skipped") != std::string::npos);
+    v->finish();
+}
+
+TEST_CASE("the pipeline cache is taken back by its own device only") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    v->make({"selftest_rows", 64, {2}, 0, false});
+    const std::vector<std::byte> blob = v->pipelines->cache_blob();
+    REQUIRE(blob.size() >= 80 + 32);
+    const vk::DeviceTraits& t = v->gpu->traits;
+    const uint64_t hash = test::shaders()->hash();
+    std::string why;
+    CHECK(vk::unwrap_cache(t, hash, blob, &why).size() == blob.size() - 80);
+    CHECK(why.empty());
+    CHECK(vk::unwrap_cache(t, hash + 1, blob, &why).empty());
+    CHECK(why.find("other shaders") != std::string::npos);
+    vk::DeviceTraits other = t;
+    other.device_id += 1;
+    CHECK(vk::unwrap_cache(other, hash, blob, &why).empty());
+    CHECK(why.find("another device") != std::string::npos);
+    other = t;
+    other.driver_version += 1;
+    CHECK(vk::unwrap_cache(other, hash, blob, &why).empty());
+    // A payload that is not this driver's, behind a header that is right.
+    std::vector<std::byte> payload(blob.begin() + 80, blob.end());
+    payload[8] ^= std::byte(1);
+    CHECK(vk::unwrap_cache(t, hash, vk::wrap_cache(t, hash, payload), &why).empty());
+    CHECK(why.find("driver's header") != std::string::npos);
+    CHECK(vk::unwrap_cache(t, hash, vk::wrap_cache(t, hash, {}), &why).empty());
+    for (size_t n = 0; n < blob.size(); ++n) CHECK(vk::unwrap_cache(t, hash, Span<const std::byte>(blob.data(), n), &why).empty());
+    for (size_t i = 0; i < blob.size(); ++i) {
+        std::vector<std::byte> bad = blob;
+        bad[i] ^= std::byte(0x10);
+        CHECK(vk::unwrap_cache(t, hash, bad, &why).empty());
+    }
+    {
+        auto good = vk::Pipelines::create(v->gpu, test::shaders(), blob);
+        REQUIRE(good.ok());
+        CHECK(good.value()->report().find("read, ") != std::string::npos);
+        auto ignored = vk::Pipelines::create(v->gpu, test::shaders(), Span<const std::byte>(blob.data() + 1, 90));
+        REQUIRE(ignored.ok());
+        CHECK(ignored.value()->report().find("ignored: ") != std::string::npos);
+    }
+    v->finish();
+}
+
+TEST_CASE("the self-test passes here and says what it saw") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    auto tested = vk::run_selftest(v->gpu, *v->pipelines);
+    REQUIRE_MESSAGE(tested.ok(), tested.status().message());
+    const vk::SelfTest& t = tested.value();
+    MESSAGE(v->gpu->report() << t.report() << v->pipelines->report());
+    REQUIRE(t.checks.size() >= 4);
+    CHECK(t.passed("half_subnormals"));
+    CHECK(t.passed("fma_rows"));
+    CHECK(t.passed("shuffle_xor") == v->gpu->traits.shuffle());
+    CHECK(t.passed("integer_dot") == v->gpu->traits.dot);
+    bool f16_product = false;
+    for (const vk::MatrixShape& m : v->gpu->traits.matrix_shapes)
+        f16_product = f16_product || (m.a == vk::Component::f16 && m.b == vk::Component::f16 && m.c == vk::Component::f32 && m.result == vk::Component::f32);
+    CHECK(t.passed("matrix_nv") == (f16_product && v->gpu->traits.matrix_nv));
+    CHECK(t.passed("matrix_khr") == (f16_product && v->gpu->traits.matrix_khr));
+    v->finish();
+}
+#endif  // AUSPEX_NO_VULKAN

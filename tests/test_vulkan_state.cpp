@@ -1,0 +1,451 @@
+// The kernels that hold state, DeltaNet and attention, against plain loops in double and against themselves: a row's bits must not depend on what shares its step.
+#include "../src/auspex.hpp"
+#ifndef AUSPEX_NO_VULKAN
+#include "vulkan_rig.h"
+
+#include <algorithm>
+#include <cmath>
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace auspex::detail::args;
+
+namespace {
+
+using u32 = uint32_t;
+using test::kStepBytes;
+using test::Rig;
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double half_value(double x) {  // to binary16 and back, nearest even
+    if (x == 0) return 0;
+    int e = 0;
+    std::frexp(x, &e);
+    const double unit = std::ldexp(1.0, std::max(e - 11, -24));
+    return std::nearbyint(x / unit) * unit;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+/// The largest difference, counted in |expected| + 0.01.
+template <class V>
+double worst(const std::vector<float>& got, const V& expected, size_t from = 0) {
+    double w = 0;
+    for (size_t i = from; i < got.size(); i++) {
+        const double e = static_cast<double>(expected[i]), d = std::fabs(got[i] - e) / (std::fabs(e) + 0.01);
+        if (!(d <= w)) w = d;
+    }
+    return w;
+}
+
+// ---------------------------------------------------------------------------------------- DeltaNet
+
+constexpr u32 kRows = 40;  // of scratch
+
+/// A DeltaNet layer with random weights and inputs for n tokens, run through kernels or in double.
+struct Delta {
+    u32 nk, nv, n;
+    bool grouped;
+    u32 conv_dim, d_out;
+    std::vector<float> u, z, b, a, w, dt, decay, norm;
+    Rig rig;
+    u32 step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out, mixed;
+    DeltaArgs args{};
+
+    Delta(test::Vulkan& v, u32 n_head_k, u32 n_head_v, bool in_groups, u32 n_token)
+        : nk(n_head_k), nv(n_head_v), n(n_token), grouped(in_groups), conv_dim(2 * nk * 128 + nv * 128), d_out(nv * 128), rig(v) {
+        test::Random random(n_head_v);
+        u = random.normals(size_t(n) * conv_dim);
+        z = random.normals(size_t(n) * d_out);
+        b = random.normals(size_t(n) * nv, 1.5f);
+        a = random.normals(size_t(n) * nv);
+        w = random.normals(size_t(conv_dim) * 4, 0.5f);
+        dt = random.normals(nv);
+        norm = random.normals(128);
+        for (u32 h = 0; h < nv; h++) decay.push_back(-0.05f - std::fabs(random.normal()));
+        args = {nk, nv, grouped ? 1u : 0u, 1e-6f, 0, conv_dim, 0, d_out, 0, nv, 0, nv, 0, d_out};
+        args.z_offset = kRows * conv_dim;
+        args.b_offset = args.z_offset + kRows * d_out;
+        args.a_offset = args.b_offset + kRows * nv;
+        step = rig.add(kStepBytes);
+        acts = rig.add(4 * size_t(args.a_offset + kRows * nv));
+        conv = rig.add(w.size() * 4);
+        dt_id = rig.add(nv * 4);
+        a_id = rig.add(nv * 4);
+        norm_id = rig.add(512);
+        ring = rig.add(size_t(args::kConvRing) * conv_dim * 4);
+        state = rig.add(size_t(nv) * 65536);
+        term = rig.add(size_t(2 * kMaxRows) * nv * 257 * 4);
+        out = rig.add(size_t(kRows) * d_out * 4);
+        mixed = rig.add(size_t(kRows) * (conv_dim + 2 * nv) * 4);
+        rig.take();
+        rig.put(conv, w);
+        rig.put(dt_id, dt);
+        rig.put(a_id, decay);
+        rig.put(norm_id, norm);
+    }
+
+    struct Pass {
+        u32 n_row, n_commit;
+        bool tentative;
+    };
+
+    /// Runs the passes from an empty state; rows that will not be committed get other inputs. Returns
+    /// the committed rows' outputs.
+    std::vector<float> run(const std::vector<Pass>& passes, u32 lanes = 256) {
+        std::vector<float> got;
+        for (u32 id : {ring, state}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
+        std::memset(rig.memory[term].mapped, 0xff, rig.memory[term].bytes);
+        StepState* s = rig.at<StepState>(step);
+        *s = StepState{};
+        u32 position = 0, commit = 0;
+        int kind = -1;
+        for (const Pass& p : passes) {
+            if (kind != int(p.tentative)) record(p.tentative, lanes);
+            kind = p.tentative;
+            float* to = rig.at<float>(acts);
+            for (u32 i = 0; i < p.n_row; i++) {
+                const size_t t = std::min(position + i, n - 1);
+                std::copy_n(&u[t * conv_dim], conv_dim, to + args.u_offset + i * conv_dim);
+                std::copy_n(&z[t * d_out], d_out, to + args.z_offset + i * d_out);
+                std::copy_n(&b[t * nv], nv, to + args.b_offset + i * nv);
+                std::copy_n(&a[t * nv], nv, to + args.a_offset + i * nv);
+                if (i >= p.n_commit) to[args.u_offset + i * conv_dim + 7] += 1.5f;
+            }
+            s->n_row = p.n_row;
+            s->position = position;
+            s->tentative = p.tentative;
+            s->n_commit = commit;
+            s->parity ^= 1;
+            rig.go();
+            got.insert(got.end(), rig.at<float>(out), rig.at<float>(out) + size_t(p.n_commit) * d_out);
+            position += p.n_commit;
+            commit = p.tentative ? p.n_commit : 0;
+        }
+        return got;
+    }
+
+    void record(bool tentative, u32 lanes) {
+        rig.begin();
+        if (tentative) {
+            rig.run("delta_step", lanes, {9}, {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args, nv);
+        } else {
+            DeltaArgs mix = args, scan = args;
+            mix.out_stride = scan.z_stride = conv_dim + 2 * nv;
+            scan.z_offset = 0;
+            rig.run("delta_mix", 32, {}, {step, acts, conv, dt_id, a_id, ring, mixed}, mix, kRows, 2 * nk + nv);
+            rig.run("delta_scan", 128, {16}, {step, acts, mixed, ring, state, term, out}, scan, nv * 8);
+            rig.run("delta_gate", 64, {}, {step, acts, norm_id, out}, args, kRows, (nv + 7) / 8);
+        }
+        rig.end();
+    }
+
+    /// The definition (docs/MODEL.md), row by row in double.
+    std::vector<double> expected() const {
+        std::vector<double> S(size_t(nv) * 16384), result, y(conv_dim);
+        for (u32 t = 0; t < n; t++) {
+            for (u32 c = 0; c < conv_dim; c++) {
+                double sum = 0;
+                for (u32 j = 0; j < 4; j++)
+                    if (t + j >= 3) sum += double(w[c * 4 + j]) * u[size_t(t + j - 3) * conv_dim + c];
+                y[c] = sum * sigmoid(sum);
+            }
+            for (u32 h = 0; h < nv; h++) {
+                const double* q = &y[size_t(grouped ? h / (nv / nk) : h % nk) * 128];
+                const double* k = q + size_t(nk) * 128;
+                const double* v = &y[size_t(2 * nk + h) * 128];
+                double q2 = 1e-6, k2 = 1e-6;
+                for (u32 i = 0; i < 128; i++) {
+                    q2 += q[i] * q[i];
+                    k2 += k[i] * k[i];
+                }
+                const double q1 = 1 / std::sqrt(q2 * 128), k1 = 1 / std::sqrt(k2);
+                const double x = double(a[t * nv + h]) + dt[h];
+                const double e = std::exp(decay[h] * (std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)))));
+                double o[128], o2 = 0;
+                for (u32 j = 0; j < 128; j++) {
+                    double* column = &S[(size_t(h) * 128 + j) * 128];
+                    double dot = 0;
+                    for (u32 i = 0; i < 128; i++) dot += (column[i] *= e) * k[i] * k1;
+                    const double update = sigmoid(b[t * nv + h]) * (v[j] - dot);
+                    o[j] = 0;
+                    for (u32 i = 0; i < 128; i++) o[j] += (column[i] += k[i] * k1 * update) * q[i] * q1;
+                    o2 += o[j] * o[j];
+                }
+                for (u32 j = 0; j < 128; j++) {
+                    const double g = z[size_t(t) * d_out + h * 128 + j];
+                    result.push_back(o[j] / std::sqrt(o2 / 128 + 1e-6) * norm[j] * g * sigmoid(g));
+                }
+            }
+        }
+        return result;
+    }
+};
+
+// --------------------------------------------------------------------------------------- attention
+
+struct AttendCase {
+    u32 n_head, n_head_kv, d_head, n_rot, window, sinks, flags, n, ring;
+};
+
+struct Attend {
+    AttendCase c;
+    u32 q_width, kv_width, out_width, ring, n_tile;
+    std::vector<float> q, k, v, q_norm, k_norm, gate;
+    Rig rig;
+    u32 step, request, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, query, out;
+    AttendArgs args{};
+
+    Attend(test::Vulkan& vulkan, const AttendCase& which) : c(which), rig(vulkan) {
+        q_width = c.n_head * c.d_head * ((c.flags & kAttendInterleaved) != 0 ? 2 : 1);
+        kv_width = c.n_head_kv * c.d_head;
+        out_width = c.n_head * c.d_head;
+        ring = c.ring != 0 ? c.ring : std::max(c.n + 9, 128u);
+        n_tile = (kRows * (c.n_head / c.n_head_kv) + 63) / 64;
+        test::Random random(c.n_head + c.n);
+        q = random.normals(size_t(c.n) * q_width);
+        k = random.normals(size_t(c.n) * kv_width);
+        v = random.normals(size_t(c.n) * kv_width);
+        q_norm = random.normals(c.d_head, 0.3f);
+        k_norm = random.normals(c.d_head, 0.3f);
+        gate = random.normals(size_t(c.n) * c.n_head);
+        for (u32 i = 0; i < c.d_head; i++) {
+            q_norm[i] += 1;
+            k_norm[i] += 1;
+        }
+        args.n_head = c.n_head;
+        args.n_head_kv = c.n_head_kv;
+        args.n_rot = c.n_rot;
+        args.scale = 1 / std::sqrt(float(c.d_head));
+        args.eps = 1e-6f;
+        args.flags = c.flags;
+        args.window = c.window;
+        args.sinks = c.sinks;
+        args.ring = ring;
+        args.capacity = c.sinks + ring;
+        args.q_stride = q_width;
+        args.k_offset = kRows * q_width;
+        args.k_stride = args.v_stride = kv_width;
+        args.v_offset = args.k_offset + kRows * kv_width;
+        args.gate_offset = args.v_offset + kRows * kv_width;
+        args.gate_stride = c.n_head;
+        args.out_stride = out_width;
+        args.rope_scale = 1;
+        step = rig.add(kStepBytes);
+        request = rig.add(4 * (kRequestWords + 16));
+        acts = rig.add(4 * size_t(args.gate_offset + kRows * c.n_head));
+        q_id = rig.add(4 * c.d_head);
+        k_id = rig.add(4 * c.d_head);
+        rope = rig.add(8 * std::max(c.n_rot, 2u));
+        const size_t cache = size_t(c.n_head_kv) * args.capacity * c.d_head * 2;
+        k_cache = rig.add(cache);
+        v_cache = rig.add(cache);
+        part = rig.add(size_t(8) * kMaxRows * out_width * 4);
+        stat = rig.add(size_t(8) * kMaxRows * c.n_head * 8);
+        query = rig.add(size_t(c.n_head_kv) * n_tile * c.d_head * 256);
+        out = rig.add(size_t(kRows) * out_width * 4);
+        rig.take();
+        rig.put(q_id, q_norm);
+        rig.put(k_id, k_norm);
+        for (u32 i = 0; i < c.n_rot / 2; i++) {
+            const auto turn = static_cast<uint64_t>(std::pow(1e7, -2.0 * i / c.n_rot) / 6.283185307179586 * 18446744073709551616.0);
+            rig.at<uint64_t>(rope)[i] = turn;
+        }
+    }
+
+    enum class How { fused, split, rows };
+
+    std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
+        for (u32 id : {k_cache, v_cache, step}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
+        for (u32 id : {part, stat, query}) std::memset(rig.memory[id].mapped, 0xff, rig.memory[id].bytes);
+        StepArgs open{};
+        open.n_kind = 1;
+        open.kind[0] = {c.n_head_kv, c.window, c.sinks, c.n_head / c.n_head_kv, 0};
+        AttendArgs push = args;
+        rig.begin();
+        rig.run("step_open", 256, {}, {step, request}, open, 1);
+        if (how != How::fused) {
+            push.part_stride = n_tile;
+            rig.run("kv_append", 256, {c.d_head, how == How::rows ? 1u : 0u}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
+        }
+        if (how == How::rows) {
+            const std::string name = "attend_rows_" + std::to_string(c.d_head);
+            rig.run(name.c_str(), 256, {32}, {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
+        } else {
+            push.part_stride = kMaxRows * c.n_head;
+            rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u},
+                     {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat}, push);
+            rig.commands.dispatch_indirect(rig.memory[step], offsetof(StepState, attend_groups));
+            rig.commands.barrier();
+            rig.run("attend_merge", 256, {c.d_head}, {step, acts, part, stat, out}, push, c.n_head, kMaxRows);
+        }
+        rig.end();
+        std::vector<float> got;
+        for (u32 p = 0; p < c.n; p += n_row) {
+            const u32 rows = std::min(n_row, c.n - p);
+            float* to = rig.at<float>(acts);
+            std::copy_n(&q[size_t(p) * q_width], rows * q_width, to);
+            std::copy_n(&k[size_t(p) * kv_width], rows * kv_width, to + args.k_offset);
+            std::copy_n(&v[size_t(p) * kv_width], rows * kv_width, to + args.v_offset);
+            std::copy_n(&gate[size_t(p) * c.n_head], rows * c.n_head, to + args.gate_offset);
+            StepRequest r{};
+            r.n_row = rows;
+            r.position = p;
+            r.flags = kRequestTrunk;
+            *rig.at<StepRequest>(request) = r;
+            rig.go();
+            got.insert(got.end(), rig.at<float>(out), rig.at<float>(out) + size_t(rows) * out_width);
+        }
+        return got;
+    }
+
+    std::vector<double> turned(const float* x, const std::vector<float>& norm, bool normed, u32 position) const {
+        std::vector<double> y(c.d_head);
+        double sum = 0;
+        for (u32 i = 0; i < c.d_head; i++) sum += double(x[i]) * x[i];
+        for (u32 i = 0; i < c.d_head; i++) y[i] = normed ? x[i] / std::sqrt(sum / c.d_head + 1e-6) * norm[i] : double(x[i]);
+        for (u32 i = 0, h = c.n_rot / 2; i < h; i++) {
+            const double angle = position * std::pow(1e7, -2.0 * i / c.n_rot), p = y[i], r = y[i + h];
+            y[i] = p * std::cos(angle) - r * std::sin(angle);
+            y[i + h] = p * std::sin(angle) + r * std::cos(angle);
+        }
+        return y;
+    }
+
+    std::vector<double> expected() const {
+        std::vector<double> keys, result;
+        for (u32 p = 0; p < c.n; p++)
+            for (u32 h = 0; h < c.n_head_kv; h++)
+                for (double x : turned(&k[size_t(p) * kv_width + h * c.d_head], k_norm, (c.flags & kAttendKNorm) != 0, p)) keys.push_back(half_value(x));
+        for (u32 t = 0; t < c.n; t++)
+            for (u32 h = 0; h < c.n_head; h++) {
+                const u32 stride = q_width / c.n_head, g = h / (c.n_head / c.n_head_kv);
+                const float* x = &q[size_t(t) * q_width + h * stride];
+                const std::vector<double> y = turned(x, q_norm, (c.flags & kAttendQNorm) != 0, t);
+                std::vector<double> score(t + 1, -1e300), o(c.d_head);
+                double top = -1e300, sum = 0;
+                for (u32 p = 0; p <= t; p++) {
+                    if (c.window != 0 && t - p >= c.window && p >= c.sinks) continue;
+                    double dot = 0;
+                    for (u32 i = 0; i < c.d_head; i++) dot += y[i] * keys[size_t(p) * kv_width + g * c.d_head + i];
+                    top = std::max(top, score[p] = dot * args.scale);
+                }
+                for (u32 p = 0; p <= t; p++) {
+                    const double e = std::exp(score[p] - top);
+                    sum += e;
+                    if (e > 0)
+                        for (u32 i = 0; i < c.d_head; i++) o[i] += e * half_value(v[size_t(p) * kv_width + g * c.d_head + i]);
+                }
+                for (u32 i = 0; i < c.d_head; i++) {
+                    double r = o[i] / sum;
+                    if ((c.flags & kAttendInterleaved) != 0) r *= sigmoid(x[c.d_head + i]);
+                    if ((c.flags & kAttendPerHead) != 0) r *= sigmoid(gate[size_t(t) * c.n_head + h]);
+                    result.push_back(r);
+                }
+            }
+        return result;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a DeltaNet row is right, and has the same bits alone or among nine, whatever was committed") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    struct Shape {
+        u32 nk, nv;
+        bool grouped;
+    };
+    for (const Shape& s : {Shape{2, 4, false}, Shape{1, 2, true}}) {
+        Delta delta(*vulkan, s.nk, s.nv, s.grouped, 36);
+        const std::vector<float> one = delta.run(std::vector<Delta::Pass>(36, {1, 1, true}));
+        CHECK(worst(one, delta.expected()) < 5e-4);
+        const std::vector<float> mixed = delta.run({{4, 4, true}, {9, 0, true}, {9, 9, true}, {1, 1, true}, {8, 3, true}, {8, 0, true},
+                                                    {7, 7, true}, {5, 2, true}, {2, 1, true}, {9, 9, true}});
+        CHECK(same_bits(one, mixed));
+        CHECK(same_bits(one, delta.run({{9, 9, true}, {9, 9, true}, {9, 9, true}, {9, 9, true}}, 128)));
+    }
+    vulkan->finish();
+}
+
+TEST_CASE("DeltaNet gives the same in pieces of any size, committed at once or row by row") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    {
+        Delta delta(*vulkan, 2, 4, false, 45);
+        const std::vector<double> expected = delta.expected();
+        CHECK(worst(delta.run({{37, 37, false}, {4, 2, true}, {1, 1, true}, {5, 5, false}}), expected) < 5e-4);
+        CHECK(worst(delta.run({{1, 1, false}, {2, 2, false}, {15, 15, false}, {16, 16, false}, {9, 3, true}, {8, 8, false}}), expected) < 5e-4);
+    }
+    vulkan->finish();
+}
+
+TEST_CASE("an attention row is right, and has the same bits alone or among nine, at every edge of a chunk") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved, kStep = kAttendQNorm | kAttendKNorm | kAttendPerHead;
+    const AttendCase cases[] = {
+        {4, 2, 256, 64, 0, 0, kQwen, 131, 0},       // gate behind each query; 127, 128, 129 keys
+        {6, 1, 128, 64, 40, 0, kStep, 300, 128},    // a ring that wraps
+        {4, 2, 128, 128, 100, 5, kStep, 280, 144},  // and keeps its first positions
+        {12, 1, 128, 0, 0, 0, 0, 40, 0},            // no norm, no rotation, no gate
+    };
+    for (const AttendCase& c : cases) {
+        Attend attend(*vulkan, c);
+        const std::vector<float> one = attend.run(Attend::How::fused, 1);
+        CAPTURE(c.n);
+        CHECK(worst(one, attend.expected()) < 5e-3);  // a key may round to the other half
+        CHECK(same_bits(one, attend.run(Attend::How::fused, 9)));
+        CHECK(same_bits(one, attend.run(Attend::How::split, 4)));
+        CHECK(worst(attend.run(Attend::How::rows, kRows), one) < 1e-3);
+    }
+    Attend wide(*vulkan, {4, 1, 128, 64, 0, 0, kQwen, 140, 0});
+    CHECK(same_bits(wide.run(Attend::How::fused, 3, 4), wide.run(Attend::How::fused, 4, 8)));
+    wide.rig.commands = {};
+    wide.rig.memory.reset();
+    vulkan->finish();
+}
+
+
+TEST_CASE("rows are normed or copied from where the step says") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    {
+        constexpr u32 kWidth = 1000, kN = 5;
+        Rig rig(*vulkan);
+        const u32 step = rig.add(kStepBytes), in = rig.add(4 * kWidth * kN), weight = rig.add(4 * kWidth), out = rig.add(4 * kWidth * kN);
+        rig.take();
+        test::Random random(1);
+        const std::vector<float> x = random.normals(kWidth * kN), w = random.normals(kWidth);
+        rig.put(in, x);
+        rig.put(weight, w);
+        rig.at<StepState>(step)->n_row = 3;
+        rig.at<StepState>(step)->hidden_from = 2;
+        rig.at<StepState>(step)->first_logit = 1;
+        for (u32 from : {kRowSame, kRowHidden, kRowLogit})
+            for (u32 copy : {0u, 1u}) {
+                std::memset(rig.memory[out].mapped, 0, rig.memory[out].bytes);
+                rig.begin();
+                rig.run("norm_rows", 256, {}, {step, in, weight, out}, NormArgs{from, copy, kWidth, 0, kWidth, 0, kWidth, 1e-6f}, kN);
+                rig.end();
+                rig.go();
+                const u32 first = from == kRowHidden ? 2 : from == kRowLogit ? 1 : 0, n = from == kRowLogit ? 2 : 3;
+                for (u32 r = 0; r < kN; r++) {
+                    std::vector<double> want(kWidth);
+                    double sum = 0;
+                    for (u32 i = 0; i < kWidth && r < n; i++) sum += double(x[(first + r) * kWidth + i]) * x[(first + r) * kWidth + i];
+                    for (u32 i = 0; i < kWidth && r < n; i++) {
+                        const double v = x[(first + r) * kWidth + i];
+                        want[i] = copy != 0 ? v : v / std::sqrt(sum / kWidth + 1e-6) * w[i];
+                    }
+                    const float* got = rig.at<float>(out) + r * kWidth;
+                    CHECK(worst(std::vector<float>(got, got + kWidth), want) < 1e-5);
+                }
+            }
+    }
+    vulkan->finish();
+}
+#endif  // AUSPEX_NO_VULKAN

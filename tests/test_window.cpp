@@ -1,0 +1,520 @@
+// Windows: what a row sees, where it finds it, and that nothing else changed.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "../src/base/number.h"
+#include "../src/engine/session.h"
+#include "../src/machine/cpu/cpu.h"
+#include "../src/machine/cpu/features.h"
+#include "../src/plan/arch.h"
+#include "reference.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace {
+
+/// The CPU with a tiny model, below the engine.
+struct Rig {
+    std::vector<std::byte> bytes;
+    Gguf file;
+    Plan plan;
+    std::shared_ptr<Machine> machine;
+    std::shared_ptr<Program> program;
+
+    explicit Rig(CpuPath path = CpuPath::best) : bytes(tiny_qwen35()) {
+        REQUIRE(Gguf::parse(bytes).get(file).ok());
+        REQUIRE(make_plan(file, {}).get(plan).ok());
+        CpuOptions options;
+        options.path = path;
+        options.n_thread = 2;
+        REQUIRE(open_cpu(options).get(machine).ok());
+        Weights weights;
+        REQUIRE(find_weights(plan, file).get(weights).ok());
+        weights.keep = true;
+        REQUIRE(machine->load(plan, weights, {}).get(program).ok());
+    }
+    /// A lane whose every attention layer is kept like this.
+    std::unique_ptr<Lane> lane(const KvOptions& kv, uint32_t n_context = 1024, uint32_t n_ubatch = 512) {
+        LaneOptions o;
+        o.n_context = n_context;
+        o.n_ubatch = n_ubatch;
+        o.kv.assign(plan.slots.size(), kv);
+        std::unique_ptr<Lane> l;
+        Status s = program->open(o).get(l);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        return l;
+    }
+    std::vector<float> run(Lane& lane, Span<const Token> ids, uint32_t position, bool tentative, uint32_t n_logit) {
+        Step step;
+        step.tape = &plan.trunk;
+        step.ids = ids.data();
+        step.n_row = static_cast<uint32_t>(ids.size());
+        step.position = position;
+        step.tentative = tentative;
+        step.n_logit = n_logit;
+        Status s = lane.run(step);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        std::vector<float> all;
+        for (uint32_t i = 0; i < n_logit; ++i) {
+            Span<const float> row;
+            REQUIRE(lane.read_row(plan.trunk.logits, i).get(row).ok());
+            all.insert(all.end(), row.begin(), row.end());
+        }
+        return all;
+    }
+    /// The last rows' logits after `ids` in pieces of at most n_ubatch, the last n_step one at a time.
+    std::vector<float> text(Lane& lane, Span<const Token> ids, uint32_t n_ubatch, uint32_t n_step) {
+        const uint32_t n = static_cast<uint32_t>(ids.size()) - n_step;
+        for (uint32_t at = 0; at < n; at += n_ubatch) run(lane, ids.subspan(at, std::min(n_ubatch, n - at)), at, false, 0);
+        std::vector<float> all;
+        for (uint32_t i = 0; i < n_step; ++i) {
+            const std::vector<float> row = run(lane, ids.subspan(n + i, 1), n + i, true, 1);
+            lane.commit(1);
+            all.insert(all.end(), row.begin(), row.end());
+        }
+        return all;
+    }
+};
+
+KvOptions window(uint32_t w, uint32_t sinks = 0) {
+    KvOptions kv;
+    kv.window = w;
+    kv.sinks = sinks;
+    return kv;
+}
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
+
+std::vector<CpuPath> paths() {
+    std::vector<CpuPath> all;
+    for (CpuPath p : {CpuPath::reference, CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
+        if (has_path(p)) all.push_back(p);
+    return all;
+}
+
+Model tiny_model(const std::vector<std::byte>& bytes) {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = 2;
+    Device device;
+    REQUIRE(Device::open(options).get(device).ok());
+    Model model;
+    Status s = Model::load(device, bytes).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return model;
+}
+
+std::vector<LayerWindow> windows(const char* spec) {
+    std::vector<LayerWindow> w;
+    Status s = parse_windows(spec).get(w);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return w;
+}
+
+Session session_with(const Model& model, const char* spec, uint32_t n_context, uint32_t n_ubatch) {
+    SessionOptions o;
+    o.n_context = n_context;
+    o.n_ubatch = n_ubatch;
+    if (*spec) o.windows = windows(spec);
+    Session session;
+    Status s = Session::create(model, o).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return session;
+}
+
+}  // namespace
+
+TEST_CASE("a window of at least the context changes no bit and no byte") {
+    for (CpuPath path : paths()) {
+        const std::string path_text = path_name(path);
+        CAPTURE(path_text);
+        Rig rig(path);
+        const std::vector<Token> ids = tiny_ids(path == CpuPath::reference ? 300 : 700, 3);
+        for (uint32_t sinks : {0u, 4u}) {
+            auto full = rig.lane({}), wide = rig.lane(window(1024, sinks));
+            CHECK(full->memory_bytes() == wide->memory_bytes());
+            CHECK(same(rig.text(*full, ids, 512, 12), rig.text(*wide, ids, 512, 12)));
+            const uint32_t n = static_cast<uint32_t>(ids.size());
+            const std::vector<Token> more = tiny_ids(9, 5);
+            CHECK(same(rig.run(*full, more, n, true, 9), rig.run(*wide, more, n, true, 9)));
+        }
+    }
+}
+
+TEST_CASE("a window that has not begun to slide changes no bit, and one that has changes the result") {
+    Rig rig;
+    const std::vector<Token> ids = tiny_ids(300, 3);
+    auto full = rig.lane({});
+    const std::vector<float> want = rig.text(*full, ids, 128, 4);
+    auto wide = rig.lane(window(300), 1024, 128);
+    CHECK(same(rig.text(*wide, ids, 128, 4), want));
+    auto narrow = rig.lane(window(295), 1024, 128);
+    CHECK_FALSE(same(rig.text(*narrow, ids, 128, 4), want));
+    auto sunk = rig.lane(window(295, 5), 1024, 128);  // the five that left the window are sinks
+    CHECK(relative_error(rig.text(*sunk, ids, 128, 4).data(), want.data(), want.size()) < 1e-4);
+}
+
+TEST_CASE("a ring gives the bits of a cache that never wraps, whatever window, sinks, steps and pieces") {
+    // The same window in a session whose ubatch is as long as its context: its ring holds every row.
+    for (CpuPath path : paths()) {
+        if (path == CpuPath::reference) continue;  // slow, and the walk is the same
+        const std::string path_text = path_name(path);
+        CAPTURE(path_text);
+        Rig rig(path);
+        const std::vector<Token> ids = tiny_ids(1000, 9);
+        for (uint32_t w : {1u, 2u, 9u, 64u, 255u, 256u, 257u, 300u}) {
+            for (uint32_t sinks : {0u, 1u, 4u}) {
+                if (sinks == 1 && w != 64) continue;
+                CAPTURE(w);
+                CAPTURE(sinks);
+                auto ring = rig.lane(window(w, sinks), 1024, 100), whole = rig.lane(window(w, sinks), 1024, 1024);
+                CHECK(ring->memory_bytes() < whole->memory_bytes());
+                const std::vector<float> a = rig.text(*ring, ids, 100, 20), b = rig.text(*whole, ids, 100, 20);
+                CHECK(same(a, b));
+            }
+        }
+    }
+}
+
+TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejected rows leave no trace") {
+    Rig rig;
+    const std::vector<Token> ids = tiny_ids(700, 4);
+    for (uint32_t w : {1u, 9u, 250u}) {
+        for (uint32_t sinks : {0u, 4u}) {
+            CAPTURE(w);
+            CAPTURE(sinks);
+            auto busy = rig.lane(window(w, sinks), 1024, 64), plain = rig.lane(window(w, sinks), 1024, 64);
+            rig.text(*busy, Span<const Token>(ids.data(), 500), 64, 0);
+            rig.text(*plain, Span<const Token>(ids.data(), 500), 64, 0);
+            Random random(w);
+            uint32_t at = 500;
+            while (at + kMaxTentative < 600) {
+                const uint32_t n = 1 + random.below(kMaxTentative), k = 1 + random.below(n);
+                std::vector<Token> rows(ids.begin() + at, ids.begin() + at + k);
+                while (rows.size() < n) rows.push_back(static_cast<Token>(random.below(200)));
+                std::vector<float> a = rig.run(*busy, rows, at, true, n), b;
+                busy->commit(k);
+                a.resize(a.size() / n * k);
+                for (uint32_t i = 0; i < k; ++i) {
+                    const std::vector<float> row = rig.run(*plain, Span<const Token>(ids.data() + at + i, 1), at + i, true, 1);
+                    plain->commit(1);
+                    b.insert(b.end(), row.begin(), row.end());
+                }
+                CHECK(same(a, b));
+                at += k;
+            }
+        }
+    }
+}
+
+TEST_CASE("quantised keys and values: near the float ones, deterministic, and laws 1 and 2 hold") {
+    struct Case {
+        Type k, v;
+        double bound;
+    };
+    for (CpuPath path : paths()) {
+        const std::string path_text = path_name(path);
+        CAPTURE(path_text);
+        Rig rig(path);
+        const std::vector<Token> ids = tiny_ids(path == CpuPath::reference ? 80 : 400, 8);
+        const uint32_t n = static_cast<uint32_t>(ids.size());
+        auto exact = rig.lane({});
+        const std::vector<float> want = rig.text(*exact, ids, 64, 2);
+        for (const Case& c : {Case{Type::q8_0, Type::q8_0, 0.03}, Case{Type::q8_0, Type::q4_0, 0.3}, Case{Type::q4_1, Type::q8_0, 0.3}, Case{Type::f16, Type::q4_1, 0.3}, Case{Type::q4_0, Type::f16, 0.3}}) {
+            const std::string types = std::string(type_info(c.k).name) + " " + type_info(c.v).name;
+            CAPTURE(types);
+            KvOptions kv;
+            kv.k = c.k;
+            kv.v = c.v;
+            auto lane = rig.lane(kv), again = rig.lane(kv);
+            const std::vector<float> got = rig.text(*lane, ids, 64, 2);
+            const double error = relative_error(got.data(), want.data(), want.size());
+            CHECK(error < c.bound);
+            CHECK(error > 0);
+            CHECK(same(rig.text(*again, ids, 64, 2), got));
+            const std::vector<Token> rows = tiny_ids(9, 77);
+            const std::vector<float> together = rig.run(*lane, rows, n, true, 9);
+            std::vector<float> alone;
+            for (uint32_t i = 0; i < 9; ++i) {
+                const std::vector<float> row = rig.run(*again, Span<const Token>(&rows[i], 1), n + i, true, 1);
+                again->commit(1);
+                alone.insert(alone.end(), row.begin(), row.end());
+            }
+            CHECK(same(together, alone));
+        }
+    }
+}
+
+TEST_CASE("attention over quantised rows equals attention over their decoded floats") {
+    Random random(3);
+    constexpr uint32_t d = 64, n_key = 37, n_query = 7;
+    const std::vector<float> q = random.normals(n_query * d, 0.3f), x = random.normals(n_key * d), y = random.normals(n_key * d);
+    for (CpuPath path : paths())
+        for (Type tk : {Type::q8_0, Type::q4_0, Type::q4_1})
+            for (Type tv : {Type::q8_0, Type::q4_0, Type::q4_1}) {
+                std::vector<std::byte> k(row_bytes(tk, n_key * d)), v(row_bytes(tv, n_key * d));
+                encode_row(tk, x.data(), k.data(), n_key * d);
+                encode_row(tv, y.data(), v.data(), n_key * d);
+                std::vector<float> fk(n_key * d), fv(n_key * d);
+                decode_row(tk, k.data(), fk.data(), n_key * d);
+                decode_row(tv, v.data(), fv.data(), n_key * d);
+                std::vector<float> scores(n_query * n_key), out(n_query * (d + 2));
+                std::vector<const float*> qs;
+                std::vector<float*> ms, ls, os;
+                for (uint32_t i = 0; i < n_query; ++i) {
+                    qs.push_back(&q[i * d]);
+                    ms.push_back(&out[i * (d + 2)]);
+                    ls.push_back(ms.back() + 1);
+                    os.push_back(ms.back() + 2);
+                }
+                loops_for(path).attend_many(n_query, qs.data(), {k.data(), row_bytes(tk, d), tk}, {v.data(), row_bytes(tv, d), tv}, n_key, d, scores.data(), ms.data(), ls.data(), os.data());
+                double worst = 0;
+                for (uint32_t i = 0; i < n_query; ++i) {
+                    std::vector<double> s(n_key), o(d);
+                    double top = -INFINITY, sum = 0;
+                    for (uint32_t c = 0; c < n_key; ++c) {
+                        for (uint32_t j = 0; j < d; ++j) s[c] += double{q[i * d + j]} * double{fk[c * d + j]};
+                        top = std::fmax(top, s[c]);
+                    }
+                    for (uint32_t c = 0; c < n_key; ++c) {
+                        const double p = std::exp(s[c] - top);
+                        sum += p;
+                        for (uint32_t j = 0; j < d; ++j) o[j] += p * double{fv[c * d + j]};
+                    }
+                    worst = std::fmax(worst, std::fabs(double{*ls[i]} - sum) / sum);
+                    for (uint32_t j = 0; j < d; ++j) worst = std::fmax(worst, std::fabs(double{os[i][j]} - o[j]) / sum);
+                }
+                CHECK(worst < 1e-5);
+            }
+}
+
+TEST_CASE("windowed logits are the framework's") {
+    struct Bound {
+        CpuPath path;
+        double error;
+        size_t n_token;
+    };
+    for (const char* name : {"demo-q4_k_m", "demo-q8_0"}) {
+        const Reference ref = load_reference(name);
+        if (!ref.ok) {
+            MESSAGE("skipped: needs shared/reference");
+            return;
+        }
+        for (const Bound& bound : {Bound{CpuPath::reference, 1e-3, 100}, Bound{CpuPath::best, 1e-2, 100000}}) {
+            if (bound.path == CpuPath::reference && std::string(name) == "demo-q8_0") continue;  // the walk and the windows are the same
+            DeviceOptions options;
+            options.kind = Kind::cpu;
+            options.cpu_path = bound.path;
+            options.n_thread = 2;
+            Device device;
+            REQUIRE(Device::open(options).get(device).ok());
+            Model model;
+            REQUIRE(Model::load(device, ref.model_path.c_str()).get(model).ok());
+            const Json& texts = *ref.json.find("texts");
+            for (size_t t = 0; t < texts.keys().size(); ++t) {
+                const std::string key = texts.keys()[t];
+                const Json& text = texts.items()[t];
+                std::vector<Token> ids = ids_of(*text.find("ids"));
+                if (ids.size() > bound.n_token) ids.resize(bound.n_token);
+                if (bound.path == CpuPath::reference && t != 0) continue;
+                const std::vector<Token> rows = ids_of(*text.find("rows"));
+                const Json& all = *text.find("window");
+                for (size_t w = 0; w < all.keys().size(); ++w) {
+                    const std::string spec = all.keys()[w];
+                    const Json& entry = all.items()[w];
+                    const std::vector<Token> top = ids_of(*entry.find("argmax"));
+                    const std::vector<double> margins = numbers_of(*entry.find("margin"));
+                    const Reference::Array want = ref.array(key + ".window." + spec + ".rows");
+                    REQUIRE(want.data);
+                    // An odd ubatch, so that the ring wraps at odd places.
+                    Session session = session_with(model, spec.c_str(), 1152, 61);
+                    double worst = 0;
+                    size_t decided = 0;
+                    Status s = session.score(ids, [&](size_t row, Span<const float> logits) {
+                        if (margins[row] > 0.2) {
+                            ++decided;
+                            CHECK(arg_max(logits.data(), logits.size()) == static_cast<size_t>(top[row]));
+                        }
+                        for (size_t i = 0; i < rows.size(); ++i)
+                            if (static_cast<size_t>(rows[i]) == row) worst = std::fmax(worst, relative_error(logits.data(), want.row(i), want.n_col));
+                    });
+                    REQUIRE_MESSAGE(s.ok(), s.message());
+                    CHECK(decided > ids.size() / 3);
+                    MESSAGE(name << " " << key << " " << spec << ": worst relative error " << worst);
+                    CHECK(worst <= bound.error);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("a session with windows restarts, snapshots and goes on as if nothing had happened") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    const std::vector<Token> ids = tiny_ids(600, 2);
+    for (const char* spec : {"all:1", "3:64+4", "3:300,mtp:16", "all:256+1"}) {
+        CAPTURE(spec);
+        auto generate = [](Session& s, size_t n) {
+            std::vector<Token> out;
+            while (out.size() < n) {
+                auto next = s.next();
+                REQUIRE_MESSAGE(next.ok(), next.status().message());
+                for (Token t : next.value()) out.push_back(t);
+            }
+            out.resize(n);
+            return out;
+        };
+        Session one = session_with(model, spec, 1024, 96), two = session_with(model, spec, 1024, 96);
+        REQUIRE(one.sync(ids).ok());
+        REQUIRE(two.sync(tiny_ids(700, 9)).ok());
+        generate(two, 3);
+        REQUIRE(two.sync(ids).ok());
+        auto snap = one.save();
+        REQUIRE(snap.ok());
+        const std::vector<Token> want = generate(one, 30);
+        CHECK(generate(two, 30) == want);
+        Status s = two.restore(snap.value());
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        CHECK(generate(two, 30) == want);
+    }
+    Session small = session_with(model, "3:64", 1024, 96), large = session_with(model, "", 1024, 96);
+    REQUIRE(small.sync(ids).ok());
+    REQUIRE(large.sync(ids).ok());
+    auto snap = small.save();
+    REQUIRE(snap.ok());
+    CHECK(snap.value().bytes.size() < large.save().value().bytes.size());
+    CHECK(large.restore(snap.value()).code == Code::bad_argument);
+}
+
+TEST_CASE("a draft block may look back less than the trunk: its drafts change, the text does not") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    auto text = [&](Draft source, const char* spec) {
+        SessionOptions o;
+        o.n_context = 700;
+        o.n_ubatch = 64;
+        o.draft.source = source;
+        o.windows = windows(spec);
+        Session session;
+        Status s = Session::create(model, o).get(session);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        REQUIRE(session.sync(tiny_ids(300, 5)).ok());
+        while (session.history().size() < 690) {
+            const auto next = session.next();
+            REQUIRE_MESSAGE(next.ok(), next.status().message());
+        }
+        std::vector<Token> ids(session.history().begin(), session.history().end());
+        ids.resize(690);
+        return ids;
+    };
+    for (const char* trunk : {"3:full", "3:100+4", "3:9"}) {
+        const std::vector<Token> want = text(Draft::off, trunk);
+        for (const char* draft : {",mtp:1", ",mtp:16+4", ",mtp:300", ",mtp:full"}) CHECK(text(Draft::mtp, (std::string(trunk) + draft).c_str()) == want);
+    }
+}
+
+TEST_CASE("a snapshot is not restored where its keys would mean something else") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    auto open = [&](KvType k, KvType v) {
+        SessionOptions o;
+        o.kv_k = k;
+        o.kv_v = v;
+        Session session;
+        REQUIRE(Session::create(model, o).get(session).ok());
+        return session;
+    };
+    Session one = open(KvType::q8_0, KvType::q4_0), other = open(KvType::q4_0, KvType::q8_0), same = open(KvType::q8_0, KvType::q4_0);
+    REQUIRE(one.sync(tiny_ids(50, 5)).ok());
+    const auto snap = one.save();
+    REQUIRE(snap.ok());
+    CHECK(other.restore(snap.value()).code == Code::bad_argument);
+    CHECK(same.restore(snap.value()).ok());
+}
+
+TEST_CASE("stats name the windows, the horizon follows the text, and the first token that leaves is announced once") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    SessionOptions o;
+    o.n_context = 512;
+    o.n_ubatch = 32;
+    o.windows = windows("all:100,3:64+4");
+    std::vector<WindowLeft> left;
+    o.on_window_left = [&](const WindowLeft& w) { left.push_back(w); };
+    Session session;
+    REQUIRE(Session::create(model, o).get(session).ok());
+    CHECK(print_windows(session.stats().windows) == "3:64+4");
+    SessionOptions with_draft = o;  // the draft block's cache is there only when it drafts
+    with_draft.draft.source = Draft::mtp;
+    Session drafting;
+    REQUIRE(Session::create(model, with_draft).get(drafting).ok());
+    CHECK(print_windows(drafting.stats().windows) == "3:64+4,4:100");
+    REQUIRE(session.sync(tiny_ids(68, 1)).ok());
+    CHECK(left.empty());
+    CHECK(session.recall_horizon(3).value() == 5);  // of the row to come
+    REQUIRE(session.sync(tiny_ids(69, 1)).ok());
+    REQUIRE(left.size() == 1);
+    CHECK(left[0].layer == 3);
+    CHECK(left[0].window == 64);
+    CHECK(left[0].sinks == 4);
+    CHECK(left[0].n_token == 69);
+    REQUIRE(session.sync(tiny_ids(200, 1)).ok());
+    CHECK(left.size() == 1);
+    CHECK(session.recall_horizon(3).value() == 200 - 63);
+    REQUIRE(session.sync(tiny_ids(100, 2)).ok());  // another timeline
+    CHECK(left.size() == 2);
+    CHECK(session.recall_horizon(0).status().code == Code::bad_argument);
+    CHECK(session.recall_horizon(0).status().text.find("3") != std::string::npos);
+    Session full = session_with(model, "", 512, 32);
+    CHECK(full.recall_horizon(3).value() == 0);
+    CHECK(print_windows(full.stats().windows).find("3:full") == 0);
+}
+
+TEST_CASE("a window that is written wrong is named, with what was expected") {
+    CHECK(print_windows(windows("3:64,7:full,all:4096+4,mtp:16")) == "3:64,7:full,all:4096+4,mtp:16");
+    for (const char* bad : {"", "3", "3:", ":64", "x:64", "3:64,", "3:0", "3:64+", "3:64+257", "3:64x", "3:-1", "3:99999999999", "3:64,,7:1", "3:full+4", "all"}) {
+        CAPTURE(bad);
+        const Status s = parse_windows(bad).status();
+        CHECK(s.code == Code::bad_argument);
+        CHECK(s.text.find("expected LAYER:ROWS") != std::string::npos);
+    }
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    SessionOptions o;
+    o.windows = windows("2:64");
+    Status s = Session::create(model, o).status();
+    CHECK(s.code == Code::bad_argument);
+    CHECK(s.text.find("layer 2") != std::string::npos);
+    CHECK(s.text.find("3, 4 (mtp)") != std::string::npos);
+    o.windows = windows("3:64");
+    o.kv_budget_bytes = 1 << 20;
+    CHECK(Session::create(model, o).status().code == Code::bad_argument);
+}
+
+TEST_CASE("a session with windows in every layer runs on and on in the memory of its windows") {
+    // A scaled-down million: the ring wraps hundreds of times, and the machine's memory does not know the context.
+    Rig rig;
+    auto small = rig.lane(window(32, 4), 1u << 11, 64), large = rig.lane(window(32, 4), 1u << 20, 64);
+    CHECK(small->memory_bytes() == large->memory_bytes());
+    const std::vector<Token> ids = tiny_ids(96, 6);
+    std::vector<std::byte> start, end;
+    uint32_t at = 0;
+    for (int i = 0; i < 200; ++i, at += 64) rig.run(*large, Span<const Token>(ids.data(), 64), at, false, 0);
+    REQUIRE(large->save(at, &start).ok());
+    for (int i = 0; i < 200; ++i, at += 64) rig.run(*large, Span<const Token>(ids.data(), 64), at, false, 0);
+    REQUIRE(large->save(at, &end).ok());
+    CHECK(at > 25000);
+    CHECK(start.size() == end.size());
+    const std::vector<float> logits = rig.run(*large, Span<const Token>(ids.data() + 64, 9), at, true, 9);
+    for (float x : logits) REQUIRE(std::isfinite(x));
+    // The last position of a million: restored there, it still runs.
+    auto last = rig.lane(window(32, 4), 1u << 20, 64);
+    REQUIRE(last->restore(at, end).ok());
+    CHECK(same(rig.run(*last, Span<const Token>(ids.data() + 64, 9), at, true, 9), logits));
+}

@@ -1,0 +1,70 @@
+// tests/vulkan_rig: runs single kernels over buffers that the host sees.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../shaders/args.h"
+#include "support.h"
+#include "vulkan_support.h"
+
+#include <cstring>
+
+namespace test {
+
+/// Bytes of a lane's step buffer.
+constexpr size_t kStepBytes = 4 * (auspex::detail::args::kHistoryWord + auspex::detail::args::kHistory);
+
+/// Buffers the host sees, kernels by name, one recording at a time.
+struct Rig {
+    explicit Rig(Vulkan& v) : vulkan(v), plan(v.gpu->traits) {}
+    Vulkan& vulkan;
+    vk::MemoryPlan plan;
+    vk::Memory memory;
+    vk::Commands commands;
+
+    uint32_t add(size_t bytes) { return plan.add(vk::Arena::staging, (bytes + 15) / 16 * 16); }
+    void take() {
+        auto m = vk::Memory::take(vulkan.gpu, plan);
+        REQUIRE_MESSAGE(m.ok(), m.status().message());
+        memory = std::move(m.value());
+        for (uint32_t i = 0; i < plan.size(); i++) std::memset(memory[i].mapped, 0, memory[i].bytes);
+    }
+    template <class T>
+    T* at(uint32_t id) {
+        return reinterpret_cast<T*>(memory[id].mapped);
+    }
+    void put(uint32_t id, const std::vector<float>& v) { std::memcpy(memory[id].mapped, v.data(), v.size() * 4); }
+    void begin() {
+        auto c = vk::Commands::create(vulkan.gpu);
+        REQUIRE_MESSAGE(c.ok(), c.status().message());
+        commands = std::move(c.value());
+        REQUIRE(commands.begin().ok());
+    }
+    template <class A>
+    void bind(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids, const A& push) {
+        vk::PipelineKey key;
+        key.shader = name;
+        key.group = group;
+        key.constants = std::move(constants);
+        std::vector<vk::Region> regions;
+        for (uint32_t id : ids) regions.push_back(memory[id]);
+        commands.bind(vulkan.make(key), regions);
+        commands.push(push);
+    }
+    template <class A>
+    void run(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids, const A& push, uint32_t x, uint32_t y = 1) {
+        bind(name, group, std::move(constants), ids, push);
+        commands.dispatch(x, y);
+        commands.barrier(vk::kSyncCompute, vk::kSyncCompute | vk::kSyncIndirect);
+    }
+    void end() {
+        commands.barrier(vk::kSyncCompute, vk::kSyncHost);
+        const auspex::Status s = commands.end();
+        REQUIRE_MESSAGE(s.ok(), s.message());
+    }
+    void go() {
+        const auspex::Status s = commands.run();
+        REQUIRE_MESSAGE(s.ok(), s.message());
+    }
+};
+
+}  // namespace test
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,446 @@
+#!/usr/bin/env python3
+"""Compiles shaders/*.comp to SPIR-V and writes src/machine/vulkan/spirv.inc.
+
+  make_shaders.py                 compile everything and write spirv.inc
+  make_shaders.py --check         prove that spirv.inc is fresh; says what mends it if not
+  make_shaders.py --list          the modules, their sizes and where they come from
+  make_shaders.py --skip-broken   leave out sources that do not compile (while working on them)
+  make_shaders.py --out FILE      write elsewhere
+  make_shaders.py --prebuild NAME --glslc PATH   renew shaders/prebuilt/NAME.spv with a newer glslc
+
+Needs Python's standard library and glslc (Debian: glslc; checked with spirv-val where it is there).
+
+A source says in comment lines what is made of it. Without such a line: one module of the file's name.
+  // variant: NAME [-DKEY=VALUE ...] [@khr] [@prebuilt]
+  // lint: exact          every float add, subtract and multiply must be `precise` or an fma
+@khr       the source uses GL_NV_cooperative_matrix with M, N and K as three different specialization
+           constants; the module is rewritten to SPV_KHR_cooperative_matrix, which glslc of Debian 12
+           cannot write by itself.
+@prebuilt  the source needs a newer glslc than Debian 12's. Its module is committed as
+           shaders/prebuilt/NAME.spv, with the hash of the source beside it in NAME.source; --check
+           finds a stale one without the compiler, and --prebuild renews it.
+"""
+import argparse, hashlib, os, re, shutil, struct, subprocess, sys, tempfile, zlib
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SHADERS = os.path.join(ROOT, "shaders")
+PREBUILT = os.path.join(SHADERS, "prebuilt")
+OUT = os.path.join(ROOT, "src", "machine", "vulkan", "spirv.inc")
+FLAGS = ["-fshader-stage=compute", "--target-env=vulkan1.2", "-O"]
+INCLUDES = [SHADERS, os.path.join(SHADERS, "quant")]
+MAGIC = 0x50535841
+MEND = "run: python3 tools/make_shaders.py"
+
+# Capabilities that src/machine/vulkan/shader.cpp knows how to ask a device for.
+CAPABILITIES = {0, 1, 9, 11, 22, 39, 61, 62, 63, 64, 65, 66, 67, 68, 4433, 4448, 4466, 4467, 5345, 5346, 5347, 5357,
+                6016, 6017, 6018, 6019, 6022}
+
+
+class Broken(Exception):
+    pass
+
+
+class Module:
+    def __init__(self, name, source, defines, khr, prebuilt, exact):
+        self.name, self.source, self.defines = name, source, defines
+        self.khr, self.prebuilt, self.exact = khr, prebuilt, exact
+        self.words, self.origin = None, None
+        self.hash = source_hash(source, defines + (["@khr"] if khr else []))
+
+
+def read_text(path):
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+def closure(path, seen):
+    """The file and everything it includes, in order of first use."""
+    if path in seen:
+        return seen
+    seen.append(path)
+    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', read_text(path), re.M):
+        for folder in [os.path.dirname(path)] + INCLUDES:
+            inner = os.path.normpath(os.path.join(folder, name))
+            if os.path.exists(inner):
+                closure(inner, seen)
+                break
+        else:
+            raise Broken(f"{os.path.relpath(path, ROOT)} includes \"{name}\", which is nowhere")
+    return seen
+
+
+def source_hash(path, flags):
+    h = hashlib.sha256("\0".join(FLAGS + flags).encode())
+    for part in closure(path, []):
+        h.update(os.path.basename(part).encode() + b"\0" + read_text(part).encode() + b"\0")
+    return h.hexdigest()[:16]
+
+
+def find_modules(skip_broken=False):
+    modules, names = [], {}
+    for file in sorted(os.listdir(SHADERS)):
+        if not file.endswith(".comp"):
+            continue
+        path = os.path.join(SHADERS, file)
+        text = read_text(path)
+        exact = re.search(r"^//\s*lint:\s*exact\b", text, re.M) is not None
+        variants = [v.split() for v in re.findall(r"^//\s*variant:[ \t]*(\S.*)$", text, re.M)] or [[file[:-5]]]
+        for v in variants:
+            unknown = [w for w in v[1:] if not w.startswith("-D") and w not in ("@khr", "@prebuilt")]
+            if unknown or not re.fullmatch(r"[a-z0-9_]+", v[0]):
+                raise Broken(f"shaders/{file}: the variant line '{' '.join(v)}' has an odd name or word")
+            if v[0] in names:
+                raise Broken(f"shaders/{file}: module '{v[0]}' is made by {names[v[0]]}, too")
+            names[v[0]] = file
+            try:
+                modules.append(Module(v[0], path, [w for w in v[1:] if w.startswith("-D")], "@khr" in v, "@prebuilt" in v, exact))
+            except Broken as e:
+                if not skip_broken:
+                    raise
+                print(f"skipped: {v[0]}: {e}", file=sys.stderr)
+    return sorted(modules, key=lambda m: m.name)
+
+
+def glslc_version(glslc):
+    try:
+        r = subprocess.run([glslc, "--version"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return ", ".join(l.strip() for l in r.stdout.splitlines()[:3]) if r.returncode == 0 else None
+
+
+def run_glslc(glslc, m):
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.spv")
+        command = [glslc] + FLAGS + [f"-I{i}" for i in INCLUDES] + m.defines + [m.source, "-o", out]
+        r = subprocess.run(command, capture_output=True, text=True)
+        if r.returncode != 0:
+            raise Broken(f"{m.name} ({os.path.relpath(m.source, ROOT)}) does not compile:\n{r.stderr.strip()}")
+        with open(out, "rb") as f:
+            data = f.read()
+    return list(struct.unpack(f"<{len(data) // 4}I", data))
+
+
+def instructions(words):
+    at = 5
+    while at < len(words):
+        n, op = words[at] >> 16, words[at] & 0xFFFF
+        if n == 0 or at + n > len(words):
+            raise Broken("the module is cut short")
+        yield op, words[at:at + n]
+        at += n
+
+
+def text_words(s):
+    b = s.encode() + b"\0"
+    b += b"\0" * (-len(b) % 4)
+    return list(struct.unpack(f"<{len(b) // 4}I", b))
+
+
+def to_khr(words):
+    """SPV_NV_cooperative_matrix to SPV_KHR_cooperative_matrix.
+
+    NV matrix types carry no Use; it follows from their two sizes, because M, N and K are different
+    specialization constants: A is M x K, B is K x N, an accumulator M x N. The muladd instructions
+    tell which type is which. Load, store and muladd change their operand forms.
+    """
+    code = list(instructions(words))
+    type_of, types, uint, booleans, signed = {}, {}, None, {}, set()
+    for op, w in code:
+        if op == 5358:                                # OpTypeCooperativeMatrixNV: result component scope rows cols
+            types[w[1]] = w[2]
+        elif op == 21:                                # OpTypeInt: result width signedness
+            if w[2:] == [32, 0]:
+                uint = w[1]
+            if w[3] == 1:
+                signed.add(w[1])
+        elif op in (41, 42):                          # OpConstantTrue, OpConstantFalse
+            booleans[w[2]] = op == 41
+    # Types of all results, by walking instructions that begin with a result type.
+    for op, w in code:
+        if len(w) > 2 and w[1] in types:
+            type_of[w[2]] = w[1]
+    use = {}
+    for op, w in code:
+        if op == 5361:                                # result type, result, A, B, C
+            for operand, kind in ((w[3], 0), (w[4], 1), (w[5], 2)):
+                t = type_of.get(operand)
+                if t is None or use.setdefault(t, kind) != kind:
+                    raise Broken("@khr: one matrix type is used in two roles: make M, N and K three different constants")
+    for t in types:
+        use.setdefault(t, 2)
+    bound = words[3]
+    fresh = {}
+
+    def constant(v):                                  # always a new one: an old one may come too late
+        nonlocal bound
+        if v not in fresh:
+            fresh[v] = bound
+            bound += 1
+        return fresh[v]
+
+    if uint is None:
+        raise Broken("@khr: the module has no uint type")
+    body = []
+    for op, w in code:
+        w = list(w)
+        if op == 17 and w[1] == 5357:                 # OpCapability
+            w[1] = 6022
+        elif op == 10 and w[1:] == text_words("SPV_NV_cooperative_matrix"):
+            w = [0] + text_words("SPV_KHR_cooperative_matrix")
+        elif op == 5358:
+            op, w = 4456, w + [constant(use[w[1]])]
+        elif op == 5359:                              # result type, result, pointer, stride, column major, [access]
+            op, w = 4457, w[:4] + [constant(int(booleans[w[5]])), w[4]] + w[6:]
+        elif op == 5360:                              # pointer, object, stride, column major, [access]
+            op, w = 4458, w[:3] + [constant(int(booleans[w[4]])), w[3]] + w[5:]
+        elif op == 5361:
+            op = 4459
+            roles = [type_of[w[3]], type_of[w[4]], type_of[w[5]], w[1]]
+            mask = sum(1 << i for i, t in enumerate(roles) if types[t] in signed)
+            if mask:                                  # NV reads the sign off the type, KHR wants to be told
+                w.append(mask)
+        elif op == 5362:
+            op = 4460
+        elif op == 52 and w[3] == 5362:               # OpSpecConstantOp
+            w[3] = 4460
+        w[0] = len(w) << 16 | op
+        body.append((op, w))
+    # New constants go right before the first matrix type, which comes after uint (it uses its constants).
+    out = []
+    added = False
+    for op, w in body:
+        if op == 4456 and not added:
+            for v, i in sorted(fresh.items()):
+                out.extend([4 << 16 | 43, uint, i, v])
+            added = True
+        out.extend(w)
+    return words[:3] + [bound, words[4]] + out
+
+
+def lint(m):
+    """What a driver or a law would stumble over later."""
+    precise, wrong = set(), []
+    for op, w in instructions(m.words):
+        if op == 17 and w[1] not in CAPABILITIES:
+            wrong.append(f"capability {w[1]} is unknown to module_fits() in src/machine/vulkan/shader.cpp")
+        elif op == 71 and w[2] == 42:                # OpDecorate NoContraction
+            precise.add(w[1])
+        elif op == 350:                              # OpGroupNonUniformFAdd: its order is the driver's choice
+            wrong.append("subgroupAdd on floats: sum with xor shuffles, whose order is fixed")
+    if m.exact:
+        loose = sum(1 for op, w in instructions(m.words) if op in (129, 131, 133, 142, 148) and w[2] not in precise)
+        if loose:
+            wrong.append(f"{loose} float operations may be contracted: mark them precise or use fma")
+    if wrong:
+        raise Broken(f"{m.name}: " + "; ".join(sorted(set(wrong))))
+
+
+def validate(m, spirv_val):
+    if not spirv_val or m.khr or m.prebuilt:         # Debian 12's spirv-val knows no KHR matrices
+        return
+    with tempfile.NamedTemporaryFile(suffix=".spv") as f:
+        f.write(struct.pack(f"<{len(m.words)}I", *m.words))
+        f.flush()
+        r = subprocess.run([spirv_val, "--target-env", "vulkan1.2", f.name], capture_output=True, text=True)
+    if r.returncode != 0:
+        raise Broken(f"{m.name}: spirv-val says: {(r.stdout + r.stderr).strip()}")
+
+
+def load_prebuilt(m):
+    path = os.path.join(PREBUILT, m.name)
+    how = f"run: python3 tools/make_shaders.py --prebuild {m.name} --glslc PATH (glslc 2025.2 or newer)"
+    if not os.path.exists(path + ".spv") or not os.path.exists(path + ".source"):
+        raise Broken(f"shaders/prebuilt/{m.name}.spv or .source is missing; {how}")
+    if read_text(path + ".source").split()[0] != m.hash:
+        raise Broken(f"shaders/prebuilt/{m.name}.spv is older than its source; {how}")
+    with open(path + ".spv", "rb") as f:
+        data = f.read()
+    return list(struct.unpack(f"<{len(data) // 4}I", data))
+
+
+def compile_module(m, glslc, spirv_val):
+    if m.prebuilt:
+        m.words, m.origin = load_prebuilt(m), "prebuilt"
+    else:
+        m.words, m.origin = run_glslc(glslc, m), "glslc"
+        if m.khr:
+            try:
+                m.words, m.origin = to_khr(m.words), "glslc+khr"
+            except (Broken, KeyError) as e:
+                raise Broken(f"{m.name}: rewriting to KHR matrices failed: {e}")
+    lint(m)
+    validate(m, spirv_val)
+
+
+def pack(modules):
+    names, words, index = b"", [], []
+    n_head = 2 + 4 * len(modules)
+    for m in modules:
+        index.append([4 * n_head + len(names), len(m.name), len(words), len(m.words)])
+        names += m.name.encode()
+        words += m.words
+    names += b"\0" * (-len(names) % 4)
+    first = n_head + len(names) // 4
+    head = [MAGIC, len(modules)] + [v for e in index for v in (e[0], e[1], e[2] + first, e[3])]
+    return struct.pack(f"<{len(head)}I", *head) + names + struct.pack(f"<{len(words)}I", *words)
+
+
+# Base 85, five characters for four bytes: what stands between '#' and 'y' but for the two that a literal
+# would have to escape. A third of the size of octal escapes.
+DIGITS = "".join(chr(c) for c in range(35, 122) if chr(c) not in "\\?")
+
+
+def to_text(data):
+    text = []
+    for (word,) in struct.iter_unpack(">I", data + b"\0" * (-len(data) % 4)):
+        text.append("".join(DIGITS[word // 85**k % 85] for k in (4, 3, 2, 1, 0)))
+    return "".join(text)
+
+
+def from_text(text):
+    out = bytearray()
+    for at in range(0, len(text), 5):
+        word = 0
+        for c in text[at:at + 5]:
+            word = word * 85 + DIGITS.index(c)
+        out += struct.pack(">I", word)
+    return bytes(out)
+
+
+def render(modules, version):
+    raw = pack(modules)
+    packed = zlib.compress(raw, 9)
+    out = ["// Generated by tools/make_shaders.py from shaders/*.comp: do not edit; --check proves it fresh.",
+           f"// compiler: {version}", "// module: name, hash of its source, words, origin"]
+    out += [f"// module: {m.name} {m.hash} {len(m.words)} {m.origin}" for m in modules]
+    out += ["", "// A zlib stream in base 85, in pieces, because compilers limit the length of one literal.",
+            f"constexpr uint64_t kSpirvRawBytes = {len(raw)};", f"constexpr uint64_t kSpirvPackedBytes = {len(packed)};",
+            "constexpr const char* kSpirvChunks[] = {"]
+    text = to_text(packed)
+    for at in range(0, len(text), 12000):
+        chunk = text[at:at + 12000]
+        out += ["    " + "\n    ".join(f'"{chunk[i:i + 120]}"' for i in range(0, len(chunk), 120)) + ","]
+    out += ["};", ""]
+    return "\n".join(out)
+
+
+def parse(text):
+    """spirv.inc back to (compiler, {name: (hash, origin, words)})."""
+    version = re.search(r"^// compiler: (.*)$", text, re.M)
+    listed = {n: (h, o) for n, h, w, o in re.findall(r"^// module: (\w+) ([0-9a-f]{16}) (\d+) (\S+)$", text, re.M)}
+    size = int(re.search(r"kSpirvPackedBytes = (\d+);", text).group(1))
+    raw = zlib.decompress(from_text("".join(re.findall(r'"([^"\n]*)"', text.split("kSpirvChunks[]", 1)[1])))[:size])
+    magic, n = struct.unpack_from("<2I", raw)
+    if magic != MAGIC:
+        raise Broken("no magic")
+    modules = {}
+    for i in range(n):
+        name_at, name_n, word_at, word_n = struct.unpack_from("<4I", raw, 8 + 16 * i)
+        name = raw[name_at:name_at + name_n].decode()
+        modules[name] = listed.get(name, ("", "")) + (raw[4 * word_at:4 * (word_at + word_n)],)
+    return version.group(1) if version else "", modules
+
+
+def check(modules, glslc, spirv_val, path):
+    if not os.path.exists(path):
+        raise Broken(f"{os.path.relpath(path, ROOT)} is missing; {MEND}")
+    try:
+        version, held = parse(read_text(path))
+    except (Broken, zlib.error, struct.error, ValueError, IndexError, AttributeError) as e:
+        raise Broken(f"{os.path.relpath(path, ROOT)} is damaged ({e}); {MEND}")
+    wrong = []
+    wanted = {m.name: m for m in modules}
+    wrong += [f"module '{n}' has no source any more" for n in sorted(set(held) - set(wanted))]
+    wrong += [f"module '{n}' ({os.path.relpath(wanted[n].source, ROOT)}) is missing" for n in sorted(set(wanted) - set(held))]
+    wrong += [f"module '{n}' is older than {os.path.relpath(m.source, ROOT)} or what it includes"
+              for n, m in sorted(wanted.items()) if n in held and held[n][0] != m.hash]
+    if wrong:
+        raise Broken("spirv.inc is stale:\n  " + "\n  ".join(wrong) + f"\n{MEND}")
+    here = glslc_version(glslc)
+    if here is None:
+        print(f"spirv.inc: {len(held)} modules, sources unchanged. glslc is not installed: nothing was compiled.")
+        return
+    compile_all(modules, glslc, spirv_val, False)
+    same = [m for m in modules if struct.pack(f"<{len(m.words)}I", *m.words) == held[m.name][2]]
+    if here == version and len(same) != len(modules):
+        names = ", ".join(m.name for m in modules if m not in same)
+        raise Broken(f"spirv.inc differs from a fresh compilation with the same compiler ({names}); {MEND}")
+    if here == version and read_text(path) != render(modules, version):
+        raise Broken(f"spirv.inc was edited by hand; {MEND}")
+    if here == version:
+        print(f"spirv.inc is fresh: {len(modules)} modules, byte for byte.")
+    else:
+        print(f"spirv.inc: {len(modules)} modules, sources unchanged, all compile here; {len(same)} byte for byte.\n"
+              f"  written with {version}\n  checked with {here}")
+
+
+def compile_all(modules, glslc, spirv_val, skip_broken):
+    broken = []
+
+    def one(m):
+        try:
+            compile_module(m, glslc, spirv_val)
+        except Broken as e:
+            broken.append((m, e))
+    with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
+        list(pool.map(one, modules))
+    if broken and not skip_broken:
+        raise Broken("\n".join(str(e) for m, e in sorted(broken, key=lambda b: b[0].name)))
+    for m, e in sorted(broken, key=lambda b: b[0].name):
+        print(f"skipped: {e}", file=sys.stderr)
+        modules.remove(m)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--check", action="store_true", help="prove that spirv.inc is fresh")
+    p.add_argument("--list", action="store_true", help="list the modules in spirv.inc")
+    p.add_argument("--skip-broken", action="store_true", help="leave out what does not compile")
+    p.add_argument("--out", default=OUT, help="the file to write or check")
+    p.add_argument("--glslc", default="glslc", help="the compiler")
+    p.add_argument("--prebuild", metavar="NAME", help="compile a @prebuilt module with a newer glslc")
+    a = p.parse_args()
+    try:
+        if a.list:
+            version, held = parse(read_text(a.out))
+            print(version)
+            for name, (h, origin, words) in sorted(held.items()):
+                print(f"{len(words):8d} bytes  {origin:10s} {name}")
+            return 0
+        modules = find_modules(a.skip_broken)
+        spirv_val = shutil.which("spirv-val")
+        if a.prebuild:
+            m = next((m for m in modules if m.name == a.prebuild and m.prebuilt), None)
+            if m is None:
+                raise Broken(f"no source has the line '// variant: {a.prebuild} @prebuilt'")
+            words = run_glslc(a.glslc, m)
+            os.makedirs(PREBUILT, exist_ok=True)
+            with open(os.path.join(PREBUILT, m.name + ".spv"), "wb") as f:
+                f.write(struct.pack(f"<{len(words)}I", *words))
+            with open(os.path.join(PREBUILT, m.name + ".source"), "w") as f:
+                f.write(f"{m.hash} {glslc_version(a.glslc)}\n")
+            print(f"wrote shaders/prebuilt/{m.name}.spv, {4 * len(words)} bytes; now {MEND}")
+            return 0
+        if a.check:
+            check(modules, a.glslc, spirv_val, a.out)
+            return 0
+        version = glslc_version(a.glslc)
+        if version is None:
+            raise Broken("glslc was not found: install it (Debian: apt install glslc), or give its path with --glslc")
+        compile_all(modules, a.glslc, spirv_val, a.skip_broken)
+        text = render(modules, version)
+        with open(a.out + ".new", "w", encoding="ascii") as f:
+            f.write(text)
+        os.replace(a.out + ".new", a.out)
+        raw = sum(4 * len(m.words) for m in modules)
+        print(f"{os.path.relpath(a.out)}: {len(modules)} modules, {raw} bytes of SPIR-V, {len(text)} characters")
+        return 0
+    except Broken as e:
+        print(f"make_shaders: {e}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
