@@ -212,6 +212,7 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
                 kv.sinks = shape.sinks;
                 kv.ring = shape.n_ring;
                 kv.capacity = shape.n_ring + shape.sinks;
+                kv.n_chunk = chunks_max(options.n_context, shape);
                 const args::AttendKind want_kind{a.n_head_kv, kv.window, kv.sinks, a.n_head / a.n_head_kv, kAttendTile};
                 uint32_t kind = 0;
                 while (kind < b.kinds.size() && std::memcmp(&b.kinds[kind], &want_kind, sizeof want_kind) != 0) ++kind;

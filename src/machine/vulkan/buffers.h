@@ -20,6 +20,8 @@ constexpr uint32_t kRequests = 4;         ///< host requests that may be on thei
 constexpr uint32_t kRingLength = 1024;    ///< tokens in the ring, more than any queue can emit unread
 constexpr uint32_t kPickSlice = 1024;     ///< ids that one group of pick_part looks at
 constexpr uint32_t kAttendTile = 4;       ///< query rows of a group of attend_step
+constexpr uint32_t kAttendLong = 16384;   ///< rows of a cache from which on there are more of them
+constexpr uint32_t kAttendLongTile = 8;
 
 /// Rows that a recording for n rows of a committed step can run: the next size that is recorded.
 inline uint32_t row_class(uint32_t n) {
@@ -60,6 +62,7 @@ struct Buffers {
         uint32_t window = 0, sinks = 0;  ///< as KvShape has them
         uint32_t ring = 0, capacity = 0; ///< slots of a head: the ring, and the sinks before it
         uint32_t kind = 0;           ///< among `kinds`
+        uint32_t n_chunk = 0;        ///< chunks that a tentative step can see at most
     };
     std::vector<Kv> kv;              ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)

@@ -80,6 +80,7 @@ Commands& Commands::operator=(Commands&& o) noexcept {
     std::swap(status_, o.status_);
     std::swap(recording_, o.recording_);
     std::swap(ready_, o.ready_);
+    std::swap(by_address_, o.by_address_);
     std::swap(n_timestamp_, o.n_timestamp_);
     std::swap(n_dispatch_, o.n_dispatch_);
     std::swap(n_barrier_, o.n_barrier_);
@@ -152,6 +153,7 @@ Status Commands::begin(bool once) {
     n_dispatch_ = n_barrier_ = n_set_ = in_pool_ = pool_index_ = 0;
     bound_ = VK_NULL_HANDLE;
     bound_set_ = VK_NULL_HANDLE;
+    by_address_ = false;
     VkCommandBufferBeginInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     info.flags = once ? VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT : VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
@@ -210,7 +212,7 @@ VkDescriptorSet Commands::set_for(const std::vector<VkDescriptorBufferInfo>& inf
     return set;
 }
 
-void Commands::bind(VkPipeline pipeline, Span<const Region> buffers) {
+void Commands::bind(VkPipeline pipeline, Span<const Region> buffers, Reach reach) {
     if (!recording_ || !status_.ok()) return;
     const DeviceTraits& t = gpu_->traits;
     if (!pipeline) return refuse(fail(Code::bad_argument, "bind: the pipeline is null; was its wait() successful?"));
@@ -231,11 +233,14 @@ void Commands::bind(VkPipeline pipeline, Span<const Region> buffers) {
     }
     if (pipeline != bound_) gpu_->vk.vkCmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     bound_ = pipeline;
-    const VkDescriptorSet set = set_for(infos);
-    if (set && set != bound_set_)
-        gpu_->vk.vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, gpu_->pipeline_layout, 0, 1, &set, 0, nullptr);
-    bound_set_ = set;
-    if (!t.addresses) return;
+    by_address_ = t.addresses && reach == Reach::addresses;
+    if (!by_address_) {
+        const VkDescriptorSet set = set_for(infos);
+        if (set && set != bound_set_)
+            gpu_->vk.vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, gpu_->pipeline_layout, 0, 1, &set, 0, nullptr);
+        bound_set_ = set;
+    }
+    if (!t.addresses || reach == Reach::bindings) return;
     uint64_t at[kMaxBindings];
     for (size_t i = 0; i < buffers.size(); ++i) at[i] = buffers[i].address;
     gpu_->vk.vkCmdPushConstants(commands_, gpu_->pipeline_layout, VK_SHADER_STAGE_COMPUTE_BIT, kPushBytes,
@@ -251,7 +256,7 @@ void Commands::push(const void* args, uint32_t bytes) {
 
 void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
     if (!recording_ || !status_.ok()) return;
-    if (!bound_ || !bound_set_) return refuse(fail(Code::bad_argument, "dispatch: nothing is bound."));
+    if (!bound_ || (!bound_set_ && !by_address_)) return refuse(fail(Code::bad_argument, "dispatch: nothing is bound."));
     const uint32_t* most = gpu_->traits.max_group_count;
     if (x > most[0] || y > most[1] || z > most[2])
         return refuse(fail(Code::bad_argument, "dispatch: ", x, " x ", y, " x ", z, " groups, but ", gpu_->traits.name, " takes at most ",
@@ -263,7 +268,7 @@ void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
 
 void Commands::dispatch_indirect(const Region& counts, uint64_t at) {
     if (!recording_ || !status_.ok()) return;
-    if (!bound_ || !bound_set_) return refuse(fail(Code::bad_argument, "dispatch_indirect: nothing is bound."));
+    if (!bound_ || (!bound_set_ && !by_address_)) return refuse(fail(Code::bad_argument, "dispatch_indirect: nothing is bound."));
     if (at % 4 || counts.bytes < 12 || at > counts.bytes - 12)
         return refuse(fail(Code::bad_argument, "dispatch_indirect: three counts at ", at, " of a region of ", counts.bytes, " bytes."));
     gpu_->vk.vkCmdDispatchIndirect(commands_, counts.buffer, counts.offset + at);

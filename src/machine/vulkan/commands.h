@@ -34,6 +34,9 @@ enum Sync : uint32_t {
     kSyncHost = 8,      ///< the host reads mapped memory (only as `after`; put one last)
 };
 
+/// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
+enum class Reach : uint8_t { both, bindings, addresses };
+
 class Commands {
   public:
     Commands() = default;
@@ -48,9 +51,9 @@ class Commands {
     Status begin(bool once = false);
     /// The kernel and its buffers, bindings 0.. in order; stays until the next bind. Where the device has
     /// addresses, the buffers' follow the push constants (at kPushBytes) for kernels that go without bindings.
-    void bind(VkPipeline pipeline, Span<const Region> buffers);
-    void bind(VkPipeline pipeline, std::initializer_list<Region> buffers) {
-        bind(pipeline, Span<const Region>(buffers.begin(), buffers.size()));
+    void bind(VkPipeline pipeline, Span<const Region> buffers, Reach reach = Reach::both);
+    void bind(VkPipeline pipeline, std::initializer_list<Region> buffers, Reach reach = Reach::both) {
+        bind(pipeline, Span<const Region>(buffers.begin(), buffers.size()), reach);
     }
     /// Push constants, at most 128 bytes, a multiple of 4. A replay repeats their value.
     void push(const void* args, uint32_t bytes);
@@ -102,7 +105,7 @@ class Commands {
     VkPipeline bound_ = VK_NULL_HANDLE;
     VkDescriptorSet bound_set_ = VK_NULL_HANDLE;
     Status status_;
-    bool recording_ = false, ready_ = false;
+    bool recording_ = false, ready_ = false, by_address_ = false;
     uint32_t n_timestamp_ = 0, n_dispatch_ = 0, n_barrier_ = 0, n_set_ = 0, in_pool_ = 0, pool_index_ = 0;
 };
 

@@ -268,14 +268,19 @@ int compute_family(const Gpu& gpu, VkPhysicalDevice physical, int wanted, uint32
     gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, nullptr);
     std::vector<VkQueueFamilyProperties> all(n);
     gpu.vki.vkGetPhysicalDeviceQueueFamilyProperties(physical, &n, all.data());
+    VkPhysicalDeviceProperties2 properties{};
+    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    gpu.vki.vkGetPhysicalDeviceProperties2(physical, &properties);
+    const bool nvidia = properties.properties.vendorID == 0x10DE;
     int best = -1;
     for (uint32_t i = 0; i < n; ++i) {
         if (!(all[i].queueFlags & VK_QUEUE_COMPUTE_BIT) || all[i].queueCount == 0) continue;
         if (wanted >= 0 ? wanted != static_cast<int>(i) : false) continue;
-        // The graphics queue is never slower for single dispatches and faster on some AMD parts.
+        // The graphics queue is faster on some AMD parts; on an H100 (driver 580) the compute queue reads a
+        // prompt of a 9B model at 12 600 rows a second, the graphics queue at 10 300.
         const bool graphics = (all[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0;
-        if (best < 0 || (graphics && !(all[static_cast<size_t>(best)].queueFlags & VK_QUEUE_GRAPHICS_BIT)))
-            best = static_cast<int>(i);
+        const bool better = best >= 0 && graphics != ((all[static_cast<size_t>(best)].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0) && graphics != nvidia;
+        if (best < 0 || better) best = static_cast<int>(i);
     }
     if (best >= 0) *timestamp_bits = all[static_cast<size_t>(best)].timestampValidBits;
     return best;

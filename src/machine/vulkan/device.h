@@ -132,7 +132,7 @@ struct Messages {
 struct OpenDetail {
     bool validation = false;   ///< run under VK_LAYER_KHRONOS_validation with synchronisation checks
     bool allow_software = false;       ///< let Kind::best take a CPU-type device
-    int queue_family = -1;             ///< -1: graphics+compute if there is one, else compute
+    int queue_family = -1;             ///< -1: with graphics if there is one; on NVIDIA without
     const char* loader_path = nullptr; ///< the loader's file name; null: the platform's
     PFN_vkGetInstanceProcAddr loader = nullptr;             ///< use this instead of loading one
     /// Put device memory where the host can write it: 0 no, 1 yes if it can be, -1 only where memory is

@@ -42,7 +42,6 @@ Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     reads_.clear();
     writes_.clear();
     n_barrier_ = 0;
-    step_written_ = false;
     AUSPEX_TRY(commands->begin());
     if (profile) commands->timestamp("begin");
     AUSPEX_TRY(piece(*this));
@@ -57,7 +56,23 @@ void Recorder::mark_stage() {
     stage_ = Mark();
 }
 
-void Recorder::settle(const Touch& touch, bool from_step, bool copies) {
+/// Whether a module reads its buffers through bindings or by address: the words say it.
+Reach Recorder::reach_of(const std::string& shader) {
+    auto known = reach_.find(shader);
+    if (known != reach_.end()) return known->second;
+    constexpr uint32_t kOpDecorate = 71, kBinding = 33;
+    bool bindings = false;
+    if (const Shaders::Module* m = program_.context->shaders->find(shader))
+        for (size_t at = 5; at < m->words.size();) {
+            const uint32_t n = m->words[at] >> 16, op = m->words[at] & 0xffffu;
+            if (n == 0) break;
+            bindings = bindings || (op == kOpDecorate && n == 4 && m->words[at + 2] == kBinding);
+            at += n;
+        }
+    return reach_[shader] = bindings ? Reach::bindings : Reach::addresses;
+}
+
+void Recorder::settle(const Touch& touch, bool copies) {
     if (asking_) return;
     using record_impl::holds;
     bool clash = false;
@@ -65,18 +80,15 @@ void Recorder::settle(const Touch& touch, bool from_step, bool copies) {
     for (uint32_t id : touch.writes) clash = clash || holds(writes_, id) || holds(reads_, id);
     if (clash) {
         mark_stage();
-        // No wider than needed: with transfers among the stages a barrier costs 2 us more on an H100.
-        commands_->barrier(kSyncCompute, kSyncCompute | (copies ? kSyncTransfer : 0u) | (step_written_ ? kSyncIndirect : 0u));
+        commands_->barrier(kSyncCompute, kSyncCompute | (copies ? kSyncTransfer : 0u));
         ++n_barrier_;
         reads_.clear();
         writes_.clear();
-        step_written_ = false;
     }
     for (uint32_t id : touch.reads)
         if (!holds(reads_, id)) reads_.push_back(id);
     for (uint32_t id : touch.writes)
         if (!holds(writes_, id)) writes_.push_back(id);
-    step_written_ = step_written_ || from_step;
 }
 
 Status Recorder::kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push, uint32_t push_bytes, const Grid& grid, const char* label, uint64_t bytes) {
@@ -87,28 +99,15 @@ Status Recorder::kernel(const PipelineKey& key, std::initializer_list<Region> bu
         return {};
     }
     AUSPEX_TRY(pipelines.wait(id));
-    commands_->bind(pipelines.get(id), buffers);
+    commands_->bind(pipelines.get(id), buffers, reach_of(key.shader));
     commands_->push(push, push_bytes);
-    if (grid.indirect) commands_->dispatch_indirect(*grid.indirect, grid.at);
-    else commands_->dispatch(grid.x, grid.y, grid.z);
+    commands_->dispatch(grid.x, grid.y, grid.z);
     if (stage_.label.find(label) == std::string::npos) stage_.label += stage_.label.empty() ? std::string(label) : say(" ", label);
     stage_.bytes += bytes;
     return {};
 }
 
 // ------------------------------------------------------------------------------------ the step
-
-/// Beside a kernel that leaves most of the device idle: brings the next weights nearer.
-Status Recorder::prefetch() {
-    uint64_t left = program_.context->prefetch_bytes;
-    for (const Region* w : ahead_) {
-        const uint32_t push[2] = {static_cast<uint32_t>(std::min(left, w->bytes) / 16), 0};
-        if (push[0] == 0) break;
-        AUSPEX_TRY(kernel(record_impl::key_of("touch", 256), {*w, buffers_.spare}, push, sizeof push, {ceil_div(push[0], 2048u)}, "touch", 0));
-        left -= uint64_t{push[0]} * 16;
-    }
-    return {};
-}
 
 args::StepArgs Recorder::step_args() const {
     args::StepArgs a{};
@@ -120,7 +119,7 @@ args::StepArgs Recorder::step_args() const {
 }
 
 Status Recorder::open_request(uint32_t request) {
-    settle({{}, {special(kStep)}}, true);
+    settle({{}, {special(kStep)}});
     return kernel(record_impl::key_of("step_open", 256), {buffers_.step, buffers_.request[request]}, step_args(), {}, "step");
 }
 
@@ -128,17 +127,17 @@ Status Recorder::open_next(uint32_t n_draft) {
     args::StepArgs a = step_args();
     a.mode = 1;
     a.n_draft = n_draft;
-    settle({{}, {special(kStep)}}, true);
+    settle({{}, {special(kStep)}});
     return kernel(record_impl::key_of("step_open", 256), {buffers_.step, buffers_.request[0]}, a, {}, "step");
 }
 
 Status Recorder::accept() {
-    settle({{}, {special(kStep), special(kRing)}}, true);
+    settle({{}, {special(kStep), special(kRing)}});
     return kernel(record_impl::key_of("step_accept", 32), {buffers_.step, buffers_.ring}, step_args(), {}, "step");
 }
 
 Status Recorder::mtp_open() {
-    settle({{}, {special(kStep)}}, true);
+    settle({{}, {special(kStep)}});
     return kernel(record_impl::key_of("step_mtp", 32), {buffers_.step}, step_args(), {}, "step");
 }
 
@@ -146,7 +145,7 @@ Status Recorder::mtp_next() {
     const bool chosen = buffers_.draft.n_id != 0;  // picks are places in the draft vocabulary
     args::StepArgs a = step_args();
     a.mode = chosen;
-    settle({{}, {special(kStep)}}, true);
+    settle({{}, {special(kStep)}});
     return kernel(record_impl::key_of("step_next", 32), {buffers_.step, chosen ? buffers_.draft.ids : buffers_.step}, a, {}, "step");
 }
 
@@ -176,10 +175,6 @@ Status Recorder::tape(const Shape& shape, uint32_t first_node, uint32_t last_nod
             while (to + 1 < n && same(nodes[to]) && same(nodes[to + 1])) ++to;
             for (size_t k = from; k <= to; ++k) stage_tiles += program_.matrices[nodes[k].weight].tiling.n_row;
         }
-        ahead_.clear();
-        for (size_t k = i + 1; k < n && nodes[k].kind != Node::Kind::delta && nodes[k].kind != Node::Kind::attend; ++k)
-            if (nodes[k].kind == Node::Kind::product && !nodes[k].head)
-                for (const Matrix::Slice& w : program_.matrices[nodes[k].weight].slices) ahead_.push_back(&w.region);
         // Gate and up leave halves for the product that follows, if it alone reads them.
         const bool feeds_next = i + 1 < n && nodes[i + 1].kind == Node::Kind::product && nodes[i + 1].x == nodes[i].y && nodes[i + 1].norm == kNoSlot;
         AUSPEX_TRY(run(nodes[i], shape, stage_tiles, feeds_next));
@@ -416,7 +411,7 @@ Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest
 }
 
 Status Recorder::logits_to_host(const Tape& tape, uint32_t n) {
-    settle({{tape.logits}, {special(kLogitsHost)}}, false, true);
+    settle({{tape.logits}, {special(kLogitsHost)}}, true);
     if (asking_) return {};
     const uint64_t bytes = uint64_t{n} * width(tape.logits) * sizeof(float);
     commands_->copy(buffers_.logits_host.part(0, bytes), buffers_.row[tape.logits].part(0, bytes));
@@ -478,11 +473,10 @@ Status Recorder::delta(const Node& d, const Shape& shape) {
     const Touch whole{{special(kStep), op.in[0], op.in[1], op.in[2], op.in[3]}, {op.out, op.state, op.state2}};
     if (!shape.wide) {
         const uint32_t rows = shape.n_row == 1 ? 1 : shape.n_row <= 4 ? 4 : args::kMaxRows;
-        const uint32_t lanes = traits.is_cpu() ? 128 : traits.max_group_invocations >= 512 ? 512 : 256;
+        const uint32_t lanes = traits.is_cpu() ? 128 : traits.max_group_invocations >= 1024 ? 1024 : 256;
         settle(whole);
-        AUSPEX_TRY(kernel(record_impl::key_of("delta_step", lanes, {rows}), {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring, state, term, out}, a, {g.n_head_v}, "delta",
-                          state.bytes * 2));
-        return prefetch();
+        return kernel(record_impl::key_of("delta_step", lanes, {rows}), {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring, state, term, out}, a, {g.n_head_v}, "delta",
+                      state.bytes * 2);
     }
     const uint32_t stride = static_cast<uint32_t>(round_up(g.conv_dim() + 2 * g.n_head_v, 4));
     args::DeltaArgs mix = a;
@@ -614,11 +608,12 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
     from.writes.push_back(special(kPart));
     from.writes.push_back(special(kStat));
     settle(from);
-    Grid chunks;
-    chunks.indirect = &buffers_.step;
-    chunks.at = offsetof(args::StepState, attend_groups) + 12 * kv.kind;
-    AUSPEX_TRY(kernel(record_impl::key_of("attend_step", 256, {a.d_head, kAttendTile, 1}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat}, p, chunks, "attend"));
-    AUSPEX_TRY(prefetch());
+    // Groups for every chunk that the context can hold: what is too much leaves at once, in less time than the
+    // device takes to read group counts from memory.
+    // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
+    const uint32_t queries = shape.n_row * per_kv, tile = queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
+    const Grid chunks{kv.n_chunk, a.n_head_kv, ceil_div(queries, tile)};
+    AUSPEX_TRY(kernel(record_impl::key_of("attend_step", 256, {a.d_head, tile, 1}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat}, p, chunks, "attend"));
     settle({{special(kStep), op.in[0], special(kPart), special(kStat)}, {op.out}});
     return kernel(record_impl::key_of("attend_merge", 256, {a.d_head}), {buffers_.step, acts, buffers_.part, buffers_.stat, out}, p, {a.n_head, shape.n_row}, "attend merge");
 }

@@ -16,6 +16,9 @@
 #include "commands.h"
 #include "tune.h"
 
+#include <functional>
+#include <map>
+
 namespace auspex {
 namespace detail {
 namespace vk {
@@ -79,18 +82,16 @@ class Recorder {
     };
     struct Grid {
         uint32_t x = 1, y = 1, z = 1;
-        const Region* indirect = nullptr;
-        uint64_t at = 0;
     };
     uint32_t special(Special s) const { return static_cast<uint32_t>(2 * plan_.slots.size()) + s; }
     uint32_t squares_id(SlotId id) const { return static_cast<uint32_t>(plan_.slots.size()) + id; }
     /// A barrier if this kernel touches what is not settled yet.
-    void settle(const Touch& touch, bool from_step = false, bool copies = false);
+    void settle(const Touch& touch, bool copies = false);
     void mark_stage();
+    Reach reach_of(const std::string& shader);
     /// The weight of a head: all of it, or the draft vocabulary's rows.
     const Matrix& matrix_of(const Node& d) const;
     uint32_t n_vocab_of(const Tape& tape) const;
-    Status prefetch();
     Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push, uint32_t push_bytes, const Grid& grid, const char* label, uint64_t bytes);
     template <class T>
     Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const T& push, const Grid& grid, const char* label, uint64_t bytes = 0) {
@@ -131,10 +132,9 @@ class Recorder {
     bool asking_ = false, profile_ = false;
     Commands* commands_ = nullptr;
     std::vector<uint32_t> reads_, writes_;   ///< since the last barrier
-    bool step_written_ = false;              ///< a step kernel ran: group counts may have changed
+    std::map<std::string, Reach> reach_;
     std::vector<Pipelines::Id> asked_;
     std::vector<Mark> marks_;
-    std::vector<const Region*> ahead_;       ///< weights that are read next
     uint32_t n_largest_ = 0;                 ///< groups of the head that left the largest logits of a row
     Mark stage_;                             ///< what ran since the last barrier
     uint32_t n_barrier_ = 0;

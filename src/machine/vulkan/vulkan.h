@@ -22,7 +22,6 @@ struct Context {
     SelfTest selftest;
     bool matrix = false;       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
     bool gemm_matrix = false;  ///< many rows: matrix units of the shape gemm_mma.comp wants
-    uint64_t prefetch_bytes = 0; ///< of the next weights, read while a state kernel leaves the device idle
     std::string matrix_verdict;  ///< of `matrix`, for the report
     Allocator allocator;
     Logger log;
