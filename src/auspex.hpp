@@ -392,8 +392,9 @@ struct DraftOptions {
     bool vocab_by_use = false;
 };
 
-/// How keys and values are kept: 16, 8.5, 4.5 or 5 bits a value. Rounded as the GGUF types of these names.
-enum class KvType { f16, q8_0, q4_0, q4_1 };
+/// How keys and values are kept: 16, 8.5, 4.5, 5 or 32 bits a value. Rounded as the GGUF types of these names; f32
+/// rounds nothing, for comparing with float32 implementations, and is kept by the CPU alone.
+enum class KvType { f16, q8_0, q4_0, q4_1, f32 };
 
 constexpr uint32_t kAllLayers = ~uint32_t{0};        ///< every attention layer, draft blocks included
 constexpr uint32_t kDraftLayers = ~uint32_t{0} - 1;  ///< the attention layers of the MTP blocks

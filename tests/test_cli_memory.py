@@ -45,6 +45,7 @@ class Windows(BaseMemory):
     def test_formats_and_budgets_run(self):
         self.text("--kv-type", "q8_0")
         self.text("--kv-type", "q8_0,q4_0")
+        self.text("--kv-type", "f32")
         r = self.auspex("run", "--device", "cpu", "-v", "-p", LOG, "-n", 4, "--ctx", 4096, "--kv-budget", "5M")
         self.assertEqual(r.returncode, 0, r.stderr.decode())
         self.assertIn("kv budget of 5242880 bytes", r.stderr.decode())

@@ -80,12 +80,12 @@ MemoryPlan plan_of(const Model& model, const SessionOptions& o) {
 }
 
 SessionOptions random_options(Random& random, bool mtp) {
-    const KvType types[] = {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::q4_1};
+    const KvType types[] = {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::q4_1, KvType::f32};
     SessionOptions o;
     o.n_context = 1 + random.below(5000);
     o.n_ubatch = 1 + random.below(1024);
-    o.kv_k = types[random.below(4)];
-    o.kv_v = types[random.below(4)];
+    o.kv_k = types[random.below(5)];
+    o.kv_v = types[random.below(5)];
     if (random.below(4) != 0) o.windows.push_back({kAllLayers, random.below(3) == 0 ? 0 : 1 + random.below(1500), random.below(20)});
     if (random.below(2) != 0) o.windows.push_back({3, 1 + random.below(700), random.below(5)});
     if (random.below(3) == 0) o.windows.push_back({7, 0, 0});
@@ -185,6 +185,7 @@ TEST_CASE("keys and values grow by what a token takes, windowed ones not at all"
     CHECK(a.second == 2 * 2 * 128 * 2);
     CHECK(b.first - a.first == 1024 * a.second);
     CHECK(kv(2048, {}, KvType::q8_0).first * 32 == b.first / 2 * 34);
+    CHECK(kv(2048, {}, KvType::f32).first == 2 * b.first);
     CHECK(kv(2048, {}, KvType::q4_0).first * 32 == b.first / 2 * 18);
     CHECK(kv(2048, {}, KvType::q4_1).first * 32 == b.first / 2 * 20);
     const std::vector<LayerWindow> windowed = {{kAllLayers, 100, 4}};

@@ -213,7 +213,7 @@ TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejecte
     }
 }
 
-TEST_CASE("quantised keys and values: near the float ones, deterministic, and laws 1 and 2 hold") {
+TEST_CASE("keys and values of every type: near the default ones, deterministic, and laws 1 and 2 hold") {
     struct Case {
         Type k, v;
         double bound;
@@ -226,7 +226,7 @@ TEST_CASE("quantised keys and values: near the float ones, deterministic, and la
         const uint32_t n = static_cast<uint32_t>(ids.size());
         auto exact = rig.lane({});
         const std::vector<float> want = rig.text(*exact, ids, 64, 2);
-        for (const Case& c : {Case{Type::q8_0, Type::q8_0, 0.03}, Case{Type::q8_0, Type::q4_0, 0.3}, Case{Type::q4_1, Type::q8_0, 0.3}, Case{Type::f16, Type::q4_1, 0.3}, Case{Type::q4_0, Type::f16, 0.3}}) {
+        for (const Case& c : {Case{Type::q8_0, Type::q8_0, 0.03}, Case{Type::q8_0, Type::q4_0, 0.3}, Case{Type::q4_1, Type::q8_0, 0.3}, Case{Type::f16, Type::q4_1, 0.3}, Case{Type::q4_0, Type::f16, 0.3}, Case{Type::f32, Type::f32, 3e-3}, Case{Type::f32, Type::q8_0, 0.03}}) {
             const std::string types = std::string(type_info(c.k).name) + " " + type_info(c.v).name;
             CAPTURE(types);
             KvOptions kv;
@@ -251,13 +251,13 @@ TEST_CASE("quantised keys and values: near the float ones, deterministic, and la
     }
 }
 
-TEST_CASE("attention over quantised rows equals attention over their decoded floats") {
+TEST_CASE("attention over rows of every type equals attention over their decoded floats") {
     Random random(3);
     constexpr uint32_t d = 64, n_key = 37, n_query = 7;
     const std::vector<float> q = random.normals(n_query * d, 0.3f), x = random.normals(n_key * d), y = random.normals(n_key * d);
     for (CpuPath path : paths())
-        for (Type tk : {Type::q8_0, Type::q4_0, Type::q4_1})
-            for (Type tv : {Type::q8_0, Type::q4_0, Type::q4_1}) {
+        for (Type tk : {Type::q8_0, Type::q4_0, Type::q4_1, Type::f16, Type::f32})
+            for (Type tv : {Type::q8_0, Type::q4_0, Type::q4_1, Type::f16, Type::f32}) {
                 std::vector<std::byte> k(row_bytes(tk, n_key * d)), v(row_bytes(tv, n_key * d));
                 encode_row(tk, x.data(), k.data(), n_key * d);
                 encode_row(tv, y.data(), v.data(), n_key * d);

@@ -332,7 +332,7 @@ void add_eval(CLI::App& app, Chosen& chosen) {
     command->add_option("-f,--file", o->file, "Text to measure on (default: a built-in log)");
     command->add_option("-n,--tokens", o->n, "Tokens of it")->capture_default_str();
     command->add_option("--windows", o->windows, "What to compare, as for --window, with ; between; `full` is always there")->capture_default_str();
-    command->add_option("--kv-type", o->type, "Keys and values of all but the full model: f16, q8_0, q4_0, q4_1, or K,V")->capture_default_str();
+    command->add_option("--kv-type", o->type, "Keys and values of all but the full model: f16, q8_0, q4_0, q4_1, f32, or K,V")->capture_default_str();
     command->add_option("--greedy", o->greedy, "Greedy tokens to compare")->capture_default_str();
     command->add_option("--needle", o->needle, "Tokens of the texts that facts are hidden in; 0: none")->capture_default_str();
     command->add_option("--ubatch", o->ubatch, "Rows computed at once")->capture_default_str();

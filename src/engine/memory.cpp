@@ -18,6 +18,7 @@ Type type_of(KvType t) {
         case KvType::q8_0: return Type::q8_0;
         case KvType::q4_0: return Type::q4_0;
         case KvType::q4_1: return Type::q4_1;
+        case KvType::f32: return Type::f32;
         case KvType::f16: break;
     }
     return Type::f16;
@@ -28,6 +29,7 @@ const char* name_of(KvType t) {
         case KvType::q8_0: return "q8_0";
         case KvType::q4_0: return "q4_0";
         case KvType::q4_1: return "q4_1";
+        case KvType::f32: return "f32";
         case KvType::f16: break;
     }
     return "f16";
@@ -180,7 +182,8 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
     LaneOptions lane;
     std::string rule;
     if (!plan_lane_options(*plan, defaults, &lane, &rule).ok()) return;
-    if (o.kv_k == KvType::f16 || o.kv_v == KvType::f16) {
+    auto wide = [](KvType t) { return t == KvType::f16 || t == KvType::f32; };
+    if (wide(o.kv_k) || wide(o.kv_v)) {
         o.kv_k = o.kv_v = KvType::q8_0;
         step("keys and values in q8_0");
     }

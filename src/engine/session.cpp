@@ -244,10 +244,14 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.check_ids(ids));
     const std::vector<Token> all(ids.begin(), ids.end());
     s.forget();
-    // A session need not have a lane that drafts, nor one that keeps as many logits.
+    // A session need not have a lane that drafts, nor one that keeps as many logits. Formats and windows are its own,
+    // but for the draft block's default window, which is there for speed.
     LaneOptions options;
-    options.n_context = s.options.n_context;
-    options.n_ubatch = s.options.n_ubatch;
+    std::string rule;
+    AUSPEX_TRY(plan_lane_options(plan, s.options, &options, &rule));
+    options.mtp = true;
+    options.mtp_window = 0;
+    options.n_mtp_logit = kMaxTentative;
     std::unique_ptr<Lane> lane;
     AUSPEX_TRY(s.model->program->open(options).get(lane));
     std::vector<float> hidden(all.size() * plan.d_model);

@@ -36,7 +36,7 @@ struct Step {
 struct KvOptions {
     uint32_t window = 0;  ///< a row sees keys at distance < window; 0: as far as the model lets it
     uint32_t sinks = 0;   ///< and always the first positions
-    Type k = Type::f16;   ///< or q8_0, q4_0, q4_1
+    Type k = Type::f16;   ///< or q8_0, q4_0, q4_1, f32
     Type v = Type::f16;
 };
 

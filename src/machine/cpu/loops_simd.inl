@@ -159,13 +159,15 @@ inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
 // How a row of keys or values is read, W values from j on. Blocks of 32 hold whole vectors, so a quantised
 // row has no rest; its floats are decode_row's bits (a product of 11 and 8 bits is exact).
 struct HalfRow {
-    static constexpr Type kType = Type::f16;
     static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) { return load_f16(reinterpret_cast<const uint16_t*>(row) + j); }
     static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) { return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n); }
 };
+struct FloatRow {
+    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
+    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) { return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f); }
+};
 template <Type kRow>
 struct BlockRow {
-    static constexpr Type kType = kRow;
     static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
         if constexpr (kRow == Type::q8_0) {
             const uint8_t* b = row + j / 32 * 34;
@@ -281,6 +283,7 @@ inline void attend_queries(const float* const* q, const KvRows& k, const KvRows&
         case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
         case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
         case Type::q4_1: score_rows<BlockRow<Type::q4_1>, kQ>(q, k, n_key, d, scores); break;
+        case Type::f32: score_rows<FloatRow, kQ>(q, k, n_key, d, scores); break;
         default: score_rows<HalfRow, kQ>(q, k, n_key, d, scores); break;
     }
     for (uint32_t a = 0; a < kQ; ++a) softmax(scores + size_t{a} * n_key, n_key, m[a], l[a]);
@@ -288,6 +291,7 @@ inline void attend_queries(const float* const* q, const KvRows& k, const KvRows&
         case Type::q8_0: value_rows<BlockRow<Type::q8_0>, kQ>(scores, v, n_key, d, o); break;
         case Type::q4_0: value_rows<BlockRow<Type::q4_0>, kQ>(scores, v, n_key, d, o); break;
         case Type::q4_1: value_rows<BlockRow<Type::q4_1>, kQ>(scores, v, n_key, d, o); break;
+        case Type::f32: value_rows<FloatRow, kQ>(scores, v, n_key, d, o); break;
         default: value_rows<HalfRow, kQ>(scores, v, n_key, d, o); break;
     }
 }

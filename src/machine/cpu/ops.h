@@ -43,7 +43,7 @@ struct DeltaRow {
 struct KvRows {
     const std::byte* data = nullptr;
     size_t stride = 0;      ///< bytes from one position to the next
-    Type type = Type::f16;  ///< or q8_0, q4_0, q4_1: whole blocks, so d must be a multiple of 32
+    Type type = Type::f16;  ///< or f32; or q8_0, q4_0, q4_1: whole blocks, so d must be a multiple of 32
 };
 
 /// The inner loops. Each is a pure function of its arguments with a fixed order of operations.
