@@ -190,7 +190,6 @@ Status Session::Impl::drive(const Sampling& sampling) {
         const size_t size = history.size();
         AUSPEX_TRY(take_cycle());
         if (history.size() > size) return {};
-        AUSPEX_TRY(settle());  // it had stopped at an end token; the caller wants to go on
     }
 }
 
@@ -203,6 +202,7 @@ Status Session::Impl::take_cycle() {
     stats.rows_decoded += c.tokens.size();
     stats.cycles[0] += !c.tokens.empty();
     see_windows(n_row);
+    if (c.done) AUSPEX_TRY(settle());  // what is queued behind it emits nothing; to go on is a new start
     return {};
 }
 

@@ -141,11 +141,14 @@ Result<size_t> Session::sync(Span<const Token> history) {
     while (same < history.size() && same < s.history.size() && history[same] == s.history[same]) ++same;
     const std::vector<Token> rest(history.begin() + same, history.end());
     s.mtp.cut(same);
-    if (same < s.n_row && same > s.step_first && s.can_step_back) {  // within the last cycle: its rows are not folded in yet
-        s.lane->commit(static_cast<uint32_t>(same - s.step_first));
-        s.n_row = same;
-        s.i_logit = static_cast<uint32_t>(same - s.step_first - 1);
-        s.has_logits = true;
+    // Within the last cycle, whose rows are not folded in yet. More text is prefilled from where plain decoding, which has
+    // picked its last token but not run it, would begin: pieces cut elsewhere round otherwise.
+    const size_t back = rest.empty() ? same : std::max<size_t>(same, 1) - 1;
+    if (s.can_step_back && same <= s.n_row && back < s.n_row && same > s.step_first) {
+        s.n_row = back;
+        s.lane->commit(static_cast<uint32_t>(s.n_row - s.step_first));
+        s.has_logits = s.n_row > s.step_first;
+        s.i_logit = s.has_logits ? static_cast<uint32_t>(s.n_row - s.step_first - 1) : 0;
     }
     const bool rewind = same < s.n_row || (same == s.n_row && same == history.size() && !s.has_logits && same != 0);
     if (rewind || history.empty()) {

@@ -253,6 +253,13 @@ void CpuLane::fold_pending() {
 
 namespace lane_impl {
 
+/// Of the convolution whose inputs this slot keeps.
+uint32_t n_tap(const Plan& plan, SlotId conv) {
+    for (const Op& op : plan.trunk.ops)
+        if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
+    return 1;
+}
+
 /// Visits everything that makes up a timeline of n_token tokens, as (pointer, bytes), in plan order.
 /// MTP caches (`skip`) are no part of it: they shape drafts, not the text.
 template <class F>
@@ -274,7 +281,8 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
             visit(c.sink_v, sinks * c.shape.v_bytes);
         }
         if (s.role == SlotRole::delta) visit(delta[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float));
-        if (s.role == SlotRole::conv) visit(conv[id], kConvRing * s.width() * sizeof(float));
+        if (s.role == SlotRole::conv)  // the inputs that the next row's taps reach, so nothing that was rejected
+            for (uint32_t back = n_tap(plan, id) - 1; back > 0; --back) visit(conv[id] + (n_token + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float));
     }
 }
 
