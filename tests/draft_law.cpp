@@ -218,8 +218,10 @@ struct Subject {
     std::vector<std::byte> bytes;  ///< of the tiny model
     bool tiny = false;
 
-    std::vector<Token> encode(const char* text) const {
-        if (tiny) return tiny_ids(20 + std::string_view(text).size() % 50, std::string_view(text).size());
+    /// The tiny model is given `n_tiny` random ids instead, and up to twice as many.
+    std::vector<Token> encode(const char* text, size_t n_tiny) const {
+        const size_t size = std::string_view(text).size();
+        if (tiny) return tiny_ids(n_tiny + size % n_tiny, size);
         EncodeOptions special;
         special.special = true;
         return model.encode(text, special);
@@ -238,7 +240,7 @@ struct Text {
 /// The text of a case: until the context is full, which is n_token tokens after the prompt.
 Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* drafting, const std::vector<Token>& truth) {
     Text text;
-    const std::vector<Token> prompt = on.encode(kPrompts[c.prompt].text), turn = on.encode(kPrompts[c.prompt].turn);
+    const std::vector<Token> prompt = on.encode(kPrompts[c.prompt].text, 30), turn = on.encode(kPrompts[c.prompt].turn, 4);
     SessionOptions o;
     o.n_context = static_cast<uint32_t>(prompt.size() + n_token);
     o.n_ubatch = c.n_ubatch;
@@ -375,7 +377,6 @@ Status open(const Args& args, Subject* on) {
     if (!on->tiny) return Model::load(on->device, args.model.c_str()).get(on->model);
     TinyOptions tiny;
     tiny.type = detail::Type::q8_0;
-    tiny.n_layer = 8;
     on->bytes = tiny_qwen35(tiny);
     return Model::load(on->device, on->bytes).get(on->model);
 }

@@ -18,6 +18,14 @@ constexpr uint64_t kWaitNs = 60ull * 1000 * 1000 * 1000;
 
 double us_since(std::chrono::steady_clock::time_point t) { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count(); }
 
+/// Keys and values of a draft block: no part of a timeline, they shape drafts, not the text.
+bool of_draft(const Plan& plan, SlotId id) {
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops)
+            if (op.kind == OpKind::kv_write && op.state == id) return true;
+    return false;
+}
+
 }  // namespace lane_impl
 
 Result<std::unique_ptr<Lane>> VulkanProgram::open(const LaneOptions& options) { return VulkanLane::open(shared_from_this(), options); }
@@ -410,6 +418,7 @@ template <class F>
 Status VulkanLane::each_part(uint32_t n_token, F visit) const {
     const Plan& plan = *program_->plan;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        if (lane_impl::of_draft(plan, id)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
         if (kv.k.bytes != 0) {
             const uint64_t n_head = buffers_.kinds[kv.kind].n_head_kv, stride = kv.k.bytes / n_head;
