@@ -85,8 +85,10 @@ struct StepState {
     SampleArgs sampling;
     // Indirect group counts (x, y, z) of attend_step, one per attention kind.
     uint attend_groups[12];
+    // Several MTP blocks: the pass over rows that became history, to be run by each.
+    uint true_row, true_position, true_from;
 };
-AUSPEX_CONST uint kStateWords = 75;  // words of StepState in use
+AUSPEX_CONST uint kStateWords = 78;  // words of StepState in use
 
 // What the host asks of a trunk or MTP pass; the tokens follow the struct in the request buffer.
 struct StepRequest {

@@ -18,9 +18,11 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "gemm_args.h"
+#include "moe_args.h"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint EPI = 0u;
 layout(constant_id = 2) const uint SCALED = 1u;   // 1: rows have factors of their own
+layout(constant_id = 3) const uint EXPERTS = 0u;  // 1: rows by expert, as a list says
 #define GEMM
 #include "gemm_common.glsl"
 layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec2 x[]; };
@@ -32,12 +34,11 @@ shared uvec2 xs[64u * SX];
 shared vec4 ws[32u * SW];
 
 void main() {
-    const uint me = gl_LocalInvocationIndex, row0 = gl_WorkGroupID.x * 64u, tile0 = gl_WorkGroupID.y * 2u;
-    n_row = rows_to_run();
+    const uint me = gl_LocalInvocationIndex, row0 = open_rows(64u), tile0 = gl_WorkGroupID.y * 2u;
     if (row0 >= n_row) return;
     // The share of weights: row r of tile `own`, lane t.
     const uint own = me >> 6, r = (me >> 2) & 15u, t = me & 3u;
-    const uint w_at = min(tile0 + own, args.n_tile - 1u) * args.n_col * TILE;
+    const uint w_at = tile_of(min(tile0 + own, args.n_tile - 1u)) * args.n_col * TILE;
     const uint m = me >> 3, n = me & 7u;
     float acc[16];
     [[unroll]] for (uint i = 0u; i < 16u; i++) acc[i] = 0.0;
@@ -52,7 +53,7 @@ void main() {
                 ws[q * SW + ((4u * t + b + q) & 15u)] = step == 0u ? v[b] : v[4u + b];
             }
             for (uint u = me; u < 1024u; u += 128u) {
-                const uint row = u >> 4, at = (args.x_offset + min(row0 + row, n_row - 1u) * args.x_stride) * 2u;
+                const uint row = u >> 4, at = (args.x_offset + row_in(min(row0 + row, n_row - 1u)) * args.x_stride) * 2u;
                 xs[row * SX + ((u + row) & 15u)] = x[at + half_tile * 32u + step * 16u + (u & 15u)];
             }
             barrier();

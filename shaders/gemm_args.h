@@ -23,6 +23,9 @@ struct GemmArgs {
     float factor;                 // and by this
     float limit;                  // swiglu: clamps as in OpKind::swiglu; 0: none
     uint from_step;               // 1: run only as many of the rows as StepState::n_row says
+    // EXPERTS: n_row is the length of the list's entries, n_tile and d_out are those of one expert.
+    uint first_expert, n_expert;  // that this slice holds
+    uint divide;                  // row of x = place / divide
 };
 
 // Rows of floats become rows of halves, normalised or not.

@@ -12,6 +12,8 @@ uint place(uint k) { return (k & 0xffffffc3u) | ((k & 0xcu) << 2) | ((k & 0x30u)
 //         3 y         f32 [n_row, d_out]; EPI_HALVES: halves in places               written
 //         4 residual  f32 [n_row, d_out]; may be y itself               (EPI_ADD)    read
 //         5 step      StepState, of which the first word                (from_step)  read
+//         4 list      as moe_args.h says, in its place                  (EXPERTS)    read
+// EXPERTS x: entry of the list: rows of one expert; they stand where the list says.
 // A buffer that a variant does not use may be bound to anything.
 layout(push_constant) uniform Push { GemmArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer W_ { uvec4 w[]; };
@@ -21,6 +23,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y1_ { float y1[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Yu_ { uint yu[]; };
 layout(set = 0, binding = 4, std430) readonly buffer R_ { vec4 residual4[]; };
 layout(set = 0, binding = 4, std430) readonly buffer R1_ { float residual1[]; };
+layout(set = 0, binding = 4, std430) readonly buffer List_ { uint list[]; };
 layout(set = 0, binding = 5, std430) readonly buffer Step_ { uint step_n_row; };
 const uint EPI_STORE = 0u;    // y = x W'
 const uint EPI_ADD = 1u;      // y = residual + x W'
@@ -28,16 +31,34 @@ const uint EPI_SWIGLU = 2u;   // rows 0..7 of a tile: gate, 8..15: up; y = silu(
 const uint EPI_HALVES = 3u;   // the same divided by HALVES_FACTOR, as halves in places: x of the next product
 const float HALVES_FACTOR = 16.0;
 
-uint n_row = 0u;   // set by main() first
+uint n_row = 0u;                               // set by open_rows() first
+uint first_place = 0u, first_tile = 0u;        // EXPERTS: in the list; in the weights
 
-uint rows_to_run() { return args.from_step == 1u ? min(args.n_row, step_n_row) : args.n_row; }
+// The workgroup's first row, of `bm`; of those of its expert. Nothing is to be done where that is not below n_row.
+uint open_rows(uint bm) {
+    if (EXPERTS == 0u) {
+        n_row = args.from_step == 1u ? min(args.n_row, step_n_row) : args.n_row;
+        return gl_WorkGroupID.x * bm;
+    }
+    if (gl_WorkGroupID.x >= list[kListCount]) return 0u;
+    const uint entry = list[kListEntry + gl_WorkGroupID.x], e = entry & 4095u, first = list[kListFirst + e];
+    if (e - args.first_expert >= args.n_expert) return 0u;
+    n_row = list[kListFirst + e + 1u] - first;
+    first_place = kListEntry + args.n_row + first;
+    first_tile = (e - args.first_expert) * args.n_tile;
+    return (entry >> 12) * bm;
+}
 
-float row_factor(uint row) { return SCALED == 1u ? scale[args.scale_offset + row] * args.factor : args.factor; }
+uint row_in(uint row) { return EXPERTS == 0u ? row : list[first_place + row] / args.divide; }
+uint row_out(uint row) { return EXPERTS == 0u ? row : list[first_place + row]; }
+uint tile_of(uint tile) { return EXPERTS == 0u ? tile : first_tile + tile; }
+
+float row_factor(uint row) { return SCALED == 1u ? scale[args.scale_offset + row_in(row)] * args.factor : args.factor; }
 
 // Four neighbouring results of a row of y; n: the first one's place among the rows of the matrix.
 void write_four(uint row, uint n, vec4 v) {
     if (row >= n_row || n >= args.d_out) return;
-    const uint at = args.y_offset + row * args.y_stride + n, from = args.residual_offset + row * args.residual_stride + n;
+    const uint at = args.y_offset + row_out(row) * args.y_stride + n, from = args.residual_offset + row_out(row) * args.residual_stride + n;
     if (n + 4u <= args.d_out) {
         if (EPI == EPI_ADD) v += residual4[from >> 2];
         y4[at >> 2] = v;
@@ -61,12 +82,12 @@ void write_swiglu(uint row, uint n, vec4 gate, vec4 up) {
     const vec4 v = swiglu(gate, up);
     if (EPI == EPI_HALVES) {
         const vec4 h = clamp(v * (1.0 / HALVES_FACTOR), vec4(-65504.0), vec4(65504.0));
-        const uint at = args.y_offset + row * args.y_stride + (place(n) >> 1);
+        const uint at = args.y_offset + row_out(row) * args.y_stride + (place(n) >> 1);
         yu[at] = packHalf2x16(h.xy);
         yu[at + 1u] = packHalf2x16(h.zw);
         return;
     }
-    const uint at = args.y_offset + row * args.y_stride + n;
+    const uint at = args.y_offset + row_out(row) * args.y_stride + n;
     if (n + 4u <= args.d_out) {
         y4[at >> 2] = v;
         return;

@@ -26,6 +26,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_NV_cooperative_matrix : require
 #include "gemm_args.h"
+#include "moe_args.h"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint BM = 128u;
 layout(constant_id = 2) const uint BN = 128u;
@@ -37,6 +38,7 @@ layout(constant_id = 7) const uint SCALED = 1u;   // 1: rows have factors of the
 layout(constant_id = 8) const uint M_ = 16u;      // the matrix units' shape; N_ must be 16
 layout(constant_id = 9) const uint N_ = 16u;
 layout(constant_id = 10) const uint K_ = 16u;
+layout(constant_id = 11) const uint EXPERTS = 0u; // 1: rows by expert, as a list says
 #define GEMM
 #include "gemm_common.glsl"
 layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec4 x[]; };
@@ -60,8 +62,7 @@ vec4 patched(uint at) { return uintBitsToFloat(patch_s[at]); }
 void main() {
     const uint me = gl_LocalInvocationIndex, sub = gl_SubgroupID, lane = gl_SubgroupInvocationID;
     const uint sub_m = sub % (BM / WM), sub_n = sub / (BM / WM);
-    const uint row0 = gl_WorkGroupID.x * BM, tile0 = gl_WorkGroupID.y * (BN / 16u);
-    n_row = rows_to_run();
+    const uint row0 = open_rows(BM), tile0 = gl_WorkGroupID.y * (BN / 16u);
     if (row0 >= n_row) return;
     FragC acc[CM * CN];
     [[unroll]] for (uint i = 0u; i < CM * CN; i++) acc[i] = FragC(0.0);
@@ -69,9 +70,9 @@ void main() {
     uint x_at[NX], w_at[NW];
     [[unroll]] for (uint i = 0u; i < NX; i++) {
         const uint u = me + i * N;
-        x_at[i] = args.x_offset + min(row0 + (u >> 3), n_row - 1u) * args.x_stride + (u & 7u);
+        x_at[i] = args.x_offset + row_in(min(row0 + (u >> 3), n_row - 1u)) * args.x_stride + (u & 7u);
     }
-    [[unroll]] for (uint i = 0u; i < NW; i++) w_at[i] = min(tile0 + ((me + i * N) >> 6), args.n_tile - 1u) * args.n_col * TILE;
+    [[unroll]] for (uint i = 0u; i < NW; i++) w_at[i] = tile_of(min(tile0 + ((me + i * N) >> 6), args.n_tile - 1u)) * args.n_col * TILE;
     uvec4 x_next[NX];
     Share w_next[NW];
     [[unroll]] for (uint i = 0u; i < NX; i++) x_next[i] = x[x_at[i]];

@@ -43,7 +43,7 @@ float total(uint o) {
 void read_norm(uint me) {
     for (uint row = me / 8u; row < T; row += N / 8u) {
         float q = 0.0;
-        for (uint k = me & 7u; k < args.n_part; k += 8u) q += SQUARES[row * args.part_stride + k];
+        for (uint k = me & 7u; k < args.n_part; k += 8u) q += SQUARES[row_in(row) * args.part_stride + k];
         best_s[row * 8u + (me & 7u)] = q;
     }
     barrier();
@@ -57,6 +57,7 @@ void read_norm(uint me) {
 void main() {
     const uint me = gl_LocalInvocationIndex, t = me & 3u, j = (me >> 2) & 1u, group = me >> 3;
     const uint part = group % SPLIT, row0 = (group / SPLIT) * ROWS;
+    if (ROLE != MOE_NONE && !open_columns(me, N)) return;
     if (NORM == 1u) read_norm(me);
     hold_residual(me, N, gl_WorkGroupID.x * TILES);
     for (uint slot = 0u; slot < TILES; slot++) {
@@ -67,13 +68,14 @@ void main() {
             const uint k0 = c * 256u + j * 128u + t * 4u;
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {
                 vec4 v[8];
-                unpack((safe * args.n_col + c) * TILE, row0 + r, j, t, v);
+                unpack(tile_of(safe, c) * TILE, row0 + r, j, t, v);
                 for (uint i = 0u; i < 8u; i++) {
                     const uint k = k0 + i * 16u;
-                    if (k < args.d_in) {
-                        const vec4 m = NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
+                    if (column_inside(k)) {
+                        const vec4 m = ROLE == MOE_ROW ? vec4(weight_of(k)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
                         [[unroll]] for (uint col = 0u; col < T; col++) {
-                            precise vec4 a = X[(args.x_offset + col * args.x_stride + k) >> 2] * m;
+                            if (!has_column(col)) break;
+                            precise vec4 a = X[(args.x_offset + row_in(col) * args.x_stride + k) >> 2] * m;
                             float q = acc[r * T + col];
                             q = fma(v[i].x, a.x, q);
                             q = fma(v[i].y, a.y, q);

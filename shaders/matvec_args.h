@@ -24,6 +24,13 @@ struct MatvecArgs {
     uint out_offset, out_stride;  // EPI_ADD: floats; EPI_LOGITS: offset in floats, stride in pairs
     float inv_d, eps;             // NORM: 1 / d_in and what is added to the mean
     float limit;                  // EPI_SWIGLU: clamps as in OpKind::swiglu; 0: none
+    // Products of experts (moe_columns.glsl); else nothing. n_tile, d_in, d_out are those of one expert.
+    uint n_row;                   // of the step
+    uint n_used;                  // MOE_EXPERT: experts of a row; MOE_ROW: pairs that are summed
+    uint choice_stride;           // pairs of a row
+    uint choice_at;               // the first pair of a row that counts
+    uint first_expert, n_expert;  // that this slice holds
+    uint d_slot;                  // MOE_ROW: values of x for each pair, 256 times its column tiles
 };
 
 // Row i of the step takes row ids[id_offset + i] of the matrix, or its token's when in_step is set.

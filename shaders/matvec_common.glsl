@@ -31,6 +31,7 @@ const uint EPI_LOGITS = 3u;   // y = W x, and the largest of each workgroup, tie
 #define Y at_y.y
 #define RESIDUAL at_residual.residual
 #define OUT at_out.out_
+#define CHOICE(i) (ROLE == MOE_ROW ? C_(at_squares).choice[i] : C_(at_residual).choice[i])
 #else
 #define BUFFER(binding_, access, Name, type, name) layout(set = 0, binding = binding_, std430) access buffer Name { type name[]; };
 #define UNITS w
@@ -40,6 +41,7 @@ const uint EPI_LOGITS = 3u;   // y = W x, and the largest of each workgroup, tie
 #define Y y
 #define RESIDUAL residual
 #define OUT out_
+#define CHOICE(i) (ROLE == MOE_ROW ? choice_row[i] : choice[i])
 #endif
 BUFFER(0, readonly, W_, uvec4, w)
 BUFFER(1, readonly, X_, vec4, x)
@@ -48,6 +50,10 @@ BUFFER(3, readonly, P_, float, squares)
 BUFFER(4, writeonly, Y_, float, y)
 BUFFER(5, readonly, R_, float, residual)
 BUFFER(6, writeonly, O_, float, out_)
+BUFFER(5, readonly, C_, uvec2, choice)
+#ifndef MATRIX
+BUFFER(3, readonly, CR_, uvec2, choice_row)
+#endif
 layout(push_constant) uniform Push {
     MatvecArgs args;
 #ifdef MATRIX
@@ -60,6 +66,8 @@ layout(push_constant) uniform Push {
     O_ at_out;
 #endif
 };
+
+#include "moe_columns.glsl"
 
 // The includer says how many tiles it finishes at once: SLOTS. All sizes are multiples of 16 bytes: a
 // driver was seen to pack shared arrays without regard to what matrix loads need.
@@ -81,18 +89,18 @@ float total(uint o);
 
 float held[2];   // the residuals of an invocation's first results, fetched early
 
-uint residual_at(uint o, uint tile0, out bool row_in) {
+uint residual_at(uint o, uint tile0, out bool inside) {
     const uint tile = tile0 + (o >> 4) / T, at = args.first_row + tile * 16u + (o & 15u);
-    row_in = tile < args.n_tile && at < args.d_out;
-    return args.residual_offset + ((o >> 4) % T) * args.residual_stride + at;
+    inside = tile < args.n_tile && at < args.d_out;
+    return args.residual_offset + row_out((o >> 4) % T) * args.residual_stride + at;
 }
 
 void hold_residual(uint i, uint n, uint tile0) {
     if (EPI != EPI_ADD) return;
     [[unroll]] for (uint k = 0u; k < 2u; k++) {
-        bool row_in = false;
-        const uint at = residual_at(i + k * n, tile0, row_in);
-        held[k] = i + k * n < SLOTS * T * 16u && row_in ? RESIDUAL[at] : 0.0;
+        bool inside = false;
+        const uint at = residual_at(i + k * n, tile0, inside);
+        held[k] = i + k * n < SLOTS * T * 16u && inside ? RESIDUAL[at] : 0.0;
     }
 }
 
@@ -113,38 +121,38 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
                 gate = min(gate, args.limit);
                 up = clamp(up, -args.limit, args.limit);
             }
-            if (tile < args.n_tile && at < args.d_out) Y[args.y_offset + col * args.y_stride + at] = gate * up;
+            if (tile < args.n_tile && at < args.d_out && has_column(col)) Y[args.y_offset + row_out(col) * args.y_stride + at] = gate * up;
         }
         return;
     }
     [[dont_unroll]] for (uint o = i, k = 0u; o < SLOTS * T * 16u; o += n, k++) {
         const uint col = (o >> 4) % T, tile = tile0 + (o >> 4) / T, at = args.first_row + tile * 16u + (o & 15u);
-        bool row_in = tile < args.n_tile && at < args.d_out;
+        bool inside = tile < args.n_tile && at < args.d_out && has_column(col);
         float v = total(o);
         if (EPI == EPI_ADD) {
             float r = 0.0;
             if (first && k < 2u) r = k == 0u ? held[0] : held[1];
             else {
-                const uint from = residual_at(o, tile0, row_in);
-                if (row_in) r = RESIDUAL[from];
+                const uint from = residual_at(o, tile0, inside);
+                if (inside) r = RESIDUAL[from];
             }
             v = NORM == 1u ? fma(v, inv_rms[col], r) : v + r;
 #ifdef MATRIX
             // The same sum as below, of 16 neighbouring lanes: no barrier.
-            const float s0 = row_in ? v : 0.0, s1 = subgroupShuffleXor(s0, 1u), s2 = subgroupShuffleXor(s0, 2u), s3 = subgroupShuffleXor(s0, 3u);
+            const float s0 = inside ? v : 0.0, s1 = subgroupShuffleXor(s0, 1u), s2 = subgroupShuffleXor(s0, 2u), s3 = subgroupShuffleXor(s0, 3u);
             float q = fma(s3, s3, fma(s2, s2, fma(s1, s1, s0 * s0)));
             q += subgroupShuffleXor(q, 4u);
             q += subgroupShuffleXor(q, 8u);
-            if ((o & 15u) == 0u && tile < args.n_tile) OUT[args.out_offset + col * args.out_stride + (args.first_row >> 4) + tile] = q;
+            if ((o & 15u) == 0u && tile < args.n_tile) OUT[args.out_offset + row_out(col) * args.out_stride + (args.first_row >> 4) + tile] = q;
 #else
-            best_s[o] = row_in ? v : 0.0;
+            best_s[o] = inside ? v : 0.0;
 #endif
         } else if (NORM == 1u) {
             precise float scaled = v * inv_rms[col];
             v = scaled;
         }
-        if (EPI == EPI_LOGITS) best_s[o] = row_in ? v : -3.4028234e38;
-        if (row_in) Y[args.y_offset + col * args.y_stride + at] = v;
+        if (EPI == EPI_LOGITS) best_s[o] = inside ? v : -3.4028234e38;
+        if (inside) Y[args.y_offset + row_out(col) * args.y_stride + at] = v;
     }
 #ifndef MATRIX
     if (EPI == EPI_ADD) {
@@ -156,7 +164,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
                 const uint at = b + 4u * k;
                 q[k] = fma(best_s[at + 3u], best_s[at + 3u], fma(best_s[at + 2u], best_s[at + 2u], fma(best_s[at + 1u], best_s[at + 1u], best_s[at] * best_s[at])));
             }
-            if (tile < args.n_tile) OUT[args.out_offset + (o % T) * args.out_stride + (args.first_row >> 4) + tile] = (q[0] + q[1]) + (q[2] + q[3]);
+            if (tile < args.n_tile) OUT[args.out_offset + row_out(o % T) * args.out_stride + (args.first_row >> 4) + tile] = (q[0] + q[1]) + (q[2] + q[3]);
         }
     }
 #endif

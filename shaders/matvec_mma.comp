@@ -79,7 +79,7 @@ void read_norm(uint sub, uint l) {
             float v[8];
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 const uint at = k + 32u * i + l;
-                v[i] = at < args.n_part ? SQUARES[row * args.part_stride + at] : 0.0;
+                v[i] = at < args.n_part ? SQUARES[row_in(row) * args.part_stride + at] : 0.0;
             }
             [[unroll]] for (uint i = 0u; i < 8u; i++) q += v[i];
         }
@@ -99,10 +99,15 @@ vec4 xa[BATCH], xb[BATCH];
 void load_x(uint n0, uint c0, uint l) {
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
         const uint n = n0 + b, k = (c0 + n / T * SPLIT) * 256u + 32u * (l >> 2) + 4u * (l & 3u);
-        const uint at = (args.x_offset + n % T * args.x_stride + k) >> 2;
-        const bool in_ = n < CHUNK * T;
-        xa[b] = in_ && k < args.d_in ? X[at] : vec4(0.0);
-        xb[b] = in_ && k + 16u < args.d_in ? X[at + 4u] : vec4(0.0);
+        const uint at = (args.x_offset + row_in(n % T) * args.x_stride + k) >> 2;
+        const bool in_ = n < CHUNK * T && has_column(n % T);
+        xa[b] = in_ && column_inside(k) ? X[at] : vec4(0.0);
+        xb[b] = in_ && column_inside(k + 16u) ? X[at + 4u] : vec4(0.0);
+        if (ROLE == MOE_ROW) {
+            const float m = weight_of(k);
+            xa[b] *= m;
+            xb[b] *= m;
+        }
         if (NORM == 1u) {
             if (in_ && k < args.d_in) xa[b] *= NORMS[k >> 2];
             if (in_ && k + 16u < args.d_in) xb[b] *= NORMS[(k >> 2) + 4u];
@@ -151,11 +156,11 @@ void store_x(uint n0, uint first, uint l) {
 void main() {
     const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
     const uint first = sub * CHUNK * T, tile0 = gl_WorkGroupID.x * TILES, n_tile = min(TILES, args.n_tile - tile0);
-    const uint row_units = args.n_col * TILE;
+    if (ROLE != MOE_NONE && !open_columns(me, SPLIT * 32u)) return;
     const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
     Raw next;
     if (n_own > 0u) {
-        next = fetch((tile0 * args.n_col + sub) * TILE, l);
+        next = fetch(tile_of(tile0, sub) * TILE, l);
     }
     if (n_own > 0u) load_x(0u, sub, l);
     hold_residual(me, SPLIT * 32u, tile0);
@@ -187,7 +192,7 @@ void main() {
                         own = o0;
                     } else row = 0u;
                 }
-                if (own < n_own) next = fetch(((tile0 + row) * args.n_col + sub + own * SPLIT) * TILE, l);
+                if (own < n_own) next = fetch(tile_of(tile0 + row, sub + own * SPLIT) * TILE, l);
                 const uint at = first + i * T;
                 const vec4 sum = product(raw, at * SX, t);
                 const float x0 = scale[at + 2u * t], x1 = scale[at + 2u * t + 1u];

@@ -173,6 +173,7 @@ Status Session::Impl::drive(const Sampling& sampling) {
     using namespace detail;
     if (driving && !cycle_impl::same(sampling, drive_sampling)) AUSPEX_TRY(settle());
     for (;;) {
+        if (drive_done) AUSPEX_TRY(settle());  // it stopped at an end token; the caller wants to go on
         if (history.size() >= options.n_context) return fail(Code::context_full, "the history has ", history.size(), " tokens, all that n_context allows");
         if (!driving) {
             const std::vector<Token>& ends = model->tokenizer.ends();
@@ -197,6 +198,7 @@ Status Session::Impl::take_cycle() {
     detail::Cycle c;
     AUSPEX_TRY(track(lane->wait().get(c)));
     --n_queued;
+    drive_done = c.done;
     history.insert(history.end(), c.tokens.begin(), c.tokens.end());
     n_row += c.tokens.size();
     stats.rows_decoded += c.tokens.size();
@@ -208,7 +210,7 @@ Status Session::Impl::take_cycle() {
 
 Status Session::Impl::settle() {
     while (n_queued > 0) AUSPEX_TRY(take_cycle());
-    driving = false;
+    driving = drive_done = false;
     return {};
 }
 

@@ -41,6 +41,7 @@ struct Session::Impl {
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
     bool driving = false;
+    bool drive_done = false;               ///< the last cycle ended at an end token
     uint32_t n_queued = 0;
     Sampling drive_sampling;
 

@@ -23,6 +23,21 @@ uint32_t chunks_max(uint32_t n_context, const KvShape& s) {
     return std::min(n_context / args::kChunk + 1, (s.window + args::kMaxRows) / args::kChunk + 2 + ceil_div(s.sinks, args::kChunk));
 }
 
+/// The largest layer of experts, dim by dim. Places count experts of one row.
+struct MoeNeeds {
+    uint64_t n_out = 0, n_used = 0, d_slots = 0, d_halves = 0, d_shared = 0, d_model = 0, n_expert = 0;
+    void look(const MoeDims& m, uint64_t d) {
+        n_out = std::max<uint64_t>(n_out, m.n_expert + 1);
+        n_expert = std::max<uint64_t>(n_expert, m.n_expert);
+        n_used = std::max<uint64_t>(n_used, m.n_used);
+        const uint64_t slot = round_up(uint64_t{m.d_ff}, uint64_t{kTileColumns});
+        d_halves = std::max(d_halves, slot);
+        d_slots = std::max(d_slots, slot * m.n_used);
+        d_shared = std::max(d_shared, round_up(uint64_t{m.d_ff_shared}, uint64_t{kTileColumns}));
+        d_model = std::max(d_model, d);
+    }
+};
+
 /// What the kernels of every tape touch.
 struct Needs {
     const Plan& plan;
@@ -31,6 +46,7 @@ struct Needs {
     std::vector<SlotId> together;      ///< by SlotId: a slot it is bound with (a chain to the first)
     uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, query_floats = 0, d_gather = 0, d_pack = 0, d_swiglu = 0;
     uint32_t n_row_max, n_query_tile = 0;
+    MoeNeeds moe;
 
     SlotId root(SlotId id) const {
         while (together[id] != id) id = together[id];
@@ -52,6 +68,10 @@ struct Needs {
             for (SlotId id : d.op->in) touch(id);
         if (d.write)
             for (SlotId id : d.write->in) touch(id);
+        if (d.kind == Node::Kind::experts) {
+            moe.look(d.op->moe, plan.slot(d.x).width());
+            d_pack = std::max(d_pack, plan.slot(d.x).width());
+        }
         if (d.kind == Node::Kind::product && !d.head) d_pack = std::max(d_pack, plan.slot(d.x).width());
         if (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::swiglu) d_swiglu = std::max(d_swiglu, plan.slot(d.y).width());
         if (d.kind == Node::Kind::product && d.head) {
@@ -61,7 +81,7 @@ struct Needs {
         } else {
             touch(d.y);
         }
-        if (d.y != kNoSlot && (d.kind == Node::Kind::embed || (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::add))) squares[d.y] = true;
+        if (d.y != kNoSlot && (d.kind == Node::Kind::embed || d.kind == Node::Kind::experts || (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::add))) squares[d.y] = true;
         if (d.kind == Node::Kind::delta) {
             for (SlotId id : d.op->in) bind(d.op->in[0], id);
             conv_dim = std::max<uint64_t>(conv_dim, d.op->delta.conv_dim());
@@ -123,7 +143,8 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     Buffers& b = *this;
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
-    Needs needs{plan, std::vector<uint64_t>(n_slot, 0), std::vector<bool>(n_slot, false), {}, 0, 0, 0, 0, 0, 0, 0, 0, b.n_row_max, 0};
+    b.n_row_once = std::min(b.n_row_max, kChunkRows);
+    Needs needs{plan, std::vector<uint64_t>(n_slot, 0), std::vector<bool>(n_slot, false), {}, 0, 0, 0, 0, 0, 0, 0, 0, b.n_row_max, 0, {}};
     for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
@@ -227,7 +248,6 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     states(plan.trunk);
     for (const Tape& t : plan.mtp)
         if (mtp) states(t);
-    if (b.kinds.size() > args::kMaxAttendKinds) return fail(Code::unsupported, "the plan has ", b.kinds.size(), " kinds of attention, the Vulkan machine takes ", args::kMaxAttendKinds);
 
     b.n_query_tile = needs.n_query_tile;
     b.n_pick_part = ceil_div(plan.n_vocab, kPickSlice);
@@ -241,6 +261,18 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
     want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
     want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
+    if (const MoeNeeds& m = needs.moe; m.n_used != 0) {
+        const uint64_t few = kMaxTentative, many = b.n_row_once, places = many * m.n_used;
+        want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
+        want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
+        want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
+        want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared, "experts");
+        want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
+        want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
+        want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kLeastBlock) + places) * 4, &b.moe.list, "experts");
+        want(Arena::scratch, places * m.d_halves * 2, &b.moe.halves, "experts");
+        want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
+    }
     want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
     want(Arena::scratch, picks * 8, &b.pick_part, "largest logits");
     want(Arena::scratch, picks * 8, &b.pick_best, "best tokens");
@@ -249,6 +281,10 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
     for (Region& r : b.request) want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r, "request");
     want(Arena::staging, plan.mtp.empty() ? 16 : uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.given, "given rows");
+    // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
+    const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(), [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
+    if (raw) want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
+    if (mtp && plan.mtp.size() > 1) want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.chain, "hidden rows of guesses");
     want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
     want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
     return bad;

@@ -8,9 +8,12 @@
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/args.h"
+#include "../../../shaders/moe_args.h"
 #include "../kv.h"
 #include "program.h"
 #include "tune_gemm.h"
+
+#include <algorithm>
 
 namespace auspex {
 namespace detail {
@@ -18,6 +21,7 @@ namespace vk {
 
 constexpr uint32_t kRequests = 4;         ///< host requests that may be on their way at once
 constexpr uint32_t kRingLength = 1024;    ///< tokens in the ring, more than any queue can emit unread
+constexpr uint32_t kChunkRows = 512;      ///< rows of a committed step run at once, at most
 constexpr uint32_t kPickSlice = 1024;     ///< ids that one group of pick_part looks at
 constexpr uint32_t kAttendTile = 4;       ///< query rows of a group of attend_step
 constexpr uint32_t kAttendLong = 16384;   ///< rows of a cache from which on there are more of them
@@ -29,6 +33,10 @@ inline uint32_t row_class(uint32_t n) {
     while (c < n) c *= 2;
     return c;
 }
+
+/// Blocks of `bm` places that n places of n_expert experts can fall into at most; how small blocks are.
+constexpr uint32_t kLeastBlock = 16;
+inline uint64_t list_entries(uint64_t n_place, uint64_t n_expert, uint64_t bm) { return n_place / bm + std::min(n_place, n_expert); }
 
 /// Floats from one row of an activation to the next: what kernels store in fours must begin at fours.
 inline uint32_t row_stride(const Plan& plan, SlotId id) {
@@ -74,10 +82,22 @@ struct Buffers {
     Region halves, scale;            ///< rows packed for products of many rows
     Region swiglu_halves;            ///< likewise, as swiglu leaves them for the product after it
     Region given;                    ///< hidden rows from the host
+    Region raw_hidden;               ///< hidden rows of a long step, where the tape goes on writing theirs
+    Region chain;                    ///< several MTP blocks: the hidden rows of a cycle's guesses
     Region gathered;                 ///< rows whose logits are wanted
+    /// Of layers of experts.
+    struct Moe {
+        Region logits, choice;       ///< of the router; moe_args.h
+        Region hidden;               ///< few rows: f32 [places, d_slot]
+        Region shared;               ///< of the shared expert: few rows f32 [n_row, d_slot], many: halves
+        Region sum, squares;         ///< few rows: the residual with the shared expert's part on it
+        Region list, halves, parts;  ///< many rows: sorted places, hidden halves, results by place
+    };
+    Moe moe;
     Region pick_part, pick_hist, pick_list, pick_best;
 
     uint32_t n_row_max = 0;          ///< rows the row buffers hold
+    uint32_t n_row_once = 0;         ///< of those, run at once at most
     uint32_t n_context = 0;
     uint32_t n_query_tile = 0;       ///< tiles of 64 queries a kv head
     uint32_t n_pick_part = 0;

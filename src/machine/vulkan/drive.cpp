@@ -30,7 +30,6 @@ constexpr uint32_t kLast = 1, kDone = 2;  // bits of RingEntry::info
 }  // namespace drive_impl
 
 Status VulkanLane::start(const Drive& d) {
-    const Plan& plan = *program_->plan;
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     if (d.history.empty()) return Status(Code::bad_argument, "a drive needs at least the token to run first");
     const uint64_t n = d.history.size();
@@ -38,7 +37,7 @@ Status VulkanLane::start(const Drive& d) {
     if (d.stop.size() > 16) return fail(Code::bad_argument, d.stop.size(), " stop ids, expected at most 16");
     if (d.n_mtp_row > kMaxTentative || d.n_mtp_row > n - 1) return fail(Code::bad_argument, "n_mtp_row is ", d.n_mtp_row, ", expected at most ", std::min<uint64_t>(kMaxTentative, n - 1));
     if (d.n_mtp_row != 0 && !options_.mtp) return Status(Code::bad_argument, "n_mtp_row is set on a lane opened without MTP");
-    if (d.n_mtp_row != 0 && plan.mtp.size() != 1) return fail(Code::unsupported, "a driven lane drafts with exactly one MTP block, this plan has ", plan.mtp.size());
+    if (d.n_mtp_row != 0 && program_->plan->mtp.empty()) return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
     driving_ = first_ = true;
     done_ = false;
     forget_rows();
@@ -93,25 +92,46 @@ Status VulkanLane::start(const Drive& d) {
 }
 
 Status VulkanLane::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const {
-    const Tape& tape = program_->plan->mtp[0];
-    Shape shape;
-    shape.tape = &tape;
-    shape.n_row = n_row;
-    shape.fill_only = n_draft == 0;
-    for (uint32_t i = 0; i < std::max(n_draft, 1u); ++i) {
-        // The first pass runs the rows that became history; the others run the draft before them.
-        shape.head = n_draft != 0 && shape.n_row == 1;
-        const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0, largest = !noise && !penalties;
+    const Plan& plan = *program_->plan;
+    const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
+    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0, largest = !noise && !penalties;
+    /// The rows that became history, for a block that does not guess from them.
+    auto fill = [&](uint32_t block) -> Status {
+        Shape shape;
+        shape.tape = &plan.mtp[block];
+        shape.n_row = n_row;
+        shape.fill_only = true;
+        if (block != 0) AUSPEX_TRY(r.mtp_block(1, 0));
+        return r.tape(shape);
+    };
+    if (n_block > 1) AUSPEX_TRY(r.mtp_block(0, 0));
+    uint32_t block = 0;
+    for (uint32_t depth = 1; depth <= n_draft; ++depth) {
+        const uint32_t before = block;
+        block = plan.mtp_block(depth);
+        const Tape& tape = plan.mtp[block];
+        Shape shape;
+        shape.tape = &tape;
         shape.largest = largest;
+        if (depth == 1) {  // the rows that became history
+            shape.n_row = n_row;
+        } else if (block == before) {  // the guess before this one
+            shape.fed_from = tape.hidden;
+        } else {  // another block has seen nothing of this cycle
+            AUSPEX_TRY(fill(block));
+            AUSPEX_TRY(r.mtp_block(2, depth - 1));
+            shape.n_row = depth - 1;
+            shape.fed_by_chain = true;
+        }
+        shape.head = shape.n_row == 1;
         AUSPEX_TRY(r.tape(shape));
-        if (n_draft == 0) return {};
         if (!shape.head) AUSPEX_TRY(r.head(tape, 1, false, largest));
         // Noise belongs to ids: among a draft vocabulary's places it would be another's, so the likeliest is taken.
         AUSPEX_TRY(r.pick(tape, 1, noise, penalties, largest));
         AUSPEX_TRY(r.mtp_next());
-        shape.n_row = 1;
-        shape.fed_from = tape.hidden;
+        if (depth < n_draft && depth < n_block) AUSPEX_TRY(r.keep_guess(tape, depth - 1));
     }
+    for (block = n_draft == 0 ? 0 : block + 1; block < n_block; ++block) AUSPEX_TRY(fill(block));
     return {};
 }
 

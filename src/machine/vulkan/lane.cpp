@@ -11,7 +11,6 @@ namespace vk {
 namespace lane_impl {
 
 constexpr double kSubmitUs = 50000;      ///< no submission of a long step shall take longer
-constexpr uint32_t kChunkRows = 512;     ///< rows of a committed step run at once, at most
 constexpr uint64_t kTransferBytes = 1u << 20;
 constexpr uint32_t kReadRows = 64;       ///< kept rows fetched at a time
 constexpr uint64_t kWaitNs = 60ull * 1000 * 1000 * 1000;
@@ -42,7 +41,7 @@ Status VulkanLane::prepare(const LaneOptions& options) {
     const GpuRef& gpu = program_->context->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
-    n_chunk_ = std::min(row_class(options_.n_ubatch), lane_impl::kChunkRows);
+    n_chunk_ = std::min(row_class(options_.n_ubatch), kChunkRows);
     AUSPEX_TRY(Buffers::take(*program_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, lane_impl::kTransferBytes).get(transfer_));
@@ -58,6 +57,8 @@ Status VulkanLane::prepare(const LaneOptions& options) {
             zero.fill(kv.v, 0);
         }
     zero.fill(buffers_.pick_hist, 0);
+    for (const Region* r : {&buffers_.moe.choice, &buffers_.moe.hidden, &buffers_.moe.shared, &buffers_.moe.halves})
+        if (r->bytes != 0) zero.fill(r->part(0, r->bytes / 4 * 4), 0);
     for (const std::vector<Region>* rows : {&buffers_.row, &buffers_.squares, &buffers_.term})
         for (const Region& r : *rows)
             if (r.bytes != 0) zero.fill(r.part(0, r.bytes / 4 * 4), 0);
@@ -315,6 +316,7 @@ Status VulkanLane::run_trunk(const Step& step) {
         std::memcpy(request + 1, step.ids + at, n * sizeof(Token));
         AUSPEX_TRY(submit({open}));
         AUSPEX_TRY(submit_wide(body));
+        AUSPEX_TRY(keep_raw_rows(step.n_row, at, n));
         n_pending_ = 0;
         if (body->part_us > lane_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
         if (last && step.n_logit != 0) {
@@ -324,6 +326,16 @@ Status VulkanLane::run_trunk(const Step& step) {
         at += n;
     }
     return {};
+}
+
+/// Where the hidden rows are the residual stream itself, the next piece overwrites them: they wait elsewhere.
+Status VulkanLane::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
+    const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[program_->plan->trunk.hidden];
+    if (kept.bytes == 0 || n == n_row) return {};
+    const uint64_t one = uint64_t{program_->plan->d_model} * sizeof(float);
+    AUSPEX_TRY(transfer_.copy(kept.part(at * one, n * one), rows.part(0, n * one)));
+    if (at + n == n_row) AUSPEX_TRY(transfer_.copy(rows.part(0, n_row * one), kept.part(0, n_row * one)));
+    return transfer_.finish();
 }
 
 Status VulkanLane::run_mtp(const Step& step) {

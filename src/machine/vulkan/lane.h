@@ -74,6 +74,7 @@ class VulkanLane : public Lane {
     Status settle();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
+    Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     Status fold_pending();
     template <class F>
     Status each_part(uint32_t n_token, F visit) const;

@@ -1,5 +1,6 @@
 #include "lower.h"
 #ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/moe_args.h"
 
 #include <algorithm>
 
@@ -71,7 +72,18 @@ Status check_kernel(const Plan& plan, const Op& op) {
             if (a.n_rot % 2 != 0 || a.n_rot > a.d_head) return no(say(a.n_rot, " rotated values, expected an even number up to ", a.d_head));
             return {};
         }
-        case OpKind::moe: return no("experts have no kernels yet");
+        case OpKind::moe: {
+            const MoeDims& m = op.moe;
+            const uint64_t d = plan.slot(op.in[0]).width();
+            if (m.n_expert > args::kMaxExpert) return no(say(m.n_expert, " experts, expected at most ", args::kMaxExpert));
+            if (d % 16 != 0 || m.d_ff % 8 != 0 || m.d_ff_shared % 8 != 0)
+                return no(say("rows of ", d, " values and experts of ", m.d_ff, " and ", m.d_ff_shared, ", expected multiples of 16 and 8"));
+            for (uint32_t i : {1u, 4u}) {
+                if (op.w[i] == kNoSlot || op.w[i + 1] == kNoSlot || plan.slot(op.w[i]).type == plan.slot(op.w[i + 1]).type) continue;
+                return no(say("'", plan.slot(op.w[i]).name, "' is ", type_info(plan.slot(op.w[i]).type).name, " and '", plan.slot(op.w[i + 1]).name, "' ", type_info(plan.slot(op.w[i + 1]).type).name, ", expected one type for gate and up"));
+            }
+            return {};
+        }
         case OpKind::matmul:
         case OpKind::embed:
             if (plan.slot(op.w[0]).n_dim != 2) return no("the weight is no matrix");
@@ -97,6 +109,7 @@ struct Lowering {
             Node& d = nodes[i];
             if (d.y != id) continue;
             if (d.kind == Node::Kind::embed) return plan.slot(id).width() % 16 == 0 ? &d : nullptr;
+            if (d.kind == Node::Kind::experts) return &d;
             if (d.kind == Node::Kind::product && d.epilogue != Node::Epilogue::swiglu && !d.head) return plan.slot(id).width() % 16 == 0 ? &d : nullptr;
             return nullptr;
         }
@@ -111,7 +124,7 @@ struct Lowering {
         if (!from) return false;
         const bool kept = plan.slot(op.out).role == SlotRole::kept;
         size_t last = 0;
-        const bool only_products = readers(ops, i, n, op.out, &last, [&](const Op& r) { return r.kind == OpKind::matmul && r.in[0] == op.out && r.out != op.in[0]; });
+        const bool only_products = readers(ops, i, n, op.out, &last, [&](const Op& r) { return r.in[0] == op.out && (r.kind == OpKind::moe || (r.kind == OpKind::matmul && r.out != op.in[0])); });
         if (!only_products || written_between(ops, i, last, op.in[0])) return false;
         from->squares = true;
         if (from->kind == Node::Kind::product) from->epilogue = Node::Epilogue::add;
@@ -119,6 +132,14 @@ struct Lowering {
         folded_weight[op.out] = op.w[0];
         folded_eps[op.out] = op.eps;
         return !kept;  // rows that stay readable are computed as well
+    }
+
+    /// Takes the norm before it along.
+    void fed(Node& d) const {
+        if (folded_from[d.x] == kNoSlot) return;
+        d.norm = folded_weight[d.x];
+        d.eps = folded_eps[d.x];
+        d.x = folded_from[d.x];
     }
 
     void product(const Op& op, SlotId y) {
@@ -130,11 +151,7 @@ struct Lowering {
         d.y = y;
         d.weight = op.w[0];
         d.head = op.head;
-        if (folded_from[d.x] != kNoSlot) {
-            d.norm = folded_weight[d.x];
-            d.eps = folded_eps[d.x];
-            d.x = folded_from[d.x];
-        }
+        fed(d);
         if (op.accumulate) {
             d.epilogue = Node::Epilogue::add;
             d.onto_self = true;
@@ -221,7 +238,11 @@ Status Lowering::run() {
                 nodes.push_back(d);
                 break;
             }
-            case OpKind::moe: break;  // check_kernel refused it
+            case OpKind::moe:
+                d.kind = Node::Kind::experts;
+                fed(d);
+                nodes.push_back(d);
+                break;
         }
     }
     return {};
@@ -232,17 +253,24 @@ Status Lowering::run() {
 std::vector<Pair> find_pairs(const Plan& plan) {
     std::vector<Pair> pairs;
     std::vector<uint32_t> n_use(plan.slots.size(), 0), n_paired(plan.slots.size(), 0);
+    auto pair = [&](SlotId gate, SlotId up) {
+        ++n_paired[gate];
+        ++n_paired[up];
+        const bool known = std::any_of(pairs.begin(), pairs.end(), [&](const Pair& q) { return q.gate == gate && q.up == up; });
+        if (!known) pairs.push_back({gate, up});
+    };
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops)
             for (SlotId w : op.w)
                 if (w != kNoSlot) ++n_use[w];
         for (size_t i = 0; i < tape.ops.size(); ++i) {
+            const Op& op = tape.ops[i];
+            if (op.kind == OpKind::moe) {
+                if (!op.moe.gate_up) pair(op.w[1], op.w[2]);
+                if (op.moe.d_ff_shared != 0) pair(op.w[4], op.w[5]);
+            }
             if (!lower_impl::is_pair(plan, tape.ops, i, tape.ops.size())) continue;
-            const Pair p{tape.ops[i].w[0], tape.ops[i + 1].w[0]};
-            ++n_paired[p.gate];
-            ++n_paired[p.up];
-            const bool known = std::any_of(pairs.begin(), pairs.end(), [&](const Pair& q) { return q.gate == p.gate && q.up == p.up; });
-            if (!known) pairs.push_back(p);
+            pair(op.w[0], tape.ops[i + 1].w[0]);
         }
     };
     look(plan.trunk);

@@ -19,7 +19,7 @@ namespace vk {
 struct Pair {
     SlotId gate = kNoSlot, up = kNoSlot;
 };
-/// Every gate and up whose product is always swiglu of both.
+/// Every gate and up whose product is always swiglu of both, those of experts too.
 std::vector<Pair> find_pairs(const Plan& plan);
 
 /// One kernel, or one group of kernels that always goes together.
@@ -33,6 +33,7 @@ struct Node {
         delta,    ///< a whole DeltaNet layer
         append,   ///< keys and values into the cache, without attention (cache-filling rows)
         attend,   ///< attention, and what it appends to the cache before (`write`)
+        experts,  ///< a whole layer of experts, onto y
     };
     enum class Epilogue : uint8_t { store, add, swiglu };
     Kind kind = Kind::embed;
@@ -41,7 +42,7 @@ struct Node {
     const Op* write = nullptr;      ///< attend: the kv_write that goes with it
     SlotId x = kNoSlot, x2 = kNoSlot, y = kNoSlot;
     SlotId weight = kNoSlot;        ///< product: the matrix; of a pair, its gate
-    SlotId norm = kNoSlot;          ///< product: x is normed with this weight on the way in
+    SlotId norm = kNoSlot;          ///< product, experts: x is normed with this weight on the way in
     float eps = 0;
     Epilogue epilogue = Epilogue::store;
     bool onto_self = false;         ///< add: y += ...; else y = 0 + ..., for the sums of squares

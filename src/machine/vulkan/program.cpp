@@ -13,15 +13,24 @@ namespace program_impl {
 constexpr uint64_t kHalfBytes = 32u << 20;  ///< of staging; twice that in all
 constexpr uint32_t kMaxThread = 16;
 
-enum class Use : uint8_t { none, matrix, vector };
+enum class Use : uint8_t { none, matrix, stack, router, vector };
+
+/// Of weight i of a layer of experts.
+Use of_moe(uint32_t i) {
+    constexpr Use kUse[] = {Use::router, Use::stack, Use::stack, Use::stack, Use::matrix, Use::matrix, Use::matrix, Use::none, Use::vector};
+    return kUse[i];  // the shared expert's own gate goes with the router
+}
 
 std::vector<Use> uses(const Plan& plan) {
     std::vector<Use> use(plan.slots.size(), Use::none);
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
             const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
-            for (SlotId id : op.w)
-                if (id != kNoSlot && use[id] != Use::matrix) use[id] = matrix ? Use::matrix : Use::vector;
+            for (uint32_t i = 0; i < sizeof op.w / sizeof op.w[0]; ++i) {
+                const SlotId id = op.w[i];
+                if (id == kNoSlot || use[id] == Use::matrix) continue;
+                use[id] = matrix ? Use::matrix : op.kind == OpKind::moe ? of_moe(i) : Use::vector;
+            }
         }
     };
     look(plan.trunk);
@@ -89,7 +98,9 @@ struct VulkanProgram::Uploads {
     program_impl::Shelf shelf;              ///< vectors, zeros, rotation tables
     std::vector<program_impl::Use> use;     ///< by SlotId
     std::vector<SlotId> partner;            ///< by SlotId: the second of a pair
-    std::vector<bool> second;
+    std::vector<bool> second, fused;
+    std::vector<SlotId> own_gate;           ///< by SlotId: what follows a router's rows
+    std::vector<MemoryPlan::Id> router_id;  ///< by SlotId
     std::vector<uint64_t> shelf_at;         ///< by SlotId: vectors
     std::vector<std::vector<MemoryPlan::Id>> slices;  ///< by SlotId
     std::vector<uint64_t> rope_at;
@@ -117,6 +128,18 @@ Status VulkanProgram::lay_out(Uploads* to) {
     to->use = uses(p);
     to->partner.assign(n_slot, kNoSlot);
     to->second.assign(n_slot, false);
+    to->fused.assign(n_slot, false);
+    to->own_gate.assign(n_slot, kNoSlot);
+    to->router_id.assign(n_slot, 0);
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) {
+            if (op.kind != OpKind::moe) continue;
+            to->own_gate[op.w[0]] = op.w[7];
+            to->fused[op.w[1]] = op.moe.gate_up;
+        }
+    };
+    look(p.trunk);
+    for (const Tape& t : p.mtp) look(t);
     to->shelf_at.assign(n_slot, 0);
     to->slices.resize(n_slot);
     for (const Pair& pair : pairs) {
@@ -129,9 +152,15 @@ Status VulkanProgram::lay_out(Uploads* to) {
         const Slot& s = p.slot(id);
         width = std::max(width, s.n_dim ? s.width() : 0);
         if (to->use[id] == Use::vector) to->shelf_at[id] = to->shelf.add(nullptr, n_value(s) * sizeof(float));
-        if (to->use[id] != Use::matrix || to->second[id]) continue;
+        if (to->use[id] == Use::router) {
+            const uint64_t n = s.shape[0] + (to->own_gate[id] == kNoSlot ? 0 : 1);
+            vectors[id].bytes = n * s.width() * sizeof(float);
+            to->router_id[id] = to->memory.add(Arena::weights, vectors[id].bytes, s.name);
+        }
+        if ((to->use[id] != Use::matrix && to->use[id] != Use::stack) || to->second[id]) continue;
         Matrix& m = matrices[id];
-        m.tiling = tiling(s.type, s.shape[0], s.shape[1], to->partner[id] != kNoSlot);
+        const bool stack = to->use[id] == Use::stack, fused = to->fused[id];
+        m.tiling = tiling(s.type, s.shape[s.n_dim - 2] / (fused ? 2 : 1), s.width(), fused || to->partner[id] != kNoSlot, stack ? static_cast<uint32_t>(s.shape[0]) : 1);
         const uint32_t step = m.tiling.rows_within(most);
         if (step == 0 || m.tiling.row_bytes() > kHalfBytes)
             return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ", traits.name, " can see at once");
@@ -218,6 +247,16 @@ Result<std::shared_ptr<Program>> VulkanProgram::load(ContextRef context, const P
     Transfer transfer;
     AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));
 
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        if (up.use[id] != Use::router) continue;
+        const Slot& s = plan.slot(id);
+        std::vector<float> rows(program->vectors[id].bytes / sizeof(float));
+        decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(n_value(s)));
+        if (const SlotId gate = up.own_gate[id]; gate != kNoSlot) decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s), static_cast<size_t>(s.width()));
+        program->vectors[id] = program->memory_[up.router_id[id]];
+        program->n_weight_bytes_ += rows.size() * sizeof(float);
+        AUSPEX_TRY(transfer.write(program->vectors[id], rows.data(), rows.size() * sizeof(float)));
+    }
     // Vectors and rotation tables.
     auto shelved = [&](uint64_t at) { return reinterpret_cast<float*>(up.shelf.bytes.data() + at); };
     const Region& vectors = program->memory_[up.shelf_id];

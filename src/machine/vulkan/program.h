@@ -42,7 +42,7 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
     ContextRef context;
     std::vector<Pair> pairs;
     std::vector<Matrix> matrices;   ///< by SlotId; a pair stands at its gate
-    std::vector<Region> vectors;    ///< by SlotId: f32
+    std::vector<Region> vectors;    ///< by SlotId: f32; a router's: its rows, behind them the shared expert's own gate
     std::vector<Rope> ropes;
     Region zeros;                   ///< f32, as long as the widest row
 

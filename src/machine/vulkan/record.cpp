@@ -1,7 +1,6 @@
 #include "record.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/any_args.h"
-#include "../../../shaders/gemm_args.h"
 #include "../../../shaders/matvec_args.h"
 #include "../../../shaders/rows_args.h"
 
@@ -111,7 +110,7 @@ Status Recorder::kernel(const PipelineKey& key, std::initializer_list<Region> bu
 
 args::StepArgs Recorder::step_args() const {
     args::StepArgs a{};
-    a.n_kind = static_cast<uint32_t>(buffers_.kinds.size());
+    a.n_kind = std::min(static_cast<uint32_t>(buffers_.kinds.size()), args::kMaxAttendKinds);
     for (uint32_t i = 0; i < a.n_kind; ++i) a.kind[i] = buffers_.kinds[i];
     a.token_shift = 1;
     a.ring_length = kRingLength;
@@ -147,6 +146,23 @@ Status Recorder::mtp_next() {
     a.mode = chosen;
     settle({{}, {special(kStep)}});
     return kernel(record_impl::key_of("step_next", 32), {buffers_.step, chosen ? buffers_.draft.ids : buffers_.step}, a, {}, "step");
+}
+
+Status Recorder::mtp_block(uint32_t mode, uint32_t n_guess) {
+    args::StepArgs a = step_args();
+    a.mode = mode;
+    a.n_draft = n_guess;
+    settle({{}, {special(kStep)}});
+    return kernel(record_impl::key_of("step_block", 32), {buffers_.step}, a, {}, "step");
+}
+
+Status Recorder::keep_guess(const Tape& tape, uint32_t i) {
+    args::RowsArgs a{};
+    a.width = width(tape.hidden);
+    a.x_stride = a.y_stride = stride(tape.hidden);
+    a.y_offset = i * a.y_stride;
+    settle({{special(kStep), tape.hidden}, {special(kChain)}});
+    return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup), {buffers_.step, buffers_.row[tape.hidden], buffers_.given, buffers_.chain}, a, {1, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
 }
 
 // ------------------------------------------------------------------------------------- the tape
@@ -193,8 +209,8 @@ Status Recorder::run(const Node& d, const Shape& shape, uint32_t stage_tiles, bo
             const SlotId kept = shape.fed_from != kNoSlot ? shape.fed_from : plan_.trunk.hidden;
             a.x_stride = stride(kept);
             a.y_stride = stride(d.y);
-            settle({{special(kStep), kept}, {d.y}});
-            return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup), {buffers_.step, buffers_.row[kept], buffers_.given, buffers_.row[d.y]}, a, {shape.n_row, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
+            settle({{special(kStep), shape.fed_by_chain ? special(kChain) : kept}, {d.y}});
+            return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup), {buffers_.step, shape.fed_by_chain ? buffers_.chain : buffers_.row[kept], buffers_.given, buffers_.row[d.y]}, a, {shape.n_row, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
         }
         case Node::Kind::norm: return norm(d, shape);
         case Node::Kind::product: return shape.wide ? wide_product(d, shape, stage_tiles, feeds_next) : rows_product(d, shape, stage_tiles);
@@ -202,6 +218,7 @@ Status Recorder::run(const Node& d, const Shape& shape, uint32_t stage_tiles, bo
         case Node::Kind::delta: return delta(d, shape);
         case Node::Kind::append: return append(d, shape);
         case Node::Kind::attend: return attend(d, shape);
+        case Node::Kind::experts: return experts(d, shape);
     }
     return {};
 }
@@ -231,7 +248,7 @@ Status Recorder::norm(const Node& d, const Shape& shape) {
     a.y_offset = d.op->out_offset;
     a.y_stride = stride(d.y);
     a.eps = d.eps;
-    a.from_kept = shape.wide && shape.tape == &plan_.trunk && d.y == plan_.trunk.hidden;
+    a.from_kept = shape.wide && shape.tape == &plan_.trunk && plan_.slot(d.y).role == SlotRole::kept;
     settle({{special(kStep), d.x}, {d.y}});
     return kernel(record_impl::key_of("rms_rows", record_impl::kRowGroup), {buffers_.step, buffers_.row[d.x], vector(d.norm), buffers_.row[d.y]}, a, {shape.n_row}, "norm");
 }
@@ -257,7 +274,7 @@ Status Recorder::product(const Node& d, const ProductArgs& p) {
     a.out_stride = ceil_div(p.y_stride, 16u);
     a.inv_d = 1.0f / static_cast<float>(t.d_in);
     a.eps = d.eps;
-    a.limit = p.epilogue == Epilogue::swiglu ? d.op->limit : 0;
+    a.limit = p.epilogue == Epilogue::swiglu ? p.limit : 0;
     // What a variant does not use is bound to what it uses anyway: no dependency arises from it.
     const Region& squares_x = p.norm ? buffers_.squares[d.x] : *p.x;
     const Region& squares_y = p.epilogue == Epilogue::add ? buffers_.squares[d.y] : *p.y;
@@ -311,6 +328,7 @@ Status Recorder::rows_product(const Node& d, const Shape& shape, uint32_t stage_
     p.n_row = shape.n_row;
     p.stage_tiles = stage_tiles;
     p.norm = d.norm != kNoSlot;
+    p.limit = d.op->limit;
     p.epilogue = d.epilogue == Node::Epilogue::swiglu ? Epilogue::swiglu : d.epilogue == Node::Epilogue::add ? Epilogue::add : d.head && shape.largest ? Epilogue::logits : Epilogue::store;
     Touch touch{{d.x}, {d.y}};
     if (p.norm) touch.reads.push_back(squares_id(d.x));

@@ -12,6 +12,7 @@
 // ask for the pipelines, which are then made side by side, then for good.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/gemm_args.h"
 #include "buffers.h"
 #include "commands.h"
 #include "tune.h"
@@ -32,6 +33,7 @@ struct Shape {
     bool head = false;         ///< few rows: logits of every row, in the same pass
     bool largest = false;      ///< the head leaves the largest logits for pick()
     SlotId fed_from = kNoSlot; ///< MTP: whose kept rows are its input; none: the trunk's
+    bool fed_by_chain = false; ///< MTP: its input are the rows that keep_guess() kept
 };
 
 class Recorder {
@@ -59,6 +61,10 @@ class Recorder {
     Status accept();
     Status mtp_open();
     Status mtp_next();
+    /// step_block: several blocks draft in one cycle.
+    Status mtp_block(uint32_t mode, uint32_t n_guess);
+    /// The hidden row of guess i, just picked, for the blocks after this tape's.
+    Status keep_guess(const Tape& tape, uint32_t i);
     /// Applies n committed rows to every DeltaNet state of a tape.
     Status fold(const Tape& tape, uint32_t n_commit);
 
@@ -76,7 +82,7 @@ class Recorder {
 
   private:
     /// Things that kernels touch: slots by id, their sums of squares behind them, then these.
-    enum Special : uint32_t { kStep, kPart, kStat, kMixed, kQuery, kGathered, kPickPart, kPickHist, kPickList, kPickBest, kRing, kLogitsHost, kHalves, kSwigluHalves, kSpare };
+    enum Special : uint32_t { kStep, kPart, kStat, kMixed, kQuery, kGathered, kPickPart, kPickHist, kPickList, kPickBest, kRing, kLogitsHost, kHalves, kSwigluHalves, kSpare, kMoeLogits, kMoeChoice, kMoeHidden, kMoeShared, kMoeSum, kMoeList, kMoeParts, kMoeRows, kChain };
     struct Touch {
         std::vector<uint32_t> reads, writes;
     };
@@ -107,6 +113,7 @@ class Recorder {
         uint32_t x_stride, y_stride, n_row, stage_tiles;
         bool norm;
         Epilogue epilogue;
+        float limit;
     };
     Status product(const Node& d, const ProductArgs& p);
     Status run(const Node& d, const Shape& shape, uint32_t stage_tiles, bool feeds_next);
@@ -118,6 +125,19 @@ class Recorder {
     Status swiglu(const Node& d, const Shape& shape);
     Status delta(const Node& d, const Shape& shape);
     Status delta_any(const Op& op, const Shape& shape);
+    Status experts(const Node& d, const Shape& shape);
+    Status route(const Node& d, const Shape& shape);
+    Status experts_few(const Node& d, uint32_t n_row);
+    Status expert_hidden(const Node& d, uint32_t n_row);
+    struct SumOf {
+        SlotId weight;
+        const Region *x, *residual, *y, *squares;
+        uint32_t n_pair, choice_at, residual_stride, y_stride;
+        const char* label;
+    };
+    Status expert_sum(const Node& d, uint32_t n_row, const SumOf& s);
+    Status experts_many(const Node& d, const Shape& shape);
+    Status expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y, const Grid& grid, bool by_expert, const char* label);
     Status append(const Node& d, const Shape& shape);
     Status attend(const Node& d, const Shape& shape);
     args::AttendArgs attend_args(const Op& op, const Op& write, uint32_t part_stride) const;

@@ -264,36 +264,42 @@ uint32_t tile_bytes(Layout layout) {
     return 16 * kUnits[static_cast<uint32_t>(layout)];
 }
 
-Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool woven) {
+Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool woven, uint32_t n_stack) {
     Tiling t;
     t.layout = layout_of(type);
     t.d_out = d_out;
     t.d_in = d_in;
     t.woven = woven;
     const uint64_t rows = woven ? kTileRows / 2 : kTileRows;
-    t.n_row = static_cast<uint32_t>((d_out + rows - 1) / rows);
+    t.n_stack = n_stack;
+    t.n_row = static_cast<uint32_t>((d_out + rows - 1) / rows) * n_stack;
     t.n_col = static_cast<uint32_t>((d_in + kTileColumns - 1) / kTileColumns);
     return t;
 }
 
 void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to) {
     const uint64_t pitch = row_bytes(type, t.d_in);
-    const uint32_t bytes = tile_bytes(t.layout);
+    const uint32_t bytes = tile_bytes(t.layout), n_one = t.n_row / t.n_stack;
+    const bool fused = t.woven && !b;  // the second half of each matrix of `a`
     uint8_t tile[16384];
-    for (uint32_t i = first; i < first + n; i++)
+    for (uint32_t k = first; k < first + n; k++) {
+        const uint64_t i = k % n_one, skip = k / n_one * (fused ? 2 : 1) * t.d_out * pitch;
+        const uint8_t* const from_a = static_cast<const uint8_t*>(a) + skip;
+        const uint8_t* const from_b = fused ? from_a + t.d_out * pitch : static_cast<const uint8_t*>(b) + (b ? skip : 0);
         for (uint32_t c = 0; c < t.n_col; c++) {
             const uint64_t left = t.d_in - uint64_t{c} * kTileColumns;
             const uint32_t n_here = left < kTileColumns ? static_cast<uint32_t>(left) : kTileColumns;
             std::memset(tile, 0, bytes);
             for (uint32_t r = 0; r < kTileRows; r++) {
                 const bool second = t.woven && r >= kTileRows / 2;
-                const uint64_t row = t.woven ? uint64_t{i} * (kTileRows / 2) + (r & 7u) : uint64_t{i} * kTileRows + r;
+                const uint64_t row = t.woven ? i * (kTileRows / 2) + (r & 7u) : i * kTileRows + r;
                 if (row < t.d_out)
-                    repack_impl::pack(type, static_cast<const uint8_t*>(second ? b : a) + row * pitch, c, n_here, tile, r);
+                    repack_impl::pack(type, (second ? from_b : from_a) + row * pitch, c, n_here, tile, r);
             }
             std::memcpy(to, tile, bytes);
             to += bytes;
         }
+    }
 }
 
 }  // namespace vk

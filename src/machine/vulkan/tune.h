@@ -139,6 +139,19 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     return c;
 }
 
+/// What a product's rows and matrix are; moe_columns.glsl.
+enum class Role : uint32_t { none = 0, expert = 1, row = 2 };
+
+/// The kernel for products of experts. `t` is that of one expert; for Role::row its n_col counts the column
+/// tiles of all its pairs.
+inline MatvecChoice choose_matvec_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
+                                          Epilogue epilogue, Role role, uint32_t stage_tiles) {
+    MatvecChoice c = choose_matvec(traits, matrix, t, n_row, norm, epilogue, stage_tiles);
+    if (tune_impl::on_matrix(matrix, t.layout)) c.key.constants.insert(c.key.constants.end(), {16u, 8u, 16u, 4u});  // the units' shape, BATCH
+    c.key.constants.push_back(static_cast<uint32_t>(role));
+    return c;
+}
+
 /// The kernel that decodes token rows of a tiled matrix: groups n_col x rows; bindings w, ids, y, out.
 inline PipelineKey choose_embed(Layout layout) {
     PipelineKey key;

@@ -124,6 +124,33 @@ inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Til
     return c;
 }
 
+/// The kernel for n_place rows, each of one of n_expert matrices `t`, sorted by them; a workgroup makes rows of one.
+/// `bm`: rows of a workgroup, 0: the best.
+inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place, uint32_t n_expert,
+                                      uint32_t bm, bool scaled, GemmEpilogue epilogue) {
+    GemmChoice c = choose_gemm(traits, matrix, t, n_place, scaled, epilogue);
+    if (matrix) {
+        const tune_gemm_impl::Size* best = nullptr;
+        uint64_t least = 0;
+        for (const tune_gemm_impl::Size& s : tune_gemm_impl::kSizes) {
+            if (tune_gemm_impl::shared_bytes(s) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
+            // Each expert's last block is half empty.
+            const uint64_t blocks = n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
+            const uint64_t cost = tune_gemm_impl::estimate(s, traits.n_core > 0 ? traits.n_core : 64, blocks * s.bm, t.n_row);
+            if (best && cost >= least) continue;
+            best = &s;
+            least = cost;
+        }
+        AUSPEX_ASSERT(best);
+        c.bm = best->bm;
+        c.bn = best->bn;
+        c.key.group = 32 * (best->bm / best->wm) * (best->bn / best->wn);
+        c.key.constants = {best->bm, best->bn, best->wm, best->wn, best->stages, static_cast<uint32_t>(epilogue), scaled ? 1u : 0u, 16, 16, 16};
+    }
+    c.key.constants.push_back(1);
+    return c;
+}
+
 /// The kernel that packs rows; one workgroup a row.
 inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool squares) {
     PipelineKey key;

@@ -1,0 +1,280 @@
+// machine/vulkan/experts: a layer of experts as dispatches. Twin of machine/cpu/moe.cpp, where the formulas stand.
+//
+// Few rows, four stages:
+//   scores of all experts | gate and up of the shared expert
+//   the choice of each row
+//   gate and up of the chosen experts | down of the shared one, onto the residual
+//   down of the chosen ones, onto that
+// An expert that several rows chose is read once for its gate and up, and from the cache for its down. A row's
+// sum runs over its own experts, ids ascending, in one chain of columns: its bits are its own.
+//
+// Many rows: the pairs of rows and experts are sorted by expert, and the products of many rows run over blocks
+// of one expert each; moe_sum.comp adds a row's results, ids ascending.
+#include "record.h"
+#ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/matvec_args.h"
+#include "../../../shaders/moe_args.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace experts_impl {
+
+PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {}) {
+    PipelineKey k;
+    k.shader = shader;
+    k.group = group;
+    k.constants = std::move(constants);
+    return k;
+}
+
+/// Rows of a power of two that one dispatch takes.
+uint32_t power_of_two(uint32_t n, uint32_t most) {
+    uint32_t p = 1;
+    while (p < n && 2 * p <= most) p *= 2;
+    return p;
+}
+
+}  // namespace experts_impl
+
+Status Recorder::experts(const Node& d, const Shape& shape) {
+    if (!shape.wide) return experts_few(d, shape.n_row);
+    AUSPEX_TRY(experts_many(d, shape));
+    packed_ = packed_norm_ = kNoSlot;
+    return {};
+}
+
+/// Scores, and from them the choice. The caller may put more between the two.
+Status Recorder::route(const Node& d, const Shape& shape) {
+    using experts_impl::key_of;
+    const MoeDims& m = d.op->moe;
+    const bool norm = d.norm != kNoSlot, own_gate = d.op->w[7] != kNoSlot;
+    const Region &router = program_.vectors[d.op->w[0]], &x = buffers_.row[d.x], &bias = vector(d.op->w[8]);
+    args::RouterArgs a{};
+    a.d_in = width(d.x);
+    a.n_expert = m.n_expert;
+    a.n_out = m.n_expert + (own_gate ? 1 : 0);
+    a.n_used = m.n_used;
+    a.x_stride = stride(d.x);
+    a.inv_d = 1.0f / static_cast<float>(a.d_in);
+    a.eps = d.eps;
+    a.flags = (m.sigmoid ? args::kRouteSigmoid : 0u) | (m.normalise ? args::kRouteNormalise : 0u) | (d.op->w[8] != kNoSlot ? args::kRouteBias : 0u) | (own_gate ? args::kRouteShared : 0u);
+    a.scale = m.scale;
+    a.n_row = shape.n_row;
+    a.from_step = shape.wide;
+    const uint32_t rows = experts_impl::power_of_two(shape.n_row, 4);
+    settle({{special(kStep), d.x}, {special(kMoeLogits)}});
+    AUSPEX_TRY(kernel(key_of("moe_router", 128, {rows, norm ? 1u : 0u}), {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
+                      {ceil_div(a.n_out, 2u), ceil_div(shape.n_row, rows)}, "router", router.bytes));
+    if (!shape.wide && m.d_ff_shared != 0) {
+        Node g = d;
+        g.weight = d.op->w[4];
+        ProductArgs p{};
+        p.x = &x;
+        p.y = &buffers_.moe.shared;
+        p.x_stride = a.x_stride;
+        p.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns));
+        p.n_row = shape.n_row;
+        p.norm = norm;
+        p.epilogue = Epilogue::swiglu;
+        p.limit = m.limit_shared;
+        Touch touch{{d.x}, {special(kMoeShared)}};
+        if (norm) touch.reads.push_back(squares_id(d.x));
+        settle(touch);
+        AUSPEX_TRY(product(g, p));
+    }
+    settle({{special(kStep), special(kMoeLogits)}, {special(kMoeChoice)}});
+    return kernel(key_of("moe_route", 256), {buffers_.moe.logits, bias, buffers_.moe.choice, buffers_.step}, a, {shape.n_row}, "route");
+}
+
+// ------------------------------------------------------------------------------------ few rows
+
+Status Recorder::experts_few(const Node& d, uint32_t n_row) {
+    const MoeDims& m = d.op->moe;
+    const Buffers::Moe& b = buffers_.moe;
+    Shape shape;
+    shape.n_row = n_row;
+    AUSPEX_TRY(route(d, shape));
+    AUSPEX_TRY(expert_hidden(d, n_row));
+    const Region& y = buffers_.row[d.y];
+    const bool shared = m.d_ff_shared != 0;
+    if (shared) {
+        settle({{special(kMoeShared), special(kMoeChoice), d.y}, {special(kMoeSum)}});
+        AUSPEX_TRY(expert_sum(d, n_row, {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, 1, m.n_used, stride(d.y), width(d.y), "shared down"}));
+    }
+    Touch touch{{special(kMoeHidden), special(kMoeChoice)}, {d.y, squares_id(d.y)}};
+    if (shared) touch.reads.push_back(special(kMoeSum));
+    settle(touch);
+    return expert_sum(d, n_row, {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y], m.n_used, 0, shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
+}
+
+/// hidden[place] = act(gate x, up x), for every row and every expert it chose.
+Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
+    const DeviceTraits& traits = program_.context->gpu->traits;
+    const MoeDims& m = d.op->moe;
+    const Matrix& stack = program_.matrices[d.op->w[1]];
+    const Tiling t = stack.tiling.one();
+    const bool norm = d.norm != kNoSlot;
+    args::MatvecArgs a{};
+    a.n_tile = t.n_row;
+    a.n_col = t.n_col;
+    a.d_in = static_cast<uint32_t>(t.d_in);
+    a.d_out = m.d_ff;
+    a.x_stride = stride(d.x);
+    a.y_stride = static_cast<uint32_t>(round_up(m.d_ff, kTileColumns));
+    a.n_part = a.part_stride = ceil_div(a.x_stride, 16u);
+    a.inv_d = 1.0f / static_cast<float>(a.d_in);
+    a.eps = d.eps;
+    a.limit = m.limit;
+    a.n_row = n_row;
+    a.n_used = m.n_used;
+    a.choice_stride = m.n_used + 1;
+    const uint32_t most = std::min(matvec_max_rows(traits, matrix_, t), traits.is_cpu() ? 2u : 8u), n_place = n_row * m.n_used;
+    const MatvecChoice c = choose_matvec_experts(traits, matrix_, t, experts_impl::power_of_two(n_row, most), norm, Epilogue::swiglu, Role::expert, t.n_row * n_place);
+    const Region &x = buffers_.row[d.x], &y = buffers_.moe.hidden;
+    Touch touch{{d.x, special(kMoeChoice)}, {special(kMoeHidden)}};
+    if (norm) touch.reads.push_back(squares_id(d.x));
+    settle(touch);
+    for (size_t k = 0; k < stack.slices.size(); ++k) {
+        const Matrix::Slice& s = stack.slices[k];
+        a.first_expert = s.first / t.n_row;
+        a.n_expert = s.n / t.n_row;
+        if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
+        AUSPEX_TRY(kernel(c.key, {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y, buffers_.moe.choice, y}, a, {c.groups(t.n_row), n_place}, "experts up",
+                          std::min(n_place, a.n_expert) * t.bytes()));
+    }
+    return {};
+}
+
+/// y = residual + sum over a row's pairs of weight times W x[pair]; and the sums of squares of y.
+Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
+    const DeviceTraits& traits = program_.context->gpu->traits;
+    const MoeDims& m = d.op->moe;
+    const Matrix& stack = program_.matrices[s.weight];
+    const Tiling t = stack.tiling.one();
+    Tiling all = t;  // a row's matrices side by side
+    all.n_col *= s.n_pair;
+    args::MatvecArgs a{};
+    a.n_tile = t.n_row;
+    a.n_col = all.n_col;
+    a.d_in = static_cast<uint32_t>(t.d_in);
+    a.d_out = static_cast<uint32_t>(t.d_out);
+    a.d_slot = t.n_col * kTileColumns;
+    a.x_stride = a.d_slot * s.n_pair;
+    a.y_stride = s.y_stride;
+    a.residual_stride = s.residual_stride;
+    a.out_stride = ceil_div(a.y_stride, 16u);
+    a.n_row = n_row;
+    a.n_used = s.n_pair;
+    a.choice_stride = m.n_used + 1;
+    a.choice_at = s.choice_at;
+    const MatvecChoice c = choose_matvec_experts(traits, matrix_, all, 1, false, Epilogue::add, Role::row, t.n_row * n_row);
+    for (size_t k = 0; k < stack.slices.size(); ++k) {
+        const Matrix::Slice& slice = stack.slices[k];
+        a.first_expert = slice.first / t.n_row;
+        a.n_expert = slice.n / t.n_row;
+        if (k > 0) a.residual_stride = s.y_stride;
+        if (k > 0 && !asking_) commands_->barrier();  // a slice adds to what the one before left
+        AUSPEX_TRY(kernel(c.key, {slice.region, *s.x, *s.x, buffers_.moe.choice, *s.y, k > 0 ? *s.y : *s.residual, *s.squares}, a, {c.groups(t.n_row), n_row}, s.label,
+                          std::min(n_row * s.n_pair, a.n_expert) * t.bytes()));
+    }
+    return {};
+}
+
+// ----------------------------------------------------------------------------------- many rows
+
+Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y, const Grid& grid, bool by_expert, const char* label) {
+    const Tiling t = m.tiling.one();
+    a.n_col = t.n_col;
+    a.d_out = static_cast<uint32_t>(t.d_out);
+    a.x_stride = t.n_col * 32;
+    a.from_step = 1;
+    for (size_t k = 0; k < m.slices.size(); ++k) {
+        const Matrix::Slice& s = m.slices[k];
+        a.n_tile = by_expert ? t.n_row : s.n;
+        a.first_row = by_expert ? 0 : s.first * kTileRows;
+        a.first_expert = by_expert ? s.first / t.n_row : 0;
+        a.n_expert = by_expert ? s.n / t.n_row : 0;
+        if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
+        AUSPEX_TRY(kernel(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a, {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes));
+    }
+    return {};
+}
+
+Status Recorder::experts_many(const Node& d, const Shape& shape) {
+    using experts_impl::key_of;
+    const DeviceTraits& traits = program_.context->gpu->traits;
+    const MoeDims& m = d.op->moe;
+    const Buffers::Moe& b = buffers_.moe;
+    const Matrix &up = program_.matrices[d.op->w[1]], &down = program_.matrices[d.op->w[3]];
+    const Tiling one_up = up.tiling.one(), one_down = down.tiling.one();
+    const uint32_t n_row = shape.n_row, n_place = n_row * m.n_used, d_model = width(d.y);
+    const bool shared = m.d_ff_shared != 0;
+    const GemmChoice c_up = choose_gemm_experts(traits, gemm_matrix_, one_up, n_place, m.n_expert, 0, true, GemmEpilogue::swiglu_halves);
+    const GemmChoice c_down = choose_gemm_experts(traits, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false, GemmEpilogue::store);
+    const uint32_t n_entry = static_cast<uint32_t>(list_entries(n_place, m.n_expert, c_up.bm));
+    const Region shared_rows = b.parts.part(uint64_t{n_place} * d_model * sizeof(float), uint64_t{n_row} * d_model * sizeof(float));
+
+    AUSPEX_TRY(pack(d, shape));
+    args::GemmArgs a{};
+    if (shared) {
+        const Matrix& gate = program_.matrices[d.op->w[4]];
+        const GemmChoice c = choose_gemm(traits, gemm_matrix_, gate.tiling, n_row, true, GemmEpilogue::swiglu_halves);
+        a.n_row = n_row;
+        a.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns)) / 2;
+        a.factor = 1;
+        a.limit = m.limit_shared;
+        settle({{special(kStep), special(kHalves)}, {special(kMoeShared)}});
+        AUSPEX_TRY(expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up"));
+    }
+    AUSPEX_TRY(route(d, shape));
+    args::ListArgs list{};
+    list.n_expert = m.n_expert;
+    list.n_used = m.n_used;
+    list.n_row = n_row;
+    list.bm = c_up.bm;
+    list.n_entry_max = n_entry;
+    list.from_step = 1;
+    settle({{special(kStep), special(kMoeChoice)}, {special(kMoeList)}});
+    AUSPEX_TRY(kernel(key_of("moe_list", traits.max_group_invocations >= 1024 && !traits.is_cpu() ? 1024 : 256), {b.choice, b.list, buffers_.step}, list, {}, "list"));
+    if (shared) {
+        const Matrix& own = program_.matrices[d.op->w[6]];
+        const GemmChoice c = choose_gemm(traits, gemm_matrix_, own.tiling, n_row, false, GemmEpilogue::store);
+        a = args::GemmArgs();
+        a.n_row = n_row;
+        a.y_stride = d_model;
+        a.factor = kHalvesFactor;
+        settle({{special(kStep), special(kMoeShared)}, {special(kMoeRows)}});
+        AUSPEX_TRY(expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product"));
+    }
+    a = args::GemmArgs();
+    a.n_row = n_entry;
+    a.y_stride = static_cast<uint32_t>(round_up(m.d_ff, kTileColumns)) / 2;
+    a.factor = 1;
+    a.limit = m.limit;
+    a.divide = m.n_used;
+    settle({{special(kStep), special(kHalves), special(kMoeList)}, {special(kMoeHidden)}});
+    AUSPEX_TRY(expert_gemm(up, c_up, a, buffers_.halves, b.halves, {n_entry}, true, "experts up"));
+    a.y_stride = d_model;
+    a.factor = kHalvesFactor;
+    a.limit = 0;
+    a.divide = 1;
+    settle({{special(kStep), special(kMoeHidden), special(kMoeList)}, {special(kMoeParts)}});
+    AUSPEX_TRY(expert_gemm(down, c_down, a, b.halves, b.parts, {n_entry}, true, "experts down"));
+
+    args::SumArgs sum{};
+    sum.width = sum.part_stride = d_model;
+    sum.n_used = m.n_used;
+    sum.y_stride = stride(d.y);
+    sum.shared_stride = shared ? d_model : 0;
+    sum.from_step = 1;
+    settle({{special(kStep), special(kMoeChoice), special(kMoeParts), special(kMoeRows)}, {d.y}});
+    return kernel(key_of("moe_sum", 256), {b.choice, b.parts, shared_rows, buffers_.row[d.y], buffers_.step}, sum, {n_row, ceil_div(d_model, 1024u)}, "experts sum");
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
