@@ -32,7 +32,6 @@ AUSPEX_CONST uint kHistoryWord = 1024;  // where they begin in the step buffer
 AUSPEX_CONST uint kMaxRows = 9;         // rows of a tentative pass at most
 AUSPEX_CONST uint kMaxPick = 16;
 AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by position; >= 3 + kMaxRows
-AUSPEX_CONST uint kMaxAttendKinds = 4;
 
 // Chunks of positions for attention: a pure function of the absolute position, so that a row's sums
 // never depend on what shares its step. The first 64 chunks hold 128 positions, the next 64 hold 256,
@@ -83,12 +82,10 @@ struct StepState {
     uint stop[16];     // ids that end the text
     uint pick[16];     // pick[j]: the token chosen after row first_logit + j
     SampleArgs sampling;
-    // Indirect group counts (x, y, z) of attend_step, one per attention kind.
-    uint attend_groups[12];
     // Several MTP blocks: the pass over rows that became history, to be run by each.
     uint true_row, true_position, true_from;
 };
-AUSPEX_CONST uint kStateWords = 78;  // words of StepState in use
+AUSPEX_CONST uint kStateWords = 66;  // words of StepState in use
 
 // What the host asks of a trunk or MTP pass; the tokens follow the struct in the request buffer.
 struct StepRequest {
@@ -122,21 +119,10 @@ struct RingEntry {
     uint info;      // bit 0: last of its pass; bit 1: done; bits 8..15: n_draft; bits 16..23: n_accept
 };
 
-// One attention kind of a plan, as step_open needs it to count chunks.
-struct AttendKind {
-    uint n_head_kv;
-    uint window;  // visible iff distance < window; 0: all
-    uint sinks;   // the first `sinks` positions are always visible
-    uint per_kv;  // n_head / n_head_kv
-    uint tile;    // query rows of a group of attend_step; 0: each group takes all of them in turn
-};
-
 struct StepArgs {
     uint mode;      // step_open: 0 host request, 1 continue after step_accept
     uint n_draft;   // step_open mode 1: drafts in the history now; step_accept: ignored
     uint token_shift;  // step_mtp
-    uint n_kind;
-    AttendKind kind[4];
     uint ring_length;  // step_accept
 };
 
@@ -188,6 +174,12 @@ AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;
 AUSPEX_CONST uint kAttendInterleaved = 4;  // the gate stands behind each query
 AUSPEX_CONST uint kAttendPerHead = 8;      // one gate value per head
+
+// How keys or values are kept: a specialization constant of every attention kernel; kv_formats.glsl.
+AUSPEX_CONST uint kKvF16 = 0;
+AUSPEX_CONST uint kKvQ8 = 1;
+AUSPEX_CONST uint kKvQ40 = 2;
+AUSPEX_CONST uint kKvQ41 = 3;
 
 // ----------------------------------------------------------------------------------------- pick
 struct PickArgs {

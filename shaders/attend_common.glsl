@@ -2,13 +2,14 @@
 // key has the same bits whoever wrote it.
 //
 // Declared by the including kernel before this file: args (AttendArgs), vec4 q_norm[], k_norm[], rope[]
-// (one uvec2 per pair: the frequency in turns per position, times 2^64, low word first), D, QUADS (D / 4),
+// (one uvec2 per pair: the frequency in turns per position, times 2^64, low word first), D, K_TYPE, QUADS (D / 4),
 // LANE_GROUPS (group size / 8), STREAMS (group size / QUADS), HEADS, ROUNDS, shared vec4 q_s[HEADS * QUADS],
 // shared float sums_s[LANE_GROUPS * ROUNDS].
 
 #include "rotation.glsl"
 
 uint place(uint quad) {  // where the lanes of the first product read columns 4 quad .. + 3
+    if (K_TYPE != kKvF16) return (quad % (QUADS / 8u)) * 8u + quad / (QUADS / 8u);  // each has D / 8 neighbours
     return (quad & ~15u) + (quad & 1u) * 8u + ((quad >> 1) & 7u);
 }
 

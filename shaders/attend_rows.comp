@@ -7,11 +7,12 @@
 //
 // Grid    x: tiles of 64 queries, ceil(rows * n_head / n_head_kv / 64); y: kv head.   Group  256 (spec 0).
 // Spec    1 KEYS 32 (64): keys per tile; 64 needs 18.7 KiB of shared memory and is faster, 32 needs 12.6
+//         2 K_TYPE   3 V_TYPE: kKv...
 //         d_head D is fixed per variant: registers hold D / 4 sums, and no driver may index them.
 // Memory  0 step   StepState                                       read
 //         1 acts   f32: q (for interleaved gates), gate            read
 //         2 query  f32 [n_head_kv][part_stride][D][64]             read
-//         3 k      4 v    f16 [n_head_kv][capacity][D]             read
+//         3 k      4 v    see kv_formats.glsl                      read
 //         5 out    f32 by offset                                   written
 // Push    AttendArgs (part_stride: tiles per kv head).
 // Cost    n_row * n_key * n_head * D * 4 flops: fp32 arithmetic decides.
@@ -22,6 +23,8 @@
 layout(local_size_x_id = 0) in;
 const uint D = D_HEAD;
 layout(constant_id = 1) const uint KEYS = 32;
+layout(constant_id = 2) const uint K_TYPE = 0;
+layout(constant_id = 3) const uint V_TYPE = 0;
 layout(push_constant) uniform Push { AttendArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer Acts { float acts[]; };
@@ -40,6 +43,8 @@ const uint SHARED = STAGED > SCORES ? STAGED : SCORES;
 
 shared vec4 tile_s[SHARED];        // query slice [SLICE][16], key slice [SLICE][KEYS / 2] pairs; then scores
 shared vec4 alpha_s[16];
+
+#include "kv_formats.glsl"
 
 uint slot_of(uint p) {
     return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
@@ -76,18 +81,17 @@ void main() {
         vec4 s[4];  // scores of four queries with one key
         [[unroll]] for (uint i = 0u; i < 4u; i++) s[i] = vec4(0.0);
         const uint load_key = t % KEYS, load_piece = t / KEYS;
-        const uint key_at = (head_row + slot_of(min(key0 + load_key, last_row))) * (D / 4u);
+        const uint key_row = head_row + slot_of(min(key0 + load_key, last_row));
         // A slice is fetched while the one before it is worked on.
         vec4 next_q0 = query[query_at + t], next_q1 = query[query_at + 256u + t];
         uvec2 next_k[PIECES];
-        [[unroll]] for (uint i = 0u; i < PIECES; i++) next_k[i] = k_cache[key_at + load_piece + i * (256u / KEYS)];
+        [[unroll]] for (uint i = 0u; i < PIECES; i++) next_k[i] = k_fetch(key_row, load_piece + i * (256u / KEYS));
         for (uint d0 = 0u; d0 < D; d0 += SLICE) {
             barrier();
             tile_s[t] = next_q0;
             tile_s[t + 256u] = next_q1;
             [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                const vec2 a = unpackHalf2x16(next_k[i].x), b = unpackHalf2x16(next_k[i].y);
-                const float x[4] = float[4](a.x, a.y, b.x, b.y);
+                const vec4 x = kv_values(K_TYPE, next_k[i], d0 / 4u + load_piece + i * (256u / KEYS));
                 [[unroll]] for (uint e = 0u; e < 4u; e++) {
                     const uint at = ((load_piece + i * (256u / KEYS)) * 4u + e) * KEYS + load_key;
                     tile_s[SLICE * 16u + at / 4u][at & 3u] = x[e];
@@ -97,7 +101,7 @@ void main() {
             const uint d1 = min(d0 + SLICE, D - SLICE);
             next_q0 = query[query_at + d1 * 16u + t];
             next_q1 = query[query_at + d1 * 16u + 256u + t];
-            [[unroll]] for (uint i = 0u; i < PIECES; i++) next_k[i] = k_cache[key_at + d1 / 4u + load_piece + i * (256u / KEYS)];
+            [[unroll]] for (uint i = 0u; i < PIECES; i++) next_k[i] = k_fetch(key_row, d1 / 4u + load_piece + i * (256u / KEYS));
             [[dont_unroll]] for (uint d8 = 0u; d8 < SLICE; d8 += 8u)
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 const uint d = d8 + i;
@@ -157,12 +161,12 @@ void main() {
             [[unroll]] for (uint u = 0u; u < 4u; u++)
                 [[unroll]] for (uint j = 0u; j < QUADS; j++) {
                     const uint key = key4 + u;
-                    w[u][j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * (D / 4u) + column + 32u * j];
+                    w[u][j] = v_fetch(slot0 + key - (key >= wrap ? args.ring : 0u), column + 32u * j);
                 }
             [[unroll]] for (uint u = 0u; u < 4u; u++) {
                 const vec4 a = tile_s[(key4 + u) * STRIDE + warp * 2u], b = tile_s[(key4 + u) * STRIDE + warp * 2u + 1u];
                 [[unroll]] for (uint j = 0u; j < QUADS; j++) {
-                    const vec4 v = vec4(unpackHalf2x16(w[u][j].x), unpackHalf2x16(w[u][j].y));
+                    const vec4 v = kv_values(V_TYPE, w[u][j], column + 32u * j);
                     [[unroll]] for (uint i = 0u; i < 4u; i++) {
                         o[i][j] = fma(vec4(a[i]), v, o[i][j]);
                         o[i + 4u][j] = fma(vec4(b[i]), v, o[i + 4u][j]);

@@ -3,21 +3,19 @@
 // and k, append of this pass's keys and values, scores, partial softmax. attend_merge.comp finishes.
 // Twin of src/machine/cpu's kv_write and attend.
 //
-// Grid    x: the chunks this pass can see (indirect, StepState::attend_groups; or any larger number:
-//         what is too much leaves at once), y: kv head, z: any number, among which the query rows are
+// Grid    x: at least the chunks this pass can see (what is too much leaves at once), y: kv head, z: any number, among which the query rows are
 //         shared out, TILE at a time; each appends the pass's keys, with the same bits.   Group  spec 0 GROUP.
 // Spec    0 GROUP 256 (512: not faster on Hopper). It decides the order of sums: one value for all passes
 //         of a lane.     1 D 256 (128): d_head
 //         2 TILE 4 (8, 16): query rows at a time; a query row is one head of one row of the pass,
 //         n_row * n_head / n_head_kv in all. TILE changes speed, not bits.
-//         3 APPEND 1: writes k and v too; 0: kv_append did
+//         3 APPEND 1: writes k and v too; 0: kv_append did     4 K_TYPE   5 V_TYPE: kKv...
 // Shared  TILE * (D + 137) * 4 bytes: 6.2 KiB at TILE 4, 12.4 at 8, 25 at 16.
 // Memory  0 step    StepState                                      read
 //         1 acts    f32: q, k, v by offset; offsets and strides are multiples of 4   read
 //         2 q_norm  f32 [d_head]     3 k_norm  f32 [d_head]        read
 //         4 rope    uvec2 [n_rot / 2], see attend_common.glsl      read
-//         5 k       f16 [n_head_kv][capacity][d_head]              read, written (own chunk only)
-//         6 v       f16 [n_head_kv][capacity][d_head]              read, written (own chunk only)
+//         5 k       6 v   see kv_formats.glsl                      read, written (own chunk only)
 //         7 part    f32 [chunk][part_stride][d_head]               written
 //         8 stat    f32 [chunk][part_stride][2]: maximum, sum      written
 // Push    AttendArgs.
@@ -32,6 +30,8 @@
 layout(constant_id = 1) const uint D = 256;
 layout(constant_id = 2) const uint TILE = 4;
 layout(constant_id = 3) const uint APPEND = 1;
+layout(constant_id = 4) const uint K_TYPE = 0;
+layout(constant_id = 5) const uint V_TYPE = 0;
 layout(constant_id = 0) const uint GROUP = 256;
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { AttendArgs args; };
@@ -59,11 +59,45 @@ const uint AT_ONCE = STREAMS < TILE ? STREAMS : TILE;
 const uint ROUNDS = TILE / AT_ONCE;
 shared float sums_s[LANE_GROUPS * ROUNDS];
 #include "attend_common.glsl"
+#define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
+#define K_PUT(row, quad, w) k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
+#include "kv_store.glsl"
+
+// A lane's part of a key in a quantised cache: D / 8 neighbouring columns, all of one block.
+const uint UNITS = K_TYPE == kKvQ8 ? D / 128u : 1u;
+void fetch_key(out uvec4 codes[UNITS], out vec2 unit, uint row, uint lane) {
+    if (K_TYPE == kKvQ8) {
+        [[unroll]] for (uint m = 0u; m < UNITS; m++) codes[m] = k_cache[row * (D / 16u) + m * 8u + lane];
+    } else if (D == 256u) {
+        codes[0] = k_cache[row * 8u + lane];
+    } else {
+        const uvec4 two = k_cache[row * 4u + lane / 2u];
+        codes[0] = (lane & 1u) != 0u ? two.zwzw : two;
+    }
+    const uint block = lane * D / 256u;
+    unit = kv_unit(K_TYPE, K_WORD(kv_scales(K_TYPE, row) + kv_scale_word(K_TYPE, block)), block);
+}
+
+// Its columns 8 i .. 8 i + 7: values of q4_1, codes of the others.
+void key_piece(uvec4 codes[UNITS], vec2 unit, uint i, out vec4 lo, out vec4 hi) {
+    if (K_TYPE == kKvQ8) {
+        const uvec4 w = codes[i / 2u];
+        lo = kv_bytes((i & 1u) != 0u ? w.z : w.x);
+        hi = kv_bytes((i & 1u) != 0u ? w.w : w.y);
+        return;
+    }
+    lo = kv_nibbles(K_TYPE, codes[0][i], 0u);
+    hi = kv_nibbles(K_TYPE, codes[0][i], 1u);
+    if (K_TYPE == kKvQ41) {
+        lo = fma(lo, vec4(unit.x), vec4(unit.y));
+        hi = fma(hi, vec4(unit.x), vec4(unit.y));
+    }
+}
 
 void fetch_values(out uvec2 w[BATCH], uint slot0, uint wrap, uint key0, uint quad) {
     [[unroll]] for (uint u = 0u; u < BATCH; u++) {
         const uint key = key0 + u * STREAMS;
-        w[u] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * QUADS + quad];
+        w[u] = v_fetch(slot0 + key - (key >= wrap ? args.ring : 0u), quad);
     }
 }
 
@@ -105,13 +139,7 @@ void main() {
                 v = acts[(args.v_offset + i * args.v_stride + g * D) / 4u + quad];
             }
             norm_rotate(k, at_position, quad, stream, true, 1.0);
-            if (real) {
-                const uint to = head_row + slot_of(p);
-                const vec4 x = q_s[stream * QUADS + place(quad)];
-                k_cache[to * (D / 8u) + quad / 2u][(quad & 1u) * 2u] = half_bits(x.x) | half_bits(x.y) << 16;
-                k_cache[to * (D / 8u) + quad / 2u][(quad & 1u) * 2u + 1u] = half_bits(x.z) | half_bits(x.w) << 16;
-                v_cache[to * QUADS + quad] = uvec2(half_bits(v.x) | half_bits(v.y) << 16, half_bits(v.z) | half_bits(v.w) << 16);
-            }
+            kv_store(real, head_row + slot_of(p), quad, real ? q_s[stream * QUADS + place(quad)] : vec4(0.0), v);
             barrier();
         }
         memoryBarrierBuffer();
@@ -146,14 +174,21 @@ void main() {
             // Scores: lane group G takes keys G, G + LANE_GROUPS, ... of the block.
             float acc[KEYS * TILE];
             uint from[KEYS];
+            uvec4 codes[KEYS][UNITS];
+            vec2 unit[KEYS];
             [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                const uint key = group + LANE_GROUPS * j;
-                from[j] = (slot0 + key - (key >= wrap ? args.ring : 0u)) * (D / 8u) + lane;
+                const uint key = group + LANE_GROUPS * j, row = slot0 + key - (key >= wrap ? args.ring : 0u);
+                from[j] = row * (D / 8u) + lane;
+                if (K_TYPE != kKvF16) fetch_key(codes[j], unit[j], row, lane);
             }
             [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) acc[i] = 0.0;
             [[unroll]] for (uint i = 0u; i < PIECES; i++) {
                 vec4 lo[KEYS], hi[KEYS];
                 [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                    if (K_TYPE != kKvF16) {
+                        key_piece(codes[j], unit[j], i, lo[j], hi[j]);
+                        continue;
+                    }
                     const uvec4 w = k_cache[from[j] + i * 8u];
                     lo[j] = vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y));
                     hi[j] = vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w));
@@ -174,6 +209,12 @@ void main() {
                     }
                 }
             }
+            // Codes of one block: their scale comes last.
+            if (K_TYPE == kKvQ8 || K_TYPE == kKvQ40)
+                [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) {
+                    precise float s = acc[i] * unit[i % KEYS].x;
+                    acc[i] = s;
+                }
             // Sums over the lane group, folded: lane l is left with values l, l + 8, ... (value: row, key).
             [[unroll]] for (uint i = 0u; i < KEYS * TILE / 2u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 1u);
             [[unroll]] for (uint i = 0u; i < KEYS * TILE / 4u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 2u);
@@ -216,7 +257,7 @@ void main() {
             for (uint key0 = 0u; key0 < n_key; key0 += BATCH * STREAMS) {
                 if (key0 > 0u) fetch_values(w, slot0, wrap, key0 + stream, quad);
                 [[unroll]] for (uint u = 0u; u < BATCH; u++) {
-                    const vec4 v = vec4(unpackHalf2x16(w[u].x), unpackHalf2x16(w[u].y));
+                    const vec4 v = kv_values(V_TYPE, w[u], quad);
                     [[unroll]] for (uint r4 = 0u; r4 < TILE / 4u; r4++) {
                         const vec4 p = p_s[(key0 + u * STREAMS + stream) * (TILE / 4u) + r4];
                         o[r4 * 4u] = fma(vec4(p.x), v, o[r4 * 4u]);

@@ -3,14 +3,16 @@
 // src/machine/cpu's kv_write.
 //
 // Grid    x: row, y: n_head_kv + n_head (0 queries: n_head_kv).   Group  64 (spec 0, always 64).
-// Spec    1 D: d_head, even, at most 256
+// Spec    1 D: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...
 // Memory  0 step   1 acts   2 q_norm   3 k_norm   4 rope             read, as in attend_step
-//         5 k   6 v   f16 pairs [n_head_kv][capacity][D / 2]         written
+//         5 k   6 v   see kv_formats.glsl                            written
 //         7 query  f32 [row][n_head][D]: normed, rotated, scaled     written
 // Push    AttendArgs.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(constant_id = 1) const uint D = 64;
+layout(constant_id = 2) const uint K_TYPE = 0;
+layout(constant_id = 3) const uint V_TYPE = 0;
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { AttendArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
@@ -18,11 +20,13 @@ layout(set = 0, binding = 1, std430) readonly buffer Acts { float acts[]; };
 layout(set = 0, binding = 2, std430) readonly buffer QNorm { float q_norm[]; };
 layout(set = 0, binding = 3, std430) readonly buffer KNorm { float k_norm[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
-layout(set = 0, binding = 5, std430) writeonly buffer K { uint k_cache[]; };
-layout(set = 0, binding = 6, std430) writeonly buffer V { uint v_cache[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer K { uvec2 k_cache[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer V { uvec2 v_cache[]; };
 layout(set = 0, binding = 7, std430) writeonly buffer Query { float query[]; };
 shared float x_s[D];
+const uint LANE_GROUPS = 8u;
 #include "rotation.glsl"
+#include "kv_store.glsl"
 
 void main() {
     const uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex;
@@ -57,12 +61,15 @@ void main() {
     }
     barrier();
     if (is_key) {
-        const uint slot = p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring, to = (h * args.capacity + slot) * (D / 2u);
+        const uint slot = p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
         const uint v_at = args.v_offset + row * args.v_stride + h * D;
-        for (uint i = t; i < D / 2u; i += 64u) {
-            k_cache[to + i] = half_bits(x_s[2u * i]) | half_bits(x_s[2u * i + 1u]) << 16;
-            v_cache[to + i] = half_bits(acts[v_at + 2u * i]) | half_bits(acts[v_at + 2u * i + 1u]) << 16;
+        const bool real = t < D / 4u;  // a quad each
+        vec4 k = vec4(0.0), v = vec4(0.0);
+        for (uint e = 0u; e < 4u && real; e++) {
+            k[e] = x_s[4u * t + e];
+            v[e] = acts[v_at + 4u * t + e];
         }
+        kv_store(real, h * args.capacity + slot, t, k, v);
     } else {
         for (uint i = t; i < D; i += 64u) query[(row * args.n_head + h) * D + i] = x_s[i];
     }

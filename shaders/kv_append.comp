@@ -4,11 +4,11 @@
 //
 // Grid    x: any number of groups (rows * (2 n_head_kv + n_head) * D / 1024 keeps each busy once).
 //         Group  256 (spec 0, always 256): 1024 / D heads at a time.
-// Spec    1 D 256 (128): d_head     2 QUERIES 0; 1: also writes the queries for attend_rows, normed,
+// Spec    1 D 256 (128): d_head     3 K_TYPE   4 V_TYPE: kKv...     2 QUERIES 0; 1: also writes the queries for attend_rows, normed,
 //         rotated, scaled, in tiles: [n_head_kv][tile][D][64] where query i of a kv head (row i / r,
 //         head i % r, r = n_head / n_head_kv) stands in tile i / 64 at i % 64
 // Memory  0 step   1 acts   2 q_norm   3 k_norm   4 rope     read, as in attend_step
-//         5 k      6 v      f16 [n_head_kv][capacity][D]     written
+//         5 k      6 v      see kv_formats.glsl              written
 //         7 query  f32 [n_head_kv][part_stride][D][64]       written; part_stride = tiles allocated
 // Push    AttendArgs (part_stride: tiles per kv head).
 #extension GL_EXT_control_flow_attributes : require
@@ -18,6 +18,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint D = 256;
 layout(constant_id = 2) const uint QUERIES = 0;
+layout(constant_id = 3) const uint K_TYPE = 0;
+layout(constant_id = 4) const uint V_TYPE = 0;
 layout(push_constant) uniform Push { AttendArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer Acts { vec4 acts[]; };
@@ -35,6 +37,7 @@ const uint ROUNDS = 1u;
 shared vec4 q_s[256];
 shared float sums_s[32];
 #include "attend_common.glsl"
+#include "kv_store.glsl"
 
 void main() {
     const uint quad = gl_LocalInvocationIndex % QUADS, stream = gl_LocalInvocationIndex / QUADS;
@@ -54,17 +57,13 @@ void main() {
         vec4 v = vec4(0.0);
         if (real && is_key) v = acts[(args.v_offset + row * args.v_stride + h * D) / 4u + quad];
         norm_rotate(x0, at_position, quad, stream, is_key, is_key ? 1.0 : args.scale);
-        if (real) {
-            const vec4 x = q_s[stream * QUADS + place(quad)];
-            if (is_key) {
-                const uint to = (h * args.capacity + slot_of(p)) * QUADS + quad;
-                k_cache[to] = uvec2(half_bits(x.x) | half_bits(x.y) << 16, half_bits(x.z) | half_bits(x.w) << 16);
-                v_cache[to] = uvec2(half_bits(v.x) | half_bits(v.y) << 16, half_bits(v.z) | half_bits(v.w) << 16);
-            } else {
-                const uint i = row * per_kv + h % per_kv;
-                const uint to = ((h / per_kv) * args.part_stride + i / 64u) * D * 64u + i % 64u;
-                [[unroll]] for (uint e = 0u; e < 4u; e++) query[to + (quad * 4u + e) * 64u] = x[e];
-            }
+        const vec4 x = q_s[stream * QUADS + place(quad)];
+        if (is_key) {
+            kv_store(real, h * args.capacity + slot_of(p), quad, x, v);
+        } else if (real) {
+            const uint i = row * per_kv + h % per_kv;
+            const uint to = ((h / per_kv) * args.part_stride + i / 64u) * D * 64u + i % 64u;
+            [[unroll]] for (uint e = 0u; e < 4u; e++) query[to + (quad * 4u + e) * 64u] = x[e];
         }
         barrier();
     }

@@ -6,13 +6,12 @@
 // Memory  0 step  StepState   read, written
 // Push    StepArgs: mode 0: remembers the pass just opened, over rows that became history;
 //         1: opens it again, without logits; 2: opens one over the n_draft guesses after it, fed from row 0
-//         on, logits of the last; n_kind, kind as in step_open.
+//         on, logits of the last.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; };
-#include "step_counts.glsl"
 
 void main() {
     if (gl_LocalInvocationIndex != 0u) return;
@@ -26,5 +25,4 @@ void main() {
     step.position = step.true_position + (args.mode == 1u ? 0u : step.true_row);
     step.hidden_from = args.mode == 1u ? step.true_from : 0u;
     step.first_logit = args.mode == 1u ? step.n_row : max(step.n_row, 1u) - 1u;
-    count_chunks();
 }

@@ -5,15 +5,13 @@
 // Grid    1 group of 32 (spec 0).
 // Memory  0 step  StepState   read, written
 // Push    StepArgs: token_shift 1 puts the row of token p at position p - 1 (no gap at position 0),
-//         0 at position p; n_kind, kind as in step_open.
+//         0 at position p.
 // Logits  of the last row only (first_logit).
-// After   a barrier COMPUTE -> COMPUTE | DRAW_INDIRECT.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; };
-#include "step_counts.glsl"
 
 void main() {
     if (gl_LocalInvocationIndex != 0u) return;
@@ -27,5 +25,4 @@ void main() {
         step.first_key = step.mtp_first_key;
         step.hidden_from = step.base_row;
     }
-    count_chunks();
 }

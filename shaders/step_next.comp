@@ -5,15 +5,13 @@
 // Grid    1 group of 32 (spec 0).
 // Memory  0 step  StepState and history   read, written
 //         1 token u32: the id of each pick  read (mode 1: a draft vocabulary; else any buffer)
-// Push    StepArgs: mode, n_kind, kind as in step_open.
-// After   a barrier COMPUTE -> COMPUTE | DRAW_INDIRECT.
+// Push    StepArgs: mode.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) readonly buffer Token { uint token[]; };
-#include "step_counts.glsl"
 
 void main() {
     if (gl_LocalInvocationIndex != 0u) return;
@@ -25,5 +23,4 @@ void main() {
         step.n_row = 1u;
         step.first_logit = 0u;
     }
-    count_chunks();
 }

@@ -1,20 +1,18 @@
 #version 450
 // step_open.comp: begins a trunk pass (or an MTP pass asked for by the host): rows, position, what to
-// commit, where the tokens are, how many chunks attention has.
+// commit, where the tokens are.
 //
 // Grid    1 group of 256 (spec 0).
 // Memory  0 step     StepState and history     read, written
 //         1 request  StepRequest and tokens    read (mode 0; may be any buffer otherwise)
 // Push    StepArgs: mode 0 takes the host's request; mode 1 continues after step_accept with n_draft
-//         tokens that step_next left in the history. n_kind, kind: attention kinds, for the counts.
-// After   a barrier COMPUTE -> COMPUTE | DRAW_INDIRECT.
+//         tokens that step_next left in the history.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) readonly buffer Request { StepRequest request; uint ids[]; };
-#include "step_counts.glsl"
 
 void main() {
     const uint t = gl_LocalInvocationIndex;
@@ -69,5 +67,4 @@ void main() {
         step.first_key = 0u;
         step.cycle++;
     }
-    count_chunks();
 }

@@ -9,11 +9,8 @@
 #include <thread>
 
 #include "../src/engine/session.h"
-#include "../src/machine/cpu/cpu.h"
-#include "../src/machine/cpu/features.h"
-#include "../src/plan/arch.h"
+#include "lane_rig.h"
 #include "reference.h"
-#include "tiny.h"
 
 using namespace auspex;
 using namespace auspex::detail;
@@ -23,72 +20,11 @@ namespace {
 
 std::atomic<size_t> n_allocation{0};
 
-/// A plan, its weights and a lane, below the engine.
-struct Rig {
-    std::vector<std::byte> bytes;
-    Gguf file;
-    Plan plan;
-    std::shared_ptr<Machine> machine;
-    std::shared_ptr<Program> program;
-
-    Rig(CpuPath path, int n_thread, const TinyOptions& tiny = {}) : bytes(tiny_model(tiny)) {
-        REQUIRE(Gguf::parse(bytes).get(file).ok());
-        Status s = make_plan(file, {}).get(plan);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        CpuOptions options;
-        options.path = path;
-        options.n_thread = n_thread;
-        s = open_cpu(options).get(machine);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        Weights weights;
-        REQUIRE(find_weights(plan, file).get(weights).ok());
-        weights.keep = true;
-        s = machine->load(plan, weights, {}).get(program);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-    }
-    std::unique_ptr<Lane> lane(uint32_t n_context = 1024, uint32_t n_ubatch = 512) {
-        std::unique_ptr<Lane> l;
-        REQUIRE(program->open({n_context, n_ubatch}).get(l).ok());
-        return l;
-    }
-    /// Runs rows and returns the logits of each, one after the other.
-    std::vector<float> run(Lane& lane, Span<const Token> ids, uint32_t position, bool tentative, uint32_t n_logit) {
-        Step step;
-        step.tape = &plan.trunk;
-        step.ids = ids.data();
-        step.n_row = static_cast<uint32_t>(ids.size());
-        step.position = position;
-        step.tentative = tentative;
-        step.n_logit = n_logit;
-        Status s = lane.run(step);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        std::vector<float> all;
-        for (uint32_t i = 0; i < n_logit; ++i) {
-            Span<const float> row;
-            REQUIRE(lane.read_row(plan.trunk.logits, i).get(row).ok());
-            all.insert(all.end(), row.begin(), row.end());
-        }
-        return all;
-    }
-    std::vector<std::byte> state(Lane& lane, uint32_t n_token) {
-        std::vector<std::byte> s;
-        REQUIRE(lane.save(n_token, &s).ok());
-        return s;
-    }
-};
-
-std::vector<CpuPath> paths() {
-    std::vector<CpuPath> all;
-    for (CpuPath p : {CpuPath::reference, CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
-        if (has_path(p)) all.push_back(p);
-    return all;
-}
-
 /// The path and the weight formats that a law is tried on.
 template <class F>
 void each_rig(F law) {
     for (Family family : kFamilies)
-        for (CpuPath path : paths())
+        for (CpuPath path : cpu_paths())
             for (Type type : {Type::f16, Type::q8_0, Type::q4_k, Type::q6_k}) {
                 if (path == CpuPath::reference && type != Type::f16) continue;  // one way for all types, and a slow one
                 if (path != CpuPath::reference && family != Family::qwen35 && type != Type::q4_k) continue;  // the formats were tried
@@ -99,7 +35,7 @@ void each_rig(F law) {
                 TinyOptions tiny;
                 tiny.family = family;
                 tiny.type = type;
-                Rig rig(path, 2, tiny);
+                CpuRig rig(path, 2, tiny);
                 law(rig, path);
             }
 }
@@ -121,7 +57,7 @@ void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine") {
-    each_rig([](Rig& rig, CpuPath) {
+    each_rig([](CpuRig& rig, CpuPath) {
         const std::vector<Token> ids = tiny_ids(40, 3);
         auto alone = rig.lane();
         std::vector<float> one;
@@ -142,7 +78,7 @@ TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine") {
 }
 
 TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") {
-    each_rig([](Rig& rig, CpuPath) {
+    each_rig([](CpuRig& rig, CpuPath) {
         const std::vector<Token> ids = tiny_ids(64, 5);
         Random random(11);
         auto busy = rig.lane(), plain = rig.lane();
@@ -176,7 +112,7 @@ TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") 
 }
 
 TEST_CASE("law 4, chunk: a prompt in any pieces gives the same state to within rounding") {
-    each_rig([](Rig& rig, CpuPath path) {
+    each_rig([](CpuRig& rig, CpuPath path) {
         const std::vector<Token> ids = tiny_ids(300, 7);
         auto whole = rig.lane();
         const std::vector<float> want = rig.run(*whole, ids, 0, false, 1);
@@ -199,7 +135,7 @@ TEST_CASE("law 4, chunk: a prompt in any pieces gives the same state to within r
 TEST_CASE("results do not depend on the number of threads") {
     const std::vector<Token> ids = tiny_ids(120, 9);
     for (Family family : kFamilies)
-        for (CpuPath path : paths()) {
+        for (CpuPath path : cpu_paths()) {
             if (path == CpuPath::reference && family != Family::qwen35 && family != Family::qwen35moe) continue;
             const std::string path_text = path_name(path), family_text = family_name(family);
             CAPTURE(path_text);
@@ -209,7 +145,7 @@ TEST_CASE("results do not depend on the number of threads") {
             tiny.type = Type::q4_k;
             std::vector<float> first;
             for (int n_thread : {1, 2, 3, 5}) {
-                Rig rig(path, n_thread, tiny);
+                CpuRig rig(path, n_thread, tiny);
                 auto lane = rig.lane();
                 rig.run(*lane, Span<const Token>(ids.data(), 100), 0, false, 1);
                 const std::vector<float> logits = rig.run(*lane, Span<const Token>(ids.data() + 100, 5), 100, true, 5);
@@ -221,7 +157,7 @@ TEST_CASE("results do not depend on the number of threads") {
 
 TEST_CASE("law 6, silence: a decode step allocates nothing") {
     for (Family family : kFamilies)
-      for (CpuPath path : paths()) {
+      for (CpuPath path : cpu_paths()) {
         if (path == CpuPath::reference && family != Family::qwen35) continue;
         const std::string path_text = path_name(path), family_text = family_name(family);
         CAPTURE(path_text);

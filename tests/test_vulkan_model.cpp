@@ -306,55 +306,6 @@ TEST_CASE("a driven lane ends at a stop id, and refuses what contradicts itself"
     CHECK(lane->start(d).code == Code::bad_argument);
 }
 
-TEST_CASE("what a lane and a program will take is known to the byte before they take it") {
-    if (!context()) return;
-    Silence silence;
-    Rig rig(tiny_of(true));
-    auto machine = vk::make_machine(context());
-    LaneOptions o;
-    o.n_context = 300;
-    o.n_ubatch = 32;
-    std::vector<MemoryItem> items, weights;
-    REQUIRE(machine->plan_lane(rig.plan, o, &items).ok());
-    REQUIRE(machine->plan_weights(rig.plan, rig.weights, &weights).ok());
-    uint64_t sum = 0, weight_sum = 0;
-    for (const MemoryItem& i : items) sum += i.bytes;
-    for (const MemoryItem& i : weights) weight_sum += i.bytes;
-    std::unique_ptr<Lane> lane;
-    REQUIRE(rig.gpu->open(o).get(lane).ok());
-    CHECK(lane->memory_bytes() == sum);
-    CHECK(weight_sum >= rig.gpu->weight_bytes());
-    CHECK(weight_sum < rig.gpu->weight_bytes() + 65536);
-}
-
-TEST_CASE("a window with sinks on the GPU sees what the CPU's sees") {
-    if (!context()) return;
-    Silence silence;
-    for (bool fast : {true, false}) {
-        CAPTURE(fast);
-        Rig rig(tiny_of(fast));
-        const std::vector<Token> ids = tiny_ids(400, 21);
-        LaneOptions o;
-        o.n_context = 512;
-        o.n_ubatch = 64;
-        o.kv.resize(rig.plan.slots.size());
-        for (KvOptions& k : o.kv) {
-            k.window = 100;
-            k.sinks = 4;
-        }
-        std::unique_ptr<Lane> gpu, cpu;
-        REQUIRE(rig.gpu->open(o).get(gpu).ok());
-        REQUIRE(rig.cpu->open(o).get(cpu).ok());
-        uint32_t at = 0;
-        for (uint32_t n : {64u, 64u, 64u, 64u, 64u, 50u}) {
-            const std::vector<float> want = rig.run(*cpu, part(ids, at, n), at, false, 1), got = rig.run(*gpu, part(ids, at, n), at, false, 1);
-            CHECK(error_of(got, want) < 3e-3);
-            at += n;
-        }
-        CHECK(error_of(rig.run(*gpu, part(ids, at, 4), at, true, 4), rig.run(*cpu, part(ids, at, 4), at, true, 4)) < 3e-3);
-    }
-}
-
 TEST_CASE("what the Vulkan machine cannot run is refused by name") {
     if (!context()) return;
     Silence silence;
@@ -363,10 +314,10 @@ TEST_CASE("what the Vulkan machine cannot run is refused by name") {
     o.n_context = 256;
     o.n_ubatch = 32;
     o.kv.resize(rig.plan.slots.size());
-    for (KvOptions& k : o.kv) k.k = k.v = Type::q8_0;
+    for (KvOptions& k : o.kv) k.k = k.v = Type::f32;
     Status s = rig.gpu->open(o).status();
     CHECK(s.code == Code::unsupported);
-    CHECK(s.text.find("Q8_0") != std::string::npos);
+    CHECK(s.text.find("F32") != std::string::npos);
     auto lane = rig.lane();
     const std::vector<Token> ids = tiny_ids(600, 1);
     CHECK(lane->run(rig.step(part(ids, 0, 65), 0, false, 0)).code == Code::bad_argument);

@@ -142,8 +142,6 @@ TEST_CASE("a cycle of steps moves positions, drafts and commits without the host
         const u32 step = rig.add(kStepBytes), request = rig.add(4 * (kRequestWords + 16)), ring = rig.add(16 * 16);
         rig.take();
         StepArgs args{};
-        args.n_kind = 1;
-        args.kind[0] = {2, 0, 0, 1, 0};
         args.ring_length = 16;
         args.token_shift = 1;
         StepState* s = rig.at<StepState>(step);
@@ -168,8 +166,6 @@ TEST_CASE("a cycle of steps moves positions, drafts and commits without the host
         for (u32 i = 0; i < 3; i++) rig.at<u32>(request)[kRequestWords + i] = 50 + i;
         one("step_open", 0, 0);  // a prompt of three rows, then the first token
         CHECK(history[202] == 52);
-        CHECK(s->attend_groups[0] == 2);
-        CHECK(s->attend_groups[1] == 2);
         CHECK(s->parity == 1);
         s->pick[0] = 60;
         one("step_accept", 0, 0);
@@ -207,7 +203,6 @@ TEST_CASE("a cycle of steps moves positions, drafts and commits without the host
         const u32 parity = s->parity;
         one("step_open", 1, 2);  // nothing more happens
         CHECK(s->n_row == 0);
-        CHECK(s->attend_groups[0] == 0);
         CHECK(s->parity == parity);
         one("step_accept", 0, 0);
         CHECK(s->ring_write == 4);

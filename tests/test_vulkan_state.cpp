@@ -1,6 +1,7 @@
 // The kernels that hold state, DeltaNet and attention, against plain loops in double and against themselves: a row's bits must not depend on what shares its step.
 #include "../src/auspex.hpp"
 #ifndef AUSPEX_NO_VULKAN
+#include "../src/base/number.h"
 #include "vulkan_rig.h"
 
 #include <algorithm>
@@ -189,7 +190,10 @@ struct Delta {
 
 struct AttendCase {
     u32 n_head, n_head_kv, d_head, n_rot, window, sinks, flags, n, ring;
+    Type k = Type::f16, v = Type::f16;
 };
+
+u32 format_of(Type t) { return t == Type::q8_0 ? kKvQ8 : t == Type::q4_0 ? kKvQ40 : t == Type::q4_1 ? kKvQ41 : kKvF16; }
 
 struct Attend {
     AttendCase c;
@@ -240,9 +244,8 @@ struct Attend {
         q_id = rig.add(4 * c.d_head);
         k_id = rig.add(4 * c.d_head);
         rope = rig.add(8 * std::max(c.n_rot, 2u));
-        const size_t cache = size_t(c.n_head_kv) * args.capacity * c.d_head * 2;
-        k_cache = rig.add(cache);
-        v_cache = rig.add(cache);
+        k_cache = rig.add(cache_bytes(c.k));
+        v_cache = rig.add(cache_bytes(c.v));
         part = rig.add(size_t(8) * kMaxRows * out_width * 4);
         stat = rig.add(size_t(8) * kMaxRows * c.n_head * 8);
         query = rig.add(size_t(c.n_head_kv) * n_tile * c.d_head * 256);
@@ -256,29 +259,66 @@ struct Attend {
         }
     }
 
-    enum class How { fused, split, rows };
+    size_t cache_bytes(Type t) const {
+        const size_t rows = size_t(c.n_head_kv) * args.capacity, blocks = c.d_head / 32;
+        return rows * (t == Type::f16 ? 2 * c.d_head : t == Type::q8_0 ? c.d_head + (blocks + 1) / 2 * 4 : t == Type::q4_0 ? c.d_head / 2 + (blocks + 1) / 2 * 4 : c.d_head / 2 + blocks * 4);
+    }
+
+    /// What one row of a cache says, read by the description in shaders/kv_formats.glsl.
+    std::vector<float> row_of(u32 id, Type t, u32 head, u32 slot) {
+        const uint8_t* base = reinterpret_cast<const uint8_t*>(rig.memory[id].mapped);
+        const size_t rows = size_t(c.n_head_kv) * args.capacity, row = size_t(head) * args.capacity + slot, blocks = c.d_head / 32;
+        auto half = [](const uint8_t* p) { return f16_to_f32(static_cast<uint16_t>(p[0] | p[1] << 8)); };
+        std::vector<float> x;
+        for (u32 i = 0; i < c.d_head; i++) {
+            const u32 block = i / 32;
+            if (t == Type::f16) {
+                x.push_back(half(base + (row * c.d_head + i) * 2));
+            } else if (t == Type::q8_0) {
+                const bool lanes = id == k_cache && c.d_head == 256;  // 16 bytes of a lane, then of the next
+                const size_t at = lanes ? (i / 16 % 2 * 8 + i / 32) * 16 + i % 16 : i;
+                const uint8_t* scales = base + rows * c.d_head + row * ((blocks + 1) / 2 * 4);
+                x.push_back(half(scales + 2 * block) * static_cast<float>(static_cast<int8_t>(base[row * c.d_head + at])));
+            } else {
+                const int code = base[row * c.d_head / 2 + i / 8 * 4 + i % 4] >> (i / 4 % 2 * 4) & 15;
+                const uint8_t* scales = base + rows * c.d_head / 2 + row * (t == Type::q4_1 ? blocks * 4 : (blocks + 1) / 2 * 4);
+                if (t == Type::q4_1) x.push_back(half(scales + 4 * block) * static_cast<float>(code) + half(scales + 4 * block + 2));
+                else x.push_back(half(scales + 2 * block) * static_cast<float>((code ^ 8) - 8));
+            }
+        }
+        return x;
+    }
+    std::vector<std::byte> caches() {
+        std::vector<std::byte> all;
+        for (u32 id : {k_cache, v_cache}) all.insert(all.end(), rig.memory[id].mapped, rig.memory[id].mapped + rig.memory[id].bytes);
+        return all;
+    }
+
+    enum class How { fused, split, rows, plain };
 
     std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
         for (u32 id : {k_cache, v_cache, step}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
         for (u32 id : {part, stat, query}) std::memset(rig.memory[id].mapped, 0xff, rig.memory[id].bytes);
         StepArgs open{};
-        open.n_kind = 1;
-        open.kind[0] = {c.n_head_kv, c.window, c.sinks, c.n_head / c.n_head_kv, 0};
         AttendArgs push = args;
         rig.begin();
         rig.run("step_open", 256, {}, {step, request}, open, 1);
-        if (how != How::fused) {
+        const u32 fk = format_of(c.k), fv = format_of(c.v);
+        if (how == How::plain) {
+            rig.run("kv_any", 64, {c.d_head, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, kRows, c.n_head_kv + c.n_head);
+            rig.run("attend_any", 64, {c.d_head, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, kRows, c.n_head);
+        } else if (how != How::fused) {
             push.part_stride = n_tile;
-            rig.run("kv_append", 256, {c.d_head, how == How::rows ? 1u : 0u}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
+            rig.run("kv_append", 256, {c.d_head, how == How::rows ? 1u : 0u, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
         }
         if (how == How::rows) {
             const std::string name = "attend_rows_" + std::to_string(c.d_head);
-            rig.run(name.c_str(), 256, {32}, {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
-        } else {
+            rig.run(name.c_str(), 256, {32, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
+        } else if (how != How::plain) {
             push.part_stride = kMaxRows * c.n_head;
-            rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u},
+            rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u, fk, fv},
                      {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat}, push);
-            rig.commands.dispatch_indirect(rig.memory[step], offsetof(StepState, attend_groups));
+            rig.commands.dispatch(8, c.n_head_kv, 2);
             rig.commands.barrier();
             rig.run("attend_merge", 256, {c.d_head}, {step, acts, part, stat, out}, push, c.n_head, kMaxRows);
         }
@@ -315,11 +355,20 @@ struct Attend {
         return y;
     }
 
+    std::vector<double> key_of(u32 p, u32 h) const { return turned(&k[size_t(p) * kv_width + h * c.d_head], k_norm, (c.flags & kAttendKNorm) != 0, p); }
+
     std::vector<double> expected() const {
-        std::vector<double> keys, result;
+        std::vector<double> keys, values;
         for (u32 p = 0; p < c.n; p++)
-            for (u32 h = 0; h < c.n_head_kv; h++)
-                for (double x : turned(&k[size_t(p) * kv_width + h * c.d_head], k_norm, (c.flags & kAttendKNorm) != 0, p)) keys.push_back(half_value(x));
+            for (u32 h = 0; h < c.n_head_kv; h++) {
+                for (double x : key_of(p, h)) keys.push_back(half_value(x));
+                for (u32 i = 0; i < c.d_head; i++) values.push_back(half_value(v[size_t(p) * kv_width + h * c.d_head + i]));
+            }
+        return expected(keys, values);
+    }
+    /// With keys and values as caches hold them, [n, n_head_kv, d_head].
+    std::vector<double> expected(const std::vector<double>& keys, const std::vector<double>& values) const {
+        std::vector<double> result;
         for (u32 t = 0; t < c.n; t++)
             for (u32 h = 0; h < c.n_head; h++) {
                 const u32 stride = q_width / c.n_head, g = h / (c.n_head / c.n_head_kv);
@@ -337,7 +386,7 @@ struct Attend {
                     const double e = std::exp(score[p] - top);
                     sum += e;
                     if (e > 0)
-                        for (u32 i = 0; i < c.d_head; i++) o[i] += e * half_value(v[size_t(p) * kv_width + g * c.d_head + i]);
+                        for (u32 i = 0; i < c.d_head; i++) o[i] += e * values[size_t(p) * kv_width + g * c.d_head + i];
                 }
                 for (u32 i = 0; i < c.d_head; i++) {
                     double r = o[i] / sum;
@@ -409,6 +458,67 @@ TEST_CASE("an attention row is right, and has the same bits alone or among nine,
     vulkan->finish();
 }
 
+TEST_CASE("quantised keys and values: the CPU's codes, the same bytes whoever writes them, and attention over just those") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    const Type types[] = {Type::f16, Type::q8_0, Type::q4_0, Type::q4_1};
+    auto law = [&](AttendCase c, const std::vector<Attend::How>& ways) {
+        const std::string name = std::string(type_info(c.k).name) + " " + type_info(c.v).name;
+        CAPTURE(name);
+        CAPTURE(c.d_head);
+        Attend whole(*vulkan, c);
+        const std::vector<float> one = whole.run(ways[0], 1);
+        const std::vector<std::byte> bytes = whole.caches();
+        // The rows in the cache: one rounding of a float may make the neighbouring code, rarely.
+        std::vector<double> keys, values;
+        std::vector<float> want(c.d_head);
+        size_t n_other = 0;
+        for (u32 p = 0; p < c.n; p++)
+            for (u32 h = 0; h < c.n_head_kv; h++)
+                for (bool key : {true, false}) {
+                    const Type t = key ? c.k : c.v;
+                    const std::vector<double> exact = whole.key_of(p, h);
+                    std::vector<float> x(exact.begin(), exact.end());
+                    if (!key) x.assign(&whole.v[size_t(p) * whole.kv_width + h * c.d_head], &whole.v[size_t(p) * whole.kv_width + (h + 1) * c.d_head]);
+                    std::vector<std::byte> row(row_bytes(t, c.d_head));
+                    encode_row(t, x.data(), row.data(), c.d_head);
+                    decode_row(t, row.data(), want.data(), c.d_head);
+                    const std::vector<float> got = whole.row_of(key ? whole.k_cache : whole.v_cache, t, h, p);
+                    double top = 0;
+                    for (float f : x) top = std::max(top, std::fabs(double(f)));
+                    for (u32 i = 0; i < c.d_head; i++) {
+                        const double off = std::fabs(double(got[i]) - want[i]);
+                        if (off > 2e-3 * top) n_other++;
+                        if (off > top * (t == Type::f16 ? 2e-3 : t == Type::q8_0 ? 0.01 : 0.15)) FAIL_CHECK("row " << p << " column " << i << ": " << got[i] << ", expected " << want[i]);
+                        (key ? keys : values).push_back(got[i]);
+                    }
+                }
+        CHECK(n_other <= keys.size() / 500);
+        CHECK(worst(one, whole.expected(keys, values)) < 1e-3);
+        for (const Attend::How how : ways)
+            for (u32 n : {9u, kRows}) {
+                if (n == kRows && (how == Attend::How::fused || how == Attend::How::split)) continue;
+                const std::vector<float> many = whole.run(how, n);
+                CHECK(whole.caches() == bytes);
+                if (how == Attend::How::rows) CHECK(worst(many, one) < 1e-3);
+                else CHECK(same_bits(one, many));
+            }
+        if (c.window == 0) return;
+        c.ring = 128;  // overwrites itself
+        Attend ring(*vulkan, c);
+        CHECK(same_bits(one, ring.run(ways[0], 9)));
+        if (ways.size() > 1) CHECK(worst(ring.run(ways.back(), kRows), one) < 1e-3);
+    };
+    constexpr u32 kFlags = kAttendQNorm | kAttendKNorm;
+    for (Type k : types)
+        for (Type v : types) law({2, 1, k == v ? 96u : 64u, 32, 30, 3, kFlags, 140, 0, k, v}, {Attend::How::plain});
+    const std::vector<Attend::How> fast = {Attend::How::fused, Attend::How::rows};
+    law({4, 2, 128, 64, 40, 5, kFlags, 140, 0, Type::q8_0, Type::q4_1}, fast);
+    law({4, 2, 128, 64, 1, 1, kFlags, 140, 0, Type::q4_0, Type::q8_0}, fast);
+    law({4, 2, 256, 64, 0, 0, kFlags, 131, 0, Type::q8_0, Type::q4_0}, fast);
+    law({4, 2, 256, 64, 9, 4, kFlags, 140, 0, Type::q4_1, Type::q8_0}, fast);
+    vulkan->finish();
+}
 
 TEST_CASE("rows are normed or copied from where the step says") {
     auto vulkan = test::Vulkan::open();

@@ -7,96 +7,14 @@
 
 #include "../src/base/number.h"
 #include "../src/engine/session.h"
-#include "../src/machine/cpu/cpu.h"
-#include "../src/machine/cpu/features.h"
-#include "../src/plan/arch.h"
+#include "lane_rig.h"
 #include "reference.h"
-#include "tiny.h"
 
 using namespace auspex;
 using namespace auspex::detail;
 using namespace test;
 
 namespace {
-
-/// The CPU with a tiny model, below the engine.
-struct Rig {
-    std::vector<std::byte> bytes;
-    Gguf file;
-    Plan plan;
-    std::shared_ptr<Machine> machine;
-    std::shared_ptr<Program> program;
-
-    explicit Rig(CpuPath path = CpuPath::best) : bytes(tiny_qwen35()) {
-        REQUIRE(Gguf::parse(bytes).get(file).ok());
-        REQUIRE(make_plan(file, {}).get(plan).ok());
-        CpuOptions options;
-        options.path = path;
-        options.n_thread = 2;
-        REQUIRE(open_cpu(options).get(machine).ok());
-        Weights weights;
-        REQUIRE(find_weights(plan, file).get(weights).ok());
-        weights.keep = true;
-        REQUIRE(machine->load(plan, weights, {}).get(program).ok());
-    }
-    /// A lane whose every attention layer is kept like this.
-    std::unique_ptr<Lane> lane(const KvOptions& kv, uint32_t n_context = 1024, uint32_t n_ubatch = 512) {
-        LaneOptions o;
-        o.n_context = n_context;
-        o.n_ubatch = n_ubatch;
-        o.kv.assign(plan.slots.size(), kv);
-        std::unique_ptr<Lane> l;
-        Status s = program->open(o).get(l);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        return l;
-    }
-    std::vector<float> run(Lane& lane, Span<const Token> ids, uint32_t position, bool tentative, uint32_t n_logit) {
-        Step step;
-        step.tape = &plan.trunk;
-        step.ids = ids.data();
-        step.n_row = static_cast<uint32_t>(ids.size());
-        step.position = position;
-        step.tentative = tentative;
-        step.n_logit = n_logit;
-        Status s = lane.run(step);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        std::vector<float> all;
-        for (uint32_t i = 0; i < n_logit; ++i) {
-            Span<const float> row;
-            REQUIRE(lane.read_row(plan.trunk.logits, i).get(row).ok());
-            all.insert(all.end(), row.begin(), row.end());
-        }
-        return all;
-    }
-    /// The last rows' logits after `ids` in pieces of at most n_ubatch, the last n_step one at a time.
-    std::vector<float> text(Lane& lane, Span<const Token> ids, uint32_t n_ubatch, uint32_t n_step) {
-        const uint32_t n = static_cast<uint32_t>(ids.size()) - n_step;
-        for (uint32_t at = 0; at < n; at += n_ubatch) run(lane, ids.subspan(at, std::min(n_ubatch, n - at)), at, false, 0);
-        std::vector<float> all;
-        for (uint32_t i = 0; i < n_step; ++i) {
-            const std::vector<float> row = run(lane, ids.subspan(n + i, 1), n + i, true, 1);
-            lane.commit(1);
-            all.insert(all.end(), row.begin(), row.end());
-        }
-        return all;
-    }
-};
-
-KvOptions window(uint32_t w, uint32_t sinks = 0) {
-    KvOptions kv;
-    kv.window = w;
-    kv.sinks = sinks;
-    return kv;
-}
-
-bool same(const std::vector<float>& a, const std::vector<float>& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
-
-std::vector<CpuPath> paths() {
-    std::vector<CpuPath> all;
-    for (CpuPath p : {CpuPath::reference, CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
-        if (has_path(p)) all.push_back(p);
-    return all;
-}
 
 Model tiny_model(const std::vector<std::byte>& bytes) {
     DeviceOptions options;
@@ -131,42 +49,42 @@ Session session_with(const Model& model, const char* spec, uint32_t n_context, u
 }  // namespace
 
 TEST_CASE("a window of at least the context changes no bit and no byte") {
-    for (CpuPath path : paths()) {
+    for (CpuPath path : cpu_paths()) {
         const std::string path_text = path_name(path);
         CAPTURE(path_text);
-        Rig rig(path);
+        CpuRig rig(path);
         const std::vector<Token> ids = tiny_ids(path == CpuPath::reference ? 300 : 700, 3);
         for (uint32_t sinks : {0u, 4u}) {
             auto full = rig.lane({}), wide = rig.lane(window(1024, sinks));
             CHECK(full->memory_bytes() == wide->memory_bytes());
-            CHECK(same(rig.text(*full, ids, 512, 12), rig.text(*wide, ids, 512, 12)));
+            CHECK(same_bits(rig.text(*full, ids, 512, 12), rig.text(*wide, ids, 512, 12)));
             const uint32_t n = static_cast<uint32_t>(ids.size());
             const std::vector<Token> more = tiny_ids(9, 5);
-            CHECK(same(rig.run(*full, more, n, true, 9), rig.run(*wide, more, n, true, 9)));
+            CHECK(same_bits(rig.run(*full, more, n, true, 9), rig.run(*wide, more, n, true, 9)));
         }
     }
 }
 
 TEST_CASE("a window that has not begun to slide changes no bit, and one that has changes the result") {
-    Rig rig;
+    CpuRig rig;
     const std::vector<Token> ids = tiny_ids(300, 3);
     auto full = rig.lane({});
     const std::vector<float> want = rig.text(*full, ids, 128, 4);
     auto wide = rig.lane(window(300), 1024, 128);
-    CHECK(same(rig.text(*wide, ids, 128, 4), want));
+    CHECK(same_bits(rig.text(*wide, ids, 128, 4), want));
     auto narrow = rig.lane(window(295), 1024, 128);
-    CHECK_FALSE(same(rig.text(*narrow, ids, 128, 4), want));
+    CHECK_FALSE(same_bits(rig.text(*narrow, ids, 128, 4), want));
     auto sunk = rig.lane(window(295, 5), 1024, 128);  // the five that left the window are sinks
     CHECK(relative_error(rig.text(*sunk, ids, 128, 4).data(), want.data(), want.size()) < 1e-4);
 }
 
 TEST_CASE("a ring gives the bits of a cache that never wraps, whatever window, sinks, steps and pieces") {
     // The same window in a session whose ubatch is as long as its context: its ring holds every row.
-    for (CpuPath path : paths()) {
+    for (CpuPath path : cpu_paths()) {
         if (path == CpuPath::reference) continue;  // slow, and the walk is the same
         const std::string path_text = path_name(path);
         CAPTURE(path_text);
-        Rig rig(path);
+        CpuRig rig(path);
         const std::vector<Token> ids = tiny_ids(1000, 9);
         for (uint32_t w : {1u, 2u, 9u, 64u, 255u, 256u, 257u, 300u}) {
             for (uint32_t sinks : {0u, 1u, 4u}) {
@@ -176,14 +94,14 @@ TEST_CASE("a ring gives the bits of a cache that never wraps, whatever window, s
                 auto ring = rig.lane(window(w, sinks), 1024, 100), whole = rig.lane(window(w, sinks), 1024, 1024);
                 CHECK(ring->memory_bytes() < whole->memory_bytes());
                 const std::vector<float> a = rig.text(*ring, ids, 100, 20), b = rig.text(*whole, ids, 100, 20);
-                CHECK(same(a, b));
+                CHECK(same_bits(a, b));
             }
         }
     }
 }
 
 TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejected rows leave no trace") {
-    Rig rig;
+    CpuRig rig;
     const std::vector<Token> ids = tiny_ids(700, 4);
     for (uint32_t w : {1u, 9u, 250u}) {
         for (uint32_t sinks : {0u, 4u}) {
@@ -206,7 +124,7 @@ TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejecte
                     plain->commit(1);
                     b.insert(b.end(), row.begin(), row.end());
                 }
-                CHECK(same(a, b));
+                CHECK(same_bits(a, b));
                 at += k;
             }
         }
@@ -218,10 +136,10 @@ TEST_CASE("keys and values of every type: near the default ones, deterministic, 
         Type k, v;
         double bound;
     };
-    for (CpuPath path : paths()) {
+    for (CpuPath path : cpu_paths()) {
         const std::string path_text = path_name(path);
         CAPTURE(path_text);
-        Rig rig(path);
+        CpuRig rig(path);
         const std::vector<Token> ids = tiny_ids(path == CpuPath::reference ? 80 : 400, 8);
         const uint32_t n = static_cast<uint32_t>(ids.size());
         auto exact = rig.lane({});
@@ -237,7 +155,7 @@ TEST_CASE("keys and values of every type: near the default ones, deterministic, 
             const double error = relative_error(got.data(), want.data(), want.size());
             CHECK(error < c.bound);
             CHECK(error > 0);
-            CHECK(same(rig.text(*again, ids, 64, 2), got));
+            CHECK(same_bits(rig.text(*again, ids, 64, 2), got));
             const std::vector<Token> rows = tiny_ids(9, 77);
             const std::vector<float> together = rig.run(*lane, rows, n, true, 9);
             std::vector<float> alone;
@@ -246,7 +164,7 @@ TEST_CASE("keys and values of every type: near the default ones, deterministic, 
                 again->commit(1);
                 alone.insert(alone.end(), row.begin(), row.end());
             }
-            CHECK(same(together, alone));
+            CHECK(same_bits(together, alone));
         }
     }
 }
@@ -255,7 +173,7 @@ TEST_CASE("attention over rows of every type equals attention over their decoded
     Random random(3);
     constexpr uint32_t d = 64, n_key = 37, n_query = 7;
     const std::vector<float> q = random.normals(n_query * d, 0.3f), x = random.normals(n_key * d), y = random.normals(n_key * d);
-    for (CpuPath path : paths())
+    for (CpuPath path : cpu_paths())
         for (Type tk : {Type::q8_0, Type::q4_0, Type::q4_1, Type::f16, Type::f32})
             for (Type tv : {Type::q8_0, Type::q4_0, Type::q4_1, Type::f16, Type::f32}) {
                 std::vector<std::byte> k(row_bytes(tk, n_key * d)), v(row_bytes(tv, n_key * d));
@@ -499,7 +417,7 @@ TEST_CASE("a window that is written wrong is named, with what was expected") {
 
 TEST_CASE("a session with windows in every layer runs on and on in the memory of its windows") {
     // A scaled-down million: the ring wraps hundreds of times, and the machine's memory does not know the context.
-    Rig rig;
+    CpuRig rig;
     auto small = rig.lane(window(32, 4), 1u << 11, 64), large = rig.lane(window(32, 4), 1u << 20, 64);
     CHECK(small->memory_bytes() == large->memory_bytes());
     const std::vector<Token> ids = tiny_ids(96, 6);
@@ -516,5 +434,5 @@ TEST_CASE("a session with windows in every layer runs on and on in the memory of
     // The last position of a million: restored there, it still runs.
     auto last = rig.lane(window(32, 4), 1u << 20, 64);
     REQUIRE(last->restore(at, end).ok());
-    CHECK(same(rig.run(*last, Span<const Token>(ids.data() + 64, 9), at, true, 9), logits));
+    CHECK(same_bits(rig.run(*last, Span<const Token>(ids.data() + 64, 9), at, true, 9), logits));
 }

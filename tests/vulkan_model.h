@@ -9,10 +9,8 @@
 #include <cstring>
 
 #include "../src/engine/sample.h"
-#include "../src/machine/cpu/cpu.h"
-#include "../src/plan/arch.h"
+#include "lane_rig.h"
 #include "reference.h"
-#include "tiny.h"
 
 namespace test_vulkan_model {
 
@@ -67,67 +65,22 @@ inline TinyOptions tiny_of(bool fast, Type type = Type::f16) {
 }
 
 /// A model, and programs of it on both machines.
-struct Rig {
-    std::vector<std::byte> bytes;
-    Gguf file;
-    Plan plan;
-    Weights weights;
+struct Rig : LaneRig {
     std::shared_ptr<Program> gpu, cpu;
 
-    explicit Rig(const TinyOptions& tiny) : bytes(tiny_model(tiny)) { open(bytes, true); }
-    explicit Rig(Span<const std::byte> from) { open(from, true); }
-    void open(Span<const std::byte> from, bool with_cpu) {
-        REQUIRE(Gguf::parse(from).get(file).ok());
-        Status s = make_plan(file, {}).get(plan);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        REQUIRE(find_weights(plan, file).get(weights).ok());
-        weights.keep = true;
-        s = vk::make_machine(context())->load(plan, weights, {}).get(gpu);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        if (!with_cpu) return;
+    explicit Rig(const TinyOptions& tiny) : LaneRig(tiny) { open(); }
+    explicit Rig(Span<const std::byte> from) : LaneRig(from) { open(); }
+    void open() {
+        gpu = load(*vk::make_machine(context()));
         CpuOptions options;
         options.path = CpuPath::reference;
         options.n_thread = 2;
         std::shared_ptr<Machine> machine;
         REQUIRE(open_cpu(options).get(machine).ok());
-        REQUIRE(machine->load(plan, weights, {}).get(cpu).ok());
+        cpu = load(*machine);
     }
-    std::unique_ptr<Lane> lane(Program& program, uint32_t n_context = 512, uint32_t n_ubatch = 64) {
-        LaneOptions o;
-        o.n_context = n_context;
-        o.n_ubatch = n_ubatch;
-        std::unique_ptr<Lane> l;
-        Status s = program.open(o).get(l);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        return l;
-    }
-    std::unique_ptr<Lane> lane() { return lane(*gpu); }
-    Step step(Span<const Token> ids, uint32_t position, bool tentative, uint32_t n_logit) const {
-        Step s;
-        s.tape = &plan.trunk;
-        s.ids = ids.data();
-        s.n_row = static_cast<uint32_t>(ids.size());
-        s.position = position;
-        s.tentative = tentative;
-        s.n_logit = n_logit;
-        return s;
-    }
-    std::vector<float> run(Lane& lane, const Step& step) const {
-        Status s = lane.run(step);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        return rows(lane, step.tape->logits, step.n_logit);
-    }
-    std::vector<float> run(Lane& lane, Span<const Token> ids, uint32_t position, bool tentative, uint32_t n_logit) const { return run(lane, step(ids, position, tentative, n_logit)); }
-    std::vector<float> rows(Lane& lane, SlotId slot, uint32_t n) const {
-        std::vector<float> all;
-        for (uint32_t i = 0; i < n; ++i) {
-            Span<const float> row;
-            Status s = lane.read_row(slot, i).get(row);
-            REQUIRE_MESSAGE(s.ok(), s.message());
-            all.insert(all.end(), row.begin(), row.end());
-        }
-        return all;
-    }
+    std::unique_ptr<Lane> lane(Program& program, uint32_t n_context = 512, uint32_t n_ubatch = 64, const KvOptions& kv = {}) const { return LaneRig::lane(program, kv, n_context, n_ubatch); }
+    std::unique_ptr<Lane> lane() const { return lane(*gpu); }
 };
 
 inline double error_of(const std::vector<float>& a, const std::vector<float>& b) {
@@ -135,8 +88,6 @@ inline double error_of(const std::vector<float>& a, const std::vector<float>& b)
     if (a.empty()) return 0;
     return relative_error(a.data(), b.data(), a.size());
 }
-
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
 
 inline Span<const Token> part(const std::vector<Token>& ids, size_t at, size_t n) { return Span<const Token>(ids.data() + at, n); }
 

@@ -53,7 +53,7 @@ struct Rig {
     void run(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids, const A& push, uint32_t x, uint32_t y = 1) {
         bind(name, group, std::move(constants), ids, push);
         commands.dispatch(x, y);
-        commands.barrier(vk::kSyncCompute, vk::kSyncCompute | vk::kSyncIndirect);
+        commands.barrier();
     }
     void end() {
         commands.barrier(vk::kSyncCompute, vk::kSyncHost);

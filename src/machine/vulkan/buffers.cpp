@@ -18,9 +18,11 @@ uint32_t chunk_of(uint32_t p) {
 
 /// Chunks that a tentative step can see at most.
 uint32_t chunks_max(uint32_t n_context, const KvShape& s) {
-    const uint32_t all = chunk_of(n_context - 1) + 1;
-    if (s.window == 0 || s.window > args::kChunk * args::kChunkOctave) return all;
-    return std::min(n_context / args::kChunk + 1, (s.window + args::kMaxRows) / args::kChunk + 2 + ceil_div(s.sinks, args::kChunk));
+    const uint32_t all = chunk_of(n_context - 1) + 1, sinks = ceil_div(s.sinks, args::kChunk);
+    if (s.window == 0) return all;
+    // Chunks never shrink with their position: a window spans the most of them at the beginning, or one more.
+    if (s.window > args::kChunk * args::kChunkOctave) return std::min(all, chunk_of(s.window + args::kMaxRows) + 2 + sinks);
+    return std::min(n_context / args::kChunk + 1, (s.window + args::kMaxRows) / args::kChunk + 2 + sinks);
 }
 
 /// The largest layer of experts, dim by dim. Places count experts of one row.
@@ -104,6 +106,19 @@ struct Needs {
 };
 
 }  // namespace buffers_impl
+
+Buffers::Cache Buffers::Cache::of(Type type, uint32_t d_head) {
+    Cache c;
+    const uint32_t blocks = d_head / 32;
+    switch (type) {
+        case Type::q8_0: c.format = args::kKvQ8, c.code_bytes = d_head; break;
+        case Type::q4_0: c.format = args::kKvQ40, c.code_bytes = d_head / 2; break;
+        case Type::q4_1: c.format = args::kKvQ41, c.code_bytes = d_head / 2; break;
+        default: c.format = args::kKvF16, c.code_bytes = 2 * d_head;
+    }
+    c.scale_bytes = c.format == args::kKvF16 ? 0 : c.format == args::kKvQ41 ? 4 * blocks : 4 * ceil_div(blocks, 2u);
+    return c;
+}
 
 /// Regions wanted, and what puts them where they belong once there is memory.
 struct Buffers::Planned {
@@ -227,21 +242,19 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
                 const AttnDims& a = op.attn;
                 const KvShape& shape = shapes[op.state];
                 Kv& kv = b.kv[op.state];
-                if ((shape.k != Type::f16 || shape.v != Type::f16) && bad.ok())
-                    bad = fail(Code::unsupported, "the Vulkan machine keeps keys and values in F16 only; '", plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ", type_info(shape.v).name);
+                if ((shape.k == Type::f32 || shape.v == Type::f32) && bad.ok())
+                    bad = fail(Code::unsupported, "the Vulkan machine keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '", plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ", type_info(shape.v).name, "; use Kind::cpu");
+                kv.n_head = a.n_head_kv;
                 kv.window = shape.window;
                 kv.sinks = shape.sinks;
                 kv.ring = shape.n_ring;
                 kv.capacity = shape.n_ring + shape.sinks;
                 kv.n_chunk = chunks_max(options.n_context, shape);
-                const args::AttendKind want_kind{a.n_head_kv, kv.window, kv.sinks, a.n_head / a.n_head_kv, kAttendTile};
-                uint32_t kind = 0;
-                while (kind < b.kinds.size() && std::memcmp(&b.kinds[kind], &want_kind, sizeof want_kind) != 0) ++kind;
-                if (kind == b.kinds.size()) b.kinds.push_back(want_kind);
-                kv.kind = kind;
-                const uint64_t bytes = uint64_t{a.n_head_kv} * kv.capacity * a.d_head * sizeof(uint16_t);
-                want(Arena::caches, bytes, &kv.k, "keys F16", static_cast<int>(op.layer));
-                want(Arena::caches, bytes, &kv.v, "values F16", static_cast<int>(op.layer));
+                const uint64_t rows = uint64_t{a.n_head_kv} * kv.capacity;
+                kv.k = Cache::of(shape.k, a.d_head);
+                kv.v = Cache::of(shape.v, a.d_head);
+                want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k, say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
+                want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v, say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
             }
         }
     };

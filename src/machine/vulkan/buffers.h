@@ -65,16 +65,21 @@ struct Buffers {
     std::vector<Region> group;       ///< by SlotId: what holds the slot and those bound together with it
     std::vector<uint32_t> at;        ///< by SlotId: floats from the group's beginning
 
+    /// Keys or values of a layer: rows of codes of every head, then their scales (shaders/kv_formats.glsl).
+    struct Cache : Region {
+        uint32_t format = 0;             ///< kKv..., for the kernels
+        uint32_t code_bytes = 0, scale_bytes = 0;  ///< of one row of one head
+        static Cache of(Type type, uint32_t d_head);
+    };
     struct Kv {
-        Region k, v;
+        Cache k, v;
+        uint32_t n_head = 0;
         uint32_t window = 0, sinks = 0;  ///< as KvShape has them
         uint32_t ring = 0, capacity = 0; ///< slots of a head: the ring, and the sinks before it
-        uint32_t kind = 0;           ///< among `kinds`
         uint32_t n_chunk = 0;        ///< chunks that a tentative step can see at most
     };
     std::vector<Kv> kv;              ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
-    std::vector<args::AttendKind> kinds;
 
     Region part, stat;               ///< attention partials of a tentative step
     Region spare;                    ///< a state while its rows are tentative (plain kernel)

@@ -433,10 +433,13 @@ Status VulkanLane::each_part(uint32_t n_token, F visit) const {
         if (lane_impl::of_draft(plan, id)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
         if (kv.k.bytes != 0) {
-            const uint64_t n_head = buffers_.kinds[kv.kind].n_head_kv, stride = kv.k.bytes / n_head;
-            const uint64_t bytes = stride / kv.capacity * std::min(n_token, kv.capacity);
-            for (const Region* r : {&kv.k, &kv.v})
-                for (uint64_t h = 0; h < n_head && bytes != 0; ++h) AUSPEX_TRY(visit(r->part(h * stride, bytes)));
+            const uint64_t n_head = kv.n_head, n = std::min(n_token, kv.capacity);
+            for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
+                uint64_t at = 0;
+                for (uint32_t row : {c->code_bytes, c->scale_bytes})
+                    for (uint64_t h = 0; h < n_head; ++h, at += uint64_t{row} * kv.capacity)
+                        if (row * n != 0) AUSPEX_TRY(visit(c->part(at, row * n)));
+            }
         }
         if (buffers_.delta[id].bytes != 0) AUSPEX_TRY(visit(buffers_.delta[id]));
         if (buffers_.conv[id].bytes != 0) AUSPEX_TRY(visit(buffers_.conv[id]));

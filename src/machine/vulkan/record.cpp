@@ -110,8 +110,6 @@ Status Recorder::kernel(const PipelineKey& key, std::initializer_list<Region> bu
 
 args::StepArgs Recorder::step_args() const {
     args::StepArgs a{};
-    a.n_kind = std::min(static_cast<uint32_t>(buffers_.kinds.size()), args::kMaxAttendKinds);
-    for (uint32_t i = 0; i < a.n_kind; ++i) a.kind[i] = buffers_.kinds[i];
     a.token_shift = 1;
     a.ring_length = kRingLength;
     return a;
@@ -588,9 +586,9 @@ Status Recorder::append(const Node& d, const Shape& shape) {
     const args::AttendArgs p = attend_args(op, op, 0);
     settle({{special(kStep), op.in[0], op.in[1]}, {op.state}});
     if (!fast_attend(a))
-        return kernel(record_impl::key_of("kv_any", 64, {a.d_head}), {buffers_.step, buffers_.group[op.in[0]], program_.zeros, vector(op.w[0]), *program_.rope(op), kv.k, kv.v, buffers_.query}, p,
+        return kernel(record_impl::key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}), {buffers_.step, buffers_.group[op.in[0]], program_.zeros, vector(op.w[0]), *program_.rope(op), kv.k, kv.v, buffers_.query}, p,
                       {shape.n_row, a.n_head_kv}, "append");
-    return kernel(record_impl::key_of("kv_append", 256, {a.d_head, 0}), {buffers_.step, buffers_.group[op.in[0]], program_.zeros, vector(op.w[0]), *program_.rope(op), kv.k, kv.v, buffers_.query}, p,
+    return kernel(record_impl::key_of("kv_append", 256, {a.d_head, 0, kv.k.format, kv.v.format}), {buffers_.step, buffers_.group[op.in[0]], program_.zeros, vector(op.w[0]), *program_.rope(op), kv.k, kv.v, buffers_.query}, p,
                   {ceil_div(shape.n_row * a.n_head_kv * a.d_head, 1024u)}, "append");
 }
 
@@ -607,19 +605,19 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
         const args::AttendArgs p = attend_args(op, write, 0);
         from.writes.push_back(special(kQuery));
         settle(from);
-        AUSPEX_TRY(kernel(record_impl::key_of("kv_any", 64, {a.d_head}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.query}, p, {shape.n_row, a.n_head_kv + a.n_head}, "append"));
+        AUSPEX_TRY(kernel(record_impl::key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.query}, p, {shape.n_row, a.n_head_kv + a.n_head}, "append"));
         settle({{special(kStep), op.in[0], op.state, special(kQuery)}, {op.out}});
-        return kernel(record_impl::key_of("attend_any", 64, {a.d_head}), {buffers_.step, acts, buffers_.query, kv.k, kv.v, out}, p, {shape.n_row, a.n_head}, "attend");
+        return kernel(record_impl::key_of("attend_any", 64, {a.d_head, kv.k.format, kv.v.format}), {buffers_.step, acts, buffers_.query, kv.k, kv.v, out}, p, {shape.n_row, a.n_head}, "attend");
     }
     if (shape.wide) {
         const args::AttendArgs p = attend_args(op, write, buffers_.n_query_tile);
         from.writes.push_back(special(kQuery));
         settle(from);
-        AUSPEX_TRY(kernel(record_impl::key_of("kv_append", 256, {a.d_head, 1}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.query}, p,
+        AUSPEX_TRY(kernel(record_impl::key_of("kv_append", 256, {a.d_head, 1, kv.k.format, kv.v.format}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.query}, p,
                           {ceil_div(shape.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append"));
         settle({{special(kStep), op.in[0], op.state, special(kQuery)}, {op.out}});
         const uint32_t keys = traits.max_shared_bytes >= 20480 && !traits.is_cpu() ? 64 : 32;
-        return kernel(record_impl::key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256, {keys}), {buffers_.step, acts, buffers_.query, kv.k, kv.v, out}, p,
+        return kernel(record_impl::key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256, {keys, kv.k.format, kv.v.format}), {buffers_.step, acts, buffers_.query, kv.k, kv.v, out}, p,
                       {ceil_div(shape.n_row * per_kv, 64u), a.n_head_kv}, "attend rows");
     }
     const args::AttendArgs p = attend_args(op, write, shape.n_row * a.n_head);
@@ -631,7 +629,7 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
     const uint32_t queries = shape.n_row * per_kv, tile = queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
     const Grid chunks{kv.n_chunk, a.n_head_kv, ceil_div(queries, tile)};
-    AUSPEX_TRY(kernel(record_impl::key_of("attend_step", 256, {a.d_head, tile, 1}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat}, p, chunks, "attend"));
+    AUSPEX_TRY(kernel(record_impl::key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat}, p, chunks, "attend"));
     settle({{special(kStep), op.in[0], special(kPart), special(kStat)}, {op.out}});
     return kernel(record_impl::key_of("attend_merge", 256, {a.d_head}), {buffers_.step, acts, buffers_.part, buffers_.stat, out}, p, {a.n_head, shape.n_row}, "attend merge");
 }
