@@ -84,8 +84,11 @@ struct StepState {
     SampleArgs sampling;
     // Several MTP blocks: the pass over rows that became history, to be run by each.
     uint true_row, true_position, true_from;
+    // For measuring: unless 0, a draft counts as right with this chance, whatever it says.
+    float synth_accept;
+    uint synth_seed;
 };
-AUSPEX_CONST uint kStateWords = 66;  // words of StepState in use
+AUSPEX_CONST uint kStateWords = 68;  // words of StepState in use
 
 // What the host asks of a trunk or MTP pass; the tokens follow the struct in the request buffer.
 struct StepRequest {
@@ -104,7 +107,9 @@ struct StepRequest {
     uint stop[16];
     SampleArgs sampling;
     uint first_key;     // MTP: see StepState
-    uint spare[3];
+    float synth_accept; // see StepState
+    uint synth_seed;
+    uint spare;
 };
 AUSPEX_CONST uint kRequestWords = 44;
 AUSPEX_CONST uint kRequestTrunk = 1;     // a trunk pass: takes n_commit, turns parity, counts a cycle

@@ -1,5 +1,5 @@
 // rows_args.h: the push constants of the plain row kernels (rms_rows, copy_rows, gather_rows, swiglu_rows,
-// delta_fold), read by GLSL and C++. Offsets and strides count floats.
+// keep_rows, delta_fold), read by GLSL and C++. Offsets and strides count floats.
 #ifndef AUSPEX_SHADERS_ROWS_ARGS_H
 #define AUSPEX_SHADERS_ROWS_ARGS_H
 #ifdef __cplusplus
@@ -25,6 +25,9 @@ struct RowsArgs {
 
 // StepState::hidden_from with this bit set: the rows are not the kept ones but those the host gave.
 AUSPEX_CONST uint kHiddenGiven = 0x80000000u;
+// With this one: what keep_rows left for the positions of the pass.
+AUSPEX_CONST uint kHiddenBehind = 0x40000000u;
+AUSPEX_CONST uint kBehindRows = 64;
 
 struct FoldArgs {
     uint n_head_v, d_key, d_val;

@@ -15,13 +15,27 @@ layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Ring { uvec4 ring[]; };
 
+// A coin for a position; twin of synth_agrees() in engine/draft.cpp.
+bool synth_agrees(uint position) {
+    uint x = position * 0x9E3779B9u ^ step.synth_seed;
+    x = (x ^ x >> 16u) * 0x7FEB352Du;
+    x = (x ^ x >> 15u) * 0x846CA68Bu;
+    x ^= x >> 16u;
+    return float(x >> 8u) < step.synth_accept * 16777216.0;
+}
+
 void main() {
     if (gl_LocalInvocationIndex != 0u || step.n_row == 0u) return;
     const uint n_draft = min(step.n_draft, step.n_row - 1u);
     uint n = 0u, done = 0u;
     for (uint i = 0u; i <= n_draft; i++) {
-        const uint token = step.pick[i], p = step.base + i + 1u;
-        const bool agrees = i < n_draft && history[p % kHistory] == token;
+        const uint p = step.base + i + 1u, draft = history[p % kHistory];
+        bool agrees = i < n_draft && draft == step.pick[i];
+        if (step.synth_accept > 0.0 && i < n_draft) {
+            agrees = synth_agrees(p);
+            if (agrees) step.pick[i] = draft;
+        }
+        const uint token = step.pick[i];
         history[p % kHistory] = token;
         n = i + 1u;
         for (uint k = 0u; k < min(step.n_stop, 16u); k++)

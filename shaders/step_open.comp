@@ -27,6 +27,8 @@ void main() {
             step.n_stop = request.n_stop;
             for (uint i = 0u; i < 16u; i++) step.stop[i] = request.stop[i];
             step.done = 0u;
+            step.synth_accept = request.synth_accept;
+            step.synth_seed = request.synth_seed;
         }
         if ((request.flags & kRequestSeedRing) != 0u) step.ring_write = 0u;
         step.n_row = request.n_row;

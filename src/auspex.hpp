@@ -374,6 +374,7 @@ enum class Draft {
     mtp,         ///< the model's own draft block
     lookup,      ///< what followed earlier, where the last tokens have been seen before
     mtp_lookup,  ///< lookup where it has a long match, the draft block elsewhere
+    best,        ///< mtp where the model has a draft block, else off
 };
 
 /// The most tokens that one pass can verify.
@@ -381,7 +382,10 @@ constexpr uint32_t kMaxDraft = 8;
 
 struct DraftOptions {
     Draft source = Draft::off;
-    int depth = -1;             ///< tokens guessed for each pass, 0..kMaxDraft; -1: chosen for you (2)
+    /// Tokens guessed for each pass, 0..kMaxDraft. -1: chosen before each pass by what was measured, so that
+    /// drafting is never slower than plain decoding by more than 2 %; DraftReport tells what was chosen and why.
+    int depth = -1;
+    uint32_t max_depth = 6;     ///< of the depths that are chosen so: 1..kMaxDraft
     float min_probability = 0;  ///< stop guessing where the draft block gives its choice less than this
     uint32_t window = 4096;     ///< rows the draft block looks back; 0: all
     /// Rows of a draft-only head over the most common ids: guesses become cheaper and a little worse.
@@ -390,6 +394,74 @@ struct DraftOptions {
     std::vector<Token> vocab;   ///< the ids of that head (control ids are added); empty: the n_vocab lowest
     /// Instead, at each sync(), the n_vocab ids that this session's texts used most.
     bool vocab_by_use = false;
+};
+
+/// Why the draft depth changed.
+enum class DraftReason : uint8_t {
+    none,
+    cold_start,     ///< each depth is measured first
+    drafting_pays,  ///< it was off
+    off_pays,
+    better_depth,
+    probe,          ///< one pass to measure a depth again, and back
+    hopeless,       ///< with these costs no acceptance would make it pay
+    unlocked,       ///< costs or the context have changed since
+};
+/// "drafting pays"
+AUSPEX_API const char* draft_reason_name(DraftReason reason);
+
+/// A change of the draft depth.
+struct DraftSwitch {
+    uint64_t n_token = 0;         ///< tokens of this report before it
+    uint32_t from = 0, to = 0;
+    DraftReason reason = DraftReason::none;
+};
+
+/// What drafting did and what is known about it now. Arrays are indexed by depth, or by place in the cycle
+/// from 1 on; a cycle is one pass of next(): 1 + depth rows. R(g) is the time of a cycle at depth g in plain
+/// steps; drafting pays while the expected tokens of a cycle, E(g), are above it.
+struct DraftReport {
+    uint64_t n_token = 0, n_cycle = 0;
+    uint64_t tokens[kMaxDraft + 1] = {};     ///< emitted by cycles of this depth
+    uint64_t cycles[kMaxDraft + 1] = {};
+    uint64_t judged[kMaxDraft + 1] = {};     ///< guesses at this place that were reached: all before them were right
+    uint64_t accepted[kMaxDraft + 1] = {};   ///< of those
+    uint64_t shadow_rows = 0, shadow_hits = 0, shadow_passes = 0;  ///< while off: guesses made only to see if they are right
+    double seconds = 0;                      ///< of all cycles
+    double shadow_seconds = 0;
+    double off_seconds = 0;                  ///< estimate of the same tokens without drafting
+    // Now, at this context length; where a depth was not measured (samples), from a line through its neighbours.
+    double step_seconds[kMaxDraft + 1] = {}; ///< T(g); 0: nothing is known yet
+    double relative[kMaxDraft + 1] = {};     ///< R(g) = T(g) / T(0)
+    uint32_t samples[kMaxDraft + 1] = {};
+    double break_even_r[kMaxDraft + 1] = {}; ///< accepted/drafted from which on depth g pays: (R(g) - 1) / g
+    double break_even_a[kMaxDraft + 1] = {}; ///< the same as the chance of each guess to be right after right ones; above 1: it cannot pay
+    double acceptance[kMaxDraft + 1] = {};   ///< a_i: chance of guess i to be right when those before it were
+    double expected[kMaxDraft + 1] = {};     ///< E(g)
+    uint32_t depth = 0;                      ///< of the last cycle
+    bool hopeless = false;                   ///< off until costs or context change
+    uint64_t n_switch = 0;
+    std::vector<DraftSwitch> switches;       ///< the last 64, oldest first
+    /// Times as fast as without drafting, by estimate.
+    double gain() const { return seconds + shadow_seconds > 0 ? off_seconds / (seconds + shadow_seconds) : 1; }
+};
+
+/// One pass of next(), as it was decided and as it went.
+struct DraftCycle {
+    size_t n_token = 0;          ///< tokens in the history before it
+    uint32_t wanted = 0;         ///< depth decided on
+    uint32_t depth = 0;          ///< guesses made: fewer near the end of the context, or after an early stop
+    uint32_t accepted = 0;
+    double us = 0;               ///< of the whole cycle
+    uint32_t shadow_rows = 0;    ///< of a shadow pass before it
+    uint32_t shadow_hits = 0;
+    double shadow_us = 0;
+    // What the decision stood on; 0 while nothing is measured.
+    double acceptance = 0;       ///< a_1
+    double expected = 0;         ///< E(wanted)
+    double relative = 0;         ///< R(wanted)
+    double break_even_r = 0;     ///< in accepted/drafted: of `wanted`, of depth 1 when that is 0
+    DraftReason reason = DraftReason::none;  ///< unless none, the depth changed
 };
 
 /// How keys and values are kept: 16, 8.5, 4.5, 5 or 32 bits a value. Rounded as the GGUF types of these names; f32
@@ -468,6 +540,8 @@ struct SessionOptions {
     /// an end token or a full context by itself; a caller who stops elsewhere and then changes the text pays a new
     /// prefill, because what was computed ahead cannot be taken back. No effect on the text or on the CPU.
     uint32_t run_ahead = 0;
+    /// Called for each cycle when its result is there, from next(), sync() or save().
+    std::function<void(const DraftCycle&)> on_cycle;
 };
 
 struct Stats {
@@ -484,6 +558,7 @@ struct Stats {
     uint64_t drafted[kMaxDraft] = {};     ///< guesses verified, by place in the cycle
     uint64_t accepted[kMaxDraft] = {};    ///< of those, how many were the model's own choice
     uint64_t draft_bytes = 0;             ///< memory of the draft-only head
+    DraftReport draft;
 };
 
 /// The state of a timeline as bytes; only for a Session of the same model and options.
@@ -549,6 +624,15 @@ class AUSPEX_API Session {
     Result<Snapshot> save() const;
     Status restore(const Snapshot& snapshot);
     Stats stats() const;
+    /// Counts from zero again, so that stats() tells of one request. What was learned stays.
+    void clear_stats();
+
+    /// The costs measured so far, to spare a later session the measuring: for the same device, driver, model,
+    /// windows and KV formats, whose names are inside.
+    std::vector<std::byte> save_costs() const;
+    /// errors    bad_argument: of another device, driver, model or setting (the text names both); bad_file: damaged.
+    ///           Nothing is changed then.
+    Status load_costs(Span<const std::byte> costs);
     explicit operator bool() const { return impl_ != nullptr; }
 
     struct Impl;

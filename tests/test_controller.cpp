@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+using namespace auspex;
 using namespace auspex::detail;
 
 namespace {
@@ -183,9 +184,9 @@ TEST_CASE("off learns from shadow passes and comes back") {
     CHECK(c.report().depth == 0);
     CHECK(c.report().shadow_passes > 3);
     CHECK(run(c, m, 60, 8) > 1);
-    const ControllerReport r = c.report();
-    REQUIRE(r.n_kept > 0);
-    CHECK(std::any_of(r.switches.begin(), r.switches.begin() + r.n_kept, [](const DepthSwitch& s) { return s.token > 100 && s.from == 0 && s.to > 0; }));
+    const DraftReport r = c.report();
+    REQUIRE(!r.switches.empty());
+    CHECK(std::any_of(r.switches.begin(), r.switches.end(), [](const DraftSwitch& s) { return s.n_token > 100 && s.from == 0 && s.to > 0; }));
     uint64_t tokens = 0;
     for (const uint64_t n : r.tokens) tokens += n;
     CHECK(tokens == r.n_token);
@@ -214,7 +215,7 @@ TEST_CASE("break-even is told in both units, which are not mixed") {
     Costs m;
     Controller c;
     run(c, m, 100, 8);
-    const ControllerReport r = c.report();
+    const DraftReport r = c.report();
     for (uint32_t g = 1; g <= 4; ++g) {
         CHECK(r.break_even_r[g] == doctest::Approx((r.relative[g] - 1) / g));
         double tokens = 1;

@@ -86,19 +86,23 @@ double square(double x) { return x * x; }
 
 }  // namespace controller_impl
 
-const char* switch_reason_name(SwitchReason reason) {
+}  // namespace detail
+
+const char* draft_reason_name(DraftReason reason) {
     switch (reason) {
-        case SwitchReason::none: return "none";
-        case SwitchReason::cold_start: return "cold start";
-        case SwitchReason::drafting_pays: return "drafting pays";
-        case SwitchReason::off_pays: return "off pays";
-        case SwitchReason::better_depth: return "better depth";
-        case SwitchReason::probe: return "probe";
-        case SwitchReason::hopeless: return "hopeless";
-        case SwitchReason::unlocked: return "unlocked";
+        case DraftReason::none: return "none";
+        case DraftReason::cold_start: return "cold start";
+        case DraftReason::drafting_pays: return "drafting pays";
+        case DraftReason::off_pays: return "off pays";
+        case DraftReason::better_depth: return "better depth";
+        case DraftReason::probe: return "probe";
+        case DraftReason::hopeless: return "hopeless";
+        case DraftReason::unlocked: return "unlocked";
     }
     return "none";
 }
+
+namespace detail {
 
 // ---------------------------------------------------------------------------------------- the text
 
@@ -414,12 +418,12 @@ uint32_t Controller::cold_depth() {
 }
 
 /// argmax of E(g) / T(g), with hysteresis against the standing choice.
-uint32_t Controller::choose(const double* rate, SwitchReason* reason) {
+uint32_t Controller::choose(const double* rate, DraftReason* reason) {
     using namespace controller_impl;
     const auto best = static_cast<uint32_t>(std::max_element(rate, rate + max_depth_ + 1) - rate);
     const double margin = 1 + (best == 0 ? kHysteresisOff : kHysteresis);
     if (best == depth_ || rate[best] < rate[depth_] * margin) return depth_;
-    *reason = best == 0 ? SwitchReason::off_pays : depth_ == 0 ? SwitchReason::drafting_pays : SwitchReason::better_depth;
+    *reason = best == 0 ? DraftReason::off_pays : depth_ == 0 ? DraftReason::drafting_pays : DraftReason::better_depth;
     return best;
 }
 
@@ -466,7 +470,7 @@ Decision Controller::next(uint32_t context) {
     using namespace controller_impl;
     cost_.enter(context);
     Decision d;
-    SwitchReason reason = SwitchReason::none;
+    DraftReason reason = DraftReason::none;
     double rate[kMaxDepth + 1] = {};
     const bool measured = cost_.knows(0);
     if (locked_) {
@@ -482,19 +486,19 @@ Decision Controller::next(uint32_t context) {
         locked_ = true;
         locked_context_ = context;
         locked_seconds_ = cost_.seconds(0);
-        if (last_ != 0) reason = SwitchReason::hopeless;
+        if (last_ != 0) reason = DraftReason::hopeless;
         depth_ = 0;
     }
     if (!locked_ && max_depth_ > 0) {
         uint32_t g = cold_depth();
-        reason = reopened_ ? SwitchReason::unlocked : SwitchReason::cold_start;
+        reason = reopened_ ? DraftReason::unlocked : DraftReason::cold_start;
         if (g > max_depth_) {
-            reason = SwitchReason::none;
+            reason = DraftReason::none;
             if (measured) {
                 rates(rate);
                 depth_ = choose(rate, &reason);
                 g = probe(rate, depth_);
-                if (g != depth_) reason = SwitchReason::probe;
+                if (g != depth_) reason = DraftReason::probe;
             } else {
                 g = 0;  // the first results are still on their way
             }
@@ -507,15 +511,23 @@ Decision Controller::next(uint32_t context) {
             pending_ = 0;
         }
     }
+    reason_ = DraftReason::none;
     if (d.depth != last_) {
-        DepthSwitch& s = seen_.switches[seen_.n_switch++ % ControllerReport::kMaxSwitch];
-        s.token = seen_.n_token;
-        s.from = static_cast<uint8_t>(last_);
-        s.to = static_cast<uint8_t>(d.depth);
-        s.reason = reason != SwitchReason::none ? reason : SwitchReason::probe;  // back from one
+        reason_ = reason != DraftReason::none ? reason : DraftReason::probe;  // back from one
+        DraftSwitch& s = switches_[seen_.n_switch++ % kMaxSwitch];
+        s.n_token = seen_.n_token;
+        s.from = last_;
+        s.to = d.depth;
+        s.reason = reason_;
         last_ = d.depth;
     }
     return d;
+}
+
+void Controller::fixed(uint32_t depth, uint32_t context) {
+    cost_.enter(context);
+    last_ = depth;
+    reason_ = DraftReason::none;
 }
 
 void Controller::observe(const DraftSeen& seen) {
@@ -549,8 +561,8 @@ void Controller::observe(const DraftSeen& seen) {
     seen_.n_token += accepted + 1;
     seen_.tokens[depth] += accepted + 1;
     seen_.seconds += seen.seconds;
-    for (uint32_t i = 1; i <= accepted; ++i) ++seen_.tried[i], ++seen_.hit[i];
-    if (accepted < depth) ++seen_.tried[accepted + 1];
+    for (uint32_t i = 1; i <= accepted; ++i) ++seen_.judged[i], ++seen_.accepted[i];
+    if (accepted < depth) ++seen_.judged[accepted + 1];
 }
 
 void Controller::observe_shadow(const ShadowSeen& seen) {
@@ -582,13 +594,26 @@ bool Controller::keep_drafting(uint32_t drafted, double confidence) const {
     return survival > most * (cost_.seconds(drafted + 1) - cost_.seconds(drafted));
 }
 
-ControllerReport Controller::report() const {
-    ControllerReport r = seen_;
+void Controller::clear_report() { seen_ = DraftReport(); }
+
+void Controller::explain(DraftCycle* to) const {
+    double tokens[kMaxDepth + 1];
+    text_.expected(kMaxDepth, tokens);
+    const double plain = cost_.seconds(0);
+    const uint32_t g = std::max(last_, 1u);
+    to->acceptance = text_.at(1);
+    to->expected = tokens[last_];
+    to->relative = plain > 0 ? cost_.seconds(last_) / plain : 0;
+    to->break_even_r = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
+    to->reason = reason_;
+}
+
+DraftReport Controller::report() const {
+    DraftReport r = seen_;
     r.depth = last_;
     r.hopeless = locked_;
-    r.n_kept = static_cast<uint32_t>(std::min<uint64_t>(seen_.n_switch, ControllerReport::kMaxSwitch));
-    for (uint32_t i = 0; i < r.n_kept; ++i) r.switches[i] = seen_.switches[(seen_.n_switch - r.n_kept + i) % ControllerReport::kMaxSwitch];
-    text_.expected(kMaxDepth, r.expected.data());
+    for (uint64_t i = seen_.n_switch - std::min<uint64_t>(seen_.n_switch, kMaxSwitch); i < seen_.n_switch; ++i) r.switches.push_back(switches_[i % kMaxSwitch]);
+    text_.expected(kMaxDepth, r.expected);
     const double plain = cost_.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
         r.samples[g] = cost_.samples(g);

@@ -37,8 +37,6 @@
 #pragma once
 #include "../base/base.h"
 
-#include <array>
-
 namespace auspex {
 namespace detail {
 
@@ -67,41 +65,8 @@ struct ShadowSeen {
     uint32_t order = 0;      ///< bit i: row i (0 is the oldest) was a hit; 0 with hits > 0: order not known
 };
 
-enum class SwitchReason : uint8_t { none, cold_start, drafting_pays, off_pays, better_depth, probe, hopeless, unlocked };
-const char* switch_reason_name(SwitchReason reason);
-
-/// One change of depth.
-struct DepthSwitch {
-    uint64_t token = 0;      ///< tokens committed before it
-    uint8_t from = 0, to = 0;
-    SwitchReason reason = SwitchReason::none;
-};
-
 /// The deepest draft that the tables below have room for.
-constexpr uint32_t kMaxDepth = 8;
-
-/// What a controller did and what it knows: the receipts.
-struct ControllerReport {
-    static constexpr uint32_t kMaxSwitch = 64;
-    uint64_t n_token = 0, n_cycle = 0;
-    std::array<uint64_t, kMaxDepth + 1> tokens{}, cycles{};   ///< by depth
-    std::array<uint64_t, kMaxDepth + 1> tried{}, hit{};       ///< judged and accepted drafts by position 1..
-    uint64_t shadow_rows = 0, shadow_hits = 0, shadow_passes = 0;
-    double seconds = 0, shadow_seconds = 0;
-    double off_seconds = 0;           ///< estimate: the same tokens without drafting; gain = off / (seconds + shadow)
-    std::array<double, kMaxDepth + 1> step_seconds{}, relative{};  ///< T(g), R(g) now; from a line where not measured
-    std::array<uint32_t, kMaxDepth + 1> samples{};            ///< cycles behind them in this context bucket
-    std::array<double, kMaxDepth + 1> break_even_r{};         ///< (R(g)-1)/g, in accepted/drafted
-    std::array<double, kMaxDepth + 1> break_even_a{};         ///< in conditional acceptance; above 1: cannot pay
-    std::array<double, kMaxDepth + 1> acceptance{};           ///< estimate of a_i now, by position 1..
-    std::array<double, kMaxDepth + 1> expected{};             ///< E(g) now
-    uint32_t depth = 0;
-    bool hopeless = false;
-    uint64_t n_switch = 0;            ///< all of them; the ring below holds the last kMaxSwitch
-    std::array<DepthSwitch, kMaxSwitch> switches{};           ///< oldest first
-    uint32_t n_kept = 0;
-    double gain() const { return seconds + shadow_seconds > 0 ? off_seconds / (seconds + shadow_seconds) : 1; }
-};
+constexpr uint32_t kMaxDepth = kMaxDraft;
 
 // ---------------------------------------------------------------------------------------- the text
 
@@ -205,6 +170,8 @@ class Controller {
     /// context   tokens in the history, as far as known
     /// cost      below a microsecond; allocates nothing.
     Decision next(uint32_t context);
+    /// In its place where the depth is not ours to choose.
+    void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
     void observe_shadow(const ShadowSeen& seen);
     /// Within a cycle, after `drafted` >= 1 drafts: does one more pay?
@@ -212,7 +179,12 @@ class Controller {
     /// confidence   product of the draft's own probabilities of them: its chance that all stand
     bool keep_drafting(uint32_t drafted, double confidence) const;
 
-    ControllerReport report() const;
+    /// Allocates the list of switches.
+    DraftReport report() const;
+    /// The receipts begin anew.
+    void clear_report();
+    /// What the last decision stood on.
+    void explain(DraftCycle* to) const;
 
     /// The learned costs as bytes. They hold for one device, driver and model: the caller keys them so.
     /// Context buckets are inside.
@@ -227,7 +199,7 @@ class Controller {
     bool may_explore() const;
     bool shadow_due() const;
     uint32_t cold_depth();
-    uint32_t choose(const double* rate, SwitchReason* reason);
+    uint32_t choose(const double* rate, DraftReason* reason);
     uint32_t probe(const double* rate, uint32_t chosen);
 
     uint32_t max_depth_;
@@ -248,7 +220,10 @@ class Controller {
     double deficit_ = 0;             // plain steps lost against never drafting, since the beginning
     double steps_ = 0;               // plain steps that the tokens so far are worth
     double calibration_hit_ = 0, calibration_hoped_ = 0;
-    ControllerReport seen_;          // the counting half of the report; `switches` is a ring
+    DraftReason reason_ = DraftReason::none;  // of the last decision
+    DraftReport seen_;               // the counting half of the report
+    static constexpr uint32_t kMaxSwitch = 64;
+    DraftSwitch switches_[kMaxSwitch];  // a ring
 };
 
 }  // namespace detail

@@ -6,12 +6,10 @@
 #include "session.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace auspex {
 namespace cycle_impl {
-
-/// Without a controller: deep enough to gain, shallow enough to lose little.
-constexpr uint32_t kAutoDepth = 2;
 
 Status no_mtp(const Model::Impl& m) {
     Result<uint32_t> n = m.gguf.get_u32((m.plan.architecture + ".nextn_predict_layers").c_str(), 0u);
@@ -32,7 +30,9 @@ Status Session::Impl::open_draft() {
     DraftOptions& d = options.draft;
     if (d.depth < -1 || d.depth > static_cast<int>(kMaxDraft)) return fail(Code::bad_argument, "draft.depth is ", d.depth, ", expected 0..", kMaxDraft, ", or -1 for a choice of its own");
     if (!(d.min_probability >= 0 && d.min_probability <= 1)) return fail(Code::bad_argument, "draft.min_probability is ", d.min_probability, ", expected 0..1");
+    if (d.max_depth == 0 || d.max_depth > kMaxDraft) return fail(Code::bad_argument, "draft.max_depth is ", d.max_depth, ", expected 1..", kMaxDraft);
     depth = d.depth;
+    control = Controller(d.max_depth);
     const bool uses_mtp = d.source == Draft::mtp || d.source == Draft::mtp_lookup;
     if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) proposer.reset(new Lookup);
     if (!uses_mtp) return {};
@@ -74,10 +74,54 @@ Status Session::set_draft_depth(int depth) {
     return {};
 }
 
-uint32_t Session::Impl::choose_depth(uint32_t most) {
-    if (!proposer && !mtp.on()) return 0;
-    const uint32_t wanted = depth < 0 ? cycle_impl::kAutoDepth : static_cast<uint32_t>(depth);
-    return std::min(std::min(wanted, kMaxDraft), most);
+detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
+    using namespace detail;
+    *cycle = DraftCycle();
+    const uint32_t context = static_cast<uint32_t>(history.size()) + n_ahead;
+    const uint32_t most = context + 1 < options.n_context ? options.n_context - context - 1 : 0;
+    Decision d;
+    if (!proposer && !mtp.on()) control.fixed(0, context);
+    else if (depth < 0) d = control.next(context);
+    else control.fixed(d.depth = static_cast<uint32_t>(depth), context);
+    d.depth = std::min(d.depth, most);
+    control.explain(cycle);
+    cycle->wanted = d.depth;
+    return d;
+}
+
+Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle) {
+    using namespace detail;
+    const auto start = std::chrono::steady_clock::now();
+    ShadowSeen seen;
+    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, picker, &seen)));
+    seen.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    control.observe_shadow(seen);
+    cycle->shadow_rows = seen.n;
+    cycle->shadow_hits = seen.hits;
+    cycle->shadow_us = seen.seconds * 1e6;
+    return {};
+}
+
+void Session::Impl::finish(const DraftCycle& cycle) {
+    stats.cycles[cycle.depth] += 1;
+    for (uint32_t i = 0; i < cycle.depth; ++i) stats.drafted[i] += 1;
+    for (uint32_t i = 0; i < cycle.accepted; ++i) stats.accepted[i] += 1;
+    detail::DraftSeen seen;
+    seen.depth = cycle.depth;
+    seen.accepted = cycle.accepted;
+    seen.seconds = cycle.us * 1e-6;
+    seen.context = static_cast<uint32_t>(cycle.n_token);
+    control.observe(seen);
+    if (options.on_cycle) options.on_cycle(cycle);
+}
+
+Status Session::Impl::find_logits() {
+    const uint32_t n_kept = static_cast<uint32_t>(mtp.n_kept());
+    if (has_logits || n_kept == 0 || mtp.first() + n_kept != n_row) return {};
+    AUSPEX_TRY(track(lane->head(model->plan.trunk, n_kept - 1, 1)));
+    has_logits = true;
+    i_logit = 0;
+    return {};
 }
 
 Status Session::Impl::guess(uint32_t n, const Sampling& sampling, uint32_t* n_guess) {
@@ -105,9 +149,13 @@ Result<Span<const float>> Session::Impl::last_logits() {
 Status Session::Impl::cycle(const Sampling& sampling) {
     using namespace detail;
     const size_t size = history.size();  // of these, all but the last have been run
+    DraftCycle seen;
+    const Decision wanted = decide(0, &seen);
+    if (wanted.shadow_rows > 0) AUSPEX_TRY(shadow(wanted.shadow_rows, sampling, &seen));
+    const auto start = std::chrono::steady_clock::now();
     uint32_t n_guess = 0;
-    Status done = guess(choose_depth(options.n_context - static_cast<uint32_t>(size) - 1), sampling, &n_guess);
-    if (done.ok()) done = mtp.fill(history);
+    Status done = guess(wanted.depth, sampling, &n_guess);
+    if (done.ok()) done = mtp.fill(history, true);
     Token guesses[kMaxDraft] = {};
     std::copy_n(history.begin() + static_cast<std::ptrdiff_t>(size), n_guess, guesses);
     Step step;
@@ -131,8 +179,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
         Token id = picker.pick(logits, sampling, history.size(), history);
         bool right = n_new < n_guess && id == guesses[n_new];
         if (synth_accept > 0 && n_new < n_guess) {
-            synth_state = synth_state * 6364136223846793005u + 1442695040888963407u;
-            right = static_cast<float>(synth_state >> 40) < synth_accept * 16777216.0f;
+            right = synth_agrees(static_cast<uint32_t>(history.size()), synth_seed, synth_accept);
             if (right) id = guesses[n_new];
         }
         n_right += right;
@@ -145,72 +192,18 @@ Status Session::Impl::cycle(const Sampling& sampling) {
         return track(std::move(done));
     }
     lane->commit(n_new);
-    mtp.ran(n_row, n_new);
+    mtp.ran(n_row, n_new, true);
     step_first = n_row;
     can_step_back = true;
     n_row += n_new;
     i_logit = n_new - 1;
     has_logits = true;
     stats.rows_decoded += step.n_row;
-    stats.cycles[n_guess] += 1;
-    for (uint32_t i = 0; i < n_guess; ++i) stats.drafted[i] += 1;
-    for (uint32_t i = 0; i < n_right; ++i) stats.accepted[i] += 1;
-    last_cycle.depth = n_guess;
-    last_cycle.accepted = n_right;
-    return {};
-}
-
-namespace cycle_impl {
-
-bool same(const Sampling& a, const Sampling& b) {
-    return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p && a.repeat_penalty == b.repeat_penalty &&
-           a.frequency_penalty == b.frequency_penalty && a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
-}
-
-}  // namespace cycle_impl
-
-Status Session::Impl::drive(const Sampling& sampling) {
-    using namespace detail;
-    if (driving && !cycle_impl::same(sampling, drive_sampling)) AUSPEX_TRY(settle());
-    for (;;) {
-        if (drive_done) AUSPEX_TRY(settle());  // it stopped at an end token; the caller wants to go on
-        if (history.size() >= options.n_context) return fail(Code::context_full, "the history has ", history.size(), " tokens, all that n_context allows");
-        if (!driving) {
-            const std::vector<Token>& ends = model->tokenizer.ends();
-            Drive d;
-            d.history = history;
-            d.sampling = drive_sampling = sampling;
-            d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
-            d.limit = options.n_context;
-            AUSPEX_TRY(track(lane->start(d)));
-            driving = true;
-            can_step_back = has_logits = false;
-            restored_logits.clear();
-        }
-        for (; n_queued < 1 + options.run_ahead; ++n_queued) AUSPEX_TRY(track(lane->queue(0)));
-        const size_t size = history.size();
-        AUSPEX_TRY(take_cycle());
-        if (history.size() > size) return {};
-    }
-}
-
-Status Session::Impl::take_cycle() {
-    detail::Cycle c;
-    AUSPEX_TRY(track(lane->wait().get(c)));
-    --n_queued;
-    drive_done = c.done;
-    history.insert(history.end(), c.tokens.begin(), c.tokens.end());
-    n_row += c.tokens.size();
-    stats.rows_decoded += c.tokens.size();
-    stats.cycles[0] += !c.tokens.empty();
-    see_windows(n_row);
-    if (c.done) AUSPEX_TRY(settle());  // what is queued behind it emits nothing; to go on is a new start
-    return {};
-}
-
-Status Session::Impl::settle() {
-    while (n_queued > 0) AUSPEX_TRY(take_cycle());
-    driving = drive_done = false;
+    seen.n_token = size;
+    seen.depth = n_guess;
+    seen.accepted = n_right;
+    seen.us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    finish(seen);
     return {};
 }
 

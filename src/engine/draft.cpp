@@ -24,6 +24,15 @@ float probability(Span<const float> logits, float chosen) {
 
 }  // namespace draft_impl
 
+bool synth_agrees(uint32_t position, uint32_t seed, float share) {
+    // A 32-bit finaliser (Chris Wellons, hash-prospector) over position and seed.
+    uint32_t x = position * 0x9E3779B9u ^ seed;
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    x ^= x >> 16;
+    return static_cast<float>(x >> 8) < share * 16777216.0f;
+}
+
 uint32_t Lookup::propose(Span<const Token> history, uint32_t n, Token* to) {
     length_ = 0;
     const size_t size = history.size();
@@ -70,28 +79,104 @@ Status Mtp::open(const Plan& plan, Lane& lane, const Allocator& from, uint32_t w
     return {};
 }
 
-void Mtp::forget() { first_ = n_kept_ = first_key_ = n_row_ = 0; }
+void Mtp::forget() { first_ = n_kept_ = behind_ = first_key_ = n_row_ = 0; }
 
-void Mtp::ran(size_t first, size_t n) {
+void Mtp::ran(size_t first, size_t n, bool tentative) {
     first_ = first;
     n_kept_ = n;
+    if (!tentative) behind_ = first + n;
+}
+
+void Mtp::drove(size_t first, size_t n) {
+    ran(first, n, true);
+    n_row_ = first;
 }
 
 void Mtp::cut(size_t n) {
     n_row_ = std::min(n_row_, n > 0 ? n - 1 : 0);
     first_key_ = std::min(first_key_, n_row_);
     n_kept_ = n > first_ ? std::min(n_kept_, n - first_) : 0;
+    behind_ = std::max(behind_, n_kept_ == 0 ? n : 0);
 }
 
-Status Mtp::fill(Span<const Token> history) {
+namespace draft_impl {
+
+/// Tentative rows to come that may take the place of old ones: a step, and others queued behind it.
+constexpr size_t kToCome = kMaxTentative * 3;
+
+}  // namespace draft_impl
+
+/// The first position whose hidden row is still at hand.
+size_t Mtp::lowest() const {
+    const size_t end = first_ + n_kept_ + draft_impl::kToCome, low = end > kMaxBehind ? end - kMaxBehind : 0;
+    return std::min(first_, std::max(behind_, low));
+}
+
+void Mtp::feed(Step* step) const {
+    step->hidden_behind = step->position < first_;
+    step->hidden_from = step->hidden_behind ? 0 : static_cast<uint32_t>(step->position - first_);
+}
+
+Status Mtp::fill(Span<const Token> history, bool lazy) {
     if (!on() || history.empty()) return {};
     const size_t end = std::min(first_ + n_kept_, history.size() - 1);
     // A row that the last one cannot see is not worth its time.
     const size_t seen = window_ != 0 && history.size() > window_ ? history.size() - window_ : 0;
-    const size_t begin = std::max(std::max(n_row_, first_), seen);
-    if (begin >= end) return {};
+    const size_t begin = std::max(std::max(n_row_, lowest()), seen);
+    if (begin >= end || (lazy && begin >= behind_ && end - begin + 1 + draft_impl::kToCome <= kMaxBehind)) return {};
     if (begin != n_row_) n_row_ = first_key_ = begin;
     return fill_to(history, end);
+}
+
+Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
+    const size_t end = history.size() - 1;  // the guess begins at row end - 1
+    if (!on() || end == 0 || n_kept_ == 0 || first_ + n_kept_ != end) return false;
+    n_row_ = std::min(n_row_, end - 1);
+    if (n_row_ < lowest()) n_row_ = first_key_ = lowest();
+    // A guess is led by few rows, all from one place.
+    if (end - n_row_ > kMaxTentative || n_row_ < first_) AUSPEX_TRY(fill_to(history, end - 1));
+    drive->n_mtp_row = static_cast<uint32_t>(end - n_row_);
+    drive->hidden_from = static_cast<uint32_t>(n_row_ - first_);
+    drive->first_key = static_cast<uint32_t>(first_key_);
+    return true;
+}
+
+Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, Picker& picker, ShadowSeen* seen) {
+    *seen = ShadowSeen();
+    if (!on() || history.size() < 3) return {};
+    const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
+    const size_t begin = std::max(end - std::min<size_t>(n, end), lowest());
+    if (begin >= end || begin + kMaxBehind < end) return {};
+    if (n_row_ < lowest()) n_row_ = first_key_ = begin;
+    if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
+    const size_t filled = std::max(n_row_, end);
+    n_row_ = begin;  // what is there already is written again, the same
+    while (n_row_ < end) {
+        Step step;
+        step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowLogits));
+        step.ids = history.data() + n_row_ + 1;
+        step.position = static_cast<uint32_t>(n_row_);
+        step.first_key = static_cast<uint32_t>(first_key_);
+        feed(&step);
+        if (n_row_ < first_ && n_row_ + step.n_row > first_) step.n_row = step.n_logit = static_cast<uint32_t>(first_ - n_row_);
+        for (size_t i = plan_->mtp.size(); i-- > 0;) {  // the first block last: it is the one that guesses
+            step.tape = &plan_->mtp[i];
+            step.fill_only = i > 0;
+            AUSPEX_TRY(lane_->run(step));
+        }
+        for (uint32_t i = 0; i < step.n_row; ++i) {
+            Span<const float> logits;
+            AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
+            if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
+            const size_t at = n_row_ + i + 2;
+            const bool hit = picker.pick(logits, sampling, at, history.subspan(0, at), ids_) == history[at];
+            seen->hits += hit;
+            seen->order |= static_cast<uint32_t>(hit) << seen->n++;
+        }
+        n_row_ += step.n_row;
+    }
+    n_row_ = filled;
+    return {};
 }
 
 Status Mtp::fill_to(Span<const Token> history, size_t end) {
@@ -99,10 +184,11 @@ Status Mtp::fill_to(Span<const Token> history, size_t end) {
     step.fill_only = true;
     step.first_key = static_cast<uint32_t>(first_key_);
     for (; n_row_ < end; n_row_ += step.n_row) {
-        step.n_row = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kMaxMtpRows));
+        const size_t to = n_row_ < first_ ? std::min(first_, end) : end;  // from one place
+        step.n_row = static_cast<uint32_t>(std::min<size_t>(to - n_row_, kMaxMtpRows));
         step.ids = history.data() + n_row_ + 1;
         step.position = static_cast<uint32_t>(n_row_);
-        step.hidden_from = static_cast<uint32_t>(n_row_ - first_);
+        feed(&step);
         for (const Tape& tape : plan_->mtp) {
             step.tape = &tape;
             AUSPEX_TRY(lane_->run(step));
@@ -113,12 +199,12 @@ Status Mtp::fill_to(Span<const Token> history, size_t end) {
 
 Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability, Picker& picker, uint32_t* n_guess) {
     *n_guess = 0;
-    const size_t size = history.size(), end = size - 1;  // the guess begins at row end - 1
-    if (!on() || n == 0 || end == 0 || n_kept_ == 0 || first_ + n_kept_ != end) return {};
-    n_row_ = std::min(n_row_, end - 1);
-    if (n_row_ < first_) n_row_ = first_key_ = first_;
-    if (end - n_row_ > kMaxTentative) AUSPEX_TRY(fill_to(history, end - 1));
-
+    if (n == 0) return {};
+    Drive led;
+    bool at_hand = false;
+    AUSPEX_TRY(lead(history, &led).get(at_hand));
+    if (!at_hand) return {};
+    const size_t end = history.size() - 1;
     const uint32_t d = plan_->d_model;
     float* chain = chain_.as<float>();
     Step step;
@@ -130,17 +216,17 @@ Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sam
         step.tape = &plan_->mtp[i_now];
         step.hidden = nullptr;
         if (depth == 1) {  // the rows that became true since, and the first guess, in one
-            step.n_row = static_cast<uint32_t>(end - n_row_);
+            step.n_row = led.n_mtp_row;
             step.position = static_cast<uint32_t>(n_row_);
-            step.hidden_from = static_cast<uint32_t>(n_row_ - first_);
+            step.hidden_from = led.hidden_from;
         } else if (i_now == i_tape) {
             step.n_row = 1;
             step.position = static_cast<uint32_t>(end + depth - 2);
             step.hidden = chain + size_t{depth - 2} * d;
         } else {  // another block has seen nothing of this guess: first the true rows, then all of it
-            step.n_row = static_cast<uint32_t>(end - n_row_);
+            step.n_row = led.n_mtp_row;
             step.position = static_cast<uint32_t>(n_row_);
-            step.hidden_from = static_cast<uint32_t>(n_row_ - first_);
+            step.hidden_from = led.hidden_from;
             step.ids = history.data() + step.position + 1;
             step.n_logit = 0;
             step.fill_only = true;

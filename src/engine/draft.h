@@ -2,7 +2,7 @@
 //
 // Owns    the draft sources (lookup, noise, the MTP block), what the MTP cache holds, and which ids a
 //         draft-only head keeps.
-// Reads   backend (Lane), sample, the tokenizer's kinds.
+// Reads   backend (Lane), sample, controller (what it is told), the tokenizer's kinds.
 // Serves  cycle, session.
 // Thread  a source belongs to one session.
 // Laws    Draft: no source can change the text; Silence: a guess allocates nothing.
@@ -10,6 +10,7 @@
 #pragma once
 #include "../base/token.h"
 #include "../machine/backend.h"
+#include "controller.h"
 #include "sample.h"
 
 namespace auspex {
@@ -17,12 +18,9 @@ namespace detail {
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 
-/// What one cycle was worth: all that a policy for the depth needs.
-struct Observation {
-    uint32_t depth = 0;     ///< guesses verified
-    uint32_t accepted = 0;  ///< of those
-    double seconds = 0;     ///< drafting, verifying and picking
-};
+/// For measuring: is the guess for `position` to be taken for right, with chance `share`, whatever it says?
+/// The same in shaders/step_accept.comp.
+bool synth_agrees(uint32_t position, uint32_t seed, float share);
 
 /// A source that reads the text alone. Whatever it says is harmless.
 class Proposer {
@@ -77,25 +75,42 @@ class Mtp {
     /// The timeline was reset, or replaced by another.
     void forget();
     /// The last trunk step began at position `first`, and n of its rows are history.
-    void ran(size_t first, size_t n);
+    void ran(size_t first, size_t n, bool tentative);
+    /// A driven cycle began at `first`, emitted n tokens and had brought the block's cache up to there.
+    void drove(size_t first, size_t n);
+    /// Those rows: their hidden rows are the lane's kept ones.
+    size_t first() const { return first_; }
+    size_t n_kept() const { return n_kept_; }
     /// No more than n tokens are what they were.
     void cut(size_t n);
     /// Fills the cache with the rows at hand whose next token is known, those that a row at the end of
-    /// `history` can see. To be called before the next trunk step loses their hidden rows.
-    Status fill(Span<const Token> history);
+    /// `history` can see. To be called before the next trunk step loses their hidden rows; `lazy`: before a
+    /// tentative one, which loses only what is long past, so that the rest is left to be filled together.
+    Status fill(Span<const Token> history, bool lazy = false);
+    /// How a driven cycle takes over: false when its hidden row is not at hand.
+    Result<bool> lead(Span<const Token> history, Drive* drive);
+    /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
+    /// have been right? Fills its cache up to there.
+    Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, Picker& picker, ShadowSeen* seen);
+    /// Rows whose logits one step of a shadow pass gives.
+    static constexpr uint32_t kShadowLogits = 4;
     /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block
     /// is unsure, none when the hidden row is not at hand.
     Status propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability, Picker& picker, uint32_t* n_guess);
 
   private:
     Status fill_to(Span<const Token> history, size_t end);
+    size_t lowest() const;
+    /// Where the hidden rows of the step's rows are.
+    void feed(Step* step) const;
 
     const Plan* plan_ = nullptr;
     Lane* lane_ = nullptr;
     uint32_t window_ = 0;
     std::vector<Token> ids_;
     Block chain_;           ///< [kMaxTentative, d_model] hidden rows that feed the guesses
-    size_t first_ = 0, n_kept_ = 0;  ///< positions of the hidden rows at hand
+    size_t first_ = 0, n_kept_ = 0;  ///< positions of the hidden rows that the last trunk step left
+    size_t behind_ = 0;     ///< from here on every row was left by a tentative step, for the lane to keep by position
     size_t first_key_ = 0;  ///< the cache holds rows first_key_ ..
     size_t n_row_ = 0;      ///< .. n_row_ - 1
 };

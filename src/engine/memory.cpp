@@ -313,7 +313,7 @@ Status plan_lane_options(const Plan& plan, SessionOptions& o, LaneOptions* lane,
     lane->n_ubatch = o.n_ubatch;
     lane->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     lane->mtp_window = o.draft.window;
-    lane->n_mtp_logit = 1;
+    lane->n_mtp_logit = Mtp::kShadowLogits;
     KvOptions kv;
     kv.k = type_of(o.kv_k);
     kv.v = type_of(o.kv_v);

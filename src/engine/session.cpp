@@ -38,6 +38,16 @@ uint64_t model_id(const Session::Impl& session) {
     return h;
 }
 
+/// What decides how long a cycle takes, for people to read.
+std::string cost_key(const Session::Impl& session) {
+    const Model::Impl& m = *session.model;
+    std::string windows = print_windows(session.stats.windows);
+    return say("device '", m.device->machine->name(), "', driver '", m.device->machine->driver(), "', model '", m.info.name.empty() ? m.plan.architecture : m.info.name, "' (",
+               m.info.weight_bytes, " bytes, ", model_id(session), "), draft head ", session.mtp.on() ? session.mtp.ids().size() : 0, ", source ",
+               static_cast<int>(session.options.draft.source), ", windows '", windows, "'");
+}
+constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '1'};
+
 }  // namespace session_impl
 
 Status Session::Impl::track(Status s) {
@@ -89,7 +99,7 @@ Status Session::Impl::prefill(size_t n) {
         step.position = static_cast<uint32_t>(n_row);
         step.n_logit = n_row + step.n_row == end ? 1 : 0;
         AUSPEX_TRY(run(step));
-        mtp.ran(n_row, step.n_row);
+        mtp.ran(n_row, step.n_row, false);
         n_row += step.n_row;
         has_logits = step.n_logit != 0;
         i_logit = 0;
@@ -147,9 +157,10 @@ Result<size_t> Session::sync(Span<const Token> history) {
     if (s.can_step_back && same <= s.n_row && back < s.n_row && same > s.step_first) {
         s.n_row = back;
         s.lane->commit(static_cast<uint32_t>(s.n_row - s.step_first));
-        s.has_logits = s.n_row > s.step_first;
+        s.has_logits = s.has_logits && s.n_row > s.step_first;
         s.i_logit = s.has_logits ? static_cast<uint32_t>(s.n_row - s.step_first - 1) : 0;
     }
+    if (same == s.n_row && same == history.size()) AUSPEX_TRY(s.find_logits());
     const bool rewind = same < s.n_row || (same == s.n_row && same == history.size() && !s.has_logits && same != 0);
     if (rewind || history.empty()) {
         const std::vector<Token> kept(s.history.begin(), s.history.begin() + static_cast<std::ptrdiff_t>(same));
@@ -175,7 +186,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
     const auto start = std::chrono::steady_clock::now();
     if (s.history.size() > s.n_row + 1) AUSPEX_TRY(s.prefill(s.history.size() - s.n_row - 1));  // an earlier call failed
     const size_t size = s.history.size();
-    if (s.n_row < size && s.lane->drives_itself() && s.options.draft.source == Draft::off) {
+    if (s.n_row < size && s.can_drive()) {
         AUSPEX_TRY(s.drive(sampling));
     } else if (s.n_row < size) {
         AUSPEX_TRY(s.cycle(sampling));
@@ -190,14 +201,54 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
         s.history.push_back(s.picker.pick(logits, sampling, size, s.history));
     }
     const double seconds = session_impl::seconds_since(start);
-    s.last_cycle.seconds = seconds;
     s.stats.tokens_picked += s.history.size() - size;
     s.stats.decode_s += seconds;
     return Span<const Token>(s.history.data() + size, s.history.size() - size);
 }
 
 Span<const Token> Session::history() const { return impl_->history; }
-Stats Session::stats() const { return impl_->stats; }
+
+Stats Session::stats() const {
+    Stats s = impl_->stats;
+    s.draft = impl_->control.report();
+    return s;
+}
+
+void Session::clear_stats() {
+    Stats& s = impl_->stats;
+    Stats kept;
+    kept.memory_bytes = s.memory_bytes;
+    kept.windows = std::move(s.windows);
+    kept.window_rule = std::move(s.window_rule);
+    kept.draft_bytes = s.draft_bytes;
+    s = std::move(kept);
+    impl_->control.clear_report();
+}
+
+std::vector<std::byte> Session::save_costs() const {
+    using namespace session_impl;
+    const std::string key = cost_key(*impl_);
+    std::vector<std::byte> all(sizeof kCostMagic + sizeof(uint32_t) + key.size());
+    const uint32_t n = static_cast<uint32_t>(key.size());
+    std::memcpy(all.data(), kCostMagic, sizeof kCostMagic);
+    std::memcpy(all.data() + sizeof kCostMagic, &n, sizeof n);
+    std::memcpy(all.data() + sizeof kCostMagic + sizeof n, key.data(), n);
+    const std::vector<std::byte> costs = impl_->control.save_costs();
+    all.insert(all.end(), costs.begin(), costs.end());
+    return all;
+}
+
+Status Session::load_costs(Span<const std::byte> costs) {
+    using namespace session_impl;
+    const size_t begin = sizeof kCostMagic + sizeof(uint32_t);
+    uint32_t n = 0;
+    if (costs.size() >= begin) std::memcpy(&n, costs.data() + sizeof kCostMagic, sizeof n);
+    if (costs.size() < begin || std::memcmp(costs.data(), kCostMagic, sizeof kCostMagic) != 0 || costs.size() - begin < n)
+        return Status(Code::bad_file, "these are no draft costs, or of another version. Delete them: they are measured again.");
+    const std::string key = cost_key(*impl_), found(reinterpret_cast<const char*>(costs.data() + begin), n);
+    if (found != key) return Status(Code::bad_argument, "these draft costs belong to " + found + "; expected " + key + ". Keep one file for each.");
+    return impl_->control.load_costs(costs.subspan(begin + n, costs.size() - begin - n));
+}
 
 Status Session::score(Span<const Token> ids, const RowSink& sink) {
     using namespace detail;
@@ -226,7 +277,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
                 sink(s.n_row + first + i, row);
             }
         }
-        s.mtp.ran(s.n_row, n);
+        s.mtp.ran(s.n_row, n, false);
         s.n_row += n;
     }
     // Leave the last row's logits where next() looks for them.

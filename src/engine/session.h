@@ -1,12 +1,13 @@
 // engine/session: one timeline: which rows are computed, which token comes next.
 //
 // Owns    the history, the positions, what sync() must compute; the cycle of drafting, verifying and
-//         accepting (cycle.cpp).
-// Reads   model, sample, draft, backend (Lane).
+//         accepting (cycle.cpp; drive.cpp where the lane does it by itself).
+// Reads   model, sample, draft, controller, backend (Lane).
 // Serves  the door.
 // Thread  one thread at a time.
 // Laws    Commit, Chunk, Silence: tests/test_session.cpp, tests/test_laws.cpp. Draft: tests/test_draft.cpp.
 #pragma once
+#include "controller.h"
 #include "draft.h"
 #include "../machine/kv.h"
 #include "model.h"
@@ -31,29 +32,44 @@ struct Session::Impl {
     detail::Mtp mtp;
     std::unique_ptr<detail::Proposer> proposer;  ///< lookup, or what a test puts here
     int depth = -1;                   ///< as DraftOptions::depth
-    detail::Observation last_cycle;
+    detail::Controller control;
     std::vector<uint32_t> use_count;  ///< [n_vocab] of tokens seen, for vocab_by_use; else empty
     size_t n_counted = 0;             ///< tokens of the history that are counted
     size_t step_first = 0;            ///< first row of the last tentative step
     bool can_step_back = false;       ///< that step may be committed again, shorter
     float synth_accept = 0;           ///< bench: a guess is taken for right with this chance, whatever it says
-    uint64_t synth_state = 1;
+    uint32_t synth_seed = 1;
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
     bool driving = false;
-    bool drive_done = false;               ///< the last cycle ended at an end token
-    uint32_t n_queued = 0;
+    bool drive_drafts = false;        ///< the drive keeps up the draft block's cache
+    bool drive_ended = false;         ///< it has stopped at an end token
+    bool drive_refused = false;       ///< it cannot draft with this model
+    uint32_t n_plain = 0;             ///< cycles without drafts queued in a row
+    uint32_t n_queued = 0, first_queued = 0;
+    DraftCycle on_way[detail::kMaxQueued];  ///< what was decided for each, oldest at first_queued
     Sampling drive_sampling;
 
+    bool can_drive() const;
     /// One cycle of a lane that drives itself, appended to the history; as many more as run_ahead are queued.
     Status drive(const Sampling& sampling);
+    /// false: not from here; the next cycle is the host's.
+    Result<bool> start_drive(const Sampling& sampling, bool drafts);
+    Status queue_cycle(const Sampling& sampling);
     Status take_cycle();
     /// Waits for what is queued; tokens computed ahead become history.
     Status settle();
 
     Status open_draft();
-    /// Where the depth of the next cycle is chosen: how many tokens to guess, at most `most`.
-    uint32_t choose_depth(uint32_t most);
+    /// Where the depth of the next cycle is chosen, behind n_ahead tokens not seen yet: how many tokens to
+    /// guess, and whether a shadow pass comes before it.
+    detail::Decision decide(uint32_t n_ahead, DraftCycle* cycle);
+    /// A shadow pass over the last n tokens.
+    Status shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle);
+    /// A cycle is over: counts it, learns from it, tells of it.
+    void finish(const DraftCycle& cycle);
+    /// Makes the logits of row n_row - 1 available, if its hidden row still is.
+    Status find_logits();
     /// Guesses for the tokens after the history, appended to it.
     Status guess(uint32_t depth, const Sampling& sampling, uint32_t* n_guess);
     /// Drafts, runs the last token and the guesses, appends what was picked.

@@ -15,6 +15,8 @@ namespace detail {
 constexpr uint32_t kMaxTentative = 9;
 /// The most rows of a step on an MTP tape: filling its cache needs no more to be fast.
 constexpr uint32_t kMaxMtpRows = 64;
+/// A lane with MTP keeps the hidden rows of tentative trunk steps for this many positions; a power of two.
+constexpr uint32_t kMaxBehind = 64;
 
 /// Rows to run. A step is tentative until committed: commit(k) makes its first k rows history.
 struct Step {
@@ -29,6 +31,7 @@ struct Step {
     /// the previous trunk step, from row `hidden_from` on.
     const float* hidden = nullptr;
     uint32_t hidden_from = 0;
+    bool hidden_behind = false;   ///< MTP: instead, the rows that tentative trunk steps left for these positions
     uint32_t first_key = 0;       ///< MTP: keys before this position were never written and are not seen
 };
 
@@ -65,6 +68,10 @@ struct Drive {
     uint32_t n_mtp_row = 0;
     uint32_t hidden_from = 0;
     uint32_t first_key = 0;     ///< of the MTP passes, as in Step
+    /// For measuring: unless 0, a draft counts as right with this chance, keyed by its position, whatever it
+    /// says; everything is computed all the same.
+    float synth_accept = 0;
+    uint32_t synth_seed = 0;
 };
 
 struct Cycle {
@@ -152,6 +159,8 @@ class Machine {
     virtual Kind kind() const = 0;
     virtual std::string name() const = 0;
     virtual std::string report() const = 0;
+    /// Name and version of the driver; empty where there is none.
+    virtual std::string driver() const { return {}; }
     /// What load() would take, added to `items`; reads no tensor.
     virtual Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const;
     /// What Lane::draft_head() would keep for n_id ids.

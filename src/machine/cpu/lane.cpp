@@ -68,6 +68,8 @@ void CpuLane::lay_out(const LaneOptions& options) {
             case SlotRole::delta: name("recurrent state"), delta_[id].s = place<float>(s.shape[0] * s.shape[1] * s.shape[2]); break;
         }
     }
+    name("hidden rows of drafts");
+    if (options.mtp && !plan.mtp.empty()) behind_ = place<float>(uint64_t{kMaxBehind} * plan.d_model);
     uint64_t conv_dim = 0, d_in = 0, n_head = 0, group = 0, d_head = 0, delta_floats = 0;
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
@@ -175,6 +177,8 @@ Status CpuLane::run(const Step& step) {
     if (trunk) parity_ ^= 1;
     program_->pool->run(walk_entry, this);
     if (trunk) n_pending_ = 0;  // folded in by this step; its own rows wait for commit()
+    if (trunk && step.tentative && behind_)
+        for (uint32_t i = 0; i < step.n_row; ++i) std::memcpy(behind(step.position + i), row(program_->plan->trunk.hidden, i), program_->plan->d_model * sizeof(float));
     return {};
 }
 

@@ -151,6 +151,7 @@ class CpuLane : public Lane {
         return at;
     }
     float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * program_->plan->slot(slot).width(); }
+    float* behind(uint32_t position) const { return behind_ + size_t{position % kMaxBehind} * program_->plan->d_model; }
     const float* rotation(const Op& op, uint32_t i_row) const;
     static void walk_entry(void* lane, uint32_t i_thread, uint32_t n_thread);
     void fold_pending();
@@ -166,6 +167,7 @@ class CpuLane : public Lane {
     uint32_t n_row_max_ = 0;
 
     std::vector<float*> rows_;            ///< by SlotId: activations
+    float* behind_ = nullptr;             ///< [kMaxBehind, d_model] hidden rows by position; with MTP only
     std::vector<KvCache> kv_;             ///< by SlotId
     std::vector<KvShape> kv_shapes_;      ///< by SlotId
     std::vector<DeltaState> delta_;       ///< by SlotId

@@ -90,7 +90,9 @@ void CpuLane::Walk::embed(const Op& op) {
 void CpuLane::Walk::hidden(const Op& op) {
     const uint32_t d = lane.program_->plan->d_model;
     for (uint32_t i = i_thread; i < lane.step_.n_row; i += n_thread) {
-        const float* from = lane.step_.hidden ? lane.step_.hidden + size_t{i} * d : lane.row(lane.program_->plan->trunk.hidden, lane.step_.hidden_from + i);
+        const float* from = lane.step_.hidden          ? lane.step_.hidden + size_t{i} * d
+                            : lane.step_.hidden_behind ? lane.behind(lane.step_.position + i)
+                                                       : lane.row(lane.program_->plan->trunk.hidden, lane.step_.hidden_from + i);
         std::memcpy(lane.row(op.out, i), from, d * sizeof(float));
     }
 }

@@ -1,5 +1,6 @@
 #include "buffers.h"
 #ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/rows_args.h"
 
 #include <algorithm>
 #include <functional>
@@ -293,7 +294,9 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.pick_list, "candidates");
     want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
     for (Region& r : b.request) want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r, "request");
-    want(Arena::staging, plan.mtp.empty() ? 16 : uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.given, "given rows");
+    static_assert(kMaxBehind == args::kBehindRows, "the waist and the shaders agree on how many");
+    want(Arena::staging, mtp ? uint64_t{std::min(b.n_row_max, kMaxMtpRows)} * plan.d_model * sizeof(float) : 0, &b.given, "hidden rows of drafts");
+    want(Arena::caches, mtp ? uint64_t{kMaxBehind} * plan.d_model * sizeof(float) : 0, &b.behind, "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
     const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(), [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
     if (raw) want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");

@@ -89,6 +89,7 @@ struct Buffers {
     Region given;                    ///< hidden rows from the host
     Region raw_hidden;               ///< hidden rows of a long step, where the tape goes on writing theirs
     Region chain;                    ///< several MTP blocks: the hidden rows of a cycle's guesses
+    Region behind;                   ///< [kMaxBehind, d_model] hidden rows of tentative trunk passes, by position
     Region gathered;                 ///< rows whose logits are wanted
     /// Of layers of experts.
     struct Moe {

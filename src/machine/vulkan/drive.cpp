@@ -66,6 +66,8 @@ Status VulkanLane::start(const Drive& d) {
         q->n_stop = static_cast<uint32_t>(d.stop.size());
         for (uint32_t i = 0; i < q->n_stop; ++i) q->stop[i] = static_cast<uint32_t>(d.stop[i]);
         q->sampling = drive_impl::sample_args(d.sampling);
+        q->synth_accept = d.synth_accept;
+        q->synth_seed = d.synth_seed;
     };
     if (n_mtp_row_ != 0) {
         AUSPEX_TRY(take_request(&first_request_[0]).get(r));
@@ -135,7 +137,7 @@ Status VulkanLane::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, P
     return {};
 }
 
-Status VulkanLane::verify_pieces(Recorder& r, uint32_t n_row, PickMode mode) const {
+Status VulkanLane::verify_pieces(Recorder& r, uint32_t n_row, PickMode mode, bool keep) const {
     const Tape& trunk = program_->plan->trunk;
     Shape shape;
     shape.tape = &trunk;
@@ -143,6 +145,7 @@ Status VulkanLane::verify_pieces(Recorder& r, uint32_t n_row, PickMode mode) con
     shape.head = true;
     shape.largest = !mode.noise && !mode.penalties;
     AUSPEX_TRY(r.tape(shape));
+    if (keep) AUSPEX_TRY(r.keep(n_row));
     AUSPEX_TRY(r.pick(trunk, n_row, mode.noise, mode.penalties, shape.largest));
     return r.accept();
 }
@@ -158,7 +161,8 @@ Status VulkanLane::queue_first(uint32_t n_draft) {
         AUSPEX_TRY(recording({Kind::draft, n_mtp_row_, n_draft, mode_.bits(), 0}, 1, [&](Recorder& r, uint32_t) { return draft_pieces(r, n_mtp_row_, n_draft, mode_); }).get(draft));
     }
     AUSPEX_TRY(open_recording(first_request_[1]).get(open_trunk));
-    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_); }).get(verify));
+    const bool keep = n_mtp_row_ == 0 && options_.mtp;
+    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, keep); }).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
     AUSPEX_TRY(submit({open_mtp, draft, open_trunk, verify}));
     n_pending_ = 0;
@@ -183,7 +187,7 @@ Status VulkanLane::queue(uint32_t n_draft) {
                            AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
                        }
                        AUSPEX_TRY(r.open_next(n_draft));
-                       return verify_pieces(r, 1 + n_draft, mode_);
+                       return verify_pieces(r, 1 + n_draft, mode_, !mtp && options_.mtp);
                    }).get(cycle));
         if (n_flight_ == 0) cycle_begin_ = Clock::now();
         AUSPEX_TRY(submit({cycle}));

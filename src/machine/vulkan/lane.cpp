@@ -189,6 +189,7 @@ Result<VulkanLane::Recording*> VulkanLane::body_recording(const Step& step, uint
     shape.head = step.n_logit == n_row;
     return recording({Kind::narrow, tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
         AUSPEX_TRY(r.tape(shape));
+        if (options_.mtp && shape.tape == &program_->plan->trunk) AUSPEX_TRY(r.keep(n_row));
         return shape.head ? r.logits_to_host(*shape.tape, n_row) : Status();
     });
 }
@@ -358,7 +359,7 @@ Status VulkanLane::run_mtp(const Step& step) {
     request->first_logit = step.n_row - step.n_logit;
     request->tentative = 1;
     request->first_key = step.first_key;
-    request->hidden_from = step.hidden ? args::kHiddenGiven : step.hidden_from;
+    request->hidden_from = step.hidden ? args::kHiddenGiven : step.hidden_behind ? args::kHiddenBehind : step.hidden_from;
     std::memcpy(request + 1, step.ids, step.n_row * sizeof(Token));
     return submit({open, body, head});
 }

@@ -81,7 +81,7 @@ class VulkanLane : public Lane {
     void forget_rows();
 
     Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const;
-    Status verify_pieces(Recorder& r, uint32_t n_row, PickMode mode) const;
+    Status verify_pieces(Recorder& r, uint32_t n_row, PickMode mode, bool keep) const;
     Status queue_first(uint32_t n_draft);
     Status see(const Region& r) const;
 

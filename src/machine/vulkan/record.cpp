@@ -160,7 +160,16 @@ Status Recorder::keep_guess(const Tape& tape, uint32_t i) {
     a.x_stride = a.y_stride = stride(tape.hidden);
     a.y_offset = i * a.y_stride;
     settle({{special(kStep), tape.hidden}, {special(kChain)}});
-    return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup), {buffers_.step, buffers_.row[tape.hidden], buffers_.given, buffers_.chain}, a, {1, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
+    return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup), {buffers_.step, buffers_.row[tape.hidden], buffers_.given, buffers_.chain, buffers_.behind}, a, {1, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
+}
+
+Status Recorder::keep(uint32_t n_row) {
+    const SlotId hidden = plan_.trunk.hidden;
+    args::RowsArgs a{};
+    a.width = width(hidden);
+    a.x_stride = stride(hidden);
+    settle({{special(kStep), hidden}, {special(kBehind)}});
+    return kernel(record_impl::key_of("keep_rows", record_impl::kRowGroup), {buffers_.step, buffers_.row[hidden], buffers_.behind}, a, {n_row, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
 }
 
 // ------------------------------------------------------------------------------------- the tape
@@ -207,8 +216,8 @@ Status Recorder::run(const Node& d, const Shape& shape, uint32_t stage_tiles, bo
             const SlotId kept = shape.fed_from != kNoSlot ? shape.fed_from : plan_.trunk.hidden;
             a.x_stride = stride(kept);
             a.y_stride = stride(d.y);
-            settle({{special(kStep), shape.fed_by_chain ? special(kChain) : kept}, {d.y}});
-            return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup), {buffers_.step, shape.fed_by_chain ? buffers_.chain : buffers_.row[kept], buffers_.given, buffers_.row[d.y]}, a, {shape.n_row, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
+            settle({{special(kStep), shape.fed_by_chain ? special(kChain) : kept, special(kBehind)}, {d.y}});
+            return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup), {buffers_.step, shape.fed_by_chain ? buffers_.chain : buffers_.row[kept], buffers_.given, buffers_.row[d.y], buffers_.behind}, a, {shape.n_row, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
         }
         case Node::Kind::norm: return norm(d, shape);
         case Node::Kind::product: return shape.wide ? wide_product(d, shape, stage_tiles, feeds_next) : rows_product(d, shape, stage_tiles);

@@ -50,6 +50,8 @@ class Recorder {
     /// step_open: the host's request, or the next cycle with n_draft tokens waiting in the history.
     Status open_request(uint32_t request);
     Status open_next(uint32_t n_draft);
+    /// Puts the hidden rows of the trunk pass aside by position.
+    Status keep(uint32_t n_row);
     /// Nodes [first, last) of a tape; all: first = 0, last = UINT32_MAX.
     Status tape(const Shape& shape, uint32_t first_node = 0, uint32_t last_node = UINT32_MAX);
     /// The head on n rows from StepState::first_logit on. `from_kept`: rows count from hidden_from.
@@ -82,7 +84,7 @@ class Recorder {
 
   private:
     /// Things that kernels touch: slots by id, their sums of squares behind them, then these.
-    enum Special : uint32_t { kStep, kPart, kStat, kMixed, kQuery, kGathered, kPickPart, kPickHist, kPickList, kPickBest, kRing, kLogitsHost, kHalves, kSwigluHalves, kSpare, kMoeLogits, kMoeChoice, kMoeHidden, kMoeShared, kMoeSum, kMoeList, kMoeParts, kMoeRows, kChain };
+    enum Special : uint32_t { kStep, kPart, kStat, kMixed, kQuery, kGathered, kPickPart, kPickHist, kPickList, kPickBest, kRing, kLogitsHost, kHalves, kSwigluHalves, kSpare, kMoeLogits, kMoeChoice, kMoeHidden, kMoeShared, kMoeSum, kMoeList, kMoeParts, kMoeRows, kChain, kBehind };
     struct Touch {
         std::vector<uint32_t> reads, writes;
     };

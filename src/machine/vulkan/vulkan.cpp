@@ -81,6 +81,7 @@ class VulkanMachine : public Machine {
         return say("kind     vulkan\n", context->gpu->report(), "self-test (", context->selftest.seconds * 1000, " ms)\n", context->selftest.report(),
                    "matrix units for few rows: ", context->matrix_verdict, "\nmatrix units for many rows: ", context->gemm_matrix ? "yes" : "no", "\n", context->pipelines->report());
     }
+    std::string driver() const override { return say(context->gpu->traits.driver_name, " ", context->gpu->traits.driver_version); }
     std::vector<std::byte> pipeline_cache() const override { return context->pipelines->cache_blob(); }
     Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override { return VulkanProgram::plan_weights(context, plan, items); }
     Status plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const override {

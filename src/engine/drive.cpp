@@ -1,0 +1,133 @@
+// engine/drive: next() where the lane drafts, verifies, picks and accepts by itself.
+//
+// The host says how deep each cycle drafts and reads what came out; run_ahead cycles more are on their way
+// meanwhile. A drive either keeps the draft block's cache up, or it does not draft: then what the block has
+// not seen waits behind it, and is made up for in one pass when drafting goes on.
+#include "session.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace drive_impl {
+
+/// Plain cycles in a row after which a drive stops keeping up the draft block's cache: a probe of one or two
+/// does not interrupt it.
+constexpr uint32_t kPlainBeforeOff = 4;
+
+bool same(const Sampling& a, const Sampling& b) {
+    return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p && a.repeat_penalty == b.repeat_penalty &&
+           a.frequency_penalty == b.frequency_penalty && a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
+}
+
+}  // namespace drive_impl
+
+bool Session::Impl::can_drive() const {
+    return lane->drives_itself() && !proposer && !(mtp.on() && (drive_refused || options.draft.min_probability > 0));
+}
+
+Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
+    using namespace detail;
+    const std::vector<Token>& ends = model->tokenizer.ends();
+    Drive d;
+    if (drafts) {
+        bool at_hand = false;
+        AUSPEX_TRY(track(mtp.lead(history, &d).get(at_hand)));
+        if (!at_hand) return false;
+    } else {
+        AUSPEX_TRY(track(mtp.fill(history, true)));
+    }
+    d.history = history;
+    d.sampling = drive_sampling = sampling;
+    if (synth_accept > 0) {  // the text means nothing: it does not end
+        d.synth_accept = synth_accept;
+        d.synth_seed = synth_seed;
+    } else {
+        d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
+    }
+    d.limit = options.n_context;
+    const Status s = lane->start(d);
+    if (s.code == Code::unsupported && drafts) {
+        drive_refused = true;
+        return false;
+    }
+    AUSPEX_TRY(track(s));
+    driving = true;
+    drive_drafts = drafts;
+    drive_ended = false;
+    can_step_back = has_logits = false;
+    restored_logits.clear();
+    return true;
+}
+
+Status Session::Impl::queue_cycle(const Sampling& sampling) {
+    using namespace detail;
+    DraftCycle cycle;
+    const Decision d = decide(n_queued, &cycle);
+    n_plain = d.depth > 0 ? 0 : n_plain + 1;
+    const bool drafts = mtp.on() && (d.depth > 0 || (driving && drive_drafts && n_plain <= drive_impl::kPlainBeforeOff));
+    if (driving && drafts != drive_drafts) AUSPEX_TRY(settle());
+    if (d.shadow_rows > 0) {
+        AUSPEX_TRY(settle());
+        AUSPEX_TRY(shadow(d.shadow_rows, sampling, &cycle));
+    }
+    if (history.size() >= options.n_context || drive_ended) return {};
+    if (!driving) {
+        bool started = false;
+        AUSPEX_TRY(start_drive(sampling, drafts).get(started));
+        if (!started) return {};
+    }
+    AUSPEX_TRY(track(lane->queue(d.depth)));
+    on_way[(first_queued + n_queued++) % kMaxQueued] = cycle;
+    return {};
+}
+
+Status Session::Impl::drive(const Sampling& sampling) {
+    using namespace detail;
+    // Another sampling, or it had stopped at an end token and the caller wants to go on.
+    if (driving && (drive_ended || !drive_impl::same(sampling, drive_sampling))) AUSPEX_TRY(settle());
+    drive_ended = false;
+    const size_t size = history.size();
+    while (history.size() == size) {
+        if (size >= options.n_context) return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
+        while (n_queued < 1 + options.run_ahead && history.size() == size) {
+            AUSPEX_TRY(queue_cycle(sampling));
+            if (!driving && history.size() == size) return cycle(sampling);
+        }
+        if (history.size() > size) return {};  // a change of course had them waited for
+        AUSPEX_TRY(take_cycle());
+    }
+    return {};
+}
+
+Status Session::Impl::take_cycle() {
+    detail::Cycle c;
+    AUSPEX_TRY(track(lane->wait().get(c)));
+    DraftCycle seen = on_way[first_queued];
+    first_queued = (first_queued + 1) % detail::kMaxQueued;
+    --n_queued;
+    drive_ended = c.done;
+    const size_t n = c.tokens.size(), size = history.size();
+    if (n == 0) return {};
+    history.insert(history.end(), c.tokens.begin(), c.tokens.end());
+    if (drive_drafts) mtp.drove(n_row, n);
+    else mtp.ran(n_row, n, true);
+    step_first = n_row;
+    can_step_back = true;
+    n_row += n;
+    stats.rows_decoded += 1 + c.n_draft;
+    see_windows(n_row);
+    seen.n_token = size;
+    seen.depth = c.n_draft;
+    seen.accepted = c.n_accept;
+    seen.us = c.us;
+    finish(seen);
+    return {};
+}
+
+Status Session::Impl::settle() {
+    while (n_queued > 0) AUSPEX_TRY(take_cycle());
+    driving = false;
+    return {};
+}
+
+}  // namespace auspex

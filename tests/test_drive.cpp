@@ -1,0 +1,273 @@
+// Sessions on a lane that drives itself: drafting there changes the speed, never the text.
+#include <doctest/doctest.h>
+
+#ifndef AUSPEX_NO_VULKAN
+#include "../src/engine/session.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace test_drive {
+
+/// One device for all tests here. Null where there is none.
+const Device& device() {
+    static const Device one = [] {
+        DeviceOptions options;
+        options.kind = Kind::vulkan;
+        Device d;
+        const Status s = Device::open(options).get(d);
+        if (!s.ok()) MESSAGE("skipped: needs a Vulkan device: " << s.text);
+        return d;
+    }();
+    return one;
+}
+
+struct Tiny {
+    std::vector<std::byte> bytes;
+    Model model;
+    explicit Tiny(TinyOptions options = {}) {
+        options.n_head_k = 1;
+        options.n_head_v = 2;
+        bytes = tiny_model(options);
+        const Status s = Model::load(device(), bytes).get(model);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+    }
+};
+
+Session open(const Model& model, const SessionOptions& options) {
+    Session session;
+    const Status s = Session::create(model, options).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return session;
+}
+
+SessionOptions drafting(int depth, uint32_t run_ahead = 0) {
+    SessionOptions o;
+    o.n_context = 512;
+    o.n_ubatch = 64;
+    o.draft.source = depth == -2 ? Draft::off : Draft::mtp;
+    o.draft.depth = depth == -2 ? 0 : depth;
+    o.run_ahead = run_ahead;
+    return o;
+}
+constexpr int kOff = -2;
+
+size_t sync(Session& session, const std::vector<Token>& ids) {
+    auto r = session.sync(ids);
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+    return r.value();
+}
+
+std::vector<Token> more(Session& session, size_t n, const Sampling& sampling = {}) {
+    std::vector<Token> out;
+    while (out.size() < n) {
+        auto next = session.next(sampling);
+        REQUIRE_MESSAGE(next.ok(), next.status().message());
+        REQUIRE(!next.value().empty());
+        out.insert(out.end(), next.value().begin(), next.value().end());
+    }
+    return out;
+}
+
+/// A new text in the session.
+std::vector<Token> text(Session& session, const std::vector<Token>& prompt, size_t n, const Sampling& sampling = {}) {
+    sync(session, {});
+    session.clear_stats();
+    sync(session, prompt);
+    std::vector<Token> out = more(session, n, sampling);
+    out.resize(n);
+    return out;
+}
+
+std::vector<Sampling> samplings() {
+    Sampling greedy, cool, hot, strict;
+    cool.temperature = 0.7f;
+    cool.seed = 3;
+    cool.top_k = 40;
+    cool.top_p = 0.95f;
+    hot.temperature = 1.0f;
+    hot.seed = 4;
+    hot.min_p = 0.02f;
+    strict = cool;
+    strict.presence_penalty = 0.7f;
+    strict.repeat_penalty = 1.2f;
+    strict.penalty_window = 32;
+    return {greedy, cool, hot, strict};
+}
+
+uint64_t sum(const uint64_t* v, size_t n) {
+    uint64_t s = 0;
+    for (size_t i = 0; i < n; ++i) s += v[i];
+    return s;
+}
+
+}  // namespace test_drive
+
+using namespace test_drive;
+
+TEST_CASE("law 3, draft, in a session that is driven: the same text at every depth, however far ahead") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(70, 12);
+    Session off = open(tiny.model, drafting(kOff)), host = open(tiny.model, drafting(0));
+    host.impl()->drive_refused = true;
+    std::vector<Session> driven;
+    for (uint32_t run_ahead : {0u, 3u}) driven.push_back(open(tiny.model, drafting(0, run_ahead)));
+    uint64_t n_accepted = 0, n_rejected = 0;
+    size_t i_sampling = 0;
+    for (const Sampling& sampling : samplings()) {
+        CAPTURE(i_sampling);
+        ++i_sampling;
+        const std::vector<Token> plain = text(off, prompt, 40, sampling);
+        for (int depth : {0, 1, 3, 8, -1}) {
+            CAPTURE(depth);
+            REQUIRE(host.set_draft_depth(depth).ok());
+            CHECK(text(host, prompt, 40, sampling) == plain);
+            const Stats want = host.stats();
+            for (Session& session : driven) {
+                REQUIRE(session.set_draft_depth(depth).ok());
+                CHECK(text(session, prompt, 40, sampling) == plain);
+                const Stats stats = session.stats();
+                n_accepted += sum(stats.accepted, kMaxDraft);
+                n_rejected += sum(stats.drafted, kMaxDraft) - sum(stats.accepted, kMaxDraft);
+                if (depth < 0) continue;
+                CHECK(stats.cycles[depth] > 5);
+                // The same guesses as the host makes, so the block's cache is the same.
+                for (uint32_t i = 0; i < kMaxDraft; ++i) CHECK(stats.accepted[i] == want.accepted[i]);
+            }
+        }
+    }
+    CHECK(n_accepted > 100);
+    CHECK(n_rejected > 100);
+}
+
+TEST_CASE("a depth that changes from cycle to cycle, with other calls between: the text stays, and so do the guesses") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(40, 3);
+    Sampling sampling;
+    sampling.temperature = 1;
+    sampling.seed = 9;
+    Session plain = open(tiny.model, drafting(kOff));
+    sync(plain, prompt);
+    std::vector<Token> truth = prompt;
+    const std::vector<Token> made = more(plain, 300, sampling);
+    truth.insert(truth.end(), made.begin(), made.end());
+    uint64_t of_host = 0;
+    for (int run_ahead : {-1, 0, 3}) {  // -1: by the host
+        CAPTURE(run_ahead);
+        Session session = open(tiny.model, drafting(0, static_cast<uint32_t>(std::max(run_ahead, 0))));
+        session.impl()->drive_refused = run_ahead < 0;
+        sync(session, prompt);
+        Random random(5);
+        Snapshot snap;
+        while (session.history().size() < 250) {
+            REQUIRE(session.set_draft_depth(static_cast<int>(random.below(9))).ok());
+            more(session, 1 + random.below(6), sampling);
+            const std::vector<Token> now(session.history().begin(), session.history().end());
+            switch (random.below(8)) {
+                case 0: sync(session, now); break;
+                case 1: {  // what came after a stop is dropped
+                    const std::vector<Token> shorter(now.begin(), now.end() - static_cast<std::ptrdiff_t>(random.below(4)));
+                    sync(session, shorter);
+                    break;
+                }
+                case 2: REQUIRE(session.save().get(snap).ok()); break;
+                case 3:
+                    if (snap.n_token != 0) REQUIRE(session.restore(snap).ok());
+                    break;
+                default: break;
+            }
+            REQUIRE(std::equal(session.history().begin(), session.history().end(), truth.begin()));
+        }
+        const uint64_t n = sum(session.stats().accepted, kMaxDraft);
+        if (run_ahead < 0) of_host = n;
+        if (run_ahead == 0) CHECK(n == of_host);
+        CHECK(n > 10);
+    }
+}
+
+TEST_CASE("a driven session drops what came after a stop without a prefill") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(40, 3);
+    Session session = open(tiny.model, drafting(6));
+    session.impl()->synth_accept = 1;  // every guess stands: long cycles
+    sync(session, prompt);
+    more(session, 2);
+    while (more(session, 1).size() < 5) {
+    }
+    std::vector<Token> now(session.history().begin(), session.history().end());
+    now.resize(now.size() - 3);
+    CHECK(sync(session, now) == 0);
+    CHECK(session.history().size() == now.size());
+    Session other = open(tiny.model, drafting(kOff));
+    sync(other, now);
+    session.impl()->synth_accept = 0;
+    CHECK(more(session, 12).front() == more(other, 12).front());
+    const size_t n = std::min(session.history().size(), other.history().size());
+    CHECK(std::equal(session.history().begin(), session.history().begin() + static_cast<std::ptrdiff_t>(n), other.history().begin()));
+}
+
+TEST_CASE("forced acceptance runs true cycles: as many tokens as the coin says, on both paths") {
+    const std::vector<Token> prompt = tiny_ids(20, 5);
+    std::vector<uint64_t> first;
+    for (const bool driven : {false, true}) {
+        if (driven && !device()) continue;
+        TinyOptions tiny;
+        tiny.n_head_k = 1;
+        tiny.n_head_v = 2;
+        const std::vector<std::byte> bytes = tiny_model(tiny);
+        DeviceOptions cpu;
+        cpu.kind = Kind::cpu;
+        Device on;
+        if (driven) on = device();
+        else REQUIRE(Device::open(cpu).get(on).ok());
+        Model model;
+        REQUIRE(Model::load(on, bytes).get(model).ok());
+        Session session = open(model, drafting(4, driven ? 2 : 0));
+        session.impl()->synth_accept = 0.8f;
+        sync(session, prompt);
+        more(session, 300);
+        const Stats s = session.stats();
+        REQUIRE(s.cycles[4] > 50);
+        // Acceptance at places 1 and 2, given those before: both are the coin's.
+        CHECK(double(s.accepted[0]) / double(s.drafted[0]) == doctest::Approx(0.8).epsilon(0.12));
+        CHECK(double(s.accepted[1]) / double(s.accepted[0]) == doctest::Approx(0.8).epsilon(0.15));
+        const std::vector<uint64_t> now(s.accepted, s.accepted + 4);
+        if (first.empty()) first = now;
+        CHECK(now == first);  // the same coin
+    }
+}
+
+TEST_CASE("a chosen depth learns while off, and its receipts add up") {
+    if (!device()) return;
+    const Tiny tiny;
+    std::vector<DraftCycle> seen;
+    SessionOptions o = drafting(-1, 1);
+    o.on_cycle = [&](const DraftCycle& c) { seen.push_back(c); };
+    Session session = open(tiny.model, o);
+    sync(session, tiny_ids(30, 2));
+    more(session, 300);
+    const DraftReport r = session.stats().draft;
+    CHECK(r.n_cycle == seen.size());
+    CHECK(r.n_token == sum(r.tokens, kMaxDraft + 1));
+    uint64_t n_token = 0;
+    for (const DraftCycle& c : seen) {
+        CHECK(c.accepted <= c.depth);
+        CHECK(c.depth <= c.wanted);
+        CHECK(c.us > 0);
+        n_token += 1 + c.accepted;
+    }
+    CHECK(n_token == r.n_token);
+    CHECK(session.history().size() == 30 + 1 + r.n_token);
+    CHECK(r.shadow_passes + r.cycles[1] + r.cycles[2] > 0);
+    MESSAGE("depth " << r.depth << (r.hopeless ? ", hopeless" : "") << ", R(1) " << r.relative[1] << ", R(2) " << r.relative[2] << ", R(4) " << r.relative[4] << ", gain " << r.gain());
+    session.clear_stats();
+    CHECK(session.stats().draft.n_token == 0);
+    CHECK(session.stats().draft.relative[1] == doctest::Approx(r.relative[1]));
+}
+
+#endif  // AUSPEX_NO_VULKAN
