@@ -118,6 +118,25 @@ TEST_CASE("threads that fell asleep wake up for the next run") {
     for (const uint32_t c : counts.calls) CHECK(c == 10);
 }
 
+TEST_CASE("threads meet as well where others want their cores") {
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> hogs;
+    for (uint32_t i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
+        hogs.emplace_back([&stop] {
+            while (!stop.load(std::memory_order_relaxed)) {
+            }
+        });
+    auto pool = open_pool(2);
+    for (int k = 0; k < 20; ++k) {
+        Counts counts{pool.get(), {}, std::vector<uint64_t>(4), 100, false};
+        pool->run(chained_phases, &counts);
+        const std::vector<uint64_t> expected = expected_phases(2, 100);
+        for (uint32_t i = 0; i < 2; ++i) CHECK(counts.values[i] == expected[i]);
+    }
+    stop = true;
+    for (std::thread& t : hogs) t.join();
+}
+
 TEST_CASE("many pools, and one pool used by many threads, do not disturb each other") {
     auto common = open_pool(2);
     std::vector<std::thread> users;

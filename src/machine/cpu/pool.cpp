@@ -16,7 +16,14 @@ namespace auspex {
 namespace detail {
 namespace pool_impl {
 
-constexpr uint32_t kSpinMicros = 50;
+using Clock = std::chrono::steady_clock;
+
+// Spinning is quickest while every thread has a core to itself. Where others want the cores too, a thread that spins
+// uses up its share of them, and is then made to wait for a whole time slice just when it is awaited itself; one that
+// sleeps is given a core as soon as it is woken. A wait about as long as a time slice tells the two apart.
+constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kTimeSlice = std::chrono::milliseconds(1);
+constexpr uint32_t kCalm = 1000;  ///< barriers to sleep at before spinning is tried again
 
 /// Tells the core that this is a waiting loop.
 inline void pause() {
@@ -32,9 +39,7 @@ inline void pause() {
 }  // namespace pool_impl
 
 Pool::Pool(uint32_t n_thread)
-    : n_thread_(n_thread),
-      // With more threads than processors, a spinning thread only keeps the awaited one from running.
-      spin_us_(n_thread > std::thread::hardware_concurrency() ? 0 : pool_impl::kSpinMicros) {
+    : n_thread_(n_thread), may_spin_(n_thread <= std::thread::hardware_concurrency()) {
     workers_.resize(n_thread);
     for (uint32_t i = 0; i < n_thread; ++i) workers_[i] = {this, i};
 }
@@ -126,7 +131,9 @@ void Pool::barrier(uint32_t) {
     }
     const uint32_t phase = phase_.load(std::memory_order_relaxed);  // cannot change before we arrive
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_thread_) {
-        wait_change(phase_, phase);
+        const uint32_t n = n_calm_.load(std::memory_order_relaxed);
+        if (wait_change(phase_, phase)) n_calm_.store(pool_impl::kCalm, std::memory_order_relaxed);
+        else if (n > 0) n_calm_.store(n - 1, std::memory_order_relaxed);
         return;
     }
     arrived_.store(0, std::memory_order_relaxed);
@@ -135,30 +142,25 @@ void Pool::barrier(uint32_t) {
     wake();
 }
 
-void Pool::wait_change(const std::atomic<uint32_t>& word, uint32_t old) {
-    using Clock = std::chrono::steady_clock;
+bool Pool::wait_change(const std::atomic<uint32_t>& word, uint32_t old) {
+    using namespace pool_impl;
     const auto changed = [&] { return word.load(std::memory_order_acquire) != old; };
-    if (changed()) return;
-    if (spin_us_ > 0) {
-        const auto until = Clock::now() + std::chrono::microseconds(spin_us_);
-        do {
-            for (int i = 0; i < 32; ++i) {
-                if (changed()) return;
-                pool_impl::pause();
-            }
-        } while (Clock::now() < until);
-    } else {
-        for (int i = 0; i < 4; ++i) {
-            std::this_thread::yield();
-            if (changed()) return;
+    if (changed()) return false;
+    const bool spin = may_spin_ && n_calm_.load(std::memory_order_relaxed) == 0;
+    const auto start = Clock::now();
+    do {
+        for (int i = 0; i < 32; ++i) {
+            if (changed()) return Clock::now() - start > kTimeSlice;
+            pause();
         }
-    }
+    } while (spin && Clock::now() - start < kSpin);
     // Announce the sleep, then look again: wake() changes the word first and looks for sleepers after,
     // both sequentially consistent, so one of the two sees the other.
     std::unique_lock<std::mutex> lock(sleep_mutex_);
     n_asleep_.fetch_add(1);
     sleep_.wait(lock, [&] { return word.load() != old; });
     n_asleep_.fetch_sub(1);
+    return Clock::now() - start > kTimeSlice;
 }
 
 void Pool::wake() {

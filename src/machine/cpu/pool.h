@@ -48,7 +48,7 @@ class Pool {
     uint32_t n_thread() const { return n_thread_; }
     /// Calls work on every thread and returns when all have returned. Not from inside `work`.
     /// cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
-    ///           system wake-up otherwise.
+    ///           system wake-up otherwise, and while other programs want the same cores.
     void run(Work work, void* context);
     /// Waits until every thread of the run has come here; what each wrote before is then seen by all.
     /// Also sets every ticket to zero.
@@ -73,13 +73,13 @@ class Pool {
     static void* thread_entry(void* me);
     bool start(uint32_t i, int* error);
     void clear_tickets();
-    /// Returns when `word` no longer holds `old`: spins, then sleeps.
-    void wait_change(const std::atomic<uint32_t>& word, uint32_t old);
+    /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
+    bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
     /// Wakes whoever sleeps in wait_change, after the word was changed.
     void wake();
 
     const uint32_t n_thread_;
-    const uint32_t spin_us_;
+    const bool may_spin_;  ///< there are processors enough
     uint32_t n_started_ = 0;
     std::vector<Worker> workers_;
     std::vector<std::thread> threads_;
@@ -93,6 +93,7 @@ class Pool {
     alignas(64) std::atomic<uint32_t> arrived_{0};
     alignas(64) std::atomic<uint32_t> phase_{0};
     alignas(64) std::atomic<uint32_t> n_asleep_{0};
+    alignas(64) std::atomic<uint32_t> n_calm_{0};  ///< barriers at which not to spin, because the cores are shared with others
     Ticket tickets_[kTicket];
     std::mutex sleep_mutex_;
     std::condition_variable sleep_;
