@@ -79,13 +79,13 @@ MemoryPlan plan_of(const Model& model, const SessionOptions& o) {
     return plan;
 }
 
-SessionOptions random_options(Random& random, bool mtp) {
+SessionOptions random_options(Random& random, bool mtp, uint32_t n_type = 5) {
     const KvType types[] = {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::q4_1, KvType::f32};
     SessionOptions o;
     o.n_context = 1 + random.below(5000);
     o.n_ubatch = 1 + random.below(1024);
-    o.kv_k = types[random.below(5)];
-    o.kv_v = types[random.below(5)];
+    o.kv_k = types[random.below(n_type)];
+    o.kv_v = types[random.below(n_type)];
     if (random.below(4) != 0) o.windows.push_back({kAllLayers, random.below(3) == 0 ? 0 : 1 + random.below(1500), random.below(20)});
     if (random.below(2) != 0) o.windows.push_back({3, 1 + random.below(700), random.below(5)});
     if (random.below(3) == 0) o.windows.push_back({7, 0, 0});
@@ -139,6 +139,36 @@ TEST_CASE("the plan equals what the allocator hands out, and nothing is taken af
             CHECK(counter.calls == calls);
         }
         CHECK(counter.held == 0);
+    }
+}
+
+TEST_CASE("on a Vulkan device the plan of a session is what it takes") {
+    DeviceOptions on_gpu;
+    on_gpu.kind = Kind::vulkan;
+    Device device;
+    if (Status s = Device::open(on_gpu).get(device); !s.ok()) {
+        MESSAGE("skipped: needs a Vulkan device: " << s.text);
+        return;
+    }
+    Random random(21);
+    for (bool mtp : {true, false}) {
+        TinyOptions tiny;
+        tiny.n_layer = 8;
+        tiny.mtp = mtp;
+        const std::vector<std::byte> bytes = tiny_qwen35(tiny);
+        Model model = load(device, bytes);
+        for (int i = 0; i < 10; ++i) {
+            CAPTURE(i);
+            const SessionOptions o = random_options(random, mtp, 4);
+            const MemoryPlan plan = plan_of(model, o);
+            uint64_t all = 0;
+            for (const MemoryItem& item : plan.items) all += item.bytes;
+            CHECK(all == plan.total_bytes + plan.file_bytes);
+            Session session;
+            Status s = Session::create(model, o).get(session);
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            CHECK(session.stats().memory_bytes == plan.session_bytes);
+        }
     }
 }
 

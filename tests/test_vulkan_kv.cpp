@@ -180,6 +180,41 @@ TEST_CASE("what lanes and a program will take on the GPU is known to the byte be
     }
 }
 
+TEST_CASE("a lane on a device whose memory the host does not see takes its staging beforehand, too") {
+    if (!context()) return;
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    vk::ContextRef apart;
+    Status s = vk::open_context(options, {}).get(apart);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    apart->gpu->traits.device_mapped = false;  // a software device has one kind of memory only
+    Rig rig(tiny_of(false));
+    auto machine = vk::make_machine(apart);
+    const std::shared_ptr<Program> program = rig.load(*machine);
+    LaneOptions o;
+    o.n_context = 100;
+    o.n_ubatch = 16;
+    std::vector<MemoryItem> items;
+    REQUIRE(machine->plan_lane(rig.plan, o, &items).ok());
+    CHECK(sum_of(items, "staging") == 2u << 20);
+    const vk::Gpu& gpu = *apart->gpu;
+    const uint64_t before = gpu.device_bytes.load() + gpu.host_bytes.load();
+    std::unique_ptr<Lane> lane, other = rig.lane(*rig.gpu, 100, 16);
+    REQUIRE(program->open(o).get(lane).ok());
+    CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
+    const std::vector<Token> ids = tiny_ids(9, 8);
+    for (Lane* l : {lane.get(), other.get()}) {
+        rig.run(*l, part(ids, 0, 4), 0, true, 4);
+        l->commit(4);
+    }
+    CHECK(same_bits(rig.rows(*lane, rig.plan.trunk.hidden, 4), rig.rows(*other, rig.plan.trunk.hidden, 4)));
+    const std::vector<std::byte> state = rig.state(*lane, 4);
+    CHECK(state == rig.state(*other, 4));
+    REQUIRE(lane->restore(4, state).ok());
+    CHECK(same_bits(rig.run(*lane, part(ids, 4, 1), 4, true, 1), rig.run(*other, part(ids, 4, 1), 4, true, 1)));
+    CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
+}
+
 TEST_CASE("layers with windows of their own, more kinds than four, run side by side on the GPU") {
     if (!context()) return;
     Silence silence;

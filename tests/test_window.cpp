@@ -214,6 +214,7 @@ TEST_CASE("attention over rows of every type equals attention over their decoded
 
 TEST_CASE("windowed logits are the framework's") {
     struct Bound {
+        Kind kind;
         CpuPath path;
         double error;
         size_t n_token;
@@ -224,14 +225,20 @@ TEST_CASE("windowed logits are the framework's") {
             MESSAGE("skipped: needs shared/reference");
             return;
         }
-        for (const Bound& bound : {Bound{CpuPath::reference, 1e-3, 100}, Bound{CpuPath::best, 1e-2, 100000}}) {
+        for (const Bound& bound : {Bound{Kind::cpu, CpuPath::best, 1e-2, 100000}, Bound{Kind::cpu, CpuPath::reference, 1e-3, 100}, Bound{Kind::vulkan, CpuPath::reference, 2e-3, 80}}) {
             if (bound.path == CpuPath::reference && std::string(name) == "demo-q8_0") continue;  // the walk and the windows are the same
+            const std::string where = bound.kind == Kind::vulkan ? "Vulkan" : "CPU";
             DeviceOptions options;
-            options.kind = Kind::cpu;
+            options.kind = bound.kind;
             options.cpu_path = bound.path;
             options.n_thread = 2;
             Device device;
-            REQUIRE(Device::open(options).get(device).ok());
+            const Status opened = Device::open(options).get(device);
+            if (opened.code == Code::no_device && bound.kind == Kind::vulkan) {
+                MESSAGE("skipped: needs a Vulkan device: " << opened.text);
+                continue;
+            }
+            REQUIRE_MESSAGE(opened.ok(), opened.message());
             Model model;
             REQUIRE(Model::load(device, ref.model_path.c_str()).get(model).ok());
             const Json& texts = *ref.json.find("texts");
@@ -264,7 +271,7 @@ TEST_CASE("windowed logits are the framework's") {
                     });
                     REQUIRE_MESSAGE(s.ok(), s.message());
                     CHECK(decided > ids.size() / 3);
-                    MESSAGE(name << " " << key << " " << spec << ": worst relative error " << worst);
+                    MESSAGE(std::string(name) << " " << key << " " << spec << " on " << where << ": worst relative error " << worst);
                     CHECK(worst <= bound.error);
                 }
             }

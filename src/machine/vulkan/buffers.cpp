@@ -303,6 +303,8 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     if (mtp && plan.mtp.size() > 1) want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.chain, "hidden rows of guesses");
     want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
     want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
+    for (Region& r : b.staging)
+        if (!traits.device_mapped) want(Arena::ring, kStagingBytes, &r, "staging");
     return bad;
 }
 

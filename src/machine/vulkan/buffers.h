@@ -22,6 +22,7 @@ namespace vk {
 constexpr uint32_t kRequests = 4;         ///< host requests that may be on their way at once
 constexpr uint32_t kRingLength = 1024;    ///< tokens in the ring, more than any queue can emit unread
 constexpr uint32_t kChunkRows = 512;      ///< rows of a committed step run at once, at most
+constexpr uint64_t kStagingBytes = 1u << 20;  ///< of a half, where the host does not see device memory
 constexpr uint32_t kPickSlice = 1024;     ///< ids that one group of pick_part looks at
 constexpr uint32_t kAttendTile = 4;       ///< query rows of a group of attend_step
 constexpr uint32_t kAttendLong = 16384;   ///< rows of a cache from which on there are more of them
@@ -59,6 +60,7 @@ struct Buffers {
     Region request[kRequests];       ///< StepRequest and its tokens; the host writes
     Region ring;                     ///< RingEntry; kernels write, the host reads
     Region logits_host;              ///< [kMaxTentative, n_vocab], likewise
+    Region staging[2];               ///< of a Transfer; none where device memory is mapped
 
     std::vector<Region> row;         ///< by SlotId: activations [n_row, width]
     std::vector<Region> squares;     ///< by SlotId: sums of squares of 16 values [n_row, width / 16]

@@ -11,7 +11,6 @@ namespace vk {
 namespace lane_impl {
 
 constexpr double kSubmitUs = 50000;      ///< no submission of a long step shall take longer
-constexpr uint64_t kTransferBytes = 1u << 20;
 constexpr uint32_t kReadRows = 64;       ///< kept rows fetched at a time
 constexpr uint64_t kWaitNs = 60ull * 1000 * 1000 * 1000;
 
@@ -44,7 +43,7 @@ Status VulkanLane::prepare(const LaneOptions& options) {
     n_chunk_ = std::min(row_class(options_.n_ubatch), kChunkRows);
     AUSPEX_TRY(Buffers::take(*program_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
-    AUSPEX_TRY(Transfer::create(gpu, lane_impl::kTransferBytes).get(transfer_));
+    AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));
     tokens_.reserve(kMaxTentative);
     list_.reserve(16);
     // What is never written is read with weight zero: it must not be a NaN.

@@ -201,8 +201,9 @@ Transfer& Transfer::operator=(Transfer&& o) noexcept {
     return *this;
 }
 
-Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes) {
+Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region* staging) {
     Transfer t;
+    for (uint32_t i = 0; i < 2 && staging; ++i) t.half_[i].staging = staging[i];
     t.gpu_ = gpu;
     t.half_bytes_ = round_up(std::max<uint64_t>(half_bytes, 4096), 4096);
     if (Status s = Timeline::create(gpu).get(t.timeline_); !s.ok()) return s;
@@ -275,6 +276,17 @@ Status Transfer::flush(const Region& r, uint64_t bytes, bool to_device) {
                      : gpu_->check(gpu_->vk.vkInvalidateMappedMemoryRanges(gpu_->device, 1, &range), "vkInvalidateMappedMemoryRanges");
 }
 
+Status Transfer::need_staging() {
+    if (half_[0].staging.bytes != 0) return {};
+    // Cached host memory: as fast to write as any, and read() needs it.
+    MemoryPlan plan(gpu_->traits);
+    plan.add(Arena::ring, half_bytes_, "staging");
+    plan.add(Arena::ring, half_bytes_, "staging");
+    if (Status s = Memory::take(gpu_, plan).get(memory_); !s.ok()) return s;
+    for (uint32_t i = 0; i < 2; ++i) half_[i].staging = memory_[i];
+    return {};
+}
+
 Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const Fill& fill) {
     if (bytes > to.bytes)
         return fail(Code::bad_argument, "a write of ", bytes, " bytes does not fit a region of ", to.bytes, ".");
@@ -287,19 +299,13 @@ Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const F
             if (Status s = fill(to.mapped + at, at, std::min(most, bytes - at)); !s.ok()) return s;
         return flush(to, bytes, true);
     }
-    if (memory_.host_bytes() == 0) {
-        // Cached host memory: as fast to write as any, and read() needs it.
-        MemoryPlan plan(gpu_->traits);
-        plan.add(Arena::ring, half_bytes_, "staging");
-        plan.add(Arena::ring, half_bytes_, "staging");
-        if (Status s = Memory::take(gpu_, plan).get(memory_); !s.ok()) return s;
-    }
+    if (Status s = need_staging(); !s.ok()) return s;
     for (uint64_t at = 0; at < bytes; at += most) {
         const uint64_t n = std::min(most, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
         if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
-        const Region& staging = memory_[half];
+        const Region& staging = half_[half].staging;
         if (Status s = fill(staging.mapped, at, n); !s.ok()) return s;
         if (Status s = flush(staging, n, true); !s.ok()) return s;
         if (Status s = begin(half); !s.ok()) return s;
@@ -357,20 +363,18 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
         std::memcpy(to, from.mapped, bytes);
         return {};
     }
-    if (memory_.host_bytes() == 0) {
-        if (Status s = write(from, 0, 1, Fill()); !s.ok()) return s;  // takes the staging memory
-    }
+    if (Status s = need_staging(); !s.ok()) return s;
     std::byte* out = static_cast<std::byte*>(to);
     for (uint64_t at = 0; at < bytes; at += half_bytes_) {
         const uint64_t n = std::min(half_bytes_, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
         if (Status s = begin(half); !s.ok()) return s;
-        copy_now(half_[half].commands, memory_[half], from.part(at, n), n);
+        copy_now(half_[half].commands, half_[half].staging, from.part(at, n), n);
         if (Status s = send(half); !s.ok()) return s;
         if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
-        if (Status s = flush(memory_[half], n, false); !s.ok()) return s;
-        std::memcpy(out + at, memory_[half].mapped, n);
+        if (Status s = flush(half_[half].staging, n, false); !s.ok()) return s;
+        std::memcpy(out + at, half_[half].staging.mapped, n);
     }
     return {};
 }

@@ -101,8 +101,8 @@ class Memory {
     uint64_t device_bytes_ = 0, host_bytes_ = 0;
 };
 
-/// Moves bytes between host and device memory with bounded staging (two halves of `half_bytes`).
-/// Mapped regions are written and read directly, without staging.
+/// Moves bytes between host and device memory with bounded staging: two halves of `half_bytes`, taken when they are
+/// needed first, or given. Mapped regions are written and read directly, without staging.
 ///
 /// thread    one. Not to be used on regions that a running submission uses.
 class Transfer {
@@ -115,7 +115,8 @@ class Transfer {
     ~Transfer();
     Transfer(Transfer&& o) noexcept { *this = std::move(o); }
     Transfer& operator=(Transfer&& o) noexcept;
-    static Result<Transfer> create(GpuRef gpu, uint64_t half_bytes = 32u << 20);
+    /// `staging`: two regions of Arena::ring of at least `half_bytes`, a multiple of 4096; they must outlive it.
+    static Result<Transfer> create(GpuRef gpu, uint64_t half_bytes = 32u << 20, const Region* staging = nullptr);
 
     Status write(const Region& to, const void* from, uint64_t bytes);
     /// Lets `fill` make the bytes in place. `grain` divides every chunk but the last, at most half_bytes.
@@ -132,7 +133,9 @@ class Transfer {
     struct Half {
         VkCommandBuffer commands = VK_NULL_HANDLE;
         uint64_t value = 0;  ///< timeline value of its last submission
+        Region staging;
     };
+    Status need_staging();
     Status begin(uint32_t half);
     Status send(uint32_t half);
     void copy_now(VkCommandBuffer commands, const Region& to, const Region& from, uint64_t bytes);
