@@ -13,7 +13,7 @@ struct Formats {
     Type k, v;
     double bound;  ///< of logits: a rounding that differs makes another code, and those are coarse
 };
-const Formats kFormats[] = {{true, Type::f16, Type::f16, 3e-3}, {true, Type::q8_0, Type::q4_0, 3e-2}, {false, Type::f16, Type::f16, 3e-3}, {false, Type::q4_1, Type::q8_0, 3e-2}};
+const Formats kFormats[] = {{true, Type::f16, Type::f16, 3e-3}, {true, Type::q8_0, Type::q4_0, 3e-2}, {false, Type::q4_1, Type::q8_0, 3e-2}};
 
 template <class F>
 void each_format(F law) {
@@ -85,15 +85,15 @@ TEST_CASE("laws 1 and 2 hold on the GPU in every format, and in a sliding window
     Silence silence;
     each_format([](Rig& rig, const Formats& f) {
         const std::vector<Token> ids = tiny_ids(90, 4);
-        for (uint32_t w : {0u, 9u, 20u}) {
-            if (f.k == Type::f16 && w != 20) continue;
+        for (uint32_t w : {0u, 9u}) {
+            if (w == 0 && f.k == Type::f16) continue;  // tests/test_vulkan_model.cpp
             CAPTURE(w);
-            const KvOptions kv = window(w, w == 20 ? 4 : 0, f.k, f.v);
+            const KvOptions kv = window(w, w == 0 ? 0 : 4, f.k, f.v);
             auto busy = rig.lane(*rig.gpu, 512, 64, kv), plain = rig.lane(*rig.gpu, 512, 64, kv);
-            for (Lane* l : {busy.get(), plain.get()}) rig.text(*l, part(ids, 0, 30), 64, 0);
+            for (Lane* l : {busy.get(), plain.get()}) rig.text(*l, part(ids, 0, 20), 64, 0);
             Random random(w);
-            uint32_t at = 30;
-            while (at + kMaxTentative < 60) {
+            uint32_t at = 20;
+            while (at + kMaxTentative < 40) {
                 const uint32_t sizes[] = {1, 2, 4, 9}, n = sizes[random.below(4)], k = 1 + random.below(n);
                 std::vector<Token> rows(ids.begin() + at, ids.begin() + at + k);
                 while (rows.size() < n) rows.push_back(static_cast<Token>(random.below(200)));
@@ -131,7 +131,7 @@ TEST_CASE("on the GPU a window of at least the context changes no bit and no byt
     Silence silence;
     each_format([](Rig& rig, const Formats& f) {
         if (f.k == Type::f16) return;
-        const std::vector<Token> ids = tiny_ids(60, 3);
+        const std::vector<Token> ids = tiny_ids(44, 3);
         auto full = rig.lane(*rig.gpu, 512, 64, window(0, 0, f.k, f.v)), wide = rig.lane(*rig.gpu, 512, 64, window(512, 4, f.k, f.v));
         CHECK(full->memory_bytes() == wide->memory_bytes());
         CHECK(same_bits(rig.text(*full, ids, 20, 4), rig.text(*wide, ids, 20, 4)));
@@ -141,8 +141,8 @@ TEST_CASE("on the GPU a window of at least the context changes no bit and no byt
         std::vector<float> a, b;
         for (Lane* l : {ring.get(), whole.get()}) {
             std::vector<float>& all = l == ring.get() ? a : b;
-            for (uint32_t at : {220u, 240u, 260u}) rig.run(*l, part(ids, at % 40, 20), at, false, 0);
-            all = rig.run(*l, part(ids, 0, 9), 280, true, 9);
+            for (uint32_t at : {230u, 250u}) rig.run(*l, part(ids, at % 20, 20), at, false, 0);
+            all = rig.run(*l, part(ids, 0, 9), 270, true, 9);
         }
         CHECK(same_bits(a, b));
     });
@@ -263,17 +263,17 @@ TEST_CASE("on the GPU a session with windows in every layer runs on and on in th
     auto lane = plain.lane(*plain.gpu, 1u << 20, 32, kv), far = plain.lane(*plain.cpu, 1u << 20, 32, kv);
     const uint64_t bytes = lane->memory_bytes();
     const std::vector<Token> ids = tiny_ids(80, 6);
-    for (uint32_t i = 0; i < 120; ++i) {
+    for (uint32_t i = 0; i < 50; ++i) {
         plain.run(*lane, part(ids, i % 40, 9), 9 * i, true, 0);
         lane->commit(9);
     }
-    const size_t n_state = plain.state(*lane, 9 * 120).size();
-    for (uint32_t i = 120; i < 240; ++i) {
+    const size_t n_state = plain.state(*lane, 9 * 50).size();
+    for (uint32_t i = 50; i < 100; ++i) {
         plain.run(*lane, part(ids, i % 40, 9), 9 * i, true, 0);
         lane->commit(9);
     }
-    CHECK(plain.state(*lane, 9 * 240).size() == n_state);
-    for (float x : plain.run(*lane, part(ids, 64, 9), 9 * 240, true, 9)) REQUIRE(std::isfinite(x));
+    CHECK(plain.state(*lane, 9 * 100).size() == n_state);
+    for (float x : plain.run(*lane, part(ids, 64, 9), 9 * 100, true, 9)) REQUIRE(std::isfinite(x));
     CHECK(lane->memory_bytes() == bytes);
     lane->reset();
     const uint32_t p = (1u << 20) - 50;

@@ -294,7 +294,7 @@ struct Attend {
         return all;
     }
 
-    enum class How { fused, split, rows, plain };
+    enum class How { fused, split, rows, plain, append };  ///< append: fills the caches and no more
 
     std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
         for (u32 id : {k_cache, v_cache, step}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
@@ -314,7 +314,7 @@ struct Attend {
         if (how == How::rows) {
             const std::string name = "attend_rows_" + std::to_string(c.d_head);
             rig.run(name.c_str(), 256, {32, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
-        } else if (how != How::plain) {
+        } else if (how == How::fused || how == How::split) {
             push.part_stride = kMaxRows * c.n_head;
             rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u, fk, fv},
                      {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat}, push);
@@ -500,6 +500,7 @@ TEST_CASE("quantised keys and values: the CPU's codes, the same bytes whoever wr
                 if (n == kRows && (how == Attend::How::fused || how == Attend::How::split)) continue;
                 const std::vector<float> many = whole.run(how, n);
                 CHECK(whole.caches() == bytes);
+                if (how == Attend::How::append) continue;
                 if (how == Attend::How::rows) CHECK(worst(many, one) < 1e-3);
                 else CHECK(same_bits(one, many));
             }
@@ -507,16 +508,16 @@ TEST_CASE("quantised keys and values: the CPU's codes, the same bytes whoever wr
         c.ring = 128;  // overwrites itself
         Attend ring(*vulkan, c);
         CHECK(same_bits(one, ring.run(ways[0], 9)));
-        if (ways.size() > 1) CHECK(worst(ring.run(ways.back(), kRows), one) < 1e-3);
+        if (ways.back() == Attend::How::rows) CHECK(worst(ring.run(Attend::How::rows, kRows), one) < 1e-3);
     };
     constexpr u32 kFlags = kAttendQNorm | kAttendKNorm;
     for (Type k : types)
         for (Type v : types) law({2, 1, k == v ? 96u : 64u, 32, 30, 3, kFlags, 140, 0, k, v}, {Attend::How::plain});
-    const std::vector<Attend::How> fast = {Attend::How::fused, Attend::How::rows};
-    law({4, 2, 128, 64, 40, 5, kFlags, 140, 0, Type::q8_0, Type::q4_1}, fast);
-    law({4, 2, 128, 64, 1, 1, kFlags, 140, 0, Type::q4_0, Type::q8_0}, fast);
-    law({4, 2, 256, 64, 0, 0, kFlags, 131, 0, Type::q8_0, Type::q4_0}, fast);
-    law({4, 2, 256, 64, 9, 4, kFlags, 140, 0, Type::q4_1, Type::q8_0}, fast);
+    // Keys of 128 and of 256 are read differently; prompts over heads of 256 run in tests/test_vulkan_kv.cpp.
+    law({4, 2, 128, 64, 40, 5, kFlags, 140, 0, Type::q8_0, Type::q4_1}, {Attend::How::fused, Attend::How::rows});
+    law({4, 2, 128, 64, 1, 1, kFlags, 140, 0, Type::q4_0, Type::q8_0}, {Attend::How::fused, Attend::How::append});
+    law({4, 2, 256, 64, 0, 0, kFlags, 131, 0, Type::q8_0, Type::q4_0}, {Attend::How::fused, Attend::How::append});
+    law({4, 2, 256, 64, 9, 4, kFlags, 140, 0, Type::q4_1, Type::q8_0}, {Attend::How::fused, Attend::How::append});
     vulkan->finish();
 }
 
