@@ -561,6 +561,14 @@ struct Stats {
     DraftReport draft;
 };
 
+/// What one kind of kernel did in one step.
+struct KernelTime {
+    std::string name;
+    uint32_t count = 0;
+    double us = 0;
+    uint64_t bytes = 0;            ///< weights and state that had to move at least
+};
+
 /// The state of a timeline as bytes; only for a Session of the same model and options.
 struct Snapshot {
     std::vector<std::byte> bytes;
@@ -620,6 +628,12 @@ class AUSPEX_API Session {
     /// The MTP block at depth d (1..8), teacher-forced: row t holds the logits for token t+d+1,
     /// given the true tokens up to t+d. Rows 0 .. ids.size()-1-d.
     Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
+
+    /// Times each kind of kernel in a step of n_row (1..9) rows that sees n_token tokens before it. Forgets the history.
+    /// errors    bad_argument, context_full: beyond what the session holds; unsupported: not on the CPU, nor on a
+    ///           GPU without timestamps.
+    /// cost      about ten such steps.
+    Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);
 
     Result<Snapshot> save() const;
     Status restore(const Snapshot& snapshot);

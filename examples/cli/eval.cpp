@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "common.h"
 #include "plot.h"
+#include "texts.h"
 #include "window.h"
 
 namespace cli {
@@ -26,29 +27,10 @@ struct EvalOptions {
 
 constexpr size_t kMostKept = size_t{1} << 26;  // logits of the full model that are kept for comparing, 256 MiB
 
-/// A deterministic stream of numbers for the built-in texts.
-struct Dice {
-    uint64_t state;
-    uint32_t below(uint32_t n) {
-        state = state * 6364136223846793005ull + 1442695040888963407ull;
-        return static_cast<uint32_t>((state >> 33) % n);
-    }
-};
-
-/// A line of a plant's log, of which the built-in texts are made.
-std::string log_line(Dice& dice, uint32_t minute) {
-    static const char* const kinds[] = {"Pump", "Valve", "Fan", "Motor", "Sensor", "Mixer"};
-    static const char* const states[] = {"nominal", "nominal", "nominal", "warning", "idle", "restarted"};
-    char line[128];
-    std::snprintf(line, sizeof line, "2026-03-%02u %02u:%02u %s-%u status=%s temp=%u.%u\n", 1 + minute / 1440 % 28, minute / 60 % 24, minute % 60, kinds[dice.below(6)], 1 + dice.below(9),
-                  states[dice.below(6)], 20 + dice.below(60), dice.below(10));
-    return line;
-}
-
 std::string built_in_text(size_t bytes) {
     Dice dice{11};
     std::string text;
-    for (uint32_t minute = 480; text.size() < bytes; minute += 1 + dice.below(7)) text += log_line(dice, minute);
+    for (uint32_t minute = 480; text.size() < bytes; minute += 1 + dice.below(7)) text += plant_log_line(dice, minute);
     return text;
 }
 
@@ -149,7 +131,7 @@ class Eval {
                 const auto size = [&](const std::string& text) { return on_.model.encode(text).size(); };
                 std::string hay;
                 for (uint32_t minute = 0; size(hay) < static_cast<size_t>(o_.needle); ++minute)
-                    for (int i = 0; i < 8; ++i) hay += log_line(dice, 480 + minute * 8 + static_cast<uint32_t>(i));
+                    for (int i = 0; i < 8; ++i) hay += plant_log_line(dice, 480 + minute * 8 + static_cast<uint32_t>(i));
                 size_t at = hay.find('\n', static_cast<size_t>(depth * double(hay.size())));
                 at = at == std::string::npos ? 0 : at + 1;
                 Needle needle;
@@ -164,6 +146,7 @@ class Eval {
         options.n_context = static_cast<uint32_t>(n_context);
         options.n_ubatch = static_cast<uint32_t>(o_.ubatch);
         options.progress = progress_line();
+        options.draft.source = auspex::Draft::off;
         WindowFlags flags;
         flags.window = spec == "full" ? "" : spec;
         flags.type = o_.type;
@@ -229,6 +212,7 @@ class Eval {
             if (made == needles_[i].answer) to->recall.back() += 1.0 / double(kNeedles);
         }
         auspex::SessionOptions options;
+        options.draft.source = auspex::Draft::off;
         options.n_context = static_cast<uint32_t>(longest);
         options.n_ubatch = static_cast<uint32_t>(o_.ubatch);
         WindowFlags flags;

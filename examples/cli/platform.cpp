@@ -24,6 +24,19 @@ static volatile std::sig_atomic_t interrupts = 0;
 bool interrupted() { return interrupts != 0; }
 void forget_interrupt() { interrupts = 0; }
 
+unsigned long long resident_bytes() {
+#if defined(__linux__)
+    std::FILE* f = std::fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    unsigned long long n_all = 0, n_resident = 0;
+    const int n_read = std::fscanf(f, "%llu %llu", &n_all, &n_resident);
+    std::fclose(f);
+    return n_read == 2 ? n_resident * static_cast<unsigned long long>(sysconf(_SC_PAGESIZE)) : 0;
+#else
+    return 0;
+#endif
+}
+
 #if defined(_WIN32)
 
 bool stdin_is_terminal() { return _isatty(_fileno(stdin)) != 0; }

@@ -16,6 +16,9 @@ std::string executable_folder();
 /// Tells this process from others that run now.
 unsigned long process_id();
 
+/// Memory that this process occupies now; 0 when the system does not tell.
+unsigned long long resident_bytes();
+
 /// From here on the first Ctrl-C only sets a flag; the second one ends the process.
 void catch_interrupts();
 bool interrupted();

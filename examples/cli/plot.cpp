@@ -28,7 +28,13 @@ struct Colour {
 };
 constexpr Colour kInk = {40, 40, 48}, kGrid = {225, 227, 232};
 constexpr Colour kLines[] = {{31, 119, 180}, {214, 39, 40}, {44, 160, 44}, {255, 127, 14}, {148, 103, 189}, {140, 86, 75}, {23, 160, 180}, {127, 127, 127}};
-constexpr int kWidth = 760, kHeight = 520, kLeft = 90, kRight = 24, kTop = 56, kBottom = 64, kText = 2;
+constexpr Colour kMark = {170, 172, 180};
+constexpr int kLeft = 90, kRight = 24, kTop = 56, kBottom = 64, kText = 2;
+
+/// Where one plot lies on the canvas.
+struct Frame {
+    int left = 0, top = 0, width = 760, height = 520;
+};
 
 class Canvas {
   public:
@@ -69,67 +75,102 @@ class Canvas {
 
 std::string number(double x) {
     char text[32];
-    std::snprintf(text, sizeof text, "%.3g", x);
+    std::snprintf(text, sizeof text, std::fabs(x) >= 1000 ? "%.0f" : "%.3g", x);
     return text;
 }
 
-void draw(Canvas& canvas, int left, const Plot& plot) {
-    double x0 = INFINITY, x1 = -INFINITY, y0 = INFINITY, y1 = -INFINITY;
-    for (const PlotLine& l : plot.lines)
-        for (size_t i = 0; i < l.x.size(); ++i) {
-            if (!std::isfinite(l.y[i])) continue;
-            x0 = std::fmin(x0, std::log2(l.x[i])), x1 = std::fmax(x1, std::log2(l.x[i]));
-            y0 = std::fmin(y0, l.y[i]), y1 = std::fmax(y1, l.y[i]);
-        }
-    if (!(x0 <= x1)) return;
-    x0 = std::floor(x0), x1 = std::fmax(std::ceil(x1), x0 + 1);
-    const double step = std::pow(10, std::floor(std::log10(std::fmax(y1 - y0, 1e-6)))), unit = (y1 - y0) / step < 2 ? step / 5 : (y1 - y0) / step < 5 ? step / 2 : step;
-    y0 = std::floor(y0 / unit) * unit;
-    y1 = std::fmax(std::ceil(y1 / unit) * unit, y0 + unit);
-    const double w = kWidth - kLeft - kRight, h = kHeight - kTop - kBottom;
-    const auto px = [&](double x) { return left + kLeft + (x - x0) / (x1 - x0) * w; };
-    const auto py = [&](double y) { return kTop + (y1 - y) / (y1 - y0) * h; };
-    for (double x = x0; x <= x1; x += 1) {
+/// A round step so that `range` has two to ten of them.
+double round_step(double range) {
+    const double step = std::pow(10, std::floor(std::log10(std::fmax(range, 1e-6))));
+    return range / step < 2 ? step / 5 : range / step < 5 ? step / 2 : step;
+}
+
+/// The borders of the axes: x in its own unit, powers of two where it is logarithmic.
+struct Axes {
+    double x0 = INFINITY, x1 = -INFINITY, y0 = INFINITY, y1 = -INFINITY, x_step = 1, y_step = 1;
+    bool linear;
+    double scaled(double x) const { return linear ? x : std::log2(x); }
+
+    explicit Axes(const Plot& plot) : linear(plot.linear) {
+        for (const PlotLine& l : plot.lines)
+            for (size_t i = 0; i < l.x.size(); ++i) {
+                x0 = std::fmin(x0, scaled(l.x[i])), x1 = std::fmax(x1, scaled(l.x[i]));
+                if (!std::isfinite(l.y[i])) continue;
+                y0 = std::fmin(y0, l.y[i]), y1 = std::fmax(y1, l.y[i]);
+            }
+        if (!(x0 <= x1 && y0 <= y1)) return;
+        if (linear) x_step = round_step(x1 - x0);
+        else x0 = std::floor(x0), x1 = std::fmax(std::ceil(x1), x0 + 1);
+        if (plot.from_zero) y0 = 0;
+        if (plot.y_most > 0) y1 = plot.y_most;
+        y_step = std::fmax(round_step(y1 - y0), plot.y_step);
+        y0 = std::floor(y0 / y_step) * y_step;
+        y1 = std::fmax(std::ceil(y1 / y_step - 1e-9) * y_step, y0 + y_step);
+        if (x1 <= x0) x1 = x0 + 1;
+    }
+};
+
+void draw(Canvas& canvas, const Frame& f, const Plot& plot) {
+    const Axes a(plot);
+    if (!(a.x0 <= a.x1 && a.y0 <= a.y1)) return;
+    const int left = f.left + kLeft, right = f.left + f.width - kRight, top = f.top + kTop, bottom = f.top + f.height - kBottom;
+    const auto px = [&](double scaled) { return left + (scaled - a.x0) / (a.x1 - a.x0) * (right - left); };
+    const auto py = [&](double y) { return top + (a.y1 - y) / (a.y1 - a.y0) * (bottom - top); };
+    for (double x = std::ceil(a.x0 / a.x_step) * a.x_step; x <= a.x1 + a.x_step * 1e-6; x += a.x_step) {
         const int at = static_cast<int>(px(x));
-        canvas.box(at, kTop, at + 1, kHeight - kBottom, kGrid);
-        const std::string label = number(std::exp2(x));
-        canvas.text(at - Canvas::text_width(label) / 2, kHeight - kBottom + 8, label, kInk);
+        canvas.box(at, top, at + 1, bottom, kGrid);
+        const std::string label = number(a.linear ? x : std::exp2(x));
+        canvas.text(at - Canvas::text_width(label) / 2, bottom + 8, label, kInk);
     }
-    for (double y = y0; y <= y1 + unit / 2; y += unit) {
+    for (double y = a.y0; y <= a.y1 + a.y_step / 2; y += a.y_step) {
         const int at = static_cast<int>(py(y));
-        canvas.box(left + kLeft, at, left + kWidth - kRight, at + 1, kGrid);
-        const std::string label = number(y);
-        canvas.text(left + kLeft - 8 - Canvas::text_width(label), at - 7, label, kInk);
+        canvas.box(left, at, right, at + 1, kGrid);
+        const std::string label = number(std::fabs(y) < a.y_step / 2 ? 0 : y);
+        canvas.text(left - 8 - Canvas::text_width(label), at - 7, label, kInk);
     }
-    int row = kTop + 8;
+    for (const PlotMark& m : plot.marks) {
+        const int at = static_cast<int>(px(a.scaled(m.x)));
+        canvas.box(at, top, at + 2, bottom, kMark);
+        canvas.text(at + 6, top + 4, m.name, kMark);
+    }
+    // The legend: in a column within the plot, or in one row above a plot whose upper edge has marks.
+    const bool in_row = !plot.marks.empty();
+    int legend = top + 8, legend_x = right;
     for (size_t i = 0; i < plot.lines.size(); ++i) {
         const PlotLine& l = plot.lines[i];
         const Colour c = kLines[i % (sizeof kLines / sizeof *kLines)];
         double last_x = NAN, last_y = NAN;
         for (size_t k = 0; k < l.x.size(); ++k) {
             if (!std::isfinite(l.y[k])) continue;
-            const double x = px(std::log2(l.x[k])), y = py(l.y[k]);
+            const double x = px(a.scaled(l.x[k])), y = py(std::fmin(l.y[k], a.y1));
+            if (std::isfinite(last_x) && l.steps) canvas.line(last_x, last_y, x, last_y, c), last_x = x;
             if (std::isfinite(last_x)) canvas.line(last_x, last_y, x, y, c);
-            canvas.box(static_cast<int>(x) - 3, static_cast<int>(y) - 3, static_cast<int>(x) + 4, static_cast<int>(y) + 4, c);
+            if (!l.steps) canvas.box(static_cast<int>(x) - 3, static_cast<int>(y) - 3, static_cast<int>(x) + 4, static_cast<int>(y) + 4, c);
             last_x = x, last_y = y;
         }
         if (plot.lines.size() < 2) continue;
-        const int at = left + kWidth - kRight - 20 - Canvas::text_width(l.name);
+        const int width = Canvas::text_width(l.name), at = (in_row ? legend_x : right - 20) - width, row = in_row ? top - 18 : legend;
         canvas.box(at - 24, row + 4, at - 6, row + 9, c);
         canvas.text(at, row, l.name, kInk);
-        row += 22;
+        legend += 22, legend_x = at - 44;
     }
-    canvas.text(left + kLeft, 18, plot.title, kInk);
-    canvas.text(left + kLeft, kTop - 18, plot.y_label, kInk);
-    canvas.text(left + kWidth - kRight - Canvas::text_width(plot.x_label), kHeight - 26, plot.x_label, kInk);
+    canvas.text(left, f.top + 14, plot.title, kInk);
+    canvas.text(left, top - 18, plot.y_label, kInk);
+    canvas.text(right - Canvas::text_width(plot.x_label), bottom + 38, plot.x_label, kInk);
 }
 
 }  // namespace
 
-Status write_plots(const std::string& path, const std::vector<Plot>& plots) {
+Status write_plots(const std::string& path, const std::vector<Plot>& plots, bool stacked) {
     if (plots.empty()) return Status(Code::bad_argument, "there is nothing to plot");
-    Canvas canvas(kWidth * static_cast<int>(plots.size()), kHeight);
-    for (size_t i = 0; i < plots.size(); ++i) draw(canvas, kWidth * static_cast<int>(i), plots[i]);
+    Frame frame;
+    if (stacked) frame.width = 1320, frame.height = 380;
+    const int n = static_cast<int>(plots.size());
+    Canvas canvas(frame.width * (stacked ? 1 : n), frame.height * (stacked ? n : 1));
+    for (const Plot& plot : plots) {
+        draw(canvas, frame, plot);
+        (stacked ? frame.top : frame.left) += stacked ? frame.height : frame.width;
+    }
     return canvas.write(path) ? Status() : Status(Code::io_error, "'" + path + "' cannot be written");
 }
 

@@ -1,4 +1,4 @@
-// cli/plot: lines over a logarithmic axis, as a PNG.
+// cli/plot: lines over a logarithmic or a linear axis, as a PNG.
 #pragma once
 #include "common.h"
 
@@ -6,13 +6,24 @@ namespace cli {
 
 struct PlotLine {
     std::string name;
-    std::vector<double> x, y;  ///< x above 0, ascending; a y that is no number is left out
+    std::vector<double> x, y;  ///< x ascending, above 0 on a logarithmic axis; a y that is no number is left out
+    bool steps = false;        ///< holds its value to the next point, without dots
+};
+/// A vertical line where something begins, with its name.
+struct PlotMark {
+    double x = 0;
+    std::string name;
 };
 struct Plot {
     std::string title, x_label, y_label;
     std::vector<PlotLine> lines;
+    bool linear = false;       ///< the x axis; else powers of two
+    std::vector<PlotMark> marks = {};
+    double y_most = 0;         ///< if above 0, where the y axis ends; else at the highest point
+    bool from_zero = false;    ///< where it begins; else at the lowest point
+    double y_step = 0;         ///< the least distance of its labels
 };
-/// Draws the plots side by side. errors: io_error; bad_argument: nothing to draw.
-Status write_plots(const std::string& path, const std::vector<Plot>& plots);
+/// Draws the plots side by side, or each below the one before. errors: io_error; bad_argument: nothing to draw.
+Status write_plots(const std::string& path, const std::vector<Plot>& plots, bool stacked = false);
 
 }  // namespace cli

@@ -11,7 +11,7 @@ using auspex::KvType;
 void add_window(CLI::App& command, WindowFlags& o) {
     command.add_option("--window", o.window, "How far attention layers look back: 3:64,7:full or all:4096 or all:16384+4,27:full; +N keeps the first N rows visible. Changes the text");
     command.add_option("--kv-budget", o.budget, "Choose windows so that keys and values take at most this: bytes, or 64M, 2G");
-    command.add_option("--kv-type", o.type, "Keys and values in f16, q8_0, q4_0, q4_1 or (CPU) f32; K,V to keep them differently")->capture_default_str();
+    command.add_option("--kv-type,--kv", o.type, "Keys and values in f16, q8_0, q4_0, q4_1 or (CPU) f32; K,V to keep them differently")->capture_default_str();
 }
 
 Result<uint64_t> read_size(const std::string& text, const char* option) {

@@ -358,6 +358,19 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     return {};
 }
 
+Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) {
+    Impl& s = *impl_;
+    if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
+    if (n_row == 0 || n_row > detail::kMaxTentative) return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 1..", detail::kMaxTentative);
+    if (n_token > s.options.n_context) return detail::fail(Code::bad_argument, n_token, " tokens before the step, the session holds ", s.options.n_context);
+    AUSPEX_TRY(s.settle());
+    s.forget();
+    Result<std::vector<KernelTime>> times = s.lane->profile(n_row, static_cast<uint32_t>(n_token));
+    if (!times.ok()) return s.track(times.status());
+    s.forget();  // what it ran is nobody's past
+    return times;
+}
+
 Result<Snapshot> Session::save() const {
     using namespace session_impl;
     Impl& s = *impl_;

@@ -82,14 +82,6 @@ struct Cycle {
     double us = 0;              ///< from the end of the cycle before (or its own start) to its end
 };
 
-/// What a kernel class did in a profiled pass.
-struct KernelTime {
-    std::string name;
-    uint32_t count = 0;
-    double us = 0;
-    uint64_t bytes = 0;         ///< weights and state that had to move at least
-};
-
 /// One timeline on a machine: caches, state, scratch. All memory is taken when it is opened.
 class Lane {
   public:
@@ -127,7 +119,8 @@ class Lane {
     virtual bool drives_itself() const { return false; }
     /// errors    bad_argument: a contradiction in `drive`, named; unsupported: this lane is driven.
     virtual Status start(const Drive& drive);
-    /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1; 0 where nothing is to be drafted.
+    /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1. Without an MTP cache (Drive::n_mtp_row is 0)
+    /// nothing is drafted: whatever ids stand behind the history are verified, which is of use for timing alone.
     virtual Status queue(uint32_t n_draft);
     /// The oldest queued cycle. After one with `done`, what was queued behind it emits nothing.
     virtual Result<Cycle> wait();
@@ -143,7 +136,7 @@ inline Status Lane::draft_head(Span<const Token> ids) {
 inline Status Lane::start(const Drive&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Status Lane::queue(uint32_t) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Result<Cycle> Lane::wait() { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
-inline Result<std::vector<KernelTime>> Lane::profile(uint32_t, uint32_t) { return Status(Code::unsupported, "this machine does not time its kernels"); }
+inline Result<std::vector<KernelTime>> Lane::profile(uint32_t, uint32_t) { return Status(Code::unsupported, "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan device to profile a step"); }
 
 /// A model's weights on a machine.
 class Program {

@@ -174,8 +174,7 @@ Status VulkanLane::queue(uint32_t n_draft) {
     if (!driving_) return Status(Code::bad_argument, "start() comes before queue()");
     if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
     if (n_flight_ == kMaxQueued) return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
-    if (n_draft >= kMaxTentative || (n_draft != 0 && n_mtp_row_ == 0))
-        return fail(Code::bad_argument, n_draft, " drafts, expected at most ", n_mtp_row_ == 0 ? 0 : kMaxTentative - 1);
+    if (n_draft >= kMaxTentative) return fail(Code::bad_argument, n_draft, " drafts, expected at most ", kMaxTentative - 1);
     if (first_) {
         AUSPEX_TRY(queue_first(n_draft));
     } else {

@@ -1,0 +1,83 @@
+// cli/bench: what the measurements of `auspex bench` share.
+//
+// Owns    the options, the model under test, timing loops, the JSON that collects everything.
+// Reads   common, window, draft, score.
+// Serves  bench_rows, bench_profile, bench_mtp, bench_stack, bench_replay: one file for each kind of question.
+// Thread  one.
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "common.h"
+#include "score.h"
+#include "window.h"
+
+namespace cli {
+
+struct BenchOptions {
+    PlaceOptions place;
+    WindowFlags window;
+    auspex::Sampling sampling;
+    std::string prefill_list, depth_list, row_list, mtp_list;
+    std::vector<Token> prefill, depths, rows, mtp;  ///< read from the lists
+    bool measure_all = false;                       ///< none of them was named: prefill, decoding and rows with their defaults
+    std::string draft = "auto", draft_vocab, synth_phases, plot;
+    std::vector<std::string> texts;          ///< NAME=FILE
+    double synth_accept = 0;
+    int64_t n = 32, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
+    bool json = false, profile = false, stack = false, controller = false, virtual_clock = false;
+};
+
+/// The runs of one measurement, in seconds.
+struct Times {
+    std::vector<double> s;
+    double median() const { return cli::median(s); }
+    double least() const { return *std::min_element(s.begin(), s.end()); }
+    double most() const { return *std::max_element(s.begin(), s.end()); }
+};
+/// Runs `work` `n` times. errors: the first of `work`; cancelled after Ctrl-C.
+Status measure(int64_t n, Times* to, const std::function<Status()>& work);
+
+/// A model on its device, and where the results go.
+struct Bench {
+    const BenchOptions& o;
+    Loaded on;
+    nlohmann::ordered_json out;
+    uint64_t bytes = 0;      ///< of weights that one decoded token has to read
+    double read_gbps = 0;    ///< of a plain read loop on the CPU, else 0
+
+    explicit Bench(const BenchOptions& options) : o(options) {}
+    /// Loads the model, once, and says in `out` and in the table what is measured where.
+    Status open();
+    /// The same ids in every run, spread over the vocabulary.
+    std::vector<Token> ids(size_t n) const;
+    /// A session with these windows. On a GPU it runs ahead as `run` does. Its cycles are appended to `cycles`, if
+    /// given, which outlives it.
+    Result<auspex::Session> session(const WindowFlags& window, size_t n_context, const auspex::DraftOptions& draft = no_draft(), std::vector<auspex::DraftCycle>* cycles = nullptr);
+    static auspex::DraftOptions no_draft() {
+        auspex::DraftOptions draft;
+        draft.source = auspex::Draft::off;
+        return draft;
+    }
+    /// Keeps a GPU busy for a second before the first measurement: an idle one runs at a fraction of its clock.
+    Status warm_up();
+    /// Prints a line of the table, unless --json.
+    void say(const char* format, ...) const
+#if defined(__GNUC__)
+        __attribute__((format(printf, 2, 3)))
+#endif
+        ;
+
+  private:
+    bool warm_ = false;
+};
+
+Status bench_rows(Bench& b);     ///< --prefill, --depth, --rows
+Status bench_long(Bench& b);     ///< --long
+Status bench_profile(Bench& b);  ///< --profile
+Status bench_mtp(Bench& b);      ///< --mtp
+Status bench_stack(Bench& b);    ///< --stack
+Status bench_replay(Bench& b);   ///< --controller
+
+}  // namespace cli

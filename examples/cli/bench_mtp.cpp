@@ -1,0 +1,104 @@
+// cli/bench_mtp: whole cycles: n tokens drafted, verified, picked, committed.
+//
+// With --synth-accept everything is computed and only the comparison is replaced by a coin, so that a model with
+// random weights shows what a trained one would reach. Depths take turns within each run: what slows the machine
+// for a while slows all of them.
+#include "bench.h"
+#include "draft.h"
+#include "engine/session.h"
+
+namespace cli {
+namespace {
+
+struct Depth {
+    uint32_t g = 0;
+    Times times;
+    size_t n_token = 0, n_cycle = 0;
+    double accepted = 0, drafted = 0;
+    double seconds() const {
+        double sum = 0;
+        for (const double s : times.s) sum += s;
+        return sum;
+    }
+    double cycle_ms() const { return seconds() * 1e3 / double(n_cycle); }
+};
+
+/// One run of at least n tokens.
+Status decode(auspex::Session& on, size_t n, Depth* to) {
+    const auspex::Stats before = on.stats();
+    size_t n_made = 0;
+    const Status s = measure(1, &to->times, [&] {
+        Status t;
+        Span<const Token> fresh;
+        for (; t.ok() && n_made < n; n_made += fresh.size(), ++to->n_cycle) t = on.next().get(fresh);
+        return t;
+    });
+    if (!s.ok()) return s;
+    to->n_token += n_made;
+    const auspex::Stats after = on.stats();
+    for (uint32_t i = 0; i < auspex::kMaxDraft; ++i) {
+        to->drafted += double(after.drafted[i] - before.drafted[i]);
+        to->accepted += double(after.accepted[i] - before.accepted[i]);
+    }
+    return {};
+}
+
+}  // namespace
+
+Status bench_mtp(Bench& b) {
+    const BenchOptions& o = b.o;
+    std::vector<Depth> depths(1);  // 0 first: what the others are measured against
+    for (const Token g : o.mtp)
+        if (g > 0) depths.emplace_back().g = static_cast<uint32_t>(g);
+    Status s = b.open();
+    if (s.ok()) s = b.warm_up();
+    auspex::DraftOptions draft;
+    draft.source = auspex::Draft::mtp;
+    if (s.ok()) s = choose_draft_vocab(o.draft_vocab, b.on.model, &draft);
+    const size_t n = static_cast<size_t>(o.n), start = static_cast<size_t>(o.context), per_run = n + auspex::kMaxDraft + 8;
+    const size_t n_context = start + per_run * static_cast<size_t>(o.repeat + 1) * depths.size() + 16;
+    // Plain decoding has a session of its own, so that it pays for nothing that drafting needs.
+    auspex::Session plain, drafting;
+    if (s.ok()) s = b.session(o.window, n_context).get(plain);
+    if (s.ok() && depths.size() > 1) s = b.session(o.window, n_context, draft).get(drafting);
+    size_t n_computed = 0;
+    if (s.ok()) s = plain.sync(b.ids(start)).get(n_computed);
+    if (s.ok() && drafting) s = drafting.sync(b.ids(start)).get(n_computed);
+    clear_progress_line();
+    if (!s.ok()) return s;
+    if (drafting) drafting.impl()->synth_accept = static_cast<float>(o.synth_accept);
+    for (int64_t run = -1; run < o.repeat; ++run) {  // the first one is not counted: it records and compiles
+        for (Depth& d : depths) {
+            auspex::Session& on = d.g == 0 ? plain : drafting;
+            if (d.g != 0) s = on.set_draft_depth(static_cast<int>(d.g));
+            Depth unseen;
+            if (s.ok()) s = decode(on, n, run < 0 ? &unseen : &d);
+            if (!s.ok()) return s;
+        }
+    }
+    b.say("\nwhole cycles from %zu tokens on, %lld runs of %zu tokens%s\n", start, static_cast<long long>(o.repeat), n,
+          o.synth_accept > 0 ? ", guesses right by a coin" : "");
+    b.say("R: a cycle's time over a plain step's. It pays above the break-even, told as accepted/drafted and as conditional acceptance.\n\n");
+    b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(least .. most)", "cycle ms", "R", "tokens/cycle", "accepted", "pays above", "conditional", "speedup");
+    const double plain_ms = depths[0].cycle_ms(), plain_tps = double(depths[0].n_token) / depths[0].seconds();
+    const uint64_t head_bytes = drafting ? drafting.stats().draft_bytes : 0;
+    for (const Depth& d : depths) {
+        const double count = double(d.n_token) / double(o.repeat), tps = count / d.times.median(), least = count / d.times.most(), most = count / d.times.least();
+        const double r = d.cycle_ms() / plain_ms, per_cycle = double(d.n_token) / double(d.n_cycle), speedup = double(d.n_token) / d.seconds() / plain_tps;
+        nlohmann::ordered_json row = {{"depth", d.g}, {"tps", tps}, {"tps_least", least}, {"tps_most", most}, {"cycle_ms", d.cycle_ms()}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
+        b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps, ("(" + std::to_string(int64_t(least)) + " .. " + std::to_string(int64_t(most)) + ")").c_str(), d.cycle_ms(), r, per_cycle);
+        if (d.g > 0) {
+            row["accepted_share"] = d.drafted > 0 ? d.accepted / d.drafted : 0;
+            row["break_even_share"] = break_even_share(r, d.g);
+            row["break_even_conditional"] = break_even_conditional(r, d.g);
+            row["head_bytes"] = head_bytes;
+            if (o.synth_accept > 0) row["synth_accept"] = o.synth_accept;
+            b.say(" %9.1f%% %11.1f%% %11.1f%% %8.2f", d.drafted > 0 ? 100 * d.accepted / d.drafted : 0, 100 * break_even_share(r, d.g), 100 * break_even_conditional(r, d.g), speedup);
+        }
+        b.out["mtp"].push_back(row);
+        b.say("\n");
+    }
+    return {};
+}
+
+}  // namespace cli

@@ -1,0 +1,26 @@
+// cli/texts: built-in texts, made from lists of words: the same in every run.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cli {
+
+/// A deterministic stream of numbers.
+struct Dice {
+    uint64_t state;
+    uint32_t below(uint32_t n) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        return static_cast<uint32_t>((state >> 33) % n);
+    }
+};
+
+/// A line of a plant's log with a new machine in each line: hard to predict in its details.
+std::string plant_log_line(Dice& dice, uint32_t minute);
+
+/// Kinds of text_of(): "log" (one machine, nearly equal lines), "story", "code", "json".
+const std::vector<std::string>& text_kinds();
+/// At least `bytes` of a text of this kind, ending where a model can go on; empty for an unknown kind.
+std::string text_of(const std::string& kind, size_t bytes, uint64_t seed = 1);
+
+}  // namespace cli
