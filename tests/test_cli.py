@@ -106,7 +106,7 @@ def replace_once(data, old, new):
 class Run(BaseCli):
     def test_json_is_one_line_with_exactly_these_members(self):
         o = self.run_json("-p", LOG, "-n", 12)
-        self.assertEqual(list(o), ["text", "ids", "prompt_tokens", "tokens", "prefill_tps", "decode_tps", "device", "stop_reason"])
+        self.assertEqual(list(o), ["text", "ids", "prompt_tokens", "tokens", "prefill_tps", "decode_tps", "device", "stop_reason", "draft"])
         self.assertIsInstance(o["text"], str)
         self.assertTrue(o["text"])
         self.assertEqual(len(o["ids"]), 12)
@@ -505,29 +505,6 @@ class Chat(BaseCli):
         r = auspex("chat", "--ctx", 64, stdin="word " * 200 + "\n")
         self.assertEqual(r.returncode, 1)
         self.assertIn(b"auspex: context_full: ", r.stderr)
-
-
-class Bench(BaseCli):
-    def test_json_holds_every_measurement_asked_for(self):
-        o = json.loads(self.done("bench", "--json", "--prefill", "16", "--depth", "0,8", "--rows", "1,4", "-n", 4, "--repeat", 2, "--device", "cpu"))
-        self.assertEqual([r["tokens"] for r in o["prefill"]], [16])
-        self.assertEqual([r["depth"] for r in o["decode"]], [0, 8])
-        self.assertEqual([r["rows"] for r in o["step"]], [1, 4])
-        for r in o["prefill"] + o["decode"]:
-            self.assertTrue(0 < r["tps_least"] <= r["tps"] <= r["tps_most"])
-        self.assertEqual(o["step"][0]["relative"], 1.0)
-        self.assertGreater(o["read_gbps"], 0)
-        # All Q4_K and Q6_K matrices of the trunk, one row of the embedding more: known from the file.
-        self.assertTrue(15e6 < o["bytes_per_token"] < 24138240)
-
-    def test_the_table_names_units(self):
-        out = self.done("bench", "--prefill", "8", "--depth", "0", "--rows", "1,2", "-n", 2, "--repeat", 1).decode()
-        for word in ("tokens/s", "GB/s", "ms", "of one row"):
-            self.assertIn(word, out)
-
-    def test_lengths_that_cannot_be(self):
-        for arguments in (["--prefill", "0"], ["--rows", "9"], ["--rows", "0"], ["-n", "0"], ["--repeat", "0"], ["--depth", "x"]):
-            self.refused(2, "bad_argument", run=["bench", *arguments])
 
 
 if __name__ == "__main__":

@@ -51,10 +51,13 @@ class Chat {
         n_context_ = options.n_context;
         s = choose_draft(o_.draft, on_.model, o_.place.verbose, &options.draft);
         if (s.ok()) s = choose_window(o_.window, &options);
+        if (s.ok()) s = trace_.open(o_.draft, &options);
         if (!s.ok()) return s;
         request_.enable_thinking = !o_.no_think;
         forget(o_.system);
-        return auspex::Session::create(on_.model, options).get(session_);
+        s = auspex::Session::create(on_.model, options).get(session_);
+        if (s.ok()) costs_.load(on_, options, session_);
+        return s;
     }
 
     int talk() {
@@ -79,6 +82,9 @@ class Chat {
             if (interrupted()) forget_interrupt(), catch_interrupts();
             if (leave) break;
         }
+        costs_.save(session_);
+        const Status s = trace_.close();
+        if (!s.ok()) return report(s);
         return interrupted() ? kInterrupted : kDone;
     }
 
@@ -182,6 +188,8 @@ class Chat {
 
     const ChatOptions& o_;
     Loaded on_;
+    Trace trace_;  // outlives the session, which writes to it
+    CostCache costs_;
     auspex::Session session_;
     auspex::ChatRequest request_;
     uint32_t n_context_ = 0;

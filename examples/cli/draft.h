@@ -1,5 +1,7 @@
-// cli/draft: --draft and its relatives, and what drafting was worth.
+// cli/draft: --draft and its relatives, and the receipts of drafting.
 #pragma once
+#include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "common.h"
@@ -7,20 +9,49 @@
 namespace cli {
 
 struct DraftFlags {
-    std::string draft = "off", vocab;
-    int64_t window = 4096;
+    std::string draft = "auto", vocab, trace;
+    int64_t window = 4096, most = 6;
     float min_probability = 0;
+    bool most_given = false;
 };
-/// --draft, --draft-vocab, --draft-window, --draft-min-p
+/// --draft, --draft-max, --draft-vocab, --draft-window, --draft-min-p, --trace
 void add_draft(CLI::App& command, DraftFlags& o);
-/// errors    bad_argument: a flag that reads as nothing; the text lists what would.
+/// errors    bad_argument: a flag that reads as nothing, or that means nothing beside another; the text lists what would.
 Status choose_draft(const DraftFlags& o, const auspex::Model& model, bool verbose, auspex::DraftOptions* to);
 /// A head over N ids, over those of a file, or over those the text uses most.
 Status choose_draft_vocab(const std::string& vocab, const auspex::Model& model, auspex::DraftOptions* to);
 
-/// {"source", "cycles", "tokens_per_cycle", "drafted": [by place], "accepted": [by place]}
+/// --trace FILE: one JSON line for each cycle.
+class Trace {
+  public:
+    ~Trace();
+    /// Nothing is written unless a file is named. errors: io_error: it cannot be written.
+    Status open(const DraftFlags& o, auspex::SessionOptions* to);
+    /// errors    io_error: not everything could be written.
+    Status close();
+
+  private:
+    std::string path_;
+    std::FILE* file_ = nullptr;
+    bool failed_ = false;
+};
+
+/// What cycles cost on this device with this model is kept in the user's cache folder, a file for each
+/// combination, so that a later run need not measure it again.
+class CostCache {
+  public:
+    /// Hands the session what is known. What is not its own is left alone, and measured anew.
+    void load(const Loaded& on, const auspex::SessionOptions& options, auspex::Session& session);
+    /// Keeps what was learned.
+    void save(const auspex::Session& session) const;
+
+  private:
+    std::string name_, loaded_;
+};
+
+/// The receipts: what was drafted and accepted, what it cost, when it pays, what was switched and why.
 nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Stats& stats);
-/// "2.3 tokens for each pass, 71 % of 120 guesses right", or empty when nothing was drafted.
+/// "2.3 tokens for each pass, 71 % of 120 guesses right, ...", or empty when nothing was drafted.
 std::string draft_line(const auspex::Stats& stats);
 
 }  // namespace cli

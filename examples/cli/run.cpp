@@ -48,15 +48,22 @@ Status run(const RunOptions& o, int* exit_code) {
     if (!s.ok()) return s;
     s = choose_window(o.window, &options);
     if (!s.ok()) return s;
+    Trace trace;
+    s = trace.open(o.draft, &options);
+    if (!s.ok()) return s;
     auspex::Session session;
     s = auspex::Session::create(on.model, options).get(session);
     if (!s.ok()) return s;
+    CostCache costs;
+    costs.load(on, options, session);
     if (o.place.verbose || stderr_is_terminal()) tell_windows(session.stats());
 
     const bool stream = !o.json;
     Generated made;
     s = generate(on.model, session, ids, o.sampling, o.generate, stream, &made);
+    if (s.ok()) s = trace.close();
     if (!s.ok()) return s;
+    costs.save(session);
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
     if (stream) {
         if (stderr_is_terminal() || o.place.verbose)
