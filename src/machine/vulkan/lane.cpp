@@ -301,10 +301,13 @@ Status VulkanLane::run_trunk(const Step& step) {
         return {};
     }
     // Many rows: pieces whose kept rows lie one after the other.
+    const bool small = program_->weight_bytes() <= program_->context->small_bytes;
+    Step piece = step;
+    piece.n_logit = 0;
     for (uint32_t at = 0; at < step.n_row;) {
-        const uint32_t n = std::min(n_chunk_, step.n_row - at);
+        const uint32_t n = std::min(small ? kMaxTentative : n_chunk_, step.n_row - at);
         const bool last = at + n == step.n_row;
-        AUSPEX_TRY(wide_recording(*step.tape, row_class(n), false).get(body));
+        AUSPEX_TRY((small ? body_recording(piece, n) : wide_recording(*step.tape, row_class(n), false)).get(body));
         AUSPEX_TRY(take_request(&index).get(request));
         AUSPEX_TRY(open_recording(index).get(open));
         request->n_row = request->n_id = n;
@@ -312,13 +315,14 @@ Status VulkanLane::run_trunk(const Step& step) {
         request->first_logit = n - step.n_logit;  // may count back into the piece before: modulo 2^32
         request->n_commit = n_pending_;
         request->hidden_from = at;
+        request->tentative = small;
         request->flags = args::kRequestTrunk;
         std::memcpy(request + 1, step.ids + at, n * sizeof(Token));
         AUSPEX_TRY(submit({open}));
         AUSPEX_TRY(submit_wide(body));
         AUSPEX_TRY(keep_raw_rows(step.n_row, at, n));
-        n_pending_ = 0;
-        if (body->part_us > lane_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
+        n_pending_ = small ? n : 0;
+        if (!small && body->part_us > lane_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
         if (last && step.n_logit != 0) {
             AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
             AUSPEX_TRY(submit({head}));

@@ -255,7 +255,7 @@ Status Recorder::norm(const Node& d, const Shape& shape) {
     a.y_offset = d.op->out_offset;
     a.y_stride = stride(d.y);
     a.eps = d.eps;
-    a.from_kept = shape.wide && shape.tape == &plan_.trunk && plan_.slot(d.y).role == SlotRole::kept;
+    a.from_kept = shape.tape == &plan_.trunk && plan_.slot(d.y).role == SlotRole::kept;
     settle({{special(kStep), d.x}, {d.y}});
     return kernel(record_impl::key_of("rms_rows", record_impl::kRowGroup), {buffers_.step, buffers_.row[d.x], vector(d.norm), buffers_.row[d.y]}, a, {shape.n_row}, "norm");
 }

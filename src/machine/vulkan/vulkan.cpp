@@ -10,6 +10,8 @@ namespace detail {
 namespace vk {
 namespace vulkan_impl {
 
+constexpr uint64_t kSmallBytes = 64u << 20;
+
 /// Asks how the matrix units lay out their elements. A kernel that cannot be made is an answer, too.
 Status ask_matrix(Context& c) {
     const DeviceTraits& traits = c.gpu->traits;
@@ -118,6 +120,7 @@ Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& 
     AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
     AUSPEX_TRY(vulkan_impl::ask_matrix(c));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
+    c.small_bytes = c.gemm_matrix ? vulkan_impl::kSmallBytes : 0;
     AUSPEX_TRY(vulkan_impl::refuse(c));
     return context;
 }
