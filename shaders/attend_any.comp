@@ -1,6 +1,6 @@
 #version 450
 // attend_any.comp: attention for any head size and any number of rows, plainly, after kv_any: what attend_step,
-// attend_merge and attend_rows do for heads of 128 and 256. Twin of src/machine/cpu's attend.
+// attend_step and attend_rows do for heads of 128 and 256. Twin of src/machine/cpu's attend.
 //
 // Grid    x: row, y: head.   Group  64 (spec 0, always 64).
 // Spec    1 D: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...

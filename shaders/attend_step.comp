@@ -1,28 +1,33 @@
 #version 450
-// attend_step.comp: attention of a tentative pass over one chunk of positions: norms and rotation of q
-// and k, append of this pass's keys and values, scores, partial softmax. attend_merge.comp finishes.
-// Twin of src/machine/cpu's kv_write and attend.
+// attend_step.comp: attention of a tentative pass: norms and rotation of q and k, append of this pass's keys and
+// values, then chunk by chunk of positions scores and partial softmax; the workgroup that comes last joins the
+// chunks and applies the output gate. Twin of src/machine/cpu's kv_write and attend.
 //
-// Grid    x: at least the chunks this pass can see (what is too much leaves at once), y: kv head, z: any number, among which the query rows are
-//         shared out, TILE at a time; each appends the pass's keys, with the same bits.   Group  spec 0 GROUP.
+// Grid    x: at least the chunks this pass can see (what is too much leaves at once), y: kv head, z: query tiles, at
+//         least ceil(n_row * n_head / n_head_kv / TILE); each appends the pass's keys, with the same bits.
+//         Group  spec 0 GROUP.
 // Spec    0 GROUP 256 (512: not faster on Hopper). It decides the order of sums: one value for all passes
 //         of a lane.     1 D 256 (128): d_head
 //         2 TILE 4 (8, 16): query rows at a time; a query row is one head of one row of the pass,
 //         n_row * n_head / n_head_kv in all. TILE changes speed, not bits.
 //         3 APPEND 1: writes k and v too; 0: kv_append did     4 K_TYPE   5 V_TYPE: kKv...
+//         6 PER_KV: n_head / n_head_kv
 // Shared  TILE * (D + 137) * 4 bytes: 6.2 KiB at TILE 4, 12.4 at 8, 25 at 16.
 // Memory  0 step    StepState                                      read
 //         1 acts    f32: q, k, v by offset; offsets and strides are multiples of 4   read
 //         2 q_norm  f32 [d_head]     3 k_norm  f32 [d_head]        read
 //         4 rope    uvec2 [n_rot / 2], see attend_common.glsl      read
 //         5 k       6 v   see kv_formats.glsl                      read, written (own chunk only)
-//         7 part    f32 [chunk][part_stride][d_head]               written
-//         8 stat    f32 [chunk][part_stride][2]: maximum, sum      written
+//         7 part    f32 [chunk][part_stride][d_head]               written, read by the last
+//         8 stat    f32 [chunk][part_stride][2]: maximum, sum      written, read by the last
+//         9 out     f32 by offset, rows 16-byte aligned            written
+//         10 count  u32 [n_head_kv][z]: chunks that are done; 0 before and after
 // Push    AttendArgs.
-// Order   chunks and the blocks of 128 in them stand at absolute positions; a block that a row does not
-//         see is an exact no-op, so a row's bits do not depend on n_row.
+// Order   chunks and the blocks of 128 in them stand at absolute positions and are joined in order; a block
+//         or chunk that a row does not see is an exact no-op, so a row's bits do not depend on n_row.
 // Needs   K and V zeroed once when the lane opens: slots that were never written are read (with weight 0).
-// Cost    K and V are read once per tile: bandwidth decides while n_row * n_head / n_head_kv <= TILE.
+// Cost    K and V are read once per tile: bandwidth decides while n_row * n_head / n_head_kv <= TILE. While the
+//         cache is short, instructions fetched for the first time do: loops stay rolled where they can.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -32,6 +37,7 @@ layout(constant_id = 2) const uint TILE = 4;
 layout(constant_id = 3) const uint APPEND = 1;
 layout(constant_id = 4) const uint K_TYPE = 0;
 layout(constant_id = 5) const uint V_TYPE = 0;
+layout(constant_id = 6) const uint PER_KV = 1;
 layout(constant_id = 0) const uint GROUP = 256;
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { AttendArgs args; };
@@ -42,22 +48,25 @@ layout(set = 0, binding = 3, std430) readonly buffer KNorm { vec4 k_norm[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
 layout(set = 0, binding = 5, std430) coherent buffer K { uvec4 k_cache[]; };
 layout(set = 0, binding = 6, std430) coherent buffer V { uvec2 v_cache[]; };
-layout(set = 0, binding = 7, std430) writeonly buffer Part { vec4 part[]; };
-layout(set = 0, binding = 8, std430) writeonly buffer Stat { vec2 stat[]; };
+layout(set = 0, binding = 7, std430) coherent buffer Part { vec4 part[]; };
+layout(set = 0, binding = 8, std430) coherent buffer Stat { vec2 stat[]; };
+layout(set = 0, binding = 9, std430) writeonly buffer Out { vec4 result[]; };
+layout(set = 0, binding = 10, std430) coherent buffer Count { uint count[]; };
 const uint PIECES = D / 64u;       // 16-byte pieces of a key per lane
 const uint QUADS = D / 4u;         // 4-value pieces of a value row: one invocation each
 const uint LANE_GROUPS = GROUP / 8u;
 const uint STREAMS = GROUP / QUADS; // keys in flight in the second product
 const uint KEYS = kChunk / LANE_GROUPS;  // keys per lane group and block
-const uint BATCH = 128u / STREAMS < 16u ? 128u / STREAMS : TILE > 8u ? 8u : 16u;  // values fetched at a time
+const uint BATCH = 8u;             // values fetched at a time
 
 shared vec4 q_s[TILE * QUADS];     // scaled queries in the order the lanes read them; later the exchange
 shared vec4 p_s[kChunk * TILE / 4u];
 shared float alpha_s[TILE];
-const uint HEADS = TILE;           // heads that q_s has room for
+shared vec2 stat_s[TILE];          // maximum and sum of each query row
+shared bool last_s;
 const uint AT_ONCE = STREAMS < TILE ? STREAMS : TILE;
 const uint ROUNDS = TILE / AT_ONCE;
-shared float sums_s[LANE_GROUPS * ROUNDS];
+shared float sums_s[LANE_GROUPS];
 #include "attend_common.glsl"
 #define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
 #define K_PUT(row, quad, w) k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
@@ -94,11 +103,33 @@ void key_piece(uvec4 codes[UNITS], vec2 unit, uint i, out vec4 lo, out vec4 hi) 
     }
 }
 
-void fetch_values(out uvec2 w[BATCH], uint slot0, uint wrap, uint key0, uint quad) {
-    [[unroll]] for (uint u = 0u; u < BATCH; u++) {
-        const uint key = key0 + u * STREAMS;
-        w[u] = v_fetch(slot0 + key - (key >= wrap ? args.ring : 0u), quad);
+#define FETCH_VALUES(w, slot0, wrap, key0, quad) \
+    [[unroll]] for (uint u = 0u; u < BATCH; u++) { \
+        const uint key = (key0) + u * STREAMS; \
+        w[u] = v_fetch(slot0 + key - (key >= wrap ? args.ring : 0u), quad); \
     }
+
+// Scores of one piece of columns: 8 of each key with the same of each query.
+#define ADD_SCORES \
+    [[unroll]] for (uint r = 0u; r < TILE; r++) { \
+        const vec4 a = q_s[((r * PIECES + i) * 2u) * 8u + lane], b = q_s[((r * PIECES + i) * 2u + 1u) * 8u + lane]; \
+        [[unroll]] for (uint j = 0u; j < KEYS; j++) { \
+            float s = acc[r * KEYS + j]; \
+            s = fma(a.x, lo[j].x, s); \
+            s = fma(a.y, lo[j].y, s); \
+            s = fma(a.z, lo[j].z, s); \
+            s = fma(a.w, lo[j].w, s); \
+            s = fma(b.x, hi[j].x, s); \
+            s = fma(b.y, hi[j].y, s); \
+            s = fma(b.z, hi[j].z, s); \
+            s = fma(b.w, hi[j].w, s); \
+            acc[r * KEYS + j] = s; \
+        } \
+    }
+
+float weight(float top, float most) {  // of what was summed under the maximum `top`
+    precise float e = exp(top - most);
+    return top > kMasked ? (top == most ? 1.0 : e) : 0.0;
 }
 
 void main() {
@@ -114,181 +145,221 @@ void main() {
     const uint t = gl_LocalInvocationIndex, lane = t & 7u, group = t >> 3;
     const uint begin = chunk_begin(chunk, args.window);
     const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
-    const uint per_kv = args.n_head / args.n_head_kv;
-    const uint n_query = n_row * per_kv;
+    const uint n_query = n_row * PER_KV;
     const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D : D;
     const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u, step.first_key);
     const uint head_row = g * args.capacity;
 
     const uint quad = t % QUADS, stream = t / QUADS;
 
-    // This pass's rows that lie in this chunk: keys and values join the caches.
-    if (APPEND != 0u && end > position) {
-        const uint first = max(begin, position) - position, last = end - position;
-        for (uint i0 = first; i0 < last; i0 += AT_ONCE) {
-            const uint i = i0 + stream, p = position + i;
-            const bool real = stream < AT_ONCE && i < last;
-            vec4 k[ROUNDS], v = vec4(0.0);
-            uint at_position[ROUNDS];
-            [[unroll]] for (uint r = 0u; r < ROUNDS; r++) {
-                k[r] = vec4(0.0);
-                at_position[r] = p;
-            }
-            if (real) {
-                k[0] = acts[(args.k_offset + i * args.k_stride + g * D) / 4u + quad];
-                v = acts[(args.v_offset + i * args.v_stride + g * D) / 4u + quad];
-            }
-            norm_rotate(k, at_position, quad, stream, true, 1.0);
-            kv_store(real, head_row + slot_of(p), quad, real ? q_s[stream * QUADS + place(quad)] : vec4(0.0), v);
+    const uint tile = gl_WorkGroupID.z * TILE;
+    if (tile >= n_query) return;
+
+    // This pass's rows that lie in this chunk, whose keys and values join the caches, then the queries.
+    const uint first = max(begin, position) - position, last = end > position ? end - position : 0u;
+    const uint n_new = APPEND != 0u && last > first ? last - first : 0u, key_turns = (n_new + AT_ONCE - 1u) / AT_ONCE;
+    [[dont_unroll]] for (uint turn = 0u; turn < key_turns + ROUNDS; turn++) {
+        const bool is_key = turn < key_turns;
+        const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = tile + nth;
+        const uint i = is_key ? first + nth : query / PER_KV;
+        const bool real = stream < AT_ONCE && (is_key ? nth < n_new : query < n_query);
+        const uint at = is_key ? args.k_offset + i * args.k_stride + g * D : args.q_offset + i * args.q_stride + (g * PER_KV + query % PER_KV) * q_width;
+        const vec4 a = real ? acts[at / 4u + quad] : vec4(0.0);
+        vec4 v = vec4(0.0);
+        if (is_key && real) v = acts[(args.v_offset + i * args.v_stride + g * D) / 4u + quad];
+        norm_rotate(a, position + i, quad, stream, is_key ? stream : nth, is_key, is_key ? 1.0 : args.scale);
+        if (is_key) {
+            kv_store(real, head_row + slot_of(position + i), quad, stream < AT_ONCE ? q_s[stream * QUADS + place(quad)] : vec4(0.0), v);
+            memoryBarrierBuffer();
             barrier();
         }
-        memoryBarrierBuffer();
+    }
+
+    vec4 o[TILE];
+    [[unroll]] for (uint r = 0u; r < TILE; r++) o[r] = vec4(0.0);
+    float top = kMasked, sum = 0.0;  // of the query row tile + group, in the first TILE groups
+
+    for (uint block = begin; block < end; block += kChunk) {
+        if (block + kChunk <= oldest && block >= args.sinks) continue;
+        // Key i of the block stands in slot0 + i, less the ring's length from `wrap` on. (A block that
+        // begins among the sinks is in place: its ring part is either in its first lap or not visible.)
+        const uint n_key = min(end - block, kChunk);
+        const uint ring_at = (block - min(block, args.sinks)) % args.ring;
+        const uint slot0 = head_row + (block < args.sinks ? block : args.sinks + ring_at);
+        const uint wrap = block < args.sinks ? kChunk : args.ring - ring_at;
+
+        // Scores: lane group G takes keys G, G + LANE_GROUPS, ... of the block.
+        float acc[KEYS * TILE];
+        uint from[KEYS];
+        uvec4 codes[KEYS][UNITS];
+        vec2 unit[KEYS];
+        [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+            const uint key = group + LANE_GROUPS * j, row = slot0 + key - (key >= wrap ? args.ring : 0u);
+            from[j] = row * (D / 8u) + lane;
+            if (K_TYPE != kKvF16) fetch_key(codes[j], unit[j], row, lane);
+        }
+        [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) acc[i] = 0.0;
+        if (K_TYPE == kKvF16) {
+            uvec4 next[KEYS];
+            [[unroll]] for (uint j = 0u; j < KEYS; j++) next[j] = k_cache[from[j]];
+            [[dont_unroll]] for (uint i = 0u; i < PIECES; i++) {
+                vec4 lo[KEYS], hi[KEYS];
+                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
+                    lo[j] = vec4(unpackHalf2x16(next[j].x), unpackHalf2x16(next[j].y));
+                    hi[j] = vec4(unpackHalf2x16(next[j].z), unpackHalf2x16(next[j].w));
+                    next[j] = k_cache[from[j] + min(i + 1u, PIECES - 1u) * 8u];
+                }
+                ADD_SCORES
+            }
+        } else {
+            [[unroll]] for (uint i = 0u; i < PIECES; i++) {
+                vec4 lo[KEYS], hi[KEYS];
+                [[unroll]] for (uint j = 0u; j < KEYS; j++) key_piece(codes[j], unit[j], i, lo[j], hi[j]);
+                ADD_SCORES
+            }
+        }
+        // Codes of one block: their scale comes last.
+        if (K_TYPE == kKvQ8 || K_TYPE == kKvQ40)
+            [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) {
+                precise float s = acc[i] * unit[i % KEYS].x;
+                acc[i] = s;
+            }
+        // Sums over the lane group, folded: lane l is left with values l, l + 8, ... (value: row, key).
+        [[unroll]] for (uint i = 0u; i < KEYS * TILE / 2u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 1u);
+        [[unroll]] for (uint i = 0u; i < KEYS * TILE / 4u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 2u);
+        [[unroll]] for (uint i = 0u; i < KEYS * TILE / 8u; i++) {
+            const float s = fold(acc[2u * i], acc[2u * i + 1u], lane, 4u);
+            const uint r = (8u * i + lane) / KEYS, key = group + LANE_GROUPS * ((8u * i + lane) % KEYS);
+            p_s[key * (TILE / 4u) + r / 4u][r & 3u] =
+                key < n_key && visible(block + key, position + (tile + r) / PER_KV) ? s : kMasked;
+        }
+        uvec2 w[BATCH];  // the first values are on their way during the softmax
+        FETCH_VALUES(w, slot0, wrap, stream, quad);
+        barrier();
+
+        if (group < TILE) {
+            const uint at = group / 4u, part_of = group & 3u;
+            float most = kMasked;
+            [[dont_unroll]] for (uint k = lane; k < kChunk; k += 32u)
+                [[unroll]] for (uint i = 0u; i < 4u; i++) most = max(most, p_s[(k + 8u * i) * (TILE / 4u) + at][part_of]);
+            most = max(group_max(most), top);
+            precise float add = 0.0;
+            [[dont_unroll]] for (uint k = lane; k < kChunk; k += 32u)
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    const uint to = (k + 8u * i) * (TILE / 4u) + at;
+                    const float s = p_s[to][part_of];
+                    precise float e = exp(s - most);
+                    e = s > kMasked ? e : 0.0;
+                    p_s[to][part_of] = e;
+                    add = add + e;
+                }
+            precise float alpha = most == top ? 1.0 : exp(top - most);
+            sum = fma(sum, alpha, group_sum(add));
+            top = most;
+            if (lane == 0u) alpha_s[group] = alpha;
+        }
+        barrier();
+
+        // Values: invocation (stream, quad) adds four columns over keys stream, stream + STREAMS, ...
+        [[unroll]] for (uint r = 0u; r < TILE; r++) {
+            precise vec4 y = o[r] * alpha_s[r];
+            o[r] = y;
+        }
+        [[dont_unroll]] for (uint key0 = 0u; key0 < n_key; key0 += BATCH * STREAMS) {
+            if (key0 > 0u) FETCH_VALUES(w, slot0, wrap, key0 + stream, quad);
+            [[unroll]] for (uint u = 0u; u < BATCH; u++) {
+                const vec4 v = kv_values(V_TYPE, w[u], quad);
+                [[unroll]] for (uint r4 = 0u; r4 < TILE / 4u; r4++) {
+                    const vec4 p = p_s[(key0 + u * STREAMS + stream) * (TILE / 4u) + r4];
+                    o[r4 * 4u] = fma(vec4(p.x), v, o[r4 * 4u]);
+                    o[r4 * 4u + 1u] = fma(vec4(p.y), v, o[r4 * 4u + 1u]);
+                    o[r4 * 4u + 2u] = fma(vec4(p.z), v, o[r4 * 4u + 2u]);
+                    o[r4 * 4u + 3u] = fma(vec4(p.w), v, o[r4 * 4u + 3u]);
+                }
+            }
+        }
         barrier();
     }
 
-    for (uint tile = gl_WorkGroupID.z * TILE; tile < n_query; tile += TILE * gl_NumWorkGroups.z) {
-        vec4 q[ROUNDS];
-        uint at_position[ROUNDS];
-        [[unroll]] for (uint r = 0u; r < ROUNDS; r++) {
-            const uint query = tile + r * AT_ONCE + stream, i = query / per_kv;
-            at_position[r] = position + i;
-            q[r] = vec4(0.0);
-            if (stream < AT_ONCE && query < n_query)
-                q[r] = acts[(args.q_offset + i * args.q_stride + (g * per_kv + query % per_kv) * q_width) / 4u + quad];
-        }
-        norm_rotate(q, at_position, quad, stream, false, args.scale);
-
-        vec4 o[TILE];
-        [[unroll]] for (uint r = 0u; r < TILE; r++) o[r] = vec4(0.0);
-        float top = kMasked, sum = 0.0;  // of the query row tile + group, in the first TILE groups
-
-        for (uint block = begin; block < end; block += kChunk) {
-            if (block + kChunk <= oldest && block >= args.sinks) continue;
-            // Key i of the block stands in slot0 + i, less the ring's length from `wrap` on. (A block that
-            // begins among the sinks is in place: its ring part is either in its first lap or not visible.)
-            const uint n_key = min(end - block, kChunk);
-            const uint ring_at = (block - min(block, args.sinks)) % args.ring;
-            const uint slot0 = head_row + (block < args.sinks ? block : args.sinks + ring_at);
-            const uint wrap = block < args.sinks ? kChunk : args.ring - ring_at;
-
-            // Scores: lane group G takes keys G, G + LANE_GROUPS, ... of the block.
-            float acc[KEYS * TILE];
-            uint from[KEYS];
-            uvec4 codes[KEYS][UNITS];
-            vec2 unit[KEYS];
-            [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                const uint key = group + LANE_GROUPS * j, row = slot0 + key - (key >= wrap ? args.ring : 0u);
-                from[j] = row * (D / 8u) + lane;
-                if (K_TYPE != kKvF16) fetch_key(codes[j], unit[j], row, lane);
-            }
-            [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) acc[i] = 0.0;
-            [[unroll]] for (uint i = 0u; i < PIECES; i++) {
-                vec4 lo[KEYS], hi[KEYS];
-                [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                    if (K_TYPE != kKvF16) {
-                        key_piece(codes[j], unit[j], i, lo[j], hi[j]);
-                        continue;
-                    }
-                    const uvec4 w = k_cache[from[j] + i * 8u];
-                    lo[j] = vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y));
-                    hi[j] = vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w));
-                }
-                [[unroll]] for (uint r = 0u; r < TILE; r++) {
-                    const vec4 a = q_s[((r * PIECES + i) * 2u) * 8u + lane], b = q_s[((r * PIECES + i) * 2u + 1u) * 8u + lane];
-                    [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-                        float s = acc[r * KEYS + j];
-                        s = fma(a.x, lo[j].x, s);
-                        s = fma(a.y, lo[j].y, s);
-                        s = fma(a.z, lo[j].z, s);
-                        s = fma(a.w, lo[j].w, s);
-                        s = fma(b.x, hi[j].x, s);
-                        s = fma(b.y, hi[j].y, s);
-                        s = fma(b.z, hi[j].z, s);
-                        s = fma(b.w, hi[j].w, s);
-                        acc[r * KEYS + j] = s;
-                    }
-                }
-            }
-            // Codes of one block: their scale comes last.
-            if (K_TYPE == kKvQ8 || K_TYPE == kKvQ40)
-                [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) {
-                    precise float s = acc[i] * unit[i % KEYS].x;
-                    acc[i] = s;
-                }
-            // Sums over the lane group, folded: lane l is left with values l, l + 8, ... (value: row, key).
-            [[unroll]] for (uint i = 0u; i < KEYS * TILE / 2u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 1u);
-            [[unroll]] for (uint i = 0u; i < KEYS * TILE / 4u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 2u);
-            [[unroll]] for (uint i = 0u; i < KEYS * TILE / 8u; i++) {
-                const float s = fold(acc[2u * i], acc[2u * i + 1u], lane, 4u);
-                const uint r = (8u * i + lane) / KEYS, key = group + LANE_GROUPS * ((8u * i + lane) % KEYS);
-                p_s[key * (TILE / 4u) + r / 4u][r & 3u] =
-                    key < n_key && visible(block + key, position + (tile + r) / per_kv) ? s : kMasked;
-            }
-            uvec2 w[BATCH];  // the first values are on their way during the softmax
-            fetch_values(w, slot0, wrap, stream, quad);
-            barrier();
-
-            if (group < TILE) {
-                float s[16], most = kMasked;
-                [[unroll]] for (uint i = 0u; i < 16u; i++) {
-                    s[i] = p_s[(lane + 8u * i) * (TILE / 4u) + group / 4u][group & 3u];
-                    most = max(most, s[i]);
-                }
-                most = max(group_max(most), top);
-                precise float add = 0.0;
-                [[unroll]] for (uint i = 0u; i < 16u; i++) {
-                    precise float e = exp(s[i] - most);
-                    e = s[i] > kMasked ? e : 0.0;
-                    p_s[(lane + 8u * i) * (TILE / 4u) + group / 4u][group & 3u] = e;
-                    add = add + e;
-                }
-                precise float alpha = most == top ? 1.0 : exp(top - most);
-                sum = fma(sum, alpha, group_sum(add));
-                top = most;
-                if (lane == 0u) alpha_s[group] = alpha;
-            }
-            barrier();
-
-            // Values: invocation (stream, quad) adds four columns over keys stream, stream + STREAMS, ...
+    // Streams 0, 1, 2, ... in order; the sums of all query rows end up in q_s.
+    if (lane == 0u && group < TILE) stat_s[group] = vec2(top, sum);
+    [[dont_unroll]] for (uint k = 0u; k < STREAMS; k++) {
+        if (stream == k)
             [[unroll]] for (uint r = 0u; r < TILE; r++) {
-                precise vec4 y = o[r] * alpha_s[r];
-                o[r] = y;
+                precise vec4 y = o[r];
+                if (k > 0u) y = q_s[r * QUADS + quad] + y;
+                q_s[r * QUADS + quad] = y;
             }
-            for (uint key0 = 0u; key0 < n_key; key0 += BATCH * STREAMS) {
-                if (key0 > 0u) fetch_values(w, slot0, wrap, key0 + stream, quad);
-                [[unroll]] for (uint u = 0u; u < BATCH; u++) {
-                    const vec4 v = kv_values(V_TYPE, w[u], quad);
-                    [[unroll]] for (uint r4 = 0u; r4 < TILE / 4u; r4++) {
-                        const vec4 p = p_s[(key0 + u * STREAMS + stream) * (TILE / 4u) + r4];
-                        o[r4 * 4u] = fma(vec4(p.x), v, o[r4 * 4u]);
-                        o[r4 * 4u + 1u] = fma(vec4(p.y), v, o[r4 * 4u + 1u]);
-                        o[r4 * 4u + 2u] = fma(vec4(p.z), v, o[r4 * 4u + 2u]);
-                        o[r4 * 4u + 3u] = fma(vec4(p.w), v, o[r4 * 4u + 3u]);
+        barrier();
+    }
+    // Each stream has a query row of its own from here on.
+    bool ends = n_chunk == 1u;
+    if (!ends) {
+        [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
+            const uint query = tile + r, to = x * args.part_stride + (query / PER_KV) * args.n_head + g * PER_KV + query % PER_KV;
+            if (query < n_query) part[to * QUADS + quad] = q_s[r * QUADS + quad];
+            if (query < n_query && quad == 0u) stat[to] = stat_s[r];
+        }
+        memoryBarrierBuffer();
+        barrier();
+        if (t == 0u) {
+            const uint at = g * gl_NumWorkGroups.z + gl_WorkGroupID.z;
+            last_s = atomicAdd(count[at], 1u) + 1u == n_chunk;
+            if (last_s) count[at] = 0u;
+        }
+        barrier();
+        ends = last_s;
+        memoryBarrierBuffer();
+    }
+    if (!ends) return;
+    [[dont_unroll]] for (uint r0 = 0u; r0 < TILE; r0 += STREAMS) {
+        const uint r = min(r0 + stream, TILE - 1u), query = min(tile + r, n_query - 1u), row = query / PER_KV, h = g * PER_KV + query % PER_KV, at = row * args.n_head + h;
+        vec4 gate = vec4(0.0);
+        const bool inter = (args.flags & kAttendInterleaved) != 0u, per_head = (args.flags & kAttendPerHead) != 0u;
+        if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D + D) / 4u + quad];
+        const uint gate_at = args.gate_offset + row * args.gate_stride + h;
+        if (per_head) gate = vec4(acts[gate_at >> 2][gate_at & 3u]);
+        precise vec4 y = vec4(0.0);
+        precise float total = 0.0;
+        if (n_chunk == 1u) {
+            y = fma(vec4(1.0), q_s[r * QUADS + quad], y);
+            total = fma(1.0, stat_s[r].y, total);
+        } else {
+            float most = kMasked;
+            [[dont_unroll]] for (uint c = quad; c < n_chunk; c += QUADS) most = max(most, stat[c * args.part_stride + at].x);
+            most = group_max(most);
+            if (lane == 0u) sums_s[group] = most;
+            barrier();
+            [[dont_unroll]] for (uint k = 0u; k < QUADS / 8u; k++) most = max(most, sums_s[stream * (QUADS / 8u) + k]);
+            [[dont_unroll]] for (uint c0 = 0u; c0 < n_chunk; c0 += kChunk) {
+                // Weights and sums of 128 chunks at a time.
+                [[dont_unroll]] for (uint c = quad; c < kChunk; c += QUADS) {
+                    const vec2 s = c0 + c < n_chunk ? stat[(c0 + c) * args.part_stride + at] : vec2(kMasked, 0.0);
+                    p_s[c * (TILE / 4u) + r / 4u][r & 3u] = weight(s.x, most);
+                    q_s[r * QUADS + c / 4u][c & 3u] = s.y;
+                }
+                barrier();
+                const uint n = min(n_chunk - c0, kChunk);
+                [[dont_unroll]] for (uint c = 0u; c < n; c += 16u) {
+                    vec4 v[16];
+                    [[unroll]] for (uint u = 0u; u < 16u; u++) v[u] = part[((c0 + min(c + u, n - 1u)) * args.part_stride + at) * QUADS + quad];
+                    [[unroll]] for (uint u = 0u; u < 16u; u++) {
+                        const float e = p_s[(c + u) * (TILE / 4u) + r / 4u][r & 3u];
+                        total = fma(e, q_s[r * QUADS + (c + u) / 4u][u & 3u], total);
+                        y = fma(vec4(e), v[u], y);
                     }
                 }
-            }
-            barrier();
-        }
-
-        // Streams 1, 2, ... are added to stream 0 in order.
-        [[dont_unroll]] for (uint k = 1u; k < STREAMS; k++) {
-            if (stream == k)
-                [[unroll]] for (uint r = 0u; r < TILE; r++) q_s[r * QUADS + quad] = o[r];
-            barrier();
-            if (stream == 0u)
-                [[unroll]] for (uint r = 0u; r < TILE; r++) {
-                    precise vec4 y = o[r] + q_s[r * QUADS + quad];
-                    o[r] = y;
-                }
-            barrier();
-        }
-        [[unroll]] for (uint r = 0u; r < TILE; r++) {
-            const uint query = tile + r;
-            if (query < n_query) {
-                const uint to = x * args.part_stride + (query / per_kv) * args.n_head + g * per_kv + query % per_kv;
-                if (stream == 0u) part[to * QUADS + quad] = o[r];
-                if (group == r && lane == 0u) stat[to] = vec2(top, sum);
+                barrier();
             }
         }
+        y = y / total;
+        if (inter || per_head) {
+            [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
+                precise float z = y.x * sigmoid(gate.x);
+                y = vec4(y.yzw, z);
+                gate = gate.yzwx;
+            }
+        }
+        if (r0 + stream < TILE && tile + r < n_query) result[(args.out_offset + row * args.out_stride + h * D) / 4u + quad] = y;
     }
 }

@@ -8,6 +8,7 @@
 //         5 k   6 v   see kv_formats.glsl                            written
 //         7 query  f32 [row][n_head][D]: normed, rotated, scaled     written
 // Push    AttendArgs.
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(constant_id = 1) const uint D = 64;

@@ -32,8 +32,7 @@ layout(set = 0, binding = 7, std430) writeonly buffer Query { float query[]; };
 const uint QUADS = D / 4u;
 const uint LANE_GROUPS = 32u;
 const uint STREAMS = 256u / QUADS;
-const uint HEADS = STREAMS;
-const uint ROUNDS = 1u;
+const uint AT_ONCE = STREAMS;
 shared vec4 q_s[256];
 shared float sums_s[32];
 #include "attend_common.glsl"
@@ -44,19 +43,18 @@ void main() {
     const uint n_head_kv = args.n_head_kv, per_kv = args.n_head / n_head_kv, n_row = step.n_row;
     const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D : D;
     // Items: all keys with their values, then all queries; a turn of the loop is one or the other.
-    const uint n_key = n_row * n_head_kv, n_key_turn = (n_key + HEADS - 1u) / HEADS;
-    const uint n_query = QUERIES != 0u ? n_row * args.n_head : 0u, n_query_turn = (n_query + HEADS - 1u) / HEADS;
+    const uint n_key = n_row * n_head_kv, n_key_turn = (n_key + AT_ONCE - 1u) / AT_ONCE;
+    const uint n_query = QUERIES != 0u ? n_row * args.n_head : 0u, n_query_turn = (n_query + AT_ONCE - 1u) / AT_ONCE;
     for (uint turn = gl_WorkGroupID.x; turn < n_key_turn + n_query_turn; turn += gl_NumWorkGroups.x) {
         const bool is_key = turn < n_key_turn;
-        const uint item = (is_key ? turn : turn - n_key_turn) * HEADS + stream, n_head = is_key ? n_head_kv : args.n_head;
+        const uint item = (is_key ? turn : turn - n_key_turn) * AT_ONCE + stream, n_head = is_key ? n_head_kv : args.n_head;
         const bool real = item < (is_key ? n_key : n_query);
         const uint row = item / n_head, h = item % n_head, p = step.position + row;
         const uint at = is_key ? args.k_offset + row * args.k_stride + h * D : args.q_offset + row * args.q_stride + h * q_width;
-        vec4 x0[ROUNDS] = vec4[ROUNDS](real ? acts[at / 4u + quad] : vec4(0.0));
-        uint at_position[ROUNDS] = uint[ROUNDS](p);
+        const vec4 x0 = real ? acts[at / 4u + quad] : vec4(0.0);
         vec4 v = vec4(0.0);
         if (real && is_key) v = acts[(args.v_offset + row * args.v_stride + h * D) / 4u + quad];
-        norm_rotate(x0, at_position, quad, stream, is_key, is_key ? 1.0 : args.scale);
+        norm_rotate(x0, p, quad, stream, stream, is_key, is_key ? 1.0 : args.scale);
         const vec4 x = q_s[stream * QUADS + place(quad)];
         if (is_key) {
             kv_store(real, h * args.capacity + slot_of(p), quad, x, v);

@@ -56,7 +56,14 @@ KvCodes kv_encode(uint type, vec4 x) {
     return KvCodes(c.x | c.y << 8 | c.z << 16 | c.w << 24, half_bits(d) | (type == kKvQ41 ? half_bits(low) << 16 : 0u));
 }
 
-uvec2 kv_halves(vec4 x) { return uvec2(half_bits(x.x) | half_bits(x.y) << 16, half_bits(x.z) | half_bits(x.w) << 16); }
+uvec2 kv_halves(vec4 x) {
+    uvec2 w = uvec2(0u);
+    [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {  // one copy of the code: it runs once
+        w = uvec2(w.x >> 16 | w.y << 16, w.y >> 16 | half_bits(x.x) << 16);
+        x = x.yzwx;
+    }
+    return w;
+}
 
 // Stores a quad of a key and of its value; rows are slots of all heads, h * capacity + slot. Every invocation
 // of the workgroup comes here, eight neighbours with a block each; `real` is the same for a whole row. A barrier

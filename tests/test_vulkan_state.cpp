@@ -200,7 +200,7 @@ struct Attend {
     u32 q_width, kv_width, out_width, ring, n_tile;
     std::vector<float> q, k, v, q_norm, k_norm, gate;
     Rig rig;
-    u32 step, request, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, query, out;
+    u32 step, request, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, count, query, out;
     AttendArgs args{};
 
     Attend(test::Vulkan& vulkan, const AttendCase& which) : c(which), rig(vulkan) {
@@ -248,6 +248,7 @@ struct Attend {
         v_cache = rig.add(cache_bytes(c.v));
         part = rig.add(size_t(8) * kMaxRows * out_width * 4);
         stat = rig.add(size_t(8) * kMaxRows * c.n_head * 8);
+        count = rig.add(size_t(kMaxRows) * c.n_head * 4);
         query = rig.add(size_t(c.n_head_kv) * n_tile * c.d_head * 256);
         out = rig.add(size_t(kRows) * out_width * 4);
         rig.take();
@@ -297,7 +298,7 @@ struct Attend {
     enum class How { fused, split, rows, plain, append };  ///< append: fills the caches and no more
 
     std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
-        for (u32 id : {k_cache, v_cache, step}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
+        for (u32 id : {k_cache, v_cache, step, count}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
         for (u32 id : {part, stat, query}) std::memset(rig.memory[id].mapped, 0xff, rig.memory[id].bytes);
         StepArgs open{};
         AttendArgs push = args;
@@ -316,11 +317,9 @@ struct Attend {
             rig.run(name.c_str(), 256, {32, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
         } else if (how == How::fused || how == How::split) {
             push.part_stride = kMaxRows * c.n_head;
-            rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u, fk, fv},
-                     {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat}, push);
-            rig.commands.dispatch(8, c.n_head_kv, 2);
-            rig.commands.barrier();
-            rig.run("attend_merge", 256, {c.d_head}, {step, acts, part, stat, out}, push, c.n_head, kMaxRows);
+            rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u, fk, fv, c.n_head / c.n_head_kv},
+                     {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
+            rig.commands.dispatch(8, c.n_head_kv, (kMaxRows * (c.n_head / c.n_head_kv) + tile - 1) / tile);
         }
         rig.end();
         std::vector<float> got;

@@ -47,7 +47,7 @@ struct Needs {
     std::vector<uint64_t> n_row;       ///< by SlotId: rows of an activation; 0: never touched
     std::vector<bool> squares;
     std::vector<SlotId> together;      ///< by SlotId: a slot it is bound with (a chain to the first)
-    uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, query_floats = 0, d_gather = 0, d_pack = 0, d_swiglu = 0;
+    uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0, d_pack = 0, d_swiglu = 0;
     uint32_t n_row_max, n_query_tile = 0;
     MoeNeeds moe;
 
@@ -99,6 +99,7 @@ struct Needs {
             const uint64_t chunks = chunks_max(n_context, shapes[d.op->state]), rows = uint64_t{args::kMaxRows} * a.n_head;
             part_floats = std::max(part_floats, chunks * rows * a.d_head);
             stat_floats = std::max(stat_floats, chunks * rows * 2);
+            n_count = std::max(n_count, uint64_t{a.n_head_kv} * ceil_div(args::kMaxRows * (a.n_head / a.n_head_kv), kAttendTile));
             const uint32_t tiles = ceil_div(n_row_max * (a.n_head / a.n_head_kv), 64u);
             n_query_tile = std::max(n_query_tile, tiles);
             query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * tiles * a.d_head * 64);
@@ -160,7 +161,7 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     b.n_row_once = std::min(b.n_row_max, kChunkRows);
-    Needs needs{plan, std::vector<uint64_t>(n_slot, 0), std::vector<bool>(n_slot, false), {}, 0, 0, 0, 0, 0, 0, 0, 0, b.n_row_max, 0, {}};
+    Needs needs{plan, std::vector<uint64_t>(n_slot, 0), std::vector<bool>(n_slot, false), {}, 0, 0, 0, 0, 0, 0, 0, 0, 0, b.n_row_max, 0, {}};
     for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
@@ -270,6 +271,7 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     want(Arena::scratch, spare, &b.spare, "state of tentative rows");
     want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
     want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
+    want(Arena::scratch, needs.n_count * sizeof(uint32_t), &b.count, "attention sums");
     want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float), &b.mixed, "convolved rows");
     want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
     want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");

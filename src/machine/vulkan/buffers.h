@@ -84,6 +84,7 @@ struct Buffers {
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
 
     Region part, stat;               ///< attention partials of a tentative step
+    Region count;                    ///< chunks of it that are done; zero between kernels
     Region spare;                    ///< a state while its rows are tentative (plain kernel)
     Region mixed, query;             ///< of a committed step: after the convolution; queries in tiles
     Region halves, scale;            ///< rows packed for products of many rows

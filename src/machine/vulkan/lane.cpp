@@ -66,6 +66,7 @@ Status VulkanLane::prepare(const LaneOptions& options) {
     AUSPEX_TRY(Commands::create(gpu).get(reset_));
     AUSPEX_TRY(reset_.begin());
     reset_.fill(buffers_.step, 0);
+    reset_.fill(buffers_.count, 0);
     for (const std::vector<Region>* states : {&buffers_.delta, &buffers_.conv})
         for (const Region& r : *states)
             if (r.bytes != 0) reset_.fill(r, 0);

@@ -630,17 +630,14 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
                       {ceil_div(shape.n_row * per_kv, 64u), a.n_head_kv}, "attend rows");
     }
     const args::AttendArgs p = attend_args(op, write, shape.n_row * a.n_head);
-    from.writes.push_back(special(kPart));
-    from.writes.push_back(special(kStat));
+    from.writes.insert(from.writes.end(), {special(kPart), op.out});
     settle(from);
     // Groups for every chunk that the context can hold: what is too much leaves at once, in less time than the
     // device takes to read group counts from memory.
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
     const uint32_t queries = shape.n_row * per_kv, tile = queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
-    const Grid chunks{kv.n_chunk, a.n_head_kv, ceil_div(queries, tile)};
-    AUSPEX_TRY(kernel(record_impl::key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format}), {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat}, p, chunks, "attend"));
-    settle({{special(kStep), op.in[0], special(kPart), special(kStat)}, {op.out}});
-    return kernel(record_impl::key_of("attend_merge", 256, {a.d_head}), {buffers_.step, acts, buffers_.part, buffers_.stat, out}, p, {a.n_head, shape.n_row}, "attend merge");
+    return kernel(record_impl::key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format, per_kv}),
+                  {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p, {kv.n_chunk, a.n_head_kv, ceil_div(queries, tile)}, "attend");
 }
 
 }  // namespace vk

@@ -84,7 +84,7 @@ class Recorder {
 
   private:
     /// Things that kernels touch: slots by id, their sums of squares behind them, then these.
-    enum Special : uint32_t { kStep, kPart, kStat, kMixed, kQuery, kGathered, kPickPart, kPickHist, kPickList, kPickBest, kRing, kLogitsHost, kHalves, kSwigluHalves, kSpare, kMoeLogits, kMoeChoice, kMoeHidden, kMoeShared, kMoeSum, kMoeList, kMoeParts, kMoeRows, kChain, kBehind };
+    enum Special : uint32_t { kStep, kPart, kMixed, kQuery, kGathered, kPickPart, kPickHist, kPickList, kPickBest, kRing, kLogitsHost, kHalves, kSwigluHalves, kSpare, kMoeLogits, kMoeChoice, kMoeHidden, kMoeShared, kMoeSum, kMoeList, kMoeParts, kMoeRows, kChain, kBehind };
     struct Touch {
         std::vector<uint32_t> reads, writes;
     };
