@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "../src/engine/session.h"
+#include "draft_sources.h"
 #include "reference.h"
 #include "tiny.h"
 
@@ -112,26 +113,6 @@ std::vector<Sampling> samplings() {
     return {greedy, cool, hot, strict};
 }
 
-/// Guesses the true text, but with a random error at a random place.
-class Teacher : public Proposer {
-  public:
-    Teacher(std::vector<Token> truth, uint64_t seed) : truth_(std::move(truth)), random_(seed) {}
-    uint32_t propose(Span<const Token> history, uint32_t n, Token* to) override {
-        n = random_.below(n + 1);
-        const uint32_t wrong = random_.below(2 * n + 1);
-        for (uint32_t i = 0; i < n; ++i) {
-            const size_t at = history.size() + i;
-            to[i] = at < truth_.size() ? truth_[at] : 0;
-            if (i == wrong) to[i] = (to[i] + 1) % 200;
-        }
-        return n;
-    }
-
-  private:
-    std::vector<Token> truth_;
-    Random random_;
-};
-
 Model demo_model(int n_thread) {
     DeviceOptions options;
     options.kind = Kind::cpu;
@@ -232,7 +213,7 @@ TEST_CASE("random acceptance leaves the state of plain decoding, byte for byte")
     for (uint64_t seed = 1; seed <= 4; ++seed) {
         Setup setup = with(seed % 2 ? Draft::lookup : Draft::mtp_lookup, 8);
         setup.n_context = 2048;
-        setup.proposer.reset(new Teacher(truth, seed));
+        setup.proposer.reset(new Teacher(truth, kTinyVocab, seed));
         Session drafting = open(tiny.model, std::move(setup));
         plain_setup = Setup();
         plain_setup.n_context = 2048;
@@ -269,17 +250,6 @@ TEST_CASE("random acceptance leaves the state of plain decoding, byte for byte")
 
 TEST_CASE("a thousand rejections in a row leave no trace") {
     const Tiny tiny(Type::q4_k);
-    class Wrong : public Proposer {
-      public:
-        explicit Wrong(std::vector<Token> truth) : truth_(std::move(truth)) {}
-        uint32_t propose(Span<const Token> history, uint32_t n, Token* to) override {
-            for (uint32_t i = 0; i < n; ++i) to[i] = history.size() + i < truth_.size() ? (truth_[history.size() + i] + 7) % 200 : 1;
-            return n;
-        }
-
-      private:
-        std::vector<Token> truth_;
-    };
     const std::vector<Token> prompt = tiny_ids(10, 8);
     Sampling sampling;
     sampling.temperature = 1;
@@ -292,7 +262,7 @@ TEST_CASE("a thousand rejections in a row leave no trace") {
     truth.insert(truth.end(), made.begin(), made.end());
     setup = with(Draft::lookup, 2);
     setup.n_context = 1200;
-    setup.proposer.reset(new Wrong(truth));
+    setup.proposer.reset(new Wrong(truth, kTinyVocab));
     Session wrong = open(tiny.model, std::move(setup));
     sync(wrong, prompt);
     CHECK(more(wrong, 1010, sampling) == made);
@@ -352,7 +322,7 @@ TEST_CASE("a returned span ends with the id that ends a text, and the state is g
         std::vector<Token> truth = prompt;
         truth.insert(truth.end(), want.begin(), want.end());
         Setup setup = with(Draft::lookup, 7);
-        setup.proposer.reset(new Teacher(truth, seed));
+        setup.proposer.reset(new Teacher(truth, kTinyVocab, seed));
         Session session = open(tiny.model, std::move(setup));
         sync(session, prompt);
         std::vector<Token> got;
@@ -377,7 +347,7 @@ TEST_CASE("save, restore and sync work with pending guesses") {
     truth.insert(truth.end(), want.begin(), want.end());
     for (Draft source : {Draft::lookup, Draft::mtp}) {
         Setup setup = with(source, 6);
-        if (source == Draft::lookup) setup.proposer.reset(new Teacher(truth, 21));
+        if (source == Draft::lookup) setup.proposer.reset(new Teacher(truth, kTinyVocab, 21));
         Session session = open(tiny.model, std::move(setup));
         sync(session, prompt);
         while (session.history().size() < 80) more(session, 1);

@@ -571,9 +571,19 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
 
 // ------------------------------------------------------------------------------------- timelines
 
+void Timeline::finish() {
+    if (!gpu_ || !semaphore_ || last_ == 0) return;
+    VkSemaphoreWaitInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
+    info.semaphoreCount = 1;
+    info.pSemaphores = &semaphore_;
+    info.pValues = &last_;
+    (void)gpu_->vk.vkWaitSemaphores(gpu_->device, &info, UINT64_MAX);
+}
+
 Timeline::~Timeline() {
     if (!gpu_ || !semaphore_) return;
-    (void)wait(last_);  // a semaphore in use may not be destroyed
+    finish();
     gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
 }
 

@@ -213,6 +213,9 @@ class Timeline {
     Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
     /// Sleeps until `value` is reached. errors: device_lost, also when `timeout_ns` passes.
     Status wait(uint64_t value, uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000);
+    /// Waits for all that was submitted, however long: nothing that a kernel uses may be freed, not even when the device
+    /// was taken for lost because it was slow. One that is really gone answers at once.
+    void finish();
     /// True once `value` is reached; does not sleep.
     Result<bool> done(uint64_t value);
     uint64_t last() const { return last_; }

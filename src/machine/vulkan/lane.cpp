@@ -34,7 +34,7 @@ Result<std::unique_ptr<Lane>> VulkanLane::open(std::shared_ptr<const VulkanProgr
     return std::unique_ptr<Lane>(std::move(lane));
 }
 
-VulkanLane::~VulkanLane() { (void)settle(); }
+VulkanLane::~VulkanLane() { timeline_.finish(); }
 
 Status VulkanLane::prepare(const LaneOptions& options) {
     const GpuRef& gpu = program_->context->gpu;
