@@ -529,6 +529,129 @@ TEST_CASE("what cannot draft says why") {
     }
 }
 
+TEST_CASE("best drafts where the model can, and silently does not where it cannot") {
+    const Tiny tiny;
+    TinyOptions without;
+    without.mtp = false;
+    const std::vector<std::byte> bytes = tiny_qwen35(without);
+    const Model bare = cpu_model(bytes);
+    const std::vector<Token> prompt = tiny_ids(30, 2);
+    Setup best;
+    best.draft.source = Draft::best;
+    Stats stats;
+    CHECK(text(tiny.model, std::move(best), prompt, 60, {}, &stats) == text(tiny.model, {}, prompt, 60, {}));
+    CHECK(stats.draft.cycles[1] > 0);
+    best = Setup();
+    best.draft.source = Draft::best;
+    CHECK(text(bare, std::move(best), prompt, 60, {}, &stats) == text(bare, {}, prompt, 60, {}));
+    CHECK(stats.draft.n_cycle == stats.draft.cycles[0]);
+    best = Setup();
+    best.draft.source = Draft::best;
+    CHECK(open(bare, std::move(best)).stats().memory_bytes == open(bare, {}).stats().memory_bytes);
+}
+
+TEST_CASE("a chosen depth leaves the text alone, and its receipts add up") {
+    const Tiny tiny(Type::q4_k);
+    const std::vector<Token> prompt = tiny_ids(30, 2);
+    size_t i_sampling = 0;
+    uint64_t n_shadow = 0;
+    for (const Sampling& sampling : samplings()) {
+        CAPTURE(i_sampling);
+        ++i_sampling;
+        const std::vector<Token> plain = text(tiny.model, {}, prompt, 400, sampling);
+        std::vector<DraftCycle> seen;
+        SessionOptions o;
+        o.n_context = 512;
+        o.n_ubatch = 16;
+        o.draft.source = Draft::best;
+        o.draft.max_depth = 4;
+        o.on_cycle = [&](const DraftCycle& c) { seen.push_back(c); };
+        Session session;
+        REQUIRE(Session::create(tiny.model, o).get(session).ok());
+        sync(session, prompt);
+        std::vector<Token> got = more(session, 400, sampling);
+        got.resize(400);
+        CHECK(got == plain);
+        const Stats stats = session.stats();
+        const DraftReport& r = stats.draft;
+        CHECK(r.n_cycle == seen.size());
+        uint64_t n_token = 0, n_switch = 0, n_row = 0;
+        for (const DraftCycle& c : seen) {
+            CHECK(c.accepted <= c.depth);
+            CHECK(c.depth <= std::min(c.wanted, 4u));
+            CHECK(c.us > 0);
+            CHECK(c.shadow_hits <= c.shadow_rows);
+            CHECK(c.n_token == prompt.size() + 1 + n_token);
+            n_token += 1 + c.accepted;
+            n_switch += c.reason != DraftReason::none;
+            n_row += c.shadow_rows;
+        }
+        CHECK(r.n_token == n_token);
+        CHECK(r.n_token == sum(r.tokens, kMaxDraft + 1));
+        CHECK(r.n_cycle == sum(r.cycles, kMaxDraft + 1));
+        CHECK(r.n_switch == n_switch);
+        CHECK(r.shadow_rows == n_row);
+        CHECK(r.accepted[1] <= r.judged[1]);
+        CHECK(r.step_seconds[0] > 0);
+        CHECK(r.relative[0] == doctest::Approx(1.0));
+        n_shadow += n_row;
+        session.clear_stats();
+        CHECK(session.stats().draft.n_token == 0);
+        CHECK(session.stats().draft.step_seconds[0] == doctest::Approx(r.step_seconds[0]));
+    }
+    MESSAGE(n_shadow << " shadow rows");
+}
+
+TEST_CASE("a block that slept behind plain cycles guesses as if it had been awake") {
+    const Tiny tiny(Type::q4_k);
+    const std::vector<Token> prompt = tiny_ids(50, 6);
+    Sampling sampling;
+    sampling.temperature = 1;
+    sampling.seed = 2;
+    for (const uint32_t n_sleep : {1u, 7u, 20u, 31u, 90u}) {
+        CAPTURE(n_sleep);
+        std::vector<uint64_t> accepted[2];
+        for (const bool awake : {true, false}) {
+            Session session = open(tiny.model, with(Draft::mtp, 0));
+            Session::Impl& s = *session.impl();
+            sync(session, prompt);
+            while (session.history().size() < prompt.size() + n_sleep) {
+                more(session, 1, sampling);
+                REQUIRE(s.mtp.fill(s.history, !awake).ok());
+            }
+            REQUIRE(session.set_draft_depth(3).ok());
+            while (session.history().size() < prompt.size() + n_sleep + 60) more(session, 1, sampling);
+            const Stats stats = session.stats();
+            accepted[awake].assign(stats.accepted, stats.accepted + 3);
+            CHECK(stats.accepted[0] > 0);
+        }
+        CHECK(accepted[0] == accepted[1]);
+    }
+}
+
+TEST_CASE("costs that one session measured spare another the measuring; those of other models are refused") {
+    const Tiny tiny(Type::q4_k), stranger(Type::q8_0);
+    Session session = open(tiny.model, with(Draft::mtp, -1));
+    sync(session, tiny_ids(30, 2));
+    more(session, 200);
+    const std::vector<std::byte> costs = session.save_costs();
+    Session other = open(tiny.model, with(Draft::mtp, -1)), foreign = open(stranger.model, with(Draft::mtp, -1));
+    Status s = other.load_costs(costs);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    const DraftReport a = session.stats().draft, b = other.stats().draft;
+    for (uint32_t g = 0; g <= 4; ++g) CHECK(b.step_seconds[g] == doctest::Approx(a.step_seconds[g]));
+    s = foreign.load_costs(costs);
+    CHECK(s.code == Code::bad_argument);
+    CHECK(s.text.find("model '") != std::string::npos);
+    CHECK(open(tiny.model, {}).load_costs(costs).code == Code::bad_argument);  // without a block its cycles are others
+    std::vector<std::byte> damaged = costs;
+    damaged.back() ^= std::byte{1};
+    CHECK(other.load_costs(damaged).code == Code::bad_file);
+    damaged.resize(5);
+    CHECK(other.load_costs(damaged).code == Code::bad_file);
+    CHECK(other.stats().draft.step_seconds[1] == doctest::Approx(b.step_seconds[1]));
+}
+
 TEST_CASE("the demo model's text does not depend on drafting") {
     const Model model = demo_model(2);
     const std::vector<std::string> prompts = {

@@ -25,7 +25,7 @@ constexpr double kUsualTokens = 512;
 constexpr double kDeeper = 0.985;
 /// What was just said weighs as much as this many judged drafts. The ratios change with the head, not
 /// with the text, so a long memory is right.
-constexpr double kRatioPrior = 24, kRatioKeep = 0.99, kRatioLeast = 0.2;
+constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kRatioLeast = 0.2;
 /// No draft is certain, in either direction: keeps the filter's likelihoods away from 0.
 constexpr double kSurest = 0.995;
 
@@ -63,20 +63,23 @@ constexpr double kHysteresis = 0.02;
 /// Off needs less: its rate is measured, not promised.
 constexpr double kHysteresisOff = 0.005;
 /// Plain, then one, two and four drafts, twice: enough for a line, and every cycle commits tokens.
-constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4};
+/// The third round is for those whose time was not known.
+constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
 /// A probe measures a depth again whose cost, one standard deviation lower, would make it the best.
 /// Not more often than this many cycles: a probe costs less than half a step, so below 2 %.
-constexpr uint32_t kProbeGap = 24;
+constexpr uint32_t kProbeGap = 48;
 constexpr double kProbeDoubt = 0.015;  // what is known better than this is not worth a probe
 /// The comparison with off must not grow stale: while drafting, a plain step is taken this many cycles
 /// after its last, and two of them soon after a jump of speed that was seen at another depth.
-constexpr uint32_t kPlainEvery = 128, kPlainAfterJump = 4;
+constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 /// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
 /// While drafting has not earned it, shadow passes cost at most this share of plain steps.
 constexpr double kShadowShare = 0.008;
 /// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
 constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
+/// Fewer outcomes than these are not worth a pass of their own when drafting goes on anyway.
+constexpr uint32_t kShadowLeast = 4;
 /// Cycles whose outcomes are not counted after the head missed tokens: its cache has a hole.
 constexpr uint32_t kStaleCycles = 2;
 /// The draft's own probabilities, put right by what became of them; starts at "as it says".
@@ -409,7 +412,7 @@ bool Controller::may_explore() const {
 uint32_t Controller::cold_depth() {
     using namespace controller_impl;
     while (i_cold_ < sizeof kColdStart) {
-        const uint32_t i = i_cold_++, g = kColdStart[i], round = i / 4;
+        const uint32_t i = i_cold_++, g = kColdStart[i], round = i / 4 == 1 ? 1 : 0;
         if (g > max_depth_ || cost_.samples(g) > round) continue;
         if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && !can_pay(g)) continue;
         return g;
@@ -457,7 +460,7 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
 bool Controller::shadow_due() const {
     using namespace controller_impl;
     const double plain = cost_.seconds(0), n = pending_;
-    if (pending_ >= kMaxShadow || !(shadow_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxShadow;
+    if (!(shadow_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxShadow;
     const double c = shadow_seconds_ / plain;
     if (deficit_ > 0 && c > n * kShadowShare) return false;
     double relative[kMaxDepth + 1], usual = 0;
@@ -504,12 +507,9 @@ Decision Controller::next(uint32_t context) {
             }
         }
         d.depth = g;
-        // The head must be current before it drafts; while off it is brought up to date in batches.
-        if (pending_ > 0 && (g > 0 || shadow_due())) {
-            d.shadow_rows = std::min(pending_, kMaxShadow);
-            if (pending_ > kMaxShadow && stale_ == 0) stale_ = kStaleCycles;
-            pending_ = 0;
-        }
+        // What came while off says how good the drafts to come will be.
+        if (pending_ >= kShadowLeast && (g > 0 || shadow_due())) d.shadow_rows = std::min(pending_, kMaxShadow);
+        if (g > 0 || d.shadow_rows > 0) pending_ = 0;
     }
     reason_ = DraftReason::none;
     if (d.depth != last_) {
@@ -536,7 +536,7 @@ void Controller::observe(const DraftSeen& seen) {
     cost_.enter(seen.context);
     cost_.observe(depth, seen.seconds);
     if (depth == 0) {
-        pending_ = std::min(pending_ + 1, kMaxShadow + 1);
+        ++pending_;
     } else if (stale_ > 0) {
         --stale_;
     } else {
@@ -546,21 +546,21 @@ void Controller::observe(const DraftSeen& seen) {
             calibration_hoped_ = calibration_hoped_ * kCalibrationKeep + seen.confidence;
         }
     }
-    const double plain = cost_.seconds(0), n_new = accepted + 1.0;
+    const double plain = cost_.seconds(0), n_new = accepted + 1.0, seconds = seen.seconds > 0 ? seen.seconds : cost_.seconds(depth);
     if (plain > 0 && cost_.knows(0)) {
         // Plain steps that went by, less the tokens they brought. Gains are kept only up to what pays
         // for a loss of the same size: old gains buy no new losses.
-        deficit_ = std::max(deficit_ + seen.seconds / plain - n_new, -kLossSteps);
+        deficit_ = std::max(deficit_ + seconds / plain - n_new, -kLossSteps);
         steps_ += n_new;
         seen_.off_seconds += n_new * plain;
     } else {
-        seen_.off_seconds += seen.seconds;
+        seen_.off_seconds += seconds;
     }
     ++seen_.n_cycle;
     ++seen_.cycles[depth];
     seen_.n_token += accepted + 1;
     seen_.tokens[depth] += accepted + 1;
-    seen_.seconds += seen.seconds;
+    seen_.seconds += seconds;
     for (uint32_t i = 1; i <= accepted; ++i) ++seen_.judged[i], ++seen_.accepted[i];
     if (accepted < depth) ++seen_.judged[accepted + 1];
 }
@@ -607,6 +607,8 @@ void Controller::explain(DraftCycle* to) const {
     to->break_even_r = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
     to->reason = reason_;
 }
+
+bool Controller::wants_drafts() const { return max_depth_ > 0 && !locked_; }
 
 DraftReport Controller::report() const {
     DraftReport r = seen_;

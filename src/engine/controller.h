@@ -50,7 +50,7 @@ struct Decision {
 struct DraftSeen {
     uint32_t depth = 0;      ///< drafted and verified; less than decided after an early stop
     uint32_t accepted = 0;   ///< at most depth
-    double seconds = 0;      ///< of the whole cycle, drafting included, the shadow pass not
+    double seconds = 0;      ///< of the whole cycle, drafting included, the shadow pass not; 0: not known
     uint32_t context = 0;    ///< tokens in the history before it
     /// Sum of the draft's own probabilities over the judged drafts (the accepted ones and the first
     /// rejected one); 0 when not known.
@@ -183,6 +183,8 @@ class Controller {
     DraftReport report() const;
     /// The receipts begin anew.
     void clear_report();
+    /// Drafting may go on any time: the head's cache is to be kept up.
+    bool wants_drafts() const;
     /// What the last decision stood on.
     void explain(DraftCycle* to) const;
 
@@ -211,7 +213,7 @@ class Controller {
     uint32_t i_cold_ = 0;            // next entry of the cold start
     bool reopened_ = false;          // the cold start runs again after a lock
     uint32_t since_probe_ = 0;       // decisions
-    uint32_t pending_ = 0;           // committed tokens that the head has not seen
+    uint32_t pending_ = 0;           // tokens of plain steps whose outcome is not known
     uint32_t stale_ = 0;             // drafting cycles whose outcomes are not counted
     bool locked_ = false;
     uint32_t locked_context_ = 0;

@@ -38,7 +38,7 @@ Status Session::Impl::open_draft() {
     if (!uses_mtp) return {};
     const Plan& plan = model->plan;
     if (plan.mtp.empty()) return cycle_impl::no_mtp(*model);
-    AUSPEX_TRY(mtp.open(plan, *lane, model->device->options.allocator, d.window));
+    AUSPEX_TRY(mtp.open(plan, *lane, model->device->options.allocator, d.window, std::min(std::max(options.n_ubatch, kMaxTentative), kMaxMtpRows)));
     d.n_vocab = draft_vocab_rows(d, plan.n_vocab);
     std::vector<Token> ids;
     if (!d.vocab.empty()) AUSPEX_TRY(check_draft_vocab(model->tokenizer, plan.n_vocab, d.vocab).get(ids));
@@ -102,14 +102,14 @@ Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* c
     return {};
 }
 
-void Session::Impl::finish(const DraftCycle& cycle) {
+void Session::Impl::finish(const DraftCycle& cycle, bool timed) {
     stats.cycles[cycle.depth] += 1;
     for (uint32_t i = 0; i < cycle.depth; ++i) stats.drafted[i] += 1;
     for (uint32_t i = 0; i < cycle.accepted; ++i) stats.accepted[i] += 1;
     detail::DraftSeen seen;
     seen.depth = cycle.depth;
     seen.accepted = cycle.accepted;
-    seen.seconds = cycle.us * 1e-6;
+    seen.seconds = timed ? cycle.us * 1e-6 : 0;
     seen.context = static_cast<uint32_t>(cycle.n_token);
     control.observe(seen);
     if (options.on_cycle) options.on_cycle(cycle);
@@ -155,7 +155,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     const auto start = std::chrono::steady_clock::now();
     uint32_t n_guess = 0;
     Status done = guess(wanted.depth, sampling, &n_guess);
-    if (done.ok()) done = mtp.fill(history, true);
+    if (done.ok() && keeps_up()) done = mtp.fill(history, true);
     Token guesses[kMaxDraft] = {};
     std::copy_n(history.begin() + static_cast<std::ptrdiff_t>(size), n_guess, guesses);
     Step step;
@@ -203,7 +203,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     seen.depth = n_guess;
     seen.accepted = n_right;
     seen.us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-    finish(seen);
+    finish(seen, true);
     return {};
 }
 

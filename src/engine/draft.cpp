@@ -71,11 +71,12 @@ uint32_t Noise::propose(Span<const Token> history, uint32_t n, Token* to) {
     return count;
 }
 
-Status Mtp::open(const Plan& plan, Lane& lane, const Allocator& from, uint32_t window) {
+Status Mtp::open(const Plan& plan, Lane& lane, const Allocator& from, uint32_t window, uint32_t n_row_most) {
     AUSPEX_TRY(chain_.take(from, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), "the drafts' hidden rows"));
     plan_ = &plan;
     lane_ = &lane;
     window_ = window;
+    n_row_most_ = n_row_most;
     return {};
 }
 
@@ -185,7 +186,7 @@ Status Mtp::fill_to(Span<const Token> history, size_t end) {
     step.first_key = static_cast<uint32_t>(first_key_);
     for (; n_row_ < end; n_row_ += step.n_row) {
         const size_t to = n_row_ < first_ ? std::min(first_, end) : end;  // from one place
-        step.n_row = static_cast<uint32_t>(std::min<size_t>(to - n_row_, kMaxMtpRows));
+        step.n_row = static_cast<uint32_t>(std::min<size_t>(to - n_row_, n_row_most_));
         step.ids = history.data() + n_row_ + 1;
         step.position = static_cast<uint32_t>(n_row_);
         feed(&step);

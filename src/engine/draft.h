@@ -65,7 +65,8 @@ class Noise : public Proposer {
 class Mtp {
   public:
     /// errors    out_of_memory.
-    Status open(const Plan& plan, Lane& lane, const Allocator& from, uint32_t window);
+    /// n_row_most: rows of one step, at most kMaxMtpRows.
+    Status open(const Plan& plan, Lane& lane, const Allocator& from, uint32_t window, uint32_t n_row_most);
     bool on() const { return plan_ != nullptr; }
     uint64_t memory_bytes() const { return chain_.size(); }
     /// Ids of the lane's draft head; empty: all.
@@ -81,6 +82,8 @@ class Mtp {
     /// Those rows: their hidden rows are the lane's kept ones.
     size_t first() const { return first_; }
     size_t n_kept() const { return n_kept_; }
+    /// Rows at hand that the cache does not hold.
+    size_t n_behind() const { return first_ + n_kept_ > n_row_ ? first_ + n_kept_ - n_row_ : 0; }
     /// No more than n tokens are what they were.
     void cut(size_t n);
     /// Fills the cache with the rows at hand whose next token is known, those that a row at the end of
@@ -106,7 +109,7 @@ class Mtp {
 
     const Plan* plan_ = nullptr;
     Lane* lane_ = nullptr;
-    uint32_t window_ = 0;
+    uint32_t window_ = 0, n_row_most_ = 0;
     std::vector<Token> ids_;
     Block chain_;           ///< [kMaxTentative, d_model] hidden rows that feed the guesses
     size_t first_ = 0, n_kept_ = 0;  ///< positions of the hidden rows that the last trunk step left

@@ -13,6 +13,8 @@ namespace drive_impl {
 /// Plain cycles in a row after which a drive stops keeping up the draft block's cache: a probe of one or two
 /// does not interrupt it.
 constexpr uint32_t kPlainBeforeOff = 4;
+/// Tokens that the block may not have seen before they are made up for, well below what the lane keeps.
+constexpr uint32_t kMostBehind = 32;
 
 bool same(const Sampling& a, const Sampling& b) {
     return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p && a.repeat_penalty == b.repeat_penalty &&
@@ -34,7 +36,7 @@ Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
         AUSPEX_TRY(track(mtp.lead(history, &d).get(at_hand)));
         if (!at_hand) return false;
     } else {
-        AUSPEX_TRY(track(mtp.fill(history, true)));
+        if (keeps_up()) AUSPEX_TRY(track(mtp.fill(history, true)));
     }
     d.history = history;
     d.sampling = drive_sampling = sampling;
@@ -65,11 +67,10 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     const Decision d = decide(n_queued, &cycle);
     n_plain = d.depth > 0 ? 0 : n_plain + 1;
     const bool drafts = mtp.on() && (d.depth > 0 || (driving && drive_drafts && n_plain <= drive_impl::kPlainBeforeOff));
-    if (driving && drafts != drive_drafts) AUSPEX_TRY(settle());
-    if (d.shadow_rows > 0) {
-        AUSPEX_TRY(settle());
-        AUSPEX_TRY(shadow(d.shadow_rows, sampling, &cycle));
-    }
+    const bool behind = mtp.on() && !drafts && keeps_up() && mtp.n_behind() + n_queued >= drive_impl::kMostBehind;
+    if (driving && (drafts != drive_drafts || d.shadow_rows > 0 || behind)) AUSPEX_TRY(settle());
+    if (d.shadow_rows > 0) AUSPEX_TRY(shadow(d.shadow_rows, sampling, &cycle));
+    if (behind) AUSPEX_TRY(track(mtp.fill(history)));
     if (history.size() >= options.n_context || drive_ended) return {};
     if (!driving) {
         bool started = false;
@@ -120,7 +121,7 @@ Status Session::Impl::take_cycle() {
     seen.depth = c.n_draft;
     seen.accepted = c.n_accept;
     seen.us = c.us;
-    finish(seen);
+    finish(seen, !c.fresh);
     return {};
 }
 

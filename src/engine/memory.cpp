@@ -311,6 +311,7 @@ Status plan_lane_options(const Plan& plan, SessionOptions& o, LaneOptions* lane,
     o.n_ubatch = std::min(o.n_ubatch, o.n_context);
     lane->n_context = o.n_context;
     lane->n_ubatch = o.n_ubatch;
+    if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
     lane->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     lane->mtp_window = o.draft.window;
     lane->n_mtp_logit = Mtp::kShadowLogits;

@@ -66,8 +66,10 @@ struct Session::Impl {
     detail::Decision decide(uint32_t n_ahead, DraftCycle* cycle);
     /// A shadow pass over the last n tokens.
     Status shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle);
-    /// A cycle is over: counts it, learns from it, tells of it.
-    void finish(const DraftCycle& cycle);
+    /// A cycle is over: counts it, learns from it, tells of it. `timed`: its time is what such a cycle takes.
+    void finish(const DraftCycle& cycle, bool timed);
+    /// The block's cache shall not fall behind.
+    bool keeps_up() const { return depth > 0 || (depth < 0 && control.wants_drafts()); }
     /// Makes the logits of row n_row - 1 available, if its hidden row still is.
     Status find_logits();
     /// Guesses for the tokens after the history, appended to it.

@@ -80,6 +80,7 @@ struct Cycle {
     uint32_t n_accept = 0;
     bool done = false;          ///< a stop id was emitted, or the limit is reached
     double us = 0;              ///< from the end of the cycle before (or its own start) to its end
+    bool fresh = false;         ///< something was prepared for the first time meanwhile: `us` is not what such a cycle takes
 };
 
 /// One timeline on a machine: caches, state, scratch. All memory is taken when it is opened.

@@ -193,8 +193,10 @@ Status VulkanLane::queue(uint32_t n_draft) {
     }
     first_ = false;
     n_before_ = 1 + n_draft;
-    flight_[(flight_begin_ + n_flight_) % kMaxQueued] = {timeline_.last(), n_draft};
+    flight_[(flight_begin_ + n_flight_) % kMaxQueued] = {timeline_.last(), n_draft, false};
     ++n_flight_;
+    for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
+    recorded_ = false;
     return {};
 }
 
@@ -209,6 +211,7 @@ Result<Cycle> VulkanLane::wait() {
     const auto now = Clock::now();
     c.us = std::chrono::duration<double, std::micro>(now - cycle_begin_).count();
     cycle_begin_ = now;
+    c.fresh = f.fresh;
     tokens_.clear();
     const auto* ring = reinterpret_cast<const args::RingEntry*>(buffers_.ring.mapped);
     for (bool last = false; !last && tokens_.size() < kMaxTentative; ++ring_read_) {

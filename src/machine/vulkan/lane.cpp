@@ -147,6 +147,7 @@ Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_
         AUSPEX_TRY(Commands::create(gpu).get(made.parts[i]));
         AUSPEX_TRY(recorder.record(&made.parts[i], [&](Recorder& r) { return piece(r, i); }));
     }
+    recorded_ = true;
     return &(recordings_[key] = std::move(made));
 }
 

@@ -108,6 +108,7 @@ class VulkanLane : public Lane {
     struct InFlight {
         uint64_t value = 0;
         uint32_t n_draft = 0;
+        bool fresh = false;
     };
     bool driving_ = false, first_ = false;
     PickMode mode_;
@@ -118,6 +119,7 @@ class VulkanLane : public Lane {
     uint32_t flight_begin_ = 0, n_flight_ = 0;
     uint32_t ring_read_ = 0;
     bool done_ = false;
+    bool recorded_ = false;                  ///< something, since the last cycle was queued
     std::vector<Token> tokens_;              ///< of the last cycle waited for
     Clock::time_point cycle_begin_;
 };
