@@ -228,10 +228,11 @@ void add_bench(CLI::App& app, Chosen& chosen) {
     command->add_option("--temp", o->sampling.temperature, "With --stack and --controller: temperature of the generated texts")->capture_default_str();
     command->add_option("--seed", o->sampling.seed, "With --stack and --controller: the same seed gives the same texts")->capture_default_str();
     command->add_option("--plot", o->plot, "With --stack and --controller: PNG file for the curves");
-    command->add_option("-n,--tokens", o->n, "Tokens to decode in each run")->capture_default_str();
+    CLI::Option* tokens = command->add_option("-n,--tokens", o->n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
     command->add_option("--repeat", o->repeat, "Runs of each measurement")->capture_default_str();
     command->add_flag("--json", o->json, "One JSON object instead of a table");
-    command->callback([o, &chosen, named = std::vector<const CLI::Option*>(std::begin(named), std::end(named))] {
+    command->callback([o, &chosen, tokens, named = std::vector<const CLI::Option*>(std::begin(named), std::end(named))] {
+        if (tokens->count() == 0) o->n = o->stack ? 256 : o->mtp_list.empty() ? 32 : 128;
         o->measure_all = !(o->profile || o->stack || o->controller || o->longest > 0) && std::all_of(named.begin(), named.end(), [](const CLI::Option* option) { return option->count() == 0; });
         chosen = [o] { return report(run(*o)); };
     });

@@ -25,7 +25,7 @@ struct BenchOptions {
     std::string draft = "auto", draft_vocab, synth_phases, plot;
     std::vector<std::string> texts;          ///< NAME=FILE
     double synth_accept = 0;
-    int64_t n = 32, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
+    int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
     bool json = false, profile = false, stack = false, controller = false, virtual_clock = false;
 };
 

@@ -3,7 +3,7 @@
 // With --synth-accept everything is computed and only the comparison is replaced by a coin, so that a model with
 // random weights shows what a trained one would reach. Depths take turns within each run: what slows the machine
 // for a while slows all of them.
-#include "bench.h"
+#include "bench_texts.h"
 #include "draft.h"
 #include "engine/session.h"
 
@@ -12,34 +12,29 @@ namespace {
 
 struct Depth {
     uint32_t g = 0;
-    Times times;
-    size_t n_token = 0, n_cycle = 0;
-    double accepted = 0, drafted = 0;
-    double seconds() const {
-        double sum = 0;
-        for (const double s : times.s) sum += s;
-        return sum;
-    }
-    double cycle_ms() const { return seconds() * 1e3 / double(n_cycle); }
+    std::vector<double> tps, cycle_ms;  ///< by run
+    double n_token = 0, n_cycle = 0, accepted = 0, drafted = 0;
 };
 
 /// One run of at least n tokens.
 Status decode(auspex::Session& on, size_t n, Depth* to) {
     const auspex::Stats before = on.stats();
-    size_t n_made = 0;
-    const Status s = measure(1, &to->times, [&] {
-        Status t;
-        Span<const Token> fresh;
-        for (; t.ok() && n_made < n; n_made += fresh.size(), ++to->n_cycle) t = on.next().get(fresh);
-        return t;
-    });
+    const size_t begin = on.history().size();
+    double seconds = 0;
+    const Status s = generate_timed(on, {}, begin + n, &seconds);
     if (!s.ok()) return s;
-    to->n_token += n_made;
     const auspex::Stats after = on.stats();
+    const double n_made = double(on.history().size() - begin);
+    double n_cycle = double(after.cycles[auspex::kMaxDraft] - before.cycles[auspex::kMaxDraft]);
     for (uint32_t i = 0; i < auspex::kMaxDraft; ++i) {
+        n_cycle += double(after.cycles[i] - before.cycles[i]);
         to->drafted += double(after.drafted[i] - before.drafted[i]);
         to->accepted += double(after.accepted[i] - before.accepted[i]);
     }
+    to->n_token += n_made;
+    to->n_cycle += n_cycle;
+    to->tps.push_back(n_made / seconds);
+    to->cycle_ms.push_back(seconds * 1e3 / n_cycle);
     return {};
 }
 
@@ -55,7 +50,7 @@ Status bench_mtp(Bench& b) {
     auspex::DraftOptions draft;
     draft.source = auspex::Draft::mtp;
     if (s.ok()) s = choose_draft_vocab(o.draft_vocab, b.on.model, &draft);
-    const size_t n = static_cast<size_t>(o.n), start = static_cast<size_t>(o.context), per_run = n + auspex::kMaxDraft + 8;
+    const size_t n = static_cast<size_t>(o.n), start = static_cast<size_t>(o.context), per_run = n + 5 * (auspex::kMaxDraft + 1);
     const size_t n_context = start + per_run * static_cast<size_t>(o.repeat + 1) * depths.size() + 16;
     // Plain decoding has a session of its own, so that it pays for nothing that drafting needs.
     auspex::Session plain, drafting;
@@ -64,6 +59,8 @@ Status bench_mtp(Bench& b) {
     size_t n_computed = 0;
     if (s.ok()) s = plain.sync(b.ids(start)).get(n_computed);
     if (s.ok() && drafting) s = drafting.sync(b.ids(start)).get(n_computed);
+    if (s.ok()) s = plain.next().status();  // the first pick needs no pass
+    if (s.ok() && drafting) s = drafting.next().status();
     clear_progress_line();
     if (!s.ok()) return s;
     if (drafting) drafting.impl()->synth_accept = static_cast<float>(o.synth_accept);
@@ -80,13 +77,13 @@ Status bench_mtp(Bench& b) {
           o.synth_accept > 0 ? ", guesses right by a coin" : "");
     b.say("R: a cycle's time over a plain step's. It pays above the break-even, told as accepted/drafted and as conditional acceptance.\n\n");
     b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(least .. most)", "cycle ms", "R", "tokens/cycle", "accepted", "pays above", "conditional", "speedup");
-    const double plain_ms = depths[0].cycle_ms(), plain_tps = double(depths[0].n_token) / depths[0].seconds();
+    const double plain_ms = median(depths[0].cycle_ms), plain_tps = median(depths[0].tps);
     const uint64_t head_bytes = drafting ? drafting.stats().draft_bytes : 0;
     for (const Depth& d : depths) {
-        const double count = double(d.n_token) / double(o.repeat), tps = count / d.times.median(), least = count / d.times.most(), most = count / d.times.least();
-        const double r = d.cycle_ms() / plain_ms, per_cycle = double(d.n_token) / double(d.n_cycle), speedup = double(d.n_token) / d.seconds() / plain_tps;
-        nlohmann::ordered_json row = {{"depth", d.g}, {"tps", tps}, {"tps_least", least}, {"tps_most", most}, {"cycle_ms", d.cycle_ms()}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
-        b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps, ("(" + std::to_string(int64_t(least)) + " .. " + std::to_string(int64_t(most)) + ")").c_str(), d.cycle_ms(), r, per_cycle);
+        const double tps = median(d.tps), least = *std::min_element(d.tps.begin(), d.tps.end()), most = *std::max_element(d.tps.begin(), d.tps.end());
+        const double ms = median(d.cycle_ms), r = ms / plain_ms, per_cycle = d.n_token / d.n_cycle, speedup = tps / plain_tps;
+        nlohmann::ordered_json row = {{"depth", d.g}, {"tps", tps}, {"tps_least", least}, {"tps_most", most}, {"cycle_ms", ms}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
+        b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps, ("(" + std::to_string(int64_t(least)) + " .. " + std::to_string(int64_t(most)) + ")").c_str(), ms, r, per_cycle);
         if (d.g > 0) {
             row["accepted_share"] = d.drafted > 0 ? d.accepted / d.drafted : 0;
             row["break_even_share"] = break_even_share(r, d.g);

@@ -151,13 +151,16 @@ class Replay {
         return s;
     }
 
-    /// Mean seconds of a cycle at depth g over the fixed policy's runs.
+    /// Seconds of a cycle at depth g of the fixed policy: the mean of a run, the median of the runs.
     double cycle_seconds(size_t g) const {
-        double seconds = 0, n = 0;
-        for (const Played& p : played_[g])
+        std::vector<double> means;
+        for (const Played& p : played_[g]) {
+            double us = 0, n = 0;
             for (const auspex::DraftCycle& c : p.cycles)
-                if (c.depth == g) seconds += c.us * 1e-6, n += 1;
-        return n > 0 ? seconds / n : 0;
+                if (c.depth == g) us += c.us, n += 1;
+            if (n > 0) means.push_back(us / n);
+        }
+        return median(means) * 1e-6;
     }
     double relative(size_t g) const { return cycle_seconds(g) / cycle_seconds(0); }
 
