@@ -190,8 +190,8 @@ Result<VulkanLane::Recording*> VulkanLane::body_recording(const Step& step, uint
     shape.head = step.n_logit == n_row;
     return recording({Kind::narrow, tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
         AUSPEX_TRY(r.tape(shape));
-        if (options_.mtp && shape.tape == &program_->plan->trunk) AUSPEX_TRY(r.keep(n_row));
-        return shape.head ? r.logits_to_host(*shape.tape, n_row) : Status();
+        if (shape.head) AUSPEX_TRY(r.logits_to_host(*shape.tape, n_row));  // at once: the barrier before it must be for copies, too
+        return options_.mtp && shape.tape == &program_->plan->trunk ? r.keep(n_row) : Status();
     });
 }
 
