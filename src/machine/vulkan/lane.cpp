@@ -303,7 +303,7 @@ Status VulkanLane::run_trunk(const Step& step) {
         return {};
     }
     // Many rows: pieces whose kept rows lie one after the other.
-    const bool small = program_->weight_bytes() <= program_->context->small_bytes;
+    const bool small = program_->small();
     Step piece = step;
     piece.n_logit = 0;
     for (uint32_t at = 0; at < step.n_row;) {

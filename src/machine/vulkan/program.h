@@ -55,6 +55,8 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
 
     Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes_; }
+    /// Exactness before speed: see Context::small_bytes.
+    bool small() const { return n_weight_bytes_ <= context->small_bytes; }
     const Region* rope(const Op& op) const;
 
     /// The head that all MTP blocks share, or kNoSlot.

@@ -40,7 +40,7 @@ class Recorder {
   public:
     using Piece = std::function<Status(Recorder&)>;
 
-    Recorder(const VulkanProgram& program, const Buffers& buffers) : program_(program), buffers_(buffers), plan_(*program.plan), matrix_(program.context->matrix), gemm_matrix_(program.context->gemm_matrix) {}
+    Recorder(const VulkanProgram& program, const Buffers& buffers) : program_(program), buffers_(buffers), plan_(*program.plan), matrix_(program.context->matrix && !program.small()), gemm_matrix_(program.context->gemm_matrix) {}
 
     /// Records what `piece` appends. With a profile there is a mark at every barrier.
     /// errors    unsupported: no variant of a kernel works here; out_of_memory; device_lost.

@@ -120,7 +120,7 @@ Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& 
     AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
     AUSPEX_TRY(vulkan_impl::ask_matrix(c));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
-    c.small_bytes = c.gemm_matrix ? vulkan_impl::kSmallBytes : 0;
+    c.small_bytes = c.matrix || c.gemm_matrix ? vulkan_impl::kSmallBytes : 0;
     AUSPEX_TRY(vulkan_impl::refuse(c));
     return context;
 }
