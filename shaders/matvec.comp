@@ -72,7 +72,7 @@ void main() {
                 for (uint i = 0u; i < 8u; i++) {
                     const uint k = k0 + i * 16u;
                     if (column_inside(k)) {
-                        const vec4 m = ROLE == MOE_ROW ? vec4(weight_of(k)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
+                        const vec4 m = BY_ROW ? vec4(weight_of(k)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
                         [[unroll]] for (uint col = 0u; col < T; col++) {
                             if (!has_column(col)) break;
                             precise vec4 a = X[(args.x_offset + row_in(col) * args.x_stride + k) >> 2] * m;

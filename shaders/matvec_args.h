@@ -26,11 +26,11 @@ struct MatvecArgs {
     float limit;                  // EPI_SWIGLU: clamps as in OpKind::swiglu; 0: none
     // Products of experts (moe_columns.glsl); else nothing. n_tile, d_in, d_out are those of one expert.
     uint n_row;                   // of the step
-    uint n_used;                  // MOE_EXPERT: experts of a row; MOE_ROW: pairs that are summed
-    uint choice_stride;           // pairs of a row
-    uint choice_at;               // the first pair of a row that counts
+    uint n_used;                  // experts of a row; MOE_SHARED: 1
     uint first_expert, n_expert;  // that this slice holds
-    uint d_slot;                  // MOE_ROW: values of x for each pair, 256 times its column tiles
+    uint d_slot;                  // MOE_ROW, MOE_SHARED: values of x for each pair, 256 times its column tiles
+    uint n_score, flags;          // experts of the layer, kRoute... (moe_args.h)
+    float scale;
 };
 
 // Row i of the step takes row ids[id_offset + i] of the matrix, or its token's when in_step is set.

@@ -50,8 +50,11 @@ BUFFER(3, readonly, P_, float, squares)
 BUFFER(4, writeonly, Y_, float, y)
 BUFFER(5, readonly, R_, float, residual)
 BUFFER(6, writeonly, O_, float, out_)
+#ifdef MATRIX
+BUFFER(5, , C_, uvec2, choice)
+BUFFER(7, readonly, Bias_, float, bias)
+#else
 BUFFER(5, readonly, C_, uvec2, choice)
-#ifndef MATRIX
 BUFFER(3, readonly, CR_, uvec2, choice_row)
 #endif
 layout(push_constant) uniform Push {
@@ -64,6 +67,7 @@ layout(push_constant) uniform Push {
     Y_ at_y;
     R_ at_residual;
     O_ at_out;
+    Bias_ at_bias;   // moe_columns.glsl
 #endif
 };
 

@@ -24,6 +24,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_NV_cooperative_matrix : require
@@ -103,7 +105,7 @@ void load_x(uint n0, uint c0, uint l) {
         const bool in_ = n < CHUNK * T && has_column(n % T);
         xa[b] = in_ && column_inside(k) ? X[at] : vec4(0.0);
         xb[b] = in_ && column_inside(k + 16u) ? X[at + 4u] : vec4(0.0);
-        if (ROLE == MOE_ROW) {
+        if (BY_ROW) {
             const float m = weight_of(k);
             xa[b] *= m;
             xb[b] *= m;

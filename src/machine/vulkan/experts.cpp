@@ -1,8 +1,8 @@
 // machine/vulkan/experts: a layer of experts as dispatches. Twin of machine/cpu/moe.cpp, where the formulas stand.
 //
-// Few rows, four stages:
+// Few rows, three stages, or four:
 //   scores of all experts | gate and up of the shared expert
-//   the choice of each row
+//   the choice of each row, unless the next kernels make it themselves
 //   gate and up of the chosen experts | down of the shared one, onto the residual
 //   down of the chosen ones, onto that
 // An expert that several rows chose is read once for its gate and up, and from the cache for its down. A row's
@@ -22,12 +22,9 @@ namespace detail {
 namespace vk {
 namespace experts_impl {
 
-PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {}) {
-    PipelineKey k;
-    k.shader = shader;
-    k.group = group;
-    k.constants = std::move(constants);
-    return k;
+/// How a layer chooses.
+uint32_t flags_of(const Op& op) {
+    return (op.moe.sigmoid ? args::kRouteSigmoid : 0u) | (op.moe.normalise ? args::kRouteNormalise : 0u) | (op.w[8] != kNoSlot ? args::kRouteBias : 0u) | (op.w[7] != kNoSlot ? args::kRouteShared : 0u);
 }
 
 /// Rows of a power of two that one dispatch takes.
@@ -46,12 +43,12 @@ Status Recorder::experts(const Node& d, const Shape& shape) {
     return {};
 }
 
-/// Scores, and from them the choice. The caller may put more between the two.
-Status Recorder::route(const Node& d, const Shape& shape) {
-    using experts_impl::key_of;
+/// Scores of all experts; for few rows the shared expert's gate and up beside them.
+Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to) {
+    using record_impl::key_of;
     const MoeDims& m = d.op->moe;
     const bool norm = d.norm != kNoSlot, own_gate = d.op->w[7] != kNoSlot;
-    const Region &router = program_.vectors[d.op->w[0]], &x = buffers_.row[d.x], &bias = vector(d.op->w[8]);
+    const Region &router = program_.vectors[d.op->w[0]], &x = buffers_.row[d.x];
     args::RouterArgs a{};
     a.d_in = width(d.x);
     a.n_expert = m.n_expert;
@@ -60,33 +57,39 @@ Status Recorder::route(const Node& d, const Shape& shape) {
     a.x_stride = stride(d.x);
     a.inv_d = 1.0f / static_cast<float>(a.d_in);
     a.eps = d.eps;
-    a.flags = (m.sigmoid ? args::kRouteSigmoid : 0u) | (m.normalise ? args::kRouteNormalise : 0u) | (d.op->w[8] != kNoSlot ? args::kRouteBias : 0u) | (own_gate ? args::kRouteShared : 0u);
+    a.flags = experts_impl::flags_of(*d.op);
     a.scale = m.scale;
     a.n_row = shape.n_row;
     a.from_step = shape.wide;
+    *to = a;
     const uint32_t rows = experts_impl::power_of_two(shape.n_row, 4);
     settle({{special(kStep), d.x}, {special(kMoeLogits)}});
     AUSPEX_TRY(kernel(key_of("moe_router", 128, {rows, norm ? 1u : 0u}), {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
                       {ceil_div(a.n_out, 2u), ceil_div(shape.n_row, rows)}, "router", router.bytes));
-    if (!shape.wide && m.d_ff_shared != 0) {
-        Node g = d;
-        g.weight = d.op->w[4];
-        ProductArgs p{};
-        p.x = &x;
-        p.y = &buffers_.moe.shared;
-        p.x_stride = a.x_stride;
-        p.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns));
-        p.n_row = shape.n_row;
-        p.norm = norm;
-        p.epilogue = Epilogue::swiglu;
-        p.limit = m.limit_shared;
-        Touch touch{{d.x}, {special(kMoeShared)}};
-        if (norm) touch.reads.push_back(squares_id(d.x));
-        settle(touch);
-        AUSPEX_TRY(product(g, p));
-    }
+    if (shape.wide || m.d_ff_shared == 0) return {};
+    Node g = d;
+    g.weight = d.op->w[4];
+    ProductArgs p{};
+    p.x = &x;
+    p.y = &buffers_.moe.shared;
+    p.x_stride = a.x_stride;
+    p.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns));
+    p.n_row = shape.n_row;
+    p.norm = norm;
+    p.epilogue = Epilogue::swiglu;
+    p.limit = m.limit_shared;
+    Touch touch{{d.x}, {special(kMoeShared)}};
+    if (norm) touch.reads.push_back(squares_id(d.x));
+    settle(touch);
+    return product(g, p);
+}
+
+/// Scores, and from them the choice.
+Status Recorder::route(const Node& d, const Shape& shape) {
+    args::RouterArgs a{};
+    AUSPEX_TRY(scores(d, shape, &a));
     settle({{special(kStep), special(kMoeLogits)}, {special(kMoeChoice)}});
-    return kernel(key_of("moe_route", 256), {buffers_.moe.logits, bias, buffers_.moe.choice, buffers_.step}, a, {shape.n_row}, "route");
+    return kernel(record_impl::key_of("moe_route", 256), {buffers_.moe.logits, vector(d.op->w[8]), buffers_.moe.choice, buffers_.step}, a, {shape.n_row}, "route");
 }
 
 // ------------------------------------------------------------------------------------ few rows
@@ -96,18 +99,19 @@ Status Recorder::experts_few(const Node& d, uint32_t n_row) {
     const Buffers::Moe& b = buffers_.moe;
     Shape shape;
     shape.n_row = n_row;
-    AUSPEX_TRY(route(d, shape));
+    args::RouterArgs a{};
+    AUSPEX_TRY(routes_itself(*d.op) ? scores(d, shape, &a) : route(d, shape));
     AUSPEX_TRY(expert_hidden(d, n_row));
     const Region& y = buffers_.row[d.y];
     const bool shared = m.d_ff_shared != 0;
     if (shared) {
-        settle({{special(kMoeShared), special(kMoeChoice), d.y}, {special(kMoeSum)}});
-        AUSPEX_TRY(expert_sum(d, n_row, {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, 1, m.n_used, stride(d.y), width(d.y), "shared down"}));
+        settle({{special(kMoeShared), special(kMoeLogits), d.y}, {special(kMoeSum)}});
+        AUSPEX_TRY(expert_sum(d, n_row, {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, stride(d.y), width(d.y), "shared down"}));
     }
     Touch touch{{special(kMoeHidden), special(kMoeChoice)}, {d.y, squares_id(d.y)}};
     if (shared) touch.reads.push_back(special(kMoeSum));
     settle(touch);
-    return expert_sum(d, n_row, {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y], m.n_used, 0, shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
+    return expert_sum(d, n_row, {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y], shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
 }
 
 /// hidden[place] = act(gate x, up x), for every row and every expert it chose.
@@ -130,11 +134,16 @@ Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
     a.limit = m.limit;
     a.n_row = n_row;
     a.n_used = m.n_used;
-    a.choice_stride = m.n_used + 1;
-    const uint32_t most = std::min(matvec_max_rows(traits, matrix_, t), traits.is_cpu() ? 2u : 8u), n_place = n_row * m.n_used;
-    const MatvecChoice c = choose_matvec_experts(traits, matrix_, t, experts_impl::power_of_two(n_row, most), norm, Epilogue::swiglu, Role::expert, t.n_row * n_place);
-    const Region &x = buffers_.row[d.x], &y = buffers_.moe.hidden;
-    Touch touch{{d.x, special(kMoeChoice)}, {special(kMoeHidden)}};
+    a.n_score = m.n_expert;
+    a.flags = experts_impl::flags_of(*d.op);
+    a.scale = m.scale;
+    // Two rows of an expert at once; with more its weights come from the cache again. Few rows share one.
+    const bool itself = routes_itself(*d.op);
+    const uint32_t n_place = n_row * m.n_used;
+    const MatvecChoice c = choose_matvec_experts(traits, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu, Role::expert, t.n_row * n_place, itself ? m.n_expert : 0);
+    const Region &x = buffers_.row[d.x], &y = buffers_.moe.hidden, &choice = buffers_.moe.choice;
+    Touch touch{{d.x, itself ? special(kMoeLogits) : special(kMoeChoice)}, {special(kMoeHidden)}};
+    if (itself) touch.writes.push_back(special(kMoeChoice));
     if (norm) touch.reads.push_back(squares_id(d.x));
     settle(touch);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
@@ -142,7 +151,7 @@ Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
         a.first_expert = s.first / t.n_row;
         a.n_expert = s.n / t.n_row;
         if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key, {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y, buffers_.moe.choice, y}, a, {c.groups(t.n_row), n_place}, "experts up",
+        AUSPEX_TRY(kernel(c.key, {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y, itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8])}, a, {c.groups(t.n_row), n_place}, "experts up",
                           std::min(n_place, a.n_expert) * t.bytes()));
     }
     return {};
@@ -154,31 +163,33 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     const MoeDims& m = d.op->moe;
     const Matrix& stack = program_.matrices[s.weight];
     const Tiling t = stack.tiling.one();
+    const bool own = s.weight == d.op->w[6];  // the shared expert
+    const uint32_t n_pair = own ? 1 : m.n_used;
     Tiling all = t;  // a row's matrices side by side
-    all.n_col *= s.n_pair;
+    all.n_col *= n_pair;
     args::MatvecArgs a{};
     a.n_tile = t.n_row;
     a.n_col = all.n_col;
     a.d_in = static_cast<uint32_t>(t.d_in);
     a.d_out = static_cast<uint32_t>(t.d_out);
     a.d_slot = t.n_col * kTileColumns;
-    a.x_stride = a.d_slot * s.n_pair;
+    a.x_stride = a.d_slot * n_pair;
     a.y_stride = s.y_stride;
     a.residual_stride = s.residual_stride;
     a.out_stride = ceil_div(a.y_stride, 16u);
     a.n_row = n_row;
-    a.n_used = s.n_pair;
-    a.choice_stride = m.n_used + 1;
-    a.choice_at = s.choice_at;
-    const MatvecChoice c = choose_matvec_experts(traits, matrix_, all, 1, false, Epilogue::add, Role::row, t.n_row * n_row);
+    a.n_used = n_pair;
+    a.n_score = m.n_expert;
+    a.flags = experts_impl::flags_of(*d.op);
+    const MatvecChoice c = choose_matvec_experts(traits, matrix_, all, 1, false, Epilogue::add, own ? Role::shared : Role::row, t.n_row * n_row);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
         const Matrix::Slice& slice = stack.slices[k];
         a.first_expert = slice.first / t.n_row;
         a.n_expert = slice.n / t.n_row;
         if (k > 0) a.residual_stride = s.y_stride;
         if (k > 0 && !asking_) commands_->barrier();  // a slice adds to what the one before left
-        AUSPEX_TRY(kernel(c.key, {slice.region, *s.x, *s.x, buffers_.moe.choice, *s.y, k > 0 ? *s.y : *s.residual, *s.squares}, a, {c.groups(t.n_row), n_row}, s.label,
-                          std::min(n_row * s.n_pair, a.n_expert) * t.bytes()));
+        AUSPEX_TRY(kernel(c.key, {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y, k > 0 ? *s.y : *s.residual, *s.squares}, a, {c.groups(t.n_row), n_row}, s.label,
+                          std::min(n_row * n_pair, a.n_expert) * t.bytes()));
     }
     return {};
 }
@@ -204,7 +215,7 @@ Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArg
 }
 
 Status Recorder::experts_many(const Node& d, const Shape& shape) {
-    using experts_impl::key_of;
+    using record_impl::key_of;
     const DeviceTraits& traits = program_.context->gpu->traits;
     const MoeDims& m = d.op->moe;
     const Buffers::Moe& b = buffers_.moe;

@@ -13,14 +13,6 @@ namespace record_impl {
 
 constexpr uint32_t kRowGroup = 256;  ///< of the plain row kernels
 
-PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {}) {
-    PipelineKey k;
-    k.shader = shader;
-    k.group = group;
-    k.constants = std::move(constants);
-    return k;
-}
-
 bool holds(const std::vector<uint32_t>& list, uint32_t id) { return std::find(list.begin(), list.end(), id) != list.end(); }
 
 }  // namespace record_impl

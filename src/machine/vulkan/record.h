@@ -24,6 +24,16 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
+namespace record_impl {
+inline PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {}) {
+    PipelineKey k;
+    k.shader = shader;
+    k.group = group;
+    k.constants = std::move(constants);
+    return k;
+}
+}  // namespace record_impl
+
 /// The rows of a pass and the kernels that run them.
 struct Shape {
     const Tape* tape = nullptr;
@@ -128,13 +138,15 @@ class Recorder {
     Status delta(const Node& d, const Shape& shape);
     Status delta_any(const Op& op, const Shape& shape);
     Status experts(const Node& d, const Shape& shape);
+    Status scores(const Node& d, const Shape& shape, args::RouterArgs* a);
     Status route(const Node& d, const Shape& shape);
+    bool routes_itself(const Op& op) const { return vk::routes_itself(matrix_, program_.matrices[op.w[1]].tiling, op.moe.n_expert); }
     Status experts_few(const Node& d, uint32_t n_row);
     Status expert_hidden(const Node& d, uint32_t n_row);
     struct SumOf {
         SlotId weight;
         const Region *x, *residual, *y, *squares;
-        uint32_t n_pair, choice_at, residual_stride, y_stride;
+        uint32_t residual_stride, y_stride;
         const char* label;
     };
     Status expert_sum(const Node& d, uint32_t n_row, const SumOf& s);
