@@ -17,6 +17,10 @@ std::string read_text(const std::string& path);
 /// The folder of this repository (for the demo model), from the build system.
 std::string repo_dir();
 
+/// A model on two CPU threads, from a file or from bytes that stay; the test fails where it cannot be loaded.
+auspex::Model open_model(const std::string& path, auspex::CpuPath cpu_path);
+auspex::Model open_model(const std::vector<std::byte>& bytes, auspex::CpuPath cpu_path);
+
 /// A small deterministic generator for test data.
 struct Random {
     uint64_t state;

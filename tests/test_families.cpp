@@ -30,21 +30,12 @@ double worst_error(const Oracle::Rows& want, size_t row, Span<const float> got, 
 }
 
 Session session_of(const std::vector<std::byte>& bytes, CpuPath path) {
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.cpu_path = path;
-    options.n_thread = 2;
-    Device device;
-    Status s = Device::open(options).get(device);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    Model model;
-    s = Model::load(device, bytes).get(model);
-    REQUIRE_MESSAGE(s.ok(), s.message());
+    const Model model = open_model(bytes, path);
     SessionOptions session_options;
     session_options.n_context = 256;
     session_options.n_ubatch = 32;
     Session session;
-    s = Session::create(model, session_options).get(session);
+    Status s = Session::create(model, session_options).get(session);
     REQUIRE_MESSAGE(s.ok(), s.message());
     return session;
 }

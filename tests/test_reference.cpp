@@ -23,20 +23,6 @@ const Bound kBounds[] = {{CpuPath::reference, KvType::f16, 1e-3, 150, 1}, {CpuPa
 /// The reference ops with nothing rounded: what is left is the order of float sums.
 const Bound kExact = {CpuPath::reference, KvType::f32, 1e-4, 150, 1};
 
-Model open_model(const std::string& path, CpuPath cpu_path) {
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.cpu_path = cpu_path;
-    options.n_thread = 2;
-    Device device;
-    Status s = Device::open(options).get(device);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    Model model;
-    s = Model::load(device, path.c_str()).get(model);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return model;
-}
-
 Session open_session(const Model& model, uint32_t n_context, KvType kv) {
     SessionOptions options;
     options.n_context = n_context;
