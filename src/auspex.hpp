@@ -212,6 +212,10 @@ struct ModelInfo {
 struct LoadOptions {
     Progress progress;
     bool mtp = true;  ///< load the draft block, if the file has one
+    /// On a GPU: layers, from the first on, whose experts stay in the system's memory, where the GPU reads them:
+    /// slower, the same text. -1: as few as let the weights and a session with default options fit the device, by
+    /// its memory_limit_bytes or what the driver reports; none where nothing is short.
+    int host_expert_layers = -1;
 };
 
 struct EncodeOptions {
@@ -495,6 +499,7 @@ enum class MemoryPlace {
     device,     ///< the GPU's memory
     file,       ///< read where the file is mapped; takes nothing of its own
     host,       ///< bookkeeping, through the standard allocator
+    pinned,     ///< the system's memory, read by the GPU where it is: experts that its own has no room for
 };
 struct MemoryItem {
     std::string what;            ///< "weights Q4_K", "keys q8_0", "attention scratch"
@@ -515,9 +520,10 @@ struct MemoryPlan {
     uint64_t session_bytes = 0;     ///< taken by Session::create
     uint64_t file_bytes = 0;        ///< read in place, not part of the total
     uint64_t total_bytes = 0;       ///< weight_bytes + session_bytes
+    uint64_t pinned_bytes = 0;      ///< of the total: experts in the system's memory, which the limit does not count
     uint64_t kv_token_bytes = 0;    ///< by which each further token of n_context would raise it
     uint64_t limit_bytes = 0;       ///< DeviceOptions::memory_limit_bytes
-    bool fits = true;               ///< total_bytes is within the limit, or there is none
+    bool fits = true;               ///< total_bytes - pinned_bytes is within the limit, or there is none
     std::vector<LayerWindow> windows;  ///< of every attention layer
     std::string window_rule;           ///< how kv_budget_bytes was met; else empty
     std::vector<MemoryChoice> ladder;  ///< unless it fits: from the mildest change on

@@ -137,7 +137,7 @@ TEST_CASE("experts of every type of weight, apart or fused, give the CPU's logit
     if (!context()) return;
     Silence silence;
     const std::vector<Token> ids = tiny_ids(30, 4);
-    for (Type type : {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::q4_1, Type::bf16, Type::f32}) {
+    for (Type type : {Type::q4_k, Type::q6_k, Type::q8_0, Type::q5_0, Type::q4_1, Type::f32}) {
         const std::string name = type_info(type).name;
         CAPTURE(name);
         TinyOptions o = family_of(Family::qwen35moe, type);
@@ -148,7 +148,7 @@ TEST_CASE("experts of every type of weight, apart or fused, give the CPU's logit
         side.trunk(20, false, 1, 0);
         side.trunk(1, true, 1, 1);
         side.trunk(2, true, 2, 2);
-        if (type != Type::q4_k && type != Type::f32) continue;
+        if (type != Type::q4_k) continue;
         o.fused = true;
         Rig fused(o);
         auto other = fused.lane(*fused.gpu), again = rig.lane();
@@ -173,7 +173,7 @@ TEST_CASE("law 1, row, with experts on the GPU: a row's logits are the same bits
             alone->commit(1);
             one.insert(one.end(), row.begin(), row.end());
         }
-        for (uint32_t n : {1u, 2u, 4u, 7u, 9u}) {
+        for (uint32_t n : {2u, 9u}) {
             CAPTURE(n);
             const std::vector<float> many = rig.run(*among, part(ids, 23, n), 23, true, n);
             among->commit(0);
@@ -228,16 +228,16 @@ TEST_CASE("laws 2 and 4, commit and chunk, with experts on the GPU; saved and re
 TEST_CASE("hidden rows of a step longer than the device runs at once are all there") {
     if (!context()) return;
     Silence silence;
-    for (Family family : {Family::step35, Family::qwen35moe}) {
-        Rig rig(family_of(family));
-        const std::vector<Token> ids = tiny_ids(620, 31);
-        auto whole = rig.lane(*rig.gpu, 640, 640), pieces = rig.lane(*rig.gpu, 640, 512);
-        rig.run(*whole, part(ids, 0, 600), 0, false, 1);
-        const std::vector<float> all = rig.rows(*whole, rig.plan.trunk.hidden, 600);
+    {  // the family whose hidden rows are the residual stream itself
+        Rig rig(family_of(Family::step35));
+        const std::vector<Token> ids = tiny_ids(540, 31);
+        auto whole = rig.lane(*rig.gpu, 640, 540), pieces = rig.lane(*rig.gpu, 640, 512);
+        rig.run(*whole, part(ids, 0, 530), 0, false, 1);
+        const std::vector<float> all = rig.rows(*whole, rig.plan.trunk.hidden, 530);
         rig.run(*pieces, part(ids, 0, 512), 0, false, 0);
         std::vector<float> want = rig.rows(*pieces, rig.plan.trunk.hidden, 512);
-        rig.run(*pieces, part(ids, 512, 88), 512, false, 1);
-        const std::vector<float> rest = rig.rows(*pieces, rig.plan.trunk.hidden, 88);
+        rig.run(*pieces, part(ids, 512, 18), 512, false, 1);
+        const std::vector<float> rest = rig.rows(*pieces, rig.plan.trunk.hidden, 18);
         want.insert(want.end(), rest.begin(), rest.end());
         CHECK(same_bits(all, want));
     }
@@ -403,6 +403,99 @@ TEST_CASE("what a lane and a program with experts will take is known to the byte
         REQUIRE(rig.gpu->open(o).get(lane).ok());
         CHECK(lane->memory_bytes() == sum);
     }
+}
+
+TEST_CASE("experts in the system's memory give the same bits, and take what was planned") {
+    if (!context()) return;
+    Silence silence;
+    Rig rig(family_of(Family::qwen35moe, Type::q4_k));
+    Plan plan = rig.plan;
+    for (const Op& op : plan.trunk.ops)
+        if (op.kind == OpKind::moe && op.layer < 2)
+            for (uint32_t i = 1; i <= 3; ++i) plan.slots[op.w[i]].on_host = true;
+    auto machine = vk::make_machine(context());
+    std::vector<MemoryItem> items;
+    REQUIRE(machine->plan_weights(plan, rig.weights, &items).ok());
+    uint64_t device = 0, pinned = 0;
+    bool layers[2] = {};
+    for (const MemoryItem& i : items) {
+        (i.place == MemoryPlace::pinned ? pinned : device) += i.bytes;
+        if (i.place == MemoryPlace::pinned && i.layer >= 0 && i.layer < 2) layers[i.layer] = true;
+    }
+    CHECK(pinned > 0);
+    CHECK((layers[0] && layers[1]));
+    const vk::GpuRef& gpu = context()->gpu;
+    const uint64_t device_before = gpu->device_bytes.load(), host_before = gpu->host_bytes.load();
+    std::shared_ptr<Program> program;
+    Status s = machine->load(plan, rig.weights, {}).get(program);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    CHECK(gpu->device_bytes.load() - device_before == device);
+    CHECK(gpu->host_bytes.load() - host_before == pinned);
+    LaneOptions o;
+    o.n_context = 256;
+    o.n_ubatch = 32;
+    std::unique_ptr<Lane> lane, plain = rig.lane(*rig.gpu, 256, 32);
+    REQUIRE(program->open(o).get(lane).ok());
+    const std::vector<Token> ids = tiny_ids(40, 2);
+    Step step = rig.step(part(ids, 0, 20), 0, false, 1);
+    step.tape = &plan.trunk;
+    CHECK(same_bits(rig.run(*lane, step), rig.run(*plain, part(ids, 0, 20), 0, false, 1)));
+    step = rig.step(part(ids, 20, 4), 20, true, 4);
+    step.tape = &plan.trunk;
+    CHECK(same_bits(rig.run(*lane, step), rig.run(*plain, part(ids, 20, 4), 20, true, 4)));
+}
+
+TEST_CASE("a device with too little memory leaves as few layers of experts outside as must be") {
+    if (!context()) return;
+    const std::vector<std::byte> bytes = tiny_model(family_of(Family::qwen35moe));
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    auto planned = [&](size_t limit, int n_host, Model* model) {
+        options.memory_limit_bytes = limit;
+        Device device;
+        REQUIRE(Device::open(options).get(device).ok());
+        LoadOptions load;
+        load.host_expert_layers = n_host;
+        Status s = Model::load(device, bytes, load).get(*model);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        auspex::MemoryPlan plan;
+        REQUIRE(Session::plan(*model).get(plan).ok());
+        return plan;
+    };
+    auto text = [](const Model& model) {
+        Session session;
+        Status s = Session::create(model).get(session);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        REQUIRE(session.sync(tiny_ids(20, 3)).ok());
+        std::vector<Token> out;
+        while (out.size() < 8) {
+            auto next = session.next();
+            REQUIRE_MESSAGE(next.ok(), next.status().message());
+            out.insert(out.end(), next.value().begin(), next.value().end());
+        }
+        out.resize(8);
+        return out;
+    };
+    Model all, one, few;
+    const auspex::MemoryPlan whole = planned(0, -1, &all), first = planned(0, 1, &one);
+    CHECK(whole.pinned_bytes == 0);
+    CHECK(first.pinned_bytes > 0);
+    // A little less than everything takes: one layer moves, and it fits. Much less: every layer, and then no more.
+    const auspex::MemoryPlan tight = planned(static_cast<size_t>(whole.total_bytes - 1000), -1, &few);
+    CHECK(tight.pinned_bytes == first.pinned_bytes);
+    CHECK(tight.fits);
+    CHECK(tight.total_bytes - tight.pinned_bytes <= whole.total_bytes - 1000);
+    CHECK(text(few) == text(all));
+    Model most;
+    const auspex::MemoryPlan tightest = planned(static_cast<size_t>(whole.total_bytes - 3 * first.pinned_bytes + 1000), -1, &most);
+    CHECK(tightest.pinned_bytes > 2 * first.pinned_bytes);
+    CHECK(tightest.fits);
+    Device device;
+    options.memory_limit_bytes = 0;
+    REQUIRE(Device::open(options).get(device).ok());
+    LoadOptions wrong;
+    wrong.host_expert_layers = -2;
+    CHECK(Model::load(device, bytes, wrong).status().code == Code::bad_argument);
 }
 
 TEST_CASE("independent outputs of models with experts come out of the GPU, drafts too") {

@@ -11,6 +11,7 @@
 #include "base/unicode.h"
 #include "cache.h"
 #include "platform.h"
+#include "window.h"
 
 namespace cli {
 
@@ -47,6 +48,7 @@ void add_model(CLI::App& command, PlaceOptions& o) {
 void add_place(CLI::App& command, PlaceOptions& o) {
     add_model(command, o);
     command.add_option("--device", o.device, "auto, cpu, vulkan or vulkan:N")->capture_default_str();
+    command.add_option("--memory-limit", o.memory_limit, "Memory that the device may take, as in 12G; on a GPU experts that do not fit stay in the system's");
     command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
     command.add_option_function<int>(
         "--threads", [&o](int n) { o.threads = n, o.threads_given = true; }, "CPU threads (default: one per physical core)");
@@ -94,9 +96,14 @@ Result<std::string> find_model(const std::string& named) {
 /// The pipelines of the device last used; another device's are refused by their header and made anew.
 constexpr const char* kPipelines = "pipelines.bin";
 
-Result<auspex::Device> open_device(const PlaceOptions& o, size_t memory_limit_bytes) {
+Result<auspex::Device> open_device(const PlaceOptions& o) {
     auspex::DeviceOptions d;
-    d.memory_limit_bytes = memory_limit_bytes;
+    if (!o.memory_limit.empty()) {
+        uint64_t limit = 0;
+        const Status s = read_size(o.memory_limit, "--memory-limit").get(limit);
+        if (!s.ok()) return s;
+        d.memory_limit_bytes = static_cast<size_t>(limit);
+    }
     std::string index;
     if (o.device == "auto")
         d.kind = auspex::Kind::best;

@@ -25,7 +25,7 @@ void note(const std::string& text);
 
 // ------------------------------------------------------------------------------- options
 
-/// -m, --device, --threads, --cpu-path, -v
+/// -m, --device, --memory-limit, --threads, --cpu-path, -v
 struct PlaceOptions {
     std::string model;
     std::string device = "auto";
@@ -33,6 +33,7 @@ struct PlaceOptions {
     int threads = 0;
     bool threads_given = false;
     bool verbose = false;
+    std::string memory_limit;  ///< "12G"; empty: none
 };
 void add_place(CLI::App& command, PlaceOptions& o);
 void add_model(CLI::App& command, PlaceOptions& o);
@@ -52,7 +53,7 @@ void add_text(CLI::App& command, TextOptions& o, const char* what);
 
 /// The file named by -m, else the demo model of the repository, wherever this program runs from.
 Result<std::string> find_model(const std::string& named);
-Result<auspex::Device> open_device(const PlaceOptions& o, size_t memory_limit_bytes = 0);
+Result<auspex::Device> open_device(const PlaceOptions& o);
 
 struct Loaded {
     Loaded() = default;

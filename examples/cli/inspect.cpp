@@ -22,7 +22,6 @@ struct InspectOptions {
     bool json = false, tensors = false, plan = false;
     WindowFlags window;
     uint32_t ctx = 0, ubatch = 512;
-    std::string limit;
     bool no_mtp = false;
 };
 
@@ -171,13 +170,8 @@ Status show_plan(const InspectOptions& o) {
     std::string path;
     Status s = find_model(o.place.model).get(path);
     if (!s.ok()) return s;
-    uint64_t limit = 0;
-    if (!o.limit.empty()) {
-        s = read_size(o.limit, "--memory-limit").get(limit);
-        if (!s.ok()) return s;
-    }
     auspex::Device device;
-    s = open_device(o.place, static_cast<size_t>(limit)).get(device);
+    s = open_device(o.place).get(device);
     if (!s.ok()) return s;
     auspex::SessionOptions options;
     options.n_context = o.ctx;
@@ -226,7 +220,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     add_window(*command, o->window);
     command->add_option("--ctx", o->ctx, "With --plan: rows of history (default: the smaller of 4096 and the model's)");
     command->add_option("--ubatch", o->ubatch, "With --plan: rows computed at once in a prefill")->capture_default_str();
-    command->add_option("--memory-limit", o->limit, "With --plan: what there is, as in 8G; says what would fit");
+    command->add_option("--memory-limit", o->place.memory_limit, "With --plan: what there is, as in 8G; says what would fit");
     command->add_flag("--no-mtp", o->no_mtp, "With --plan: leave the draft block out");
     command->add_flag("--json", o->json, "One JSON object, with every tensor");
     command->callback([o, &chosen] { chosen = [o] { return report(inspect(*o)); }; });

@@ -60,6 +60,7 @@ static const char* place_name(auspex::MemoryPlace p) {
         case auspex::MemoryPlace::device: return "device";
         case auspex::MemoryPlace::file: return "mapped file";
         case auspex::MemoryPlace::host: return "bookkeeping";
+        case auspex::MemoryPlace::pinned: return "host, read by the GPU";
     }
     return "";
 }
@@ -79,6 +80,7 @@ std::string plan_text(const auspex::MemoryPlan& plan) {
     line(plan.weight_bytes, "weights, taken when the model is loaded");
     line(plan.session_bytes, "session, taken when it is created; nothing after that");
     line(plan.total_bytes, "in all");
+    if (plan.pinned_bytes != 0) line(plan.pinned_bytes, "of it in the host's memory, read by the GPU, beside the limit");
     if (plan.file_bytes != 0) line(plan.file_bytes, "besides, read where the file is mapped");
     if (plan.limit_bytes != 0) line(plan.limit_bytes, plan.fits ? "is the limit: it fits" : "is the limit: it does not fit");
     out += "each further token of context: " + std::to_string(plan.kv_token_bytes) + " bytes\nwindows: " + auspex::print_windows(plan.windows) + "\n";
@@ -102,6 +104,7 @@ std::string plan_json(const auspex::MemoryPlan& plan) {
     j["weight_bytes"] = plan.weight_bytes;
     j["session_bytes"] = plan.session_bytes;
     j["total_bytes"] = plan.total_bytes;
+    j["pinned_bytes"] = plan.pinned_bytes;
     j["file_bytes"] = plan.file_bytes;
     j["kv_token_bytes"] = plan.kv_token_bytes;
     j["limit_bytes"] = plan.limit_bytes;

@@ -147,18 +147,46 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     for (size_t i = 0; i < m.items.size(); ++i) {
         const MemoryItem& item = m.items[i];
         (item.place == MemoryPlace::file ? m.file_bytes : i < n_weight ? m.weight_bytes : m.session_bytes) += item.bytes;
+        if (item.place == MemoryPlace::pinned) m.pinned_bytes += item.bytes;
     }
     m.total_bytes = m.weight_bytes + m.session_bytes;
     for (const KvShape& s : shapes)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
     m.limit_bytes = device.options.memory_limit_bytes;
-    m.fits = m.limit_bytes == 0 || m.total_bytes <= m.limit_bytes;
+    m.fits = m.limit_bytes == 0 || m.total_bytes - m.pinned_bytes <= m.limit_bytes;
     return m;
 }
 
 std::string mib(uint64_t bytes) {
     const uint64_t tenth = (bytes * 10 + (1u << 19)) >> 20;
     return say(tenth / 10, ".", tenth % 10, " MiB");
+}
+
+/// Layers with experts, and those of them whose experts stay in the system's memory.
+uint32_t n_expert_layer(const Plan& plan, bool on_host = false) {
+    uint32_t n = 0;
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) n += op.kind == OpKind::moe && (!on_host || plan.slot(op.w[1]).on_host);
+    };
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp) look(t);
+    return n;
+}
+
+uint32_t n_host_layer(const Plan& plan) { return n_expert_layer(plan, true); }
+
+/// Those of the first n of them, trunk first.
+void keep_experts_on_host(Plan& plan, uint32_t n) {
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops) {
+            if (op.kind != OpKind::moe) continue;
+            for (uint32_t i = 1; i <= 3; ++i)
+                if (op.w[i] != kNoSlot) plan.slots[op.w[i]].on_host = n != 0;
+            n -= n != 0;
+        }
+    };
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp) look(t);
 }
 
 /// Other ways to set this up, from the mildest change to the harshest; the last ones together.
@@ -169,9 +197,11 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
     Plan without_mtp;
     auto offer = [&](std::string what) {
         Result<MemoryPlan> r = measure(model, *plan, o);
-        if (!r.ok() || r.value().total_bytes >= m->total_bytes) return;
-        if (!m->ladder.empty() && r.value().total_bytes == m->ladder.back().total_bytes) return;  // changed nothing
-        m->ladder.push_back({std::move(what), r.value().total_bytes, m->limit_bytes == 0 || r.value().total_bytes <= m->limit_bytes});
+        if (!r.ok()) return;
+        const uint64_t bytes = r.value().total_bytes - r.value().pinned_bytes;
+        if (bytes >= m->total_bytes - m->pinned_bytes) return;
+        if (!m->ladder.empty() && bytes == m->ladder.back().total_bytes) return;  // changed nothing
+        m->ladder.push_back({std::move(what), bytes, r.value().fits});
     };
     std::string so_far;
     auto step = [&](const std::string& what) {  // each rung keeps the ones before
@@ -182,6 +212,16 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
     LaneOptions lane;
     std::string rule;
     if (!plan_lane_options(*plan, defaults, &lane, &rule).ok()) return;
+    // Experts elsewhere change the speed alone.
+    Plan elsewhere;
+    const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
+    if (model.device->machine->kind() == Kind::vulkan && n_host < n_layer) {
+        elsewhere = *plan;
+        keep_experts_on_host(elsewhere, n_layer);
+        plan = &elsewhere;
+        offer(say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
+        plan = &model.plan;
+    }
     auto wide = [](KvType t) { return t == KvType::f16 || t == KvType::f32; };
     if (wide(o.kv_k) || wide(o.kv_v)) {
         o.kv_k = o.kv_v = KvType::q8_0;
@@ -191,6 +231,7 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         PlanOptions bare;
         bare.mtp = false;
         if (make_plan(model.gguf, bare).get(without_mtp).ok()) {
+            keep_experts_on_host(without_mtp, n_host);
             plan = &without_mtp;
             std::vector<LayerWindow> trunk;
             for (const LayerWindow& w : o.windows)
@@ -231,8 +272,8 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         o.n_context = n = static_cast<uint32_t>(round_up(n / 2, 256));
         Result<MemoryPlan> r = measure(model, *plan, o);
         if (!r.ok()) break;
-        if (r.value().total_bytes <= m->limit_bytes || n <= 256) {
-            m->ladder.push_back({say("a context of ", n, " instead of ", defaults.n_context, ", nothing else changed"), r.value().total_bytes, r.value().total_bytes <= m->limit_bytes});
+        if (r.value().fits || n <= 256) {
+            m->ladder.push_back({say("a context of ", n, " instead of ", defaults.n_context, ", nothing else changed"), r.value().total_bytes - r.value().pinned_bytes, r.value().fits});
             break;
         }
     }
@@ -342,6 +383,30 @@ Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& o
     return m;
 }
 
+Status place_experts(Model::Impl& model, const LoadOptions& options) {
+    using namespace bounds_impl;
+    const uint32_t n_layer = n_expert_layer(model.plan);
+    if (options.host_expert_layers < -1) return fail(Code::bad_argument, "host_expert_layers is ", options.host_expert_layers, ", expected a number of layers, or -1 for as few as must be");
+    if (n_layer == 0 || model.device->machine->kind() != Kind::vulkan) return {};
+    if (options.host_expert_layers >= 0) {
+        keep_experts_on_host(model.plan, std::min(static_cast<uint32_t>(options.host_expert_layers), n_layer));
+        return {};
+    }
+    const uint64_t limit = model.device->options.memory_limit_bytes, budget = limit != 0 ? limit : model.device->machine->budget_bytes();
+    if (budget == UINT64_MAX) return {};
+    uint32_t low = 0, high = n_layer;
+    for (bool first = true; low < high; first = false) {
+        const uint32_t n = first ? 0 : low + (high - low) / 2;  // mostly none has to go
+        keep_experts_on_host(model.plan, n);
+        MemoryPlan m;
+        AUSPEX_TRY(plan_memory(model, SessionOptions(), false).get(m));
+        if (m.total_bytes - m.pinned_bytes <= budget) high = n;
+        else low = n + 1;
+    }
+    keep_experts_on_host(model.plan, low);
+    return {};
+}
+
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done) {
     if (done.code != Code::out_of_memory) return done;
     MemoryPlan m;
@@ -380,6 +445,7 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);
     const DraftOptions& d = options.draft;  // a draft-only head keeps the control ids too
     if (s.ok() && (d.n_vocab != 0 || !d.vocab.empty() || d.vocab_by_use)) s = detail::Tokenizer::load(header.gguf).get(header.tokenizer);
+    if (s.ok()) s = detail::place_experts(header, load);
     MemoryPlan m;
     if (s.ok()) s = detail::plan_memory(header, options, false).get(m);
     if (s.ok() && !m.fits) s = detail::plan_memory(header, options, true).get(m);

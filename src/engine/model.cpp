@@ -48,6 +48,7 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     AUSPEX_TRY(Tokenizer::load(m->gguf).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
         return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(), " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
+    AUSPEX_TRY(place_experts(*m, options));
     Weights weights;
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
     weights.keep = true;

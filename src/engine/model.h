@@ -28,6 +28,12 @@ struct Model::Impl {
     std::shared_ptr<detail::Program> program;
 };
 
+namespace detail {
+/// Decides which layers' experts stay in the system's memory, by LoadOptions::host_expert_layers, before anything
+/// is loaded. A pure function of the file, the options and the device's limit. errors: bad_argument.
+Status place_experts(Model::Impl& model, const LoadOptions& options);
+}  // namespace detail
+
 namespace model_impl {
 /// Opens the file, and of a split model its other shards, without reading any tensor.
 Status read_header(const char* path, Model::Impl& m);

@@ -157,6 +157,8 @@ class Machine {
     virtual std::string driver() const { return {}; }
     /// What load() would take, added to `items`; reads no tensor.
     virtual Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const;
+    /// Bytes that the device can still give; UINT64_MAX where there is no telling, or no device of its own.
+    virtual uint64_t budget_bytes() const { return UINT64_MAX; }
     /// What Lane::draft_head() would keep for n_id ids.
     virtual Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const;
     /// What Program::open() would take.

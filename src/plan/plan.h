@@ -38,6 +38,7 @@ struct Slot {
     Type type = Type::f32;            ///< weights: the file's type
     uint64_t shape[3] = {0, 0, 0};    ///< slowest first; weights [d_out, d_in] or [n, d_out, d_in]; vectors [d]
     uint32_t n_dim = 0;
+    bool on_host = false;             ///< weights: a device reads them where the system's memory holds them
     uint64_t width() const { return shape[n_dim - 1]; }
 };
 

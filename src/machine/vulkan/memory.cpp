@@ -14,6 +14,7 @@ const char* arena_name(Arena arena) {
         case Arena::scratch: return "scratch";
         case Arena::ring: return "ring";
         case Arena::staging: return "staging";
+        case Arena::pinned: return "pinned weights";
     }
     return "unknown";
 }
@@ -102,7 +103,7 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     }
     VkMemoryRequirements need{};
     gpu_->vk.vkGetBufferMemoryRequirements(gpu_->device, out->buffer, &need);
-    uint32_t type = want.arena == Arena::ring ? t.type_readback : want.arena == Arena::staging ? t.type_upload : t.type_device;
+    uint32_t type = want.arena == Arena::ring ? t.type_readback : want.arena == Arena::staging || want.arena == Arena::pinned ? t.type_upload : t.type_device;
     VkMemoryAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     allocate.allocationSize = need.size;

@@ -14,9 +14,10 @@ namespace detail {
 namespace vk {
 
 /// Where bytes live. The first three are device memory; `ring` is cached host memory that kernels
-/// write and the host reads; `staging` is host memory that the host writes and kernels may read.
-enum class Arena : uint32_t { weights, caches, scratch, ring, staging };
-constexpr uint32_t kArenas = 5;
+/// write and the host reads; `staging` is host memory that the host writes and kernels may read, and so is
+/// `pinned`, for weights.
+enum class Arena : uint32_t { weights, caches, scratch, ring, staging, pinned };
+constexpr uint32_t kArenas = 6;
 const char* arena_name(Arena arena);
 
 /// A piece of one buffer: what a kernel binds. Plain data, valid as long as its Memory.

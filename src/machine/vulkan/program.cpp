@@ -168,7 +168,7 @@ Status VulkanProgram::lay_out(Uploads* to) {
             Matrix::Slice slice;
             slice.first = first;
             slice.n = std::min(step, m.tiling.n_row - first);
-            to->slices[id].push_back(to->memory.add(Arena::weights, slice.n * m.tiling.row_bytes(), s.name));
+            to->slices[id].push_back(to->memory.add(s.on_host ? Arena::pinned : Arena::weights, slice.n * m.tiling.row_bytes(), s.name));
             m.slices.push_back(slice);
         }
         to->total += m.tiling.bytes();
@@ -199,26 +199,41 @@ Status VulkanProgram::plan_weights(ContextRef context, const Plan& plan, std::ve
     Uploads up(context->gpu->traits);
     AUSPEX_TRY(program->lay_out(&up));
     std::vector<bool> trunk(plan.slots.size(), false);
+    std::vector<int> layer(plan.slots.size(), -1);  // of experts
     for (const Op& op : plan.trunk.ops)
         for (SlotId id : op.w)
             if (id != kNoSlot) trunk[id] = true;
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops)
+            if (op.kind == OpKind::moe)
+                for (SlotId id : op.w)
+                    if (id != kNoSlot) layer[id] = static_cast<int>(op.layer);
+    };
+    look(plan.trunk);
+    for (const Tape& t : plan.mtp) look(t);
     std::vector<MemoryItem> own;
-    auto add = [&](const std::string& what, uint64_t bytes) {
+    auto add = [&](const std::string& what, uint64_t bytes, int of_layer, MemoryPlace place) {
         for (MemoryItem& i : own)
-            if (i.what == what) {
+            if (i.what == what && i.layer == of_layer && i.place == place) {
                 i.bytes += bytes;
                 return;
             }
-        own.push_back({what, -1, bytes, MemoryPlace::device});
+        own.push_back({what, of_layer, bytes, place});
     };
-    uint64_t rest = up.memory.device_bytes();
+    uint64_t rest = up.memory.device_bytes(), rest_pinned = up.memory.arena_bytes(Arena::pinned);
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Matrix& m = program->matrices[id];
         if (m.empty()) continue;
-        add(say(trunk[id] ? "" : "draft block: ", "weights ", type_info(plan.slot(id).type).name, ", in tiles"), m.tiling.bytes());
-        rest -= m.tiling.bytes();
+        const bool pinned = plan.slot(id).on_host;
+        const char *whose = trunk[id] ? "" : "draft block: ", *type = type_info(plan.slot(id).type).name;
+        if (pinned)
+            add(say(whose, "experts ", type, ", in tiles"), m.tiling.bytes(), layer[id], MemoryPlace::pinned);
+        else
+            add(say(whose, "weights ", type, ", in tiles"), m.tiling.bytes(), -1, MemoryPlace::device);
+        (pinned ? rest_pinned : rest) -= m.tiling.bytes();
     }
-    add("vectors, as F32, and alignment", rest);
+    add("vectors, as F32, and alignment", rest, -1, MemoryPlace::device);
+    if (rest_pinned != 0) add("alignment", rest_pinned, -1, MemoryPlace::pinned);
     items->insert(items->end(), own.begin(), own.end());
     return {};
 }

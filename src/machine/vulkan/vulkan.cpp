@@ -85,6 +85,7 @@ class VulkanMachine : public Machine {
     }
     std::string driver() const override { return say(context->gpu->traits.driver_name, " ", context->gpu->traits.driver_version); }
     std::vector<std::byte> pipeline_cache() const override { return context->pipelines->cache_blob(); }
+    uint64_t budget_bytes() const override { return context->gpu->budget_bytes(); }
     Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override { return VulkanProgram::plan_weights(context, plan, items); }
     Status plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const override {
         std::shared_ptr<VulkanProgram> program;
