@@ -66,7 +66,7 @@ Reach Recorder::reach_of(const std::string& shader) {
 void Recorder::settle(const Touch& touch, bool copies) {
     if (asking_) return;
     using record_impl::holds;
-    bool clash = false;
+    bool clash = copies;  // a barrier between kernels settles nothing for copies
     for (uint32_t id : touch.reads) clash = clash || holds(writes_, id);
     for (uint32_t id : touch.writes) clash = clash || holds(writes_, id) || holds(reads_, id);
     if (clash) {
