@@ -305,7 +305,7 @@ TEST_CASE("a driven lane ends at a stop id, and refuses what contradicts itself"
     d.stop = Span<const Token>(&stop, 1);
     CHECK(lane->queue(0).code == Code::bad_argument);
     REQUIRE(lane->start(d).ok());
-    CHECK(lane->queue(2).code == Code::bad_argument);  // no MTP rows were promised
+    CHECK(lane->queue(kMaxTentative).code == Code::bad_argument);  // more rows than a tentative step has
     for (uint32_t i = 0; i < kMaxQueued; ++i) REQUIRE(lane->queue(0).ok());
     CHECK(lane->queue(0).code == Code::bad_argument);
     CHECK(lane->run(rig.step(part(prompt, 0, 1), 20, true, 1)).code == Code::bad_argument);

@@ -77,7 +77,7 @@ step "single header is fresh" python3 amalgamate.py --check
 [ -f tools/make_shaders.py ] && step "shader blob is fresh" python3 tools/make_shaders.py --check
 step "build: gcc, release, also on the single header" configured build \
     -DCMAKE_BUILD_TYPE=Release -DAUSPEX_WERROR=ON -DAUSPEX_TESTS=ON -DAUSPEX_TEST_SINGLE_HEADER=ON &&
-    suite "tests: gcc, release" build
+    suite "tests: gcc, release" build -E "^unit\.(vulkan_|drive)|^single\.drive"  # run below, under validation
 [ "${1:-}" = quick ] && finish
 
 # ------------------------------------------------------------------- the single header by itself
@@ -152,7 +152,7 @@ vulkan_tests() {
     local icd=(/usr/share/vulkan/icd.d/lvp_icd.*.json)
     VK_ICD_FILENAMES=${icd[0]} VK_DRIVER_FILES=${icd[0]} VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation \
         VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT \
-        build/auspex_tests --source-file='*/test_vulkan*' >"$logs/vulkan-validation.txt" 2>&1
+        build/auspex_tests --source-file='*/test_vulkan*,*/test_drive*' >"$logs/vulkan-validation.txt" 2>&1
     local code=$?
     tail -n 20 "$logs/vulkan-validation.txt"
     ! grep -E 'Validation (Error|Warning)|VUID-|SYNC-HAZARD' "$logs/vulkan-validation.txt" && [ $code -eq 0 ]
