@@ -78,7 +78,9 @@ constexpr double kLossSteps = 12, kLossShare = 0.01;
 constexpr double kShadowShare = 0.008;
 /// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
 constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
-/// Fewer outcomes than these are not worth a pass of their own when drafting goes on anyway.
+/// A result that has not come after this many decisions will not: its time was not known.
+constexpr uint32_t kResultWithin = 8;
+/// Fewer outcomes than these say too little.
 constexpr uint32_t kShadowLeast = 4;
 /// Cycles whose outcomes are not counted after the head missed tokens: its cache has a hole.
 constexpr uint32_t kStaleCycles = 2;
@@ -384,6 +386,13 @@ void Controller::new_text() {
     pending_ = 0;
 }
 
+void Controller::restart() {
+    Controller fresh(max_depth_);
+    fresh.cost_ = cost_;
+    fresh.shadow_seconds_ = shadow_seconds_;
+    *this = fresh;
+}
+
 void Controller::rates(double* rate) const {
     text_.expected(max_depth_, rate);
     for (uint32_t g = 0; g <= max_depth_; ++g) rate[g] /= cost_.seconds(g);
@@ -451,6 +460,21 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     return best;
 }
 
+/// `depth`, unless its time was never seen and a cycle of it is on its way: then the best of those known. What
+/// a line promises is paid for once, however many cycles are queued before the result is there.
+uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
+    ++n_decision_;
+    if (cost_.knows(depth)) return depth;
+    if (asked_[depth] == 0 || n_decision_ - asked_[depth] > controller_impl::kResultWithin) {
+        asked_[depth] = n_decision_;
+        return depth;
+    }
+    uint32_t best = 0;
+    for (uint32_t g = 1; g <= max_depth_; ++g)
+        if (cost_.knows(g) && rate[g] > rate[best]) best = g;
+    return best;
+}
+
 /// Is it time for a shadow pass over the `pending_` tokens since the last? Each of them cost what
 /// drafting would have saved if the text is better than thought: `now` as the filter stands, plus what
 /// jumps since then may have brought, `usual` once in run_length tokens. When that sum,
@@ -501,6 +525,7 @@ Decision Controller::next(uint32_t context) {
                 rates(rate);
                 depth_ = choose(rate, &reason);
                 g = probe(rate, depth_);
+                g = known_or_once(g, rate);
                 if (g != depth_) reason = DraftReason::probe;
             } else {
                 g = 0;  // the first results are still on their way
@@ -508,7 +533,7 @@ Decision Controller::next(uint32_t context) {
         }
         d.depth = g;
         // What came while off says how good the drafts to come will be.
-        if (pending_ >= kShadowLeast && (g > 0 || shadow_due())) d.shadow_rows = std::min(pending_, kMaxShadow);
+        if (pending_ >= kShadowLeast && shadow_due()) d.shadow_rows = std::min(pending_, kMaxShadow);
         if (g > 0 || d.shadow_rows > 0) pending_ = 0;
     }
     reason_ = DraftReason::none;
@@ -576,7 +601,9 @@ void Controller::observe_shadow(const ShadowSeen& seen) {
     seen_.shadow_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
     seen_.shadow_seconds += s.seconds;
-    shadow_seconds_ = shadow_seconds_ > 0 ? shadow_seconds_ + (s.seconds - shadow_seconds_) / 8 : s.seconds;
+    // Accidents only ever add time; the first pass may have prepared something.
+    if (shadow_seconds_ <= 0 || s.seconds < shadow_seconds_) shadow_seconds_ = s.seconds;
+    else shadow_seconds_ += (s.seconds - shadow_seconds_) / 8;
     if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
 }
 

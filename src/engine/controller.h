@@ -164,6 +164,8 @@ class Controller {
     /// Another text begins in the same session, its prompt already run through the head: forgets the
     /// level of the old text, keeps what is known of the machine.
     void new_text();
+    /// Everything begins anew, but for what is known of the machine.
+    void restart();
     /// The choice for the next cycle to be queued. Each call stands for one cycle; it may come before
     /// the results of cycles still on their way.
     ///
@@ -200,6 +202,7 @@ class Controller {
     bool hopeless() const;
     bool may_explore() const;
     bool shadow_due() const;
+    uint32_t known_or_once(uint32_t depth, const double* rate);
     uint32_t cold_depth();
     uint32_t choose(const double* rate, DraftReason* reason);
     uint32_t probe(const double* rate, uint32_t chosen);
@@ -213,6 +216,8 @@ class Controller {
     uint32_t i_cold_ = 0;            // next entry of the cold start
     bool reopened_ = false;          // the cold start runs again after a lock
     uint32_t since_probe_ = 0;       // decisions
+    uint32_t n_decision_ = 0;        // after the cold start
+    uint32_t asked_[kMaxDepth + 1] = {};  // the decision at which a depth of unknown time was last chosen
     uint32_t pending_ = 0;           // tokens of plain steps whose outcome is not known
     uint32_t stale_ = 0;             // drafting cycles whose outcomes are not counted
     bool locked_ = false;

@@ -16,6 +16,11 @@ constexpr uint32_t kPlainBeforeOff = 4;
 /// Tokens that the block may not have seen before they are made up for, well below what the lane keeps.
 constexpr uint32_t kMostBehind = 32;
 
+/// Without the block, with it, and each depth that is tried first: once to prepare it, twice to measure it.
+constexpr uint8_t kWarmDepths[] = {0, 0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
+/// Rows that take all of these, every guess right.
+constexpr uint32_t kWarmContext = 48;
+
 bool same(const Sampling& a, const Sampling& b) {
     return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p && a.repeat_penalty == b.repeat_penalty &&
            a.frequency_penalty == b.frequency_penalty && a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
@@ -98,6 +103,39 @@ Status Session::Impl::drive(const Sampling& sampling) {
         AUSPEX_TRY(take_cycle());
     }
     return {};
+}
+
+Status Session::Impl::warm_up() {
+    using namespace detail;
+    if (!can_drive() || !mtp.on() || depth >= 0 || options.n_context < drive_impl::kWarmContext) return {};
+    // What the caller would hear of, and what it would be told, waits.
+    std::function<void(const DraftCycle&)> on_cycle;
+    std::function<void(const WindowLeft&)> on_window_left;
+    std::swap(on_cycle, options.on_cycle);
+    std::swap(on_window_left, options.on_window_left);
+    const uint32_t run_ahead = options.run_ahead;
+    const Stats kept = stats;
+    options.run_ahead = 0;
+    history.assign(2, 0);
+    Status s = prefill(1);
+    for (const uint8_t g : drive_impl::kWarmDepths) {
+        if (g > options.draft.max_depth) continue;
+        depth = g;
+        if (s.ok()) s = drive({});
+        if (s.ok() && drive_ended) s = settle();
+    }
+    if (s.ok()) s = settle();
+    DraftCycle unseen;
+    for (int i = 0; i < 2 && s.ok(); ++i) s = shadow(Controller::kMaxShadow, {}, &unseen);
+    forget();
+    depth = -1;
+    n_plain = 0;
+    control.restart();
+    stats = kept;
+    options.run_ahead = run_ahead;
+    options.on_cycle = std::move(on_cycle);
+    options.on_window_left = std::move(on_window_left);
+    return s;
 }
 
 Status Session::Impl::take_cycle() {

@@ -129,6 +129,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& given)
     AUSPEX_TRY(impl->picker.open(impl->model->device->options.allocator, plan.n_vocab));
     impl->history.reserve(size_t{o.n_context} + kMaxTentative);
     AUSPEX_TRY(impl->open_draft());
+    AUSPEX_TRY(impl->warm_up());
     impl->stats.memory_bytes = impl->lane->memory_bytes() + impl->picker.memory_bytes() + impl->mtp.memory_bytes() + impl->history.capacity() * sizeof(Token);
     const Logger& log = impl->model->device->options.log;
     if (log && o.n_context > plan.n_context)
@@ -174,6 +175,7 @@ Result<size_t> Session::sync(Span<const Token> history) {
     if (done.ok()) done = s.prefill(n);
     s.stats.prefill_s += session_impl::seconds_since(start);
     if (!done.ok()) return done;
+    if (n > 1) s.control.new_text();
     return n;
 }
 

@@ -56,6 +56,9 @@ struct Session::Impl {
     /// false: not from here; the next cycle is the host's.
     Result<bool> start_drive(const Sampling& sampling, bool drafts);
     Status queue_cycle(const Sampling& sampling);
+    /// Where depths are chosen, each that is tried first runs before the first text, so that no text waits for a
+    /// driver to compile, or pays to find out what a cycle costs. About 25 plain steps.
+    Status warm_up();
     Status take_cycle();
     /// Waits for what is queued; tokens computed ahead become history.
     Status settle();
