@@ -15,7 +15,7 @@ layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Ring { uvec4 ring[]; };
 
-// A coin for a position; twin of synth_agrees() in engine/draft.cpp.
+// A coin for a position; twin of Coin::agrees() in engine/draft.cpp.
 bool synth_agrees(uint position) {
     uint x = position * 0x9E3779B9u ^ step.synth_seed;
     x = (x ^ x >> 16u) * 0x7FEB352Du;

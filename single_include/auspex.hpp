@@ -2060,7 +2060,8 @@ struct Cycle {
     uint32_t n_draft = 0;       ///< drafted and verified
     uint32_t n_accept = 0;
     bool done = false;          ///< a stop id was emitted, or the limit is reached
-    double us = 0;              ///< from the end of the cycle before (or its own start) to its end
+    double us = 0;              ///< that the device spent on it, from the end of the cycle before or its own start; 0: not known
+    bool ready = false;         ///< it was over before wait() was called: how long that took says nothing
     bool fresh = false;         ///< something was prepared for the first time meanwhile: `us` is not what such a cycle takes
 };
 
@@ -2101,6 +2102,10 @@ class Lane {
     virtual bool drives_itself() const { return false; }
     /// errors    bad_argument: a contradiction in `drive`, named; unsupported: this lane is driven.
     virtual Status start(const Drive& drive);
+    /// Starts making, in the background, what cycles of up to `most` drafts run: nobody waits for it.
+    virtual Status prepare_drafts(uint32_t most);
+    /// Is everything there for a cycle of n_draft drafts? If not, queueing one waits for it.
+    virtual bool ready(uint32_t) { return true; }
     /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1. Without an MTP cache (Drive::n_mtp_row is 0)
     /// nothing is drafted: whatever ids stand behind the history are verified, which is of use for timing alone.
     virtual Status queue(uint32_t n_draft);
@@ -2116,6 +2121,7 @@ inline Status Lane::draft_head(Span<const Token> ids) {
     return ids.empty() ? Status() : Status(Code::unsupported, "this machine drafts with the model's whole vocabulary only");
 }
 inline Status Lane::start(const Drive&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
+inline Status Lane::prepare_drafts(uint32_t) { return {}; }
 inline Status Lane::queue(uint32_t) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Result<Cycle> Lane::wait() { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Result<std::vector<KernelTime>> Lane::profile(uint32_t, uint32_t) { return Status(Code::unsupported, "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan device to profile a step"); }
@@ -3984,6 +3990,11 @@ struct DeviceTraits {
     uint32_t queue_family = 0;
     uint32_t timestamp_bits = 0;      ///< 0: no timestamps
     double timestamp_period_ns = 0;   ///< nanoseconds a tick
+    /// Microseconds between two marks, the counter may have begun anew once.
+    double us_between(uint64_t from, uint64_t to) const {
+        const uint64_t mask = timestamp_bits >= 64 ? UINT64_MAX : (uint64_t{1} << timestamp_bits) - 1;
+        return static_cast<double>((to - from) & mask) * timestamp_period_ns / 1000;
+    }
     uint32_t n_core = 0;              ///< compute units or SMs; 0: not told
 
     uint64_t max_storage_range = 0;   ///< bytes one binding can see; 128 MiB is guaranteed
@@ -4129,6 +4140,7 @@ class Timeline {
     /// True once `value` is reached; does not sleep.
     Result<bool> done(uint64_t value);
     uint64_t last() const { return last_; }
+    explicit operator bool() const { return semaphore_ != VK_NULL_HANDLE; }
 
   private:
     GpuRef gpu_;
@@ -4459,6 +4471,8 @@ class Pipelines {
     /// Waits for one. errors: unsupported (no alternative works; the text says why each failed),
     /// out_of_memory, device_lost, bad_argument (no such shader).
     Status wait(Id id);
+    /// Whether wait() would return at once.
+    bool done(Id id) const;
     /// Waits for all; the first error.
     Status wait_all();
     /// After a successful wait().
@@ -4548,6 +4562,19 @@ enum Sync : uint32_t {
 /// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
 enum class Reach : uint8_t { both, bindings, addresses };
 
+/// Where command buffers come from; one may serve many, and making one costs a quarter of a millisecond.
+class CommandPool {
+  public:
+    static Result<std::shared_ptr<CommandPool>> create(GpuRef gpu);
+    ~CommandPool();
+
+  private:
+    friend class Commands;
+    explicit CommandPool(GpuRef gpu) : gpu_(std::move(gpu)) {}
+    GpuRef gpu_;
+    VkCommandPool pool_ = VK_NULL_HANDLE;
+};
+
 class Commands {
   public:
     Commands() = default;
@@ -4555,8 +4582,9 @@ class Commands {
     Commands(Commands&& o) noexcept { *this = std::move(o); }
     Commands& operator=(Commands&& o) noexcept;
 
-    /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted.
-    static Result<Commands> create(GpuRef gpu, uint32_t n_timestamp = 0);
+    /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted. Without a pool it makes
+    /// its own. Commands of one pool belong to one thread at a time.
+    static Result<Commands> create(GpuRef gpu, uint32_t n_timestamp = 0, std::shared_ptr<CommandPool> pool = nullptr);
 
     /// Starts a recording anew; must not be in flight. `once`: submitted a single time.
     Status begin(bool once = false);
@@ -4589,6 +4617,8 @@ class Commands {
     VkCommandBuffer handle() const { return commands_; }
     /// Submits to an own timeline and waits.
     Status run();
+    /// Mark i of the last run, which is over, in ticks of the device.
+    Result<uint64_t> tick(uint32_t i) const;
     /// Microseconds between neighbouring marks of the last run: (label of the later one, us).
     Result<std::vector<std::pair<std::string, double>>> timings();
 
@@ -4607,7 +4637,7 @@ class Commands {
     VkDescriptorSet set_for(const std::vector<VkDescriptorBufferInfo>& infos);
     GpuRef gpu_;
     Timeline timeline_;
-    VkCommandPool pool_ = VK_NULL_HANDLE;
+    std::shared_ptr<CommandPool> pool_;
     VkCommandBuffer commands_ = VK_NULL_HANDLE;
     VkQueryPool queries_ = VK_NULL_HANDLE;
     std::vector<VkDescriptorPool> set_pools_;
@@ -4618,6 +4648,44 @@ class Commands {
     Status status_;
     bool recording_ = false, ready_ = false, by_address_ = false;
     uint32_t n_timestamp_ = 0, n_dispatch_ = 0, n_barrier_ = 0, n_set_ = 0, in_pool_ = 0, pool_index_ = 0;
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ---------------------------------------------------------------------- src/machine/vulkan/clock.h
+
+// machine/vulkan/clock: what a queued cycle takes, told by the device.
+//
+// Owns    a pair of marks for each cycle that can be on its way.
+// Reads   commands.
+// Serves  lane.
+// Thread  the lane's.
+// Laws    a cycle's time holds neither what the host did meanwhile nor the wait for a caller who came late.
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+class CycleClock {
+  public:
+    /// Without timestamps on the queue it is made all the same, and tells nothing.
+    static Result<CycleClock> create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot);
+    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle that finds
+    /// the device idle: any other begins where the one before it ends.
+    VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
+    VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
+    /// Microseconds of the cycle in `slot`, which is over; cycles are read in the order they ran. 0: not known.
+    Result<double> read(uint32_t slot, bool had_begin);
+
+  private:
+    bool on() const { return !end_.empty(); }
+    GpuRef gpu_;
+    std::vector<Commands> begin_, end_;
+    uint64_t last_ = 0;  ///< end of the cycle that was read last
 };
 
 }  // namespace vk
@@ -5471,6 +5539,8 @@ class Recorder {
     /// Records what `piece` appends. With a profile there is a mark at every barrier.
     /// errors    unsupported: no variant of a kernel works here; out_of_memory; device_lost.
     Status record(Commands* commands, const Piece& piece, bool profile = false);
+    /// Starts making the pipelines of `piece`; good until the next call.
+    Result<Span<const Pipelines::Id>> ask(const Piece& piece);
 
     // ---- pieces
     /// step_open: the host's request, or the next cycle with n_draft tokens waiting in the history.
@@ -5632,10 +5702,12 @@ class VulkanLane : public Lane {
 
     bool drives_itself() const override { return true; }
     Status start(const Drive& drive) override;
+    Status prepare_drafts(uint32_t most) override;
+    bool ready(uint32_t n_draft) override;
     Status queue(uint32_t n_draft) override;
     Result<Cycle> wait() override;
 
-        Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t position) override;
+    Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t position) override;
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -5666,6 +5738,9 @@ class VulkanLane : public Lane {
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
+    /// The same as the cycle that takes the next place in flight, with the marks of its time.
+    Status submit_cycle(std::initializer_list<const Recording*> list);
+    void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
     /// Waits for everything submitted.
     Status settle();
@@ -5680,12 +5755,14 @@ class VulkanLane : public Lane {
     Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const;
     Status verify_pieces(Recorder& r, uint32_t n_row, PickMode mode, bool keep) const;
     Status queue_first(uint32_t n_draft);
+    Status queue_next(uint32_t n_draft);
     Status see(const Region& r) const;
 
     std::shared_ptr<const VulkanProgram> program_;
     Buffers buffers_;
     Timeline timeline_;
     Transfer transfer_;
+    std::shared_ptr<CommandPool> pool_;
     std::map<Key, Recording> recordings_;
     Commands reset_;
     std::vector<VkCommandBuffer> list_;      ///< of one submission
@@ -5704,7 +5781,7 @@ class VulkanLane : public Lane {
     // Driving.
     struct InFlight {
         uint64_t value = 0;
-        uint32_t n_draft = 0;
+        bool had_begin = false;  ///< a mark of its own, for it found the device idle
         bool fresh = false;
     };
     bool driving_ = false, first_ = false;
@@ -5717,8 +5794,11 @@ class VulkanLane : public Lane {
     uint32_t ring_read_ = 0;
     bool done_ = false;
     bool recorded_ = false;                  ///< something, since the last cycle was queued
+    /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
+    /// block, whatever n is, at [0].
+    std::vector<Pipelines::Id> needs_[kMaxTentative];
     std::vector<Token> tokens_;              ///< of the last cycle waited for
-    Clock::time_point cycle_begin_;
+    CycleClock clock_;
 };
 
 }  // namespace vk
@@ -5991,8 +6071,9 @@ class Controller {
     /// the results of cycles still on their way.
     ///
     /// context   tokens in the history, as far as known
+    /// usable    bit g: depth g can be had now; 0 always can
     /// cost      below a microsecond; allocates nothing.
-    Decision next(uint32_t context);
+    Decision next(uint32_t context, uint32_t usable = UINT32_MAX);
     /// In its place where the depth is not ours to choose.
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
@@ -6023,7 +6104,8 @@ class Controller {
     bool hopeless() const;
     bool may_explore() const;
     bool shadow_due() const;
-    uint32_t cold_depth();
+    uint32_t known_or_once(uint32_t depth, const double* rate);
+    uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
     uint32_t probe(const double* rate, uint32_t chosen);
 
@@ -6036,6 +6118,8 @@ class Controller {
     uint32_t i_cold_ = 0;            // next entry of the cold start
     bool reopened_ = false;          // the cold start runs again after a lock
     uint32_t since_probe_ = 0;       // decisions
+    uint32_t n_decision_ = 0;        // after the cold start
+    uint32_t asked_[kMaxDepth + 1] = {};  // the decision at which a depth of unknown time was last chosen
     uint32_t pending_ = 0;           // tokens of plain steps whose outcome is not known
     uint32_t stale_ = 0;             // drafting cycles whose outcomes are not counted
     bool locked_ = false;
@@ -6071,9 +6155,14 @@ namespace detail {
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 
-/// For measuring: is the guess for `position` to be taken for right, with chance `share`, whatever it says?
-/// The same in shaders/step_accept.comp.
-bool synth_agrees(uint32_t position, uint32_t seed, float share);
+/// For measuring: whether the guess for a position is taken for right, whatever it says.
+struct Coin {
+    float share = 0;  ///< chance; 0: guesses are judged by what they say
+    uint32_t seed = 1;
+    bool on() const { return share > 0; }
+    /// The same in shaders/step_accept.comp.
+    bool agrees(size_t position) const;
+};
 
 /// A source that reads the text alone. Whatever it says is harmless.
 class Proposer {
@@ -6147,7 +6236,7 @@ class Mtp {
     Result<bool> lead(Span<const Token> history, Drive* drive);
     /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
     /// have been right? Fills its cache up to there.
-    Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, Picker& picker, ShadowSeen* seen);
+    Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen);
     /// Rows whose logits one step of a shadow pass gives.
     static constexpr uint32_t kShadowLogits = 4;
     /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block
@@ -6197,6 +6286,8 @@ Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_
 // Thread  one thread at a time.
 // Laws    Commit, Chunk, Silence: tests/test_session.cpp, tests/test_laws.cpp. Draft: tests/test_draft.cpp.
 
+#include <chrono>
+
 namespace auspex {
 
 struct Session::Impl {
@@ -6221,8 +6312,7 @@ struct Session::Impl {
     size_t n_counted = 0;             ///< tokens of the history that are counted
     size_t step_first = 0;            ///< first row of the last tentative step
     bool can_step_back = false;       ///< that step may be committed again, shorter
-    float synth_accept = 0;           ///< bench: a guess is taken for right with this chance, whatever it says
-    uint32_t synth_seed = 1;
+    detail::Coin coin;                ///< of `bench`
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
     bool driving = false;
@@ -6231,6 +6321,7 @@ struct Session::Impl {
     bool drive_refused = false;       ///< it cannot draft with this model
     uint32_t n_plain = 0;             ///< cycles without drafts queued in a row
     uint32_t n_queued = 0, first_queued = 0;
+    std::chrono::steady_clock::time_point waits_since;  ///< the caller, for the next cycle
     DraftCycle on_way[detail::kMaxQueued];  ///< what was decided for each, oldest at first_queued
     Sampling drive_sampling;
 
@@ -6248,10 +6339,12 @@ struct Session::Impl {
     /// Where the depth of the next cycle is chosen, behind n_ahead tokens not seen yet: how many tokens to
     /// guess, and whether a shadow pass comes before it.
     detail::Decision decide(uint32_t n_ahead, DraftCycle* cycle);
+    /// Bit g: depth g can be chosen without waiting for kernels that are still being made.
+    uint32_t usable_depths();
     /// A shadow pass over the last n tokens.
     Status shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle);
-    /// A cycle is over: counts it, learns from it, tells of it. `timed`: its time is what such a cycle takes.
-    void finish(const DraftCycle& cycle, bool timed);
+    /// A cycle is over: counts it, learns from it, tells of it. us: what such a cycle takes; 0: not known
+    void finish(const DraftCycle& cycle, double us);
     /// The block's cache shall not fall behind.
     bool keeps_up() const { return depth > 0 || (depth < 0 && control.wants_drafts()); }
     /// Makes the logits of row n_row - 1 available, if its hidden row still is.
@@ -11152,8 +11245,6 @@ uint32_t n_physical_core() {
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/machine/cpu/pool.cpp
-
-#include <chrono>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
@@ -17181,7 +17272,8 @@ Status load_device_functions(Gpu* gpu) {
     AUSPEX_TAKE(vkBindBufferMemory)
     AUSPEX_TAKE(vkCreateCommandPool)
     AUSPEX_TAKE(vkDestroyCommandPool)
-    AUSPEX_TAKE(vkResetCommandPool)
+    AUSPEX_TAKE(vkResetCommandBuffer)
+    AUSPEX_TAKE(vkFreeCommandBuffers)
     AUSPEX_TAKE(vkAllocateCommandBuffers)
     AUSPEX_TAKE(vkBeginCommandBuffer)
     AUSPEX_TAKE(vkEndCommandBuffer)
@@ -18392,7 +18484,7 @@ namespace shader_impl {
 // module: selftest_matrix_nv 33efbc4db172c617 446 glslc
 // module: selftest_rows 8b0280a696be510e 796 glslc
 // module: selftest_shuffle ac43c2f2565e22af 279 glslc
-// module: step_accept 9af95a89dec35767 1366 glslc
+// module: step_accept caa142cdc9599809 1366 glslc
 // module: step_block 805b2bbb126b1d80 835 glslc
 // module: step_mtp 3b8426c934e03b63 723 glslc
 // module: step_next ec92f3ad4a956a97 770 glslc
@@ -25471,6 +25563,11 @@ Status Pipelines::wait(Id id) {
     return entries_[id].status;
 }
 
+bool Pipelines::done(Id id) const {
+    std::lock_guard<std::mutex> hold(lock_);
+    return id >= entries_.size() || entries_[id].done;
+}
+
 Status Pipelines::wait_all() {
     Status first;
     const size_t n = size();
@@ -25622,30 +25719,44 @@ void Commands::reset() {
     for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
     set_pools_.clear();
     if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
-    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
     queries_ = VK_NULL_HANDLE;
-    pool_ = VK_NULL_HANDLE;
+    commands_ = VK_NULL_HANDLE;
+    pool_.reset();
     gpu_.reset();
 }
 
-Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp) {
-    Commands c;
-    c.gpu_ = gpu;
-    if (Status s = Timeline::create(gpu).get(c.timeline_); !s.ok()) return s;
-    VkCommandPoolCreateInfo pool{};
-    pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
-    pool.queueFamilyIndex = gpu->traits.queue_family;
-    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &c.pool_); r != VK_SUCCESS) {
-        c.pool_ = VK_NULL_HANDLE;
+Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
+    std::shared_ptr<CommandPool> made(new CommandPool(gpu));
+    VkCommandPoolCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+    info.queueFamilyIndex = gpu->traits.queue_family;
+    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &info, nullptr, &made->pool_); r != VK_SUCCESS) {
+        made->pool_ = VK_NULL_HANDLE;
         return gpu->check(r, "vkCreateCommandPool");
     }
+    return made;
+}
+
+CommandPool::~CommandPool() {
+    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+}
+
+Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_ptr<CommandPool> pool) {
+    Commands c;
+    c.gpu_ = gpu;
+    c.pool_ = std::move(pool);
+    if (!c.pool_) AUSPEX_TRY(CommandPool::create(gpu).get(c.pool_));
     VkCommandBufferAllocateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    info.commandPool = c.pool_;
+    info.commandPool = c.pool_->pool_;
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 1;
-    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS)
+    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS) {
+        c.commands_ = VK_NULL_HANDLE;
         return gpu->check(r, "vkAllocateCommandBuffers");
+    }
     if (n_timestamp > 0 && gpu->traits.timestamp_bits > 0) {
         VkQueryPoolCreateInfo q{};
         q.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
@@ -25669,8 +25780,7 @@ Status Commands::begin(bool once) {
     ready_ = recording_ = false;
     status_ = Status();
     if (Status s = timeline_.wait(timeline_.last()); !s.ok()) return s;
-    if (VkResult r = gpu_->vk.vkResetCommandPool(gpu_->device, pool_, 0); r != VK_SUCCESS)
-        return gpu_->check(r, "vkResetCommandPool");
+    if (VkResult r = gpu_->vk.vkResetCommandBuffer(commands_, 0); r != VK_SUCCESS) return gpu_->check(r, "vkResetCommandBuffer");
     for (VkDescriptorPool p : set_pools_)
         if (VkResult r = gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0); r != VK_SUCCESS)
             return gpu_->check(r, "vkResetDescriptorPool");
@@ -25851,25 +25961,68 @@ Status Commands::end() {
 
 Status Commands::run() {
     if (!ready_) return fail(Code::bad_argument, "run: nothing was recorded, or end() failed.");
+    if (!timeline_) AUSPEX_TRY(Timeline::create(gpu_).get(timeline_));
     uint64_t value = 0;
-    if (Status s = timeline_.submit(commands_).get(value); !s.ok()) return s;
+    AUSPEX_TRY(timeline_.submit(commands_).get(value));
     return timeline_.wait(value);
+}
+
+Result<uint64_t> Commands::tick(uint32_t i) const {
+    if (!queries_ || i >= labels_.size()) return fail(Code::bad_argument, "tick: mark ", i, " of ", labels_.size(), ".");
+    uint64_t tick = 0;
+    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick, VK_QUERY_RESULT_64_BIT);
+    if (r == VK_NOT_READY) return fail(Code::bad_argument, "tick: the recording has not run yet.");
+    if (r != VK_SUCCESS) return gpu_->check(r, "vkGetQueryPoolResults");
+    return tick;
 }
 
 Result<std::vector<std::pair<std::string, double>>> Commands::timings() {
     std::vector<std::pair<std::string, double>> out;
-    const uint32_t n = static_cast<uint32_t>(labels_.size());
-    if (!queries_ || n < 2) return out;
-    std::vector<uint64_t> ticks(n);
-    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, 0, n, n * sizeof(uint64_t), ticks.data(),
-                                                      sizeof(uint64_t), VK_QUERY_RESULT_64_BIT);
-    if (r == VK_NOT_READY) return fail(Code::bad_argument, "timings: the recording has not run yet.");
-    if (r != VK_SUCCESS) return gpu_->check(r, "vkGetQueryPoolResults");
-    const uint32_t bits = gpu_->traits.timestamp_bits;
-    const uint64_t mask = bits >= 64 ? UINT64_MAX : (1ull << bits) - 1;
-    for (uint32_t i = 1; i < n; ++i)
-        out.emplace_back(labels_[i], double((ticks[i] - ticks[i - 1]) & mask) * gpu_->traits.timestamp_period_ns / 1000.0);
+    if (!queries_ || labels_.size() < 2) return out;
+    uint64_t before = 0, now = 0;
+    AUSPEX_TRY(tick(0).get(before));
+    for (uint32_t i = 1; i < labels_.size(); ++i, before = now) {
+        AUSPEX_TRY(tick(i).get(now));
+        out.emplace_back(labels_[i], gpu_->traits.us_between(before, now));
+    }
     return out;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// -------------------------------------------------------------------- src/machine/vulkan/clock.cpp
+
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+Result<CycleClock> CycleClock::create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot) {
+    CycleClock c;
+    c.gpu_ = gpu;
+    if (gpu->traits.timestamp_bits == 0) return c;
+    for (std::vector<Commands>* marks : {&c.begin_, &c.end_})
+        for (uint32_t i = 0; i < n_slot; ++i) {
+            Commands mark;
+            AUSPEX_TRY(Commands::create(gpu, 1, pool).get(mark));
+            AUSPEX_TRY(mark.begin());
+            mark.timestamp("mark");
+            AUSPEX_TRY(mark.end());
+            marks->push_back(std::move(mark));
+        }
+    return c;
+}
+
+Result<double> CycleClock::read(uint32_t slot, bool had_begin) {
+    if (!on()) return 0.0;
+    uint64_t from = last_;
+    if (had_begin) AUSPEX_TRY(begin_[slot].tick(0).get(from));
+    AUSPEX_TRY(end_[slot].tick(0).get(last_));
+    return gpu_->traits.us_between(from, last_);
 }
 
 }  // namespace vk
@@ -27400,13 +27553,8 @@ bool holds(const std::vector<uint32_t>& list, uint32_t id) { return std::find(li
 Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     profile_ = profile;
     commands_ = commands;
-    Pipelines& pipelines = *program_.context->pipelines;
-    asking_ = true;
-    packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
-    asked_.clear();
-    AUSPEX_TRY(piece(*this));
-    for (Pipelines::Id id : asked_) AUSPEX_TRY(pipelines.wait(id));
-    asking_ = false;
+    AUSPEX_TRY(ask(piece).status());
+    for (Pipelines::Id id : asked_) AUSPEX_TRY(program_.context->pipelines->wait(id));
     packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
     marks_.clear();
     stage_ = Mark();
@@ -27418,6 +27566,16 @@ Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     AUSPEX_TRY(piece(*this));
     mark_stage();
     return commands->end();
+}
+
+Result<Span<const Pipelines::Id>> Recorder::ask(const Piece& piece) {
+    asking_ = true;
+    packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
+    asked_.clear();
+    const Status s = piece(*this);
+    asking_ = false;
+    if (!s.ok()) return s;
+    return Span<const Pipelines::Id>(asked_);
 }
 
 void Recorder::mark_stage() {
@@ -28351,11 +28509,13 @@ Status VulkanLane::prepare(const LaneOptions& options) {
     AUSPEX_TRY(Buffers::take(*program_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));
+    AUSPEX_TRY(CommandPool::create(gpu).get(pool_));
+    AUSPEX_TRY(CycleClock::create(gpu, pool_, kMaxQueued).get(clock_));
     tokens_.reserve(kMaxTentative);
     list_.reserve(16);
     // What is never written is read with weight zero: it must not be a NaN.
     Commands zero;
-    AUSPEX_TRY(Commands::create(gpu).get(zero));
+    AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(zero));
     AUSPEX_TRY(zero.begin(true));
     for (const Buffers::Kv& kv : buffers_.kv)
         if (kv.k.bytes != 0) {
@@ -28370,7 +28530,7 @@ Status VulkanLane::prepare(const LaneOptions& options) {
             if (r.bytes != 0) zero.fill(r.part(0, r.bytes / 4 * 4), 0);
     AUSPEX_TRY(zero.end());
     AUSPEX_TRY(zero.run());
-    AUSPEX_TRY(Commands::create(gpu).get(reset_));
+    AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(reset_));
     AUSPEX_TRY(reset_.begin());
     reset_.fill(buffers_.step, 0);
     reset_.fill(buffers_.count, 0);
@@ -28451,7 +28611,7 @@ Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_
     made.parts.resize(n_part);
     Recorder recorder(*program_, buffers_);
     for (uint32_t i = 0; i < n_part; ++i) {
-        AUSPEX_TRY(Commands::create(gpu).get(made.parts[i]));
+        AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(made.parts[i]));
         AUSPEX_TRY(recorder.record(&made.parts[i], [&](Recorder& r) { return piece(r, i); }));
     }
     recorded_ = true;
@@ -28517,11 +28677,14 @@ Result<args::StepRequest*> VulkanLane::take_request(uint32_t* index) {
 
 Status VulkanLane::submit(std::initializer_list<const Recording*> list) {
     list_.clear();
+    gather(list);
+    return timeline_.submit(list_).status();
+}
+
+void VulkanLane::gather(std::initializer_list<const Recording*> list) {
     for (const Recording* r : list)
         if (r)
             for (const Commands& c : r->parts) list_.push_back(c.handle());
-    Result<uint64_t> value = timeline_.submit(list_);
-    return value.status();
 }
 
 Status VulkanLane::submit_wide(Recording* body) {
@@ -28962,10 +29125,84 @@ Status VulkanLane::queue_first(uint32_t n_draft) {
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
     AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, keep); }).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
-    AUSPEX_TRY(submit({open_mtp, draft, open_trunk, verify}));
+    AUSPEX_TRY(submit_cycle({open_mtp, draft, open_trunk, verify}));
     n_pending_ = 0;
-    cycle_begin_ = Clock::now();
     return {};
+}
+
+/// The trunk's part of a cycle that drafts is the same whatever came before: only the short part, in which the
+/// block takes up the n_before_ rows of the last pass, is recorded for each pair of depths.
+Status VulkanLane::queue_next(uint32_t n_draft) {
+    Recording *draft = nullptr, *verify = nullptr;
+    if (n_mtp_row_ == 0) {
+        AUSPEX_TRY(recording({Kind::cycle, n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
+                       AUSPEX_TRY(r.open_next(n_draft));
+                       return verify_pieces(r, 1 + n_draft, mode_, options_.mtp);
+                   }).get(verify));
+        return submit_cycle({verify});
+    }
+    AUSPEX_TRY(recording({Kind::draft, n_before_, n_draft, mode_.bits(), 1}, 1, [&](Recorder& r, uint32_t) {
+                   AUSPEX_TRY(r.mtp_open());
+                   AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
+                   return r.open_next(n_draft);
+               }).get(draft));
+    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, false); }).get(verify));
+    return submit_cycle({draft, verify});
+}
+
+Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
+    const uint32_t slot = (flight_begin_ + n_flight_) % kMaxQueued;
+    bool idle = false;
+    AUSPEX_TRY(timeline_.done(timeline_.last()).get(idle));
+    list_.clear();
+    if (idle && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
+    gather(list);
+    if (clock_.end(slot)) list_.push_back(clock_.end(slot));
+    AUSPEX_TRY(timeline_.submit(list_).status());
+    flight_[slot] = {timeline_.last(), idle, false};
+    ++n_flight_;
+    for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
+    recorded_ = false;
+    return {};
+}
+
+Status VulkanLane::prepare_drafts(uint32_t most) {
+    const Plan& plan = *program_->plan;
+    if (plan.mtp.empty() || !options_.mtp) return {};
+    most = std::min(most, kMaxTentative - 1);
+    Recorder recorder(*program_, buffers_);
+    const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
+        Span<const Pipelines::Id> ids;
+        AUSPEX_TRY(recorder.ask(piece).get(ids));
+        needs_[at].insert(needs_[at].end(), ids.begin(), ids.end());
+        return {};
+    };
+    // In the order in which depths are tried: what is asked for first is made first.
+    for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
+        if (g > most) continue;
+        AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
+        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
+        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
+    }
+    for (const Tape& tape : plan.mtp)  // to catch up after a while without drafts
+        for (const uint32_t n : {16u, 32u}) {
+            Shape shape;
+            shape.tape = &tape;
+            shape.n_row = n;
+            shape.wide = shape.fill_only = true;
+            if (n <= buffers_.n_row_max) AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
+        }
+    return {};
+}
+
+bool VulkanLane::ready(uint32_t n_draft) {
+    const Pipelines& pipelines = *program_->context->pipelines;
+    for (const uint32_t at : {0u, std::min(n_draft, kMaxTentative - 1)}) {
+        std::vector<Pipelines::Id>& ids = needs_[at];
+        while (!ids.empty() && pipelines.done(ids.back())) ids.pop_back();
+        if (!ids.empty()) return false;
+    }
+    return true;
 }
 
 Status VulkanLane::queue(uint32_t n_draft) {
@@ -28973,42 +29210,22 @@ Status VulkanLane::queue(uint32_t n_draft) {
     if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
     if (n_flight_ == kMaxQueued) return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
     if (n_draft >= kMaxTentative) return fail(Code::bad_argument, n_draft, " drafts, expected at most ", kMaxTentative - 1);
-    if (first_) {
-        AUSPEX_TRY(queue_first(n_draft));
-    } else {
-        const bool mtp = n_mtp_row_ != 0;
-        Recording* cycle = nullptr;
-        AUSPEX_TRY(recording({Kind::cycle, mtp ? n_before_ : 0, n_draft, mode_.bits(), mtp}, 1, [&](Recorder& r, uint32_t) {
-                       if (mtp) {
-                           AUSPEX_TRY(r.mtp_open());
-                           AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
-                       }
-                       AUSPEX_TRY(r.open_next(n_draft));
-                       return verify_pieces(r, 1 + n_draft, mode_, !mtp && options_.mtp);
-                   }).get(cycle));
-        if (n_flight_ == 0) cycle_begin_ = Clock::now();
-        AUSPEX_TRY(submit({cycle}));
-    }
+    AUSPEX_TRY(first_ ? queue_first(n_draft) : queue_next(n_draft));
     first_ = false;
     n_before_ = 1 + n_draft;
-    flight_[(flight_begin_ + n_flight_) % kMaxQueued] = {timeline_.last(), n_draft, false};
-    ++n_flight_;
-    for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
-    recorded_ = false;
     return {};
 }
 
 Result<Cycle> VulkanLane::wait() {
     if (n_flight_ == 0) return Status(Code::bad_argument, "no cycle is queued");
     const InFlight f = flight_[flight_begin_];
+    Cycle c;
+    AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
     AUSPEX_TRY(timeline_.wait(f.value, 60ull * 1000 * 1000 * 1000));
     AUSPEX_TRY(see(buffers_.ring));
+    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin).get(c.us));
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
     --n_flight_;
-    Cycle c;
-    const auto now = Clock::now();
-    c.us = std::chrono::duration<double, std::micro>(now - cycle_begin_).count();
-    cycle_begin_ = now;
     c.fresh = f.fresh;
     tokens_.clear();
     const auto* ring = reinterpret_cast<const args::RingEntry*>(buffers_.ring.mapped);
@@ -29663,7 +29880,9 @@ constexpr double kLossSteps = 12, kLossShare = 0.01;
 constexpr double kShadowShare = 0.008;
 /// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
 constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
-/// Fewer outcomes than these are not worth a pass of their own when drafting goes on anyway.
+/// A result that has not come after this many decisions will not: its time was not known.
+constexpr uint32_t kResultWithin = 8;
+/// Fewer outcomes than these say too little.
 constexpr uint32_t kShadowLeast = 4;
 /// Cycles whose outcomes are not counted after the head missed tokens: its cache has a hole.
 constexpr uint32_t kStaleCycles = 2;
@@ -29994,10 +30213,12 @@ bool Controller::may_explore() const {
 }
 
 /// The next depth of the cold start, or max_depth_ + 1 when it is over.
-uint32_t Controller::cold_depth() {
+uint32_t Controller::cold_depth(uint32_t usable) {
     using namespace controller_impl;
     while (i_cold_ < sizeof kColdStart) {
-        const uint32_t i = i_cold_++, g = kColdStart[i], round = i / 4 == 1 ? 1 : 0;
+        const uint32_t i = i_cold_, g = kColdStart[i], round = i / 4 == 1 ? 1 : 0;
+        if (g <= max_depth_ && !(usable >> g & 1)) return 0;  // its turn comes when it can be run
+        ++i_cold_;
         if (g > max_depth_ || cost_.samples(g) > round) continue;
         if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && !can_pay(g)) continue;
         return g;
@@ -30036,6 +30257,21 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     return best;
 }
 
+/// `depth`, unless its time was never seen and a cycle of it is on its way: then the best of those known. What
+/// a line promises is paid for once, however many cycles are queued before the result is there.
+uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
+    ++n_decision_;
+    if (cost_.knows(depth)) return depth;
+    if (asked_[depth] == 0 || n_decision_ - asked_[depth] > controller_impl::kResultWithin) {
+        asked_[depth] = n_decision_;
+        return depth;
+    }
+    uint32_t best = 0;
+    for (uint32_t g = 1; g <= max_depth_; ++g)
+        if (cost_.knows(g) && rate[g] > rate[best]) best = g;
+    return best;
+}
+
 /// Is it time for a shadow pass over the `pending_` tokens since the last? Each of them cost what
 /// drafting would have saved if the text is better than thought: `now` as the filter stands, plus what
 /// jumps since then may have brought, `usual` once in run_length tokens. When that sum,
@@ -30054,7 +30290,7 @@ bool Controller::shadow_due() const {
     return n * now + n * n / 2 * usual / text_.run_length() >= c;
 }
 
-Decision Controller::next(uint32_t context) {
+Decision Controller::next(uint32_t context, uint32_t usable) {
     using namespace controller_impl;
     cost_.enter(context);
     Decision d;
@@ -30078,14 +30314,17 @@ Decision Controller::next(uint32_t context) {
         depth_ = 0;
     }
     if (!locked_ && max_depth_ > 0) {
-        uint32_t g = cold_depth();
+        uint32_t g = cold_depth(usable);
         reason = reopened_ ? DraftReason::unlocked : DraftReason::cold_start;
         if (g > max_depth_) {
             reason = DraftReason::none;
             if (measured) {
                 rates(rate);
+                for (g = 1; g <= max_depth_; ++g)
+                    if (!(usable >> g & 1)) rate[g] = 0;
                 depth_ = choose(rate, &reason);
                 g = probe(rate, depth_);
+                g = known_or_once(g, rate);
                 if (g != depth_) reason = DraftReason::probe;
             } else {
                 g = 0;  // the first results are still on their way
@@ -30093,7 +30332,7 @@ Decision Controller::next(uint32_t context) {
         }
         d.depth = g;
         // What came while off says how good the drafts to come will be.
-        if (pending_ >= kShadowLeast && (g > 0 || shadow_due())) d.shadow_rows = std::min(pending_, kMaxShadow);
+        if (pending_ >= kShadowLeast && shadow_due()) d.shadow_rows = std::min(pending_, kMaxShadow);
         if (g > 0 || d.shadow_rows > 0) pending_ = 0;
     }
     reason_ = DraftReason::none;
@@ -30161,7 +30400,9 @@ void Controller::observe_shadow(const ShadowSeen& seen) {
     seen_.shadow_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
     seen_.shadow_seconds += s.seconds;
-    shadow_seconds_ = shadow_seconds_ > 0 ? shadow_seconds_ + (s.seconds - shadow_seconds_) / 8 : s.seconds;
+    // Accidents only ever add time; the first pass may have prepared something.
+    if (shadow_seconds_ <= 0 || s.seconds < shadow_seconds_) shadow_seconds_ = s.seconds;
+    else shadow_seconds_ += (s.seconds - shadow_seconds_) / 8;
     if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
 }
 
@@ -30331,9 +30572,9 @@ float probability(Span<const float> logits, float chosen) {
 
 }  // namespace draft_impl
 
-bool synth_agrees(uint32_t position, uint32_t seed, float share) {
+bool Coin::agrees(size_t position) const {
     // A 32-bit finaliser (Chris Wellons, hash-prospector) over position and seed.
-    uint32_t x = position * 0x9E3779B9u ^ seed;
+    uint32_t x = static_cast<uint32_t>(position) * 0x9E3779B9u ^ seed;
     x = (x ^ (x >> 16)) * 0x7FEB352Du;
     x = (x ^ (x >> 15)) * 0x846CA68Bu;
     x ^= x >> 16;
@@ -30449,7 +30690,7 @@ Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
     return true;
 }
 
-Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, Picker& picker, ShadowSeen* seen) {
+Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen) {
     *seen = ShadowSeen();
     if (!on() || history.size() < 3) return {};
     const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
@@ -30477,7 +30718,8 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
             AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
             if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
             const size_t at = n_row_ + i + 2;
-            const bool hit = picker.pick(logits, sampling, at, history.subspan(0, at), ids_) == history[at];
+            const bool agrees = picker.pick(logits, sampling, at, history.subspan(0, at), ids_) == history[at];
+            const bool hit = coin.on() ? coin.agrees(at) : agrees;
             seen->hits += hit;
             seen->order |= static_cast<uint32_t>(hit) << seen->n++;
         }
@@ -31255,6 +31497,7 @@ Result<size_t> Session::sync(Span<const Token> history) {
     if (done.ok()) done = s.prefill(n);
     s.stats.prefill_s += session_impl::seconds_since(start);
     if (!done.ok()) return done;
+    if (n > 1) s.control.new_text();
     return n;
 }
 
@@ -31553,14 +31796,14 @@ Status Session::Impl::open_draft() {
     else if (d.n_vocab > 0 && d.n_vocab < plan.n_vocab) ids = choose_draft_vocab(model->tokenizer, plan.n_vocab, d.n_vocab, {});
     if (ids.empty() || ids.size() >= plan.n_vocab) {
         d.vocab_by_use = false;
-        return {};
+        return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
     }
     const uint64_t before = lane->memory_bytes();
     AUSPEX_TRY(lane->draft_head(ids));
     stats.draft_bytes = lane->memory_bytes() - before;
     mtp.set_ids(std::move(ids));
     if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
-    return {};
+    return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
 }
 
 Status Session::Impl::renew_vocab() {
@@ -31582,6 +31825,13 @@ Status Session::set_draft_depth(int depth) {
     return {};
 }
 
+uint32_t Session::Impl::usable_depths() {
+    uint32_t usable = 1;
+    for (uint32_t g = 1; g <= options.draft.max_depth; ++g)
+        if (!can_drive() || lane->ready(g)) usable |= 1u << g;
+    return usable;
+}
+
 detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
     using namespace detail;
     *cycle = DraftCycle();
@@ -31589,7 +31839,7 @@ detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
     const uint32_t most = context + 1 < options.n_context ? options.n_context - context - 1 : 0;
     Decision d;
     if (!proposer && !mtp.on()) control.fixed(0, context);
-    else if (depth < 0) d = control.next(context);
+    else if (depth < 0) d = control.next(context, usable_depths());
     else control.fixed(d.depth = static_cast<uint32_t>(depth), context);
     d.depth = std::min(d.depth, most);
     control.explain(cycle);
@@ -31601,7 +31851,7 @@ Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* c
     using namespace detail;
     const auto start = std::chrono::steady_clock::now();
     ShadowSeen seen;
-    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, picker, &seen)));
+    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, picker, &seen)));
     seen.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     control.observe_shadow(seen);
     cycle->shadow_rows = seen.n;
@@ -31610,14 +31860,14 @@ Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* c
     return {};
 }
 
-void Session::Impl::finish(const DraftCycle& cycle, bool timed) {
+void Session::Impl::finish(const DraftCycle& cycle, double us) {
     stats.cycles[cycle.depth] += 1;
     for (uint32_t i = 0; i < cycle.depth; ++i) stats.drafted[i] += 1;
     for (uint32_t i = 0; i < cycle.accepted; ++i) stats.accepted[i] += 1;
     detail::DraftSeen seen;
     seen.depth = cycle.depth;
     seen.accepted = cycle.accepted;
-    seen.seconds = timed ? cycle.us * 1e-6 : 0;
+    seen.seconds = us * 1e-6;
     seen.context = static_cast<uint32_t>(cycle.n_token);
     control.observe(seen);
     if (options.on_cycle) options.on_cycle(cycle);
@@ -31686,13 +31936,13 @@ Status Session::Impl::cycle(const Sampling& sampling) {
         if (!done.ok()) break;
         Token id = picker.pick(logits, sampling, history.size(), history);
         bool right = n_new < n_guess && id == guesses[n_new];
-        if (synth_accept > 0 && n_new < n_guess) {
-            right = synth_agrees(static_cast<uint32_t>(history.size()), synth_seed, synth_accept);
+        if (coin.on() && n_new < n_guess) {
+            right = coin.agrees(history.size());
             if (right) id = guesses[n_new];
         }
         n_right += right;
         history.push_back(id);
-        more = right && (synth_accept > 0 || !model->tokenizer.is_end(id));
+        more = right && (coin.on() || !model->tokenizer.is_end(id));
     }
     if (!done.ok()) {  // nothing of this pass has happened
         history.resize(size);
@@ -31711,7 +31961,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     seen.depth = n_guess;
     seen.accepted = n_right;
     seen.us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-    finish(seen, true);
+    finish(seen, seen.us);
     return {};
 }
 
@@ -31759,9 +32009,9 @@ Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
     }
     d.history = history;
     d.sampling = drive_sampling = sampling;
-    if (synth_accept > 0) {  // the text means nothing: it does not end
-        d.synth_accept = synth_accept;
-        d.synth_seed = synth_seed;
+    if (coin.on()) {  // the text means nothing: it does not end
+        d.synth_accept = coin.share;
+        d.synth_seed = coin.seed;
     } else {
         d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
     }
@@ -31795,6 +32045,7 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
         bool started = false;
         AUSPEX_TRY(start_drive(sampling, drafts).get(started));
         if (!started) return {};
+        waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
     }
     AUSPEX_TRY(track(lane->queue(d.depth)));
     on_way[(first_queued + n_queued++) % kMaxQueued] = cycle;
@@ -31807,6 +32058,7 @@ Status Session::Impl::drive(const Sampling& sampling) {
     if (driving && (drive_ended || !drive_impl::same(sampling, drive_sampling))) AUSPEX_TRY(settle());
     drive_ended = false;
     const size_t size = history.size();
+    waits_since = std::chrono::steady_clock::now();
     while (history.size() == size) {
         if (size >= options.n_context) return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
         while (n_queued < 1 + options.run_ahead && history.size() == size) {
@@ -31839,8 +32091,12 @@ Status Session::Impl::take_cycle() {
     seen.n_token = size;
     seen.depth = c.n_draft;
     seen.accepted = c.n_accept;
-    seen.us = c.us;
-    finish(seen, !c.fresh);
+    // What bounds the caller's wait: the device, or the host between its cycles; not the caller's own work.
+    const auto now = std::chrono::steady_clock::now();
+    seen.us = std::max(c.us, std::chrono::duration<double, std::micro>(now - waits_since).count());
+    waits_since = now;
+    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
+    finish(seen, c.us > 0 ? (c.fresh ? c.us : seen.us) : (c.fresh || c.ready) ? 0 : seen.us);
     return {};
 }
 

@@ -98,6 +98,8 @@
 #include "machine/vulkan/shader.cpp"
 #include "machine/vulkan/commands.h"
 #include "machine/vulkan/commands.cpp"
+#include "machine/vulkan/clock.h"
+#include "machine/vulkan/clock.cpp"
 #include "machine/vulkan/selftest.h"
 #include "machine/vulkan/selftest.cpp"
 #include "machine/vulkan/repack.h"

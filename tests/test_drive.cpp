@@ -195,7 +195,7 @@ TEST_CASE("a driven session drops what came after a stop without a prefill") {
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(40, 3);
     Session session = open(tiny.model, drafting(6));
-    session.impl()->synth_accept = 1;  // every guess stands: long cycles
+    session.impl()->coin.share = 1;  // every guess stands: long cycles
     sync(session, prompt);
     more(session, 2);
     while (more(session, 1).size() < 5) {
@@ -206,7 +206,7 @@ TEST_CASE("a driven session drops what came after a stop without a prefill") {
     CHECK(session.history().size() == now.size());
     Session other = open(tiny.model, drafting(kOff));
     sync(other, now);
-    session.impl()->synth_accept = 0;
+    session.impl()->coin.share = 0;
     CHECK(more(session, 12).front() == more(other, 12).front());
     const size_t n = std::min(session.history().size(), other.history().size());
     CHECK(std::equal(session.history().begin(), session.history().begin() + static_cast<std::ptrdiff_t>(n), other.history().begin()));
@@ -229,7 +229,7 @@ TEST_CASE("forced acceptance runs true cycles: as many tokens as the coin says, 
         Model model;
         REQUIRE(Model::load(on, bytes).get(model).ok());
         Session session = open(model, drafting(4, driven ? 2 : 0));
-        session.impl()->synth_accept = 0.8f;
+        session.impl()->coin.share = 0.8f;
         sync(session, prompt);
         more(session, 300);
         const Stats s = session.stats();

@@ -176,6 +176,7 @@ Status check(BenchOptions& o) {
     if (n_mode > 1) return Status(Code::bad_argument, "--profile, --stack, --controller and --long answer different questions, expected one of them at a time");
     if (o.virtual_clock && !o.controller) return Status(Code::bad_argument, "--virtual alone means nothing, expected both: --controller --virtual");
     if (!o.plot.empty() && (!(o.stack || o.controller) || o.virtual_clock)) return Status(Code::bad_argument, "--plot has nothing to draw here, expected --stack or --controller on a model beside it");
+    if (!o.trace.empty() && (!o.controller || o.virtual_clock)) return Status(Code::bad_argument, "--trace has no meaning here, expected --controller on a model beside it");
     if (!o.synth_phases.empty() && (!o.controller || o.virtual_clock)) return Status(Code::bad_argument, "--synth-phases has no meaning here, expected --controller on a model beside it");
     if (!o.synth_phases.empty() && !o.texts.empty()) return Status(Code::bad_argument, "--synth-phases and --text were both given; synthetic phases have no text of their own");
     if (!o.texts.empty() && !(o.stack || o.controller)) return Status(Code::bad_argument, "--text has no meaning here, expected --stack or --controller beside it");
@@ -228,6 +229,7 @@ void add_bench(CLI::App& app, Chosen& chosen) {
     command->add_option("--temp", o->sampling.temperature, "With --stack and --controller: temperature of the generated texts")->capture_default_str();
     command->add_option("--seed", o->sampling.seed, "With --stack and --controller: the same seed gives the same texts")->capture_default_str();
     command->add_option("--plot", o->plot, "With --stack and --controller: PNG file for the curves");
+    command->add_option("--trace", o->trace, "With --controller: a JSON line for each of the controller's cycles of the last run");
     CLI::Option* tokens = command->add_option("-n,--tokens", o->n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
     command->add_option("--repeat", o->repeat, "Runs of each measurement")->capture_default_str();
     command->add_flag("--json", o->json, "One JSON object instead of a table");

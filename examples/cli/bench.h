@@ -22,7 +22,7 @@ struct BenchOptions {
     std::string prefill_list, depth_list, row_list, mtp_list;
     std::vector<Token> prefill, depths, rows, mtp;  ///< read from the lists
     bool measure_all = false;                       ///< none of them was named: prefill, decoding and rows with their defaults
-    std::string draft = "auto", draft_vocab, synth_phases, plot;
+    std::string draft = "auto", draft_vocab, synth_phases, plot, trace;
     std::vector<std::string> texts;          ///< NAME=FILE
     double synth_accept = 0;
     int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;

@@ -63,7 +63,7 @@ Status bench_mtp(Bench& b) {
     if (s.ok() && drafting) s = drafting.next().status();
     clear_progress_line();
     if (!s.ok()) return s;
-    if (drafting) drafting.impl()->synth_accept = static_cast<float>(o.synth_accept);
+    if (drafting) drafting.impl()->coin.share = static_cast<float>(o.synth_accept);
     for (int64_t run = -1; run < o.repeat; ++run) {  // the first one is not counted: it records and compiles
         for (Depth& d : depths) {
             auspex::Session& on = d.g == 0 ? plain : drafting;

@@ -3,7 +3,9 @@
 // No policy can change the text, so each one that runs over the same openings with the same seed replays the
 // same tokens, and only the time differs. With --synth-phases a coin decides which guesses are right, for
 // models with random weights: the phases then differ in its chance.
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <deque>
 
 #include "bench_texts.h"
@@ -46,14 +48,15 @@ class Replay {
         played_.resize(n_policy_);
         seconds_.resize(n_policy_);
         b_.say("%zu phases of %lld tokens, %lld runs; every policy from the same start\n", phases_.size(), static_cast<long long>(o_.phase), static_cast<long long>(o_.repeat));
-        for (int64_t run = 0; run < o_.repeat; ++run) {
-            s = play(static_cast<uint32_t>(run));
+        for (int64_t run = -1; run < o_.repeat; ++run) {  // the first one is not counted: kernels are made in it
+            s = play(run);
             clear_progress_line();
             if (!s.ok()) return s;
         }
         report();
         if (!same_text_) return Status(Code::unsupported, "the policies did not generate the same text: the law of drafting is broken on this device; please report it");
-        return o_.plot.empty() ? Status() : plot();
+        if (s.ok() && !o_.trace.empty()) s = trace();
+        return s.ok() && !o_.plot.empty() ? plot() : s;
     }
 
   private:
@@ -92,7 +95,7 @@ class Replay {
 
     /// All policies from the start, in new sessions, so that nothing was learned before. They take turns of a few
     /// tokens: what slows the machine for a while slows all of them.
-    Status play(uint32_t run) {
+    Status play(int64_t run) {
         constexpr size_t kTurn = 64;
         std::deque<Played> now(n_policy_);
         for (size_t i = 0; i < n_policy_; ++i) {
@@ -101,7 +104,7 @@ class Replay {
             draft.max_depth = static_cast<uint32_t>(o_.draft_max);
             const Status s = b_.session(o_.window, n_context_, draft, &now[i].cycles).get(now[i].session);
             if (!s.ok()) return s;
-            now[i].session.impl()->synth_seed = run + 1;
+            now[i].session.impl()->coin.seed = static_cast<uint32_t>(run + 2);
         }
         std::vector<Token> history;
         const size_t n = static_cast<size_t>(o_.phase);
@@ -115,7 +118,7 @@ class Replay {
             }
             for (size_t done = 0; done < n; done += kTurn)
                 for (size_t k = 0; k < n_policy_; ++k) {
-                    const size_t i = (k + run) % n_policy_;  // none is always the first
+                    const size_t i = (k + static_cast<size_t>(run + 1)) % n_policy_;  // none is always the first
                     const Status s = generate_timed(now[i].session, o_.sampling, begin[i] + std::min(n, done + kTurn), &now[i].seconds.back());
                     if (!s.ok()) return s;
                 }
@@ -131,8 +134,9 @@ class Replay {
         }
         for (const Played& p : now) same_text_ = same_text_ && p.text == now[0].text;
         for (size_t i = 0; i < n_policy_; ++i) {
-            seconds_[i].push_back(now[i].seconds);
             now[i].session = auspex::Session();
+            if (run < 0) continue;
+            seconds_[i].push_back(now[i].seconds);
             played_[i].push_back(std::move(now[i]));
         }
         return {};
@@ -141,7 +145,7 @@ class Replay {
     /// Brings a session to where a phase begins; its first pick needs no pass and is not timed.
     Status open_phase(const Phase& phase, const std::vector<Token>& history, bool drafts, Played* to) {
         Status s;
-        if (phase.synth_accept > 0 && drafts) to->session.impl()->synth_accept = phase.synth_accept;
+        if (phase.synth_accept > 0 && drafts) to->session.impl()->coin.share = phase.synth_accept;
         if (!phase.opening.empty()) {
             s = to->session.sync(history).status();
             if (s.ok()) s = to->session.next(o_.sampling).status();
@@ -229,6 +233,14 @@ class Replay {
             line.y.push_back(tokens >= kSmooth / 2 ? tokens / seconds * 1e6 : NAN);
         }
         return line;
+    }
+
+    Status trace() const {
+        std::string lines;
+        for (const auspex::DraftCycle& c : played_[controller()].back().cycles) lines += trace_line(c);
+        std::FILE* file = std::fopen(o_.trace.c_str(), "wb");
+        const bool written = file && std::fwrite(lines.data(), 1, lines.size(), file) == lines.size();
+        return (file && std::fclose(file) == 0 && written) ? Status() : Status(Code::io_error, "--trace '" + o_.trace + "' could not be written: " + std::strerror(errno));
     }
 
     Status plot() const {

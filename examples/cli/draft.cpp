@@ -91,6 +91,17 @@ Status choose_draft(const DraftFlags& o, const auspex::Model& model, bool verbos
 
 // --------------------------------------------------------------------------------- trace
 
+std::string trace_line(const auspex::DraftCycle& c) {
+    nlohmann::ordered_json line = {{"token", c.n_token}, {"wanted", c.wanted}, {"depth", c.depth}, {"accepted", c.accepted}, {"us", c.us}};
+    line["acceptance"] = c.acceptance;
+    line["expected_tokens"] = c.expected;
+    line["relative_cycle"] = c.relative;
+    line["break_even_share"] = c.break_even_r;
+    if (c.shadow_rows > 0) line["shadow"] = {{"rows", c.shadow_rows}, {"hits", c.shadow_hits}, {"us", c.shadow_us}};
+    if (c.reason != auspex::DraftReason::none) line["reason"] = auspex::draft_reason_name(c.reason);
+    return line.dump() + "\n";
+}
+
 Trace::~Trace() {
     if (file_) std::fclose(file_);
 }
@@ -101,14 +112,7 @@ Status Trace::open(const DraftFlags& o, auspex::SessionOptions* to) {
     file_ = std::fopen(path_.c_str(), "wb");
     if (!file_) return Status(Code::io_error, "--trace '" + path_ + "': " + std::strerror(errno));
     to->on_cycle = [this](const auspex::DraftCycle& c) {
-        nlohmann::ordered_json line = {{"token", c.n_token}, {"wanted", c.wanted}, {"depth", c.depth}, {"accepted", c.accepted}, {"us", c.us}};
-        line["acceptance"] = c.acceptance;
-        line["expected_tokens"] = c.expected;
-        line["relative_cycle"] = c.relative;
-        line["break_even_share"] = c.break_even_r;
-        if (c.shadow_rows > 0) line["shadow"] = {{"rows", c.shadow_rows}, {"hits", c.shadow_hits}, {"us", c.shadow_us}};
-        if (c.reason != auspex::DraftReason::none) line["reason"] = auspex::draft_reason_name(c.reason);
-        const std::string text = line.dump() + "\n";
+        const std::string text = trace_line(c);
         failed_ = failed_ || std::fwrite(text.data(), 1, text.size(), file_) != text.size();
     };
     return {};

@@ -21,6 +21,9 @@ Status choose_draft(const DraftFlags& o, const auspex::Model& model, bool verbos
 /// A head over N ids, over those of a file, or over those the text uses most.
 Status choose_draft_vocab(const std::string& vocab, const auspex::Model& model, auspex::DraftOptions* to);
 
+/// A cycle as a line of JSON.
+std::string trace_line(const auspex::DraftCycle& c);
+
 /// --trace FILE: one JSON line for each cycle.
 class Trace {
   public:

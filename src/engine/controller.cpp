@@ -386,13 +386,6 @@ void Controller::new_text() {
     pending_ = 0;
 }
 
-void Controller::restart() {
-    Controller fresh(max_depth_);
-    fresh.cost_ = cost_;
-    fresh.shadow_seconds_ = shadow_seconds_;
-    *this = fresh;
-}
-
 void Controller::rates(double* rate) const {
     text_.expected(max_depth_, rate);
     for (uint32_t g = 0; g <= max_depth_; ++g) rate[g] /= cost_.seconds(g);
@@ -418,10 +411,12 @@ bool Controller::may_explore() const {
 }
 
 /// The next depth of the cold start, or max_depth_ + 1 when it is over.
-uint32_t Controller::cold_depth() {
+uint32_t Controller::cold_depth(uint32_t usable) {
     using namespace controller_impl;
     while (i_cold_ < sizeof kColdStart) {
-        const uint32_t i = i_cold_++, g = kColdStart[i], round = i / 4 == 1 ? 1 : 0;
+        const uint32_t i = i_cold_, g = kColdStart[i], round = i / 4 == 1 ? 1 : 0;
+        if (g <= max_depth_ && !(usable >> g & 1)) return 0;  // its turn comes when it can be run
+        ++i_cold_;
         if (g > max_depth_ || cost_.samples(g) > round) continue;
         if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && !can_pay(g)) continue;
         return g;
@@ -493,7 +488,7 @@ bool Controller::shadow_due() const {
     return n * now + n * n / 2 * usual / text_.run_length() >= c;
 }
 
-Decision Controller::next(uint32_t context) {
+Decision Controller::next(uint32_t context, uint32_t usable) {
     using namespace controller_impl;
     cost_.enter(context);
     Decision d;
@@ -517,12 +512,14 @@ Decision Controller::next(uint32_t context) {
         depth_ = 0;
     }
     if (!locked_ && max_depth_ > 0) {
-        uint32_t g = cold_depth();
+        uint32_t g = cold_depth(usable);
         reason = reopened_ ? DraftReason::unlocked : DraftReason::cold_start;
         if (g > max_depth_) {
             reason = DraftReason::none;
             if (measured) {
                 rates(rate);
+                for (g = 1; g <= max_depth_; ++g)
+                    if (!(usable >> g & 1)) rate[g] = 0;
                 depth_ = choose(rate, &reason);
                 g = probe(rate, depth_);
                 g = known_or_once(g, rate);

@@ -164,14 +164,13 @@ class Controller {
     /// Another text begins in the same session, its prompt already run through the head: forgets the
     /// level of the old text, keeps what is known of the machine.
     void new_text();
-    /// Everything begins anew, but for what is known of the machine.
-    void restart();
     /// The choice for the next cycle to be queued. Each call stands for one cycle; it may come before
     /// the results of cycles still on their way.
     ///
     /// context   tokens in the history, as far as known
+    /// usable    bit g: depth g can be had now; 0 always can
     /// cost      below a microsecond; allocates nothing.
-    Decision next(uint32_t context);
+    Decision next(uint32_t context, uint32_t usable = UINT32_MAX);
     /// In its place where the depth is not ours to choose.
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
@@ -203,7 +202,7 @@ class Controller {
     bool may_explore() const;
     bool shadow_due() const;
     uint32_t known_or_once(uint32_t depth, const double* rate);
-    uint32_t cold_depth();
+    uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
     uint32_t probe(const double* rate, uint32_t chosen);
 

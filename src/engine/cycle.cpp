@@ -45,14 +45,14 @@ Status Session::Impl::open_draft() {
     else if (d.n_vocab > 0 && d.n_vocab < plan.n_vocab) ids = choose_draft_vocab(model->tokenizer, plan.n_vocab, d.n_vocab, {});
     if (ids.empty() || ids.size() >= plan.n_vocab) {
         d.vocab_by_use = false;
-        return {};
+        return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
     }
     const uint64_t before = lane->memory_bytes();
     AUSPEX_TRY(lane->draft_head(ids));
     stats.draft_bytes = lane->memory_bytes() - before;
     mtp.set_ids(std::move(ids));
     if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
-    return {};
+    return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
 }
 
 Status Session::Impl::renew_vocab() {
@@ -74,6 +74,13 @@ Status Session::set_draft_depth(int depth) {
     return {};
 }
 
+uint32_t Session::Impl::usable_depths() {
+    uint32_t usable = 1;
+    for (uint32_t g = 1; g <= options.draft.max_depth; ++g)
+        if (!can_drive() || lane->ready(g)) usable |= 1u << g;
+    return usable;
+}
+
 detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
     using namespace detail;
     *cycle = DraftCycle();
@@ -81,7 +88,7 @@ detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
     const uint32_t most = context + 1 < options.n_context ? options.n_context - context - 1 : 0;
     Decision d;
     if (!proposer && !mtp.on()) control.fixed(0, context);
-    else if (depth < 0) d = control.next(context);
+    else if (depth < 0) d = control.next(context, usable_depths());
     else control.fixed(d.depth = static_cast<uint32_t>(depth), context);
     d.depth = std::min(d.depth, most);
     control.explain(cycle);
@@ -93,7 +100,7 @@ Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* c
     using namespace detail;
     const auto start = std::chrono::steady_clock::now();
     ShadowSeen seen;
-    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, picker, &seen)));
+    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, picker, &seen)));
     seen.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     control.observe_shadow(seen);
     cycle->shadow_rows = seen.n;
@@ -102,14 +109,14 @@ Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* c
     return {};
 }
 
-void Session::Impl::finish(const DraftCycle& cycle, bool timed) {
+void Session::Impl::finish(const DraftCycle& cycle, double us) {
     stats.cycles[cycle.depth] += 1;
     for (uint32_t i = 0; i < cycle.depth; ++i) stats.drafted[i] += 1;
     for (uint32_t i = 0; i < cycle.accepted; ++i) stats.accepted[i] += 1;
     detail::DraftSeen seen;
     seen.depth = cycle.depth;
     seen.accepted = cycle.accepted;
-    seen.seconds = timed ? cycle.us * 1e-6 : 0;
+    seen.seconds = us * 1e-6;
     seen.context = static_cast<uint32_t>(cycle.n_token);
     control.observe(seen);
     if (options.on_cycle) options.on_cycle(cycle);
@@ -178,13 +185,13 @@ Status Session::Impl::cycle(const Sampling& sampling) {
         if (!done.ok()) break;
         Token id = picker.pick(logits, sampling, history.size(), history);
         bool right = n_new < n_guess && id == guesses[n_new];
-        if (synth_accept > 0 && n_new < n_guess) {
-            right = synth_agrees(static_cast<uint32_t>(history.size()), synth_seed, synth_accept);
+        if (coin.on() && n_new < n_guess) {
+            right = coin.agrees(history.size());
             if (right) id = guesses[n_new];
         }
         n_right += right;
         history.push_back(id);
-        more = right && (synth_accept > 0 || !model->tokenizer.is_end(id));
+        more = right && (coin.on() || !model->tokenizer.is_end(id));
     }
     if (!done.ok()) {  // nothing of this pass has happened
         history.resize(size);
@@ -203,7 +210,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     seen.depth = n_guess;
     seen.accepted = n_right;
     seen.us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-    finish(seen, true);
+    finish(seen, seen.us);
     return {};
 }
 

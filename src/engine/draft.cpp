@@ -24,9 +24,9 @@ float probability(Span<const float> logits, float chosen) {
 
 }  // namespace draft_impl
 
-bool synth_agrees(uint32_t position, uint32_t seed, float share) {
+bool Coin::agrees(size_t position) const {
     // A 32-bit finaliser (Chris Wellons, hash-prospector) over position and seed.
-    uint32_t x = position * 0x9E3779B9u ^ seed;
+    uint32_t x = static_cast<uint32_t>(position) * 0x9E3779B9u ^ seed;
     x = (x ^ (x >> 16)) * 0x7FEB352Du;
     x = (x ^ (x >> 15)) * 0x846CA68Bu;
     x ^= x >> 16;
@@ -142,7 +142,7 @@ Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
     return true;
 }
 
-Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, Picker& picker, ShadowSeen* seen) {
+Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen) {
     *seen = ShadowSeen();
     if (!on() || history.size() < 3) return {};
     const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
@@ -170,7 +170,8 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
             AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
             if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
             const size_t at = n_row_ + i + 2;
-            const bool hit = picker.pick(logits, sampling, at, history.subspan(0, at), ids_) == history[at];
+            const bool agrees = picker.pick(logits, sampling, at, history.subspan(0, at), ids_) == history[at];
+            const bool hit = coin.on() ? coin.agrees(at) : agrees;
             seen->hits += hit;
             seen->order |= static_cast<uint32_t>(hit) << seen->n++;
         }

@@ -18,9 +18,14 @@ namespace detail {
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 
-/// For measuring: is the guess for `position` to be taken for right, with chance `share`, whatever it says?
-/// The same in shaders/step_accept.comp.
-bool synth_agrees(uint32_t position, uint32_t seed, float share);
+/// For measuring: whether the guess for a position is taken for right, whatever it says.
+struct Coin {
+    float share = 0;  ///< chance; 0: guesses are judged by what they say
+    uint32_t seed = 1;
+    bool on() const { return share > 0; }
+    /// The same in shaders/step_accept.comp.
+    bool agrees(size_t position) const;
+};
 
 /// A source that reads the text alone. Whatever it says is harmless.
 class Proposer {
@@ -94,7 +99,7 @@ class Mtp {
     Result<bool> lead(Span<const Token> history, Drive* drive);
     /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
     /// have been right? Fills its cache up to there.
-    Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, Picker& picker, ShadowSeen* seen);
+    Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen);
     /// Rows whose logits one step of a shadow pass gives.
     static constexpr uint32_t kShadowLogits = 4;
     /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block

@@ -16,11 +16,6 @@ constexpr uint32_t kPlainBeforeOff = 4;
 /// Tokens that the block may not have seen before they are made up for, well below what the lane keeps.
 constexpr uint32_t kMostBehind = 32;
 
-/// Without the block, with it, and each depth that is tried first: once to prepare it, twice to measure it.
-constexpr uint8_t kWarmDepths[] = {0, 0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
-/// Rows that take all of these, every guess right.
-constexpr uint32_t kWarmContext = 48;
-
 bool same(const Sampling& a, const Sampling& b) {
     return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p && a.repeat_penalty == b.repeat_penalty &&
            a.frequency_penalty == b.frequency_penalty && a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
@@ -45,9 +40,9 @@ Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
     }
     d.history = history;
     d.sampling = drive_sampling = sampling;
-    if (synth_accept > 0) {  // the text means nothing: it does not end
-        d.synth_accept = synth_accept;
-        d.synth_seed = synth_seed;
+    if (coin.on()) {  // the text means nothing: it does not end
+        d.synth_accept = coin.share;
+        d.synth_seed = coin.seed;
     } else {
         d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
     }
@@ -81,6 +76,7 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
         bool started = false;
         AUSPEX_TRY(start_drive(sampling, drafts).get(started));
         if (!started) return {};
+        waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
     }
     AUSPEX_TRY(track(lane->queue(d.depth)));
     on_way[(first_queued + n_queued++) % kMaxQueued] = cycle;
@@ -93,6 +89,7 @@ Status Session::Impl::drive(const Sampling& sampling) {
     if (driving && (drive_ended || !drive_impl::same(sampling, drive_sampling))) AUSPEX_TRY(settle());
     drive_ended = false;
     const size_t size = history.size();
+    waits_since = std::chrono::steady_clock::now();
     while (history.size() == size) {
         if (size >= options.n_context) return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
         while (n_queued < 1 + options.run_ahead && history.size() == size) {
@@ -103,39 +100,6 @@ Status Session::Impl::drive(const Sampling& sampling) {
         AUSPEX_TRY(take_cycle());
     }
     return {};
-}
-
-Status Session::Impl::warm_up() {
-    using namespace detail;
-    if (!can_drive() || !mtp.on() || depth >= 0 || options.n_context < drive_impl::kWarmContext) return {};
-    // What the caller would hear of, and what it would be told, waits.
-    std::function<void(const DraftCycle&)> on_cycle;
-    std::function<void(const WindowLeft&)> on_window_left;
-    std::swap(on_cycle, options.on_cycle);
-    std::swap(on_window_left, options.on_window_left);
-    const uint32_t run_ahead = options.run_ahead;
-    const Stats kept = stats;
-    options.run_ahead = 0;
-    history.assign(2, 0);
-    Status s = prefill(1);
-    for (const uint8_t g : drive_impl::kWarmDepths) {
-        if (g > options.draft.max_depth) continue;
-        depth = g;
-        if (s.ok()) s = drive({});
-        if (s.ok() && drive_ended) s = settle();
-    }
-    if (s.ok()) s = settle();
-    DraftCycle unseen;
-    for (int i = 0; i < 2 && s.ok(); ++i) s = shadow(Controller::kMaxShadow, {}, &unseen);
-    forget();
-    depth = -1;
-    n_plain = 0;
-    control.restart();
-    stats = kept;
-    options.run_ahead = run_ahead;
-    options.on_cycle = std::move(on_cycle);
-    options.on_window_left = std::move(on_window_left);
-    return s;
 }
 
 Status Session::Impl::take_cycle() {
@@ -158,8 +122,12 @@ Status Session::Impl::take_cycle() {
     seen.n_token = size;
     seen.depth = c.n_draft;
     seen.accepted = c.n_accept;
-    seen.us = c.us;
-    finish(seen, !c.fresh);
+    // What bounds the caller's wait: the device, or the host between its cycles; not the caller's own work.
+    const auto now = std::chrono::steady_clock::now();
+    seen.us = std::max(c.us, std::chrono::duration<double, std::micro>(now - waits_since).count());
+    waits_since = now;
+    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
+    finish(seen, c.us > 0 ? (c.fresh ? c.us : seen.us) : (c.fresh || c.ready) ? 0 : seen.us);
     return {};
 }
 

@@ -129,7 +129,6 @@ Result<Session> Session::create(const Model& model, const SessionOptions& given)
     AUSPEX_TRY(impl->picker.open(impl->model->device->options.allocator, plan.n_vocab));
     impl->history.reserve(size_t{o.n_context} + kMaxTentative);
     AUSPEX_TRY(impl->open_draft());
-    AUSPEX_TRY(impl->warm_up());
     impl->stats.memory_bytes = impl->lane->memory_bytes() + impl->picker.memory_bytes() + impl->mtp.memory_bytes() + impl->history.capacity() * sizeof(Token);
     const Logger& log = impl->model->device->options.log;
     if (log && o.n_context > plan.n_context)

@@ -13,6 +13,8 @@
 #include "model.h"
 #include "sample.h"
 
+#include <chrono>
+
 namespace auspex {
 
 struct Session::Impl {
@@ -37,8 +39,7 @@ struct Session::Impl {
     size_t n_counted = 0;             ///< tokens of the history that are counted
     size_t step_first = 0;            ///< first row of the last tentative step
     bool can_step_back = false;       ///< that step may be committed again, shorter
-    float synth_accept = 0;           ///< bench: a guess is taken for right with this chance, whatever it says
-    uint32_t synth_seed = 1;
+    detail::Coin coin;                ///< of `bench`
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
     bool driving = false;
@@ -47,6 +48,7 @@ struct Session::Impl {
     bool drive_refused = false;       ///< it cannot draft with this model
     uint32_t n_plain = 0;             ///< cycles without drafts queued in a row
     uint32_t n_queued = 0, first_queued = 0;
+    std::chrono::steady_clock::time_point waits_since;  ///< the caller, for the next cycle
     DraftCycle on_way[detail::kMaxQueued];  ///< what was decided for each, oldest at first_queued
     Sampling drive_sampling;
 
@@ -56,9 +58,6 @@ struct Session::Impl {
     /// false: not from here; the next cycle is the host's.
     Result<bool> start_drive(const Sampling& sampling, bool drafts);
     Status queue_cycle(const Sampling& sampling);
-    /// Where depths are chosen, each that is tried first runs before the first text, so that no text waits for a
-    /// driver to compile, or pays to find out what a cycle costs. About 25 plain steps.
-    Status warm_up();
     Status take_cycle();
     /// Waits for what is queued; tokens computed ahead become history.
     Status settle();
@@ -67,10 +66,12 @@ struct Session::Impl {
     /// Where the depth of the next cycle is chosen, behind n_ahead tokens not seen yet: how many tokens to
     /// guess, and whether a shadow pass comes before it.
     detail::Decision decide(uint32_t n_ahead, DraftCycle* cycle);
+    /// Bit g: depth g can be chosen without waiting for kernels that are still being made.
+    uint32_t usable_depths();
     /// A shadow pass over the last n tokens.
     Status shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle);
-    /// A cycle is over: counts it, learns from it, tells of it. `timed`: its time is what such a cycle takes.
-    void finish(const DraftCycle& cycle, bool timed);
+    /// A cycle is over: counts it, learns from it, tells of it. us: what such a cycle takes; 0: not known
+    void finish(const DraftCycle& cycle, double us);
     /// The block's cache shall not fall behind.
     bool keeps_up() const { return depth > 0 || (depth < 0 && control.wants_drafts()); }
     /// Makes the logits of row n_row - 1 available, if its hidden row still is.

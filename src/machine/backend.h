@@ -79,7 +79,8 @@ struct Cycle {
     uint32_t n_draft = 0;       ///< drafted and verified
     uint32_t n_accept = 0;
     bool done = false;          ///< a stop id was emitted, or the limit is reached
-    double us = 0;              ///< from the end of the cycle before (or its own start) to its end
+    double us = 0;              ///< that the device spent on it, from the end of the cycle before or its own start; 0: not known
+    bool ready = false;         ///< it was over before wait() was called: how long that took says nothing
     bool fresh = false;         ///< something was prepared for the first time meanwhile: `us` is not what such a cycle takes
 };
 
@@ -120,6 +121,10 @@ class Lane {
     virtual bool drives_itself() const { return false; }
     /// errors    bad_argument: a contradiction in `drive`, named; unsupported: this lane is driven.
     virtual Status start(const Drive& drive);
+    /// Starts making, in the background, what cycles of up to `most` drafts run: nobody waits for it.
+    virtual Status prepare_drafts(uint32_t most);
+    /// Is everything there for a cycle of n_draft drafts? If not, queueing one waits for it.
+    virtual bool ready(uint32_t) { return true; }
     /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1. Without an MTP cache (Drive::n_mtp_row is 0)
     /// nothing is drafted: whatever ids stand behind the history are verified, which is of use for timing alone.
     virtual Status queue(uint32_t n_draft);
@@ -135,6 +140,7 @@ inline Status Lane::draft_head(Span<const Token> ids) {
     return ids.empty() ? Status() : Status(Code::unsupported, "this machine drafts with the model's whole vocabulary only");
 }
 inline Status Lane::start(const Drive&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
+inline Status Lane::prepare_drafts(uint32_t) { return {}; }
 inline Status Lane::queue(uint32_t) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Result<Cycle> Lane::wait() { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Result<std::vector<KernelTime>> Lane::profile(uint32_t, uint32_t) { return Status(Code::unsupported, "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan device to profile a step"); }

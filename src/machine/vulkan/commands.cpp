@@ -96,30 +96,44 @@ void Commands::reset() {
     for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
     set_pools_.clear();
     if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
-    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
     queries_ = VK_NULL_HANDLE;
-    pool_ = VK_NULL_HANDLE;
+    commands_ = VK_NULL_HANDLE;
+    pool_.reset();
     gpu_.reset();
 }
 
-Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp) {
-    Commands c;
-    c.gpu_ = gpu;
-    if (Status s = Timeline::create(gpu).get(c.timeline_); !s.ok()) return s;
-    VkCommandPoolCreateInfo pool{};
-    pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
-    pool.queueFamilyIndex = gpu->traits.queue_family;
-    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &pool, nullptr, &c.pool_); r != VK_SUCCESS) {
-        c.pool_ = VK_NULL_HANDLE;
+Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
+    std::shared_ptr<CommandPool> made(new CommandPool(gpu));
+    VkCommandPoolCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+    info.queueFamilyIndex = gpu->traits.queue_family;
+    if (VkResult r = gpu->vk.vkCreateCommandPool(gpu->device, &info, nullptr, &made->pool_); r != VK_SUCCESS) {
+        made->pool_ = VK_NULL_HANDLE;
         return gpu->check(r, "vkCreateCommandPool");
     }
+    return made;
+}
+
+CommandPool::~CommandPool() {
+    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+}
+
+Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_ptr<CommandPool> pool) {
+    Commands c;
+    c.gpu_ = gpu;
+    c.pool_ = std::move(pool);
+    if (!c.pool_) AUSPEX_TRY(CommandPool::create(gpu).get(c.pool_));
     VkCommandBufferAllocateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    info.commandPool = c.pool_;
+    info.commandPool = c.pool_->pool_;
     info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
     info.commandBufferCount = 1;
-    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS)
+    if (VkResult r = gpu->vk.vkAllocateCommandBuffers(gpu->device, &info, &c.commands_); r != VK_SUCCESS) {
+        c.commands_ = VK_NULL_HANDLE;
         return gpu->check(r, "vkAllocateCommandBuffers");
+    }
     if (n_timestamp > 0 && gpu->traits.timestamp_bits > 0) {
         VkQueryPoolCreateInfo q{};
         q.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO;
@@ -143,8 +157,7 @@ Status Commands::begin(bool once) {
     ready_ = recording_ = false;
     status_ = Status();
     if (Status s = timeline_.wait(timeline_.last()); !s.ok()) return s;
-    if (VkResult r = gpu_->vk.vkResetCommandPool(gpu_->device, pool_, 0); r != VK_SUCCESS)
-        return gpu_->check(r, "vkResetCommandPool");
+    if (VkResult r = gpu_->vk.vkResetCommandBuffer(commands_, 0); r != VK_SUCCESS) return gpu_->check(r, "vkResetCommandBuffer");
     for (VkDescriptorPool p : set_pools_)
         if (VkResult r = gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0); r != VK_SUCCESS)
             return gpu_->check(r, "vkResetDescriptorPool");
@@ -325,24 +338,30 @@ Status Commands::end() {
 
 Status Commands::run() {
     if (!ready_) return fail(Code::bad_argument, "run: nothing was recorded, or end() failed.");
+    if (!timeline_) AUSPEX_TRY(Timeline::create(gpu_).get(timeline_));
     uint64_t value = 0;
-    if (Status s = timeline_.submit(commands_).get(value); !s.ok()) return s;
+    AUSPEX_TRY(timeline_.submit(commands_).get(value));
     return timeline_.wait(value);
+}
+
+Result<uint64_t> Commands::tick(uint32_t i) const {
+    if (!queries_ || i >= labels_.size()) return fail(Code::bad_argument, "tick: mark ", i, " of ", labels_.size(), ".");
+    uint64_t tick = 0;
+    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick, VK_QUERY_RESULT_64_BIT);
+    if (r == VK_NOT_READY) return fail(Code::bad_argument, "tick: the recording has not run yet.");
+    if (r != VK_SUCCESS) return gpu_->check(r, "vkGetQueryPoolResults");
+    return tick;
 }
 
 Result<std::vector<std::pair<std::string, double>>> Commands::timings() {
     std::vector<std::pair<std::string, double>> out;
-    const uint32_t n = static_cast<uint32_t>(labels_.size());
-    if (!queries_ || n < 2) return out;
-    std::vector<uint64_t> ticks(n);
-    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, 0, n, n * sizeof(uint64_t), ticks.data(),
-                                                      sizeof(uint64_t), VK_QUERY_RESULT_64_BIT);
-    if (r == VK_NOT_READY) return fail(Code::bad_argument, "timings: the recording has not run yet.");
-    if (r != VK_SUCCESS) return gpu_->check(r, "vkGetQueryPoolResults");
-    const uint32_t bits = gpu_->traits.timestamp_bits;
-    const uint64_t mask = bits >= 64 ? UINT64_MAX : (1ull << bits) - 1;
-    for (uint32_t i = 1; i < n; ++i)
-        out.emplace_back(labels_[i], double((ticks[i] - ticks[i - 1]) & mask) * gpu_->traits.timestamp_period_ns / 1000.0);
+    if (!queries_ || labels_.size() < 2) return out;
+    uint64_t before = 0, now = 0;
+    AUSPEX_TRY(tick(0).get(before));
+    for (uint32_t i = 1; i < labels_.size(); ++i, before = now) {
+        AUSPEX_TRY(tick(i).get(now));
+        out.emplace_back(labels_[i], gpu_->traits.us_between(before, now));
+    }
     return out;
 }
 

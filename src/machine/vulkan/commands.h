@@ -37,6 +37,19 @@ enum Sync : uint32_t {
 /// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
 enum class Reach : uint8_t { both, bindings, addresses };
 
+/// Where command buffers come from; one may serve many, and making one costs a quarter of a millisecond.
+class CommandPool {
+  public:
+    static Result<std::shared_ptr<CommandPool>> create(GpuRef gpu);
+    ~CommandPool();
+
+  private:
+    friend class Commands;
+    explicit CommandPool(GpuRef gpu) : gpu_(std::move(gpu)) {}
+    GpuRef gpu_;
+    VkCommandPool pool_ = VK_NULL_HANDLE;
+};
+
 class Commands {
   public:
     Commands() = default;
@@ -44,8 +57,9 @@ class Commands {
     Commands(Commands&& o) noexcept { *this = std::move(o); }
     Commands& operator=(Commands&& o) noexcept;
 
-    /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted.
-    static Result<Commands> create(GpuRef gpu, uint32_t n_timestamp = 0);
+    /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted. Without a pool it makes
+    /// its own. Commands of one pool belong to one thread at a time.
+    static Result<Commands> create(GpuRef gpu, uint32_t n_timestamp = 0, std::shared_ptr<CommandPool> pool = nullptr);
 
     /// Starts a recording anew; must not be in flight. `once`: submitted a single time.
     Status begin(bool once = false);
@@ -78,6 +92,8 @@ class Commands {
     VkCommandBuffer handle() const { return commands_; }
     /// Submits to an own timeline and waits.
     Status run();
+    /// Mark i of the last run, which is over, in ticks of the device.
+    Result<uint64_t> tick(uint32_t i) const;
     /// Microseconds between neighbouring marks of the last run: (label of the later one, us).
     Result<std::vector<std::pair<std::string, double>>> timings();
 
@@ -96,7 +112,7 @@ class Commands {
     VkDescriptorSet set_for(const std::vector<VkDescriptorBufferInfo>& infos);
     GpuRef gpu_;
     Timeline timeline_;
-    VkCommandPool pool_ = VK_NULL_HANDLE;
+    std::shared_ptr<CommandPool> pool_;
     VkCommandBuffer commands_ = VK_NULL_HANDLE;
     VkQueryPool queries_ = VK_NULL_HANDLE;
     std::vector<VkDescriptorPool> set_pools_;

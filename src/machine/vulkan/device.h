@@ -74,6 +74,11 @@ struct DeviceTraits {
     uint32_t queue_family = 0;
     uint32_t timestamp_bits = 0;      ///< 0: no timestamps
     double timestamp_period_ns = 0;   ///< nanoseconds a tick
+    /// Microseconds between two marks, the counter may have begun anew once.
+    double us_between(uint64_t from, uint64_t to) const {
+        const uint64_t mask = timestamp_bits >= 64 ? UINT64_MAX : (uint64_t{1} << timestamp_bits) - 1;
+        return static_cast<double>((to - from) & mask) * timestamp_period_ns / 1000;
+    }
     uint32_t n_core = 0;              ///< compute units or SMs; 0: not told
 
     uint64_t max_storage_range = 0;   ///< bytes one binding can see; 128 MiB is guaranteed
@@ -219,6 +224,7 @@ class Timeline {
     /// True once `value` is reached; does not sleep.
     Result<bool> done(uint64_t value);
     uint64_t last() const { return last_; }
+    explicit operator bool() const { return semaphore_ != VK_NULL_HANDLE; }
 
   private:
     GpuRef gpu_;

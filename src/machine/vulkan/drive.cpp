@@ -164,10 +164,84 @@ Status VulkanLane::queue_first(uint32_t n_draft) {
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
     AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, keep); }).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
-    AUSPEX_TRY(submit({open_mtp, draft, open_trunk, verify}));
+    AUSPEX_TRY(submit_cycle({open_mtp, draft, open_trunk, verify}));
     n_pending_ = 0;
-    cycle_begin_ = Clock::now();
     return {};
+}
+
+/// The trunk's part of a cycle that drafts is the same whatever came before: only the short part, in which the
+/// block takes up the n_before_ rows of the last pass, is recorded for each pair of depths.
+Status VulkanLane::queue_next(uint32_t n_draft) {
+    Recording *draft = nullptr, *verify = nullptr;
+    if (n_mtp_row_ == 0) {
+        AUSPEX_TRY(recording({Kind::cycle, n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
+                       AUSPEX_TRY(r.open_next(n_draft));
+                       return verify_pieces(r, 1 + n_draft, mode_, options_.mtp);
+                   }).get(verify));
+        return submit_cycle({verify});
+    }
+    AUSPEX_TRY(recording({Kind::draft, n_before_, n_draft, mode_.bits(), 1}, 1, [&](Recorder& r, uint32_t) {
+                   AUSPEX_TRY(r.mtp_open());
+                   AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
+                   return r.open_next(n_draft);
+               }).get(draft));
+    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, false); }).get(verify));
+    return submit_cycle({draft, verify});
+}
+
+Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
+    const uint32_t slot = (flight_begin_ + n_flight_) % kMaxQueued;
+    bool idle = false;
+    AUSPEX_TRY(timeline_.done(timeline_.last()).get(idle));
+    list_.clear();
+    if (idle && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
+    gather(list);
+    if (clock_.end(slot)) list_.push_back(clock_.end(slot));
+    AUSPEX_TRY(timeline_.submit(list_).status());
+    flight_[slot] = {timeline_.last(), idle, false};
+    ++n_flight_;
+    for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
+    recorded_ = false;
+    return {};
+}
+
+Status VulkanLane::prepare_drafts(uint32_t most) {
+    const Plan& plan = *program_->plan;
+    if (plan.mtp.empty() || !options_.mtp) return {};
+    most = std::min(most, kMaxTentative - 1);
+    Recorder recorder(*program_, buffers_);
+    const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
+        Span<const Pipelines::Id> ids;
+        AUSPEX_TRY(recorder.ask(piece).get(ids));
+        needs_[at].insert(needs_[at].end(), ids.begin(), ids.end());
+        return {};
+    };
+    // In the order in which depths are tried: what is asked for first is made first.
+    for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
+        if (g > most) continue;
+        AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
+        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
+        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
+    }
+    for (const Tape& tape : plan.mtp)  // to catch up after a while without drafts
+        for (const uint32_t n : {16u, 32u}) {
+            Shape shape;
+            shape.tape = &tape;
+            shape.n_row = n;
+            shape.wide = shape.fill_only = true;
+            if (n <= buffers_.n_row_max) AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
+        }
+    return {};
+}
+
+bool VulkanLane::ready(uint32_t n_draft) {
+    const Pipelines& pipelines = *program_->context->pipelines;
+    for (const uint32_t at : {0u, std::min(n_draft, kMaxTentative - 1)}) {
+        std::vector<Pipelines::Id>& ids = needs_[at];
+        while (!ids.empty() && pipelines.done(ids.back())) ids.pop_back();
+        if (!ids.empty()) return false;
+    }
+    return true;
 }
 
 Status VulkanLane::queue(uint32_t n_draft) {
@@ -175,42 +249,22 @@ Status VulkanLane::queue(uint32_t n_draft) {
     if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
     if (n_flight_ == kMaxQueued) return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
     if (n_draft >= kMaxTentative) return fail(Code::bad_argument, n_draft, " drafts, expected at most ", kMaxTentative - 1);
-    if (first_) {
-        AUSPEX_TRY(queue_first(n_draft));
-    } else {
-        const bool mtp = n_mtp_row_ != 0;
-        Recording* cycle = nullptr;
-        AUSPEX_TRY(recording({Kind::cycle, mtp ? n_before_ : 0, n_draft, mode_.bits(), mtp}, 1, [&](Recorder& r, uint32_t) {
-                       if (mtp) {
-                           AUSPEX_TRY(r.mtp_open());
-                           AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
-                       }
-                       AUSPEX_TRY(r.open_next(n_draft));
-                       return verify_pieces(r, 1 + n_draft, mode_, !mtp && options_.mtp);
-                   }).get(cycle));
-        if (n_flight_ == 0) cycle_begin_ = Clock::now();
-        AUSPEX_TRY(submit({cycle}));
-    }
+    AUSPEX_TRY(first_ ? queue_first(n_draft) : queue_next(n_draft));
     first_ = false;
     n_before_ = 1 + n_draft;
-    flight_[(flight_begin_ + n_flight_) % kMaxQueued] = {timeline_.last(), n_draft, false};
-    ++n_flight_;
-    for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
-    recorded_ = false;
     return {};
 }
 
 Result<Cycle> VulkanLane::wait() {
     if (n_flight_ == 0) return Status(Code::bad_argument, "no cycle is queued");
     const InFlight f = flight_[flight_begin_];
+    Cycle c;
+    AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
     AUSPEX_TRY(timeline_.wait(f.value, 60ull * 1000 * 1000 * 1000));
     AUSPEX_TRY(see(buffers_.ring));
+    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin).get(c.us));
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
     --n_flight_;
-    Cycle c;
-    const auto now = Clock::now();
-    c.us = std::chrono::duration<double, std::micro>(now - cycle_begin_).count();
-    cycle_begin_ = now;
     c.fresh = f.fresh;
     tokens_.clear();
     const auto* ring = reinterpret_cast<const args::RingEntry*>(buffers_.ring.mapped);

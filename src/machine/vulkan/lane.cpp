@@ -44,11 +44,13 @@ Status VulkanLane::prepare(const LaneOptions& options) {
     AUSPEX_TRY(Buffers::take(*program_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));
+    AUSPEX_TRY(CommandPool::create(gpu).get(pool_));
+    AUSPEX_TRY(CycleClock::create(gpu, pool_, kMaxQueued).get(clock_));
     tokens_.reserve(kMaxTentative);
     list_.reserve(16);
     // What is never written is read with weight zero: it must not be a NaN.
     Commands zero;
-    AUSPEX_TRY(Commands::create(gpu).get(zero));
+    AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(zero));
     AUSPEX_TRY(zero.begin(true));
     for (const Buffers::Kv& kv : buffers_.kv)
         if (kv.k.bytes != 0) {
@@ -63,7 +65,7 @@ Status VulkanLane::prepare(const LaneOptions& options) {
             if (r.bytes != 0) zero.fill(r.part(0, r.bytes / 4 * 4), 0);
     AUSPEX_TRY(zero.end());
     AUSPEX_TRY(zero.run());
-    AUSPEX_TRY(Commands::create(gpu).get(reset_));
+    AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(reset_));
     AUSPEX_TRY(reset_.begin());
     reset_.fill(buffers_.step, 0);
     reset_.fill(buffers_.count, 0);
@@ -144,7 +146,7 @@ Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_
     made.parts.resize(n_part);
     Recorder recorder(*program_, buffers_);
     for (uint32_t i = 0; i < n_part; ++i) {
-        AUSPEX_TRY(Commands::create(gpu).get(made.parts[i]));
+        AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(made.parts[i]));
         AUSPEX_TRY(recorder.record(&made.parts[i], [&](Recorder& r) { return piece(r, i); }));
     }
     recorded_ = true;
@@ -210,11 +212,14 @@ Result<args::StepRequest*> VulkanLane::take_request(uint32_t* index) {
 
 Status VulkanLane::submit(std::initializer_list<const Recording*> list) {
     list_.clear();
+    gather(list);
+    return timeline_.submit(list_).status();
+}
+
+void VulkanLane::gather(std::initializer_list<const Recording*> list) {
     for (const Recording* r : list)
         if (r)
             for (const Commands& c : r->parts) list_.push_back(c.handle());
-    Result<uint64_t> value = timeline_.submit(list_);
-    return value.status();
 }
 
 Status VulkanLane::submit_wide(Recording* body) {

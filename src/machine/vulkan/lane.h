@@ -7,6 +7,7 @@
 // Laws    Row, Commit, Chunk, Silence: tests/test_vulkan_model.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "clock.h"
 #include "record.h"
 
 #include <chrono>
@@ -35,10 +36,12 @@ class VulkanLane : public Lane {
 
     bool drives_itself() const override { return true; }
     Status start(const Drive& drive) override;
+    Status prepare_drafts(uint32_t most) override;
+    bool ready(uint32_t n_draft) override;
     Status queue(uint32_t n_draft) override;
     Result<Cycle> wait() override;
 
-        Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t position) override;
+    Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t position) override;
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -69,6 +72,9 @@ class VulkanLane : public Lane {
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
+    /// The same as the cycle that takes the next place in flight, with the marks of its time.
+    Status submit_cycle(std::initializer_list<const Recording*> list);
+    void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
     /// Waits for everything submitted.
     Status settle();
@@ -83,12 +89,14 @@ class VulkanLane : public Lane {
     Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const;
     Status verify_pieces(Recorder& r, uint32_t n_row, PickMode mode, bool keep) const;
     Status queue_first(uint32_t n_draft);
+    Status queue_next(uint32_t n_draft);
     Status see(const Region& r) const;
 
     std::shared_ptr<const VulkanProgram> program_;
     Buffers buffers_;
     Timeline timeline_;
     Transfer transfer_;
+    std::shared_ptr<CommandPool> pool_;
     std::map<Key, Recording> recordings_;
     Commands reset_;
     std::vector<VkCommandBuffer> list_;      ///< of one submission
@@ -107,7 +115,7 @@ class VulkanLane : public Lane {
     // Driving.
     struct InFlight {
         uint64_t value = 0;
-        uint32_t n_draft = 0;
+        bool had_begin = false;  ///< a mark of its own, for it found the device idle
         bool fresh = false;
     };
     bool driving_ = false, first_ = false;
@@ -120,8 +128,11 @@ class VulkanLane : public Lane {
     uint32_t ring_read_ = 0;
     bool done_ = false;
     bool recorded_ = false;                  ///< something, since the last cycle was queued
+    /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
+    /// block, whatever n is, at [0].
+    std::vector<Pipelines::Id> needs_[kMaxTentative];
     std::vector<Token> tokens_;              ///< of the last cycle waited for
-    Clock::time_point cycle_begin_;
+    CycleClock clock_;
 };
 
 }  // namespace vk

@@ -20,13 +20,8 @@ bool holds(const std::vector<uint32_t>& list, uint32_t id) { return std::find(li
 Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     profile_ = profile;
     commands_ = commands;
-    Pipelines& pipelines = *program_.context->pipelines;
-    asking_ = true;
-    packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
-    asked_.clear();
-    AUSPEX_TRY(piece(*this));
-    for (Pipelines::Id id : asked_) AUSPEX_TRY(pipelines.wait(id));
-    asking_ = false;
+    AUSPEX_TRY(ask(piece).status());
+    for (Pipelines::Id id : asked_) AUSPEX_TRY(program_.context->pipelines->wait(id));
     packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
     marks_.clear();
     stage_ = Mark();
@@ -38,6 +33,16 @@ Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     AUSPEX_TRY(piece(*this));
     mark_stage();
     return commands->end();
+}
+
+Result<Span<const Pipelines::Id>> Recorder::ask(const Piece& piece) {
+    asking_ = true;
+    packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
+    asked_.clear();
+    const Status s = piece(*this);
+    asking_ = false;
+    if (!s.ok()) return s;
+    return Span<const Pipelines::Id>(asked_);
 }
 
 void Recorder::mark_stage() {

@@ -55,6 +55,8 @@ class Recorder {
     /// Records what `piece` appends. With a profile there is a mark at every barrier.
     /// errors    unsupported: no variant of a kernel works here; out_of_memory; device_lost.
     Status record(Commands* commands, const Piece& piece, bool profile = false);
+    /// Starts making the pipelines of `piece`; good until the next call.
+    Result<Span<const Pipelines::Id>> ask(const Piece& piece);
 
     // ---- pieces
     /// step_open: the host's request, or the next cycle with n_draft tokens waiting in the history.

@@ -356,6 +356,11 @@ Status Pipelines::wait(Id id) {
     return entries_[id].status;
 }
 
+bool Pipelines::done(Id id) const {
+    std::lock_guard<std::mutex> hold(lock_);
+    return id >= entries_.size() || entries_[id].done;
+}
+
 Status Pipelines::wait_all() {
     Status first;
     const size_t n = size();

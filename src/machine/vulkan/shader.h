@@ -78,6 +78,8 @@ class Pipelines {
     /// Waits for one. errors: unsupported (no alternative works; the text says why each failed),
     /// out_of_memory, device_lost, bad_argument (no such shader).
     Status wait(Id id);
+    /// Whether wait() would return at once.
+    bool done(Id id) const;
     /// Waits for all; the first error.
     Status wait_all();
     /// After a successful wait().

@@ -1,0 +1,35 @@
+#include "clock.h"
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+Result<CycleClock> CycleClock::create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot) {
+    CycleClock c;
+    c.gpu_ = gpu;
+    if (gpu->traits.timestamp_bits == 0) return c;
+    for (std::vector<Commands>* marks : {&c.begin_, &c.end_})
+        for (uint32_t i = 0; i < n_slot; ++i) {
+            Commands mark;
+            AUSPEX_TRY(Commands::create(gpu, 1, pool).get(mark));
+            AUSPEX_TRY(mark.begin());
+            mark.timestamp("mark");
+            AUSPEX_TRY(mark.end());
+            marks->push_back(std::move(mark));
+        }
+    return c;
+}
+
+Result<double> CycleClock::read(uint32_t slot, bool had_begin) {
+    if (!on()) return 0.0;
+    uint64_t from = last_;
+    if (had_begin) AUSPEX_TRY(begin_[slot].tick(0).get(from));
+    AUSPEX_TRY(end_[slot].tick(0).get(last_));
+    return gpu_->traits.us_between(from, last_);
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,37 @@
+// machine/vulkan/clock: what a queued cycle takes, told by the device.
+//
+// Owns    a pair of marks for each cycle that can be on its way.
+// Reads   commands.
+// Serves  lane.
+// Thread  the lane's.
+// Laws    a cycle's time holds neither what the host did meanwhile nor the wait for a caller who came late.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "commands.h"
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+class CycleClock {
+  public:
+    /// Without timestamps on the queue it is made all the same, and tells nothing.
+    static Result<CycleClock> create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot);
+    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle that finds
+    /// the device idle: any other begins where the one before it ends.
+    VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
+    VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
+    /// Microseconds of the cycle in `slot`, which is over; cycles are read in the order they ran. 0: not known.
+    Result<double> read(uint32_t slot, bool had_begin);
+
+  private:
+    bool on() const { return !end_.empty(); }
+    GpuRef gpu_;
+    std::vector<Commands> begin_, end_;
+    uint64_t last_ = 0;  ///< end of the cycle that was read last
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
