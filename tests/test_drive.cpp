@@ -3,6 +3,7 @@
 
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/engine/session.h"
+#include "../src/machine/vulkan/program.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -240,6 +241,46 @@ TEST_CASE("forced acceptance runs true cycles: as many tokens as the coin says, 
         const std::vector<uint64_t> now(s.accepted, s.accepted + 4);
         if (first.empty()) first = now;
         CHECK(now == first);  // the same coin
+    }
+}
+
+TEST_CASE("where depths are chosen no text waits for a kernel to be made: drafting, resting and waking need none that was not asked for") {
+    if (!device()) return;
+    const Tiny tiny;
+    const auto& pipelines = static_cast<const vk::VulkanProgram&>(*tiny.model.impl()->program).context->pipelines;
+    Session session = open(tiny.model, drafting(-1, 2));
+    Session::Impl& s = *session.impl();
+    for (const Sampling& sampling : {samplings()[0], samplings()[3]}) {
+        CAPTURE(sampling.temperature);
+        text(session, tiny_ids(30, 2), 6, sampling);
+        REQUIRE(pipelines->wait_all().ok());
+        CHECK(s.usable_depths() == (2u << s.options.draft.max_depth) - 1);
+        s.coin.share = 0.7f;
+        more(session, 2, sampling);
+        const size_t n = pipelines->size();
+        for (const int depth : {3, 0, 6, 1, 2, 0, 5, 4, 0, 6, 6, 0, 1}) {
+            REQUIRE(session.set_draft_depth(depth).ok());
+            more(session, depth == 0 ? 7 + s.history.size() % 13 : 5, sampling);
+        }
+        for (const uint32_t rest : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 17u, 33u, 39u}) {  // so far behind
+            REQUIRE(session.set_draft_depth(0).ok());
+            more(session, rest, sampling);
+            REQUIRE(session.set_draft_depth(2).ok());
+            more(session, 1, sampling);
+            if (s.history.size() > 440) text(session, tiny_ids(30, 3), 6, sampling), s.coin.share = 0.7f;
+        }
+        REQUIRE(session.set_draft_depth(0).ok());
+        for (const uint32_t rows : {4u, 5u, 6u, 7u, Controller::kMaxShadow}) {
+            more(session, rows, sampling);
+            REQUIRE(s.settle().ok());
+            DraftCycle unseen;
+            REQUIRE(s.shadow(rows, sampling, &unseen).ok());
+            CHECK(unseen.shadow_rows == rows);
+            if (s.history.size() > 440) text(session, tiny_ids(30, 4), 20, sampling);
+        }
+        CHECK(pipelines->size() == n);
+        s.coin.share = 0;
+        REQUIRE(session.set_draft_depth(-1).ok());
     }
 }
 

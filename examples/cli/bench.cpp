@@ -119,7 +119,7 @@ Status Bench::open() {
 
 Result<auspex::Session> Bench::session(const WindowFlags& window, size_t n_context, const auspex::DraftOptions& draft, std::vector<auspex::DraftCycle>* cycles) {
     auspex::SessionOptions options;
-    options.run_ahead = 3;
+    options.run_ahead = 2;
     options.n_context = static_cast<uint32_t>(n_context);
     options.progress = progress_line();
     options.draft = draft;
@@ -208,7 +208,7 @@ void add_bench(CLI::App& app, Chosen& chosen) {
     add_place(*command, o->place);
     add_window(*command, o->window);
     const CLI::Option* named[] = {
-        command->add_option("--prefill", o->prefill_list, "Prompt lengths (with nothing named: 128,512)"),
+        command->add_option("--prefill", o->prefill_list, "Prompt lengths (with nothing named: 128,512); with --mtp also with the draft block"),
         command->add_option("--depth", o->depth_list, "Tokens in the history before decoding (with nothing named: 0,512); with --stack and --profile, where to measure"),
         command->add_option("--rows", o->row_list, "Rows of a step, 1 .. 8 (with nothing named: all)"),
         command->add_option("--mtp", o->mtp_list, "Draft depths to measure whole cycles at, as in 1,2,3,4")};

@@ -6,6 +6,7 @@
 #include "bench_texts.h"
 #include "draft.h"
 #include "engine/session.h"
+#include "platform.h"
 
 namespace cli {
 namespace {
@@ -38,6 +39,33 @@ Status decode(auspex::Session& on, size_t n, Depth* to) {
     return {};
 }
 
+/// What keeping up the draft block costs while a prompt is read: with and without take turns.
+Status prompts(Bench& b, const auspex::DraftOptions& draft) {
+    for (const Token length : b.o.prefill) {
+        const size_t n = static_cast<size_t>(length);
+        const std::vector<Token> ids = b.ids(n);
+        auspex::Session without, with;
+        Status s = b.session(b.o.window, n + 1).get(without);
+        if (s.ok()) s = b.session(b.o.window, n + 1, draft).get(with);
+        std::vector<double> times[2];
+        size_t n_computed = 0;
+        for (int64_t run = -1; s.ok() && run < b.o.repeat; ++run)  // the first one is not counted
+            for (int i = 0; s.ok() && i < 2; ++i) {
+                auspex::Session& on = i == 0 ? without : with;
+                s = interrupted() ? Status(Code::cancelled, "interrupted") : on.sync({}).get(n_computed);
+                const double start = now();
+                if (s.ok()) s = on.sync(ids).get(n_computed);
+                if (run >= 0) times[i].push_back(now() - start);
+            }
+        clear_progress_line();
+        if (!s.ok()) return s;
+        const double ratio = median(times[1]) / median(times[0]);
+        b.out["prefill_mtp"].push_back({{"tokens", n}, {"tps_off", double(n) / median(times[0])}, {"tps", double(n) / median(times[1])}, {"time_over_off", ratio}});
+        b.say("prefill %6zu tokens with the draft block %8.1f tokens/s, without %.1f: %.3f of its time\n", n, double(n) / median(times[1]), double(n) / median(times[0]), ratio);
+    }
+    return {};
+}
+
 }  // namespace
 
 Status bench_mtp(Bench& b) {
@@ -50,6 +78,7 @@ Status bench_mtp(Bench& b) {
     auspex::DraftOptions draft;
     draft.source = auspex::Draft::mtp;
     if (s.ok()) s = choose_draft_vocab(o.draft_vocab, b.on.model, &draft);
+    if (s.ok()) s = prompts(b, draft);
     const size_t n = static_cast<size_t>(o.n), start = static_cast<size_t>(o.context), per_run = n + 5 * (auspex::kMaxDraft + 1);
     const size_t n_context = start + per_run * static_cast<size_t>(o.repeat + 1) * depths.size() + 16;
     // Plain decoding has a session of its own, so that it pays for nothing that drafting needs.

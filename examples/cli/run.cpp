@@ -40,7 +40,7 @@ Status run(const RunOptions& o, int* exit_code) {
     encode.special = o.special;
     const std::vector<Token> ids = on.model.encode(prompt, encode);
     auspex::SessionOptions options;
-    options.run_ahead = 3;  // nothing follows this text: what is computed beyond its end is simply dropped
+    options.run_ahead = 2;  // nothing follows this text: what is computed beyond its end is simply dropped
     options.progress = progress_line();
     s = choose_context(on.model, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr, &options.n_context);
     if (!s.ok()) return s;

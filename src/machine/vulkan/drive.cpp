@@ -42,8 +42,10 @@ Status VulkanLane::start(const Drive& d) {
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
+    const uint32_t before = mode_.bits();
     mode_.noise = d.sampling.temperature > 0;
     mode_.penalties = d.sampling.penalty_window > 0 && (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
+    if (most_drafts_ != 0 && mode_.bits() != before) AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to pick
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -208,7 +210,7 @@ Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
 Status VulkanLane::prepare_drafts(uint32_t most) {
     const Plan& plan = *program_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
-    most = std::min(most, kMaxTentative - 1);
+    most_drafts_ = most = std::min(most, kMaxTentative - 1);
     Recorder recorder(*program_, buffers_);
     const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
         Span<const Pipelines::Id> ids;
@@ -216,21 +218,27 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
         needs_[at].insert(needs_[at].end(), ids.begin(), ids.end());
         return {};
     };
-    // In the order in which depths are tried: what is asked for first is made first.
+    // In the order in which depths are tried: what is asked for first is made first. The block may have to take up
+    // more rows than a cycle leaves, after a while without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g > most) continue;
-        AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
+        if (g <= most) AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
     }
-    for (const Tape& tape : plan.mtp)  // to catch up after a while without drafts
-        for (const uint32_t n : {16u, 32u}) {
-            Shape shape;
+    Shape shape;
+    const auto ask_tape = [&] { return ask(0, [&](Recorder& r) { return r.tape(shape); }); };
+    shape.wide = shape.fill_only = true;
+    for (const Tape& tape : plan.mtp)
+        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, kMaxMtpRows); n *= 2) {
             shape.tape = &tape;
             shape.n_row = n;
-            shape.wide = shape.fill_only = true;
-            if (n <= buffers_.n_row_max) AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
+            AUSPEX_TRY(ask_tape());
         }
+    // Shadow passes.
+    shape.wide = shape.fill_only = false;
+    shape.head = true;
+    shape.tape = &plan.mtp[0];
+    for (shape.n_row = 1; shape.n_row <= options_.n_mtp_logit; ++shape.n_row) AUSPEX_TRY(ask_tape());
     return {};
 }
 

@@ -131,6 +131,7 @@ class VulkanLane : public Lane {
     /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
     /// block, whatever n is, at [0].
     std::vector<Pipelines::Id> needs_[kMaxTentative];
+    uint32_t most_drafts_ = 0;               ///< as prepare_drafts() was asked for
     std::vector<Token> tokens_;              ///< of the last cycle waited for
     CycleClock clock_;
 };
