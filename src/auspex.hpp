@@ -211,7 +211,12 @@ struct ModelInfo {
 
 struct LoadOptions {
     Progress progress;
-    bool mtp = true;  ///< load the draft block, if the file has one
+    bool mtp = true;  ///< load the draft blocks, if there are any
+    /// A file with the model's draft blocks ("mtp-*.gguf"; of a split one the first shard), when they are not in the
+    /// model's own file or others shall take their place. Or its bytes, which must outlive the Model. Embedding and
+    /// head are the model's, unless this file has a smaller head: drafts then use that.
+    std::string mtp_file;
+    Span<const std::byte> mtp_bytes;
     /// On a GPU: layers, from the first on, whose experts stay in the system's memory, where the GPU reads them:
     /// slower, the same text. -1: as few as let the weights and a session with default options fit the device, by
     /// its memory_limit_bytes or what the driver reports; none where nothing is short.

@@ -180,6 +180,7 @@ Status show_plan(const InspectOptions& o) {
     if (!s.ok()) return s;
     auspex::LoadOptions load;
     load.mtp = !o.no_mtp;
+    load.mtp_file = o.place.mtp_file;
     auspex::MemoryPlan plan;
     s = auspex::Session::plan(device, path.c_str(), options, load).get(plan);
     if (!s.ok()) return s;
@@ -196,7 +197,7 @@ Status inspect(const InspectOptions& o) {
         return print(dump({{"device", device.name()}, {"report", lines(device.report())}}, -1) + "\n");
     }
     ModelFile file;
-    Status s = file.open(o.place.model);
+    Status s = file.open(o.place.model, o.place.mtp_file);
     if (!s.ok()) return s;
     detail::Plan plan;
     const Status planned = make_plan(file.gguf, detail::PlanOptions()).get(plan);
@@ -211,6 +212,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     CLI::App* command = app.add_subcommand("inspect", "What is in a model file: metadata, tensors by type, plan");
     auto o = std::make_shared<InspectOptions>();
     command->add_option("file,-m,--model", o->place.model, "GGUF file (default: the demo model)");
+    add_mtp_file(*command, o->place);
     o->device_given = command->add_option("--device", o->place.device, "Instead: what was found on this device and chosen for it")->expected(0, 1)->default_str("auto");
     command->add_option_function<int>(
         "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; }, "With --device: CPU threads");

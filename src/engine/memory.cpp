@@ -439,7 +439,8 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
     Model::Impl header;
     header.device = device.impl();
-    Status s = model_impl::read_header(path, header);
+    Status s = detail::open_gguf(path, &header.files, &header.gguf);
+    if (s.ok()) s = detail::add_mtp_file(load, &header.files, &header.gguf);
     detail::PlanOptions plan_options;
     plan_options.mtp = load.mtp;
     if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);
