@@ -526,6 +526,8 @@ struct MemoryPlan {
     uint64_t file_bytes = 0;        ///< read in place, not part of the total
     uint64_t total_bytes = 0;       ///< weight_bytes + session_bytes
     uint64_t pinned_bytes = 0;      ///< of the total: experts in the system's memory, which the limit does not count
+    uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: the MTP blocks, gone with LoadOptions::mtp off
+    uint64_t draft_session_bytes = 0;  ///< of session_bytes: what drafting takes at any depth, gone with Draft::off
     uint64_t kv_token_bytes = 0;    ///< by which each further token of n_context would raise it
     uint64_t limit_bytes = 0;       ///< DeviceOptions::memory_limit_bytes
     bool fits = true;               ///< total_bytes - pinned_bytes is within the limit, or there is none

@@ -41,7 +41,7 @@ class Replay {
         if (s.ok()) s = b_.open();
         if (s.ok()) s = b_.warm_up();
         draft_.source = auspex::Draft::mtp;
-        if (s.ok()) s = choose_draft_vocab(o_.draft_vocab, b_.on.model, &draft_);
+        if (s.ok()) s = choose_draft_vocab(o_.draft_vocab, b_.on.model.info(), &draft_);
         if (!s.ok()) return s;
         make_phases(openings);
         n_policy_ = static_cast<size_t>(o_.draft_max) + 2;

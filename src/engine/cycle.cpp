@@ -158,6 +158,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     const size_t size = history.size();  // of these, all but the last have been run
     DraftCycle seen;
     const Decision wanted = decide(0, &seen);
+    has_logits = false;  // guesses write theirs where the last row's stand
     if (wanted.shadow_rows > 0) AUSPEX_TRY(shadow(wanted.shadow_rows, sampling, &seen));
     const auto start = std::chrono::steady_clock::now();
     uint32_t n_guess = 0;
