@@ -215,7 +215,12 @@ struct ModelInfo {
 
 struct LoadOptions {
     Progress progress;
-    bool mtp = true;  ///< load the draft block, if the file has one
+    bool mtp = true;  ///< load the draft blocks, if there are any
+    /// A file with the model's draft blocks ("mtp-*.gguf"; of a split one the first shard), when they are not in the
+    /// model's own file or others shall take their place. Or its bytes, which must outlive the Model. Embedding and
+    /// head are the model's, unless this file has a smaller head: drafts then use that.
+    std::string mtp_file;
+    Span<const std::byte> mtp_bytes;
     /// On a GPU: layers, from the first on, whose experts stay in the system's memory, where the GPU reads them:
     /// slower, the same text. -1: as few as let the weights and a session with default options fit the device, by
     /// its memory_limit_bytes or what the driver reports; none where nothing is short.
@@ -525,6 +530,8 @@ struct MemoryPlan {
     uint64_t file_bytes = 0;        ///< read in place, not part of the total
     uint64_t total_bytes = 0;       ///< weight_bytes + session_bytes
     uint64_t pinned_bytes = 0;      ///< of the total: experts in the system's memory, which the limit does not count
+    uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: the MTP blocks, gone with LoadOptions::mtp off
+    uint64_t draft_session_bytes = 0;  ///< of session_bytes: what drafting takes at any depth, gone with Draft::off
     uint64_t kv_token_bytes = 0;    ///< by which each further token of n_context would raise it
     uint64_t limit_bytes = 0;       ///< DeviceOptions::memory_limit_bytes
     bool fits = true;               ///< total_bytes - pinned_bytes is within the limit, or there is none
@@ -991,6 +998,9 @@ class Gguf {
     /// errors    bad_file: wrong order or number of shards, shards of different models, a tensor count
     ///           that differs from the announced one, a tensor name that appears twice.
     static Result<Gguf> join(std::vector<Gguf> shards);
+    /// A table of what was taken out of others; `file_bytes` of all files behind it. errors: bad_file: a name stands
+    /// there twice.
+    static Result<Gguf> gather(std::vector<Meta> meta, std::vector<Tensor> tensors, uint64_t file_bytes);
 
     const std::vector<Meta>& meta() const { return meta_; }
     const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -1841,6 +1851,33 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 }  // namespace detail
 }  // namespace auspex
 
+// --------------------------------------------------------------------------------- src/plan/pair.h
+
+// plan/pair: a model and its MTP blocks in a file of their own become one table.
+//
+// Owns    the check that the two belong together, and which tensors of each are used.
+// Reads   gguf.
+// Serves  model loading, tools.
+// Thread  none of its own.
+// Laws    the pair computes what one file with everything computes: tests/test_pair.cpp.
+
+namespace auspex {
+namespace detail {
+
+/// A head that only drafts use, cheaper than the model's; some files have one.
+constexpr const char* kDraftHead = "output_extra.weight";
+
+/// `model` with the MTP blocks of `draft`, in place of its own if it has any. Everything around the blocks is the
+/// model's: the copies of embedding, head and norm that such files carry are not used. One exception: a head that takes
+/// fewer bytes than the model's is there to make drafts cheaper, and is used for them, as kDraftHead.
+///
+/// errors    bad_file: the files are not of one model, or `draft` has no such block; the text says what differs.
+/// cost      look-ups only. The bytes behind both must outlive the result.
+Result<Gguf> pair_files(const Gguf& model, const Gguf& draft);
+
+}  // namespace detail
+}  // namespace auspex
+
 // --------------------------------------------------------------------------------- src/plan/arch.h
 
 // plan/arch: hyperparameters become a Plan; one file per model family.
@@ -2008,7 +2045,7 @@ struct Step {
     uint32_t n_logit = 0;         ///< head ops run on the last n_logit rows, at most kMaxTentative
     bool tentative = false;       ///< rows may be discarded by a smaller commit; else all are committed
     bool fill_only = false;       ///< MTP: run only the ops that fill its cache
-    /// MTP: the hidden row given to each row, [n_row, d_model], on the host; null: the rows kept by
+    /// MTP: the hidden row given to each of at most kMaxTentative rows, [n_row, d_model], on the host; null: the rows kept by
     /// the previous trunk step, from row `hidden_from` on.
     const float* hidden = nullptr;
     uint32_t hidden_from = 0;
@@ -2029,7 +2066,6 @@ struct LaneOptions {
     uint32_t n_ubatch = 0;    ///< rows of a committed step at most
     bool mtp = true;          ///< steps on Plan::mtp tapes will be run; false: no memory for them is taken
     uint32_t mtp_window = 0;  ///< MTP rows see keys at distance < mtp_window, in a cache of that length; 0: all
-    uint32_t n_mtp_logit = kMaxTentative;  ///< logits of an MTP step at most
     std::vector<KvOptions> kv = {};        ///< by SlotId; empty: the defaults for every layer
 };
 
@@ -2078,7 +2114,7 @@ class Lane {
     /// Runs the tape's head on n kept hidden rows from row `first` of its last step.
     virtual Status head(const Tape& tape, uint32_t first, uint32_t n) = 0;
     /// Kept rows of the last step that wrote them: hidden row i is row i of the step, logits row i
-    /// the i-th of those asked for. On the CPU a view, elsewhere a copy; good until the next call.
+    /// the i-th of those asked for. All tapes may share one slot for logits. On the CPU a view, elsewhere a copy; good until the next call.
     virtual Result<Span<const float>> read_row(SlotId slot, uint32_t row) = 0;
     /// State as bytes: caches up to `n_token` positions, recurrent state with committed terms applied.
     virtual Status save(uint32_t n_token, std::vector<std::byte>* to) = 0;
@@ -3928,6 +3964,7 @@ struct FoldArgs {
 // Laws    Silence; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
+#include <new>
 
 #if defined(__has_include)
 #if __has_include(<volk.h>)
@@ -4119,6 +4156,14 @@ Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& det
 /// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
 const char* result_name(VkResult result);
 
+/// Ends `to` and moves `from` into its place. For what is held through a GpuRef: when that has moved on, nothing is left to end.
+template <class T>
+T& take_over(T& to, T& from) noexcept {
+    if (&to == &from) return to;
+    to.~T();
+    return *new (&to) T(std::move(from));
+}
+
 /// A timeline semaphore and the last value submitted to it: one per lane or per uploader.
 ///
 /// thread    one thread at a time; several Timelines may run on one Gpu.
@@ -4126,8 +4171,8 @@ class Timeline {
   public:
     Timeline() = default;
     ~Timeline();
-    Timeline(Timeline&& o) noexcept { *this = std::move(o); }
-    Timeline& operator=(Timeline&& o) noexcept;
+    Timeline(Timeline&&) = default;
+    Timeline& operator=(Timeline&& o) noexcept { return take_over(*this, o); }
     static Result<Timeline> create(GpuRef gpu);
     /// Submits and returns the value to wait for.
     Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);
@@ -4290,8 +4335,8 @@ class Memory {
   public:
     Memory() = default;
     ~Memory() { reset(); }
-    Memory(Memory&& o) noexcept { *this = std::move(o); }
-    Memory& operator=(Memory&& o) noexcept;
+    Memory(Memory&&) = default;
+    Memory& operator=(Memory&& o) noexcept { return take_over(*this, o); }
     /// errors    out_of_memory: over the budget or refused by the driver; the text has both sums.
     ///           bad_argument: a region longer than an allocation can be.
     static Result<Memory> take(GpuRef gpu, const MemoryPlan& plan);
@@ -4327,8 +4372,8 @@ class Transfer {
 
     Transfer() = default;
     ~Transfer();
-    Transfer(Transfer&& o) noexcept { *this = std::move(o); }
-    Transfer& operator=(Transfer&& o) noexcept;
+    Transfer(Transfer&&) = default;
+    Transfer& operator=(Transfer&& o) noexcept { return take_over(*this, o); }
     /// `staging`: two regions of Arena::ring of at least `half_bytes`, a multiple of 4096; they must outlive it.
     static Result<Transfer> create(GpuRef gpu, uint64_t half_bytes = 32u << 20, const Region* staging = nullptr);
 
@@ -4555,8 +4600,7 @@ namespace vk {
 enum Sync : uint32_t {
     kSyncCompute = 1,   ///< kernels read and write
     kSyncTransfer = 2,  ///< copies and fills
-    kSyncIndirect = 4,  ///< dispatch_indirect reads its counts (only as `after`)
-    kSyncHost = 8,      ///< the host reads mapped memory (only as `after`; put one last)
+    kSyncHost = 4,      ///< the host reads mapped memory (only as `after`; put one last)
 };
 
 /// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
@@ -4579,8 +4623,8 @@ class Commands {
   public:
     Commands() = default;
     ~Commands() { reset(); }
-    Commands(Commands&& o) noexcept { *this = std::move(o); }
-    Commands& operator=(Commands&& o) noexcept;
+    Commands(Commands&&) = default;
+    Commands& operator=(Commands&& o) noexcept { return take_over(*this, o); }
 
     /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted. Without a pool it makes
     /// its own. Commands of one pool belong to one thread at a time.
@@ -4602,8 +4646,6 @@ class Commands {
         push(&args, sizeof(T));
     }
     void dispatch(uint32_t x, uint32_t y = 1, uint32_t z = 1);
-    /// Group counts x, y, z as three uint32 at `at` in `counts`.
-    void dispatch_indirect(const Region& counts, uint64_t at);
     /// A global memory barrier. Default: kernel to kernel.
     void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
     void copy(const Region& to, const Region& from);
@@ -5797,6 +5839,7 @@ class VulkanLane : public Lane {
     /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
     /// block, whatever n is, at [0].
     std::vector<Pipelines::Id> needs_[kMaxTentative];
+    uint32_t most_drafts_ = 0;               ///< as prepare_drafts() was asked for
     std::vector<Token> tokens_;              ///< of the last cycle waited for
     CycleClock clock_;
 };
@@ -5840,12 +5883,11 @@ namespace detail {
 /// Decides which layers' experts stay in the system's memory, by LoadOptions::host_expert_layers, before anything
 /// is loaded. A pure function of the file, the options and the device's limit. errors: bad_argument.
 Status place_experts(Model::Impl& model, const LoadOptions& options);
+/// Opens a GGUF file and, of a split model, its other shards; no tensor is read. `files` gets what `to` looks into.
+Status open_gguf(const char* path, std::vector<File>* files, Gguf* to);
+/// Adds the draft blocks of LoadOptions::mtp_file to a model's table, if one is named.
+Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model);
 }  // namespace detail
-
-namespace model_impl {
-/// Opens the file, and of a split model its other shards, without reading any tensor.
-Status read_header(const char* path, Model::Impl& m);
-}  // namespace model_impl
 
 }  // namespace auspex
 
@@ -7854,6 +7896,22 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
     if (twice)
         return fail(Code::bad_file, "tensor ", impl::quoted(twice->name), " appears more than once (last in shard ", twice->shard, ").",
                     kTogether);
+    return g;
+}
+
+Result<Gguf> Gguf::gather(std::vector<Meta> meta, std::vector<Tensor> tensors, uint64_t file_bytes) {
+    namespace impl = gguf_impl;
+    Gguf g;
+    g.version_ = 3;
+    g.file_bytes_ = file_bytes;
+    g.meta_ = std::move(meta);
+    g.tensors_ = std::move(tensors);
+    const Meta* key_twice = nullptr;
+    const Tensor* name_twice = nullptr;
+    g.meta_order_ = impl::sorted_by(g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
+    g.tensor_order_ = impl::sorted_by(g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    if (key_twice) return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key), " appears more than once");
+    if (name_twice) return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name), " appears more than once");
     return g;
 }
 
@@ -10247,6 +10305,141 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
 }  // namespace detail
 }  // namespace auspex
 
+// ------------------------------------------------------------------------------- src/plan/pair.cpp
+
+namespace auspex {
+namespace detail {
+namespace pair_impl {
+
+constexpr const char* kOther = "; the draft file was made for another model: take the one made for this";
+
+/// Blocks of one of the two files, by its metadata.
+struct Blocks {
+    uint32_t n_block = 0, n_mtp = 0;
+    uint32_t n_layer() const { return n_block - n_mtp; }
+};
+
+Status read_blocks(const Gguf& g, const std::string& arch, const char* which, Blocks* b) {
+    AUSPEX_TRY(g.get_u32(arch + ".block_count").get(b->n_block));
+    AUSPEX_TRY(g.get_u32(arch + ".nextn_predict_layers", 0).get(b->n_mtp));
+    if (b->n_mtp >= b->n_block)
+        return fail(Code::bad_file, "key '", arch, ".nextn_predict_layers' of ", which, " is ", b->n_mtp, ", but there are only ", b->n_block, " blocks");
+    return {};
+}
+
+/// The N of "blk.N.", or -1.
+int64_t block_of(std::string_view name) {
+    if (name.substr(0, 4) != "blk.") return -1;
+    int64_t n = -1;
+    for (size_t i = 4; i < name.size() && i < 12 && name[i] >= '0' && name[i] <= '9'; ++i) n = (n < 0 ? 0 : n) * 10 + (name[i] - '0');
+    return n;
+}
+
+/// Element i as a number, or that of a scalar; false for text.
+bool number(const Meta& m, uint64_t i, double* out) {
+    const uint64_t at = m.is_array ? i : 0;
+    int64_t n = 0;
+    if (m.get_float(at, out)) return true;
+    if (!m.get_int(at, &n)) return false;
+    *out = static_cast<double>(n);
+    return true;
+}
+
+/// The two say the same, block by block where one has a value for each block.
+Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const Blocks& of_draft) {
+    if (model.type == MetaType::string || draft.type == MetaType::string) return {};
+    const bool same_shape = model.is_array == draft.is_array && model.n == draft.n;
+    const bool by_block = (!model.is_array || model.n == of_model.n_block) && (!draft.is_array || draft.n == of_draft.n_block);
+    auto length = [](const Meta& m) { return m.is_array ? say("an array of ", m.n) : std::string("one value"); };
+    if (!same_shape && !by_block)
+        return fail(Code::bad_file, "key '", draft.key, "' is ", length(draft), " in the draft file, expected ", length(model), " as in the model", kOther);
+    for (uint64_t i = 0; i < (same_shape ? model.n : of_model.n_layer()); ++i) {
+        double a = 0, b = 0;
+        if (!number(model, i, &a) || !number(draft, i, &b) || a != b)
+            return fail(Code::bad_file, "key '", draft.key, "' is ", b, model.is_array || draft.is_array ? say(" for block ", i) : std::string(), " in the draft file, expected ", a, " as in the model", kOther);
+    }
+    return {};
+}
+
+/// What may differ: counts that pair_files compares itself, and how far the file was made to reach.
+bool own_matter(std::string_view key, const std::string& arch) {
+    const std::string_view rest = key.substr(arch.size() + 1);
+    return rest == "block_count" || rest == "nextn_predict_layers" || rest == "context_length" || rest.substr(0, 13) == "rope.scaling.";
+}
+
+/// A table around the blocks has the same shape in both, where the draft file has it at all.
+Status same_shape(const Gguf& model, const Gguf& draft, const char* name) {
+    const Tensor *a = model.tensor(name), *b = draft.tensor(name);
+    if (!a || !b || (a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1])) return {};
+    return fail(Code::bad_file, "tensor '", name, "' is [", b->ne[1], ", ", b->ne[0], "] (n_vocab, d_model) in the draft file, expected [", a->ne[1], ", ", a->ne[0], "] as in the model", kOther);
+}
+
+Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch, const Blocks& of_model, const Blocks& of_draft) {
+    for (const char* name : {"token_embd.weight", "output.weight"}) AUSPEX_TRY(same_shape(model, draft, name));
+    const Meta *a = model.find("tokenizer.ggml.tokens"), *b = draft.find("tokenizer.ggml.tokens");
+    if (a && b && a->n != b->n) return fail(Code::bad_file, "the draft file's tokenizer has ", b->n, " tokens, expected ", a->n, " as the model's", kOther);
+    if (of_model.n_layer() != of_draft.n_layer())
+        return fail(Code::bad_file, "the MTP blocks of the draft file follow ", of_draft.n_layer(), " layers, expected ", of_model.n_layer(), " as the model has", kOther);
+    for (const Meta& m : draft.meta()) {
+        if (m.key.size() <= arch.size() || m.key.substr(0, arch.size()) != arch || m.key[arch.size()] != '.' || own_matter(m.key, arch)) continue;
+        if (const Meta* known = model.find(m.key)) AUSPEX_TRY(agree(*known, m, of_model, of_draft));
+    }
+    return {};
+}
+
+/// "output.weight", or the embedding where that is the head too.
+const Tensor* head_of(const Gguf& g) {
+    const Tensor* head = g.tensor("output.weight");
+    return head ? head : g.tensor("token_embd.weight");
+}
+
+}  // namespace pair_impl
+
+Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
+    using namespace pair_impl;
+    std::string arch, other;
+    AUSPEX_TRY(model.get_string("general.architecture").get(arch));
+    AUSPEX_TRY(draft.get_string("general.architecture").get(other));
+    if (arch != other) return fail(Code::bad_file, "the draft file is of architecture '", other, "', expected '", arch, "' as the model", kOther);
+    Blocks of_model, of_draft;
+    AUSPEX_TRY(read_blocks(model, arch, "the model", &of_model));
+    AUSPEX_TRY(read_blocks(draft, arch, "the draft file", &of_draft));
+    if (!model.tensor("blk.0.attn_norm.weight") && draft.tensor("blk.0.attn_norm.weight"))
+        return Status(Code::bad_file, "the model holds MTP blocks alone and the draft file holds layers: the two were given the wrong way round");
+    const uint32_t n_layer = of_model.n_layer();
+    const std::string first = say("blk.", of_draft.n_layer(), ".nextn.eh_proj.weight");
+    if (of_draft.n_mtp == 0 || !draft.tensor(first))
+        return fail(Code::bad_file, "the draft file has no MTP block: expected key '", arch, ".nextn_predict_layers' above 0 and tensor '", first, "', found ", of_draft.n_mtp, " and ",
+                    draft.tensor(first) ? "the tensor" : "no such tensor", "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
+    AUSPEX_TRY(same_model(model, draft, arch, of_model, of_draft));
+
+    // Of the keys, those that count blocks or have a value for each come from the file that knows all blocks.
+    std::vector<Meta> meta;
+    const std::string counts[] = {arch + ".block_count", arch + ".nextn_predict_layers"};
+    for (const Meta& m : model.meta()) {
+        const Meta* d = m.key.substr(0, arch.size()) == arch ? draft.find(m.key) : nullptr;
+        const bool longer = d && (m.is_array || d->is_array) && m.n != d->n;
+        if (m.key != counts[0] && m.key != counts[1]) meta.push_back(longer ? *d : m);
+    }
+    for (const std::string& key : counts) meta.push_back(*draft.find(key));
+
+    std::vector<Tensor> tensors;
+    const Tensor *head = head_of(model), *smaller = head_of(draft);
+    if (smaller && head && smaller->bytes >= head->bytes) smaller = nullptr;
+    for (const Tensor& t : model.tensors())
+        if (block_of(t.name) < int64_t{n_layer} && !(smaller && t.name == kDraftHead)) tensors.push_back(t);
+    for (const Tensor& t : draft.tensors())
+        if (block_of(t.name) >= int64_t{n_layer}) tensors.push_back(t);
+    if (smaller) {
+        tensors.push_back(*smaller);
+        tensors.back().name = kDraftHead;
+    }
+    return Gguf::gather(std::move(meta), std::move(tensors), model.file_bytes() + draft.file_bytes());
+}
+
+}  // namespace detail
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------- src/plan/arch.cpp
 
 namespace auspex {
@@ -10512,10 +10705,10 @@ Status read_frame(Builder& b, const PlanOptions& options, Plan& plan, Frame& f) 
                          "'; only unscaled rotations are supported: use the file at its trained context"));
     if (!b.ok()) return b.status();
 
+    if (n_mtp != 0 && !b.has("blk.0.attn_norm.weight"))
+        return fail(Code::unsupported, "tensor 'blk.0.attn_norm.weight' is missing; a file with only MTP blocks drafts for another model and cannot run alone: load that model and name this file as LoadOptions::mtp_file (auspex --mtp-file)");
     const Tensor* table = b.file().tensor("token_embd.weight");
     if (!table) return fail(Code::bad_file, "tensor 'token_embd.weight' is missing; every file needs it");
-    if (!b.has("blk.0.attn_norm.weight"))
-        return fail(Code::unsupported, "tensor 'blk.0.attn_norm.weight' is missing; a file with only the MTP block drafts for another model and cannot run alone");
     if (table->ne[1] == 0 || table->ne[1] > (1u << 24)) return fail(Code::bad_file, "tensor 'token_embd.weight' has ", table->ne[1], " rows, expected 1..16777216");
     plan.d_model = f.d_model;
     plan.n_vocab = static_cast<uint32_t>(table->ne[1]);
@@ -10644,7 +10837,8 @@ void head_part(const Site& s, SlotId norm, SlotId table, bool raw) {
 void mtp_head(const Site& s, bool raw) {
     Builder& b = s.b;
     const std::string norm = s.name("nextn.shared_head_norm.weight"), table = s.name("nextn.shared_head_head.weight");
-    head_part(s, b.has(norm) ? b.vector(norm, s.frame.d_model) : s.frame.out_norm, b.has(table) ? b.weight(table, {b.n_vocab(), s.frame.d_model}) : s.frame.out, raw);
+    const char* head = b.has(table) ? table.c_str() : b.has(kDraftHead) ? kDraftHead : nullptr;
+    head_part(s, b.has(norm) ? b.vector(norm, s.frame.d_model) : s.frame.out_norm, head ? b.weight(head, {b.n_vocab(), s.frame.d_model}) : s.frame.out, raw);
 }
 
 }  // namespace detail
@@ -10828,7 +11022,7 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
         t.hidden = b.activation("mtp.hidden", f.d_model, SlotRole::kept);
-        t.logits = b.activation("mtp.logits", plan.n_vocab, SlotRole::kept);
+        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
         const Site s{b, t, f, f.n_layer, x};
         mtp_entry(s);
         attention_part(s, d.attn, kNoSlot, true);
@@ -10981,7 +11175,7 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
         t.hidden = b.activation(say("mtp.", i, ".x"), f.d_model, SlotRole::kept);
-        t.logits = b.activation(say("mtp.", i, ".logits"), plan.n_vocab, SlotRole::kept);
+        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
         const Site s{b, t, f, f.n_layer + i, t.hidden};
         mtp_entry(s);
         block(s, d, factors, true);
@@ -15551,8 +15745,7 @@ void CpuLane::lay_out(const LaneOptions& options) {
             case SlotRole::activation:
             case SlotRole::kept: {
                 name(mtp_only_[id] ? "activations of the draft block" : "activations");
-                const bool logits = id == plan.trunk.logits || std::any_of(plan.mtp.begin(), plan.mtp.end(), [&](const Tape& t) { return t.logits == id; });
-                const uint32_t n_row = mtp_only_[id] ? (logits ? options.n_mtp_logit : std::min(n_row_max_, kMaxMtpRows)) : logits ? kMaxTentative : n_row_max_;
+                const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative : mtp_only_[id] ? std::min(n_row_max_, kMaxMtpRows) : n_row_max_;
                 rows_[id] = place<float>(n_row * s.width());
                 break;
             }
@@ -15670,9 +15863,8 @@ void CpuLane::reset() {
 
 Status CpuLane::run(const Step& step) {
     const bool trunk = step.tape == &program_->plan->trunk;
-    const uint32_t limit = step.tentative ? kMaxTentative : trunk ? n_row_max_ : std::min(n_row_max_, kMaxMtpRows);
-    if (!trunk && (!options_.mtp || step.n_logit > options_.n_mtp_logit))
-        return fail(Code::bad_argument, "an MTP step with ", step.n_logit, " logits on a lane opened for ", options_.mtp ? options_.n_mtp_logit : 0);
+    const uint32_t limit = step.tentative || step.hidden ? kMaxTentative : trunk ? n_row_max_ : std::min(n_row_max_, kMaxMtpRows);
+    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "a step of an MTP block on a lane opened without it");
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
         return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
     if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
@@ -15691,7 +15883,7 @@ Status CpuLane::run(const Step& step) {
 Status CpuLane::head(const Tape& tape, uint32_t first, uint32_t n) {
     const bool trunk = &tape == &program_->plan->trunk;
     if (!trunk && !options_.mtp) return Status(Code::bad_argument, "logits of an MTP block were asked for on a lane opened without it");
-    if (n == 0 || n > (trunk ? kMaxTentative : options_.n_mtp_logit) || first + n > n_row_max_) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
+    if (n == 0 || n > kMaxTentative || first + n > n_row_max_) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
     step_.tape = &tape;
     step_.n_row = n;
     step_.n_logit = n;
@@ -17030,8 +17222,7 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = 4096;
-    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                 VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT;
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     VkBuffer sample = VK_NULL_HANDLE;
     if (VkResult r = gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample); r != VK_SUCCESS)
         return gpu->check(r, "vkCreateBuffer");
@@ -17281,7 +17472,6 @@ Status load_device_functions(Gpu* gpu) {
     AUSPEX_TAKE(vkCmdBindDescriptorSets)
     AUSPEX_TAKE(vkCmdPushConstants)
     AUSPEX_TAKE(vkCmdDispatch)
-    AUSPEX_TAKE(vkCmdDispatchIndirect)
     AUSPEX_TAKE(vkCmdPipelineBarrier)
     AUSPEX_TAKE(vkCmdCopyBuffer)
     AUSPEX_TAKE(vkCmdFillBuffer)
@@ -17737,13 +17927,6 @@ Timeline::~Timeline() {
     gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
 }
 
-Timeline& Timeline::operator=(Timeline&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(semaphore_, o.semaphore_);
-    std::swap(last_, o.last_);
-    return *this;
-}
-
 Result<Timeline> Timeline::create(GpuRef gpu) {
     Timeline t;
     VkSemaphoreTypeCreateInfo type{};
@@ -17858,15 +18041,6 @@ uint64_t MemoryPlan::device_bytes() const {
 
 // ----------------------------------------------------------------------------------- the memory
 
-Memory& Memory::operator=(Memory&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(blocks_, o.blocks_);
-    std::swap(regions_, o.regions_);
-    std::swap(device_bytes_, o.device_bytes_);
-    std::swap(host_bytes_, o.host_bytes_);
-    return *this;
-}
-
 void Memory::reset() {
     if (!gpu_) return;
     for (Block& b : blocks_) {
@@ -17889,7 +18063,7 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = want.bytes;
     info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                 VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT | (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+                 (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
     if (VkResult r = gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer); r != VK_SUCCESS) {
         out->buffer = VK_NULL_HANDLE;
         return gpu_->check(r, "vkCreateBuffer", arena_name(want.arena));
@@ -17982,17 +18156,6 @@ Transfer::~Transfer() {
     (void)finish();
     timeline_ = Timeline();  // before the command buffers it may still run
     if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
-}
-
-Transfer& Transfer::operator=(Transfer&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(timeline_, o.timeline_);
-    std::swap(memory_, o.memory_);
-    std::swap(pool_, o.pool_);
-    std::swap(half_, o.half_);
-    std::swap(next_, o.next_);
-    std::swap(half_bytes_, o.half_bytes_);
-    return *this;
 }
 
 Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region* staging) {
@@ -25638,33 +25801,17 @@ struct Scope {
     VkAccessFlags access = 0;
 };
 
-Scope before(uint32_t sync) {
+/// What must have been done, or what waits for it.
+Scope scope_of(uint32_t sync, bool before) {
     Scope s;
-    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags access) {
-        if (sync & bit) {
-            s.stage |= stage;
-            s.access |= access;
-        }
+    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags writes, VkAccessFlags reads) {
+        if ((sync & bit) == 0) return;
+        s.stage |= stage;
+        s.access |= before ? writes : reads;
     };
-    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
-    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
-    add(kSyncIndirect, VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, 0);  // reads: an execution dependency is enough
-    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_WRITE_BIT);
-    return s;
-}
-
-Scope after(uint32_t sync) {
-    Scope s;
-    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags access) {
-        if (sync & bit) {
-            s.stage |= stage;
-            s.access |= access;
-        }
-    };
-    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
-    add(kSyncIndirect, VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
-    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
+    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_WRITE_BIT, VK_ACCESS_HOST_READ_BIT);
     return s;
 }
 
@@ -25688,30 +25835,6 @@ bool same_infos(const std::vector<VkDescriptorBufferInfo>& a, const std::vector<
 }
 
 }  // namespace commands_impl
-
-Commands& Commands::operator=(Commands&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(timeline_, o.timeline_);
-    std::swap(pool_, o.pool_);
-    std::swap(commands_, o.commands_);
-    std::swap(queries_, o.queries_);
-    std::swap(set_pools_, o.set_pools_);
-    std::swap(sets_, o.sets_);
-    std::swap(labels_, o.labels_);
-    std::swap(bound_, o.bound_);
-    std::swap(bound_set_, o.bound_set_);
-    std::swap(status_, o.status_);
-    std::swap(recording_, o.recording_);
-    std::swap(ready_, o.ready_);
-    std::swap(by_address_, o.by_address_);
-    std::swap(n_timestamp_, o.n_timestamp_);
-    std::swap(n_dispatch_, o.n_dispatch_);
-    std::swap(n_barrier_, o.n_barrier_);
-    std::swap(n_set_, o.n_set_);
-    std::swap(in_pool_, o.in_pool_);
-    std::swap(pool_index_, o.pool_index_);
-    return *this;
-}
 
 void Commands::reset() {
     if (!gpu_) return;
@@ -25798,7 +25921,7 @@ Status Commands::begin(bool once) {
     recording_ = true;
     if (queries_) gpu_->vk.vkCmdResetQueryPool(commands_, queries_, 0, n_timestamp_);
     // Submissions on one queue start in order but may overlap: this one sees all of the earlier ones.
-    barrier(kSyncCompute | kSyncTransfer | kSyncIndirect, kSyncCompute | kSyncTransfer | kSyncIndirect);
+    barrier(kSyncCompute | kSyncTransfer, kSyncCompute | kSyncTransfer);
     n_barrier_ = 0;
     return {};
 }
@@ -25902,18 +26025,9 @@ void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
     ++n_dispatch_;
 }
 
-void Commands::dispatch_indirect(const Region& counts, uint64_t at) {
-    if (!recording_ || !status_.ok()) return;
-    if (!bound_ || (!bound_set_ && !by_address_)) return refuse(fail(Code::bad_argument, "dispatch_indirect: nothing is bound."));
-    if (at % 4 || counts.bytes < 12 || at > counts.bytes - 12)
-        return refuse(fail(Code::bad_argument, "dispatch_indirect: three counts at ", at, " of a region of ", counts.bytes, " bytes."));
-    gpu_->vk.vkCmdDispatchIndirect(commands_, counts.buffer, counts.offset + at);
-    ++n_dispatch_;
-}
-
 void Commands::barrier(uint32_t before, uint32_t after) {
     if (!recording_ || !status_.ok()) return;
-    const commands_impl::Scope from = commands_impl::before(before), to = commands_impl::after(after);
+    const commands_impl::Scope from = commands_impl::scope_of(before, true), to = commands_impl::scope_of(after, false);
     if (!from.stage || !to.stage) return refuse(fail(Code::bad_argument, "barrier: neither side may be empty."));
     VkMemoryBarrier b{};
     b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
@@ -27267,7 +27381,7 @@ struct Needs {
     std::vector<bool> squares;
     std::vector<SlotId> together;      ///< by SlotId: a slot it is bound with (a chain to the first)
     uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0, d_pack = 0, d_swiglu = 0;
-    uint32_t n_row_max, n_query_tile = 0;
+    uint32_t n_row_max, n_query_tile = 0;  ///< n_row_max: of the tape that is looked at
     MoeNeeds moe;
 
     SlotId root(SlotId id) const {
@@ -27386,6 +27500,7 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
     Status bad;
     auto look = [&](const Tape& tape) {
+        needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
         std::vector<Node> nodes;
         Status s = lower(plan, tape, program.pairs, LowerOptions()).get(nodes);
         if (!s.ok() && bad.ok()) bad = s;
@@ -27516,7 +27631,7 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
     for (Region& r : b.request) want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r, "request");
     static_assert(kMaxBehind == args::kBehindRows, "the waist and the shaders agree on how many");
-    want(Arena::staging, mtp ? uint64_t{std::min(b.n_row_max, kMaxMtpRows)} * plan.d_model * sizeof(float) : 0, &b.given, "hidden rows of drafts");
+    want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given, "hidden rows of drafts");
     want(Arena::caches, mtp ? uint64_t{kMaxBehind} * plan.d_model * sizeof(float) : 0, &b.behind, "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
     const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(), [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
@@ -27791,7 +27906,7 @@ Status Recorder::norm(const Node& d, const Shape& shape) {
 }
 
 const Matrix& Recorder::matrix_of(const Node& d) const {
-    return d.head && d.y != plan_.trunk.logits && buffers_.draft.n_id != 0 ? buffers_.draft.matrix : program_.matrices[d.weight];
+    return d.head && d.op != &plan_.trunk.ops.back() && buffers_.draft.n_id != 0 ? buffers_.draft.matrix : program_.matrices[d.weight];
 }
 
 uint32_t Recorder::n_vocab_of(const Tape& tape) const { return &tape != &plan_.trunk && buffers_.draft.n_id != 0 ? buffers_.draft.n_id : plan_.n_vocab; }
@@ -28726,9 +28841,8 @@ void VulkanLane::forget_rows() {
 
 Status VulkanLane::check(const Step& step) const {
     const bool trunk = step.tape == &program_->plan->trunk;
-    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative ? kMaxTentative : trunk ? rows : std::min(rows, kMaxMtpRows);
-    if (!trunk && (!options_.mtp || step.n_logit > options_.n_mtp_logit))
-        return fail(Code::bad_argument, "an MTP step with ", step.n_logit, " logits on a lane opened for ", options_.mtp ? options_.n_mtp_logit : 0);
+    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative || step.hidden ? kMaxTentative : trunk ? rows : std::min(rows, kMaxMtpRows);
+    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "a step of an MTP block on a lane opened without it");
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
         return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
     if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
@@ -29003,8 +29117,10 @@ Status VulkanLane::start(const Drive& d) {
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
+    const uint32_t before = mode_.bits();
     mode_.noise = d.sampling.temperature > 0;
     mode_.penalties = d.sampling.penalty_window > 0 && (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
+    if (most_drafts_ != 0 && mode_.bits() != before) AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to pick
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -29169,7 +29285,7 @@ Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
 Status VulkanLane::prepare_drafts(uint32_t most) {
     const Plan& plan = *program_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
-    most = std::min(most, kMaxTentative - 1);
+    most_drafts_ = most = std::min(most, kMaxTentative - 1);
     Recorder recorder(*program_, buffers_);
     const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
         Span<const Pipelines::Id> ids;
@@ -29177,21 +29293,27 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
         needs_[at].insert(needs_[at].end(), ids.begin(), ids.end());
         return {};
     };
-    // In the order in which depths are tried: what is asked for first is made first.
+    // In the order in which depths are tried: what is asked for first is made first. The block may have to take up
+    // more rows than a cycle leaves, after a while without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g > most) continue;
-        AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
+        if (g <= most) AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
     }
-    for (const Tape& tape : plan.mtp)  // to catch up after a while without drafts
-        for (const uint32_t n : {16u, 32u}) {
-            Shape shape;
+    Shape shape;
+    const auto ask_tape = [&] { return ask(0, [&](Recorder& r) { return r.tape(shape); }); };
+    shape.wide = shape.fill_only = true;
+    for (const Tape& tape : plan.mtp)
+        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, kMaxMtpRows); n *= 2) {
             shape.tape = &tape;
             shape.n_row = n;
-            shape.wide = shape.fill_only = true;
-            if (n <= buffers_.n_row_max) AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
+            AUSPEX_TRY(ask_tape());
         }
+    // Shadow passes.
+    shape.wide = shape.fill_only = false;
+    shape.head = true;
+    shape.tape = &plan.mtp[0];
+    for (shape.n_row = 1; shape.n_row <= options_.n_mtp_logit; ++shape.n_row) AUSPEX_TRY(ask_tape());
     return {};
 }
 
@@ -29517,6 +29639,7 @@ void fill_info(Model::Impl& m) {
 Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const LoadOptions& options) {
     PlanOptions plan_options;
     plan_options.mtp = options.mtp;
+    AUSPEX_TRY(add_mtp_file(options, &m->files, &m->gguf));
     AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
     AUSPEX_TRY(Tokenizer::load(m->gguf).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
@@ -29532,42 +29655,55 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     return m;
 }
 
-/// Opens the shards that `first` belongs to.
-Status read_shards(const char* path, Gguf first, Model::Impl& m) {
-    uint32_t n = 1, no = 0;
-    AUSPEX_TRY(first.get_u32("split.count", 1u).get(n));
-    if (n <= 1) {
-        std::vector<Gguf> one;
-        one.push_back(std::move(first));
-        return Gguf::join(std::move(one)).get(m.gguf);
-    }
-    AUSPEX_TRY(first.get_u32("split.no", 0u).get(no));
-    if (no != 0) return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
-    std::vector<std::string> paths;
-    AUSPEX_TRY(shard_paths(path, no, n).get(paths));
-    std::vector<Gguf> shards;
-    shards.push_back(std::move(first));
-    for (uint32_t i = 1; i < n; ++i) {
-        File file;
-        AUSPEX_TRY(File::open(paths[i].c_str()).get(file));
-        Gguf shard;
-        Status s = Gguf::parse(file.bytes()).get(shard);
-        if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
-        shards.push_back(std::move(shard));
-        m.files.push_back(std::move(file));
-    }
-    return Gguf::join(std::move(shards)).get(m.gguf);
-}
-
-Status read_header(const char* path, Model::Impl& m) {
-    m.files.emplace_back();
-    AUSPEX_TRY(File::open(path).get(m.files[0]));
-    Gguf first;
-    AUSPEX_TRY(Gguf::parse(m.files[0].bytes()).get(first));
-    return read_shards(path, std::move(first), m);
-}
-
 }  // namespace model_impl
+
+namespace detail {
+
+Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
+    auto open = [&](const char* name, Gguf* one) -> Status {
+        File file;
+        AUSPEX_TRY(File::open(name).get(file));
+        AUSPEX_TRY(Gguf::parse(file.bytes()).get(*one));
+        files->push_back(std::move(file));
+        return {};
+    };
+    std::vector<Gguf> shards(1);
+    AUSPEX_TRY(open(path, &shards[0]));
+    uint32_t n = 1, no = 0;
+    AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
+    AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
+    if (n > 1) {
+        if (no != 0) return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
+        std::vector<std::string> paths;
+        AUSPEX_TRY(shard_paths(path, no, n).get(paths));
+        shards.resize(n);
+        for (uint32_t i = 1; i < n; ++i) {
+            const Status s = open(paths[i].c_str(), &shards[i]);
+            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
+        }
+    }
+    return Gguf::join(std::move(shards)).get(*to);
+}
+
+Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model) {
+    const bool named = !options.mtp_file.empty(), given = !options.mtp_bytes.empty();
+    if (named && given) return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
+    if (!options.mtp || (!named && !given)) return {};
+    Gguf draft;
+    Status s;
+    if (named) {
+        s = open_gguf(options.mtp_file.c_str(), files, &draft);
+    } else {
+        std::vector<Gguf> one(1);
+        s = Gguf::parse(options.mtp_bytes).get(one[0]);
+        if (s.ok()) s = Gguf::join(std::move(one)).get(draft);
+    }
+    if (s.ok()) s = pair_files(*model, draft).get(*model);
+    if (s.ok()) return s;
+    return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+}
+
+}  // namespace detail
 
 Result<Device> Device::open(const DeviceOptions& options) {
     auto impl = std::make_shared<Impl>();
@@ -29608,11 +29744,7 @@ Result<Model> Model::load(const Device& device, const char* path, const LoadOpti
     if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
     auto m = std::make_shared<Impl>();
     m->device = device.impl();
-    m->files.emplace_back();
-    AUSPEX_TRY(detail::File::open(path).get(m->files[0]));
-    detail::Gguf first;
-    Status s = detail::Gguf::parse(m->files[0].bytes()).get(first);
-    if (s.ok()) s = model_impl::read_shards(path, std::move(first), *m);
+    Status s = detail::open_gguf(path, &m->files, &m->gguf);
     Result<std::shared_ptr<Impl>> built = s.ok() ? model_impl::build(m, options) : Result<std::shared_ptr<Impl>>(s);
     if (!built.ok()) return detail::fail(built.status().code, "'", path, "': ", built.status().text);
     Model model;
@@ -30965,6 +31097,13 @@ void add(MemoryPlan* plan, std::string what, int layer, uint64_t bytes, MemoryPl
     if (bytes != 0) plan->items.push_back({std::move(what), layer, bytes, place});
 }
 
+Status weigh(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
+    Weights weights;
+    AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
+    weights.keep = true;
+    return model.device->machine->plan_weights(plan, weights, items);
+}
+
 /// Items and sums of one set of options.
 Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
     const Device::Impl& device = *model.device;
@@ -30974,10 +31113,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, lane).get(shapes));
     m.windows = windows_of(plan, shapes);
-    Weights weights;
-    AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
-    weights.keep = true;
-    AUSPEX_TRY(device.machine->plan_weights(plan, weights, &m.items));
+    AUSPEX_TRY(weigh(model, plan, &m.items));
     const size_t n_weight = m.items.size();
     AUSPEX_TRY(device.machine->plan_lane(plan, lane, &m.items));
     if (lane.mtp) {
@@ -31037,12 +31173,48 @@ void keep_experts_on_host(Plan& plan, uint32_t n) {
     for (const Tape& t : plan.mtp) look(t);
 }
 
+/// The model's plan as it would be without its MTP blocks.
+Status without_mtp(const Model::Impl& model, Plan* to) {
+    PlanOptions bare;
+    bare.mtp = false;
+    AUSPEX_TRY(make_plan(model.gguf, bare).get(*to));
+    keep_experts_on_host(*to, n_host_layer(model.plan));
+    return {};
+}
+
+/// Those that the trunk keeps to when its draft blocks are gone.
+std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<LayerWindow>& windows) {
+    std::vector<LayerWindow> trunk;
+    for (const LayerWindow& w : windows)
+        if (w.layer == kAllLayers || w.layer < plan.n_layer) trunk.push_back(w);
+    return trunk;
+}
+
+/// What of `m` is there for drafting alone: the same, less what it would be without.
+Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
+    if (model.plan.mtp.empty()) return {};
+    Plan bare;
+    AUSPEX_TRY(without_mtp(model, &bare));
+    std::vector<MemoryItem> weights;
+    AUSPEX_TRY(weigh(model, bare, &weights));
+    m->draft_weight_bytes = m->weight_bytes + m->file_bytes;
+    for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
+    if (o.draft.source == Draft::off) return {};
+    o.draft.source = Draft::off;
+    o.kv_budget_bytes = 0;  // which would give the trunk what drafting leaves
+    o.windows = trunk_windows(model.plan, m->windows);
+    MemoryPlan off;
+    AUSPEX_TRY(measure(model, bare, o).get(off));
+    m->draft_session_bytes = m->session_bytes - off.session_bytes;
+    return {};
+}
+
 /// Other ways to set this up, from the mildest change to the harshest; the last ones together.
 void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_left = {};
     const Plan* plan = &model.plan;
-    Plan without_mtp;
+    Plan bare;
     auto offer = [&](std::string what) {
         Result<MemoryPlan> r = measure(model, *plan, o);
         if (!r.ok()) return;
@@ -31076,15 +31248,9 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         step("keys and values in q8_0");
     }
     if (!plan->mtp.empty()) {
-        PlanOptions bare;
-        bare.mtp = false;
-        if (make_plan(model.gguf, bare).get(without_mtp).ok()) {
-            keep_experts_on_host(without_mtp, n_host);
-            plan = &without_mtp;
-            std::vector<LayerWindow> trunk;
-            for (const LayerWindow& w : o.windows)
-                if (w.layer == kAllLayers || w.layer < plan->n_layer) trunk.push_back(w);
-            o.windows = std::move(trunk);
+        if (without_mtp(model, &bare).ok()) {
+            plan = &bare;
+            o.windows = trunk_windows(bare, o.windows);
             o.draft.source = Draft::off;
             step("the draft block left out");
         }
@@ -31203,7 +31369,6 @@ Status plan_lane_options(const Plan& plan, SessionOptions& o, LaneOptions* lane,
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
     lane->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     lane->mtp_window = o.draft.window;
-    lane->n_mtp_logit = Mtp::kShadowLogits;
     KvOptions kv;
     kv.k = type_of(o.kv_k);
     kv.v = type_of(o.kv_v);
@@ -31227,6 +31392,7 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool ladder) {
     MemoryPlan m;
     AUSPEX_TRY(bounds_impl::measure(model, model.plan, options).get(m));
+    AUSPEX_TRY(bounds_impl::measure_drafting(model, options, &m));
     if (ladder) bounds_impl::build_ladder(model, options, &m);
     return m;
 }
@@ -31287,7 +31453,8 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
     Model::Impl header;
     header.device = device.impl();
-    Status s = model_impl::read_header(path, header);
+    Status s = detail::open_gguf(path, &header.files, &header.gguf);
+    if (s.ok()) s = detail::add_mtp_file(load, &header.files, &header.gguf);
     detail::PlanOptions plan_options;
     plan_options.mtp = load.mtp;
     if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);
@@ -31622,20 +31789,19 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.check_ids(ids));
     const std::vector<Token> all(ids.begin(), ids.end());
     s.forget();
-    // A session need not have a lane that drafts, nor one that keeps as many logits. Formats and windows are its own,
+    // A session need not have a lane that drafts. Formats and windows are its own,
     // but for the draft block's default window, which is there for speed.
     LaneOptions options;
     std::string rule;
     AUSPEX_TRY(plan_lane_options(plan, s.options, &options, &rule));
     options.mtp = true;
     options.mtp_window = 0;
-    options.n_mtp_logit = kMaxTentative;
     std::unique_ptr<Lane> lane;
     AUSPEX_TRY(s.model->program->open(options).get(lane));
     std::vector<float> hidden(all.size() * plan.d_model);
     // One causal pass over `tape`, rows in ubatches; `each` sees every step after it ran.
     auto pass = [&](const Tape& tape, size_t shift, size_t n, const float* given, auto each) -> Status {
-        const uint32_t most = given ? std::min(s.options.n_ubatch, kMaxMtpRows) : s.options.n_ubatch;
+        const uint32_t most = given ? kMaxTentative : s.options.n_ubatch;
         for (size_t p = 0; p < n; p += most) {
             Step step;
             step.tape = &tape;
@@ -31665,14 +31831,12 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
         auto keep = keep_hidden(tape, next);
         auto each = [&](size_t p, uint32_t n) -> Status {
             AUSPEX_TRY(keep(p, n));
-            for (uint32_t first = 0; d == depth && first < n; first += kMaxTentative) {
-                const uint32_t k = std::min(kMaxTentative, n - first);
-                AUSPEX_TRY(lane->head(tape, first, k));
-                for (uint32_t i = 0; i < k; ++i) {
-                    Span<const float> row;
-                    AUSPEX_TRY(lane->read_row(tape.logits, i).get(row));
-                    sink(p + first + i, row);
-                }
+            if (d < depth) return {};
+            AUSPEX_TRY(lane->head(tape, 0, n));
+            for (uint32_t i = 0; i < n; ++i) {
+                Span<const float> row;
+                AUSPEX_TRY(lane->read_row(tape.logits, i).get(row));
+                sink(p + i, row);
             }
             return {};
         };
@@ -31766,11 +31930,11 @@ Status no_mtp(const Model::Impl& m) {
     Result<uint32_t> n = m.gguf.get_u32((m.plan.architecture + ".nextn_predict_layers").c_str(), 0u);
     if (!n.ok() || n.value() == 0)
         return Status(Code::unsupported, "drafting with an MTP block was asked for, but this file has none ('" + m.plan.architecture +
-                                             ".nextn_predict_layers' is absent or 0); use Draft::lookup, or a file that was converted with its MTP block");
+                                             ".nextn_predict_layers' is absent or 0); use Draft::lookup, a file that was converted with its MTP block, or one beside it (LoadOptions::mtp_file)");
     const std::string name = "blk." + std::to_string(m.plan.n_layer) + ".nextn.eh_proj.weight";
     if (!m.gguf.tensor(name))
         return Status(Code::unsupported, "drafting with an MTP block was asked for; the file's metadata names " + std::to_string(n.value()) + ", but tensor '" + name +
-                                             "' is missing: the block was dropped when the file was made; use Draft::lookup, or convert it again");
+                                             "' is missing: the block was dropped when the file was made, or is in one of its own (LoadOptions::mtp_file); use Draft::lookup, or convert it again");
     return Status(Code::unsupported, "drafting with an MTP block was asked for, but the Model was loaded without it (LoadOptions::mtp)");
 }
 
@@ -31909,6 +32073,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     const size_t size = history.size();  // of these, all but the last have been run
     DraftCycle seen;
     const Decision wanted = decide(0, &seen);
+    has_logits = false;  // guesses write theirs where the last row's stand
     if (wanted.shadow_rows > 0) AUSPEX_TRY(shadow(wanted.shadow_rows, sampling, &seen));
     const auto start = std::chrono::steady_clock::now();
     uint32_t n_guess = 0;

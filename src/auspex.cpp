@@ -41,6 +41,8 @@
 #include "plan/plan.cpp"
 #include "plan/weights.h"
 #include "plan/weights.cpp"
+#include "plan/pair.h"
+#include "plan/pair.cpp"
 #include "plan/arch.h"
 #include "plan/arch.cpp"
 #include "plan/arch_parts.h"

@@ -211,7 +211,12 @@ struct ModelInfo {
 
 struct LoadOptions {
     Progress progress;
-    bool mtp = true;  ///< load the draft block, if the file has one
+    bool mtp = true;  ///< load the draft blocks, if there are any
+    /// A file with the model's draft blocks ("mtp-*.gguf"; of a split one the first shard), when they are not in the
+    /// model's own file or others shall take their place. Or its bytes, which must outlive the Model. Embedding and
+    /// head are the model's, unless this file has a smaller head: drafts then use that.
+    std::string mtp_file;
+    Span<const std::byte> mtp_bytes;
     /// On a GPU: layers, from the first on, whose experts stay in the system's memory, where the GPU reads them:
     /// slower, the same text. -1: as few as let the weights and a session with default options fit the device, by
     /// its memory_limit_bytes or what the driver reports; none where nothing is short.
@@ -521,6 +526,8 @@ struct MemoryPlan {
     uint64_t file_bytes = 0;        ///< read in place, not part of the total
     uint64_t total_bytes = 0;       ///< weight_bytes + session_bytes
     uint64_t pinned_bytes = 0;      ///< of the total: experts in the system's memory, which the limit does not count
+    uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: the MTP blocks, gone with LoadOptions::mtp off
+    uint64_t draft_session_bytes = 0;  ///< of session_bytes: what drafting takes at any depth, gone with Draft::off
     uint64_t kv_token_bytes = 0;    ///< by which each further token of n_context would raise it
     uint64_t limit_bytes = 0;       ///< DeviceOptions::memory_limit_bytes
     bool fits = true;               ///< total_bytes - pinned_bytes is within the limit, or there is none

@@ -47,6 +47,15 @@ class DraftRun(BaseDraft):
                     self.assertEqual(self.run_json("-n", 96, *sampling, "--draft", *draft)["ids"], plain["ids"])
             self.assertEqual(self.run_json("-n", 96, *sampling)["draft"]["depth"], "auto")  # the default
 
+    def test_the_draft_block_may_come_from_another_file(self):
+        demo = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")  # with its own in both: the second counts
+        plain, pair = self.run_json("-n", 40, "--draft", "2"), self.run_json("-n", 40, "--draft", "2", "--mtp-file", demo)
+        self.assertEqual(pair["ids"], plain["ids"])
+        self.assertEqual(pair["draft"]["accepted"], plain["draft"]["accepted"])
+        self.refused(["draft file 'nowhere.gguf'"], "-n", 4, "--mtp-file", "nowhere.gguf")
+        r = subprocess.run([BINARY, "inspect", demo, "--mtp-file", demo, "--json"], capture_output=True, timeout=60)
+        self.assertEqual(json.loads(r.stdout)["plan"]["n_mtp"], 1)
+
     def test_receipts_add_up(self):
         o = self.run_json("-n", 200)
         d = o["draft"]

@@ -62,7 +62,7 @@ class Plans(BaseMemory):
         return json.loads(self.done("inspect", "--device", "cpu", "--plan", "--json", *more))
 
     def test_items_add_up_and_a_token_costs_what_it_says(self):
-        small, large = self.plan("--ctx", 4096), self.plan("--ctx", 8192)
+        small, large = self.plan("--ctx", 4096, "--draft", "off"), self.plan("--ctx", 8192, "--draft", "off")
         for p in (small, large):
             taken = sum(i["bytes"] for i in p["items"] if i["place"] != "mapped file")
             self.assertEqual(taken, p["total_bytes"])
@@ -71,6 +71,21 @@ class Plans(BaseMemory):
         self.assertEqual(kv[1] - kv[0], 4096 * small["kv_token_bytes"])
         windowed = self.plan("--ctx", 1000000, "--window", "all:1024")
         self.assertEqual(windowed["kv_token_bytes"], 0)
+
+    def test_what_drafting_takes_is_told_apart(self):
+        off, on, lookup, bare = self.plan("--draft", "off"), self.plan(), self.plan("--draft", "lookup"), self.plan("--no-mtp")
+        self.assertEqual(self.plan("--draft", 8), on)  # at any depth the same
+        for p in (off, lookup, bare):
+            self.assertEqual(p["draft_session_bytes"], 0)
+        self.assertEqual(on["draft_session_bytes"], on["session_bytes"] - off["session_bytes"])
+        self.assertGreater(on["draft_session_bytes"], 0)
+        self.assertEqual(on["draft_weight_bytes"], sum(on[k] - bare[k] for k in ("weight_bytes", "file_bytes")))
+        self.assertAlmostEqual(on["draft_share"], on["draft_session_bytes"] / (on["weight_bytes"] + on["file_bytes"]))
+        self.assertGreater(self.plan("--draft-vocab", 2048)["draft_session_bytes"], on["draft_session_bytes"])
+        self.assertLess(self.plan("--draft-window", 256)["draft_session_bytes"], on["draft_session_bytes"])
+        text = self.done("inspect", "--device", "cpu", "--plan")
+        self.assertIn("of the weights: the draft block", text)
+        self.assertIn("of the session: drafting, at any depth", text)
 
     def test_what_does_not_fit_comes_with_a_ladder(self):
         p = self.plan("--ctx", 100000, "--memory-limit", "120M")

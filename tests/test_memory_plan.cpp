@@ -4,6 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../src/engine/memory.h"
+#include "../src/plan/arch.h"
+#include "geometry.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -98,6 +101,48 @@ SessionOptions random_options(Random& random, bool mtp, uint32_t n_type = 5) {
     return o;
 }
 
+/// What a session takes, to the byte.
+uint64_t taken(const Model& model, const SessionOptions& o) {
+    Session session;
+    Status s = Session::create(model, o).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return session.stats().memory_bytes;
+}
+
+/// What drafting takes by the plan is what a session takes more, and the blocks are what a model takes more.
+void check_drafting(const Device& device, const std::vector<std::byte>& bytes, uint32_t n_type) {
+    const Model model = load(device, bytes), bare = load(device, bytes, false);
+    CHECK(plan_of(bare, {}).draft_weight_bytes == 0);
+    Random random(22);
+    for (int i = 0; i < 12; ++i) {
+        CAPTURE(i);
+        SessionOptions o = random_options(random, true, n_type);
+        o.draft.source = i % 2 ? Draft::mtp : Draft::mtp_lookup;
+        o.draft.depth = i % 3 ? static_cast<int>(kMaxDraft) : -1;
+        const MemoryPlan plan = plan_of(model, o);
+        o.draft.source = Draft::off;
+        const MemoryPlan off = plan_of(model, o);
+        std::vector<LayerWindow> trunk = plan.windows;  // of the plan without blocks, which knows no windows of theirs
+        while (!trunk.empty() && trunk.back().layer >= model.info().n_layer) trunk.pop_back();
+        o.windows = trunk;
+        const MemoryPlan none = plan_of(bare, o);
+        CHECK(off.draft_session_bytes == 0);
+        CHECK(plan.draft_weight_bytes == off.draft_weight_bytes);
+        CHECK(plan.draft_weight_bytes == plan.weight_bytes + plan.file_bytes - none.weight_bytes - none.file_bytes);
+        CHECK(plan.draft_session_bytes == plan.session_bytes - taken(model, o));
+        CHECK(plan.draft_session_bytes == plan.session_bytes - taken(bare, o));
+    }
+    // A budget for keys and values is shared with the draft block; what drafting takes is told beside the same windows.
+    SessionOptions o;
+    o.n_context = 4096;
+    o.kv_budget_bytes = 1u << 20;
+    o.draft.source = Draft::mtp;
+    const MemoryPlan plan = plan_of(model, o);
+    CHECK(!plan.window_rule.empty());
+    CHECK(plan.draft_session_bytes > 0);
+    CHECK(plan.draft_session_bytes < plan.session_bytes / 2);
+}
+
 }  // namespace
 
 TEST_CASE("the plan equals what the allocator hands out, and nothing is taken after create") {
@@ -168,6 +213,54 @@ TEST_CASE("on a Vulkan device the plan of a session is what it takes") {
             Status s = Session::create(model, o).get(session);
             REQUIRE_MESSAGE(s.ok(), s.message());
             CHECK(session.stats().memory_bytes == plan.session_bytes);
+        }
+    }
+}
+
+TEST_CASE("what drafting takes is told to the byte, apart from the draft block's weights") {
+    const std::vector<std::byte> bytes = tiny_qwen35([] {
+        TinyOptions tiny;
+        tiny.n_layer = 8;
+        return tiny;
+    }());
+    check_drafting(open_device(nullptr), bytes, 5);
+    DeviceOptions on_gpu;
+    on_gpu.kind = Kind::vulkan;
+    Device device;
+    if (Status s = Device::open(on_gpu).get(device); s.ok()) check_drafting(device, bytes, 4);
+    else MESSAGE("on the CPU alone: needs a Vulkan device: " << s.text);
+}
+
+TEST_CASE("drafting takes under 2 % of the model at every published size") {
+    std::vector<Device> devices = {open_device(nullptr)};
+    DeviceOptions on_gpu;
+    on_gpu.kind = Kind::vulkan;
+    Device gpu;
+    if (Device::open(on_gpu).get(gpu).ok()) devices.push_back(gpu);
+    for (const Geometry& g : kPublished) {
+        Model::Impl model;
+        model.gguf = table_of(g);
+        uint64_t n_trunk = 0, n_mtp = 0;
+        const std::string block = "blk." + std::to_string(g.n_layer) + ".";
+        for (const detail::Tensor& t : model.gguf.tensors()) (t.name.substr(0, block.size()) == block ? n_mtp : n_trunk) += t.ne[0] * t.ne[1] * t.ne[2];
+        if (g.n_trunk != 0) CHECK(n_trunk == g.n_trunk);
+        if (g.n_mtp != 0) CHECK(n_mtp == g.n_mtp);
+        Status s = detail::make_plan(model.gguf, {}).get(model.plan);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        for (const Device& device : devices) {
+            model.device = device.impl();
+            for (uint32_t n_context : {4096u, 32768u}) {
+                SessionOptions o;
+                o.n_context = n_context;
+                o.draft.source = Draft::mtp;
+                o.draft.depth = static_cast<int>(kMaxDraft);
+                MemoryPlan plan;
+                s = detail::plan_memory(model, o, false).get(plan);
+                REQUIRE_MESSAGE(s.ok(), s.message());
+                const double share = double(plan.draft_session_bytes) / double(plan.weight_bytes + plan.file_bytes);
+                CHECK_MESSAGE(share < 0.02, std::string(g.name) << " on " << device.name() << ", context " << n_context << ": " << share);
+                MESSAGE(std::string(g.name) << " on " << device.name() << ", context " << n_context << ": " << plan.draft_session_bytes << " bytes, " << 100 * share << " %; the block " << plan.draft_weight_bytes);
+            }
         }
     }
 }

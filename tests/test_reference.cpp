@@ -33,6 +33,14 @@ Session open_session(const Model& model, uint32_t n_context, KvType kv) {
     return session;
 }
 
+/// Of the rows of `drafts`, which guess `depth` tokens further than the trunk, the share that say what the trunk says.
+double agreement(const std::vector<Token>& drafts, const std::vector<Token>& trunk, size_t depth) {
+    REQUIRE(drafts.size() + depth == trunk.size());
+    size_t same = 0;
+    for (size_t i = 0; i < drafts.size(); ++i) same += drafts[i] == trunk[i + depth];
+    return static_cast<double>(same) / static_cast<double>(drafts.size());
+}
+
 /// Every row of a random model against the full arrays. `half_error`: what the rounding of keys and
 /// values to half precision, which the outputs lack, may cost at least.
 void compare_random(const char* name, double half_error = 0) {
@@ -47,27 +55,35 @@ void compare_random(const char* name, double half_error = 0) {
         const double most = bound.kv == KvType::f16 ? std::fmax(bound.error, half_error) : bound.error;
         const std::string how = std::string(name) + (bound.path == CpuPath::best ? ", fastest ops" : bound.kv == KvType::f16 ? ", reference ops" : ", reference ops, keys and values in f32");
         double worst = 0;
-        auto compare = [&](const char* array) {
+        struct Tops {
+            std::vector<Token> ours, theirs;
+        };
+        Tops trunk, drafts;
+        auto compare = [&](const char* array, Tops* tops) {
             const Reference::Array want = ref.array(array);
             worst = 0;
-            return [&worst, want](size_t row, Span<const float> logits) {
+            *tops = Tops();
+            return [&worst, want, tops](size_t row, Span<const float> logits) {
                 REQUIRE(row < want.n_row);
                 REQUIRE(logits.size() == want.n_col);
+                tops->ours.push_back(static_cast<Token>(arg_max(logits.data(), want.n_col)));
+                tops->theirs.push_back(static_cast<Token>(arg_max(want.row(row), want.n_col)));
                 worst = std::fmax(worst, relative_error(logits.data(), want.row(row), want.n_col));
                 if (margin(want.row(row), want.n_col) > 0.2) CHECK(arg_max(logits.data(), want.n_col) == arg_max(want.row(row), want.n_col));
             };
         };
-        Status s = session.score(ids, compare("logits"));
+        Status s = session.score(ids, compare("logits", &trunk));
         REQUIRE_MESSAGE(s.ok(), s.message());
         MESSAGE(how << ", logits: worst relative error " << worst);
         CHECK(worst <= most);
         for (uint32_t depth = 1; depth <= 3; ++depth) {
             const std::string array = "mtp" + std::to_string(depth);
             if (!ref.array(array).data) continue;
-            s = session.score_mtp(ids, depth, compare(array.c_str()));
+            s = session.score_mtp(ids, depth, compare(array.c_str(), &drafts));
             REQUIRE_MESSAGE(s.ok(), s.message());
             MESSAGE(how << ", " << array << ": worst relative error " << worst);
             CHECK(worst <= most);
+            CHECK(std::fabs(agreement(drafts.ours, trunk.ours, depth) - agreement(drafts.theirs, trunk.theirs, depth)) <= 0.01);
         }
     }
 }
@@ -91,7 +107,9 @@ void compare_demo(const char* name) {
             const Reference::Array want = ref.array(key + ".rows");
             double worst = 0;
             size_t checked = 0, decided = 0;
+            std::vector<Token> ours;
             Status s = session.score(ids, [&](size_t row, Span<const float> logits) {
+                ours.push_back(static_cast<Token>(arg_max(logits.data(), logits.size())));
                 if (margins[row] > 0.2) {
                     ++decided;
                     CHECK_MESSAGE(arg_max(logits.data(), logits.size()) == static_cast<size_t>(top[row]), key << " row " << row << " margin " << margins[row]);
@@ -106,7 +124,7 @@ void compare_demo(const char* name) {
             CHECK(checked > 0);
             if (ids.size() == top.size()) CHECK(checked == rows.size());
             CHECK(decided > ids.size() / 2);
-            MESSAGE(name << " " << key << ": worst relative error " << worst);
+            MESSAGE(std::string(name) << " " << key << ": worst relative error " << worst);
             CHECK(worst <= bound.error);
 
             const Reference::Array mtp = ref.array(key + ".mtp_rows");
@@ -126,8 +144,10 @@ void compare_demo(const char* name) {
                 size_t same = 0;
                 for (size_t i = 0; i < expected.size(); ++i) same += drafts[depth - 1][i] == expected[i];
                 CHECK_MESSAGE(static_cast<double>(same) >= 0.985 * static_cast<double>(expected.size()), key << " depth " << depth << ": " << same << " of " << expected.size());
+                const double got = agreement(drafts[depth - 1], ours, depth), framework = agreement(expected, {top.begin(), top.begin() + static_cast<std::ptrdiff_t>(ids.size())}, depth);
+                CHECK_MESSAGE(std::fabs(got - framework) <= 0.01, key << " depth " << depth << ": " << got << " of the guesses agree with the trunk, the framework's: " << framework);
             }
-            MESSAGE(name << " " << key << " mtp: worst relative error " << worst);
+            MESSAGE(std::string(name) << " " << key << " mtp: worst relative error " << worst);
             CHECK(worst <= bound.error);
 
             if (ids.size() < top.size()) continue;  // the beginning holds no greedy part
@@ -147,6 +167,55 @@ void compare_demo(const char* name) {
     }
 }
 
+/// The engine's own cycles against the framework's teacher-forced rows, wherever both guess from the same tokens: along the
+/// text as far as it says what the trunk would.
+void compare_acceptance(const char* name) {
+    const Reference ref = load_reference(name);
+    if (!ref.ok) {
+        MESSAGE("skipped: needs shared/reference");
+        return;
+    }
+    SessionOptions options;
+    options.n_context = 2048;
+    options.draft.source = Draft::mtp;
+    options.draft.depth = 3;
+    uint32_t accepted = 0;
+    options.on_cycle = [&](const DraftCycle& c) { accepted = c.accepted; };
+    Session session;
+    Status s = Session::create(open_model(ref.model_path, CpuPath::best), options).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    double n[4] = {}, ours[4] = {}, theirs[4] = {};  // by place in the cycle
+    const auspex::detail::Json& texts = *ref.json.find("texts");
+    for (const auspex::detail::Json& text : texts.items()) {
+        const std::vector<Token> ids = ids_of(*text.find("ids")), top = ids_of(*text.find("argmax"));
+        std::vector<std::vector<Token>> drafts;
+        for (const auspex::detail::Json& depth : text.find("mtp_argmax")->items()) drafts.push_back(ids_of(depth));
+        REQUIRE(drafts.size() == 3);
+        for (size_t row = 20; row + 4 < ids.size(); row += 2) {  // this row guesses the token after next
+            if (top[row] != ids[row + 1]) continue;
+            REQUIRE(session.sync(Span<const Token>(ids.data(), row + 1)).ok());
+            auto next = session.next();
+            REQUIRE(next.ok());
+            if (next.value()[0] != top[row]) continue;
+            REQUIRE(session.next().ok());
+            for (uint32_t d = 1; d <= 3; ++d) {
+                const bool right = drafts[d - 1][row] == top[row + d];
+                n[d] += 1;
+                ours[d] += accepted >= d;
+                theirs[d] += right;
+                if (!right || accepted < d || top[row + d] != ids[row + d + 1]) break;
+            }
+        }
+    }
+    for (uint32_t d = 1; d <= 3; ++d) {
+        MESSAGE(std::string(name) << " place " << d << ": " << ours[d] / n[d] << " accepted of " << n[d] << " guesses, the framework's rows: " << theirs[d] / n[d]);
+        CHECK(n[d] > 400);
+        CHECK(ours[d] / n[d] >= theirs[d] / n[d] - 0.01);
+        // Deeper guesses see keys of true rows before them, the framework's those of rows as deep as they are.
+        if (d == 1) CHECK(std::fabs(ours[d] - theirs[d]) / n[d] <= 0.01);
+    }
+}
+
 }  // namespace
 
 TEST_CASE("a random dense model gives the framework's logits and MTP rows") { compare_random("random-dense"); }
@@ -155,3 +224,7 @@ TEST_CASE("a random model with experts gives the framework's logits and MTP rows
 TEST_CASE("a random step35 model gives the logits and chained MTP rows of plain formulas") { compare_random("random-step35", 4e-3); }
 TEST_CASE("the demo model in Q4_K_M gives the framework's logits, drafts and greedy text") { compare_demo("demo-q4_k_m"); }
 TEST_CASE("the demo model in Q8_0 gives the framework's logits, drafts and greedy text") { compare_demo("demo-q8_0"); }
+TEST_CASE("as many guesses are accepted as the framework's rows promise, at every depth") {
+    compare_acceptance("demo-q4_k_m");
+    compare_acceptance("demo-q8_0");
+}

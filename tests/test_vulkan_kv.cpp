@@ -63,16 +63,16 @@ TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks
             // The draft block's own cache, fed the same hidden row.
             const std::vector<float> hidden = rig.rows(*cpu, rig.plan.trunk.hidden, 1);
             std::vector<float> many;
-            for (uint32_t i = 0; i < 12; ++i) many.insert(many.end(), hidden.begin(), hidden.end());
+            for (uint32_t i = 0; i < 8; ++i) many.insert(many.end(), hidden.begin(), hidden.end());
             Step s;
             s.tape = &rig.plan.mtp[0];
             s.ids = ids.data();
             s.hidden = many.data();
-            s.n_row = 12;
+            s.n_row = 8;
             s.fill_only = true;
             for (Lane* l : {gpu.get(), cpu.get()}) REQUIRE(l->run(s).ok());
-            s.ids += 12;
-            s.position = 12;
+            s.ids += 8;
+            s.position = 8;
             s.n_row = s.n_logit = 4;
             s.fill_only = false;
             CHECK(error_of(rig.run(*gpu, s), rig.run(*cpu, s)) < f.bound);

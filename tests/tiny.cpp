@@ -32,7 +32,8 @@ struct Maker {
     bool wanted(const std::string& name) const {
         if (o.packaging == Packaging::whole) return true;
         const bool outer = name.compare(0, 4, "blk.") != 0, mtp = !outer && std::atoi(name.c_str() + 4) >= static_cast<int>(o.n_layer);
-        return outer || mtp == (o.packaging == Packaging::mtp);
+        if (outer) return o.packaging != Packaging::mtp_bare;
+        return mtp == (o.packaging != Packaging::trunk);
     }
     void add(const std::string& name, Type type, std::vector<uint64_t> ne, std::vector<float> values) {
         if (!wanted(name)) return;

@@ -9,8 +9,8 @@ enum class Family { qwen35, qwen35moe, qwen3next, step35 };
 constexpr Family kFamilies[] = {Family::qwen35, Family::qwen35moe, Family::qwen3next, Family::step35};
 const char* family_name(Family family);
 
-/// What of a model stands in the file.
-enum class Packaging { whole, trunk, mtp };
+/// What of a model stands in the file; `mtp_bare`: the draft blocks without embedding, head and norm beside them.
+enum class Packaging { whole, trunk, mtp, mtp_bare };
 
 struct TinyOptions {
     auspex::detail::Type type = auspex::detail::Type::f16;  ///< of every matrix; where its blocks do not fit, F16

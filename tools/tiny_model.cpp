@@ -3,7 +3,7 @@
 //
 //   tiny_model --family step35 --type q4_k --seed 7 step35.gguf
 //   tiny_model --family qwen35moe --split 3 moe.gguf     -> moe-00001-of-00003.gguf ..
-//   tiny_model --family step35 --packaging mtp mtp-step35.gguf
+//   tiny_model --family step35 --packaging mtp mtp-step35.gguf         goes with --packaging trunk, or --no-mtp
 #include "../tests/tiny.h"
 
 #include <cstdio>
@@ -21,7 +21,7 @@ const char kUsage[] =
     "  --scale X          of the logits; larger is more decided (1)\n"
     "  --no-mtp           without draft blocks\n"
     "  --fused            the older, fused tensors\n"
-    "  --packaging NAME   whole, trunk, mtp (whole)\n"
+    "  --packaging NAME   whole, trunk, mtp, mtp-bare: without embedding and head (whole)\n"
     "  --split N          as N shards\n";
 
 bool write(const std::string& path, const std::vector<std::byte>& bytes) {
@@ -79,8 +79,9 @@ int main(int n_arg, char** args) {
                 }
             }
         } else if (a == "--packaging") {
-            known = v == "whole" || v == "trunk" || v == "mtp";
-            o.packaging = v == "mtp" ? test::Packaging::mtp : v == "trunk" ? test::Packaging::trunk : test::Packaging::whole;
+            const char* const names[] = {"whole", "trunk", "mtp", "mtp-bare"};  // in the order of Packaging
+            for (int k = 0; k < 4; ++k)
+                if (v == names[k]) o.packaging = static_cast<test::Packaging>(k), known = true;
         } else if (a == "--scale") {
             o.scale = static_cast<float>(std::atof(v.c_str()));
             known = o.scale > 0;
@@ -96,7 +97,7 @@ int main(int n_arg, char** args) {
         if (!known) return complain("'" + a + " " + v + "' is not known");
     }
     if (path.empty()) return complain("no file given");
-    if (o.packaging == test::Packaging::mtp && !o.mtp) return complain("--packaging mtp and --no-mtp leave nothing");
+    if (o.packaging >= test::Packaging::mtp && !o.mtp) return complain("--packaging mtp and --no-mtp leave nothing");
     const std::vector<std::vector<std::byte>> files = test::tiny_shards(o, n_shard);
     const std::string stem = path.size() > 5 && path.compare(path.size() - 5, 5, ".gguf") == 0 ? path.substr(0, path.size() - 5) : path;
     for (uint32_t i = 0; i < n_shard; ++i) {

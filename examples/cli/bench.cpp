@@ -229,7 +229,7 @@ void add_bench(CLI::App& app, Chosen& chosen) {
     command->add_option("--temp", o->sampling.temperature, "With --stack and --controller: temperature of the generated texts")->capture_default_str();
     command->add_option("--seed", o->sampling.seed, "With --stack and --controller: the same seed gives the same texts")->capture_default_str();
     command->add_option("--plot", o->plot, "With --stack and --controller: PNG file for the curves");
-    command->add_option("--trace", o->trace, "With --controller: a JSON line for each of the controller's cycles of the last run");
+    command->add_option("--trace", o->trace, "With --controller: a JSON line for each of the controller's cycles of its slowest run");
     CLI::Option* tokens = command->add_option("-n,--tokens", o->n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
     command->add_option("--repeat", o->repeat, "Runs of each measurement")->capture_default_str();
     command->add_flag("--json", o->json, "One JSON object instead of a table");

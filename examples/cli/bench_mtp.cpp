@@ -77,7 +77,7 @@ Status bench_mtp(Bench& b) {
     if (s.ok()) s = b.warm_up();
     auspex::DraftOptions draft;
     draft.source = auspex::Draft::mtp;
-    if (s.ok()) s = choose_draft_vocab(o.draft_vocab, b.on.model, &draft);
+    if (s.ok()) s = choose_draft_vocab(o.draft_vocab, b.on.model.info(), &draft);
     if (s.ok()) s = prompts(b, draft);
     const size_t n = static_cast<size_t>(o.n), start = static_cast<size_t>(o.context), per_run = n + 5 * (auspex::kMaxDraft + 1);
     const size_t n_context = start + per_run * static_cast<size_t>(o.repeat + 1) * depths.size() + 16;

@@ -41,7 +41,7 @@ class Replay {
         if (s.ok()) s = b_.open();
         if (s.ok()) s = b_.warm_up();
         draft_.source = auspex::Draft::mtp;
-        if (s.ok()) s = choose_draft_vocab(o_.draft_vocab, b_.on.model, &draft_);
+        if (s.ok()) s = choose_draft_vocab(o_.draft_vocab, b_.on.model.info(), &draft_);
         if (!s.ok()) return s;
         make_phases(openings);
         n_policy_ = static_cast<size_t>(o_.draft_max) + 2;
@@ -235,9 +235,18 @@ class Replay {
         return line;
     }
 
+    /// The controller's slowest run: the one to look into.
     Status trace() const {
+        const auto total = [&](size_t run) {
+            double sum = 0;
+            for (const double t : seconds_[controller()][run]) sum += t;
+            return sum;
+        };
+        size_t slowest = 0;
+        for (size_t run = 1; run < seconds_[controller()].size(); ++run)
+            if (total(run) > total(slowest)) slowest = run;
         std::string lines;
-        for (const auspex::DraftCycle& c : played_[controller()].back().cycles) lines += trace_line(c);
+        for (const auspex::DraftCycle& c : played_[controller()][slowest].cycles) lines += trace_line(c);
         std::FILE* file = std::fopen(o_.trace.c_str(), "wb");
         const bool written = file && std::fwrite(lines.data(), 1, lines.size(), file) == lines.size();
         return (file && std::fclose(file) == 0 && written) ? Status() : Status(Code::io_error, "--trace '" + o_.trace + "' could not be written: " + std::strerror(errno));

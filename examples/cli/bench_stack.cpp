@@ -49,7 +49,7 @@ class Stack {
         flags.draft = o_.draft;
         flags.vocab = o_.draft_vocab;
         if (s.ok()) s = b_.open();
-        if (s.ok()) s = choose_draft(flags, b_.on.model, false, &draft_);
+        if (s.ok()) s = choose_draft(flags, b_.on.model.info(), false, &draft_);
         if (s.ok() && draft_.source == auspex::Draft::off) s = Status(Code::bad_argument, "--draft " + o_.draft + " drafts nothing here, but half of the 2 x 2 drafts; expected auto or a depth, and a model with a draft block");
         if (s.ok()) s = b_.warm_up();
         if (s.ok()) s = fill();

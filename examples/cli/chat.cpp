@@ -49,7 +49,7 @@ class Chat {
         s = choose_context(on_.model, 0, o_.generate.n, &o_.ctx, &options.n_context);
         if (!s.ok()) return s;
         n_context_ = options.n_context;
-        s = choose_draft(o_.draft, on_.model, o_.place.verbose, &options.draft);
+        s = choose_draft(o_.draft, on_.model.info(), o_.place.verbose, &options.draft);
         if (s.ok()) s = choose_window(o_.window, &options);
         if (s.ok()) s = trace_.open(o_.draft, &options);
         if (!s.ok()) return s;

@@ -45,8 +45,13 @@ void add_model(CLI::App& command, PlaceOptions& o) {
     command.add_option("-m,--model", o.model, "GGUF file; of a split model the first part (default: the demo model)");
 }
 
+void add_mtp_file(CLI::App& command, PlaceOptions& o) {
+    command.add_option("--mtp-file", o.mtp_file, "GGUF file with the draft block, where the model's own has none (often named mtp-*.gguf)");
+}
+
 void add_place(CLI::App& command, PlaceOptions& o) {
     add_model(command, o);
+    add_mtp_file(command, o);
     command.add_option("--device", o.device, "auto, cpu, vulkan or vulkan:N")->capture_default_str();
     command.add_option("--memory-limit", o.memory_limit, "Memory that the device may take, as in 12G; on a GPU experts that do not fit stay in the system's");
     command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
@@ -182,6 +187,7 @@ Status load(const PlaceOptions& o, Loaded* to) {
     if (!s.ok()) return s;
     auspex::LoadOptions options;
     options.progress = progress_line();
+    options.mtp_file = o.mtp_file;
     s = auspex::Model::load(to->device, to->path.c_str(), options).get(to->model);
     clear_progress_line();
     if (s.ok() && o.verbose) note(to->path + " on " + to->device.name());

@@ -25,9 +25,9 @@ void note(const std::string& text);
 
 // ------------------------------------------------------------------------------- options
 
-/// -m, --device, --memory-limit, --threads, --cpu-path, -v
+/// -m, --mtp-file, --device, --memory-limit, --threads, --cpu-path, -v
 struct PlaceOptions {
-    std::string model;
+    std::string model, mtp_file;
     std::string device = "auto";
     std::string cpu_path = "best";
     int threads = 0;
@@ -37,6 +37,7 @@ struct PlaceOptions {
 };
 void add_place(CLI::App& command, PlaceOptions& o);
 void add_model(CLI::App& command, PlaceOptions& o);
+void add_mtp_file(CLI::App& command, PlaceOptions& o);
 
 /// --temp, --top-k, --top-p, --min-p, penalties, --seed
 void add_sampling(CLI::App& command, auspex::Sampling& o);

@@ -25,20 +25,24 @@ uint64_t total(const uint64_t* v, size_t n) {
 
 }  // namespace
 
-void add_draft(CLI::App& command, DraftFlags& o) {
+void add_draft_memory(CLI::App& command, DraftFlags& o) {
     command.add_option("--draft", o.draft, "Guess ahead, faster and with the same text: auto (as deep as pays, or not at all), off, N (tokens by the model's draft block), lookup[:N] or mtp+lookup[:N]")
         ->capture_default_str();
-    command.add_option_function<int64_t>(
-        "--draft-max", [&o](int64_t n) { o.most = n, o.most_given = true; }, "The deepest that is chosen where the depth is chosen for you (default: 6)");
     command.add_option("--draft-vocab", o.vocab, "Cheaper guesses over fewer ids: N of them, those in FILE, or auto for those that the text uses most");
     command.add_option("--draft-window", o.window, "Tokens the draft block looks back; 0: all")->capture_default_str();
+}
+
+void add_draft(CLI::App& command, DraftFlags& o) {
+    add_draft_memory(command, o);
+    command.add_option_function<int64_t>(
+        "--draft-max", [&o](int64_t n) { o.most = n, o.most_given = true; }, "The deepest that is chosen where the depth is chosen for you (default: 6)");
     command.add_option("--draft-min-p", o.min_probability, "Stop guessing below this probability")->capture_default_str();
     command.add_option("--trace", o.trace, "Write a JSON line for each pass to this file: depth, accepted, time, and what decided the depth");
 }
 
-Status choose_draft_vocab(const std::string& vocab, const auspex::Model& model, auspex::DraftOptions* to) {
+Status choose_draft_vocab(const std::string& vocab, const auspex::ModelInfo& model, auspex::DraftOptions* to) {
     if (vocab.empty()) return {};
-    const int64_t n = whole_number(vocab), n_vocab = model.info().n_vocab;
+    const int64_t n = whole_number(vocab), n_vocab = model.n_vocab;
     if (vocab == "auto") {
         to->vocab_by_use = true;
     } else if (n > 0 && n <= n_vocab) {
@@ -46,14 +50,14 @@ Status choose_draft_vocab(const std::string& vocab, const auspex::Model& model, 
     } else if (n >= 0) {
         return Status(Code::bad_argument, "--draft-vocab " + vocab + ": expected 1 .. " + std::to_string(n_vocab) + ", the ids of this model");
     } else {
-        const Status s = read_ids("@" + vocab, model.info().n_vocab).get(to->vocab);
+        const Status s = read_ids("@" + vocab, model.n_vocab).get(to->vocab);
         if (!s.ok()) return Status(s.code, "--draft-vocab is neither a number nor auto, and as a file: " + s.text);
         if (to->vocab.empty()) return Status(Code::bad_argument, "--draft-vocab " + vocab + ": the file names no id");
     }
     return {};
 }
 
-Status choose_draft(const DraftFlags& o, const auspex::Model& model, bool verbose, auspex::DraftOptions* to) {
+Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool verbose, auspex::DraftOptions* to) {
     const size_t colon = o.draft.find(':');
     const std::string name = o.draft.substr(0, colon);
     const std::string depth = colon == std::string::npos ? std::string() : o.draft.substr(colon + 1);
@@ -74,7 +78,7 @@ Status choose_draft(const DraftFlags& o, const auspex::Model& model, bool verbos
     if (lookup || both) {
         to->source = lookup ? Draft::lookup : Draft::mtp_lookup;
     } else if (name == "auto") {
-        to->source = model.info().n_mtp != 0 ? Draft::mtp : Draft::off;
+        to->source = model.n_mtp != 0 ? Draft::mtp : Draft::off;
         if (to->source == Draft::off && verbose) note("this model has no draft block, so nothing is drafted; --draft lookup needs none");
     } else if (n > 0) {
         to->source = Draft::mtp;

@@ -14,12 +14,14 @@ struct DraftFlags {
     float min_probability = 0;
     bool most_given = false;
 };
-/// --draft, --draft-max, --draft-vocab, --draft-window, --draft-min-p, --trace
+/// --draft, --draft-vocab, --draft-window: what a session's memory depends on
+void add_draft_memory(CLI::App& command, DraftFlags& o);
+/// Those, and --draft-max, --draft-min-p, --trace
 void add_draft(CLI::App& command, DraftFlags& o);
 /// errors    bad_argument: a flag that reads as nothing, or that means nothing beside another; the text lists what would.
-Status choose_draft(const DraftFlags& o, const auspex::Model& model, bool verbose, auspex::DraftOptions* to);
+Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool verbose, auspex::DraftOptions* to);
 /// A head over N ids, over those of a file, or over those the text uses most.
-Status choose_draft_vocab(const std::string& vocab, const auspex::Model& model, auspex::DraftOptions* to);
+Status choose_draft_vocab(const std::string& vocab, const auspex::ModelInfo& model, auspex::DraftOptions* to);
 
 /// A cycle as a line of JSON.
 std::string trace_line(const auspex::DraftCycle& c);

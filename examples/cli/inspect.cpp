@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "common.h"
+#include "draft.h"
 #include "model_file.h"
 #include "plan/arch.h"
 #include "window.h"
@@ -21,6 +22,7 @@ struct InspectOptions {
     CLI::Option* device_given = nullptr;
     bool json = false, tensors = false, plan = false;
     WindowFlags window;
+    DraftFlags draft;
     uint32_t ctx = 0, ubatch = 512;
     bool no_mtp = false;
 };
@@ -167,8 +169,13 @@ std::string as_text(const ModelFile& file, const detail::Plan* plan, bool all_te
 
 /// Every byte, from the header alone.
 Status show_plan(const InspectOptions& o) {
-    std::string path;
-    Status s = find_model(o.place.model).get(path);
+    ModelFile file;
+    Status s = file.open(o.place.model, o.no_mtp ? std::string() : o.place.mtp_file);
+    if (!s.ok()) return s;
+    detail::PlanOptions tapes;
+    tapes.mtp = !o.no_mtp;
+    detail::Plan model;
+    s = make_plan(file.gguf, tapes).get(model);
     if (!s.ok()) return s;
     auspex::Device device;
     s = open_device(o.place).get(device);
@@ -178,12 +185,18 @@ Status show_plan(const InspectOptions& o) {
     options.n_ubatch = o.ubatch;
     s = choose_window(o.window, &options);
     if (!s.ok()) return s;
+    auspex::ModelInfo info;
+    info.n_mtp = static_cast<uint32_t>(model.mtp.size());
+    info.n_vocab = model.n_vocab;
+    s = choose_draft(o.draft, info, false, &options.draft);
+    if (!s.ok()) return s;
     auspex::LoadOptions load;
     load.mtp = !o.no_mtp;
+    load.mtp_file = o.place.mtp_file;
     auspex::MemoryPlan plan;
-    s = auspex::Session::plan(device, path.c_str(), options, load).get(plan);
+    s = auspex::Session::plan(device, file.path.c_str(), options, load).get(plan);
     if (!s.ok()) return s;
-    return print(o.json ? plan_json(plan) : path + " on " + device.name() + "\n" + plan_text(plan));
+    return print(o.json ? plan_json(plan) : file.path + " on " + device.name() + "\n" + plan_text(plan));
 }
 
 Status inspect(const InspectOptions& o) {
@@ -196,7 +209,7 @@ Status inspect(const InspectOptions& o) {
         return print(dump({{"device", device.name()}, {"report", lines(device.report())}}, -1) + "\n");
     }
     ModelFile file;
-    Status s = file.open(o.place.model);
+    Status s = file.open(o.place.model, o.place.mtp_file);
     if (!s.ok()) return s;
     detail::Plan plan;
     const Status planned = make_plan(file.gguf, detail::PlanOptions()).get(plan);
@@ -211,6 +224,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     CLI::App* command = app.add_subcommand("inspect", "What is in a model file: metadata, tensors by type, plan");
     auto o = std::make_shared<InspectOptions>();
     command->add_option("file,-m,--model", o->place.model, "GGUF file (default: the demo model)");
+    add_mtp_file(*command, o->place);
     o->device_given = command->add_option("--device", o->place.device, "Instead: what was found on this device and chosen for it")->expected(0, 1)->default_str("auto");
     command->add_option_function<int>(
         "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; }, "With --device: CPU threads");
@@ -218,6 +232,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     command->add_flag("--tensors", o->tensors, "List every tensor");
     command->add_flag("--plan", o->plan, "Instead: every byte that the model and a session would take, from the file's header alone");
     add_window(*command, o->window);
+    add_draft_memory(*command, o->draft);
     command->add_option("--ctx", o->ctx, "With --plan: rows of history (default: the smaller of 4096 and the model's)");
     command->add_option("--ubatch", o->ubatch, "With --plan: rows computed at once in a prefill")->capture_default_str();
     command->add_option("--memory-limit", o->place.memory_limit, "With --plan: what there is, as in 8G; says what would fit");

@@ -11,8 +11,9 @@ struct ModelFile {
     std::vector<auspex::detail::File> files;  ///< what `gguf` looks into
     auspex::detail::Gguf gguf;
 
-    /// Opens the named file (or the demo model) and, of a split model, its other parts.
-    Status open(const std::string& named);
+    /// Opens the named file (or the demo model) and, of a split model, its other parts; and beside it a file with
+    /// draft blocks, if one is named.
+    Status open(const std::string& named, const std::string& mtp_file = {});
 };
 
 }  // namespace cli

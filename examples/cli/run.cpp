@@ -44,7 +44,7 @@ Status run(const RunOptions& o, int* exit_code) {
     options.progress = progress_line();
     s = choose_context(on.model, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr, &options.n_context);
     if (!s.ok()) return s;
-    s = choose_draft(o.draft, on.model, o.place.verbose, &options.draft);
+    s = choose_draft(o.draft, on.model.info(), o.place.verbose, &options.draft);
     if (!s.ok()) return s;
     s = choose_window(o.window, &options);
     if (!s.ok()) return s;

@@ -65,6 +65,9 @@ static const char* place_name(auspex::MemoryPlace p) {
     return "";
 }
 
+/// What a session pays for drafting, in parts of the model's own bytes.
+static double draft_share(const auspex::MemoryPlan& plan) { return double(plan.draft_session_bytes) / double(plan.weight_bytes + plan.file_bytes); }
+
 std::string plan_text(const auspex::MemoryPlan& plan) {
     std::string out;
     char row[200];
@@ -81,6 +84,11 @@ std::string plan_text(const auspex::MemoryPlan& plan) {
     line(plan.session_bytes, "session, taken when it is created; nothing after that");
     line(plan.total_bytes, "in all");
     if (plan.pinned_bytes != 0) line(plan.pinned_bytes, "of it in the host's memory, read by the GPU, beside the limit");
+    if (plan.draft_weight_bytes != 0) line(plan.draft_weight_bytes, "of the weights: the draft block");
+    if (plan.draft_session_bytes != 0) {
+        std::snprintf(row, sizeof row, "of the session: drafting, at any depth; %.2f %% of the weights", 100 * draft_share(plan));
+        line(plan.draft_session_bytes, std::string(row).c_str());
+    }
     if (plan.file_bytes != 0) line(plan.file_bytes, "besides, read where the file is mapped");
     if (plan.limit_bytes != 0) line(plan.limit_bytes, plan.fits ? "is the limit: it fits" : "is the limit: it does not fit");
     out += "each further token of context: " + std::to_string(plan.kv_token_bytes) + " bytes\nwindows: " + auspex::print_windows(plan.windows) + "\n";
@@ -106,6 +114,9 @@ std::string plan_json(const auspex::MemoryPlan& plan) {
     j["total_bytes"] = plan.total_bytes;
     j["pinned_bytes"] = plan.pinned_bytes;
     j["file_bytes"] = plan.file_bytes;
+    j["draft_weight_bytes"] = plan.draft_weight_bytes;
+    j["draft_session_bytes"] = plan.draft_session_bytes;
+    j["draft_share"] = draft_share(plan);
     j["kv_token_bytes"] = plan.kv_token_bytes;
     j["limit_bytes"] = plan.limit_bytes;
     j["fits"] = plan.fits;

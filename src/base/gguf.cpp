@@ -410,6 +410,22 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
     return g;
 }
 
+Result<Gguf> Gguf::gather(std::vector<Meta> meta, std::vector<Tensor> tensors, uint64_t file_bytes) {
+    namespace impl = gguf_impl;
+    Gguf g;
+    g.version_ = 3;
+    g.file_bytes_ = file_bytes;
+    g.meta_ = std::move(meta);
+    g.tensors_ = std::move(tensors);
+    const Meta* key_twice = nullptr;
+    const Tensor* name_twice = nullptr;
+    g.meta_order_ = impl::sorted_by(g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
+    g.tensor_order_ = impl::sorted_by(g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    if (key_twice) return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key), " appears more than once");
+    if (name_twice) return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name), " appears more than once");
+    return g;
+}
+
 const Meta* Gguf::find(std::string_view key) const { return gguf_impl::look_up(meta_, meta_order_, key); }
 const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look_up(tensors_, tensor_order_, name); }
 

@@ -61,6 +61,9 @@ class Gguf {
     /// errors    bad_file: wrong order or number of shards, shards of different models, a tensor count
     ///           that differs from the announced one, a tensor name that appears twice.
     static Result<Gguf> join(std::vector<Gguf> shards);
+    /// A table of what was taken out of others; `file_bytes` of all files behind it. errors: bad_file: a name stands
+    /// there twice.
+    static Result<Gguf> gather(std::vector<Meta> meta, std::vector<Tensor> tensors, uint64_t file_bytes);
 
     const std::vector<Meta>& meta() const { return meta_; }
     const std::vector<Tensor>& tensors() const { return tensors_; }

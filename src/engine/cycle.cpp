@@ -15,11 +15,11 @@ Status no_mtp(const Model::Impl& m) {
     Result<uint32_t> n = m.gguf.get_u32((m.plan.architecture + ".nextn_predict_layers").c_str(), 0u);
     if (!n.ok() || n.value() == 0)
         return Status(Code::unsupported, "drafting with an MTP block was asked for, but this file has none ('" + m.plan.architecture +
-                                             ".nextn_predict_layers' is absent or 0); use Draft::lookup, or a file that was converted with its MTP block");
+                                             ".nextn_predict_layers' is absent or 0); use Draft::lookup, a file that was converted with its MTP block, or one beside it (LoadOptions::mtp_file)");
     const std::string name = "blk." + std::to_string(m.plan.n_layer) + ".nextn.eh_proj.weight";
     if (!m.gguf.tensor(name))
         return Status(Code::unsupported, "drafting with an MTP block was asked for; the file's metadata names " + std::to_string(n.value()) + ", but tensor '" + name +
-                                             "' is missing: the block was dropped when the file was made; use Draft::lookup, or convert it again");
+                                             "' is missing: the block was dropped when the file was made, or is in one of its own (LoadOptions::mtp_file); use Draft::lookup, or convert it again");
     return Status(Code::unsupported, "drafting with an MTP block was asked for, but the Model was loaded without it (LoadOptions::mtp)");
 }
 
@@ -158,6 +158,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     const size_t size = history.size();  // of these, all but the last have been run
     DraftCycle seen;
     const Decision wanted = decide(0, &seen);
+    has_logits = false;  // guesses write theirs where the last row's stand
     if (wanted.shadow_rows > 0) AUSPEX_TRY(shadow(wanted.shadow_rows, sampling, &seen));
     const auto start = std::chrono::steady_clock::now();
     uint32_t n_guess = 0;

@@ -117,6 +117,13 @@ void add(MemoryPlan* plan, std::string what, int layer, uint64_t bytes, MemoryPl
     if (bytes != 0) plan->items.push_back({std::move(what), layer, bytes, place});
 }
 
+Status weigh(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
+    Weights weights;
+    AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
+    weights.keep = true;
+    return model.device->machine->plan_weights(plan, weights, items);
+}
+
 /// Items and sums of one set of options.
 Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
     const Device::Impl& device = *model.device;
@@ -126,10 +133,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, lane).get(shapes));
     m.windows = windows_of(plan, shapes);
-    Weights weights;
-    AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
-    weights.keep = true;
-    AUSPEX_TRY(device.machine->plan_weights(plan, weights, &m.items));
+    AUSPEX_TRY(weigh(model, plan, &m.items));
     const size_t n_weight = m.items.size();
     AUSPEX_TRY(device.machine->plan_lane(plan, lane, &m.items));
     if (lane.mtp) {
@@ -189,12 +193,48 @@ void keep_experts_on_host(Plan& plan, uint32_t n) {
     for (const Tape& t : plan.mtp) look(t);
 }
 
+/// The model's plan as it would be without its MTP blocks.
+Status without_mtp(const Model::Impl& model, Plan* to) {
+    PlanOptions bare;
+    bare.mtp = false;
+    AUSPEX_TRY(make_plan(model.gguf, bare).get(*to));
+    keep_experts_on_host(*to, n_host_layer(model.plan));
+    return {};
+}
+
+/// Those that the trunk keeps to when its draft blocks are gone.
+std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<LayerWindow>& windows) {
+    std::vector<LayerWindow> trunk;
+    for (const LayerWindow& w : windows)
+        if (w.layer == kAllLayers || w.layer < plan.n_layer) trunk.push_back(w);
+    return trunk;
+}
+
+/// What of `m` is there for drafting alone: the same, less what it would be without.
+Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
+    if (model.plan.mtp.empty()) return {};
+    Plan bare;
+    AUSPEX_TRY(without_mtp(model, &bare));
+    std::vector<MemoryItem> weights;
+    AUSPEX_TRY(weigh(model, bare, &weights));
+    m->draft_weight_bytes = m->weight_bytes + m->file_bytes;
+    for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
+    if (o.draft.source == Draft::off) return {};
+    o.draft.source = Draft::off;
+    o.kv_budget_bytes = 0;  // which would give the trunk what drafting leaves
+    o.windows = trunk_windows(model.plan, m->windows);
+    MemoryPlan off;
+    AUSPEX_TRY(measure(model, bare, o).get(off));
+    m->draft_session_bytes = m->session_bytes - off.session_bytes;
+    return {};
+}
+
 /// Other ways to set this up, from the mildest change to the harshest; the last ones together.
 void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_left = {};
     const Plan* plan = &model.plan;
-    Plan without_mtp;
+    Plan bare;
     auto offer = [&](std::string what) {
         Result<MemoryPlan> r = measure(model, *plan, o);
         if (!r.ok()) return;
@@ -228,15 +268,9 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         step("keys and values in q8_0");
     }
     if (!plan->mtp.empty()) {
-        PlanOptions bare;
-        bare.mtp = false;
-        if (make_plan(model.gguf, bare).get(without_mtp).ok()) {
-            keep_experts_on_host(without_mtp, n_host);
-            plan = &without_mtp;
-            std::vector<LayerWindow> trunk;
-            for (const LayerWindow& w : o.windows)
-                if (w.layer == kAllLayers || w.layer < plan->n_layer) trunk.push_back(w);
-            o.windows = std::move(trunk);
+        if (without_mtp(model, &bare).ok()) {
+            plan = &bare;
+            o.windows = trunk_windows(bare, o.windows);
             o.draft.source = Draft::off;
             step("the draft block left out");
         }
@@ -355,7 +389,6 @@ Status plan_lane_options(const Plan& plan, SessionOptions& o, LaneOptions* lane,
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
     lane->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
     lane->mtp_window = o.draft.window;
-    lane->n_mtp_logit = Mtp::kShadowLogits;
     KvOptions kv;
     kv.k = type_of(o.kv_k);
     kv.v = type_of(o.kv_v);
@@ -379,6 +412,7 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool ladder) {
     MemoryPlan m;
     AUSPEX_TRY(bounds_impl::measure(model, model.plan, options).get(m));
+    AUSPEX_TRY(bounds_impl::measure_drafting(model, options, &m));
     if (ladder) bounds_impl::build_ladder(model, options, &m);
     return m;
 }
@@ -439,7 +473,8 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
     Model::Impl header;
     header.device = device.impl();
-    Status s = model_impl::read_header(path, header);
+    Status s = detail::open_gguf(path, &header.files, &header.gguf);
+    if (s.ok()) s = detail::add_mtp_file(load, &header.files, &header.gguf);
     detail::PlanOptions plan_options;
     plan_options.mtp = load.mtp;
     if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);

@@ -7,6 +7,7 @@
 #include "../machine/cpu/cpu.h"
 #include "../machine/vulkan/vulkan.h"
 #include "../plan/arch.h"
+#include "../plan/pair.h"
 
 namespace auspex {
 namespace model_impl {
@@ -44,6 +45,7 @@ void fill_info(Model::Impl& m) {
 Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const LoadOptions& options) {
     PlanOptions plan_options;
     plan_options.mtp = options.mtp;
+    AUSPEX_TRY(add_mtp_file(options, &m->files, &m->gguf));
     AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
     AUSPEX_TRY(Tokenizer::load(m->gguf).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
@@ -59,42 +61,55 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     return m;
 }
 
-/// Opens the shards that `first` belongs to.
-Status read_shards(const char* path, Gguf first, Model::Impl& m) {
-    uint32_t n = 1, no = 0;
-    AUSPEX_TRY(first.get_u32("split.count", 1u).get(n));
-    if (n <= 1) {
-        std::vector<Gguf> one;
-        one.push_back(std::move(first));
-        return Gguf::join(std::move(one)).get(m.gguf);
-    }
-    AUSPEX_TRY(first.get_u32("split.no", 0u).get(no));
-    if (no != 0) return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
-    std::vector<std::string> paths;
-    AUSPEX_TRY(shard_paths(path, no, n).get(paths));
-    std::vector<Gguf> shards;
-    shards.push_back(std::move(first));
-    for (uint32_t i = 1; i < n; ++i) {
-        File file;
-        AUSPEX_TRY(File::open(paths[i].c_str()).get(file));
-        Gguf shard;
-        Status s = Gguf::parse(file.bytes()).get(shard);
-        if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
-        shards.push_back(std::move(shard));
-        m.files.push_back(std::move(file));
-    }
-    return Gguf::join(std::move(shards)).get(m.gguf);
-}
-
-Status read_header(const char* path, Model::Impl& m) {
-    m.files.emplace_back();
-    AUSPEX_TRY(File::open(path).get(m.files[0]));
-    Gguf first;
-    AUSPEX_TRY(Gguf::parse(m.files[0].bytes()).get(first));
-    return read_shards(path, std::move(first), m);
-}
-
 }  // namespace model_impl
+
+namespace detail {
+
+Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
+    auto open = [&](const char* name, Gguf* one) -> Status {
+        File file;
+        AUSPEX_TRY(File::open(name).get(file));
+        AUSPEX_TRY(Gguf::parse(file.bytes()).get(*one));
+        files->push_back(std::move(file));
+        return {};
+    };
+    std::vector<Gguf> shards(1);
+    AUSPEX_TRY(open(path, &shards[0]));
+    uint32_t n = 1, no = 0;
+    AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
+    AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
+    if (n > 1) {
+        if (no != 0) return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
+        std::vector<std::string> paths;
+        AUSPEX_TRY(shard_paths(path, no, n).get(paths));
+        shards.resize(n);
+        for (uint32_t i = 1; i < n; ++i) {
+            const Status s = open(paths[i].c_str(), &shards[i]);
+            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
+        }
+    }
+    return Gguf::join(std::move(shards)).get(*to);
+}
+
+Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model) {
+    const bool named = !options.mtp_file.empty(), given = !options.mtp_bytes.empty();
+    if (named && given) return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
+    if (!options.mtp || (!named && !given)) return {};
+    Gguf draft;
+    Status s;
+    if (named) {
+        s = open_gguf(options.mtp_file.c_str(), files, &draft);
+    } else {
+        std::vector<Gguf> one(1);
+        s = Gguf::parse(options.mtp_bytes).get(one[0]);
+        if (s.ok()) s = Gguf::join(std::move(one)).get(draft);
+    }
+    if (s.ok()) s = pair_files(*model, draft).get(*model);
+    if (s.ok()) return s;
+    return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+}
+
+}  // namespace detail
 
 Result<Device> Device::open(const DeviceOptions& options) {
     auto impl = std::make_shared<Impl>();
@@ -135,11 +150,7 @@ Result<Model> Model::load(const Device& device, const char* path, const LoadOpti
     if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
     auto m = std::make_shared<Impl>();
     m->device = device.impl();
-    m->files.emplace_back();
-    AUSPEX_TRY(detail::File::open(path).get(m->files[0]));
-    detail::Gguf first;
-    Status s = detail::Gguf::parse(m->files[0].bytes()).get(first);
-    if (s.ok()) s = model_impl::read_shards(path, std::move(first), *m);
+    Status s = detail::open_gguf(path, &m->files, &m->gguf);
     Result<std::shared_ptr<Impl>> built = s.ok() ? model_impl::build(m, options) : Result<std::shared_ptr<Impl>>(s);
     if (!built.ok()) return detail::fail(built.status().code, "'", path, "': ", built.status().text);
     Model model;

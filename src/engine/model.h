@@ -32,11 +32,10 @@ namespace detail {
 /// Decides which layers' experts stay in the system's memory, by LoadOptions::host_expert_layers, before anything
 /// is loaded. A pure function of the file, the options and the device's limit. errors: bad_argument.
 Status place_experts(Model::Impl& model, const LoadOptions& options);
+/// Opens a GGUF file and, of a split model, its other shards; no tensor is read. `files` gets what `to` looks into.
+Status open_gguf(const char* path, std::vector<File>* files, Gguf* to);
+/// Adds the draft blocks of LoadOptions::mtp_file to a model's table, if one is named.
+Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model);
 }  // namespace detail
-
-namespace model_impl {
-/// Opens the file, and of a split model its other shards, without reading any tensor.
-Status read_header(const char* path, Model::Impl& m);
-}  // namespace model_impl
 
 }  // namespace auspex

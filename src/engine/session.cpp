@@ -299,20 +299,19 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.check_ids(ids));
     const std::vector<Token> all(ids.begin(), ids.end());
     s.forget();
-    // A session need not have a lane that drafts, nor one that keeps as many logits. Formats and windows are its own,
+    // A session need not have a lane that drafts. Formats and windows are its own,
     // but for the draft block's default window, which is there for speed.
     LaneOptions options;
     std::string rule;
     AUSPEX_TRY(plan_lane_options(plan, s.options, &options, &rule));
     options.mtp = true;
     options.mtp_window = 0;
-    options.n_mtp_logit = kMaxTentative;
     std::unique_ptr<Lane> lane;
     AUSPEX_TRY(s.model->program->open(options).get(lane));
     std::vector<float> hidden(all.size() * plan.d_model);
     // One causal pass over `tape`, rows in ubatches; `each` sees every step after it ran.
     auto pass = [&](const Tape& tape, size_t shift, size_t n, const float* given, auto each) -> Status {
-        const uint32_t most = given ? std::min(s.options.n_ubatch, kMaxMtpRows) : s.options.n_ubatch;
+        const uint32_t most = given ? kMaxTentative : s.options.n_ubatch;
         for (size_t p = 0; p < n; p += most) {
             Step step;
             step.tape = &tape;
@@ -342,14 +341,12 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
         auto keep = keep_hidden(tape, next);
         auto each = [&](size_t p, uint32_t n) -> Status {
             AUSPEX_TRY(keep(p, n));
-            for (uint32_t first = 0; d == depth && first < n; first += kMaxTentative) {
-                const uint32_t k = std::min(kMaxTentative, n - first);
-                AUSPEX_TRY(lane->head(tape, first, k));
-                for (uint32_t i = 0; i < k; ++i) {
-                    Span<const float> row;
-                    AUSPEX_TRY(lane->read_row(tape.logits, i).get(row));
-                    sink(p + first + i, row);
-                }
+            if (d < depth) return {};
+            AUSPEX_TRY(lane->head(tape, 0, n));
+            for (uint32_t i = 0; i < n; ++i) {
+                Span<const float> row;
+                AUSPEX_TRY(lane->read_row(tape.logits, i).get(row));
+                sink(p + i, row);
             }
             return {};
         };

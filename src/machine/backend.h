@@ -27,7 +27,7 @@ struct Step {
     uint32_t n_logit = 0;         ///< head ops run on the last n_logit rows, at most kMaxTentative
     bool tentative = false;       ///< rows may be discarded by a smaller commit; else all are committed
     bool fill_only = false;       ///< MTP: run only the ops that fill its cache
-    /// MTP: the hidden row given to each row, [n_row, d_model], on the host; null: the rows kept by
+    /// MTP: the hidden row given to each of at most kMaxTentative rows, [n_row, d_model], on the host; null: the rows kept by
     /// the previous trunk step, from row `hidden_from` on.
     const float* hidden = nullptr;
     uint32_t hidden_from = 0;
@@ -48,7 +48,6 @@ struct LaneOptions {
     uint32_t n_ubatch = 0;    ///< rows of a committed step at most
     bool mtp = true;          ///< steps on Plan::mtp tapes will be run; false: no memory for them is taken
     uint32_t mtp_window = 0;  ///< MTP rows see keys at distance < mtp_window, in a cache of that length; 0: all
-    uint32_t n_mtp_logit = kMaxTentative;  ///< logits of an MTP step at most
     std::vector<KvOptions> kv = {};        ///< by SlotId; empty: the defaults for every layer
 };
 
@@ -97,7 +96,7 @@ class Lane {
     /// Runs the tape's head on n kept hidden rows from row `first` of its last step.
     virtual Status head(const Tape& tape, uint32_t first, uint32_t n) = 0;
     /// Kept rows of the last step that wrote them: hidden row i is row i of the step, logits row i
-    /// the i-th of those asked for. On the CPU a view, elsewhere a copy; good until the next call.
+    /// the i-th of those asked for. All tapes may share one slot for logits. On the CPU a view, elsewhere a copy; good until the next call.
     virtual Result<Span<const float>> read_row(SlotId slot, uint32_t row) = 0;
     /// State as bytes: caches up to `n_token` positions, recurrent state with committed terms applied.
     virtual Status save(uint32_t n_token, std::vector<std::byte>* to) = 0;

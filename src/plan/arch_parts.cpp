@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "pair.h"
+
 namespace auspex {
 namespace detail {
 namespace parts_impl {
@@ -42,10 +44,10 @@ Status read_frame(Builder& b, const PlanOptions& options, Plan& plan, Frame& f) 
                          "'; only unscaled rotations are supported: use the file at its trained context"));
     if (!b.ok()) return b.status();
 
+    if (n_mtp != 0 && !b.has("blk.0.attn_norm.weight"))
+        return fail(Code::unsupported, "tensor 'blk.0.attn_norm.weight' is missing; a file with only MTP blocks drafts for another model and cannot run alone: load that model and name this file as LoadOptions::mtp_file (auspex --mtp-file)");
     const Tensor* table = b.file().tensor("token_embd.weight");
     if (!table) return fail(Code::bad_file, "tensor 'token_embd.weight' is missing; every file needs it");
-    if (!b.has("blk.0.attn_norm.weight"))
-        return fail(Code::unsupported, "tensor 'blk.0.attn_norm.weight' is missing; a file with only the MTP block drafts for another model and cannot run alone");
     if (table->ne[1] == 0 || table->ne[1] > (1u << 24)) return fail(Code::bad_file, "tensor 'token_embd.weight' has ", table->ne[1], " rows, expected 1..16777216");
     plan.d_model = f.d_model;
     plan.n_vocab = static_cast<uint32_t>(table->ne[1]);
@@ -174,7 +176,8 @@ void head_part(const Site& s, SlotId norm, SlotId table, bool raw) {
 void mtp_head(const Site& s, bool raw) {
     Builder& b = s.b;
     const std::string norm = s.name("nextn.shared_head_norm.weight"), table = s.name("nextn.shared_head_head.weight");
-    head_part(s, b.has(norm) ? b.vector(norm, s.frame.d_model) : s.frame.out_norm, b.has(table) ? b.weight(table, {b.n_vocab(), s.frame.d_model}) : s.frame.out, raw);
+    const char* head = b.has(table) ? table.c_str() : b.has(kDraftHead) ? kDraftHead : nullptr;
+    head_part(s, b.has(norm) ? b.vector(norm, s.frame.d_model) : s.frame.out_norm, head ? b.weight(head, {b.n_vocab(), s.frame.d_model}) : s.frame.out, raw);
 }
 
 }  // namespace detail

@@ -176,7 +176,7 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
         t.hidden = b.activation("mtp.hidden", f.d_model, SlotRole::kept);
-        t.logits = b.activation("mtp.logits", plan.n_vocab, SlotRole::kept);
+        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
         const Site s{b, t, f, f.n_layer, x};
         mtp_entry(s);
         attention_part(s, d.attn, kNoSlot, true);

@@ -138,7 +138,7 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
         t.hidden = b.activation(say("mtp.", i, ".x"), f.d_model, SlotRole::kept);
-        t.logits = b.activation(say("mtp.", i, ".logits"), plan.n_vocab, SlotRole::kept);
+        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
         const Site s{b, t, f, f.n_layer + i, t.hidden};
         mtp_entry(s);
         block(s, d, factors, true);

@@ -45,8 +45,7 @@ void CpuLane::lay_out(const LaneOptions& options) {
             case SlotRole::activation:
             case SlotRole::kept: {
                 name(mtp_only_[id] ? "activations of the draft block" : "activations");
-                const bool logits = id == plan.trunk.logits || std::any_of(plan.mtp.begin(), plan.mtp.end(), [&](const Tape& t) { return t.logits == id; });
-                const uint32_t n_row = mtp_only_[id] ? (logits ? options.n_mtp_logit : std::min(n_row_max_, kMaxMtpRows)) : logits ? kMaxTentative : n_row_max_;
+                const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative : mtp_only_[id] ? std::min(n_row_max_, kMaxMtpRows) : n_row_max_;
                 rows_[id] = place<float>(n_row * s.width());
                 break;
             }
@@ -164,9 +163,8 @@ void CpuLane::reset() {
 
 Status CpuLane::run(const Step& step) {
     const bool trunk = step.tape == &program_->plan->trunk;
-    const uint32_t limit = step.tentative ? kMaxTentative : trunk ? n_row_max_ : std::min(n_row_max_, kMaxMtpRows);
-    if (!trunk && (!options_.mtp || step.n_logit > options_.n_mtp_logit))
-        return fail(Code::bad_argument, "an MTP step with ", step.n_logit, " logits on a lane opened for ", options_.mtp ? options_.n_mtp_logit : 0);
+    const uint32_t limit = step.tentative || step.hidden ? kMaxTentative : trunk ? n_row_max_ : std::min(n_row_max_, kMaxMtpRows);
+    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "a step of an MTP block on a lane opened without it");
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
         return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
     if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
@@ -185,7 +183,7 @@ Status CpuLane::run(const Step& step) {
 Status CpuLane::head(const Tape& tape, uint32_t first, uint32_t n) {
     const bool trunk = &tape == &program_->plan->trunk;
     if (!trunk && !options_.mtp) return Status(Code::bad_argument, "logits of an MTP block were asked for on a lane opened without it");
-    if (n == 0 || n > (trunk ? kMaxTentative : options_.n_mtp_logit) || first + n > n_row_max_) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
+    if (n == 0 || n > kMaxTentative || first + n > n_row_max_) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
     step_.tape = &tape;
     step_.n_row = n;
     step_.n_logit = n;

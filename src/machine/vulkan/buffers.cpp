@@ -48,7 +48,7 @@ struct Needs {
     std::vector<bool> squares;
     std::vector<SlotId> together;      ///< by SlotId: a slot it is bound with (a chain to the first)
     uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0, d_pack = 0, d_swiglu = 0;
-    uint32_t n_row_max, n_query_tile = 0;
+    uint32_t n_row_max, n_query_tile = 0;  ///< n_row_max: of the tape that is looked at
     MoeNeeds moe;
 
     SlotId root(SlotId id) const {
@@ -167,6 +167,7 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
     Status bad;
     auto look = [&](const Tape& tape) {
+        needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
         std::vector<Node> nodes;
         Status s = lower(plan, tape, program.pairs, LowerOptions()).get(nodes);
         if (!s.ok() && bad.ok()) bad = s;
@@ -297,7 +298,7 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
     for (Region& r : b.request) want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r, "request");
     static_assert(kMaxBehind == args::kBehindRows, "the waist and the shaders agree on how many");
-    want(Arena::staging, mtp ? uint64_t{std::min(b.n_row_max, kMaxMtpRows)} * plan.d_model * sizeof(float) : 0, &b.given, "hidden rows of drafts");
+    want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given, "hidden rows of drafts");
     want(Arena::caches, mtp ? uint64_t{kMaxBehind} * plan.d_model * sizeof(float) : 0, &b.behind, "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
     const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(), [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });

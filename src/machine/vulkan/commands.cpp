@@ -15,33 +15,17 @@ struct Scope {
     VkAccessFlags access = 0;
 };
 
-Scope before(uint32_t sync) {
+/// What must have been done, or what waits for it.
+Scope scope_of(uint32_t sync, bool before) {
     Scope s;
-    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags access) {
-        if (sync & bit) {
-            s.stage |= stage;
-            s.access |= access;
-        }
+    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags writes, VkAccessFlags reads) {
+        if ((sync & bit) == 0) return;
+        s.stage |= stage;
+        s.access |= before ? writes : reads;
     };
-    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
-    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
-    add(kSyncIndirect, VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, 0);  // reads: an execution dependency is enough
-    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_WRITE_BIT);
-    return s;
-}
-
-Scope after(uint32_t sync) {
-    Scope s;
-    auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags access) {
-        if (sync & bit) {
-            s.stage |= stage;
-            s.access |= access;
-        }
-    };
-    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
-    add(kSyncIndirect, VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT, VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
-    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
+    add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_WRITE_BIT, VK_ACCESS_HOST_READ_BIT);
     return s;
 }
 
@@ -65,30 +49,6 @@ bool same_infos(const std::vector<VkDescriptorBufferInfo>& a, const std::vector<
 }
 
 }  // namespace commands_impl
-
-Commands& Commands::operator=(Commands&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(timeline_, o.timeline_);
-    std::swap(pool_, o.pool_);
-    std::swap(commands_, o.commands_);
-    std::swap(queries_, o.queries_);
-    std::swap(set_pools_, o.set_pools_);
-    std::swap(sets_, o.sets_);
-    std::swap(labels_, o.labels_);
-    std::swap(bound_, o.bound_);
-    std::swap(bound_set_, o.bound_set_);
-    std::swap(status_, o.status_);
-    std::swap(recording_, o.recording_);
-    std::swap(ready_, o.ready_);
-    std::swap(by_address_, o.by_address_);
-    std::swap(n_timestamp_, o.n_timestamp_);
-    std::swap(n_dispatch_, o.n_dispatch_);
-    std::swap(n_barrier_, o.n_barrier_);
-    std::swap(n_set_, o.n_set_);
-    std::swap(in_pool_, o.in_pool_);
-    std::swap(pool_index_, o.pool_index_);
-    return *this;
-}
 
 void Commands::reset() {
     if (!gpu_) return;
@@ -175,7 +135,7 @@ Status Commands::begin(bool once) {
     recording_ = true;
     if (queries_) gpu_->vk.vkCmdResetQueryPool(commands_, queries_, 0, n_timestamp_);
     // Submissions on one queue start in order but may overlap: this one sees all of the earlier ones.
-    barrier(kSyncCompute | kSyncTransfer | kSyncIndirect, kSyncCompute | kSyncTransfer | kSyncIndirect);
+    barrier(kSyncCompute | kSyncTransfer, kSyncCompute | kSyncTransfer);
     n_barrier_ = 0;
     return {};
 }
@@ -279,18 +239,9 @@ void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
     ++n_dispatch_;
 }
 
-void Commands::dispatch_indirect(const Region& counts, uint64_t at) {
-    if (!recording_ || !status_.ok()) return;
-    if (!bound_ || (!bound_set_ && !by_address_)) return refuse(fail(Code::bad_argument, "dispatch_indirect: nothing is bound."));
-    if (at % 4 || counts.bytes < 12 || at > counts.bytes - 12)
-        return refuse(fail(Code::bad_argument, "dispatch_indirect: three counts at ", at, " of a region of ", counts.bytes, " bytes."));
-    gpu_->vk.vkCmdDispatchIndirect(commands_, counts.buffer, counts.offset + at);
-    ++n_dispatch_;
-}
-
 void Commands::barrier(uint32_t before, uint32_t after) {
     if (!recording_ || !status_.ok()) return;
-    const commands_impl::Scope from = commands_impl::before(before), to = commands_impl::after(after);
+    const commands_impl::Scope from = commands_impl::scope_of(before, true), to = commands_impl::scope_of(after, false);
     if (!from.stage || !to.stage) return refuse(fail(Code::bad_argument, "barrier: neither side may be empty."));
     VkMemoryBarrier b{};
     b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;

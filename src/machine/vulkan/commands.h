@@ -30,8 +30,7 @@ namespace vk {
 enum Sync : uint32_t {
     kSyncCompute = 1,   ///< kernels read and write
     kSyncTransfer = 2,  ///< copies and fills
-    kSyncIndirect = 4,  ///< dispatch_indirect reads its counts (only as `after`)
-    kSyncHost = 8,      ///< the host reads mapped memory (only as `after`; put one last)
+    kSyncHost = 4,      ///< the host reads mapped memory (only as `after`; put one last)
 };
 
 /// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
@@ -54,8 +53,8 @@ class Commands {
   public:
     Commands() = default;
     ~Commands() { reset(); }
-    Commands(Commands&& o) noexcept { *this = std::move(o); }
-    Commands& operator=(Commands&& o) noexcept;
+    Commands(Commands&&) = default;
+    Commands& operator=(Commands&& o) noexcept { return take_over(*this, o); }
 
     /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted. Without a pool it makes
     /// its own. Commands of one pool belong to one thread at a time.
@@ -77,8 +76,6 @@ class Commands {
         push(&args, sizeof(T));
     }
     void dispatch(uint32_t x, uint32_t y = 1, uint32_t z = 1);
-    /// Group counts x, y, z as three uint32 at `at` in `counts`.
-    void dispatch_indirect(const Region& counts, uint64_t at);
     /// A global memory barrier. Default: kernel to kernel.
     void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
     void copy(const Region& to, const Region& from);

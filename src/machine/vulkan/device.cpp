@@ -132,7 +132,6 @@ Status load_device_functions(Gpu* gpu) {
     AUSPEX_TAKE(vkCmdBindDescriptorSets)
     AUSPEX_TAKE(vkCmdPushConstants)
     AUSPEX_TAKE(vkCmdDispatch)
-    AUSPEX_TAKE(vkCmdDispatchIndirect)
     AUSPEX_TAKE(vkCmdPipelineBarrier)
     AUSPEX_TAKE(vkCmdCopyBuffer)
     AUSPEX_TAKE(vkCmdFillBuffer)
@@ -586,13 +585,6 @@ Timeline::~Timeline() {
     if (!gpu_ || !semaphore_) return;
     finish();
     gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
-}
-
-Timeline& Timeline::operator=(Timeline&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(semaphore_, o.semaphore_);
-    std::swap(last_, o.last_);
-    return *this;
 }
 
 Result<Timeline> Timeline::create(GpuRef gpu) {

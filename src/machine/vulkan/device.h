@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 
 #if defined(__has_include)
 #if __has_include(<volk.h>)
@@ -203,6 +204,14 @@ Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& det
 /// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
 const char* result_name(VkResult result);
 
+/// Ends `to` and moves `from` into its place. For what is held through a GpuRef: when that has moved on, nothing is left to end.
+template <class T>
+T& take_over(T& to, T& from) noexcept {
+    if (&to == &from) return to;
+    to.~T();
+    return *new (&to) T(std::move(from));
+}
+
 /// A timeline semaphore and the last value submitted to it: one per lane or per uploader.
 ///
 /// thread    one thread at a time; several Timelines may run on one Gpu.
@@ -210,8 +219,8 @@ class Timeline {
   public:
     Timeline() = default;
     ~Timeline();
-    Timeline(Timeline&& o) noexcept { *this = std::move(o); }
-    Timeline& operator=(Timeline&& o) noexcept;
+    Timeline(Timeline&&) = default;
+    Timeline& operator=(Timeline&& o) noexcept { return take_over(*this, o); }
     static Result<Timeline> create(GpuRef gpu);
     /// Submits and returns the value to wait for.
     Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);

@@ -261,9 +261,8 @@ void VulkanLane::forget_rows() {
 
 Status VulkanLane::check(const Step& step) const {
     const bool trunk = step.tape == &program_->plan->trunk;
-    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative ? kMaxTentative : trunk ? rows : std::min(rows, kMaxMtpRows);
-    if (!trunk && (!options_.mtp || step.n_logit > options_.n_mtp_logit))
-        return fail(Code::bad_argument, "an MTP step with ", step.n_logit, " logits on a lane opened for ", options_.mtp ? options_.n_mtp_logit : 0);
+    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative || step.hidden ? kMaxTentative : trunk ? rows : std::min(rows, kMaxMtpRows);
+    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "a step of an MTP block on a lane opened without it");
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
         return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
     if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)

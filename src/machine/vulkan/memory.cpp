@@ -65,15 +65,6 @@ uint64_t MemoryPlan::device_bytes() const {
 
 // ----------------------------------------------------------------------------------- the memory
 
-Memory& Memory::operator=(Memory&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(blocks_, o.blocks_);
-    std::swap(regions_, o.regions_);
-    std::swap(device_bytes_, o.device_bytes_);
-    std::swap(host_bytes_, o.host_bytes_);
-    return *this;
-}
-
 void Memory::reset() {
     if (!gpu_) return;
     for (Block& b : blocks_) {
@@ -96,7 +87,7 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = want.bytes;
     info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                 VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT | (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+                 (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
     if (VkResult r = gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer); r != VK_SUCCESS) {
         out->buffer = VK_NULL_HANDLE;
         return gpu_->check(r, "vkCreateBuffer", arena_name(want.arena));
@@ -189,17 +180,6 @@ Transfer::~Transfer() {
     (void)finish();
     timeline_ = Timeline();  // before the command buffers it may still run
     if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
-}
-
-Transfer& Transfer::operator=(Transfer&& o) noexcept {
-    std::swap(gpu_, o.gpu_);
-    std::swap(timeline_, o.timeline_);
-    std::swap(memory_, o.memory_);
-    std::swap(pool_, o.pool_);
-    std::swap(half_, o.half_);
-    std::swap(next_, o.next_);
-    std::swap(half_bytes_, o.half_bytes_);
-    return *this;
 }
 
 Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region* staging) {

@@ -77,8 +77,8 @@ class Memory {
   public:
     Memory() = default;
     ~Memory() { reset(); }
-    Memory(Memory&& o) noexcept { *this = std::move(o); }
-    Memory& operator=(Memory&& o) noexcept;
+    Memory(Memory&&) = default;
+    Memory& operator=(Memory&& o) noexcept { return take_over(*this, o); }
     /// errors    out_of_memory: over the budget or refused by the driver; the text has both sums.
     ///           bad_argument: a region longer than an allocation can be.
     static Result<Memory> take(GpuRef gpu, const MemoryPlan& plan);
@@ -114,8 +114,8 @@ class Transfer {
 
     Transfer() = default;
     ~Transfer();
-    Transfer(Transfer&& o) noexcept { *this = std::move(o); }
-    Transfer& operator=(Transfer&& o) noexcept;
+    Transfer(Transfer&&) = default;
+    Transfer& operator=(Transfer&& o) noexcept { return take_over(*this, o); }
     /// `staging`: two regions of Arena::ring of at least `half_bytes`, a multiple of 4096; they must outlive it.
     static Result<Transfer> create(GpuRef gpu, uint64_t half_bytes = 32u << 20, const Region* staging = nullptr);
 

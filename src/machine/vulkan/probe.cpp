@@ -346,8 +346,7 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = 4096;
-    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                 VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT;
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     VkBuffer sample = VK_NULL_HANDLE;
     if (VkResult r = gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample); r != VK_SUCCESS)
         return gpu->check(r, "vkCreateBuffer");

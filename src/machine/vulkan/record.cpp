@@ -258,7 +258,7 @@ Status Recorder::norm(const Node& d, const Shape& shape) {
 }
 
 const Matrix& Recorder::matrix_of(const Node& d) const {
-    return d.head && d.y != plan_.trunk.logits && buffers_.draft.n_id != 0 ? buffers_.draft.matrix : program_.matrices[d.weight];
+    return d.head && d.op != &plan_.trunk.ops.back() && buffers_.draft.n_id != 0 ? buffers_.draft.matrix : program_.matrices[d.weight];
 }
 
 uint32_t Recorder::n_vocab_of(const Tape& tape) const { return &tape != &plan_.trunk && buffers_.draft.n_id != 0 ? buffers_.draft.n_id : plan_.n_vocab; }

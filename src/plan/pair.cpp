@@ -1,0 +1,134 @@
+#include "pair.h"
+
+namespace auspex {
+namespace detail {
+namespace pair_impl {
+
+constexpr const char* kOther = "; the draft file was made for another model: take the one made for this";
+
+/// Blocks of one of the two files, by its metadata.
+struct Blocks {
+    uint32_t n_block = 0, n_mtp = 0;
+    uint32_t n_layer() const { return n_block - n_mtp; }
+};
+
+Status read_blocks(const Gguf& g, const std::string& arch, const char* which, Blocks* b) {
+    AUSPEX_TRY(g.get_u32(arch + ".block_count").get(b->n_block));
+    AUSPEX_TRY(g.get_u32(arch + ".nextn_predict_layers", 0).get(b->n_mtp));
+    if (b->n_mtp >= b->n_block)
+        return fail(Code::bad_file, "key '", arch, ".nextn_predict_layers' of ", which, " is ", b->n_mtp, ", but there are only ", b->n_block, " blocks");
+    return {};
+}
+
+/// The N of "blk.N.", or -1.
+int64_t block_of(std::string_view name) {
+    if (name.substr(0, 4) != "blk.") return -1;
+    int64_t n = -1;
+    for (size_t i = 4; i < name.size() && i < 12 && name[i] >= '0' && name[i] <= '9'; ++i) n = (n < 0 ? 0 : n) * 10 + (name[i] - '0');
+    return n;
+}
+
+/// Element i as a number, or that of a scalar; false for text.
+bool number(const Meta& m, uint64_t i, double* out) {
+    const uint64_t at = m.is_array ? i : 0;
+    int64_t n = 0;
+    if (m.get_float(at, out)) return true;
+    if (!m.get_int(at, &n)) return false;
+    *out = static_cast<double>(n);
+    return true;
+}
+
+/// The two say the same, block by block where one has a value for each block.
+Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const Blocks& of_draft) {
+    if (model.type == MetaType::string || draft.type == MetaType::string) return {};
+    const bool same_shape = model.is_array == draft.is_array && model.n == draft.n;
+    const bool by_block = (!model.is_array || model.n == of_model.n_block) && (!draft.is_array || draft.n == of_draft.n_block);
+    auto length = [](const Meta& m) { return m.is_array ? say("an array of ", m.n) : std::string("one value"); };
+    if (!same_shape && !by_block)
+        return fail(Code::bad_file, "key '", draft.key, "' is ", length(draft), " in the draft file, expected ", length(model), " as in the model", kOther);
+    for (uint64_t i = 0; i < (same_shape ? model.n : of_model.n_layer()); ++i) {
+        double a = 0, b = 0;
+        if (!number(model, i, &a) || !number(draft, i, &b) || a != b)
+            return fail(Code::bad_file, "key '", draft.key, "' is ", b, model.is_array || draft.is_array ? say(" for block ", i) : std::string(), " in the draft file, expected ", a, " as in the model", kOther);
+    }
+    return {};
+}
+
+/// What may differ: counts that pair_files compares itself, and how far the file was made to reach.
+bool own_matter(std::string_view key, const std::string& arch) {
+    const std::string_view rest = key.substr(arch.size() + 1);
+    return rest == "block_count" || rest == "nextn_predict_layers" || rest == "context_length" || rest.substr(0, 13) == "rope.scaling.";
+}
+
+/// A table around the blocks has the same shape in both, where the draft file has it at all.
+Status same_shape(const Gguf& model, const Gguf& draft, const char* name) {
+    const Tensor *a = model.tensor(name), *b = draft.tensor(name);
+    if (!a || !b || (a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1])) return {};
+    return fail(Code::bad_file, "tensor '", name, "' is [", b->ne[1], ", ", b->ne[0], "] (n_vocab, d_model) in the draft file, expected [", a->ne[1], ", ", a->ne[0], "] as in the model", kOther);
+}
+
+Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch, const Blocks& of_model, const Blocks& of_draft) {
+    for (const char* name : {"token_embd.weight", "output.weight"}) AUSPEX_TRY(same_shape(model, draft, name));
+    const Meta *a = model.find("tokenizer.ggml.tokens"), *b = draft.find("tokenizer.ggml.tokens");
+    if (a && b && a->n != b->n) return fail(Code::bad_file, "the draft file's tokenizer has ", b->n, " tokens, expected ", a->n, " as the model's", kOther);
+    if (of_model.n_layer() != of_draft.n_layer())
+        return fail(Code::bad_file, "the MTP blocks of the draft file follow ", of_draft.n_layer(), " layers, expected ", of_model.n_layer(), " as the model has", kOther);
+    for (const Meta& m : draft.meta()) {
+        if (m.key.size() <= arch.size() || m.key.substr(0, arch.size()) != arch || m.key[arch.size()] != '.' || own_matter(m.key, arch)) continue;
+        if (const Meta* known = model.find(m.key)) AUSPEX_TRY(agree(*known, m, of_model, of_draft));
+    }
+    return {};
+}
+
+/// "output.weight", or the embedding where that is the head too.
+const Tensor* head_of(const Gguf& g) {
+    const Tensor* head = g.tensor("output.weight");
+    return head ? head : g.tensor("token_embd.weight");
+}
+
+}  // namespace pair_impl
+
+Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
+    using namespace pair_impl;
+    std::string arch, other;
+    AUSPEX_TRY(model.get_string("general.architecture").get(arch));
+    AUSPEX_TRY(draft.get_string("general.architecture").get(other));
+    if (arch != other) return fail(Code::bad_file, "the draft file is of architecture '", other, "', expected '", arch, "' as the model", kOther);
+    Blocks of_model, of_draft;
+    AUSPEX_TRY(read_blocks(model, arch, "the model", &of_model));
+    AUSPEX_TRY(read_blocks(draft, arch, "the draft file", &of_draft));
+    if (!model.tensor("blk.0.attn_norm.weight") && draft.tensor("blk.0.attn_norm.weight"))
+        return Status(Code::bad_file, "the model holds MTP blocks alone and the draft file holds layers: the two were given the wrong way round");
+    const uint32_t n_layer = of_model.n_layer();
+    const std::string first = say("blk.", of_draft.n_layer(), ".nextn.eh_proj.weight");
+    if (of_draft.n_mtp == 0 || !draft.tensor(first))
+        return fail(Code::bad_file, "the draft file has no MTP block: expected key '", arch, ".nextn_predict_layers' above 0 and tensor '", first, "', found ", of_draft.n_mtp, " and ",
+                    draft.tensor(first) ? "the tensor" : "no such tensor", "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
+    AUSPEX_TRY(same_model(model, draft, arch, of_model, of_draft));
+
+    // Of the keys, those that count blocks or have a value for each come from the file that knows all blocks.
+    std::vector<Meta> meta;
+    const std::string counts[] = {arch + ".block_count", arch + ".nextn_predict_layers"};
+    for (const Meta& m : model.meta()) {
+        const Meta* d = m.key.substr(0, arch.size()) == arch ? draft.find(m.key) : nullptr;
+        const bool longer = d && (m.is_array || d->is_array) && m.n != d->n;
+        if (m.key != counts[0] && m.key != counts[1]) meta.push_back(longer ? *d : m);
+    }
+    for (const std::string& key : counts) meta.push_back(*draft.find(key));
+
+    std::vector<Tensor> tensors;
+    const Tensor *head = head_of(model), *smaller = head_of(draft);
+    if (smaller && head && smaller->bytes >= head->bytes) smaller = nullptr;
+    for (const Tensor& t : model.tensors())
+        if (block_of(t.name) < int64_t{n_layer} && !(smaller && t.name == kDraftHead)) tensors.push_back(t);
+    for (const Tensor& t : draft.tensors())
+        if (block_of(t.name) >= int64_t{n_layer}) tensors.push_back(t);
+    if (smaller) {
+        tensors.push_back(*smaller);
+        tensors.back().name = kDraftHead;
+    }
+    return Gguf::gather(std::move(meta), std::move(tensors), model.file_bytes() + draft.file_bytes());
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,292 @@
+// A model whose draft blocks stand in a file of their own.
+#include <doctest/doctest.h>
+
+#include <cstdio>
+
+#include "../src/engine/model.h"
+#include "../src/plan/arch.h"
+#include "../src/plan/pair.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Device cpu() {
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = 1;
+    Device device;
+    REQUIRE(Device::open(options).get(device).ok());
+    return device;
+}
+
+Bytes tiny(Family family, Packaging packaging, bool mtp = true, Type type = Type::q8_0) {
+    TinyOptions o;
+    o.family = family;
+    o.packaging = packaging;
+    o.mtp = mtp;
+    o.type = type;
+    o.scale = 4;  // decided enough that some drafts are right
+    return tiny_model(o);
+}
+
+Status load(const Device& device, const Bytes& model, const Bytes& draft, Model* to) {
+    LoadOptions options;
+    options.mtp_bytes = draft;
+    return Model::load(device, model, options).get(*to);
+}
+
+/// Everything a model says: rows of the trunk and of each draft depth, then a text with how its guesses went.
+struct Said {
+    std::vector<float> rows;
+    std::vector<Token> text;
+    std::vector<uint64_t> accepted;
+    uint64_t memory = 0, weights = 0;
+    bool operator==(const Said& o) const { return rows == o.rows && text == o.text && accepted == o.accepted && memory == o.memory && weights == o.weights; }
+};
+
+Said listen(const Model& model) {
+    SessionOptions options;
+    options.n_context = 128;
+    options.n_ubatch = 16;
+    options.draft.source = Draft::mtp;
+    options.draft.depth = 3;
+    Session session;
+    Status s = Session::create(model, options).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    Said said;
+    const std::vector<Token> ids = tiny_ids(24, 5);
+    auto keep = [&](size_t, Span<const float> row) { said.rows.insert(said.rows.end(), row.begin(), row.end()); };
+    REQUIRE(session.score(ids, keep).ok());
+    for (uint32_t depth = 1; depth <= 3; ++depth) REQUIRE(session.score_mtp(ids, depth, keep).ok());
+    REQUIRE(session.sync(ids).ok());
+    while (said.text.size() < 40) {
+        auto next = session.next();
+        REQUIRE_MESSAGE(next.ok(), next.status().message());
+        said.text.insert(said.text.end(), next.value().begin(), next.value().end());
+    }
+    const Stats stats = session.stats();
+    said.accepted.assign(stats.accepted, stats.accepted + kMaxDraft);
+    said.memory = stats.memory_bytes;
+    said.weights = model.info().weight_bytes;
+    return said;
+}
+
+/// The pair says what the one file says; `all`: whatever the two files hold besides.
+void check_pairs(const Device& device, Family family, bool all) {
+    CAPTURE(family_name(family));
+    const Bytes whole = tiny(family, Packaging::whole);
+    Model one;
+    REQUIRE(load(device, whole, {}, &one).ok());
+    const Said want = listen(one);
+    // A trunk whose keys still count the blocks, one whose keys do not, and a whole file whose block is replaced by its like.
+    const Bytes trunks[] = {tiny(family, Packaging::trunk), tiny(family, Packaging::whole, false), whole};
+    const Bytes drafts[] = {tiny(family, Packaging::mtp), tiny(family, Packaging::mtp_bare), whole};
+    for (size_t i = 0; i < 3; ++i)
+        for (size_t k = 0; k < 3; ++k) {
+            if (i + k > 2 || (!all && (i != 0 || k != 1))) continue;
+            CAPTURE(i);
+            CAPTURE(k);
+            Model pair;
+            Status s = load(device, trunks[i], drafts[k], &pair);
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            CHECK(pair.info().n_mtp == one.info().n_mtp);
+            CHECK(pair.info().n_layer == one.info().n_layer);
+            CHECK(pair.info().file_bytes == trunks[i].size() + drafts[k].size());
+            CHECK(listen(pair) == want);
+        }
+}
+
+/// A file with keys and nothing but the names of tensors that pair_files looks at.
+struct Header {
+    const char* arch = "qwen35";
+    uint32_t n_block = 4, n_mtp = 0, d_model = 64, n_vocab = 8, n_token = 8;
+    bool blocks = true, trunk = true;
+    std::vector<uint32_t> heads;
+    Bytes bytes;
+    Gguf file() {
+        GgufWriter w;
+        const std::string p = std::string(arch) + ".";
+        w.add("general.architecture", arch);
+        w.add(p + "block_count", n_block);
+        if (n_mtp) w.add(p + "nextn_predict_layers", n_mtp);
+        w.add(p + "embedding_length", d_model);
+        w.add(p + "context_length", n_block * 100);
+        if (!heads.empty()) w.add(p + "attention.head_count", heads);
+        w.add("tokenizer.ggml.tokens", std::vector<std::string>(n_token, "x"));
+        auto add = [&](const std::string& name, uint64_t rows) { w.tensor(name, Type::f32, {d_model, rows}, Span<const float>(std::vector<float>(rows * d_model))); };
+        if (n_vocab) add("token_embd.weight", n_vocab);
+        if (trunk) add("blk.0.attn_norm.weight", 1);
+        if (n_mtp && blocks) add("blk." + std::to_string(n_block - n_mtp) + ".nextn.eh_proj.weight", 2);
+        bytes = w.finish();
+        Gguf g;
+        Status s = Gguf::parse(bytes).get(g);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        return g;
+    }
+};
+
+Header draft_header() {
+    Header h;
+    h.n_block = 5;
+    h.n_mtp = 1;
+    h.trunk = false;
+    return h;
+}
+
+void refused(Header model, Header draft, std::vector<const char*> words) {
+    const Gguf a = model.file(), b = draft.file();
+    const Status s = pair_files(a, b).status();
+    CHECK(s.code == Code::bad_file);
+    for (const char* word : words) CHECK_MESSAGE(s.text.find(word) != std::string::npos, word << " in: " << s.text);
+}
+
+/// Written for this test, gone after it.
+struct Written {
+    std::string path;
+    Written(const std::string& name, const Bytes& bytes) : path(name) {
+        std::FILE* f = std::fopen(path.c_str(), "wb");
+        REQUIRE(f);
+        REQUIRE(std::fwrite(bytes.data(), 1, bytes.size(), f) == bytes.size());
+        REQUIRE(std::fclose(f) == 0);
+    }
+    ~Written() { std::remove(path.c_str()); }
+    Written(const Written&) = delete;
+    Written& operator=(const Written&) = delete;
+};
+
+}  // namespace
+
+TEST_CASE("a model and its draft blocks in two files are the model in one: every row, every guess, every byte of memory") {
+    const Device device = cpu();
+    for (Family family : kFamilies) check_pairs(device, family, true);
+}
+
+#ifndef AUSPEX_NO_VULKAN
+TEST_CASE("on the GPU too, two files are the model in one") {
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    Device device;
+    if (Status s = Device::open(options).get(device); !s.ok()) {
+        MESSAGE("skipped: needs a Vulkan device: " << s.text);
+        return;
+    }
+    for (Family family : kFamilies) check_pairs(device, family, false);
+}
+#endif
+
+TEST_CASE("a pair may be files, shards among them, and its plan is known from their headers") {
+    TinyOptions o;
+    o.family = Family::step35;
+    o.packaging = Packaging::mtp;
+    const std::vector<Bytes> parts = tiny_shards(o, 2);
+    const Written trunk("test_pair-trunk.gguf", tiny(o.family, Packaging::trunk, true, o.type));
+    const Written first("test_pair-mtp-00001-of-00002.gguf", parts[0]), second("test_pair-mtp-00002-of-00002.gguf", parts[1]);
+    const Device device = cpu();
+    LoadOptions load;
+    load.mtp_file = first.path;
+    Model model;
+    Status s = Model::load(device, trunk.path.c_str(), load).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    CHECK(model.info().n_mtp == 3);
+    SessionOptions options;
+    options.draft.source = Draft::mtp;
+    MemoryPlan before, after;
+    REQUIRE(Session::plan(device, trunk.path.c_str(), options, load).get(before).ok());
+    REQUIRE(Session::plan(model, options).get(after).ok());
+    CHECK(before.total_bytes == after.total_bytes);
+    CHECK(before.file_bytes == after.file_bytes);
+    CHECK(before.weight_bytes + before.file_bytes >= model.info().weight_bytes);
+
+    load.mtp = false;  // then it is not even opened
+    load.mtp_file = "nowhere.gguf";
+    REQUIRE(Model::load(device, trunk.path.c_str(), load).get(model).ok());
+    CHECK(model.info().n_mtp == 0);
+    load.mtp = true;
+    s = Model::load(device, trunk.path.c_str(), load).status();
+    CHECK(s.code == Code::not_found);
+    CHECK(s.text.find("nowhere.gguf") != std::string::npos);
+    load.mtp_bytes = parts[0];
+    CHECK(Model::load(device, trunk.path.c_str(), load).status().code == Code::bad_argument);
+    load.mtp_file.clear();
+    s = Model::load(device, trunk.path.c_str(), load).status();  // half a file
+    CHECK(s.code == Code::bad_file);
+    CHECK(s.text.find("shard") != std::string::npos);
+}
+
+TEST_CASE("a smaller head in the draft file makes the guesses, a larger one is left alone") {
+    const Device device = cpu();
+    const Bytes trunk = tiny(Family::qwen35, Packaging::trunk);
+    Model pair;
+    for (Type type : {Type::q4_k, Type::f16}) {
+        REQUIRE(load(device, trunk, tiny(Family::qwen35, Packaging::mtp, true, type), &pair).ok());
+        const Plan& plan = pair.impl()->plan;
+        const Op& head = plan.mtp[0].ops.back();
+        CHECK((plan.slot(head.w[0]).name == kDraftHead) == (type == Type::q4_k));
+        CHECK(plan.slot(head.w[0]).type == (type == Type::q4_k ? Type::q4_k : Type::q8_0));
+        Model one;
+        REQUIRE(load(device, tiny(Family::qwen35, Packaging::whole), {}, &one).ok());
+        CHECK(listen(pair).text == listen(one).text);
+    }
+}
+
+TEST_CASE("files that do not belong together are refused, with what differs") {
+    REQUIRE(pair_files(Header().file(), draft_header().file()).status().code == Code::ok);
+    Header d = draft_header();
+    d.arch = "step35";
+    refused({}, d, {"architecture 'step35'", "expected 'qwen35'"});
+    d = draft_header();
+    d.d_model = 96;
+    refused({}, d, {"token_embd.weight", "[8, 96]", "expected [8, 64]"});
+    d.n_vocab = 0;
+    refused({}, d, {"qwen35.embedding_length", "is 96", "expected 64"});
+    d = draft_header();
+    d.n_vocab = 9;
+    refused({}, d, {"token_embd.weight", "[9, 64]", "expected [8, 64]"});
+    d = draft_header();
+    d.n_token = 7;
+    refused({}, d, {"7 tokens", "expected 8"});
+    d = draft_header();
+    d.n_block = 7;
+    refused({}, d, {"follow 6 layers", "expected 4"});
+    d = draft_header();
+    d.n_mtp = 0;
+    d.trunk = true;
+    refused({}, d, {"no MTP block", "nextn_predict_layers", "mtp-*.gguf"});
+    d = draft_header();
+    d.blocks = false;
+    refused({}, d, {"no MTP block", "blk.4.nextn.eh_proj.weight"});
+
+    // Values by block: as many as each file has blocks, the same where both have one.
+    Header m;
+    m.heads = {4, 8, 8, 8};
+    d = draft_header();
+    d.heads = {4, 8, 8, 8, 16};
+    Gguf pair;
+    const Gguf a = m.file(), b = d.file();
+    REQUIRE(pair_files(a, b).get(pair).ok());
+    CHECK(pair.find("qwen35.attention.head_count")->n == 5);
+    CHECK(pair.get_u32("qwen35.block_count").value() == 5);
+    CHECK(pair.get_u32("qwen35.context_length").value() == 400);  // the model's
+    d.heads[2] = 9;
+    refused(m, d, {"qwen35.attention.head_count", "is 9 for block 2", "expected 8"});
+    d.heads = {4, 8, 8};
+    refused(m, d, {"qwen35.attention.head_count", "an array of 3", "expected an array of 4"});
+}
+
+TEST_CASE("draft blocks alone are refused, and the message says how to load them") {
+    const Device device = cpu();
+    Model model;
+    for (Packaging packaging : {Packaging::mtp, Packaging::mtp_bare}) {
+        const Status s = load(device, tiny(Family::qwen35, packaging), {}, &model);
+        CHECK(s.code == Code::unsupported);
+        CHECK(s.text.find("--mtp-file") != std::string::npos);
+    }
+    const Status s = load(device, tiny(Family::qwen35, Packaging::mtp), tiny(Family::qwen35, Packaging::trunk), &model);
+    CHECK(s.text.find("wrong way round") != std::string::npos);
+}
