@@ -154,7 +154,7 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
     n_row_ = begin;  // what is there already is written again, the same
     while (n_row_ < end) {
         Step step;
-        step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowLogits));
+        step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowRows));
         step.ids = history.data() + n_row_ + 1;
         step.position = static_cast<uint32_t>(n_row_);
         step.first_key = static_cast<uint32_t>(first_key_);

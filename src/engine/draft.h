@@ -100,8 +100,6 @@ class Mtp {
     /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
     /// have been right? Fills its cache up to there.
     Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen);
-    /// Rows whose logits one step of a shadow pass gives.
-    static constexpr uint32_t kShadowLogits = 4;
     /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block
     /// is unsure, none when the hidden row is not at hand.
     Status propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability, Picker& picker, uint32_t* n_guess);

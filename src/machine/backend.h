@@ -13,10 +13,13 @@ namespace detail {
 
 /// The most rows a tentative step may have: one plus the deepest draft.
 constexpr uint32_t kMaxTentative = 9;
-/// The most rows of a step on an MTP tape: filling its cache needs no more to be fast.
-constexpr uint32_t kMaxMtpRows = 64;
+/// The most rows of a step on an MTP tape: with 64, a GPU spent 5 % of a small model's prompt on filling its cache.
+constexpr uint32_t kMaxMtpRows = 256;
 /// A lane with MTP keeps the hidden rows of tentative trunk steps for this many positions; a power of two.
 constexpr uint32_t kMaxBehind = 64;
+
+/// Rows of a step that judges guesses after the fact: all of them with logits.
+constexpr uint32_t kShadowRows = 4;
 
 /// Rows to run. A step is tentative until committed: commit(k) makes its first k rows history.
 struct Step {

@@ -37,18 +37,14 @@ void CpuLane::lay_out(const LaneOptions& options) {
     rotations_.clear();
 
     n_part_max_ = 0;
+    place_activations(options);
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
         if (mtp_only_[id] && !options.mtp) continue;
         switch (s.role) {
-            case SlotRole::weight: break;
+            case SlotRole::weight:
             case SlotRole::activation:
-            case SlotRole::kept: {
-                name(mtp_only_[id] ? "activations of the draft block" : "activations");
-                const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative : mtp_only_[id] ? std::min(n_row_max_, kMaxMtpRows) : n_row_max_;
-                rows_[id] = place<float>(n_row * s.width());
-                break;
-            }
+            case SlotRole::kept: break;
             case SlotRole::kv: {
                 KvCache& kv = kv_[id];
                 kv.shape = kv_shapes_[id];
@@ -112,6 +108,34 @@ void CpuLane::lay_out(const LaneOptions& options) {
     lay_out_moe();
     name("scratch of the threads");
     delta_rows_ = place<DeltaRow>(uint64_t{n_thread} * kDeltaChunk);
+}
+
+/// Trunk and draft block never run at the same time: what neither leaves behind lies in the same place.
+void CpuLane::place_activations(const LaneOptions& options) {
+    const Plan& plan = *program_->plan;
+    const auto floats = [&](SlotId id) {
+        const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative : mtp_only_[id] ? std::min(n_row_max_, kMaxMtpRows) : n_row_max_;
+        return round_up(n_row * plan.slot(id).width(), 16);
+    };
+    std::vector<uint64_t> at(plan.slots.size(), UINT64_MAX);
+    uint64_t n_float[2] = {0, 0};
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const SlotRole role = plan.slot(id).role;
+        if ((mtp_only_[id] && !options.mtp) || (role != SlotRole::activation && role != SlotRole::kept)) continue;
+        if (role == SlotRole::activation && id != plan.trunk.hidden && id != plan.trunk.logits) {
+            at[id] = n_float[mtp_only_[id]];
+            n_float[mtp_only_[id]] += floats(id);
+        } else {
+            name(mtp_only_[id] ? "activations of the draft block" : "activations");
+            rows_[id] = place<float>(floats(id));
+        }
+    }
+    name("activations");
+    float* shared = place<float>(n_float[0]);
+    name("activations of the draft block");
+    place<float>(n_float[1] > n_float[0] ? n_float[1] - n_float[0] : 0);  // right behind it
+    for (SlotId id = 0; shared && id < at.size(); ++id)
+        if (at[id] != UINT64_MAX) rows_[id] = shared + at[id];
 }
 
 void CpuLane::note(uint64_t bytes) {

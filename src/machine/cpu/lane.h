@@ -141,6 +141,7 @@ class CpuLane : public Lane {
     void note(uint64_t bytes);
     /// What is placed from here on, for a plan that lists it.
     void name(const char* what, int layer = -1) { what_ = what, layer_ = layer; }
+    void place_activations(const LaneOptions& options);
     void lay_out_moe();
     template <class T>
     T* place(uint64_t n) {

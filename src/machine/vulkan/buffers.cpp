@@ -176,6 +176,8 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     };
     const bool mtp = options.mtp;
     look(plan.trunk);
+    std::vector<bool> trunk_needs(n_slot);
+    for (SlotId id = 0; id < n_slot; ++id) trunk_needs[id] = needs.n_row[id] != 0;
     for (const Tape& t : plan.mtp)
         if (mtp) look(t);
     AUSPEX_TRY(bad);
@@ -197,22 +199,38 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     };
     const uint64_t align = std::max<uint64_t>(traits.storage_align, 256);
 
-    // Activations: those bound together in one region.
+    // Activations: those bound together in one region. Trunk and draft block never run in one recording: what neither
+    // leaves behind lies in the same place.
     b.row.resize(n_slot);
     b.squares.resize(n_slot);
     b.group.resize(n_slot);
     b.at.resize(n_slot, 0);
+    struct Room {
+        SlotId first;
+        uint64_t at, bytes;
+    };
+    std::vector<Room> rooms;
     for (SlotId id = 0; id < n_slot; ++id) {
         if (needs.root(id) != id) continue;
+        bool of_trunk = false, passing = true;
         uint64_t bytes = 0;
         std::vector<std::pair<SlotId, uint64_t>> members;
         for (SlotId m = id; m < n_slot; ++m) {
             if (needs.root(m) != id || needs.n_row[m] == 0) continue;
             members.push_back({m, bytes});
+            of_trunk = of_trunk || trunk_needs[m];
+            passing = passing && plan.slot(m).role == SlotRole::activation && m != plan.trunk.hidden && m != plan.trunk.logits;
             bytes += round_up(needs.n_row[m] * row_stride(plan, m) * sizeof(float), align);
         }
         if (members.empty()) continue;
-        want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
+        const auto room = std::find_if(rooms.begin(), rooms.end(), [&](const Room& r) { return r.bytes - r.at >= bytes; });
+        if (passing && !of_trunk && room != rooms.end()) {
+            place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) { b.group[to_group] = b.group[r.first].part(r.at, bytes); });
+            room->at += bytes;
+        } else {
+            want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
+            if (passing && of_trunk) rooms.push_back({members[0].first, 0, bytes});
+        }
         for (const auto& m : members) b.row[m.first].bytes = needs.n_row[m.first] * row_stride(plan, m.first) * sizeof(float);
         place.push_back([&b, members](const Memory&) {
             const Region whole = b.group[members[0].first];

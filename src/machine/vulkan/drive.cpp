@@ -238,7 +238,7 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
     shape.wide = shape.fill_only = false;
     shape.head = true;
     shape.tape = &plan.mtp[0];
-    for (shape.n_row = 1; shape.n_row <= options_.n_mtp_logit; ++shape.n_row) AUSPEX_TRY(ask_tape());
+    for (shape.n_row = 1; shape.n_row <= kShadowRows; ++shape.n_row) AUSPEX_TRY(ask_tape());
     return {};
 }
 
