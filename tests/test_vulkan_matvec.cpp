@@ -6,7 +6,7 @@
 
 #ifndef AUSPEX_NO_VULKAN
 #include "../shaders/matvec_args.h"
-#include "vulkan_support.h"
+#include "vulkan_rig.h"
 
 #include <cmath>
 #include <cstring>
@@ -100,29 +100,6 @@ struct Bench {
         REQUIRE_MESSAGE(ran.ok(), ran.message());
     }
 };
-
-/// Whether this device's matrices suit matvec_mma.
-bool matrix_fits(Vulkan& v) {
-    if (!vk::matrix_worth_asking(v.gpu->traits)) return false;
-    Bench b(v);
-    std::vector<uint16_t> halves(256);
-    std::vector<float> floats(128);
-    for (uint32_t i = 0; i < 256; i++) halves[i] = f32_to_f16(static_cast<float>(i));
-    for (uint32_t i = 0; i < 128; i++) floats[i] = static_cast<float>(i);
-    const size_t h = b.add(halves), f = b.add(floats), seen = b.room(512);
-    b.fill();
-    vk::PipelineKey key;
-    key.shader = "matrix_layout";
-    key.group = 32;
-    key.subgroup_size = v.gpu->traits.subgroup_size_control ? 32 : 0;
-    key.full_subgroups = v.gpu->traits.full_subgroups;
-    const VkPipeline p = v.make(key);
-    b.run([&](vk::Commands& c) {
-        c.bind(p, {b.at(h), b.at(f), b.at(seen)});
-        c.dispatch(1);
-    });
-    return vk::matrix_layout_fits(b.read(seen).data());
-}
 
 std::vector<std::byte> tiles_of(const vk::Tiling& t, Type type, const void* a, const void* b = nullptr) {
     std::vector<std::byte> out(t.bytes());

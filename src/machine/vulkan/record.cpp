@@ -13,6 +13,9 @@ namespace record_impl {
 
 constexpr uint32_t kRowGroup = 256;  ///< of the plain row kernels
 
+/// True where attend_mma runs tentative passes: decides bits, so device and cache alone say it.
+bool attends_on_matrix(bool matrix, uint32_t d_head, const Buffers::Kv& kv) { return matrix && d_head == 256 && kv.k.format == args::kKvF16 && kv.v.format == args::kKvF16; }
+
 bool holds(const std::vector<uint32_t>& list, uint32_t id) { return std::find(list.begin(), list.end(), id) != list.end(); }
 
 }  // namespace record_impl
@@ -582,6 +585,7 @@ args::AttendArgs Recorder::attend_args(const Op& op, const Op& write, uint32_t p
     }
     p.rope_scale = 1;
     p.part_stride = part_stride;
+    p.count_stride = attend_counts(kv.n_chunk);
     return p;
 }
 
@@ -631,10 +635,17 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
     settle(from);
     // Groups for every chunk that the context can hold: what is too much leaves at once, in less time than the
     // device takes to read group counts from memory.
+    const uint32_t n_queries = shape.n_row * per_kv;
+    if (record_impl::attends_on_matrix(matrix_, a.d_head, kv)) {
+        PipelineKey key = record_impl::key_of("attend_mma", 256, {a.d_head, 0, 1, kv.k.format, kv.v.format, per_kv, 16u, 8u, 16u});
+        key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+        key.full_subgroups = traits.full_subgroups;
+        return kernel(key, {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
+    }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
-    const uint32_t queries = shape.n_row * per_kv, tile = queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
+    const uint32_t tile = n_queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
     return kernel(record_impl::key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format, per_kv}),
-                  {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p, {kv.n_chunk, a.n_head_kv, ceil_div(queries, tile)}, "attend");
+                  {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p, {kv.n_chunk, a.n_head_kv, ceil_div(n_queries, tile)}, "attend");
 }
 
 }  // namespace vk
