@@ -151,6 +151,8 @@ Product product(Vulkan& v, const Job& j, uint32_t n_row) {
                 args::MatvecArgs a{};
                 const uint32_t begin = static_cast<uint32_t>(s) * slice;
                 a.n_tile = std::min(slice, t.n_row - begin);
+                a.tiles = choice.tiles;
+                a.mode = static_cast<uint32_t>(j.epilogue) + (j.norm ? 4u : 0u);
                 a.n_col = t.n_col;
                 a.d_in = static_cast<uint32_t>(j.d_in);
                 a.d_out = static_cast<uint32_t>(j.d_out);

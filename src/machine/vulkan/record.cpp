@@ -20,6 +20,15 @@ bool holds(const std::vector<uint32_t>& list, uint32_t id) { return std::find(li
 
 }  // namespace record_impl
 
+Recorder::Recorder(const VulkanProgram& program, const Buffers& buffers) : program_(program), buffers_(buffers), plan_(*program.plan), matrix_(program.context->matrix && !program.small()), gemm_matrix_(program.context->gemm_matrix) {
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops)
+            if (op.kind == OpKind::moe && routes_itself(op)) n_score_ = std::max(n_score_, op.moe.n_expert);
+    };
+    look(plan_.trunk);
+    for (const Tape& t : plan_.mtp) look(t);
+}
+
 Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     profile_ = profile;
     commands_ = commands;
@@ -292,7 +301,7 @@ Status Recorder::product(const Node& d, const ProductArgs& p) {
     const uint32_t n_piece = ceil_div(p.n_row, p.n_row > kMaxTentative ? std::min(most, 8u) : most);
     for (uint32_t i = 0; i < n_piece; ++i) {
         const uint32_t r0 = static_cast<uint32_t>(uint64_t{p.n_row} * i / n_piece), n = static_cast<uint32_t>(uint64_t{p.n_row} * (i + 1) / n_piece) - r0;
-        const MatvecChoice c = choose_matvec(traits, matrix_, t, n, p.norm, p.epilogue, p.stage_tiles);
+        const MatvecChoice c = choose_matvec(traits, matrix_, t, n, p.norm, p.epilogue, p.stage_tiles, n_score_);
         // Rows of a piece, bound as such where a binding may begin there, so that pieces do not share memory.
         auto rows = [&](const Region& r, uint32_t stride, uint32_t* offset) {
             const uint64_t skip = uint64_t{r0} * stride * sizeof(float), bytes = uint64_t{n} * stride * sizeof(float);
@@ -301,6 +310,8 @@ Status Recorder::product(const Node& d, const ProductArgs& p) {
             *offset = r0 * stride;
             return r;
         };
+        a.tiles = c.tiles;
+        a.mode = matvec_mode(p.norm, p.epilogue);
         uint32_t squares_at = 0;
         const Region x = rows(*p.x, a.x_stride, &a.x_offset), y = rows(*p.y, a.y_stride, &a.y_offset);
         const Region from = rows(residual, a.residual_stride, &a.residual_offset);
