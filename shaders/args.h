@@ -34,11 +34,11 @@ AUSPEX_CONST uint kMaxPick = 16;
 AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by position; >= 3 + kMaxRows
 
 // Chunks of positions for attention: a pure function of the absolute position, so that a row's sums
-// never depend on what shares its step. The first 64 chunks hold 128 positions, the next 64 hold 256,
-// then 512, and so on: chunk c of octave o = c / 64 begins at 8192 (2^o - 1) + (c & 63) 128 2^o.
-// With a window of at most 8192 every chunk holds 128.
+// never depend on what shares its step. The first 128 chunks hold 128 positions, the next 128 hold 256,
+// then 512, and so on: chunk c of octave o = c / 128 begins at 16384 (2^o - 1) + (c & 127) 128 2^o.
+// With a window of at most 16384 every chunk holds 128.
 AUSPEX_CONST uint kChunk = 128;
-AUSPEX_CONST uint kChunkOctave = 64;
+AUSPEX_CONST uint kChunkOctave = 128;
 
 // How the next token is picked; the public Sampling in order. 48 bytes.
 struct SampleArgs {
@@ -174,6 +174,7 @@ struct AttendArgs {
     uint out_stride;
     float rope_scale;  // multiplies cos and sin; 1
     uint part_stride;  // partial results: rows per chunk, at least n_row * n_head
+    uint count_stride; // attend_mma: counters of a query tile: sets of 16 chunks that it can see at most, and one
 };
 AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;

@@ -8,7 +8,7 @@
 #ifndef K_PUT
 #define K_PUT(row, quad, w) K_HALVES(row, quad) = w
 #endif
-shared uint scale_s[K_TYPE + V_TYPE != 0u ? 2u * LANE_GROUPS : 1u];
+shared uint scale_s[K_TYPE + V_TYPE != 0u ? 2u * LANE_GROUPS : 4u];
 
 struct KvCodes {
     uint codes;  // bytes of q8_0; nibbles in the low halves of bytes

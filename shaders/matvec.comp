@@ -65,14 +65,14 @@ void main() {
         float acc[ROWS * T];
         [[unroll]] for (uint i = 0u; i < ROWS * T; i++) acc[i] = 0.0;
         for (uint c = part; c < args.n_col; c += SPLIT) {
-            const uint k0 = c * 256u + j * 128u + t * 4u;
+            const uint k0 = c * 256u + j * 128u + t * 4u, k_end = columns_end(c);
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {
                 vec4 v[8];
                 unpack(tile_of(safe, c) * TILE, row0 + r, j, t, v);
                 for (uint i = 0u; i < 8u; i++) {
                     const uint k = k0 + i * 16u;
-                    if (column_inside(k)) {
-                        const vec4 m = BY_ROW ? vec4(weight_of(k)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
+                    if (k < k_end) {
+                        const vec4 m = BY_ROW ? vec4(weight_of(c)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
                         [[unroll]] for (uint col = 0u; col < T; col++) {
                             if (!has_column(col)) break;
                             precise vec4 a = X[(args.x_offset + row_in(col) * args.x_stride + k) >> 2] * m;

@@ -24,6 +24,8 @@ struct MatvecArgs {
     uint out_offset, out_stride;  // EPI_ADD: floats; EPI_LOGITS: offset in floats, stride in pairs
     float inv_d, eps;             // NORM: 1 / d_in and what is added to the mean
     float limit;                  // EPI_SWIGLU: clamps as in OpKind::swiglu; 0: none
+    uint tiles;                   // matvec_mma: row tiles of a workgroup, at most TILES
+    uint mode;                    // matvec_mma: what EPI_ANY, NORM_ANY and MOE_ANY stand for: EPI + 4 NORM + 8 ROLE
     // Products of experts (moe_columns.glsl); else nothing. n_tile, d_in, d_out are those of one expert.
     uint n_row;                   // of the step
     uint n_used;                  // experts of a row; MOE_SHARED: 1

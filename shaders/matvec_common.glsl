@@ -13,8 +13,18 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint T = 1u;        // rows of x
 layout(constant_id = 2) const uint SPLIT = 4u;    // parts that the columns are cut into, summed in order
 layout(constant_id = 3) const uint TILES = 1u;    // row tiles of a workgroup
-layout(constant_id = 4) const uint NORM = 0u;     // 1: x * norm / rms(x) instead of x
+#ifdef MATRIX
+// One pipeline for whatever stands between two norms: a step runs through more code than a core's instruction cache
+// holds, and each line of it that another stage has just used is one less to wait for.
+layout(constant_id = 4) const uint NORM_ = 0u;
+layout(constant_id = 5) const uint EPI_ = 0u;
+const uint NORM_ANY = 2u, EPI_ANY = 4u;
+#define NORM (NORM_ == NORM_ANY ? (args.mode >> 2) & 1u : NORM_)   // 1: x * norm / rms(x) instead of x
+#define EPI (EPI_ == EPI_ANY ? args.mode & 3u : EPI_)
+#else
+layout(constant_id = 4) const uint NORM = 0u;
 layout(constant_id = 5) const uint EPI = 0u;
+#endif
 const uint EPI_STORE = 0u;    // y = W x
 const uint EPI_ADD = 1u;      // y = residual + W x, and partial sums of squares of y
 const uint EPI_SWIGLU = 2u;   // rows 0..7 of a tile: gate, 8..15: up; y = silu(gate) * up
@@ -73,7 +83,7 @@ layout(push_constant) uniform Push {
 
 #include "moe_columns.glsl"
 
-// The includer says how many tiles it finishes at once: SLOTS. All sizes are multiples of 16 bytes: a
+// The includer says how many tiles it finishes at once: SLOTS at most, n_slot. All sizes are multiples of 16 bytes: a
 // driver was seen to pack shared arrays without regard to what matrix loads need.
 shared float inv_rms[(T + 3u) / 4u * 4u];
 shared float best_s[16u * T * SLOTS];
@@ -91,6 +101,8 @@ float silu(float v) {
 // The finished sum number o of a workgroup: row o & 15 of the tile, x row (o >> 4) % T, tile (o >> 4) / T.
 float total(uint o);
 
+uint n_slot = SLOTS;
+
 float held[2];   // the residuals of an invocation's first results, fetched early
 
 uint residual_at(uint o, uint tile0, out bool inside) {
@@ -104,15 +116,15 @@ void hold_residual(uint i, uint n, uint tile0) {
     [[unroll]] for (uint k = 0u; k < 2u; k++) {
         bool inside = false;
         const uint at = residual_at(i + k * n, tile0, inside);
-        held[k] = i + k * n < SLOTS * T * 16u && inside ? RESIDUAL[at] : 0.0;
+        held[k] = i + k * n < n_slot * T * 16u && inside ? RESIDUAL[at] : 0.0;
     }
 }
 
-// Writes the results of SLOTS tiles from tile0 on; n invocations, all of them, i = 0..n-1.
+// Writes the results of n_slot tiles from tile0 on; n invocations, all of them, i = 0..n-1.
 // `first`: the workgroup has finished no tile yet; `end`: it will finish no more.
 void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
     if (EPI == EPI_SWIGLU) {
-        [[dont_unroll]] for (uint o = i; o < SLOTS * T * 8u; o += n) {
+        [[dont_unroll]] for (uint o = i; o < n_slot * T * 8u; o += n) {
             const uint row = o & 7u, col = (o >> 3) % T, tile = tile0 + (o >> 3) / T, at = (args.first_row >> 1) + tile * 8u + row;
             float gate = total((o >> 3) * 16u + row), up = total((o >> 3) * 16u + row + 8u);
             if (NORM == 1u) {
@@ -129,7 +141,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
         }
         return;
     }
-    [[dont_unroll]] for (uint o = i, k = 0u; o < SLOTS * T * 16u; o += n, k++) {
+    [[dont_unroll]] for (uint o = i, k = 0u; o < n_slot * T * 16u; o += n, k++) {
         const uint col = (o >> 4) % T, tile = tile0 + (o >> 4) / T, at = args.first_row + tile * 16u + (o & 15u);
         bool inside = tile < args.n_tile && at < args.d_out && has_column(col);
         float v = total(o);
@@ -161,7 +173,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
 #ifndef MATRIX
     if (EPI == EPI_ADD) {
         barrier();
-        [[dont_unroll]] for (uint o = i; o < SLOTS * T; o += n) {
+        [[dont_unroll]] for (uint o = i; o < n_slot * T; o += n) {
             const uint b = o * 16u, tile = tile0 + o / T;
             float q[4];
             [[unroll]] for (uint k = 0u; k < 4u; k++) {
@@ -174,7 +186,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
 #endif
     if (EPI == EPI_LOGITS) {
         barrier();
-        [[dont_unroll]] for (uint o = i; o < SLOTS * T; o += n) {
+        [[dont_unroll]] for (uint o = i; o < n_slot * T; o += n) {
             const uint b = o * 16u;
             float best = best_s[b];
             uint id = 0u;
@@ -196,7 +208,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
         [[dont_unroll]] for (uint col = i; col < T; col += n) {
             float best = best_s[col * 16u];
             uint id = best_id[col];
-            for (uint k = 1u; k < SLOTS; k++) {
+            for (uint k = 1u; k < n_slot; k++) {
                 const uint o = k * T + col;
                 if (best_s[o * 16u] > best) {
                     best = best_s[o * 16u];

@@ -1,8 +1,8 @@
 #version 450
 // matvec_mma.comp: twin of src/machine/cpu matmul on 16x8x16 matrix units; y = x W' for few rows of x.
 //
-// Grid    x: ceil(n_tile / TILES).   Group  32 * SPLIT invocations; subgroup s owns column tiles
-//         s, s + SPLIT, ... of TILES row tiles. Subgroup size 32, full subgroups. It holds the x of
+// Grid    x: ceil(n_tile / args.tiles).   Group  32 * SPLIT invocations; subgroup s owns column tiles
+//         s, s + SPLIT, ... of args.tiles row tiles. Subgroup size 32, full subgroups. It holds the x of
 //         CHUNK of its column tiles in shared memory and goes through all row tiles with them.
 // Rows    T <= 8, which cost about alike; run nine as five and four.
 // Numbers x * norm is scaled by a power of two per 256 columns and rounded to the nearest halves (2^-12
@@ -96,17 +96,19 @@ void read_norm(uint sub, uint l) {
 
 layout(constant_id = 10) const uint BATCH = 4u;   // pieces of x on their way at once; no other value is meant
 vec4 xa[BATCH], xb[BATCH];
+uint n_piece;   // of a chunk: its column tiles times T
 
 // Piece n of a chunk: row n % T of x, column tile c0 + n / T * SPLIT; this lane's 4 columns of two blocks.
 void load_x(uint n0, uint c0, uint l) {
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
-        const uint n = n0 + b, k = (c0 + n / T * SPLIT) * 256u + 32u * (l >> 2) + 4u * (l & 3u);
+        const uint n = n0 + b, c = c0 + n / T * SPLIT, k = c * 256u + 32u * (l >> 2) + 4u * (l & 3u);
         const uint at = (args.x_offset + row_in(n % T) * args.x_stride + k) >> 2;
-        const bool in_ = n < CHUNK * T && has_column(n % T);
-        xa[b] = in_ && column_inside(k) ? X[at] : vec4(0.0);
-        xb[b] = in_ && column_inside(k + 16u) ? X[at + 4u] : vec4(0.0);
+        const bool in_ = n < CHUNK * T && n < n_piece && has_column(n % T);
+        const uint k_end = in_ ? columns_end(c) : 0u;
+        xa[b] = k < k_end ? X[at] : vec4(0.0);
+        xb[b] = k + 16u < k_end ? X[at + 4u] : vec4(0.0);
         if (BY_ROW) {
-            const float m = weight_of(k);
+            const float m = weight_of(c);
             xa[b] *= m;
             xb[b] *= m;
         }
@@ -121,7 +123,8 @@ void store_x(uint n0, uint first, uint l) {
     const uint g = l >> 2, t = l & 3u;
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
         const uint n = n0 + b;
-        if (n >= CHUNK * T) break;
+        if (n >= CHUNK * T) break;   // known beforehand: no code for those
+        if (n >= n_piece) break;
         const vec4 m4 = max(abs(xa[b]), abs(xb[b]));
         float m = max(max(m4.x, m4.y), max(m4.z, m4.w));
         m = max(m, subgroupShuffleXor(m, 1u));
@@ -155,25 +158,50 @@ void store_x(uint n0, uint first, uint l) {
     }
 }
 
-void main() {
-    const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
-    const uint first = sub * CHUNK * T, tile0 = gl_WorkGroupID.x * TILES, n_tile = min(TILES, args.n_tile - tile0);
-    if (ROLE != MOE_NONE && !open_columns(me, SPLIT * 32u)) return;
-    const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
-    Raw next;
-    if (n_own > 0u) {
-        next = fetch(tile_of(tile0, sub) * TILE, l);
-    }
+// The first chunk of x, and what comes from memory beside it.
+void begin_x(uint me, uint first, uint tile0, uint n_own) {
+    const uint l = me & 31u, sub = me >> 5;
     if (n_own > 0u) load_x(0u, sub, l);
     hold_residual(me, SPLIT * 32u, tile0);
     if (NORM == 1u) read_norm(sub, l);
+    [[dont_unroll]] for (uint n = 0u; n < CHUNK * T; n += BATCH) {
+        if (n > 0u) load_x(n, sub, l);
+        store_x(n, first, l);
+    }
+}
+
+void main() {
+    const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
+    const uint first = sub * CHUNK * T, tile0 = gl_WorkGroupID.x * args.tiles, n_tile = min(args.tiles, args.n_tile - tile0);
+    n_slot = args.tiles;
+    const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
+    n_piece = min(CHUNK, n_own) * T;
+    Raw next;
+    if (ROLE_ == MOE_ANY && OWN > 0u) {
+        // Where an expert is chosen for the only row, x is known before: the first subgroup chooses, and the others see
+        // to x meanwhile. One copy of each part, because code is what this waits for.
+        const bool late = ROLE == MOE_EXPERT && sub != 0u;
+        [[dont_unroll]] for (uint turn = 0u; turn < (late ? 1u : 2u); turn++) {
+            if (turn == (late ? 0u : 1u)) begin_x(me, first, tile0, n_own);
+            if (turn > 0u) break;
+            if (ROLE != MOE_NONE && !open_columns(me, SPLIT * 32u)) return;
+            if (n_own > 0u) next = fetch(tile_of(tile0, sub) * TILE, l);
+        }
+    } else {
+        if (ROLE != MOE_NONE && !open_columns(me, SPLIT * 32u)) return;
+        if (n_own > 0u) next = fetch(tile_of(tile0, sub) * TILE, l);
+        begin_x(me, first, tile0, n_own);
+    }
 
     [[dont_unroll]] for (uint o0 = 0u; o0 < n_own; o0 += CHUNK) {
         const uint n_here = min(CHUNK, n_own - o0);
-        subgroupBarrier();
-        [[dont_unroll]] for (uint n = 0u; n < CHUNK * T; n += BATCH) {
-            if (n > 0u || o0 > 0u) load_x(n, sub + o0 * SPLIT, l);
-            store_x(n, first, l);
+        if (o0 > 0u) {
+            n_piece = n_here * T;
+            subgroupBarrier();
+            [[dont_unroll]] for (uint n = 0u; n < CHUNK * T; n += BATCH) {
+                load_x(n, sub + o0 * SPLIT, l);
+                store_x(n, first, l);
+            }
         }
         subgroupMemoryBarrierShared();
         subgroupBarrier();
@@ -211,7 +239,7 @@ void main() {
         }
     }
     if (n_own == 0u) {
-        [[dont_unroll]] for (uint i = l; i < TILES * 16u * T; i += 32u) red[((i / (16u * T)) * SPLIT + sub) * 16u * T + i % (16u * T)] = 0.0;
+        [[dont_unroll]] for (uint i = l; i < args.tiles * 16u * T; i += 32u) red[((i / (16u * T)) * SPLIT + sub) * 16u * T + i % (16u * T)] = 0.0;
     }
     barrier();
     write_tiles(me, SPLIT * 32u, tile0, true, true);

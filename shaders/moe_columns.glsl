@@ -8,6 +8,7 @@
 //             less time than a dispatch of its own would take; the first one leaves it for others.
 // MOE_ROW     group (x, y): y is a row. Its matrix is that of its experts side by side, ids ascending, its
 //             columns their hidden values times their weights; T is 1.
+//             With T = 1 MOE_EXPERT means that the step has one row.
 // MOE_SHARED  likewise with the one shared expert, whose weight is the sigmoid of its score, or 1.
 // Order       a row's sums follow from its own choice alone.
 // Memory      in the place of what the role does not use:
@@ -18,22 +19,27 @@
 //             6 out       choice                                    (MOE_EXPERT, OWN)     written
 //             7 bias      f32 [n_expert]                            (kRouteBias, OWN)     read
 #include "moe_args.h"
-#ifdef MATRIX
-layout(constant_id = 11) const uint ROLE = 0u;
-layout(constant_id = 12) const uint OWN = 0u;   // scores of a lane: ceil(experts / 32); 0: the choice is made
-#else
-layout(constant_id = 6) const uint ROLE = 0u;
-#endif
 const uint MOE_NONE = 0u;
 const uint MOE_EXPERT = 1u;
 const uint MOE_ROW = 2u;
 const uint MOE_SHARED = 3u;
-const bool BY_ROW = ROLE == MOE_ROW || ROLE == MOE_SHARED;
+#ifdef MATRIX
+layout(constant_id = 11) const uint ROLE_ = 0u;
+layout(constant_id = 12) const uint OWN = 0u;   // scores of a lane: ceil(experts / 32); 0: the choice is made
+const uint MOE_ANY = 4u;                        // T is 1, and args.mode says which
+#define ROLE (ROLE_ == MOE_ANY ? args.mode >> 3 : ROLE_)
+#define MAY_CHOOSE (OWN > 0u && (ROLE_ == MOE_EXPERT || ROLE_ == MOE_ANY))
+#define MAY_BE_ROW (ROLE_ >= MOE_ROW)
+#else
+layout(constant_id = 6) const uint ROLE = 0u;
+#define MAY_BE_ROW (ROLE >= MOE_ROW)
+#endif
+#define BY_ROW (MAY_BE_ROW && ROLE >= MOE_ROW)
 // Sizes are multiples of 16 bytes, and least where nothing is kept.
-shared uint place_s[ROLE == MOE_EXPERT ? 12u : 4u];    // by row: its place at this expert, or NONE
+shared uint place_s[T > 1u ? 12u : 4u];                // by row: its place at this expert, or NONE
 shared uint column_s[(T + 3u) / 4u * 4u];              // places of the columns
-shared uint pair_id_s[BY_ROW ? 64u : 4u];
-shared float pair_weight_s[BY_ROW ? 64u : 4u];
+shared uint pair_id_s[MAY_BE_ROW ? 64u : 4u];
+shared float pair_weight_s[MAY_BE_ROW ? 64u : 4u];
 const uint NONE = 0xffffffffu;
 uint expert = 0u, n_column = 1u;
 
@@ -44,26 +50,26 @@ float sigmoid_of(float v) {
 }
 
 #ifdef MATRIX
-shared uint chosen_s[ROLE == MOE_EXPERT && OWN > 0u ? 576u : 4u];         // by place: ids
-shared float chosen_weight_s[ROLE == MOE_EXPERT && OWN > 0u ? 576u : 4u];
+shared uint chosen_s[OWN > 0u ? 288u : 4u];         // by place: ids
+shared float scores_s[4u + 32u * OWN * (T == 1u ? 1u : 9u)];   // of a subgroup's row
+shared float chosen_weight_s[OWN > 0u ? 288u : 4u];
 #define CHOSEN(place) (OWN > 0u ? chosen_s[place] : CHOICE((place) + (place) / args.n_used).x)
 
 // A subgroup takes a row, a lane every 32nd expert; the largest leave one by one, equal ones by lower id.
+const float LEAST = -3.4028234e38;
+const int NOTHING = -0x7fffffff - 1;
 void choose_rows(uint i, uint n) {
-    const float LEAST = -3.4028234e38;
     const uint l = i & 31u, n_out = args.n_score + ((args.flags & kRouteShared) != 0u ? 1u : 0u);
     for (uint row = i >> 5; row < args.n_row; row += n >> 5) {
+#define score_s(e) scores_s[(i >> 5) * 32u * OWN + (e)]
         const uint from = row * n_out, to = row * args.n_used;
-        float p[OWN + 1u], v[OWN + 1u];
+        float p[OWN + 1u], most = LEAST, sum = 0.0;
         [[unroll]] for (uint k = 0u; k < OWN; k++) p[k] = l + 32u * k < args.n_score ? RESIDUAL[from + l + 32u * k] : LEAST;
-        if ((args.flags & kRouteSigmoid) != 0u) {
-            [[unroll]] for (uint k = 0u; k < OWN; k++) p[k] = sigmoid_of(p[k]);
-        } else {
-            float most = LEAST, sum = 0.0;
+        if ((args.flags & kRouteSigmoid) == 0u) {
             [[unroll]] for (uint k = 0u; k < OWN; k++) most = max(most, p[k]);
             most = subgroupMax(most);   // exact in any order
             [[unroll]] for (uint k = 0u; k < OWN; k++) {
-                p[k] = l + 32u * k < args.n_score ? exp(p[k] - most) : 0.0;
+                p[k] = exp(p[k] - most);
                 sum += p[k];
             }
             sum += subgroupShuffleXor(sum, 1u);
@@ -71,39 +77,44 @@ void choose_rows(uint i, uint n) {
             sum += subgroupShuffleXor(sum, 4u);
             sum += subgroupShuffleXor(sum, 8u);
             sum += subgroupShuffleXor(sum, 16u);
-            [[unroll]] for (uint k = 0u; k < OWN; k++) p[k] /= sum;
+            const float by = 1.0 / sum;
+            [[unroll]] for (uint k = 0u; k < OWN; k++) p[k] *= by;
         }
-        [[unroll]] for (uint k = 0u; k < OWN; k++) {
-            v[k] = l + 32u * k < args.n_score ? p[k] : LEAST;
-            if ((args.flags & kRouteBias) != 0u && l + 32u * k < args.n_score) v[k] += at_bias.bias[l + 32u * k];
-        }
-        uint taken = 0u;
-        for (uint j = 0u; j < args.n_used; j++) {
-            float best = LEAST;
-            uint id = NONE;
-            [[unroll]] for (uint k = 0u; k < OWN; k++) {
-                if ((taken & (1u << k)) == 0u && v[k] > best) {
-                    best = v[k];
-                    id = l + 32u * k;
-                }
+        [[unroll]] for (uint k = 0u; k < OWN; k++) score_s(l + 32u * k) = p[k];
+        if ((args.flags & kRouteSigmoid) != 0u) {   // rarer, so it runs less code for more time
+            [[dont_unroll]] for (uint e = l; e < args.n_score; e += 32u) {
+                score_s(e) = sigmoid_of(score_s(e));
             }
-            const float top = subgroupMax(best);
-            const uint who = subgroupMin(best == top ? id : NONE);
-            if (who != NONE && (who & 31u) == l) taken |= 1u << (who >> 5);
-            if (l == 0u) chosen_s[to + j] = 0u;
+            [[unroll]] for (uint k = 0u; k < OWN; k++) p[k] = score_s(l + 32u * k);
         }
+        // Integers in the order of what they stand for: lanes compare those at once.
+        int v[OWN + 1u];
+        [[unroll]] for (uint k = 0u; k < OWN; k++) {
+            float x = p[k];
+            if ((args.flags & kRouteBias) != 0u && l + 32u * k < args.n_score) x += at_bias.bias[l + 32u * k];
+            const int b = floatBitsToInt(x);
+            v[k] = l + 32u * k < args.n_score ? b ^ ((b >> 31) & 0x7fffffff) : NOTHING;
+        }
+        uint mine = NONE;   // lane j: the j-th of the largest
+        [[dont_unroll]] for (uint j = 0u; j < args.n_used; j++) {
+            int best = NOTHING;
+            [[unroll]] for (uint k = 0u; k < OWN; k++) best = max(best, v[k]);
+            const int top = subgroupMax(best);
+            uint id = NONE;
+            [[unroll]] for (uint k = 0u; k < OWN; k++) id = v[k] == top ? min(id, l + 32u * k) : id;
+            id = subgroupMin(id);
+            [[unroll]] for (uint k = 0u; k < OWN; k++) v[k] = id == l + 32u * k ? NOTHING : v[k];
+            mine = l == j ? id : mine;
+        }
+        uint at = 0u;
+        [[dont_unroll]] for (uint j = 0u; j < args.n_used; j++) at += subgroupShuffle(mine, j) < mine ? 1u : 0u;
         subgroupMemoryBarrierShared();
         subgroupBarrier();
-        uint before = 0u;
-        [[unroll]] for (uint k = 0u; k < OWN; k++) {
-            const bool mine = (taken & (1u << k)) != 0u;
-            const uint all = subgroupBallot(mine).x, at = before + bitCount(all & ((1u << l) - 1u));
-            if (mine) {
-                chosen_s[to + at] = l + 32u * k;
-                chosen_weight_s[to + at] = p[k];
-            }
-            before += bitCount(all);
+        if (l < args.n_used) {
+            chosen_s[to + at] = mine;
+            chosen_weight_s[to + at] = score_s(mine);
         }
+        subgroupBarrier();
     }
     barrier();
     if (gl_WorkGroupID.x != 0u || gl_WorkGroupID.y != 0u) return;
@@ -122,7 +133,7 @@ void choose_rows(uint i, uint n) {
 // False: this workgroup has nothing to do. All invocations, i = 0..n-1.
 bool open_columns(uint i, uint n) {
     const uint y = gl_WorkGroupID.y;
-    if (ROLE == MOE_SHARED) {
+    if (MAY_BE_ROW && ROLE == MOE_SHARED) {
         if (i == 0u) {
             pair_id_s[0] = 0u;
             pair_weight_s[0] = (args.flags & kRouteShared) != 0u ? sigmoid_of(SQUARES[y * (args.n_score + 1u) + args.n_score]) : 1.0;
@@ -130,7 +141,7 @@ bool open_columns(uint i, uint n) {
         barrier();
         return true;
     }
-    if (ROLE == MOE_ROW) {
+    if (MAY_BE_ROW && ROLE == MOE_ROW) {
         for (uint j = i; j < args.n_used; j += n) {
             const uvec2 c = CHOICE(y * (args.n_used + 1u) + j);
             const bool here = c.x - args.first_expert < args.n_expert;   // else another slice adds it
@@ -144,7 +155,7 @@ bool open_columns(uint i, uint n) {
     if (OWN > 0u) choose_rows(i, n);
 #endif
     expert = CHOSEN(y);
-    if (args.n_row > 1u) {
+    if (T > 1u) {
         for (uint r = i; r < args.n_row; r += n) place_s[r] = NONE;
         barrier();
         for (uint p = i; p < args.n_row * args.n_used; p += n)
@@ -160,8 +171,6 @@ bool open_columns(uint i, uint n) {
             if (i == 0u) column_s[n_column] = place_s[r];
             n_column++;
         }
-    } else if (i == 0u) {
-        column_s[0] = y;
     }
     expert -= args.first_expert;
     barrier();
@@ -169,16 +178,17 @@ bool open_columns(uint i, uint n) {
 }
 
 // Row of x that column c reads, and row of y that it writes; columns that are none read the first one's.
-uint row_in(uint c) { return ROLE == MOE_NONE ? c : BY_ROW ? gl_WorkGroupID.y : column_s[min(c, n_column - 1u)] / args.n_used; }
-uint row_out(uint c) { return ROLE == MOE_NONE ? c : BY_ROW ? gl_WorkGroupID.y : column_s[min(c, n_column - 1u)]; }
-bool has_column(uint c) { return ROLE != MOE_EXPERT || c < n_column; }
-// Column k of x is one of the matrix's.
-bool column_inside(uint k) { return BY_ROW ? k % args.d_slot < args.d_in : k < args.d_in; }
+uint row_in(uint c) { return T == 1u ? (ROLE == MOE_EXPERT ? 0u : gl_WorkGroupID.y) : ROLE == MOE_NONE ? c : column_s[min(c, n_column - 1u)] / args.n_used; }
+uint row_out(uint c) { return T == 1u ? gl_WorkGroupID.y : ROLE == MOE_NONE ? c : column_s[min(c, n_column - 1u)]; }
+bool has_column(uint c) { return T == 1u || ROLE == MOE_NONE || c < n_column; }
+// The pair whose matrix column tile c belongs to.
+uint pair_of(uint c) { return min(c / (args.d_slot >> 8), args.n_used - 1u); }
+// Where the columns of column tile c end.
+uint columns_end(uint c) { return BY_ROW ? pair_of(c) * args.d_slot + args.d_in : args.d_in; }
+float weight_of(uint c) { return pair_weight_s[pair_of(c)]; }
 // Number of the tile where tile row `tile` meets column tile c.
 uint tile_of(uint tile, uint c) {
-    if (ROLE == MOE_NONE) return tile * args.n_col + c;
-    if (ROLE == MOE_EXPERT) return (expert * args.n_tile + tile) * args.n_col + c;
-    const uint own = args.d_slot >> 8, j = min(c / own, args.n_used - 1u);
-    return (pair_id_s[j] * args.n_tile + tile) * own + c % own;
+    if (!BY_ROW) return (expert * args.n_tile + tile) * args.n_col + c;   // expert is 0 where there is none
+    const uint own = args.d_slot >> 8, j = pair_of(c);
+    return (pair_id_s[j] * args.n_tile + tile) * own + c - j * own;
 }
-float weight_of(uint k) { return pair_weight_s[min(k / args.d_slot, args.n_used - 1u)]; }

@@ -6,7 +6,7 @@
 
 #ifndef AUSPEX_NO_VULKAN
 #include "../shaders/matvec_args.h"
-#include "vulkan_support.h"
+#include "vulkan_rig.h"
 
 #include <cmath>
 #include <cstring>
@@ -101,29 +101,6 @@ struct Bench {
     }
 };
 
-/// Whether this device's matrices suit matvec_mma.
-bool matrix_fits(Vulkan& v) {
-    if (!vk::matrix_worth_asking(v.gpu->traits)) return false;
-    Bench b(v);
-    std::vector<uint16_t> halves(256);
-    std::vector<float> floats(128);
-    for (uint32_t i = 0; i < 256; i++) halves[i] = f32_to_f16(static_cast<float>(i));
-    for (uint32_t i = 0; i < 128; i++) floats[i] = static_cast<float>(i);
-    const size_t h = b.add(halves), f = b.add(floats), seen = b.room(512);
-    b.fill();
-    vk::PipelineKey key;
-    key.shader = "matrix_layout";
-    key.group = 32;
-    key.subgroup_size = v.gpu->traits.subgroup_size_control ? 32 : 0;
-    key.full_subgroups = v.gpu->traits.full_subgroups;
-    const VkPipeline p = v.make(key);
-    b.run([&](vk::Commands& c) {
-        c.bind(p, {b.at(h), b.at(f), b.at(seen)});
-        c.dispatch(1);
-    });
-    return vk::matrix_layout_fits(b.read(seen).data());
-}
-
 std::vector<std::byte> tiles_of(const vk::Tiling& t, Type type, const void* a, const void* b = nullptr) {
     std::vector<std::byte> out(t.bytes());
     vk::repack(t, type, a, b, 0, t.n_row, out.data());
@@ -174,6 +151,8 @@ Product product(Vulkan& v, const Job& j, uint32_t n_row) {
                 args::MatvecArgs a{};
                 const uint32_t begin = static_cast<uint32_t>(s) * slice;
                 a.n_tile = std::min(slice, t.n_row - begin);
+                a.tiles = choice.tiles;
+                a.mode = static_cast<uint32_t>(j.epilogue) + (j.norm ? 4u : 0u);
                 a.n_col = t.n_col;
                 a.d_in = static_cast<uint32_t>(j.d_in);
                 a.d_out = static_cast<uint32_t>(j.d_out);

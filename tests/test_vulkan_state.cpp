@@ -197,7 +197,7 @@ u32 format_of(Type t) { return t == Type::q8_0 ? kKvQ8 : t == Type::q4_0 ? kKvQ4
 
 struct Attend {
     AttendCase c;
-    u32 q_width, kv_width, out_width, ring, n_tile;
+    u32 q_width, kv_width, out_width, ring, n_tile, n_chunk;
     std::vector<float> q, k, v, q_norm, k_norm, gate;
     Rig rig;
     u32 step, request, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, count, query, out;
@@ -246,9 +246,11 @@ struct Attend {
         rope = rig.add(8 * std::max(c.n_rot, 2u));
         k_cache = rig.add(cache_bytes(c.k));
         v_cache = rig.add(cache_bytes(c.v));
-        part = rig.add(size_t(8) * kMaxRows * out_width * 4);
-        stat = rig.add(size_t(8) * kMaxRows * c.n_head * 8);
-        count = rig.add(size_t(kMaxRows) * c.n_head * 4);
+        n_chunk = c.n / 128 + 4;
+        const size_t slots = n_chunk + n_chunk / 16 + 4;  // chunks, and sets of them
+        part = rig.add(slots * kMaxRows * out_width * 4);
+        stat = rig.add(slots * kMaxRows * c.n_head * 8);
+        count = rig.add(size_t(kMaxRows) * c.n_head * 4 * slots);
         query = rig.add(size_t(c.n_head_kv) * n_tile * c.d_head * 256);
         out = rig.add(size_t(kRows) * out_width * 4);
         rig.take();
@@ -295,7 +297,7 @@ struct Attend {
         return all;
     }
 
-    enum class How { fused, split, rows, plain, append };  ///< append: fills the caches and no more
+    enum class How { fused, units, split, rows, plain, append };  ///< units: on matrix units; append: fills the caches and no more
 
     std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
         for (u32 id : {k_cache, v_cache, step, count}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
@@ -308,7 +310,7 @@ struct Attend {
         if (how == How::plain) {
             rig.run("kv_any", 64, {c.d_head, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, kRows, c.n_head_kv + c.n_head);
             rig.run("attend_any", 64, {c.d_head, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, kRows, c.n_head);
-        } else if (how != How::fused) {
+        } else if (how != How::fused && how != How::units) {
             push.part_stride = n_tile;
             rig.run("kv_append", 256, {c.d_head, how == How::rows ? 1u : 0u, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
         }
@@ -319,7 +321,12 @@ struct Attend {
             push.part_stride = kMaxRows * c.n_head;
             rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u, fk, fv, c.n_head / c.n_head_kv},
                      {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
-            rig.commands.dispatch(8, c.n_head_kv, (kMaxRows * (c.n_head / c.n_head_kv) + tile - 1) / tile);
+            rig.commands.dispatch(n_chunk, c.n_head_kv, (kMaxRows * (c.n_head / c.n_head_kv) + tile - 1) / tile);
+        } else if (how == How::units) {
+            push.part_stride = kMaxRows * c.n_head;
+            push.count_stride = n_chunk / 16 + 4;
+            rig.bind("attend_mma", 256, {c.d_head, 0, 1, fk, fv, c.n_head / c.n_head_kv, 16, 8, 16}, {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
+            rig.commands.dispatch((kMaxRows * (c.n_head / c.n_head_kv) + 7) / 8, c.n_head_kv, n_chunk);
         }
         rig.end();
         std::vector<float> got;
@@ -454,6 +461,33 @@ TEST_CASE("an attention row is right, and has the same bits alone or among nine,
     CHECK(same_bits(wide.run(Attend::How::fused, 3, 4), wide.run(Attend::How::fused, 4, 8)));
     wide.rig.commands = {};
     wide.rig.memory.reset();
+    vulkan->finish();
+}
+
+TEST_CASE("attention on matrix units is that of the plain kernel, with the same bits alone or among nine") {
+    auto vulkan = test::Vulkan::open();
+    if (!vulkan) return;
+    if (!test::matrix_fits(*vulkan)) {
+        MESSAGE("skipped: this device has no matrix units of 16x8x16 halves");
+        vulkan->finish();
+        return;
+    }
+    constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved, kStep = kAttendQNorm | kAttendKNorm | kAttendPerHead;
+    const AttendCase cases[] = {
+        {4, 2, 256, 64, 0, 0, kQwen, 131, 0},        // 127, 128, 129 keys
+        {16, 2, 256, 64, 0, 0, kQwen, 2200, 0},      // eight queries a key head; two sets of chunks
+        {6, 1, 256, 64, 300, 5, kStep, 4700, 400},   // a ring that wraps and keeps its first positions: sets apart
+        {12, 1, 256, 0, 0, 0, 0, 40, 0},             // no norm, no rotation, no gate; two tiles for one row
+    };
+    for (const AttendCase& c : cases) {
+        Attend attend(*vulkan, c);
+        CAPTURE(c.n);
+        const std::vector<float> nine = attend.run(Attend::How::units, 9);
+        CHECK(worst(nine, attend.run(Attend::How::fused, 9)) < 1e-3);
+        CHECK(same_bits(nine, attend.run(Attend::How::units, 1)));
+        CHECK(same_bits(nine, attend.run(Attend::How::units, 4)));
+        if (c.n < 200) CHECK(worst(nine, attend.expected()) < 5e-3);
+    }
     vulkan->finish();
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../shaders/args.h"
+#include "../src/base/number.h"
+#include "../src/machine/vulkan/tune.h"
 #include "support.h"
 #include "vulkan_support.h"
 
@@ -65,6 +67,21 @@ struct Rig {
         REQUIRE_MESSAGE(s.ok(), s.message());
     }
 };
+
+/// Whether this device's matrices suit matvec_mma and attend_mma.
+inline bool matrix_fits(Vulkan& v) {
+    if (!vk::matrix_worth_asking(v.gpu->traits)) return false;
+    Rig rig(v);
+    const uint32_t halves = rig.add(512), floats = rig.add(512), seen = rig.add(2048);
+    rig.take();
+    for (uint32_t i = 0; i < 256; i++) rig.at<uint16_t>(halves)[i] = auspex::detail::f32_to_f16(static_cast<float>(i));
+    for (uint32_t i = 0; i < 128; i++) rig.at<float>(floats)[i] = static_cast<float>(i);
+    rig.begin();
+    rig.run("matrix_layout", 32, {}, {halves, floats, seen}, uint32_t{0}, 1);
+    rig.end();
+    rig.go();
+    return vk::matrix_layout_fits(rig.at<float>(seen));
+}
 
 }  // namespace test
 #endif  // AUSPEX_NO_VULKAN

@@ -97,9 +97,11 @@ struct Needs {
             bind(d.x, d.x2);
             const AttnDims& a = d.op->attn;
             const uint64_t chunks = chunks_max(n_context, shapes[d.op->state]), rows = uint64_t{args::kMaxRows} * a.n_head;
-            part_floats = std::max(part_floats, chunks * rows * a.d_head);
-            stat_floats = std::max(stat_floats, chunks * rows * 2);
-            n_count = std::max(n_count, uint64_t{a.n_head_kv} * ceil_div(args::kMaxRows * (a.n_head / a.n_head_kv), kAttendTile));
+            const uint64_t parts = (chunks + attend_counts(static_cast<uint32_t>(chunks))) * rows;  // results of chunks, then of sets of them
+            part_floats = std::max(part_floats, parts * a.d_head);
+            stat_floats = std::max(stat_floats, parts * 2);
+            const uint32_t n_query = args::kMaxRows * (a.n_head / a.n_head_kv);
+            n_count = std::max({n_count, uint64_t{a.n_head_kv} * ceil_div(n_query, kAttendTile), uint64_t{a.n_head_kv} * ceil_div(n_query, 8u) * attend_counts(static_cast<uint32_t>(chunks))});
             const uint32_t tiles = ceil_div(n_row_max * (a.n_head / a.n_head_kv), 64u);
             n_query_tile = std::max(n_query_tile, tiles);
             query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * tiles * a.d_head * 64);

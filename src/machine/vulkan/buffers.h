@@ -28,6 +28,9 @@ constexpr uint32_t kAttendTile = 4;       ///< query rows of a group of attend_s
 constexpr uint32_t kAttendLong = 16384;   ///< rows of a cache from which on there are more of them
 constexpr uint32_t kAttendLongTile = 8;
 
+/// Counters of a query tile of attend_mma: sets of 16 chunks that it can see, and one for the sets.
+inline uint32_t attend_counts(uint32_t n_chunk) { return n_chunk / 16 + 4; }
+
 /// Rows that a recording for n rows of a committed step can run: the next size that is recorded.
 inline uint32_t row_class(uint32_t n) {
     uint32_t c = 16;

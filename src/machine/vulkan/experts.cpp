@@ -140,7 +140,9 @@ Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
     // Two rows of an expert at once; with more its weights come from the cache again. Few rows share one.
     const bool itself = routes_itself(*d.op);
     const uint32_t n_place = n_row * m.n_used;
-    const MatvecChoice c = choose_matvec_experts(traits, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu, Role::expert, t.n_row * n_place, itself ? m.n_expert : 0);
+    const MatvecChoice c = choose_matvec(traits, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu, t.n_row * n_place, itself ? n_score_ : 0, Role::expert);
+    a.tiles = c.tiles;
+    a.mode = matvec_mode(norm, Epilogue::swiglu, Role::expert);
     const Region &x = buffers_.row[d.x], &y = buffers_.moe.hidden, &choice = buffers_.moe.choice;
     Touch touch{{d.x, itself ? special(kMoeLogits) : special(kMoeChoice)}, {special(kMoeHidden)}};
     if (itself) touch.writes.push_back(special(kMoeChoice));
@@ -181,7 +183,10 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     a.n_used = n_pair;
     a.n_score = m.n_expert;
     a.flags = experts_impl::flags_of(*d.op);
-    const MatvecChoice c = choose_matvec_experts(traits, matrix_, all, 1, false, Epilogue::add, own ? Role::shared : Role::row, t.n_row * n_row);
+    const Role role = own ? Role::shared : Role::row;
+    const MatvecChoice c = choose_matvec(traits, matrix_, all, 1, false, Epilogue::add, t.n_row * n_row, n_score_, role);
+    a.tiles = c.tiles;
+    a.mode = matvec_mode(false, Epilogue::add, role);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
         const Matrix::Slice& slice = stack.slices[k];
         a.first_expert = slice.first / t.n_row;

@@ -13,9 +13,21 @@ namespace record_impl {
 
 constexpr uint32_t kRowGroup = 256;  ///< of the plain row kernels
 
+/// True where attend_mma runs tentative passes: decides bits, so device and cache alone say it.
+bool attends_on_matrix(bool matrix, uint32_t d_head, const Buffers::Kv& kv) { return matrix && d_head == 256 && kv.k.format == args::kKvF16 && kv.v.format == args::kKvF16; }
+
 bool holds(const std::vector<uint32_t>& list, uint32_t id) { return std::find(list.begin(), list.end(), id) != list.end(); }
 
 }  // namespace record_impl
+
+Recorder::Recorder(const VulkanProgram& program, const Buffers& buffers) : program_(program), buffers_(buffers), plan_(*program.plan), matrix_(program.context->matrix && !program.small()), gemm_matrix_(program.context->gemm_matrix) {
+    auto look = [&](const Tape& tape) {
+        for (const Op& op : tape.ops)
+            if (op.kind == OpKind::moe && routes_itself(op)) n_score_ = std::max(n_score_, op.moe.n_expert);
+    };
+    look(plan_.trunk);
+    for (const Tape& t : plan_.mtp) look(t);
+}
 
 Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     profile_ = profile;
@@ -289,7 +301,7 @@ Status Recorder::product(const Node& d, const ProductArgs& p) {
     const uint32_t n_piece = ceil_div(p.n_row, p.n_row > kMaxTentative ? std::min(most, 8u) : most);
     for (uint32_t i = 0; i < n_piece; ++i) {
         const uint32_t r0 = static_cast<uint32_t>(uint64_t{p.n_row} * i / n_piece), n = static_cast<uint32_t>(uint64_t{p.n_row} * (i + 1) / n_piece) - r0;
-        const MatvecChoice c = choose_matvec(traits, matrix_, t, n, p.norm, p.epilogue, p.stage_tiles);
+        const MatvecChoice c = choose_matvec(traits, matrix_, t, n, p.norm, p.epilogue, p.stage_tiles, n_score_);
         // Rows of a piece, bound as such where a binding may begin there, so that pieces do not share memory.
         auto rows = [&](const Region& r, uint32_t stride, uint32_t* offset) {
             const uint64_t skip = uint64_t{r0} * stride * sizeof(float), bytes = uint64_t{n} * stride * sizeof(float);
@@ -298,6 +310,8 @@ Status Recorder::product(const Node& d, const ProductArgs& p) {
             *offset = r0 * stride;
             return r;
         };
+        a.tiles = c.tiles;
+        a.mode = matvec_mode(p.norm, p.epilogue);
         uint32_t squares_at = 0;
         const Region x = rows(*p.x, a.x_stride, &a.x_offset), y = rows(*p.y, a.y_stride, &a.y_offset);
         const Region from = rows(residual, a.residual_stride, &a.residual_offset);
@@ -582,6 +596,7 @@ args::AttendArgs Recorder::attend_args(const Op& op, const Op& write, uint32_t p
     }
     p.rope_scale = 1;
     p.part_stride = part_stride;
+    p.count_stride = attend_counts(kv.n_chunk);
     return p;
 }
 
@@ -631,10 +646,17 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
     settle(from);
     // Groups for every chunk that the context can hold: what is too much leaves at once, in less time than the
     // device takes to read group counts from memory.
+    const uint32_t n_queries = shape.n_row * per_kv;
+    if (record_impl::attends_on_matrix(matrix_, a.d_head, kv)) {
+        PipelineKey key = record_impl::key_of("attend_mma", 256, {a.d_head, 0, 1, kv.k.format, kv.v.format, per_kv, 16u, 8u, 16u});
+        key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+        key.full_subgroups = traits.full_subgroups;
+        return kernel(key, {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
+    }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
-    const uint32_t queries = shape.n_row * per_kv, tile = queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
+    const uint32_t tile = n_queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
     return kernel(record_impl::key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format, per_kv}),
-                  {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p, {kv.n_chunk, a.n_head_kv, ceil_div(queries, tile)}, "attend");
+                  {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p, {kv.n_chunk, a.n_head_kv, ceil_div(n_queries, tile)}, "attend");
 }
 
 }  // namespace vk

@@ -50,7 +50,7 @@ class Recorder {
   public:
     using Piece = std::function<Status(Recorder&)>;
 
-    Recorder(const VulkanProgram& program, const Buffers& buffers) : program_(program), buffers_(buffers), plan_(*program.plan), matrix_(program.context->matrix && !program.small()), gemm_matrix_(program.context->gemm_matrix) {}
+    Recorder(const VulkanProgram& program, const Buffers& buffers);
 
     /// Records what `piece` appends. With a profile there is a mark at every barrier.
     /// errors    unsupported: no variant of a kernel works here; out_of_memory; device_lost.
@@ -142,7 +142,7 @@ class Recorder {
     Status experts(const Node& d, const Shape& shape);
     Status scores(const Node& d, const Shape& shape, args::RouterArgs* a);
     Status route(const Node& d, const Shape& shape);
-    bool routes_itself(const Op& op) const { return vk::routes_itself(matrix_, program_.matrices[op.w[1]].tiling, op.moe.n_expert); }
+    bool routes_itself(const Op& op) const { return vk::routes_itself(matrix_, program_.matrices[op.w[1]].tiling, op.moe.n_expert, op.moe.n_used); }
     Status experts_few(const Node& d, uint32_t n_row);
     Status expert_hidden(const Node& d, uint32_t n_row);
     struct SumOf {
@@ -163,6 +163,7 @@ class Recorder {
     const Plan& plan_;
     bool matrix_;            ///< few rows on matrix units
     bool gemm_matrix_;       ///< many rows on matrix units
+    uint32_t n_score_ = 0;   ///< most experts that a layer chooses from by itself
     SlotId packed_ = kNoSlot, packed_norm_ = kNoSlot;  ///< whose rows `halves` holds, after which norm
     SlotId swiglu_packed_ = kNoSlot;                   ///< whose rows `swiglu_halves` holds
     bool asking_ = false, profile_ = false;

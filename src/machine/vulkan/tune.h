@@ -70,6 +70,8 @@ struct MatvecChoice {
 
 namespace tune_impl {
 
+constexpr uint32_t kAnyNorm = 2, kAnyEpilogue = 4, kAnyRole = 4;  ///< matvec_common.glsl: the arguments say which
+
 /// Parts that the columns are cut into. Decides bits: shape only.
 inline uint32_t matrix_split(uint32_t n_col) {
     if (n_col <= 8) return n_col;
@@ -100,12 +102,16 @@ inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const T
     return rows;
 }
 
+/// What a product's rows and matrix are; moe_columns.glsl.
+enum class Role : uint32_t { none = 0, expert = 1, row = 2, shared = 3 };
+
 /// The kernel for n_row <= matvec_max_rows() rows.
 ///
 /// matrix       the answer of matrix_layout_fits(); must be the same for every choice of a lane
 /// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
+/// n_score      most experts that a layer of this model chooses from by itself (routes_itself()); else 0
 inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
-                                  Epilogue epilogue, uint32_t stage_tiles = 0) {
+                                  Epilogue epilogue, uint32_t stage_tiles = 0, uint32_t n_score = 0, Role role = Role::none) {
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row), norm_flag = norm ? 1 : 0, epi = static_cast<uint32_t>(epilogue);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
@@ -115,59 +121,47 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
         c.key.group = 128;
         c.key.constants = {n_row, split, c.tiles, norm_flag, epi};
+        if (role != Role::none) c.key.constants.push_back(static_cast<uint32_t>(role));
         return c;
     }
     // Whole waves: a core's registers hold about 16 subgroups, 12 where more rows make them fatter; then
     // as many tile rows in a workgroup as fill the waves evenly, at most six, because a workgroup pays
     // once for staging x. Measured on an H100 (driver 580): sizes off by one wave cost 10 to 20 %.
-    const uint32_t split = tune_impl::matrix_split(t.n_col), own = ceil_div(t.n_col, split);
+    const bool logits = epilogue == Epilogue::logits;
+    const uint32_t split = role == Role::none ? tune_impl::matrix_split(t.n_col) : 8, own = ceil_div(t.n_col, split);
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64;
     const uint32_t wave = cores * std::max(1u, (n_row <= 2 ? 16 : 12) / split);
-    const bool logits = epilogue == Epilogue::logits;
     const uint32_t most = logits && (split != 5 || n_row == 1) ? 8 : 6;
     uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * most));
-    if (tiles < 2 && t.n_col <= 4 && all > 2 * cores) tiles = 2;
-    uint32_t chunk = n_row > 1 || logits ? 1 : std::min(own, split >= 12 && own % 3 == 0 ? 3u : 2u);
-    while (chunk > 1 && tune_impl::matrix_shared(n_row, split, tiles, chunk) > traits.max_shared_bytes) chunk--;
-    while (tiles > 1 && tune_impl::matrix_shared(n_row, split, tiles, chunk) > traits.max_shared_bytes) tiles--;
-    c.tiles = tiles;
+    if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
+    // The expert of one row: 12.6 us with four, 14.3 with two. The shared one's work beside that: few workgroups, most of
+    // whose subgroups have no column.
+    if ((role == Role::expert && n_row == 1) || role == Role::shared) tiles = std::max(tiles, 4u);
+    // One pipeline for all but the head, with room for the most tiles: matvec_common.glsl says why. In models with
+    // experts what takes one row is also that of the experts.
+    const bool any = n_row == 1 && n_score > 0 && !logits;
+    const uint32_t choice = any || role == Role::expert ? 128 * ceil_div(n_score, 32u) * (n_row == 1 ? 1 : 9) + 2560 : 0;
+    auto bytes = [&](uint32_t n_tile, uint32_t chunk) { return tune_impl::matrix_shared(n_row, split, n_tile, chunk) + choice; };
+    uint32_t chunk = n_row > 1 || logits ? 1 : split >= 12 && own % 3 == 0 ? 3 : 2, room = logits ? tiles : most;
+    while (chunk > 1 && bytes(room, chunk) > traits.max_shared_bytes) chunk--;
+    while (room > 1 && bytes(room, chunk) > traits.max_shared_bytes) room--;
+    c.tiles = std::min(tiles, room);
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
     c.key.group = 32 * split;
-    c.key.constants = {n_row, split, tiles, norm_flag, epi, chunk};
+    if (logits) c.key.constants = {n_row, split, room, norm_flag, epi, chunk};
+    else c.key.constants = {n_row, split, room, tune_impl::kAnyNorm, tune_impl::kAnyEpilogue, chunk};
+    if (any || role != Role::none)  // the units' shape, BATCH, then moe_columns.glsl
+        c.key.constants.insert(c.key.constants.end(), {16u, 8u, 16u, 4u, any ? tune_impl::kAnyRole : static_cast<uint32_t>(role), ceil_div(n_score, 32u)});
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     c.key.full_subgroups = traits.full_subgroups;
     return c;
 }
 
-/// What a product's rows and matrix are; moe_columns.glsl.
-enum class Role : uint32_t { none = 0, expert = 1, row = 2, shared = 3 };
+/// MatvecArgs::mode.
+inline uint32_t matvec_mode(bool norm, Epilogue epilogue, Role role = Role::none) { return static_cast<uint32_t>(epilogue) + (norm ? 4u : 0u) + 8u * static_cast<uint32_t>(role); }
 
 /// True where the products of experts make the choice themselves.
-inline bool routes_itself(bool matrix, const Tiling& t, uint32_t n_expert) { return tune_impl::on_matrix(matrix, t.layout) && n_expert <= 512; }
-
-/// The kernel for products of experts. `t` is that of one expert; for Role::row its n_col counts the column
-/// tiles of all its pairs, and stage_tiles are t.n_row for each row of the step. `n_score`: experts to choose from; 0: the choice is made.
-inline MatvecChoice choose_matvec_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
-                                          Epilogue epilogue, Role role, uint32_t stage_tiles, uint32_t n_score = 0) {
-    MatvecChoice c = choose_matvec(traits, matrix, t, n_row, norm, epilogue, stage_tiles);
-    // Measured on an H100, 256 experts of 512: one row 16.4 us with four tiles a workgroup, 18.3 with two; for the
-    // sums of a row every column tile at once takes 11.8 us instead of 13.3, and two tiles help when rows are several.
-    if (tune_impl::on_matrix(matrix, t.layout) && role == Role::expert && n_row == 1) {
-        uint32_t tiles = std::max(c.tiles, 4u);
-        while (tiles > 1 && tune_impl::matrix_shared(1, c.key.group / 32, tiles, c.key.constants[5]) > traits.max_shared_bytes) --tiles;
-        c.tiles = c.key.constants[2] = tiles;
-    }
-    const uint32_t most = std::min(traits.max_group_invocations / 32, 16u), rows = stage_tiles / t.n_row;
-    if (tune_impl::on_matrix(matrix, t.layout) && role == Role::row && t.n_col > 8 && t.n_col <= most && tune_impl::matrix_shared(1, t.n_col, 2, 1) <= traits.max_shared_bytes) {
-        c.tiles = rows > 1 ? 2 : 1;
-        c.key.group = 32 * t.n_col;
-        c.key.constants = {1, t.n_col, c.tiles, 0, static_cast<uint32_t>(epilogue), 1};
-    }
-    if (tune_impl::on_matrix(matrix, t.layout)) c.key.constants.insert(c.key.constants.end(), {16u, 8u, 16u, 4u});  // the units' shape, BATCH
-    c.key.constants.push_back(static_cast<uint32_t>(role));
-    if (tune_impl::on_matrix(matrix, t.layout)) c.key.constants.push_back(ceil_div(n_score, 32u));
-    return c;
-}
+inline bool routes_itself(bool matrix, const Tiling& t, uint32_t n_expert, uint32_t n_used) { return tune_impl::on_matrix(matrix, t.layout) && n_expert <= 512 && n_used <= 32; }
 
 /// The kernel that decodes token rows of a tiled matrix: groups n_col x rows; bindings w, ids, y, out.
 inline PipelineKey choose_embed(Layout layout) {

@@ -1,0 +1,312 @@
+#version 450
+// attend_mma.comp: twin of attend_step.comp on 16x8x16 matrix units, for keys and values in halves and heads of 256.
+//
+// Grid    x: query tiles, at least ceil(n_row * PER_KV / 8), y: kv head, z: at least the chunks this pass can see (what
+//         is too much leaves at once).   Group  256 = 8 subgroups of 32, full ones.
+// Spec    1 D 256   3 APPEND   6 PER_KV as in attend_step.comp     7 8 9 the units' shape 16 8 16
+// Shared  22 KiB.
+// Memory  as in attend_step.comp, but
+//         10 count  u32 [n_head_kv][x][count_stride]: sets that are done, then chunks of each set; 0 before and after
+// Numbers queries (times 16) and weights (times 4096) enter as two halves each, the second what the first left: 2^-22
+//         relative. Sums are float.
+// Order   a block of 128 keys: subgroup s has the scores of keys 16 s .. 16 s + 15 (its rows of a matrix), then columns
+//         32 s .. 32 s + 31 of the values of all of them. A query is a column of a matrix: what stands in the others
+//         does not matter. Chunks are joined in sets of 16 by position, then the sets; what a row does not see is an
+//         exact no-op, so a row's bits do not depend on n_row.
+// Needs   matrices whose elements lie as tune.h matrix_layout_fits() wants them; K and V zeroed once.
+// Cost    bandwidth decides up to 8 queries; a further tile reads what the one before left in the device's cache.
+// variant: attend_mma @khr
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_NV_cooperative_matrix : require
+#extension GL_EXT_spirv_intrinsics : require
+spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);   // halves: to nearest even
+#include "step_common.glsl"
+
+layout(constant_id = 1) const uint D = 256;
+layout(constant_id = 3) const uint APPEND = 1;
+layout(constant_id = 6) const uint PER_KV = 1;
+layout(constant_id = 7) const uint M_ = 16u;
+layout(constant_id = 8) const uint N_8 = 8u;
+layout(constant_id = 9) const uint K_ = 16u;
+const uint TILE = 8u, GROUP = 256u, K_TYPE = 0u, V_TYPE = 0u;
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { AttendArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
+layout(set = 0, binding = 1, std430) readonly buffer Acts { vec4 acts[]; };
+layout(set = 0, binding = 2, std430) readonly buffer QNorm { vec4 q_norm[]; };
+layout(set = 0, binding = 3, std430) readonly buffer KNorm { vec4 k_norm[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
+layout(set = 0, binding = 5, std430) coherent buffer K { uvec4 k_cache[]; };
+layout(set = 0, binding = 6, std430) coherent buffer V { uvec2 v_cache[]; };
+layout(set = 0, binding = 7, std430) coherent buffer Part { vec4 part[]; };
+layout(set = 0, binding = 8, std430) coherent buffer Stat { vec2 stat[]; };
+layout(set = 0, binding = 9, std430) writeonly buffer Out { vec4 result[]; };
+layout(set = 0, binding = 10, std430) coherent buffer Count { uint count[]; };
+const uint LANE_GROUPS = GROUP / 8u, QUADS = 64u, STREAMS = GROUP / QUADS, AT_ONCE = STREAMS;
+const uint QX = 33u, PX = 17u;      // units of 8 halves from query to query: queries, weights
+
+shared vec4 q_s[TILE * QUADS];      // rotated queries; later the results
+shared uvec4 half_s[2u * TILE * QX];    // queries as halves, in the order of the matrices; then what that left
+shared uvec4 p_s[2u * TILE * PX];       // weights of a block, likewise
+shared vec2 most_s[8u * 4u];        // by subgroup: maxima, then sums of two queries
+shared float sums_s[LANE_GROUPS];
+shared vec2 stat_s[TILE];
+shared uint ends_s[4];
+#include "attend_common.glsl"
+#define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
+#define K_PUT(row, quad, w) k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
+#include "kv_store.glsl"
+
+#define FragA fcoopmatNV<16, gl_ScopeSubgroup, M_, K_>
+#define FragB fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8>
+#define FragC fcoopmatNV<32, gl_ScopeSubgroup, M_, N_8>
+// A: this lane's columns of row g (a0, a1) and of row g + 8 (a2, a3).
+#define ROWS(A, a0, a1, a2, a3) FragA A; { \
+    const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = unpackFloat2x16(a3); \
+    A[0] = p0_.x; A[1] = p0_.y; A[2] = p1_.x; A[3] = p1_.y; A[4] = p2_.x; A[5] = p2_.y; A[6] = p3_.x; A[7] = p3_.y; }
+// C += A B, B being two halves each, of 16 rows at `at` of `from`, the second TILE columns further on.
+#define MMA(C, A, from, at, stride) { FragB B_; \
+    coopMatLoadNV(B_, from, at, stride, true); \
+    C = coopMatMulAddNV(A, B_, C); \
+    coopMatLoadNV(B_, from, (at) + TILE * (stride), stride, true); \
+    C = coopMatMulAddNV(A, B_, C); }
+
+// Columns 64 i .. 64 i + 63 of keys g and g + 8: a lane has 8 t .. 8 t + 7 of each 32, which stand for columns 2t,
+// 2t + 1, 2t + 8, 2t + 9 of two matrices.
+#define KEYS(k, i) k[0] = k_cache[row_a + 8u * (i)], k[1] = k_cache[row_b + 8u * (i)], k[2] = k_cache[row_a + 8u * (i) + 4u], k[3] = k_cache[row_b + 8u * (i) + 4u];
+#define SCORES(k, i) { ROWS(A0, k[0].x, k[0].y, k[1].x, k[1].y) MMA(S, A0, half_s, 8u * (i), QX) \
+                       ROWS(A1, k[0].z, k[0].w, k[1].z, k[1].w) MMA(S, A1, half_s, 8u * (i) + 2u, QX) \
+                       ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, A2, half_s, 8u * (i) + 4u, QX) \
+                       ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, A3, half_s, 8u * (i) + 6u, QX) }
+// Four columns of the values of keys 2t, 2t + 1, 2t + 8, 2t + 9 of sixteen, twice.
+#define VALUE(v, j, k) { const uint key = (k); v[j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * (D / 4u) + 8u * sub + g]; }
+#define VALUES(v, i) { const uint at = 32u * (i) + 2u * t; VALUE(v, 0, at) VALUE(v, 1, at + 1u) VALUE(v, 2, at + 8u) VALUE(v, 3, at + 9u) \
+                       VALUE(v, 4, at + 16u) VALUE(v, 5, at + 17u) VALUE(v, 6, at + 24u) VALUE(v, 7, at + 25u) }
+#define LOW(a, b) (((a) & 0xffffu) | ((b) << 16))
+#define HIGH(a, b) (((a) >> 16) | ((b) & 0xffff0000u))
+#define SUM(O, v, j, c, at) { ROWS(A_, LOW(v[j].c, v[j + 1].c), LOW(v[j + 2].c, v[j + 3].c), HIGH(v[j].c, v[j + 1].c), HIGH(v[j + 2].c, v[j + 3].c)) MMA(O, A_, p_s, at, PX) }
+
+// A number as two halves, the second what the first left: of the rounded first one, which a driver was seen to take for
+// the unrounded number unless it gets bits that it cannot see through. n_rot is even.
+uint two_halves(float x) {
+    const uint hi = packFloat2x16(f16vec2(x, 0.0)) ^ (args.n_rot & 1u);
+    precise float rest = x - unpackHalf2x16(hi).x;
+    return hi | packFloat2x16(f16vec2(0.0, rest));
+}
+
+float weight(float top, float most) {  // of what was summed under the maximum `top`
+    precise float e = exp(top - most);
+    return top > kMasked ? (top == most ? 1.0 : e) : 0.0;
+}
+
+// Sets of 16 chunks: the chunks before chunk c that this pass sees, the sets it sees, and the number of one among them.
+uint seen_before(Chunks s, uint c) { return min(c, s.n_sink) + clamp(c, s.first, s.end) - s.first; }
+uint sets_sink(Chunks s) { return (s.n_sink + 15u) / 16u; }
+uint sets_count(Chunks s) { return sets_sink(s) + (s.end + 15u) / 16u - min(max(s.first / 16u, sets_sink(s)), (s.end + 15u) / 16u); }
+uint set_number(Chunks s, uint set) { return set < sets_sink(s) ? set : set - max(s.first / 16u, sets_sink(s)) + sets_sink(s); }
+
+void main() {
+    const uint n_row = step.n_row;
+    if (n_row == 0u) return;
+    const uint position = step.position;
+    const Chunks seen = chunks_seen(position, n_row, args.window, args.sinks, step.first_key);
+    const uint n_chunk = chunks_count(seen), n_query = n_row * PER_KV, tile = gl_WorkGroupID.x * TILE;
+    if (gl_WorkGroupID.z >= n_chunk || tile >= n_query) return;
+    const uint x = n_chunk - 1u - gl_WorkGroupID.z;  // the longest chunks first
+    const uint chunk = chunks_at(seen, x), head = gl_WorkGroupID.y;
+    const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
+    const uint quad = me % QUADS, stream = me / QUADS;
+    const uint begin = chunk_begin(chunk, args.window);
+    const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
+    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D : D;
+    const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u, step.first_key);
+    const uint head_row = head * args.capacity;
+
+    // This pass's rows that lie in this chunk, whose keys and values join the caches, then the queries.
+    const uint first = max(begin, position) - position, last = end > position ? end - position : 0u;
+    const uint n_new = APPEND != 0u && last > first ? last - first : 0u, key_turns = (n_new + AT_ONCE - 1u) / AT_ONCE;
+    [[dont_unroll]] for (uint turn = 0u; turn < key_turns + TILE / AT_ONCE; turn++) {
+        const bool is_key = turn < key_turns;
+        const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = tile + nth;
+        const uint i = is_key ? first + nth : query / PER_KV;
+        const bool real = is_key ? nth < n_new : query < n_query;
+        const uint at = is_key ? args.k_offset + i * args.k_stride + head * D : args.q_offset + i * args.q_stride + (head * PER_KV + query % PER_KV) * q_width;
+        const vec4 a = real ? acts[at / 4u + quad] : vec4(0.0);
+        vec4 value = vec4(0.0);
+        if (is_key && real) value = acts[(args.v_offset + i * args.v_stride + head * D) / 4u + quad];
+        norm_rotate(a, position + i, quad, stream, is_key ? stream : nth, is_key, is_key ? 1.0 : args.scale);
+        const vec4 y = q_s[(is_key ? stream : nth) * QUADS + place(quad)];
+        if (is_key) {
+            kv_store(real, head_row + slot_of(position + i), quad, y, value);
+            memoryBarrierBuffer();
+            barrier();
+        } else {
+            // Columns 4 quad .. + 3 stand where KEY() wants them.
+            const uint ab = two_halves(y.x * 16.0), cd = two_halves(y.y * 16.0), ef = two_halves(y.z * 16.0), gh = two_halves(y.w * 16.0);
+            const uint word = 16u * (quad / 8u) + 8u * (quad & 1u) + (quad & 7u) / 2u, to = nth * QX + word / 4u, c = word & 3u;
+            half_s[to][c] = LOW(ab, cd);
+            half_s[to + 1u][c] = LOW(ef, gh);
+            half_s[to + TILE * QX][c] = HIGH(ab, cd);
+            half_s[to + TILE * QX + 1u][c] = HIGH(ef, gh);
+        }
+    }
+    barrier();
+
+    // Invocation (g, t) of a subgroup has queries 2t and 2t + 1 of keys g and g + 8, later of columns 4 g .. 4 g + 3.
+    const uint row0 = position + (tile + 2u * t) / PER_KV, row1 = position + (tile + 2u * t + 1u) / PER_KV;
+    vec2 top = vec2(kMasked), sum = vec2(0.0);
+    FragC O0 = FragC(0.0), O1 = FragC(0.0);
+    [[dont_unroll]] for (uint block = begin; block < end; block += kChunk) {
+        if (block + kChunk <= oldest && block >= args.sinks) continue;
+        // Key i of the block stands in slot0 + i, less the ring's length from `wrap` on. (A block that begins among the
+        // sinks is in place: its ring part is either in its first lap or not visible.)
+        const uint ring_at = (block - min(block, args.sinks)) % args.ring;
+        const uint slot0 = head_row + (block < args.sinks ? block : args.sinks + ring_at);
+        const uint wrap = block < args.sinks ? kChunk : args.ring - ring_at;
+        uint key_a = 16u * sub + g, key_b = key_a + 8u;
+        const uint row_a = (slot0 + key_a - (key_a >= wrap ? args.ring : 0u)) * (D / 8u) + t, row_b = (slot0 + key_b - (key_b >= wrap ? args.ring : 0u)) * (D / 8u) + t;
+        uvec4 k[4], k1[4], k2[4];   // two further ones are on their way
+        KEYS(k1, 0u)
+        KEYS(k2, 1u)
+        FragC S = FragC(0.0);
+        [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
+            k[0] = k1[0], k[1] = k1[1], k[2] = k1[2], k[3] = k1[3];
+            k1[0] = k2[0], k1[1] = k2[1], k1[2] = k2[2], k1[3] = k2[3];
+            if (i < 2u) KEYS(k2, i + 2u)
+            SCORES(k, i)
+        }
+        uvec2 v[8], v1[8], v2[8];
+        VALUES(v1, 0u)  // on their way during the softmax
+        VALUES(v2, 1u)
+        key_a += block, key_b += block;
+        vec4 s = vec4(S[0], S[1], S[2], S[3]) * 0.0625;
+        s.x = key_a < end && visible(key_a, row0) ? s.x : kMasked;
+        s.y = key_a < end && visible(key_a, row1) ? s.y : kMasked;
+        s.z = key_b < end && visible(key_b, row0) ? s.z : kMasked;
+        s.w = key_b < end && visible(key_b, row1) ? s.w : kMasked;
+        vec2 most = max(s.xy, s.zw);
+        most = max(most, subgroupShuffleXor(most, 4u));
+        most = max(most, subgroupShuffleXor(most, 8u));
+        most = max(most, subgroupShuffleXor(most, 16u));
+        if (g == 0u) most_s[sub * 4u + t] = most;
+        barrier();
+        most = top;
+        [[unroll]] for (uint i = 0u; i < 8u; i++) most = max(most, most_s[i * 4u + t]);
+        precise vec4 e = exp(s - most.xyxy);
+        e = mix(vec4(0.0), e, greaterThan(s, vec4(kMasked)));
+        precise vec2 alpha = exp(top - most);
+        alpha = mix(alpha, vec2(1.0), equal(top, most));
+        sum = fma(sum, alpha, e.xy + e.zw);
+        top = most;
+        // Neighbouring keys are in neighbouring lanes (4 apart): they exchange, so that each writes whole words.
+        const bool odd = (g & 1u) != 0u;
+        const uint w0 = two_halves(e.x * 4096.0), w1 = two_halves(e.y * 4096.0), w2 = two_halves(e.z * 4096.0), w3 = two_halves(e.w * 4096.0);
+        const uint other_a = subgroupShuffleXor(odd ? w0 : w1, 4u), other_b = subgroupShuffleXor(odd ? w2 : w3, 4u);
+        const uint a0 = odd ? other_a : w0, a1 = odd ? w1 : other_a, b0 = odd ? other_b : w2, b1 = odd ? w3 : other_b;
+        const uint to = (2u * t + (odd ? 1u : 0u)) * PX + 2u * sub, c = g >> 1;
+        p_s[to][c] = LOW(a0, a1);
+        p_s[to + 1u][c] = LOW(b0, b1);
+        p_s[to + TILE * PX][c] = HIGH(a0, a1);
+        p_s[to + TILE * PX + 1u][c] = HIGH(b0, b1);
+        barrier();
+        O0[0] *= alpha.x; O0[1] *= alpha.y; O0[2] *= alpha.x; O0[3] *= alpha.y;
+        O1[0] *= alpha.x; O1[1] *= alpha.y; O1[2] *= alpha.x; O1[3] *= alpha.y;
+        [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
+            v[0] = v1[0], v[1] = v1[1], v[2] = v1[2], v[3] = v1[3], v[4] = v1[4], v[5] = v1[5], v[6] = v1[6], v[7] = v1[7];
+            v1[0] = v2[0], v1[1] = v2[1], v1[2] = v2[2], v1[3] = v2[3], v1[4] = v2[4], v1[5] = v2[5], v1[6] = v2[6], v1[7] = v2[7];
+            if (i < 2u) VALUES(v2, i + 2u)
+            SUM(O0, v, 0, x, 4u * i)
+            SUM(O1, v, 0, y, 4u * i)
+            SUM(O0, v, 4, x, 4u * i + 2u)
+            SUM(O1, v, 4, y, 4u * i + 2u)
+        }
+    }
+
+    // All of this chunk: sums over lanes, then over subgroups in order.
+    precise vec2 all = sum;
+    all = all + subgroupShuffleXor(all, 4u);
+    all = all + subgroupShuffleXor(all, 8u);
+    all = all + subgroupShuffleXor(all, 16u);
+    barrier();
+    if (g == 0u) most_s[sub * 4u + t] = all;
+    q_s[2u * t * QUADS + 8u * sub + g] = vec4(O0[0], O0[2], O1[0], O1[2]) * (1.0 / 4096.0);
+    q_s[(2u * t + 1u) * QUADS + 8u * sub + g] = vec4(O0[1], O0[3], O1[1], O1[3]) * (1.0 / 4096.0);
+    barrier();
+    if (me < 4u) {
+        precise vec2 both = vec2(0.0);
+        [[dont_unroll]] for (uint k = 0u; k < 8u; k++) both = both + most_s[k * 4u + t];
+        stat_s[2u * t] = vec2(top.x, both.x);
+        stat_s[2u * t + 1u] = vec2(top.y, both.y);
+    }
+    barrier();
+
+    // Each stream has query rows of its own from here on. Chunks are joined set by set, then the sets, each by the
+    // workgroup that comes last. Results of sets stand behind those of the chunks.
+    const uint set = chunk / 16u, number = set_number(seen, set), first_of_set = seen_before(seen, 16u * set), n_set = sets_count(seen);
+    uint mine = x, from = first_of_set, n_here = seen_before(seen, 16u * set + 16u) - first_of_set;
+    [[dont_unroll]] for (uint level = 0u; level < 2u; level++, mine = n_chunk + number, from = n_chunk, n_here = n_set) {
+        if (n_here == 1u) continue;
+        [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
+            const uint query = tile + r, to = mine * args.part_stride + (query / PER_KV) * args.n_head + head * PER_KV + query % PER_KV;
+            if (query < n_query) part[to * QUADS + quad] = q_s[r * QUADS + quad];
+            if (query < n_query && quad == 0u) stat[to] = stat_s[r];
+        }
+        memoryBarrierBuffer();
+        barrier();
+        if (me == 0u) {
+            const uint at = (head * gl_NumWorkGroups.x + gl_WorkGroupID.x) * args.count_stride + (level == 0u ? 1u + number : 0u);
+            const bool ends = atomicAdd(count[at], 1u) + 1u == n_here;
+            if (ends) count[at] = 0u;
+            ends_s[0] = ends ? 1u : 0u;
+        }
+        barrier();
+        if (ends_s[0] == 0u) return;
+        memoryBarrierBuffer();
+        [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
+            const uint query = min(tile + r, n_query - 1u), at = (query / PER_KV) * args.n_head + head * PER_KV + query % PER_KV;
+            // A lane has the sums of one chunk in eight, and columns of all.
+            const uint own = quad & 7u;
+            float most = kMasked;
+            [[dont_unroll]] for (uint c = own; c < n_here; c += 8u) most = max(most, stat[(from + c) * args.part_stride + at].x);
+            most = group_max(most);
+            precise float total = 0.0;
+            precise vec4 y = vec4(0.0);
+            [[dont_unroll]] for (uint c = 0u; c < n_here; c += 8u) {
+                vec4 value[8];
+                [[unroll]] for (uint u = 0u; u < 8u; u++) value[u] = part[((from + min(c + u, n_here - 1u)) * args.part_stride + at) * QUADS + quad];
+                const vec2 s = stat[(from + min(c + own, n_here - 1u)) * args.part_stride + at];
+                const float e = c + own < n_here ? weight(s.x, most) : 0.0;
+                [[unroll]] for (uint u = 0u; u < 8u; u++) {
+                    const float w = subgroupShuffle(e, (l & 24u) + u);
+                    total = fma(w, subgroupShuffle(s.y, (l & 24u) + u), total);
+                    y = fma(vec4(w), value[u], y);
+                }
+            }
+            q_s[r * QUADS + quad] = y;
+            if (quad == 0u) stat_s[r] = vec2(most, total);
+        }
+        barrier();
+    }
+    [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
+        const uint query = tile + r;
+        if (query >= n_query) break;
+        const uint row = query / PER_KV, h = head * PER_KV + query % PER_KV;
+        vec4 gate = vec4(0.0);
+        const bool inter = (args.flags & kAttendInterleaved) != 0u, per_head = (args.flags & kAttendPerHead) != 0u;
+        if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D + D) / 4u + quad];
+        const uint gate_at = args.gate_offset + row * args.gate_stride + h;
+        if (per_head) gate = vec4(acts[gate_at >> 2][gate_at & 3u]);
+        vec4 y = q_s[r * QUADS + quad] / stat_s[r].y;
+        if (inter || per_head) {
+            [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
+                precise float z = y.x * sigmoid(gate.x);
+                y = vec4(y.yzw, z);
+                gate = gate.yzwx;
+            }
+        }
+        result[(args.out_offset + row * args.out_stride + h * D) / 4u + quad] = y;
+    }
+}
