@@ -135,7 +135,7 @@ void check_drafting(const Device& device, const std::vector<std::byte>& bytes, u
     // A budget for keys and values is shared with the draft block; what drafting takes is told beside the same windows.
     SessionOptions o;
     o.n_context = 4096;
-    o.kv_budget_bytes = 1u << 20;
+    o.kv_budget_bytes = 5u << 18;
     o.draft.source = Draft::mtp;
     const MemoryPlan plan = plan_of(model, o);
     CHECK(!plan.window_rule.empty());
