@@ -142,7 +142,7 @@ Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
     return true;
 }
 
-Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen) {
+Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen) {
     *seen = ShadowSeen();
     if (!on() || history.size() < 3) return {};
     const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
@@ -152,6 +152,7 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
     if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
     const size_t filled = std::max(n_row_, end);
     n_row_ = begin;  // what is there already is written again, the same
+    Span<const Token> picks;
     while (n_row_ < end) {
         Step step;
         step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowRows));
@@ -163,14 +164,23 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
         for (size_t i = plan_->mtp.size(); i-- > 0;) {  // the first block last: it is the one that guesses
             step.tape = &plan_->mtp[i];
             step.fill_only = i > 0;
-            AUSPEX_TRY(lane_->run(step));
+            step.n_logit = i > 0 ? 0 : step.n_row;
+            if (i > 0 || !driven) AUSPEX_TRY(lane_->run(step));
+            else AUSPEX_TRY(lane_->guess(step).get(picks));
         }
         for (uint32_t i = 0; i < step.n_row; ++i) {
-            Span<const float> logits;
-            AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
-            if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
             const size_t at = n_row_ + i + 2;
-            const bool agrees = picker.pick(logits, sampling, at, history.subspan(0, at), ids_) == history[at];
+            Token pick = 0;
+            if (driven) {
+                const size_t place = static_cast<size_t>(picks[i]);
+                pick = ids_.empty() ? picks[i] : place < ids_.size() ? ids_[place] : -1;
+            } else {
+                Span<const float> logits;
+                AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
+                if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
+                pick = picker.pick(logits, sampling, at, history.subspan(0, at), ids_);
+            }
+            const bool agrees = pick == history[at];
             const bool hit = coin.on() ? coin.agrees(at) : agrees;
             seen->hits += hit;
             seen->order |= static_cast<uint32_t>(hit) << seen->n++;

@@ -19,7 +19,7 @@ constexpr uint32_t kMaxMtpRows = 256;
 constexpr uint32_t kMaxBehind = 64;
 
 /// Rows of a step that judges guesses after the fact: all of them with logits.
-constexpr uint32_t kShadowRows = 4;
+constexpr uint32_t kShadowRows = 8;
 
 /// Rows to run. A step is tentative until committed: commit(k) makes its first k rows history.
 struct Step {
@@ -125,6 +125,10 @@ class Lane {
     virtual Status start(const Drive& drive);
     /// Starts making, in the background, what cycles of up to `most` drafts run: nobody waits for it.
     virtual Status prepare_drafts(uint32_t most);
+    /// run() of an MTP step with logits for all of its rows, of which it tells only the pick of each as a driven cycle
+    /// would draft it: an id, or a place in the draft vocabulary. Good until the next call.
+    /// errors    unsupported: this lane is driven.
+    virtual Result<Span<const Token>> guess(const Step& step);
     /// Is everything there for a cycle of n_draft drafts? If not, queueing one waits for it.
     virtual bool ready(uint32_t) { return true; }
     /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1. Without an MTP cache (Drive::n_mtp_row is 0)
@@ -142,6 +146,7 @@ inline Status Lane::draft_head(Span<const Token> ids) {
     return ids.empty() ? Status() : Status(Code::unsupported, "this machine drafts with the model's whole vocabulary only");
 }
 inline Status Lane::start(const Drive&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
+inline Result<Span<const Token>> Lane::guess(const Step&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Status Lane::prepare_drafts(uint32_t) { return {}; }
 inline Status Lane::queue(uint32_t) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Result<Cycle> Lane::wait() { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }

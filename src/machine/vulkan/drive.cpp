@@ -225,21 +225,45 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
     }
-    Shape shape;
-    const auto ask_tape = [&] { return ask(0, [&](Recorder& r) { return r.tape(shape); }); };
-    shape.wide = shape.fill_only = true;
     for (const Tape& tape : plan.mtp)
-        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, kMaxMtpRows); n *= 2) {
+        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxBehind)); n *= 2) {
+            Shape shape;
             shape.tape = &tape;
             shape.n_row = n;
-            AUSPEX_TRY(ask_tape());
+            shape.wide = shape.fill_only = true;
+            AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
         }
-    // Shadow passes.
-    shape.wide = shape.fill_only = false;
-    shape.head = true;
-    shape.tape = &plan.mtp[0];
-    for (shape.n_row = 1; shape.n_row <= kShadowRows; ++shape.n_row) AUSPEX_TRY(ask_tape());
+    for (uint32_t n = 1; n <= kShadowRows; ++n) AUSPEX_TRY(ask(0, [&](Recorder& r) { return guess_pieces(r, n, mode_); }));
     return {};
+}
+
+Status VulkanLane::guess_pieces(Recorder& r, uint32_t n_row, PickMode mode) const {
+    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
+    Shape shape;
+    shape.tape = &program_->plan->mtp[0];
+    shape.n_row = n_row;
+    shape.head = true;
+    shape.largest = !noise && !penalties;
+    AUSPEX_TRY(r.tape(shape));
+    AUSPEX_TRY(r.pick(*shape.tape, n_row, noise, penalties, shape.largest));
+    return r.picks_to_host(n_row);
+}
+
+Result<Span<const Token>> VulkanLane::guess(const Step& step) {
+    AUSPEX_TRY(check(step));
+    if (step.tape != &program_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
+        return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative, " of the first MTP block, all with logits");
+    driving_ = false;
+    forget_rows();
+    Recording* body = nullptr;
+    AUSPEX_TRY(recording({Kind::guess, step.n_row, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return guess_pieces(r, step.n_row, mode_); }).get(body));
+    AUSPEX_TRY(submit_mtp(step, body, nullptr));
+    logits_slot_ = kNoSlot;  // what lay there is gone
+    AUSPEX_TRY(settle());
+    AUSPEX_TRY(see(buffers_.logits_host));
+    const auto* picks = reinterpret_cast<const uint32_t*>(buffers_.logits_host.mapped);
+    tokens_.assign(picks, picks + step.n_row);
+    return Span<const Token>(tokens_);
 }
 
 bool VulkanLane::ready(uint32_t n_draft) {

@@ -62,7 +62,10 @@ Status VulkanLane::prepare(const LaneOptions& options) {
         if (r->bytes != 0) zero.fill(r->part(0, r->bytes / 4 * 4), 0);
     for (const std::vector<Region>* rows : {&buffers_.row, &buffers_.squares, &buffers_.term})
         for (const Region& r : *rows)
-            if (r.bytes != 0) zero.fill(r.part(0, r.bytes / 4 * 4), 0);
+            if (r.bytes != 0) {
+                zero.barrier(kSyncTransfer, kSyncTransfer);  // some lie where others do
+                zero.fill(r.part(0, r.bytes / 4 * 4), 0);
+            }
     AUSPEX_TRY(zero.end());
     AUSPEX_TRY(zero.run());
     AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(reset_));
@@ -349,13 +352,18 @@ Status VulkanLane::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
 }
 
 Status VulkanLane::run_mtp(const Step& step) {
-    uint32_t index = 0;
-    args::StepRequest* request = nullptr;
-    Recording *open = nullptr, *body = nullptr, *head = nullptr;
+    Recording *body = nullptr, *head = nullptr;
     const bool wide = step.n_row > kMaxTentative;
     if (wide) AUSPEX_TRY(wide_recording(*step.tape, row_class(step.n_row), step.fill_only).get(body));
     else AUSPEX_TRY(body_recording(step, step.n_row).get(body));
     if (step.n_logit != 0 && (wide || step.n_logit != step.n_row)) AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+    return submit_mtp(step, body, head);
+}
+
+Status VulkanLane::submit_mtp(const Step& step, const Recording* body, const Recording* head) {
+    uint32_t index = 0;
+    args::StepRequest* request = nullptr;
+    Recording* open = nullptr;
     if (step.hidden) {
         AUSPEX_TRY(settle());  // an earlier step may still read what was given to it
         std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * program_->plan->d_model * sizeof(float));

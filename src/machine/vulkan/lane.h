@@ -37,6 +37,7 @@ class VulkanLane : public Lane {
     bool drives_itself() const override { return true; }
     Status start(const Drive& drive) override;
     Status prepare_drafts(uint32_t most) override;
+    Result<Span<const Token>> guess(const Step& step) override;
     bool ready(uint32_t n_draft) override;
     Status queue(uint32_t n_draft) override;
     Result<Cycle> wait() override;
@@ -46,7 +47,7 @@ class VulkanLane : public Lane {
   private:
     using Clock = std::chrono::steady_clock;
     /// What tells recordings apart.
-    enum class Kind : uint8_t { open, decode, wide, narrow, head, fold, cycle, draft, verify };
+    enum class Kind : uint8_t { open, decode, wide, narrow, head, fold, cycle, draft, verify, guess };
     using Key = std::tuple<Kind, uint32_t, uint32_t, uint32_t, uint32_t>;
     /// Command buffers that are submitted one after the other, in as many submissions as time allows.
     struct Recording {
@@ -80,6 +81,9 @@ class VulkanLane : public Lane {
     Status settle();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
+    /// Opens an MTP pass and runs these behind it.
+    Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
+    Status guess_pieces(Recorder& r, uint32_t n_row, PickMode mode) const;
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     Status fold_pending();
     template <class F>

@@ -5,6 +5,7 @@
 #include "../../../shaders/rows_args.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace auspex {
 namespace detail {
@@ -443,6 +444,14 @@ Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest
         settle({{special(kGathered)}, {d.y, special(kPickPart)}});
         AUSPEX_TRY(product(d, p));
     }
+    return {};
+}
+
+Status Recorder::picks_to_host(uint32_t n) {
+    settle({{special(kStep)}, {special(kLogitsHost)}}, true);
+    if (asking_) return {};
+    const uint64_t bytes = uint64_t{n} * sizeof(uint32_t);
+    commands_->copy(buffers_.logits_host.part(0, bytes), buffers_.step.part(offsetof(args::StepState, pick), bytes));
     return {};
 }
 

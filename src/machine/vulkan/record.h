@@ -70,6 +70,8 @@ class Recorder {
     Status head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
     /// n rows of logits to the host.
     Status logits_to_host(const Tape& tape, uint32_t n);
+    /// What pick() chose for n rows, to the place of the logits for the host.
+    Status picks_to_host(uint32_t n);
     /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left them.
     Status pick(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
     Status accept();
