@@ -2037,7 +2037,7 @@ constexpr uint32_t kMaxMtpRows = 256;
 constexpr uint32_t kMaxBehind = 64;
 
 /// Rows of a step that judges guesses after the fact: all of them with logits.
-constexpr uint32_t kShadowRows = 4;
+constexpr uint32_t kShadowRows = 8;
 
 /// Rows to run. A step is tentative until committed: commit(k) makes its first k rows history.
 struct Step {
@@ -2143,6 +2143,10 @@ class Lane {
     virtual Status start(const Drive& drive);
     /// Starts making, in the background, what cycles of up to `most` drafts run: nobody waits for it.
     virtual Status prepare_drafts(uint32_t most);
+    /// run() of an MTP step with logits for all of its rows, of which it tells only the pick of each as a driven cycle
+    /// would draft it: an id, or a place in the draft vocabulary. Good until the next call.
+    /// errors    unsupported: this lane is driven.
+    virtual Result<Span<const Token>> guess(const Step& step);
     /// Is everything there for a cycle of n_draft drafts? If not, queueing one waits for it.
     virtual bool ready(uint32_t) { return true; }
     /// Enqueues one cycle with n_draft drafts, at most kMaxTentative - 1. Without an MTP cache (Drive::n_mtp_row is 0)
@@ -2160,6 +2164,7 @@ inline Status Lane::draft_head(Span<const Token> ids) {
     return ids.empty() ? Status() : Status(Code::unsupported, "this machine drafts with the model's whole vocabulary only");
 }
 inline Status Lane::start(const Drive&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
+inline Result<Span<const Token>> Lane::guess(const Step&) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Status Lane::prepare_drafts(uint32_t) { return {}; }
 inline Status Lane::queue(uint32_t) { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
 inline Result<Cycle> Lane::wait() { return Status(Code::unsupported, "this lane does not drive itself; use run() and read_row()"); }
@@ -5006,15 +5011,18 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     // One pipeline for all but the head, with room for the most tiles: matvec_common.glsl says why. In models with
     // experts what takes one row is also that of the experts.
     const bool any = n_row == 1 && n_score > 0 && !logits;
+    // Short stages of small models fit the cache as they are: a pipeline each gives the 0.8B 960 tokens/s, one for all 934;
+    // the 9B 320 and 330.
+    const bool alone = n_row == 1 && n_score == 0 && t.n_col < 16;
     const uint32_t choice = any || role == Role::expert ? 128 * ceil_div(n_score, 32u) * (n_row == 1 ? 1 : 9) + 2560 : 0;
     auto bytes = [&](uint32_t n_tile, uint32_t chunk) { return tune_impl::matrix_shared(n_row, split, n_tile, chunk) + choice; };
-    uint32_t chunk = n_row > 1 || logits ? 1 : split >= 12 && own % 3 == 0 ? 3 : 2, room = logits ? tiles : most;
+    uint32_t chunk = n_row > 1 || logits || (own == 1 && n_score == 0) ? 1 : split >= 12 && own % 3 == 0 ? 3 : 2, room = logits ? tiles : most;
     while (chunk > 1 && bytes(room, chunk) > traits.max_shared_bytes) chunk--;
     while (room > 1 && bytes(room, chunk) > traits.max_shared_bytes) room--;
     c.tiles = std::min(tiles, room);
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
     c.key.group = 32 * split;
-    if (logits) c.key.constants = {n_row, split, room, norm_flag, epi, chunk};
+    if (logits || alone) c.key.constants = {n_row, split, logits ? room : c.tiles, norm_flag, epi, chunk};
     else c.key.constants = {n_row, split, room, tune_impl::kAnyNorm, tune_impl::kAnyEpilogue, chunk};
     if (any || role != Role::none)  // the units' shape, BATCH, then moe_columns.glsl
         c.key.constants.insert(c.key.constants.end(), {16u, 8u, 16u, 4u, any ? tune_impl::kAnyRole : static_cast<uint32_t>(role), ceil_div(n_score, 32u)});
@@ -5600,6 +5608,8 @@ class Recorder {
     Status head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
     /// n rows of logits to the host.
     Status logits_to_host(const Tape& tape, uint32_t n);
+    /// What pick() chose for n rows, to the place of the logits for the host.
+    Status picks_to_host(uint32_t n);
     /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left them.
     Status pick(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
     Status accept();
@@ -5750,6 +5760,7 @@ class VulkanLane : public Lane {
     bool drives_itself() const override { return true; }
     Status start(const Drive& drive) override;
     Status prepare_drafts(uint32_t most) override;
+    Result<Span<const Token>> guess(const Step& step) override;
     bool ready(uint32_t n_draft) override;
     Status queue(uint32_t n_draft) override;
     Result<Cycle> wait() override;
@@ -5759,7 +5770,7 @@ class VulkanLane : public Lane {
   private:
     using Clock = std::chrono::steady_clock;
     /// What tells recordings apart.
-    enum class Kind : uint8_t { open, decode, wide, narrow, head, fold, cycle, draft, verify };
+    enum class Kind : uint8_t { open, decode, wide, narrow, head, fold, cycle, draft, verify, guess };
     using Key = std::tuple<Kind, uint32_t, uint32_t, uint32_t, uint32_t>;
     /// Command buffers that are submitted one after the other, in as many submissions as time allows.
     struct Recording {
@@ -5793,6 +5804,9 @@ class VulkanLane : public Lane {
     Status settle();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
+    /// Opens an MTP pass and runs these behind it.
+    Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
+    Status guess_pieces(Recorder& r, uint32_t n_row, PickMode mode) const;
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     Status fold_pending();
     template <class F>
@@ -6282,8 +6296,8 @@ class Mtp {
     /// How a driven cycle takes over: false when its hidden row is not at hand.
     Result<bool> lead(Span<const Token> history, Drive* drive);
     /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
-    /// have been right? Fills its cache up to there.
-    Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen);
+    /// have been right? Fills its cache up to there. `driven`: the lane picks, as it did in the drive before.
+    Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen);
     /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block
     /// is unsure, none when the hidden row is not at hand.
     Status propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability, Picker& picker, uint32_t* n_guess);
@@ -6357,6 +6371,7 @@ struct Session::Impl {
     size_t n_counted = 0;             ///< tokens of the history that are counted
     size_t step_first = 0;            ///< first row of the last tentative step
     bool can_step_back = false;       ///< that step may be committed again, shorter
+    bool has_shadowed = false;
     detail::Coin coin;                ///< of `bench`
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
@@ -30273,6 +30288,14 @@ Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest
     return {};
 }
 
+Status Recorder::picks_to_host(uint32_t n) {
+    settle({{special(kStep)}, {special(kLogitsHost)}}, true);
+    if (asking_) return {};
+    const uint64_t bytes = uint64_t{n} * sizeof(uint32_t);
+    commands_->copy(buffers_.logits_host.part(0, bytes), buffers_.step.part(offsetof(args::StepState, pick), bytes));
+    return {};
+}
+
 Status Recorder::logits_to_host(const Tape& tape, uint32_t n) {
     settle({{tape.logits}, {special(kLogitsHost)}}, true);
     if (asking_) return {};
@@ -30848,7 +30871,10 @@ Status VulkanLane::prepare(const LaneOptions& options) {
         if (r->bytes != 0) zero.fill(r->part(0, r->bytes / 4 * 4), 0);
     for (const std::vector<Region>* rows : {&buffers_.row, &buffers_.squares, &buffers_.term})
         for (const Region& r : *rows)
-            if (r.bytes != 0) zero.fill(r.part(0, r.bytes / 4 * 4), 0);
+            if (r.bytes != 0) {
+                zero.barrier(kSyncTransfer, kSyncTransfer);  // some lie where others do
+                zero.fill(r.part(0, r.bytes / 4 * 4), 0);
+            }
     AUSPEX_TRY(zero.end());
     AUSPEX_TRY(zero.run());
     AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(reset_));
@@ -31135,13 +31161,18 @@ Status VulkanLane::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
 }
 
 Status VulkanLane::run_mtp(const Step& step) {
-    uint32_t index = 0;
-    args::StepRequest* request = nullptr;
-    Recording *open = nullptr, *body = nullptr, *head = nullptr;
+    Recording *body = nullptr, *head = nullptr;
     const bool wide = step.n_row > kMaxTentative;
     if (wide) AUSPEX_TRY(wide_recording(*step.tape, row_class(step.n_row), step.fill_only).get(body));
     else AUSPEX_TRY(body_recording(step, step.n_row).get(body));
     if (step.n_logit != 0 && (wide || step.n_logit != step.n_row)) AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+    return submit_mtp(step, body, head);
+}
+
+Status VulkanLane::submit_mtp(const Step& step, const Recording* body, const Recording* head) {
+    uint32_t index = 0;
+    args::StepRequest* request = nullptr;
+    Recording* open = nullptr;
     if (step.hidden) {
         AUSPEX_TRY(settle());  // an earlier step may still read what was given to it
         std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * program_->plan->d_model * sizeof(float));
@@ -31506,21 +31537,45 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
     }
-    Shape shape;
-    const auto ask_tape = [&] { return ask(0, [&](Recorder& r) { return r.tape(shape); }); };
-    shape.wide = shape.fill_only = true;
     for (const Tape& tape : plan.mtp)
-        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, kMaxMtpRows); n *= 2) {
+        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxBehind)); n *= 2) {
+            Shape shape;
             shape.tape = &tape;
             shape.n_row = n;
-            AUSPEX_TRY(ask_tape());
+            shape.wide = shape.fill_only = true;
+            AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
         }
-    // Shadow passes.
-    shape.wide = shape.fill_only = false;
-    shape.head = true;
-    shape.tape = &plan.mtp[0];
-    for (shape.n_row = 1; shape.n_row <= kShadowRows; ++shape.n_row) AUSPEX_TRY(ask_tape());
+    for (uint32_t n = 1; n <= kShadowRows; ++n) AUSPEX_TRY(ask(0, [&](Recorder& r) { return guess_pieces(r, n, mode_); }));
     return {};
+}
+
+Status VulkanLane::guess_pieces(Recorder& r, uint32_t n_row, PickMode mode) const {
+    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
+    Shape shape;
+    shape.tape = &program_->plan->mtp[0];
+    shape.n_row = n_row;
+    shape.head = true;
+    shape.largest = !noise && !penalties;
+    AUSPEX_TRY(r.tape(shape));
+    AUSPEX_TRY(r.pick(*shape.tape, n_row, noise, penalties, shape.largest));
+    return r.picks_to_host(n_row);
+}
+
+Result<Span<const Token>> VulkanLane::guess(const Step& step) {
+    AUSPEX_TRY(check(step));
+    if (step.tape != &program_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
+        return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative, " of the first MTP block, all with logits");
+    driving_ = false;
+    forget_rows();
+    Recording* body = nullptr;
+    AUSPEX_TRY(recording({Kind::guess, step.n_row, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return guess_pieces(r, step.n_row, mode_); }).get(body));
+    AUSPEX_TRY(submit_mtp(step, body, nullptr));
+    logits_slot_ = kNoSlot;  // what lay there is gone
+    AUSPEX_TRY(settle());
+    AUSPEX_TRY(see(buffers_.logits_host));
+    const auto* picks = reinterpret_cast<const uint32_t*>(buffers_.logits_host.mapped);
+    tokens_.assign(picks, picks + step.n_row);
+    return Span<const Token>(tokens_);
 }
 
 bool VulkanLane::ready(uint32_t n_draft) {
@@ -33028,7 +33083,7 @@ Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
     return true;
 }
 
-Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, Picker& picker, ShadowSeen* seen) {
+Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen) {
     *seen = ShadowSeen();
     if (!on() || history.size() < 3) return {};
     const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
@@ -33038,6 +33093,7 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
     if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
     const size_t filled = std::max(n_row_, end);
     n_row_ = begin;  // what is there already is written again, the same
+    Span<const Token> picks;
     while (n_row_ < end) {
         Step step;
         step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowRows));
@@ -33049,14 +33105,23 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
         for (size_t i = plan_->mtp.size(); i-- > 0;) {  // the first block last: it is the one that guesses
             step.tape = &plan_->mtp[i];
             step.fill_only = i > 0;
-            AUSPEX_TRY(lane_->run(step));
+            step.n_logit = i > 0 ? 0 : step.n_row;
+            if (i > 0 || !driven) AUSPEX_TRY(lane_->run(step));
+            else AUSPEX_TRY(lane_->guess(step).get(picks));
         }
         for (uint32_t i = 0; i < step.n_row; ++i) {
-            Span<const float> logits;
-            AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
-            if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
             const size_t at = n_row_ + i + 2;
-            const bool agrees = picker.pick(logits, sampling, at, history.subspan(0, at), ids_) == history[at];
+            Token pick = 0;
+            if (driven) {
+                const size_t place = static_cast<size_t>(picks[i]);
+                pick = ids_.empty() ? picks[i] : place < ids_.size() ? ids_[place] : -1;
+            } else {
+                Span<const float> logits;
+                AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
+                if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
+                pick = picker.pick(logits, sampling, at, history.subspan(0, at), ids_);
+            }
+            const bool agrees = pick == history[at];
             const bool hit = coin.on() ? coin.agrees(at) : agrees;
             seen->hits += hit;
             seen->order |= static_cast<uint32_t>(hit) << seen->n++;
@@ -34221,12 +34286,14 @@ Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* c
     using namespace detail;
     const auto start = std::chrono::steady_clock::now();
     ShadowSeen seen;
-    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, picker, &seen)));
-    seen.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, can_drive(), picker, &seen)));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    seen.seconds = has_shadowed ? seconds : 0;  // the first pass prepares what the others find
+    has_shadowed = true;
     control.observe_shadow(seen);
     cycle->shadow_rows = seen.n;
     cycle->shadow_hits = seen.hits;
-    cycle->shadow_us = seen.seconds * 1e6;
+    cycle->shadow_us = seconds * 1e6;
     return {};
 }
 
