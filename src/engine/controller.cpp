@@ -68,6 +68,10 @@ constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
 /// A probe measures a depth again whose cost, one standard deviation lower, would make it the best.
 /// Not more often than this many cycles: a probe costs less than half a step, so below 2 %.
 constexpr uint32_t kProbeGap = 48;
+/// What is nearly as good costs less to try: the gap shrinks with the loss, from this share on, so that probes cost as
+/// much in all, but not below so many cycles.
+constexpr double kProbeLoss = 0.25;
+constexpr uint32_t kProbeGapLeast = 16;
 constexpr double kProbeDoubt = 0.015;  // what is known better than this is not worth a probe
 /// The comparison with off must not grow stale: while drafting, a plain step is taken this many cycles
 /// after its last, and two of them soon after a jump of speed that was seen at another depth.
@@ -418,7 +422,9 @@ uint32_t Controller::cold_depth(uint32_t usable) {
         if (g <= max_depth_ && !(usable >> g & 1)) return 0;  // its turn comes when it can be run
         ++i_cold_;
         if (g > max_depth_ || cost_.samples(g) > round) continue;
-        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && !can_pay(g)) continue;
+        // What could not pay with every guess right, as far as is known, waits for a probe: trying it would cost a short
+        // text more than drafting may. The lock wants to have seen the first two twice.
+        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && (g + 1) * cost_.seconds(0) <= cost_.seconds(g)) continue;
         return g;
     }
     return max_depth_ + 1;
@@ -442,7 +448,7 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
         const uint64_t jump = cost_.cycles_since_jump(), plain = cost_.age(0);
         if (plain >= kPlainEvery || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2)) return 0;
     }
-    if (since_probe_ < kProbeGap || !may_explore()) return chosen;
+    if (since_probe_ < kProbeGapLeast || !may_explore()) return chosen;
     uint32_t best = chosen;
     double most = rate[chosen] * (1 + kHysteresis);
     for (uint32_t g = 0; g <= max_depth_; ++g) {
@@ -451,7 +457,8 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
         most = hope;
         best = g;
     }
-    if (best != chosen) since_probe_ = 0;
+    if (best == chosen || since_probe_ < kProbeGap * std::min(1.0, (1 - rate[best] / rate[chosen]) / kProbeLoss)) return chosen;
+    since_probe_ = 0;
     return best;
 }
 
