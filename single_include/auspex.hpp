@@ -6371,7 +6371,7 @@ struct Session::Impl {
     size_t n_counted = 0;             ///< tokens of the history that are counted
     size_t step_first = 0;            ///< first row of the last tentative step
     bool can_step_back = false;       ///< that step may be committed again, shorter
-    bool has_shadowed = false;
+    bool has_shadowed = false;        ///< a shadow pass has run in this session
     detail::Coin coin;                ///< of `bench`
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
@@ -32196,13 +32196,14 @@ Token Picker::pick(Span<const float> logits, const Sampling& s, uint64_t positio
 }  // namespace detail
 }  // namespace auspex
 
-// ----------------------------------------------------------------------- src/engine/controller.cpp
+// ----------------------------------------------------------------------- src/engine/acceptance.cpp
+
+// engine/acceptance: how often guesses are right, learned from those that were judged.
+
 
 namespace auspex {
 namespace detail {
-namespace controller_impl {
-
-// ---- the text
+namespace acceptance_impl {
 
 /// The grid of levels. Finer near 1, where one step of q moves E(6) most.
 constexpr double kLevels[] = {0.04, 0.14, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.84, 0.91, 0.96, 0.985};
@@ -32223,6 +32224,145 @@ constexpr double kDeeper = 0.985;
 constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kRatioLeast = 0.2;
 /// No draft is certain, in either direction: keeps the filter's likelihoods away from 0.
 constexpr double kSurest = 0.995;
+
+}  // namespace acceptance_impl
+
+Acceptance::Acceptance() {
+    static_assert(sizeof acceptance_impl::kLevels / sizeof(double) == kLevel, "one column of p_ per level");
+    static_assert(sizeof acceptance_impl::kPaces / sizeof(double) == kPace, "one row of p_ per pace");
+    for (double& u : usual_) u = 1.0 / kLevel;
+    for (uint32_t i = 0; i <= kMaxDepth; ++i) {
+        ratio_[i] = i < 2 ? 1 : ratio_[i - 1] * acceptance_impl::kDeeper;
+        hit_[i] = hoped_[i] = 0;
+    }
+    for (auto& pace : p_)
+        for (double& p : pace) p = 1.0 / (kLevel * kPace);
+}
+
+double Acceptance::weight(uint32_t level) const {
+    double sum = 0;
+    for (const auto& pace : p_) sum += pace[level];
+    return sum;
+}
+
+double Acceptance::level() const {
+    double mean = 0;
+    for (uint32_t k = 0; k < kLevel; ++k) mean += weight(k) * acceptance_impl::kLevels[k];
+    return mean;
+}
+
+double Acceptance::run_length() const {
+    double jumps = 0;
+    for (uint32_t h = 0; h < kPace; ++h)
+        for (const double p : p_[h]) jumps += p * acceptance_impl::kPaces[h];
+    return 1 / jumps;
+}
+
+/// The time step of the filter, once per token: with the chance of its pace the level jumps to where
+/// this text usually is; rarely the pace changes.
+///   p(h, k)  <-  (1 - pace_h) p(h, k) + pace_h p(h) to(k),   then   (1 - c) p(h, k) + c p(k) / n_pace
+void Acceptance::token_passes() {
+    using namespace acceptance_impl;
+    for (uint32_t h = 0; h < kPace; ++h) {
+        double sum = 0;
+        for (const double p : p_[h]) sum += p;
+        for (uint32_t k = 0; k < kLevel; ++k) {
+            const double to = (1 - kSurpriseShare) * usual_[k] + kSurpriseShare / kLevel;
+            p_[h][k] += kPaces[h] * (sum * to - p_[h][k]);
+        }
+    }
+    for (uint32_t k = 0; k < kLevel; ++k) {
+        const double w = weight(k);
+        usual_[k] += (w - usual_[k]) / kUsualTokens;
+        for (auto& pace : p_) pace[k] += kPaceChange * (w / kPace - pace[k]);
+    }
+}
+
+/// The measurement step: Bayes' rule with the likelihood q d_i of a hit, 1 - q d_i of a miss.
+void Acceptance::judge(uint32_t position, bool hit) {
+    using namespace acceptance_impl;
+    token_passes();
+    // The ratio first, against what the level alone promised before this outcome:
+    //   d_i = (n0 d_(i-1) 0.985 + hits at i) / (n0 + promised at i)
+    if (position > 1) {
+        hit_[position] = hit_[position] * kRatioKeep + (hit ? 1 : 0);
+        hoped_[position] = hoped_[position] * kRatioKeep + level();
+    }
+    double sum = 0;
+    for (uint32_t k = 0; k < kLevel; ++k) {
+        const double a = std::min(kLevels[k] * ratio_[position], kSurest);
+        for (auto& pace : p_) sum += pace[k] *= hit ? a : 1 - a;
+    }
+    for (auto& pace : p_)
+        for (double& p : pace) p /= sum;
+    if (position > 1) {
+        // A position that is never reached follows its shallower neighbour: censored, not missed.
+        for (uint32_t i = position; i <= kMaxDepth; ++i) {
+            const double d = (kRatioPrior * ratio_[i - 1] * kDeeper + hit_[i]) / (kRatioPrior + hoped_[i]);
+            ratio_[i] = std::clamp(d, kRatioLeast, 1.0);
+        }
+    }
+}
+
+void Acceptance::cycle(uint32_t depth, uint32_t accepted) {
+    for (uint32_t i = 1; i <= accepted; ++i) judge(i, true);
+    if (accepted < depth) judge(accepted + 1, false);
+    else token_passes();  // the token behind a full accept came without a draft
+}
+
+void Acceptance::shadow(const ShadowSeen& seen) {
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < seen.n; ++i) {
+        // Without the order, hits are spread evenly: row i is one where the running count steps up.
+        const uint32_t even = (i + 1) * seen.hits / seen.n;
+        judge(1, seen.order != 0 ? (seen.order >> i & 1) != 0 : even > hits);
+        hits = even;
+    }
+}
+
+void Acceptance::new_text() {
+    for (uint32_t k = 0; k < kLevel; ++k)
+        for (auto& pace : p_) pace[k] = (0.5 * usual_[k] + 0.5 / kLevel) / kPace;
+}
+
+void Acceptance::expected(uint32_t max_depth, double* tokens) const {
+    using namespace acceptance_impl;
+    for (uint32_t g = 0; g <= max_depth; ++g) tokens[g] = 1;
+    for (uint32_t k = 0; k < kLevel; ++k) {  // E is not linear in q: average it, not q
+        double survival = weight(k), sum = 0;
+        for (uint32_t g = 1; g <= max_depth; ++g) {
+            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            sum += survival;
+            tokens[g] += sum;
+        }
+    }
+}
+
+double Acceptance::saving(uint32_t max_depth, const double* relative, double* usual) const {
+    using namespace acceptance_impl;
+    double now = 0;
+    *usual = 0;
+    for (uint32_t k = 0; k < kLevel; ++k) {
+        double survival = 1, tokens = 1, least = 1;  // plain steps per token: R(g) / E(g)
+        for (uint32_t g = 1; g <= max_depth; ++g) {
+            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            tokens += survival;
+            least = std::min(least, relative[g] / tokens);
+        }
+        now += weight(k) * (1 - least);
+        *usual += usual_[k] * (1 - least);
+    }
+    return now;
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/engine/controller.cpp
+
+namespace auspex {
+namespace detail {
+namespace controller_impl {
 
 // ---- the machine
 
@@ -32307,136 +32447,6 @@ const char* draft_reason_name(DraftReason reason) {
 }
 
 namespace detail {
-
-// ---------------------------------------------------------------------------------------- the text
-
-Acceptance::Acceptance() {
-    static_assert(sizeof controller_impl::kLevels / sizeof(double) == kLevel, "one column of p_ per level");
-    static_assert(sizeof controller_impl::kPaces / sizeof(double) == kPace, "one row of p_ per pace");
-    for (double& u : usual_) u = 1.0 / kLevel;
-    for (uint32_t i = 0; i <= kMaxDepth; ++i) {
-        ratio_[i] = i < 2 ? 1 : ratio_[i - 1] * controller_impl::kDeeper;
-        hit_[i] = hoped_[i] = 0;
-    }
-    for (auto& pace : p_)
-        for (double& p : pace) p = 1.0 / (kLevel * kPace);
-}
-
-double Acceptance::weight(uint32_t level) const {
-    double sum = 0;
-    for (const auto& pace : p_) sum += pace[level];
-    return sum;
-}
-
-double Acceptance::level() const {
-    double mean = 0;
-    for (uint32_t k = 0; k < kLevel; ++k) mean += weight(k) * controller_impl::kLevels[k];
-    return mean;
-}
-
-double Acceptance::run_length() const {
-    double jumps = 0;
-    for (uint32_t h = 0; h < kPace; ++h)
-        for (const double p : p_[h]) jumps += p * controller_impl::kPaces[h];
-    return 1 / jumps;
-}
-
-/// The time step of the filter, once per token: with the chance of its pace the level jumps to where
-/// this text usually is; rarely the pace changes.
-///   p(h, k)  <-  (1 - pace_h) p(h, k) + pace_h p(h) to(k),   then   (1 - c) p(h, k) + c p(k) / n_pace
-void Acceptance::token_passes() {
-    using namespace controller_impl;
-    for (uint32_t h = 0; h < kPace; ++h) {
-        double sum = 0;
-        for (const double p : p_[h]) sum += p;
-        for (uint32_t k = 0; k < kLevel; ++k) {
-            const double to = (1 - kSurpriseShare) * usual_[k] + kSurpriseShare / kLevel;
-            p_[h][k] += kPaces[h] * (sum * to - p_[h][k]);
-        }
-    }
-    for (uint32_t k = 0; k < kLevel; ++k) {
-        const double w = weight(k);
-        usual_[k] += (w - usual_[k]) / kUsualTokens;
-        for (auto& pace : p_) pace[k] += kPaceChange * (w / kPace - pace[k]);
-    }
-}
-
-/// The measurement step: Bayes' rule with the likelihood q d_i of a hit, 1 - q d_i of a miss.
-void Acceptance::judge(uint32_t position, bool hit) {
-    using namespace controller_impl;
-    token_passes();
-    // The ratio first, against what the level alone promised before this outcome:
-    //   d_i = (n0 d_(i-1) 0.985 + hits at i) / (n0 + promised at i)
-    if (position > 1) {
-        hit_[position] = hit_[position] * kRatioKeep + (hit ? 1 : 0);
-        hoped_[position] = hoped_[position] * kRatioKeep + level();
-    }
-    double sum = 0;
-    for (uint32_t k = 0; k < kLevel; ++k) {
-        const double a = std::min(kLevels[k] * ratio_[position], kSurest);
-        for (auto& pace : p_) sum += pace[k] *= hit ? a : 1 - a;
-    }
-    for (auto& pace : p_)
-        for (double& p : pace) p /= sum;
-    if (position > 1) {
-        // A position that is never reached follows its shallower neighbour: censored, not missed.
-        for (uint32_t i = position; i <= kMaxDepth; ++i) {
-            const double d = (kRatioPrior * ratio_[i - 1] * kDeeper + hit_[i]) / (kRatioPrior + hoped_[i]);
-            ratio_[i] = std::clamp(d, kRatioLeast, 1.0);
-        }
-    }
-}
-
-void Acceptance::cycle(uint32_t depth, uint32_t accepted) {
-    for (uint32_t i = 1; i <= accepted; ++i) judge(i, true);
-    if (accepted < depth) judge(accepted + 1, false);
-    else token_passes();  // the token behind a full accept came without a draft
-}
-
-void Acceptance::shadow(const ShadowSeen& seen) {
-    uint32_t hits = 0;
-    for (uint32_t i = 0; i < seen.n; ++i) {
-        // Without the order, hits are spread evenly: row i is one where the running count steps up.
-        const uint32_t even = (i + 1) * seen.hits / seen.n;
-        judge(1, seen.order != 0 ? (seen.order >> i & 1) != 0 : even > hits);
-        hits = even;
-    }
-}
-
-void Acceptance::new_text() {
-    for (uint32_t k = 0; k < kLevel; ++k)
-        for (auto& pace : p_) pace[k] = (0.5 * usual_[k] + 0.5 / kLevel) / kPace;
-}
-
-void Acceptance::expected(uint32_t max_depth, double* tokens) const {
-    using namespace controller_impl;
-    for (uint32_t g = 0; g <= max_depth; ++g) tokens[g] = 1;
-    for (uint32_t k = 0; k < kLevel; ++k) {  // E is not linear in q: average it, not q
-        double survival = weight(k), sum = 0;
-        for (uint32_t g = 1; g <= max_depth; ++g) {
-            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
-            sum += survival;
-            tokens[g] += sum;
-        }
-    }
-}
-
-double Acceptance::saving(uint32_t max_depth, const double* relative, double* usual) const {
-    using namespace controller_impl;
-    double now = 0;
-    *usual = 0;
-    for (uint32_t k = 0; k < kLevel; ++k) {
-        double survival = 1, tokens = 1, least = 1;  // plain steps per token: R(g) / E(g)
-        for (uint32_t g = 1; g <= max_depth; ++g) {
-            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
-            tokens += survival;
-            least = std::min(least, relative[g] / tokens);
-        }
-        now += weight(k) * (1 - least);
-        *usual += usual_[k] * (1 - least);
-    }
-    return now;
-}
 
 // ------------------------------------------------------------------------------------- the machine
 

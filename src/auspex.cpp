@@ -131,6 +131,7 @@
 #include "engine/sample.h"
 #include "engine/sample.cpp"
 #include "engine/controller.h"
+#include "engine/acceptance.cpp"
 #include "engine/controller.cpp"
 #include "engine/draft.h"
 #include "engine/draft.cpp"
