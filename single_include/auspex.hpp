@@ -4728,8 +4728,8 @@ class CycleClock {
   public:
     /// Without timestamps on the queue it is made all the same, and tells nothing.
     static Result<CycleClock> create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot);
-    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle that finds
-    /// the device idle: any other begins where the one before it ends.
+    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle before which
+    /// something else ran, or nothing: any other begins where the one before it ends.
     VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
     VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
     /// Microseconds of the cycle in `slot`, which is over; cycles are read in the order they ran. 0: not known.
@@ -5842,7 +5842,7 @@ class VulkanLane : public Lane {
     // Driving.
     struct InFlight {
         uint64_t value = 0;
-        bool had_begin = false;  ///< a mark of its own, for it found the device idle
+        bool had_begin = false;  ///< a mark of its own: no cycle ran right before it
         bool fresh = false;
     };
     bool driving_ = false, first_ = false;
@@ -31505,14 +31505,15 @@ Status VulkanLane::queue_next(uint32_t n_draft) {
 
 Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
     const uint32_t slot = (flight_begin_ + n_flight_) % kMaxQueued;
-    bool idle = false;
-    AUSPEX_TRY(timeline_.done(timeline_.last()).get(idle));
+    bool done = false;
+    AUSPEX_TRY(timeline_.done(timeline_.last()).get(done));
+    const bool first = n_flight_ == 0 || done;  // what it follows was no cycle, or is over
     list_.clear();
-    if (idle && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
+    if (first && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
     gather(list);
     if (clock_.end(slot)) list_.push_back(clock_.end(slot));
     AUSPEX_TRY(timeline_.submit(list_).status());
-    flight_[slot] = {timeline_.last(), idle, false};
+    flight_[slot] = {timeline_.last(), first, false};
     ++n_flight_;
     for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
     recorded_ = false;
@@ -34305,7 +34306,7 @@ Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* c
     ShadowSeen seen;
     AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, can_drive(), picker, &seen)));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    seen.seconds = has_shadowed || !can_drive() ? seconds : 0;  // on a GPU the first pass prepares what the others find
+    seen.seconds = has_shadowed || !can_drive() ? seconds : seconds / 2;  // on a GPU the first pass is recorded, too
     has_shadowed = true;
     control.observe_shadow(seen);
     cycle->shadow_rows = seen.n;

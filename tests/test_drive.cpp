@@ -299,6 +299,8 @@ TEST_CASE("a chosen depth learns while off, and its receipts add up") {
     uint64_t n_token = 0;
     for (const DraftCycle& c : seen) {
         CHECK(c.accepted <= c.depth);
+        CHECK(c.us > 0);
+        CHECK(c.us < 60e6);  // a mark missed counts from the beginning of time
         CHECK(c.depth <= c.wanted);
         CHECK(c.us > 0);
         n_token += 1 + c.accepted;

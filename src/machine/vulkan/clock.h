@@ -17,8 +17,8 @@ class CycleClock {
   public:
     /// Without timestamps on the queue it is made all the same, and tells nothing.
     static Result<CycleClock> create(GpuRef gpu, const std::shared_ptr<CommandPool>& pool, uint32_t n_slot);
-    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle that finds
-    /// the device idle: any other begins where the one before it ends.
+    /// Around the cycle in `slot`, in one submission; null without timestamps. `begin` is for a cycle before which
+    /// something else ran, or nothing: any other begins where the one before it ends.
     VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
     VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
     /// Microseconds of the cycle in `slot`, which is over; cycles are read in the order they ran. 0: not known.

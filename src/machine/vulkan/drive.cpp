@@ -193,14 +193,15 @@ Status VulkanLane::queue_next(uint32_t n_draft) {
 
 Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
     const uint32_t slot = (flight_begin_ + n_flight_) % kMaxQueued;
-    bool idle = false;
-    AUSPEX_TRY(timeline_.done(timeline_.last()).get(idle));
+    bool done = false;
+    AUSPEX_TRY(timeline_.done(timeline_.last()).get(done));
+    const bool first = n_flight_ == 0 || done;  // what it follows was no cycle, or is over
     list_.clear();
-    if (idle && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
+    if (first && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
     gather(list);
     if (clock_.end(slot)) list_.push_back(clock_.end(slot));
     AUSPEX_TRY(timeline_.submit(list_).status());
-    flight_[slot] = {timeline_.last(), idle, false};
+    flight_[slot] = {timeline_.last(), first, false};
     ++n_flight_;
     for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
     recorded_ = false;

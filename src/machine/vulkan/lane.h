@@ -119,7 +119,7 @@ class VulkanLane : public Lane {
     // Driving.
     struct InFlight {
         uint64_t value = 0;
-        bool had_begin = false;  ///< a mark of its own, for it found the device idle
+        bool had_begin = false;  ///< a mark of its own: no cycle ran right before it
         bool fresh = false;
     };
     bool driving_ = false, first_ = false;
