@@ -221,16 +221,17 @@ TEST_CASE("a pair may be files, shards among them, and its plan is known from th
 
 TEST_CASE("a smaller head in the draft file makes the guesses, a larger one is left alone") {
     const Device device = cpu();
-    const Bytes trunk = tiny(Family::qwen35, Packaging::trunk);
-    Model pair;
+    const Bytes trunk = tiny(Family::qwen35, Packaging::trunk), whole = tiny(Family::qwen35, Packaging::whole);  // models read from them
     for (Type type : {Type::q4_k, Type::f16}) {
-        REQUIRE(load(device, trunk, tiny(Family::qwen35, Packaging::mtp, true, type), &pair).ok());
+        const Bytes draft = tiny(Family::qwen35, Packaging::mtp, true, type);
+        Model pair;
+        REQUIRE(load(device, trunk, draft, &pair).ok());
         const Plan& plan = pair.impl()->plan;
         const Op& head = plan.mtp[0].ops.back();
         CHECK((plan.slot(head.w[0]).name == kDraftHead) == (type == Type::q4_k));
         CHECK(plan.slot(head.w[0]).type == (type == Type::q4_k ? Type::q4_k : Type::q8_0));
         Model one;
-        REQUIRE(load(device, tiny(Family::qwen35, Packaging::whole), {}, &one).ok());
+        REQUIRE(load(device, whole, {}, &one).ok());
         CHECK(listen(pair).text == listen(one).text);
     }
 }
