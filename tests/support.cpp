@@ -20,32 +20,59 @@ const char* shared_dir() {
     return dir.empty() ? nullptr : dir.c_str();
 }
 
-namespace support {
+auspex::Device open_device(const auspex::DeviceOptions& options) {
+    auspex::Device device;
+    const auspex::Status s = auspex::Device::open(options).get(device);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return device;
+}
 
-/// `load`: of a device, into a model.
-template <class Load>
-auspex::Model open_with(auspex::CpuPath cpu_path, Load load) {
+auspex::Device cpu_device(int n_thread, auspex::CpuPath path) {
     auspex::DeviceOptions options;
     options.kind = auspex::Kind::cpu;
-    options.cpu_path = cpu_path;
-    options.n_thread = 2;
+    options.n_thread = n_thread;
+    options.cpu_path = path;
+    return open_device(options);
+}
+
+auspex::Device gpu_device() {
+    auspex::DeviceOptions options;
+    options.kind = auspex::Kind::vulkan;
     auspex::Device device;
-    auspex::Status s = auspex::Device::open(options).get(device);
-    REQUIRE_MESSAGE(s.ok(), s.message());
+    const auspex::Status s = auspex::Device::open(options).get(device);
+    if (!s.ok()) MESSAGE("skipped: needs a Vulkan device: " << s.text);
+    return device;
+}
+
+auspex::Model load_model(const auspex::Device& device, const std::string& path) {
     auspex::Model model;
-    s = load(device).get(model);
+    const auspex::Status s = auspex::Model::load(device, path.c_str()).get(model);
     REQUIRE_MESSAGE(s.ok(), s.message());
     return model;
 }
 
-}  // namespace support
-
-auspex::Model open_model(const std::string& path, auspex::CpuPath cpu_path) {
-    return support::open_with(cpu_path, [&](const auspex::Device& d) { return auspex::Model::load(d, path.c_str()); });
+auspex::Model load_model(const auspex::Device& device, const std::vector<std::byte>& bytes, const auspex::LoadOptions& options) {
+    auspex::Model model;
+    const auspex::Status s = auspex::Model::load(device, bytes, options).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return model;
 }
 
-auspex::Model open_model(const std::vector<std::byte>& bytes, auspex::CpuPath cpu_path) {
-    return support::open_with(cpu_path, [&](const auspex::Device& d) { return auspex::Model::load(d, bytes); });
+std::vector<auspex::Sampling> samplings() {
+    auspex::Sampling greedy, cool, hot, strict;
+    cool.temperature = 0.7f;
+    cool.seed = 3;
+    cool.top_k = 40;
+    cool.top_p = 0.95f;
+    hot.temperature = 1.0f;
+    hot.seed = 4;
+    hot.min_p = 0.02f;
+    strict = cool;
+    strict.presence_penalty = 0.7f;
+    strict.frequency_penalty = 0.3f;
+    strict.repeat_penalty = 1.2f;
+    strict.penalty_window = 32;
+    return {greedy, cool, hot, strict};
 }
 
 std::string read_text(const std::string& path) {

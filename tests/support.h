@@ -17,9 +17,24 @@ std::string read_text(const std::string& path);
 /// The folder of this repository (for the demo model), from the build system.
 std::string repo_dir();
 
-/// A model on two CPU threads, from a file or from bytes that stay; the test fails where it cannot be loaded.
-auspex::Model open_model(const std::string& path, auspex::CpuPath cpu_path);
-auspex::Model open_model(const std::vector<std::byte>& bytes, auspex::CpuPath cpu_path);
+/// What these open; the test fails where it cannot be.
+auspex::Device open_device(const auspex::DeviceOptions& options);
+auspex::Device cpu_device(int n_thread = 1, auspex::CpuPath path = auspex::CpuPath::best);
+/// A model from a file, or from bytes that stay.
+auspex::Model load_model(const auspex::Device& device, const std::string& path);
+auspex::Model load_model(const auspex::Device& device, const std::vector<std::byte>& bytes, const auspex::LoadOptions& options = {});
+
+/// The GPU. Null where there is none, and the test says that it was skipped.
+auspex::Device gpu_device();
+
+/// Ways to pick that share no code path: greedy, filtered, hot, and one with penalties.
+std::vector<auspex::Sampling> samplings();
+
+inline uint64_t sum(const uint64_t* v, size_t n) {
+    uint64_t s = 0;
+    for (size_t i = 0; i < n; ++i) s += v[i];
+    return s;
+}
 
 /// A small deterministic generator for test data.
 struct Random {

@@ -15,18 +15,6 @@ using namespace test;
 
 namespace {
 
-Model cpu_model(const std::vector<std::byte>& bytes, const LoadOptions& load = {}) {
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.n_thread = 1;  // tiny steps; the demo model runs on two
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
-    Model model;
-    Status s = Model::load(device, bytes, load).get(model);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return model;
-}
-
 /// A tiny model whose file outlives it. Its logits are decided enough that some drafts are right.
 struct Tiny {
     std::vector<std::byte> bytes;
@@ -35,7 +23,7 @@ struct Tiny {
         TinyOptions options;
         options.type = type;
         bytes = tiny_qwen35(options);
-        model = cpu_model(bytes);
+        model = load_model(cpu_device(), bytes);
     }
 };
 
@@ -90,40 +78,7 @@ std::vector<Token> text(const Model& model, Setup setup, const std::vector<Token
     return out;
 }
 
-uint64_t sum(const uint64_t* v, size_t n) {
-    uint64_t s = 0;
-    for (size_t i = 0; i < n; ++i) s += v[i];
-    return s;
-}
-
-std::vector<Sampling> samplings() {
-    Sampling greedy, cool, hot, strict;
-    cool.temperature = 0.7f;
-    cool.seed = 3;
-    cool.top_k = 40;
-    cool.top_p = 0.95f;
-    hot.temperature = 1.0f;
-    hot.seed = 4;
-    hot.min_p = 0.02f;
-    strict = cool;
-    strict.presence_penalty = 0.7f;
-    strict.frequency_penalty = 0.3f;
-    strict.repeat_penalty = 1.2f;
-    strict.penalty_window = 32;
-    return {greedy, cool, hot, strict};
-}
-
-Model demo_model(int n_thread) {
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.n_thread = n_thread;
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
-    Model model;
-    Status s = Model::load(device, (repo_dir() + "/examples/models/auspex-demo.gguf").c_str()).get(model);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return model;
-}
+Model demo_model(int n_thread) { return load_model(cpu_device(n_thread), repo_dir() + "/examples/models/auspex-demo.gguf"); }
 
 }  // namespace
 
@@ -174,7 +129,7 @@ TEST_CASE("law 3 holds for several draft heads, experts and other families") {
         options.family = family;
         options.type = Type::q8_0;
         const std::vector<std::byte> bytes = tiny_model(options);
-        const Model model = cpu_model(bytes);
+        const Model model = load_model(cpu_device(), bytes);
         REQUIRE(model.info().n_mtp == (family == Family::step35 ? 3 : 1));
         const std::vector<Token> prompt = tiny_ids(70, 12);
         for (float temperature : {0.0f, 1.0f}) {
@@ -459,7 +414,7 @@ TEST_CASE("drafting that is off takes no memory for it") {
     const Tiny tiny;
     LoadOptions load;
     load.mtp = false;
-    const Model bare = cpu_model(tiny.bytes, load);
+    const Model bare = load_model(cpu_device(), tiny.bytes, load);
     const Session off = open(tiny.model, {}), none = open(bare, {}), on = open(tiny.model, with(Draft::mtp, 2));
     CHECK(off.stats().memory_bytes == none.stats().memory_bytes);
     CHECK(on.stats().memory_bytes > off.stats().memory_bytes);
@@ -479,13 +434,13 @@ TEST_CASE("what cannot draft says why") {
     TinyOptions without;
     without.mtp = false;
     const std::vector<std::byte> bytes = tiny_qwen35(without);
-    const Model bare = cpu_model(bytes);
+    const Model bare = load_model(cpu_device(), bytes);
     CHECK(status(bare, mtp).code == Code::unsupported);
     CHECK(status(bare, mtp).text.find("nextn_predict_layers") != std::string::npos);
     const Tiny tiny;
     LoadOptions load;
     load.mtp = false;
-    CHECK(status(cpu_model(tiny.bytes, load), mtp).text.find("LoadOptions::mtp") != std::string::npos);
+    CHECK(status(load_model(cpu_device(), tiny.bytes, load), mtp).text.find("LoadOptions::mtp") != std::string::npos);
     DraftOptions lookup;
     lookup.source = Draft::lookup;
     CHECK(status(bare, lookup).ok());
@@ -514,14 +469,11 @@ TEST_CASE("what cannot draft says why") {
         return copy;
     };
     const std::vector<std::byte> no_projection = renamed("blk.4.nextn.eh_proj.weight");
-    const Model dropped = cpu_model(no_projection);
+    const Model dropped = load_model(cpu_device(), no_projection);
     CHECK(status(dropped, mtp).text.find("blk.4.nextn.eh_proj.weight") != std::string::npos);
     for (const char* name : {"blk.4.nextn.enorm.weight", "blk.4.attn_k.weight"}) {
         const std::vector<std::byte> broken = renamed(name);
-        Device device;
-        DeviceOptions cpu;
-        cpu.kind = Kind::cpu;
-        REQUIRE(Device::open(cpu).get(device).ok());
+        const Device device = cpu_device();
         const Status s = Model::load(device, broken).status();
         CHECK(s.code == Code::bad_file);
         CHECK(s.text.find(name) != std::string::npos);
@@ -534,7 +486,7 @@ TEST_CASE("best drafts where the model can, and silently does not where it canno
     TinyOptions without;
     without.mtp = false;
     const std::vector<std::byte> bytes = tiny_qwen35(without);
-    const Model bare = cpu_model(bytes);
+    const Model bare = load_model(cpu_device(), bytes);
     const std::vector<Token> prompt = tiny_ids(30, 2);
     Setup best;
     best.draft.source = Draft::best;

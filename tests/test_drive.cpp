@@ -14,14 +14,7 @@ namespace test_drive {
 
 /// One device for all tests here. Null where there is none.
 const Device& device() {
-    static const Device one = [] {
-        DeviceOptions options;
-        options.kind = Kind::vulkan;
-        Device d;
-        const Status s = Device::open(options).get(d);
-        if (!s.ok()) MESSAGE("skipped: needs a Vulkan device: " << s.text);
-        return d;
-    }();
+    static const Device one = gpu_device();
     return one;
 }
 
@@ -32,8 +25,7 @@ struct Tiny {
         options.n_head_k = 1;
         options.n_head_v = 2;
         bytes = tiny_model(options);
-        const Status s = Model::load(device(), bytes).get(model);
-        REQUIRE_MESSAGE(s.ok(), s.message());
+        model = load_model(device(), bytes);
     }
 };
 
@@ -80,28 +72,6 @@ std::vector<Token> text(Session& session, const std::vector<Token>& prompt, size
     std::vector<Token> out = more(session, n, sampling);
     out.resize(n);
     return out;
-}
-
-std::vector<Sampling> samplings() {
-    Sampling greedy, cool, hot, strict;
-    cool.temperature = 0.7f;
-    cool.seed = 3;
-    cool.top_k = 40;
-    cool.top_p = 0.95f;
-    hot.temperature = 1.0f;
-    hot.seed = 4;
-    hot.min_p = 0.02f;
-    strict = cool;
-    strict.presence_penalty = 0.7f;
-    strict.repeat_penalty = 1.2f;
-    strict.penalty_window = 32;
-    return {greedy, cool, hot, strict};
-}
-
-uint64_t sum(const uint64_t* v, size_t n) {
-    uint64_t s = 0;
-    for (size_t i = 0; i < n; ++i) s += v[i];
-    return s;
 }
 
 }  // namespace test_drive
@@ -222,13 +192,7 @@ TEST_CASE("forced acceptance runs true cycles: as many tokens as the coin says, 
         tiny.n_head_k = 1;
         tiny.n_head_v = 2;
         const std::vector<std::byte> bytes = tiny_model(tiny);
-        DeviceOptions cpu;
-        cpu.kind = Kind::cpu;
-        Device on;
-        if (driven) on = device();
-        else REQUIRE(Device::open(cpu).get(on).ok());
-        Model model;
-        REQUIRE(Model::load(on, bytes).get(model).ok());
+        const Model model = load_model(driven ? device() : cpu_device(), bytes);
         Session session = open(model, drafting(4, driven ? 2 : 0));
         session.impl()->coin.share = 0.8f;
         sync(session, prompt);

@@ -30,7 +30,7 @@ double worst_error(const Oracle::Rows& want, size_t row, Span<const float> got, 
 }
 
 Session session_of(const std::vector<std::byte>& bytes, CpuPath path) {
-    const Model model = open_model(bytes, path);
+    const Model model = load_model(cpu_device(2, path), bytes);
     SessionOptions session_options;
     session_options.n_context = 256;
     session_options.n_ubatch = 32;

@@ -166,14 +166,7 @@ TEST_CASE("law 6, silence: a decode step allocates nothing") {
         tiny.family = family;
         tiny.type = Type::q4_k;
         const std::vector<std::byte> bytes = tiny_model(tiny);
-        DeviceOptions options;
-        options.kind = Kind::cpu;
-        options.cpu_path = path;
-        options.n_thread = 2;
-        Device device;
-        REQUIRE(Device::open(options).get(device).ok());
-        Model model;
-        REQUIRE(Model::load(device, bytes).get(model).ok());
+        const Model model = load_model(cpu_device(2, path), bytes);
         Session session;
         REQUIRE(Session::create(model).get(session).ok());
         REQUIRE(session.sync(tiny_ids(30, 1)).ok());
@@ -194,13 +187,7 @@ TEST_CASE("law 6, silence: a cycle that drafts allocates nothing, at whatever de
     TinyOptions tiny;
     tiny.type = Type::q4_k;
     const std::vector<std::byte> bytes = tiny_qwen35(tiny);
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.n_thread = 1;
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
-    Model model;
-    REQUIRE(Model::load(device, bytes).get(model).ok());
+    const Model model = load_model(cpu_device(), bytes);
     SessionOptions setup;
     setup.n_context = 600;
     setup.draft.source = Draft::mtp_lookup;
@@ -232,13 +219,7 @@ TEST_CASE("the counter of allocations counts") {
 
 TEST_CASE("sessions of one model in several threads do not disturb each other") {
     const std::vector<std::byte> bytes = tiny_qwen35();
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.n_thread = 2;
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
-    Model model;
-    REQUIRE(Model::load(device, bytes).get(model).ok());
+    const Model model = load_model(cpu_device(2), bytes);
     auto text = [&](uint64_t seed) {
         Session session;
         std::vector<Token> out;

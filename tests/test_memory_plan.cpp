@@ -60,10 +60,7 @@ Device open_device(Counter* counter, uint64_t limit = 0, CpuPath path = CpuPath:
     o.cpu_path = path;
     o.memory_limit_bytes = static_cast<size_t>(limit);
     if (counter) o.allocator = counting(counter);
-    Device device;
-    Status s = Device::open(o).get(device);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return device;
+    return test::open_device(o);
 }
 
 Model load(const Device& device, const std::vector<std::byte>& bytes, bool mtp = true) {
@@ -188,13 +185,8 @@ TEST_CASE("the plan equals what the allocator hands out, and nothing is taken af
 }
 
 TEST_CASE("on a Vulkan device the plan of a session is what it takes") {
-    DeviceOptions on_gpu;
-    on_gpu.kind = Kind::vulkan;
-    Device device;
-    if (Status s = Device::open(on_gpu).get(device); !s.ok()) {
-        MESSAGE("skipped: needs a Vulkan device: " << s.text);
-        return;
-    }
+    const Device device = gpu_device();
+    if (!device) return;
     Random random(21);
     for (bool mtp : {true, false}) {
         TinyOptions tiny;
@@ -224,19 +216,12 @@ TEST_CASE("what drafting takes is told to the byte, apart from the draft block's
         return tiny;
     }());
     check_drafting(open_device(nullptr), bytes, 5);
-    DeviceOptions on_gpu;
-    on_gpu.kind = Kind::vulkan;
-    Device device;
-    if (Status s = Device::open(on_gpu).get(device); s.ok()) check_drafting(device, bytes, 4);
-    else MESSAGE("on the CPU alone: needs a Vulkan device: " << s.text);
+    if (const Device device = gpu_device()) check_drafting(device, bytes, 4);
 }
 
 TEST_CASE("drafting takes under 2 % of the model at every published size") {
     std::vector<Device> devices = {open_device(nullptr)};
-    DeviceOptions on_gpu;
-    on_gpu.kind = Kind::vulkan;
-    Device gpu;
-    if (Device::open(on_gpu).get(gpu).ok()) devices.push_back(gpu);
+    if (const Device gpu = gpu_device()) devices.push_back(gpu);
     for (const Geometry& g : kPublished) {
         Model::Impl model;
         model.gguf = table_of(g);

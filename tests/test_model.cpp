@@ -10,16 +10,6 @@ using namespace test;
 
 namespace {
 
-Device cpu() {
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.n_thread = 1;
-    Device device;
-    Status s = Device::open(options).get(device);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return device;
-}
-
 /// A file that goes away with the test.
 struct TempFile {
     std::string path;
@@ -32,7 +22,7 @@ struct TempFile {
 }  // namespace
 
 TEST_CASE("files that are no model give a Status that names them") {
-    const Device device = cpu();
+    const Device device = cpu_device();
     CHECK(Model::load(device, "no-such-file.gguf").status().code == Code::not_found);
     CHECK(Model::load(device, "no-such-file.gguf").status().text.find("no-such-file.gguf") != std::string::npos);
     CHECK(Model::load(device, ".").status().code == Code::io_error);
@@ -48,7 +38,7 @@ TEST_CASE("files that are no model give a Status that names them") {
 }
 
 TEST_CASE("a model loads from a file and from memory alike, and tells about itself") {
-    const Device device = cpu();
+    const Device device = cpu_device();
     const std::vector<std::byte> bytes = tiny_qwen35();
     TempFile file("auspex-test-whole.gguf", bytes);
     Model from_file, from_memory;
@@ -77,7 +67,7 @@ TEST_CASE("a model loads from a file and from memory alike, and tells about itse
 }
 
 TEST_CASE("loading reports progress and can be cancelled by it") {
-    const Device device = cpu();
+    const Device device = cpu_device();
     const std::vector<std::byte> bytes = tiny_qwen35();
     LoadOptions options;
     float last = -1;

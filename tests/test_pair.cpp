@@ -16,15 +16,6 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-Device cpu() {
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.n_thread = 1;
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
-    return device;
-}
-
 Bytes tiny(Family family, Packaging packaging, bool mtp = true, Type type = Type::q8_0) {
     TinyOptions o;
     o.family = family;
@@ -163,19 +154,14 @@ struct Written {
 }  // namespace
 
 TEST_CASE("a model and its draft blocks in two files are the model in one: every row, every guess, every byte of memory") {
-    const Device device = cpu();
+    const Device device = cpu_device();
     for (Family family : kFamilies) check_pairs(device, family, true);
 }
 
 #ifndef AUSPEX_NO_VULKAN
 TEST_CASE("on the GPU too, two files are the model in one") {
-    DeviceOptions options;
-    options.kind = Kind::vulkan;
-    Device device;
-    if (Status s = Device::open(options).get(device); !s.ok()) {
-        MESSAGE("skipped: needs a Vulkan device: " << s.text);
-        return;
-    }
+    const Device device = gpu_device();
+    if (!device) return;
     for (Family family : kFamilies) check_pairs(device, family, false);
 }
 #endif
@@ -187,7 +173,7 @@ TEST_CASE("a pair may be files, shards among them, and its plan is known from th
     const std::vector<Bytes> parts = tiny_shards(o, 2);
     const Written trunk("test_pair-trunk.gguf", tiny(o.family, Packaging::trunk, true, o.type));
     const Written first("test_pair-mtp-00001-of-00002.gguf", parts[0]), second("test_pair-mtp-00002-of-00002.gguf", parts[1]);
-    const Device device = cpu();
+    const Device device = cpu_device();
     LoadOptions load;
     load.mtp_file = first.path;
     Model model;
@@ -220,7 +206,7 @@ TEST_CASE("a pair may be files, shards among them, and its plan is known from th
 }
 
 TEST_CASE("a smaller head in the draft file makes the guesses, a larger one is left alone") {
-    const Device device = cpu();
+    const Device device = cpu_device();
     const Bytes trunk = tiny(Family::qwen35, Packaging::trunk), whole = tiny(Family::qwen35, Packaging::whole);  // models read from them
     for (Type type : {Type::q4_k, Type::f16}) {
         const Bytes draft = tiny(Family::qwen35, Packaging::mtp, true, type);
@@ -281,7 +267,7 @@ TEST_CASE("files that do not belong together are refused, with what differs") {
 }
 
 TEST_CASE("draft blocks alone are refused, and the message says how to load them") {
-    const Device device = cpu();
+    const Device device = cpu_device();
     Model model;
     for (Packaging packaging : {Packaging::mtp, Packaging::mtp_bare}) {
         const Status s = load(device, tiny(Family::qwen35, packaging), {}, &model);

@@ -51,7 +51,7 @@ void compare_random(const char* name, double half_error = 0) {
     }
     const std::vector<Token> ids = ids_of(*ref.json.find("ids"));
     for (const Bound& bound : {kExact, kBounds[0], kBounds[1]}) {
-        Session session = open_session(open_model(ref.model_path, bound.path), 256, bound.kv);
+        Session session = open_session(load_model(cpu_device(2, bound.path), ref.model_path), 256, bound.kv);
         const double most = bound.kv == KvType::f16 ? std::fmax(bound.error, half_error) : bound.error;
         const std::string how = std::string(name) + (bound.path == CpuPath::best ? ", fastest ops" : bound.kv == KvType::f16 ? ", reference ops" : ", reference ops, keys and values in f32");
         double worst = 0;
@@ -96,7 +96,7 @@ void compare_demo(const char* name) {
     }
     const auspex::detail::Json& texts = *ref.json.find("texts");
     for (const Bound& bound : kBounds) {
-        Session session = open_session(open_model(ref.model_path, bound.path), 2048, bound.kv);
+        Session session = open_session(load_model(cpu_device(2, bound.path), ref.model_path), 2048, bound.kv);
         for (size_t t = 0; t < texts.keys().size(); ++t) {
             const std::string key = texts.keys()[t];
             const auspex::detail::Json& text = texts.items()[t];
@@ -182,7 +182,7 @@ void compare_acceptance(const char* name) {
     uint32_t accepted = 0;
     options.on_cycle = [&](const DraftCycle& c) { accepted = c.accepted; };
     Session session;
-    Status s = Session::create(open_model(ref.model_path, CpuPath::best), options).get(session);
+    Status s = Session::create(load_model(cpu_device(2), ref.model_path), options).get(session);
     REQUIRE_MESSAGE(s.ok(), s.message());
     double n[4] = {}, ours[4] = {}, theirs[4] = {};  // by place in the cycle
     const auspex::detail::Json& texts = *ref.json.find("texts");

@@ -12,12 +12,7 @@ Model tiny_model(const std::vector<std::byte>& bytes, Logger log = {}) {
     options.kind = Kind::cpu;
     options.n_thread = 2;
     options.log = std::move(log);
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
-    Model model;
-    Status s = Model::load(device, bytes).get(model);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return model;
+    return load_model(open_device(options), bytes);
 }
 
 Session tiny_session(const Model& model, uint32_t n_context = 256, uint32_t n_ubatch = 64) {

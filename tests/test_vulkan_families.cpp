@@ -246,10 +246,7 @@ TEST_CASE("hidden rows of a step longer than the device runs at once are all the
 TEST_CASE("law 3, draft, on the GPU: every family says the same with any drafts, driven or not") {
     if (!context()) return;
     Silence silence;
-    DeviceOptions options;
-    options.kind = Kind::vulkan;
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
+    const Device device = gpu_device();
     for (Family family : kNew) {
         const std::string name = family_name(family);
         CAPTURE(name);
@@ -452,12 +449,9 @@ TEST_CASE("a device with too little memory leaves as few layers of experts outsi
     options.kind = Kind::vulkan;
     auto planned = [&](size_t limit, int n_host, Model* model) {
         options.memory_limit_bytes = limit;
-        Device device;
-        REQUIRE(Device::open(options).get(device).ok());
         LoadOptions load;
         load.host_expert_layers = n_host;
-        Status s = Model::load(device, bytes, load).get(*model);
-        REQUIRE_MESSAGE(s.ok(), s.message());
+        *model = load_model(open_device(options), bytes, load);
         auspex::MemoryPlan plan;
         REQUIRE(Session::plan(*model).get(plan).ok());
         return plan;
@@ -490,9 +484,8 @@ TEST_CASE("a device with too little memory leaves as few layers of experts outsi
     const auspex::MemoryPlan tightest = planned(static_cast<size_t>(whole.total_bytes - 3 * first.pinned_bytes + 1000), -1, &most);
     CHECK(tightest.pinned_bytes > 2 * first.pinned_bytes);
     CHECK(tightest.fits);
-    Device device;
     options.memory_limit_bytes = 0;
-    REQUIRE(Device::open(options).get(device).ok());
+    const Device device = open_device(options);
     LoadOptions wrong;
     wrong.host_expert_layers = -2;
     CHECK(Model::load(device, bytes, wrong).status().code == Code::bad_argument);

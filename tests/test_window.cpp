@@ -16,18 +16,6 @@ using namespace test;
 
 namespace {
 
-Model tiny_model(const std::vector<std::byte>& bytes) {
-    DeviceOptions options;
-    options.kind = Kind::cpu;
-    options.n_thread = 2;
-    Device device;
-    REQUIRE(Device::open(options).get(device).ok());
-    Model model;
-    Status s = Model::load(device, bytes).get(model);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return model;
-}
-
 std::vector<LayerWindow> windows(const char* spec) {
     std::vector<LayerWindow> w;
     Status s = parse_windows(spec).get(w);
@@ -281,7 +269,7 @@ TEST_CASE("windowed logits are the framework's") {
 
 TEST_CASE("a session with windows restarts, snapshots and goes on as if nothing had happened") {
     const std::vector<std::byte> bytes = tiny_qwen35();
-    const Model model = tiny_model(bytes);
+    const Model model = load_model(cpu_device(2), bytes);
     const std::vector<Token> ids = tiny_ids(600, 2);
     for (const char* spec : {"all:1", "3:64+4", "3:300,mtp:16", "all:256+1"}) {
         CAPTURE(spec);
@@ -319,7 +307,7 @@ TEST_CASE("a session with windows restarts, snapshots and goes on as if nothing 
 
 TEST_CASE("a draft block may look back less than the trunk: its drafts change, the text does not") {
     const std::vector<std::byte> bytes = tiny_qwen35();
-    const Model model = tiny_model(bytes);
+    const Model model = load_model(cpu_device(2), bytes);
     auto text = [&](Draft source, const char* spec) {
         SessionOptions o;
         o.n_context = 700;
@@ -346,7 +334,7 @@ TEST_CASE("a draft block may look back less than the trunk: its drafts change, t
 
 TEST_CASE("a snapshot is not restored where its keys would mean something else") {
     const std::vector<std::byte> bytes = tiny_qwen35();
-    const Model model = tiny_model(bytes);
+    const Model model = load_model(cpu_device(2), bytes);
     auto open = [&](KvType k, KvType v) {
         SessionOptions o;
         o.kv_k = k;
@@ -365,7 +353,7 @@ TEST_CASE("a snapshot is not restored where its keys would mean something else")
 
 TEST_CASE("stats name the windows, the horizon follows the text, and the first token that leaves is announced once") {
     const std::vector<std::byte> bytes = tiny_qwen35();
-    const Model model = tiny_model(bytes);
+    const Model model = load_model(cpu_device(2), bytes);
     SessionOptions o;
     o.n_context = 512;
     o.n_ubatch = 32;
@@ -410,7 +398,7 @@ TEST_CASE("a window that is written wrong is named, with what was expected") {
         CHECK(s.text.find("expected LAYER:ROWS") != std::string::npos);
     }
     const std::vector<std::byte> bytes = tiny_qwen35();
-    const Model model = tiny_model(bytes);
+    const Model model = load_model(cpu_device(2), bytes);
     SessionOptions o;
     o.windows = windows("2:64");
     Status s = Session::create(model, o).status();
