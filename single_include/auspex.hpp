@@ -466,6 +466,7 @@ struct DraftCycle {
     uint32_t depth = 0;          ///< guesses made: fewer near the end of the context, or after an early stop
     uint32_t accepted = 0;
     double us = 0;               ///< of the whole cycle
+    double catch_up_us = 0;      ///< of that, in a cycle without drafts: keeping the draft block's cache up, as far as that is timed
     uint32_t shadow_rows = 0;    ///< of a shadow pass before it
     uint32_t shadow_hits = 0;
     double shadow_us = 0;
@@ -2100,6 +2101,7 @@ struct Cycle {
     uint32_t n_accept = 0;
     bool done = false;          ///< a stop id was emitted, or the limit is reached
     double us = 0;              ///< that the device spent on it, from the end of the cycle before or its own start; 0: not known
+    double catch_up_us = 0;     ///< of it, in a cycle without drafts: for the draft block's cache alone
     bool ready = false;         ///< it was over before wait() was called: how long that took says nothing
     bool fresh = false;         ///< something was prepared for the first time meanwhile: `us` is not what such a cycle takes
 };
@@ -4713,7 +4715,7 @@ class Commands {
 
 // machine/vulkan/clock: what a queued cycle takes, told by the device.
 //
-// Owns    a pair of marks for each cycle that can be on its way.
+// Owns    three marks for each cycle that can be on its way.
 // Reads   commands.
 // Serves  lane.
 // Thread  the lane's.
@@ -4732,13 +4734,19 @@ class CycleClock {
     /// something else ran, or nothing: any other begins where the one before it ends.
     VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
     VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
-    /// Microseconds of the cycle in `slot`, which is over; cycles are read in the order they ran. 0: not known.
-    Result<double> read(uint32_t slot, bool had_begin);
+    /// Between the draft block's part of a cycle and the trunk's.
+    VkCommandBuffer middle(uint32_t slot) const { return on() ? middle_[slot].handle() : VK_NULL_HANDLE; }
+    struct Times {
+        double us = 0;        ///< the whole cycle; 0: not known
+        double block_us = 0;  ///< of it, what came before its middle, if that was marked
+    };
+    /// Of the cycle in `slot`, which is over; cycles are read in the order they ran.
+    Result<Times> read(uint32_t slot, bool had_begin, bool had_middle);
 
   private:
     bool on() const { return !end_.empty(); }
     GpuRef gpu_;
-    std::vector<Commands> begin_, end_;
+    std::vector<Commands> begin_, middle_, end_;
     uint64_t last_ = 0;  ///< end of the cycle that was read last
 };
 
@@ -5796,8 +5804,9 @@ class VulkanLane : public Lane {
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
-    /// The same as the cycle that takes the next place in flight, with the marks of its time.
-    Status submit_cycle(std::initializer_list<const Recording*> list);
+    /// The cycle that takes the next place in flight, with the marks of its time: what the draft block does, then the
+    /// trunk. `apart`: the two are timed apart.
+    Status submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk, bool apart);
     void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
     /// Waits for everything submitted.
@@ -5842,7 +5851,8 @@ class VulkanLane : public Lane {
     // Driving.
     struct InFlight {
         uint64_t value = 0;
-        bool had_begin = false;  ///< a mark of its own: no cycle ran right before it
+        bool had_begin = false;   ///< a mark of its own: no cycle ran right before it
+        bool had_middle = false;  ///< a mark where the trunk begins
         bool fresh = false;
     };
     bool driving_ = false, first_ = false;
@@ -5859,6 +5869,7 @@ class VulkanLane : public Lane {
     /// block, whatever n is, at [0].
     std::vector<Pipelines::Id> needs_[kMaxTentative];
     uint32_t most_drafts_ = 0;               ///< as prepare_drafts() was asked for
+    uint32_t prepared_modes_ = 0;            ///< bit b: for picks of PickMode::bits() b
     std::vector<Token> tokens_;              ///< of the last cycle waited for
     CycleClock clock_;
 };
@@ -6015,6 +6026,7 @@ struct DraftSeen {
     uint32_t depth = 0;      ///< drafted and verified; less than decided after an early stop
     uint32_t accepted = 0;   ///< at most depth
     double seconds = 0;      ///< of the whole cycle, drafting included, the shadow pass not; 0: not known
+    double catch_up = 0;     ///< of these, in a cycle without drafts: for the draft block's cache, which a plain step has no need of
     uint32_t context = 0;    ///< tokens in the history before it
     /// Sum of the draft's own probabilities over the judged drafts (the accepted ones and the first
     /// rejected one); 0 when not known.
@@ -6139,6 +6151,8 @@ class Controller {
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
     void observe_shadow(const ShadowSeen& seen);
+    /// Between plain steps the head's cache was filled by n_row rows, for that many seconds.
+    void observe_catch_up(double seconds, size_t n_row);
     /// Within a cycle, after `drafted` >= 1 drafts: does one more pay?
     ///
     /// confidence   product of the draft's own probabilities of them: its chance that all stand
@@ -6148,7 +6162,8 @@ class Controller {
     DraftReport report() const;
     /// The receipts begin anew.
     void clear_report();
-    /// Drafting may go on any time: the head's cache is to be kept up.
+    /// Drafting may go on any time, and what that takes can be afforded: the head's cache is to be kept up. Where it is
+    /// not, the next drafts see as much of the text as is still at hand.
     bool wants_drafts() const;
     /// What the last decision stood on.
     void explain(DraftCycle* to) const;
@@ -6187,6 +6202,8 @@ class Controller {
     uint32_t locked_context_ = 0;
     double locked_seconds_ = 0;      // T(0) at the lock
     double shadow_seconds_ = 0;      // of a pass, smoothed; 0: not measured
+    double last_shadow_seconds_ = 0; // of the last one
+    double catch_up_[2] = {};        // seconds per row, the last and the one before; 0: not seen since drafting paid
     double deficit_ = 0;             // plain steps lost against never drafting, since the beginning
     double steps_ = 0;               // plain steps that the tokens so far are worth
     double calibration_hit_ = 0, calibration_hoped_ = 0;
@@ -6296,7 +6313,8 @@ class Mtp {
     /// How a driven cycle takes over: false when its hidden row is not at hand.
     Result<bool> lead(Span<const Token> history, Drive* drive);
     /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
-    /// have been right? Fills its cache up to there. `driven`: the lane picks, as it did in the drive before.
+    /// have been right, and what does such a pass take? Fills its cache up to there. `driven`: the lane picks, as it
+    /// did in the drive before.
     Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen);
     /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block
     /// is unsure, none when the hidden row is not at hand.
@@ -6371,7 +6389,6 @@ struct Session::Impl {
     size_t n_counted = 0;             ///< tokens of the history that are counted
     size_t step_first = 0;            ///< first row of the last tentative step
     bool can_step_back = false;       ///< that step may be committed again, shorter
-    bool has_shadowed = false;        ///< a shadow pass has run in this session
     detail::Coin coin;                ///< of `bench`
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
@@ -6382,6 +6399,8 @@ struct Session::Impl {
     uint32_t n_plain = 0;             ///< cycles without drafts queued in a row
     uint32_t n_queued = 0, first_queued = 0;
     std::chrono::steady_clock::time_point waits_since;  ///< the caller, for the next cycle
+    size_t caught_up = 0;             ///< rows that the draft block made up for right before the cycle that is waited for next
+    double catch_up_us = 0;           ///< of the host's time for that
     DraftCycle on_way[detail::kMaxQueued];  ///< what was decided for each, oldest at first_queued
     Sampling drive_sampling;
 
@@ -6401,8 +6420,9 @@ struct Session::Impl {
     detail::Decision decide(uint32_t n_ahead, DraftCycle* cycle);
     /// Bit g: depth g can be chosen without waiting for kernels that are still being made.
     uint32_t usable_depths();
-    /// A shadow pass over the last n tokens.
-    Status shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle);
+    /// A shadow pass over the last n tokens, 0: none; then what it took and saw is learned, and told with `cycle`.
+    Result<detail::ShadowSeen> shadow(uint32_t n, const Sampling& sampling);
+    void saw(const detail::ShadowSeen& seen, DraftCycle* cycle);
     /// A cycle is over: counts it, learns from it, tells of it. us: what such a cycle takes; 0: not known
     void finish(const DraftCycle& cycle, double us);
     /// The block's cache shall not fall behind.
@@ -28293,7 +28313,7 @@ Result<CycleClock> CycleClock::create(GpuRef gpu, const std::shared_ptr<CommandP
     CycleClock c;
     c.gpu_ = gpu;
     if (gpu->traits.timestamp_bits == 0) return c;
-    for (std::vector<Commands>* marks : {&c.begin_, &c.end_})
+    for (std::vector<Commands>* marks : {&c.begin_, &c.middle_, &c.end_})
         for (uint32_t i = 0; i < n_slot; ++i) {
             Commands mark;
             AUSPEX_TRY(Commands::create(gpu, 1, pool).get(mark));
@@ -28305,12 +28325,17 @@ Result<CycleClock> CycleClock::create(GpuRef gpu, const std::shared_ptr<CommandP
     return c;
 }
 
-Result<double> CycleClock::read(uint32_t slot, bool had_begin) {
-    if (!on()) return 0.0;
-    uint64_t from = last_;
+Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool had_middle) {
+    Times t;
+    if (!on()) return t;
+    uint64_t from = last_, middle = 0;
     if (had_begin) AUSPEX_TRY(begin_[slot].tick(0).get(from));
     AUSPEX_TRY(end_[slot].tick(0).get(last_));
-    return gpu_->traits.us_between(from, last_);
+    t.us = gpu_->traits.us_between(from, last_);
+    if (!had_middle) return t;
+    AUSPEX_TRY(middle_[slot].tick(0).get(middle));
+    t.block_us = gpu_->traits.us_between(from, middle);
+    return t;
 }
 
 }  // namespace vk
@@ -31354,10 +31379,9 @@ Status VulkanLane::start(const Drive& d) {
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
-    const uint32_t before = mode_.bits();
     mode_.noise = d.sampling.temperature > 0;
     mode_.penalties = d.sampling.penalty_window > 0 && (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
-    if (most_drafts_ != 0 && mode_.bits() != before) AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to pick
+    if (most_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1)) AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to pick
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -31478,7 +31502,7 @@ Status VulkanLane::queue_first(uint32_t n_draft) {
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
     AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, keep); }).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
-    AUSPEX_TRY(submit_cycle({open_mtp, draft, open_trunk, verify}));
+    AUSPEX_TRY(submit_cycle({open_mtp, draft}, {open_trunk, verify}, n_mtp_row_ != 0 && n_draft == 0));
     n_pending_ = 0;
     return {};
 }
@@ -31492,7 +31516,7 @@ Status VulkanLane::queue_next(uint32_t n_draft) {
                        AUSPEX_TRY(r.open_next(n_draft));
                        return verify_pieces(r, 1 + n_draft, mode_, options_.mtp);
                    }).get(verify));
-        return submit_cycle({verify});
+        return submit_cycle({}, {verify}, false);
     }
     AUSPEX_TRY(recording({Kind::draft, n_before_, n_draft, mode_.bits(), 1}, 1, [&](Recorder& r, uint32_t) {
                    AUSPEX_TRY(r.mtp_open());
@@ -31500,20 +31524,22 @@ Status VulkanLane::queue_next(uint32_t n_draft) {
                    return r.open_next(n_draft);
                }).get(draft));
     AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, false); }).get(verify));
-    return submit_cycle({draft, verify});
+    return submit_cycle({draft}, {verify}, n_draft == 0);
 }
 
-Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
+Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk, bool apart) {
     const uint32_t slot = (flight_begin_ + n_flight_) % kMaxQueued;
     bool done = false;
     AUSPEX_TRY(timeline_.done(timeline_.last()).get(done));
     const bool first = n_flight_ == 0 || done;  // what it follows was no cycle, or is over
     list_.clear();
     if (first && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
-    gather(list);
+    gather(block);
+    if (apart && clock_.middle(slot)) list_.push_back(clock_.middle(slot));
+    gather(trunk);
     if (clock_.end(slot)) list_.push_back(clock_.end(slot));
     AUSPEX_TRY(timeline_.submit(list_).status());
-    flight_[slot] = {timeline_.last(), first, false};
+    flight_[slot] = {timeline_.last(), first, apart, false};
     ++n_flight_;
     for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
     recorded_ = false;
@@ -31524,6 +31550,7 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
     const Plan& plan = *program_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
     most_drafts_ = most = std::min(most, kMaxTentative - 1);
+    prepared_modes_ |= 1u << mode_.bits();
     Recorder recorder(*program_, buffers_);
     const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
         Span<const Pipelines::Id> ids;
@@ -31607,7 +31634,10 @@ Result<Cycle> VulkanLane::wait() {
     AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
     AUSPEX_TRY(timeline_.wait(f.value, 60ull * 1000 * 1000 * 1000));
     AUSPEX_TRY(see(buffers_.ring));
-    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin).get(c.us));
+    CycleClock::Times times;
+    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));
+    c.us = times.us;
+    c.catch_up_us = times.block_us;
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
     --n_flight_;
     c.fresh = f.fresh;
@@ -32394,10 +32424,9 @@ constexpr double kSpeedOpen = 0.1;
 
 // ---- the choice
 
-/// Another depth, or drafting at all, must promise this much more: estimates are noisy by as much.
+/// Another depth, off among them, must promise this much more: estimates are noisy by as much, and a change has its
+/// price. Nor may it be more: staying with what is this much worse is all that may ever be lost to off.
 constexpr double kHysteresis = 0.02;
-/// Off needs less: its rate is measured, not promised.
-constexpr double kHysteresisOff = 0.005;
 /// Plain, then one, two and four drafts, twice: enough for a line, and every cycle commits tokens.
 /// The third round is for those whose time was not known.
 constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
@@ -32415,7 +32444,9 @@ constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 /// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
 /// While drafting has not earned it, shadow passes cost at most this share of plain steps.
-constexpr double kShadowShare = 0.008;
+constexpr double kShadowShare = 0.008, kShadowAccident = 2;
+/// And keeping up the head's cache at most this one: it is hardly felt but where the whole model is few such blocks.
+constexpr double kCatchUpShare = 0.01;
 /// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
 constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
 /// A result that has not come after this many decisions will not: its time was not known.
@@ -32640,8 +32671,7 @@ uint32_t Controller::cold_depth(uint32_t usable) {
 uint32_t Controller::choose(const double* rate, DraftReason* reason) {
     using namespace controller_impl;
     const auto best = static_cast<uint32_t>(std::max_element(rate, rate + max_depth_ + 1) - rate);
-    const double margin = 1 + (best == 0 ? kHysteresisOff : kHysteresis);
-    if (best == depth_ || rate[best] < rate[depth_] * margin) return depth_;
+    if (best == depth_ || rate[best] < rate[depth_] * (1 + kHysteresis)) return depth_;
     *reason = best == 0 ? DraftReason::off_pays : depth_ == 0 ? DraftReason::drafting_pays : DraftReason::better_depth;
     return best;
 }
@@ -32694,7 +32724,8 @@ bool Controller::shadow_due() const {
     const double plain = cost_.seconds(0), n = pending_;
     if (!(shadow_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxShadow;
     const double c = shadow_seconds_ / plain;
-    if (deficit_ > 0 && c > n * kShadowShare) return false;
+    // What the last one took is paid off, accident or not, but for one so large that it will hardly come again.
+    if (deficit_ > 0 && std::clamp(last_shadow_seconds_ / plain, c, kShadowAccident * c) > n * kShadowShare) return false;
     double relative[kMaxDepth + 1], usual = 0;
     for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / plain;
     const double now = text_.saving(max_depth_, relative, &usual);
@@ -32734,6 +32765,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
                 for (g = 1; g <= max_depth_; ++g)
                     if (!(usable >> g & 1)) rate[g] = 0;
                 depth_ = choose(rate, &reason);
+                if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
                 g = probe(rate, depth_);
                 g = known_or_once(g, rate);
                 if (g != depth_) reason = DraftReason::probe;
@@ -32742,8 +32774,8 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
             }
         }
         d.depth = g;
-        // What came while off says how good the drafts to come will be.
-        if (pending_ >= kShadowLeast && shadow_due()) d.shadow_rows = std::min(pending_, kMaxShadow);
+        // What came while off says how good the drafts to come will be; none can come before their kernels are there.
+        if (usable > 1 && pending_ >= kShadowLeast && shadow_due()) d.shadow_rows = std::min(pending_, kMaxShadow);
         if (g > 0 || d.shadow_rows > 0) pending_ = 0;
     }
     reason_ = DraftReason::none;
@@ -32769,7 +32801,7 @@ void Controller::observe(const DraftSeen& seen) {
     using namespace controller_impl;
     const uint32_t depth = std::min(seen.depth, kMaxDepth), accepted = std::min(seen.accepted, depth);
     cost_.enter(seen.context);
-    cost_.observe(depth, seen.seconds);
+    cost_.observe(depth, seen.seconds - (depth == 0 ? seen.catch_up : 0));
     if (depth == 0) {
         ++pending_;
     } else if (stale_ > 0) {
@@ -32811,10 +32843,17 @@ void Controller::observe_shadow(const ShadowSeen& seen) {
     seen_.shadow_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
     seen_.shadow_seconds += s.seconds;
+    last_shadow_seconds_ = s.seconds;
     // Accidents only ever add time; the first pass may have prepared something.
     if (shadow_seconds_ <= 0 || s.seconds < shadow_seconds_) shadow_seconds_ = s.seconds;
     else shadow_seconds_ += (s.seconds - shadow_seconds_) / 8;
     if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
+}
+
+void Controller::observe_catch_up(double seconds, size_t n_row) {
+    if (n_row == 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
+    catch_up_[1] = catch_up_[0];
+    catch_up_[0] = seconds / static_cast<double>(n_row);
 }
 
 /// One more draft brings S_(d+1) tokens for T(d+1) - T(d) seconds: it pays when that is a better rate
@@ -32845,7 +32884,11 @@ void Controller::explain(DraftCycle* to) const {
     to->reason = reason_;
 }
 
-bool Controller::wants_drafts() const { return max_depth_ > 0 && !locked_; }
+bool Controller::wants_drafts() const {
+    const double each = std::min(catch_up_[0], catch_up_[1]);  // one of them alone may be an accident
+    const bool dear = deficit_ > 0 && cost_.knows(0) && each > controller_impl::kCatchUpShare * cost_.seconds(0);
+    return max_depth_ > 0 && !locked_ && !dear;
+}
 
 DraftReport Controller::report() const {
     DraftReport r = seen_;
@@ -33102,17 +33145,21 @@ Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
 }
 
 Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen) {
+    using Clock = std::chrono::steady_clock;
     *seen = ShadowSeen();
     if (!on() || history.size() < 3) return {};
+    const auto start = Clock::now();
     const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
     const size_t begin = std::max(end - std::min<size_t>(n, end), lowest());
     if (begin >= end || begin + kMaxBehind < end) return {};
-    if (n_row_ < lowest()) n_row_ = first_key_ = begin;
+    if (n_row_ < lowest()) n_row_ = first_key_ = lowest();  // what came before is lost to the block
     if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
     const size_t filled = std::max(n_row_, end);
     n_row_ = begin;  // what is there already is written again, the same
     Span<const Token> picks;
+    double longest = 0, shortest = 1e9;  // of the steps of all kShadowRows
     while (n_row_ < end) {
+        const auto step_start = Clock::now();
         Step step;
         step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowRows));
         step.ids = history.data() + n_row_ + 1;
@@ -33145,8 +33192,14 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
             seen->order |= static_cast<uint32_t>(hit) << seen->n++;
         }
         n_row_ += step.n_row;
+        if (step.n_row < kShadowRows) continue;
+        const double took = std::chrono::duration<double>(Clock::now() - step_start).count();
+        longest = std::max(longest, took);
+        shortest = std::min(shortest, took);
     }
     n_row_ = filled;
+    // Of equal steps one that takes longer was recorded for the first time, or disturbed: the next pass will not be.
+    seen->seconds = std::chrono::duration<double>(Clock::now() - start).count() - std::max(0.0, longest - shortest);
     return {};
 }
 
@@ -34249,13 +34302,13 @@ Status Session::Impl::open_draft() {
     else if (d.n_vocab > 0 && d.n_vocab < plan.n_vocab) ids = choose_draft_vocab(model->tokenizer, plan.n_vocab, d.n_vocab, {});
     if (ids.empty() || ids.size() >= plan.n_vocab) {
         d.vocab_by_use = false;
-        return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
+    } else {
+        const uint64_t before = lane->memory_bytes();
+        AUSPEX_TRY(lane->draft_head(ids));
+        stats.draft_bytes = lane->memory_bytes() - before;
+        mtp.set_ids(std::move(ids));
+        if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
     }
-    const uint64_t before = lane->memory_bytes();
-    AUSPEX_TRY(lane->draft_head(ids));
-    stats.draft_bytes = lane->memory_bytes() - before;
-    mtp.set_ids(std::move(ids));
-    if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
     return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
 }
 
@@ -34300,19 +34353,17 @@ detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
     return d;
 }
 
-Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle) {
-    using namespace detail;
-    const auto start = std::chrono::steady_clock::now();
-    ShadowSeen seen;
-    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, can_drive(), picker, &seen)));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    seen.seconds = has_shadowed || !can_drive() ? seconds : seconds / 2;  // on a GPU the first pass is recorded, too
-    has_shadowed = true;
+Result<detail::ShadowSeen> Session::Impl::shadow(uint32_t n, const Sampling& sampling) {
+    detail::ShadowSeen seen;
+    if (n > 0) AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, can_drive(), picker, &seen)));
+    return seen;
+}
+
+void Session::Impl::saw(const detail::ShadowSeen& seen, DraftCycle* cycle) {
     control.observe_shadow(seen);
     cycle->shadow_rows = seen.n;
     cycle->shadow_hits = seen.hits;
-    cycle->shadow_us = seconds * 1e6;
-    return {};
+    cycle->shadow_us = seen.seconds * 1e6;
 }
 
 void Session::Impl::finish(const DraftCycle& cycle, double us) {
@@ -34323,6 +34374,7 @@ void Session::Impl::finish(const DraftCycle& cycle, double us) {
     seen.depth = cycle.depth;
     seen.accepted = cycle.accepted;
     seen.seconds = us * 1e-6;
+    seen.catch_up = cycle.catch_up_us * 1e-6;
     seen.context = static_cast<uint32_t>(cycle.n_token);
     control.observe(seen);
     if (options.on_cycle) options.on_cycle(cycle);
@@ -34365,11 +34417,21 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     DraftCycle seen;
     const Decision wanted = decide(0, &seen);
     has_logits = false;  // guesses write theirs where the last row's stand
-    if (wanted.shadow_rows > 0) AUSPEX_TRY(shadow(wanted.shadow_rows, sampling, &seen));
+    ShadowSeen looked;
+    AUSPEX_TRY(shadow(wanted.shadow_rows, sampling).get(looked));
+    saw(looked, &seen);
     const auto start = std::chrono::steady_clock::now();
     uint32_t n_guess = 0;
     Status done = guess(wanted.depth, sampling, &n_guess);
-    if (done.ok() && keeps_up()) done = mtp.fill(history, true);
+    if (done.ok() && keeps_up()) {
+        const auto guessed = std::chrono::steady_clock::now();
+        const size_t behind = mtp.n_behind();
+        done = mtp.fill(history, true);
+        if (n_guess == 0) {
+            seen.catch_up_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - guessed).count();
+            control.observe_catch_up(seen.catch_up_us * 1e-6, behind - mtp.n_behind());
+        }
+    }
     Token guesses[kMaxDraft] = {};
     std::copy_n(history.begin() + static_cast<std::ptrdiff_t>(size), n_guess, guesses);
     Step step;
@@ -34494,16 +34556,33 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     const bool drafts = mtp.on() && (d.depth > 0 || (driving && drive_drafts && n_plain <= drive_impl::kPlainBeforeOff));
     const bool behind = mtp.on() && !drafts && keeps_up() && mtp.n_behind() + n_queued >= drive_impl::kMostBehind;
     if (driving && (drafts != drive_drafts || d.shadow_rows > 0 || behind)) AUSPEX_TRY(settle());
-    if (d.shadow_rows > 0) AUSPEX_TRY(shadow(d.shadow_rows, sampling, &cycle));
+    ShadowSeen looked;
+    AUSPEX_TRY(shadow(d.shadow_rows, sampling).get(looked));
+    const auto start = std::chrono::steady_clock::now();
+    const size_t n_behind = mtp.n_behind();
     if (behind) AUSPEX_TRY(track(mtp.fill(history)));
-    if (history.size() >= options.n_context || drive_ended) return {};
+    if (history.size() >= options.n_context || drive_ended) {
+        saw(looked, &cycle);
+        return {};
+    }
     if (!driving) {
         bool started = false;
         AUSPEX_TRY(start_drive(sampling, drafts).get(started));
-        if (!started) return {};
+        if (!started) {
+            saw(looked, &cycle);
+            return {};
+        }
         waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
     }
     AUSPEX_TRY(track(lane->queue(d.depth)));
+    const double interrupted = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();  // the device idles
+    if (behind) {
+        caught_up = n_behind;
+        catch_up_us = interrupted * 1e6;
+    } else if (looked.n > 0) {
+        looked.seconds += interrupted;
+    }
+    saw(looked, &cycle);
     on_way[(first_queued + n_queued++) % kMaxQueued] = cycle;
     return {};
 }
@@ -34550,6 +34629,12 @@ Status Session::Impl::take_cycle() {
     // What bounds the caller's wait: the device, or the host between its cycles; not the caller's own work.
     const auto now = std::chrono::steady_clock::now();
     seen.us = std::max(c.us, std::chrono::duration<double, std::micro>(now - waits_since).count());
+    seen.catch_up_us = c.catch_up_us;
+    if (caught_up > 0 && c.us > 0) {  // the first cycle behind it had to wait for the device
+        seen.catch_up_us += seen.us - c.us;
+        if (!c.fresh) control.observe_catch_up((catch_up_us + seen.us - c.us) * 1e-6, caught_up);
+    }
+    caught_up = 0;
     waits_since = now;
     // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
     finish(seen, c.us > 0 ? (c.fresh ? c.us : seen.us) : (c.fresh || c.ready) ? 0 : seen.us);

@@ -462,6 +462,7 @@ struct DraftCycle {
     uint32_t depth = 0;          ///< guesses made: fewer near the end of the context, or after an early stop
     uint32_t accepted = 0;
     double us = 0;               ///< of the whole cycle
+    double catch_up_us = 0;      ///< of that, in a cycle without drafts: keeping the draft block's cache up, as far as that is timed
     uint32_t shadow_rows = 0;    ///< of a shadow pass before it
     uint32_t shadow_hits = 0;
     double shadow_us = 0;

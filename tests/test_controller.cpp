@@ -212,6 +212,39 @@ TEST_CASE("off learns from shadow passes and comes back") {
     CHECK(tokens == r.n_token);
 }
 
+TEST_CASE("what a plain step takes for the draft block's cache is no part of what off costs") {
+    const Costs m;
+    Controller bare, keeping;
+    for (uint32_t i = 0; i < 400; ++i) {
+        const uint32_t context = 1024 + i;
+        const Decision a = bare.next(context), b = keeping.next(context);
+        REQUIRE(a.depth == b.depth);
+        DraftSeen seen;
+        seen.depth = a.depth, seen.accepted = i % 3 == 0 ? 0 : a.depth, seen.seconds = m.seconds(a.depth), seen.context = context;
+        bare.observe(seen);
+        if (a.depth == 0) seen.catch_up = m.t0 / 2, seen.seconds += seen.catch_up;
+        keeping.observe(seen);
+    }
+    CHECK(keeping.report().seconds > bare.report().seconds);  // yet the user waited for it
+}
+
+TEST_CASE("the head's cache is kept up where that is cheap, and where drafting has earned it") {
+    const Costs m;
+    Controller c;
+    run(c, m, 60, 0);
+    CHECK(c.report().depth == 0);
+    c.observe_catch_up(m.t0, 32);
+    CHECK(c.wants_drafts());  // may have been an accident
+    c.observe_catch_up(m.t0 * 0.2, 32);
+    CHECK(c.wants_drafts());  // it was: 0.6 % of 32 steps
+    c.observe_catch_up(m.t0, 32);
+    c.observe_catch_up(m.t0, 32);
+    CHECK_FALSE(c.wants_drafts());  // 3 %
+    run(c, m, 300, 8);
+    CHECK(c.report().depth > 0);
+    CHECK(c.wants_drafts());
+}
+
 TEST_CASE("two depths of equal worth do not alternate") {
     Costs m;
     m.first = 1.5, m.slope = 0.5;  // certain drafts: every added token costs as much as the one before

@@ -237,9 +237,10 @@ TEST_CASE("where depths are chosen no text waits for a kernel to be made: drafti
         for (const uint32_t rows : {4u, 5u, 6u, 7u, Controller::kMaxShadow}) {
             more(session, rows, sampling);
             REQUIRE(s.settle().ok());
-            DraftCycle unseen;
-            REQUIRE(s.shadow(rows, sampling, &unseen).ok());
-            CHECK(unseen.shadow_rows == rows);
+            ShadowSeen looked;
+            REQUIRE(s.shadow(rows, sampling).get(looked).ok());
+            CHECK(looked.n == rows);
+            CHECK(looked.seconds > 0);
             if (s.history.size() > 440) text(session, tiny_ids(30, 4), 20, sampling);
         }
         CHECK(pipelines->size() == n);

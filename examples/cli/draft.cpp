@@ -96,7 +96,7 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
 // --------------------------------------------------------------------------------- trace
 
 std::string trace_line(const auspex::DraftCycle& c) {
-    nlohmann::ordered_json line = {{"token", c.n_token}, {"wanted", c.wanted}, {"depth", c.depth}, {"accepted", c.accepted}, {"us", c.us}};
+    nlohmann::ordered_json line = {{"token", c.n_token}, {"wanted", c.wanted}, {"depth", c.depth}, {"accepted", c.accepted}, {"us", c.us}, {"catch_up_us", c.catch_up_us}};
     line["acceptance"] = c.acceptance;
     line["expected_tokens"] = c.expected;
     line["relative_cycle"] = c.relative;

@@ -36,10 +36,9 @@ constexpr double kSpeedOpen = 0.1;
 
 // ---- the choice
 
-/// Another depth, or drafting at all, must promise this much more: estimates are noisy by as much.
+/// Another depth, off among them, must promise this much more: estimates are noisy by as much, and a change has its
+/// price. Nor may it be more: staying with what is this much worse is all that may ever be lost to off.
 constexpr double kHysteresis = 0.02;
-/// Off needs less: its rate is measured, not promised.
-constexpr double kHysteresisOff = 0.005;
 /// Plain, then one, two and four drafts, twice: enough for a line, and every cycle commits tokens.
 /// The third round is for those whose time was not known.
 constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
@@ -57,7 +56,9 @@ constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 /// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
 /// While drafting has not earned it, shadow passes cost at most this share of plain steps.
-constexpr double kShadowShare = 0.008;
+constexpr double kShadowShare = 0.008, kShadowAccident = 2;
+/// And keeping up the head's cache at most this one: it is hardly felt but where the whole model is few such blocks.
+constexpr double kCatchUpShare = 0.01;
 /// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
 constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
 /// A result that has not come after this many decisions will not: its time was not known.
@@ -282,8 +283,7 @@ uint32_t Controller::cold_depth(uint32_t usable) {
 uint32_t Controller::choose(const double* rate, DraftReason* reason) {
     using namespace controller_impl;
     const auto best = static_cast<uint32_t>(std::max_element(rate, rate + max_depth_ + 1) - rate);
-    const double margin = 1 + (best == 0 ? kHysteresisOff : kHysteresis);
-    if (best == depth_ || rate[best] < rate[depth_] * margin) return depth_;
+    if (best == depth_ || rate[best] < rate[depth_] * (1 + kHysteresis)) return depth_;
     *reason = best == 0 ? DraftReason::off_pays : depth_ == 0 ? DraftReason::drafting_pays : DraftReason::better_depth;
     return best;
 }
@@ -336,7 +336,8 @@ bool Controller::shadow_due() const {
     const double plain = cost_.seconds(0), n = pending_;
     if (!(shadow_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxShadow;
     const double c = shadow_seconds_ / plain;
-    if (deficit_ > 0 && c > n * kShadowShare) return false;
+    // What the last one took is paid off, accident or not, but for one so large that it will hardly come again.
+    if (deficit_ > 0 && std::clamp(last_shadow_seconds_ / plain, c, kShadowAccident * c) > n * kShadowShare) return false;
     double relative[kMaxDepth + 1], usual = 0;
     for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / plain;
     const double now = text_.saving(max_depth_, relative, &usual);
@@ -376,6 +377,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
                 for (g = 1; g <= max_depth_; ++g)
                     if (!(usable >> g & 1)) rate[g] = 0;
                 depth_ = choose(rate, &reason);
+                if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
                 g = probe(rate, depth_);
                 g = known_or_once(g, rate);
                 if (g != depth_) reason = DraftReason::probe;
@@ -384,8 +386,8 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
             }
         }
         d.depth = g;
-        // What came while off says how good the drafts to come will be.
-        if (pending_ >= kShadowLeast && shadow_due()) d.shadow_rows = std::min(pending_, kMaxShadow);
+        // What came while off says how good the drafts to come will be; none can come before their kernels are there.
+        if (usable > 1 && pending_ >= kShadowLeast && shadow_due()) d.shadow_rows = std::min(pending_, kMaxShadow);
         if (g > 0 || d.shadow_rows > 0) pending_ = 0;
     }
     reason_ = DraftReason::none;
@@ -411,7 +413,7 @@ void Controller::observe(const DraftSeen& seen) {
     using namespace controller_impl;
     const uint32_t depth = std::min(seen.depth, kMaxDepth), accepted = std::min(seen.accepted, depth);
     cost_.enter(seen.context);
-    cost_.observe(depth, seen.seconds);
+    cost_.observe(depth, seen.seconds - (depth == 0 ? seen.catch_up : 0));
     if (depth == 0) {
         ++pending_;
     } else if (stale_ > 0) {
@@ -453,10 +455,17 @@ void Controller::observe_shadow(const ShadowSeen& seen) {
     seen_.shadow_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
     seen_.shadow_seconds += s.seconds;
+    last_shadow_seconds_ = s.seconds;
     // Accidents only ever add time; the first pass may have prepared something.
     if (shadow_seconds_ <= 0 || s.seconds < shadow_seconds_) shadow_seconds_ = s.seconds;
     else shadow_seconds_ += (s.seconds - shadow_seconds_) / 8;
     if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
+}
+
+void Controller::observe_catch_up(double seconds, size_t n_row) {
+    if (n_row == 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
+    catch_up_[1] = catch_up_[0];
+    catch_up_[0] = seconds / static_cast<double>(n_row);
 }
 
 /// One more draft brings S_(d+1) tokens for T(d+1) - T(d) seconds: it pays when that is a better rate
@@ -487,7 +496,11 @@ void Controller::explain(DraftCycle* to) const {
     to->reason = reason_;
 }
 
-bool Controller::wants_drafts() const { return max_depth_ > 0 && !locked_; }
+bool Controller::wants_drafts() const {
+    const double each = std::min(catch_up_[0], catch_up_[1]);  // one of them alone may be an accident
+    const bool dear = deficit_ > 0 && cost_.knows(0) && each > controller_impl::kCatchUpShare * cost_.seconds(0);
+    return max_depth_ > 0 && !locked_ && !dear;
+}
 
 DraftReport Controller::report() const {
     DraftReport r = seen_;

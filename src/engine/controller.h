@@ -51,6 +51,7 @@ struct DraftSeen {
     uint32_t depth = 0;      ///< drafted and verified; less than decided after an early stop
     uint32_t accepted = 0;   ///< at most depth
     double seconds = 0;      ///< of the whole cycle, drafting included, the shadow pass not; 0: not known
+    double catch_up = 0;     ///< of these, in a cycle without drafts: for the draft block's cache, which a plain step has no need of
     uint32_t context = 0;    ///< tokens in the history before it
     /// Sum of the draft's own probabilities over the judged drafts (the accepted ones and the first
     /// rejected one); 0 when not known.
@@ -175,6 +176,8 @@ class Controller {
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
     void observe_shadow(const ShadowSeen& seen);
+    /// Between plain steps the head's cache was filled by n_row rows, for that many seconds.
+    void observe_catch_up(double seconds, size_t n_row);
     /// Within a cycle, after `drafted` >= 1 drafts: does one more pay?
     ///
     /// confidence   product of the draft's own probabilities of them: its chance that all stand
@@ -184,7 +187,8 @@ class Controller {
     DraftReport report() const;
     /// The receipts begin anew.
     void clear_report();
-    /// Drafting may go on any time: the head's cache is to be kept up.
+    /// Drafting may go on any time, and what that takes can be afforded: the head's cache is to be kept up. Where it is
+    /// not, the next drafts see as much of the text as is still at hand.
     bool wants_drafts() const;
     /// What the last decision stood on.
     void explain(DraftCycle* to) const;
@@ -223,6 +227,8 @@ class Controller {
     uint32_t locked_context_ = 0;
     double locked_seconds_ = 0;      // T(0) at the lock
     double shadow_seconds_ = 0;      // of a pass, smoothed; 0: not measured
+    double last_shadow_seconds_ = 0; // of the last one
+    double catch_up_[2] = {};        // seconds per row, the last and the one before; 0: not seen since drafting paid
     double deficit_ = 0;             // plain steps lost against never drafting, since the beginning
     double steps_ = 0;               // plain steps that the tokens so far are worth
     double calibration_hit_ = 0, calibration_hoped_ = 0;

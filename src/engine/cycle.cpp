@@ -45,13 +45,13 @@ Status Session::Impl::open_draft() {
     else if (d.n_vocab > 0 && d.n_vocab < plan.n_vocab) ids = choose_draft_vocab(model->tokenizer, plan.n_vocab, d.n_vocab, {});
     if (ids.empty() || ids.size() >= plan.n_vocab) {
         d.vocab_by_use = false;
-        return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
+    } else {
+        const uint64_t before = lane->memory_bytes();
+        AUSPEX_TRY(lane->draft_head(ids));
+        stats.draft_bytes = lane->memory_bytes() - before;
+        mtp.set_ids(std::move(ids));
+        if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
     }
-    const uint64_t before = lane->memory_bytes();
-    AUSPEX_TRY(lane->draft_head(ids));
-    stats.draft_bytes = lane->memory_bytes() - before;
-    mtp.set_ids(std::move(ids));
-    if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
     return depth < 0 && can_drive() ? lane->prepare_drafts(d.max_depth) : Status();
 }
 
@@ -96,19 +96,17 @@ detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
     return d;
 }
 
-Status Session::Impl::shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle) {
-    using namespace detail;
-    const auto start = std::chrono::steady_clock::now();
-    ShadowSeen seen;
-    AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, can_drive(), picker, &seen)));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    seen.seconds = has_shadowed || !can_drive() ? seconds : seconds / 2;  // on a GPU the first pass is recorded, too
-    has_shadowed = true;
+Result<detail::ShadowSeen> Session::Impl::shadow(uint32_t n, const Sampling& sampling) {
+    detail::ShadowSeen seen;
+    if (n > 0) AUSPEX_TRY(track(mtp.shadow(history, n, sampling, coin, can_drive(), picker, &seen)));
+    return seen;
+}
+
+void Session::Impl::saw(const detail::ShadowSeen& seen, DraftCycle* cycle) {
     control.observe_shadow(seen);
     cycle->shadow_rows = seen.n;
     cycle->shadow_hits = seen.hits;
-    cycle->shadow_us = seconds * 1e6;
-    return {};
+    cycle->shadow_us = seen.seconds * 1e6;
 }
 
 void Session::Impl::finish(const DraftCycle& cycle, double us) {
@@ -119,6 +117,7 @@ void Session::Impl::finish(const DraftCycle& cycle, double us) {
     seen.depth = cycle.depth;
     seen.accepted = cycle.accepted;
     seen.seconds = us * 1e-6;
+    seen.catch_up = cycle.catch_up_us * 1e-6;
     seen.context = static_cast<uint32_t>(cycle.n_token);
     control.observe(seen);
     if (options.on_cycle) options.on_cycle(cycle);
@@ -161,11 +160,21 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     DraftCycle seen;
     const Decision wanted = decide(0, &seen);
     has_logits = false;  // guesses write theirs where the last row's stand
-    if (wanted.shadow_rows > 0) AUSPEX_TRY(shadow(wanted.shadow_rows, sampling, &seen));
+    ShadowSeen looked;
+    AUSPEX_TRY(shadow(wanted.shadow_rows, sampling).get(looked));
+    saw(looked, &seen);
     const auto start = std::chrono::steady_clock::now();
     uint32_t n_guess = 0;
     Status done = guess(wanted.depth, sampling, &n_guess);
-    if (done.ok() && keeps_up()) done = mtp.fill(history, true);
+    if (done.ok() && keeps_up()) {
+        const auto guessed = std::chrono::steady_clock::now();
+        const size_t behind = mtp.n_behind();
+        done = mtp.fill(history, true);
+        if (n_guess == 0) {
+            seen.catch_up_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - guessed).count();
+            control.observe_catch_up(seen.catch_up_us * 1e-6, behind - mtp.n_behind());
+        }
+    }
     Token guesses[kMaxDraft] = {};
     std::copy_n(history.begin() + static_cast<std::ptrdiff_t>(size), n_guess, guesses);
     Step step;

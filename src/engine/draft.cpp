@@ -1,6 +1,7 @@
 #include "draft.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 namespace auspex {
@@ -143,17 +144,21 @@ Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
 }
 
 Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen) {
+    using Clock = std::chrono::steady_clock;
     *seen = ShadowSeen();
     if (!on() || history.size() < 3) return {};
+    const auto start = Clock::now();
     const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
     const size_t begin = std::max(end - std::min<size_t>(n, end), lowest());
     if (begin >= end || begin + kMaxBehind < end) return {};
-    if (n_row_ < lowest()) n_row_ = first_key_ = begin;
+    if (n_row_ < lowest()) n_row_ = first_key_ = lowest();  // what came before is lost to the block
     if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
     const size_t filled = std::max(n_row_, end);
     n_row_ = begin;  // what is there already is written again, the same
     Span<const Token> picks;
+    double longest = 0, shortest = 1e9;  // of the steps of all kShadowRows
     while (n_row_ < end) {
+        const auto step_start = Clock::now();
         Step step;
         step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowRows));
         step.ids = history.data() + n_row_ + 1;
@@ -186,8 +191,14 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
             seen->order |= static_cast<uint32_t>(hit) << seen->n++;
         }
         n_row_ += step.n_row;
+        if (step.n_row < kShadowRows) continue;
+        const double took = std::chrono::duration<double>(Clock::now() - step_start).count();
+        longest = std::max(longest, took);
+        shortest = std::min(shortest, took);
     }
     n_row_ = filled;
+    // Of equal steps one that takes longer was recorded for the first time, or disturbed: the next pass will not be.
+    seen->seconds = std::chrono::duration<double>(Clock::now() - start).count() - std::max(0.0, longest - shortest);
     return {};
 }
 

@@ -98,7 +98,8 @@ class Mtp {
     /// How a driven cycle takes over: false when its hidden row is not at hand.
     Result<bool> lead(Span<const Token> history, Drive* drive);
     /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
-    /// have been right? Fills its cache up to there. `driven`: the lane picks, as it did in the drive before.
+    /// have been right, and what does such a pass take? Fills its cache up to there. `driven`: the lane picks, as it
+    /// did in the drive before.
     Status shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen);
     /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block
     /// is unsure, none when the hidden row is not at hand.

@@ -69,16 +69,33 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     const bool drafts = mtp.on() && (d.depth > 0 || (driving && drive_drafts && n_plain <= drive_impl::kPlainBeforeOff));
     const bool behind = mtp.on() && !drafts && keeps_up() && mtp.n_behind() + n_queued >= drive_impl::kMostBehind;
     if (driving && (drafts != drive_drafts || d.shadow_rows > 0 || behind)) AUSPEX_TRY(settle());
-    if (d.shadow_rows > 0) AUSPEX_TRY(shadow(d.shadow_rows, sampling, &cycle));
+    ShadowSeen looked;
+    AUSPEX_TRY(shadow(d.shadow_rows, sampling).get(looked));
+    const auto start = std::chrono::steady_clock::now();
+    const size_t n_behind = mtp.n_behind();
     if (behind) AUSPEX_TRY(track(mtp.fill(history)));
-    if (history.size() >= options.n_context || drive_ended) return {};
+    if (history.size() >= options.n_context || drive_ended) {
+        saw(looked, &cycle);
+        return {};
+    }
     if (!driving) {
         bool started = false;
         AUSPEX_TRY(start_drive(sampling, drafts).get(started));
-        if (!started) return {};
+        if (!started) {
+            saw(looked, &cycle);
+            return {};
+        }
         waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
     }
     AUSPEX_TRY(track(lane->queue(d.depth)));
+    const double interrupted = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();  // the device idles
+    if (behind) {
+        caught_up = n_behind;
+        catch_up_us = interrupted * 1e6;
+    } else if (looked.n > 0) {
+        looked.seconds += interrupted;
+    }
+    saw(looked, &cycle);
     on_way[(first_queued + n_queued++) % kMaxQueued] = cycle;
     return {};
 }
@@ -125,6 +142,12 @@ Status Session::Impl::take_cycle() {
     // What bounds the caller's wait: the device, or the host between its cycles; not the caller's own work.
     const auto now = std::chrono::steady_clock::now();
     seen.us = std::max(c.us, std::chrono::duration<double, std::micro>(now - waits_since).count());
+    seen.catch_up_us = c.catch_up_us;
+    if (caught_up > 0 && c.us > 0) {  // the first cycle behind it had to wait for the device
+        seen.catch_up_us += seen.us - c.us;
+        if (!c.fresh) control.observe_catch_up((catch_up_us + seen.us - c.us) * 1e-6, caught_up);
+    }
+    caught_up = 0;
     waits_since = now;
     // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
     finish(seen, c.us > 0 ? (c.fresh ? c.us : seen.us) : (c.fresh || c.ready) ? 0 : seen.us);

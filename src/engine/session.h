@@ -39,7 +39,6 @@ struct Session::Impl {
     size_t n_counted = 0;             ///< tokens of the history that are counted
     size_t step_first = 0;            ///< first row of the last tentative step
     bool can_step_back = false;       ///< that step may be committed again, shorter
-    bool has_shadowed = false;        ///< a shadow pass has run in this session
     detail::Coin coin;                ///< of `bench`
 
     // A lane that picks by itself (Lane::drives_itself): cycles on their way, and what they were started with.
@@ -50,6 +49,8 @@ struct Session::Impl {
     uint32_t n_plain = 0;             ///< cycles without drafts queued in a row
     uint32_t n_queued = 0, first_queued = 0;
     std::chrono::steady_clock::time_point waits_since;  ///< the caller, for the next cycle
+    size_t caught_up = 0;             ///< rows that the draft block made up for right before the cycle that is waited for next
+    double catch_up_us = 0;           ///< of the host's time for that
     DraftCycle on_way[detail::kMaxQueued];  ///< what was decided for each, oldest at first_queued
     Sampling drive_sampling;
 
@@ -69,8 +70,9 @@ struct Session::Impl {
     detail::Decision decide(uint32_t n_ahead, DraftCycle* cycle);
     /// Bit g: depth g can be chosen without waiting for kernels that are still being made.
     uint32_t usable_depths();
-    /// A shadow pass over the last n tokens.
-    Status shadow(uint32_t n, const Sampling& sampling, DraftCycle* cycle);
+    /// A shadow pass over the last n tokens, 0: none; then what it took and saw is learned, and told with `cycle`.
+    Result<detail::ShadowSeen> shadow(uint32_t n, const Sampling& sampling);
+    void saw(const detail::ShadowSeen& seen, DraftCycle* cycle);
     /// A cycle is over: counts it, learns from it, tells of it. us: what such a cycle takes; 0: not known
     void finish(const DraftCycle& cycle, double us);
     /// The block's cache shall not fall behind.

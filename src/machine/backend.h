@@ -82,6 +82,7 @@ struct Cycle {
     uint32_t n_accept = 0;
     bool done = false;          ///< a stop id was emitted, or the limit is reached
     double us = 0;              ///< that the device spent on it, from the end of the cycle before or its own start; 0: not known
+    double catch_up_us = 0;     ///< of it, in a cycle without drafts: for the draft block's cache alone
     bool ready = false;         ///< it was over before wait() was called: how long that took says nothing
     bool fresh = false;         ///< something was prepared for the first time meanwhile: `us` is not what such a cycle takes
 };

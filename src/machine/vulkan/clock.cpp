@@ -9,7 +9,7 @@ Result<CycleClock> CycleClock::create(GpuRef gpu, const std::shared_ptr<CommandP
     CycleClock c;
     c.gpu_ = gpu;
     if (gpu->traits.timestamp_bits == 0) return c;
-    for (std::vector<Commands>* marks : {&c.begin_, &c.end_})
+    for (std::vector<Commands>* marks : {&c.begin_, &c.middle_, &c.end_})
         for (uint32_t i = 0; i < n_slot; ++i) {
             Commands mark;
             AUSPEX_TRY(Commands::create(gpu, 1, pool).get(mark));
@@ -21,12 +21,17 @@ Result<CycleClock> CycleClock::create(GpuRef gpu, const std::shared_ptr<CommandP
     return c;
 }
 
-Result<double> CycleClock::read(uint32_t slot, bool had_begin) {
-    if (!on()) return 0.0;
-    uint64_t from = last_;
+Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool had_middle) {
+    Times t;
+    if (!on()) return t;
+    uint64_t from = last_, middle = 0;
     if (had_begin) AUSPEX_TRY(begin_[slot].tick(0).get(from));
     AUSPEX_TRY(end_[slot].tick(0).get(last_));
-    return gpu_->traits.us_between(from, last_);
+    t.us = gpu_->traits.us_between(from, last_);
+    if (!had_middle) return t;
+    AUSPEX_TRY(middle_[slot].tick(0).get(middle));
+    t.block_us = gpu_->traits.us_between(from, middle);
+    return t;
 }
 
 }  // namespace vk

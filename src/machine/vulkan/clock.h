@@ -1,6 +1,6 @@
 // machine/vulkan/clock: what a queued cycle takes, told by the device.
 //
-// Owns    a pair of marks for each cycle that can be on its way.
+// Owns    three marks for each cycle that can be on its way.
 // Reads   commands.
 // Serves  lane.
 // Thread  the lane's.
@@ -21,13 +21,19 @@ class CycleClock {
     /// something else ran, or nothing: any other begins where the one before it ends.
     VkCommandBuffer begin(uint32_t slot) const { return on() ? begin_[slot].handle() : VK_NULL_HANDLE; }
     VkCommandBuffer end(uint32_t slot) const { return on() ? end_[slot].handle() : VK_NULL_HANDLE; }
-    /// Microseconds of the cycle in `slot`, which is over; cycles are read in the order they ran. 0: not known.
-    Result<double> read(uint32_t slot, bool had_begin);
+    /// Between the draft block's part of a cycle and the trunk's.
+    VkCommandBuffer middle(uint32_t slot) const { return on() ? middle_[slot].handle() : VK_NULL_HANDLE; }
+    struct Times {
+        double us = 0;        ///< the whole cycle; 0: not known
+        double block_us = 0;  ///< of it, what came before its middle, if that was marked
+    };
+    /// Of the cycle in `slot`, which is over; cycles are read in the order they ran.
+    Result<Times> read(uint32_t slot, bool had_begin, bool had_middle);
 
   private:
     bool on() const { return !end_.empty(); }
     GpuRef gpu_;
-    std::vector<Commands> begin_, end_;
+    std::vector<Commands> begin_, middle_, end_;
     uint64_t last_ = 0;  ///< end of the cycle that was read last
 };
 

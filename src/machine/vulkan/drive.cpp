@@ -42,10 +42,9 @@ Status VulkanLane::start(const Drive& d) {
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
-    const uint32_t before = mode_.bits();
     mode_.noise = d.sampling.temperature > 0;
     mode_.penalties = d.sampling.penalty_window > 0 && (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
-    if (most_drafts_ != 0 && mode_.bits() != before) AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to pick
+    if (most_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1)) AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to pick
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -166,7 +165,7 @@ Status VulkanLane::queue_first(uint32_t n_draft) {
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
     AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, keep); }).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
-    AUSPEX_TRY(submit_cycle({open_mtp, draft, open_trunk, verify}));
+    AUSPEX_TRY(submit_cycle({open_mtp, draft}, {open_trunk, verify}, n_mtp_row_ != 0 && n_draft == 0));
     n_pending_ = 0;
     return {};
 }
@@ -180,7 +179,7 @@ Status VulkanLane::queue_next(uint32_t n_draft) {
                        AUSPEX_TRY(r.open_next(n_draft));
                        return verify_pieces(r, 1 + n_draft, mode_, options_.mtp);
                    }).get(verify));
-        return submit_cycle({verify});
+        return submit_cycle({}, {verify}, false);
     }
     AUSPEX_TRY(recording({Kind::draft, n_before_, n_draft, mode_.bits(), 1}, 1, [&](Recorder& r, uint32_t) {
                    AUSPEX_TRY(r.mtp_open());
@@ -188,20 +187,22 @@ Status VulkanLane::queue_next(uint32_t n_draft) {
                    return r.open_next(n_draft);
                }).get(draft));
     AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, false); }).get(verify));
-    return submit_cycle({draft, verify});
+    return submit_cycle({draft}, {verify}, n_draft == 0);
 }
 
-Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> list) {
+Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk, bool apart) {
     const uint32_t slot = (flight_begin_ + n_flight_) % kMaxQueued;
     bool done = false;
     AUSPEX_TRY(timeline_.done(timeline_.last()).get(done));
     const bool first = n_flight_ == 0 || done;  // what it follows was no cycle, or is over
     list_.clear();
     if (first && clock_.begin(slot)) list_.push_back(clock_.begin(slot));
-    gather(list);
+    gather(block);
+    if (apart && clock_.middle(slot)) list_.push_back(clock_.middle(slot));
+    gather(trunk);
     if (clock_.end(slot)) list_.push_back(clock_.end(slot));
     AUSPEX_TRY(timeline_.submit(list_).status());
-    flight_[slot] = {timeline_.last(), first, false};
+    flight_[slot] = {timeline_.last(), first, apart, false};
     ++n_flight_;
     for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
     recorded_ = false;
@@ -212,6 +213,7 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
     const Plan& plan = *program_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
     most_drafts_ = most = std::min(most, kMaxTentative - 1);
+    prepared_modes_ |= 1u << mode_.bits();
     Recorder recorder(*program_, buffers_);
     const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
         Span<const Pipelines::Id> ids;
@@ -295,7 +297,10 @@ Result<Cycle> VulkanLane::wait() {
     AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
     AUSPEX_TRY(timeline_.wait(f.value, 60ull * 1000 * 1000 * 1000));
     AUSPEX_TRY(see(buffers_.ring));
-    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin).get(c.us));
+    CycleClock::Times times;
+    AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));
+    c.us = times.us;
+    c.catch_up_us = times.block_us;
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
     --n_flight_;
     c.fresh = f.fresh;

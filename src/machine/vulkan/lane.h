@@ -73,8 +73,9 @@ class VulkanLane : public Lane {
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
-    /// The same as the cycle that takes the next place in flight, with the marks of its time.
-    Status submit_cycle(std::initializer_list<const Recording*> list);
+    /// The cycle that takes the next place in flight, with the marks of its time: what the draft block does, then the
+    /// trunk. `apart`: the two are timed apart.
+    Status submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk, bool apart);
     void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
     /// Waits for everything submitted.
@@ -119,7 +120,8 @@ class VulkanLane : public Lane {
     // Driving.
     struct InFlight {
         uint64_t value = 0;
-        bool had_begin = false;  ///< a mark of its own: no cycle ran right before it
+        bool had_begin = false;   ///< a mark of its own: no cycle ran right before it
+        bool had_middle = false;  ///< a mark where the trunk begins
         bool fresh = false;
     };
     bool driving_ = false, first_ = false;
@@ -136,6 +138,7 @@ class VulkanLane : public Lane {
     /// block, whatever n is, at [0].
     std::vector<Pipelines::Id> needs_[kMaxTentative];
     uint32_t most_drafts_ = 0;               ///< as prepare_drafts() was asked for
+    uint32_t prepared_modes_ = 0;            ///< bit b: for picks of PickMode::bits() b
     std::vector<Token> tokens_;              ///< of the last cycle waited for
     CycleClock clock_;
 };
