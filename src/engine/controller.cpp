@@ -325,6 +325,24 @@ uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
     return best;
 }
 
+/// What drafting saves per token, in plain steps, as the filter stands; `usual`: as this text usually is.
+double Controller::saving(double* usual) const {
+    double relative[kMaxDepth + 1];
+    for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / cost_.seconds(0);
+    return text_.saving(max_depth_, relative, usual);
+}
+
+/// What off costs per token beside its plain step: while drafting, every cycle tells how good the text is for it; while
+/// off only passes do, and between them what was better is missed. At the best interval (shadow_due()) the two sum to
+///   sqrt(2 cost usual / run_length),
+/// nothing for a text that never pays. Before a pass was timed, its cost is taken for what one draft adds to a step.
+double Controller::blindness() const {
+    double usual = 0;
+    saving(&usual);
+    const double pass = shadow_seconds_ > 0 ? shadow_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
+    return std::sqrt(2 * pass / cost_.seconds(0) * usual / text_.run_length());
+}
+
 /// Is it time for a shadow pass over the `pending_` tokens since the last? Each of them cost what
 /// drafting would have saved if the text is better than thought: `now` as the filter stands, plus what
 /// jumps since then may have brought, `usual` once in run_length tokens. When that sum,
@@ -338,9 +356,8 @@ bool Controller::shadow_due() const {
     const double c = shadow_seconds_ / plain;
     // What the last one took is paid off, accident or not, but for one so large that it will hardly come again.
     if (deficit_ > 0 && std::clamp(last_shadow_seconds_ / plain, c, kShadowAccident * c) > n * kShadowShare) return false;
-    double relative[kMaxDepth + 1], usual = 0;
-    for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / plain;
-    const double now = text_.saving(max_depth_, relative, &usual);
+    double usual = 0;
+    const double now = saving(&usual);
     return n * now + n * n / 2 * usual / text_.run_length() >= c;
 }
 
@@ -376,6 +393,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
                 rates(rate);
                 for (g = 1; g <= max_depth_; ++g)
                     if (!(usable >> g & 1)) rate[g] = 0;
+                if (depth_ > 0) rate[0] /= 1 + blindness();
                 depth_ = choose(rate, &reason);
                 if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
                 g = probe(rate, depth_);

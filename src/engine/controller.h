@@ -205,6 +205,8 @@ class Controller {
     bool hopeless() const;
     bool may_explore() const;
     bool shadow_due() const;
+    double saving(double* usual) const;
+    double blindness() const;
     uint32_t known_or_once(uint32_t depth, const double* rate);
     uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
