@@ -77,7 +77,7 @@ step "single header is fresh" python3 amalgamate.py --check
 [ -f tools/make_shaders.py ] && step "shader blob is fresh" python3 tools/make_shaders.py --check
 step "build: gcc, release, also on the single header" configured build \
     -DCMAKE_BUILD_TYPE=Release -DAUSPEX_WERROR=ON -DAUSPEX_TESTS=ON -DAUSPEX_TEST_SINGLE_HEADER=ON &&
-    suite "tests: gcc, release" build -E "^unit\.(vulkan_|drive)|^single\.(drive|vulkan_(families|kv|state))"  # run below, under validation
+    suite "tests: gcc, release" build -E "^unit\.(vulkan_|drive)|^single\.(drive|pair|reference|window|vulkan_(families|kv|state))"  # the GPU's run below, under validation; the longest not twice
 [ "${1:-}" = quick ] && finish
 
 # ------------------------------------------------------------------- the single header by itself
