@@ -6230,8 +6230,12 @@ class Controller {
 // Laws    Draft: no source can change the text; Silence: a guess allocates nothing.
 //         tests/test_draft.cpp.
 
+#include <chrono>
+
 namespace auspex {
 namespace detail {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 
@@ -6364,8 +6368,6 @@ Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_
 // Serves  the door.
 // Thread  one thread at a time.
 // Laws    Commit, Chunk, Silence: tests/test_session.cpp, tests/test_laws.cpp. Draft: tests/test_draft.cpp.
-
-#include <chrono>
 
 namespace auspex {
 
@@ -33213,13 +33215,13 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
         }
         n_row_ += step.n_row;
         if (step.n_row < kShadowRows) continue;
-        const double took = std::chrono::duration<double>(Clock::now() - step_start).count();
+        const double took = seconds_since(step_start);
         longest = std::max(longest, took);
         shortest = std::min(shortest, took);
     }
     n_row_ = filled;
     // Of equal steps one that takes longer was recorded for the first time, or disturbed: the next pass will not be.
-    seen->seconds = std::chrono::duration<double>(Clock::now() - start).count() - std::max(0.0, longest - shortest);
+    seen->seconds = seconds_since(start) - std::max(0.0, longest - shortest);
     return {};
 }
 
@@ -33862,10 +33864,6 @@ namespace session_impl {
 
 using namespace detail;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// What a snapshot begins with; everything else is the lane's.
 struct SnapshotHead {
     char magic[8];
@@ -34024,7 +34022,7 @@ Result<size_t> Session::sync(Span<const Token> history) {
     const size_t n = s.history.size() - s.n_row;
     Status done = s.renew_vocab();
     if (done.ok()) done = s.prefill(n);
-    s.stats.prefill_s += session_impl::seconds_since(start);
+    s.stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
     if (n > 1) s.control.new_text();
     return n;
@@ -34053,7 +34051,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
         AUSPEX_TRY(s.last_logits().get(logits));
         s.history.push_back(s.picker.pick(logits, sampling, size, s.history));
     }
-    const double seconds = session_impl::seconds_since(start);
+    const double seconds = detail::seconds_since(start);
     s.stats.tokens_picked += s.history.size() - size;
     s.stats.decode_s += seconds;
     return Span<const Token>(s.history.data() + size, s.history.size() - size);
@@ -34448,7 +34446,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
         const size_t behind = mtp.n_behind();
         done = mtp.fill(history, true);
         if (n_guess == 0) {
-            seen.catch_up_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - guessed).count();
+            seen.catch_up_us = seconds_since(guessed) * 1e6;
             control.observe_catch_up(seen.catch_up_us * 1e-6, behind - mtp.n_behind());
         }
     }
@@ -34498,7 +34496,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     seen.n_token = size;
     seen.depth = n_guess;
     seen.accepted = n_right;
-    seen.us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    seen.us = seconds_since(start) * 1e6;
     finish(seen, seen.us);
     return {};
 }
@@ -34581,21 +34579,17 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     const auto start = std::chrono::steady_clock::now();
     const size_t n_behind = mtp.n_behind();
     if (behind) AUSPEX_TRY(track(mtp.fill(history)));
-    if (history.size() >= options.n_context || drive_ended) {
+    bool goes_on = history.size() < options.n_context && !drive_ended;
+    if (goes_on && !driving) {
+        AUSPEX_TRY(start_drive(sampling, drafts).get(goes_on));
+        waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
+    }
+    if (!goes_on) {
         saw(looked, &cycle);
         return {};
     }
-    if (!driving) {
-        bool started = false;
-        AUSPEX_TRY(start_drive(sampling, drafts).get(started));
-        if (!started) {
-            saw(looked, &cycle);
-            return {};
-        }
-        waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
-    }
     AUSPEX_TRY(track(lane->queue(d.depth)));
-    const double interrupted = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();  // the device idles
+    const double interrupted = seconds_since(start);  // the device idles
     if (behind) {
         caught_up = n_behind;
         catch_up_us = interrupted * 1e6;

@@ -6,7 +6,6 @@
 #include "session.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace auspex {
 namespace cycle_impl {
@@ -171,7 +170,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
         const size_t behind = mtp.n_behind();
         done = mtp.fill(history, true);
         if (n_guess == 0) {
-            seen.catch_up_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - guessed).count();
+            seen.catch_up_us = seconds_since(guessed) * 1e6;
             control.observe_catch_up(seen.catch_up_us * 1e-6, behind - mtp.n_behind());
         }
     }
@@ -221,7 +220,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     seen.n_token = size;
     seen.depth = n_guess;
     seen.accepted = n_right;
-    seen.us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    seen.us = seconds_since(start) * 1e6;
     finish(seen, seen.us);
     return {};
 }

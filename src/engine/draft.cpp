@@ -1,7 +1,6 @@
 #include "draft.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 namespace auspex {
@@ -192,13 +191,13 @@ Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampli
         }
         n_row_ += step.n_row;
         if (step.n_row < kShadowRows) continue;
-        const double took = std::chrono::duration<double>(Clock::now() - step_start).count();
+        const double took = seconds_since(step_start);
         longest = std::max(longest, took);
         shortest = std::min(shortest, took);
     }
     n_row_ = filled;
     // Of equal steps one that takes longer was recorded for the first time, or disturbed: the next pass will not be.
-    seen->seconds = std::chrono::duration<double>(Clock::now() - start).count() - std::max(0.0, longest - shortest);
+    seen->seconds = seconds_since(start) - std::max(0.0, longest - shortest);
     return {};
 }
 

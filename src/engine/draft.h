@@ -13,8 +13,12 @@
 #include "controller.h"
 #include "sample.h"
 
+#include <chrono>
+
 namespace auspex {
 namespace detail {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 

@@ -74,21 +74,17 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     const auto start = std::chrono::steady_clock::now();
     const size_t n_behind = mtp.n_behind();
     if (behind) AUSPEX_TRY(track(mtp.fill(history)));
-    if (history.size() >= options.n_context || drive_ended) {
+    bool goes_on = history.size() < options.n_context && !drive_ended;
+    if (goes_on && !driving) {
+        AUSPEX_TRY(start_drive(sampling, drafts).get(goes_on));
+        waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
+    }
+    if (!goes_on) {
         saw(looked, &cycle);
         return {};
     }
-    if (!driving) {
-        bool started = false;
-        AUSPEX_TRY(start_drive(sampling, drafts).get(started));
-        if (!started) {
-            saw(looked, &cycle);
-            return {};
-        }
-        waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
-    }
     AUSPEX_TRY(track(lane->queue(d.depth)));
-    const double interrupted = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();  // the device idles
+    const double interrupted = seconds_since(start);  // the device idles
     if (behind) {
         caught_up = n_behind;
         catch_up_us = interrupted * 1e6;

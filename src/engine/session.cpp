@@ -3,16 +3,11 @@
 #include "memory.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace auspex {
 namespace session_impl {
 
 using namespace detail;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// What a snapshot begins with; everything else is the lane's.
 struct SnapshotHead {
@@ -172,7 +167,7 @@ Result<size_t> Session::sync(Span<const Token> history) {
     const size_t n = s.history.size() - s.n_row;
     Status done = s.renew_vocab();
     if (done.ok()) done = s.prefill(n);
-    s.stats.prefill_s += session_impl::seconds_since(start);
+    s.stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
     if (n > 1) s.control.new_text();
     return n;
@@ -201,7 +196,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
         AUSPEX_TRY(s.last_logits().get(logits));
         s.history.push_back(s.picker.pick(logits, sampling, size, s.history));
     }
-    const double seconds = session_impl::seconds_since(start);
+    const double seconds = detail::seconds_since(start);
     s.stats.tokens_picked += s.history.size() - size;
     s.stats.decode_s += seconds;
     return Span<const Token>(s.history.data() + size, s.history.size() - size);

@@ -13,8 +13,6 @@
 #include "model.h"
 #include "sample.h"
 
-#include <chrono>
-
 namespace auspex {
 
 struct Session::Impl {
