@@ -4471,10 +4471,14 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
 #ifndef AUSPEX_NO_VULKAN
 
 #include <deque>
+#include <unordered_map>
 
 namespace auspex {
 namespace detail {
 namespace vk {
+
+/// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
+enum class Reach : uint8_t { both, bindings, addresses };
 
 /// The embedded SPIR-V modules, unpacked once.
 class Shaders {
@@ -4482,6 +4486,7 @@ class Shaders {
     struct Module {
         std::string_view name;
         Span<const uint32_t> words;
+        Reach reach = Reach::addresses;  ///< bindings where it declares any
     };
     /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
     static Result<std::shared_ptr<const Shaders>> open();
@@ -4536,6 +4541,7 @@ class Pipelines {
     Status wait_all();
     /// After a successful wait().
     VkPipeline get(Id id) const;
+    Reach reach(Id id) const;
     /// Which alternative was taken, after a successful wait().
     uint32_t chosen(Id id) const;
     size_t size() const;
@@ -4552,11 +4558,12 @@ class Pipelines {
         bool done = false;
         double seconds = 0;
         Status status;
+        Reach reach = Reach::both;
         std::string refused;  ///< what was said of the alternatives before the chosen one
     };
     Pipelines() = default;
     void work();
-    Status make(const PipelineKey& key, VkPipeline* out);
+    Status make(const PipelineKey& key, VkPipeline* out, Reach* reach);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
@@ -4564,6 +4571,7 @@ class Pipelines {
     mutable std::mutex lock_;
     mutable std::condition_variable changed_;
     std::deque<Entry> entries_;     ///< stable addresses; guarded by lock_
+    std::unordered_multimap<uint64_t, Id> by_hash_;  ///< of the alternatives
     std::deque<Id> queue_;
     std::vector<std::thread> workers_;
     uint32_t max_workers_ = 1, idle_ = 0;
@@ -4616,9 +4624,6 @@ enum Sync : uint32_t {
     kSyncTransfer = 2,  ///< copies and fills
     kSyncHost = 4,      ///< the host reads mapped memory (only as `after`; put one last)
 };
-
-/// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
-enum class Reach : uint8_t { both, bindings, addresses };
 
 /// Where command buffers come from; one may serve many, and making one costs a quarter of a millisecond.
 class CommandPool {
@@ -5350,8 +5355,9 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 // machine/vulkan/program: a model's weights on the device.
 //
 // Owns    Matrix (a weight as tiles, in slices the device can see), the vectors, rotation tables, and
-//         how they get there: repacked by several threads into bounded staging, never held twice.
-// Reads   vulkan (Context), memory, repack, lower (which matrices are woven into pairs).
+//         how they get there: repacked by several threads into bounded staging, never held twice; the
+//         kernels that its tapes are lowered to.
+// Reads   vulkan (Context), memory, repack, lower.
 // Serves  record, lane.
 // Thread  immutable once loaded: lanes of several threads share it.
 // Laws    byte counts are exact; a cancelled or failed load leaves nothing behind.
@@ -5397,6 +5403,9 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
     /// What load() would take, by type.
     static Status plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items);
 
+    /// The kernels of a tape of the plan, in order, or of its first n_fill ops.
+    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const;
+
     Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes_; }
     /// Exactness before speed: see Context::small_bytes.
@@ -5412,6 +5421,7 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
     struct Uploads;
     Status lay_out(Uploads* to);
     Memory memory_;
+    std::vector<std::vector<Node>> nodes_[2];  ///< [fill_only]: of the trunk and each MTP block
     uint64_t n_weight_bytes_ = 0;
 };
 
@@ -5561,10 +5571,9 @@ struct Buffers {
 //         validation in tests/test_vulkan_model.cpp.
 //
 // A recording is a sequence of pieces, each appended by one call below. It is made twice: first only to
-// ask for the pipelines, which are then made side by side, then for good.
+// ask for the pipelines, which are then made side by side, then for good, kernel by kernel in the same order.
 #ifndef AUSPEX_NO_VULKAN
 
-#include <map>
 
 namespace auspex {
 namespace detail {
@@ -5631,7 +5640,7 @@ class Recorder {
     Status fold(const Tape& tape, uint32_t n_commit);
 
     /// Nodes of a shape, in order; the same for every recording of the shape.
-    Result<std::vector<Node>> nodes_of(const Shape& shape) const;
+    std::vector<Node> nodes_of(const Shape& shape) const;
     uint32_t n_barrier() const { return n_barrier_; }
 
     /// What ran between two barriers: the classes of its kernels and the bytes of weights and states they
@@ -5656,7 +5665,6 @@ class Recorder {
     /// A barrier if this kernel touches what is not settled yet.
     void settle(const Touch& touch, bool copies = false);
     void mark_stage();
-    Reach reach_of(const std::string& shader);
     /// The weight of a head: all of it, or the draft vocabulary's rows.
     const Matrix& matrix_of(const Node& d) const;
     uint32_t n_vocab_of(const Tape& tape) const;
@@ -5717,8 +5725,8 @@ class Recorder {
     bool asking_ = false, profile_ = false;
     Commands* commands_ = nullptr;
     std::vector<uint32_t> reads_, writes_;   ///< since the last barrier
-    std::map<std::string, Reach> reach_;
-    std::vector<Pipelines::Id> asked_;
+    std::vector<Pipelines::Id> asked_;       ///< by kernel() calls, in order
+    size_t n_kernel_ = 0;                    ///< of them, those recorded
     std::vector<Mark> marks_;
     uint32_t n_largest_ = 0;                 ///< groups of the head that left the largest logits of a row
     Mark stage_;                             ///< what ran since the last barrier
@@ -27611,6 +27619,30 @@ std::string key_text(const PipelineKey& k) {
     return s;
 }
 
+uint64_t hash_of(const std::vector<PipelineKey>& keys) {
+    uint64_t h = 0xcbf29ce484222325ull;
+    auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    for (const PipelineKey& k : keys) {
+        for (char c : k.shader) mix(static_cast<unsigned char>(c));
+        for (uint32_t c : k.constants) mix(c);
+        mix(k.group);
+        mix(k.subgroup_size);
+    }
+    return h;
+}
+
+/// Whether a module's buffers have bindings or are reached by address alone: its decorations say it.
+Reach reach_of(Span<const uint32_t> words) {
+    constexpr uint32_t kOpFunction = 54, kOpDecorate = 71, kBinding = 33;
+    for (size_t at = 5; at < words.size();) {
+        const uint32_t n = words[at] >> 16, op = words[at] & 0xffffu;
+        if (n == 0 || n > words.size() - at || op == kOpFunction) break;
+        if (op == kOpDecorate && n == 4 && words[at + 2] == kBinding) return Reach::bindings;
+        at += n;
+    }
+    return Reach::addresses;
+}
+
 }  // namespace shader_impl
 
 // --------------------------------------------------------------------------------- the registry
@@ -27643,7 +27675,8 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
         if (e[0] > raw_bytes || e[1] > raw_bytes - e[0]) return bad("a name lies outside");
         if (e[2] > w.size() || e[3] > w.size() - e[2] || e[3] < 5) return bad("a module lies outside");
         if (w[e[2]] != shader_impl::kSpirvMagic) return bad("a module is not SPIR-V");
-        s->modules_.push_back({std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), Span<const uint32_t>(&w[e[2]], e[3])});
+        const Span<const uint32_t> words(&w[e[2]], e[3]);
+        s->modules_.push_back({std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), words, shader_impl::reach_of(words)});
     }
     s->hash_ = shader_impl::fnv64(raw, raw_bytes);
     return std::shared_ptr<const Shaders>(std::move(s));
@@ -27812,10 +27845,13 @@ Pipelines::~Pipelines() {
 }
 
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
+    const uint64_t hash = shader_impl::hash_of(alternatives);
     std::lock_guard<std::mutex> hold(lock_);
-    for (size_t i = 0; i < entries_.size(); ++i)
-        if (entries_[i].alternatives == alternatives) return static_cast<Id>(i);
+    const auto same = by_hash_.equal_range(hash);
+    for (auto i = same.first; i != same.second; ++i)
+        if (entries_[i->second].alternatives == alternatives) return i->second;
     const Id id = static_cast<Id>(entries_.size());
+    by_hash_.emplace(hash, id);
     entries_.emplace_back();
     entries_.back().alternatives = std::move(alternatives);
     queue_.push_back(id);
@@ -27840,8 +27876,9 @@ void Pipelines::work() {
         Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
         std::string refused;
         uint32_t chosen = 0;
+        Reach reach = Reach::both;
         for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-            status = make(e.alternatives[i], &pipeline);
+            status = make(e.alternatives[i], &pipeline, &reach);
             chosen = i;
             if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
             refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
@@ -27852,6 +27889,7 @@ void Pipelines::work() {
         hold.lock();
         e.pipeline = pipeline;
         e.chosen = chosen;
+        e.reach = reach;
         e.status = std::move(status);
         e.refused = std::move(refused);
         e.seconds = seconds;
@@ -27860,13 +27898,14 @@ void Pipelines::work() {
     }
 }
 
-Status Pipelines::make(const PipelineKey& key, VkPipeline* out) {
+Status Pipelines::make(const PipelineKey& key, VkPipeline* out, Reach* reach) {
     const DeviceTraits& t = gpu_->traits;
     const Shaders::Module* module = shaders_->find(key.shader);
     if (!module)
         return fail(Code::bad_argument, "there is no shader '", key.shader, "' among the ", shaders_->modules().size(),
                     " embedded ones: was tools/make_shaders.py run?");
     if (Status s = module_fits(module->words, t); !s.ok()) return s;
+    *reach = module->reach;
     if (key.group == 0 || key.group > t.max_group_invocations || key.group > t.max_group_size[0])
         return fail(Code::unsupported, "a group of ", key.group, " invocations; ", t.name, " takes 1 to ",
                     std::min(t.max_group_invocations, t.max_group_size[0]), ".");
@@ -27942,6 +27981,11 @@ Status Pipelines::wait_all() {
 VkPipeline Pipelines::get(Id id) const {
     std::lock_guard<std::mutex> hold(lock_);
     return id < entries_.size() ? entries_[id].pipeline : VK_NULL_HANDLE;
+}
+
+Reach Pipelines::reach(Id id) const {
+    std::lock_guard<std::mutex> hold(lock_);
+    return id < entries_.size() ? entries_[id].reach : Reach::both;
 }
 
 uint32_t Pipelines::chosen(Id id) const {
@@ -29325,9 +29369,23 @@ Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, c
     program->pairs = find_pairs(plan);
     program->matrices.resize(plan.slots.size());
     program->vectors.resize(plan.slots.size());
-    AUSPEX_TRY(lower(plan, plan.trunk, program->pairs, LowerOptions()).status());
-    for (const Tape& t : plan.mtp) AUSPEX_TRY(lower(plan, t, program->pairs, LowerOptions()).status());
+    for (const bool fill_only : {false, true}) {
+        auto add = [&](const Tape& tape) {
+            LowerOptions o;
+            o.fill_only = fill_only;
+            program->nodes_[fill_only].emplace_back();
+            return lower(plan, tape, program->pairs, o).get(program->nodes_[fill_only].back());
+        };
+        AUSPEX_TRY(add(plan.trunk));
+        for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
+    }
     return program;
+}
+
+const std::vector<Node>& VulkanProgram::nodes(const Tape& tape, bool fill_only) const {
+    size_t i = 0;
+    if (&tape != &plan->trunk) i = 1 + static_cast<size_t>(&tape - plan->mtp.data());
+    return nodes_[fill_only][i];
 }
 
 Status VulkanProgram::lay_out(Uploads* to) {
@@ -29703,13 +29761,9 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
-    Status bad;
     auto look = [&](const Tape& tape) {
         needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
-        std::vector<Node> nodes;
-        Status s = lower(plan, tape, program.pairs, LowerOptions()).get(nodes);
-        if (!s.ok() && bad.ok()) bad = s;
-        for (const Node& d : nodes) needs.look(d, options.n_context, shapes);
+        for (const Node& d : program.nodes(tape)) needs.look(d, options.n_context, shapes);
         if (tape.hidden != kNoSlot) needs.touch(tape.hidden);
     };
     const bool mtp = options.mtp;
@@ -29718,8 +29772,8 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     for (SlotId id = 0; id < n_slot; ++id) trunk_needs[id] = needs.n_row[id] != 0;
     for (const Tape& t : plan.mtp)
         if (mtp) look(t);
-    AUSPEX_TRY(bad);
 
+    Status bad;
     std::vector<std::function<void(const Memory&)>>& place = to->place;
     auto want = [&](Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
         if (bytes > traits.max_storage_range && bad.ok())
@@ -29911,6 +29965,7 @@ Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     reads_.clear();
     writes_.clear();
     n_barrier_ = 0;
+    n_kernel_ = 0;
     AUSPEX_TRY(commands->begin());
     if (profile) commands->timestamp("begin");
     AUSPEX_TRY(piece(*this));
@@ -29935,22 +29990,6 @@ void Recorder::mark_stage() {
     stage_ = Mark();
 }
 
-/// Whether a module reads its buffers through bindings or by address: the words say it.
-Reach Recorder::reach_of(const std::string& shader) {
-    auto known = reach_.find(shader);
-    if (known != reach_.end()) return known->second;
-    constexpr uint32_t kOpDecorate = 71, kBinding = 33;
-    bool bindings = false;
-    if (const Shaders::Module* m = program_.context->shaders->find(shader))
-        for (size_t at = 5; at < m->words.size();) {
-            const uint32_t n = m->words[at] >> 16, op = m->words[at] & 0xffffu;
-            if (n == 0) break;
-            bindings = bindings || (op == kOpDecorate && n == 4 && m->words[at + 2] == kBinding);
-            at += n;
-        }
-    return reach_[shader] = bindings ? Reach::bindings : Reach::addresses;
-}
-
 void Recorder::settle(const Touch& touch, bool copies) {
     if (asking_) return;
     using record_impl::holds;
@@ -29972,15 +30011,15 @@ void Recorder::settle(const Touch& touch, bool copies) {
 
 Status Recorder::kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push, uint32_t push_bytes, const Grid& grid, const char* label, uint64_t bytes) {
     Pipelines& pipelines = *program_.context->pipelines;
-    const Pipelines::Id id = pipelines.request(key);
     if (asking_) {
-        asked_.push_back(id);
+        asked_.push_back(pipelines.request(key));
         return {};
     }
-    AUSPEX_TRY(pipelines.wait(id));
-    commands_->bind(pipelines.get(id), buffers, reach_of(key.shader));
+    const Pipelines::Id id = asked_[n_kernel_++];
+    commands_->bind(pipelines.get(id), buffers, pipelines.reach(id));
     commands_->push(push, push_bytes);
     commands_->dispatch(grid.x, grid.y, grid.z);
+    if (!profile_) return {};
     if (stage_.label.find(label) == std::string::npos) stage_.label += stage_.label.empty() ? std::string(label) : say(" ", label);
     stage_.bytes += bytes;
     return {};
@@ -30054,19 +30093,15 @@ Status Recorder::keep(uint32_t n_row) {
 
 // ------------------------------------------------------------------------------------- the tape
 
-Result<std::vector<Node>> Recorder::nodes_of(const Shape& shape) const {
-    LowerOptions o;
-    o.fill_only = shape.fill_only;
-    std::vector<Node> nodes;
-    AUSPEX_TRY(lower(plan_, *shape.tape, program_.pairs, o).get(nodes));
+std::vector<Node> Recorder::nodes_of(const Shape& shape) const {
+    std::vector<Node> nodes = program_.nodes(*shape.tape, shape.fill_only);
     // A head of its own runs on gathered rows.
     if (!shape.head) nodes.erase(std::remove_if(nodes.begin(), nodes.end(), [](const Node& d) { return d.head; }), nodes.end());
     return nodes;
 }
 
 Status Recorder::tape(const Shape& shape, uint32_t first_node, uint32_t last_node) {
-    std::vector<Node> nodes;
-    AUSPEX_TRY(nodes_of(shape).get(nodes));
+    const std::vector<Node> nodes = nodes_of(shape);
     const size_t n = std::min<size_t>(nodes.size(), last_node);
     for (size_t i = first_node; i < n; ++i) {
         // Neighbouring products of the same rows fill the device together.
@@ -30292,9 +30327,7 @@ Status Recorder::swiglu(const Node& d, const Shape& shape) {
 }
 
 Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest) {
-    std::vector<Node> nodes;
-    AUSPEX_TRY(lower(plan_, tape, program_.pairs, LowerOptions()).get(nodes));
-    for (Node& d : nodes) {
+    for (Node d : program_.nodes(tape)) {
         if (!d.head) continue;
         d.x = d.op->in[0];  // kept rows, normed already
         d.norm = kNoSlot;
@@ -31007,8 +31040,7 @@ Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint
     const Key key{Kind::wide, tape_index(tape), n_row, fill_only, 0};
     if (recordings_.count(key)) return recording(key, 0, {});
     // One part for each layer: the longest submission that must be is one layer.
-    std::vector<Node> nodes;
-    AUSPEX_TRY(Recorder(*program_, buffers_).nodes_of(shape).get(nodes));
+    const std::vector<Node> nodes = Recorder(*program_, buffers_).nodes_of(shape);
     std::vector<uint32_t> cut{0};
     for (uint32_t i = 1; i < nodes.size(); ++i)
         if (nodes[i].layer != nodes[i - 1].layer) cut.push_back(i);
@@ -31565,7 +31597,7 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
     // In the order in which depths are tried: what is asked for first is made first. The block may have to take up
     // more rows than a cycle leaves, after a while without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= most) AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
+        if (g <= most) AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, g == 0); }));  // plain cycles may keep their rows
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
     }
@@ -34571,7 +34603,9 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     DraftCycle cycle;
     const Decision d = decide(n_queued, &cycle);
     n_plain = d.depth > 0 ? 0 : n_plain + 1;
-    const bool drafts = mtp.on() && (d.depth > 0 || (driving && drive_drafts && n_plain <= drive_impl::kPlainBeforeOff));
+    // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
+    const bool may_draft = driving ? drive_drafts : depth < 0 && keeps_up() && lane->ready(0);
+    const bool drafts = mtp.on() && (d.depth > 0 || (may_draft && n_plain <= drive_impl::kPlainBeforeOff));
     const bool behind = mtp.on() && !drafts && keeps_up() && mtp.n_behind() + n_queued >= drive_impl::kMostBehind;
     if (driving && (drafts != drive_drafts || d.shadow_rows > 0 || behind)) AUSPEX_TRY(settle());
     ShadowSeen looked;

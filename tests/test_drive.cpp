@@ -247,6 +247,16 @@ TEST_CASE("where depths are chosen no text waits for a kernel to be made: drafti
         s.coin.share = 0;
         REQUIRE(session.set_draft_depth(-1).ok());
     }
+    // With its kernels there a text begins as one that drafts, though its first cycle is plain: no change of course before the second.
+    std::vector<DraftCycle> seen;
+    SessionOptions o = drafting(-1, 2);
+    o.on_cycle = [&](const DraftCycle& c) { seen.push_back(c); };
+    Session other = open(tiny.model, o);
+    sync(other, tiny_ids(30, 5));
+    more(other, 2);  // the first comes from the prompt's logits
+    REQUIRE(!seen.empty());
+    CHECK(seen[0].depth == 0);
+    CHECK(seen[0].catch_up_us > 0);
 }
 
 TEST_CASE("a chosen depth learns while off, and its receipts add up") {

@@ -142,6 +142,8 @@ TEST_CASE("the embedded shaders unpack, and damaged ones are refused") {
     CHECK(shaders->modules().size() >= 4);
     CHECK(shaders->find("selftest_half") != nullptr);
     CHECK(shaders->find("no_such_shader") == nullptr);
+    CHECK(shaders->find("selftest_half")->reach == vk::Reach::bindings);
+    CHECK(std::any_of(shaders->modules().begin(), shaders->modules().end(), [](const auto& m) { return m.reach == vk::Reach::addresses; }));
     for (const auto& m : shaders->modules()) CHECK(m.words[0] == 0x07230203u);
     const std::vector<std::byte> stream = from_hex("789c030000000001");
     CHECK(vk::Shaders::open(stream, 0).status().code == Code::bad_file);

@@ -66,7 +66,9 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     DraftCycle cycle;
     const Decision d = decide(n_queued, &cycle);
     n_plain = d.depth > 0 ? 0 : n_plain + 1;
-    const bool drafts = mtp.on() && (d.depth > 0 || (driving && drive_drafts && n_plain <= drive_impl::kPlainBeforeOff));
+    // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
+    const bool may_draft = driving ? drive_drafts : depth < 0 && keeps_up() && lane->ready(0);
+    const bool drafts = mtp.on() && (d.depth > 0 || (may_draft && n_plain <= drive_impl::kPlainBeforeOff));
     const bool behind = mtp.on() && !drafts && keeps_up() && mtp.n_behind() + n_queued >= drive_impl::kMostBehind;
     if (driving && (drafts != drive_drafts || d.shadow_rows > 0 || behind)) AUSPEX_TRY(settle());
     ShadowSeen looked;

@@ -167,13 +167,9 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
-    Status bad;
     auto look = [&](const Tape& tape) {
         needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
-        std::vector<Node> nodes;
-        Status s = lower(plan, tape, program.pairs, LowerOptions()).get(nodes);
-        if (!s.ok() && bad.ok()) bad = s;
-        for (const Node& d : nodes) needs.look(d, options.n_context, shapes);
+        for (const Node& d : program.nodes(tape)) needs.look(d, options.n_context, shapes);
         if (tape.hidden != kNoSlot) needs.touch(tape.hidden);
     };
     const bool mtp = options.mtp;
@@ -182,8 +178,8 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     for (SlotId id = 0; id < n_slot; ++id) trunk_needs[id] = needs.n_row[id] != 0;
     for (const Tape& t : plan.mtp)
         if (mtp) look(t);
-    AUSPEX_TRY(bad);
 
+    Status bad;
     std::vector<std::function<void(const Memory&)>>& place = to->place;
     auto want = [&](Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
         if (bytes > traits.max_storage_range && bad.ok())

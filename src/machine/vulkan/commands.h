@@ -33,9 +33,6 @@ enum Sync : uint32_t {
     kSyncHost = 4,      ///< the host reads mapped memory (only as `after`; put one last)
 };
 
-/// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
-enum class Reach : uint8_t { both, bindings, addresses };
-
 /// Where command buffers come from; one may serve many, and making one costs a quarter of a millisecond.
 class CommandPool {
   public:

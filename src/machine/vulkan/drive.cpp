@@ -224,7 +224,7 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
     // In the order in which depths are tried: what is asked for first is made first. The block may have to take up
     // more rows than a cycle leaves, after a while without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= most) AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, false); }));
+        if (g <= most) AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, g == 0); }));  // plain cycles may keep their rows
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
     }

@@ -169,8 +169,7 @@ Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint
     const Key key{Kind::wide, tape_index(tape), n_row, fill_only, 0};
     if (recordings_.count(key)) return recording(key, 0, {});
     // One part for each layer: the longest submission that must be is one layer.
-    std::vector<Node> nodes;
-    AUSPEX_TRY(Recorder(*program_, buffers_).nodes_of(shape).get(nodes));
+    const std::vector<Node> nodes = Recorder(*program_, buffers_).nodes_of(shape);
     std::vector<uint32_t> cut{0};
     for (uint32_t i = 1; i < nodes.size(); ++i)
         if (nodes[i].layer != nodes[i - 1].layer) cut.push_back(i);

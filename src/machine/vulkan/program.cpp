@@ -115,9 +115,23 @@ Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, c
     program->pairs = find_pairs(plan);
     program->matrices.resize(plan.slots.size());
     program->vectors.resize(plan.slots.size());
-    AUSPEX_TRY(lower(plan, plan.trunk, program->pairs, LowerOptions()).status());
-    for (const Tape& t : plan.mtp) AUSPEX_TRY(lower(plan, t, program->pairs, LowerOptions()).status());
+    for (const bool fill_only : {false, true}) {
+        auto add = [&](const Tape& tape) {
+            LowerOptions o;
+            o.fill_only = fill_only;
+            program->nodes_[fill_only].emplace_back();
+            return lower(plan, tape, program->pairs, o).get(program->nodes_[fill_only].back());
+        };
+        AUSPEX_TRY(add(plan.trunk));
+        for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
+    }
     return program;
+}
+
+const std::vector<Node>& VulkanProgram::nodes(const Tape& tape, bool fill_only) const {
+    size_t i = 0;
+    if (&tape != &plan->trunk) i = 1 + static_cast<size_t>(&tape - plan->mtp.data());
+    return nodes_[fill_only][i];
 }
 
 Status VulkanProgram::lay_out(Uploads* to) {

@@ -1,8 +1,9 @@
 // machine/vulkan/program: a model's weights on the device.
 //
 // Owns    Matrix (a weight as tiles, in slices the device can see), the vectors, rotation tables, and
-//         how they get there: repacked by several threads into bounded staging, never held twice.
-// Reads   vulkan (Context), memory, repack, lower (which matrices are woven into pairs).
+//         how they get there: repacked by several threads into bounded staging, never held twice; the
+//         kernels that its tapes are lowered to.
+// Reads   vulkan (Context), memory, repack, lower.
 // Serves  record, lane.
 // Thread  immutable once loaded: lanes of several threads share it.
 // Laws    byte counts are exact; a cancelled or failed load leaves nothing behind.
@@ -53,6 +54,9 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
     /// What load() would take, by type.
     static Status plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items);
 
+    /// The kernels of a tape of the plan, in order, or of its first n_fill ops.
+    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const;
+
     Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes_; }
     /// Exactness before speed: see Context::small_bytes.
@@ -68,6 +72,7 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
     struct Uploads;
     Status lay_out(Uploads* to);
     Memory memory_;
+    std::vector<std::vector<Node>> nodes_[2];  ///< [fill_only]: of the trunk and each MTP block
     uint64_t n_weight_bytes_ = 0;
 };
 

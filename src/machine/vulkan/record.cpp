@@ -41,6 +41,7 @@ Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
     reads_.clear();
     writes_.clear();
     n_barrier_ = 0;
+    n_kernel_ = 0;
     AUSPEX_TRY(commands->begin());
     if (profile) commands->timestamp("begin");
     AUSPEX_TRY(piece(*this));
@@ -65,22 +66,6 @@ void Recorder::mark_stage() {
     stage_ = Mark();
 }
 
-/// Whether a module reads its buffers through bindings or by address: the words say it.
-Reach Recorder::reach_of(const std::string& shader) {
-    auto known = reach_.find(shader);
-    if (known != reach_.end()) return known->second;
-    constexpr uint32_t kOpDecorate = 71, kBinding = 33;
-    bool bindings = false;
-    if (const Shaders::Module* m = program_.context->shaders->find(shader))
-        for (size_t at = 5; at < m->words.size();) {
-            const uint32_t n = m->words[at] >> 16, op = m->words[at] & 0xffffu;
-            if (n == 0) break;
-            bindings = bindings || (op == kOpDecorate && n == 4 && m->words[at + 2] == kBinding);
-            at += n;
-        }
-    return reach_[shader] = bindings ? Reach::bindings : Reach::addresses;
-}
-
 void Recorder::settle(const Touch& touch, bool copies) {
     if (asking_) return;
     using record_impl::holds;
@@ -102,15 +87,15 @@ void Recorder::settle(const Touch& touch, bool copies) {
 
 Status Recorder::kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push, uint32_t push_bytes, const Grid& grid, const char* label, uint64_t bytes) {
     Pipelines& pipelines = *program_.context->pipelines;
-    const Pipelines::Id id = pipelines.request(key);
     if (asking_) {
-        asked_.push_back(id);
+        asked_.push_back(pipelines.request(key));
         return {};
     }
-    AUSPEX_TRY(pipelines.wait(id));
-    commands_->bind(pipelines.get(id), buffers, reach_of(key.shader));
+    const Pipelines::Id id = asked_[n_kernel_++];
+    commands_->bind(pipelines.get(id), buffers, pipelines.reach(id));
     commands_->push(push, push_bytes);
     commands_->dispatch(grid.x, grid.y, grid.z);
+    if (!profile_) return {};
     if (stage_.label.find(label) == std::string::npos) stage_.label += stage_.label.empty() ? std::string(label) : say(" ", label);
     stage_.bytes += bytes;
     return {};
@@ -184,19 +169,15 @@ Status Recorder::keep(uint32_t n_row) {
 
 // ------------------------------------------------------------------------------------- the tape
 
-Result<std::vector<Node>> Recorder::nodes_of(const Shape& shape) const {
-    LowerOptions o;
-    o.fill_only = shape.fill_only;
-    std::vector<Node> nodes;
-    AUSPEX_TRY(lower(plan_, *shape.tape, program_.pairs, o).get(nodes));
+std::vector<Node> Recorder::nodes_of(const Shape& shape) const {
+    std::vector<Node> nodes = program_.nodes(*shape.tape, shape.fill_only);
     // A head of its own runs on gathered rows.
     if (!shape.head) nodes.erase(std::remove_if(nodes.begin(), nodes.end(), [](const Node& d) { return d.head; }), nodes.end());
     return nodes;
 }
 
 Status Recorder::tape(const Shape& shape, uint32_t first_node, uint32_t last_node) {
-    std::vector<Node> nodes;
-    AUSPEX_TRY(nodes_of(shape).get(nodes));
+    const std::vector<Node> nodes = nodes_of(shape);
     const size_t n = std::min<size_t>(nodes.size(), last_node);
     for (size_t i = first_node; i < n; ++i) {
         // Neighbouring products of the same rows fill the device together.
@@ -422,9 +403,7 @@ Status Recorder::swiglu(const Node& d, const Shape& shape) {
 }
 
 Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest) {
-    std::vector<Node> nodes;
-    AUSPEX_TRY(lower(plan_, tape, program_.pairs, LowerOptions()).get(nodes));
-    for (Node& d : nodes) {
+    for (Node d : program_.nodes(tape)) {
         if (!d.head) continue;
         d.x = d.op->in[0];  // kept rows, normed already
         d.norm = kNoSlot;

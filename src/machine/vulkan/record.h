@@ -9,7 +9,7 @@
 //         validation in tests/test_vulkan_model.cpp.
 //
 // A recording is a sequence of pieces, each appended by one call below. It is made twice: first only to
-// ask for the pipelines, which are then made side by side, then for good.
+// ask for the pipelines, which are then made side by side, then for good, kernel by kernel in the same order.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/gemm_args.h"
@@ -18,7 +18,6 @@
 #include "tune.h"
 
 #include <functional>
-#include <map>
 
 namespace auspex {
 namespace detail {
@@ -85,7 +84,7 @@ class Recorder {
     Status fold(const Tape& tape, uint32_t n_commit);
 
     /// Nodes of a shape, in order; the same for every recording of the shape.
-    Result<std::vector<Node>> nodes_of(const Shape& shape) const;
+    std::vector<Node> nodes_of(const Shape& shape) const;
     uint32_t n_barrier() const { return n_barrier_; }
 
     /// What ran between two barriers: the classes of its kernels and the bytes of weights and states they
@@ -110,7 +109,6 @@ class Recorder {
     /// A barrier if this kernel touches what is not settled yet.
     void settle(const Touch& touch, bool copies = false);
     void mark_stage();
-    Reach reach_of(const std::string& shader);
     /// The weight of a head: all of it, or the draft vocabulary's rows.
     const Matrix& matrix_of(const Node& d) const;
     uint32_t n_vocab_of(const Tape& tape) const;
@@ -171,8 +169,8 @@ class Recorder {
     bool asking_ = false, profile_ = false;
     Commands* commands_ = nullptr;
     std::vector<uint32_t> reads_, writes_;   ///< since the last barrier
-    std::map<std::string, Reach> reach_;
-    std::vector<Pipelines::Id> asked_;
+    std::vector<Pipelines::Id> asked_;       ///< by kernel() calls, in order
+    size_t n_kernel_ = 0;                    ///< of them, those recorded
     std::vector<Mark> marks_;
     uint32_t n_largest_ = 0;                 ///< groups of the head that left the largest logits of a row
     Mark stage_;                             ///< what ran since the last barrier

@@ -43,6 +43,30 @@ std::string key_text(const PipelineKey& k) {
     return s;
 }
 
+uint64_t hash_of(const std::vector<PipelineKey>& keys) {
+    uint64_t h = 0xcbf29ce484222325ull;
+    auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    for (const PipelineKey& k : keys) {
+        for (char c : k.shader) mix(static_cast<unsigned char>(c));
+        for (uint32_t c : k.constants) mix(c);
+        mix(k.group);
+        mix(k.subgroup_size);
+    }
+    return h;
+}
+
+/// Whether a module's buffers have bindings or are reached by address alone: its decorations say it.
+Reach reach_of(Span<const uint32_t> words) {
+    constexpr uint32_t kOpFunction = 54, kOpDecorate = 71, kBinding = 33;
+    for (size_t at = 5; at < words.size();) {
+        const uint32_t n = words[at] >> 16, op = words[at] & 0xffffu;
+        if (n == 0 || n > words.size() - at || op == kOpFunction) break;
+        if (op == kOpDecorate && n == 4 && words[at + 2] == kBinding) return Reach::bindings;
+        at += n;
+    }
+    return Reach::addresses;
+}
+
 }  // namespace shader_impl
 
 // --------------------------------------------------------------------------------- the registry
@@ -75,7 +99,8 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
         if (e[0] > raw_bytes || e[1] > raw_bytes - e[0]) return bad("a name lies outside");
         if (e[2] > w.size() || e[3] > w.size() - e[2] || e[3] < 5) return bad("a module lies outside");
         if (w[e[2]] != shader_impl::kSpirvMagic) return bad("a module is not SPIR-V");
-        s->modules_.push_back({std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), Span<const uint32_t>(&w[e[2]], e[3])});
+        const Span<const uint32_t> words(&w[e[2]], e[3]);
+        s->modules_.push_back({std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), words, shader_impl::reach_of(words)});
     }
     s->hash_ = shader_impl::fnv64(raw, raw_bytes);
     return std::shared_ptr<const Shaders>(std::move(s));
@@ -244,10 +269,13 @@ Pipelines::~Pipelines() {
 }
 
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
+    const uint64_t hash = shader_impl::hash_of(alternatives);
     std::lock_guard<std::mutex> hold(lock_);
-    for (size_t i = 0; i < entries_.size(); ++i)
-        if (entries_[i].alternatives == alternatives) return static_cast<Id>(i);
+    const auto same = by_hash_.equal_range(hash);
+    for (auto i = same.first; i != same.second; ++i)
+        if (entries_[i->second].alternatives == alternatives) return i->second;
     const Id id = static_cast<Id>(entries_.size());
+    by_hash_.emplace(hash, id);
     entries_.emplace_back();
     entries_.back().alternatives = std::move(alternatives);
     queue_.push_back(id);
@@ -272,8 +300,9 @@ void Pipelines::work() {
         Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
         std::string refused;
         uint32_t chosen = 0;
+        Reach reach = Reach::both;
         for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-            status = make(e.alternatives[i], &pipeline);
+            status = make(e.alternatives[i], &pipeline, &reach);
             chosen = i;
             if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
             refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
@@ -284,6 +313,7 @@ void Pipelines::work() {
         hold.lock();
         e.pipeline = pipeline;
         e.chosen = chosen;
+        e.reach = reach;
         e.status = std::move(status);
         e.refused = std::move(refused);
         e.seconds = seconds;
@@ -292,13 +322,14 @@ void Pipelines::work() {
     }
 }
 
-Status Pipelines::make(const PipelineKey& key, VkPipeline* out) {
+Status Pipelines::make(const PipelineKey& key, VkPipeline* out, Reach* reach) {
     const DeviceTraits& t = gpu_->traits;
     const Shaders::Module* module = shaders_->find(key.shader);
     if (!module)
         return fail(Code::bad_argument, "there is no shader '", key.shader, "' among the ", shaders_->modules().size(),
                     " embedded ones: was tools/make_shaders.py run?");
     if (Status s = module_fits(module->words, t); !s.ok()) return s;
+    *reach = module->reach;
     if (key.group == 0 || key.group > t.max_group_invocations || key.group > t.max_group_size[0])
         return fail(Code::unsupported, "a group of ", key.group, " invocations; ", t.name, " takes 1 to ",
                     std::min(t.max_group_invocations, t.max_group_size[0]), ".");
@@ -374,6 +405,11 @@ Status Pipelines::wait_all() {
 VkPipeline Pipelines::get(Id id) const {
     std::lock_guard<std::mutex> hold(lock_);
     return id < entries_.size() ? entries_[id].pipeline : VK_NULL_HANDLE;
+}
+
+Reach Pipelines::reach(Id id) const {
+    std::lock_guard<std::mutex> hold(lock_);
+    return id < entries_.size() ? entries_[id].reach : Reach::both;
 }
 
 uint32_t Pipelines::chosen(Id id) const {

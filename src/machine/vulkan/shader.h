@@ -19,10 +19,14 @@
 #include <condition_variable>
 #include <deque>
 #include <thread>
+#include <unordered_map>
 
 namespace auspex {
 namespace detail {
 namespace vk {
+
+/// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
+enum class Reach : uint8_t { both, bindings, addresses };
 
 /// The embedded SPIR-V modules, unpacked once.
 class Shaders {
@@ -30,6 +34,7 @@ class Shaders {
     struct Module {
         std::string_view name;
         Span<const uint32_t> words;
+        Reach reach = Reach::addresses;  ///< bindings where it declares any
     };
     /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
     static Result<std::shared_ptr<const Shaders>> open();
@@ -84,6 +89,7 @@ class Pipelines {
     Status wait_all();
     /// After a successful wait().
     VkPipeline get(Id id) const;
+    Reach reach(Id id) const;
     /// Which alternative was taken, after a successful wait().
     uint32_t chosen(Id id) const;
     size_t size() const;
@@ -100,11 +106,12 @@ class Pipelines {
         bool done = false;
         double seconds = 0;
         Status status;
+        Reach reach = Reach::both;
         std::string refused;  ///< what was said of the alternatives before the chosen one
     };
     Pipelines() = default;
     void work();
-    Status make(const PipelineKey& key, VkPipeline* out);
+    Status make(const PipelineKey& key, VkPipeline* out, Reach* reach);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
@@ -112,6 +119,7 @@ class Pipelines {
     mutable std::mutex lock_;
     mutable std::condition_variable changed_;
     std::deque<Entry> entries_;     ///< stable addresses; guarded by lock_
+    std::unordered_multimap<uint64_t, Id> by_hash_;  ///< of the alternatives
     std::deque<Id> queue_;
     std::vector<std::thread> workers_;
     uint32_t max_workers_ = 1, idle_ = 0;
