@@ -736,6 +736,15 @@ inline bool add_fits(uint64_t a, uint64_t b, uint64_t* out) {
     *out = a + b;
     return true;
 }
+/// FNV-1a in 64 bits: tells things apart and finds damage; anybody can make two alike.
+struct Fnv {
+    uint64_t value = 0xcbf29ce484222325ull;
+    void mix(uint64_t v) { value = (value ^ v) * 0x100000001b3ull; }
+    void bytes(const void* p, size_t n) {
+        for (size_t i = 0; i < n; ++i) mix(static_cast<const unsigned char*>(p)[i]);
+    }
+};
+
 /// n rounded up to a multiple of `to`, a power of two; the caller keeps n below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 template <class T>
@@ -5247,7 +5256,6 @@ namespace vk {
 /// What programs and lanes of one device share.
 struct Context {
     GpuRef gpu;
-    std::shared_ptr<const Shaders> shaders;
     std::unique_ptr<Pipelines> pipelines;
     SelfTest selftest;
     bool matrix = false;       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
@@ -27596,10 +27604,9 @@ constexpr uint32_t kSpirvMagic = 0x07230203;
 constexpr uint64_t kMaxRawBytes = 256u << 20;
 
 uint64_t fnv64(const void* data, size_t size) {
-    const uint8_t* p = static_cast<const uint8_t*>(data);
-    uint64_t h = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < size; ++i) h = (h ^ p[i]) * 0x100000001b3ull;
-    return h;
+    Fnv h;
+    h.bytes(data, size);
+    return h.value;
 }
 
 /// Five characters to four bytes, as tools/make_shaders.py writes them: digits from '#' on, without '?' and '\\'.
@@ -27620,15 +27627,14 @@ std::string key_text(const PipelineKey& k) {
 }
 
 uint64_t hash_of(const std::vector<PipelineKey>& keys) {
-    uint64_t h = 0xcbf29ce484222325ull;
-    auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    Fnv h;
     for (const PipelineKey& k : keys) {
-        for (char c : k.shader) mix(static_cast<unsigned char>(c));
-        for (uint32_t c : k.constants) mix(c);
-        mix(k.group);
-        mix(k.subgroup_size);
+        h.bytes(k.shader.data(), k.shader.size());
+        for (uint32_t c : k.constants) h.mix(c);
+        h.mix(k.group);
+        h.mix(k.subgroup_size);
     }
-    return h;
+    return h.value;
 }
 
 /// Whether a module's buffers have bindings or are reached by address alone: its decorations say it.
@@ -28058,16 +28064,15 @@ Scope scope_of(uint32_t sync, bool before) {
 }
 
 uint64_t hash_infos(const std::vector<VkDescriptorBufferInfo>& infos) {
-    uint64_t h = 0xcbf29ce484222325ull;
-    auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    Fnv h;
     for (const VkDescriptorBufferInfo& i : infos) {
         uint64_t handle = 0;
         std::memcpy(&handle, &i.buffer, sizeof i.buffer);
-        mix(handle);
-        mix(i.offset);
-        mix(i.range);
+        h.mix(handle);
+        h.mix(i.offset);
+        h.mix(i.range);
     }
-    return h;
+    return h.value;
 }
 
 bool same_infos(const std::vector<VkDescriptorBufferInfo>& a, const std::vector<VkDescriptorBufferInfo>& b) {
@@ -31896,8 +31901,9 @@ Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& 
     c.allocator = options.allocator;
     c.log = options.log;
     AUSPEX_TRY(open_gpu(options, detail).get(c.gpu));
-    AUSPEX_TRY(Shaders::open().get(c.shaders));
-    AUSPEX_TRY(Pipelines::create(c.gpu, c.shaders, options.pipeline_cache).get(c.pipelines));
+    std::shared_ptr<const Shaders> shaders;
+    AUSPEX_TRY(Shaders::open().get(shaders));
+    AUSPEX_TRY(Pipelines::create(c.gpu, shaders, options.pipeline_cache).get(c.pipelines));
     AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
     AUSPEX_TRY(vulkan_impl::ask_matrix(c));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
@@ -33908,16 +33914,14 @@ constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '1'};
 /// Tells models and what is kept of the past apart, so that no snapshot is restored where it means something else.
 uint64_t model_id(const Session::Impl& session) {
     const Model::Impl& m = *session.model;
-    uint64_t h = 0xcbf29ce484222325ull;
-    auto mix = [&](std::string_view s) {
-        for (char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-    };
+    Fnv h;
+    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
     mix(m.plan.architecture);
     for (const Slot& s : m.plan.slots) mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
     mix(m.device->machine->name());
     for (const KvShape& k : session.kv)
         if (k.n_ring != 0 && !k.draft) mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
-    return h;
+    return h.value;
 }
 
 /// What decides how long a cycle takes, for people to read.

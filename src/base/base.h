@@ -32,6 +32,15 @@ inline bool add_fits(uint64_t a, uint64_t b, uint64_t* out) {
     *out = a + b;
     return true;
 }
+/// FNV-1a in 64 bits: tells things apart and finds damage; anybody can make two alike.
+struct Fnv {
+    uint64_t value = 0xcbf29ce484222325ull;
+    void mix(uint64_t v) { value = (value ^ v) * 0x100000001b3ull; }
+    void bytes(const void* p, size_t n) {
+        for (size_t i = 0; i < n; ++i) mix(static_cast<const unsigned char*>(p)[i]);
+    }
+};
+
 /// n rounded up to a multiple of `to`, a power of two; the caller keeps n below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 template <class T>

@@ -21,16 +21,14 @@ constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '1'};
 /// Tells models and what is kept of the past apart, so that no snapshot is restored where it means something else.
 uint64_t model_id(const Session::Impl& session) {
     const Model::Impl& m = *session.model;
-    uint64_t h = 0xcbf29ce484222325ull;
-    auto mix = [&](std::string_view s) {
-        for (char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-    };
+    Fnv h;
+    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
     mix(m.plan.architecture);
     for (const Slot& s : m.plan.slots) mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
     mix(m.device->machine->name());
     for (const KvShape& k : session.kv)
         if (k.n_ring != 0 && !k.draft) mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
-    return h;
+    return h.value;
 }
 
 /// What decides how long a cycle takes, for people to read.

@@ -30,16 +30,15 @@ Scope scope_of(uint32_t sync, bool before) {
 }
 
 uint64_t hash_infos(const std::vector<VkDescriptorBufferInfo>& infos) {
-    uint64_t h = 0xcbf29ce484222325ull;
-    auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    Fnv h;
     for (const VkDescriptorBufferInfo& i : infos) {
         uint64_t handle = 0;
         std::memcpy(&handle, &i.buffer, sizeof i.buffer);
-        mix(handle);
-        mix(i.offset);
-        mix(i.range);
+        h.mix(handle);
+        h.mix(i.offset);
+        h.mix(i.range);
     }
-    return h;
+    return h.value;
 }
 
 bool same_infos(const std::vector<VkDescriptorBufferInfo>& a, const std::vector<VkDescriptorBufferInfo>& b) {

@@ -20,10 +20,9 @@ constexpr uint32_t kSpirvMagic = 0x07230203;
 constexpr uint64_t kMaxRawBytes = 256u << 20;
 
 uint64_t fnv64(const void* data, size_t size) {
-    const uint8_t* p = static_cast<const uint8_t*>(data);
-    uint64_t h = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < size; ++i) h = (h ^ p[i]) * 0x100000001b3ull;
-    return h;
+    Fnv h;
+    h.bytes(data, size);
+    return h.value;
 }
 
 /// Five characters to four bytes, as tools/make_shaders.py writes them: digits from '#' on, without '?' and '\\'.
@@ -44,15 +43,14 @@ std::string key_text(const PipelineKey& k) {
 }
 
 uint64_t hash_of(const std::vector<PipelineKey>& keys) {
-    uint64_t h = 0xcbf29ce484222325ull;
-    auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    Fnv h;
     for (const PipelineKey& k : keys) {
-        for (char c : k.shader) mix(static_cast<unsigned char>(c));
-        for (uint32_t c : k.constants) mix(c);
-        mix(k.group);
-        mix(k.subgroup_size);
+        h.bytes(k.shader.data(), k.shader.size());
+        for (uint32_t c : k.constants) h.mix(c);
+        h.mix(k.group);
+        h.mix(k.subgroup_size);
     }
-    return h;
+    return h.value;
 }
 
 /// Whether a module's buffers have bindings or are reached by address alone: its decorations say it.

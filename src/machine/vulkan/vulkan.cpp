@@ -116,8 +116,9 @@ Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& 
     c.allocator = options.allocator;
     c.log = options.log;
     AUSPEX_TRY(open_gpu(options, detail).get(c.gpu));
-    AUSPEX_TRY(Shaders::open().get(c.shaders));
-    AUSPEX_TRY(Pipelines::create(c.gpu, c.shaders, options.pipeline_cache).get(c.pipelines));
+    std::shared_ptr<const Shaders> shaders;
+    AUSPEX_TRY(Shaders::open().get(shaders));
+    AUSPEX_TRY(Pipelines::create(c.gpu, shaders, options.pipeline_cache).get(c.pipelines));
     AUSPEX_TRY(run_selftest(c.gpu, *c.pipelines).get(c.selftest));
     AUSPEX_TRY(vulkan_impl::ask_matrix(c));
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");

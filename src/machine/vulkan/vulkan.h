@@ -17,7 +17,6 @@ namespace vk {
 /// What programs and lanes of one device share.
 struct Context {
     GpuRef gpu;
-    std::shared_ptr<const Shaders> shaders;
     std::unique_ptr<Pipelines> pipelines;
     SelfTest selftest;
     bool matrix = false;       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
