@@ -5344,14 +5344,10 @@ struct Node {
 inline bool fast_delta(const DeltaDims& d) { return d.d_key == 128 && d.d_val == 128 && d.n_conv == 4; }
 inline bool fast_attend(const AttnDims& a) { return (a.d_head == 128 || a.d_head == 256) && a.n_rot % 8 == 0; }
 
-struct LowerOptions {
-    bool fill_only = false;      ///< an MTP tape's first n_fill ops
-};
-
-/// The kernels of a tape, in order.
+/// The kernels of a tape, in order. fill_only: of an MTP tape's first n_fill ops.
 ///
 /// errors    unsupported: an op that this machine has no kernel for, by name, with its dims.
-Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, const LowerOptions& options);
+Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, bool fill_only);
 
 }  // namespace vk
 }  // namespace detail
@@ -5412,7 +5408,9 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
     static Status plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items);
 
     /// The kernels of a tape of the plan, in order, or of its first n_fill ops.
-    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const;
+    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const { return nodes_[fill_only][tape_index(tape)]; }
+    /// 0: the trunk; 1 + i: MTP block i.
+    uint32_t tape_index(const Tape& tape) const;
 
     Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes_; }
@@ -5815,7 +5813,6 @@ class VulkanLane : public Lane {
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
     Result<Recording*> wide_recording(const Tape& tape, uint32_t n_row, bool fill_only);
     Result<Recording*> head_recording(const Tape& tape, uint32_t n);
-    uint32_t tape_index(const Tape& tape) const;
     Status check(const Step& step) const;
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);
@@ -29065,7 +29062,6 @@ struct Lowering {
     const std::vector<Op>& ops;
     size_t n;
     const std::vector<Pair>& pairs;
-    const LowerOptions& options;
     std::vector<Node> nodes;
     std::vector<SlotId> folded_from, folded_weight;  ///< by SlotId: what stands for a normed row that is not computed
     std::vector<float> folded_eps;
@@ -29248,8 +29244,8 @@ std::vector<Pair> find_pairs(const Plan& plan) {
     return pairs;
 }
 
-Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, const LowerOptions& options) {
-    lower_impl::Lowering l{plan, tape.ops, options.fill_only ? tape.n_fill : tape.ops.size(), pairs, options, {}, {}, {}, {}};
+Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, bool fill_only) {
+    lower_impl::Lowering l{plan, tape.ops, fill_only ? tape.n_fill : tape.ops.size(), pairs, {}, {}, {}, {}};
     AUSPEX_TRY(l.run());
     return std::move(l.nodes);
 }
@@ -29376,10 +29372,8 @@ Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, c
     program->vectors.resize(plan.slots.size());
     for (const bool fill_only : {false, true}) {
         auto add = [&](const Tape& tape) {
-            LowerOptions o;
-            o.fill_only = fill_only;
             program->nodes_[fill_only].emplace_back();
-            return lower(plan, tape, program->pairs, o).get(program->nodes_[fill_only].back());
+            return lower(plan, tape, program->pairs, fill_only).get(program->nodes_[fill_only].back());
         };
         AUSPEX_TRY(add(plan.trunk));
         for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
@@ -29387,10 +29381,8 @@ Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, c
     return program;
 }
 
-const std::vector<Node>& VulkanProgram::nodes(const Tape& tape, bool fill_only) const {
-    size_t i = 0;
-    if (&tape != &plan->trunk) i = 1 + static_cast<size_t>(&tape - plan->mtp.data());
-    return nodes_[fill_only][i];
+uint32_t VulkanProgram::tape_index(const Tape& tape) const {
+    return &tape == &plan->trunk ? 0 : 1 + static_cast<uint32_t>(&tape - plan->mtp.data());
 }
 
 Status VulkanProgram::lay_out(Uploads* to) {
@@ -31010,13 +31002,6 @@ Status VulkanLane::draft_head(Span<const Token> ids) {
 
 // ---------------------------------------------------------------------------------- recordings
 
-uint32_t VulkanLane::tape_index(const Tape& tape) const {
-    const Plan& plan = *program_->plan;
-    for (uint32_t i = 0; i < plan.mtp.size(); ++i)
-        if (&tape == &plan.mtp[i]) return 1 + i;
-    return 0;
-}
-
 Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_part, const Piece& piece) {
     auto found = recordings_.find(key);
     if (found != recordings_.end()) return &found->second;
@@ -31042,7 +31027,7 @@ Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint
     shape.n_row = n_row;
     shape.wide = true;
     shape.fill_only = fill_only;
-    const Key key{Kind::wide, tape_index(tape), n_row, fill_only, 0};
+    const Key key{Kind::wide, program_->tape_index(tape), n_row, fill_only, 0};
     if (recordings_.count(key)) return recording(key, 0, {});
     // One part for each layer: the longest submission that must be is one layer.
     const std::vector<Node> nodes = Recorder(*program_, buffers_).nodes_of(shape);
@@ -31055,7 +31040,7 @@ Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint
 
 Result<VulkanLane::Recording*> VulkanLane::head_recording(const Tape& tape, uint32_t n) {
     const bool trunk = &tape == &program_->plan->trunk;
-    return recording({Kind::head, tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
+    return recording({Kind::head, program_->tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
         AUSPEX_TRY(r.head(tape, n, trunk));
         return r.logits_to_host(tape, n);
     });
@@ -31068,7 +31053,7 @@ Result<VulkanLane::Recording*> VulkanLane::body_recording(const Step& step, uint
     shape.n_row = n_row;
     shape.fill_only = step.fill_only;
     shape.head = step.n_logit == n_row;
-    return recording({Kind::narrow, tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
+    return recording({Kind::narrow, program_->tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
         AUSPEX_TRY(r.tape(shape));
         if (shape.head) AUSPEX_TRY(r.logits_to_host(*shape.tape, n_row));  // at once: the barrier before it must be for copies, too
         return options_.mtp && shape.tape == &program_->plan->trunk ? r.keep(n_row) : Status();

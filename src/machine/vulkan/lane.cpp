@@ -134,13 +134,6 @@ Status VulkanLane::draft_head(Span<const Token> ids) {
 
 // ---------------------------------------------------------------------------------- recordings
 
-uint32_t VulkanLane::tape_index(const Tape& tape) const {
-    const Plan& plan = *program_->plan;
-    for (uint32_t i = 0; i < plan.mtp.size(); ++i)
-        if (&tape == &plan.mtp[i]) return 1 + i;
-    return 0;
-}
-
 Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_part, const Piece& piece) {
     auto found = recordings_.find(key);
     if (found != recordings_.end()) return &found->second;
@@ -166,7 +159,7 @@ Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint
     shape.n_row = n_row;
     shape.wide = true;
     shape.fill_only = fill_only;
-    const Key key{Kind::wide, tape_index(tape), n_row, fill_only, 0};
+    const Key key{Kind::wide, program_->tape_index(tape), n_row, fill_only, 0};
     if (recordings_.count(key)) return recording(key, 0, {});
     // One part for each layer: the longest submission that must be is one layer.
     const std::vector<Node> nodes = Recorder(*program_, buffers_).nodes_of(shape);
@@ -179,7 +172,7 @@ Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint
 
 Result<VulkanLane::Recording*> VulkanLane::head_recording(const Tape& tape, uint32_t n) {
     const bool trunk = &tape == &program_->plan->trunk;
-    return recording({Kind::head, tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
+    return recording({Kind::head, program_->tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
         AUSPEX_TRY(r.head(tape, n, trunk));
         return r.logits_to_host(tape, n);
     });
@@ -192,7 +185,7 @@ Result<VulkanLane::Recording*> VulkanLane::body_recording(const Step& step, uint
     shape.n_row = n_row;
     shape.fill_only = step.fill_only;
     shape.head = step.n_logit == n_row;
-    return recording({Kind::narrow, tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
+    return recording({Kind::narrow, program_->tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
         AUSPEX_TRY(r.tape(shape));
         if (shape.head) AUSPEX_TRY(r.logits_to_host(*shape.tape, n_row));  // at once: the barrier before it must be for copies, too
         return options_.mtp && shape.tape == &program_->plan->trunk ? r.keep(n_row) : Status();

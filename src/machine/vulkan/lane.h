@@ -68,7 +68,6 @@ class VulkanLane : public Lane {
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
     Result<Recording*> wide_recording(const Tape& tape, uint32_t n_row, bool fill_only);
     Result<Recording*> head_recording(const Tape& tape, uint32_t n);
-    uint32_t tape_index(const Tape& tape) const;
     Status check(const Step& step) const;
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);

@@ -98,7 +98,6 @@ struct Lowering {
     const std::vector<Op>& ops;
     size_t n;
     const std::vector<Pair>& pairs;
-    const LowerOptions& options;
     std::vector<Node> nodes;
     std::vector<SlotId> folded_from, folded_weight;  ///< by SlotId: what stands for a normed row that is not computed
     std::vector<float> folded_eps;
@@ -281,8 +280,8 @@ std::vector<Pair> find_pairs(const Plan& plan) {
     return pairs;
 }
 
-Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, const LowerOptions& options) {
-    lower_impl::Lowering l{plan, tape.ops, options.fill_only ? tape.n_fill : tape.ops.size(), pairs, options, {}, {}, {}, {}};
+Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, bool fill_only) {
+    lower_impl::Lowering l{plan, tape.ops, fill_only ? tape.n_fill : tape.ops.size(), pairs, {}, {}, {}, {}};
     AUSPEX_TRY(l.run());
     return std::move(l.nodes);
 }

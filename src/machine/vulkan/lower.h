@@ -54,14 +54,10 @@ struct Node {
 inline bool fast_delta(const DeltaDims& d) { return d.d_key == 128 && d.d_val == 128 && d.n_conv == 4; }
 inline bool fast_attend(const AttnDims& a) { return (a.d_head == 128 || a.d_head == 256) && a.n_rot % 8 == 0; }
 
-struct LowerOptions {
-    bool fill_only = false;      ///< an MTP tape's first n_fill ops
-};
-
-/// The kernels of a tape, in order.
+/// The kernels of a tape, in order. fill_only: of an MTP tape's first n_fill ops.
 ///
 /// errors    unsupported: an op that this machine has no kernel for, by name, with its dims.
-Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, const LowerOptions& options);
+Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, bool fill_only);
 
 }  // namespace vk
 }  // namespace detail

@@ -117,10 +117,8 @@ Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, c
     program->vectors.resize(plan.slots.size());
     for (const bool fill_only : {false, true}) {
         auto add = [&](const Tape& tape) {
-            LowerOptions o;
-            o.fill_only = fill_only;
             program->nodes_[fill_only].emplace_back();
-            return lower(plan, tape, program->pairs, o).get(program->nodes_[fill_only].back());
+            return lower(plan, tape, program->pairs, fill_only).get(program->nodes_[fill_only].back());
         };
         AUSPEX_TRY(add(plan.trunk));
         for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
@@ -128,10 +126,8 @@ Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, c
     return program;
 }
 
-const std::vector<Node>& VulkanProgram::nodes(const Tape& tape, bool fill_only) const {
-    size_t i = 0;
-    if (&tape != &plan->trunk) i = 1 + static_cast<size_t>(&tape - plan->mtp.data());
-    return nodes_[fill_only][i];
+uint32_t VulkanProgram::tape_index(const Tape& tape) const {
+    return &tape == &plan->trunk ? 0 : 1 + static_cast<uint32_t>(&tape - plan->mtp.data());
 }
 
 Status VulkanProgram::lay_out(Uploads* to) {

@@ -55,7 +55,9 @@ class VulkanProgram : public Program, public std::enable_shared_from_this<Vulkan
     static Status plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items);
 
     /// The kernels of a tape of the plan, in order, or of its first n_fill ops.
-    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const;
+    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const { return nodes_[fill_only][tape_index(tape)]; }
+    /// 0: the trunk; 1 + i: MTP block i.
+    uint32_t tape_index(const Tape& tape) const;
 
     Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes_; }
