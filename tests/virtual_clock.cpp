@@ -32,18 +32,26 @@ double uniform(uint64_t seed, uint64_t stream, uint64_t i) {
 double normal(uint64_t seed, uint64_t stream, uint64_t i) {
     return std::sqrt(-2 * std::log(uniform(seed, stream, 2 * i))) * std::cos(6.283185307179586 * uniform(seed, stream, 2 * i + 1));
 }
-enum Stream : uint64_t { kOutcome = 1, kLevel, kTime, kAccident, kAccidentSize };
+enum Stream : uint64_t { kOutcome = 1, kLevel, kTime, kAccident, kAccidentSize, kShared };
+
+/// What others on the machine do to it: factors on a plain step and on what drafts add to it.
+struct Load {
+    double plain = 1, drafts = 1;
+};
 
 struct Text {
     std::vector<double> u, level;
     std::vector<uint32_t> phase;
     std::vector<uint32_t> first;  // token of each phase
+    std::vector<Load> load;       // of the machine when it is reached
     uint32_t n() const { return static_cast<uint32_t>(u.size()); }
 };
 
-Text record(const Workload& w, uint64_t seed) {
+Text record(const Workload& w, const Settings& s) {
+    const uint64_t seed = s.seed;
     Text t;
     double wander = 0;
+    Load load;
     for (uint32_t i = 0; i < w.phases.size(); ++i) {
         t.first.push_back(t.n());
         for (uint32_t k = 0; k < w.phases[i].n_token; ++k) {
@@ -52,6 +60,12 @@ Text record(const Workload& w, uint64_t seed) {
             t.u.push_back(uniform(seed, kOutcome, p));
             t.level.push_back(std::clamp(w.phases[i].acceptance + w.phases[i].wander * wander, 0.02, 0.995));
             t.phase.push_back(i);
+            if (uniform(seed, kShared, 4 * p) < s.shared) {
+                const bool quiet = uniform(seed, kShared, 4 * p + 1) < 0.5;
+                load.plain = quiet ? 1 : std::exp(0.26 + 0.84 * uniform(seed, kShared, 4 * p + 2));
+                load.drafts = quiet ? 1 : load.plain * uniform(seed, kShared, 4 * p + 3);
+            }
+            t.load.push_back(load);
         }
     }
     return t;
@@ -59,12 +73,12 @@ Text record(const Workload& w, uint64_t seed) {
 
 /// Attention makes a plain step slower with context, and a verify somewhat more so: published R(3) - 1
 /// grows by a quarter over 100K tokens.
-double cycle_seconds(const Curve& c, const Phase& at, uint32_t context, uint32_t depth) {
+double cycle_seconds(const Curve& c, const Phase& at, const Load& load, uint32_t context, uint32_t depth) {
     const double length = context / 65536.0, plain = kPlainSeconds * (1 + length) * at.clock;
-    if (depth == 0) return plain;
+    if (depth == 0) return plain * load.plain;
     double r = 1 + (c.first - 1 + c.slope * (depth - 1)) * (1 + 0.2 * length) * at.load;
     r = std::max(r, at.least_row * (depth + 1));
-    return plain * r;
+    return plain * (load.plain + (r - 1) * load.drafts);
 }
 
 class Fixed : public Policy {
@@ -181,7 +195,7 @@ std::vector<Workload> workloads() {
 }
 
 Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy) {
-    const Text text = record(w, s.seed);
+    const Text text = record(w, s);
     Played out;
     out.seconds.assign(w.phases.size(), 0);
     struct Result {
@@ -207,7 +221,7 @@ Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy
         double noise = std::exp(s.noise * normal(s.seed, kTime, i_cycle));
         if (uniform(s.seed, kAccident, i_cycle) < s.accidents) noise *= 1.5 + 1.5 * uniform(s.seed, kAccidentSize, i_cycle);
         ++i_cycle;
-        r.cycle.seconds = cycle_seconds(c, phase, context, depth) * noise;
+        r.cycle.seconds = cycle_seconds(c, phase, text.load[at], context, depth) * noise;
         if (d.shadow_rows > 0) {
             const uint32_t rows = std::min(d.shadow_rows, at);
             r.shadow.n = rows;
@@ -216,7 +230,7 @@ Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy
                 if (text.u[p] < text.level[p]) ++r.shadow.hits, r.shadow.order |= 1u << k;
             }
             // Half of a pass is weights that any row needs, half grows with the rows.
-            r.shadow.seconds = cycle_seconds(c, phase, context, 0) * c.shadow * (0.5 + 0.5 * rows / 16.0);
+            r.shadow.seconds = cycle_seconds(c, phase, text.load[at], context, 0) * c.shadow * (0.5 + 0.5 * rows / 16.0);
             out.seconds[text.phase[at]] += r.shadow.seconds;
             out.shadow_seconds += r.shadow.seconds;
         }

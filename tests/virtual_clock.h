@@ -59,6 +59,9 @@ struct Settings {
     uint32_t lag = 0;          ///< cycles already queued when a decision is made
     double noise = 0.02;       ///< standard deviation of a cycle's log time
     double accidents = 0.01;   ///< share of cycles that take 1.5 to 3 times as long
+    /// Chance per token that what others do on the machine changes: half of the time nothing, else a plain step takes 1.3
+    /// to 3 times as long, and what drafts add to it a random part of so much.
+    double shared = 0;
 };
 
 /// Seconds by phase, in order.

@@ -3,6 +3,7 @@
 // No policy can change the text, so each one that runs over the same openings with the same seed replays the
 // same tokens, and only the time differs. With --synth-phases a coin decides which guesses are right, for
 // models with random weights: the phases then differ in its chance.
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -48,10 +49,11 @@ class Replay {
         played_.resize(n_policy_);
         seconds_.resize(n_policy_);
         b_.say("%zu phases of %lld tokens, %lld runs; every policy from the same start\n", phases_.size(), static_cast<long long>(o_.phase), static_cast<long long>(o_.repeat));
-        for (int64_t run = -1; run < o_.repeat; ++run) {  // the first one is not counted: kernels are made in it
+        for (int64_t run = -1; run < o_.repeat; ++run) {
             s = play(run);
             clear_progress_line();
             if (!s.ok()) return s;
+            if (run < 0) first_is_over();
         }
         report();
         if (!same_text_) return Status(Code::unsupported, "the policies did not generate the same text: the law of drafting is broken on this device; please report it");
@@ -96,7 +98,6 @@ class Replay {
     /// All policies from the start, in new sessions, so that nothing was learned before. They take turns of a few
     /// tokens: what slows the machine for a while slows all of them.
     Status play(int64_t run) {
-        constexpr size_t kTurn = 64;
         std::deque<Played> now(n_policy_);
         for (size_t i = 0; i < n_policy_; ++i) {
             auspex::DraftOptions draft = i == 0 ? Bench::no_draft() : draft_;
@@ -116,10 +117,10 @@ class Replay {
                 if (!s.ok()) return s;
                 begin[i] = now[i].session.history().size();
             }
-            for (size_t done = 0; done < n; done += kTurn)
+            for (size_t done = 0; done < n; done += turn_)
                 for (size_t k = 0; k < n_policy_; ++k) {
                     const size_t i = (k + static_cast<size_t>(run + 1)) % n_policy_;  // none is always the first
-                    const Status s = generate_timed(now[i].session, o_.sampling, begin[i] + std::min(n, done + kTurn), &now[i].seconds.back());
+                    const Status s = generate_timed(now[i].session, o_.sampling, begin[i] + std::min(n, done + turn_), &now[i].seconds.back());
                     if (!s.ok()) return s;
                 }
             for (size_t i = 0; i < n_policy_; ++i) {
@@ -135,11 +136,22 @@ class Replay {
         for (const Played& p : now) same_text_ = same_text_ && p.text == now[0].text;
         for (size_t i = 0; i < n_policy_; ++i) {
             now[i].session = auspex::Session();
-            if (run < 0) continue;
             seconds_[i].push_back(now[i].seconds);
             played_[i].push_back(std::move(now[i]));
         }
         return {};
+    }
+
+    /// The first run is not counted: kernels are made in it. It tells how many tokens make a turn: the fewer, the better do
+    /// slow moments of a machine that others use fall on all alike; but each turn waits for the cycles that it has queued.
+    void first_is_over() {
+        constexpr double kTurnSeconds = 0.2, kLeast = 16;
+        double seconds = 0;
+        for (const double t : seconds_[0][0]) seconds += t;
+        turn_ = static_cast<size_t>(std::clamp(kTurnSeconds * double(o_.phase) * double(phases_.size()) / seconds, kLeast, double(kMostTurn)));
+        seconds_.assign(n_policy_, {});
+        played_.clear();
+        played_.resize(n_policy_);
     }
 
     /// Brings a session to where a phase begins; its first pick needs no pass and is not timed.
@@ -296,6 +308,8 @@ class Replay {
     std::vector<Phase> phases_;
     std::vector<float> chances_;
     size_t n_policy_ = 0, n_context_ = 0;
+    static constexpr size_t kMostTurn = 64;
+    size_t turn_ = kMostTurn;                  ///< tokens that a policy generates before it is the next one's turn
     std::vector<std::vector<Played>> played_;  ///< [policy][run]; fixed depths 0 .. , then the controller
     Seconds seconds_;
     bool same_text_ = true;

@@ -26,7 +26,7 @@ constexpr double kSlopeGuess = 0.5;
 /// A neighbouring octave's ratios are right to a few per cent, and its speed to more.
 constexpr double kOctaveDoubt = 0.04, kOctaveSpeedDoubt = 0.15;
 /// A surprise above 25 % and three standard deviations is an accident (a page fault, another process)
-/// once, and taken in part; three times in a row in the same direction it is a fact.
+/// once, and taken in part; three times in a row at one depth in the same direction it is a fact.
 constexpr double kAccident = 0.223, kSigmas = 3, kAccidentShare = 0.1;
 constexpr uint32_t kFact = 3;
 /// After a fact, how much of it the other depths may not have shared, and how much may pass again.
@@ -51,14 +51,17 @@ constexpr double kProbeLoss = 0.25;
 constexpr uint32_t kProbeGapLeast = 16;
 constexpr double kProbeDoubt = 0.015;  // what is known better than this is not worth a probe
 /// The comparison with off must not grow stale: while drafting, a plain step is taken this many cycles
-/// after its last, and two of them soon after a jump of speed that was seen at another depth.
+/// after its last, and two of them soon after a jump of speed that was seen at another depth. Where a plain step loses
+/// less than this share of itself it comes sooner in proportion: it costs less, and a wrong price hides more.
 constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
+constexpr double kPlainLoss = 0.5;
 /// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
 /// While drafting has not earned it, shadow passes cost at most this share of plain steps.
 constexpr double kShadowShare = 0.008, kShadowAccident = 2;
 /// And keeping up the head's cache at most this one: it is hardly felt but where the whole model is few such blocks.
-constexpr double kCatchUpShare = 0.01;
+/// Of two times the smaller counts, one alone in so many parts: it may have been an accident.
+constexpr double kCatchUpShare = 0.01, kCatchUpAccident = 4;
 /// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
 constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
 /// A result that has not come after this many decisions will not: its time was not known.
@@ -124,7 +127,7 @@ void CycleCost::enter(uint32_t context) {
         bucket_[b].speed_variance += square(kOctaveSpeedDoubt);
     }
     current_ = b;
-    last_surprise_ = 0;
+    jump_ = 0;
 }
 
 double CycleCost::variance(const Ratio& r) const {
@@ -198,27 +201,38 @@ void CycleCost::observe(uint32_t depth, double seconds) {
     }
     r.variance = std::max(variance(r), square(kRatioDoubtLeast));
     r.when = n_cycle_;
+    if (jump_ != 0 && depth != jump_depth_) {
+        // Of a jump that was seen at one depth and taken for the machine's: is the machine where the jump has put it, or
+        // where it was? Then it was that depth's own.
+        const double e = log_t - b.speed - r.log;
+        if (std::fabs(e + jump_) < std::fabs(e)) {
+            b.speed -= jump_;
+            b.ratio[jump_depth_].log += jump_;
+        }
+        jump_ = 0;
+    }
     double e = log_t - b.speed - r.log, still_open = 0;
     double total = b.speed_variance + r.variance + noise_variance_;
     const double bound = std::max(kAccident, kSigmas * std::sqrt(total));
     if (std::fabs(e) > bound) {
-        n_surprise_ = last_surprise_ * e > 0 ? n_surprise_ + 1 : 1;
-        const bool fact = n_surprise_ >= kFact;
-        last_surprise_ = e;
-        if (fact) {
+        r.n_surprise = r.surprise * e > 0 ? r.n_surprise + 1 : 1;
+        r.surprise = e;
+        surprised_ = depth;
+        if (r.n_surprise >= kFact) {
             b.speed_variance += e * e;
             total += e * e;
             still_open = square(kUnshared * e);
             for (Ratio& other : b.ratio)
                 if (&other != &r && other.n > 0) other.variance = std::min(variance(other) + square(kUnshared * e), square(kRatioDoubtMost));
-            fact_when_ = n_cycle_;
-            n_surprise_ = 0;
+            jump_when_ = n_cycle_;
+            jump_depth_ = depth;
+            jump_ = e;
+            r.n_surprise = 0;
         } else {
             e = kAccidentShare * std::copysign(bound, e);
         }
     } else {
-        last_surprise_ = 0;
-        n_surprise_ = 0;
+        r.n_surprise = 0;
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
         noise_variance_ = std::clamp(noise_variance_, square(kNoiseLeast), square(kNoiseMost));
     }
@@ -292,9 +306,13 @@ uint32_t Controller::choose(const double* rate, DraftReason* reason) {
 uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     using namespace controller_impl;
     ++since_probe_;
+    // What surprised is looked at again before anything else: an accident, or a fact?
+    const uint32_t again = cost_.surprised();
+    if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
-        const uint64_t jump = cost_.cycles_since_jump(), plain = cost_.age(0);
-        if (plain >= kPlainEvery || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2)) return 0;
+        const uint64_t jump = cost_.cycles_since_jump();
+        const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss, gap = std::clamp(kPlainEvery * share, double{kProbeGapLeast}, double{kPlainEvery});
+        if (static_cast<double>(cost_.age(0)) >= gap || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2)) return 0;
     }
     if (since_probe_ < kProbeGapLeast || !may_explore()) return chosen;
     uint32_t best = chosen;
@@ -515,8 +533,9 @@ void Controller::explain(DraftCycle* to) const {
 }
 
 bool Controller::wants_drafts() const {
-    const double each = std::min(catch_up_[0], catch_up_[1]);  // one of them alone may be an accident
-    const bool dear = deficit_ > 0 && cost_.knows(0) && each > controller_impl::kCatchUpShare * cost_.seconds(0);
+    using namespace controller_impl;
+    const double each = catch_up_[1] > 0 ? std::min(catch_up_[0], catch_up_[1]) : catch_up_[0] / kCatchUpAccident;
+    const bool dear = deficit_ > 0 && cost_.knows(0) && each > kCatchUpShare * cost_.seconds(0);
     return max_depth_ > 0 && !locked_ && !dear;
 }
 

@@ -29,7 +29,8 @@
 // Cost. log T(g) = speed + ratio(g), both in log seconds and kept for each octave of context length.
 // What changes together (clock, load, context) moves `speed` after one cycle at any depth; what changes
 // for one depth moves its ratio. A scalar Kalman step divides each surprise between the two by how
-// uncertain they are, and a ratio grows uncertain while it is not measured.
+// uncertain they are, and a ratio grows uncertain while it is not measured. A jump, three surprises in a
+// row, is taken for the speed's; the next cycle at another depth tells whether it was that depth's own.
 //
 // Off is depth 0, and off still learns: every few tokens the session runs the draft head once over the
 // tokens committed since, teacher-forced (Decision::shadow_rows). That keeps the head's cache current
@@ -123,9 +124,11 @@ class CycleCost {
     /// is a jump and says nothing about slope). 0 before the first observation.
     double seconds(uint32_t depth) const;
     uint64_t age(uint32_t depth) const { return n_cycle_ - now().ratio[depth].when; }
-    uint64_t cycles_since_jump() const { return fact_when_ > 0 ? n_cycle_ - fact_when_ : UINT64_MAX; }
+    uint64_t cycles_since_jump() const { return jump_when_ > 0 ? n_cycle_ - jump_when_ : UINT64_MAX; }
     /// Standard deviation of log T(g) against the other depths.
     double doubt(uint32_t depth) const;
+    /// The depth whose last measurement was out of the ordinary, accident or not; UINT32_MAX: none.
+    uint32_t surprised() const { return now().ratio[surprised_].n_surprise > 0 ? surprised_ : UINT32_MAX; }
 
     void save(std::vector<std::byte>* to) const;
     Status load(Span<const std::byte> from);
@@ -135,6 +138,8 @@ class CycleCost {
         double log = 0, variance = 0;
         uint64_t when = 0;                // cycle of the last measurement
         uint32_t n = 0;
+        double surprise = 0;              // the last measurement that was out of the ordinary
+        uint32_t n_surprise = 0;          // so many in a row, in one direction
     };
     struct Bucket {
         bool known = false;
@@ -148,9 +153,10 @@ class CycleCost {
     uint32_t current_ = 0;
     uint64_t n_cycle_ = 0;
     double noise_variance_ = 0;
-    uint64_t fact_when_ = 0;              // cycle of the last jump of the speed
-    double last_surprise_ = 0;            // of the cycle before, when it was out of the ordinary
-    uint32_t n_surprise_ = 0;             // such cycles in a row, in one direction
+    double jump_ = 0;                     // the last jump, until another depth has told whose it was
+    uint32_t jump_depth_ = 0;             // where it was seen
+    uint64_t jump_when_ = 0;              // and in which cycle
+    uint32_t surprised_ = 0;              // depth
 };
 
 // -------------------------------------------------------------------------------------- the choice
