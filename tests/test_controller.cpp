@@ -220,6 +220,17 @@ TEST_CASE("certain drafts are drafted deep, hopeless ones not at all, and off co
     CHECK(run(off, Costs(), 200, 0) == 0);
 }
 
+TEST_CASE("a cold start leaves out what could hardly pay") {
+    const Costs m{1, 1.9, 0.9};  // at best five tokens for 4.6 steps
+    Controller c;
+    run(c, m, 60, 0);
+    DraftReport r = c.report();
+    CHECK(r.cycles[4] == 0);
+    CHECK(r.seconds - static_cast<double>(r.n_token) < 6);  // plain steps lost; 12 and more with four drafts, twice
+    Controller good;
+    CHECK(run(good, m, 60, 8) > 0);  // certain drafts are made all the same
+}
+
 TEST_CASE("a hopeless lock stops the shadow passes, and a doubled context opens it") {
     Costs m;
     m.first = 2.4, m.slope = 1.3;

@@ -42,6 +42,8 @@ constexpr double kHysteresis = 0.02;
 /// Plain, then one, two and four drafts, twice: enough for a line, and every cycle commits tokens.
 /// The third round is for those whose time was not known.
 constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
+/// Of these, what could not gain so much with every guess right is left out.
+constexpr double kColdGain = 1.1;
 /// A probe measures a depth again whose cost, one standard deviation lower, would make it the best.
 /// Not more often than this many cycles: a probe costs less than half a step, so below 2 %.
 constexpr uint32_t kProbeGap = 48;
@@ -285,9 +287,9 @@ uint32_t Controller::cold_depth(uint32_t usable) {
         if (g <= max_depth_ && !(usable >> g & 1)) return 0;  // its turn comes when it can be run
         ++i_cold_;
         if (g > max_depth_ || cost_.samples(g) > round) continue;
-        // What could not pay with every guess right, as far as is known, waits for a probe: trying it would cost a short
+        // What could hardly pay with every guess right, as far as is known, waits for a probe: trying it would cost a short
         // text more than drafting may. The lock wants to have seen the first two twice.
-        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && (g + 1) * cost_.seconds(0) <= cost_.seconds(g)) continue;
+        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && (g + 1) * cost_.seconds(0) <= kColdGain * cost_.seconds(g)) continue;
         return g;
     }
     return max_depth_ + 1;
