@@ -167,6 +167,32 @@ void CycleCost::forget_drafts() {
     for (uint32_t g = 1; g <= kMaxDepth; ++g) bucket_[current_].ratio[g] = Ratio();
 }
 
+/// A fact: the speed opens for it, and the ratios of the other depths for what they may not have shared.
+void CycleCost::jump(uint32_t depth, double e) {
+    using namespace controller_impl;
+    Bucket& b = bucket_[current_];
+    b.speed_variance += e * e;
+    for (uint32_t g = 0; g <= kMaxDepth; ++g)
+        if (g != depth && b.ratio[g].n > 0) b.ratio[g].variance = std::min(variance(b.ratio[g]) + square(kUnshared * e), square(kRatioDoubtMost));
+    b.ratio[depth].n_surprise = 0;
+    jump_ = e;
+    jump_depth_ = depth;
+    jump_when_ = n_cycle_;
+}
+
+/// The last jump was seen at one depth and laid upon the machine. Does this cycle at another find the machine where
+/// the jump has put it, or where it was? Then the jump was that depth's own.
+void CycleCost::settle_jump(uint32_t depth, double log_t) {
+    if (jump_ == 0 || depth == jump_depth_) return;
+    Bucket& b = bucket_[current_];
+    const double e = log_t - b.speed - b.ratio[depth].log;
+    if (std::fabs(e + jump_) < std::fabs(e)) {
+        b.speed -= jump_;
+        b.ratio[jump_depth_].log += jump_;
+    }
+    jump_ = 0;
+}
+
 /// Kalman step for log t = speed + ratio(g) + noise, with the two variances kept apart:
 ///   e = log t - speed - ratio(g),   V = V_speed + V_ratio + V_noise,
 ///   speed += e V_speed / V,   ratio(g) += e V_ratio / V,   each V shrinks by its own share.
@@ -203,16 +229,7 @@ void CycleCost::observe(uint32_t depth, double seconds) {
     }
     r.variance = std::max(variance(r), square(kRatioDoubtLeast));
     r.when = n_cycle_;
-    if (jump_ != 0 && depth != jump_depth_) {
-        // Of a jump that was seen at one depth and taken for the machine's: is the machine where the jump has put it, or
-        // where it was? Then it was that depth's own.
-        const double e = log_t - b.speed - r.log;
-        if (std::fabs(e + jump_) < std::fabs(e)) {
-            b.speed -= jump_;
-            b.ratio[jump_depth_].log += jump_;
-        }
-        jump_ = 0;
-    }
+    settle_jump(depth, log_t);
     double e = log_t - b.speed - r.log, still_open = 0;
     double total = b.speed_variance + r.variance + noise_variance_;
     const double bound = std::max(kAccident, kSigmas * std::sqrt(total));
@@ -221,15 +238,9 @@ void CycleCost::observe(uint32_t depth, double seconds) {
         r.surprise = e;
         surprised_ = depth;
         if (r.n_surprise >= kFact) {
-            b.speed_variance += e * e;
+            jump(depth, e);
             total += e * e;
             still_open = square(kUnshared * e);
-            for (Ratio& other : b.ratio)
-                if (&other != &r && other.n > 0) other.variance = std::min(variance(other) + square(kUnshared * e), square(kRatioDoubtMost));
-            jump_when_ = n_cycle_;
-            jump_depth_ = depth;
-            jump_ = e;
-            r.n_surprise = 0;
         } else {
             e = kAccidentShare * std::copysign(bound, e);
         }

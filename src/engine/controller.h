@@ -148,6 +148,8 @@ class CycleCost {
     };
     const Bucket& now() const { return bucket_[current_]; }
     double variance(const Ratio& r) const;
+    void jump(uint32_t depth, double e);
+    void settle_jump(uint32_t depth, double log_t);
 
     Bucket bucket_[kBucket];
     uint32_t current_ = 0;
