@@ -49,11 +49,10 @@ class Replay {
         played_.resize(n_policy_);
         seconds_.resize(n_policy_);
         b_.say("%zu phases of %lld tokens, %lld runs; every policy from the same start\n", phases_.size(), static_cast<long long>(o_.phase), static_cast<long long>(o_.repeat));
-        for (int64_t run = -1; run < o_.repeat; ++run) {
+        for (int64_t run = -1; run < o_.repeat; ++run) {  // the first one is not counted: kernels are made in it
             s = play(run);
             clear_progress_line();
             if (!s.ok()) return s;
-            if (run < 0) first_is_over();
         }
         report();
         if (!same_text_) return Status(Code::unsupported, "the policies did not generate the same text: the law of drafting is broken on this device; please report it");
@@ -134,6 +133,10 @@ class Replay {
             }
         }
         for (const Played& p : now) same_text_ = same_text_ && p.text == now[0].text;
+        if (run < 0) {
+            choose_turn(sum(now[0].seconds));
+            return {};
+        }
         for (size_t i = 0; i < n_policy_; ++i) {
             now[i].session = auspex::Session();
             seconds_[i].push_back(now[i].seconds);
@@ -142,16 +145,11 @@ class Replay {
         return {};
     }
 
-    /// The first run is not counted: kernels are made in it. It tells how many tokens make a turn: the fewer, the better do
-    /// slow moments of a machine that others use fall on all alike; but each turn waits for the cycles that it has queued.
-    void first_is_over() {
+    /// The fewer tokens a turn has, the better do slow moments of a machine that others use fall on all alike; but each
+    /// turn waits for the cycles that it has queued. seconds: of a run without drafts.
+    void choose_turn(double seconds) {
         constexpr double kTurnSeconds = 0.2, kLeast = 16;
-        double seconds = 0;
-        for (const double t : seconds_[0][0]) seconds += t;
         turn_ = static_cast<size_t>(std::clamp(kTurnSeconds * double(o_.phase) * double(phases_.size()) / seconds, kLeast, double(kMostTurn)));
-        seconds_.assign(n_policy_, {});
-        played_.clear();
-        played_.resize(n_policy_);
     }
 
     /// Brings a session to where a phase begins; its first pick needs no pass and is not timed.
@@ -208,11 +206,7 @@ class Replay {
         b_.say("\n%-12s %10s %8s %14s %12s\n", "policy", "tokens/s", "R", "tokens/cycle", "accepted");
         for (size_t policy = 0; policy < n_policy_; ++policy) {
             std::vector<double> totals;
-            for (const auto& run : seconds_[policy]) {
-                double sum = 0;
-                for (const double s : run) sum += s;
-                totals.push_back(sum);
-            }
+            for (const auto& run : seconds_[policy]) totals.push_back(sum(run));
             double n_token = 0, n_cycle = 0, drafted = 0, accepted = 0;
             for (const Played& p : played_[policy])
                 for (const auspex::DraftCycle& c : p.cycles) n_token += c.accepted + 1, n_cycle += 1, drafted += c.depth, accepted += c.accepted;
@@ -249,14 +243,10 @@ class Replay {
 
     /// The controller's slowest run: the one to look into.
     Status trace() const {
-        const auto total = [&](size_t run) {
-            double sum = 0;
-            for (const double t : seconds_[controller()][run]) sum += t;
-            return sum;
-        };
+        const auto& runs = seconds_[controller()];
         size_t slowest = 0;
-        for (size_t run = 1; run < seconds_[controller()].size(); ++run)
-            if (total(run) > total(slowest)) slowest = run;
+        for (size_t run = 1; run < runs.size(); ++run)
+            if (sum(runs[run]) > sum(runs[slowest])) slowest = run;
         std::string lines;
         for (const auspex::DraftCycle& c : played_[controller()][slowest].cycles) lines += trace_line(c);
         std::FILE* file = std::fopen(o_.trace.c_str(), "wb");
@@ -291,10 +281,9 @@ class Replay {
         Plot speed{"Speed over the last 48 tokens", "tokens generated", "tokens / s", {}, true, marks, 0, true};
         size_t whole = 1;
         const auto total = [&](size_t policy) {
-            double sum = 0;
-            for (const auto& run : seconds_[policy])
-                for (const double s : run) sum += s;
-            return sum;
+            double all = 0;
+            for (const auto& run : seconds_[policy]) all += sum(run);
+            return all;
         };
         for (size_t g = 1; g < controller(); ++g)
             if (total(g) < total(whole)) whole = g;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -60,6 +61,8 @@ inline double median(std::vector<double> v) {
     return v.size() % 2 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
 }
 
+inline double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
 /// Seconds by [policy][run][phase]. Policies 0 .. n-2 are the fixed depths, 0 first; the last one is judged.
 using Seconds = std::vector<std::vector<std::vector<double>>>;
 
@@ -104,17 +107,12 @@ inline Hindsight hindsight(const Seconds& seconds) {
         h.by_phase.push_back(share([&](size_t run) { return seconds[best][run][phase] / own[run][phase]; }));
         h.worst_phase = phase == 0 ? h.by_phase[0].mean : std::min(h.worst_phase, h.by_phase.back().mean);
     }
-    const auto total = [&](const std::vector<double>& phases) {
-        double sum = 0;
-        for (const double s : phases) sum += s;
-        return sum;
-    };
     h.all = share([&](size_t run) {
         double best = 0;
         for (size_t phase = 0; phase < n_phase; ++phase) best += seconds[h.best[phase]][run][phase];
-        return best / total(own[run]);
+        return best / sum(own[run]);
     });
-    h.over_off = share([&](size_t run) { return total(seconds[0][run]) / total(own[run]); });
+    h.over_off = share([&](size_t run) { return sum(seconds[0][run]) / sum(own[run]); });
     return h;
 }
 
