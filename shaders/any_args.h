@@ -12,9 +12,9 @@ using uint = uint32_t;
 
 struct DeltaAnyArgs {
     uint n_head_k, n_head_v;
-    uint d_key, d_val;    // at most 256
-    uint n_conv;          // taps, at most 8
-    uint grouped;         // as in DeltaArgs
+    uint d_key, d_val;  // at most 256
+    uint n_conv;        // taps, at most 8
+    uint grouped;       // as in DeltaArgs
     float eps;
     uint u_offset, u_stride;
     uint z_offset, z_stride;

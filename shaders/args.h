@@ -30,8 +30,8 @@ using uint = uint32_t;
 AUSPEX_CONST uint kHistory = 8192;      // tokens kept by position; a power of two
 AUSPEX_CONST uint kHistoryWord = 1024;  // where they begin in the step buffer
 AUSPEX_CONST uint kMaxRows = 9;         // rows of a tentative pass at most
-AUSPEX_CONST uint kMaxPick = 16;
-AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by position; >= 3 + kMaxRows
+AUSPEX_CONST uint kMaxSample = 16;
+AUSPEX_CONST uint kConvRing = 16;  // rows of raw convolution input kept by position; >= 3 + kMaxRows
 
 // Chunks of positions for attention: a pure function of the absolute position, so that a row's sums
 // never depend on what shares its step. The first 128 chunks hold 128 positions, the next 128 hold 256,
@@ -68,19 +68,19 @@ struct StepState {
     uint token_shift;  // row i runs the token at position + token_shift + i
     uint hidden_from;  // MTP: row i is fed from kept hidden row hidden_from + i
     // The cycle.
-    uint base;         // position of the first row of the last trunk pass whose logits are wanted
-    uint n_draft;      // drafted tokens in that pass (rows 1 .. n_draft)
-    uint n_accept;     // of those, accepted: rows 0 .. n_accept became history
-    uint done;         // 1: a stop id or the limit was reached
-    uint limit;        // no token is chosen for a position >= limit
+    uint base;      // position of the first row of the last trunk pass whose logits are wanted
+    uint n_draft;   // drafted tokens in that pass (rows 1 .. n_draft)
+    uint n_accept;  // of those, accepted: rows 0 .. n_accept became history
+    uint done;      // 1: a stop id or the limit was reached
+    uint limit;     // no token is chosen for a position >= limit
     uint n_stop;
-    uint ring_write;   // tokens emitted so far
-    uint cycle;        // trunk passes so far
-    uint base_row;     // that row's index in its pass: 0 unless a prompt was run
-    uint first_key;    // keys before this position were never written and are not seen; 0 in a trunk pass
+    uint ring_write;     // tokens emitted so far
+    uint cycle;          // trunk passes so far
+    uint base_row;       // that row's index in its pass: 0 unless a prompt was run
+    uint first_key;      // keys before this position were never written and are not seen; 0 in a trunk pass
     uint mtp_first_key;  // the same for MTP passes, kept from the host's last request for one
-    uint stop[16];     // ids that end the text
-    uint pick[16];     // pick[j]: the token chosen after row first_logit + j
+    uint stop[16];       // ids that end the text
+    uint sampled[16];    // sampled[j]: the token chosen after row first_logit + j
     SampleArgs sampling;
     // Several MTP blocks: the pass over rows that became history, to be run by each.
     uint true_row, true_position, true_from;
@@ -96,18 +96,18 @@ struct StepRequest {
     uint position;
     uint first_logit;
     uint tentative;
-    uint n_commit;      // trunk: rows of the previous tentative pass to apply
+    uint n_commit;  // trunk: rows of the previous tentative pass to apply
     uint token_shift;
-    uint n_id;          // tokens that follow; written to history[position + token_shift + i]
-    uint flags;         // kRequest...
+    uint n_id;   // tokens that follow; written to history[position + token_shift + i]
+    uint flags;  // kRequest...
     uint hidden_from;
     uint n_draft;
     uint limit;
     uint n_stop;
     uint stop[16];
     SampleArgs sampling;
-    uint first_key;     // MTP: see StepState
-    float synth_accept; // see StepState
+    uint first_key;      // MTP: see StepState
+    float synth_accept;  // see StepState
     uint synth_seed;
     uint spare;
 };
@@ -125,8 +125,8 @@ struct RingEntry {
 };
 
 struct StepArgs {
-    uint mode;      // step_open: 0 host request, 1 continue after step_accept
-    uint n_draft;   // step_open mode 1: drafts in the history now; step_accept: ignored
+    uint mode;         // step_open: 0 host request, 1 continue after step_accept
+    uint n_draft;      // step_open mode 1: drafts in the history now; step_accept: ignored
     uint token_shift;  // step_mtp
     uint ring_length;  // step_accept
 };
@@ -136,15 +136,15 @@ struct StepArgs {
 struct DeltaArgs {
     uint n_head_k;
     uint n_head_v;
-    uint grouped;     // 1: value head h uses key head h / (n_head_v / n_head_k); 0: h mod n_head_k
-    float eps;        // of the gated norm
-    uint u_offset;    // raw convolution inputs [row, conv_dim] of this pass
+    uint grouped;   // 1: value head h uses key head h / (n_head_v / n_head_k); 0: h mod n_head_k
+    float eps;      // of the gated norm
+    uint u_offset;  // raw convolution inputs [row, conv_dim] of this pass
     uint u_stride;
-    uint z_offset;    // [row, n_head_v * d_val]
+    uint z_offset;  // [row, n_head_v * d_val]
     uint z_stride;
-    uint b_offset;    // [row, n_head_v] before the sigmoid
+    uint b_offset;  // [row, n_head_v] before the sigmoid
     uint b_stride;
-    uint a_offset;    // [row, n_head_v]
+    uint a_offset;  // [row, n_head_v]
     uint a_stride;
     uint out_offset;  // [row, n_head_v * d_val]
     uint out_stride;
@@ -154,27 +154,28 @@ struct DeltaArgs {
 struct AttendArgs {
     uint n_head;
     uint n_head_kv;
-    uint n_rot;        // pairs (i, i + n_rot/2); 0: no rotation
-    float scale;       // of the scores
-    float eps;         // of the q and k norms
-    uint flags;        // kAttend...
-    uint window;       // 0: all
+    uint n_rot;   // pairs (i, i + n_rot/2); 0: no rotation
+    float scale;  // of the scores
+    float eps;    // of the q and k norms
+    uint flags;   // kAttend...
+    uint window;  // 0: all
     uint sinks;
-    uint ring;         // rows of the ring, at least 128 and window + n_row: slot(p) = p < sinks ? p : sinks + (p - sinks) mod ring
-    uint capacity;     // slots per head: sinks + ring
-    uint q_offset;     // [row, n_head, d_head], or [row, n_head, 2, d_head] when interleaved
+    uint ring;  // rows of the ring, at least 128 and window + n_row: slot(p) = p < sinks ? p : sinks + (p - sinks) mod
+                // ring
+    uint capacity;  // slots per head: sinks + ring
+    uint q_offset;  // [row, n_head, d_head], or [row, n_head, 2, d_head] when interleaved
     uint q_stride;
-    uint k_offset;     // [row, n_head_kv, d_head]
+    uint k_offset;  // [row, n_head_kv, d_head]
     uint k_stride;
     uint v_offset;
     uint v_stride;
     uint gate_offset;  // per head: [row, n_head]
     uint gate_stride;
-    uint out_offset;   // [row, n_head, d_head]
+    uint out_offset;  // [row, n_head, d_head]
     uint out_stride;
-    float rope_scale;  // multiplies cos and sin; 1
-    uint part_stride;  // partial results: rows per chunk, at least n_row * n_head
-    uint count_stride; // attend_mma: counters of a query tile: sets of 16 chunks that it can see at most, and one
+    float rope_scale;   // multiplies cos and sin; 1
+    uint part_stride;   // partial results: rows per chunk, at least n_row * n_head
+    uint count_stride;  // attend_mma: counters of a query tile: sets of 16 chunks that it can see at most, and one
 };
 AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;
@@ -188,22 +189,22 @@ AUSPEX_CONST uint kKvQ40 = 2;
 AUSPEX_CONST uint kKvQ41 = 3;
 
 // ----------------------------------------------------------------------------------------- pick
-struct PickArgs {
+struct SamplePassArgs {
     uint n_vocab;
     uint logits_offset;
     uint logits_stride;
-    uint n_part;   // slices of the vocabulary
-    uint d_part;   // ids per slice
+    uint n_part;  // slices of the vocabulary
+    uint d_part;  // ids per slice
     uint spare;
 };
-AUSPEX_CONST uint kPickBins = 1024;     // of the histogram: 1/64 of a nat each, then a tail
-AUSPEX_CONST uint kPickHeadWords = 8;   // per row before its bins: see pick_hist.comp
-AUSPEX_CONST uint kPickRowWords = 8 + 3 * 1024;
+AUSPEX_CONST uint kSampleBins = 1024;    // of the histogram: 1/64 of a nat each, then a tail
+AUSPEX_CONST uint kSampleHeadWords = 8;  // per row before its bins: see sample_hist.comp
+AUSPEX_CONST uint kSampleRowWords = 8 + 3 * 1024;
 
 // ----------------------------------------------------------------------------------------- norm
 struct NormArgs {
-    uint from;      // input row of output row i: kRowSame i, kRowHidden hidden_from + i, kRowLogit first_logit + i
-    uint copy;      // 1: copies without norm
+    uint from;  // input row of output row i: kRowSame i, kRowHidden hidden_from + i, kRowLogit first_logit + i
+    uint copy;  // 1: copies without norm
     uint width;
     uint in_offset;
     uint in_stride;
@@ -218,7 +219,8 @@ AUSPEX_CONST uint kRowLogit = 2;
 #undef AUSPEX_CONST
 #ifdef __cplusplus
 static_assert(sizeof(SampleArgs) == 48, "std430 and C++ must agree");
-static_assert(sizeof(StepState) == 4 * kStateWords && sizeof(StepState) <= 4 * kHistoryWord, "the state block is 4 KiB");
+static_assert(sizeof(StepState) == 4 * kStateWords && sizeof(StepState) <= 4 * kHistoryWord,
+              "the state block is 4 KiB");
 static_assert(sizeof(StepRequest) == 4 * kRequestWords, "tokens follow at this word");
 static_assert(sizeof(StepArgs) <= 128 && sizeof(DeltaArgs) <= 128 && sizeof(AttendArgs) <= 128, "push constants");
 }  // namespace args

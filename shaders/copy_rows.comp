@@ -7,7 +7,7 @@
 //         1 kept   f32 [row, x_stride]   read
 //         2 given  f32 [row, width]      read
 //         3 y      f32 by offset         written
-//         4 behind f32 [kBehindRows, width]  read
+//         4 behind f32 [kPendingRows, width]  read
 // Push    RowsArgs.
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
@@ -25,6 +25,6 @@ void main() {
     if (row >= step.n_row || i >= args.width) return;
     const uint from = step.hidden_from;
     y[args.y_offset + row * args.y_stride + i] = (from & kHiddenGiven) != 0u  ? given[row * args.width + i]
-                                                   : (from & kHiddenBehind) != 0u ? behind[(step.position + row) % kBehindRows * args.width + i]
+                                                   : (from & kHiddenPending) != 0u ? behind[(step.position + row) % kPendingRows * args.width + i]
                                                                                   : kept[(from + row) * args.x_stride + i];
 }

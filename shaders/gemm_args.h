@@ -11,18 +11,18 @@ using uint = uint32_t;
 
 // y = x W' over many rows; x are the halves that gemm_pack (or the epilogue 3 of another gemm) wrote.
 struct GemmArgs {
-    uint n_row;                   // rows of x
-    uint n_tile;                  // row tiles of the weights in this dispatch (a slice, or all)
-    uint n_col;                   // column tiles: ceil(d_in / 256)
-    uint d_out;                   // rows of the whole matrix; swiglu: values of a row of y
-    uint first_row;               // of the slice; a multiple of 16
-    uint x_offset, x_stride;      // units of 8 halves; a row is n_col * 32 units
-    uint y_offset, y_stride;      // floats, multiples of 4; epilogue 3: words of two halves
+    uint n_row;                             // rows of x
+    uint n_tile;                            // row tiles of the weights in this dispatch (a slice, or all)
+    uint n_col;                             // column tiles: ceil(d_in / 256)
+    uint d_out;                             // rows of the whole matrix; swiglu: values of a row of y
+    uint first_row;                         // of the slice; a multiple of 16
+    uint x_offset, x_stride;                // units of 8 halves; a row is n_col * 32 units
+    uint y_offset, y_stride;                // floats, multiples of 4; epilogue 3: words of two halves
     uint residual_offset, residual_stride;  // floats, multiples of 4
-    uint scale_offset;            // row i of x was divided by scale[scale_offset + i] (SCALED)
-    float factor;                 // and by this
-    float limit;                  // swiglu: clamps as in OpKind::swiglu; 0: none
-    uint from_step;               // 1: run only as many of the rows as StepState::n_row says
+    uint scale_offset;                      // row i of x was divided by scale[scale_offset + i] (SCALED)
+    float factor;                           // and by this
+    float limit;                            // swiglu: clamps as in OpKind::swiglu; 0: none
+    uint from_step;                         // 1: run only as many of the rows as StepState::n_row says
     // EXPERTS: n_row is the length of the list's entries, n_tile and d_out are those of one expert.
     uint first_expert, n_expert;  // that this slice holds
     uint divide;                  // row of x = place / divide
@@ -30,14 +30,14 @@ struct GemmArgs {
 
 // Rows of floats become rows of halves, normalised or not.
 struct GemmPackArgs {
-    uint d_in;                    // a multiple of 4
-    uint n_col;                   // column tiles: ceil(d_in / 256)
-    uint x_offset, x_stride;      // floats, multiples of 4
-    uint y_offset, y_stride;      // units of 8 halves; a row is n_col * 32 units
+    uint d_in;                // a multiple of 4
+    uint n_col;               // column tiles: ceil(d_in / 256)
+    uint x_offset, x_stride;  // floats, multiples of 4
+    uint y_offset, y_stride;  // units of 8 halves; a row is n_col * 32 units
     uint scale_offset;
     uint part_offset, part_stride;  // sums of squares of 16 values each, as matvec wants them (SQUARES)
-    float inv_d, eps;             // 1 / d_in and what is added to the mean (NORM)
-    uint from_step;               // 1: run only as many rows as StepState::n_row says
+    float inv_d, eps;               // 1 / d_in and what is added to the mean (NORM)
+    uint from_step;                 // 1: run only as many rows as StepState::n_row says
 };
 
 #ifdef __cplusplus

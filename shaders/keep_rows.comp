@@ -4,7 +4,7 @@
 // Grid    x: row, y: width / 256 (rounded up).   Group  256 (spec 0).
 // Memory  0 step    StepState                     read
 //         1 x       f32 [row, x_stride]           read
-//         2 behind  f32 [kMaxBehind, width]       written
+//         2 behind  f32 [kMaxPendingHidden, width]       written
 // Push    RowsArgs.
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
@@ -18,5 +18,5 @@ layout(set = 0, binding = 2, std430) writeonly buffer Behind { float behind[]; }
 void main() {
     const uint row = gl_WorkGroupID.x, i = gl_WorkGroupID.y * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
     if (row >= step.n_row || i >= args.width) return;
-    behind[(step.position + row) % kBehindRows * args.width + i] = x[row * args.x_stride + i];
+    behind[(step.position + row) % kPendingRows * args.width + i] = x[row * args.x_stride + i];
 }

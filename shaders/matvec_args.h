@@ -11,12 +11,12 @@ using uint = uint32_t;
 #endif
 
 struct MatvecArgs {
-    uint n_tile;            // row tiles of this dispatch (a slice of the matrix, or all)
-    uint n_col;             // column tiles: ceil(d_in / 256)
-    uint d_in;              // a multiple of 4
-    uint d_out;             // rows of the whole matrix; EPI_SWIGLU: values of a row of y
-    uint first_row;         // of the slice; a multiple of 16
-    uint first_group;       // EPI_LOGITS: workgroups of the slices before this one
+    uint n_tile;       // row tiles of this dispatch (a slice of the matrix, or all)
+    uint n_col;        // column tiles: ceil(d_in / 256)
+    uint d_in;         // a multiple of 4
+    uint d_out;        // rows of the whole matrix; EPI_SWIGLU: values of a row of y
+    uint first_row;    // of the slice; a multiple of 16
+    uint first_group;  // EPI_LOGITS: workgroups of the slices before this one
     uint x_offset, x_stride;
     uint y_offset, y_stride;
     uint residual_offset, residual_stride;
@@ -44,7 +44,7 @@ struct EmbedArgs {
     uint id_offset;
     uint y_offset, y_stride;
     uint out_offset, out_stride;  // sums of squares of 16 values each
-    uint in_step;           // 1: ids is a lane's step buffer (args.h) and row i runs the token at its position
+    uint in_step;                 // 1: ids is a lane's step buffer (args.h) and row i runs the token at its position
 };
 
 #ifdef __cplusplus

@@ -56,15 +56,15 @@ shared float chosen_weight_s[OWN > 0u ? 288u : 4u];
 #define CHOSEN(place) (OWN > 0u ? chosen_s[place] : CHOICE((place) + (place) / args.n_used).x)
 
 // A subgroup takes a row, a lane every 32nd expert; the largest leave one by one, equal ones by lower id.
-const float LEAST = -3.4028234e38;
+const float LOWEST = -3.4028234e38;
 const int NOTHING = -0x7fffffff - 1;
 void choose_rows(uint i, uint n) {
     const uint l = i & 31u, n_out = args.n_score + ((args.flags & kRouteShared) != 0u ? 1u : 0u);
     for (uint row = i >> 5; row < args.n_row; row += n >> 5) {
 #define score_s(e) scores_s[(i >> 5) * 32u * OWN + (e)]
         const uint from = row * n_out, to = row * args.n_used;
-        float p[OWN + 1u], most = LEAST, sum = 0.0;
-        [[unroll]] for (uint k = 0u; k < OWN; k++) p[k] = l + 32u * k < args.n_score ? RESIDUAL[from + l + 32u * k] : LEAST;
+        float p[OWN + 1u], most = LOWEST, sum = 0.0;
+        [[unroll]] for (uint k = 0u; k < OWN; k++) p[k] = l + 32u * k < args.n_score ? RESIDUAL[from + l + 32u * k] : LOWEST;
         if ((args.flags & kRouteSigmoid) == 0u) {
             [[unroll]] for (uint k = 0u; k < OWN; k++) most = max(most, p[k]);
             most = subgroupMax(most);   // exact in any order

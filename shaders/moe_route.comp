@@ -20,8 +20,8 @@ layout(set = 0, binding = 2, std430) writeonly buffer C_ { uvec2 choice[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Step_ { uint step_n_row; };
 const uint N = gl_WorkGroupSize.x;
 const uint OWN = (kMaxExpert + N - 1u) / N;   // experts of an invocation at most
-const float LEAST = -3.4028234e38;
-shared vec4 value_s[kMaxExpert / 4u];   // what decides the choice; LEAST behind the last
+const float LOWEST = -3.4028234e38;
+shared vec4 value_s[kMaxExpert / 4u];   // what decides the choice; LOWEST behind the last
 shared uint taken_s[kMaxExpert / 32u];
 shared float red[N];
 shared uvec2 chosen_s[64];
@@ -52,11 +52,11 @@ void main() {
     if (args.from_step == 1u && row >= step_n_row) return;
     const uint from = row * args.n_out;
     float p[OWN];
-    [[unroll]] for (uint i = 0u; i < OWN; i++) p[i] = me + i * N < n ? logits[from + me + i * N] : LEAST;
+    [[unroll]] for (uint i = 0u; i < OWN; i++) p[i] = me + i * N < n ? logits[from + me + i * N] : LOWEST;
     if ((args.flags & kRouteSigmoid) != 0u) {
         [[unroll]] for (uint i = 0u; i < OWN; i++) p[i] = sigmoid(p[i]);
     } else {
-        float most = LEAST;
+        float most = LOWEST;
         [[unroll]] for (uint i = 0u; i < OWN; i++) most = max(most, p[i]);
         most = tree(me, most, true);
         precise float sum = 0.0;
@@ -77,7 +77,7 @@ void main() {
     [[unroll]] for (uint i = 0u; i < OWN; i++) {
         const uint e = me + i * N;
         precise float biased = p[i] + ((args.flags & kRouteBias) != 0u && e < n ? bias[e] : 0.0);
-        v[i] = e < n ? biased : LEAST;
+        v[i] = e < n ? biased : LOWEST;
         if (e < kMaxExpert) value_s[e >> 2][e & 3u] = v[i];
     }
     barrier();

@@ -6,7 +6,7 @@
 // Memory  0 step   StepState and history    read, written
 //         1 ring   RingEntry [ring_length]  written; host-visible
 // Push    StepArgs: ring_length.
-// Rule    pick i follows row base_row + i and is the token for position base + i + 1. Tokens 0 .. n_accept are emitted and
+// Rule    sampled i follows row base_row + i and is the token for position base + i + 1. Tokens 0 .. n_accept are emitted and
 //         written to the history; rows 0 .. n_accept are history from now on.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -15,7 +15,7 @@ layout(push_constant) uniform Push { StepArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Ring { uvec4 ring[]; };
 
-// A coin for a position; twin of Coin::agrees() in engine/draft.cpp.
+// A synthetic for a position; twin of SyntheticAcceptance::agrees() in engine/draft.cpp.
 bool synth_agrees(uint position) {
     uint x = position * 0x9E3779B9u ^ step.synth_seed;
     x = (x ^ x >> 16u) * 0x7FEB352Du;
@@ -30,12 +30,12 @@ void main() {
     uint n = 0u, done = 0u;
     for (uint i = 0u; i <= n_draft; i++) {
         const uint p = step.base + i + 1u, draft = history[p % kHistory];
-        bool agrees = i < n_draft && draft == step.pick[i];
+        bool agrees = i < n_draft && draft == step.sampled[i];
         if (step.synth_accept > 0.0 && i < n_draft) {
             agrees = synth_agrees(p);
-            if (agrees) step.pick[i] = draft;
+            if (agrees) step.sampled[i] = draft;
         }
-        const uint token = step.pick[i];
+        const uint token = step.sampled[i];
         history[p % kHistory] = token;
         n = i + 1u;
         for (uint k = 0u; k < min(step.n_stop, 16u); k++)
@@ -48,7 +48,7 @@ void main() {
     const uint s0 = step.ring_write;
     for (uint i = 0u; i < n; i++) {
         const uint last = i + 1u == n ? 1u : 0u;
-        ring[(s0 + i) % args.ring_length] = uvec4(s0 + i + 1u, step.pick[i], step.base + i + 1u,
+        ring[(s0 + i) % args.ring_length] = uvec4(s0 + i + 1u, step.sampled[i], step.base + i + 1u,
                                                   last | (last * done) << 1 | n_draft << 8 | (n - 1u) << 16);
     }
     step.ring_write = s0 + n;

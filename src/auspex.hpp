@@ -152,8 +152,8 @@ struct DeviceOptions {
     int vulkan_index = -1;                  ///< which Vulkan device; -1 takes the best
     const VulkanHandles* borrow = nullptr;  ///< run on the application's device instead
     CpuPath cpu_path = CpuPath::best;
-    int n_thread = 0;                ///< CPU threads; 0: one per physical core
-    size_t memory_limit_bytes = 0;   ///< 0: what the driver or the system reports as free
+    int n_thread = 0;                      ///< CPU threads; 0: one per physical core
+    size_t memory_limit_bytes = 0;         ///< 0: what the driver or the system reports as free
     Span<const std::byte> pipeline_cache;  ///< a blob from Device::pipeline_cache(), or empty
     Allocator allocator;
     Logger log;
@@ -298,7 +298,7 @@ struct ContentPart {
     std::string text;
 };
 struct ChatMessage {
-    std::string role;       ///< system, user, assistant or tool
+    std::string role;  ///< system, user, assistant or tool
     std::string content;
     std::vector<ContentPart> parts;  ///< unless empty, stands in place of `content`
     std::string reasoning;  ///< assistant only; used when has_reasoning, else taken from <think> in the content
@@ -400,7 +400,7 @@ struct DraftOptions {
     /// Rows of a draft-only head over the most common ids: guesses become cheaper and a little worse.
     /// 0: the model's own head. Costs a copy of these rows.
     uint32_t n_vocab = 0;
-    std::vector<Token> vocab;   ///< the ids of that head (control ids are added); empty: the n_vocab lowest
+    std::vector<Token> vocab;  ///< the ids of that head (control ids are added); empty: the n_vocab lowest
     /// Instead, at each sync(), the n_vocab ids that this session's texts used most.
     bool vocab_by_use = false;
 };
@@ -412,16 +412,16 @@ enum class DraftReason : uint8_t {
     drafting_pays,  ///< it was off
     off_pays,
     better_depth,
-    probe,          ///< one pass to measure a depth again, and back
-    hopeless,       ///< with these costs no acceptance would make it pay
-    unlocked,       ///< costs or the context have changed since
+    probe,         ///< one pass to measure a depth again, and back
+    unprofitable,  ///< with these costs no acceptance would make it pay
+    unlocked,      ///< costs or the context have changed since
 };
 /// "drafting pays"
 AUSPEX_API const char* draft_reason_name(DraftReason reason);
 
 /// A change of the draft depth.
 struct DraftSwitch {
-    uint64_t n_token = 0;         ///< tokens of this report before it
+    uint64_t n_token = 0;  ///< tokens of this report before it
     uint32_t from = 0, to = 0;
     DraftReason reason = DraftReason::none;
 };
@@ -431,46 +431,49 @@ struct DraftSwitch {
 /// steps; drafting pays while the expected tokens of a cycle, E(g), are above it.
 struct DraftReport {
     uint64_t n_token = 0, n_cycle = 0;
-    uint64_t tokens[kMaxDraft + 1] = {};     ///< emitted by cycles of this depth
+    uint64_t tokens[kMaxDraft + 1] = {};  ///< emitted by cycles of this depth
     uint64_t cycles[kMaxDraft + 1] = {};
-    uint64_t judged[kMaxDraft + 1] = {};     ///< guesses at this place that were reached: all before them were right
-    uint64_t accepted[kMaxDraft + 1] = {};   ///< of those
-    uint64_t shadow_rows = 0, shadow_hits = 0, shadow_passes = 0;  ///< while off: guesses made only to see if they are right
-    double seconds = 0;                      ///< of all cycles
-    double shadow_seconds = 0;
-    double off_seconds = 0;                  ///< estimate of the same tokens without drafting
+    uint64_t judged[kMaxDraft + 1] = {};    ///< guesses at this place that were reached: all before them were right
+    uint64_t accepted[kMaxDraft + 1] = {};  ///< of those
+    uint64_t probe_rows = 0, probe_hits = 0,
+             probe_passes = 0;  ///< while off: guesses made only to see if they are right
+    double seconds = 0;         ///< of all cycles
+    double probe_seconds = 0;
+    double off_seconds = 0;  ///< estimate of the same tokens without drafting
     // Now, at this context length; where a depth was not measured (samples), from a line through its neighbours.
-    double step_seconds[kMaxDraft + 1] = {}; ///< T(g); 0: nothing is known yet
-    double relative[kMaxDraft + 1] = {};     ///< R(g) = T(g) / T(0)
+    double step_seconds[kMaxDraft + 1] = {};  ///< T(g); 0: nothing is known yet
+    double relative[kMaxDraft + 1] = {};      ///< R(g) = T(g) / T(0)
     uint32_t samples[kMaxDraft + 1] = {};
-    double break_even_r[kMaxDraft + 1] = {}; ///< accepted/drafted from which on depth g pays: (R(g) - 1) / g
-    double break_even_a[kMaxDraft + 1] = {}; ///< the same as the chance of each guess to be right after right ones; above 1: it cannot pay
-    double acceptance[kMaxDraft + 1] = {};   ///< a_i: chance of guess i to be right when those before it were
-    double expected[kMaxDraft + 1] = {};     ///< E(g)
-    uint32_t depth = 0;                      ///< of the last cycle
-    bool hopeless = false;                   ///< off until costs or context change
+    double break_even_r[kMaxDraft + 1] = {};  ///< accepted/drafted from which on depth g pays: (R(g) - 1) / g
+    double break_even_a[kMaxDraft + 1] =
+        {};  ///< the same as the chance of each guess to be right after right ones; above 1: it cannot pay
+    double acceptance[kMaxDraft + 1] = {};  ///< a_i: chance of guess i to be right when those before it were
+    double expected[kMaxDraft + 1] = {};    ///< E(g)
+    uint32_t depth = 0;                     ///< of the last cycle
+    bool unprofitable = false;              ///< off until costs or context change
     uint64_t n_switch = 0;
-    std::vector<DraftSwitch> switches;       ///< the last 64, oldest first
+    std::vector<DraftSwitch> switches;  ///< the last 64, oldest first
     /// Times as fast as without drafting, by estimate.
-    double gain() const { return seconds + shadow_seconds > 0 ? off_seconds / (seconds + shadow_seconds) : 1; }
+    double gain() const { return seconds + probe_seconds > 0 ? off_seconds / (seconds + probe_seconds) : 1; }
 };
 
 /// One pass of next(), as it was decided and as it went.
 struct DraftCycle {
-    size_t n_token = 0;          ///< tokens in the history before it
-    uint32_t wanted = 0;         ///< depth decided on
-    uint32_t depth = 0;          ///< guesses made: fewer near the end of the context, or after an early stop
+    size_t n_token = 0;   ///< tokens in the history before it
+    uint32_t wanted = 0;  ///< depth decided on
+    uint32_t depth = 0;   ///< guesses made: fewer near the end of the context, or after an early stop
     uint32_t accepted = 0;
-    double us = 0;               ///< of the whole cycle
-    double catch_up_us = 0;      ///< of that, in a cycle without drafts: keeping the draft block's cache up, as far as that is timed
-    uint32_t shadow_rows = 0;    ///< of a shadow pass before it
-    uint32_t shadow_hits = 0;
-    double shadow_us = 0;
+    double us = 0;  ///< of the whole cycle
+    double catch_up_us =
+        0;  ///< of that, in a cycle without drafts: keeping the draft block's cache up, as far as that is timed
+    uint32_t probe_rows = 0;  ///< of a acceptance_probe pass before it
+    uint32_t probe_hits = 0;
+    double probe_us = 0;
     // What the decision stood on; 0 while nothing is measured.
-    double acceptance = 0;       ///< a_1
-    double expected = 0;         ///< E(wanted)
-    double relative = 0;         ///< R(wanted)
-    double break_even_r = 0;     ///< in accepted/drafted: of `wanted`, of depth 1 when that is 0
+    double acceptance = 0;                   ///< a_1
+    double expected = 0;                     ///< E(wanted)
+    double relative = 0;                     ///< R(wanted)
+    double break_even_r = 0;                 ///< in accepted/drafted: of `wanted`, of depth 1 when that is 0
     DraftReason reason = DraftReason::none;  ///< unless none, the depth changed
 };
 
@@ -508,41 +511,42 @@ enum class MemoryPlace {
     pinned,     ///< the system's memory, read by the GPU where it is: experts that its own has no room for
 };
 struct MemoryItem {
-    std::string what;            ///< "weights Q4_K", "keys q8_0", "attention scratch"
-    int layer = -1;              ///< or -1: no layer's own
+    std::string what;  ///< "weights Q4_K", "keys q8_0", "attention scratch"
+    int layer = -1;    ///< or -1: no layer's own
     uint64_t bytes = 0;
     MemoryPlace place = MemoryPlace::allocator;
 };
 /// Another way to set things up, and what it would take.
-struct MemoryChoice {
-    std::string what;            ///< "keys and values in q8_0"
+struct MemoryAlternative {
+    std::string what;  ///< "keys and values in q8_0"
     uint64_t total_bytes = 0;
     bool fits = false;
 };
 /// What a model and one session on it take, before anything is taken.
 struct MemoryPlan {
     std::vector<MemoryItem> items;
-    uint64_t weight_bytes = 0;      ///< taken by Model::load
-    uint64_t session_bytes = 0;     ///< taken by Session::create
-    uint64_t file_bytes = 0;        ///< read in place, not part of the total
-    uint64_t total_bytes = 0;       ///< weight_bytes + session_bytes
-    uint64_t pinned_bytes = 0;      ///< of the total: experts in the system's memory, which the limit does not count
-    uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: the MTP blocks, gone with LoadOptions::mtp off
+    uint64_t weight_bytes = 0;   ///< taken by Model::load
+    uint64_t session_bytes = 0;  ///< taken by Session::create
+    uint64_t file_bytes = 0;     ///< read in place, not part of the total
+    uint64_t total_bytes = 0;    ///< weight_bytes + session_bytes
+    uint64_t pinned_bytes = 0;   ///< of the total: experts in the system's memory, which the limit does not count
+    uint64_t draft_weight_bytes =
+        0;  ///< of weight_bytes and file_bytes: the MTP blocks, gone with LoadOptions::mtp off
     uint64_t draft_session_bytes = 0;  ///< of session_bytes: what drafting takes at any depth, gone with Draft::off
-    uint64_t kv_token_bytes = 0;    ///< by which each further token of n_context would raise it
-    uint64_t limit_bytes = 0;       ///< DeviceOptions::memory_limit_bytes
-    bool fits = true;               ///< total_bytes - pinned_bytes is within the limit, or there is none
+    uint64_t kv_token_bytes = 0;       ///< by which each further token of n_context would raise it
+    uint64_t limit_bytes = 0;          ///< DeviceOptions::memory_limit_bytes
+    bool fits = true;                  ///< total_bytes - pinned_bytes is within the limit, or there is none
     std::vector<LayerWindow> windows;  ///< of every attention layer
     std::string window_rule;           ///< how kv_budget_bytes was met; else empty
-    std::vector<MemoryChoice> ladder;  ///< unless it fits: from the mildest change on
+    std::vector<MemoryAlternative> alternatives;  ///< unless it fits: from the mildest change on
 };
 
 struct SessionOptions {
-    uint32_t n_context = 0;  ///< rows of history at most; 0: the smaller of 4096 and the model's
-    uint32_t n_ubatch = 512; ///< rows computed at once in a prefill, 1..4096
-    Progress progress;       ///< called during long prefills
+    uint32_t n_context = 0;                         ///< rows of history at most; 0: the smaller of 4096 and the model's
+    uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
+    Progress progress;                              ///< called during long prefills
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
-    std::vector<LayerWindow> windows;  ///< what stands later counts; layers not named see everything
+    std::vector<LayerWindow> windows;               ///< what stands later counts; layers not named see everything
     /// Unless 0, windows are chosen so that all keys and values take at most this; `windows` must be empty. The
     /// last 2/5 of the attention layers see everything, the others a window with 4 sinks: the largest power of two, at
     /// least 1024, that fits. If none does, fewer layers see everything; at last none, with windows down to 64.
@@ -559,12 +563,12 @@ struct SessionOptions {
 };
 
 struct Stats {
-    uint64_t rows_prefilled = 0;   ///< rows computed by sync()
-    uint64_t rows_decoded = 0;     ///< rows computed by next()
-    uint64_t tokens_picked = 0;
-    double prefill_s = 0;          ///< wall time in sync()
-    double decode_s = 0;           ///< wall time in next()
-    uint64_t memory_bytes = 0;     ///< held by this session
+    uint64_t rows_prefilled = 0;  ///< rows computed by sync()
+    uint64_t rows_decoded = 0;    ///< rows computed by next()
+    uint64_t tokens_sampled = 0;
+    double prefill_s = 0;              ///< wall time in sync()
+    double decode_s = 0;               ///< wall time in next()
+    uint64_t memory_bytes = 0;         ///< held by this session
     std::vector<LayerWindow> windows;  ///< of every attention layer, 0: it sees everything
     std::string window_rule;           ///< how kv_budget_bytes was met
     // Drafting. A cycle is one pass of next(): 1 + n rows that verify n guesses.
@@ -580,7 +584,7 @@ struct KernelTime {
     std::string name;
     uint32_t count = 0;
     double us = 0;
-    uint64_t bytes = 0;            ///< weights and state that had to move at least
+    uint64_t bytes = 0;  ///< weights and state that had to move at least
 };
 
 /// The state of a timeline as bytes; only for a Session of the same model and options.
@@ -603,7 +607,8 @@ class AUSPEX_API Session {
     /// errors    those of create() but out_of_memory; unsupported: this kind of device cannot tell.
     static Result<MemoryPlan> plan(const Model& model, const SessionOptions& options = {});
     /// The same from the file's header alone, for a model that is not loaded.
-    static Result<MemoryPlan> plan(const Device& device, const char* path, const SessionOptions& options = {}, const LoadOptions& load = {});
+    static Result<MemoryPlan> plan(const Device& device, const char* path, const SessionOptions& options = {},
+                                   const LoadOptions& load = {});
 
     /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
     /// errors    bad_argument: this layer keeps no keys; the text lists those that do.
@@ -643,8 +648,9 @@ class AUSPEX_API Session {
     /// given the true tokens up to t+d. Rows 0 .. ids.size()-1-d.
     Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
 
-    /// Times each kind of kernel in a step of n_row (1..9) rows that sees n_token tokens before it. Forgets the history.
-    /// errors    bad_argument, context_full: beyond what the session holds; unsupported: not on the CPU, nor on a
+    /// Times each kind of kernel in a step of n_row (1..9) rows that sees n_token tokens before it. Forgets the
+    /// history. errors    bad_argument, context_full: beyond what the session holds; unsupported: not on the CPU, nor
+    /// on a
     ///           GPU without timestamps.
     /// cost      about ten such steps.
     Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);

@@ -6,16 +6,19 @@
 namespace test {
 
 /// Guesses the true text with an error at a place drawn by lot, or none: any number of guesses may turn out right.
-class Teacher : public auspex::detail::Proposer {
+class Teacher : public auspex::detail::DraftSource {
   public:
-    Teacher(std::vector<auspex::Token> truth, uint32_t n_vocab, uint64_t seed) : truth_(std::move(truth)), n_vocab_(n_vocab), random_(seed) {}
+    Teacher(std::vector<auspex::Token> truth, uint32_t n_vocab, uint64_t seed)
+        : truth_(std::move(truth)), n_vocab_(n_vocab), random_(seed) {}
     uint32_t propose(auspex::Span<const auspex::Token> history, uint32_t n, auspex::Token* to) override {
         n = random_.below(n + 1);
         const uint32_t wrong = random_.below(2 * n + 1);
         for (uint32_t i = 0; i < n; ++i) {
             const size_t at = history.size() + i;
             to[i] = at < truth_.size() ? truth_[at] : 0;
-            if (i == wrong) to[i] = static_cast<auspex::Token>((static_cast<uint32_t>(to[i]) + 1 + random_.below(n_vocab_ - 1)) % n_vocab_);
+            if (i == wrong)
+                to[i] = static_cast<auspex::Token>((static_cast<uint32_t>(to[i]) + 1 + random_.below(n_vocab_ - 1)) %
+                                                   n_vocab_);
         }
         return n;
     }
@@ -27,7 +30,7 @@ class Teacher : public auspex::detail::Proposer {
 };
 
 /// Guesses as many tokens as it may, the first of them wrong.
-class Wrong : public auspex::detail::Proposer {
+class Wrong : public auspex::detail::DraftSource {
   public:
     Wrong(std::vector<auspex::Token> truth, uint32_t n_vocab) : truth_(std::move(truth)), n_vocab_(n_vocab) {}
     uint32_t propose(auspex::Span<const auspex::Token> history, uint32_t n, auspex::Token* to) override {

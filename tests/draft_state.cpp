@@ -85,7 +85,7 @@ struct Walk {
         if (!turn_within(0)) return false;
         const Turn& t = (*turns)[i_turn++];
         std::vector<Token> ids(session.history().begin(), session.history().begin() + static_cast<std::ptrdiff_t>(t.n));
-        // A token that was picked beyond and happens to be said as well would count as kept.
+        // A token that was sampled beyond and happens to be said as well would count as kept.
         if (size() > t.n && session.history()[t.n] == t.ids[0]) sync(ids);
         ids.insert(ids.end(), t.ids.begin(), t.ids.end());
         sync(ids);
@@ -98,7 +98,7 @@ struct Walk {
         std::vector<std::byte> bytes;
         if (ok()) status = s.settle();
         s.can_step_back = false;
-        if (ok()) status = s.lane->save(static_cast<uint32_t>(s.n_row), &bytes);
+        if (ok()) status = s.context->save(static_cast<uint32_t>(s.n_row), &bytes);
         return bytes;
     }
 };
@@ -129,8 +129,10 @@ std::string compare(Walk& drafted, Walk& plain, bool canonical, const Sampling& 
     if (!plain.ok()) return "plain decoding: " + plain.status.message();
     ++counts->n_compared;
     const Span<const Token> x = drafted.session.history(), y = plain.session.history();
-    if (x.size() != y.size() || !std::equal(x.begin(), x.end(), y.begin())) return say("the texts differ before token ", x.size());
-    if (drafted.session.impl()->n_row != plain.session.impl()->n_row) return say("one has ", drafted.session.impl()->n_row, " rows, the other ", plain.session.impl()->n_row);
+    if (x.size() != y.size() || !std::equal(x.begin(), x.end(), y.begin()))
+        return say("the texts differ before token ", x.size());
+    if (drafted.session.impl()->n_row != plain.session.impl()->n_row)
+        return say("one has ", drafted.session.impl()->n_row, " rows, the other ", plain.session.impl()->n_row);
     if (a.size() != b.size()) return say("the states have ", a.size(), " and ", b.size(), " bytes");
     for (size_t i = 0; i < a.size(); ++i)
         if (a[i] != b[i]) return say("the states differ at byte ", i, " of ", a.size(), " after ", x.size(), " tokens");
@@ -160,7 +162,8 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
         auto where = [&](const std::string& what) { return what.empty() ? what : say("text ", seed, ": ", what); };
 
         std::vector<Turn> turns;
-        for (size_t at = prompt.size() + 30 + random.below(60); at + 90 < n_context; at += 60 + random.below(100)) turns.push_back({at, random_ids(1 + random.below(50), n_vocab, at)});
+        for (size_t at = prompt.size() + 30 + random.below(60); at + 90 < n_context; at += 60 + random.below(100))
+            turns.push_back({at, random_ids(1 + random.below(50), n_vocab, at)});
 
         Walk first(model, options, n_context), plain(model, options, n_context);
         first.turns = plain.turns = &turns;
@@ -192,12 +195,12 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
                 continue;
             }
             switch (random.below(6)) {  // another source, or the one before
-                case 0: impl.proposer.reset(new detail::Noise(random.next(), n_vocab)); break;
-                case 1: impl.proposer.reset(new Teacher(truth, n_vocab, random.next())); break;
-                case 2: impl.proposer.reset(new Wrong(truth, n_vocab)); break;
-                case 3: impl.proposer.reset(new detail::Lookup); break;
+                case 0: impl.text_source.reset(new detail::Noise(random.next(), n_vocab)); break;
+                case 1: impl.text_source.reset(new Teacher(truth, n_vocab, random.next())); break;
+                case 2: impl.text_source.reset(new Wrong(truth, n_vocab)); break;
+                case 3: impl.text_source.reset(new detail::Lookup); break;
                 case 4:
-                    if (mtp) impl.proposer.reset();
+                    if (mtp) impl.text_source.reset();
                     break;
                 default: break;
             }
@@ -206,10 +209,17 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
             drafted.cycle(sampling);
             if (!drafted.ok()) break;
             const size_t n_new = drafted.size() - size;
-            const size_t n_true = std::min(drafted.size(), near ? turns[drafted.i_turn].n : drafted.size());  // what is beyond a turn is thrown away
-            if (!std::equal(truth.begin(), truth.begin() + static_cast<std::ptrdiff_t>(n_true), drafted.session.history().begin())) return where(say("another text after token ", size));
+            const size_t n_true =
+                std::min(drafted.size(),
+                         near ? turns[drafted.i_turn].n : drafted.size());  // what is beyond a turn is thrown away
+            if (!std::equal(truth.begin(), truth.begin() + static_cast<std::ptrdiff_t>(n_true),
+                            drafted.session.history().begin()))
+                return where(say("another text after token ", size));
             if (n_new > 1 && !near && random.below(4) == 0) {  // keep fewer than were right: a shorter commit
-                const std::vector<Token> less(drafted.session.history().begin(), drafted.session.history().begin() + static_cast<std::ptrdiff_t>(size + 1 + random.below(static_cast<uint32_t>(n_new) - 1)));
+                const std::vector<Token> less(
+                    drafted.session.history().begin(),
+                    drafted.session.history().begin() +
+                        static_cast<std::ptrdiff_t>(size + 1 + random.below(static_cast<uint32_t>(n_new) - 1)));
                 drafted.sync(less);
                 ++counts->n_stepped_back;
             }
@@ -237,7 +247,8 @@ std::string reject_all(const Model& model, const FuzzOptions& o, FuzzCounts* cou
     Walk drafted(model, options, n_context);
     drafted.sync(prompt);
     if (!drafted.ok()) return "drafting: " + drafted.status.message();
-    drafted.session.impl()->proposer.reset(new Wrong({first.session.history().begin(), first.session.history().end()}, n_vocab));
+    drafted.session.impl()->text_source.reset(
+        new Wrong({first.session.history().begin(), first.session.history().end()}, n_vocab));
     for (uint64_t i = 0; i < o.n_rejection + 1; ++i) {
         if (drafted.ok()) drafted.status = drafted.session.set_draft_depth(static_cast<int>(1 + i % kMaxDraft));
         drafted.cycle(sampling);

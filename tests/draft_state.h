@@ -7,10 +7,10 @@
 namespace test {
 
 struct FuzzOptions {
-    uint64_t n_cycle = 10000;   ///< in all
-    uint32_t n_text = 500;      ///< tokens of one text; then another prompt, another sampling, other windows and formats
+    uint64_t n_cycle = 10000;  ///< in all
+    uint32_t n_text = 500;     ///< tokens of one text; then another prompt, another sampling, other windows and formats
     uint64_t n_rejection = 1000;  ///< cycles of which every guess is wrong, in a row
-    bool formats = true;        ///< also with quantised keys and values
+    bool formats = true;          ///< also with quantised keys and values
     uint64_t seed = 1;
 };
 

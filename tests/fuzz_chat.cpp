@@ -26,7 +26,8 @@ void check_json(std::string_view text) {
 void check_request(std::string_view text) {
     ChatRequest request;
     if (!ChatRequest::from_json(text).get(request).ok()) return;
-    for (const ChatStyle style : {ChatStyle::chatml, ChatStyle::chatml_no_think, ChatStyle::qwen35, ChatStyle::qwen36, ChatStyle::qwen36_unsloth}) {
+    for (const ChatStyle style : {ChatStyle::chatml, ChatStyle::chatml_no_think, ChatStyle::qwen35, ChatStyle::qwen36,
+                                  ChatStyle::qwen36_unsloth}) {
         const Result<ChatPrompt> prompt = render_chat(request, style);
         demand(prompt.ok() || prompt.status().code == Code::bad_argument);
         if (!prompt.ok()) continue;
@@ -40,16 +41,19 @@ void check_request(std::string_view text) {
 }
 
 void check_reply(std::string_view text) {
-    static const std::vector<std::string> tools = {R"({"name": "f", "parameters": {"properties": {"s": {"type": "string"}, "b": {"type": ["boolean", "null"]}, "o": {}}}})"};
+    static const std::vector<std::string> tools = {
+        R"({"name": "f", "parameters": {"properties": {"s": {"type": "string"}, "b": {"type": ["boolean", "null"]}, "o": {}}}})"};
     for (const bool inside : {false, true})
         for (const bool known : {false, true}) {
             const ChatReply reply = parse_reply(text, inside, known ? tools : std::vector<std::string>());
             demand(reply.content.size() + reply.thinking.size() <= text.size());
             for (const ToolCall& call : reply.tool_calls) {
-                demand(!call.name.empty() || text.find("\"name\"") != std::string_view::npos || text.find("\\") != std::string_view::npos);
+                demand(!call.name.empty() || text.find("\"name\"") != std::string_view::npos ||
+                       text.find("\\") != std::string_view::npos);
                 for (const ToolArgument& a : call.arguments) {
                     detail::Json value;
-                    demand(!a.json || a.value.find("Infinity") != std::string::npos || detail::Json::parse(a.value).get(value).ok());
+                    demand(!a.json || a.value.find("Infinity") != std::string::npos ||
+                           detail::Json::parse(a.value).get(value).ok());
                 }
             }
         }

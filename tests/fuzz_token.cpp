@@ -35,7 +35,10 @@ struct Input {
 
 std::string alphabet(unsigned b) {
     std::string out;
-    detail::append_utf8(out, b <= 0x20 ? 0x100 + b : b >= 0x7F && b <= 0xA0 ? 0x121 + (b - 0x7F) : b == 0xAD ? 0x143 : b);
+    detail::append_utf8(out, b <= 0x20                ? 0x100 + b
+                             : b >= 0x7F && b <= 0xA0 ? 0x121 + (b - 0x7F)
+                             : b == 0xAD              ? 0x143
+                                                      : b);
     return out;
 }
 
@@ -93,7 +96,9 @@ void check(const detail::Tokenizer& t, const std::string& text, Input in) {
     // Cut at borders of characters, the pieces of a template encode as the whole.
     auspex::ChatPrompt prompt;
     for (size_t at = 0, n = 0; at < want.size(); at += n) {
-        for (n = 1 + in.byte() % 9; at + n < want.size() && (static_cast<unsigned char>(want[at + n]) & 0xC0) == 0x80; ++n) {}
+        for (n = 1 + in.byte() % 9; at + n < want.size() && (static_cast<unsigned char>(want[at + n]) & 0xC0) == 0x80;
+             ++n) {
+        }
         prompt.pieces.push_back({want.substr(at, n), true});
     }
     demand(t.encode(prompt) == t.encode(want, true));

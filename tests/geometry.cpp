@@ -80,16 +80,20 @@ Gguf table_of(const Geometry& g) {
         t.data = &nowhere;
         tensors.push_back(t);
     };
-    const uint64_t d = g.d_model, q = uint64_t{g.n_head} * kHead, kv = uint64_t{g.n_head_kv} * kHead, value = uint64_t{g.n_head_v} * kDelta;
+    const uint64_t d = g.d_model, q = uint64_t{g.n_head} * kHead, kv = uint64_t{g.n_head_kv} * kHead,
+                   value = uint64_t{g.n_head_v} * kDelta;
     const uint64_t conv = 2 * uint64_t{g.n_head_k} * kDelta + value, ff = g.d_ff, n_block = g.n_layer + 1;
     add("token_embd.weight", g.tied ? Type::q6_k : Type::q4_k, {d, kVocab});
     if (!g.tied) add("output.weight", Type::q6_k, {d, kVocab});
     add("output_norm.weight", Type::f32, {d});
     for (uint64_t il = 0; il < n_block; ++il) {
         const std::string b = "blk." + std::to_string(il) + ".";
-        const bool mtp = il == g.n_layer, more = il < n_block / 8 || il >= 7 * n_block / 8 || (il - n_block / 8) % 3 == 2;
+        const bool mtp = il == g.n_layer,
+                   more = il < n_block / 8 || il >= 7 * n_block / 8 || (il - n_block / 8) % 3 == 2;
         const Type large = more ? Type::q6_k : Type::q4_k;
-        auto matrix = [&](const char* name, uint64_t d_in, uint64_t d_out, Type type = Type::q4_k) { add(b + name, type, {d_in, d_out}); };
+        auto matrix = [&](const char* name, uint64_t d_in, uint64_t d_out, Type type = Type::q4_k) {
+            add(b + name, type, {d_in, d_out});
+        };
         auto vector = [&](const char* name, uint64_t n) { add(b + name, Type::f32, {n}); };
         vector("attn_norm.weight", d);
         vector("post_attention_norm.weight", d);
@@ -124,7 +128,8 @@ Gguf table_of(const Geometry& g) {
         matrix(("ffn_down" + shared + ".weight").c_str(), ff, d, large);
         if (!mtp) continue;
         matrix("nextn.eh_proj.weight", 2 * d, d);
-        for (const char* name : {"nextn.enorm.weight", "nextn.hnorm.weight", "nextn.shared_head_norm.weight"}) vector(name, d);
+        for (const char* name : {"nextn.enorm.weight", "nextn.hnorm.weight", "nextn.shared_head_norm.weight"})
+            vector(name, d);
     }
     const Gguf keys = keys_of(g);
     Gguf table;

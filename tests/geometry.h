@@ -7,7 +7,8 @@ namespace test {
 
 struct Geometry {
     const char* name;
-    uint32_t d_model, n_layer, n_head, n_head_kv, d_ff, n_head_k, n_head_v, n_expert;  ///< n_expert: 0, or d_ff is an expert's
+    uint32_t d_model, n_layer, n_head, n_head_kv, d_ff, n_head_k, n_head_v,
+        n_expert;  ///< n_expert: 0, or d_ff is an expert's
     bool tied;
     uint64_t n_trunk, n_mtp;  ///< values of the text weights, as published; 0: not known
 };

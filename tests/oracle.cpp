@@ -47,9 +47,9 @@ Oracle::Oracle(const std::vector<std::byte>& bytes, const OracleOptions& options
     eps_ = number("attention.layer_norm_rms_epsilon", 0);
 }
 
-double Oracle::number_at(const std::string& key, uint32_t i, double otherwise) const {
+double Oracle::number_at(const std::string& key, uint32_t i, double fallback) const {
     const Meta* m = file_.find(arch_ + "." + key);
-    if (!m) return otherwise;
+    if (!m) return fallback;
     double v = 0;
     int64_t n = 0;
     const uint64_t at = m->is_array ? i : 0;
@@ -57,7 +57,7 @@ double Oracle::number_at(const std::string& key, uint32_t i, double otherwise) c
     check(m->get_float(at, &v), "a key is no number");
     return v;
 }
-double Oracle::number(const std::string& key, double otherwise) const { return number_at(key, 0, otherwise); }
+double Oracle::number(const std::string& key, double fallback) const { return number_at(key, 0, fallback); }
 
 const std::vector<float>& Oracle::weight(const std::string& name) {
     auto known = weights_.find(name);
@@ -95,7 +95,8 @@ Oracle::Row Oracle::norm(const Row& x, const std::string& name) {
     double squares = 0;
     for (double v : x) squares += v * v;
     Row y(x.size());
-    for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] / std::sqrt(squares / static_cast<double>(x.size()) + eps_) * double{w[i]};
+    for (size_t i = 0; i < x.size(); ++i)
+        y[i] = x[i] / std::sqrt(squares / static_cast<double>(x.size()) + eps_) * double{w[i]};
     return y;
 }
 
@@ -103,7 +104,8 @@ Oracle::Rows Oracle::attention(uint32_t il, const Rows& a) {
     const std::string b = "blk." + std::to_string(il) + ".";
     const bool step = arch_ == "step35";
     const size_t hd = static_cast<size_t>(number("attention.key_length", 0));
-    const size_t n_head = static_cast<size_t>(number_at("attention.head_count", il, 0)), n_kv = static_cast<size_t>(number_at("attention.head_count_kv", il, 0));
+    const size_t n_head = static_cast<size_t>(number_at("attention.head_count", il, 0)),
+                 n_kv = static_cast<size_t>(number_at("attention.head_count_kv", il, 0));
     const bool windowed = step && number_at("attention.sliding_window_pattern", il, 0) != 0;
     const size_t window = windowed ? static_cast<size_t>(number("attention.sliding_window", 0)) : a.size();
     size_t n_rot = static_cast<size_t>(number("rope.dimension_count", 0));
@@ -117,7 +119,8 @@ Oracle::Rows Oracle::attention(uint32_t il, const Rows& a) {
         Row v(from, from + hd);
         if (has(b + name)) v = norm(v, b + name);
         for (size_t i = 0; i < n_rot / 2; ++i) {
-            double angle = static_cast<double>(p) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(n_rot));
+            double angle =
+                static_cast<double>(p) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(n_rot));
             if (factors) angle /= double{weight("rope_freqs.weight")[i]};
             const double x = v[i], y = v[i + n_rot / 2];
             v[i] = x * std::cos(angle) - y * std::sin(angle);
@@ -167,9 +170,12 @@ Oracle::Rows Oracle::attention(uint32_t il, const Rows& a) {
 Oracle::Rows Oracle::delta(uint32_t il, const Rows& a) {
     const std::string b = "blk." + std::to_string(il) + ".";
     const bool next = arch_ == "qwen3next";
-    const size_t nk = static_cast<size_t>(number("ssm.group_count", 0)), nv = static_cast<size_t>(number("ssm.time_step_rank", 0));
-    const size_t dk = static_cast<size_t>(number("ssm.state_size", 0)), taps = static_cast<size_t>(number("ssm.conv_kernel", 0)), r = nv / nk;
-    const std::vector<float>&conv = weight(b + "ssm_conv1d.weight"), &dt = weight(b + "ssm_dt.bias"), &log_decay = weight(b + "ssm_a");
+    const size_t nk = static_cast<size_t>(number("ssm.group_count", 0)),
+                 nv = static_cast<size_t>(number("ssm.time_step_rank", 0));
+    const size_t dk = static_cast<size_t>(number("ssm.state_size", 0)),
+                 taps = static_cast<size_t>(number("ssm.conv_kernel", 0)), r = nv / nk;
+    const std::vector<float>&conv = weight(b + "ssm_conv1d.weight"), &dt = weight(b + "ssm_dt.bias"),
+          &log_decay = weight(b + "ssm_a");
     std::vector<Rows> state(nv, Rows(dk, Row(dk)));
     Rows u, out;
     for (size_t t = 0; t < a.size(); ++t) {
@@ -204,7 +210,8 @@ Oracle::Rows Oracle::delta(uint32_t il, const Rows& a) {
             const size_t hk = next ? h / r : h % nk;
             Row q = unit(hk * dk), k = unit((nk + hk) * dk), row(dk);
             for (double& x : q) x /= std::sqrt(static_cast<double>(dk));
-            const double x = alpha[h] + double{dt[h]}, decay = std::exp(double{log_decay[h]} * (x > 20 ? x : std::log1p(std::exp(x))));
+            const double x = alpha[h] + double{dt[h]},
+                         decay = std::exp(double{log_decay[h]} * (x > 20 ? x : std::log1p(std::exp(x))));
             Rows& s = state[h];
             for (size_t j = 0; j < dk; ++j) {
                 double seen = 0;
@@ -253,7 +260,8 @@ Oracle::Row Oracle::experts(uint32_t il, const Row& f) {
     std::stable_sort(order.begin(), order.end(), [&](size_t x, size_t y) { return rank(x) > rank(y); });
     double sum = 0;
     for (size_t i = 0; i < n_used; ++i) sum += p[order[i]];
-    const double limit = number_at("swiglu_clamp_exp", il, 0), limit_shared = number_at("swiglu_clamp_shexp", il, 0), scale = number("expert_weights_scale", 1);
+    const double limit = number_at("swiglu_clamp_exp", il, 0), limit_shared = number_at("swiglu_clamp_shexp", il, 0),
+                 scale = number("expert_weights_scale", 1);
     double share = 1;
     if (!step) {
         const std::vector<float>& w = weight(b + "ffn_gate_inp_shexp.weight");
@@ -261,11 +269,14 @@ Oracle::Row Oracle::experts(uint32_t il, const Row& f) {
         for (size_t i = 0; i < f.size(); ++i) logit += double{w[i]} * f[i];
         share = sigmoid(logit);
     }
-    Row out = times(b + "ffn_down_shexp.weight", gated(times(b + "ffn_gate_shexp.weight", f), times(b + "ffn_up_shexp.weight", f), limit_shared));
+    Row out = times(b + "ffn_down_shexp.weight",
+                    gated(times(b + "ffn_gate_shexp.weight", f), times(b + "ffn_up_shexp.weight", f), limit_shared));
     for (double& v : out) v *= share;
     for (size_t i = 0; i < n_used; ++i) {
         const size_t e = order[i];
-        const Row y = times(b + "ffn_down_exps.weight", gated(times(b + "ffn_gate_exps.weight", f, e), times(b + "ffn_up_exps.weight", f, e), limit), e);
+        const Row y =
+            times(b + "ffn_down_exps.weight",
+                  gated(times(b + "ffn_gate_exps.weight", f, e), times(b + "ffn_up_exps.weight", f, e), limit), e);
         for (size_t j = 0; j < out.size(); ++j) out[j] += p[e] / sum * scale * y[j];
     }
     return out;
@@ -274,7 +285,8 @@ Oracle::Row Oracle::experts(uint32_t il, const Row& f) {
 Oracle::Row Oracle::ffn(uint32_t il, const Row& f) {
     const std::string b = "blk." + std::to_string(il) + ".";
     if (has(b + "ffn_gate_inp.weight")) return experts(il, f);
-    return times(b + "ffn_down.weight", gated(times(b + "ffn_gate.weight", f), times(b + "ffn_up.weight", f), number_at("swiglu_clamp_shexp", il, 0)));
+    return times(b + "ffn_down.weight", gated(times(b + "ffn_gate.weight", f), times(b + "ffn_up.weight", f),
+                                              number_at("swiglu_clamp_shexp", il, 0)));
 }
 
 void Oracle::block(uint32_t il, Rows& x, bool mtp) {
@@ -318,7 +330,9 @@ Oracle::Rows Oracle::logits(const std::vector<auspex::Token>& ids, uint32_t dept
             x.push_back(times(b + "nextn.eh_proj.weight", c));
         }
         block(il, x, true);
-        for (const Row& row : x) normed.push_back(norm(row, has(b + "nextn.shared_head_norm.weight") ? b + "nextn.shared_head_norm.weight" : "output_norm.weight"));
+        for (const Row& row : x)
+            normed.push_back(norm(row, has(b + "nextn.shared_head_norm.weight") ? b + "nextn.shared_head_norm.weight"
+                                                                                : "output_norm.weight"));
         table = has(b + "nextn.shared_head_head.weight") ? b + "nextn.shared_head_head.weight" : head;
     }
     for (const Row& row : normed) out.push_back(times(table, row));

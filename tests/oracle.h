@@ -28,8 +28,8 @@ class Oracle {
     using Row = std::vector<double>;
     const std::vector<float>& weight(const std::string& name);
     bool has(const std::string& name) const { return file_.tensor(name) != nullptr; }
-    double number(const std::string& key, double otherwise) const;
-    double number_at(const std::string& key, uint32_t i, double otherwise) const;
+    double number(const std::string& key, double fallback) const;
+    double number_at(const std::string& key, uint32_t i, double fallback) const;
     Row times(const std::string& name, const Row& x, size_t skip = 0);  ///< x W', W from matrix `skip` of a stack on
     Row norm(const Row& x, const std::string& name);
     Rows attention(uint32_t il, const Rows& a);

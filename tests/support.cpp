@@ -13,7 +13,8 @@ std::string repo_dir() { return AUSPEX_REPO_DIR; }
 const char* shared_dir() {
     static const std::string dir = [] {
         const char* named = std::getenv("AUSPEX_SHARED");
-        for (const std::string& d : {std::string(named ? named : ""), repo_dir() + "/../shared", repo_dir() + "/shared"})
+        for (const std::string& d :
+             {std::string(named ? named : ""), repo_dir() + "/../shared", repo_dir() + "/shared"})
             if (!d.empty() && std::ifstream(d + "/vectors/gguf_cases.json").good()) return d;
         return std::string();
     }();
@@ -51,7 +52,8 @@ auspex::Model load_model(const auspex::Device& device, const std::string& path) 
     return model;
 }
 
-auspex::Model load_model(const auspex::Device& device, const std::vector<std::byte>& bytes, const auspex::LoadOptions& options) {
+auspex::Model load_model(const auspex::Device& device, const std::vector<std::byte>& bytes,
+                         const auspex::LoadOptions& options) {
     auspex::Model model;
     const auspex::Status s = auspex::Model::load(device, bytes, options).get(model);
     REQUIRE_MESSAGE(s.ok(), s.message());

@@ -22,12 +22,13 @@ auspex::Device open_device(const auspex::DeviceOptions& options);
 auspex::Device cpu_device(int n_thread = 1, auspex::CpuPath path = auspex::CpuPath::best);
 /// A model from a file, or from bytes that stay.
 auspex::Model load_model(const auspex::Device& device, const std::string& path);
-auspex::Model load_model(const auspex::Device& device, const std::vector<std::byte>& bytes, const auspex::LoadOptions& options = {});
+auspex::Model load_model(const auspex::Device& device, const std::vector<std::byte>& bytes,
+                         const auspex::LoadOptions& options = {});
 
 /// The GPU. Null where there is none, and the test says that it was skipped.
 auspex::Device gpu_device();
 
-/// Ways to pick that share no code path: greedy, filtered, hot, and one with penalties.
+/// Ways to sample that share no code path: greedy, filtered, hot, and one with penalties.
 std::vector<auspex::Sampling> samplings();
 
 inline uint64_t sum(const uint64_t* v, size_t n) {

@@ -50,11 +50,11 @@ struct Counter {
             if (c.refuse) return nullptr;
             ++c.calls;
             c.out += bytes;
-            return ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
+            return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
         };
         a.free = [](void* user, void* p, size_t bytes, size_t alignment) {
             static_cast<Counter*>(user)->out -= bytes;
-            ::operator delete(p, std::align_val_t{alignment});
+            ::operator delete (p, std::align_val_t{alignment});
         };
         return a;
     }
@@ -80,7 +80,8 @@ TEST_CASE("checked arithmetic says no instead of wrapping") {
 
 TEST_CASE("a status reads as code and text") {
     CHECK(Status().message() == "ok");
-    const Status s = fail(Code::bad_file, "tensor '", std::string("x"), "' has ", 3, " of ", uint64_t{4}, ", ", 0.5, '!');
+    const Status s =
+        fail(Code::bad_file, "tensor '", std::string("x"), "' has ", 3, " of ", uint64_t{4}, ", ", 0.5, '!');
     CHECK(s.message() == "bad_file: tensor 'x' has 3 of 4, 0.5!");
     CHECK(std::string(code_name(Code::context_full)) == "context_full");
     int out = 7;

@@ -53,7 +53,8 @@ TEST_CASE("a user's message is trimmed and the prompt ends inside thinking") {
         const std::string turn = "<|im_start|>user\nHi<|im_end|>\n";
         CHECK(render_messages(kUserHi, style) == turn + kGenerate);
         CHECK(render_messages(kUserHi, style, R"(, "add_generation_prompt": false)") == turn);
-        CHECK(render_messages(kUserHi, style, R"(, "enable_thinking": false)") == turn + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+        CHECK(render_messages(kUserHi, style, R"(, "enable_thinking": false)") ==
+              turn + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
         CHECK(render_messages(kUserHi, style, R"(, "chat_template_kwargs": {"enable_thinking": false, "other": 1})") ==
               turn + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
         ChatRequest r;
@@ -67,43 +68,56 @@ TEST_CASE("a user's message is trimmed and the prompt ends inside thinking") {
 TEST_CASE("a system message opens the prompt; only unsloth's template drops an empty one") {
     const std::string m = R"([{"role": "system", "content": "  Be brief. "}, {"role": "user", "content": "Hi"}])";
     const std::string user = "<|im_start|>user\nHi<|im_end|>\n";
-    for (const ChatStyle style : kQwen) CHECK(render_messages(m, style) == "<|im_start|>system\nBe brief.<|im_end|>\n" + user + kGenerate);
+    for (const ChatStyle style : kQwen)
+        CHECK(render_messages(m, style) == "<|im_start|>system\nBe brief.<|im_end|>\n" + user + kGenerate);
     const std::string empty = R"([{"role": "system", "content": " "}, {"role": "user", "content": "Hi"}])";
     CHECK(render_messages(empty, ChatStyle::qwen35) == "<|im_start|>system\n<|im_end|>\n" + user + kGenerate);
     CHECK(render_messages(empty, ChatStyle::qwen36) == "<|im_start|>system\n<|im_end|>\n" + user + kGenerate);
     CHECK(render_messages(empty, ChatStyle::qwen36_unsloth) == user + kGenerate);
-    const std::string two = R"([{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, {"role": "user", "content": "Hi"},
+    const std::string two =
+        R"([{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, {"role": "user", "content": "Hi"},
                                 {"role": "system", "content": "C"}, {"role": "robot", "content": "D"}])";
     CHECK(render_messages(two, ChatStyle::qwen36_unsloth) == "<|im_start|>system\nA\nB<|im_end|>\n" + user + kGenerate);
 }
 
 TEST_CASE("thinking of earlier turns is dropped, unless 3.6 is told to keep it") {
-    const std::string m = R"([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "reasoning_content": "\n easy "},
+    const std::string m =
+        R"([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "reasoning_content": "\n easy "},
                               {"role": "user", "content": "sure?"}])";
-    const std::string a = "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n", z = "4<|im_end|>\n<|im_start|>user\nsure?<|im_end|>\n" + kGenerate;
+    const std::string a = "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n",
+                      z = "4<|im_end|>\n<|im_start|>user\nsure?<|im_end|>\n" + kGenerate;
     const std::string kept = "<think>\neasy\n</think>\n\n";
     for (const ChatStyle style : kQwen) {
         CHECK(render_messages(m, style) == a + z);
-        CHECK(render_messages(m, style, R"(, "preserve_thinking": true)") == a + (style == ChatStyle::qwen35 ? "" : kept) + z);
+        CHECK(render_messages(m, style, R"(, "preserve_thinking": true)") ==
+              a + (style == ChatStyle::qwen35 ? "" : kept) + z);
     }
     // After the last question it stays; an empty one too; and it is found inside the content.
-    const std::string q = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": )", g = R"(, "add_generation_prompt": false)";
+    const std::string q = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": )",
+                      g = R"(, "add_generation_prompt": false)";
     const std::string head = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n";
     for (const ChatStyle style : kQwen) {
         CHECK(render_messages(q + R"("a"}])", style, g) == head + "<think>\n\n</think>\n\na<|im_end|>\n");
-        CHECK(render_messages(q + R"("<think>\nr\n\n</think>\n\na"}])", style, g) == head + "<think>\nr\n</think>\n\na<|im_end|>\n");
-        CHECK(render_messages(q + R"("x<think>y</think>z</think>\n a"}])", style, g) == head + "<think>\ny\n</think>\n\n a<|im_end|>\n");
-        CHECK(render_messages(q + R"("r</think>a", "reasoning_content": null}])", style, g) == head + "<think>\nr\n</think>\n\na<|im_end|>\n");
-        CHECK(render_messages(q + R"("r</think>a", "reasoning_content": "R"}])", style, g) == head + "<think>\nR\n</think>\n\nr</think>a<|im_end|>\n");
+        CHECK(render_messages(q + R"("<think>\nr\n\n</think>\n\na"}])", style, g) ==
+              head + "<think>\nr\n</think>\n\na<|im_end|>\n");
+        CHECK(render_messages(q + R"("x<think>y</think>z</think>\n a"}])", style, g) ==
+              head + "<think>\ny\n</think>\n\n a<|im_end|>\n");
+        CHECK(render_messages(q + R"("r</think>a", "reasoning_content": null}])", style, g) ==
+              head + "<think>\nr\n</think>\n\na<|im_end|>\n");
+        CHECK(render_messages(q + R"("r</think>a", "reasoning_content": "R"}])", style, g) ==
+              head + "<think>\nR\n</think>\n\nr</think>a<|im_end|>\n");
     }
 }
 
 TEST_CASE("tools are listed as Python writes JSON, before fixed instructions") {
     CHECK(std::string(auspex::detail::kToolInstructions).size() == 817);
-    const std::string tools = R"(, "tools": [{"type":"function","function":{"name":"f","parameters":{"type":"object","x":[1,2.50]}}}, {"name": "g"}])";
-    const std::string list = "<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n"
-                             R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": [1, 2.5]}}})"
-                             "\n{\"name\": \"g\"}\n</tools>" + std::string(auspex::detail::kToolInstructions);
+    const std::string tools =
+        R"(, "tools": [{"type":"function","function":{"name":"f","parameters":{"type":"object","x":[1,2.50]}}}, {"name": "g"}])";
+    const std::string list =
+        "<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n"
+        R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": [1, 2.5]}}})"
+        "\n{\"name\": \"g\"}\n</tools>" +
+        std::string(auspex::detail::kToolInstructions);
     const std::string user = "<|im_start|>user\nHi<|im_end|>\n" + kGenerate;
     const std::string m = R"([{"role": "system", "content": " S "}, {"role": "user", "content": "Hi"}])";
     for (const ChatStyle style : kQwen) {
@@ -121,47 +135,67 @@ TEST_CASE("tool calls and their results: values differ between 3.5 and 3.6") {
             {"name": "g", "arguments": "{\"b\": \"2\"}"}]},
         {"role": "tool", "content": " r1 "}, {"role": "tool", "content": "r2"}, {"role": "user", "content": "<tool_response>x</tool_response>"}])";
     const auto want = [](const char* t, const char* n) {
-        return std::string("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nWait.\n\n<tool_call>\n<function=f>\n"
-                           "<parameter=s>\ntwo\nlines\n</parameter>\n<parameter=t>\n") + t + "\n</parameter>\n<parameter=n>\n" + n +
-               "\n</parameter>\n<parameter=i>\n7\n</parameter>\n<parameter=d>\n100.0\n</parameter>\n<parameter=l>\n[\"x\", null]\n</parameter>\n"
-               "<parameter=o>\n{\"k\": false}\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n<parameter=b>\n2\n</parameter>\n"
-               "</function>\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nr1\n</tool_response>\n<tool_response>\nr2\n</tool_response><|im_end|>\n"
-               "<|im_start|>user\n<tool_response>x</tool_response><|im_end|>\n" + kGenerate;
+        return std::string(
+                   "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</"
+                   "think>\n\nWait.\n\n<tool_call>\n<function=f>\n"
+                   "<parameter=s>\ntwo\nlines\n</parameter>\n<parameter=t>\n") +
+               t + "\n</parameter>\n<parameter=n>\n" + n +
+               "\n</parameter>\n<parameter=i>\n7\n</parameter>\n<parameter=d>\n100.0\n</"
+               "parameter>\n<parameter=l>\n[\"x\", null]\n</parameter>\n"
+               "<parameter=o>\n{\"k\": "
+               "false}\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n<parameter=b>\n2\n</"
+               "parameter>\n"
+               "</function>\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nr1\n</"
+               "tool_response>\n<tool_response>\nr2\n</tool_response><|im_end|>\n"
+               "<|im_start|>user\n<tool_response>x</tool_response><|im_end|>\n" +
+               kGenerate;
     };
     CHECK(render_messages(m, ChatStyle::qwen35) == want("True", "None"));
     CHECK(render_messages(m, ChatStyle::qwen36) == want("true", "null"));
     CHECK(render_messages(m, ChatStyle::qwen36_unsloth) == want("True", "None"));
-    const std::string bare = R"([{"role": "tool", "content": "r"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}])";
+    const std::string bare =
+        R"([{"role": "tool", "content": "r"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}])";
     CHECK(render_messages(bare, ChatStyle::qwen36, ", \"add_generation_prompt\": false") ==
-          "\n<tool_response>\nr\n</tool_response><|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+          "\n<tool_response>\nr\n</"
+          "tool_response><|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
           "<tool_call>\n<function=f>\n</function>\n</tool_call><|im_end|>\n");
 }
 
 TEST_CASE("images and videos become their marks, numbered on demand") {
-    const std::string m = R"([{"role": "user", "content": [{"type": "text", "text": " a "}, {"type": "image"}, {"image_url": {"url": "x"}}, {"type": "text", "text": "b "}]},
+    const std::string m =
+        R"([{"role": "user", "content": [{"type": "text", "text": " a "}, {"type": "image"}, {"image_url": {"url": "x"}}, {"type": "text", "text": "b "}]},
                               {"role": "user", "content": [{"type": "video"}, {"image": ""}]}])";
-    const std::string i = "<|vision_start|><|image_pad|><|vision_end|>", v = "<|vision_start|><|video_pad|><|vision_end|>";
+    const std::string i = "<|vision_start|><|image_pad|><|vision_end|>",
+                      v = "<|vision_start|><|video_pad|><|vision_end|>";
     for (const ChatStyle style : kQwen) {
-        CHECK(render_messages(m, style) == "<|im_start|>user\na " + i + i + "b<|im_end|>\n<|im_start|>user\n" + v + i + "<|im_end|>\n" + kGenerate);
+        CHECK(render_messages(m, style) ==
+              "<|im_start|>user\na " + i + i + "b<|im_end|>\n<|im_start|>user\n" + v + i + "<|im_end|>\n" + kGenerate);
         CHECK(render_messages(m, style, R"(, "add_vision_id": true)") ==
-              "<|im_start|>user\na Picture 1: " + i + "Picture 2: " + i + "b<|im_end|>\n<|im_start|>user\nVideo 1: " + v + "Picture 3: " + i + "<|im_end|>\n" + kGenerate);
+              "<|im_start|>user\na Picture 1: " + i + "Picture 2: " + i +
+                  "b<|im_end|>\n<|im_start|>user\nVideo 1: " + v + "Picture 3: " + i + "<|im_end|>\n" + kGenerate);
     }
 }
 
 TEST_CASE("what the template refuses is refused in its words") {
     for (const ChatStyle style : kQwen) {
         CHECK(render_messages("[]", style) == "bad_argument: No messages provided.");
-        CHECK(render_messages(R"([{"role": "system", "content": [{"type": "image"}]}])", style).find("System message cannot contain images.") != std::string::npos);
-        CHECK(render_messages(R"([{"role": "user", "content": 3}])", style).find("Unexpected content type. (messages[0].content is a number") != std::string::npos);
-        CHECK(render_messages(R"([{"role": "user", "content": [{}]}])", style).find("Unexpected item type in content. (messages[0].content[0]") != std::string::npos);
+        CHECK(render_messages(R"([{"role": "system", "content": [{"type": "image"}]}])", style)
+                  .find("System message cannot contain images.") != std::string::npos);
+        CHECK(render_messages(R"([{"role": "user", "content": 3}])", style)
+                  .find("Unexpected content type. (messages[0].content is a number") != std::string::npos);
+        CHECK(render_messages(R"([{"role": "user", "content": [{}]}])", style)
+                  .find("Unexpected item type in content. (messages[0].content[0]") != std::string::npos);
         const bool official = style != ChatStyle::qwen36_unsloth;
         const auto refused = [&](const char* messages, const char* text) {
             CHECK((render_messages(messages, style).find(text) != std::string::npos) == official);
         };
         refused(R"([{"role": "assistant", "content": "x"}])", "No user query found in messages.");
-        refused(R"([{"role": "user", "content": "<tool_response></tool_response>"}])", "No user query found in messages.");
-        refused(R"([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}])", "System message must be at the beginning. (messages[1])");
-        refused(R"([{"role": "user", "content": "x"}, {"role": "developer", "content": "y"}])", "Unexpected message role. (messages[1] has the role 'developer'");
+        refused(R"([{"role": "user", "content": "<tool_response></tool_response>"}])",
+                "No user query found in messages.");
+        refused(R"([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}])",
+                "System message must be at the beginning. (messages[1])");
+        refused(R"([{"role": "user", "content": "x"}, {"role": "developer", "content": "y"}])",
+                "Unexpected message role. (messages[1] has the role 'developer'");
     }
 }
 
@@ -173,16 +207,22 @@ TEST_CASE("a request of another form is refused with the path of the fault") {
         {R"({"messages": {}})", "messages is an object, expected a list"},
         {R"({"messages": [1]})", "messages[0] is a number"},
         {R"({"messages": [{"content": "x"}]})", "messages[0] has no role"},
-        {R"({"messages": [{"role": "user", "content": ["x"]}]})", "messages[0].content[0] is a string, expected an object"},
+        {R"({"messages": [{"role": "user", "content": ["x"]}]})",
+         "messages[0].content[0] is a string, expected an object"},
         {R"({"messages": [{"role": "user", "content": [{"text": 1}]}]})", "messages[0].content[0].text is a number"},
-        {R"({"messages": [{"role": "assistant", "tool_calls": {}}]})", "messages[0].tool_calls is an object, expected a list"},
+        {R"({"messages": [{"role": "assistant", "tool_calls": {}}]})",
+         "messages[0].tool_calls is an object, expected a list"},
         {R"({"messages": [{"role": "assistant", "tool_calls": [{}]}]})", "messages[0].tool_calls[0] has no name"},
-        {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": []}]}]})", "arguments is an array, expected an object or a string"},
-        {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}]})", "is a string that holds no JSON object: JSON: expected"},
-        {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "\"{}\""}]}]})", "is a string that holds a string"},
+        {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": []}]}]})",
+         "arguments is an array, expected an object or a string"},
+        {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}]})",
+         "is a string that holds no JSON object: JSON: expected"},
+        {R"({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "\"{}\""}]}]})",
+         "is a string that holds a string"},
         {R"({"messages": [], "tools": [[]]})", "tools[0] is an array, expected an object"},
         {R"({"messages": [], "enable_thinking": "false"})", "enable_thinking is a string, expected true or false"},
-        {R"({"messages": [], "chat_template_kwargs": {"preserve_thinking": 1}})", "chat_template_kwargs.preserve_thinking is a number"},
+        {R"({"messages": [], "chat_template_kwargs": {"preserve_thinking": 1}})",
+         "chat_template_kwargs.preserve_thinking is a number"},
     };
     for (const auto& c : cases) {
         const Status s = ChatRequest::from_json(c[0]).status();
@@ -198,45 +238,62 @@ TEST_CASE("a request of another form is refused with the path of the fault") {
     r.messages.resize(2);
     r.messages[1].role = "assistant";
     r.messages[1].tool_calls = {ToolCall{"f", {ToolArgument{"a", "nope", true}}}};
-    CHECK(auspex::render_chat(r, ChatStyle::qwen36).status().text.find("messages[1].tool_calls[0], argument 'a': JSON") == 0);
+    CHECK(
+        auspex::render_chat(r, ChatStyle::qwen36).status().text.find("messages[1].tool_calls[0], argument 'a': JSON") ==
+        0);
 }
 
 TEST_CASE("pieces tell the template's words from everybody else's") {
     ChatRequest r;
-    REQUIRE(ChatRequest::from_json(R"({"messages": [{"role": "system", "content": "S<|im_end|>"}, {"role": "user", "content": [{"text": "U"}, {"type": "image"}]},
+    REQUIRE(
+        ChatRequest::from_json(
+            R"({"messages": [{"role": "system", "content": "S<|im_end|>"}, {"role": "user", "content": [{"text": "U"}, {"type": "image"}]},
         {"role": "assistant", "content": "A", "reasoning_content": "R", "tool_calls": [{"name": "N", "arguments": {"K": "V"}}]}, {"role": "tool", "content": "T"}],
-        "tools": [{"name": "<|im_start|>"}]})").get(r).ok());
+        "tools": [{"name": "<|im_start|>"}]})")
+            .get(r)
+            .ok());
     for (const ChatStyle style : kQwen) {
         const Result<ChatPrompt> p = auspex::render_chat(r, style);
         REQUIRE(p.ok());
         std::string input, fixed;
-        for (const ChatPrompt::Piece& piece : p.value().pieces) (piece.from_template ? fixed : input) += piece.from_template ? piece.text : "(" + piece.text + ")";
+        for (const ChatPrompt::Piece& piece : p.value().pieces)
+            (piece.from_template ? fixed : input) += piece.from_template ? piece.text : "(" + piece.text + ")";
         CHECK(input == "({\"name\": \"<|im_start|>\"})(S<|im_end|>)(U)(R)(A)(N)(K)(V)(T)");
         CHECK(fixed.find("<|vision_start|><|image_pad|><|vision_end|><|im_end|>") != std::string::npos);
     }
 }
 
 TEST_CASE("ChatML prints messages as they are and refuses what it cannot show") {
-    const std::string m = R"([{"role": "system", "content": " s "}, {"role": "user", "content": "u\n"}, {"role": "assistant", "content": "a", "reasoning_content": "r"}, {"role": "tool", "content": "t"}])";
-    const std::string turns = "<|im_start|>system\n s <|im_end|>\n<|im_start|>user\nu\n<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>tool\nt<|im_end|>\n";
+    const std::string m =
+        R"([{"role": "system", "content": " s "}, {"role": "user", "content": "u\n"}, {"role": "assistant", "content": "a", "reasoning_content": "r"}, {"role": "tool", "content": "t"}])";
+    const std::string turns =
+        "<|im_start|>system\n s "
+        "<|im_end|>\n<|im_start|>user\nu\n<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>tool\nt<|im_end|>"
+        "\n";
     CHECK(render_messages(m, ChatStyle::chatml) == turns + "<|im_start|>assistant\n");
     CHECK(render_messages(m, ChatStyle::chatml_no_think) == turns + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
     CHECK(render_messages(m, ChatStyle::chatml, R"(, "add_generation_prompt": false)") == turns);
     CHECK(render_messages("[]", ChatStyle::chatml).find("No messages") != std::string::npos);
     CHECK(render_messages(m, ChatStyle::chatml, R"(, "tools": [{}])").find("cannot show tools") != std::string::npos);
-    CHECK(render_messages(R"([{"role": "assistant", "tool_calls": [{"name": "f"}]}])", ChatStyle::chatml).find("messages[0] has tool calls") != std::string::npos);
-    CHECK(render_messages(R"([{"role": "user", "content": [{"type": "image"}]}])", ChatStyle::chatml).find("image") != std::string::npos);
+    CHECK(render_messages(R"([{"role": "assistant", "tool_calls": [{"name": "f"}]}])", ChatStyle::chatml)
+              .find("messages[0] has tool calls") != std::string::npos);
+    CHECK(render_messages(R"([{"role": "user", "content": [{"type": "image"}]}])", ChatStyle::chatml).find("image") !=
+          std::string::npos);
 }
 
 TEST_CASE("templates are recognised, and what is not known to the letter gets a note") {
     std::string note = "old";
-    const std::string plain = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{%- endfor %}"
-                              "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
+    const std::string plain =
+        "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + "
+        "'\\n' }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
     CHECK(auspex::recognise_template(plain, &note) == ChatStyle::chatml);
     CHECK(note.empty());
-    const std::string quoted = "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}\n"
-                               "{% for message in messages %}{{\"<|im_start|>\" + message['role'] + \"\\n\" + message['content'] + \"<|im_end|>\\n\"}}{% endfor %}"
-                               "{% if add_generation_prompt %}{{ \"<|im_start|>assistant\\n\" }}{% endif %}\n";
+    const std::string quoted =
+        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}\n"
+        "{% for message in messages %}{{\"<|im_start|>\" + message['role'] + \"\\n\" + message['content'] + "
+        "\"<|im_end|>\\n\"}}{% endfor %}"
+        "{% if add_generation_prompt %}{{ \"<|im_start|>assistant\\n\" }}{% endif %}\n";
     CHECK(auspex::recognise_template(quoted, &note) == ChatStyle::chatml);
     CHECK(note.empty());
     std::string closed = plain;
@@ -259,7 +316,8 @@ TEST_CASE("templates are recognised, and what is not known to the letter gets a 
     const std::string family = "{% set ns.last_query_index = 1 %}<function=example_function_name>";
     CHECK(auspex::recognise_template(family, &note) == ChatStyle::qwen35);
     CHECK(note.find("variant of Qwen3.5's") != std::string::npos);
-    const std::string newer = family + "preserve_thinking args_value | string if args_value is string else args_value | tojson";
+    const std::string newer =
+        family + "preserve_thinking args_value | string if args_value is string else args_value | tojson";
     CHECK(auspex::recognise_template(newer, &note) == ChatStyle::qwen36);
     CHECK(auspex::recognise_template(newer + "reasoning_effort", &note) == ChatStyle::qwen36);
     CHECK(note.find("without its reasoning_effort") != std::string::npos);
@@ -276,23 +334,33 @@ TEST_CASE("a reply is split into thinking, text and calls") {
     CHECK(taken("", true) == "[]");
     CHECK(taken("a <think> b", false) == "[]a <think> b");
 
-    const std::string call = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx\ny\n\n</parameter>\n</function>\n</tool_call>";
+    const std::string call =
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx\ny\n\n</parameter>\n</"
+        "function>\n</tool_call>";
     CHECK(taken("r\n</think>\n\n" + call, true) == "[r]|f(a:1;b=x\ny\n;)");
-    CHECK(taken("Let me see.\n\n" + call + "\n" + call + "\n", false) == "[]Let me see.|f(a:1;b=x\ny\n;)|f(a:1;b=x\ny\n;)");
+    CHECK(taken("Let me see.\n\n" + call + "\n" + call + "\n", false) ==
+          "[]Let me see.|f(a:1;b=x\ny\n;)|f(a:1;b=x\ny\n;)");
     CHECK(taken("hm\n" + call, true) == "[hm]|f(a:1;b=x\ny\n;)");
     CHECK(taken("<tool_call><function=g></function></tool_call>", false) == "[]|g()");
     CHECK(taken("<tool_call><function=g><parameter=k>v</parameter></function>", false) == "[]|g(k=v;)");
-    CHECK(taken("<tool_call>\n<function=g>\n<parameter=k>\nv\n</parameter>\n</tool_call> after", false) == "[]after|g(k=v;)");
-    CHECK(taken("<tool_call>\n<function=w>\n<parameter=t>\n<p></parameter></p>\n</parameter>\n</function>\n</tool_call>", false) == "[]|w(t=<p></parameter></p>;)");
-    CHECK(taken("<tool_call>\r\n<function=g>\r\n<parameter=k>\r\nv\r\n</parameter>\r\n</function>\r\n</tool_call>", false) == "[]|g(k=v;)");
-    CHECK(taken("<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call>", false) == "[]|h(x:[1, 2];y=z;)");
+    CHECK(taken("<tool_call>\n<function=g>\n<parameter=k>\nv\n</parameter>\n</tool_call> after", false) ==
+          "[]after|g(k=v;)");
+    CHECK(
+        taken("<tool_call>\n<function=w>\n<parameter=t>\n<p></parameter></p>\n</parameter>\n</function>\n</tool_call>",
+              false) == "[]|w(t=<p></parameter></p>;)");
+    CHECK(taken("<tool_call>\r\n<function=g>\r\n<parameter=k>\r\nv\r\n</parameter>\r\n</function>\r\n</tool_call>",
+                false) == "[]|g(k=v;)");
+    CHECK(taken("<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": [1,2], \"y\": \"z\"}}\n</tool_call>", false) ==
+          "[]|h(x:[1, 2];y=z;)");
 }
 
 TEST_CASE("a malformed call stays in the content and spoils no other") {
     const std::string good = "<tool_call>\n<function=g>\n</function>\n</tool_call>";
-    for (const std::string bad : {"<tool_call>", "<tool_call>\nnothing", "<tool_call><function=>", "<tool_call><function=f", "<tool_call><function=f><parameter=a>1",
-                                  "<tool_call><function=f><parameter=a>1</parameter>", "<tool_call>{\"name\": 1}</tool_call>", "<tool_call>{", "<tool_call><function=f>junk</function>",
-                                  "</tool_call>", "<function=g></function>"}) {
+    for (const std::string bad :
+         {"<tool_call>", "<tool_call>\nnothing", "<tool_call><function=>", "<tool_call><function=f",
+          "<tool_call><function=f><parameter=a>1", "<tool_call><function=f><parameter=a>1</parameter>",
+          "<tool_call>{\"name\": 1}</tool_call>", "<tool_call>{", "<tool_call><function=f>junk</function>",
+          "</tool_call>", "<function=g></function>"}) {
         CHECK(taken(bad, false) == "[]" + bad);
         CHECK(taken(bad + good, false) == "[]" + bad + "|g()");
         CHECK(taken(good + bad, false) == "[]" + bad + "|g()");
@@ -301,10 +369,14 @@ TEST_CASE("a malformed call stays in the content and spoils no other") {
 }
 
 TEST_CASE("arguments take the types that the tools declare") {
-    const std::vector<std::string> tools = {R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
-        "s": {"type": "string"}, "i": {"type": "integer"}, "b": {"type": "boolean"}, "n": {"type": ["string", "null"]}, "o": {"type": "object"}}}}})", "broken"};
+    const std::vector<std::string> tools = {
+        R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+        "s": {"type": "string"}, "i": {"type": "integer"}, "b": {"type": "boolean"}, "n": {"type": ["string", "null"]}, "o": {"type": "object"}}}}})",
+        "broken"};
     const auto typed = [&](const std::string& name, const std::string& value) {
-        return taken("<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value + "\n</parameter>\n</function>\n</tool_call>", false, tools);
+        return taken("<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
+                         "\n</parameter>\n</function>\n</tool_call>",
+                     false, tools);
     };
     CHECK(typed("s", "12") == "[]|f(s=12;)");
     CHECK(typed("s", " true ") == "[]|f(s= true ;)");
@@ -323,8 +395,12 @@ TEST_CASE("arguments take the types that the tools declare") {
 
 TEST_CASE("a call that was rendered is read back") {
     ChatRequest r;
-    REQUIRE(ChatRequest::from_json(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c", "reasoning_content": "r",
-        "tool_calls": [{"name": "f", "arguments": {"x": "a\n\nb", "y": [1, {"z": null}], "t": true}}]}], "add_generation_prompt": false})").get(r).ok());
+    REQUIRE(
+        ChatRequest::from_json(
+            R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c", "reasoning_content": "r",
+        "tool_calls": [{"name": "f", "arguments": {"x": "a\n\nb", "y": [1, {"z": null}], "t": true}}]}], "add_generation_prompt": false})")
+            .get(r)
+            .ok());
     std::string text = auspex::render_chat(r, ChatStyle::qwen36).value().text();
     text = text.substr(text.find("assistant\n") + 10);
     text = text.substr(0, text.find("<|im_end|>"));
@@ -338,8 +414,10 @@ TEST_CASE("a call that was rendered is read back") {
 TEST_CASE("taking a reply apart stays linear on hostile text") {
     // Quadratic work on these would take minutes.
     const std::vector<std::string> tools = {"{\"name\": \"f\"}"};
-    for (const char* part : {"<tool_call><function=f>", "<tool_call><function=f><parameter=a>", "<function=f><parameter=a>", "<function=f></function>", "<tool_call>{",
-                             "<tool_call><function=f><parameter=a></parameter>", "</parameter>", "<tool_call> ", "<think>", "</think>"}) {
+    for (const char* part :
+         {"<tool_call><function=f>", "<tool_call><function=f><parameter=a>", "<function=f><parameter=a>",
+          "<function=f></function>", "<tool_call>{", "<tool_call><function=f><parameter=a></parameter>", "</parameter>",
+          "<tool_call> ", "<think>", "</think>"}) {
         std::string text;
         while (text.size() < 400000) text += part;
         const ChatReply reply = auspex::parse_reply(text + "</parameter>", true, tools);
@@ -364,9 +442,13 @@ TEST_CASE("the published conversations render to the letter") {
         std::string note;
         const ChatStyle style = auspex::recognise_template(jinja + "\n \n", &note);
         CHECK(note.empty());
-        CHECK(style == (which == "qwen3.5" ? ChatStyle::qwen35 : which == "qwen3.6" ? ChatStyle::qwen36 : ChatStyle::qwen36_unsloth));
-        const std::string got = render("{\"messages\": " + c.find("messages")->dump() + ", \"tools\": " + c.find("tools")->dump() +
-                                       ", \"chat_template_kwargs\": " + c.find("kwargs")->dump() + "}", style);
+        CHECK(style == (which == "qwen3.5"   ? ChatStyle::qwen35
+                        : which == "qwen3.6" ? ChatStyle::qwen36
+                                             : ChatStyle::qwen36_unsloth));
+        const std::string got =
+            render("{\"messages\": " + c.find("messages")->dump() + ", \"tools\": " + c.find("tools")->dump() +
+                       ", \"chat_template_kwargs\": " + c.find("kwargs")->dump() + "}",
+                   style);
         if (name == "err_args_string") {
             // The template refuses (or drops) arguments that come as a string; reading the request has
             // already made an object of them, as OpenAI's clients expect.

@@ -1,4 +1,4 @@
-"""Drafting on the command line: the same text under every option, receipts, traces, and costs that are kept."""
+"""Drafting on the command line: the same text under every option, statistics, traces, and costs that are kept."""
 import json
 import os
 import shutil
@@ -61,7 +61,7 @@ class DraftRun(BaseDraft):
         d = o["draft"]
         self.assertEqual((d["source"], d["depth"], d["depth_most"]), ("mtp", "auto", 6))
         self.assertEqual(len(d["tokens"]), len(d["cycles"]))
-        # The first token is picked from the prompt's last row; the last cycle may go beyond what was asked for.
+        # The first token is sampled from the prompt's last row; the last cycle may go beyond what was asked for.
         self.assertTrue(o["tokens"] - 1 <= sum(d["tokens"]) <= o["tokens"] + 8)
         self.assertEqual(sum(d["tokens"]), sum(d["cycles"]) + sum(d["accepted"]))
         for drafted, judged, accepted in zip(d["drafted"], d["judged"], d["accepted"]):
@@ -71,7 +71,7 @@ class DraftRun(BaseDraft):
             self.assertAlmostEqual(row["break_even_share"], (row["relative_cycle"] - 1) / row["depth"], places=6)
             self.assertTrue({"break_even_conditional", "acceptance", "expected_tokens", "samples", "cycle_ms"} <= set(row))
         self.assertGreaterEqual(d["n_switch"], len(d["switches"]))
-        self.assertEqual({s["reason"] for s in d["switches"]} - {"cold start", "drafting pays", "off pays", "better depth", "probe", "hopeless", "unlocked"}, set())
+        self.assertEqual({s["reason"] for s in d["switches"]} - {"cold start", "drafting pays", "off pays", "better depth", "probe", "unprofitable", "unlocked"}, set())
         self.assertGreater(d["gain_estimate"], 0)
 
     def test_a_trace_has_a_line_for_each_cycle(self):

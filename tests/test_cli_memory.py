@@ -90,7 +90,7 @@ class Plans(BaseMemory):
     def test_what_does_not_fit_comes_with_a_ladder(self):
         p = self.plan("--ctx", 100000, "--memory-limit", "120M")
         self.assertFalse(p["fits"])
-        self.assertTrue(any(rung["fits"] for rung in p["ladder"]))
+        self.assertTrue(any(rung["fits"] for rung in p["alternatives"]))
         text = self.done("inspect", "--device", "cpu", "--plan", "--ctx", 100000, "--memory-limit", "120M")
         self.assertIn("what would take less", text)
 

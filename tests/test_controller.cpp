@@ -23,13 +23,14 @@ uint32_t run(Controller& c, const Costs& m, uint32_t n, uint32_t accepted, uint3
     for (uint32_t i = 0; i < n; ++i) {
         const Decision d = c.next(context);
         depth = d.depth;
-        if (d.shadow_rows > 0) {
-            ShadowSeen s;
-            s.n = d.shadow_rows, s.hits = accepted > 0 ? d.shadow_rows : 0, s.seconds = m.t0 * 0.1;
-            c.observe_shadow(s);
+        if (d.probe_rows > 0) {
+            AcceptanceProbe s;
+            s.n = d.probe_rows, s.hits = accepted > 0 ? d.probe_rows : 0, s.seconds = m.t0 * 0.1;
+            c.observe_acceptance_probe(s);
         }
         DraftSeen seen;
-        seen.depth = depth, seen.accepted = std::min(depth, accepted), seen.seconds = m.seconds(depth), seen.context = context;
+        seen.depth = depth, seen.accepted = std::min(depth, accepted), seen.seconds = m.seconds(depth),
+        seen.context = context;
         c.observe(seen);
     }
     return depth;
@@ -110,14 +111,15 @@ TEST_CASE("the virtual clock is exact and repeatable") {
     virtual_clock::Settings other;
     other.seed = 2;
     Controller c;
-    CHECK(virtual_clock::play(workload, virtual_clock::kCurve[0], other, *virtual_clock::controlled(c)).total != one.total);
+    CHECK(virtual_clock::play(workload, virtual_clock::kCurve[0], other, *virtual_clock::controlled(c)).total !=
+          one.total);
 }
 
 TEST_CASE("a draft behind the first rejected one is never counted as a miss") {
     Acceptance text;
     for (int i = 0; i < 200; ++i) text.cycle(6, 1);  // first right, second wrong, four never judged
     CHECK(text.ratio(2) < 0.6);
-    CHECK(text.ratio(3) >= text.ratio(2) * 0.98);     // they follow their neighbour
+    CHECK(text.ratio(3) >= text.ratio(2) * 0.98);  // they follow their neighbour
     CHECK(text.ratio(6) >= text.ratio(2) * 0.9);
     Acceptance full;
     for (int i = 0; i < 50; ++i) full.cycle(3, 3);
@@ -128,17 +130,17 @@ TEST_CASE("a draft behind the first rejected one is never counted as a miss") {
 TEST_CASE("a jump of the text is noticed within three outcomes") {
     Acceptance text;
     for (int k = 0; k < 10; ++k) {
-        ShadowSeen good, bad;
+        AcceptanceProbe good, bad;
         good.n = bad.n = 16;
         good.hits = 16;
         bad.hits = 5;
         bad.order = 0x1211u | 1u << 15;
-        text.shadow(good);
-        text.shadow(bad);
+        text.acceptance_probe(good);
+        text.acceptance_probe(bad);
     }
-    ShadowSeen good;
+    AcceptanceProbe good;
     good.n = good.hits = 16;
-    text.shadow(good);
+    text.acceptance_probe(good);
     CHECK(text.level() > 0.85);
     for (int i = 0; i < 3; ++i) text.cycle(1, 0);
     CHECK(text.level() < 0.6);
@@ -206,7 +208,7 @@ TEST_CASE("costs are kept by context octave, and a new octave starts from its ne
     CHECK(cost.seconds(1) == doctest::Approx(1.5).epsilon(0.01));
 }
 
-TEST_CASE("certain drafts are drafted deep, hopeless ones not at all, and off comes within 32 tokens") {
+TEST_CASE("certain drafts are drafted deep, unprofitable ones not at all, and off comes within 32 tokens") {
     Costs dense;
     dense.first = 1.2, dense.slope = 0.15;
     Controller deep;
@@ -231,34 +233,35 @@ TEST_CASE("a cold start leaves out what could hardly pay") {
     CHECK(run(good, m, 60, 8) > 0);  // certain drafts are made all the same
 }
 
-TEST_CASE("a hopeless lock stops the shadow passes, and a doubled context opens it") {
+TEST_CASE("a unprofitable lock stops the acceptance_probe passes, and a doubled context opens it") {
     Costs m;
     m.first = 2.4, m.slope = 1.3;
     Controller c;
     run(c, m, 40, 8);
-    CHECK(c.report().hopeless);
-    const uint64_t passes = c.report().shadow_passes, cycles = c.report().cycles[1];
+    CHECK(c.report().unprofitable);
+    const uint64_t passes = c.report().probe_passes, cycles = c.report().cycles[1];
     run(c, m, 200, 8);
-    CHECK(c.report().shadow_passes == passes);
+    CHECK(c.report().probe_passes == passes);
     CHECK(c.report().cycles[1] == cycles);
     m.first = 1.2, m.slope = 0.1;  // the machine is another now
     run(c, m, 60, 8, 2047);
-    CHECK(c.report().hopeless);
+    CHECK(c.report().unprofitable);
     run(c, m, 300, 8, 4096);
-    CHECK_FALSE(c.report().hopeless);
+    CHECK_FALSE(c.report().unprofitable);
     CHECK(c.report().depth > 0);
 }
 
-TEST_CASE("off learns from shadow passes and comes back") {
+TEST_CASE("off learns from acceptance_probe passes and comes back") {
     Costs m;
     Controller c;
     run(c, m, 120, 0);
     CHECK(c.report().depth == 0);
-    CHECK(c.report().shadow_passes > 3);
+    CHECK(c.report().probe_passes > 3);
     CHECK(run(c, m, 60, 8) > 1);
     const DraftReport r = c.report();
     REQUIRE(!r.switches.empty());
-    CHECK(std::any_of(r.switches.begin(), r.switches.end(), [](const DraftSwitch& s) { return s.n_token > 100 && s.from == 0 && s.to > 0; }));
+    CHECK(std::any_of(r.switches.begin(), r.switches.end(),
+                      [](const DraftSwitch& s) { return s.n_token > 100 && s.from == 0 && s.to > 0; }));
     uint64_t tokens = 0;
     for (const uint64_t n : r.tokens) tokens += n;
     CHECK(tokens == r.n_token);
@@ -286,17 +289,18 @@ TEST_CASE("just below the break-even it does not go blind where the text is ofte
         Controller c(6);
         for (size_t at = 0; at < 2048;) {
             const Decision d = c.next(1024);
-            if (d.shadow_rows > 0) {
-                ShadowSeen s;
+            if (d.probe_rows > 0) {
+                AcceptanceProbe s;
                 s.seconds = 1.7;
-                s.n = std::min(d.shadow_rows, static_cast<uint32_t>(at));
+                s.n = std::min(d.probe_rows, static_cast<uint32_t>(at));
                 for (uint32_t i = 0; i < s.n; ++i)
                     if (right[at - s.n + i]) ++s.hits, s.order |= 1u << i;
                 own += s.seconds;
-                c.observe_shadow(s);
+                c.observe_acceptance_probe(s);
             }
             DraftSeen seen;
-            seen.depth = d.depth, seen.accepted = run_at(at, d.depth), seen.seconds = m.seconds(d.depth), seen.context = 1024;
+            seen.depth = d.depth, seen.accepted = run_at(at, d.depth), seen.seconds = m.seconds(d.depth),
+            seen.context = 1024;
             c.observe(seen);
             own += seen.seconds;
             at += 1 + seen.accepted;
@@ -314,7 +318,8 @@ TEST_CASE("what a plain step takes for the draft block's cache is no part of wha
         const Decision a = bare.next(context), b = keeping.next(context);
         REQUIRE(a.depth == b.depth);
         DraftSeen seen;
-        seen.depth = a.depth, seen.accepted = i % 3 == 0 ? 0 : a.depth, seen.seconds = m.seconds(a.depth), seen.context = context;
+        seen.depth = a.depth, seen.accepted = i % 3 == 0 ? 0 : a.depth, seen.seconds = m.seconds(a.depth),
+        seen.context = context;
         bare.observe(seen);
         if (a.depth == 0) seen.catch_up = m.t0 / 2, seen.seconds += seen.catch_up;
         keeping.observe(seen);

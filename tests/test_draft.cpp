@@ -30,7 +30,7 @@ struct Tiny {
 struct Setup {
     DraftOptions draft;
     uint32_t n_context = 512, n_ubatch = 64;
-    std::unique_ptr<Proposer> proposer;  ///< in place of lookup
+    std::unique_ptr<DraftSource> text_source;  ///< in place of lookup
 };
 
 Setup with(Draft source, int depth) {
@@ -48,7 +48,7 @@ Session open(const Model& model, Setup setup) {
     Session session;
     Status s = Session::create(model, options).get(session);
     REQUIRE_MESSAGE(s.ok(), s.message());
-    if (setup.proposer) session.impl()->proposer = std::move(setup.proposer);
+    if (setup.text_source) session.impl()->text_source = std::move(setup.text_source);
     return session;
 }
 
@@ -69,7 +69,8 @@ std::vector<Token> more(Session& session, size_t n, const Sampling& sampling = {
     return out;
 }
 
-std::vector<Token> text(const Model& model, Setup setup, const std::vector<Token>& prompt, size_t n, const Sampling& sampling, Stats* stats = nullptr) {
+std::vector<Token> text(const Model& model, Setup setup, const std::vector<Token>& prompt, size_t n,
+                        const Sampling& sampling, Stats* stats = nullptr) {
     Session session = open(model, std::move(setup));
     sync(session, prompt);
     std::vector<Token> out = more(session, n, sampling);
@@ -78,7 +79,9 @@ std::vector<Token> text(const Model& model, Setup setup, const std::vector<Token
     return out;
 }
 
-Model demo_model(int n_thread) { return load_model(cpu_device(n_thread), repo_dir() + "/examples/models/auspex-demo.gguf"); }
+Model demo_model(int n_thread) {
+    return load_model(cpu_device(n_thread), repo_dir() + "/examples/models/auspex-demo.gguf");
+}
 
 }  // namespace
 
@@ -104,7 +107,7 @@ TEST_CASE("law 3, draft: the text is the same at every depth, from every source,
             same(with(Draft::mtp_lookup, 4));
             for (uint64_t seed = 1; seed <= 3; ++seed) {
                 Setup noise = with(Draft::lookup, 8);
-                noise.proposer.reset(new Noise(seed, kTinyVocab));
+                noise.text_source.reset(new Noise(seed, kTinyVocab));
                 same(std::move(noise));
             }
             Setup trimmed = with(Draft::mtp, 3);
@@ -168,7 +171,7 @@ TEST_CASE("random acceptance leaves the state of plain decoding, byte for byte")
     for (uint64_t seed = 1; seed <= 4; ++seed) {
         Setup setup = with(seed % 2 ? Draft::lookup : Draft::mtp_lookup, 8);
         setup.n_context = 2048;
-        setup.proposer.reset(new Teacher(truth, kTinyVocab, seed));
+        setup.text_source.reset(new Teacher(truth, kTinyVocab, seed));
         Session drafting = open(tiny.model, std::move(setup));
         plain_setup = Setup();
         plain_setup.n_context = 2048;
@@ -217,7 +220,7 @@ TEST_CASE("a thousand rejections in a row leave no trace") {
     truth.insert(truth.end(), made.begin(), made.end());
     setup = with(Draft::lookup, 2);
     setup.n_context = 1200;
-    setup.proposer.reset(new Wrong(truth, kTinyVocab));
+    setup.text_source.reset(new Wrong(truth, kTinyVocab));
     Session wrong = open(tiny.model, std::move(setup));
     sync(wrong, prompt);
     CHECK(more(wrong, 1010, sampling) == made);
@@ -277,7 +280,7 @@ TEST_CASE("a returned span ends with the id that ends a text, and the state is g
         std::vector<Token> truth = prompt;
         truth.insert(truth.end(), want.begin(), want.end());
         Setup setup = with(Draft::lookup, 7);
-        setup.proposer.reset(new Teacher(truth, kTinyVocab, seed));
+        setup.text_source.reset(new Teacher(truth, kTinyVocab, seed));
         Session session = open(tiny.model, std::move(setup));
         sync(session, prompt);
         std::vector<Token> got;
@@ -302,7 +305,7 @@ TEST_CASE("save, restore and sync work with pending guesses") {
     truth.insert(truth.end(), want.begin(), want.end());
     for (Draft source : {Draft::lookup, Draft::mtp}) {
         Setup setup = with(source, 6);
-        if (source == Draft::lookup) setup.proposer.reset(new Teacher(truth, kTinyVocab, 21));
+        if (source == Draft::lookup) setup.text_source.reset(new Teacher(truth, kTinyVocab, 21));
         Session session = open(tiny.model, std::move(setup));
         sync(session, prompt);
         while (session.history().size() < 80) more(session, 1);
@@ -312,7 +315,8 @@ TEST_CASE("save, restore and sync work with pending guesses") {
         CHECK(std::equal(session.history().begin(), session.history().end(), truth.begin()));
         // Into itself, into a session that drafts otherwise, into one that does not.
         for (int target = 0; target < 3; ++target) {
-            Session other = target == 0 ? session : open(tiny.model, target == 1 ? with(Draft::mtp_lookup, 3) : Setup());
+            Session other =
+                target == 0 ? session : open(tiny.model, target == 1 ? with(Draft::mtp_lookup, 3) : Setup());
             Status s = other.restore(snap.value());
             REQUIRE_MESSAGE(s.ok(), s.message());
             while (other.history().size() < 140) more(other, 1);
@@ -367,8 +371,8 @@ TEST_CASE("lookup guesses what followed the longest earlier match") {
 TEST_CASE("a draft head over chosen ids gives the model's own draft logits for them") {
     const Tiny tiny(Type::q6_k);
     const Plan& plan = tiny.model.impl()->plan;
-    std::unique_ptr<Lane> full, part;
-    LaneOptions options;
+    std::unique_ptr<Context> full, part;
+    ContextOptions options;
     options.n_context = 64;
     options.n_ubatch = 16;
     REQUIRE(tiny.model.impl()->program->open(options).get(full).ok());
@@ -379,16 +383,16 @@ TEST_CASE("a draft head over chosen ids gives the model's own draft logits for t
     for (Token control : {264, 265, 266}) CHECK(std::binary_search(ids.begin(), ids.end(), control));
     REQUIRE(part->draft_head(ids).ok());
     const std::vector<Token> rows = tiny_ids(10, 4);
-    for (Lane* lane : {full.get(), part.get()}) {
+    for (Context* context : {full.get(), part.get()}) {
         Step step;
         step.tape = &plan.trunk;
         step.ids = rows.data();
         step.n_row = 9;
-        REQUIRE(lane->run(step).ok());
+        REQUIRE(context->run(step).ok());
         step.tape = &plan.mtp[0];
         step.ids = rows.data() + 1;
         step.n_logit = 1;
-        REQUIRE(lane->run(step).ok());
+        REQUIRE(context->run(step).ok());
     }
     Span<const float> a, b;
     REQUIRE(full->read_row(plan.mtp[0].logits, 0).get(a).ok());
@@ -418,8 +422,10 @@ TEST_CASE("drafting that is off takes no memory for it") {
     const Session off = open(tiny.model, {}), none = open(bare, {}), on = open(tiny.model, with(Draft::mtp, 2));
     CHECK(off.stats().memory_bytes == none.stats().memory_bytes);
     CHECK(on.stats().memory_bytes > off.stats().memory_bytes);
-    // At most one more key-value cache (2 heads of 64, f16), 64 rows of the block's activations (5 d_model) and hidden rows.
-    const uint64_t most = uint64_t{512} * 2 * 128 * 2 + uint64_t{64} * 5 * 256 * 4 + (9 + kMaxBehind) * 256 * 4 + 4096;
+    // At most one more key-value cache (2 heads of 64, f16), 64 rows of the block's activations (5 d_model) and hidden
+    // rows.
+    const uint64_t most =
+        uint64_t{512} * 2 * 128 * 2 + uint64_t{64} * 5 * 256 * 4 + (9 + kMaxPendingHidden) * 256 * 4 + 4096;
     CHECK(on.stats().memory_bytes <= off.stats().memory_bytes + most);
 }
 
@@ -502,11 +508,11 @@ TEST_CASE("best drafts where the model can, and silently does not where it canno
     CHECK(open(bare, std::move(best)).stats().memory_bytes == open(bare, {}).stats().memory_bytes);
 }
 
-TEST_CASE("a chosen depth leaves the text alone, and its receipts add up") {
+TEST_CASE("a chosen depth leaves the text alone, and its statistics add up") {
     const Tiny tiny(Type::q4_k);
     const std::vector<Token> prompt = tiny_ids(30, 2);
     size_t i_sampling = 0;
-    uint64_t n_shadow = 0;
+    uint64_t n_acceptance_probe = 0;
     for (const Sampling& sampling : samplings()) {
         CAPTURE(i_sampling);
         ++i_sampling;
@@ -532,26 +538,26 @@ TEST_CASE("a chosen depth leaves the text alone, and its receipts add up") {
             CHECK(c.accepted <= c.depth);
             CHECK(c.depth <= std::min(c.wanted, 4u));
             CHECK(c.us > 0);
-            CHECK(c.shadow_hits <= c.shadow_rows);
+            CHECK(c.probe_hits <= c.probe_rows);
             CHECK(c.n_token == prompt.size() + 1 + n_token);
             n_token += 1 + c.accepted;
             n_switch += c.reason != DraftReason::none;
-            n_row += c.shadow_rows;
+            n_row += c.probe_rows;
         }
         CHECK(r.n_token == n_token);
         CHECK(r.n_token == sum(r.tokens, kMaxDraft + 1));
         CHECK(r.n_cycle == sum(r.cycles, kMaxDraft + 1));
         CHECK(r.n_switch == n_switch);
-        CHECK(r.shadow_rows == n_row);
+        CHECK(r.probe_rows == n_row);
         CHECK(r.accepted[1] <= r.judged[1]);
         CHECK(r.step_seconds[0] > 0);
         CHECK(r.relative[0] == doctest::Approx(1.0));
-        n_shadow += n_row;
+        n_acceptance_probe += n_row;
         session.clear_stats();
         CHECK(session.stats().draft.n_token == 0);
         CHECK(session.stats().draft.step_seconds[0] == doctest::Approx(r.step_seconds[0]));
     }
-    MESSAGE(n_shadow << " shadow rows");
+    MESSAGE(n_acceptance_probe << " acceptance_probe rows");
 }
 
 TEST_CASE("a block that slept behind plain cycles guesses as if it had been awake") {
@@ -607,9 +613,11 @@ TEST_CASE("costs that one session measured spare another the measuring; those of
 TEST_CASE("the demo model's text does not depend on drafting") {
     const Model model = demo_model(2);
     const std::vector<std::string> prompts = {
-        "2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further action\n2026-03-14 08:15 Pump-3",
+        "2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further "
+        "action\n2026-03-14 08:15 Pump-3",
         "{\"name\": \"Ada\", \"city\": \"Oslo\", \"items\": [",
-        "<|im_start|>user\nWrite a Python function that returns the double of a number.<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>user\nWrite a Python function that returns the double of a "
+        "number.<|im_end|>\n<|im_start|>assistant\n",
         "def read_lines(path):\n    \"\"\"Return the lines of a file.\"\"\"\n",
         "The old lighthouse keeper",
     };
@@ -628,7 +636,7 @@ TEST_CASE("the demo model's text does not depend on drafting") {
             if (source == Draft::mtp) setup.draft.n_vocab = 4096;
             CHECK(text(model, std::move(setup), ids, 120, sampling, &stats) == plain);
             n_row += sum(stats.cycles, kMaxDraft + 1);
-            n_token += stats.tokens_picked;
+            n_token += stats.tokens_sampled;
         }
     }
     CHECK(n_token > n_row + n_row / 2);  // a trained block: well over a token and a half for each pass
@@ -645,7 +653,8 @@ TEST_CASE("drafts on the reference texts are right as often as the framework's o
     for (size_t t = 0; t < texts.keys().size(); ++t) {
         const std::string key = texts.keys()[t];
         CAPTURE(key);
-        const std::vector<Token> ids = ids_of(*texts.items()[t].find("ids")), top = ids_of(*texts.items()[t].find("argmax"));
+        const std::vector<Token> ids = ids_of(*texts.items()[t].find("ids")),
+                                 top = ids_of(*texts.items()[t].find("argmax"));
         const std::vector<Token> draft = ids_of(texts.items()[t].find("mtp_argmax")->items()[0]);
         // Theirs: the draft for position p + 2 against the model's own choice there, on the text.
         size_t theirs = 0, n = 0;

@@ -48,7 +48,8 @@ std::vector<Oracle::Rows> rows_of(Oracle& oracle, const std::vector<Token>& ids,
 }
 
 /// The worst relative error of a row of logits, likewise.
-std::vector<double> errors_of(Session& session, const std::vector<Oracle::Rows>& wanted, const std::vector<Token>& ids) {
+std::vector<double> errors_of(Session& session, const std::vector<Oracle::Rows>& wanted,
+                              const std::vector<Token>& ids) {
     std::vector<double> worst(wanted.size(), 0.0);
     for (uint32_t depth = 0; depth < wanted.size(); ++depth) {
         const Oracle::Rows& want = wanted[depth];
@@ -97,7 +98,8 @@ std::vector<std::byte> patched(std::vector<std::byte> bytes, const std::string& 
     REQUIRE(from.size() == to.size());
     std::string s(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     size_t n = 0;
-    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + 1), ++n) s.replace(at, from.size(), to);
+    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + 1), ++n)
+        s.replace(at, from.size(), to);
     REQUIRE(n > 0);
     std::memcpy(bytes.data(), s.data(), s.size());
     return bytes;
@@ -114,7 +116,8 @@ void check_says(const std::vector<std::byte>& bytes, std::initializer_list<const
     Plan plan;
     const Status s = plan_of(bytes, plan);
     CHECK(!s.ok());
-    for (const char* p : parts) CHECK_MESSAGE(s.text.find(p) != std::string::npos, "'" << s.text << "' does not say '" << p << "'");
+    for (const char* p : parts)
+        CHECK_MESSAGE(s.text.find(p) != std::string::npos, "'" << s.text << "' does not say '" << p << "'");
 }
 
 }  // namespace
@@ -135,7 +138,8 @@ TEST_CASE("every family computes what plain loops in double precision compute") 
         for (const Bound& bound : {Bound{CpuPath::reference, 1e-3}, Bound{CpuPath::best, 1e-2}}) {
             Session session = session_of(bytes, bound.path);
             const std::vector<double> errors = errors_of(session, wanted, ids);
-            MESSAGE(name << " " << (bound.path == CpuPath::best ? "best" : "reference") << ": trunk " << errors[0] << ", drafts " << errors[1] << " " << errors[2] << " " << errors[3] << " " << errors[4]);
+            MESSAGE(name << " " << (bound.path == CpuPath::best ? "best" : "reference") << ": trunk " << errors[0]
+                         << ", drafts " << errors[1] << " " << errors[2] << " " << errors[3] << " " << errors[4]);
             for (double e : errors) CHECK(e <= bound.error);
         }
     }
@@ -159,7 +163,8 @@ TEST_CASE("the oracle itself agrees with independent outputs") {
             const Oracle::Rows got = oracle.logits(ids_of(*ref.json.find("ids")), depth);
             REQUIRE(got.size() == want.n_row);
             double worst = 0;
-            for (size_t r = 0; r < got.size(); ++r) worst = worst_error(got, r, Span<const float>(want.row(r), want.n_col), worst);
+            for (size_t r = 0; r < got.size(); ++r)
+                worst = worst_error(got, r, Span<const float>(want.row(r), want.n_col), worst);
             MESSAGE(name << " depth " << depth << ": " << worst);
             CHECK(worst < 1e-4);
         }
@@ -237,7 +242,8 @@ TEST_CASE("draft blocks may be left out of a file, but cannot stand alone") {
         Plan plan;
         REQUIRE(plan_of(tiny_of(family), plan).ok());
         CHECK(plan.mtp.size() == (family == Family::step35 ? 3 : 1));
-        for (uint32_t depth = 1; depth <= 5; ++depth) CHECK(plan.mtp_block(depth) == (family == Family::step35 ? std::min(depth, 3u) - 1 : 0));
+        for (uint32_t depth = 1; depth <= 5; ++depth)
+            CHECK(plan.mtp_block(depth) == (family == Family::step35 ? std::min(depth, 3u) - 1 : 0));
         REQUIRE(plan_of(tiny_of(family, false, Packaging::trunk), plan).ok());
         CHECK(plan.mtp.empty());
         CHECK(plan.n_layer == 4);
@@ -288,21 +294,28 @@ TEST_CASE("older step35 files say the same in other words") {
 }
 
 TEST_CASE("what a file of experts lacks or contradicts is named") {
-    const std::vector<std::byte> moe = tiny_of(Family::qwen35moe), step = tiny_of(Family::step35), next = tiny_of(Family::qwen3next);
-    check_says(patched(moe, "blk.2.ffn_up_exps.weight", "blk.2.ffn_ux_exps.weight"), {"blk.2.ffn_up_exps.weight", "missing", "[5, 256, 256]"});
-    check_says(patched(moe, "blk.1.ffn_gate_exps.weight", "blk.1.ffn_gxte_exps.weight"), {"blk.1.ffn_gate_exps.weight", "missing"});
+    const std::vector<std::byte> moe = tiny_of(Family::qwen35moe), step = tiny_of(Family::step35),
+                                 next = tiny_of(Family::qwen3next);
+    check_says(patched(moe, "blk.2.ffn_up_exps.weight", "blk.2.ffn_ux_exps.weight"),
+               {"blk.2.ffn_up_exps.weight", "missing", "[5, 256, 256]"});
+    check_says(patched(moe, "blk.1.ffn_gate_exps.weight", "blk.1.ffn_gxte_exps.weight"),
+               {"blk.1.ffn_gate_exps.weight", "missing"});
     check_says(patched(moe, "blk.3.ffn_gate_inp.weight", "blk.3.ffn_gate_imp.weight"), {"blk.3.ffn_gate_inp.weight"});
-    check_says(patched(moe, "blk.4.ffn_down_shexp.weight", "blk.4.ffn_dxwn_shexp.weight"), {"blk.4.ffn_down_shexp.weight"});
+    check_says(patched(moe, "blk.4.ffn_down_shexp.weight", "blk.4.ffn_dxwn_shexp.weight"),
+               {"blk.4.ffn_down_shexp.weight"});
     check_says(with_u32(moe, "qwen35moe.expert_count", 4), {"blk.0.ffn_gate_inp.weight", "[5, 256]", "[4, 256]"});
     check_says(with_u32(moe, "qwen35moe.expert_used_count", 6), {"expert_used_count", "6", "5"});
     check_says(with_u32(moe, "qwen35moe.expert_used_count", 0), {"expert_used_count", "0"});
-    check_says(with_u32(moe, "qwen35moe.expert_feed_forward_length", 128), {"blk.0.ffn_gate_exps.weight", "[5, 256, 256]", "[5, 128, 256]"});
+    check_says(with_u32(moe, "qwen35moe.expert_feed_forward_length", 128),
+               {"blk.0.ffn_gate_exps.weight", "[5, 256, 256]", "[5, 128, 256]"});
     check_says(patched(moe, "qwen35moe.expert_count", "qwen35moe.expert_cownt"), {"qwen35moe.expert_count"});
     check_says(patched(next, "blk.0.ssm_ba.weight", "blk.0.ssm_bx.weight"), {"blk.0.ssm_ba.weight", "[8, 256]"});
     check_says(patched(next, "blk.0.attn_gate.weight", "blk.0.attn_gxte.weight"), {"blk.0.attn_gate.weight"});
-    check_says(patched(step, "attention.sliding_window_pattern", "attention.sliding_window_pattexn"), {"sliding_window_pattern"});
+    check_says(patched(step, "attention.sliding_window_pattern", "attention.sliding_window_pattexn"),
+               {"sliding_window_pattern"});
     check_says(with_u32(step, "step35.attention.sliding_window", 0), {"sliding_window", "0"});
     check_says(with_u32(step, "step35.block_count", 9), {"attention.head_count"});
-    check_says(patched(step, "blk.1.exp_probs_b.bias", "blk.1.exp_probs_b.bixs"), {"blk.1.exp_probs_b.bias", "missing", "[5]"});
+    check_says(patched(step, "blk.1.exp_probs_b.bias", "blk.1.exp_probs_b.bixs"),
+               {"blk.1.exp_probs_b.bias", "missing", "[5]"});
     check_says(patched(step, "blk.5.nextn.hnorm.weight", "blk.5.nextn.hnoxm.weight"), {"blk.5.nextn.hnorm.weight"});
 }

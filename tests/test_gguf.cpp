@@ -69,14 +69,17 @@ void refused(const Status& s, Code code, std::initializer_list<const char*> part
 }
 
 std::string floats(size_t n) { return std::string(n * 4, '\0'); }
-Span<const std::byte> as_bytes(const std::string& s) { return {reinterpret_cast<const std::byte*>(s.data()), s.size()}; }
+Span<const std::byte> as_bytes(const std::string& s) {
+    return {reinterpret_cast<const std::byte*>(s.data()), s.size()};
+}
 template <class T>
 std::string raw_bytes(T v) {
     return std::string(Raw().put(v).s);
 }
 
 /// One shard of a split model with one small tensor, or none.
-std::vector<std::byte> shard(uint16_t no, uint16_t count, int32_t n_tensor, const char* tensor_name, const char* architecture = nullptr) {
+std::vector<std::byte> shard(uint16_t no, uint16_t count, int32_t n_tensor, const char* tensor_name,
+                             const char* architecture = nullptr) {
     GgufWriter w;
     if (architecture) w.add("general.architecture", architecture);
     w.add("split.no", no);
@@ -98,7 +101,8 @@ Result<Gguf> joined(const std::vector<std::vector<std::byte>>& files) {
 std::vector<std::byte> unhex(const std::string& s) {
     const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
     std::vector<std::byte> b;
-    for (size_t i = 0; i + 1 < s.size(); i += 2) b.push_back(static_cast<std::byte>(digit(s[i]) << 4 | digit(s[i + 1])));
+    for (size_t i = 0; i + 1 < s.size(); i += 2)
+        b.push_back(static_cast<std::byte>(digit(s[i]) << 4 | digit(s[i + 1])));
     return b;
 }
 
@@ -217,22 +221,31 @@ TEST_CASE("a file that is no GGUF of a known version is refused with what to do"
 }
 
 TEST_CASE("counts that the file cannot hold are refused before anything is reserved") {
-    refused(verdict(Raw().header(0, uint64_t{1} << 60).zeros(64)), Code::bad_file, {"1152921504606846976 metadata keys", "at most 4"});
+    refused(verdict(Raw().header(0, uint64_t{1} << 60).zeros(64)), Code::bad_file,
+            {"1152921504606846976 metadata keys", "at most 4"});
     refused(verdict(Raw().header(UINT64_MAX, 0).zeros(64)), Code::bad_file, {"tensors", "at most 2"});
     refused(verdict(Raw().header(0, 70000).zeros(2000000)), Code::bad_file, {"at most 65536"});
-    refused(verdict(Raw().header((1u << 20) + 1, 0).zeros((size_t{1} << 20) * 24 + 64)), Code::bad_file, {"at most 1048576"});
+    refused(verdict(Raw().header((1u << 20) + 1, 0).zeros((size_t{1} << 20) * 24 + 64)), Code::bad_file,
+            {"at most 1048576"});
     // the counts fit one by one, but not together
-    refused(verdict(Raw().header(2, 1).key("k", 8).text(std::string(30, 'x')).zeros(24)), Code::bad_file, {"2 tensors", "after the metadata"});
+    refused(verdict(Raw().header(2, 1).key("k", 8).text(std::string(30, 'x')).zeros(24)), Code::bad_file,
+            {"2 tensors", "after the metadata"});
 }
 
 TEST_CASE("strings and arrays that leave the file or the limits are refused") {
-    refused(verdict(Raw().header(0, 1).u64(UINT64_MAX - 3).zeros(40)), Code::bad_file, {"18446744073709551612 bytes", "expected at most"});
-    refused(verdict(Raw().header(0, 1).text(std::string(65536, 'k')).zeros(40)), Code::bad_file, {"65536 bytes", "65535"});
-    refused(verdict(Raw().header(0, 1).key("k", 8).u64(65).zeros(64)), Code::bad_file, {"value of key 'k'", "65 bytes", "64"});
+    refused(verdict(Raw().header(0, 1).u64(UINT64_MAX - 3).zeros(40)), Code::bad_file,
+            {"18446744073709551612 bytes", "expected at most"});
+    refused(verdict(Raw().header(0, 1).text(std::string(65536, 'k')).zeros(40)), Code::bad_file,
+            {"65536 bytes", "65535"});
+    refused(verdict(Raw().header(0, 1).key("k", 8).u64(65).zeros(64)), Code::bad_file,
+            {"value of key 'k'", "65 bytes", "64"});
     refused(verdict(Raw().header(0, 1).key("k", 8).zeros(4)), Code::bad_file,
             {"ends inside the value of key 'k'", "expected 8 more bytes, found 4"});
-    refused(verdict(Raw().header(0, 1).key("key", 4).zeros(3)), Code::bad_file, {"'key'", "expected 4 more bytes, found 3"});
-    const auto array = [](uint32_t type, uint64_t n, size_t n_bytes) { return Raw().header(0, 1).key("k", 9).u32(type).u64(n).zeros(n_bytes); };
+    refused(verdict(Raw().header(0, 1).key("key", 4).zeros(3)), Code::bad_file,
+            {"'key'", "expected 4 more bytes, found 3"});
+    const auto array = [](uint32_t type, uint64_t n, size_t n_bytes) {
+        return Raw().header(0, 1).key("k", 9).u32(type).u64(n).zeros(n_bytes);
+    };
     CHECK(verdict(array(4, 4, 16)).ok());
     CHECK(verdict(array(4, 0, 0)).ok());
     CHECK(verdict(array(8, 3, 24)).ok());  // three empty strings
@@ -250,11 +263,13 @@ TEST_CASE("strings and arrays that leave the file or the limits are refused") {
 TEST_CASE("keys are named once, in plain characters, with a known type") {
     refused(verdict(Raw().header(0, 1).key("k", 13).zeros(32)), Code::bad_file, {"'k'", "type id 13"});
     refused(verdict(Raw().header(0, 1).key("", 4).zeros(32)), Code::bad_file, {"key ''", "at least one character"});
-    refused(verdict(Raw().header(0, 1).key(std::string_view("a\0\n", 3), 4).zeros(32)), Code::bad_file, {"'a\\x00\\x0a'"});
-    refused(verdict(Raw().header(0, 2).key("k", 4).u32(1).key("k", 4).u32(1)), Code::bad_file, {"'k'", "more than once"});
+    refused(verdict(Raw().header(0, 1).key(std::string_view("a\0\n", 3), 4).zeros(32)), Code::bad_file,
+            {"'a\\x00\\x0a'"});
+    refused(verdict(Raw().header(0, 2).key("k", 4).u32(1).key("k", 4).u32(1)), Code::bad_file,
+            {"'k'", "more than once"});
     refused(verdict(Raw().header(0, 1).key("k", 7).put<uint8_t>(2)), Code::bad_file, {"boolean 0 is 2", "0 or 1"});
-    refused(verdict(Raw().header(0, 1).key("k", 9).u32(7).u64(3).put<uint8_t>(1).put<uint8_t>(0).put<uint8_t>(255)), Code::bad_file,
-            {"boolean 2 is 255"});
+    refused(verdict(Raw().header(0, 1).key("k", 9).u32(7).u64(3).put<uint8_t>(1).put<uint8_t>(0).put<uint8_t>(255)),
+            Code::bad_file, {"boolean 2 is 255"});
 }
 
 TEST_CASE("the alignment is a power of two from 8 to a mebibyte") {
@@ -262,8 +277,10 @@ TEST_CASE("the alignment is a power of two from 8 to a mebibyte") {
     for (const uint32_t good : {8u, 32u, 64u, 1u << 20}) CHECK(aligned(good).ok());
     for (const uint32_t bad : {0u, 1u, 4u, 48u, 1u << 21, 1u << 31})
         refused(aligned(bad), Code::bad_file, {"general.alignment", "power of two from 8 to 1048576"});
-    refused(verdict(Raw().header(0, 1).key("general.alignment", 10).u64(32)), Code::bad_file, {"general.alignment", "u32"});
-    refused(verdict(Raw().header(0, 1).key("general.alignment", 9).u32(4).u64(1).u32(32)), Code::bad_file, {"single u32"});
+    refused(verdict(Raw().header(0, 1).key("general.alignment", 10).u64(32)), Code::bad_file,
+            {"general.alignment", "u32"});
+    refused(verdict(Raw().header(0, 1).key("general.alignment", 9).u32(4).u64(1).u32(32)), Code::bad_file,
+            {"single u32"});
 
     GgufWriter w;
     w.add("general.alignment", uint32_t{128});
@@ -287,19 +304,25 @@ TEST_CASE("tensor names and shapes are checked before they are used") {
     refused(one(std::string_view("a\0b", 3), {4}, 0), Code::bad_file, {"'a\\x00b'"});
     refused(one("a", {}, 0), Code::bad_file, {"0 dimensions", "1 to 4"});
     refused(one("a", {1, 1, 1, 1, 1}, 0), Code::bad_file, {"5 dimensions"});
-    refused(verdict(Raw().header(1, 0).text("a").u32(0xffffffffu).zeros(1024)), Code::bad_file, {"4294967295 dimensions"});
+    refused(verdict(Raw().header(1, 0).text("a").u32(0xffffffffu).zeros(1024)), Code::bad_file,
+            {"4294967295 dimensions"});
     refused(one("a", {4, 0}, 0), Code::bad_file, {"'a' is [4, 0]"});
     refused(one("a", {uint64_t{1} << 63}, 0), Code::bad_file, {"2^63 elements"});
-    refused(one("a", {(uint64_t{1} << 42) + 1, uint64_t{1} << 42}, 0), Code::bad_file, {"2^63 elements"});  // wraps to 2^42
+    refused(one("a", {(uint64_t{1} << 42) + 1, uint64_t{1} << 42}, 0), Code::bad_file,
+            {"2^63 elements"});  // wraps to 2^42
     refused(one("a", {uint64_t{1} << 62}, 0), Code::bad_file, {"2^63 bytes"});
     refused(one("a", {48, 2}, 8), Code::bad_file, {"Q8_0", "rows of 48", "multiple of 32"});
     refused(one("blk.0.w", {128}, 12), Code::bad_file, {"Q4_K", "rows of 128", "multiple of 256"});
-    refused(verdict(Raw().header(2, 0).tensor("a", {8}, 0, 0).tensor("a", {8}, 0, 32).pad().zeros(64)), Code::bad_file, {"'a'", "more than once"});
-    refused(verdict(Raw().header(1, 0).text("abc").u32(2).u64(1).u32(7)), Code::bad_file, {"ends inside the entry of tensor 'abc'"});
+    refused(verdict(Raw().header(2, 0).tensor("a", {8}, 0, 0).tensor("a", {8}, 0, 32).pad().zeros(64)), Code::bad_file,
+            {"'a'", "more than once"});
+    refused(verdict(Raw().header(1, 0).text("abc").u32(2).u64(1).u32(7)), Code::bad_file,
+            {"ends inside the entry of tensor 'abc'"});
 }
 
 TEST_CASE("a tensor type that cannot be computed with is refused by name, with the list of those that can") {
-    const auto typed = [](uint32_t type) { return verdict(Raw().header(1, 0).tensor("blk.0.w", {256}, type, 0).pad().zeros(2048)); };
+    const auto typed = [](uint32_t type) {
+        return verdict(Raw().header(1, 0).tensor("blk.0.w", {256}, type, 0).pad().zeros(2048));
+    };
     refused(typed(39), Code::unsupported, {"'blk.0.w'", "MXFP4", "id 39", "Q4_K", "BF16", "Take a file"});
     refused(typed(21), Code::unsupported, {"IQ3_S"});
     refused(typed(9), Code::unsupported, {"Q8_1"});
@@ -426,7 +449,8 @@ TEST_CASE("integers and floats of any width are read, and range-checked") {
 }
 
 TEST_CASE("shards that belong together become one model") {
-    const std::vector<std::vector<std::byte>> files = {shard(0, 3, 2, nullptr, "qwen35"), shard(1, 3, 2, "b"), shard(2, 3, 2, "a")};
+    const std::vector<std::vector<std::byte>> files = {shard(0, 3, 2, nullptr, "qwen35"), shard(1, 3, 2, "b"),
+                                                       shard(2, 3, 2, "a")};
     const auto g = joined(files);
     REQUIRE_MESSAGE(g.ok(), g.status().message());
     REQUIRE(g.value().tensors().size() == 2);
@@ -443,13 +467,18 @@ TEST_CASE("shards that belong together become one model") {
 TEST_CASE("shards that do not belong together are refused") {
     refused(Gguf::join({}).status(), Code::bad_argument, {"no shards"});
     refused(joined({shard(0, 3, 3, "a")}).status(), Code::bad_file, {"3 shards", "1 were given"});
-    refused(joined({shard(0, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file, {"shard 1 says it is number 0"});
-    refused(joined({shard(1, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file, {"shard 0 says it is number 1"});
-    refused(joined({shard(0, 2, 2, "a"), shard(1, 3, 2, "b")}).status(), Code::bad_file, {"shard 1 says the model has 3 shards"});
+    refused(joined({shard(0, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file,
+            {"shard 1 says it is number 0"});
+    refused(joined({shard(1, 2, 2, "a"), shard(0, 2, 2, "b")}).status(), Code::bad_file,
+            {"shard 0 says it is number 1"});
+    refused(joined({shard(0, 2, 2, "a"), shard(1, 3, 2, "b")}).status(), Code::bad_file,
+            {"shard 1 says the model has 3 shards"});
     refused(joined({shard(0, 2, 5, "a"), shard(1, 2, 5, "b")}).status(), Code::bad_file, {"5 tensors", "hold 2"});
-    refused(joined({shard(0, 2, 2, "a"), shard(1, 2, -1, "b")}).status(), Code::bad_file, {"split.tensors.count", "i32 -1"});
+    refused(joined({shard(0, 2, 2, "a"), shard(1, 2, -1, "b")}).status(), Code::bad_file,
+            {"split.tensors.count", "i32 -1"});
     refused(joined({shard(0, 2, 2, "a"), shard(1, 2, 2, "a")}).status(), Code::bad_file, {"'a'", "shard 1"});
-    refused(joined({shard(0, 2, 2, "a", "qwen35"), shard(1, 2, 2, "b", "step35")}).status(), Code::bad_file, {"'step35'", "'qwen35'"});
+    refused(joined({shard(0, 2, 2, "a", "qwen35"), shard(1, 2, 2, "b", "step35")}).status(), Code::bad_file,
+            {"'step35'", "'qwen35'"});
     refused(joined({shard(0, 2, 2, "a"), GgufWriter().finish()}).status(), Code::bad_file, {"shard 1"});
 }
 
@@ -503,9 +532,13 @@ TEST_CASE("the shared models and the vocabulary are accepted whole") {
         MESSAGE("skipped: needs shared/models");
         return;
     }
-    const struct { const char* path; size_t n_tensor; } files[] = {
-        {"/models/demo-q4_k_m.gguf", 1},    {"/models/demo-q8_0.gguf", 1},       {"/models/random-dense.gguf", 1},
-        {"/models/random-moe.gguf", 1},     {"/models/random-step35.gguf", 1},   {"/vectors/vocab/qwen2-rebuilt-vocab.gguf", 0},
+    const struct {
+        const char* path;
+        size_t n_tensor;
+    } files[] = {
+        {"/models/demo-q4_k_m.gguf", 1},   {"/models/demo-q8_0.gguf", 1},
+        {"/models/random-dense.gguf", 1},  {"/models/random-moe.gguf", 1},
+        {"/models/random-step35.gguf", 1}, {"/vectors/vocab/qwen2-rebuilt-vocab.gguf", 0},
     };
     for (const auto& f : files) {
         CAPTURE(std::string(f.path));

@@ -35,15 +35,28 @@ TEST_CASE("numbers keep their digits and are laid out as Python lays them out") 
     REQUIRE(Json::parse("123456789012345678901234567890").get(n).ok());
     CHECK(n.text() == "123456789012345678901234567890");
     CHECK(n.dump() == n.text());
-    const char* pairs[][2] = {{"1.50", "1.5"},     {"1e5", "100000.0"},   {"1E-5", "1e-05"},     {"0.0001", "0.0001"}, {"1e16", "1e+16"},
-                              {"1e15", "1000000000000000.0"}, {"-0", "0"}, {"-0.0", "-0.0"}, {"0.1", "0.1"}, {"1.0e300", "1e+300"},
-                              {"2.5e-7", "2.5e-07"}, {"123.456e2", "12345.6"}, {"5e-324", "5e-324"}, {"1e999", "Infinity"},
-                              {"0.30000000000000004", "0.30000000000000004"}, {"12345678901234567.0", "1.2345678901234568e+16"}};
+    const char* pairs[][2] = {{"1.50", "1.5"},
+                              {"1e5", "100000.0"},
+                              {"1E-5", "1e-05"},
+                              {"0.0001", "0.0001"},
+                              {"1e16", "1e+16"},
+                              {"1e15", "1000000000000000.0"},
+                              {"-0", "0"},
+                              {"-0.0", "-0.0"},
+                              {"0.1", "0.1"},
+                              {"1.0e300", "1e+300"},
+                              {"2.5e-7", "2.5e-07"},
+                              {"123.456e2", "12345.6"},
+                              {"5e-324", "5e-324"},
+                              {"1e999", "Infinity"},
+                              {"0.30000000000000004", "0.30000000000000004"},
+                              {"12345678901234567.0", "1.2345678901234568e+16"}};
     for (const auto& p : pairs) CHECK_MESSAGE(again(p[0]) == p[1], p[0]);
 }
 
 TEST_CASE("a value has Python's str") {
-    const char* pairs[][2] = {{"true", "True"}, {"false", "False"}, {"null", "None"}, {"1e2", "100.0"}, {"-1e999", "-inf"}, {"\"x\"", "x"}, {"[\"x\"]", "[\"x\"]"}};
+    const char* pairs[][2] = {{"true", "True"},   {"false", "False"}, {"null", "None"},      {"1e2", "100.0"},
+                              {"-1e999", "-inf"}, {"\"x\"", "x"},     {"[\"x\"]", "[\"x\"]"}};
     for (const auto& p : pairs) {
         Json v;
         REQUIRE(Json::parse(p[0]).get(v).ok());
@@ -65,8 +78,10 @@ TEST_CASE("what is no JSON is refused with its position") {
     CHECK(error("[1,\n  x]") == "JSON: expected a value, found 'x' at line 2, column 3 (byte 6)");
     CHECK(error("{\"\xC3\xA9\" 1}") == "JSON: expected ':', found '1' at line 1, column 6 (byte 6)");
     CHECK(error("") == "JSON: expected a value, found the end at line 1, column 1 (byte 0)");
-    for (const char* bad : {"[1,]", "{\"a\":1,}", "{a:1}", "01", "1.", "1e", "-", "+1", ".5", "nul", "truex", "\"abc", "\"\\x\"", "\"\\u12g4\"",
-                            "[1 2]", "[", "{", "{\"a\"", "\"\n\"", "NaN", "Infinity", "'a'", "[]]", "// x", "\"\\ud800\\u12\""})
+    for (const char* bad :
+         {"[1,]",  "{\"a\":1,}", "{a:1}",           "01",    "1.", "1e", "-",      "+1",     ".5",  "nul",      "truex",
+          "\"abc", "\"\\x\"",    "\"\\u12g4\"",     "[1 2]", "[",  "{",  "{\"a\"", "\"\n\"", "NaN", "Infinity", "'a'",
+          "[]]",   "// x",       "\"\\ud800\\u12\""})
         CHECK_MESSAGE(error(bad).find("JSON: expected ") == 0, bad);
     CHECK(error("\"a\xFF\"").find("expected UTF-8, found byte 0xff at line 1, column 3 (byte 2)") != std::string::npos);
 }

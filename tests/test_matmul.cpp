@@ -15,8 +15,9 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr Type kAll[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0, Type::q4_0, Type::q4_1,   Type::q5_0,  Type::q5_1,
-                         Type::q2_k, Type::q3_k, Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
+constexpr Type kAll[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0,   Type::q4_0,
+                         Type::q4_1, Type::q5_0, Type::q5_1, Type::q2_k,   Type::q3_k,
+                         Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
 
 bool is_float(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::bf16; }
 std::string label(CpuPath p, Type t) { return std::string(path_name(p)) + " " + type_info(t).name; }
@@ -52,8 +53,8 @@ Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed)
     }
     for (size_t i = 0; i < size; ++i) {
         const bool odd = i % 2 != 0;
-        bytes[i] = fill == Fill::highest  ? std::byte{0xff}
-                   : fill == Fill::lowest ? std::byte{0x80}
+        bytes[i] = fill == Fill::highest   ? std::byte{0xff}
+                   : fill == Fill::lowest  ? std::byte{0x80}
                    : fill == Fill::striped ? (odd ? std::byte{0x80} : std::byte{0x7f})
                                            : static_cast<std::byte>(random.next() & 255);
     }
@@ -83,7 +84,8 @@ struct Case {
         : path(p), type(t), d_out(out), d_in(in), rows(make_rows(t, out, in, fill, seed)), w(size_t{out} * in) {
         const Status st = pack_matrix(p, {t, out, in}, rows.data(), true, {}, nullptr, &packed);
         REQUIRE_MESSAGE(st.ok(), st.message());
-        for (uint32_t r = 0; r < out; ++r) decode_row(t, rows.data() + row_bytes(t, in) * r, w.data() + size_t{in} * r, in);
+        for (uint32_t r = 0; r < out; ++r)
+            decode_row(t, rows.data() + row_bytes(t, in) * r, w.data() + size_t{in} * r, in);
     }
 
     Bytes quantised(const std::vector<float>& x, uint32_t n, const Share& share = {}) const {
@@ -106,7 +108,8 @@ std::vector<float> as_seen(const Case& c, const std::vector<float>& x, uint32_t 
     std::vector<float> seen(x.size());
     for (uint32_t i = 0; i < n; ++i)
         for (uint32_t k = 0; k < c.d_in; ++k) {
-            const Int16Block& b = reinterpret_cast<const Int16Block*>(q.data() + quantised_bytes(1, c.d_in) * i)[k / 32];
+            const Int16Block& b =
+                reinterpret_cast<const Int16Block*>(q.data() + quantised_bytes(1, c.d_in) * i)[k / 32];
             seen[size_t{i} * c.d_in + k] = b.scale * static_cast<float>(256 * b.q[k % 32] + b.q[32 + k % 32]);
         }
     return seen;
@@ -122,7 +125,8 @@ double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
         for (uint32_t r = 0; r < c.d_out; ++r) {
             double exact = 0, exact_seen = 0, step = 0, sum_x = 0, most_w = 0;
             for (uint32_t k = 0; k < c.d_in; ++k) {
-                const double w = c.w[size_t{r} * c.d_in + k], a = x[size_t{i} * c.d_in + k], s = seen[size_t{i} * c.d_in + k];
+                const double w = c.w[size_t{r} * c.d_in + k], a = x[size_t{i} * c.d_in + k],
+                             s = seen[size_t{i} * c.d_in + k];
                 exact += w * a;
                 exact_seen += w * s;
                 step += std::fabs(w) * std::fabs(a - s);
@@ -236,7 +240,8 @@ TEST_CASE("the bits do not depend on threads, shares or tickets") {
                 std::vector<float> y(size_t{n} * d_out, -1.0f), z(size_t{n} * d_out, -1.0f);
                 std::atomic<uint32_t> ticket{0};
                 if (!q.empty())
-                    for (uint32_t i = 0; i < parts; ++i) quantise_rows(p, x.data(), d_in, n, d_in, q.data(), {i, parts, nullptr});
+                    for (uint32_t i = 0; i < parts; ++i)
+                        quantise_rows(p, x.data(), d_in, n, d_in, q.data(), {i, parts, nullptr});
                 CHECK(q == whole);
                 const Rows in{x.data(), d_in, q.data(), nullptr};
                 for (uint32_t i = 0; i < parts; ++i) {
@@ -258,7 +263,8 @@ TEST_CASE("the bits do not depend on threads, shares or tickets") {
                     Job& j = *static_cast<Job*>(context);
                     if (!j.q.empty()) quantise_rows(j.c->path, j.x->data(), d_in, n, d_in, j.q.data(), j.pool->even(i));
                     j.pool->barrier(i);
-                    matmul(j.c->packed.view(), {j.x->data(), d_in, j.q.data(), nullptr}, n, j.y.data(), d_out, false, j.pool->shared(i, 0));
+                    matmul(j.c->packed.view(), {j.x->data(), d_in, j.q.data(), nullptr}, n, j.y.data(), d_out, false,
+                           j.pool->shared(i, 0));
                 },
                 &job);
             CHECK_MESSAGE(same_bits(job.y.data(), expected.data(), expected.size()), label(p, t) << " pool");
@@ -302,7 +308,7 @@ TEST_CASE("a product writes its rows and nothing beside them, and adds when aske
             }
 }
 
-TEST_CASE("rows can be picked in any order, and a stack's slices are its matrices") {
+TEST_CASE("rows can be sampled in any order, and a stack's slices are its matrices") {
     for (const CpuPath p : paths())
         for (const Type t : {Type::q4_k, Type::q5_k, Type::f16}) {
             constexpr uint32_t d_in = 256, d_out = 21, n_slice = 3;
@@ -312,17 +318,20 @@ TEST_CASE("rows can be picked in any order, and a stack's slices are its matrice
             REQUIRE(pack_matrix(p, shape, rows.data(), false, {}, nullptr, &stack).ok());
             CHECK(stack.owned_bytes() == packed_bytes(p, shape, false));
             const std::vector<float> x = test::Random(31).normals(size_t{6} * d_in);
-            const uint32_t pick[4] = {5, 0, 3, 3};
+            const uint32_t sample[4] = {5, 0, 3, 3};
             for (uint32_t s = 0; s < n_slice; ++s) {
                 PackedMatrix one;
-                REQUIRE(pack_matrix(p, {t, d_out, d_in}, rows.data() + row_bytes(t, d_in) * d_out * s, true, {}, nullptr, &one).ok());
+                REQUIRE(pack_matrix(p, {t, d_out, d_in}, rows.data() + row_bytes(t, d_in) * d_out * s, true, {},
+                                    nullptr, &one)
+                            .ok());
                 Bytes q(quantised_bytes(6, d_in));
                 if (one.view().wants_integers()) quantise_rows(p, x.data(), d_in, 6, d_in, q.data(), {});
                 std::vector<float> all(6 * d_out), some(4 * d_out);
                 matmul(one.view(), {x.data(), d_in, q.data(), nullptr}, 6, all.data(), d_out, false, {});
-                matmul(stack.slice(s), {x.data(), d_in, q.data(), pick}, 4, some.data(), d_out, false, {});
+                matmul(stack.slice(s), {x.data(), d_in, q.data(), sample}, 4, some.data(), d_out, false, {});
                 for (uint32_t i = 0; i < 4; ++i)
-                    CHECK_MESSAGE(same_bits(&some[i * d_out], &all[pick[i] * d_out], d_out), label(p, t) << " slice " << s);
+                    CHECK_MESSAGE(same_bits(&some[i * d_out], &all[sample[i] * d_out], d_out), label(p, t)
+                                                                                                   << " slice " << s);
             }
         }
 }

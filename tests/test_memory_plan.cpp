@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../src/engine/memory.h"
+#include "../src/engine/memory_plan.h"
 #include "../src/plan/arch.h"
 #include "geometry.h"
 #include "tiny.h"
@@ -86,7 +86,8 @@ SessionOptions random_options(Random& random, bool mtp, uint32_t n_type = 5) {
     o.n_ubatch = 1 + random.below(1024);
     o.kv_k = types[random.below(n_type)];
     o.kv_v = types[random.below(n_type)];
-    if (random.below(4) != 0) o.windows.push_back({kAllLayers, random.below(3) == 0 ? 0 : 1 + random.below(1500), random.below(20)});
+    if (random.below(4) != 0)
+        o.windows.push_back({kAllLayers, random.below(3) == 0 ? 0 : 1 + random.below(1500), random.below(20)});
     if (random.below(2) != 0) o.windows.push_back({3, 1 + random.below(700), random.below(5)});
     if (random.below(3) == 0) o.windows.push_back({7, 0, 0});
     if (mtp && random.below(2) != 0) {
@@ -227,7 +228,8 @@ TEST_CASE("drafting takes under 2 % of the model at every published size") {
         model.gguf = table_of(g);
         uint64_t n_trunk = 0, n_mtp = 0;
         const std::string block = "blk." + std::to_string(g.n_layer) + ".";
-        for (const detail::Tensor& t : model.gguf.tensors()) (t.name.substr(0, block.size()) == block ? n_mtp : n_trunk) += t.ne[0] * t.ne[1] * t.ne[2];
+        for (const detail::Tensor& t : model.gguf.tensors())
+            (t.name.substr(0, block.size()) == block ? n_mtp : n_trunk) += t.ne[0] * t.ne[1] * t.ne[2];
         if (g.n_trunk != 0) CHECK(n_trunk == g.n_trunk);
         if (g.n_mtp != 0) CHECK(n_mtp == g.n_mtp);
         Status s = detail::make_plan(model.gguf, {}).get(model.plan);
@@ -243,8 +245,11 @@ TEST_CASE("drafting takes under 2 % of the model at every published size") {
                 s = detail::plan_memory(model, o, false).get(plan);
                 REQUIRE_MESSAGE(s.ok(), s.message());
                 const double share = double(plan.draft_session_bytes) / double(plan.weight_bytes + plan.file_bytes);
-                CHECK_MESSAGE(share < 0.02, std::string(g.name) << " on " << device.name() << ", context " << n_context << ": " << share);
-                MESSAGE(std::string(g.name) << " on " << device.name() << ", context " << n_context << ": " << plan.draft_session_bytes << " bytes, " << 100 * share << " %; the block " << plan.draft_weight_bytes);
+                CHECK_MESSAGE(share < 0.02, std::string(g.name) << " on " << device.name() << ", context " << n_context
+                                                                << ": " << share);
+                MESSAGE(std::string(g.name)
+                        << " on " << device.name() << ", context " << n_context << ": " << plan.draft_session_bytes
+                        << " bytes, " << 100 * share << " %; the block " << plan.draft_weight_bytes);
             }
         }
     }
@@ -286,7 +291,8 @@ TEST_CASE("keys and values grow by what a token takes, windowed ones not at all"
         o.kv_k = o.kv_v = type;
         const MemoryPlan plan = plan_of(model, o);
         CHECK(sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks") > 0);
-        return std::make_pair(sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks"), plan.kv_token_bytes);
+        return std::make_pair(sum_of(plan, "keys") + sum_of(plan, "values") + sum_of(plan, "sinks"),
+                              plan.kv_token_bytes);
     };
     // Two attention layers, two heads of 64: 2 * 2 * 128 values a token.
     const auto a = kv(1024, {}, KvType::f16), b = kv(2048, {}, KvType::f16);
@@ -332,24 +338,24 @@ TEST_CASE("a budget for keys and values is met by the rule that is told, or refu
     CHECK(s.text.find("at least") != std::string::npos);
 }
 
-TEST_CASE("what does not fit is refused with a ladder, and every rung that says it fits does") {
+TEST_CASE("what does not fit is refused with a alternatives, and every rung that says it fits does") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     SessionOptions o;
     o.n_context = 32768;
     o.n_ubatch = 512;
     MemoryPlan open_plan = plan_of(load(open_device(nullptr), bytes), o);
     CHECK(open_plan.fits);
-    CHECK(open_plan.ladder.empty());
+    CHECK(open_plan.alternatives.empty());
     size_t n_fit = 0, n_not = 0;
     for (uint64_t percent : {99u, 70u, 50u, 35u}) {
         const uint64_t limit = open_plan.total_bytes * percent / 100;
         const Model model = load(open_device(nullptr, limit), bytes);
         const MemoryPlan plan = plan_of(model, o);
         CHECK_FALSE(plan.fits);
-        REQUIRE_FALSE(plan.ladder.empty());
+        REQUIRE_FALSE(plan.alternatives.empty());
         const Status s = Session::create(model, o).status();
         CHECK(s.code == Code::out_of_memory);
-        for (const MemoryChoice& c : plan.ladder) {
+        for (const MemoryAlternative& c : plan.alternatives) {
             CHECK(c.total_bytes < plan.total_bytes);
             CHECK(c.fits == (c.total_bytes <= limit));
             CHECK(s.text.find(c.what) != std::string::npos);
@@ -357,7 +363,7 @@ TEST_CASE("what does not fit is refused with a ladder, and every rung that says 
             ++(c.fits ? n_fit : n_not);
         }
         // The last rung is the shorter context alone: taken, it works and takes what was said.
-        const MemoryChoice& last = plan.ladder.back();
+        const MemoryAlternative& last = plan.alternatives.back();
         REQUIRE(last.what.find("a context of ") == 0);
         if (!last.fits) continue;
         SessionOptions less = o;
@@ -370,9 +376,9 @@ TEST_CASE("what does not fit is refused with a ladder, and every rung that says 
     // The first rung, taken: q8_0.
     const Model model = load(open_device(nullptr, open_plan.total_bytes - 1), bytes);
     const MemoryPlan plan = plan_of(model, o);
-    CHECK(plan.ladder[0].what == "keys and values in q8_0");
+    CHECK(plan.alternatives[0].what == "keys and values in q8_0");
     SessionOptions q8 = o;
     q8.kv_k = q8.kv_v = KvType::q8_0;
-    CHECK(plan_of(model, q8).total_bytes == plan.ladder[0].total_bytes);
+    CHECK(plan_of(model, q8).total_bytes == plan.alternatives[0].total_bytes);
     CHECK(Session::create(model, q8).ok());
 }

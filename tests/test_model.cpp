@@ -14,7 +14,8 @@ namespace {
 struct TempFile {
     std::string path;
     TempFile(const std::string& name, Span<const std::byte> bytes) : path(name) {
-        std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+        std::ofstream(path, std::ios::binary)
+            .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     }
     ~TempFile() { std::remove(path.c_str()); }
 };

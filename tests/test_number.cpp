@@ -13,8 +13,9 @@ namespace {
 using namespace auspex::detail;
 using Bytes = std::vector<uint8_t>;
 
-constexpr Type kAll[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0, Type::q4_0, Type::q4_1,   Type::q5_0,  Type::q5_1,
-                         Type::q2_k, Type::q3_k, Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
+constexpr Type kAll[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0,   Type::q4_0,
+                         Type::q4_1, Type::q5_0, Type::q5_1, Type::q2_k,   Type::q3_k,
+                         Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
 
 uint32_t bits(float f) { return load<uint32_t>(&f); }
 float from_bits(uint32_t u) { return load<float>(&u); }
@@ -26,7 +27,7 @@ int bit(int value, int i) { return value >> i & 1; }
 /// Element i of a block straight from the format's table, one element at a time and in double: slow,
 /// and sharing nothing with the code under test but the binary16 of the scales.
 double element(Type t, const uint8_t* b, int i) {
-    const int j = i % 16, hi = i / 16;                                    // simple blocks
+    const int j = i % 16, hi = i / 16;                                                // simple blocks
     const int n = i / 128, r = i % 128 / 32, l = i % 32, g16 = i / 16, g32 = i / 32;  // super-blocks
     int sc = 0, mn = 0;
     if (t == Type::q4_k || t == Type::q5_k) {
@@ -54,7 +55,8 @@ double element(Type t, const uint8_t* b, int i) {
         }
         case Type::q4_k: return half(b, 0) * sc * nibble(b[16 + 32 * (g32 / 2) + l], g32 % 2) - half(b, 2) * mn;
         case Type::q5_k:
-            return half(b, 0) * sc * (nibble(b[48 + 32 * (g32 / 2) + l], g32 % 2) + 16 * bit(b[16 + l], g32)) - half(b, 2) * mn;
+            return half(b, 0) * sc * (nibble(b[48 + 32 * (g32 / 2) + l], g32 % 2) + 16 * bit(b[16 + l], g32)) -
+                   half(b, 2) * mn;
         case Type::q6_k: {
             const int low = nibble(b[64 * n + 32 * (r % 2) + l], r / 2), high = b[128 + 32 * n + l] >> (2 * r) & 3;
             return half(b, 208) * static_cast<int8_t>(b[192 + g16]) * (low + 16 * high - 32);
@@ -70,11 +72,16 @@ double element(Type t, const uint8_t* b, int i) {
 /// Where the binary16 fields of a block are.
 std::vector<int> half_fields(Type t) {
     switch (t) {
-        case Type::q4_1: case Type::q5_1: case Type::q4_k: case Type::q5_k: return {0, 2};
+        case Type::q4_1:
+        case Type::q5_1:
+        case Type::q4_k:
+        case Type::q5_k: return {0, 2};
         case Type::q2_k: return {80, 82};
         case Type::q3_k: return {108};
         case Type::q6_k: return {208};
-        case Type::f32: case Type::bf16: case Type::f16: return {};
+        case Type::f32:
+        case Type::bf16:
+        case Type::f16: return {};
         default: return {0};
     }
 }
@@ -256,8 +263,15 @@ TEST_CASE("the cache types round as the reference does") {
 
 TEST_CASE("codes at the edge between two neighbours are the reference's, however the compiler fuses") {
     test::Random random(11);
-    const struct { Type t; int top; float offset; bool range; } formats[] = {
-        {Type::q4_0, 15, 8.5f, false}, {Type::q5_0, 31, 16.5f, false}, {Type::q4_1, 15, 0.5f, true}, {Type::q5_1, 31, 0.5f, true}};
+    const struct {
+        Type t;
+        int top;
+        float offset;
+        bool range;
+    } formats[] = {{Type::q4_0, 15, 8.5f, false},
+                   {Type::q5_0, 31, 16.5f, false},
+                   {Type::q4_1, 15, 0.5f, true},
+                   {Type::q5_1, 31, 0.5f, true}};
     for (const auto& f : formats) {
         CAPTURE(std::string(type_info(f.t).name));
         const int n_bits = f.top == 31 ? 5 : 4, qs = (f.range ? 4 : 2) + (n_bits == 5 ? 4 : 0);
@@ -266,7 +280,8 @@ TEST_CASE("codes at the edge between two neighbours are the reference's, however
             // one step d, a lowest and a highest element, and all others half way between two codes
             float x[32];
             const float low = f.range ? -std::fabs(random.normal()) : 0, span = std::fabs(random.normal()) + 0.1f;
-            const float d = f.range ? ((low + span) - low) / static_cast<float>(f.top) : span / -static_cast<float>(f.top / 2 + 1);
+            const float d =
+                f.range ? ((low + span) - low) / static_cast<float>(f.top) : span / -static_cast<float>(f.top / 2 + 1);
             const float inverse = 1 / d;
             for (int i = 0; i < 32; ++i) {
                 const float code = static_cast<float>(1 + random.below(static_cast<uint32_t>(f.top - 1))) - f.offset;
@@ -293,10 +308,13 @@ TEST_CASE("codes at the edge between two neighbours are the reference's, however
 TEST_CASE("a round trip through every type stays within its error") {
     test::Random random(7);
     const std::vector<float> x = random.normals(256 * 64, 0.02f);
-    const struct { Type t; double bound; } bounds[] = {
-        {Type::f32, 0},       {Type::f16, 0.0003},  {Type::bf16, 0.0025}, {Type::q8_0, 0.006}, {Type::q6_k, 0.02},
-        {Type::q5_k, 0.04},   {Type::q5_1, 0.045},  {Type::q5_0, 0.05},   {Type::q4_k, 0.08},  {Type::iq4_xs, 0.08},
-        {Type::iq4_nl, 0.08}, {Type::q4_1, 0.09},   {Type::q4_0, 0.1},    {Type::q3_k, 0.17},  {Type::q2_k, 0.33},
+    const struct {
+        Type t;
+        double bound;
+    } bounds[] = {
+        {Type::f32, 0},       {Type::f16, 0.0003}, {Type::bf16, 0.0025}, {Type::q8_0, 0.006}, {Type::q6_k, 0.02},
+        {Type::q5_k, 0.04},   {Type::q5_1, 0.045}, {Type::q5_0, 0.05},   {Type::q4_k, 0.08},  {Type::iq4_xs, 0.08},
+        {Type::iq4_nl, 0.08}, {Type::q4_1, 0.09},  {Type::q4_0, 0.1},    {Type::q3_k, 0.17},  {Type::q2_k, 0.33},
     };
     for (const auto& b : bounds) {
         CAPTURE(std::string(type_info(b.t).name));
@@ -370,7 +388,10 @@ TEST_CASE("the shared block vectors decode and encode bit for bit") {
             CHECK(std::memcmp(got.data(), expected.data(), expected.size()) == 0);
         }
     }
-    const struct { const char* name; Type t; } encoders[] = {
+    const struct {
+        const char* name;
+        Type t;
+    } encoders[] = {
         {"q8_0", Type::q8_0}, {"q4_0", Type::q4_0}, {"q4_1", Type::q4_1}, {"q5_0", Type::q5_0}, {"q5_1", Type::q5_1}};
     for (const auto& e : encoders) {
         CAPTURE(std::string(e.name));

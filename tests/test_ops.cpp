@@ -27,7 +27,9 @@ std::vector<const Loops*> all_loops() {
     return v;
 }
 
-bool same_bits(const Floats& a, const Floats& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
+bool same_bits(const Floats& a, const Floats& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
 double silu(double x) { return x * sigmoid(x); }
@@ -68,16 +70,37 @@ struct Head {
         scratch.assign(std::max<size_t>(delta_chunk_scratch(dk, dv), size_t{dk} * kDeltaColumns), NAN);
         bind();
     }
-    Head(const Head& h) : d_key(h.d_key), d_val(h.d_val), n(h.n), s(h.s), q(h.q), k(h.k), v(h.v), u(h.u), o(h.o), decay(h.decay), beta(h.beta), scratch(h.scratch) { bind(); }
+    Head(const Head& h)
+        : d_key(h.d_key),
+          d_val(h.d_val),
+          n(h.n),
+          s(h.s),
+          q(h.q),
+          k(h.k),
+          v(h.v),
+          u(h.u),
+          o(h.o),
+          decay(h.decay),
+          beta(h.beta),
+          scratch(h.scratch) {
+        bind();
+    }
     Head& operator=(const Head&) = delete;
     void bind() {
         rows.resize(n);
         for (uint32_t i = 0; i < n; ++i)
-            rows[i] = {decay[i], beta[i], &q[size_t{i} * d_key], &k[size_t{i} * d_key], &v[size_t{i} * d_val], &u[size_t{i} * d_val], &o[size_t{i} * d_val]};
+            rows[i] = {decay[i],
+                       beta[i],
+                       &q[size_t{i} * d_key],
+                       &k[size_t{i} * d_key],
+                       &v[size_t{i} * d_val],
+                       &u[size_t{i} * d_val],
+                       &o[size_t{i} * d_val]};
     }
     DeltaTerm term(uint32_t i) const { return {decay[i], &k[size_t{i} * d_key], &u[size_t{i} * d_val]}; }
     void run(const Loops& l, uint32_t from, uint32_t count, bool in_place, const std::vector<DeltaTerm>& terms = {}) {
-        l.delta_rows(s.data(), d_key, d_val, terms.data(), static_cast<uint32_t>(terms.size()), rows.data() + from, count, in_place, scratch.data());
+        l.delta_rows(s.data(), d_key, d_val, terms.data(), static_cast<uint32_t>(terms.size()), rows.data() + from,
+                     count, in_place, scratch.data());
     }
 };
 
@@ -93,7 +116,8 @@ struct Truth {
                 double r = 0, out = 0;
                 for (size_t i = 0; i < dk; ++i) r += (s[i * dv + j] *= double{h.decay[t]}) * double{h.k[t * dk + i]};
                 const double u = double{h.beta[t]} * (double{h.v[t * dv + j]} - r);
-                for (size_t i = 0; i < dk; ++i) out += (s[i * dv + j] += double{h.k[t * dk + i]} * u) * double{h.q[t * dk + i]};
+                for (size_t i = 0; i < dk; ++i)
+                    out += (s[i * dv + j] += double{h.k[t * dk + i]} * u) * double{h.q[t * dk + i]};
                 o.push_back(out);
                 big = std::max(big, std::fabs(double{h.v[t * dv + j]}));
             }
@@ -135,7 +159,8 @@ struct Attention {
     size_t ld;
     Floats q, scores, out;
     std::vector<uint16_t> k, v;
-    Attention(uint32_t nq, uint32_t nk, uint32_t width, float spread, uint64_t seed) : n_query(nq), n_key(nk), d(width), ld(size_t{width} + 24) {
+    Attention(uint32_t nq, uint32_t nk, uint32_t width, float spread, uint64_t seed)
+        : n_query(nq), n_key(nk), d(width), ld(size_t{width} + 24) {
         test::Random r(seed);
         q = r.normals(size_t{nq} * d, spread / std::sqrt(static_cast<float>(d)));
         for (size_t i = 0; i < (nk - 1) * ld + d; ++i) {  // not one element more: a read beyond is an error
@@ -146,7 +171,9 @@ struct Attention {
         out.assign(size_t{nq} * (d + 2), NAN);
     }
     float* row(uint32_t i) { return &out[size_t{i} * (d + 2)]; }
-    void one(const Loops& l, uint32_t i) { l.attend(&q[size_t{i} * d], k.data(), v.data(), n_key, ld, d, scores.data(), row(i), row(i) + 1, row(i) + 2); }
+    void one(const Loops& l, uint32_t i) {
+        l.attend(&q[size_t{i} * d], k.data(), v.data(), n_key, ld, d, scores.data(), row(i), row(i) + 1, row(i) + 2);
+    }
     void many(const Loops& l) {
         std::vector<const float*> qs;
         std::vector<float*> ms, ls, os;
@@ -235,7 +262,8 @@ TEST_CASE("rms_norm divides by the root mean square") {
 TEST_CASE("gates follow sigmoid and silu from the far negative to the far positive") {
     Floats g, u;
     test::Random r(5);
-    for (float x : {0.0f, -0.0f, 1e-30f, -1e-30f, 1.0f, -1.0f, 20.0f, -20.0f, 80.0f, -80.0f, 87.5f, -87.5f, 88.9f, -88.9f, 104.0f, -104.0f, 1e4f, -1e4f, 1e30f, -1e30f})
+    for (float x : {0.0f,  -0.0f,  1e-30f, -1e-30f, 1.0f,   -1.0f,   20.0f, -20.0f, 80.0f, -80.0f,
+                    87.5f, -87.5f, 88.9f,  -88.9f,  104.0f, -104.0f, 1e4f,  -1e4f,  1e30f, -1e30f})
         g.push_back(x);
     for (float x = -110; x < 110; x += 0.37f) g.push_back(x);
     const uint32_t n = static_cast<uint32_t>(g.size());
@@ -310,7 +338,8 @@ TEST_CASE("conv_silu weighs each channel's taps, oldest first") {
                         magnitude += std::fabs(p);
                     }
                     // the slope of silu is at most 1.1
-                    worst.see(double{y[c]}, silu(sum), 1.1 * sum_bound(n_tap, magnitude) + 8 * kEps * std::fabs(silu(sum)));
+                    worst.see(double{y[c]}, silu(sum),
+                              1.1 * sum_bound(n_tap, magnitude) + 8 * kEps * std::fabs(silu(sum)));
                 }
                 CHECK(worst.ratio <= 1);
             }
@@ -319,7 +348,8 @@ TEST_CASE("conv_silu weighs each channel's taps, oldest first") {
 TEST_CASE("to_f16 rounds to nearest even, whatever the value") {
     Floats x;
     for (uint32_t h = 0; h < 0x7c00; ++h) {  // every finite half, and the midpoint above it, and its neighbours
-        const float a = f16_to_f32(static_cast<uint16_t>(h)), b = h == 0x7bff ? 65536.0f : f16_to_f32(static_cast<uint16_t>(h + 1)), mid = (a + b) / 2;
+        const float a = f16_to_f32(static_cast<uint16_t>(h)),
+                    b = h == 0x7bff ? 65536.0f : f16_to_f32(static_cast<uint16_t>(h + 1)), mid = (a + b) / 2;
         for (float v : {a, mid, std::nextafter(mid, 0.0f), std::nextafter(mid, 1e9f)}) {
             x.push_back(v);
             x.push_back(-v);
@@ -414,7 +444,8 @@ TEST_CASE("Row: nine rows at once have the bits of nine steps of one row") {
             CHECK(same_bits(tentative.u, once.u));
             // one row a step, each adding the term of the row before it
             for (uint32_t t = 0; t < 9; ++t)
-                stepped.run(*l, t, 1, false, t ? std::vector<DeltaTerm>{stepped.term(t - 1)} : std::vector<DeltaTerm>{});
+                stepped.run(*l, t, 1, false,
+                            t ? std::vector<DeltaTerm>{stepped.term(t - 1)} : std::vector<DeltaTerm>{});
             stepped.run(*l, 0, 0, false, {stepped.term(8)});
             CHECK(same_bits(stepped.s, once.s));
             CHECK(same_bits(stepped.o, once.o));
@@ -502,7 +533,8 @@ TEST_CASE("merge adds two partials with their weights") {
         l->merge(o.data(), 0.25f, p.data(), 0.75f, 70);
         Worst w;
         for (size_t i = 0; i < o.size(); ++i)
-            w.see(double{o[i]}, double{before[i]} * 0.25 + double{p[i]} * 0.75, 2 * kEps * (std::fabs(double{before[i]}) + std::fabs(double{p[i]})));
+            w.see(double{o[i]}, double{before[i]} * 0.25 + double{p[i]} * 0.75,
+                  2 * kEps * (std::fabs(double{before[i]}) + std::fabs(double{p[i]})));
         CHECK(w.ratio <= 1);
     }
 }
@@ -530,11 +562,13 @@ TEST_CASE("rotation keeps its precision at a million positions") {
         rotate(x.data(), n_rot, table.data());
         Worst w;
         for (uint32_t i = 0; i < n_rot / 2; ++i) {
-            const long double angle = static_cast<long double>(position) * std::pow(static_cast<long double>(base), -2.0L * i / n_rot);
+            const long double angle =
+                static_cast<long double>(position) * std::pow(static_cast<long double>(base), -2.0L * i / n_rot);
             const double c = static_cast<double>(std::cos(angle)), s = static_cast<double>(std::sin(angle));
             w.see(double{table[2 * i]}, c, 1e-7);
             w.see(double{table[2 * i + 1]}, s, 1e-7);
-            const double a = double{before[i]}, b = double{before[i + n_rot / 2]}, allowed = 4e-7 * (std::fabs(a) + std::fabs(b));
+            const double a = double{before[i]}, b = double{before[i + n_rot / 2]},
+                         allowed = 4e-7 * (std::fabs(a) + std::fabs(b));
             w.see(double{x[i]}, a * c - b * s, allowed);
             w.see(double{x[i + n_rot / 2]}, a * s + b * c, allowed);
         }

@@ -38,7 +38,9 @@ struct Said {
     std::vector<Token> text;
     std::vector<uint64_t> accepted;
     uint64_t memory = 0, weights = 0;
-    bool operator==(const Said& o) const { return rows == o.rows && text == o.text && accepted == o.accepted && memory == o.memory && weights == o.weights; }
+    bool operator==(const Said& o) const {
+        return rows == o.rows && text == o.text && accepted == o.accepted && memory == o.memory && weights == o.weights;
+    }
 };
 
 Said listen(const Model& model) {
@@ -75,7 +77,8 @@ void check_pairs(const Device& device, Family family, bool all) {
     Model one;
     REQUIRE(load(device, whole, {}, &one).ok());
     const Said want = listen(one);
-    // A trunk whose keys still count the blocks, one whose keys do not, and a whole file whose block is replaced by its like.
+    // A trunk whose keys still count the blocks, one whose keys do not, and a whole file whose block is replaced by its
+    // like.
     const Bytes trunks[] = {tiny(family, Packaging::trunk), tiny(family, Packaging::whole, false), whole};
     const Bytes drafts[] = {tiny(family, Packaging::mtp), tiny(family, Packaging::mtp_bare), whole};
     for (size_t i = 0; i < 3; ++i)
@@ -110,7 +113,9 @@ struct Header {
         w.add(p + "context_length", n_block * 100);
         if (!heads.empty()) w.add(p + "attention.head_count", heads);
         w.add("tokenizer.ggml.tokens", std::vector<std::string>(n_token, "x"));
-        auto add = [&](const std::string& name, uint64_t rows) { w.tensor(name, Type::f32, {d_model, rows}, Span<const float>(std::vector<float>(rows * d_model))); };
+        auto add = [&](const std::string& name, uint64_t rows) {
+            w.tensor(name, Type::f32, {d_model, rows}, Span<const float>(std::vector<float>(rows * d_model)));
+        };
         if (n_vocab) add("token_embd.weight", n_vocab);
         if (trunk) add("blk.0.attn_norm.weight", 1);
         if (n_mtp && blocks) add("blk." + std::to_string(n_block - n_mtp) + ".nextn.eh_proj.weight", 2);
@@ -153,7 +158,8 @@ struct Written {
 
 }  // namespace
 
-TEST_CASE("a model and its draft blocks in two files are the model in one: every row, every guess, every byte of memory") {
+TEST_CASE(
+    "a model and its draft blocks in two files are the model in one: every row, every guess, every byte of memory") {
     const Device device = cpu_device();
     for (Family family : kFamilies) check_pairs(device, family, true);
 }
@@ -172,7 +178,8 @@ TEST_CASE("a pair may be files, shards among them, and its plan is known from th
     o.packaging = Packaging::mtp;
     const std::vector<Bytes> parts = tiny_shards(o, 2);
     const Written trunk("test_pair-trunk.gguf", tiny(o.family, Packaging::trunk, true, o.type));
-    const Written first("test_pair-mtp-00001-of-00002.gguf", parts[0]), second("test_pair-mtp-00002-of-00002.gguf", parts[1]);
+    const Written first("test_pair-mtp-00001-of-00002.gguf", parts[0]),
+        second("test_pair-mtp-00002-of-00002.gguf", parts[1]);
     const Device device = cpu_device();
     LoadOptions load;
     load.mtp_file = first.path;
@@ -207,7 +214,8 @@ TEST_CASE("a pair may be files, shards among them, and its plan is known from th
 
 TEST_CASE("a smaller head in the draft file makes the guesses, a larger one is left alone") {
     const Device device = cpu_device();
-    const Bytes trunk = tiny(Family::qwen35, Packaging::trunk), whole = tiny(Family::qwen35, Packaging::whole);  // models read from them
+    const Bytes trunk = tiny(Family::qwen35, Packaging::trunk),
+                whole = tiny(Family::qwen35, Packaging::whole);  // models read from them
     for (Type type : {Type::q4_k, Type::f16}) {
         const Bytes draft = tiny(Family::qwen35, Packaging::mtp, true, type);
         Model pair;

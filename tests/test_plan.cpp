@@ -27,7 +27,8 @@ std::vector<std::byte> patched(const std::string& from, const std::string& to) {
     const std::vector<std::byte> bytes = tiny_qwen35();
     std::string s(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     size_t n = 0;
-    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + 1), ++n) s.replace(at, from.size(), to);
+    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + 1), ++n)
+        s.replace(at, from.size(), to);
     REQUIRE(n > 0);
     const std::byte* p = reinterpret_cast<const std::byte*>(s.data());
     return {p, p + s.size()};
@@ -65,16 +66,20 @@ TEST_CASE("the tape of a small hybrid reads as its layers do") {
     CHECK(plan.n_vocab == kTinyVocab);
     std::string kinds;
     for (const Op& op : plan.trunk.ops) kinds += std::string(op_name(op.kind)) + " ";
-    const std::string delta = "rms_norm matmul matmul matmul matmul delta matmul ", ffn = "rms_norm matmul matmul swiglu matmul ";
-    CHECK(kinds == "embed " + delta + ffn + delta + ffn + delta + ffn + "rms_norm matmul matmul matmul kv_write attend matmul " + ffn + "rms_norm matmul ");
+    const std::string delta = "rms_norm matmul matmul matmul matmul delta matmul ",
+                      ffn = "rms_norm matmul matmul swiglu matmul ";
+    CHECK(kinds == "embed " + delta + ffn + delta + ffn + delta + ffn +
+                       "rms_norm matmul matmul matmul kv_write attend matmul " + ffn + "rms_norm matmul ");
     REQUIRE(plan.mtp.size() == 1);
     kinds.clear();
     for (const Op& op : plan.mtp[0].ops) kinds += std::string(op_name(op.kind)) + " ";
-    CHECK(kinds == "embed hidden rms_norm rms_norm matmul rms_norm matmul matmul kv_write matmul attend matmul " + ffn + "rms_norm matmul ");
+    CHECK(kinds == "embed hidden rms_norm rms_norm matmul rms_norm matmul matmul kv_write matmul attend matmul " + ffn +
+                       "rms_norm matmul ");
     CHECK(plan.mtp[0].n_fill == 9);
     CHECK(plan.mtp[0].ops[8].kind == OpKind::kv_write);
     const std::string text = print_tape(plan, plan.trunk);
-    CHECK(text.find("layer 3  attend  o <- q  blk.3.attn_q_norm.weight F32 [64]  heads 4/2 x 64 rotated 16") != std::string::npos);
+    CHECK(text.find("layer 3  attend  o <- q  blk.3.attn_q_norm.weight F32 [64]  heads 4/2 x 64 rotated 16") !=
+          std::string::npos);
     CHECK(text.find("layer 0  matmul  x += od  blk.0.ssm_out.weight F16 [256, 256]") != std::string::npos);
     // Tied: the head is the embedding.
     CHECK(plan.trunk.ops.back().w[0] == plan.trunk.ops.front().w[0]);
@@ -89,10 +94,12 @@ TEST_CASE("the tape of a small hybrid reads as its layers do") {
 TEST_CASE("what a file lacks or contradicts is named") {
     CHECK(plan_with(tiny_qwen35()).ok());
     CHECK(says(plan_with(patched("qwen35", "gwen35")), {"gwen35", "qwen35"}));
-    CHECK(says(plan_with(patched("blk.2.ssm_out.weight", "blk.2.ssm_owt.weight")), {"blk.2.ssm_out.weight", "missing", "[256, 256]"}));
+    CHECK(says(plan_with(patched("blk.2.ssm_out.weight", "blk.2.ssm_owt.weight")),
+               {"blk.2.ssm_out.weight", "missing", "[256, 256]"}));
     CHECK(says(plan_with(patched("token_embd.weight", "token_embx.weight")), {"token_embd.weight"}));
     CHECK(says(plan_with(patched("blk.0.attn_norm.weight", "blk.0.attn_nork.weight")), {"blk.0.attn_norm.weight"}));
-    CHECK(says(plan_with(with_u32("qwen35.attention.head_count_kv", 1)), {"blk.3.attn_k.weight", "[128, 256]", "[64, 256]"}));
+    CHECK(says(plan_with(with_u32("qwen35.attention.head_count_kv", 1)),
+               {"blk.3.attn_k.weight", "[128, 256]", "[64, 256]"}));
     CHECK(says(plan_with(with_u32("qwen35.block_count", 0)), {"block_count", "0"}));
     CHECK(says(plan_with(with_u32("qwen35.block_count", 1)), {"nextn_predict_layers"}));
     CHECK(says(plan_with(with_u32("qwen35.block_count", 500000)), {"block_count", "500000"}));
@@ -102,7 +109,8 @@ TEST_CASE("what a file lacks or contradicts is named") {
     CHECK(says(plan_with(with_u32("qwen35.rope.dimension_count", 100)), {"otated"}));
     CHECK(says(plan_with(with_u32("qwen35.embedding_length", 128)), {"128"}));
     CHECK(says(plan_with(patched("qwen35.ssm.conv_kernel", "qwen35.ssm.conv_kernex")), {"qwen35.ssm.conv_kernel"}));
-    CHECK(says(plan_with(patched("blk.4.nextn.enorm.weight", "blk.4.nextn.enorx.weight")), {"blk.4.nextn.enorm.weight"}));
+    CHECK(
+        says(plan_with(patched("blk.4.nextn.enorm.weight", "blk.4.nextn.enorx.weight")), {"blk.4.nextn.enorm.weight"}));
 }
 
 TEST_CASE("a draft-only file says that it cannot run alone") {

@@ -20,7 +20,7 @@ std::unique_ptr<Pool> open_pool(uint32_t n) {
 
 struct Counts {
     Pool* pool;
-    std::vector<uint32_t> calls;      // by thread; no atomics: the pool must order them
+    std::vector<uint32_t> calls;  // by thread; no atomics: the pool must order them
     std::vector<uint64_t> values;
     uint32_t n_phase = 0;
     bool wrong = false;

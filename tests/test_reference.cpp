@@ -19,7 +19,8 @@ struct Bound {
 };
 
 /// The reference ops, and the fastest ops of this processor.
-const Bound kBounds[] = {{CpuPath::reference, KvType::f16, 1e-3, 150, 1}, {CpuPath::best, KvType::f16, 1e-2, 100000, 3}};
+const Bound kBounds[] = {{CpuPath::reference, KvType::f16, 1e-3, 150, 1},
+                         {CpuPath::best, KvType::f16, 1e-2, 100000, 3}};
 /// The reference ops with nothing rounded: what is left is the order of float sums.
 const Bound kExact = {CpuPath::reference, KvType::f32, 1e-4, 150, 1};
 
@@ -53,7 +54,10 @@ void compare_random(const char* name, double half_error = 0) {
     for (const Bound& bound : {kExact, kBounds[0], kBounds[1]}) {
         Session session = open_session(load_model(cpu_device(2, bound.path), ref.model_path), 256, bound.kv);
         const double most = bound.kv == KvType::f16 ? std::fmax(bound.error, half_error) : bound.error;
-        const std::string how = std::string(name) + (bound.path == CpuPath::best ? ", fastest ops" : bound.kv == KvType::f16 ? ", reference ops" : ", reference ops, keys and values in f32");
+        const std::string how =
+            std::string(name) + (bound.path == CpuPath::best ? ", fastest ops"
+                                 : bound.kv == KvType::f16   ? ", reference ops"
+                                                             : ", reference ops, keys and values in f32");
         double worst = 0;
         struct Tops {
             std::vector<Token> ours, theirs;
@@ -69,7 +73,8 @@ void compare_random(const char* name, double half_error = 0) {
                 tops->ours.push_back(static_cast<Token>(arg_max(logits.data(), want.n_col)));
                 tops->theirs.push_back(static_cast<Token>(arg_max(want.row(row), want.n_col)));
                 worst = std::fmax(worst, relative_error(logits.data(), want.row(row), want.n_col));
-                if (margin(want.row(row), want.n_col) > 0.2) CHECK(arg_max(logits.data(), want.n_col) == arg_max(want.row(row), want.n_col));
+                if (margin(want.row(row), want.n_col) > 0.2)
+                    CHECK(arg_max(logits.data(), want.n_col) == arg_max(want.row(row), want.n_col));
             };
         };
         Status s = session.score(ids, compare("logits", &trunk));
@@ -83,7 +88,8 @@ void compare_random(const char* name, double half_error = 0) {
             REQUIRE_MESSAGE(s.ok(), s.message());
             MESSAGE(how << ", " << array << ": worst relative error " << worst);
             CHECK(worst <= most);
-            CHECK(std::fabs(agreement(drafts.ours, trunk.ours, depth) - agreement(drafts.theirs, trunk.theirs, depth)) <= 0.01);
+            CHECK(std::fabs(agreement(drafts.ours, trunk.ours, depth) -
+                            agreement(drafts.theirs, trunk.theirs, depth)) <= 0.01);
         }
     }
 }
@@ -112,7 +118,8 @@ void compare_demo(const char* name) {
                 ours.push_back(static_cast<Token>(arg_max(logits.data(), logits.size())));
                 if (margins[row] > 0.2) {
                     ++decided;
-                    CHECK_MESSAGE(arg_max(logits.data(), logits.size()) == static_cast<size_t>(top[row]), key << " row " << row << " margin " << margins[row]);
+                    CHECK_MESSAGE(arg_max(logits.data(), logits.size()) == static_cast<size_t>(top[row]),
+                                  key << " row " << row << " margin " << margins[row]);
                 }
                 for (size_t i = 0; i < rows.size(); ++i)
                     if (static_cast<size_t>(rows[i]) == row) {
@@ -135,7 +142,8 @@ void compare_demo(const char* name) {
                     drafts[depth - 1].push_back(static_cast<Token>(arg_max(logits.data(), logits.size())));
                     size_t i = 0;  // which of the recorded rows this is
                     while (i < rows.size() && static_cast<size_t>(rows[i]) != row) ++i;
-                    if (depth == 1 && i < mtp.n_row) worst = std::fmax(worst, relative_error(logits.data(), mtp.row(i), mtp.n_col));
+                    if (depth == 1 && i < mtp.n_row)
+                        worst = std::fmax(worst, relative_error(logits.data(), mtp.row(i), mtp.n_col));
                 });
                 REQUIRE_MESSAGE(s.ok(), s.message());
                 std::vector<Token> expected = ids_of(text.find("mtp_argmax")->items()[depth - 1]);
@@ -143,9 +151,14 @@ void compare_demo(const char* name) {
                 REQUIRE(drafts[depth - 1].size() == expected.size());
                 size_t same = 0;
                 for (size_t i = 0; i < expected.size(); ++i) same += drafts[depth - 1][i] == expected[i];
-                CHECK_MESSAGE(static_cast<double>(same) >= 0.985 * static_cast<double>(expected.size()), key << " depth " << depth << ": " << same << " of " << expected.size());
-                const double got = agreement(drafts[depth - 1], ours, depth), framework = agreement(expected, {top.begin(), top.begin() + static_cast<std::ptrdiff_t>(ids.size())}, depth);
-                CHECK_MESSAGE(std::fabs(got - framework) <= 0.01, key << " depth " << depth << ": " << got << " of the guesses agree with the trunk, the framework's: " << framework);
+                CHECK_MESSAGE(static_cast<double>(same) >= 0.985 * static_cast<double>(expected.size()),
+                              key << " depth " << depth << ": " << same << " of " << expected.size());
+                const double got = agreement(drafts[depth - 1], ours, depth),
+                             framework = agreement(
+                                 expected, {top.begin(), top.begin() + static_cast<std::ptrdiff_t>(ids.size())}, depth);
+                CHECK_MESSAGE(std::fabs(got - framework) <= 0.01,
+                              key << " depth " << depth << ": " << got
+                                  << " of the guesses agree with the trunk, the framework's: " << framework);
             }
             MESSAGE(std::string(name) << " " << key << " mtp: worst relative error " << worst);
             CHECK(worst <= bound.error);
@@ -167,8 +180,8 @@ void compare_demo(const char* name) {
     }
 }
 
-/// The engine's own cycles against the framework's teacher-forced rows, wherever both guess from the same tokens: along the
-/// text as far as it says what the trunk would.
+/// The engine's own cycles against the framework's teacher-forced rows, wherever both guess from the same tokens: along
+/// the text as far as it says what the trunk would.
 void compare_acceptance(const char* name) {
     const Reference ref = load_reference(name);
     if (!ref.ok) {
@@ -208,7 +221,8 @@ void compare_acceptance(const char* name) {
         }
     }
     for (uint32_t d = 1; d <= 3; ++d) {
-        MESSAGE(std::string(name) << " place " << d << ": " << ours[d] / n[d] << " accepted of " << n[d] << " guesses, the framework's rows: " << theirs[d] / n[d]);
+        MESSAGE(std::string(name) << " place " << d << ": " << ours[d] / n[d] << " accepted of " << n[d]
+                                  << " guesses, the framework's rows: " << theirs[d] / n[d]);
         CHECK(n[d] > 400);
         CHECK(ours[d] / n[d] >= theirs[d] / n[d] - 0.01);
         // Deeper guesses see keys of true rows before them, the framework's those of rows as deep as they are.
@@ -221,8 +235,12 @@ void compare_acceptance(const char* name) {
 TEST_CASE("a random dense model gives the framework's logits and MTP rows") { compare_random("random-dense"); }
 TEST_CASE("a random model with experts gives the framework's logits and MTP rows") { compare_random("random-moe"); }
 // Its keys are not normed and its logits nearly equal, so halves show: 3e-3, against 3e-6 without.
-TEST_CASE("a random step35 model gives the logits and chained MTP rows of plain formulas") { compare_random("random-step35", 4e-3); }
-TEST_CASE("the demo model in Q4_K_M gives the framework's logits, drafts and greedy text") { compare_demo("demo-q4_k_m"); }
+TEST_CASE("a random step35 model gives the logits and chained MTP rows of plain formulas") {
+    compare_random("random-step35", 4e-3);
+}
+TEST_CASE("the demo model in Q4_K_M gives the framework's logits, drafts and greedy text") {
+    compare_demo("demo-q4_k_m");
+}
 TEST_CASE("the demo model in Q8_0 gives the framework's logits, drafts and greedy text") { compare_demo("demo-q8_0"); }
 TEST_CASE("as many guesses are accepted as the framework's rows promise, at every depth") {
     compare_acceptance("demo-q4_k_m");

@@ -51,7 +51,7 @@ TEST_CASE("sync computes only the rows that are missing") {
     CHECK(sync(session, ids) == 0);
     const std::vector<Token> more = generate(session, 5);
     ids.insert(ids.end(), more.begin(), more.end());
-    CHECK(sync(session, ids) == 1);  // the last token was picked, not yet run
+    CHECK(sync(session, ids) == 1);  // the last token was sampled, not yet run
     ids.push_back(3);
     ids.push_back(4);
     CHECK(sync(session, ids) == 2);
@@ -87,7 +87,7 @@ TEST_CASE("a snapshot continues where it was taken, logits included") {
     auto snap = session.save();
     REQUIRE(snap.ok());
     const std::vector<Token> after(session.history().begin(), session.history().end());
-    // The last picked token is not part of the computed state: it comes again.
+    // The last sampled token is not part of the computed state: it comes again.
     const std::vector<Token> want = generate(session, 9);
     Status s = other.restore(snap.value());
     REQUIRE_MESSAGE(s.ok(), s.message());

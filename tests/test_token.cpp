@@ -25,9 +25,12 @@ std::string alphabet(const std::string& bytes) {
     for (const char c : bytes) {
         const unsigned b = static_cast<unsigned char>(c);
         unsigned code = b;
-        if (b <= 0x20) code = 0x100 + b;
-        else if (b >= 0x7F && b <= 0xA0) code = 0x121 + (b - 0x7F);
-        else if (b == 0xAD) code = 0x143;
+        if (b <= 0x20)
+            code = 0x100 + b;
+        else if (b >= 0x7F && b <= 0xA0)
+            code = 0x121 + (b - 0x7F);
+        else if (b == 0xAD)
+            code = 0x143;
         detail::append_utf8(out, code);
     }
     return out;
@@ -41,7 +44,8 @@ struct Vocabulary {
     std::vector<std::pair<std::string, uint32_t>> ids;  // special id keys
 
     Vocabulary() {
-        for (int b = 0; b < 256; ++b) add(alphabet(std::string(1, static_cast<char>(static_cast<unsigned char>(b)))), 1);
+        for (int b = 0; b < 256; ++b)
+            add(alphabet(std::string(1, static_cast<char>(static_cast<unsigned char>(b)))), 1);
     }
     Token add(const std::string& text, int32_t type) {
         tokens.push_back(text);
@@ -148,7 +152,16 @@ std::vector<std::byte> file_bytes(const std::string& path) {
 }  // namespace
 
 TEST_CASE("UTF-8 is decoded strictly and repaired byte by byte") {
-    const char* bad[] = {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"};
+    const char* bad[] = {"\x80",
+                         "\xC0\x80",
+                         "\xC1\xBF",
+                         "\xE0\x80\x80",
+                         "\xED\xA0\x80",
+                         "\xF0\x80\x80\x80",
+                         "\xF4\x90\x80\x80",
+                         "\xF5\x80\x80\x80",
+                         "\xE2\x82",
+                         "\xFF"};
     for (const char* b : bad) {
         const std::string text(b);
         CHECK(detail::find_bad_utf8(text) == 0);
@@ -180,8 +193,8 @@ TEST_CASE("characters have the classes of Unicode 15.1") {
     CHECK(char_class('a') == CharClass::letter);
     CHECK(char_class('7') == CharClass::number);
     CHECK(char_class('_') == CharClass::other);
-    CHECK(char_class(0xBD) == CharClass::number);     // one half
-    CHECK(char_class(0x301) == CharClass::mark);      // combining acute
+    CHECK(char_class(0xBD) == CharClass::number);  // one half
+    CHECK(char_class(0x301) == CharClass::mark);   // combining acute
     CHECK(char_class(0x4E2D) == CharClass::letter);
     CHECK(char_class(0x2EBF0) == CharClass::letter);  // new in 15.1
     CHECK(char_class(0x1F600) == CharClass::other);
@@ -206,7 +219,8 @@ TEST_CASE("text is cut where the pattern's first matching alternative ends") {
     } both[] = {
         {"", {}},
         {"Hello world", {"Hello", " world"}},
-        {"I'm we'LL it's 'tis don'x 'Re", {"I", "'m", " we", "'LL", " it", "'s", " '", "tis", " don", "'x", " '", "Re"}},
+        {"I'm we'LL it's 'tis don'x 'Re",
+         {"I", "'m", " we", "'LL", " it", "'s", " '", "tis", " don", "'x", " '", "Re"}},
         {"'rest", {"'re", "st"}},
         {"a  b", {"a", " ", " b"}},
         {"a   ", {"a", "   "}},
@@ -220,8 +234,15 @@ TEST_CASE("text is cut where the pattern's first matching alternative ends") {
         {"...\r\nx", {"...\r\n", "x"}},
         {"\n\n\n", {"\n\n\n"}},
         {"\xC2\xA0", {"\xC2\xA0"}},
-        {"a\xC2\xA0\xC2\xA0" "b", {"a", "\xC2\xA0", "\xC2\xA0" "b"}},
-        {"\x1C" "x", {"\x1C" "x"}},
+        {"a\xC2\xA0\xC2\xA0"
+         "b",
+         {"a", "\xC2\xA0",
+          "\xC2\xA0"
+          "b"}},
+        {"\x1C"
+         "x",
+         {"\x1C"
+          "x"}},
         {"\xE4\xB8\xAD\xE6\x96\x87\xEF\xBC\x8C", {"\xE4\xB8\xAD\xE6\x96\x87", "\xEF\xBC\x8C"}},
         {"\xC2\xBD\xC2\xBD", {"\xC2\xBD", "\xC2\xBD"}},
         {"'", {"'"}},
@@ -262,7 +283,8 @@ TEST_CASE("pairs merge by rank, leftmost first, in short and in long pieces") {
     Vocabulary r;
     std::vector<std::string> words = {"a", "b", "c"};
     while (words.size() < 60) {
-        const std::string x = words[random.below(static_cast<uint32_t>(words.size()))], y = words[random.below(static_cast<uint32_t>(words.size()))];
+        const std::string x = words[random.below(static_cast<uint32_t>(words.size()))],
+                          y = words[random.below(static_cast<uint32_t>(words.size()))];
         if (x.size() + y.size() > 9 || std::find(words.begin(), words.end(), x + y) != words.end()) continue;
         r.merge(x, y);
         words.push_back(x + y);
@@ -353,7 +375,9 @@ TEST_CASE("any bytes encode, and valid text comes back whole") {
     test::Random random(11);
     for (int i = 0; i < 300; ++i) {
         std::string bytes, fixed;
-        for (uint32_t n = random.below(60); n > 0; --n) bytes += static_cast<char>(static_cast<unsigned char>(random.below(3) ? random.below(256) : 'a' + random.below(4)));
+        for (uint32_t n = random.below(60); n > 0; --n)
+            bytes += static_cast<char>(
+                static_cast<unsigned char>(random.below(3) ? random.below(256) : 'a' + random.below(4)));
         detail::append_repaired(fixed, bytes);
         const std::vector<Token> ids = t.encode(bytes, true);
         CHECK(t.decode(Span<const Token>(ids), true) == fixed);
@@ -369,8 +393,9 @@ TEST_CASE("encoding work grows with the text, not faster") {
     const size_t n = 200000;
     std::string mixed;
     for (size_t i = 0; mixed.size() < n; ++i) mixed += "ha!'?<"[i * i % 6];
-    for (const std::string& text : {std::string(n, 'a'), std::string(n, ' '), std::string(n, '!'), std::string(n, '\''), std::string(n, '<'),
-                                    std::string(n / 2, ' ') + "\n" + std::string(n / 2, ' '), std::string(n, '\n'), std::string(n, '7'), mixed}) {
+    for (const std::string& text :
+         {std::string(n, 'a'), std::string(n, ' '), std::string(n, '!'), std::string(n, '\''), std::string(n, '<'),
+          std::string(n / 2, ' ') + "\n" + std::string(n / 2, ' '), std::string(n, '\n'), std::string(n, '7'), mixed}) {
         detail::EncodeWork work;
         const std::vector<Token> ids = t.encode(text, true, &work);
         CHECK(t.decode(Span<const Token>(ids), true) == text);
@@ -401,7 +426,9 @@ TEST_CASE("a damaged tokenizer is refused, and the text names the damage") {
     CHECK(refusal(v, Code::bad_file).find("single byte 65") != std::string::npos);
     v = Small();
     v.ids.emplace_back("bos", 271u);
-    CHECK(refusal(v, Code::bad_file).find("'tokenizer.ggml.bos_token_id' is 271, outside the vocabulary of 271 tokens") != std::string::npos);
+    CHECK(
+        refusal(v, Code::bad_file).find("'tokenizer.ggml.bos_token_id' is 271, outside the vocabulary of 271 tokens") !=
+        std::string::npos);
     v = Small();
     v.add("<0x-1>", 6);
     CHECK(refusal(v, Code::bad_file).find("expected the form <0xAB>") != std::string::npos);
@@ -424,12 +451,18 @@ TEST_CASE("tokenizer keys of another type or missing are refused") {
         w.add("general.architecture", "none");
         if (damage != 0) w.add("tokenizer.ggml.model", "gpt2");
         if (damage != 1) w.add("tokenizer.ggml.pre", "qwen2");
-        if (damage == 2) w.add("tokenizer.ggml.tokens", v.types);
-        else w.add("tokenizer.ggml.tokens", v.tokens);
-        if (damage == 3) w.add("tokenizer.ggml.token_type", v.tokens);
-        else w.add("tokenizer.ggml.token_type", v.types);
-        if (damage == 4) w.add("tokenizer.ggml.merges", "a b");
-        else w.add("tokenizer.ggml.merges", v.merges);
+        if (damage == 2)
+            w.add("tokenizer.ggml.tokens", v.types);
+        else
+            w.add("tokenizer.ggml.tokens", v.tokens);
+        if (damage == 3)
+            w.add("tokenizer.ggml.token_type", v.tokens);
+        else
+            w.add("tokenizer.ggml.token_type", v.types);
+        if (damage == 4)
+            w.add("tokenizer.ggml.merges", "a b");
+        else
+            w.add("tokenizer.ggml.merges", v.merges);
         if (damage == 5) w.add("tokenizer.ggml.eos_token_id", "x");
         const std::vector<std::byte> file = w.finish();
         const Status s = load(file).status();
@@ -439,7 +472,9 @@ TEST_CASE("tokenizer keys of another type or missing are refused") {
 }
 
 TEST_CASE("a stream shows whole characters only, however the bytes are cut") {
-    const std::string bytes = "a\xC3\xA9\xF0\x9F\x98\x80\xE2\x82" "b\xED\xA0\x80\xFF\xC3";
+    const std::string bytes =
+        "a\xC3\xA9\xF0\x9F\x98\x80\xE2\x82"
+        "b\xED\xA0\x80\xFF\xC3";
     std::string want;
     detail::append_repaired(want, bytes);
     test::Random random(3);
@@ -506,14 +541,18 @@ TEST_CASE("the published pre-tokenizer cases are cut alike") {
         return;
     }
     detail::Json cases;
-    const Status s = detail::Json::parse(test::read_text(std::string(test::shared_dir()) + "/vectors/vocab/pretokenizer_splits.json")).get(cases);
+    const Status s = detail::Json::parse(
+                         test::read_text(std::string(test::shared_dir()) + "/vectors/vocab/pretokenizer_splits.json"))
+                         .get(cases);
     REQUIRE_MESSAGE(s.ok(), s.message());
     CHECK(cases.items().size() >= 50);
     for (const detail::Json& c : cases.items())
         for (const char* name : {"qwen2", "qwen35"}) {
             Texts want;
             for (const detail::Json& p : c.find(name)->items()) want.push_back(p.text());
-            CHECK_MESSAGE(pieces(c.find("text")->text(), name == std::string("qwen2") ? Split::qwen2 : Split::qwen35) == want, c.find("text")->text());
+            CHECK_MESSAGE(
+                pieces(c.find("text")->text(), name == std::string("qwen2") ? Split::qwen2 : Split::qwen35) == want,
+                c.find("text")->text());
         }
 }
 
@@ -529,7 +568,8 @@ TEST_CASE("the published Qwen2 encodings are reproduced") {
     REQUIRE_MESSAGE(s.ok(), s.message());
     CHECK(t.n_vocab() == 151646);
     CHECK(t.n_merge_skipped() == 0);
-    const std::string texts = test::read_text(dir + "ggml-vocab-qwen2.gguf.inp"), ids = test::read_text(dir + "ggml-vocab-qwen2.gguf.out");
+    const std::string texts = test::read_text(dir + "ggml-vocab-qwen2.gguf.inp"),
+                      ids = test::read_text(dir + "ggml-vocab-qwen2.gguf.out");
     const std::string cut = "\n__ggml_vocab_test__\n";
     size_t n = 0, line = 0;
     for (size_t at = 0, end = 0; (end = texts.find(cut, at)) != std::string::npos; at = end + cut.size(), ++n) {
@@ -539,7 +579,8 @@ TEST_CASE("the published Qwen2 encodings are reproduced") {
         REQUIRE(line_end != std::string::npos);
         const std::string row = ids.substr(line, line_end - line);
         line = line_end + 1;
-        for (size_t p = 0; (p = row.find_first_of("0123456789", p)) != std::string::npos; p = row.find(' ', p)) want.push_back(std::atoi(row.c_str() + p));
+        for (size_t p = 0; (p = row.find_first_of("0123456789", p)) != std::string::npos; p = row.find(' ', p))
+            want.push_back(std::atoi(row.c_str() + p));
         CHECK_MESSAGE(t.encode(text, false) == want, text);
         CHECK(t.decode(Span<const Token>(want), false) == text);
     }
@@ -549,7 +590,8 @@ TEST_CASE("the published Qwen2 encodings are reproduced") {
     detail::EncodeWork work;
     for (Token id = 0; id < 151643; ++id) {
         const std::string text(t.piece_bytes(id));
-        if (detail::find_bad_utf8(text) < text.size() || detail::split_piece(text, 0, Split::qwen2) != text.size()) continue;
+        if (detail::find_bad_utf8(text) < text.size() || detail::split_piece(text, 0, Split::qwen2) != text.size())
+            continue;
         if (t.encode(text, false, &work) != std::vector<Token>{id}) ++n_other;
     }
     CHECK(n_other == 0);

@@ -24,7 +24,8 @@ TinyOptions family_of(Family family, Type type = Type::f16) {
 }
 
 /// Rows that differ by more than rounding. Of many random rows one now and then stands between two experts.
-size_t rows_apart(const std::vector<float>& got, const std::vector<float>& want, size_t width, double bound, double* worst) {
+size_t rows_apart(const std::vector<float>& got, const std::vector<float>& want, size_t width, double bound,
+                  double* worst) {
     REQUIRE(got.size() == want.size());
     size_t n = 0;
     for (size_t at = 0; at < got.size(); at += width) {
@@ -35,10 +36,10 @@ size_t rows_apart(const std::vector<float>& got, const std::vector<float>& want,
     return n;
 }
 
-/// Steps of every kind on two lanes that should say the same.
+/// Steps of every kind on two contexts that should say the same.
 struct Side {
     const Rig& rig;
-    Lane &got, &want;
+    Context &got, &want;
     const std::vector<Token>& ids;
     double bound = 3e-3;
     uint32_t at = 0;
@@ -47,7 +48,10 @@ struct Side {
     void compare(const Step& step, bool hidden) {
         const std::vector<float> w = rig.run(want, step), g = rig.run(got, step);
         CHECK(rows_apart(g, w, rig.plan.n_vocab, bound, &worst) == 0);
-        if (hidden) CHECK(rows_apart(rig.rows(got, step.tape->hidden, step.n_row), rig.rows(want, step.tape->hidden, step.n_row), rig.plan.d_model, bound, &worst) <= step.n_row / 20);
+        if (hidden)
+            CHECK(rows_apart(rig.rows(got, step.tape->hidden, step.n_row),
+                             rig.rows(want, step.tape->hidden, step.n_row), rig.plan.d_model, bound,
+                             &worst) <= step.n_row / 20);
     }
     void trunk(uint32_t n, bool tentative, uint32_t n_logit, uint32_t keep) {
         CAPTURE(at);
@@ -59,7 +63,8 @@ struct Side {
         }
         at += tentative ? keep : n;
     }
-    void mtp(const Tape& tape, uint32_t p0, uint32_t n, uint32_t position, uint32_t n_logit, bool fill, const float* given) {
+    void mtp(const Tape& tape, uint32_t p0, uint32_t n, uint32_t position, uint32_t n_logit, bool fill,
+             const float* given) {
         CAPTURE(position);
         Step s;
         s.tape = &tape;
@@ -102,13 +107,13 @@ std::vector<Token> spoken(const Model& model, int depth, Draft source, const Sam
 using namespace test_vulkan_families;
 
 TEST_CASE("a row of every family on the GPU is the CPU's row: alone, among nine, in a prompt, in each draft block") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (Family family : kNew) {
         const std::string name = family_name(family);
         CAPTURE(name);
         Rig rig(family_of(family));
-        auto gpu = rig.lane(), cpu = rig.lane(*rig.cpu);
+        auto gpu = rig.context(), cpu = rig.context(*rig.cpu);
         const std::vector<Token> ids = tiny_ids(140, 3);
         Side side{rig, *gpu, *cpu, ids};
         side.trunk(1, true, 1, 1);
@@ -120,7 +125,8 @@ TEST_CASE("a row of every family on the GPU is the CPU's row: alone, among nine,
         side.trunk(60, false, 0, 0);
         REQUIRE(gpu->head(rig.plan.trunk, 20, 4).ok());
         REQUIRE(cpu->head(rig.plan.trunk, 20, 4).ok());
-        CHECK(rows_apart(rig.rows(*gpu, rig.plan.trunk.logits, 4), rig.rows(*cpu, rig.plan.trunk.logits, 4), rig.plan.n_vocab, side.bound, &side.worst) == 0);
+        CHECK(rows_apart(rig.rows(*gpu, rig.plan.trunk.logits, 4), rig.rows(*cpu, rig.plan.trunk.logits, 4),
+                         rig.plan.n_vocab, side.bound, &side.worst) == 0);
         const uint32_t p0 = side.at - 60;
         for (const Tape& tape : rig.plan.mtp) {
             side.mtp(tape, p0, 30, p0, 0, true, nullptr);
@@ -134,15 +140,15 @@ TEST_CASE("a row of every family on the GPU is the CPU's row: alone, among nine,
 }
 
 TEST_CASE("experts of every type of weight, apart or fused, give the CPU's logits") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     const std::vector<Token> ids = tiny_ids(30, 4);
     for (Type type : {Type::q4_k, Type::q6_k, Type::q8_0, Type::q5_0, Type::q4_1, Type::f32}) {
         const std::string name = type_info(type).name;
         CAPTURE(name);
         TinyOptions o = family_of(Family::qwen35moe, type);
         Rig rig(o);
-        auto gpu = rig.lane(), cpu = rig.lane(*rig.cpu);
+        auto gpu = rig.context(), cpu = rig.context(*rig.cpu);
         Side side{rig, *gpu, *cpu, ids};
         side.bound = 8e-3;
         side.trunk(20, false, 1, 0);
@@ -151,20 +157,22 @@ TEST_CASE("experts of every type of weight, apart or fused, give the CPU's logit
         if (type != Type::q4_k) continue;
         o.fused = true;
         Rig fused(o);
-        auto other = fused.lane(*fused.gpu), again = rig.lane();
-        for (uint32_t n : {20u, 1u, 9u}) CHECK(same_bits(fused.run(*other, part(ids, 0, n), 0, n < 10, 1), rig.run(*again, part(ids, 0, n), 0, n < 10, 1)));
+        auto other = fused.context(*fused.gpu), again = rig.context();
+        for (uint32_t n : {20u, 1u, 9u})
+            CHECK(same_bits(fused.run(*other, part(ids, 0, n), 0, n < 10, 1),
+                            rig.run(*again, part(ids, 0, n), 0, n < 10, 1)));
     }
 }
 
 TEST_CASE("law 1, row, with experts on the GPU: a row's logits are the same bits alone and among nine") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (Family family : kNew) {
         const std::string name = family_name(family);
         CAPTURE(name);
         Rig rig(family_of(family, family == Family::step35 ? Type::q6_k : Type::q4_k));
         const std::vector<Token> ids = tiny_ids(40, 3);
-        auto alone = rig.lane(), among = rig.lane();
+        auto alone = rig.context(), among = rig.context();
         rig.run(*alone, part(ids, 0, 23), 0, false, 0);
         rig.run(*among, part(ids, 0, 23), 0, false, 0);
         std::vector<float> one;
@@ -177,22 +185,23 @@ TEST_CASE("law 1, row, with experts on the GPU: a row's logits are the same bits
             CAPTURE(n);
             const std::vector<float> many = rig.run(*among, part(ids, 23, n), 23, true, n);
             among->commit(0);
-            CHECK(same_bits(many, std::vector<float>(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(many.size()))));
+            CHECK(same_bits(many,
+                            std::vector<float>(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(many.size()))));
         }
     }
 }
 
 TEST_CASE("laws 2 and 4, commit and chunk, with experts on the GPU; saved and restored with the same bits") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (Family family : kNew) {
         const std::string name = family_name(family);
         CAPTURE(name);
         Rig rig(family_of(family));
         const std::vector<Token> ids = tiny_ids(140, 5);
         Random random(11);
-        auto busy = rig.lane(), plain = rig.lane();
-        for (Lane* l : {busy.get(), plain.get()}) rig.run(*l, part(ids, 0, 20), 0, false, 0);
+        auto busy = rig.context(), plain = rig.context();
+        for (Context* l : {busy.get(), plain.get()}) rig.run(*l, part(ids, 0, 20), 0, false, 0);
         uint32_t at = 20;
         for (int cycle = 0; cycle < 6; ++cycle) {
             const uint32_t sizes[] = {2, 4, 9}, n = sizes[random.below(3)], k = 1 + random.below(n);
@@ -203,35 +212,39 @@ TEST_CASE("laws 2 and 4, commit and chunk, with experts on the GPU; saved and re
             for (uint32_t i = 0; i < k; ++i) {
                 const std::vector<float> row = rig.run(*plain, part(ids, at + i, 1), at + i, true, 1);
                 plain->commit(1);
-                CHECK(same_bits(row, std::vector<float>(a.begin() + i * rig.plan.n_vocab, a.begin() + (i + 1) * rig.plan.n_vocab)));
+                CHECK(same_bits(
+                    row, std::vector<float>(a.begin() + i * rig.plan.n_vocab, a.begin() + (i + 1) * rig.plan.n_vocab)));
             }
             at += k;
         }
-        const std::vector<float> a = rig.run(*busy, part(ids, at, 20), at, false, 1), b = rig.run(*plain, part(ids, at, 20), at, false, 1);
+        const std::vector<float> a = rig.run(*busy, part(ids, at, 20), at, false, 1),
+                                 b = rig.run(*plain, part(ids, at, 20), at, false, 1);
         CHECK(same_bits(a, b));
         std::vector<std::byte> x, y;
         REQUIRE(busy->save(at + 20, &x).ok());
         REQUIRE(plain->save(at + 20, &y).ok());
         CHECK(x == y);
         at += 20;
-        auto restored = rig.lane();
+        auto restored = rig.context();
         REQUIRE(restored->restore(at, x).ok());
-        CHECK(same_bits(rig.run(*restored, part(ids, at, 4), at, true, 4), rig.run(*busy, part(ids, at, 4), at, true, 4)));
+        CHECK(same_bits(rig.run(*restored, part(ids, at, 4), at, true, 4),
+                        rig.run(*busy, part(ids, at, 4), at, true, 4)));
         // A prompt in one piece and in several, of rows that the same kernels run: the same bits.
-        auto one = rig.lane(), several = rig.lane();
+        auto one = rig.context(), several = rig.context();
         rig.run(*several, part(ids, 0, 17), 0, false, 0);
         rig.run(*several, part(ids, 17, 24), 17, false, 0);
-        CHECK(same_bits(rig.run(*one, part(ids, 0, 64), 0, false, 1), rig.run(*several, part(ids, 41, 23), 41, false, 1)));
+        CHECK(same_bits(rig.run(*one, part(ids, 0, 64), 0, false, 1),
+                        rig.run(*several, part(ids, 41, 23), 41, false, 1)));
     }
 }
 
 TEST_CASE("hidden rows of a step longer than the device runs at once are all there") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     {  // the family whose hidden rows are the residual stream itself
         Rig rig(family_of(Family::step35));
         const std::vector<Token> ids = tiny_ids(540, 31);
-        auto whole = rig.lane(*rig.gpu, 640, 540), pieces = rig.lane(*rig.gpu, 640, 512);
+        auto whole = rig.context(*rig.gpu, 640, 540), pieces = rig.context(*rig.gpu, 640, 512);
         rig.run(*whole, part(ids, 0, 530), 0, false, 1);
         const std::vector<float> all = rig.rows(*whole, rig.plan.trunk.hidden, 530);
         rig.run(*pieces, part(ids, 0, 512), 0, false, 0);
@@ -244,8 +257,8 @@ TEST_CASE("hidden rows of a step longer than the device runs at once are all the
 }
 
 TEST_CASE("law 3, draft, on the GPU: every family says the same with any drafts, driven or not") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     const Device device = gpu_device();
     for (Family family : kNew) {
         const std::string name = family_name(family);
@@ -258,17 +271,17 @@ TEST_CASE("law 3, draft, on the GPU: every family says the same with any drafts,
         hot.temperature = 0.8f;
         hot.top_k = 20;
         hot.seed = 5;
-        auto lane = rig.lane();
-        const std::vector<Token> greedy = stepped(rig, *lane, prompt, 24);
+        auto context = rig.context();
+        const std::vector<Token> greedy = stepped(rig, *context, prompt, 24);
         for (uint32_t n_draft : {0u, 2u, 5u}) {
             CAPTURE(n_draft);
-            lane->reset();
-            CHECK(driven(rig, *lane, prompt, 24, n_draft, n_draft == 2 ? 1 : 3) == greedy);
+            context->reset();
+            CHECK(driven(rig, *context, prompt, 24, n_draft, n_draft == 2 ? 1 : 3) == greedy);
         }
-        lane->reset();
-        const std::vector<Token> want = stepped(rig, *lane, prompt, 24, hot);
-        lane->reset();
-        CHECK(driven(rig, *lane, prompt, 24, 3, 2, hot) == want);
+        context->reset();
+        const std::vector<Token> want = stepped(rig, *context, prompt, 24, hot);
+        context->reset();
+        CHECK(driven(rig, *context, prompt, 24, 3, 2, hot) == want);
         Model model;
         Status s = Model::load(device, rig.bytes).get(model);
         REQUIRE_MESSAGE(s.ok(), s.message());
@@ -278,9 +291,9 @@ TEST_CASE("law 3, draft, on the GPU: every family says the same with any drafts,
     }
 }
 
-TEST_CASE("a driven lane's drafts are the host's drafts, by whichever block") {
-    if (!context()) return;
-    Silence silence;
+TEST_CASE("a driven context's drafts are the host's drafts, by whichever block") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (Family family : kNew) {
         const std::string name = family_name(family);
         CAPTURE(name);
@@ -289,8 +302,8 @@ TEST_CASE("a driven lane's drafts are the host's drafts, by whichever block") {
         Rig rig(tiny);
         const std::vector<Token> prompt = tiny_ids(25, 13);
         // The guesses after the prompt, by hand: blocks in turn, each over all guesses so far.
-        auto hand = rig.lane(), lane = rig.lane();
-        const std::vector<Token> want = stepped(rig, *lane, prompt, 8);
+        auto hand = rig.context(), context = rig.context();
+        const std::vector<Token> want = stepped(rig, *context, prompt, 8);
         std::vector<Token> history = prompt;
         rig.run(*hand, part(prompt, 0, 24), 0, false, 0);
         std::vector<float> chain;
@@ -325,25 +338,25 @@ TEST_CASE("a driven lane's drafts are the host's drafts, by whichever block") {
         uint32_t right = 0;
         while (right < n && history[25 + right] == want[right]) ++right;
         // What the device accepts of as many drafts in its first cycle.
-        lane->reset();
-        rig.run(*lane, part(prompt, 0, 24), 0, false, 0);
+        context->reset();
+        rig.run(*context, part(prompt, 0, 24), 0, false, 0);
         for (const Tape& t : rig.plan.mtp) {
             Step fill;
             fill.tape = &t;
             fill.ids = prompt.data() + 1;
             fill.n_row = 23;
             fill.fill_only = true;
-            REQUIRE(lane->run(fill).ok());
+            REQUIRE(context->run(fill).ok());
         }
-        Drive d;
+        DeviceLoop d;
         d.history = prompt;
         d.limit = 60;
         d.n_mtp_row = 1;
         d.hidden_from = 23;
-        Status s = lane->start(d);
+        Status s = context->start(d);
         REQUIRE_MESSAGE(s.ok(), s.message());
-        REQUIRE(lane->queue(n).ok());
-        auto c = lane->wait();
+        REQUIRE(context->queue(n).ok());
+        auto c = context->wait();
         REQUIRE_MESSAGE(c.ok(), c.status().message());
         CHECK(c.value().n_draft == n);
         CHECK(c.value().n_accept == right);
@@ -351,66 +364,66 @@ TEST_CASE("a driven lane's drafts are the host's drafts, by whichever block") {
 }
 
 TEST_CASE("a device that sees little at a time holds experts in slices") {
-    if (!context()) return;
+    if (!shared_gpu()) return;
     DeviceOptions options;
     options.kind = Kind::vulkan;
     vk::OpenDetail detail;
     detail.edit_traits = [](vk::DeviceTraits* t) { t->max_storage_range = 560 * 1024; };
-    vk::ContextRef narrow;
-    Status s = vk::open_context(options, detail).get(narrow);
+    vk::OpenDeviceRef narrow;
+    Status s = vk::open_device(options, detail).get(narrow);
     REQUIRE_MESSAGE(s.ok(), s.message());
     Rig rig(family_of(Family::qwen35moe, Type::f32));
-    std::shared_ptr<Program> program;
-    s = vk::make_machine(narrow)->load(rig.plan, rig.weights, {}).get(program);
+    std::shared_ptr<LoadedModel> program;
+    s = vk::make_backend(narrow)->load(rig.plan, rig.weights, {}).get(program);
     REQUIRE_MESSAGE(s.ok(), s.message());
-    LaneOptions o;
+    ContextOptions o;
     o.n_context = 256;
     o.n_ubatch = 16;
-    std::unique_ptr<Lane> lane, whole = rig.lane(*rig.gpu, 256, 16);
-    s = program->open(o).get(lane);
+    std::unique_ptr<Context> context, whole = rig.context(*rig.gpu, 256, 16);
+    s = program->open(o).get(context);
     REQUIRE_MESSAGE(s.ok(), s.message());
     const std::vector<Token> ids = tiny_ids(40, 2);
-    Side side{rig, *lane, *whole, ids};
+    Side side{rig, *context, *whole, ids};
     side.trunk(1, true, 1, 1);
     side.trunk(4, true, 4, 4);
     side.trunk(16, false, 1, 0);
     CHECK(side.worst < 1e-3);
 }
 
-TEST_CASE("what a lane and a program with experts will take is known to the byte before they take it") {
-    if (!context()) return;
-    Silence silence;
+TEST_CASE("what a context and a program with experts will take is known to the byte before they take it") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (Family family : kNew) {
         Rig rig(family_of(family, Type::q4_k));
-        auto machine = vk::make_machine(context());
-        LaneOptions o;
+        auto machine = vk::make_backend(shared_gpu());
+        ContextOptions o;
         o.n_context = 300;
         o.n_ubatch = 32;
         std::vector<MemoryItem> items, weights;
-        REQUIRE(machine->plan_lane(rig.plan, o, &items).ok());
+        REQUIRE(machine->plan_context(rig.plan, o, &items).ok());
         REQUIRE(machine->plan_weights(rig.plan, rig.weights, &weights).ok());
         uint64_t sum = 0, weight_sum = 0;
         for (const MemoryItem& i : items) sum += i.bytes;
         for (const MemoryItem& i : weights) weight_sum += i.bytes;
-        const uint64_t before = context()->gpu->device_bytes.load() + context()->gpu->host_bytes.load();
-        std::shared_ptr<Program> again;
+        const uint64_t before = shared_gpu()->gpu->device_bytes.load() + shared_gpu()->gpu->host_bytes.load();
+        std::shared_ptr<LoadedModel> again;
         REQUIRE(machine->load(rig.plan, rig.weights, {}).get(again).ok());
-        CHECK(context()->gpu->device_bytes.load() + context()->gpu->host_bytes.load() - before == weight_sum);
-        std::unique_ptr<Lane> lane;
-        REQUIRE(rig.gpu->open(o).get(lane).ok());
-        CHECK(lane->memory_bytes() == sum);
+        CHECK(shared_gpu()->gpu->device_bytes.load() + shared_gpu()->gpu->host_bytes.load() - before == weight_sum);
+        std::unique_ptr<Context> context;
+        REQUIRE(rig.gpu->open(o).get(context).ok());
+        CHECK(context->memory_bytes() == sum);
     }
 }
 
 TEST_CASE("experts in the system's memory give the same bits, and take what was planned") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     Rig rig(family_of(Family::qwen35moe, Type::q4_k));
     Plan plan = rig.plan;
     for (const Op& op : plan.trunk.ops)
         if (op.kind == OpKind::moe && op.layer < 2)
             for (uint32_t i = 1; i <= 3; ++i) plan.slots[op.w[i]].on_host = true;
-    auto machine = vk::make_machine(context());
+    auto machine = vk::make_backend(shared_gpu());
     std::vector<MemoryItem> items;
     REQUIRE(machine->plan_weights(plan, rig.weights, &items).ok());
     uint64_t device = 0, pinned = 0;
@@ -421,29 +434,29 @@ TEST_CASE("experts in the system's memory give the same bits, and take what was 
     }
     CHECK(pinned > 0);
     CHECK((layers[0] && layers[1]));
-    const vk::GpuRef& gpu = context()->gpu;
+    const vk::GpuRef& gpu = shared_gpu()->gpu;
     const uint64_t device_before = gpu->device_bytes.load(), host_before = gpu->host_bytes.load();
-    std::shared_ptr<Program> program;
+    std::shared_ptr<LoadedModel> program;
     Status s = machine->load(plan, rig.weights, {}).get(program);
     REQUIRE_MESSAGE(s.ok(), s.message());
     CHECK(gpu->device_bytes.load() - device_before == device);
     CHECK(gpu->host_bytes.load() - host_before == pinned);
-    LaneOptions o;
+    ContextOptions o;
     o.n_context = 256;
     o.n_ubatch = 32;
-    std::unique_ptr<Lane> lane, plain = rig.lane(*rig.gpu, 256, 32);
-    REQUIRE(program->open(o).get(lane).ok());
+    std::unique_ptr<Context> context, plain = rig.context(*rig.gpu, 256, 32);
+    REQUIRE(program->open(o).get(context).ok());
     const std::vector<Token> ids = tiny_ids(40, 2);
     Step step = rig.step(part(ids, 0, 20), 0, false, 1);
     step.tape = &plan.trunk;
-    CHECK(same_bits(rig.run(*lane, step), rig.run(*plain, part(ids, 0, 20), 0, false, 1)));
+    CHECK(same_bits(rig.run(*context, step), rig.run(*plain, part(ids, 0, 20), 0, false, 1)));
     step = rig.step(part(ids, 20, 4), 20, true, 4);
     step.tape = &plan.trunk;
-    CHECK(same_bits(rig.run(*lane, step), rig.run(*plain, part(ids, 20, 4), 20, true, 4)));
+    CHECK(same_bits(rig.run(*context, step), rig.run(*plain, part(ids, 20, 4), 20, true, 4)));
 }
 
 TEST_CASE("a device with too little memory leaves as few layers of experts outside as must be") {
-    if (!context()) return;
+    if (!shared_gpu()) return;
     const std::vector<std::byte> bytes = tiny_model(family_of(Family::qwen35moe));
     DeviceOptions options;
     options.kind = Kind::vulkan;
@@ -481,7 +494,8 @@ TEST_CASE("a device with too little memory leaves as few layers of experts outsi
     CHECK(tight.total_bytes - tight.pinned_bytes <= whole.total_bytes - 1000);
     CHECK(text(few) == text(all));
     Model most;
-    const auspex::MemoryPlan tightest = planned(static_cast<size_t>(whole.total_bytes - 3 * first.pinned_bytes + 1000), -1, &most);
+    const auspex::MemoryPlan tightest =
+        planned(static_cast<size_t>(whole.total_bytes - 3 * first.pinned_bytes + 1000), -1, &most);
     CHECK(tightest.pinned_bytes > 2 * first.pinned_bytes);
     CHECK(tightest.fits);
     options.memory_limit_bytes = 0;
@@ -492,8 +506,8 @@ TEST_CASE("a device with too little memory leaves as few layers of experts outsi
 }
 
 TEST_CASE("independent outputs of models with experts come out of the GPU, drafts too") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (const char* name : {"random-moe", "random-step35"}) {
         const std::string text = name;
         CAPTURE(text);
@@ -505,7 +519,7 @@ TEST_CASE("independent outputs of models with experts come out of the GPU, draft
         File file;
         REQUIRE(File::open(ref.model_path.c_str()).get(file).ok());
         Rig rig(file.bytes());
-        auto lane = rig.lane(*rig.gpu, 256, 64);
+        auto context = rig.context(*rig.gpu, 256, 64);
         const std::vector<Token> ids = ids_of(*ref.json.find("ids"));
         const uint32_t n = static_cast<uint32_t>(ids.size());
         const Reference::Array want = ref.array("logits");
@@ -513,15 +527,17 @@ TEST_CASE("independent outputs of models with experts come out of the GPU, draft
         double worst = 0;
         for (uint32_t at = 0; at < n;) {
             const uint32_t m = std::min(n - at, 4u);
-            const std::vector<float> got = rig.run(*lane, part(ids, at, m), at, true, m);
-            const std::vector<float> rows = rig.rows(*lane, rig.plan.trunk.hidden, m);
+            const std::vector<float> got = rig.run(*context, part(ids, at, m), at, true, m);
+            const std::vector<float> rows = rig.rows(*context, rig.plan.trunk.hidden, m);
             hidden.insert(hidden.end(), rows.begin(), rows.end());
-            lane->commit(m);
-            for (uint32_t i = 0; i < m; ++i) worst = std::fmax(worst, relative_error(got.data() + i * want.n_col, want.row(at + i), want.n_col));
+            context->commit(m);
+            for (uint32_t i = 0; i < m; ++i)
+                worst = std::fmax(worst, relative_error(got.data() + i * want.n_col, want.row(at + i), want.n_col));
             at += m;
         }
         MESSAGE(text << ": worst relative error, stepped, " << worst);
-        const double bound = text == "random-moe" ? 2e-3 : 4e-3;  // of what rounded keys and values, which the outputs lack, make of it
+        const double bound =
+            text == "random-moe" ? 2e-3 : 4e-3;  // of what rounded keys and values, which the outputs lack, make of it
         CHECK(worst <= bound);
         for (uint32_t depth = 1; depth <= 3; ++depth) {
             const Reference::Array rows = ref.array("mtp" + std::to_string(depth));
@@ -536,7 +552,7 @@ TEST_CASE("independent outputs of models with experts come out of the GPU, draft
                 s.n_row = s.n_logit = 1;
                 s.position = at;
                 s.hidden = hidden.data() + size_t{at} * rig.plan.d_model;
-                const std::vector<float> got = rig.run(*lane, s), next = rig.rows(*lane, tape.hidden, 1);
+                const std::vector<float> got = rig.run(*context, s), next = rig.rows(*context, tape.hidden, 1);
                 after.insert(after.end(), next.begin(), next.end());
                 if (at < rows.n_row) worst = std::fmax(worst, relative_error(got.data(), rows.row(at), rows.n_col));
             }

@@ -18,7 +18,7 @@ using test::Vulkan;
 namespace test_gemm {
 
 /// One type of every layout, and one that is widened to each shared one.
-constexpr Type kTypes[] = {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0,  Type::f16,
+constexpr Type kTypes[] = {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0,   Type::f16,
                            Type::bf16, Type::f32,  Type::q4_1, Type::q2_k, Type::q3_k, Type::iq4_nl, Type::iq4_xs};
 
 /// Where column k of a row lies among its halves; gemm_common.glsl.
@@ -41,19 +41,19 @@ struct PackedWeights {
 
 /// What is asked of the kernels: rows are packed, then multiplied.
 struct Job {
-    const PackedWeights *a = nullptr, *b = nullptr;   // b: the second of a woven pair
+    const PackedWeights *a = nullptr, *b = nullptr;  // b: the second of a interleaved pair
     const std::vector<float>*x = nullptr, *norm = nullptr;
     uint32_t n_row = 0;
     vk::GemmEpilogue epilogue = vk::GemmEpilogue::store;
     bool matrix = false;
-    uint32_t slice = 0;        // tile rows of a slice; 0: all
-    uint32_t step_rows = 0;    // what the step buffer says; 0: not asked
+    uint32_t slice = 0;      // tile rows of a slice; 0: all
+    uint32_t step_rows = 0;  // what the step buffer says; 0: not asked
 };
 struct Product {
     std::vector<float> y, part, scale;
     std::vector<uint16_t> halves, y_halves;
 };
-constexpr float kBefore = -777.0f;   // y and the residual before
+constexpr float kBefore = -777.0f;  // y and the residual before
 
 Product product(Vulkan& v, const Job& j) {
     const PackedWeights& w = *j.a;
@@ -63,18 +63,21 @@ Product product(Vulkan& v, const Job& j) {
     const bool to_halves = j.epilogue == vk::GemmEpilogue::swiglu_halves;
     test::Rig rig(v);
     std::vector<uint32_t> tiles;
-    for (uint32_t i = 0; i < t.n_row; i += slice) tiles.push_back(rig.add(std::min(slice, t.n_row - i) * t.row_bytes()));
-    const uint32_t x = rig.add(j.x->size() * 4), norm = rig.add(w.d_in * 4), halves = rig.add((j.n_row + 1) * size_t{row_halves} * 2);
+    for (uint32_t i = 0; i < t.n_row; i += slice)
+        tiles.push_back(rig.add(std::min(slice, t.n_row - i) * t.row_bytes()));
+    const uint32_t x = rig.add(j.x->size() * 4), norm = rig.add(w.d_in * 4),
+                   halves = rig.add((j.n_row + 1) * size_t{row_halves} * 2);
     const uint32_t scale = rig.add(j.n_row * 4), part = rig.add(j.n_row * n_part * 4), step = rig.add(64);
     const size_t y_bytes = to_halves ? j.n_row * size_t{next_halves} * 2 : j.n_row * size_t{w.d_out} * 4;
     const uint32_t y = rig.add(y_bytes + 64);
     rig.take();
     for (uint32_t i = 0, s = 0; i < t.n_row; i += slice, s++)
-        vk::repack(t, w.type, w.file.data(), j.b ? j.b->file.data() : nullptr, i, std::min(slice, t.n_row - i), rig.at<std::byte>(tiles[s]));
+        vk::repack(t, w.type, w.file.data(), j.b ? j.b->file.data() : nullptr, i, std::min(slice, t.n_row - i),
+                   rig.at<std::byte>(tiles[s]));
     rig.put(x, *j.x);
     if (j.norm) rig.put(norm, *j.norm);
     for (size_t i = 0; i < y_bytes / 4 + 16; i++) rig.at<float>(y)[i] = kBefore;
-    for (size_t i = 0; i < (j.n_row + 1) * size_t{row_halves}; i++) rig.at<uint16_t>(halves)[i] = 0x7e00;   // NaN
+    for (size_t i = 0; i < (j.n_row + 1) * size_t{row_halves}; i++) rig.at<uint16_t>(halves)[i] = 0x7e00;  // NaN
     *rig.at<uint32_t>(step) = j.step_rows;
     rig.begin();
     {
@@ -87,7 +90,8 @@ Product product(Vulkan& v, const Job& j) {
         a.eps = 1e-6f;
         a.from_step = j.step_rows ? 1 : 0;
         rig.commands.bind(v.make(vk::choose_gemm_pack(v.gpu->traits, j.norm != nullptr, true)),
-                          {rig.memory[x], rig.memory[norm], rig.memory[halves], rig.memory[scale], rig.memory[part], rig.memory[step]});
+                          {rig.memory[x], rig.memory[norm], rig.memory[halves], rig.memory[scale], rig.memory[part],
+                           rig.memory[step]});
         rig.commands.push(a);
         rig.commands.dispatch(j.n_row);
         rig.commands.barrier();
@@ -105,10 +109,11 @@ Product product(Vulkan& v, const Job& j) {
         a.residual_stride = w.d_out;
         a.factor = 1.0f;
         a.from_step = j.step_rows ? 1 : 0;
-        rig.commands.bind(v.make(c.key), {rig.memory[tiles[s]], rig.memory[halves], rig.memory[scale], rig.memory[y], rig.memory[y], rig.memory[step]});
+        rig.commands.bind(v.make(c.key), {rig.memory[tiles[s]], rig.memory[halves], rig.memory[scale], rig.memory[y],
+                                          rig.memory[y], rig.memory[step]});
         rig.commands.push(a);
         rig.commands.dispatch(c.groups_x(j.n_row), c.groups_y(a.n_tile));
-        rig.commands.barrier();   // y is bound as the residual, too: a slice would seem to read what another writes
+        rig.commands.barrier();  // y is bound as the residual, too: a slice would seem to read what another writes
     }
     rig.end();
     rig.go();
@@ -164,7 +169,7 @@ TEST_CASE("every size of the prefill product is one that its kernel can run") {
                     CHECK(c.bn == bn);
                     CHECK(c.key.group == 32 * (bm / wm) * (bn / wn));
                     CHECK(c.key.group <= 256);
-                    CHECK(bm * 8 % c.key.group == 0);   // units of x and shares of weights are dealt evenly
+                    CHECK(bm * 8 % c.key.group == 0);  // units of x and shares of weights are dealt evenly
                     CHECK(bn * 4 % c.key.group == 0);
                     CHECK(wm % 16 == 0);
                     CHECK(wn % 16 == 0);
@@ -180,8 +185,8 @@ TEST_CASE("packing rounds a row to halves, in places, under a power of two that 
     {
         const uint32_t d_in = 320, n_row = 8;
         std::vector<float> x = activations(n_row, d_in, 3), norm = test::Random(4).normals(d_in);
-        for (uint32_t k = 0; k < d_in; k++) x[5 * d_in + k] = 0.0f;                // a row of nothing
-        for (uint32_t k = 0; k < d_in; k++) x[6 * d_in + k] = 3e38f;               // the largest floats
+        for (uint32_t k = 0; k < d_in; k++) x[5 * d_in + k] = 0.0f;                   // a row of nothing
+        for (uint32_t k = 0; k < d_in; k++) x[6 * d_in + k] = 3e38f;                  // the largest floats
         for (uint32_t k = 0; k < d_in; k++) x[7 * d_in + k] = k == 9 ? 8e4f : 1e-2f;  // small beside a large one
         const PackedWeights w(Type::f32, 16, d_in, 1);
         Job j;
@@ -191,13 +196,13 @@ TEST_CASE("packing rounds a row to halves, in places, under a power of two that 
             j.norm = with_norm ? &norm : nullptr;
             const Product p = product(*v, j);
             for (uint32_t r = 0; r < n_row; r++) {
-                if (with_norm && r == 6) continue;   // its squares are beyond float
+                if (with_norm && r == 6) continue;  // its squares are beyond float
                 CAPTURE(r);
                 double squares = 0;
                 for (uint32_t k = 0; k < d_in; k++) squares += double{x[r * d_in + k]} * x[r * d_in + k];
                 const double factor = with_norm ? 1.0 / std::sqrt(squares / d_in + 1e-6) : 1.0;
                 int exponent = 0;
-                CHECK(std::frexp(p.scale[r], &exponent) == 0.5f);   // a power of two
+                CHECK(std::frexp(p.scale[r], &exponent) == 0.5f);  // a power of two
                 double largest = 0, worst = 0;
                 for (uint32_t k = 0; k < 512; k++) {
                     const float got = f16_to_f32(p.halves[r * 512 + place(k)]);
@@ -205,7 +210,8 @@ TEST_CASE("packing rounds a row to halves, in places, under a power of two that 
                     const double error = std::fabs(double{got} * p.scale[r] - want);
                     largest = std::max(largest, double{std::fabs(got)});
                     // Half a unit in the last place, or half of the smallest subnormal; and floats' rounding.
-                    worst = std::max(worst, error - std::fabs(want) * (1.0 / 2048 + 1e-6) - std::ldexp(double{p.scale[r]}, -25));
+                    worst = std::max(
+                        worst, error - std::fabs(want) * (1.0 / 2048 + 1e-6) - std::ldexp(double{p.scale[r]}, -25));
                 }
                 CHECK(worst <= 0);
                 CHECK(largest < 2049);
@@ -218,7 +224,7 @@ TEST_CASE("packing rounds a row to halves, in places, under a power of two that 
                     for (uint32_t k = 0; k < 16; k++) sum += std::pow(double{x[r * d_in + b * 16 + k]}, 2);
                     CHECK(p.part[r * d_in / 16 + b] == doctest::Approx(sum).epsilon(1e-6));
                 }
-            CHECK(p.halves[n_row * 512] == 0x7e00);   // and writes nothing beyond
+            CHECK(p.halves[n_row * 512] == 0x7e00);  // and writes nothing beyond
         }
     }
     v->finish();
@@ -232,7 +238,8 @@ TEST_CASE("a product of many rows is right within its bound, for every type and 
         for (const Type type : kTypes) {
             const std::string name = type_info(type).name;
             CAPTURE(name);
-            const uint32_t block = type_info(type).n_block, d_in = block == 256 ? 512 : 320, d_out = 52, n_row = rows_of(*v);
+            const uint32_t block = type_info(type).n_block, d_in = block == 256 ? 512 : 320, d_out = 52,
+                           n_row = rows_of(*v);
             const PackedWeights w(type, d_out, d_in, 10 + static_cast<uint64_t>(type));
             const std::vector<float> x = activations(n_row, d_in, 5);
             Job j;
@@ -241,7 +248,7 @@ TEST_CASE("a product of many rows is right within its bound, for every type and 
             j.slice = 3;
             const Product sliced = product(*v, j);
             CHECK(std::memcmp(all.y.data(), sliced.y.data(), all.y.size() * 4) == 0);
-            CHECK(all.y.back() == kBefore);   // nothing beyond the last row
+            CHECK(all.y.back() == kBefore);  // nothing beyond the last row
             // x and, in matrix units, w are rounded to halves (2^-11 relative, at most); K types there also round
             // scale and min, which both may exceed the weight: an absolute part from the largest weight.
             double worst = 0, error = 0, size = 0, largest_w = 0;
@@ -256,7 +263,8 @@ TEST_CASE("a product of many rows is right within its bound, for every type and 
                         rough += largest_w * std::fabs(b);
                     }
                     const double off = std::fabs(all.y[size_t{r} * d_out + o] - sum);
-                    worst = std::max(worst, off / ((matrix ? 9.8e-4 : 4.9e-4) * bound + (matrix ? 2e-4 : 0.0) * rough + 1e-30));
+                    worst = std::max(
+                        worst, off / ((matrix ? 9.8e-4 : 4.9e-4) * bound + (matrix ? 2e-4 : 0.0) * rough + 1e-30));
                     if (r % 5 == 0) {
                         error += off * off;
                         size += sum * sum;
@@ -312,9 +320,10 @@ TEST_CASE("a product of many rows adds to the residual, or joins gate and up") {
         Job j;
         j.a = &gate, j.x = &x, j.norm = &norm, j.n_row = n_row, j.matrix = matrix;
         const Product g = product(*v, j);
-        j.epilogue = vk::GemmEpilogue::add;   // the residual is y itself
+        j.epilogue = vk::GemmEpilogue::add;  // the residual is y itself
         const Product sum = product(*v, j);
-        for (size_t i = 0; i < size_t{n_row} * d_ff; i++) CHECK(sum.y[i] == doctest::Approx(kBefore + g.y[i]).epsilon(1e-6));
+        for (size_t i = 0; i < size_t{n_row} * d_ff; i++)
+            CHECK(sum.y[i] == doctest::Approx(kBefore + g.y[i]).epsilon(1e-6));
         j.epilogue = vk::GemmEpilogue::store;
         j.a = &up;
         const Product u = product(*v, j);

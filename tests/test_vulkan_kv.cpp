@@ -9,16 +9,18 @@ using namespace test_vulkan_model;
 namespace test_vulkan_kv {
 
 struct Formats {
-    bool fast;     ///< heads of 256, else of 64
+    bool fast;  ///< heads of 256, else of 64
     Type k, v;
     double bound;  ///< of logits: a rounding that differs makes another code, and those are coarse
 };
-const Formats kFormats[] = {{true, Type::f16, Type::f16, 3e-3}, {true, Type::q8_0, Type::q4_0, 3e-2}, {false, Type::q4_1, Type::q8_0, 3e-2}};
+const Formats kFormats[] = {
+    {true, Type::f16, Type::f16, 3e-3}, {true, Type::q8_0, Type::q4_0, 3e-2}, {false, Type::q4_1, Type::q8_0, 3e-2}};
 
 template <class F>
 void each_format(F law) {
     for (const Formats& f : kFormats) {
-        const std::string name = std::string(f.fast ? "heads of 256, " : "heads of 64, ") + type_info(f.k).name + " " + type_info(f.v).name;
+        const std::string name =
+            std::string(f.fast ? "heads of 256, " : "heads of 64, ") + type_info(f.k).name + " " + type_info(f.v).name;
         CAPTURE(name);
         Rig rig(tiny_of(f.fast));
         law(rig, f);
@@ -37,8 +39,8 @@ uint64_t sum_of(const std::vector<MemoryItem>& items, const char* what = "") {
 using namespace test_vulkan_kv;
 
 TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks, in odd pieces, in the draft block") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     struct Window {
         uint32_t rows, sinks;
     };
@@ -48,17 +50,20 @@ TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks
             CAPTURE(w.rows);
             const std::vector<Token> ids = tiny_ids(80, 21);
             const KvOptions kv = window(w.rows, w.sinks, f.k, f.v);
-            auto gpu = rig.lane(*rig.gpu, 512, 64, kv), cpu = rig.lane(*rig.cpu, 512, 64, kv);
+            auto gpu = rig.context(*rig.gpu, 512, 64, kv), cpu = rig.context(*rig.cpu, 512, 64, kv);
             uint32_t at = 0;
             double worst = 0;
             for (uint32_t n : {27u, 3u, 21u}) {
-                worst = std::fmax(worst, error_of(rig.run(*gpu, part(ids, at, n), at, false, 1), rig.run(*cpu, part(ids, at, n), at, false, 1)));
+                worst = std::fmax(worst, error_of(rig.run(*gpu, part(ids, at, n), at, false, 1),
+                                                  rig.run(*cpu, part(ids, at, n), at, false, 1)));
                 at += n;
             }
-            worst = std::fmax(worst, error_of(rig.run(*gpu, part(ids, at, 9), at, true, 9), rig.run(*cpu, part(ids, at, 9), at, true, 9)));
-            for (Lane* l : {gpu.get(), cpu.get()}) l->commit(5);
+            worst = std::fmax(worst, error_of(rig.run(*gpu, part(ids, at, 9), at, true, 9),
+                                              rig.run(*cpu, part(ids, at, 9), at, true, 9)));
+            for (Context* l : {gpu.get(), cpu.get()}) l->commit(5);
             at += 5;
-            worst = std::fmax(worst, error_of(rig.run(*gpu, part(ids, at, 1), at, true, 1), rig.run(*cpu, part(ids, at, 1), at, true, 1)));
+            worst = std::fmax(worst, error_of(rig.run(*gpu, part(ids, at, 1), at, true, 1),
+                                              rig.run(*cpu, part(ids, at, 1), at, true, 1)));
             CHECK(worst < f.bound);
             // The draft block's own cache, fed the same hidden row.
             const std::vector<float> hidden = rig.rows(*cpu, rig.plan.trunk.hidden, 1);
@@ -70,7 +75,7 @@ TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks
             s.hidden = many.data();
             s.n_row = 8;
             s.fill_only = true;
-            for (Lane* l : {gpu.get(), cpu.get()}) REQUIRE(l->run(s).ok());
+            for (Context* l : {gpu.get(), cpu.get()}) REQUIRE(l->run(s).ok());
             s.ids += 8;
             s.position = 8;
             s.n_row = s.n_logit = 4;
@@ -81,16 +86,16 @@ TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks
 }
 
 TEST_CASE("laws 1 and 2 hold on the GPU in every format, and in a sliding window") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     each_format([](Rig& rig, const Formats& f) {
         const std::vector<Token> ids = tiny_ids(90, 4);
         for (uint32_t w : {0u, 9u}) {
             if (w == 0 && f.k == Type::f16) continue;  // tests/test_vulkan_model.cpp
             CAPTURE(w);
             const KvOptions kv = window(w, w == 0 ? 0 : 4, f.k, f.v);
-            auto busy = rig.lane(*rig.gpu, 512, 64, kv), plain = rig.lane(*rig.gpu, 512, 64, kv);
-            for (Lane* l : {busy.get(), plain.get()}) rig.text(*l, part(ids, 0, 20), 64, 0);
+            auto busy = rig.context(*rig.gpu, 512, 64, kv), plain = rig.context(*rig.gpu, 512, 64, kv);
+            for (Context* l : {busy.get(), plain.get()}) rig.text(*l, part(ids, 0, 20), 64, 0);
             Random random(w);
             uint32_t at = 20;
             while (at + kMaxTentative < 40) {
@@ -109,11 +114,13 @@ TEST_CASE("laws 1 and 2 hold on the GPU in every format, and in a sliding window
                 at += k;
             }
             // Over what rejected rows wrote, the places of the convolution's ring among it; then the state as bytes.
-            CHECK(same_bits(rig.run(*busy, part(ids, at, 12), at, false, 1), rig.run(*plain, part(ids, at, 12), at, false, 1)));
+            CHECK(same_bits(rig.run(*busy, part(ids, at, 12), at, false, 1),
+                            rig.run(*plain, part(ids, at, 12), at, false, 1)));
             at += 12;
             for (int i = 0; i < 2; ++i, at += 9) {
-                CHECK(same_bits(rig.run(*busy, part(ids, at, 9), at, true, 9), rig.run(*plain, part(ids, at, 9), at, true, 9)));
-                for (Lane* l : {busy.get(), plain.get()}) l->commit(9);
+                CHECK(same_bits(rig.run(*busy, part(ids, at, 9), at, true, 9),
+                                rig.run(*plain, part(ids, at, 9), at, true, 9)));
+                for (Context* l : {busy.get(), plain.get()}) l->commit(9);
             }
             const std::vector<std::byte> state = rig.state(*busy, at);
             CHECK(state == rig.state(*plain, at));
@@ -121,25 +128,28 @@ TEST_CASE("laws 1 and 2 hold on the GPU in every format, and in a sliding window
             rig.run(*busy, part(ids, 40, 12), 0, false, 0);
             Status s = busy->restore(at, state);
             REQUIRE_MESSAGE(s.ok(), s.message());
-            CHECK(same_bits(rig.run(*busy, part(ids, 5, 4), at, true, 4), rig.run(*plain, part(ids, 5, 4), at, true, 4)));
+            CHECK(
+                same_bits(rig.run(*busy, part(ids, 5, 4), at, true, 4), rig.run(*plain, part(ids, 5, 4), at, true, 4)));
         }
     });
 }
 
 TEST_CASE("on the GPU a window of at least the context changes no bit and no byte, and a ring none either") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     each_format([](Rig& rig, const Formats& f) {
         if (f.k == Type::f16) return;
         const std::vector<Token> ids = tiny_ids(44, 3);
-        auto full = rig.lane(*rig.gpu, 512, 64, window(0, 0, f.k, f.v)), wide = rig.lane(*rig.gpu, 512, 64, window(512, 4, f.k, f.v));
+        auto full = rig.context(*rig.gpu, 512, 64, window(0, 0, f.k, f.v)),
+             wide = rig.context(*rig.gpu, 512, 64, window(512, 4, f.k, f.v));
         CHECK(full->memory_bytes() == wide->memory_bytes());
         CHECK(same_bits(rig.text(*full, ids, 20, 4), rig.text(*wide, ids, 20, 4)));
-        // The same window in a lane whose ring holds every row, where the other one's begins anew.
-        auto ring = rig.lane(*rig.gpu, 512, 20, window(30, 4, f.k, f.v)), whole = rig.lane(*rig.gpu, 512, 512, window(30, 4, f.k, f.v));
+        // The same window in a context whose ring holds every row, where the other one's begins anew.
+        auto ring = rig.context(*rig.gpu, 512, 20, window(30, 4, f.k, f.v)),
+             whole = rig.context(*rig.gpu, 512, 512, window(30, 4, f.k, f.v));
         CHECK(ring->memory_bytes() < whole->memory_bytes());
         std::vector<float> a, b;
-        for (Lane* l : {ring.get(), whole.get()}) {
+        for (Context* l : {ring.get(), whole.get()}) {
             std::vector<float>& all = l == ring.get() ? a : b;
             for (uint32_t at : {230u, 250u}) rig.run(*l, part(ids, at % 20, 20), at, false, 0);
             all = rig.run(*l, part(ids, 0, 9), 270, true, 9);
@@ -148,11 +158,11 @@ TEST_CASE("on the GPU a window of at least the context changes no bit and no byt
     });
 }
 
-TEST_CASE("what lanes and a program will take on the GPU is known to the byte before they take it") {
-    if (!context()) return;
-    Silence silence;
+TEST_CASE("what contexts and a program will take on the GPU is known to the byte before they take it") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     Rig rig(tiny_of(true));
-    auto machine = vk::make_machine(context());
+    auto machine = vk::make_backend(shared_gpu());
     std::vector<MemoryItem> weights;
     REQUIRE(machine->plan_weights(rig.plan, rig.weights, &weights).ok());
     CHECK(sum_of(weights) >= rig.gpu->weight_bytes());
@@ -161,67 +171,69 @@ TEST_CASE("what lanes and a program will take on the GPU is known to the byte be
     Random random(7);
     for (int i = 0; i < 20; ++i) {
         CAPTURE(i);
-        LaneOptions o;
+        ContextOptions o;
         o.n_context = 1 + random.below(5000);
         o.n_ubatch = 1 + random.below(600);
         o.mtp = random.below(2) != 0;
         o.mtp_window = random.below(2) != 0 ? 1 + random.below(300) : 0;
         o.kv.resize(rig.plan.slots.size());
-        for (KvOptions& kv : o.kv) kv = window(random.below(3) == 0 ? 0 : 1 + random.below(3000), random.below(20), types[random.below(4)], types[random.below(4)]);
+        for (KvOptions& kv : o.kv)
+            kv = window(random.below(3) == 0 ? 0 : 1 + random.below(3000), random.below(20), types[random.below(4)],
+                        types[random.below(4)]);
         std::vector<MemoryItem> items;
-        REQUIRE(machine->plan_lane(rig.plan, o, &items).ok());
-        vk::Gpu& gpu = *context()->gpu;
+        REQUIRE(machine->plan_context(rig.plan, o, &items).ok());
+        vk::Gpu& gpu = *shared_gpu()->gpu;
         const uint64_t before = gpu.device_bytes.load() + gpu.host_bytes.load();
-        std::unique_ptr<Lane> lane;
-        Status s = rig.gpu->open(o).get(lane);
+        std::unique_ptr<Context> context;
+        Status s = rig.gpu->open(o).get(context);
         REQUIRE_MESSAGE(s.ok(), s.message());
-        CHECK(lane->memory_bytes() == sum_of(items));
+        CHECK(context->memory_bytes() == sum_of(items));
         CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
     }
 }
 
-TEST_CASE("a lane on a device whose memory the host does not see takes its staging beforehand, too") {
-    if (!context()) return;
+TEST_CASE("a context on a device whose memory the host does not see takes its staging beforehand, too") {
+    if (!shared_gpu()) return;
     DeviceOptions options;
     options.kind = Kind::vulkan;
-    vk::ContextRef apart;
-    Status s = vk::open_context(options, {}).get(apart);
+    vk::OpenDeviceRef apart;
+    Status s = vk::open_device(options, {}).get(apart);
     REQUIRE_MESSAGE(s.ok(), s.message());
     apart->gpu->traits.device_mapped = false;  // a software device has one kind of memory only
     Rig rig(tiny_of(false));
-    auto machine = vk::make_machine(apart);
-    const std::shared_ptr<Program> program = rig.load(*machine);
-    LaneOptions o;
+    auto machine = vk::make_backend(apart);
+    const std::shared_ptr<LoadedModel> program = rig.load(*machine);
+    ContextOptions o;
     o.n_context = 100;
     o.n_ubatch = 16;
     std::vector<MemoryItem> items;
-    REQUIRE(machine->plan_lane(rig.plan, o, &items).ok());
+    REQUIRE(machine->plan_context(rig.plan, o, &items).ok());
     CHECK(sum_of(items, "staging") == 2u << 20);
     const vk::Gpu& gpu = *apart->gpu;
     const uint64_t before = gpu.device_bytes.load() + gpu.host_bytes.load();
-    std::unique_ptr<Lane> lane, other = rig.lane(*rig.gpu, 100, 16);
-    REQUIRE(program->open(o).get(lane).ok());
+    std::unique_ptr<Context> context, other = rig.context(*rig.gpu, 100, 16);
+    REQUIRE(program->open(o).get(context).ok());
     CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
     const std::vector<Token> ids = tiny_ids(9, 8);
-    for (Lane* l : {lane.get(), other.get()}) {
+    for (Context* l : {context.get(), other.get()}) {
         rig.run(*l, part(ids, 0, 4), 0, true, 4);
         l->commit(4);
     }
-    CHECK(same_bits(rig.rows(*lane, rig.plan.trunk.hidden, 4), rig.rows(*other, rig.plan.trunk.hidden, 4)));
-    const std::vector<std::byte> state = rig.state(*lane, 4);
+    CHECK(same_bits(rig.rows(*context, rig.plan.trunk.hidden, 4), rig.rows(*other, rig.plan.trunk.hidden, 4)));
+    const std::vector<std::byte> state = rig.state(*context, 4);
     CHECK(state == rig.state(*other, 4));
-    REQUIRE(lane->restore(4, state).ok());
-    CHECK(same_bits(rig.run(*lane, part(ids, 4, 1), 4, true, 1), rig.run(*other, part(ids, 4, 1), 4, true, 1)));
+    REQUIRE(context->restore(4, state).ok());
+    CHECK(same_bits(rig.run(*context, part(ids, 4, 1), 4, true, 1), rig.run(*other, part(ids, 4, 1), 4, true, 1)));
     CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
 }
 
 TEST_CASE("layers with windows of their own, more kinds than four, run side by side on the GPU") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     TinyOptions tiny = tiny_of(false);
     tiny.n_layer = 24;
     Rig rig(tiny);
-    LaneOptions o;
+    ContextOptions o;
     o.n_context = 256;
     o.n_ubatch = 64;
     o.kv.resize(rig.plan.slots.size());
@@ -232,7 +244,7 @@ TEST_CASE("layers with windows of their own, more kinds than four, run side by s
             ++n_kind;
         }
     REQUIRE(n_kind == 6);
-    std::unique_ptr<Lane> gpu, cpu;
+    std::unique_ptr<Context> gpu, cpu;
     REQUIRE(rig.gpu->open(o).get(gpu).ok());
     REQUIRE(rig.cpu->open(o).get(cpu).ok());
     const std::vector<Token> ids = tiny_ids(70, 8);
@@ -241,45 +253,47 @@ TEST_CASE("layers with windows of their own, more kinds than four, run side by s
 }
 
 TEST_CASE("on the GPU a session with windows in every layer runs on and on in the memory of its windows") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     Rig rig(tiny_of(true));
-    auto machine = vk::make_machine(context());
+    auto machine = vk::make_backend(shared_gpu());
     for (uint32_t w : {32u, 4096u, 8192u, 16384u, 100000u}) {
         CAPTURE(w);
         std::vector<MemoryItem> small, large;
-        LaneOptions o;
+        ContextOptions o;
         o.n_ubatch = 64;
         o.kv.assign(rig.plan.slots.size(), window(w, 4));
         o.n_context = 1u << 18;
-        REQUIRE(machine->plan_lane(rig.plan, o, &small).ok());
+        REQUIRE(machine->plan_context(rig.plan, o, &small).ok());
         o.n_context = 1u << 24;
-        REQUIRE(machine->plan_lane(rig.plan, o, &large).ok());
+        REQUIRE(machine->plan_context(rig.plan, o, &large).ok());
         CHECK(sum_of(small) == sum_of(large));
     }
-    // A scaled-down million: the rings of heads of 64 wrap again and again. Then the end of a real one, against the CPU.
+    // A scaled-down million: the rings of heads of 64 wrap again and again. Then the end of a real one, against the
+    // CPU.
     Rig plain(tiny_of(false));
     const KvOptions kv = window(20, 4, Type::q4_1, Type::q8_0);
-    auto lane = plain.lane(*plain.gpu, 1u << 20, 32, kv), far = plain.lane(*plain.cpu, 1u << 20, 32, kv);
-    const uint64_t bytes = lane->memory_bytes();
+    auto context = plain.context(*plain.gpu, 1u << 20, 32, kv), far = plain.context(*plain.cpu, 1u << 20, 32, kv);
+    const uint64_t bytes = context->memory_bytes();
     const std::vector<Token> ids = tiny_ids(80, 6);
     for (uint32_t i = 0; i < 50; ++i) {
-        plain.run(*lane, part(ids, i % 40, 9), 9 * i, true, 0);
-        lane->commit(9);
+        plain.run(*context, part(ids, i % 40, 9), 9 * i, true, 0);
+        context->commit(9);
     }
-    const size_t n_state = plain.state(*lane, 9 * 50).size();
+    const size_t n_state = plain.state(*context, 9 * 50).size();
     for (uint32_t i = 50; i < 100; ++i) {
-        plain.run(*lane, part(ids, i % 40, 9), 9 * i, true, 0);
-        lane->commit(9);
+        plain.run(*context, part(ids, i % 40, 9), 9 * i, true, 0);
+        context->commit(9);
     }
-    CHECK(plain.state(*lane, 9 * 100).size() == n_state);
-    for (float x : plain.run(*lane, part(ids, 64, 9), 9 * 100, true, 9)) REQUIRE(std::isfinite(x));
-    CHECK(lane->memory_bytes() == bytes);
-    lane->reset();
+    CHECK(plain.state(*context, 9 * 100).size() == n_state);
+    for (float x : plain.run(*context, part(ids, 64, 9), 9 * 100, true, 9)) REQUIRE(std::isfinite(x));
+    CHECK(context->memory_bytes() == bytes);
+    context->reset();
     const uint32_t p = (1u << 20) - 50;
-    for (Lane* l : {lane.get(), far.get()}) plain.run(*l, part(ids, 0, 10), 0, false, 0);  // the sinks
-    plain.run(*lane, part(ids, 10, 30), p, false, 0);
+    for (Context* l : {context.get(), far.get()}) plain.run(*l, part(ids, 0, 10), 0, false, 0);  // the sinks
+    plain.run(*context, part(ids, 10, 30), p, false, 0);
     plain.run(*far, part(ids, 10, 30), p, false, 0);
-    CHECK(error_of(plain.run(*lane, part(ids, 40, 9), p + 30, true, 9), plain.run(*far, part(ids, 40, 9), p + 30, true, 9)) < 3e-2);
+    CHECK(error_of(plain.run(*context, part(ids, 40, 9), p + 30, true, 9),
+                   plain.run(*far, part(ids, 40, 9), p + 30, true, 9)) < 3e-2);
 }
 #endif  // AUSPEX_NO_VULKAN

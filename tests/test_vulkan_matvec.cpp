@@ -30,7 +30,10 @@ std::vector<uint8_t> random_matrix(Type type, uint64_t d_out, uint64_t d_in, uin
     for (uint8_t& b : out) b = static_cast<uint8_t>(random.next());
     std::vector<uint32_t> halves;
     switch (type) {
-        case Type::q4_1: case Type::q5_1: case Type::q4_k: case Type::q5_k: halves = {0, 2}; break;
+        case Type::q4_1:
+        case Type::q5_1:
+        case Type::q4_k:
+        case Type::q5_k: halves = {0, 2}; break;
         case Type::q2_k: halves = {80, 82}; break;
         case Type::q3_k: halves = {108}; break;
         case Type::q6_k: halves = {208}; break;
@@ -40,14 +43,16 @@ std::vector<uint8_t> random_matrix(Type type, uint64_t d_out, uint64_t d_in, uin
     for (size_t at = 0; at < out.size(); at += block)
         for (uint32_t h : halves) {
             // Of either sign, from subnormal (below 0x0400) to 1/64.
-            const uint16_t bits = static_cast<uint16_t>(0x20 + random.below(0x2400) + (random.below(4) == 0 ? 0x8000u : 0u));
+            const uint16_t bits =
+                static_cast<uint16_t>(0x20 + random.below(0x2400) + (random.below(4) == 0 ? 0x8000u : 0u));
             std::memcpy(&out[at + h], &bits, 2);
         }
     return out;
 }
 
-constexpr Type kTypes[] = {Type::f32, Type::f16, Type::bf16, Type::q8_0, Type::q4_0, Type::q4_1, Type::q5_0, Type::q5_1,
-                           Type::q2_k, Type::q3_k, Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
+constexpr Type kTypes[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0,   Type::q4_0,
+                           Type::q4_1, Type::q5_0, Type::q5_1, Type::q2_k,   Type::q3_k,
+                           Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
 
 uint64_t odd_width(Type type) {
     const uint32_t n = type_info(type).n_block;
@@ -67,7 +72,9 @@ struct Bench {
         return data.size() - 1;
     }
     template <class T>
-    size_t add(const std::vector<T>& values) { return add(values.data(), values.size() * sizeof(T)); }
+    size_t add(const std::vector<T>& values) {
+        return add(values.data(), values.size() * sizeof(T));
+    }
     /// n floats of a value that no kernel computes.
     size_t room(size_t n) { return add(std::vector<float>(n, -777.0f)); }
     void fill() {
@@ -115,7 +122,7 @@ struct Product {
 struct Job {
     Type type = Type::f32;
     uint64_t d_out = 0, d_in = 0;
-    bool woven = false, norm = false, matrix = false;
+    bool interleaved = false, norm = false, matrix = false;
     vk::Epilogue epilogue = vk::Epilogue::store;
     const std::vector<uint8_t>*a = nullptr, *b = nullptr;
     const std::vector<float>*x = nullptr, *weight = nullptr, *squares = nullptr, *residual = nullptr;
@@ -124,7 +131,7 @@ struct Job {
 
 Product product(Vulkan& v, const Job& j, uint32_t n_row) {
     const vk::DeviceTraits& traits = v.gpu->traits;
-    const vk::Tiling t = vk::tiling(j.type, j.d_out, j.d_in, j.woven);
+    const vk::Tiling t = vk::tiling(j.type, j.d_out, j.d_in, j.interleaved);
     Bench b(v);
     const std::vector<std::byte> tiles = tiles_of(t, j.type, j.a->data(), j.b ? j.b->data() : nullptr);
     const uint32_t slice = j.slice_rows ? j.slice_rows : t.n_row;
@@ -132,9 +139,11 @@ Product product(Vulkan& v, const Job& j, uint32_t n_row) {
     for (uint32_t i = 0; i < t.n_row; i += slice)
         w.push_back(b.add(tiles.data() + i * t.row_bytes(), std::min(slice, t.n_row - i) * t.row_bytes()));
     const std::vector<float> none(4, 0.0f);
-    const size_t x = b.add(*j.x), weight = b.add(j.weight ? *j.weight : none), squares = b.add(j.squares ? *j.squares : none);
+    const size_t x = b.add(*j.x), weight = b.add(j.weight ? *j.weight : none),
+                 squares = b.add(j.squares ? *j.squares : none);
     const size_t residual = b.add(j.residual ? *j.residual : none), y = b.room(n_row * j.d_out);
-    const vk::MatvecChoice first = vk::choose_matvec(traits, j.matrix, t, std::min(n_row, vk::matvec_max_rows(traits, j.matrix, t)), j.norm, j.epilogue);
+    const vk::MatvecChoice first = vk::choose_matvec(
+        traits, j.matrix, t, std::min(n_row, vk::matvec_max_rows(traits, j.matrix, t)), j.norm, j.epilogue);
     uint32_t n_group = 0;
     for (uint32_t i = 0; i < t.n_row; i += slice) n_group += first.groups(std::min(slice, t.n_row - i));
     const uint32_t out_stride = j.epilogue == vk::Epilogue::logits ? n_group : t.n_row;
@@ -182,8 +191,8 @@ Product product(Vulkan& v, const Job& j, uint32_t n_row) {
 struct Exact {
     std::vector<double> y, bound;
 };
-Exact exact(Type type, const std::vector<uint8_t>& a, uint64_t d_out, uint64_t d_in, const std::vector<float>& x, uint32_t n_row,
-            const std::vector<float>* weight = nullptr) {
+Exact exact(Type type, const std::vector<uint8_t>& a, uint64_t d_out, uint64_t d_in, const std::vector<float>& x,
+            uint32_t n_row, const std::vector<float>* weight = nullptr) {
     Exact e;
     std::vector<float> row(d_in);
     e.y.resize(n_row * d_out);
@@ -207,7 +216,7 @@ Exact exact(Type type, const std::vector<uint8_t>& a, uint64_t d_out, uint64_t d
 double tolerance(bool matrix) { return matrix ? 2.44e-4 + 4e-5 : 1e-6; }
 
 std::vector<uint32_t> row_counts(const Vulkan& v) {
-    if (v.gpu->traits.is_cpu()) return {1, 2, 4};   // compiling wider ones takes a software device long
+    if (v.gpu->traits.is_cpu()) return {1, 2, 4};  // compiling wider ones takes a software device long
     return {1, 2, 3, 4, 5, 8, 9};
 }
 
@@ -239,17 +248,18 @@ TEST_CASE("every type keeps its bits through repacking and the device's unpacker
         const uint64_t d_out = 21, d_in = odd_width(type);
         const std::vector<uint8_t> file = random_matrix(type, d_out, d_in, 7 + static_cast<uint64_t>(type));
         const vk::Tiling t = vk::tiling(type, d_out, d_in);
-        const std::vector<uint32_t> ids = {0, 20, 7, 8, 16, 5, 40};   // the last one is no row
+        const std::vector<uint32_t> ids = {0, 20, 7, 8, 16, 5, 40};  // the last one is no row
         const uint32_t n = static_cast<uint32_t>(ids.size()), n_part = static_cast<uint32_t>((d_in + 15) / 16);
         {
             Bench b(*v);
             const std::vector<std::byte> tiles = tiles_of(t, type, file.data());
-            const size_t w0 = b.add(tiles.data(), t.row_bytes()), w1 = b.add(tiles.data() + t.row_bytes(), t.row_bytes());
+            const size_t w0 = b.add(tiles.data(), t.row_bytes()),
+                         w1 = b.add(tiles.data() + t.row_bytes(), t.row_bytes());
             const size_t id = b.add(ids), y = b.room(n * d_in), out = b.room(n * n_part);
             b.fill();
             const VkPipeline p = v->make(vk::choose_embed(t.layout));
             b.run([&](vk::Commands& c) {
-                for (uint32_t s = 0; s < 2; s++) {   // as two slices
+                for (uint32_t s = 0; s < 2; s++) {  // as two slices
                     args::EmbedArgs a{};
                     a.n_col = t.n_col;
                     a.d_in = static_cast<uint32_t>(d_in);
@@ -274,7 +284,8 @@ TEST_CASE("every type keeps its bits through repacking and the device's unpacker
                 CHECK(wrong == 0);
                 for (uint32_t q = 0; q < n_part; q++) {
                     double sum = 0;
-                    for (uint64_t k = q * 16; k < std::min<uint64_t>(d_in, q * 16 + 16); k++) sum += double{want[k]} * want[k];
+                    for (uint64_t k = q * 16; k < std::min<uint64_t>(d_in, q * 16 + 16); k++)
+                        sum += double{want[k]} * want[k];
                     CHECK(squares[i * n_part + q] == doctest::Approx(sum).epsilon(1e-6));
                 }
             }
@@ -291,7 +302,8 @@ TEST_CASE("a product is right within its bound, and a row's bits do not depend o
     MESSAGE("matrix units: " << answer);
     for (const bool matrix : {false, true}) {
         if (matrix && !fits) continue;
-        for (const Type type : {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::iq4_xs, Type::f16, Type::bf16, Type::f32}) {
+        for (const Type type : {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::iq4_xs,
+                                Type::f16, Type::bf16, Type::f32}) {
             const std::string name = type_info(type).name;
             CAPTURE(name);
             CAPTURE(matrix);
@@ -299,8 +311,8 @@ TEST_CASE("a product is right within its bound, and a row's bits do not depend o
             const std::vector<uint8_t> file = random_matrix(type, d_out, d_in, 100 + static_cast<uint64_t>(type));
             test::Random random(5);
             std::vector<float> x = random.normals(9 * d_in);
-            for (size_t i = 0; i < x.size(); i += 97) x[i] *= 3000.0f;   // outliers, as activations have them
-            for (size_t i = d_in; i < 2 * d_in; i++) x[i] *= 1e6f;         // and rows beyond a half's range
+            for (size_t i = 0; i < x.size(); i += 97) x[i] *= 3000.0f;  // outliers, as activations have them
+            for (size_t i = d_in; i < 2 * d_in; i++) x[i] *= 1e6f;      // and rows beyond a half's range
             const Exact want = exact(type, file, d_out, d_in, x, 9);
             std::vector<float> alone;
             for (const uint32_t n : row_counts(*v)) {
@@ -309,7 +321,8 @@ TEST_CASE("a product is right within its bound, and a row's bits do not depend o
                 j.type = type, j.d_out = d_out, j.d_in = d_in, j.matrix = matrix, j.a = &file, j.x = &x;
                 const std::vector<float> y = product(*v, j, n).y;
                 double worst = 0;
-                for (size_t i = 0; i < n * d_out; i++) worst = std::max(worst, std::fabs(y[i] - want.y[i]) / (want.bound[i] + 1e-30));
+                for (size_t i = 0; i < n * d_out; i++)
+                    worst = std::max(worst, std::fabs(y[i] - want.y[i]) / (want.bound[i] + 1e-30));
                 CHECK(worst < tolerance(matrix));
                 if (n == 1) alone = y;
                 CHECK(std::memcmp(alone.data(), y.data(), d_out * 4) == 0);
@@ -327,7 +340,8 @@ TEST_CASE("residual, sums of squares and norm: two products in a chain equal the
         if (matrix && !fits) continue;
         CAPTURE(matrix);
         const uint32_t d = 272, ff = 512, n = 2;
-        const std::vector<uint8_t> down = random_matrix(Type::q4_k, d, ff, 1), next = random_matrix(Type::f16, 40, d, 2);
+        const std::vector<uint8_t> down = random_matrix(Type::q4_k, d, ff, 1),
+                                   next = random_matrix(Type::f16, 40, d, 2);
         test::Random random(9);
         const std::vector<float> h = random.normals(n * ff), x0 = random.normals(n * d), weight = random.normals(d);
         Job j;
@@ -343,7 +357,8 @@ TEST_CASE("residual, sums of squares and norm: two products in a chain equal the
                 squares.push_back(sum.out[t * (d / 16) + i]);
                 CHECK(squares.back() == doctest::Approx(q).epsilon(1e-6));
             }
-        for (size_t i = 0; i < n * d; i++) CHECK(std::fabs(sum.y[i] - (want.y[i] + x0[i])) <= tolerance(matrix) * want.bound[i] + 1e-6);
+        for (size_t i = 0; i < n * d; i++)
+            CHECK(std::fabs(sum.y[i] - (want.y[i] + x0[i])) <= tolerance(matrix) * want.bound[i] + 1e-6);
         Job k;
         k.type = Type::f16, k.d_out = 40, k.d_in = d, k.matrix = matrix, k.norm = true;
         k.a = &next, k.x = &sum.y, k.weight = &weight, k.squares = &squares;
@@ -354,13 +369,14 @@ TEST_CASE("residual, sums of squares and norm: two products in a chain equal the
             for (uint32_t i = 0; i < d; i++) q += std::pow(double{sum.y[t * d + i]}, 2);
             const double scale = 1 / std::sqrt(q / d + 1e-6);
             for (uint32_t i = 0; i < 40; i++)
-                CHECK(std::fabs(out.y[t * 40 + i] - plain.y[t * 40 + i] * scale) <= (tolerance(matrix) + 1e-5) * plain.bound[t * 40 + i] * scale);
+                CHECK(std::fabs(out.y[t * 40 + i] - plain.y[t * 40 + i] * scale) <=
+                      (tolerance(matrix) + 1e-5) * plain.bound[t * 40 + i] * scale);
         }
     }
     v->finish();
 }
 
-TEST_CASE("gate and up woven into one matrix give silu(gate) times up") {
+TEST_CASE("gate and up interleaved into one matrix give silu(gate) times up") {
     auto v = Vulkan::open();
     if (!v) return;
     const bool fits = matrix_fits(*v);
@@ -371,14 +387,17 @@ TEST_CASE("gate and up woven into one matrix give silu(gate) times up") {
         test::Random random(11);
         const std::vector<float> x = random.normals(n * d, 0.01f);
         Job j;
-        j.type = Type::q6_k, j.d_out = ff, j.d_in = d, j.woven = true, j.matrix = matrix, j.epilogue = vk::Epilogue::swiglu;
+        j.type = Type::q6_k, j.d_out = ff, j.d_in = d, j.interleaved = true, j.matrix = matrix,
+        j.epilogue = vk::Epilogue::swiglu;
         j.a = &gate, j.b = &up, j.x = &x;
         const Product got = product(*v, j, n);
         const Exact g = exact(Type::q6_k, gate, ff, d, x, n), u = exact(Type::q6_k, up, ff, d, x, n);
         const double tol = tolerance(matrix);
         for (size_t i = 0; i < n * ff; i++) {
             const double want = g.y[i] / (1 + std::exp(-g.y[i])) * u.y[i];
-            CHECK(std::fabs(got.y[i] - want) <= 1.2 * tol * (g.bound[i] * std::fabs(u.y[i]) + std::fabs(g.y[i]) * u.bound[i]) + 1e-5 * std::fabs(want) + tol * tol);
+            CHECK(std::fabs(got.y[i] - want) <=
+                  1.2 * tol * (g.bound[i] * std::fabs(u.y[i]) + std::fabs(g.y[i]) * u.bound[i]) +
+                      1e-5 * std::fabs(want) + tol * tol);
         }
     }
     v->finish();
@@ -439,7 +458,8 @@ TEST_CASE("what decides a row's bits does not depend on the row count") {
     traits.max_shared_bytes = 49152;
     traits.n_core = 132;
     for (const bool matrix : {false, true})
-        for (const uint32_t d_in : {256u, 512u, 1024u, 2048u, 2560u, 3584u, 4096u, 5120u, 6144u, 9216u, 11008u, 12288u, 17408u})
+        for (const uint32_t d_in :
+             {256u, 512u, 1024u, 2048u, 2560u, 3584u, 4096u, 5120u, 6144u, 9216u, 11008u, 12288u, 17408u})
             for (const uint32_t d_out : {16u, 64u, 1024u, 6144u, 24576u, 248320u}) {
                 const vk::Tiling t = vk::tiling(Type::q4_k, d_out, d_in);
                 const uint32_t most = vk::matvec_max_rows(traits, matrix, t);
@@ -450,7 +470,9 @@ TEST_CASE("what decides a row's bits does not depend on the row count") {
                     CHECK(c.key.shader == one.key.shader);
                     CHECK(c.key.group == one.key.group);
                     CHECK(c.key.constants[1] == one.key.constants[1]);
-                    if (matrix) CHECK(vk::tune_impl::matrix_shared(n, c.key.constants[1], c.tiles, c.key.constants[5]) <= 49152);
+                    if (matrix)
+                        CHECK(vk::tune_impl::matrix_shared(n, c.key.constants[1], c.tiles, c.key.constants[5]) <=
+                              49152);
                 }
             }
 }

@@ -9,18 +9,19 @@
 using namespace test_vulkan_model;
 
 TEST_CASE("a row on the GPU is the CPU's row: alone, among nine, in a prompt, in the draft block") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
         Rig rig(tiny_of(fast));
-        auto gpu = rig.lane(), cpu = rig.lane(*rig.cpu);
+        auto gpu = rig.context(), cpu = rig.context(*rig.cpu);
         const std::vector<Token> ids = tiny_ids(140, 3);
         uint32_t at = 0;
         auto both = [&](uint32_t n, bool tentative, uint32_t n_logit, uint32_t keep) {
             CAPTURE(at);
             CAPTURE(n);
-            const std::vector<float> want = rig.run(*cpu, part(ids, at, n), at, tentative, n_logit), got = rig.run(*gpu, part(ids, at, n), at, tentative, n_logit);
+            const std::vector<float> want = rig.run(*cpu, part(ids, at, n), at, tentative, n_logit),
+                                     got = rig.run(*gpu, part(ids, at, n), at, tentative, n_logit);
             CHECK(error_of(got, want) < 2e-3);
             CHECK(error_of(rig.rows(*gpu, rig.plan.trunk.hidden, n), rig.rows(*cpu, rig.plan.trunk.hidden, n)) < 2e-3);
             if (tentative) {
@@ -32,7 +33,7 @@ TEST_CASE("a row on the GPU is the CPU's row: alone, among nine, in a prompt, in
         both(1, true, 1, 1);
         both(1, true, 1, 1);
         both(9, true, 9, 4);
-        both(4, true, 1, 4);   // logits of the last row alone
+        both(4, true, 1, 4);  // logits of the last row alone
         both(50, false, 3, 0);
         both(3, false, 2, 0);
         both(1, true, 1, 1);
@@ -68,27 +69,30 @@ TEST_CASE("a row on the GPU is the CPU's row: alone, among nine, in a prompt, in
 }
 
 TEST_CASE("every type of weight gives the CPU's logits") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     const std::vector<Token> ids = tiny_ids(30, 4);
-    for (Type type : {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::q4_1, Type::bf16, Type::f32}) {
+    for (Type type :
+         {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0, Type::q4_1, Type::bf16, Type::f32}) {
         const std::string name = type_info(type).name;
         CAPTURE(name);
         Rig rig(tiny_of(false, type));
-        auto gpu = rig.lane(), cpu = rig.lane(*rig.cpu);
-        CHECK(error_of(rig.run(*gpu, part(ids, 0, 20), 0, false, 1), rig.run(*cpu, part(ids, 0, 20), 0, false, 1)) < 4e-3);
-        CHECK(error_of(rig.run(*gpu, part(ids, 20, 1), 20, true, 1), rig.run(*cpu, part(ids, 20, 1), 20, true, 1)) < 4e-3);
+        auto gpu = rig.context(), cpu = rig.context(*rig.cpu);
+        CHECK(error_of(rig.run(*gpu, part(ids, 0, 20), 0, false, 1), rig.run(*cpu, part(ids, 0, 20), 0, false, 1)) <
+              4e-3);
+        CHECK(error_of(rig.run(*gpu, part(ids, 20, 1), 20, true, 1), rig.run(*cpu, part(ids, 20, 1), 20, true, 1)) <
+              4e-3);
     }
 }
 
 TEST_CASE("law 1, row, on the GPU: a row's logits are the same bits alone and among nine") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
         Rig rig(tiny_of(fast));
         const std::vector<Token> ids = tiny_ids(40, 3);
-        auto alone = rig.lane(), among = rig.lane();
+        auto alone = rig.context(), among = rig.context();
         rig.run(*alone, part(ids, 0, 23), 0, false, 0);
         rig.run(*among, part(ids, 0, 23), 0, false, 0);
         std::vector<float> one;
@@ -101,21 +105,22 @@ TEST_CASE("law 1, row, on the GPU: a row's logits are the same bits alone and am
             CAPTURE(n);
             const std::vector<float> many = rig.run(*among, part(ids, 23, n), 23, true, n);
             among->commit(0);
-            CHECK(same_bits(many, std::vector<float>(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(many.size()))));
+            CHECK(same_bits(many,
+                            std::vector<float>(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(many.size()))));
         }
     }
 }
 
 TEST_CASE("a small model's prompt leaves the bits of its steps") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
         Rig rig(tiny_of(fast));
         const std::vector<Token> ids = tiny_ids(50, 3);
-        auto stepped = rig.lane(), prompted = rig.lane();
-        const uint64_t before = context()->small_bytes;
-        context()->small_bytes = UINT64_MAX;
+        auto stepped = rig.context(), prompted = rig.context();
+        const uint64_t before = shared_gpu()->small_bytes;
+        shared_gpu()->small_bytes = UINT64_MAX;
         std::vector<float> want, hidden;
         for (uint32_t i = 0; i < 43; ++i) {
             want = rig.run(*stepped, part(ids, i, 1), i, true, 1);
@@ -123,23 +128,25 @@ TEST_CASE("a small model's prompt leaves the bits of its steps") {
             const std::vector<float> row = rig.rows(*stepped, rig.plan.trunk.hidden, 1);
             hidden.insert(hidden.end(), row.begin(), row.end());
         }
-        CHECK(error_of(rig.run(*prompted, part(ids, 0, 43), 0, false, 1), want) < 1e-5);  // a head of its own norms first
+        CHECK(error_of(rig.run(*prompted, part(ids, 0, 43), 0, false, 1), want) <
+              1e-5);  // a head of its own norms first
         CHECK(same_bits(rig.rows(*prompted, rig.plan.trunk.hidden, 43), hidden));
-        CHECK(same_bits(rig.run(*prompted, part(ids, 43, 5), 43, true, 5), rig.run(*stepped, part(ids, 43, 5), 43, true, 5)));
-        context()->small_bytes = before;
+        CHECK(same_bits(rig.run(*prompted, part(ids, 43, 5), 43, true, 5),
+                        rig.run(*stepped, part(ids, 43, 5), 43, true, 5)));
+        shared_gpu()->small_bytes = before;
     }
 }
 
 TEST_CASE("law 2, commit, on the GPU: run n, commit k leaves the state of run k, commit k") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
         Rig rig(tiny_of(fast));
         const std::vector<Token> ids = tiny_ids(64, 5);
         Random random(11);
-        auto busy = rig.lane(), plain = rig.lane();
-        for (Lane* l : {busy.get(), plain.get()}) rig.run(*l, part(ids, 0, 5), 0, false, 0);
+        auto busy = rig.context(), plain = rig.context();
+        for (Context* l : {busy.get(), plain.get()}) rig.run(*l, part(ids, 0, 5), 0, false, 0);
         uint32_t at = 5;
         size_t n_rejected = 0;
         for (int cycle = 0; cycle < 10 && at + kMaxTentative < 44; ++cycle) {
@@ -161,7 +168,8 @@ TEST_CASE("law 2, commit, on the GPU: run n, commit k leaves the state of run k,
         }
         CHECK(n_rejected > 0);
         // The state itself: a committed step, then bytes. Ring places that only rejected rows wrote are overwritten.
-        const std::vector<float> a = rig.run(*busy, part(ids, at, 20), at, false, 1), b = rig.run(*plain, part(ids, at, 20), at, false, 1);
+        const std::vector<float> a = rig.run(*busy, part(ids, at, 20), at, false, 1),
+                                 b = rig.run(*plain, part(ids, at, 20), at, false, 1);
         CHECK(same_bits(a, b));
         std::vector<std::byte> x, y;
         REQUIRE(busy->save(at + 20, &x).ok());
@@ -170,25 +178,28 @@ TEST_CASE("law 2, commit, on the GPU: run n, commit k leaves the state of run k,
     }
 }
 
-TEST_CASE("law 4, chunk, on the GPU: a prompt in any pieces gives the same state to within rounding; a replay the same bits") {
-    if (!context()) return;
-    Silence silence;
+TEST_CASE(
+    "law 4, chunk, on the GPU: a prompt in any pieces gives the same state to within rounding; a replay the same "
+    "bits") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     Rig rig(tiny_of(true));
     const std::vector<Token> ids = tiny_ids(150, 7);
     std::vector<float> first;
-    for (const std::vector<uint32_t>& pieces : {std::vector<uint32_t>{64, 64, 22}, {64, 64, 22}, {1, 2, 60, 64, 23}, {9, 64, 13, 64}}) {
-        auto lane = rig.lane();
+    for (const std::vector<uint32_t>& pieces :
+         {std::vector<uint32_t>{64, 64, 22}, {64, 64, 22}, {1, 2, 60, 64, 23}, {9, 64, 13, 64}}) {
+        auto context = rig.context();
         uint32_t at = 0;
         std::vector<float> got;
         for (uint32_t n : pieces) {
-            got = rig.run(*lane, part(ids, at, n), at, false, 1);
+            got = rig.run(*context, part(ids, at, n), at, false, 1);
             at += n;
         }
         REQUIRE(at == 150);
         if (first.empty()) {
             first = got;
-            lane->reset();  // the same recordings again
-            for (uint32_t n : {0u, 64u, 128u}) got = rig.run(*lane, part(ids, n, n == 128 ? 22 : 64), n, false, 1);
+            context->reset();  // the same recordings again
+            for (uint32_t n : {0u, 64u, 128u}) got = rig.run(*context, part(ids, n, n == 128 ? 22 : 64), n, false, 1);
             CHECK(same_bits(got, first));
         } else if (pieces.size() == 3) {
             CHECK(same_bits(got, first));
@@ -198,14 +209,14 @@ TEST_CASE("law 4, chunk, on the GPU: a prompt in any pieces gives the same state
     }
 }
 
-TEST_CASE("a lane that was saved and restored on the GPU goes on with the same bits") {
-    if (!context()) return;
-    Silence silence;
+TEST_CASE("a context that was saved and restored on the GPU goes on with the same bits") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
         Rig rig(tiny_of(fast));
         const std::vector<Token> ids = tiny_ids(60, 9);
-        auto one = rig.lane(), two = rig.lane();
+        auto one = rig.context(), two = rig.context();
         rig.run(*one, part(ids, 0, 30), 0, false, 0);
         rig.run(*one, part(ids, 30, 4), 30, true, 0);
         one->commit(2);  // two rows wait to be folded in
@@ -219,9 +230,9 @@ TEST_CASE("a lane that was saved and restored on the GPU goes on with the same b
     }
 }
 
-TEST_CASE("law 3, draft, on the GPU: a driven lane says what a stepped one says, however it drafts") {
-    if (!context()) return;
-    Silence silence;
+TEST_CASE("law 3, draft, on the GPU: a driven context says what a stepped one says, however it drafts") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (bool fast : {true, false}) {
         CAPTURE(fast);
         TinyOptions tiny = tiny_of(fast);
@@ -236,83 +247,84 @@ TEST_CASE("law 3, draft, on the GPU: a driven lane says what a stepped one says,
         hot.presence_penalty = 0.4f;
         for (const Sampling& sampling : {Sampling(), hot}) {
             CAPTURE(sampling.temperature);
-            auto lane = rig.lane();
-            const std::vector<Token> want = stepped(rig, *lane, prompt, 24, sampling);
+            auto context = rig.context();
+            const std::vector<Token> want = stepped(rig, *context, prompt, 24, sampling);
             uint32_t n_accept = 0;
             for (uint32_t n_draft : {0u, 1u, 3u})
                 for (uint32_t ahead : {1u, 4u}) {
                     if (n_draft == 1 && ahead == 4) continue;
                     CAPTURE(n_draft);
                     CAPTURE(ahead);
-                    lane->reset();
-                    CHECK(driven(rig, *lane, prompt, 24, n_draft, ahead, sampling, &n_accept) == want);
+                    context->reset();
+                    CHECK(driven(rig, *context, prompt, 24, n_draft, ahead, sampling, &n_accept) == want);
                 }
         }
-        // A vocabulary for drafts changes the guesses, never the text; and the lane can be stepped on.
-        auto lane = rig.lane();
-        const std::vector<Token> want = stepped(rig, *lane, prompt, 24);
+        // A vocabulary for drafts changes the guesses, never the text; and the context can be stepped on.
+        auto context = rig.context();
+        const std::vector<Token> want = stepped(rig, *context, prompt, 24);
         std::vector<Token> chosen;
         for (Token i = 0; i < 288; i += 3) chosen.push_back(i);
-        lane->reset();
-        const uint64_t before = lane->memory_bytes();
-        Status s = lane->draft_head(chosen);
+        context->reset();
+        const uint64_t before = context->memory_bytes();
+        Status s = context->draft_head(chosen);
         REQUIRE_MESSAGE(s.ok(), s.message());
-        CHECK(lane->memory_bytes() > before);
-        const std::vector<Token> got = driven(rig, *lane, prompt, 20, 3, 2);
+        CHECK(context->memory_bytes() > before);
+        const std::vector<Token> got = driven(rig, *context, prompt, 20, 3, 2);
         CHECK(got == std::vector<Token>(want.begin(), want.begin() + 20));
         std::vector<Token> all = prompt;
         all.insert(all.end(), got.begin(), got.end());
-        const std::vector<float> next = rig.run(*lane, part(all, all.size() - 1, 1), static_cast<uint32_t>(all.size() - 1), true, 1);
+        const std::vector<float> next =
+            rig.run(*context, part(all, all.size() - 1, 1), static_cast<uint32_t>(all.size() - 1), true, 1);
         CHECK(static_cast<Token>(arg_max(next.data(), next.size())) == want[20]);
-        REQUIRE(lane->draft_head({}).ok());
-        CHECK(lane->memory_bytes() == before);
+        REQUIRE(context->draft_head({}).ok());
+        CHECK(context->memory_bytes() == before);
     }
 }
 
 TEST_CASE("drafts of a trained block are accepted, and the text stays the same") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     File file;
     Status s = File::open((repo_dir() + "/examples/models/auspex-demo.gguf").c_str()).get(file);
     REQUIRE_MESSAGE(s.ok(), s.message());
     Rig rig(file.bytes());
     std::vector<Token> prompt;
     for (Token t = 0; t < 12; ++t) prompt.push_back(300 + 7 * t);
-    auto lane = rig.lane(*rig.gpu, 256, 64);
-    const std::vector<Token> want = stepped(rig, *lane, prompt, 32);
+    auto context = rig.context(*rig.gpu, 256, 64);
+    const std::vector<Token> want = stepped(rig, *context, prompt, 32);
     for (uint32_t n_draft : {2u, 3u}) {
         CAPTURE(n_draft);
         uint32_t n_accept = 0;
-        lane->reset();
-        CHECK(driven(rig, *lane, prompt, 32, n_draft, 2, {}, &n_accept) == want);
+        context->reset();
+        CHECK(driven(rig, *context, prompt, 32, n_draft, 2, {}, &n_accept) == want);
         CHECK(n_accept >= 8);
     }
 }
 
-TEST_CASE("a driven lane ends at a stop id, and refuses what contradicts itself") {
-    if (!context()) return;
-    Silence silence;
+TEST_CASE("a driven context ends at a stop id, and refuses what contradicts itself") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     Rig rig(tiny_of(false));
     std::vector<Token> prompt = tiny_ids(20, 17);
-    auto lane = rig.lane();
-    const std::vector<Token> want = stepped(rig, *lane, prompt, 8);
-    lane->reset();
-    rig.run(*lane, part(prompt, 0, 19), 0, false, 0);
-    Drive d;
+    auto context = rig.context();
+    const std::vector<Token> want = stepped(rig, *context, prompt, 8);
+    context->reset();
+    rig.run(*context, part(prompt, 0, 19), 0, false, 0);
+    DeviceLoop d;
     d.history = prompt;
     d.limit = 400;
     const Token stop = want[4];
     d.stop = Span<const Token>(&stop, 1);
-    CHECK(lane->queue(0).code == Code::bad_argument);
-    REQUIRE(lane->start(d).ok());
-    CHECK(lane->queue(kMaxTentative).code == Code::bad_argument);  // more rows than a tentative step has
-    for (uint32_t i = 0; i < kMaxQueued; ++i) REQUIRE(lane->queue(0).ok());
-    CHECK(lane->queue(0).code == Code::bad_argument);
-    CHECK(lane->run(rig.step(part(prompt, 0, 1), 20, true, 1)).code == Code::bad_argument);
+    CHECK(context->queue(0).code == Code::bad_argument);
+    REQUIRE(context->start(d).ok());
+    CHECK(context->queue(kMaxTentative).code == Code::bad_argument);  // more rows than a tentative step has
+    for (uint32_t i = 0; i < kMaxQueued; ++i) REQUIRE(context->queue(0).ok());
+    CHECK(context->queue(0).code == Code::bad_argument);
+    CHECK(context->run(rig.step(part(prompt, 0, 1), 20, true, 1)).code == Code::bad_argument);
     std::vector<Token> out;
     size_t n_done = 0;
     for (uint32_t i = 0; i < kMaxQueued; ++i) {
-        auto c = lane->wait();
+        auto c = context->wait();
         REQUIRE(c.ok());
         out.insert(out.end(), c.value().tokens.begin(), c.value().tokens.end());
         n_done += c.value().done;
@@ -321,20 +333,20 @@ TEST_CASE("a driven lane ends at a stop id, and refuses what contradicts itself"
     while (want[n] != stop) ++n;
     CHECK(out == std::vector<Token>(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(n) + 1));
     CHECK(n_done == kMaxQueued - n);
-    CHECK(lane->wait().status().code == Code::bad_argument);
-    CHECK(lane->queue(0).code == Code::bad_argument);
+    CHECK(context->wait().status().code == Code::bad_argument);
+    CHECK(context->queue(0).code == Code::bad_argument);
     d.limit = 20;
-    CHECK(lane->start(d).code == Code::bad_argument);
+    CHECK(context->start(d).code == Code::bad_argument);
     d.limit = 400;
     d.history = {};
-    CHECK(lane->start(d).code == Code::bad_argument);
+    CHECK(context->start(d).code == Code::bad_argument);
 }
 
 TEST_CASE("what the Vulkan machine cannot run is refused by name") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     Rig rig(tiny_of(false));
-    LaneOptions o;
+    ContextOptions o;
     o.n_context = 256;
     o.n_ubatch = 32;
     o.kv.resize(rig.plan.slots.size());
@@ -342,46 +354,48 @@ TEST_CASE("what the Vulkan machine cannot run is refused by name") {
     Status s = rig.gpu->open(o).status();
     CHECK(s.code == Code::unsupported);
     CHECK(s.text.find("F32") != std::string::npos);
-    auto lane = rig.lane();
+    auto context = rig.context();
     const std::vector<Token> ids = tiny_ids(600, 1);
-    CHECK(lane->run(rig.step(part(ids, 0, 65), 0, false, 0)).code == Code::bad_argument);
-    CHECK(lane->run(rig.step(part(ids, 0, 10), 0, true, 0)).code == Code::bad_argument);
-    CHECK(lane->run(rig.step(part(ids, 0, 20), 500, false, 0)).code == Code::context_full);
-    std::shared_ptr<Program> program;
+    CHECK(context->run(rig.step(part(ids, 0, 65), 0, false, 0)).code == Code::bad_argument);
+    CHECK(context->run(rig.step(part(ids, 0, 10), 0, true, 0)).code == Code::bad_argument);
+    CHECK(context->run(rig.step(part(ids, 0, 20), 500, false, 0)).code == Code::context_full);
+    std::shared_ptr<LoadedModel> program;
     size_t n_call = 0;
-    s = vk::make_machine(context())->load(rig.plan, rig.weights, [&](const char*, float) { return ++n_call < 3; }).get(program);
+    s = vk::make_backend(shared_gpu())
+            ->load(rig.plan, rig.weights, [&](const char*, float) { return ++n_call < 3; })
+            .get(program);
     CHECK(s.code == Code::cancelled);
 }
 
 TEST_CASE("a device that sees little at a time holds the weights in slices") {
-    if (!context()) return;
+    if (!shared_gpu()) return;
     DeviceOptions options;
     options.kind = Kind::vulkan;
     vk::OpenDetail detail;
     detail.edit_traits = [](vk::DeviceTraits* t) { t->max_storage_range = 280 * 1024; };
-    vk::ContextRef narrow;
-    Status s = vk::open_context(options, detail).get(narrow);
+    vk::OpenDeviceRef narrow;
+    Status s = vk::open_device(options, detail).get(narrow);
     REQUIRE_MESSAGE(s.ok(), s.message());
     Rig rig(tiny_of(false, Type::f32));
-    std::shared_ptr<Program> program;
-    REQUIRE(vk::make_machine(narrow)->load(rig.plan, rig.weights, {}).get(program).ok());
-    LaneOptions o;
+    std::shared_ptr<LoadedModel> program;
+    REQUIRE(vk::make_backend(narrow)->load(rig.plan, rig.weights, {}).get(program).ok());
+    ContextOptions o;
     o.n_context = 256;
     o.n_ubatch = 16;
-    std::unique_ptr<Lane> lane, whole = rig.lane(*rig.gpu, 256, 16);
-    s = program->open(o).get(lane);
+    std::unique_ptr<Context> context, whole = rig.context(*rig.gpu, 256, 16);
+    s = program->open(o).get(context);
     REQUIRE_MESSAGE(s.ok(), s.message());
     const std::vector<Token> ids = tiny_ids(30, 2);
     for (uint32_t i = 0; i < 3; ++i) {
-        CHECK(same_bits(rig.run(*lane, part(ids, i, 1), i, true, 1), rig.run(*whole, part(ids, i, 1), i, true, 1)));
-        lane->commit(1);
+        CHECK(same_bits(rig.run(*context, part(ids, i, 1), i, true, 1), rig.run(*whole, part(ids, i, 1), i, true, 1)));
+        context->commit(1);
         whole->commit(1);
     }
-    CHECK(same_bits(rig.run(*lane, part(ids, 3, 16), 3, false, 1), rig.run(*whole, part(ids, 3, 16), 3, false, 1)));
+    CHECK(same_bits(rig.run(*context, part(ids, 3, 16), 3, false, 1), rig.run(*whole, part(ids, 3, 16), 3, false, 1)));
 }
 
 TEST_CASE("failures of the driver become a Status, and the process goes on") {
-    if (!context()) return;
+    if (!shared_gpu()) return;
     static int fail_submit = 0, fail_memory = 0, fail_pipeline = 0;  // counts down; 0: all is well
     static PFN_vkQueueSubmit real_submit = nullptr;
     static PFN_vkAllocateMemory real_allocate = nullptr;
@@ -397,27 +411,30 @@ TEST_CASE("failures of the driver become a Status, and the process goes on") {
             if (fail_submit != 0 && --fail_submit == 0) return VK_ERROR_DEVICE_LOST;
             return real_submit(q, n, i, f);
         };
-        t->vkAllocateMemory = [](VkDevice d, const VkMemoryAllocateInfo* i, const VkAllocationCallbacks* a, VkDeviceMemory* m) -> VkResult {
+        t->vkAllocateMemory = [](VkDevice d, const VkMemoryAllocateInfo* i, const VkAllocationCallbacks* a,
+                                 VkDeviceMemory* m) -> VkResult {
             if (fail_memory != 0 && --fail_memory == 0) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
             return real_allocate(d, i, a, m);
         };
-        t->vkCreateComputePipelines = [](VkDevice d, VkPipelineCache c, uint32_t n, const VkComputePipelineCreateInfo* i, const VkAllocationCallbacks* a, VkPipeline* p) -> VkResult {
+        t->vkCreateComputePipelines = [](VkDevice d, VkPipelineCache c, uint32_t n,
+                                         const VkComputePipelineCreateInfo* i, const VkAllocationCallbacks* a,
+                                         VkPipeline* p) -> VkResult {
             if (fail_pipeline != 0) return VK_ERROR_UNKNOWN;
             return real_create(d, c, n, i, a, p);
         };
     };
     Rig rig(tiny_of(false));
     const std::vector<Token> ids = tiny_ids(30, 2);
-    auto other = rig.lane();  // on another device: it lives on
-    auto open = [&](vk::ContextRef* c, std::shared_ptr<Program>* p) {
-        REQUIRE(vk::open_context(options, detail).get(*c).ok());
-        return vk::make_machine(*c)->load(rig.plan, rig.weights, {}).get(*p);
+    auto other = rig.context();  // on another device: it lives on
+    auto open = [&](vk::OpenDeviceRef* c, std::shared_ptr<LoadedModel>* p) {
+        REQUIRE(vk::open_device(options, detail).get(*c).ok());
+        return vk::make_backend(*c)->load(rig.plan, rig.weights, {}).get(*p);
     };
-    vk::ContextRef c;
-    std::shared_ptr<Program> p;
-    std::unique_ptr<Lane> lane;
+    vk::OpenDeviceRef c;
+    std::shared_ptr<LoadedModel> p;
+    std::unique_ptr<Context> context;
     REQUIRE(open(&c, &p).ok());
-    SUBCASE("no memory for a lane") {
+    SUBCASE("no memory for a context") {
         fail_memory = 1;
         CHECK(p->open({256, 16}).status().code == Code::out_of_memory);
         fail_memory = 0;
@@ -425,34 +442,34 @@ TEST_CASE("failures of the driver become a Status, and the process goes on") {
     }
     SUBCASE("no memory for the weights") {
         fail_memory = 1;
-        std::shared_ptr<Program> q;
-        CHECK(vk::make_machine(c)->load(rig.plan, rig.weights, {}).get(q).code == Code::out_of_memory);
+        std::shared_ptr<LoadedModel> q;
+        CHECK(vk::make_backend(c)->load(rig.plan, rig.weights, {}).get(q).code == Code::out_of_memory);
         fail_memory = 0;
     }
     SUBCASE("a pipeline is refused") {
-        REQUIRE(p->open({256, 16}).get(lane).ok());
+        REQUIRE(p->open({256, 16}).get(context).ok());
         fail_pipeline = 1;
-        const Status s = lane->run(rig.step(part(ids, 0, 1), 0, true, 1));
+        const Status s = context->run(rig.step(part(ids, 0, 1), 0, true, 1));
         fail_pipeline = 0;
         CHECK(s.code == Code::unsupported);
     }
     SUBCASE("the device is lost") {
-        REQUIRE(p->open({256, 16}).get(lane).ok());
-        REQUIRE(lane->run(rig.step(part(ids, 0, 1), 0, true, 1)).ok());
-        lane->commit(1);
+        REQUIRE(p->open({256, 16}).get(context).ok());
+        REQUIRE(context->run(rig.step(part(ids, 0, 1), 0, true, 1)).ok());
+        context->commit(1);
         fail_submit = 1;
-        CHECK(lane->run(rig.step(part(ids, 1, 1), 1, true, 1)).code == Code::device_lost);
+        CHECK(context->run(rig.step(part(ids, 1, 1), 1, true, 1)).code == Code::device_lost);
         fail_submit = 0;
-        CHECK(lane->run(rig.step(part(ids, 1, 1), 1, true, 1)).code == Code::device_lost);  // and stays so
+        CHECK(context->run(rig.step(part(ids, 1, 1), 1, true, 1)).code == Code::device_lost);  // and stays so
     }
-    lane.reset();
+    context.reset();
     p.reset();
     CHECK(c->gpu->device_bytes.load() == 0);
     CHECK(rig.run(*other, part(ids, 0, 1), 0, true, 1).size() == rig.plan.n_vocab);
 }
 
 TEST_CASE("a model runs on a device that the application lends") {
-    if (!context()) return;
+    if (!shared_gpu()) return;
     DeviceOptions options;
     options.kind = Kind::vulkan;
     vk::GpuRef host;
@@ -469,29 +486,29 @@ TEST_CASE("a model runs on a device that the application lends") {
     h.unlock_queue = [&] { ++n_unlock; };
     options.borrow = &h;
     {
-        vk::ContextRef c;
-        Status s = vk::open_context(options, {}).get(c);
+        vk::OpenDeviceRef c;
+        Status s = vk::open_device(options, {}).get(c);
         REQUIRE_MESSAGE(s.ok(), s.message());
         Rig rig(tiny_of(false));
-        std::shared_ptr<Program> p;
-        REQUIRE(vk::make_machine(c)->load(rig.plan, rig.weights, {}).get(p).ok());
-        auto lane = rig.lane(*p, 256, 16), own = rig.lane(*rig.gpu, 256, 16);
+        std::shared_ptr<LoadedModel> p;
+        REQUIRE(vk::make_backend(c)->load(rig.plan, rig.weights, {}).get(p).ok());
+        auto context = rig.context(*p, 256, 16), own = rig.context(*rig.gpu, 256, 16);
         const std::vector<Token> ids = tiny_ids(10, 2);
-        CHECK(same_bits(rig.run(*lane, part(ids, 0, 4), 0, true, 4), rig.run(*own, part(ids, 0, 4), 0, true, 4)));
+        CHECK(same_bits(rig.run(*context, part(ids, 0, 4), 0, true, 4), rig.run(*own, part(ids, 0, 4), 0, true, 4)));
     }
     CHECK(n_lock > 0);
     CHECK(n_lock == n_unlock);
 }
 
 TEST_CASE("a profile tells where a step's time goes") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     Rig rig(tiny_of(true));
-    auto lane = rig.lane(), plain = rig.lane();
+    auto context = rig.context(), plain = rig.context();
     const std::vector<Token> ids = tiny_ids(30, 2);
-    for (Lane* l : {lane.get(), plain.get()}) rig.run(*l, part(ids, 0, 20), 0, false, 0);
-    if (context()->gpu->traits.timestamp_bits == 0) return;
-    auto times = lane->profile(1, 20);
+    for (Context* l : {context.get(), plain.get()}) rig.run(*l, part(ids, 0, 20), 0, false, 0);
+    if (shared_gpu()->gpu->traits.timestamp_bits == 0) return;
+    auto times = context->profile(1, 20);
     REQUIRE_MESSAGE(times.ok(), times.status().message());
     double us = 0;
     uint64_t bytes = 0;
@@ -502,12 +519,12 @@ TEST_CASE("a profile tells where a step's time goes") {
     CHECK(us > 0);
     CHECK(bytes > rig.gpu->weight_bytes() / 2);
     // It leaves the timeline as it was.
-    CHECK(same_bits(rig.run(*lane, part(ids, 20, 1), 20, true, 1), rig.run(*plain, part(ids, 20, 1), 20, true, 1)));
+    CHECK(same_bits(rig.run(*context, part(ids, 20, 1), 20, true, 1), rig.run(*plain, part(ids, 20, 1), 20, true, 1)));
 }
 
 TEST_CASE("the reference's first rows come out of the GPU, stepped and as a prompt") {
-    if (!context()) return;
-    Silence silence;
+    if (!shared_gpu()) return;
+    HotPath hot_path;
     for (const char* name : {"random-dense", "demo-q4_k_m"}) {
         const std::string text = name;
         CAPTURE(text);
@@ -520,7 +537,7 @@ TEST_CASE("the reference's first rows come out of the GPU, stepped and as a prom
         File file;
         REQUIRE(File::open(ref.model_path.c_str()).get(file).ok());
         Rig rig(file.bytes());
-        auto lane = rig.lane(*rig.gpu, 256, 64);
+        auto context = rig.context(*rig.gpu, 256, 64);
         // Which rows of the text there are logits of.
         std::vector<Token> ids, rows;
         Reference::Array want;
@@ -539,23 +556,25 @@ TEST_CASE("the reference's first rows come out of the GPU, stepped and as a prom
         for (size_t k = 0; k < rows.size() && rows[k] < 64; ++k) {
             if (!demo && k % 8 != 3) continue;
             const uint32_t n = static_cast<uint32_t>(rows[k]) + 1;
-            lane->reset();
-            const std::vector<float> whole = rig.run(*lane, part(ids, 0, n), 0, false, 1);
+            context->reset();
+            const std::vector<float> whole = rig.run(*context, part(ids, 0, n), 0, false, 1);
             prompted = std::fmax(prompted, relative_error(whole.data(), want.row(k), want.n_col));
-            lane->reset();
+            context->reset();
             std::vector<float> row;
             for (uint32_t at = 0; at < n;) {
                 const uint32_t m = std::min(n - at, 4u);
-                row = rig.run(*lane, part(ids, at, m), at, true, m);
-                lane->commit(m);
+                row = rig.run(*context, part(ids, at, m), at, true, m);
+                context->commit(m);
                 at += m;
             }
             stepped = std::fmax(stepped, relative_error(row.data() + row.size() - want.n_col, want.row(k), want.n_col));
-            if (margin(want.row(k), want.n_col) > 0.2) CHECK(arg_max(row.data() + row.size() - want.n_col, want.n_col) == arg_max(want.row(k), want.n_col));
+            if (margin(want.row(k), want.n_col) > 0.2)
+                CHECK(arg_max(row.data() + row.size() - want.n_col, want.n_col) == arg_max(want.row(k), want.n_col));
             ++n_checked;
         }
         CHECK(n_checked > 0);
-        MESSAGE(text << ": " << n_checked << " rows, worst relative error stepped " << stepped << ", prompted " << prompted);
+        MESSAGE(text << ": " << n_checked << " rows, worst relative error stepped " << stepped << ", prompted "
+                     << prompted);
         CHECK(stepped <= 2e-3);
         CHECK(prompted <= 2e-3);
     }

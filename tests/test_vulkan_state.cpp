@@ -1,4 +1,5 @@
-// The kernels that hold state, DeltaNet and attention, against plain loops in double and against themselves: a row's bits must not depend on what shares its step.
+// The kernels that hold state, DeltaNet and attention, against plain loops in double and against themselves: a row's
+// bits must not depend on what shares its step.
 #include "../src/auspex.hpp"
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/base/number.h"
@@ -57,7 +58,13 @@ struct Delta {
     DeltaArgs args{};
 
     Delta(test::Vulkan& v, u32 n_head_k, u32 n_head_v, bool in_groups, u32 n_token)
-        : nk(n_head_k), nv(n_head_v), n(n_token), grouped(in_groups), conv_dim(2 * nk * 128 + nv * 128), d_out(nv * 128), rig(v) {
+        : nk(n_head_k),
+          nv(n_head_v),
+          n(n_token),
+          grouped(in_groups),
+          conv_dim(2 * nk * 128 + nv * 128),
+          d_out(nv * 128),
+          rig(v) {
         test::Random random(n_head_v);
         u = random.normals(size_t(n) * conv_dim);
         z = random.normals(size_t(n) * d_out);
@@ -96,7 +103,7 @@ struct Delta {
 
     /// Runs the passes from an empty state; rows that will not be committed get other inputs. Returns
     /// the committed rows' outputs.
-    std::vector<float> run(const std::vector<Pass>& passes, u32 lanes = 256) {
+    std::vector<float> run(const std::vector<Pass>& passes, u32 contexts = 256) {
         std::vector<float> got;
         for (u32 id : {ring, state}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
         std::memset(rig.memory[term].mapped, 0xff, rig.memory[term].bytes);
@@ -105,7 +112,7 @@ struct Delta {
         u32 position = 0, commit = 0;
         int kind = -1;
         for (const Pass& p : passes) {
-            if (kind != int(p.tentative)) record(p.tentative, lanes);
+            if (kind != int(p.tentative)) record(p.tentative, contexts);
             kind = p.tentative;
             float* to = rig.at<float>(acts);
             for (u32 i = 0; i < p.n_row; i++) {
@@ -129,10 +136,11 @@ struct Delta {
         return got;
     }
 
-    void record(bool tentative, u32 lanes) {
+    void record(bool tentative, u32 contexts) {
         rig.begin();
         if (tentative) {
-            rig.run("delta_step", lanes, {9}, {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args, nv);
+            rig.run("delta_step", contexts, {9}, {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args,
+                    nv);
         } else {
             DeltaArgs mix = args, scan = args;
             mix.out_stride = scan.z_stride = conv_dim + 2 * nv;
@@ -257,20 +265,25 @@ struct Attend {
         rig.put(q_id, q_norm);
         rig.put(k_id, k_norm);
         for (u32 i = 0; i < c.n_rot / 2; i++) {
-            const auto turn = static_cast<uint64_t>(std::pow(1e7, -2.0 * i / c.n_rot) / 6.283185307179586 * 18446744073709551616.0);
+            const auto turn =
+                static_cast<uint64_t>(std::pow(1e7, -2.0 * i / c.n_rot) / 6.283185307179586 * 18446744073709551616.0);
             rig.at<uint64_t>(rope)[i] = turn;
         }
     }
 
     size_t cache_bytes(Type t) const {
         const size_t rows = size_t(c.n_head_kv) * args.capacity, blocks = c.d_head / 32;
-        return rows * (t == Type::f16 ? 2 * c.d_head : t == Type::q8_0 ? c.d_head + (blocks + 1) / 2 * 4 : t == Type::q4_0 ? c.d_head / 2 + (blocks + 1) / 2 * 4 : c.d_head / 2 + blocks * 4);
+        return rows * (t == Type::f16    ? 2 * c.d_head
+                       : t == Type::q8_0 ? c.d_head + (blocks + 1) / 2 * 4
+                       : t == Type::q4_0 ? c.d_head / 2 + (blocks + 1) / 2 * 4
+                                         : c.d_head / 2 + blocks * 4);
     }
 
     /// What one row of a cache says, read by the description in shaders/kv_formats.glsl.
     std::vector<float> row_of(u32 id, Type t, u32 head, u32 slot) {
         const uint8_t* base = reinterpret_cast<const uint8_t*>(rig.memory[id].mapped);
-        const size_t rows = size_t(c.n_head_kv) * args.capacity, row = size_t(head) * args.capacity + slot, blocks = c.d_head / 32;
+        const size_t rows = size_t(c.n_head_kv) * args.capacity, row = size_t(head) * args.capacity + slot,
+                     blocks = c.d_head / 32;
         auto half = [](const uint8_t* p) { return f16_to_f32(static_cast<uint16_t>(p[0] | p[1] << 8)); };
         std::vector<float> x;
         for (u32 i = 0; i < c.d_head; i++) {
@@ -278,26 +291,38 @@ struct Attend {
             if (t == Type::f16) {
                 x.push_back(half(base + (row * c.d_head + i) * 2));
             } else if (t == Type::q8_0) {
-                const bool lanes = id == k_cache && c.d_head == 256;  // 16 bytes of a lane, then of the next
-                const size_t at = lanes ? (i / 16 % 2 * 8 + i / 32) * 16 + i % 16 : i;
+                const bool contexts = id == k_cache && c.d_head == 256;  // 16 bytes of a context, then of the next
+                const size_t at = contexts ? (i / 16 % 2 * 8 + i / 32) * 16 + i % 16 : i;
                 const uint8_t* scales = base + rows * c.d_head + row * ((blocks + 1) / 2 * 4);
-                x.push_back(half(scales + 2 * block) * static_cast<float>(static_cast<int8_t>(base[row * c.d_head + at])));
+                x.push_back(half(scales + 2 * block) *
+                            static_cast<float>(static_cast<int8_t>(base[row * c.d_head + at])));
             } else {
                 const int code = base[row * c.d_head / 2 + i / 8 * 4 + i % 4] >> (i / 4 % 2 * 4) & 15;
-                const uint8_t* scales = base + rows * c.d_head / 2 + row * (t == Type::q4_1 ? blocks * 4 : (blocks + 1) / 2 * 4);
-                if (t == Type::q4_1) x.push_back(half(scales + 4 * block) * static_cast<float>(code) + half(scales + 4 * block + 2));
-                else x.push_back(half(scales + 2 * block) * static_cast<float>((code ^ 8) - 8));
+                const uint8_t* scales =
+                    base + rows * c.d_head / 2 + row * (t == Type::q4_1 ? blocks * 4 : (blocks + 1) / 2 * 4);
+                if (t == Type::q4_1)
+                    x.push_back(half(scales + 4 * block) * static_cast<float>(code) + half(scales + 4 * block + 2));
+                else
+                    x.push_back(half(scales + 2 * block) * static_cast<float>((code ^ 8) - 8));
             }
         }
         return x;
     }
     std::vector<std::byte> caches() {
         std::vector<std::byte> all;
-        for (u32 id : {k_cache, v_cache}) all.insert(all.end(), rig.memory[id].mapped, rig.memory[id].mapped + rig.memory[id].bytes);
+        for (u32 id : {k_cache, v_cache})
+            all.insert(all.end(), rig.memory[id].mapped, rig.memory[id].mapped + rig.memory[id].bytes);
         return all;
     }
 
-    enum class How { fused, units, split, rows, plain, append };  ///< units: on matrix units; append: fills the caches and no more
+    enum class How {
+        fused,
+        units,
+        split,
+        rows,
+        plain,
+        append
+    };  ///< units: on matrix units; append: fills the caches and no more
 
     std::vector<float> run(How how, u32 n_row, u32 tile = 4) {
         for (u32 id : {k_cache, v_cache, step, count}) std::memset(rig.memory[id].mapped, 0, rig.memory[id].bytes);
@@ -308,15 +333,19 @@ struct Attend {
         rig.run("step_open", 256, {}, {step, request}, open, 1);
         const u32 fk = format_of(c.k), fv = format_of(c.v);
         if (how == How::plain) {
-            rig.run("kv_any", 64, {c.d_head, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, kRows, c.n_head_kv + c.n_head);
-            rig.run("attend_any", 64, {c.d_head, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, kRows, c.n_head);
+            rig.run("kv_any", 64, {c.d_head, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push,
+                    kRows, c.n_head_kv + c.n_head);
+            rig.run("attend_any", 64, {c.d_head, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, kRows,
+                    c.n_head);
         } else if (how != How::fused && how != How::units) {
             push.part_stride = n_tile;
-            rig.run("kv_append", 256, {c.d_head, how == How::rows ? 1u : 0u, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
+            rig.run("kv_append", 256, {c.d_head, how == How::rows ? 1u : 0u, fk, fv},
+                    {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
         }
         if (how == How::rows) {
             const std::string name = "attend_rows_" + std::to_string(c.d_head);
-            rig.run(name.c_str(), 256, {32, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
+            rig.run(name.c_str(), 256, {32, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, n_tile,
+                    c.n_head_kv);
         } else if (how == How::fused || how == How::split) {
             push.part_stride = kMaxRows * c.n_head;
             rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u, fk, fv, c.n_head / c.n_head_kv},
@@ -325,7 +354,8 @@ struct Attend {
         } else if (how == How::units) {
             push.part_stride = kMaxRows * c.n_head;
             push.count_stride = n_chunk / 16 + 4;
-            rig.bind("attend_mma", 256, {c.d_head, 0, 1, fk, fv, c.n_head / c.n_head_kv, 16, 8, 16}, {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
+            rig.bind("attend_mma", 256, {c.d_head, 0, 1, fk, fv, c.n_head / c.n_head_kv, 16, 8, 16},
+                     {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
             rig.commands.dispatch((kMaxRows * (c.n_head / c.n_head_kv) + 7) / 8, c.n_head_kv, n_chunk);
         }
         rig.end();
@@ -352,7 +382,8 @@ struct Attend {
         std::vector<double> y(c.d_head);
         double sum = 0;
         for (u32 i = 0; i < c.d_head; i++) sum += double(x[i]) * x[i];
-        for (u32 i = 0; i < c.d_head; i++) y[i] = normed ? x[i] / std::sqrt(sum / c.d_head + 1e-6) * norm[i] : double(x[i]);
+        for (u32 i = 0; i < c.d_head; i++)
+            y[i] = normed ? x[i] / std::sqrt(sum / c.d_head + 1e-6) * norm[i] : double(x[i]);
         for (u32 i = 0, h = c.n_rot / 2; i < h; i++) {
             const double angle = position * std::pow(1e7, -2.0 * i / c.n_rot), p = y[i], r = y[i + h];
             y[i] = p * std::cos(angle) - r * std::sin(angle);
@@ -361,14 +392,17 @@ struct Attend {
         return y;
     }
 
-    std::vector<double> key_of(u32 p, u32 h) const { return turned(&k[size_t(p) * kv_width + h * c.d_head], k_norm, (c.flags & kAttendKNorm) != 0, p); }
+    std::vector<double> key_of(u32 p, u32 h) const {
+        return turned(&k[size_t(p) * kv_width + h * c.d_head], k_norm, (c.flags & kAttendKNorm) != 0, p);
+    }
 
     std::vector<double> expected() const {
         std::vector<double> keys, values;
         for (u32 p = 0; p < c.n; p++)
             for (u32 h = 0; h < c.n_head_kv; h++) {
                 for (double x : key_of(p, h)) keys.push_back(half_value(x));
-                for (u32 i = 0; i < c.d_head; i++) values.push_back(half_value(v[size_t(p) * kv_width + h * c.d_head + i]));
+                for (u32 i = 0; i < c.d_head; i++)
+                    values.push_back(half_value(v[size_t(p) * kv_width + h * c.d_head + i]));
             }
         return expected(keys, values);
     }
@@ -418,8 +452,16 @@ TEST_CASE("a DeltaNet row is right, and has the same bits alone or among nine, w
         Delta delta(*vulkan, s.nk, s.nv, s.grouped, 36);
         const std::vector<float> one = delta.run(std::vector<Delta::Pass>(36, {1, 1, true}));
         CHECK(worst(one, delta.expected()) < 5e-4);
-        const std::vector<float> mixed = delta.run({{4, 4, true}, {9, 0, true}, {9, 9, true}, {1, 1, true}, {8, 3, true}, {8, 0, true},
-                                                    {7, 7, true}, {5, 2, true}, {2, 1, true}, {9, 9, true}});
+        const std::vector<float> mixed = delta.run({{4, 4, true},
+                                                    {9, 0, true},
+                                                    {9, 9, true},
+                                                    {1, 1, true},
+                                                    {8, 3, true},
+                                                    {8, 0, true},
+                                                    {7, 7, true},
+                                                    {5, 2, true},
+                                                    {2, 1, true},
+                                                    {9, 9, true}});
         CHECK(same_bits(one, mixed));
         CHECK(same_bits(one, delta.run({{9, 9, true}, {9, 9, true}, {9, 9, true}, {9, 9, true}}, 128)));
     }
@@ -433,7 +475,9 @@ TEST_CASE("DeltaNet gives the same in pieces of any size, committed at once or r
         Delta delta(*vulkan, 2, 4, false, 45);
         const std::vector<double> expected = delta.expected();
         CHECK(worst(delta.run({{37, 37, false}, {4, 2, true}, {1, 1, true}, {5, 5, false}}), expected) < 5e-4);
-        CHECK(worst(delta.run({{1, 1, false}, {2, 2, false}, {15, 15, false}, {16, 16, false}, {9, 3, true}, {8, 8, false}}), expected) < 5e-4);
+        CHECK(worst(delta.run(
+                        {{1, 1, false}, {2, 2, false}, {15, 15, false}, {16, 16, false}, {9, 3, true}, {8, 8, false}}),
+                    expected) < 5e-4);
     }
     vulkan->finish();
 }
@@ -441,7 +485,8 @@ TEST_CASE("DeltaNet gives the same in pieces of any size, committed at once or r
 TEST_CASE("an attention row is right, and has the same bits alone or among nine, at every edge of a chunk") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
-    constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved, kStep = kAttendQNorm | kAttendKNorm | kAttendPerHead;
+    constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved,
+                  kStep = kAttendQNorm | kAttendKNorm | kAttendPerHead;
     const AttendCase cases[] = {
         {4, 2, 256, 64, 0, 0, kQwen, 131, 0},       // gate behind each query; 127, 128, 129 keys
         {6, 1, 128, 64, 40, 0, kStep, 300, 128},    // a ring that wraps
@@ -472,12 +517,13 @@ TEST_CASE("attention on matrix units is that of the plain kernel, with the same 
         vulkan->finish();
         return;
     }
-    constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved, kStep = kAttendQNorm | kAttendKNorm | kAttendPerHead;
+    constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved,
+                  kStep = kAttendQNorm | kAttendKNorm | kAttendPerHead;
     const AttendCase cases[] = {
-        {4, 2, 256, 64, 0, 0, kQwen, 131, 0},        // 127, 128, 129 keys
-        {16, 2, 256, 64, 0, 0, kQwen, 2200, 0},      // eight queries a key head; two sets of chunks
-        {6, 1, 256, 64, 300, 5, kStep, 4700, 400},   // a ring that wraps and keeps its first positions: sets apart
-        {12, 1, 256, 0, 0, 0, 0, 40, 0},             // no norm, no rotation, no gate; two tiles for one row
+        {4, 2, 256, 64, 0, 0, kQwen, 131, 0},       // 127, 128, 129 keys
+        {16, 2, 256, 64, 0, 0, kQwen, 2200, 0},     // eight queries a key head; two sets of chunks
+        {6, 1, 256, 64, 300, 5, kStep, 4700, 400},  // a ring that wraps and keeps its first positions: sets apart
+        {12, 1, 256, 0, 0, 0, 0, 40, 0},            // no norm, no rotation, no gate; two tiles for one row
     };
     for (const AttendCase& c : cases) {
         Attend attend(*vulkan, c);
@@ -491,7 +537,8 @@ TEST_CASE("attention on matrix units is that of the plain kernel, with the same 
     vulkan->finish();
 }
 
-TEST_CASE("quantised keys and values: the CPU's codes, the same bytes whoever writes them, and attention over just those") {
+TEST_CASE(
+    "quantised keys and values: the CPU's codes, the same bytes whoever writes them, and attention over just those") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     const Type types[] = {Type::f16, Type::q8_0, Type::q4_0, Type::q4_1};
@@ -512,7 +559,9 @@ TEST_CASE("quantised keys and values: the CPU's codes, the same bytes whoever wr
                     const Type t = key ? c.k : c.v;
                     const std::vector<double> exact = whole.key_of(p, h);
                     std::vector<float> x(exact.begin(), exact.end());
-                    if (!key) x.assign(&whole.v[size_t(p) * whole.kv_width + h * c.d_head], &whole.v[size_t(p) * whole.kv_width + (h + 1) * c.d_head]);
+                    if (!key)
+                        x.assign(&whole.v[size_t(p) * whole.kv_width + h * c.d_head],
+                                 &whole.v[size_t(p) * whole.kv_width + (h + 1) * c.d_head]);
                     std::vector<std::byte> row(row_bytes(t, c.d_head));
                     encode_row(t, x.data(), row.data(), c.d_head);
                     decode_row(t, row.data(), want.data(), c.d_head);
@@ -522,7 +571,8 @@ TEST_CASE("quantised keys and values: the CPU's codes, the same bytes whoever wr
                     for (u32 i = 0; i < c.d_head; i++) {
                         const double off = std::fabs(double(got[i]) - want[i]);
                         if (off > 2e-3 * top) n_other++;
-                        if (off > top * (t == Type::f16 ? 2e-3 : t == Type::q8_0 ? 0.01 : 0.15)) FAIL_CHECK("row " << p << " column " << i << ": " << got[i] << ", expected " << want[i]);
+                        if (off > top * (t == Type::f16 ? 2e-3 : t == Type::q8_0 ? 0.01 : 0.15))
+                            FAIL_CHECK("row " << p << " column " << i << ": " << got[i] << ", expected " << want[i]);
                         (key ? keys : values).push_back(got[i]);
                     }
                 }
@@ -534,8 +584,10 @@ TEST_CASE("quantised keys and values: the CPU's codes, the same bytes whoever wr
                 const std::vector<float> many = whole.run(how, n);
                 CHECK(whole.caches() == bytes);
                 if (how == Attend::How::append) continue;
-                if (how == Attend::How::rows) CHECK(worst(many, one) < 1e-3);
-                else CHECK(same_bits(one, many));
+                if (how == Attend::How::rows)
+                    CHECK(worst(many, one) < 1e-3);
+                else
+                    CHECK(same_bits(one, many));
             }
         if (c.window == 0) return;
         c.ring = 128;  // overwrites itself
@@ -560,7 +612,8 @@ TEST_CASE("rows are normed or copied from where the step says") {
     {
         constexpr u32 kWidth = 1000, kN = 5;
         Rig rig(*vulkan);
-        const u32 step = rig.add(kStepBytes), in = rig.add(4 * kWidth * kN), weight = rig.add(4 * kWidth), out = rig.add(4 * kWidth * kN);
+        const u32 step = rig.add(kStepBytes), in = rig.add(4 * kWidth * kN), weight = rig.add(4 * kWidth),
+                  out = rig.add(4 * kWidth * kN);
         rig.take();
         test::Random random(1);
         const std::vector<float> x = random.normals(kWidth * kN), w = random.normals(kWidth);
@@ -573,14 +626,16 @@ TEST_CASE("rows are normed or copied from where the step says") {
             for (u32 copy : {0u, 1u}) {
                 std::memset(rig.memory[out].mapped, 0, rig.memory[out].bytes);
                 rig.begin();
-                rig.run("norm_rows", 256, {}, {step, in, weight, out}, NormArgs{from, copy, kWidth, 0, kWidth, 0, kWidth, 1e-6f}, kN);
+                rig.run("norm_rows", 256, {}, {step, in, weight, out},
+                        NormArgs{from, copy, kWidth, 0, kWidth, 0, kWidth, 1e-6f}, kN);
                 rig.end();
                 rig.go();
                 const u32 first = from == kRowHidden ? 2 : from == kRowLogit ? 1 : 0, n = from == kRowLogit ? 2 : 3;
                 for (u32 r = 0; r < kN; r++) {
                     std::vector<double> want(kWidth);
                     double sum = 0;
-                    for (u32 i = 0; i < kWidth && r < n; i++) sum += double(x[(first + r) * kWidth + i]) * x[(first + r) * kWidth + i];
+                    for (u32 i = 0; i < kWidth && r < n; i++)
+                        sum += double(x[(first + r) * kWidth + i]) * x[(first + r) * kWidth + i];
                     for (u32 i = 0; i < kWidth && r < n; i++) {
                         const double v = x[(first + r) * kWidth + i];
                         want[i] = copy != 0 ? v : v / std::sqrt(sum / kWidth + 1e-6) * w[i];

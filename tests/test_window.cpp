@@ -7,7 +7,7 @@
 
 #include "../src/base/number.h"
 #include "../src/engine/session.h"
-#include "lane_rig.h"
+#include "context_rig.h"
 #include "reference.h"
 
 using namespace auspex;
@@ -43,7 +43,7 @@ TEST_CASE("a window of at least the context changes no bit and no byte") {
         CpuRig rig(path);
         const std::vector<Token> ids = tiny_ids(path == CpuPath::reference ? 300 : 700, 3);
         for (uint32_t sinks : {0u, 4u}) {
-            auto full = rig.lane({}), wide = rig.lane(window(1024, sinks));
+            auto full = rig.context({}), wide = rig.context(window(1024, sinks));
             CHECK(full->memory_bytes() == wide->memory_bytes());
             CHECK(same_bits(rig.text(*full, ids, 512, 12), rig.text(*wide, ids, 512, 12)));
             const uint32_t n = static_cast<uint32_t>(ids.size());
@@ -56,13 +56,13 @@ TEST_CASE("a window of at least the context changes no bit and no byte") {
 TEST_CASE("a window that has not begun to slide changes no bit, and one that has changes the result") {
     CpuRig rig;
     const std::vector<Token> ids = tiny_ids(300, 3);
-    auto full = rig.lane({});
+    auto full = rig.context({});
     const std::vector<float> want = rig.text(*full, ids, 128, 4);
-    auto wide = rig.lane(window(300), 1024, 128);
+    auto wide = rig.context(window(300), 1024, 128);
     CHECK(same_bits(rig.text(*wide, ids, 128, 4), want));
-    auto narrow = rig.lane(window(295), 1024, 128);
+    auto narrow = rig.context(window(295), 1024, 128);
     CHECK_FALSE(same_bits(rig.text(*narrow, ids, 128, 4), want));
-    auto sunk = rig.lane(window(295, 5), 1024, 128);  // the five that left the window are sinks
+    auto sunk = rig.context(window(295, 5), 1024, 128);  // the five that left the window are sinks
     CHECK(relative_error(rig.text(*sunk, ids, 128, 4).data(), want.data(), want.size()) < 1e-4);
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("a ring gives the bits of a cache that never wraps, whatever window, s
                 if (sinks == 1 && w != 64) continue;
                 CAPTURE(w);
                 CAPTURE(sinks);
-                auto ring = rig.lane(window(w, sinks), 1024, 100), whole = rig.lane(window(w, sinks), 1024, 1024);
+                auto ring = rig.context(window(w, sinks), 1024, 100), whole = rig.context(window(w, sinks), 1024, 1024);
                 CHECK(ring->memory_bytes() < whole->memory_bytes());
                 const std::vector<float> a = rig.text(*ring, ids, 100, 20), b = rig.text(*whole, ids, 100, 20);
                 CHECK(same_bits(a, b));
@@ -95,7 +95,7 @@ TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejecte
         for (uint32_t sinks : {0u, 4u}) {
             CAPTURE(w);
             CAPTURE(sinks);
-            auto busy = rig.lane(window(w, sinks), 1024, 64), plain = rig.lane(window(w, sinks), 1024, 64);
+            auto busy = rig.context(window(w, sinks), 1024, 64), plain = rig.context(window(w, sinks), 1024, 64);
             rig.text(*busy, Span<const Token>(ids.data(), 500), 64, 0);
             rig.text(*plain, Span<const Token>(ids.data(), 500), 64, 0);
             Random random(w);
@@ -108,7 +108,8 @@ TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejecte
                 busy->commit(k);
                 a.resize(a.size() / n * k);
                 for (uint32_t i = 0; i < k; ++i) {
-                    const std::vector<float> row = rig.run(*plain, Span<const Token>(ids.data() + at + i, 1), at + i, true, 1);
+                    const std::vector<float> row =
+                        rig.run(*plain, Span<const Token>(ids.data() + at + i, 1), at + i, true, 1);
                     plain->commit(1);
                     b.insert(b.end(), row.begin(), row.end());
                 }
@@ -130,22 +131,25 @@ TEST_CASE("keys and values of every type: near the default ones, deterministic, 
         CpuRig rig(path);
         const std::vector<Token> ids = tiny_ids(path == CpuPath::reference ? 80 : 400, 8);
         const uint32_t n = static_cast<uint32_t>(ids.size());
-        auto exact = rig.lane({});
+        auto exact = rig.context({});
         const std::vector<float> want = rig.text(*exact, ids, 64, 2);
-        for (const Case& c : {Case{Type::q8_0, Type::q8_0, 0.03}, Case{Type::q8_0, Type::q4_0, 0.3}, Case{Type::q4_1, Type::q8_0, 0.3}, Case{Type::f16, Type::q4_1, 0.3}, Case{Type::q4_0, Type::f16, 0.3}, Case{Type::f32, Type::f32, 3e-3}, Case{Type::f32, Type::q8_0, 0.03}}) {
+        for (const Case& c :
+             {Case{Type::q8_0, Type::q8_0, 0.03}, Case{Type::q8_0, Type::q4_0, 0.3}, Case{Type::q4_1, Type::q8_0, 0.3},
+              Case{Type::f16, Type::q4_1, 0.3}, Case{Type::q4_0, Type::f16, 0.3}, Case{Type::f32, Type::f32, 3e-3},
+              Case{Type::f32, Type::q8_0, 0.03}}) {
             const std::string types = std::string(type_info(c.k).name) + " " + type_info(c.v).name;
             CAPTURE(types);
             KvOptions kv;
             kv.k = c.k;
             kv.v = c.v;
-            auto lane = rig.lane(kv), again = rig.lane(kv);
-            const std::vector<float> got = rig.text(*lane, ids, 64, 2);
+            auto context = rig.context(kv), again = rig.context(kv);
+            const std::vector<float> got = rig.text(*context, ids, 64, 2);
             const double error = relative_error(got.data(), want.data(), want.size());
             CHECK(error < c.bound);
             CHECK(error > 0);
             CHECK(same_bits(rig.text(*again, ids, 64, 2), got));
             const std::vector<Token> rows = tiny_ids(9, 77);
-            const std::vector<float> together = rig.run(*lane, rows, n, true, 9);
+            const std::vector<float> together = rig.run(*context, rows, n, true, 9);
             std::vector<float> alone;
             for (uint32_t i = 0; i < 9; ++i) {
                 const std::vector<float> row = rig.run(*again, Span<const Token>(&rows[i], 1), n + i, true, 1);
@@ -160,7 +164,8 @@ TEST_CASE("keys and values of every type: near the default ones, deterministic, 
 TEST_CASE("attention over rows of every type equals attention over their decoded floats") {
     Random random(3);
     constexpr uint32_t d = 64, n_key = 37, n_query = 7;
-    const std::vector<float> q = random.normals(n_query * d, 0.3f), x = random.normals(n_key * d), y = random.normals(n_key * d);
+    const std::vector<float> q = random.normals(n_query * d, 0.3f), x = random.normals(n_key * d),
+                             y = random.normals(n_key * d);
     for (CpuPath path : cpu_paths())
         for (Type tk : {Type::q8_0, Type::q4_0, Type::q4_1, Type::f16, Type::f32})
             for (Type tv : {Type::q8_0, Type::q4_0, Type::q4_1, Type::f16, Type::f32}) {
@@ -179,7 +184,9 @@ TEST_CASE("attention over rows of every type equals attention over their decoded
                     ls.push_back(ms.back() + 1);
                     os.push_back(ms.back() + 2);
                 }
-                loops_for(path).attend_many(n_query, qs.data(), {k.data(), row_bytes(tk, d), tk}, {v.data(), row_bytes(tv, d), tv}, n_key, d, scores.data(), ms.data(), ls.data(), os.data());
+                loops_for(path).attend_many(n_query, qs.data(), {k.data(), row_bytes(tk, d), tk},
+                                            {v.data(), row_bytes(tv, d), tv}, n_key, d, scores.data(), ms.data(),
+                                            ls.data(), os.data());
                 double worst = 0;
                 for (uint32_t i = 0; i < n_query; ++i) {
                     std::vector<double> s(n_key), o(d);
@@ -213,8 +220,11 @@ TEST_CASE("windowed logits are the framework's") {
             MESSAGE("skipped: needs shared/reference");
             return;
         }
-        for (const Bound& bound : {Bound{Kind::cpu, CpuPath::best, 1e-2, 100000}, Bound{Kind::cpu, CpuPath::reference, 1e-3, 100}, Bound{Kind::vulkan, CpuPath::reference, 2e-3, 80}}) {
-            if (bound.path == CpuPath::reference && std::string(name) == "demo-q8_0") continue;  // the walk and the windows are the same
+        for (const Bound& bound :
+             {Bound{Kind::cpu, CpuPath::best, 1e-2, 100000}, Bound{Kind::cpu, CpuPath::reference, 1e-3, 100},
+              Bound{Kind::vulkan, CpuPath::reference, 2e-3, 80}}) {
+            if (bound.path == CpuPath::reference && std::string(name) == "demo-q8_0")
+                continue;  // the walk and the windows are the same
             const std::string where = bound.kind == Kind::vulkan ? "Vulkan" : "CPU";
             DeviceOptions options;
             options.kind = bound.kind;
@@ -255,11 +265,13 @@ TEST_CASE("windowed logits are the framework's") {
                             CHECK(arg_max(logits.data(), logits.size()) == static_cast<size_t>(top[row]));
                         }
                         for (size_t i = 0; i < rows.size(); ++i)
-                            if (static_cast<size_t>(rows[i]) == row) worst = std::fmax(worst, relative_error(logits.data(), want.row(i), want.n_col));
+                            if (static_cast<size_t>(rows[i]) == row)
+                                worst = std::fmax(worst, relative_error(logits.data(), want.row(i), want.n_col));
                     });
                     REQUIRE_MESSAGE(s.ok(), s.message());
                     CHECK(decided > ids.size() / 3);
-                    MESSAGE(std::string(name) << " " << key << " " << spec << " on " << where << ": worst relative error " << worst);
+                    MESSAGE(std::string(name)
+                            << " " << key << " " << spec << " on " << where << ": worst relative error " << worst);
                     CHECK(worst <= bound.error);
                 }
             }
@@ -328,7 +340,8 @@ TEST_CASE("a draft block may look back less than the trunk: its drafts change, t
     };
     for (const char* trunk : {"3:full", "3:100+4", "3:9"}) {
         const std::vector<Token> want = text(Draft::off, trunk);
-        for (const char* draft : {",mtp:1", ",mtp:16+4", ",mtp:300", ",mtp:full"}) CHECK(text(Draft::mtp, (std::string(trunk) + draft).c_str()) == want);
+        for (const char* draft : {",mtp:1", ",mtp:16+4", ",mtp:300", ",mtp:full"})
+            CHECK(text(Draft::mtp, (std::string(trunk) + draft).c_str()) == want);
     }
 }
 
@@ -343,7 +356,8 @@ TEST_CASE("a snapshot is not restored where its keys would mean something else")
         REQUIRE(Session::create(model, o).get(session).ok());
         return session;
     };
-    Session one = open(KvType::q8_0, KvType::q4_0), other = open(KvType::q4_0, KvType::q8_0), same = open(KvType::q8_0, KvType::q4_0);
+    Session one = open(KvType::q8_0, KvType::q4_0), other = open(KvType::q4_0, KvType::q8_0),
+            same = open(KvType::q8_0, KvType::q4_0);
     REQUIRE(one.sync(tiny_ids(50, 5)).ok());
     const auto snap = one.save();
     REQUIRE(snap.ok());
@@ -391,7 +405,8 @@ TEST_CASE("stats name the windows, the horizon follows the text, and the first t
 
 TEST_CASE("a window that is written wrong is named, with what was expected") {
     CHECK(print_windows(windows("3:64,7:full,all:4096+4,mtp:16")) == "3:64,7:full,all:4096+4,mtp:16");
-    for (const char* bad : {"", "3", "3:", ":64", "x:64", "3:64,", "3:0", "3:64+", "3:64+257", "3:64x", "3:-1", "3:99999999999", "3:64,,7:1", "3:full+4", "all"}) {
+    for (const char* bad : {"", "3", "3:", ":64", "x:64", "3:64,", "3:0", "3:64+", "3:64+257", "3:64x", "3:-1",
+                            "3:99999999999", "3:64,,7:1", "3:full+4", "all"}) {
         CAPTURE(bad);
         const Status s = parse_windows(bad).status();
         CHECK(s.code == Code::bad_argument);
@@ -413,7 +428,7 @@ TEST_CASE("a window that is written wrong is named, with what was expected") {
 TEST_CASE("a session with windows in every layer runs on and on in the memory of its windows") {
     // A scaled-down million: the ring wraps hundreds of times, and the machine's memory does not know the context.
     CpuRig rig;
-    auto small = rig.lane(window(32, 4), 1u << 11, 64), large = rig.lane(window(32, 4), 1u << 20, 64);
+    auto small = rig.context(window(32, 4), 1u << 11, 64), large = rig.context(window(32, 4), 1u << 20, 64);
     CHECK(small->memory_bytes() == large->memory_bytes());
     const std::vector<Token> ids = tiny_ids(96, 6);
     std::vector<std::byte> start, end;
@@ -427,7 +442,7 @@ TEST_CASE("a session with windows in every layer runs on and on in the memory of
     const std::vector<float> logits = rig.run(*large, Span<const Token>(ids.data() + 64, 9), at, true, 9);
     for (float x : logits) REQUIRE(std::isfinite(x));
     // The last position of a million: restored there, it still runs.
-    auto last = rig.lane(window(32, 4), 1u << 20, 64);
+    auto last = rig.context(window(32, 4), 1u << 20, 64);
     REQUIRE(last->restore(at, end).ok());
     CHECK(same_bits(rig.run(*last, Span<const Token>(ids.data() + 64, 9), at, true, 9), logits));
 }

@@ -25,13 +25,17 @@ struct Maker {
     const TinyOptions& o;
     std::string prefix;
     std::vector<Entry> entries;
-    explicit Maker(const TinyOptions& options) : random(options.seed), o(options), prefix(std::string(family_name(options.family)) + ".") {}
+    explicit Maker(const TinyOptions& options)
+        : random(options.seed), o(options), prefix(std::string(family_name(options.family)) + ".") {}
 
     template <class T>
-    void key(const char* name, T value) { file.add(prefix + name, value); }
+    void key(const char* name, T value) {
+        file.add(prefix + name, value);
+    }
     bool wanted(const std::string& name) const {
         if (o.packaging == Packaging::whole) return true;
-        const bool outer = name.compare(0, 4, "blk.") != 0, mtp = !outer && std::atoi(name.c_str() + 4) >= static_cast<int>(o.n_layer);
+        const bool outer = name.compare(0, 4, "blk.") != 0,
+                   mtp = !outer && std::atoi(name.c_str() + 4) >= static_cast<int>(o.n_layer);
         if (outer) return o.packaging != Packaging::mtp_bare;
         return mtp == (o.packaging != Packaging::trunk);
     }
@@ -40,8 +44,12 @@ struct Maker {
         if (ne[0] % type_info(type).n_block != 0) type = Type::f16;
         entries.push_back({name, type, std::move(ne), std::move(values)});
     }
-    std::vector<float> draw(uint64_t d_out, uint64_t d_in, float gain = 1) { return random.normals(static_cast<size_t>(d_out * d_in), gain / std::sqrt(static_cast<float>(d_in))); }
-    void matrix(const std::string& name, uint64_t d_out, uint64_t d_in, float gain = 1) { add(name, o.type, {d_in, d_out}, draw(d_out, d_in, gain)); }
+    std::vector<float> draw(uint64_t d_out, uint64_t d_in, float gain = 1) {
+        return random.normals(static_cast<size_t>(d_out * d_in), gain / std::sqrt(static_cast<float>(d_in)));
+    }
+    void matrix(const std::string& name, uint64_t d_out, uint64_t d_in, float gain = 1) {
+        add(name, o.type, {d_in, d_out}, draw(d_out, d_in, gain));
+    }
     void stack(const std::string& name, uint64_t n, uint64_t d_out, uint64_t d_in, float gain = 1) {
         add(name, o.type, {d_in, d_out, n}, draw(n * d_out, d_in, gain));
     }
@@ -59,7 +67,8 @@ struct Maker {
             files[i].add("split.tensors.count", static_cast<int32_t>(entries.size()));
         }
         for (size_t i = 0; i < entries.size(); ++i)
-            files[i * n_file / entries.size()].tensor(entries[i].name, entries[i].type, entries[i].ne, Span<const float>(entries[i].values));
+            files[i * n_file / entries.size()].tensor(entries[i].name, entries[i].type, entries[i].ne,
+                                                      Span<const float>(entries[i].values));
         std::vector<std::vector<std::byte>> bytes;
         for (const GgufWriter& f : files) bytes.push_back(f.finish());
         return bytes;
@@ -134,10 +143,13 @@ void attention(Maker& m, const std::string& b, uint32_t n_head, bool interleaved
 void delta(Maker& m, const std::string& b) {
     const TinyOptions& o = m.o;
     const uint32_t d_key = o.d_key;
-    const uint32_t key_dim = o.n_head_k * d_key, value_dim = o.n_head_v * d_key, conv_dim = 2 * key_dim + value_dim, r = o.n_head_v / o.n_head_k;
-    const std::vector<float> qkv = m.draw(conv_dim, kModel), z = m.draw(value_dim, kModel), beta = m.draw(o.n_head_v, kModel), alpha = m.draw(o.n_head_v, kModel);
+    const uint32_t key_dim = o.n_head_k * d_key, value_dim = o.n_head_v * d_key, conv_dim = 2 * key_dim + value_dim,
+                   r = o.n_head_v / o.n_head_k;
+    const std::vector<float> qkv = m.draw(conv_dim, kModel), z = m.draw(value_dim, kModel),
+                             beta = m.draw(o.n_head_v, kModel), alpha = m.draw(o.n_head_v, kModel);
     auto rows = [](const std::vector<float>& from, uint64_t first, uint64_t n) {
-        return std::vector<float>(from.begin() + static_cast<std::ptrdiff_t>(first * kModel), from.begin() + static_cast<std::ptrdiff_t>((first + n) * kModel));
+        return std::vector<float>(from.begin() + static_cast<std::ptrdiff_t>(first * kModel),
+                                  from.begin() + static_cast<std::ptrdiff_t>((first + n) * kModel));
     };
     if (o.family == Family::qwen3next) {
         std::vector<float> ba, in;
@@ -171,7 +183,8 @@ void experts(Maker& m, const std::string& b) {
         std::vector<float> both;
         const auto part = static_cast<std::ptrdiff_t>(kFfExpert * kModel);
         for (std::ptrdiff_t e = 0; e < static_cast<std::ptrdiff_t>(kExpert); ++e)
-            for (const std::vector<float>* w : {&gate, &up}) both.insert(both.end(), w->begin() + e * part, w->begin() + (e + 1) * part);
+            for (const std::vector<float>* w : {&gate, &up})
+                both.insert(both.end(), w->begin() + e * part, w->begin() + (e + 1) * part);
         m.add(b + "ffn_gate_up_exps.weight", m.o.type, {kModel, 2 * kFfExpert, kExpert}, both);
     } else {
         m.add(b + "ffn_gate_exps.weight", m.o.type, {kModel, kFfExpert, kExpert}, gate);
@@ -340,9 +353,11 @@ std::vector<std::byte> tiny_model(const TinyOptions& o) {
     // Encoding takes longer than most tests do, so what was made once is kept.
     static std::map<std::string, std::vector<std::byte>> made;
     static std::mutex mutex;
-    const std::string key = say(static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ", o.n_head_k, " ", o.n_head_v, " ", o.d_head, " ", o.d_key, " ",
-                                static_cast<int>(o.mtp), static_cast<int>(o.tied), static_cast<int>(o.fused), static_cast<int>(o.factors), static_cast<int>(o.older_keys),
-                                static_cast<int>(o.packaging), " ", static_cast<double>(o.scale));
+    const std::string key =
+        say(static_cast<int>(o.family), " ", static_cast<uint32_t>(o.type), " ", o.seed, " ", o.n_layer, " ",
+            o.n_head_k, " ", o.n_head_v, " ", o.d_head, " ", o.d_key, " ", static_cast<int>(o.mtp),
+            static_cast<int>(o.tied), static_cast<int>(o.fused), static_cast<int>(o.factors),
+            static_cast<int>(o.older_keys), static_cast<int>(o.packaging), " ", static_cast<double>(o.scale));
     const std::lock_guard<std::mutex> lock(mutex);
     std::vector<std::byte>& bytes = made[key];
     if (bytes.empty()) bytes = std::move(tiny_shards(o, 1)[0]);

@@ -15,17 +15,17 @@ enum class Packaging { whole, trunk, mtp, mtp_bare };
 struct TinyOptions {
     auspex::detail::Type type = auspex::detail::Type::f16;  ///< of every matrix; where its blocks do not fit, F16
     uint64_t seed = 1;
-    uint32_t n_layer = 4;      ///< every 4th is attention; step35: all, every 4th from the first without a window
+    uint32_t n_layer = 4;  ///< every 4th is attention; step35: all, every 4th from the first without a window
     uint32_t n_head_k = 2, n_head_v = 4;
-    uint32_t d_head = 64;      ///< of attention
-    uint32_t d_key = 64;       ///< of DeltaNet heads, keys and values
-    bool mtp = true;           ///< qwen: one block; step35: three heads
-    bool tied = true;          ///< step35 never is
-    float scale = 1.0f;        ///< of the logits: larger is more decided
+    uint32_t d_head = 64;  ///< of attention
+    uint32_t d_key = 64;   ///< of DeltaNet heads, keys and values
+    bool mtp = true;       ///< qwen: one block; step35: three heads
+    bool tied = true;      ///< step35 never is
+    float scale = 1.0f;    ///< of the logits: larger is more decided
     Family family = Family::qwen35;
-    bool fused = false;        ///< the same weights in fewer tensors: attn_qkv of attention, gate_up experts, ssm_in
-    bool factors = true;       ///< step35: with rope_freqs
-    bool older_keys = false;   ///< step35: rotation layer by layer, and the older names of the clamps
+    bool fused = false;       ///< the same weights in fewer tensors: attn_qkv of attention, gate_up experts, ssm_in
+    bool factors = true;      ///< step35: with rope_freqs
+    bool older_keys = false;  ///< step35: rotation layer by layer, and the older names of the clamps
     Packaging packaging = Packaging::whole;
 };
 

@@ -7,13 +7,15 @@
 
 namespace virtual_clock {
 
+using auspex::detail::AcceptanceProbe;
 using auspex::detail::Controller;
 using auspex::detail::Decision;
 using auspex::detail::DraftSeen;
-using auspex::detail::ShadowSeen;
 
-const Curve kCurve[kCurves] = {
-    {"moe", 1.69, 0.49, 0.15}, {"dense", 1.20, 0.15, 0.02}, {"moe_trimmed", 1.37, 0.35, 0.10}, {"hopeless", 2.31, 0.50, 0.15}};
+const Curve kCurve[kCurves] = {{"moe", 1.69, 0.49, 0.15},
+                               {"dense", 1.20, 0.15, 0.02},
+                               {"moe_trimmed", 1.37, 0.35, 0.10},
+                               {"unprofitable", 2.31, 0.50, 0.15}};
 
 namespace {
 
@@ -30,7 +32,8 @@ double uniform(uint64_t seed, uint64_t stream, uint64_t i) {
     return (double(mix(mix(mix(seed) ^ stream) ^ i) >> 11) + 0.5) / 9007199254740992.0;
 }
 double normal(uint64_t seed, uint64_t stream, uint64_t i) {
-    return std::sqrt(-2 * std::log(uniform(seed, stream, 2 * i))) * std::cos(6.283185307179586 * uniform(seed, stream, 2 * i + 1));
+    return std::sqrt(-2 * std::log(uniform(seed, stream, 2 * i))) *
+           std::cos(6.283185307179586 * uniform(seed, stream, 2 * i + 1));
 }
 enum Stream : uint64_t { kOutcome = 1, kLevel, kTime, kAccident, kAccidentSize, kShared };
 
@@ -129,7 +132,7 @@ class Controlled : public Policy {
     explicit Controlled(Controller& by) : by_(by) {}
     Decision next(uint32_t context) override { return by_.next(context); }
     void observe(const DraftSeen& s) override { by_.observe(s); }
-    void observe_shadow(const ShadowSeen& s) override { by_.observe_shadow(s); }
+    void observe_acceptance_probe(const AcceptanceProbe& s) override { by_.observe_acceptance_probe(s); }
 
   private:
     Controller& by_;
@@ -190,7 +193,7 @@ std::vector<Workload> workloads() {
     // Each row costs more than a plain step: not even certain drafts pay.
     std::vector<Phase> never = repeat({text("log", 256, 0.97, 0.02), text("open", 256, 0.45)}, 4);
     for (Phase& p : never) p.least_row = 1.15;
-    all.push_back(chain("W8 hopeless cost", never, 1024));
+    all.push_back(chain("W8 unprofitable cost", never, 1024));
     return all;
 }
 
@@ -200,7 +203,7 @@ Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy
     out.seconds.assign(w.phases.size(), 0);
     struct Result {
         DraftSeen cycle;
-        ShadowSeen shadow;
+        AcceptanceProbe acceptance_probe;
     };
     std::deque<Result> on_their_way;  // ran, not yet told to the policy
     uint64_t i_cycle = 0;
@@ -219,20 +222,22 @@ Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy
             ++r.cycle.accepted;
         }
         double noise = std::exp(s.noise * normal(s.seed, kTime, i_cycle));
-        if (uniform(s.seed, kAccident, i_cycle) < s.accidents) noise *= 1.5 + 1.5 * uniform(s.seed, kAccidentSize, i_cycle);
+        if (uniform(s.seed, kAccident, i_cycle) < s.accidents)
+            noise *= 1.5 + 1.5 * uniform(s.seed, kAccidentSize, i_cycle);
         ++i_cycle;
         r.cycle.seconds = cycle_seconds(c, phase, text.load[at], context, depth) * noise;
-        if (d.shadow_rows > 0) {
-            const uint32_t rows = std::min(d.shadow_rows, at);
-            r.shadow.n = rows;
+        if (d.probe_rows > 0) {
+            const uint32_t rows = std::min(d.probe_rows, at);
+            r.acceptance_probe.n = rows;
             for (uint32_t k = 0; k < rows; ++k) {
                 const uint32_t p = at - rows + k;
-                if (text.u[p] < text.level[p]) ++r.shadow.hits, r.shadow.order |= 1u << k;
+                if (text.u[p] < text.level[p]) ++r.acceptance_probe.hits, r.acceptance_probe.order |= 1u << k;
             }
             // Half of a pass is weights that any row needs, half grows with the rows.
-            r.shadow.seconds = cycle_seconds(c, phase, text.load[at], context, 0) * c.shadow * (0.5 + 0.5 * rows / 16.0);
-            out.seconds[text.phase[at]] += r.shadow.seconds;
-            out.shadow_seconds += r.shadow.seconds;
+            r.acceptance_probe.seconds =
+                cycle_seconds(c, phase, text.load[at], context, 0) * c.acceptance_probe * (0.5 + 0.5 * rows / 16.0);
+            out.seconds[text.phase[at]] += r.acceptance_probe.seconds;
+            out.probe_seconds += r.acceptance_probe.seconds;
         }
         const uint32_t n_new = r.cycle.accepted + 1;
         for (uint32_t k = 0; k < n_new; ++k)  // a cycle over a border is shared by its tokens
@@ -240,7 +245,8 @@ Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy
         at += n_new;
         on_their_way.push_back(r);
         while (on_their_way.size() > s.lag) {
-            if (on_their_way.front().shadow.n > 0) policy.observe_shadow(on_their_way.front().shadow);
+            if (on_their_way.front().acceptance_probe.n > 0)
+                policy.observe_acceptance_probe(on_their_way.front().acceptance_probe);
             policy.observe(on_their_way.front().cycle);
             on_their_way.pop_front();
         }
@@ -263,7 +269,7 @@ std::vector<Table> score_runs(uint32_t n_run, const Settings& s) {
     struct Run {
         Sum all;
         std::map<std::string, Sum> kinds, flips;
-        double off = 0, shadow = 0, n_switch = 0, single = 1e9, over_off = 1e9;
+        double off = 0, acceptance_probe = 0, n_switch = 0, single = 1e9, over_off = 1e9;
     };
     for (const Workload& w : workloads()) {
         for (const Curve& c : kCurve) {
@@ -288,13 +294,14 @@ std::vector<Table> score_runs(uint32_t n_run, const Settings& s) {
                     Run& run = runs[i];
                     for (size_t k = 0; k < best.size(); ++k) {
                         const Phase& phase = w.phases[k];
-                        for (Sum* sum : {&run.all, &run.kinds[phase.n_token <= 128 ? "flips" : phase.kind], &run.flips[phase.kind]})
+                        for (Sum* sum : {&run.all, &run.kinds[phase.n_token <= 128 ? "flips" : phase.kind],
+                                         &run.flips[phase.kind]})
                             sum->best += best[k], sum->own += own.seconds[k];
                         run.single = std::min(run.single, best[k] / own.seconds[k]);
                     }
                     run.off += off.total;
                     run.over_off = std::min(run.over_off, off.total / own.total);
-                    run.shadow += own.shadow_seconds;
+                    run.acceptance_probe += own.probe_seconds;
                     if (i == 0) run.n_switch += double(controller.report().n_switch);
                 }
             }
@@ -308,10 +315,11 @@ std::vector<Table> score_runs(uint32_t n_run, const Settings& s) {
                 score.worst_over_off = run.over_off;
                 score.worst_single = run.single;
                 score.n_switch = run.n_switch / n_run;
-                score.shadow_share = run.shadow / run.all.own;
+                score.acceptance_probe_share = run.acceptance_probe / run.all.own;
                 score.worst_phase = score.worst_flip = 1e9;
                 for (const auto& kind : run.kinds)
-                    if (kind.second.ratio() < score.worst_phase) score.worst_phase = kind.second.ratio(), score.worst_kind = kind.first;
+                    if (kind.second.ratio() < score.worst_phase)
+                        score.worst_phase = kind.second.ratio(), score.worst_kind = kind.first;
                 for (const auto& kind : run.flips) score.worst_flip = std::min(score.worst_flip, kind.second.ratio());
                 Table& t = tables[i];
                 t.mean += score.hindsight;

@@ -15,23 +15,23 @@
 
 namespace virtual_clock {
 
-/// R(g) = first + slope (g - 1) for g >= 1; shadow is the cost of a head pass over 16 rows, in plain steps.
+/// R(g) = first + slope (g - 1) for g >= 1; acceptance_probe is the cost of a head pass over 16 rows, in plain steps.
 struct Curve {
     const char* name;
-    double first, slope, shadow;
+    double first, slope, acceptance_probe;
 };
 constexpr uint32_t kCurves = 4;
-extern const Curve kCurve[kCurves];  // MoE, dense, MoE with a trimmed head, hopeless
+extern const Curve kCurve[kCurves];  // MoE, dense, MoE with a trimmed head, unprofitable
 
 struct Phase {
-    std::string kind;          ///< phases of one kind are reported together
+    std::string kind;  ///< phases of one kind are reported together
     uint32_t n_token = 0;
-    double acceptance = 0;     ///< mean level of a_1
-    double wander = 0;         ///< standard deviation of its slow noise
-    uint32_t context = 0;      ///< at the beginning
-    double clock = 1;          ///< all times are this much longer
-    double load = 1;           ///< R(g) - 1 is this much larger
-    double least_row = 0;      ///< R(g) is at least this times g + 1
+    double acceptance = 0;  ///< mean level of a_1
+    double wander = 0;      ///< standard deviation of its slow noise
+    uint32_t context = 0;   ///< at the beginning
+    double clock = 1;       ///< all times are this much longer
+    double load = 1;        ///< R(g) - 1 is this much larger
+    double least_row = 0;   ///< R(g) is at least this times g + 1
 };
 struct Workload {
     std::string name;
@@ -46,45 +46,45 @@ class Policy {
     virtual ~Policy() = default;
     virtual auspex::detail::Decision next(uint32_t context) = 0;
     virtual void observe(const auspex::detail::DraftSeen&) {}
-    virtual void observe_shadow(const auspex::detail::ShadowSeen&) {}
+    virtual void observe_acceptance_probe(const auspex::detail::AcceptanceProbe&) {}
 };
-std::unique_ptr<Policy> fixed_depth(uint32_t depth);       // 0: off
-std::unique_ptr<Policy> fixed_toggle(double threshold);    // 3 or off by accepted/drafted against a constant
-std::unique_ptr<Policy> measured_toggle();                 // 3 or off against the measured (R(3)-1)/3
+std::unique_ptr<Policy> fixed_depth(uint32_t depth);                 // 0: off
+std::unique_ptr<Policy> fixed_toggle(double threshold);              // 3 or off by accepted/drafted against a constant
+std::unique_ptr<Policy> measured_toggle();                           // 3 or off against the measured (R(3)-1)/3
 std::unique_ptr<Policy> controlled(auspex::detail::Controller& by);  // `by` outlives it
 
 struct Settings {
     uint64_t seed = 1;
     uint32_t max_depth = 6;
-    uint32_t lag = 0;          ///< cycles already queued when a decision is made
-    double noise = 0.02;       ///< standard deviation of a cycle's log time
-    double accidents = 0.01;   ///< share of cycles that take 1.5 to 3 times as long
-    /// Chance per token that what others do on the machine changes: half of the time nothing, else a plain step takes 1.3
-    /// to 3 times as long, and what drafts add to it a random part of so much.
+    uint32_t lag = 0;         ///< cycles already queued when a decision is made
+    double noise = 0.02;      ///< standard deviation of a cycle's log time
+    double accidents = 0.01;  ///< share of cycles that take 1.5 to 3 times as long
+    /// Chance per token that what others do on the machine changes: half of the time nothing, else a plain step
+    /// takes 1.3 to 3 times as long, and what drafts add to it a random part of so much.
     double shared = 0;
 };
 
 /// Seconds by phase, in order.
 struct Played {
     std::vector<double> seconds;
-    double total = 0, shadow_seconds = 0;
+    double total = 0, probe_seconds = 0;
 };
 Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy);
 
 /// Of one policy on one workload and curve, over all runs.
 struct Score {
     std::string workload, curve;
-    double hindsight = 0;      ///< sum over phases of the best fixed depth's time / own time
-    double over_off = 0;       ///< time without drafting / own time
+    double hindsight = 0;  ///< sum over phases of the best fixed depth's time / own time
+    double over_off = 0;   ///< time without drafting / own time
     /// The same ratio as hindsight over all phases of one kind, the lowest. Flips of 128 tokens or less
     /// are one kind: nobody who does not know the future is on time for each of them.
     double worst_phase = 0;
     std::string worst_kind;
-    double worst_flip = 0;     ///< the same with each length and side of the flips a kind of its own
-    double worst_single = 0;   ///< of one single phase in one run, luck included
-    double worst_over_off = 0; ///< the lowest over_off of one run
-    double n_switch = 0;       ///< per run; controller only
-    double shadow_share = 0;
+    double worst_flip = 0;      ///< the same with each length and side of the flips a kind of its own
+    double worst_single = 0;    ///< of one single phase in one run, luck included
+    double worst_over_off = 0;  ///< the lowest over_off of one run
+    double n_switch = 0;        ///< per run; controller only
+    double acceptance_probe_share = 0;
 };
 struct Table {
     std::string policy;

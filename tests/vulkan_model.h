@@ -8,8 +8,8 @@
 #ifndef AUSPEX_NO_VULKAN
 #include <cstring>
 
-#include "../src/engine/sample.h"
-#include "lane_rig.h"
+#include "../src/engine/sampler.h"
+#include "context_rig.h"
 #include "reference.h"
 
 namespace test_vulkan_model {
@@ -19,20 +19,20 @@ using namespace auspex::detail;
 using namespace test;
 
 /// The device of all tests here, so that its pipelines are made once. Null where there is none.
-inline const vk::ContextRef& context() {
-    static const vk::ContextRef one = [] {
+inline const vk::OpenDeviceRef& shared_gpu() {
+    static const vk::OpenDeviceRef one = [] {
         DeviceOptions options;
         options.kind = Kind::vulkan;
         vk::OpenDetail detail;
         detail.validation = true;
-        auto c = vk::open_context(options, detail);
+        auto c = vk::open_device(options, detail);
         if (c.status().code == Code::not_found) {  // no validation layer here
             detail.validation = false;
-            c = vk::open_context(options, detail);
+            c = vk::open_device(options, detail);
         }
         if (c.status().code == Code::no_device) {
             MESSAGE("skipped: needs a Vulkan device: " << c.status().text);
-            return vk::ContextRef();
+            return vk::OpenDeviceRef();
         }
         REQUIRE_MESSAGE(c.ok(), c.status().message());
         return c.value();
@@ -41,10 +41,10 @@ inline const vk::ContextRef& context() {
 }
 
 /// Fails on what the validation layer has said since it was made.
-struct Silence {
-    ~Silence() {
-        if (!context() || !context()->gpu->messages) return;
-        vk::Messages& m = *context()->gpu->messages;
+struct HotPath {
+    ~HotPath() {
+        if (!shared_gpu() || !shared_gpu()->gpu->messages) return;
+        vk::Messages& m = *shared_gpu()->gpu->messages;
         CHECK(m.count() == 0);
         for (const std::string& text : m.texts) FAIL_CHECK(text);
         m.texts.clear();
@@ -65,22 +65,25 @@ inline TinyOptions tiny_of(bool fast, Type type = Type::f16) {
 }
 
 /// A model, and programs of it on both machines.
-struct Rig : LaneRig {
-    std::shared_ptr<Program> gpu, cpu;
+struct Rig : ContextRig {
+    std::shared_ptr<LoadedModel> gpu, cpu;
 
-    explicit Rig(const TinyOptions& tiny) : LaneRig(tiny) { open(); }
-    explicit Rig(Span<const std::byte> from) : LaneRig(from) { open(); }
+    explicit Rig(const TinyOptions& tiny) : ContextRig(tiny) { open(); }
+    explicit Rig(Span<const std::byte> from) : ContextRig(from) { open(); }
     void open() {
-        gpu = load(*vk::make_machine(context()));
+        gpu = load(*vk::make_backend(shared_gpu()));
         CpuOptions options;
         options.path = CpuPath::reference;
         options.n_thread = 2;
-        std::shared_ptr<Machine> machine;
+        std::shared_ptr<Backend> machine;
         REQUIRE(open_cpu(options).get(machine).ok());
         cpu = load(*machine);
     }
-    std::unique_ptr<Lane> lane(Program& program, uint32_t n_context = 512, uint32_t n_ubatch = 64, const KvOptions& kv = {}) const { return LaneRig::lane(program, kv, n_context, n_ubatch); }
-    std::unique_ptr<Lane> lane() const { return lane(*gpu); }
+    std::unique_ptr<Context> context(LoadedModel& program, uint32_t n_context = 512, uint32_t n_ubatch = 64,
+                                     const KvOptions& kv = {}) const {
+        return ContextRig::context(program, kv, n_context, n_ubatch);
+    }
+    std::unique_ptr<Context> context() const { return context(*gpu); }
 };
 
 inline double error_of(const std::vector<float>& a, const std::vector<float>& b) {
@@ -89,26 +92,32 @@ inline double error_of(const std::vector<float>& a, const std::vector<float>& b)
     return relative_error(a.data(), b.data(), a.size());
 }
 
-inline Span<const Token> part(const std::vector<Token>& ids, size_t at, size_t n) { return Span<const Token>(ids.data() + at, n); }
+inline Span<const Token> part(const std::vector<Token>& ids, size_t at, size_t n) {
+    return Span<const Token>(ids.data() + at, n);
+}
 
 /// Greedy decoding, a row at a time, the host picking.
-inline std::vector<Token> stepped(const Rig& rig, Lane& lane, std::vector<Token> history, size_t n, const Sampling& sampling = {}) {
-    Picker picker;
-    REQUIRE(picker.open({}, rig.plan.n_vocab).ok());
+inline std::vector<Token> stepped(const Rig& rig, Context& context, std::vector<Token> history, size_t n,
+                                  const Sampling& sampling = {}) {
+    Sampler sampler;
+    REQUIRE(sampler.open({}, rig.plan.n_vocab).ok());
     const size_t first = history.size();
-    rig.run(lane, part(history, 0, first - 1), 0, false, 0);
+    rig.run(context, part(history, 0, first - 1), 0, false, 0);
     while (history.size() < first + n) {
-        const std::vector<float> logits = rig.run(lane, part(history, history.size() - 1, 1), static_cast<uint32_t>(history.size() - 1), true, 1);
-        lane.commit(1);
-        history.push_back(picker.pick(logits, sampling, history.size(), history));
+        const std::vector<float> logits =
+            rig.run(context, part(history, history.size() - 1, 1), static_cast<uint32_t>(history.size() - 1), true, 1);
+        context.commit(1);
+        history.push_back(sampler.sample(logits, sampling, history.size(), history));
     }
     return std::vector<Token>(history.begin() + static_cast<std::ptrdiff_t>(first), history.end());
 }
 
 /// The same, the device picking: `ahead` cycles queued, n_draft drafts in each.
-inline std::vector<Token> driven(const Rig& rig, Lane& lane, std::vector<Token> history, size_t n, uint32_t n_draft, uint32_t ahead, const Sampling& sampling = {}, uint32_t* n_accept = nullptr) {
+inline std::vector<Token> driven(const Rig& rig, Context& context, std::vector<Token> history, size_t n,
+                                 uint32_t n_draft, uint32_t ahead, const Sampling& sampling = {},
+                                 uint32_t* n_accept = nullptr) {
     const size_t first = history.size();
-    rig.run(lane, part(history, 0, first - 1), 0, false, 0);
+    rig.run(context, part(history, 0, first - 1), 0, false, 0);
     if (n_draft != 0) {
         Step fill;
         fill.ids = history.data() + 1;
@@ -116,30 +125,30 @@ inline std::vector<Token> driven(const Rig& rig, Lane& lane, std::vector<Token> 
         fill.fill_only = true;
         for (const Tape& t : rig.plan.mtp) {
             fill.tape = &t;
-            if (fill.n_row != 0) REQUIRE(lane.run(fill).ok());
+            if (fill.n_row != 0) REQUIRE(context.run(fill).ok());
         }
     }
-    Drive d;
+    DeviceLoop d;
     d.history = history;
     d.sampling = sampling;
     d.limit = static_cast<uint32_t>(first + n);
     d.n_mtp_row = n_draft != 0 ? 1 : 0;
     d.hidden_from = static_cast<uint32_t>(first - 2);
-    Status s = lane.start(d);
+    Status s = context.start(d);
     REQUIRE_MESSAGE(s.ok(), s.message());
     std::vector<Token> out;
-    for (uint32_t i = 0; i < ahead; ++i) REQUIRE(lane.queue(n_draft).ok());
+    for (uint32_t i = 0; i < ahead; ++i) REQUIRE(context.queue(n_draft).ok());
     uint32_t in_flight = ahead;
     bool done = false;
     while (in_flight != 0) {
-        auto c = lane.wait();
+        auto c = context.wait();
         REQUIRE_MESSAGE(c.ok(), c.status().message());
         --in_flight;
         out.insert(out.end(), c.value().tokens.begin(), c.value().tokens.end());
         if (n_accept) *n_accept += c.value().n_accept;
         done = c.value().done;
         if (done) continue;
-        REQUIRE(lane.queue(n_draft).ok());
+        REQUIRE(context.queue(n_draft).ok());
         ++in_flight;
     }
     CHECK(done);

@@ -11,7 +11,7 @@
 
 namespace test {
 
-/// Bytes of a lane's step buffer.
+/// Bytes of a context's step buffer.
 constexpr size_t kStepBytes = 4 * (auspex::detail::args::kHistoryWord + auspex::detail::args::kHistory);
 
 /// Buffers the host sees, kernels by name, one recording at a time.
@@ -41,7 +41,8 @@ struct Rig {
         REQUIRE(commands.begin().ok());
     }
     template <class A>
-    void bind(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids, const A& push) {
+    void bind(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids,
+              const A& push) {
         vk::PipelineKey key;
         key.shader = name;
         key.group = group;
@@ -52,7 +53,8 @@ struct Rig {
         commands.push(push);
     }
     template <class A>
-    void run(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids, const A& push, uint32_t x, uint32_t y = 1) {
+    void run(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids,
+             const A& push, uint32_t x, uint32_t y = 1) {
         bind(name, group, std::move(constants), ids, push);
         commands.dispatch(x, y);
         commands.barrier();

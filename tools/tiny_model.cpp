@@ -89,17 +89,22 @@ int main(int n_arg, char** args) {
             char* end = nullptr;
             const unsigned long long n = std::strtoull(v.c_str(), &end, 10);
             known = *end == 0 && !v.empty();
-            if (a == "--seed") o.seed = n;
-            else if (a == "--layers" && n >= 1 && n <= 64) o.n_layer = static_cast<uint32_t>(n);
-            else if (a == "--split" && n >= 1 && n <= 64) n_shard = static_cast<uint32_t>(n);
-            else known = false;
+            if (a == "--seed")
+                o.seed = n;
+            else if (a == "--layers" && n >= 1 && n <= 64)
+                o.n_layer = static_cast<uint32_t>(n);
+            else if (a == "--split" && n >= 1 && n <= 64)
+                n_shard = static_cast<uint32_t>(n);
+            else
+                known = false;
         }
         if (!known) return complain("'" + a + " " + v + "' is not known");
     }
     if (path.empty()) return complain("no file given");
     if (o.packaging >= test::Packaging::mtp && !o.mtp) return complain("--packaging mtp and --no-mtp leave nothing");
     const std::vector<std::vector<std::byte>> files = test::tiny_shards(o, n_shard);
-    const std::string stem = path.size() > 5 && path.compare(path.size() - 5, 5, ".gguf") == 0 ? path.substr(0, path.size() - 5) : path;
+    const std::string stem =
+        path.size() > 5 && path.compare(path.size() - 5, 5, ".gguf") == 0 ? path.substr(0, path.size() - 5) : path;
     for (uint32_t i = 0; i < n_shard; ++i) {
         char part[32];
         std::snprintf(part, sizeof part, "-%05u-of-%05u.gguf", i + 1, n_shard);

@@ -58,7 +58,8 @@ Result<double> read_speed(uint64_t bytes, uint32_t n_thread) {
         return Status();
     });
     if (!s.ok()) return s;
-    if (sink.load() != uint64_t{n_word} * times.s.size()) return Status(Code::io_error, "the memory gave back other bytes than were written to it");
+    if (sink.load() != uint64_t{n_word} * times.s.size())
+        return Status(Code::io_error, "the memory gave back other bytes than were written to it");
     return double(n_word) * sizeof(uint64_t) / times.least() / 1e9;
 }
 
@@ -106,7 +107,8 @@ Status Bench::open() {
     out["bytes_per_token"] = bytes;
     say("%s on %s\n%.1f MB of weights per token", name.c_str(), on.device.name().c_str(), double(bytes) / 1e6);
     if (on.device.kind() == auspex::Kind::cpu) {
-        const uint32_t n_thread = o.place.threads_given ? static_cast<uint32_t>(o.place.threads) : detail::n_physical_core();
+        const uint32_t n_thread =
+            o.place.threads_given ? static_cast<uint32_t>(o.place.threads) : detail::n_physical_core();
         s = read_speed(bytes, n_thread).get(read_gbps);
         if (!s.ok()) return s;
         out["threads"] = n_thread;
@@ -117,7 +119,8 @@ Status Bench::open() {
     return {};
 }
 
-Result<auspex::Session> Bench::session(const WindowFlags& window, size_t n_context, const auspex::DraftOptions& draft, std::vector<auspex::DraftCycle>* cycles) {
+Result<auspex::Session> Bench::session(const WindowFlags& window, size_t n_context, const auspex::DraftOptions& draft,
+                                       std::vector<auspex::DraftCycle>* cycles) {
     auspex::SessionOptions options;
     options.run_ahead = 2;
     options.n_context = static_cast<uint32_t>(n_context);
@@ -137,7 +140,8 @@ Status Bench::warm_up() {
     Status s = this->session(o.window, 2048).get(session);
     size_t n_computed = 0;
     size_t n = 16;  // grows: a software device is slow, and has no clock to raise
-    for (const double start = now(); s.ok() && now() - start < kSeconds && !interrupted(); n = std::min<size_t>(2 * n, 768)) {
+    for (const double start = now(); s.ok() && now() - start < kSeconds && !interrupted();
+         n = std::min<size_t>(2 * n, 768)) {
         s = session.sync({}).get(n_computed);
         if (s.ok()) s = session.sync(ids(n)).get(n_computed);
         Span<const Token> fresh;
@@ -154,7 +158,8 @@ Status check(BenchOptions& o) {
     constexpr int64_t kMany = int64_t{1} << 24;
     const auto within = [](const char* name, int64_t value, int64_t low, int64_t high) {
         if (value >= low && value <= high) return Status();
-        return Status(Code::bad_argument, std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " .. " + std::to_string(high));
+        return Status(Code::bad_argument, std::string(name) + " is " + std::to_string(value) + ", expected " +
+                                              std::to_string(low) + " .. " + std::to_string(high));
     };
     Status s = within("-n", o.n, 1, kMany);
     if (s.ok()) s = within("--repeat", o.repeat, 1, 1000);
@@ -169,17 +174,31 @@ Status check(BenchOptions& o) {
     if (s.ok()) s = read_list(o.row_list, "rows", 8).get(o.rows);
     if (s.ok()) s = read_list(o.mtp_list, "draft depths", int64_t{auspex::kMaxDraft}).get(o.mtp);
     if (!s.ok()) return s;
-    if (std::count(o.prefill.begin(), o.prefill.end(), 0)) return Status(Code::bad_argument, "--prefill has 0, expected lengths of 1 or more");
+    if (std::count(o.prefill.begin(), o.prefill.end(), 0))
+        return Status(Code::bad_argument, "--prefill has 0, expected lengths of 1 or more");
     if (std::count(o.rows.begin(), o.rows.end(), 0)) return Status(Code::bad_argument, "--rows has 0, expected 1 .. 8");
-    if (!(o.synth_accept >= 0 && o.synth_accept <= 1)) return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
+    if (!(o.synth_accept >= 0 && o.synth_accept <= 1))
+        return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
     const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0);
-    if (n_mode > 1) return Status(Code::bad_argument, "--profile, --stack, --controller and --long answer different questions, expected one of them at a time");
-    if (o.virtual_clock && !o.controller) return Status(Code::bad_argument, "--virtual alone means nothing, expected both: --controller --virtual");
-    if (!o.plot.empty() && (!(o.stack || o.controller) || o.virtual_clock)) return Status(Code::bad_argument, "--plot has nothing to draw here, expected --stack or --controller on a model beside it");
-    if (!o.trace.empty() && (!o.controller || o.virtual_clock)) return Status(Code::bad_argument, "--trace has no meaning here, expected --controller on a model beside it");
-    if (!o.synth_phases.empty() && (!o.controller || o.virtual_clock)) return Status(Code::bad_argument, "--synth-phases has no meaning here, expected --controller on a model beside it");
-    if (!o.synth_phases.empty() && !o.texts.empty()) return Status(Code::bad_argument, "--synth-phases and --text were both given; synthetic phases have no text of their own");
-    if (!o.texts.empty() && !(o.stack || o.controller)) return Status(Code::bad_argument, "--text has no meaning here, expected --stack or --controller beside it");
+    if (n_mode > 1)
+        return Status(
+            Code::bad_argument,
+            "--profile, --stack, --controller and --long answer different questions, expected one of them at a time");
+    if (o.virtual_clock && !o.controller)
+        return Status(Code::bad_argument, "--virtual alone means nothing, expected both: --controller --virtual");
+    if (!o.plot.empty() && (!(o.stack || o.controller) || o.virtual_clock))
+        return Status(Code::bad_argument,
+                      "--plot has nothing to draw here, expected --stack or --controller on a model beside it");
+    if (!o.trace.empty() && (!o.controller || o.virtual_clock))
+        return Status(Code::bad_argument, "--trace has no meaning here, expected --controller on a model beside it");
+    if (!o.synth_phases.empty() && (!o.controller || o.virtual_clock))
+        return Status(Code::bad_argument,
+                      "--synth-phases has no meaning here, expected --controller on a model beside it");
+    if (!o.synth_phases.empty() && !o.texts.empty())
+        return Status(Code::bad_argument,
+                      "--synth-phases and --text were both given; synthetic phases have no text of their own");
+    if (!o.texts.empty() && !(o.stack || o.controller))
+        return Status(Code::bad_argument, "--text has no meaning here, expected --stack or --controller beside it");
     return {};
 }
 
@@ -188,56 +207,90 @@ Status run(BenchOptions& o) {
     if (!s.ok()) return s;
     if (o.virtual_clock) return bench_controller_virtual(o.repeat, o.json);
     Bench b(o);
-    if (o.profile) s = bench_profile(b);
-    else if (o.longest > 0) s = bench_long(b);
-    else if (o.stack) s = bench_stack(b);
-    else if (o.controller) s = bench_replay(b);
-    else s = bench_rows(b);
+    if (o.profile)
+        s = bench_profile(b);
+    else if (o.longest > 0)
+        s = bench_long(b);
+    else if (o.stack)
+        s = bench_stack(b);
+    else if (o.controller)
+        s = bench_replay(b);
+    else
+        s = bench_rows(b);
     if (s.ok() && !o.mtp.empty()) s = bench_mtp(b);
     clear_progress_line();
     if (!s.ok()) return s;
-    return o.json ? print(b.out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n") : print("");
+    return o.json ? print(b.out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n")
+                  : print("");
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app, Chosen& chosen) {
-    CLI::App* command = app.add_subcommand("bench", "Measure prefill, decoding, steps of several rows, drafting and windows");
+    CLI::App* command =
+        app.add_subcommand("bench", "Measure prefill, decoding, steps of several rows, drafting and windows");
     auto o = std::make_shared<BenchOptions>();
     o->sampling.temperature = 0.7f;  // of the texts that --stack and --controller generate: greedy ones fall into loops
     add_place(*command, o->place);
     add_window(*command, o->window);
     const CLI::Option* named[] = {
-        command->add_option("--prefill", o->prefill_list, "Prompt lengths (with nothing named: 128,512); with --mtp also with the draft block"),
-        command->add_option("--depth", o->depth_list, "Tokens in the history before decoding (with nothing named: 0,512); with --stack and --profile, where to measure"),
+        command->add_option("--prefill", o->prefill_list,
+                            "Prompt lengths (with nothing named: 128,512); with --mtp also with the draft block"),
+        command->add_option("--depth", o->depth_list,
+                            "Tokens in the history before decoding (with nothing named: 0,512); with --stack and "
+                            "--profile, where to measure"),
         command->add_option("--rows", o->row_list, "Rows of a step, 1 .. 8 (with nothing named: all)"),
         command->add_option("--mtp", o->mtp_list, "Draft depths to measure whole cycles at, as in 1,2,3,4")};
-    command->add_option("--synth-accept", o->synth_accept, "With --mtp: take each guess for right with this chance, whatever it says: for models with random weights");
+    command->add_option(
+        "--synth-accept", o->synth_accept,
+        "With --mtp: take each guess for right with this chance, whatever it says: for models with random weights");
     command->add_option("--draft-vocab", o->draft_vocab, "A draft head over N ids, those of FILE, or auto");
-    command->add_option("--context", o->context, "With --mtp and --controller: tokens in the history at the start")->capture_default_str();
-    command->add_flag("--profile", o->profile, "Where the time of a step goes, by kind of kernel (GPU); at --depth, for --rows");
-    command->add_option("--long", o->longest, "Read N tokens with a window in every layer; memory and speed for each decade");
-    command->add_flag("--stack", o->stack, "The 2 x 2 of windows and drafting, on a predictable and an open-ended text, at --depth");
-    command->add_flag("--controller", o->controller, "Score the choice of draft depth against every fixed depth in hindsight");
+    command->add_option("--context", o->context, "With --mtp and --controller: tokens in the history at the start")
+        ->capture_default_str();
+    command->add_flag("--profile", o->profile,
+                      "Where the time of a step goes, by kind of kernel (GPU); at --depth, for --rows");
+    command->add_option("--long", o->longest,
+                        "Read N tokens with a window in every layer; memory and speed for each decade");
+    command->add_flag("--stack", o->stack,
+                      "The 2 x 2 of windows and drafting, on a predictable and an open-ended text, at --depth");
+    command->add_flag("--controller", o->controller,
+                      "Score the choice of draft depth against every fixed depth in hindsight");
     command->add_flag("--virtual", o->virtual_clock, "With --controller: synthetic texts and costs on a virtual clock");
-    command->add_option("--draft", o->draft, "With --stack: how deep its drafting half drafts, auto or 1 .. 8")->capture_default_str();
+    command->add_option("--draft", o->draft, "With --stack: how deep its drafting half drafts, auto or 1 .. 8")
+        ->capture_default_str();
     command->add_option("--draft-max", o->draft_max, "With --controller: the deepest draft")->capture_default_str();
-    command->add_option("--text", o->texts, "With --stack and --controller: NAME=FILE, texts to go on from, instead of the built-in ones; may be repeated")->allow_extra_args(false);
+    command
+        ->add_option("--text", o->texts,
+                     "With --stack and --controller: NAME=FILE, texts to go on from, instead of the built-in ones; may "
+                     "be repeated")
+        ->allow_extra_args(false);
     command->add_option("--phase", o->phase, "With --controller: tokens of each phase")->capture_default_str();
-    command->add_option("--rounds", o->rounds, "With --controller: how often the phases are gone through")->capture_default_str();
-    command->add_option("--synth-phases", o->synth_phases, "With --controller: instead of texts, chances of acceptance to switch between, as in 0.95,0.35");
-    command->add_option("--temp", o->sampling.temperature, "With --stack and --controller: temperature of the generated texts")->capture_default_str();
-    command->add_option("--seed", o->sampling.seed, "With --stack and --controller: the same seed gives the same texts")->capture_default_str();
+    command->add_option("--rounds", o->rounds, "With --controller: how often the phases are gone through")
+        ->capture_default_str();
+    command->add_option(
+        "--synth-phases", o->synth_phases,
+        "With --controller: instead of texts, chances of acceptance to switch between, as in 0.95,0.35");
+    command
+        ->add_option("--temp", o->sampling.temperature,
+                     "With --stack and --controller: temperature of the generated texts")
+        ->capture_default_str();
+    command->add_option("--seed", o->sampling.seed, "With --stack and --controller: the same seed gives the same texts")
+        ->capture_default_str();
     command->add_option("--plot", o->plot, "With --stack and --controller: PNG file for the curves");
-    command->add_option("--trace", o->trace, "With --controller: a JSON line for each of the controller's cycles of its slowest run");
-    CLI::Option* tokens = command->add_option("-n,--tokens", o->n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
+    command->add_option("--trace", o->trace,
+                        "With --controller: a JSON line for each of the controller's cycles of its slowest run");
+    CLI::Option* tokens = command->add_option(
+        "-n,--tokens", o->n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
     command->add_option("--repeat", o->repeat, "Runs of each measurement")->capture_default_str();
     command->add_flag("--json", o->json, "One JSON object instead of a table");
-    command->callback([o, &chosen, tokens, named = std::vector<const CLI::Option*>(std::begin(named), std::end(named))] {
-        if (tokens->count() == 0) o->n = o->stack ? 256 : o->mtp_list.empty() ? 32 : 128;
-        o->measure_all = !(o->profile || o->stack || o->controller || o->longest > 0) && std::all_of(named.begin(), named.end(), [](const CLI::Option* option) { return option->count() == 0; });
-        chosen = [o] { return report(run(*o)); };
-    });
+    command->callback(
+        [o, &chosen, tokens, named = std::vector<const CLI::Option*>(std::begin(named), std::end(named))] {
+            if (tokens->count() == 0) o->n = o->stack ? 256 : o->mtp_list.empty() ? 32 : 128;
+            o->measure_all =
+                !(o->profile || o->stack || o->controller || o->longest > 0) &&
+                std::all_of(named.begin(), named.end(), [](const CLI::Option* option) { return option->count() == 0; });
+            chosen = [o] { return report(run(*o)); };
+        });
 }
 
 }  // namespace cli

@@ -21,9 +21,9 @@ struct BenchOptions {
     auspex::Sampling sampling;
     std::string prefill_list, depth_list, row_list, mtp_list;
     std::vector<Token> prefill, depths, rows, mtp;  ///< read from the lists
-    bool measure_all = false;                       ///< none of them was named: prefill, decoding and rows with their defaults
+    bool measure_all = false;  ///< none of them was named: prefill, decoding and rows with their defaults
     std::string draft = "auto", draft_vocab, synth_phases, plot, trace;
-    std::vector<std::string> texts;          ///< NAME=FILE
+    std::vector<std::string> texts;  ///< NAME=FILE
     double synth_accept = 0;
     int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
     bool json = false, profile = false, stack = false, controller = false, virtual_clock = false;
@@ -44,8 +44,8 @@ struct Bench {
     const BenchOptions& o;
     Loaded on;
     nlohmann::ordered_json out;
-    uint64_t bytes = 0;      ///< of weights that one decoded token has to read
-    double read_gbps = 0;    ///< of a plain read loop on the CPU, else 0
+    uint64_t bytes = 0;    ///< of weights that one decoded token has to read
+    double read_gbps = 0;  ///< of a plain read loop on the CPU, else 0
 
     explicit Bench(const BenchOptions& options) : o(options) {}
     /// Loads the model, once, and says in `out` and in the table what is measured where.
@@ -54,7 +54,9 @@ struct Bench {
     std::vector<Token> ids(size_t n) const;
     /// A session with these windows. On a GPU it runs ahead as `run` does. Its cycles are appended to `cycles`, if
     /// given, which outlives it.
-    Result<auspex::Session> session(const WindowFlags& window, size_t n_context, const auspex::DraftOptions& draft = no_draft(), std::vector<auspex::DraftCycle>* cycles = nullptr);
+    Result<auspex::Session> session(const WindowFlags& window, size_t n_context,
+                                    const auspex::DraftOptions& draft = no_draft(),
+                                    std::vector<auspex::DraftCycle>* cycles = nullptr);
     static auspex::DraftOptions no_draft() {
         auspex::DraftOptions draft;
         draft.source = auspex::Draft::off;

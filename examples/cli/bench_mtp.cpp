@@ -1,6 +1,6 @@
-// cli/bench_mtp: whole cycles: n tokens drafted, verified, picked, committed.
+// cli/bench_mtp: whole cycles: n tokens drafted, verified, sampled, committed.
 //
-// With --synth-accept everything is computed and only the comparison is replaced by a coin, so that a model with
+// With --synth-accept everything is computed and only the comparison is replaced by a synthetic, so that a model with
 // random weights shows what a trained one would reach. Depths take turns within each run: what slows the machine
 // for a while slows all of them.
 #include "bench_texts.h"
@@ -60,8 +60,12 @@ Status prompts(Bench& b, const auspex::DraftOptions& draft) {
         clear_progress_line();
         if (!s.ok()) return s;
         const double ratio = median(times[1]) / median(times[0]);
-        b.out["prefill_mtp"].push_back({{"tokens", n}, {"tps_off", double(n) / median(times[0])}, {"tps", double(n) / median(times[1])}, {"time_over_off", ratio}});
-        b.say("prefill %6zu tokens with the draft block %8.1f tokens/s, without %.1f: %.3f of its time\n", n, double(n) / median(times[1]), double(n) / median(times[0]), ratio);
+        b.out["prefill_mtp"].push_back({{"tokens", n},
+                                        {"tps_off", double(n) / median(times[0])},
+                                        {"tps", double(n) / median(times[1])},
+                                        {"time_over_off", ratio}});
+        b.say("prefill %6zu tokens with the draft block %8.1f tokens/s, without %.1f: %.3f of its time\n", n,
+              double(n) / median(times[1]), double(n) / median(times[0]), ratio);
     }
     return {};
 }
@@ -79,7 +83,8 @@ Status bench_mtp(Bench& b) {
     draft.source = auspex::Draft::mtp;
     if (s.ok()) s = choose_draft_vocab(o.draft_vocab, b.on.model.info(), &draft);
     if (s.ok()) s = prompts(b, draft);
-    const size_t n = static_cast<size_t>(o.n), start = static_cast<size_t>(o.context), per_run = n + 5 * (auspex::kMaxDraft + 1);
+    const size_t n = static_cast<size_t>(o.n), start = static_cast<size_t>(o.context),
+                 per_run = n + 5 * (auspex::kMaxDraft + 1);
     const size_t n_context = start + per_run * static_cast<size_t>(o.repeat + 1) * depths.size() + 16;
     // Plain decoding has a session of its own, so that it pays for nothing that drafting needs.
     auspex::Session plain, drafting;
@@ -88,11 +93,11 @@ Status bench_mtp(Bench& b) {
     size_t n_computed = 0;
     if (s.ok()) s = plain.sync(b.ids(start)).get(n_computed);
     if (s.ok() && drafting) s = drafting.sync(b.ids(start)).get(n_computed);
-    if (s.ok()) s = plain.next().status();  // the first pick needs no pass
+    if (s.ok()) s = plain.next().status();  // the first sample needs no pass
     if (s.ok() && drafting) s = drafting.next().status();
     clear_progress_line();
     if (!s.ok()) return s;
-    if (drafting) drafting.impl()->coin.share = static_cast<float>(o.synth_accept);
+    if (drafting) drafting.impl()->synthetic.share = static_cast<float>(o.synth_accept);
     for (int64_t run = -1; run < o.repeat; ++run) {  // the first one is not counted: it records and compiles
         for (Depth& d : depths) {
             auspex::Session& on = d.g == 0 ? plain : drafting;
@@ -103,23 +108,33 @@ Status bench_mtp(Bench& b) {
         }
     }
     b.say("\nwhole cycles from %zu tokens on, %lld runs of %zu tokens%s\n", start, static_cast<long long>(o.repeat), n,
-          o.synth_accept > 0 ? ", guesses right by a coin" : "");
-    b.say("R: a cycle's time over a plain step's. It pays above the break-even, told as accepted/drafted and as conditional acceptance.\n\n");
-    b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(least .. most)", "cycle ms", "R", "tokens/cycle", "accepted", "pays above", "conditional", "speedup");
+          o.synth_accept > 0 ? ", guesses right by a synthetic" : "");
+    b.say(
+        "R: a cycle's time over a plain step's. It pays above the break-even, told as accepted/drafted and as "
+        "conditional acceptance.\n\n");
+    b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(least .. most)", "cycle ms", "R",
+          "tokens/cycle", "accepted", "pays above", "conditional", "speedup");
     const double plain_ms = median(depths[0].cycle_ms), plain_tps = median(depths[0].tps);
     const uint64_t head_bytes = drafting ? drafting.stats().draft_bytes : 0;
     for (const Depth& d : depths) {
-        const double tps = median(d.tps), least = *std::min_element(d.tps.begin(), d.tps.end()), most = *std::max_element(d.tps.begin(), d.tps.end());
-        const double ms = median(d.cycle_ms), r = ms / plain_ms, per_cycle = d.n_token / d.n_cycle, speedup = tps / plain_tps;
-        nlohmann::ordered_json row = {{"depth", d.g}, {"tps", tps}, {"tps_least", least}, {"tps_most", most}, {"cycle_ms", ms}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
-        b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps, ("(" + std::to_string(int64_t(least)) + " .. " + std::to_string(int64_t(most)) + ")").c_str(), ms, r, per_cycle);
+        const double tps = median(d.tps), least = *std::min_element(d.tps.begin(), d.tps.end()),
+                     most = *std::max_element(d.tps.begin(), d.tps.end());
+        const double ms = median(d.cycle_ms), r = ms / plain_ms, per_cycle = d.n_token / d.n_cycle,
+                     speedup = tps / plain_tps;
+        nlohmann::ordered_json row = {
+            {"depth", d.g},   {"tps", tps},          {"tps_least", least}, {"tps_most", most},
+            {"cycle_ms", ms}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
+        b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps,
+              ("(" + std::to_string(int64_t(least)) + " .. " + std::to_string(int64_t(most)) + ")").c_str(), ms, r,
+              per_cycle);
         if (d.g > 0) {
             row["accepted_share"] = d.drafted > 0 ? d.accepted / d.drafted : 0;
             row["break_even_share"] = break_even_share(r, d.g);
             row["break_even_conditional"] = break_even_conditional(r, d.g);
             row["head_bytes"] = head_bytes;
             if (o.synth_accept > 0) row["synth_accept"] = o.synth_accept;
-            b.say(" %9.1f%% %11.1f%% %11.1f%% %8.2f", d.drafted > 0 ? 100 * d.accepted / d.drafted : 0, 100 * break_even_share(r, d.g), 100 * break_even_conditional(r, d.g), speedup);
+            b.say(" %9.1f%% %11.1f%% %11.1f%% %8.2f", d.drafted > 0 ? 100 * d.accepted / d.drafted : 0,
+                  100 * break_even_share(r, d.g), 100 * break_even_conditional(r, d.g), speedup);
         }
         b.out["mtp"].push_back(row);
         b.say("\n");

@@ -1,7 +1,7 @@
 // cli/bench_replay: the controller against every fixed depth, phase by phase, in hindsight.
 //
 // No policy can change the text, so each one that runs over the same openings with the same seed replays the
-// same tokens, and only the time differs. With --synth-phases a coin decides which guesses are right, for
+// same tokens, and only the time differs. With --synth-phases a synthetic decides which guesses are right, for
 // models with random weights: the phases then differ in its chance.
 #include <algorithm>
 #include <cerrno>
@@ -25,11 +25,11 @@ struct Phase {
 
 /// One policy's run over all phases.
 struct Played {
-    std::vector<double> seconds;     ///< by phase
-    std::vector<Token> text;         ///< everything generated
+    std::vector<double> seconds;  ///< by phase
+    std::vector<Token> text;      ///< everything generated
     std::vector<auspex::DraftCycle> cycles;
-    std::vector<size_t> first;       ///< cycle with which each phase begins
-    auspex::Session session;         ///< while it runs; writes to `cycles`
+    std::vector<size_t> first;  ///< cycle with which each phase begins
+    auspex::Session session;    ///< while it runs; writes to `cycles`
 };
 
 class Replay {
@@ -38,7 +38,8 @@ class Replay {
 
     Status run() {
         std::vector<Opening> openings;
-        Status s = o_.synth_phases.empty() ? read_openings(o_, {"log", "story", "code", "json"}, &openings) : read_chances();
+        Status s =
+            o_.synth_phases.empty() ? read_openings(o_, {"log", "story", "code", "json"}, &openings) : read_chances();
         if (s.ok()) s = b_.open();
         if (s.ok()) s = b_.warm_up();
         draft_.source = auspex::Draft::mtp;
@@ -48,21 +49,27 @@ class Replay {
         n_policy_ = static_cast<size_t>(o_.draft_max) + 2;
         played_.resize(n_policy_);
         seconds_.resize(n_policy_);
-        b_.say("%zu phases of %lld tokens, %lld runs; every policy from the same start\n", phases_.size(), static_cast<long long>(o_.phase), static_cast<long long>(o_.repeat));
+        b_.say("%zu phases of %lld tokens, %lld runs; every policy from the same start\n", phases_.size(),
+               static_cast<long long>(o_.phase), static_cast<long long>(o_.repeat));
         for (int64_t run = -1; run < o_.repeat; ++run) {  // the first one is not counted: kernels are made in it
             s = play(run);
             clear_progress_line();
             if (!s.ok()) return s;
         }
         report();
-        if (!same_text_) return Status(Code::unsupported, "the policies did not generate the same text: the law of drafting is broken on this device; please report it");
+        if (!same_text_)
+            return Status(Code::unsupported,
+                          "the policies did not generate the same text: the law of drafting is broken on this device; "
+                          "please report it");
         if (s.ok() && !o_.trace.empty()) s = trace();
         return s.ok() && !o_.plot.empty() ? plot() : s;
     }
 
   private:
     size_t controller() const { return n_policy_ - 1; }
-    std::string policy_name(size_t policy) const { return policy == controller() ? "controller" : policy == 0 ? "off" : "depth " + std::to_string(policy); }
+    std::string policy_name(size_t policy) const {
+        return policy == controller() ? "controller" : policy == 0 ? "off" : "depth " + std::to_string(policy);
+    }
 
     Status read_chances() {
         const std::string& list = o_.synth_phases;
@@ -72,7 +79,9 @@ class Replay {
             char* rest = nullptr;
             const double chance = std::strtod(part.c_str(), &rest);
             if (part.empty() || *rest != 0 || !(chance > 0 && chance <= 1))
-                return Status(Code::bad_argument, "--synth-phases has '" + part + "', expected chances above 0 and up to 1 with commas between them, as in 0.95,0.35");
+                return Status(Code::bad_argument,
+                              "--synth-phases has '" + part +
+                                  "', expected chances above 0 and up to 1 with commas between them, as in 0.95,0.35");
             chances_.push_back(static_cast<float>(chance));
             from = end + 1;
         }
@@ -82,7 +91,10 @@ class Replay {
     void make_phases(const std::vector<Opening>& openings) {
         constexpr size_t kOpeningBytes = 600;
         for (int64_t round = 0; round < o_.rounds; ++round) {
-            for (const Opening& opening : openings) phases_.push_back({opening.name, tokens_of(b_.on.model, opening, kOpeningBytes, static_cast<uint64_t>(round) + 1), 0});
+            for (const Opening& opening : openings)
+                phases_.push_back({opening.name,
+                                   tokens_of(b_.on.model, opening, kOpeningBytes, static_cast<uint64_t>(round) + 1),
+                                   0});
             for (const float chance : chances_) {
                 char name[32];
                 std::snprintf(name, sizeof name, "accept %.2f", double{chance});
@@ -91,7 +103,8 @@ class Replay {
         }
         if (!chances_.empty()) phases_[0].opening = b_.ids(static_cast<size_t>(o_.context));
         n_context_ = 16;
-        for (const Phase& p : phases_) n_context_ += p.opening.size() + static_cast<size_t>(o_.phase) + 6 * (auspex::kMaxDraft + 1);
+        for (const Phase& p : phases_)
+            n_context_ += p.opening.size() + static_cast<size_t>(o_.phase) + 6 * (auspex::kMaxDraft + 1);
     }
 
     /// All policies from the start, in new sessions, so that nothing was learned before. They take turns of a few
@@ -104,7 +117,7 @@ class Replay {
             draft.max_depth = static_cast<uint32_t>(o_.draft_max);
             const Status s = b_.session(o_.window, n_context_, draft, &now[i].cycles).get(now[i].session);
             if (!s.ok()) return s;
-            now[i].session.impl()->coin.seed = static_cast<uint32_t>(run + 2);
+            now[i].session.impl()->synthetic.seed = static_cast<uint32_t>(run + 2);
         }
         std::vector<Token> history;
         const size_t n = static_cast<size_t>(o_.phase);
@@ -119,13 +132,16 @@ class Replay {
             for (size_t done = 0; done < n; done += turn_)
                 for (size_t k = 0; k < n_policy_; ++k) {
                     const size_t i = (k + static_cast<size_t>(run + 1)) % n_policy_;  // none is always the first
-                    const Status s = generate_timed(now[i].session, o_.sampling, begin[i] + std::min(n, done + turn_), &now[i].seconds.back());
+                    const Status s = generate_timed(now[i].session, o_.sampling, begin[i] + std::min(n, done + turn_),
+                                                    &now[i].seconds.back());
                     if (!s.ok()) return s;
                 }
             for (size_t i = 0; i < n_policy_; ++i) {
                 const Span<const Token> all = now[i].session.history();
-                now[i].seconds.back() *= double(n) / double(all.size() - begin[i]);  // the last cycle may go beyond the phase
-                if (phase.synth_accept == 0) now[i].text.insert(now[i].text.end(), all.begin() + begin[i] - 1, all.begin() + begin[i] + n);
+                now[i].seconds.back() *=
+                    double(n) / double(all.size() - begin[i]);  // the last cycle may go beyond the phase
+                if (phase.synth_accept == 0)
+                    now[i].text.insert(now[i].text.end(), all.begin() + begin[i] - 1, all.begin() + begin[i] + n);
             }
             if (phase.synth_accept == 0) {
                 const Span<const Token> all = now[0].session.history();
@@ -149,13 +165,14 @@ class Replay {
     /// turn waits for the cycles that it has queued. seconds: of a run without drafts.
     void choose_turn(double seconds) {
         constexpr double kTurnSeconds = 0.2, kLeast = 16;
-        turn_ = static_cast<size_t>(std::clamp(kTurnSeconds * double(o_.phase) * double(phases_.size()) / seconds, kLeast, double(kMostTurn)));
+        turn_ = static_cast<size_t>(
+            std::clamp(kTurnSeconds * double(o_.phase) * double(phases_.size()) / seconds, kLeast, double(kMostTurn)));
     }
 
-    /// Brings a session to where a phase begins; its first pick needs no pass and is not timed.
+    /// Brings a session to where a phase begins; its first sample needs no pass and is not timed.
     Status open_phase(const Phase& phase, const std::vector<Token>& history, bool drafts, Played* to) {
         Status s;
-        if (phase.synth_accept > 0 && drafts) to->session.impl()->coin.share = phase.synth_accept;
+        if (phase.synth_accept > 0 && drafts) to->session.impl()->synthetic.share = phase.synth_accept;
         if (!phase.opening.empty()) {
             s = to->session.sync(history).status();
             if (s.ok()) s = to->session.next(o_.sampling).status();
@@ -181,7 +198,9 @@ class Replay {
     void report() {
         const Hindsight h = hindsight(seconds_);
         const double n = double(o_.phase);
-        const auto share = [](const Hindsight::Share& s) { return nlohmann::ordered_json{{"mean", s.mean}, {"least", s.least}, {"most", s.most}}; };
+        const auto share = [](const Hindsight::Share& s) {
+            return nlohmann::ordered_json{{"mean", s.mean}, {"least", s.least}, {"most", s.most}};
+        };
         const auto phase_median = [&](size_t policy, size_t phase) {
             std::vector<double> t;
             for (const auto& run : seconds_[policy]) t.push_back(run[phase]);
@@ -193,28 +212,42 @@ class Replay {
         out["hindsight"] = share(h.all);
         out["over_off"] = share(h.over_off);
         out["worst_phase"] = h.worst_phase;
-        b_.say("\n%-12s %10s %12s %12s   %-10s %s\n", "phase", "off, t/s", "best, t/s", "own, t/s", "best is", "best depth's time / own time, mean (least .. most)");
+        b_.say("\n%-12s %10s %12s %12s   %-10s %s\n", "phase", "off, t/s", "best, t/s", "own, t/s", "best is",
+               "best depth's time / own time, mean (least .. most)");
         for (size_t k = 0; k < phases_.size(); ++k) {
-            const double off = n / phase_median(0, k), best = n / phase_median(h.best[k], k), own = n / phase_median(controller(), k);
-            nlohmann::ordered_json row = {{"name", phases_[k].name}, {"best_depth", h.best[k]}, {"score", share(h.by_phase[k])}, {"own_tps", own}};
+            const double off = n / phase_median(0, k), best = n / phase_median(h.best[k], k),
+                         own = n / phase_median(controller(), k);
+            nlohmann::ordered_json row = {{"name", phases_[k].name},
+                                          {"best_depth", h.best[k]},
+                                          {"score", share(h.by_phase[k])},
+                                          {"own_tps", own}};
             for (size_t g = 0; g < controller(); ++g) row["fixed_tps"].push_back(n / phase_median(g, k));
             out["phases"].push_back(row);
-            b_.say("%-12s %10.1f %12.1f %12.1f   %-10s %.3f (%.3f .. %.3f)\n", phases_[k].name.c_str(), off, best, own, policy_name(h.best[k]).c_str(), h.by_phase[k].mean, h.by_phase[k].least, h.by_phase[k].most);
+            b_.say("%-12s %10.1f %12.1f %12.1f   %-10s %.3f (%.3f .. %.3f)\n", phases_[k].name.c_str(), off, best, own,
+                   policy_name(h.best[k]).c_str(), h.by_phase[k].mean, h.by_phase[k].least, h.by_phase[k].most);
         }
-        b_.say("\nagainst the best fixed depth of each phase: %.3f (%.3f .. %.3f), worst phase %.3f\nagainst drafting off: %.3f (%.3f .. %.3f)\n", h.all.mean, h.all.least, h.all.most, h.worst_phase,
-               h.over_off.mean, h.over_off.least, h.over_off.most);
+        b_.say(
+            "\nagainst the best fixed depth of each phase: %.3f (%.3f .. %.3f), worst phase %.3f\nagainst drafting "
+            "off: %.3f (%.3f .. %.3f)\n",
+            h.all.mean, h.all.least, h.all.most, h.worst_phase, h.over_off.mean, h.over_off.least, h.over_off.most);
         b_.say("\n%-12s %10s %8s %14s %12s\n", "policy", "tokens/s", "R", "tokens/cycle", "accepted");
         for (size_t policy = 0; policy < n_policy_; ++policy) {
             std::vector<double> totals;
             for (const auto& run : seconds_[policy]) totals.push_back(sum(run));
             double n_token = 0, n_cycle = 0, drafted = 0, accepted = 0;
             for (const Played& p : played_[policy])
-                for (const auspex::DraftCycle& c : p.cycles) n_token += c.accepted + 1, n_cycle += 1, drafted += c.depth, accepted += c.accepted;
+                for (const auspex::DraftCycle& c : p.cycles)
+                    n_token += c.accepted + 1, n_cycle += 1, drafted += c.depth, accepted += c.accepted;
             const double tps = n * double(phases_.size()) / median(totals);
-            nlohmann::ordered_json row = {{"policy", policy_name(policy)}, {"tps", tps}, {"tokens_per_cycle", n_token / n_cycle}, {"accepted_share", drafted > 0 ? accepted / drafted : 0}};
+            nlohmann::ordered_json row = {{"policy", policy_name(policy)},
+                                          {"tps", tps},
+                                          {"tokens_per_cycle", n_token / n_cycle},
+                                          {"accepted_share", drafted > 0 ? accepted / drafted : 0}};
             b_.say("%-12s %10.1f ", policy_name(policy).c_str(), tps);
-            if (policy < controller()) row["relative_cycle"] = relative(policy), b_.say("%8.2f ", relative(policy));
-            else b_.say("%8s ", "");
+            if (policy < controller())
+                row["relative_cycle"] = relative(policy), b_.say("%8.2f ", relative(policy));
+            else
+                b_.say("%8s ", "");
             b_.say("%14.2f %11.1f%%\n", n_token / n_cycle, drafted > 0 ? 100 * accepted / drafted : 0);
             out["policies"].push_back(row);
         }
@@ -234,8 +267,9 @@ class Replay {
         PlotLine line{name, token_axis(p), {}, true};
         double tokens = 0, seconds = 0;
         for (size_t i = 0, first = 0; i < p.cycles.size(); ++i) {
-            tokens += p.cycles[i].accepted + 1, seconds += p.cycles[i].us + p.cycles[i].shadow_us;
-            for (; tokens - p.cycles[first].accepted - 1 >= kSmooth; ++first) tokens -= p.cycles[first].accepted + 1, seconds -= p.cycles[first].us + p.cycles[first].shadow_us;
+            tokens += p.cycles[i].accepted + 1, seconds += p.cycles[i].us + p.cycles[i].probe_us;
+            for (; tokens - p.cycles[first].accepted - 1 >= kSmooth; ++first)
+                tokens -= p.cycles[first].accepted + 1, seconds -= p.cycles[first].us + p.cycles[first].probe_us;
             line.y.push_back(tokens >= kSmooth / 2 ? tokens / seconds * 1e6 : NAN);
         }
         return line;
@@ -251,7 +285,9 @@ class Replay {
         for (const auspex::DraftCycle& c : played_[controller()][slowest].cycles) lines += trace_line(c);
         std::FILE* file = std::fopen(o_.trace.c_str(), "wb");
         const bool written = file && std::fwrite(lines.data(), 1, lines.size(), file) == lines.size();
-        return (file && std::fclose(file) == 0 && written) ? Status() : Status(Code::io_error, "--trace '" + o_.trace + "' could not be written: " + std::strerror(errno));
+        return (file && std::fclose(file) == 0 && written)
+                   ? Status()
+                   : Status(Code::io_error, "--trace '" + o_.trace + "' could not be written: " + std::strerror(errno));
     }
 
     Status plot() const {
@@ -264,7 +300,8 @@ class Replay {
         Plot depth{"Controller: draft depth", "", "drafts a cycle", {}, true, marks, double(o_.draft_max), true, 1};
         PlotLine chosen{"controller", x, {}, true}, best{"best fixed depth in hindsight", x, {}, true};
         Plot accepted{"Acceptance, and what it takes to pay", "", "accepted / drafted", {}, true, marks, 1.2, true};
-        PlotLine share{"acceptance of the last 48 drafts", x, {}, true}, even{"break-even (of depth 1 while off)", x, {}, true};
+        PlotLine share{"acceptance of the last 48 drafts", x, {}, true},
+            even{"break-even (of depth 1 while off)", x, {}, true};
         double n_drafted = 0, n_accepted = 0;
         for (size_t i = 0, first = 0, k = 0; i < own.cycles.size(); ++i) {
             const auspex::DraftCycle& c = own.cycles[i];
@@ -272,7 +309,8 @@ class Replay {
             chosen.y.push_back(c.depth);
             best.y.push_back(double(h.best[k]));
             n_drafted += c.depth, n_accepted += c.accepted;
-            while (n_drafted - own.cycles[first].depth >= kSmooth) n_drafted -= own.cycles[first].depth, n_accepted -= own.cycles[first].accepted, ++first;
+            while (n_drafted - own.cycles[first].depth >= kSmooth)
+                n_drafted -= own.cycles[first].depth, n_accepted -= own.cycles[first].accepted, ++first;
             share.y.push_back(c.depth > 0 ? n_accepted / n_drafted : NAN);
             even.y.push_back(c.break_even_r > 0 ? c.break_even_r : NAN);
         }
@@ -287,7 +325,8 @@ class Replay {
         };
         for (size_t g = 1; g < controller(); ++g)
             if (total(g) < total(whole)) whole = g;
-        speed.lines = {speed_line("controller", own), speed_line("off", played_[0].back()), speed_line(policy_name(whole) + " throughout", played_[whole].back())};
+        speed.lines = {speed_line("controller", own), speed_line("off", played_[0].back()),
+                       speed_line(policy_name(whole) + " throughout", played_[whole].back())};
         return write_plots(o_.plot, {depth, accepted, speed}, true);
     }
 

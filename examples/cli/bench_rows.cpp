@@ -40,13 +40,19 @@ class Rows {
         if (!s.ok()) return s;
         const double count = double(n);
         prefill_tps_.push_back(count / times.median());
-        b_.out["prefill"].push_back({{"tokens", n}, {"tps", count / times.median()}, {"tps_least", count / times.most()}, {"tps_most", count / times.least()}, {"session_bytes", on.stats().memory_bytes}});
-        b_.say("prefill %6zu tokens   %8.1f tokens/s (%.1f .. %.1f)\n", n, count / times.median(), count / times.most(), count / times.least());
+        b_.out["prefill"].push_back({{"tokens", n},
+                                     {"tps", count / times.median()},
+                                     {"tps_least", count / times.most()},
+                                     {"tps_most", count / times.least()},
+                                     {"session_bytes", on.stats().memory_bytes}});
+        b_.say("prefill %6zu tokens   %8.1f tokens/s (%.1f .. %.1f)\n", n, count / times.median(), count / times.most(),
+               count / times.least());
         return {};
     }
 
     void flatness() {
-        const double least = *std::min_element(prefill_tps_.begin(), prefill_tps_.end()), most = *std::max_element(prefill_tps_.begin(), prefill_tps_.end());
+        const double least = *std::min_element(prefill_tps_.begin(), prefill_tps_.end()),
+                     most = *std::max_element(prefill_tps_.begin(), prefill_tps_.end());
         b_.out["prefill_slowest_over_fastest"] = least / most;
         b_.say("the slowest of these lengths reaches %.1f %% of the fastest\n", 100 * least / most);
     }
@@ -59,7 +65,7 @@ class Rows {
         if (s.ok()) s = on.sync(b_.ids(n_start)).get(n_computed);
         clear_progress_line();
         Span<const Token> fresh;
-        if (s.ok()) s = on.next().get(fresh);  // the first pick needs no row: the rest are measured
+        if (s.ok()) s = on.next().get(fresh);  // the first sample needs no row: the rest are measured
         if (!s.ok()) return s;
         Times times;
         size_t n_made = 0;
@@ -69,46 +75,53 @@ class Rows {
             return t;
         });
         if (!s.ok()) return s;
-        const double count = double(n_made) / double(o_.repeat), tps = count / times.median(), gbps = tps * double(b_.bytes) / 1e9;
-        nlohmann::ordered_json row = {{"depth", depth}, {"tokens", n}, {"tps", tps}, {"tps_least", count / times.most()}, {"tps_most", count / times.least()}, {"gbps", gbps}};
+        const double count = double(n_made) / double(o_.repeat), tps = count / times.median(),
+                     gbps = tps * double(b_.bytes) / 1e9;
+        nlohmann::ordered_json row = {{"depth", depth},
+                                      {"tokens", n},
+                                      {"tps", tps},
+                                      {"tps_least", count / times.most()},
+                                      {"tps_most", count / times.least()},
+                                      {"gbps", gbps}};
         if (b_.read_gbps > 0) row["share_of_read"] = gbps / b_.read_gbps;
         b_.out["decode"].push_back(row);
-        b_.say("decode at depth %6zu  %8.1f tokens/s (%.1f .. %.1f)  %.1f GB/s", depth, tps, count / times.most(), count / times.least(), gbps);
+        b_.say("decode at depth %6zu  %8.1f tokens/s (%.1f .. %.1f)  %.1f GB/s", depth, tps, count / times.most(),
+               count / times.least(), gbps);
         if (b_.read_gbps > 0) b_.say(", %.0f %% of the read loop", 100 * gbps / b_.read_gbps);
         b_.say("\n");
         return {};
     }
 
-    /// A step of n rows, as verifying n - 1 drafts takes it: all of them picked from, one or more kept. A lane that
+    /// A step of n rows, as verifying n - 1 drafts takes it: all of them sampled from, one or more kept. A context that
     /// drives itself reads no logits back; elsewhere they are at hand.
     Status step(uint32_t n) {
         constexpr uint32_t kStart = 64, kWarm = 4;
         const int64_t n_run = o_.repeat * 4;  // single steps scatter more than runs of many tokens
-        detail::LaneOptions options;
+        detail::ContextOptions options;
         options.n_context = kStart + (kWarm + static_cast<uint32_t>(n_run) + 1) * detail::kMaxTentative;
         options.n_ubatch = kStart;
         options.mtp = false;
-        std::unique_ptr<detail::Lane> lane;
-        Status s = b_.on.model.impl()->program->open(options).get(lane);
+        std::unique_ptr<detail::Context> context;
+        Status s = b_.on.model.impl()->program->open(options).get(context);
         const std::vector<Token> all = b_.ids(options.n_context);
         detail::Step work;
         work.tape = &b_.on.model.impl()->plan.trunk;
         work.ids = all.data();
         work.n_row = kStart;
-        if (s.ok()) s = lane->run(work);
+        if (s.ok()) s = context->run(work);
         if (!s.ok()) return s;
         std::function<Status()> once;
         uint32_t n_ahead = 0;
-        if (lane->drives_itself()) {
-            detail::Drive drive;
+        if (context->has_device_loop()) {
+            detail::DeviceLoop drive;
             drive.history = Span<const Token>(all.data(), kStart + 1);
             drive.limit = options.n_context;
-            s = lane->start(drive);
+            s = context->start(drive);
             n_ahead = 2;  // so that the device never waits for the host
-            for (uint32_t i = 0; s.ok() && i < n_ahead; ++i) s = lane->queue(n - 1);
+            for (uint32_t i = 0; s.ok() && i < n_ahead; ++i) s = context->queue(n - 1);
             once = [&] {
-                const Status t = lane->queue(n - 1);
-                return t.ok() ? lane->wait().status() : t;
+                const Status t = context->queue(n - 1);
+                return t.ok() ? context->wait().status() : t;
             };
         } else {
             work.position = kStart;
@@ -116,22 +129,24 @@ class Rows {
             work.tentative = true;
             once = [&] {
                 work.ids = all.data() + work.position;
-                const Status t = lane->run(work);
-                if (t.ok()) lane->commit(1), ++work.position;
+                const Status t = context->run(work);
+                if (t.ok()) context->commit(1), ++work.position;
                 return t;
             };
         }
         for (uint32_t i = 0; s.ok() && i < kWarm; ++i) s = once();
         Times times;
         if (s.ok()) s = measure(n_run, &times, once);
-        for (; s.ok() && n_ahead > 0; --n_ahead) s = lane->wait().status();
+        for (; s.ok() && n_ahead > 0; --n_ahead) s = context->wait().status();
         if (!s.ok()) return s;
         const double ms = times.median() * 1e3;
         if (n == 1) one_row_ms_ = ms;
-        nlohmann::ordered_json row = {{"rows", n}, {"ms", ms}, {"ms_least", times.least() * 1e3}, {"ms_most", times.most() * 1e3}};
+        nlohmann::ordered_json row = {
+            {"rows", n}, {"ms", ms}, {"ms_least", times.least() * 1e3}, {"ms_most", times.most() * 1e3}};
         if (one_row_ms_ > 0) row["relative"] = ms / one_row_ms_;
         b_.out["step"].push_back(row);
-        b_.say("step of %u row%s  %8.3f ms (%.3f .. %.3f)", n, n == 1 ? " " : "s", ms, times.least() * 1e3, times.most() * 1e3);
+        b_.say("step of %u row%s  %8.3f ms (%.3f .. %.3f)", n, n == 1 ? " " : "s", ms, times.least() * 1e3,
+               times.most() * 1e3);
         if (one_row_ms_ > 0) b_.say("  %.2f of one row", ms / one_row_ms_);
         b_.say("\n");
         return {};
@@ -145,7 +160,9 @@ class Rows {
 
 }  // namespace
 
-Status bench_rows(Bench& b) { return b.o.prefill.empty() && b.o.depths.empty() && b.o.rows.empty() ? Status() : Rows(b).run(); }
+Status bench_rows(Bench& b) {
+    return b.o.prefill.empty() && b.o.depths.empty() && b.o.rows.empty() ? Status() : Rows(b).run();
+}
 
 Status bench_long(Bench& b) {
     const BenchOptions& o = b.o;
@@ -168,33 +185,41 @@ Status bench_long(Bench& b) {
     if (!s.ok()) return s;
     const std::string windows = auspex::print_windows(on.stats().windows);
     for (const auspex::LayerWindow& w : on.stats().windows)
-        if (w.window == 0) return Status(Code::bad_argument, "--long shows what bounded memory does, but layer " + std::to_string(w.layer) + " sees everything (" + windows + "); give every layer a window, as in --window all:4096+4");
+        if (w.window == 0)
+            return Status(Code::bad_argument, "--long shows what bounded memory does, but layer " +
+                                                  std::to_string(w.layer) + " sees everything (" + windows +
+                                                  "); give every layer a window, as in --window all:4096+4");
     b.out["windows"] = windows;
-    b.say("windows %s\n\n%12s %14s %14s %16s %16s\n", windows.c_str(), "tokens", "read, t/s", "decode, t/s", "session, bytes", "process, bytes");
+    b.say("windows %s\n\n%12s %14s %14s %16s %16s\n", windows.c_str(), "tokens", "read, t/s", "decode, t/s",
+          "session, bytes", "process, bytes");
     const std::vector<Token> text = b.ids(n_all);
     std::vector<Token> history;
     history.reserve(options.n_context);
     for (const size_t stop : stops) {
-        history.insert(history.end(), text.begin() + static_cast<std::ptrdiff_t>(history.size()), text.begin() + static_cast<std::ptrdiff_t>(stop));
+        history.insert(history.end(), text.begin() + static_cast<std::ptrdiff_t>(history.size()),
+                       text.begin() + static_cast<std::ptrdiff_t>(stop));
         size_t n_computed = 0;
         double start = now();
         s = on.sync(history).get(n_computed);
         clear_progress_line();
         const double read_s = now() - start;
         Span<const Token> fresh;
-        if (s.ok()) s = on.next().get(fresh);  // the first pick needs no row
+        if (s.ok()) s = on.next().get(fresh);  // the first sample needs no row
         start = now();
         size_t n_made = 0;
         for (; s.ok() && n_made < n_decode && !interrupted(); n_made += fresh.size()) s = on.next().get(fresh);
         if (s.ok() && interrupted()) s = Status(Code::cancelled, "interrupted");
         if (!s.ok()) return s;
-        const double decode_s = now() - start, read_tps = double(n_computed) / read_s, decode_tps = double(n_made) / decode_s;
+        const double decode_s = now() - start, read_tps = double(n_computed) / read_s,
+                     decode_tps = double(n_made) / decode_s;
         history.assign(on.history().begin(), on.history().end());
         const uint64_t session_bytes = on.stats().memory_bytes, process_bytes = resident_bytes();
-        nlohmann::ordered_json row = {{"tokens", stop}, {"read_tps", read_tps}, {"decode_tps", decode_tps}, {"session_bytes", session_bytes}};
+        nlohmann::ordered_json row = {
+            {"tokens", stop}, {"read_tps", read_tps}, {"decode_tps", decode_tps}, {"session_bytes", session_bytes}};
         if (process_bytes > 0) row["process_bytes"] = process_bytes;
         b.out["long"].push_back(row);
-        b.say("%12zu %14.1f %14.1f %16llu %16llu\n", stop, read_tps, decode_tps, static_cast<unsigned long long>(session_bytes), static_cast<unsigned long long>(process_bytes));
+        b.say("%12zu %14.1f %14.1f %16llu %16llu\n", stop, read_tps, decode_tps,
+              static_cast<unsigned long long>(session_bytes), static_cast<unsigned long long>(process_bytes));
     }
     return {};
 }

@@ -16,16 +16,16 @@ constexpr size_t kGram = 4;
 constexpr double kAlike = 0.15;  ///< shares of distinct 4-grams that differ by more are told
 
 struct Cell {
-    std::vector<double> tps;       ///< by run
+    std::vector<double> tps;  ///< by run
     uint64_t drafted = 0, accepted = 0;
     double n_token = 0, n_cycle = 0;
     std::vector<Token> text;
-    bool same_text = true;         ///< as in the cell without drafting
+    bool same_text = true;  ///< as in the cell without drafting
 };
 struct Row {
     std::string text;
     size_t depth = 0;
-    Cell cell[4];                  ///< dense, window, drafting, both
+    Cell cell[4];  ///< dense, window, drafting, both
     double diversity(size_t i) const { return distinct_share(cell[i].text, kGram); }
     bool alike() const { return std::fabs(diversity(0) - diversity(1)) <= kAlike; }
 };
@@ -44,13 +44,17 @@ class Stack {
         auspex::SessionOptions unused;
         if (s.ok()) s = choose_window(window_, &unused);
         depths_ = o_.depths.empty() ? std::vector<Token>{1024, 4096} : o_.depths;
-        if (s.ok() && *std::min_element(depths_.begin(), depths_.end()) < 1) s = Status(Code::bad_argument, "--depth has 0, expected 1 or more: a text needs something to go on from");
+        if (s.ok() && *std::min_element(depths_.begin(), depths_.end()) < 1)
+            s = Status(Code::bad_argument, "--depth has 0, expected 1 or more: a text needs something to go on from");
         DraftFlags flags;
         flags.draft = o_.draft;
         flags.vocab = o_.draft_vocab;
         if (s.ok()) s = b_.open();
         if (s.ok()) s = choose_draft(flags, b_.on.model.info(), false, &draft_);
-        if (s.ok() && draft_.source == auspex::Draft::off) s = Status(Code::bad_argument, "--draft " + o_.draft + " drafts nothing here, but half of the 2 x 2 drafts; expected auto or a depth, and a model with a draft block");
+        if (s.ok() && draft_.source == auspex::Draft::off)
+            s = Status(Code::bad_argument, "--draft " + o_.draft +
+                                               " drafts nothing here, but half of the 2 x 2 drafts; expected auto or a "
+                                               "depth, and a model with a draft block");
         if (s.ok()) s = b_.warm_up();
         if (s.ok()) s = fill();
         for (size_t run = 0; s.ok() && run < static_cast<size_t>(o_.repeat); ++run)
@@ -70,7 +74,9 @@ class Stack {
                 const size_t n = static_cast<size_t>(depth);
                 std::vector<Token> ids = tokens_of(b_.on.model, opening, n * 6, 1);
                 if (ids.size() < n)
-                    return Status(Code::bad_argument, "the text '" + opening.name + "' has " + std::to_string(ids.size()) + " tokens, --depth asks for " + std::to_string(n) + "; give a longer one");
+                    return Status(Code::bad_argument, "the text '" + opening.name + "' has " +
+                                                          std::to_string(ids.size()) + " tokens, --depth asks for " +
+                                                          std::to_string(n) + "; give a longer one");
                 ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(n));
                 prompts_.push_back(std::move(ids));
                 rows_.emplace_back();
@@ -86,10 +92,12 @@ class Stack {
         if (!windowed(i)) window.window.clear(), window.budget.clear();
         std::vector<auspex::DraftCycle> cycles;
         auspex::Session on;
-        Status s = b_.session(window, prompt.size() + n + auspex::kMaxDraft * 5 + 16, drafts(i) ? draft_ : Bench::no_draft(), &cycles).get(on);
+        Status s = b_.session(window, prompt.size() + n + auspex::kMaxDraft * 5 + 16,
+                              drafts(i) ? draft_ : Bench::no_draft(), &cycles)
+                       .get(on);
         if (s.ok() && windowed(i)) spec_ = auspex::print_windows(on.stats().windows);
         if (s.ok()) s = on.sync(prompt).status();
-        if (s.ok()) s = on.next(o_.sampling).status();  // the first pick needs no row
+        if (s.ok()) s = on.next(o_.sampling).status();  // the first sample needs no row
         double seconds = 0;
         if (s.ok()) s = generate_timed(on, o_.sampling, prompt.size() + 1 + n, &seconds);
         if (!s.ok()) return s;
@@ -113,29 +121,51 @@ class Stack {
         out["draft"] = o_.draft;
         out["tokens"] = o_.n;
         out["runs"] = o_.repeat;
-        b_.say("\nwindows %s; drafting %s; %lld tokens, medians of %lld runs; acceptance with its 95 %% interval\n\n", spec_.c_str(), o_.draft.c_str(), static_cast<long long>(o_.n), static_cast<long long>(o_.repeat));
-        b_.say("| text | depth | | tokens/s | over dense | tokens a pass | accepted/drafted | distinct 4-grams |\n|---|---|---|---|---|---|---|---|\n");
+        b_.say("\nwindows %s; drafting %s; %lld tokens, medians of %lld runs; acceptance with its 95 %% interval\n\n",
+               spec_.c_str(), o_.draft.c_str(), static_cast<long long>(o_.n), static_cast<long long>(o_.repeat));
+        b_.say(
+            "| text | depth | | tokens/s | over dense | tokens a pass | accepted/drafted | distinct 4-grams "
+            "|\n|---|---|---|---|---|---|---|---|\n");
         for (const Row& row : rows_)
             for (size_t i = 0; i < 4; ++i) {
                 const Cell& c = row.cell[i];
-                const double tps = median(c.tps), least = *std::min_element(c.tps.begin(), c.tps.end()), most = *std::max_element(c.tps.begin(), c.tps.end());
+                const double tps = median(c.tps), least = *std::min_element(c.tps.begin(), c.tps.end()),
+                             most = *std::max_element(c.tps.begin(), c.tps.end());
                 const double over = tps / median(row.cell[0].tps);
                 const Interval a = wilson(c.accepted, c.drafted);
-                nlohmann::ordered_json cell = {{"text", row.text}, {"depth", row.depth}, {"cell", kCells[i]}, {"tps", tps}, {"tps_least", least}, {"tps_most", most}, {"over_dense", over}, {"tokens_per_cycle", c.n_token / c.n_cycle}, {"distinct_4grams", row.diversity(i)}};
-                b_.say("| %s | %zu | %s | %.1f (%.1f .. %.1f) | %.2f | %.2f | ", row.text.c_str(), row.depth, kCells[i], tps, least, most, over, c.n_token / c.n_cycle);
+                nlohmann::ordered_json cell = {{"text", row.text},
+                                               {"depth", row.depth},
+                                               {"cell", kCells[i]},
+                                               {"tps", tps},
+                                               {"tps_least", least},
+                                               {"tps_most", most},
+                                               {"over_dense", over},
+                                               {"tokens_per_cycle", c.n_token / c.n_cycle},
+                                               {"distinct_4grams", row.diversity(i)}};
+                b_.say("| %s | %zu | %s | %.1f (%.1f .. %.1f) | %.2f | %.2f | ", row.text.c_str(), row.depth, kCells[i],
+                       tps, least, most, over, c.n_token / c.n_cycle);
                 if (drafts(i)) {
-                    cell["drafted"] = c.drafted, cell["accepted"] = c.accepted, cell["accepted_low"] = a.low, cell["accepted_high"] = a.high, cell["same_text"] = c.same_text;
-                    if (c.drafted > 0) b_.say("%.1f %% (%.1f .. %.1f)", 100 * double(c.accepted) / double(c.drafted), 100 * a.low, 100 * a.high);
-                    else b_.say("nothing drafted");
+                    cell["drafted"] = c.drafted, cell["accepted"] = c.accepted, cell["accepted_low"] = a.low,
+                    cell["accepted_high"] = a.high, cell["same_text"] = c.same_text;
+                    if (c.drafted > 0)
+                        b_.say("%.1f %% (%.1f .. %.1f)", 100 * double(c.accepted) / double(c.drafted), 100 * a.low,
+                               100 * a.high);
+                    else
+                        b_.say("nothing drafted");
                 }
                 b_.say(" | %.2f |\n", row.diversity(i));
                 out["cells"].push_back(cell);
             }
         for (const Row& row : rows_) {
             if (!row.alike())
-                b_.say("\n%s at %zu: the window changed how varied the text is (%.2f against %.2f distinct 4-grams), so its acceptance is not comparable\n", row.text.c_str(), row.depth, row.diversity(1), row.diversity(0));
+                b_.say(
+                    "\n%s at %zu: the window changed how varied the text is (%.2f against %.2f distinct 4-grams), so "
+                    "its acceptance is not comparable\n",
+                    row.text.c_str(), row.depth, row.diversity(1), row.diversity(0));
             for (size_t i = 2; i < 4; ++i)
-                if (!row.cell[i].same_text) b_.say("\n%s at %zu, %s: NOT the text that decoding without drafts gives\n", row.text.c_str(), row.depth, kCells[i]);
+                if (!row.cell[i].same_text)
+                    b_.say("\n%s at %zu, %s: NOT the text that decoding without drafts gives\n", row.text.c_str(),
+                           row.depth, kCells[i]);
         }
     }
 
@@ -147,7 +177,8 @@ class Stack {
             for (size_t i = 0; i < 4; ++i) {
                 PlotLine line{kCells[i], {}, {}};
                 for (const Row& row : rows_)
-                    if (row.text == opening.name) line.x.push_back(double(row.depth)), line.y.push_back(median(row.cell[i].tps));
+                    if (row.text == opening.name)
+                        line.x.push_back(double(row.depth)), line.y.push_back(median(row.cell[i].tps));
                 plot.lines.push_back(std::move(line));
             }
             plots.push_back(std::move(plot));

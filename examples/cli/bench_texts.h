@@ -16,7 +16,7 @@ Status read_openings(const BenchOptions& o, const std::vector<std::string>& kind
 std::vector<Token> tokens_of(const auspex::Model& model, const Opening& opening, size_t bytes, uint64_t seed);
 
 /// Continues the session's text until its history has at least n tokens, adding the time that takes. Everything on
-/// its way is waited for and counted. The first pick after a sync() needs no pass: take it before.
+/// its way is waited for and counted. The first sample after a sync() needs no pass: take it before.
 Status generate_timed(auspex::Session& on, const auspex::Sampling& sampling, size_t n, double* seconds);
 
 }  // namespace cli

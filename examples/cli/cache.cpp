@@ -17,8 +17,10 @@ std::string cache_folder() {
 #ifdef _WIN32
     if (const char* local = std::getenv("LOCALAPPDATA")) folder = fs::path(local) / "auspex";
 #else
-    if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg) folder = fs::path(xdg) / "auspex";
-    else if (const char* home = std::getenv("HOME"); home && *home) folder = fs::path(home) / ".cache" / "auspex";
+    if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg)
+        folder = fs::path(xdg) / "auspex";
+    else if (const char* home = std::getenv("HOME"); home && *home)
+        folder = fs::path(home) / ".cache" / "auspex";
 #endif
     if (folder.empty()) return {};
     std::error_code error;

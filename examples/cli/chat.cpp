@@ -64,8 +64,8 @@ class Chat {
         const bool terminal = stdin_is_terminal();
         if (terminal) {
             const auspex::ModelInfo& info = on_.model.info();
-            std::fprintf(stderr, "%s on %s. /help tells what you can do.\n", info.name.empty() ? on_.path.c_str() : info.name.c_str(),
-                         on_.device.name().c_str());
+            std::fprintf(stderr, "%s on %s. /help tells what you can do.\n",
+                         info.name.empty() ? on_.path.c_str() : info.name.c_str(), on_.device.name().c_str());
         }
         for (;;) {
             std::string line;
@@ -116,7 +116,8 @@ class Chat {
 
     Status command(const std::string& line, bool* leave) {
         const size_t space = line.find(' ');
-        const std::string word = line.substr(0, space), rest = space == std::string::npos ? std::string() : line.substr(space + 1);
+        const std::string word = line.substr(0, space),
+                          rest = space == std::string::npos ? std::string() : line.substr(space + 1);
         if (word == "/quit" || word == "/exit") {
             *leave = true;
         } else if (word == "/help") {
@@ -131,9 +132,10 @@ class Chat {
             request_.enable_thinking = rest == "on";
         } else if (word == "/stats") {
             const auspex::Stats t = session_.stats();
-            std::fprintf(stderr, "%zu of %u tokens; %.1f prompt tokens/s, %.1f tokens/s; this session holds %.1f MiB\n", session_.history().size(),
-                         n_context_, t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
-                         t.decode_s > 0 ? double(t.tokens_picked) / t.decode_s : 0, double(t.memory_bytes) / (1 << 20));
+            std::fprintf(
+                stderr, "%zu of %u tokens; %.1f prompt tokens/s, %.1f tokens/s; this session holds %.1f MiB\n",
+                session_.history().size(), n_context_, t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
+                t.decode_s > 0 ? double(t.tokens_sampled) / t.decode_s : 0, double(t.memory_bytes) / (1 << 20));
             const std::string drafting = draft_line(t);
             if (!drafting.empty()) std::fprintf(stderr, "drafting: %s\n", drafting.c_str());
         } else {
@@ -143,7 +145,8 @@ class Chat {
     }
 
     std::string system_text() const {
-        return !request_.messages.empty() && request_.messages[0].role == "system" ? request_.messages[0].content : std::string();
+        return !request_.messages.empty() && request_.messages[0].role == "system" ? request_.messages[0].content
+                                                                                   : std::string();
     }
 
     /// One message from the user and the answer to it. A turn that fails leaves the conversation as it was.
@@ -169,8 +172,9 @@ class Chat {
         if (!s.ok()) return s;
         const std::vector<Token> ids = on_.model.encode(prompt);
         if (ids.size() >= n_context_)
-            return Status(Code::context_full, "the conversation has " + std::to_string(ids.size()) + " tokens, the context holds " +
-                                                  std::to_string(n_context_) + ": /reset, or start with a larger --ctx");
+            return Status(Code::context_full, "the conversation has " + std::to_string(ids.size()) +
+                                                  " tokens, the context holds " + std::to_string(n_context_) +
+                                                  ": /reset, or start with a larger --ctx");
         Generated made;
         s = generate(on_.model, session_, ids, o_.sampling, o_.generate, true, &made);
         if (!s.ok()) return s;

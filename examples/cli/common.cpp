@@ -46,29 +46,39 @@ void add_model(CLI::App& command, PlaceOptions& o) {
 }
 
 void add_mtp_file(CLI::App& command, PlaceOptions& o) {
-    command.add_option("--mtp-file", o.mtp_file, "GGUF file with the draft block, where the model's own has none (often named mtp-*.gguf)");
+    command.add_option("--mtp-file", o.mtp_file,
+                       "GGUF file with the draft block, where the model's own has none (often named mtp-*.gguf)");
 }
 
 void add_place(CLI::App& command, PlaceOptions& o) {
     add_model(command, o);
     add_mtp_file(command, o);
     command.add_option("--device", o.device, "auto, cpu, vulkan or vulkan:N")->capture_default_str();
-    command.add_option("--memory-limit", o.memory_limit, "Memory that the device may take, as in 12G; on a GPU experts that do not fit stay in the system's");
+    command.add_option(
+        "--memory-limit", o.memory_limit,
+        "Memory that the device may take, as in 12G; on a GPU experts that do not fit stay in the system's");
     command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
     command.add_option_function<int>(
-        "--threads", [&o](int n) { o.threads = n, o.threads_given = true; }, "CPU threads (default: one per physical core)");
+        "--threads", [&o](int n) { o.threads = n, o.threads_given = true; },
+        "CPU threads (default: one per physical core)");
     command.add_flag("-v,--verbose", o.verbose, "Say on stderr what was chosen, and why");
 }
 
 void add_sampling(CLI::App& command, auspex::Sampling& o) {
-    command.add_option("--temp", o.temperature, "Temperature; 0 always takes the most likely token")->capture_default_str();
+    command.add_option("--temp", o.temperature, "Temperature; 0 always takes the most likely token")
+        ->capture_default_str();
     command.add_option("--top-k", o.top_k, "Keep the K most likely tokens; 0: all")->capture_default_str();
     command.add_option("--top-p", o.top_p, "Keep the smallest set with this much probability")->capture_default_str();
-    command.add_option("--min-p", o.min_p, "Keep what has at least this share of the most likely")->capture_default_str();
-    command.add_option("--repeat-penalty", o.repeat_penalty, "Weakens tokens seen lately; 1: off")->capture_default_str();
-    command.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted for each time a token was seen")->capture_default_str();
-    command.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from a token that was seen")->capture_default_str();
-    command.add_option("--penalty-window", o.penalty_window, "How many of the last tokens count as seen")->capture_default_str();
+    command.add_option("--min-p", o.min_p, "Keep what has at least this share of the most likely")
+        ->capture_default_str();
+    command.add_option("--repeat-penalty", o.repeat_penalty, "Weakens tokens seen lately; 1: off")
+        ->capture_default_str();
+    command.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted for each time a token was seen")
+        ->capture_default_str();
+    command.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from a token that was seen")
+        ->capture_default_str();
+    command.add_option("--penalty-window", o.penalty_window, "How many of the last tokens count as seen")
+        ->capture_default_str();
     command.add_option("--seed", o.seed, "The same seed gives the same text")->capture_default_str();
 }
 
@@ -95,7 +105,8 @@ Result<std::string> find_model(const std::string& named) {
         if (std::ifstream(p).good()) return p;
         tried += "\n  " + p;
     }
-    return Status(Code::not_found, "no model was named and the demo model is in none of these places; give -m FILE:" + tried);
+    return Status(Code::not_found,
+                  "no model was named and the demo model is in none of these places; give -m FILE:" + tried);
 }
 
 /// The pipelines of the device last used; another device's are refused by their header and made anew.
@@ -120,7 +131,8 @@ Result<auspex::Device> open_device(const PlaceOptions& o) {
         d.kind = auspex::Kind::vulkan;
         index = o.device.substr(7);
         if (index.empty() || index.size() > 3 || index.find_first_not_of("0123456789") != std::string::npos)
-            return Status(Code::bad_argument, "--device " + o.device + ": expected a number after 'vulkan:', as in vulkan:0");
+            return Status(Code::bad_argument,
+                          "--device " + o.device + ": expected a number after 'vulkan:', as in vulkan:0");
         d.vulkan_index = std::atoi(index.c_str());
     } else {
         return Status(Code::bad_argument, "--device " + o.device + ": expected auto, cpu, vulkan or vulkan:N");
@@ -130,15 +142,21 @@ Result<auspex::Device> open_device(const PlaceOptions& o) {
         const char* name;
         auspex::CpuPath path;
     };
-    const Path paths[] = {{"best", auspex::CpuPath::best},     {"reference", auspex::CpuPath::reference}, {"avx2", auspex::CpuPath::avx2},
-                          {"avx512", auspex::CpuPath::avx512}, {"neon", auspex::CpuPath::neon}};
+    const Path paths[] = {{"best", auspex::CpuPath::best},
+                          {"reference", auspex::CpuPath::reference},
+                          {"avx2", auspex::CpuPath::avx2},
+                          {"avx512", auspex::CpuPath::avx512},
+                          {"neon", auspex::CpuPath::neon}};
     bool known = false;
     for (const Path& p : paths)
         if (o.cpu_path == p.name) d.cpu_path = p.path, known = true;
-    if (!known) return Status(Code::bad_argument, "--cpu-path " + o.cpu_path + ": expected best, reference, avx2, avx512 or neon");
+    if (!known)
+        return Status(Code::bad_argument,
+                      "--cpu-path " + o.cpu_path + ": expected best, reference, avx2, avx512 or neon");
 
     if (o.threads_given && o.threads < 1)
-        return Status(Code::bad_argument, "--threads " + std::to_string(o.threads) + ": expected 1 or more; leave it out for one per physical core");
+        return Status(Code::bad_argument, "--threads " + std::to_string(o.threads) +
+                                              ": expected 1 or more; leave it out for one per physical core");
     d.n_thread = o.threads;
     const std::string pipelines = d.kind == auspex::Kind::cpu ? std::string() : read_cache(kPipelines);
     d.pipeline_cache = Span<const std::byte>(reinterpret_cast<const std::byte*>(pipelines.data()), pipelines.size());
@@ -250,8 +268,9 @@ Result<std::vector<Token>> read_list(const std::string& list, const char* what, 
         while (i < end && std::strchr(" \t\r\n", text[i]) && text[i] != 0) ++i;
     };
     const auto bad = [&](const std::string& found) {
-        return Status(Code::bad_argument, std::string("the list of ") + what + " has " + found + " at character " + std::to_string(i + 1) +
-                                              ", expected whole numbers with commas or spaces between them, as in 1,2,3 or [1, 2, 3]");
+        return Status(Code::bad_argument,
+                      std::string("the list of ") + what + " has " + found + " at character " + std::to_string(i + 1) +
+                          ", expected whole numbers with commas or spaces between them, as in 1,2,3 or [1, 2, 3]");
     };
     skip_space();
     const bool bracketed = i < end && text[i] == '[';
@@ -266,7 +285,8 @@ Result<std::vector<Token>> read_list(const std::string& list, const char* what, 
         for (; i < end && text[i] >= '0' && text[i] <= '9'; ++i)
             if (value <= highest) value = value * 10 + (text[i] - '0');
         if (negative || value > highest)
-            return Status(Code::bad_argument, std::string("the list of ") + what + " has " + text.substr(from, i - from) + ", expected 0 .. " +
+            return Status(Code::bad_argument, std::string("the list of ") + what + " has " +
+                                                  text.substr(from, i - from) + ", expected 0 .. " +
                                                   std::to_string(highest));
         if (i < end && !std::strchr(", \t\r\n]", text[i])) return bad(std::string("'") + text[i] + "'");
         ids.push_back(static_cast<Token>(value));

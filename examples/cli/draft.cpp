@@ -26,18 +26,27 @@ uint64_t total(const uint64_t* v, size_t n) {
 }  // namespace
 
 void add_draft_memory(CLI::App& command, DraftFlags& o) {
-    command.add_option("--draft", o.draft, "Guess ahead, faster and with the same text: auto (as deep as pays, or not at all), off, N (tokens by the model's draft block), lookup[:N] or mtp+lookup[:N]")
+    command
+        .add_option("--draft", o.draft,
+                    "Guess ahead, faster and with the same text: auto (as deep as pays, or not at all), off, N (tokens "
+                    "by the model's draft block), lookup[:N] or mtp+lookup[:N]")
         ->capture_default_str();
-    command.add_option("--draft-vocab", o.vocab, "Cheaper guesses over fewer ids: N of them, those in FILE, or auto for those that the text uses most");
+    command.add_option(
+        "--draft-vocab", o.vocab,
+        "Cheaper guesses over fewer ids: N of them, those in FILE, or auto for those that the text uses most");
     command.add_option("--draft-window", o.window, "Tokens the draft block looks back; 0: all")->capture_default_str();
 }
 
 void add_draft(CLI::App& command, DraftFlags& o) {
     add_draft_memory(command, o);
     command.add_option_function<int64_t>(
-        "--draft-max", [&o](int64_t n) { o.most = n, o.most_given = true; }, "The deepest that is chosen where the depth is chosen for you (default: 6)");
-    command.add_option("--draft-min-p", o.min_probability, "Stop guessing below this probability")->capture_default_str();
-    command.add_option("--trace", o.trace, "Write a JSON line for each pass to this file: depth, accepted, time, and what decided the depth");
+        "--draft-max", [&o](int64_t n) { o.most = n, o.most_given = true; },
+        "The deepest that is chosen where the depth is chosen for you (default: 6)");
+    command.add_option("--draft-min-p", o.min_probability, "Stop guessing below this probability")
+        ->capture_default_str();
+    command.add_option(
+        "--trace", o.trace,
+        "Write a JSON line for each pass to this file: depth, accepted, time, and what decided the depth");
 }
 
 Status choose_draft_vocab(const std::string& vocab, const auspex::ModelInfo& model, auspex::DraftOptions* to) {
@@ -48,7 +57,8 @@ Status choose_draft_vocab(const std::string& vocab, const auspex::ModelInfo& mod
     } else if (n > 0 && n <= n_vocab) {
         to->n_vocab = static_cast<uint32_t>(n);
     } else if (n >= 0) {
-        return Status(Code::bad_argument, "--draft-vocab " + vocab + ": expected 1 .. " + std::to_string(n_vocab) + ", the ids of this model");
+        return Status(Code::bad_argument, "--draft-vocab " + vocab + ": expected 1 .. " + std::to_string(n_vocab) +
+                                              ", the ids of this model");
     } else {
         const Status s = read_ids("@" + vocab, model.n_vocab).get(to->vocab);
         if (!s.ok()) return Status(s.code, "--draft-vocab is neither a number nor auto, and as a file: " + s.text);
@@ -63,14 +73,19 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     const std::string depth = colon == std::string::npos ? std::string() : o.draft.substr(colon + 1);
     const int64_t n = whole_number(name), n_after = whole_number(depth);
     const auto bad = [&] {
-        return Status(Code::bad_argument, "--draft " + o.draft + ": expected auto, off, 0 .. " + std::to_string(auspex::kMaxDraft) +
+        return Status(Code::bad_argument, "--draft " + o.draft + ": expected auto, off, 0 .. " +
+                                              std::to_string(auspex::kMaxDraft) +
                                               ", lookup or mtp+lookup; the last two may have a depth, as in lookup:4");
     };
     const bool lookup = name == "lookup", both = name == "mtp+lookup";
-    if (colon != std::string::npos && (!(lookup || both) || n_after < 0 || n_after > int64_t{auspex::kMaxDraft})) return bad();
+    if (colon != std::string::npos && (!(lookup || both) || n_after < 0 || n_after > int64_t{auspex::kMaxDraft}))
+        return bad();
     if (n > int64_t{auspex::kMaxDraft}) return bad();
-    if (o.window < 0 || o.window > INT32_MAX) return Status(Code::bad_argument, "--draft-window " + std::to_string(o.window) + ": expected 0 or more");
-    if (o.most < 1 || o.most > int64_t{auspex::kMaxDraft}) return Status(Code::bad_argument, "--draft-max " + std::to_string(o.most) + ": expected 1 .. " + std::to_string(auspex::kMaxDraft));
+    if (o.window < 0 || o.window > INT32_MAX)
+        return Status(Code::bad_argument, "--draft-window " + std::to_string(o.window) + ": expected 0 or more");
+    if (o.most < 1 || o.most > int64_t{auspex::kMaxDraft})
+        return Status(Code::bad_argument,
+                      "--draft-max " + std::to_string(o.most) + ": expected 1 .. " + std::to_string(auspex::kMaxDraft));
     to->window = static_cast<uint32_t>(o.window);
     to->max_depth = static_cast<uint32_t>(o.most);
     to->min_probability = o.min_probability;
@@ -79,7 +94,8 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
         to->source = lookup ? Draft::lookup : Draft::mtp_lookup;
     } else if (name == "auto") {
         to->source = model.n_mtp != 0 ? Draft::mtp : Draft::off;
-        if (to->source == Draft::off && verbose) note("this model has no draft block, so nothing is drafted; --draft lookup needs none");
+        if (to->source == Draft::off && verbose)
+            note("this model has no draft block, so nothing is drafted; --draft lookup needs none");
     } else if (n > 0) {
         to->source = Draft::mtp;
         to->depth = static_cast<int>(n);
@@ -87,21 +103,26 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
         return bad();
     }
     if (o.most_given && (name == "off" || to->depth >= 0))
-        return Status(Code::bad_argument, "--draft-max bounds a depth that is chosen for you, but --draft " + o.draft + " leaves nothing to choose; expected one of the two");
+        return Status(Code::bad_argument, "--draft-max bounds a depth that is chosen for you, but --draft " + o.draft +
+                                              " leaves nothing to choose; expected one of the two");
     if (to->source == Draft::mtp || to->source == Draft::mtp_lookup) return choose_draft_vocab(o.vocab, model, to);
-    if (!o.vocab.empty() && name != "auto") return Status(Code::bad_argument, "--draft-vocab is the vocabulary of the model's draft block, but --draft " + o.draft + " does not use it; expected auto, N or mtp+lookup beside it");
+    if (!o.vocab.empty() && name != "auto")
+        return Status(Code::bad_argument, "--draft-vocab is the vocabulary of the model's draft block, but --draft " +
+                                              o.draft + " does not use it; expected auto, N or mtp+lookup beside it");
     return {};
 }
 
 // --------------------------------------------------------------------------------- trace
 
 std::string trace_line(const auspex::DraftCycle& c) {
-    nlohmann::ordered_json line = {{"token", c.n_token}, {"wanted", c.wanted}, {"depth", c.depth}, {"accepted", c.accepted}, {"us", c.us}, {"catch_up_us", c.catch_up_us}};
+    nlohmann::ordered_json line = {{"token", c.n_token},     {"wanted", c.wanted}, {"depth", c.depth},
+                                   {"accepted", c.accepted}, {"us", c.us},         {"catch_up_us", c.catch_up_us}};
     line["acceptance"] = c.acceptance;
     line["expected_tokens"] = c.expected;
     line["relative_cycle"] = c.relative;
     line["break_even_share"] = c.break_even_r;
-    if (c.shadow_rows > 0) line["shadow"] = {{"rows", c.shadow_rows}, {"hits", c.shadow_hits}, {"us", c.shadow_us}};
+    if (c.probe_rows > 0)
+        line["acceptance_probe"] = {{"rows", c.probe_rows}, {"hits", c.probe_hits}, {"us", c.probe_us}};
     if (c.reason != auspex::DraftReason::none) line["reason"] = auspex::draft_reason_name(c.reason);
     return line.dump() + "\n";
 }
@@ -126,7 +147,9 @@ Status Trace::close() {
     if (!file_) return {};
     failed_ = std::fclose(file_) != 0 || failed_;
     file_ = nullptr;
-    return failed_ ? Status(Code::io_error, "--trace '" + path_ + "' could not be written to its end; is the disk full?") : Status();
+    return failed_
+               ? Status(Code::io_error, "--trace '" + path_ + "' could not be written to its end; is the disk full?")
+               : Status();
 }
 
 // --------------------------------------------------------------------------------- costs
@@ -135,9 +158,11 @@ void CostCache::load(const Loaded& on, const auspex::SessionOptions& options, au
     if (options.draft.source == Draft::off || options.draft.depth >= 0) return;
     // The costs name what they belong to; the file's name only keeps the combinations apart.
     const auspex::ModelInfo& info = on.model.info();
-    std::string key = on.device.name() + "|" + info.architecture + "|" + info.name + "|" + std::to_string(info.n_parameter) + "|" + std::to_string(info.file_bytes) + "|" +
-                      auspex::print_windows(session.stats().windows) + "|" + std::to_string(static_cast<int>(options.kv_k)) + "," + std::to_string(static_cast<int>(options.kv_v)) + "|" +
-                      std::to_string(static_cast<int>(options.draft.source)) + "|" + std::to_string(session.stats().draft_bytes);
+    std::string key =
+        on.device.name() + "|" + info.architecture + "|" + info.name + "|" + std::to_string(info.n_parameter) + "|" +
+        std::to_string(info.file_bytes) + "|" + auspex::print_windows(session.stats().windows) + "|" +
+        std::to_string(static_cast<int>(options.kv_k)) + "," + std::to_string(static_cast<int>(options.kv_v)) + "|" +
+        std::to_string(static_cast<int>(options.draft.source)) + "|" + std::to_string(session.stats().draft_bytes);
     uint64_t hash = 0xcbf29ce484222325ull;
     for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
     char name[40];
@@ -145,7 +170,9 @@ void CostCache::load(const Loaded& on, const auspex::SessionOptions& options, au
     name_ = name;
     loaded_ = read_cache(name_);
     // Of another driver, or damaged: measured anew, and written over.
-    if (!loaded_.empty()) (void)session.load_costs(Span<const std::byte>(reinterpret_cast<const std::byte*>(loaded_.data()), loaded_.size()));
+    if (!loaded_.empty())
+        (void)session.load_costs(
+            Span<const std::byte>(reinterpret_cast<const std::byte*>(loaded_.data()), loaded_.size()));
 }
 
 void CostCache::save(const auspex::Session& session) const {
@@ -155,15 +182,18 @@ void CostCache::save(const auspex::Session& session) const {
     if (!bytes.empty() && bytes != loaded_) write_cache(name_, bytes);
 }
 
-// --------------------------------------------------------------------------------- receipts
+// --------------------------------------------------------------------------------- statistics
 
 nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Stats& stats) {
     const char* names[] = {"off", "mtp", "lookup", "mtp+lookup", "mtp"};
     nlohmann::ordered_json report = {{"source", names[static_cast<int>(options.source)]}};
     const auspex::DraftReport& d = stats.draft;
-    if (options.depth < 0) report["depth"] = "auto", report["depth_most"] = options.max_depth;
-    else report["depth"] = options.depth;
-    const uint64_t n_cycle = total(stats.cycles, auspex::kMaxDraft + 1), n_drafted = total(stats.drafted, auspex::kMaxDraft);
+    if (options.depth < 0)
+        report["depth"] = "auto", report["depth_most"] = options.max_depth;
+    else
+        report["depth"] = options.depth;
+    const uint64_t n_cycle = total(stats.cycles, auspex::kMaxDraft + 1),
+                   n_drafted = total(stats.drafted, auspex::kMaxDraft);
     const uint64_t n_accepted = total(stats.accepted, auspex::kMaxDraft);
     size_t n_place = 0;
     while (n_place < auspex::kMaxDraft && stats.drafted[n_place] > 0) ++n_place;
@@ -182,28 +212,40 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
     nlohmann::ordered_json& cost = report["cost"];
     cost = nlohmann::ordered_json::array();
     for (size_t g = 0; g < n_known; ++g) {
-        nlohmann::ordered_json row = {{"depth", g}, {"cycle_ms", d.step_seconds[g] * 1e3}, {"relative_cycle", d.relative[g]}, {"samples", d.samples[g]}, {"expected_tokens", d.expected[g]}};
-        if (g > 0) row["acceptance"] = d.acceptance[g], row["break_even_share"] = d.break_even_r[g], row["break_even_conditional"] = d.break_even_a[g];
+        nlohmann::ordered_json row = {{"depth", g},
+                                      {"cycle_ms", d.step_seconds[g] * 1e3},
+                                      {"relative_cycle", d.relative[g]},
+                                      {"samples", d.samples[g]},
+                                      {"expected_tokens", d.expected[g]}};
+        if (g > 0)
+            row["acceptance"] = d.acceptance[g], row["break_even_share"] = d.break_even_r[g],
+            row["break_even_conditional"] = d.break_even_a[g];
         cost.push_back(row);
     }
-    report["shadow"] = {{"passes", d.shadow_passes}, {"rows", d.shadow_rows}, {"hits", d.shadow_hits}, {"seconds", d.shadow_seconds}};
+    report["acceptance_probe"] = {
+        {"passes", d.probe_passes}, {"rows", d.probe_rows}, {"hits", d.probe_hits}, {"seconds", d.probe_seconds}};
     report["seconds"] = d.seconds;
     report["seconds_off_estimate"] = d.off_seconds;
     report["gain_estimate"] = d.gain();
-    report["hopeless"] = d.hopeless;
+    report["unprofitable"] = d.unprofitable;
     report["n_switch"] = d.n_switch;
     report["switches"] = nlohmann::ordered_json::array();
-    for (const auspex::DraftSwitch& s : d.switches) report["switches"].push_back({{"token", s.n_token}, {"from", s.from}, {"to", s.to}, {"reason", auspex::draft_reason_name(s.reason)}});
+    for (const auspex::DraftSwitch& s : d.switches)
+        report["switches"].push_back(
+            {{"token", s.n_token}, {"from", s.from}, {"to", s.to}, {"reason", auspex::draft_reason_name(s.reason)}});
     return report;
 }
 
 std::string draft_line(const auspex::Stats& stats) {
-    const uint64_t n_drafted = total(stats.drafted, auspex::kMaxDraft), n_accepted = total(stats.accepted, auspex::kMaxDraft);
+    const uint64_t n_drafted = total(stats.drafted, auspex::kMaxDraft),
+                   n_accepted = total(stats.accepted, auspex::kMaxDraft);
     const uint64_t n_cycle = total(stats.cycles, auspex::kMaxDraft + 1);
     if (n_drafted == 0) return {};
     char text[160];
-    std::snprintf(text, sizeof text, "%.2f tokens for each pass, %.0f %% of %llu guesses right, about %.2f times as fast as without", 1 + double(n_accepted) / double(n_cycle),
-                  100 * double(n_accepted) / double(n_drafted), static_cast<unsigned long long>(n_drafted), stats.draft.gain());
+    std::snprintf(text, sizeof text,
+                  "%.2f tokens for each pass, %.0f %% of %llu guesses right, about %.2f times as fast as without",
+                  1 + double(n_accepted) / double(n_cycle), 100 * double(n_accepted) / double(n_drafted),
+                  static_cast<unsigned long long>(n_drafted), stats.draft.gain());
     return text;
 }
 

@@ -1,4 +1,4 @@
-// cli/draft: --draft and its relatives, and the receipts of drafting.
+// cli/draft: --draft and its relatives, and the statistics of drafting.
 #pragma once
 #include <cstdio>
 #include <memory>
@@ -18,7 +18,8 @@ struct DraftFlags {
 void add_draft_memory(CLI::App& command, DraftFlags& o);
 /// Those, and --draft-max, --draft-min-p, --trace
 void add_draft(CLI::App& command, DraftFlags& o);
-/// errors    bad_argument: a flag that reads as nothing, or that means nothing beside another; the text lists what would.
+/// errors    bad_argument: a flag that reads as nothing, or that means nothing beside another; the text lists what
+/// would.
 Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool verbose, auspex::DraftOptions* to);
 /// A head over N ids, over those of a file, or over those the text uses most.
 Status choose_draft_vocab(const std::string& vocab, const auspex::ModelInfo& model, auspex::DraftOptions* to);
@@ -54,7 +55,7 @@ class CostCache {
     std::string name_, loaded_;
 };
 
-/// The receipts: what was drafted and accepted, what it cost, when it pays, what was switched and why.
+/// The statistics: what was drafted and accepted, what it cost, when it pays, what was switched and why.
 nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Stats& stats);
 /// "2.3 tokens for each pass, 71 % of 120 guesses right, ...", or empty when nothing was drafted.
 std::string draft_line(const auspex::Stats& stats);

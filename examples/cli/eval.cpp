@@ -42,15 +42,17 @@ double log_sum(Span<const float> logits) {
     return top + std::log(sum);
 }
 
-size_t best_of(Span<const float> logits) { return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()); }
+size_t best_of(Span<const float> logits) {
+    return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
 
 struct Scores {
     std::string spec;
     uint64_t kv_bytes = 0;
-    std::vector<double> nll;           ///< [n - 1] of each position's next token
-    double kl = 0, agree = 0;          ///< means over the rows kept
-    size_t n_greedy = 0;               ///< tokens that agree, of EvalOptions::greedy
-    std::vector<double> recall;        ///< by depth: share of needles repeated
+    std::vector<double> nll;     ///< [n - 1] of each position's next token
+    double kl = 0, agree = 0;    ///< means over the rows kept
+    size_t n_greedy = 0;         ///< tokens that agree, of EvalOptions::greedy
+    std::vector<double> recall;  ///< by depth: share of needles repeated
     std::vector<Token> greedy;
     double mean() const { return mean(0, nll.size()); }
     double mean(size_t from, size_t to) const {
@@ -86,8 +88,10 @@ class Eval {
     static constexpr size_t kNeedles = 3;  ///< at each depth
 
     Status prepare() {
-        if (o_.n < 32 || o_.n > (1 << 22)) return Status(Code::bad_argument, "-n " + std::to_string(o_.n) + ": expected 32 or more tokens");
-        if (o_.greedy < 0 || o_.greedy > 100000 || o_.needle < 0 || o_.needle > (1 << 22) || o_.ubatch < 1 || o_.ubatch > 4096)
+        if (o_.n < 32 || o_.n > (1 << 22))
+            return Status(Code::bad_argument, "-n " + std::to_string(o_.n) + ": expected 32 or more tokens");
+        if (o_.greedy < 0 || o_.greedy > 100000 || o_.needle < 0 || o_.needle > (1 << 22) || o_.ubatch < 1 ||
+            o_.ubatch > 4096)
             return Status(Code::bad_argument, "--greedy, --needle or --ubatch is out of range");
         for (size_t from = 0; from <= o_.windows.size();) {
             const size_t end = std::min(o_.windows.find(';', from), o_.windows.size());
@@ -112,7 +116,9 @@ class Eval {
             if (!s.ok()) return s;
         }
         ids_ = on_.model.encode(text);
-        if (ids_.size() < 32) return Status(Code::bad_argument, "the text has " + std::to_string(ids_.size()) + " tokens, expected at least 32");
+        if (ids_.size() < 32)
+            return Status(Code::bad_argument,
+                          "the text has " + std::to_string(ids_.size()) + " tokens, expected at least 32");
         if (ids_.size() > n) ids_.resize(n);
         const size_t n_vocab = on_.model.info().n_vocab;
         every_ = std::max<size_t>(1, (ids_.size() * n_vocab + kMostKept - 1) / kMostKept);
@@ -126,12 +132,15 @@ class Eval {
         Dice dice{5};
         for (const double depth : kDepths)
             for (size_t k = 0; k < kNeedles; ++k) {
-                const std::string name = std::string(1, static_cast<char>('A' + dice.below(26))) + static_cast<char>('A' + dice.below(26)) + std::to_string(10 + dice.below(90));
-                const std::string asked = "note: the key of cabinet " + name + " is", answer = " " + std::to_string(1000 + dice.below(9000));
+                const std::string name = std::string(1, static_cast<char>('A' + dice.below(26))) +
+                                         static_cast<char>('A' + dice.below(26)) + std::to_string(10 + dice.below(90));
+                const std::string asked = "note: the key of cabinet " + name + " is",
+                                  answer = " " + std::to_string(1000 + dice.below(9000));
                 const auto size = [&](const std::string& text) { return on_.model.encode(text).size(); };
                 std::string hay;
                 for (uint32_t minute = 0; size(hay) < static_cast<size_t>(o_.needle); ++minute)
-                    for (int i = 0; i < 8; ++i) hay += plant_log_line(dice, 480 + minute * 8 + static_cast<uint32_t>(i));
+                    for (int i = 0; i < 8; ++i)
+                        hay += plant_log_line(dice, 480 + minute * 8 + static_cast<uint32_t>(i));
                 size_t at = hay.find('\n', static_cast<size_t>(depth * double(hay.size())));
                 at = at == std::string::npos ? 0 : at + 1;
                 Needle needle;
@@ -169,7 +178,9 @@ class Eval {
         bool go_on = true;
         size_t n_compared = 0;
         s = session.score(ids_, [&](size_t row, Span<const float> logits) {
-            if (go_on && row % 16 == 0) go_on = progress(("reading with " + spec).c_str(), static_cast<float>(row) / static_cast<float>(ids_.size()));
+            if (go_on && row % 16 == 0)
+                go_on = progress(("reading with " + spec).c_str(),
+                                 static_cast<float>(row) / static_cast<float>(ids_.size()));
             if (row + 1 >= ids_.size() || !go_on) return;
             const double z = log_sum(logits);
             to->nll.push_back(z - double{logits[static_cast<size_t>(ids_[row + 1])]});
@@ -179,7 +190,8 @@ class Eval {
             const Span<const float> want(kept, n_vocab);
             const double want_z = log_sum(want);
             double kl = 0;
-            for (size_t i = 0; i < n_vocab; ++i) kl += std::exp(double{want[i]} - want_z) * (double{want[i]} - want_z - (double{logits[i]} - z));
+            for (size_t i = 0; i < n_vocab; ++i)
+                kl += std::exp(double{want[i]} - want_z) * (double{want[i]} - want_z - (double{logits[i]} - z));
             to->kl += kl;
             to->agree += best_of(want) == best_of(logits) ? 1 : 0;
             ++n_compared;
@@ -201,10 +213,12 @@ class Eval {
         const std::vector<Token> half(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(ids_.size() / 2));
         s = continue_text(half, static_cast<size_t>(o_.greedy), &to->greedy);
         if (!s.ok()) return s;
-        while (to->n_greedy < to->greedy.size() && to->greedy[to->n_greedy] == all_[0].greedy[to->n_greedy]) ++to->n_greedy;
+        while (to->n_greedy < to->greedy.size() && to->greedy[to->n_greedy] == all_[0].greedy[to->n_greedy])
+            ++to->n_greedy;
 
         for (size_t i = 0; i < needles_.size(); ++i) {
-            if (!progress(("asking with " + spec).c_str(), static_cast<float>(i) / static_cast<float>(needles_.size()))) return Status(Code::cancelled, "interrupted");
+            if (!progress(("asking with " + spec).c_str(), static_cast<float>(i) / static_cast<float>(needles_.size())))
+                return Status(Code::cancelled, "interrupted");
             std::vector<Token> made;
             s = continue_text(needles_[i].prompt, needles_[i].answer.size(), &made);
             if (!s.ok()) return s;
@@ -240,18 +254,24 @@ class Eval {
         char cell[160];
         std::string out = "| window | KV bytes | NLL | KL | same choice | greedy |";
         for (size_t i = 0; i + 1 < b.size(); ++i) out += " NLL " + std::to_string(b[i]) + ".. |";
-        for (size_t i = 0; i < (needles_.empty() ? 0 : std::size(kDepths)); ++i) std::snprintf(cell, sizeof cell, " recall %.0f %% |", kDepths[i] * 100), out += cell;
+        for (size_t i = 0; i < (needles_.empty() ? 0 : std::size(kDepths)); ++i)
+            std::snprintf(cell, sizeof cell, " recall %.0f %% |", kDepths[i] * 100), out += cell;
         out += "\n|";
         for (size_t i = 0; i < 6 + b.size() - 1 + (needles_.empty() ? 0 : std::size(kDepths)); ++i) out += "---|";
         out += "\n";
         for (const Scores& s : all_) {
-            std::snprintf(cell, sizeof cell, "| %s | %llu | %.4f | %.5f | %.1f %% | %zu/%zu |", s.spec.c_str(), static_cast<unsigned long long>(s.kv_bytes), s.mean(), s.kl, s.agree * 100, s.n_greedy, s.greedy.size());
+            std::snprintf(cell, sizeof cell, "| %s | %llu | %.4f | %.5f | %.1f %% | %zu/%zu |", s.spec.c_str(),
+                          static_cast<unsigned long long>(s.kv_bytes), s.mean(), s.kl, s.agree * 100, s.n_greedy,
+                          s.greedy.size());
             out += cell;
-            for (size_t i = 0; i + 1 < b.size(); ++i) std::snprintf(cell, sizeof cell, " %.4f |", s.mean(b[i], b[i + 1])), out += cell;
+            for (size_t i = 0; i + 1 < b.size(); ++i)
+                std::snprintf(cell, sizeof cell, " %.4f |", s.mean(b[i], b[i + 1])), out += cell;
             for (const double r : s.recall) std::snprintf(cell, sizeof cell, " %.0f %% |", r * 100), out += cell;
             out += "\n";
         }
-        std::snprintf(cell, sizeof cell, "\n%zu tokens; KL and choices on one row in %zu; keys and values in %s; on %s\n", ids_.size(), every_, o_.type.c_str(), on_.device.name().c_str());
+        std::snprintf(cell, sizeof cell,
+                      "\n%zu tokens; KL and choices on one row in %zu; keys and values in %s; on %s\n", ids_.size(),
+                      every_, o_.type.c_str(), on_.device.name().c_str());
         return out + cell;
     }
 
@@ -264,7 +284,9 @@ class Eval {
         j["position_borders"] = b;
         if (!needles_.empty()) j["needle_depths"] = kDepths;
         for (const Scores& s : all_) {
-            nlohmann::ordered_json row = {{"window", s.spec}, {"kv_bytes", s.kv_bytes}, {"nll", s.mean()}, {"kl", s.kl}, {"same_choice", s.agree}, {"greedy_agreement", s.n_greedy}};
+            nlohmann::ordered_json row = {{"window", s.spec},       {"kv_bytes", s.kv_bytes},
+                                          {"nll", s.mean()},        {"kl", s.kl},
+                                          {"same_choice", s.agree}, {"greedy_agreement", s.n_greedy}};
             for (size_t i = 0; i + 1 < b.size(); ++i) row["nll_by_position"].push_back(s.mean(b[i], b[i + 1]));
             row["recall"] = s.recall;
             j["windows"].push_back(row);
@@ -277,18 +299,23 @@ class Eval {
         Plot by_position{"NLL by position", "position", "NLL, nats a token", {}};
         for (const Scores& s : all_) {
             PlotLine line{s.spec, {}, {}};
-            for (size_t i = 0; i + 1 < b.size(); ++i) line.x.push_back(double(b[i + 1])), line.y.push_back(s.mean(b[i], b[i + 1]));
+            for (size_t i = 0; i + 1 < b.size(); ++i)
+                line.x.push_back(double(b[i + 1])), line.y.push_back(s.mean(b[i], b[i + 1]));
             by_position.lines.push_back(std::move(line));
         }
         // One point for each window of the form all:N; the full model stands at the length of the text.
         std::vector<std::pair<double, const Scores*>> points;
         for (const Scores& s : all_) {
-            auspex::Result<std::vector<auspex::LayerWindow>> w = auspex::parse_windows(s.spec == "full" ? "all:full" : s.spec);
-            if (w.ok() && w.value().size() == 1 && w.value()[0].layer == auspex::kAllLayers) points.push_back({w.value()[0].window ? double(w.value()[0].window) : double(ids_.size()), &s});
+            auspex::Result<std::vector<auspex::LayerWindow>> w =
+                auspex::parse_windows(s.spec == "full" ? "all:full" : s.spec);
+            if (w.ok() && w.value().size() == 1 && w.value()[0].layer == auspex::kAllLayers)
+                points.push_back({w.value()[0].window ? double(w.value()[0].window) : double(ids_.size()), &s});
         }
         std::sort(points.begin(), points.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
-        Plot by_window{"NLL by window of every layer", "window (right end: full)", "NLL, nats a token", {{"NLL", {}, {}}}};
-        for (const auto& p : points) by_window.lines[0].x.push_back(p.first), by_window.lines[0].y.push_back(p.second->mean());
+        Plot by_window{
+            "NLL by window of every layer", "window (right end: full)", "NLL, nats a token", {{"NLL", {}, {}}}};
+        for (const auto& p : points)
+            by_window.lines[0].x.push_back(p.first), by_window.lines[0].y.push_back(p.second->mean());
         std::vector<Plot> plots = {by_position};
         if (points.size() > 1) plots.push_back(by_window);
         return write_plots(o_.plot, plots);
@@ -310,15 +337,23 @@ class Eval {
 }  // namespace
 
 void add_eval(CLI::App& app, Chosen& chosen) {
-    CLI::App* command = app.add_subcommand("eval", "What windows and KV formats cost in quality, beside the full model");
+    CLI::App* command =
+        app.add_subcommand("eval", "What windows and KV formats cost in quality, beside the full model");
     auto o = std::make_shared<EvalOptions>();
     add_place(*command, o->place);
     command->add_option("-f,--file", o->file, "Text to measure on (default: a built-in log)");
     command->add_option("-n,--tokens", o->n, "Tokens of it")->capture_default_str();
-    command->add_option("--windows", o->windows, "What to compare, as for --window, with ; between; `full` is always there")->capture_default_str();
-    command->add_option("--kv-type", o->type, "Keys and values of all but the full model: f16, q8_0, q4_0, q4_1, f32, or K,V")->capture_default_str();
+    command
+        ->add_option("--windows", o->windows,
+                     "What to compare, as for --window, with ; between; `full` is always there")
+        ->capture_default_str();
+    command
+        ->add_option("--kv-type", o->type,
+                     "Keys and values of all but the full model: f16, q8_0, q4_0, q4_1, f32, or K,V")
+        ->capture_default_str();
     command->add_option("--greedy", o->greedy, "Greedy tokens to compare")->capture_default_str();
-    command->add_option("--needle", o->needle, "Tokens of the texts that facts are hidden in; 0: none")->capture_default_str();
+    command->add_option("--needle", o->needle, "Tokens of the texts that facts are hidden in; 0: none")
+        ->capture_default_str();
     command->add_option("--ubatch", o->ubatch, "Rows computed at once")->capture_default_str();
     command->add_option("--plot", o->plot, "PNG file for the curves");
     command->add_flag("--json", o->json, "One JSON object instead of a table");

@@ -7,17 +7,22 @@
 namespace cli {
 
 void add_generate(CLI::App& command, GenerateOptions& o) {
-    command.add_option("-n,--tokens", o.n, "Tokens to generate at most; -1: until the model ends or the context is full")->capture_default_str();
+    command
+        .add_option("-n,--tokens", o.n, "Tokens to generate at most; -1: until the model ends or the context is full")
+        ->capture_default_str();
     // One text for each --stop, so that a prompt may follow it.
-    command.add_option("--stop", o.stops, "End before this text appears; may be given several times")->allow_extra_args(false);
+    command.add_option("--stop", o.stops, "End before this text appears; may be given several times")
+        ->allow_extra_args(false);
     command.add_flag("--ignore-end", o.ignore_end, "Go on after the model's end token (for measuring)");
 }
 
 Status check_generate(const GenerateOptions& o) {
     if (o.n == 0 || o.n < -1)
-        return Status(Code::bad_argument, "-n " + std::to_string(o.n) + ": expected 1 or more, or -1 for as many as the context holds");
+        return Status(Code::bad_argument,
+                      "-n " + std::to_string(o.n) + ": expected 1 or more, or -1 for as many as the context holds");
     for (const std::string& stop : o.stops) {
-        if (stop.empty()) return Status(Code::bad_argument, "--stop is empty, expected a text that ends the generation");
+        if (stop.empty())
+            return Status(Code::bad_argument, "--stop is empty, expected a text that ends the generation");
         const Status s = check_utf8(stop, "--stop");
         if (!s.ok()) return s;
     }
@@ -27,19 +32,22 @@ Status check_generate(const GenerateOptions& o) {
 Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, const int64_t* given, uint32_t* to) {
     const int64_t trained = model.info().n_context, prompt = static_cast<int64_t>(n_prompt);
     if (given && (*given < 1 || *given > INT32_MAX))
-        return Status(Code::bad_argument, "--ctx " + std::to_string(*given) + ": expected 1 .. " + std::to_string(trained) + ", what the model was trained for");
+        return Status(Code::bad_argument, "--ctx " + std::to_string(*given) + ": expected 1 .. " +
+                                              std::to_string(trained) + ", what the model was trained for");
     constexpr int64_t kOpenEnd = 4096;  // room for an answer of unknown length
     const int64_t wanted = n < 0 ? prompt + kOpenEnd : prompt + std::min(n, trained);
     const int64_t room = given ? *given : std::min(trained, wanted);
     if (prompt > room)
-        return Status(Code::bad_argument, "the prompt has " + std::to_string(prompt) + " tokens, but the context holds " + std::to_string(room) +
-                                              (given ? "; give a larger --ctx or a shorter prompt" : ", what the model was trained for; shorten the prompt"));
+        return Status(Code::bad_argument, "the prompt has " + std::to_string(prompt) +
+                                              " tokens, but the context holds " + std::to_string(room) +
+                                              (given ? "; give a larger --ctx or a shorter prompt"
+                                                     : ", what the model was trained for; shorten the prompt"));
     *to = static_cast<uint32_t>(room);
     return {};
 }
 
-Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history, const auspex::Sampling& sampling,
-                const GenerateOptions& options, bool stream, Generated* to) {
+Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
+                const auspex::Sampling& sampling, const GenerateOptions& options, bool stream, Generated* to) {
     const double start = now();
     Status s = session.sync(history).get(to->n_computed);
     clear_progress_line();
@@ -53,7 +61,7 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
         return stream && !piece.empty() ? print(piece) : Status();
     };
     double first = 0;
-    size_t n_first = 0, n_picked = 0;
+    size_t n_first = 0, n_sampled = 0;
     while (to->stop_reason.empty()) {
         Span<const Token> fresh;
         s = session.next(sampling).get(fresh);
@@ -62,8 +70,8 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
             break;
         }
         if (!s.ok()) return s;
-        n_picked += fresh.size();
-        if (n_first == 0) first = now(), n_first = n_picked;
+        n_sampled += fresh.size();
+        if (n_first == 0) first = now(), n_first = n_sampled;
         for (const Token id : fresh) {
             if (model.is_end(id) && !options.ignore_end) {
                 to->stop_reason = "end";
@@ -80,9 +88,9 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
         }
         if (to->stop_reason.empty() && interrupted()) to->stop_reason = "interrupted";
     }
-    // The first pick needs no new row, so the rate counts from there; one token alone has only itself.
-    const bool several = n_picked > n_first;
-    to->n_step = several ? n_picked - n_first : n_picked;
+    // The first sample needs no new row, so the rate counts from there; one token alone has only itself.
+    const bool several = n_sampled > n_first;
+    to->n_step = several ? n_sampled - n_first : n_sampled;
     to->decode_s = now() - (several ? first : ready);
     return show(text.finish());
 }

@@ -18,19 +18,19 @@ Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, co
 
 struct Generated {
     std::string text;
-    std::vector<Token> ids;  ///< without the token that ended the text
-    std::string stop_reason; ///< end, length, stop, context or interrupted
-    size_t n_computed = 0;   ///< rows of the prompt that were not there yet
+    std::vector<Token> ids;   ///< without the token that ended the text
+    std::string stop_reason;  ///< end, length, stop, context or interrupted
+    size_t n_computed = 0;    ///< rows of the prompt that were not there yet
     double prefill_s = 0;
-    double decode_s = 0;     ///< from the first token to the last
+    double decode_s = 0;  ///< from the first token to the last
     double prefill_tps() const { return prefill_s > 0 ? double(n_computed) / prefill_s : 0; }
     double decode_tps() const { return decode_s > 0 && n_step > 0 ? double(n_step) / decode_s : 0; }
-    size_t n_step = 0;       ///< tokens picked within decode_s
+    size_t n_step = 0;  ///< tokens sampled within decode_s
 };
 
 /// Brings the session to `history` and generates. With `stream` the text goes to standard output as
 /// it becomes safe to show. Ctrl-C ends it with what there is.
-Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history, const auspex::Sampling& sampling,
-                const GenerateOptions& options, bool stream, Generated* to);
+Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
+                const auspex::Sampling& sampling, const GenerateOptions& options, bool stream, Generated* to);
 
 }  // namespace cli

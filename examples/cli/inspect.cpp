@@ -28,7 +28,8 @@ struct InspectOptions {
 };
 
 const char* meta_type_name(detail::MetaType t) {
-    static const char* const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
+    static const char* const names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                        "bool", "string", "array", "u64", "i64", "f64"};
     return names[static_cast<size_t>(t)];
 }
 
@@ -74,7 +75,9 @@ std::map<std::string, Share> by_type(const detail::Gguf& g) {
     return types;
 }
 
-std::string dump(const ordered_json& j, int indent) { return j.dump(indent, ' ', false, ordered_json::error_handler_t::replace); }
+std::string dump(const ordered_json& j, int indent) {
+    return j.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
+}
 
 /// "[4096, 1024]", slowest dimension first as everywhere in this project.
 ordered_json shape(const detail::Tensor& t) {
@@ -103,10 +106,16 @@ ordered_json as_json(const ModelFile& file, const detail::Plan* plan, const Stat
     for (const detail::Meta& m : g.meta()) j["metadata"][std::string(m.key)] = value(m);
     j["types"] = ordered_json::array();
     for (const auto& t : by_type(g))
-        j["types"].push_back({{"type", t.first}, {"tensors", t.second.n_tensor}, {"values", t.second.n_value}, {"bytes", t.second.bytes}});
+        j["types"].push_back({{"type", t.first},
+                              {"tensors", t.second.n_tensor},
+                              {"values", t.second.n_value},
+                              {"bytes", t.second.bytes}});
     j["tensors"] = ordered_json::array();
     for (const detail::Tensor& t : g.tensors())
-        j["tensors"].push_back({{"name", std::string(t.name)}, {"type", detail::type_info(t.type).name}, {"shape", shape(t)}, {"bytes", t.bytes}});
+        j["tensors"].push_back({{"name", std::string(t.name)},
+                                {"type", detail::type_info(t.type).name},
+                                {"shape", shape(t)},
+                                {"bytes", t.bytes}});
     if (!plan) {
         j["plan"] = nullptr;
         j["plan_error"] = why_not.message();
@@ -134,8 +143,8 @@ std::string mib(uint64_t bytes) {
 
 std::string as_text(const ModelFile& file, const detail::Plan* plan, bool all_tensors) {
     const detail::Gguf& g = file.gguf;
-    std::string out = file.path + ": GGUF v" + std::to_string(g.version()) + ", " + mib(g.file_bytes()) + ", " + std::to_string(g.meta().size()) +
-                      " keys, " + std::to_string(g.tensors().size()) + " tensors";
+    std::string out = file.path + ": GGUF v" + std::to_string(g.version()) + ", " + mib(g.file_bytes()) + ", " +
+                      std::to_string(g.meta().size()) + " keys, " + std::to_string(g.tensors().size()) + " tensors";
     if (file.files.size() > 1) out += " in " + std::to_string(file.files.size()) + " parts";
     out += "\n\nmetadata\n";
     constexpr size_t kWidth = 160;  // a chat template would fill pages; --json has it whole
@@ -151,19 +160,23 @@ std::string as_text(const ModelFile& file, const detail::Plan* plan, bool all_te
     out += "\ntensors by type\n";
     for (const auto& t : by_type(g)) {
         char row[128];
-        std::snprintf(row, sizeof row, "  %-8s %5llu tensors %14llu values %12s\n", t.first.c_str(), static_cast<unsigned long long>(t.second.n_tensor),
+        std::snprintf(row, sizeof row, "  %-8s %5llu tensors %14llu values %12s\n", t.first.c_str(),
+                      static_cast<unsigned long long>(t.second.n_tensor),
                       static_cast<unsigned long long>(t.second.n_value), mib(t.second.bytes).c_str());
         out += row;
     }
     if (all_tensors) {
         out += "\ntensors\n";
         for (const detail::Tensor& t : g.tensors())
-            out += "  " + std::string(t.name) + "  " + detail::type_info(t.type).name + " " + dump(shape(t), -1) + "  " + std::to_string(t.bytes) + " bytes\n";
+            out += "  " + std::string(t.name) + "  " + detail::type_info(t.type).name + " " + dump(shape(t), -1) +
+                   "  " + std::to_string(t.bytes) + " bytes\n";
     }
     if (!plan) return out;
-    out += "\nplan: " + plan->architecture + ", " + std::to_string(plan->n_layer) + " layers, d_model " + std::to_string(plan->d_model) + ", " +
-           std::to_string(plan->n_vocab) + " tokens, context " + std::to_string(plan->n_context) + "\n" + print_tape(*plan, plan->trunk);
-    for (size_t i = 0; i < plan->mtp.size(); ++i) out += "\nmtp block " + std::to_string(i) + "\n" + print_tape(*plan, plan->mtp[i]);
+    out += "\nplan: " + plan->architecture + ", " + std::to_string(plan->n_layer) + " layers, d_model " +
+           std::to_string(plan->d_model) + ", " + std::to_string(plan->n_vocab) + " tokens, context " +
+           std::to_string(plan->n_context) + "\n" + print_tape(*plan, plan->trunk);
+    for (size_t i = 0; i < plan->mtp.size(); ++i)
+        out += "\nmtp block " + std::to_string(i) + "\n" + print_tape(*plan, plan->mtp[i]);
     return out;
 }
 
@@ -205,7 +218,9 @@ Status inspect(const InspectOptions& o) {
         auspex::Device device;
         Status s = open_device(o.place).get(device);
         if (!s.ok()) return s;
-        if (!o.json) return print(device.name() + "\n" + device.report() + (device.report().empty() || device.report().back() == '\n' ? "" : "\n"));
+        if (!o.json)
+            return print(device.name() + "\n" + device.report() +
+                         (device.report().empty() || device.report().back() == '\n' ? "" : "\n"));
         return print(dump({{"device", device.name()}, {"report", lines(device.report())}}, -1) + "\n");
     }
     ModelFile file;
@@ -225,17 +240,24 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     auto o = std::make_shared<InspectOptions>();
     command->add_option("file,-m,--model", o->place.model, "GGUF file (default: the demo model)");
     add_mtp_file(*command, o->place);
-    o->device_given = command->add_option("--device", o->place.device, "Instead: what was found on this device and chosen for it")->expected(0, 1)->default_str("auto");
+    o->device_given =
+        command->add_option("--device", o->place.device, "Instead: what was found on this device and chosen for it")
+            ->expected(0, 1)
+            ->default_str("auto");
     command->add_option_function<int>(
-        "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; }, "With --device: CPU threads");
+        "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; },
+        "With --device: CPU threads");
     command->add_option("--cpu-path", o->place.cpu_path, "With --device: best, reference, avx2, avx512 or neon");
     command->add_flag("--tensors", o->tensors, "List every tensor");
-    command->add_flag("--plan", o->plan, "Instead: every byte that the model and a session would take, from the file's header alone");
+    command->add_flag("--plan", o->plan,
+                      "Instead: every byte that the model and a session would take, from the file's header alone");
     add_window(*command, o->window);
     add_draft_memory(*command, o->draft);
     command->add_option("--ctx", o->ctx, "With --plan: rows of history (default: the smaller of 4096 and the model's)");
-    command->add_option("--ubatch", o->ubatch, "With --plan: rows computed at once in a prefill")->capture_default_str();
-    command->add_option("--memory-limit", o->place.memory_limit, "With --plan: what there is, as in 8G; says what would fit");
+    command->add_option("--ubatch", o->ubatch, "With --plan: rows computed at once in a prefill")
+        ->capture_default_str();
+    command->add_option("--memory-limit", o->place.memory_limit,
+                        "With --plan: what there is, as in 8G; says what would fit");
     command->add_flag("--no-mtp", o->no_mtp, "With --plan: leave the draft block out");
     command->add_flag("--json", o->json, "One JSON object, with every tensor");
     command->callback([o, &chosen] { chosen = [o] { return report(inspect(*o)); }; });

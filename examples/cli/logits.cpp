@@ -74,9 +74,12 @@ struct Wanted {
 
 Status logits(const LogitsOptions& o) {
     const bool mtp = o.mtp_given->count() > 0;
-    if (mtp && (o.mtp < 1 || o.mtp > 8)) return Status(Code::bad_argument, "--mtp " + std::to_string(o.mtp) + ": expected a depth of 1 .. 8");
-    if (mtp == o.mtp_out.empty()) return Status(Code::bad_argument, "--mtp DEPTH and --mtp-out FILE belong together: give both or neither");
-    if (o.out.empty() && !mtp) return Status(Code::bad_argument, "no output was named: give --out FILE, or --mtp DEPTH with --mtp-out FILE");
+    if (mtp && (o.mtp < 1 || o.mtp > 8))
+        return Status(Code::bad_argument, "--mtp " + std::to_string(o.mtp) + ": expected a depth of 1 .. 8");
+    if (mtp == o.mtp_out.empty())
+        return Status(Code::bad_argument, "--mtp DEPTH and --mtp-out FILE belong together: give both or neither");
+    if (o.out.empty() && !mtp)
+        return Status(Code::bad_argument, "no output was named: give --out FILE, or --mtp DEPTH with --mtp-out FILE");
     Loaded on;
     Status s = load(o.place, &on);
     if (!s.ok()) return s;
@@ -91,7 +94,8 @@ Status logits(const LogitsOptions& o) {
     }
     const size_t depth = static_cast<size_t>(o.mtp);
     if (mtp && ids.size() <= depth)
-        return Status(Code::bad_argument, "--mtp " + std::to_string(depth) + " needs at least " + std::to_string(depth + 1) + " ids, found " + std::to_string(ids.size()));
+        return Status(Code::bad_argument, "--mtp " + std::to_string(depth) + " needs at least " +
+                                              std::to_string(depth + 1) + " ids, found " + std::to_string(ids.size()));
 
     auspex::SessionOptions options;
     options.n_context = static_cast<uint32_t>(ids.size());
@@ -119,7 +123,9 @@ Status logits(const LogitsOptions& o) {
         if (!s.ok()) return s;
     }
     if (!mtp) return {};
-    return score(o.mtp_out, ids.size() - depth, [&](const auspex::Session::RowSink& row) { return session.score_mtp(ids, static_cast<uint32_t>(depth), row); });
+    return score(o.mtp_out, ids.size() - depth, [&](const auspex::Session::RowSink& row) {
+        return session.score_mtp(ids, static_cast<uint32_t>(depth), row);
+    });
 }
 
 }  // namespace

@@ -9,11 +9,13 @@
 
 int main(int argc, char** argv) {
     cli::use_binary_streams();
-    CLI::App app("auspex " AUSPEX_VERSION ": runs hybrid language models (Gated DeltaNet + attention) from GGUF files", "auspex");
+    CLI::App app("auspex " AUSPEX_VERSION ": runs hybrid language models (Gated DeltaNet + attention) from GGUF files",
+                 "auspex");
     app.set_version_flag("--version", "auspex " AUSPEX_VERSION);
     app.require_subcommand(1);
-    app.footer("Exit codes: 0 done, 1 failed at run time, 2 bad arguments or files, 130 interrupted.\n"
-               "`auspex COMMAND --help` tells what a command takes.");
+    app.footer(
+        "Exit codes: 0 done, 1 failed at run time, 2 bad arguments or files, 130 interrupted.\n"
+        "`auspex COMMAND --help` tells what a command takes.");
     cli::Chosen chosen;
     cli::add_run(app, chosen);
     cli::add_chat(app, chosen);
@@ -29,7 +31,8 @@ int main(int argc, char** argv) {
         return chosen();
     } catch (const CLI::ParseError& e) {
         if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-        return cli::report(cli::Status(cli::Code::bad_argument, std::string(e.what()) + " (auspex --help lists the commands)"));
+        return cli::report(
+            cli::Status(cli::Code::bad_argument, std::string(e.what()) + " (auspex --help lists the commands)"));
     } catch (const std::bad_alloc&) {
         return cli::report(cli::Status(cli::Code::out_of_memory, "the system has no more memory for this process"));
     }

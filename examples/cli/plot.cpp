@@ -27,12 +27,13 @@ struct Colour {
     unsigned char r, g, b;
 };
 constexpr Colour kInk = {40, 40, 48}, kGrid = {225, 227, 232};
-constexpr Colour kLines[] = {{31, 119, 180}, {214, 39, 40}, {44, 160, 44}, {255, 127, 14}, {148, 103, 189}, {140, 86, 75}, {23, 160, 180}, {127, 127, 127}};
+constexpr Colour kLines[] = {{31, 119, 180},  {214, 39, 40}, {44, 160, 44},  {255, 127, 14},
+                             {148, 103, 189}, {140, 86, 75}, {23, 160, 180}, {127, 127, 127}};
 constexpr Colour kMark = {170, 172, 180};
 constexpr int kLeft = 90, kRight = 24, kTop = 56, kBottom = 64, kText = 2;
 
 /// Where one plot lies on the canvas.
-struct Frame {
+struct ModelHeader {
     int left = 0, top = 0, width = 760, height = 520;
 };
 
@@ -51,22 +52,27 @@ class Canvas {
     void line(double x0, double y0, double x1, double y1, Colour c) {
         const int n = static_cast<int>(std::fmax(std::fabs(x1 - x0), std::fabs(y1 - y0))) + 1;
         for (int i = 0; i <= n; ++i) {
-            const int x = static_cast<int>(std::lround(x0 + (x1 - x0) * i / n)), y = static_cast<int>(std::lround(y0 + (y1 - y0) * i / n));
+            const int x = static_cast<int>(std::lround(x0 + (x1 - x0) * i / n)),
+                      y = static_cast<int>(std::lround(y0 + (y1 - y0) * i / n));
             box(x - 1, y - 1, x + 1, y + 1, c);
         }
     }
     static int text_width(const std::string& s) { return kText * stb_easy_font_width(const_cast<char*>(s.c_str())); }
     void text(int x, int y, const std::string& s, Colour c) {
         std::vector<char> quads(s.size() * 300 + 1000);
-        const int n = stb_easy_font_print(0, 0, const_cast<char*>(s.c_str()), nullptr, quads.data(), static_cast<int>(quads.size()));
+        const int n = stb_easy_font_print(0, 0, const_cast<char*>(s.c_str()), nullptr, quads.data(),
+                                          static_cast<int>(quads.size()));
         for (int i = 0; i < n; ++i) {  // four corners of 16 bytes: x, y, z, colour; the first and third are opposite
             float a[2], b[2];
             std::memcpy(a, &quads[static_cast<size_t>(i) * 64], sizeof a);
             std::memcpy(b, &quads[static_cast<size_t>(i) * 64 + 32], sizeof b);
-            box(x + static_cast<int>(a[0]) * kText, y + static_cast<int>(a[1]) * kText, x + static_cast<int>(b[0]) * kText, y + static_cast<int>(b[1]) * kText, c);
+            box(x + static_cast<int>(a[0]) * kText, y + static_cast<int>(a[1]) * kText,
+                x + static_cast<int>(b[0]) * kText, y + static_cast<int>(b[1]) * kText, c);
         }
     }
-    bool write(const std::string& path) const { return stbi_write_png(path.c_str(), w_, h_, 3, pixels_.data(), w_ * 3) != 0; }
+    bool write(const std::string& path) const {
+        return stbi_write_png(path.c_str(), w_, h_, 3, pixels_.data(), w_ * 3) != 0;
+    }
 
   private:
     int w_, h_;
@@ -99,8 +105,10 @@ struct Axes {
                 y0 = std::fmin(y0, l.y[i]), y1 = std::fmax(y1, l.y[i]);
             }
         if (!(x0 <= x1 && y0 <= y1)) return;
-        if (linear) x_step = round_step(x1 - x0);
-        else x0 = std::floor(x0), x1 = std::fmax(std::ceil(x1), x0 + 1);
+        if (linear)
+            x_step = round_step(x1 - x0);
+        else
+            x0 = std::floor(x0), x1 = std::fmax(std::ceil(x1), x0 + 1);
         if (plot.from_zero) y0 = 0;
         if (plot.y_most > 0) y1 = plot.y_most;
         y_step = std::fmax(round_step(y1 - y0), plot.y_step);
@@ -110,10 +118,11 @@ struct Axes {
     }
 };
 
-void draw(Canvas& canvas, const Frame& f, const Plot& plot) {
+void draw(Canvas& canvas, const ModelHeader& f, const Plot& plot) {
     const Axes a(plot);
     if (!(a.x0 <= a.x1 && a.y0 <= a.y1)) return;
-    const int left = f.left + kLeft, right = f.left + f.width - kRight, top = f.top + kTop, bottom = f.top + f.height - kBottom;
+    const int left = f.left + kLeft, right = f.left + f.width - kRight, top = f.top + kTop,
+              bottom = f.top + f.height - kBottom;
     const auto px = [&](double scaled) { return left + (scaled - a.x0) / (a.x1 - a.x0) * (right - left); };
     const auto py = [&](double y) { return top + (a.y1 - y) / (a.y1 - a.y0) * (bottom - top); };
     for (double x = std::ceil(a.x0 / a.x_step) * a.x_step; x <= a.x1 + a.x_step * 1e-6; x += a.x_step) {
@@ -145,11 +154,14 @@ void draw(Canvas& canvas, const Frame& f, const Plot& plot) {
             const double x = px(a.scaled(l.x[k])), y = py(std::fmin(l.y[k], a.y1));
             if (std::isfinite(last_x) && l.steps) canvas.line(last_x, last_y, x, last_y, c), last_x = x;
             if (std::isfinite(last_x)) canvas.line(last_x, last_y, x, y, c);
-            if (!l.steps) canvas.box(static_cast<int>(x) - 3, static_cast<int>(y) - 3, static_cast<int>(x) + 4, static_cast<int>(y) + 4, c);
+            if (!l.steps)
+                canvas.box(static_cast<int>(x) - 3, static_cast<int>(y) - 3, static_cast<int>(x) + 4,
+                           static_cast<int>(y) + 4, c);
             last_x = x, last_y = y;
         }
         if (plot.lines.size() < 2) continue;
-        const int width = Canvas::text_width(l.name), at = (in_row ? legend_x : right - 20) - width, row = in_row ? top - 18 : legend;
+        const int width = Canvas::text_width(l.name), at = (in_row ? legend_x : right - 20) - width,
+                  row = in_row ? top - 18 : legend;
         canvas.box(at - 24, row + 4, at - 6, row + 9, c);
         canvas.text(at, row, l.name, kInk);
         legend += 22, legend_x = at - 44;
@@ -163,7 +175,7 @@ void draw(Canvas& canvas, const Frame& f, const Plot& plot) {
 
 Status write_plots(const std::string& path, const std::vector<Plot>& plots, bool stacked) {
     if (plots.empty()) return Status(Code::bad_argument, "there is nothing to plot");
-    Frame frame;
+    ModelHeader frame;
     if (stacked) frame.width = 1320, frame.height = 380;
     const int n = static_cast<int>(plots.size());
     Canvas canvas(frame.width * (stacked ? 1 : n), frame.height * (stacked ? n : 1));

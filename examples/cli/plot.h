@@ -17,11 +17,11 @@ struct PlotMark {
 struct Plot {
     std::string title, x_label, y_label;
     std::vector<PlotLine> lines;
-    bool linear = false;       ///< the x axis; else powers of two
+    bool linear = false;  ///< the x axis; else powers of two
     std::vector<PlotMark> marks = {};
-    double y_most = 0;         ///< if above 0, where the y axis ends; else at the highest point
-    bool from_zero = false;    ///< where it begins; else at the lowest point
-    double y_step = 0;         ///< the least distance of its labels
+    double y_most = 0;       ///< if above 0, where the y axis ends; else at the highest point
+    bool from_zero = false;  ///< where it begins; else at the lowest point
+    double y_step = 0;       ///< the least distance of its labels
 };
 /// Draws the plots side by side, or each below the one before. errors: io_error; bad_argument: nothing to draw.
 Status write_plots(const std::string& path, const std::vector<Plot>& plots, bool stacked = false);

@@ -31,7 +31,9 @@ Status run(const RunOptions& o, int* exit_code) {
     std::string prompt;
     s = read_text(o.prompt, "prompt").get(prompt);
     if (!s.ok()) return s;
-    if (prompt.empty()) return Status(Code::bad_argument, "the prompt is empty; a model continues text, so give it at least one character");
+    if (prompt.empty())
+        return Status(Code::bad_argument,
+                      "the prompt is empty; a model continues text, so give it at least one character");
     Loaded on;
     s = load(o.place, &on);
     if (!s.ok()) return s;
@@ -67,10 +69,12 @@ Status run(const RunOptions& o, int* exit_code) {
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
     if (stream) {
         if (stderr_is_terminal() || o.place.verbose)
-            std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens, %.1f/s; %s; stopped by %s]\n", ids.size(), made.prefill_tps(),
-                         made.ids.size(), made.decode_tps(), on.device.name().c_str(), made.stop_reason.c_str());
+            std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens, %.1f/s; %s; stopped by %s]\n", ids.size(),
+                         made.prefill_tps(), made.ids.size(), made.decode_tps(), on.device.name().c_str(),
+                         made.stop_reason.c_str());
         const std::string drafting = draft_line(session.stats());
-        if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose)) std::fprintf(stderr, "[drafting: %s]\n", drafting.c_str());
+        if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose))
+            std::fprintf(stderr, "[drafting: %s]\n", drafting.c_str());
         return {};
     }
     nlohmann::ordered_json line;
@@ -98,7 +102,8 @@ void add_run(CLI::App& app, Chosen& chosen) {
     add_window(*command, o->window);
     add_generate(*command, o->generate);
     command->add_option_function<int64_t>(
-        "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; }, "Rows of history to make room for (default: prompt and -n)");
+        "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
+        "Rows of history to make room for (default: prompt and -n)");
     command->add_flag("--special", o->special, "Parse control tokens such as <|im_end|> written out in the prompt");
     command->add_flag("--json", o->json, "Print one line, one JSON object, instead of the text");
     command->callback([o, &chosen] {

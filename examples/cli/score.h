@@ -26,7 +26,8 @@ struct Interval {
 inline Interval wilson(uint64_t hits, uint64_t n) {
     if (n == 0) return {};
     const double z = 1.959963984540054, count = double(n), p = double(hits) / count;
-    const double middle = p + z * z / (2 * count), half = z * std::sqrt(p * (1 - p) / count + z * z / (4 * count * count)), scale = 1 + z * z / count;
+    const double middle = p + z * z / (2 * count),
+                 half = z * std::sqrt(p * (1 - p) / count + z * z / (4 * count * count)), scale = 1 + z * z / count;
     return {std::max(0.0, (middle - half) / scale), std::min(1.0, (middle + half) / scale)};
 }
 
@@ -36,7 +37,9 @@ inline double distinct_share(const std::vector<int32_t>& ids, size_t n) {
     if (n == 0 || ids.size() < n) return 1;
     std::set<std::vector<int32_t>> seen;
     const size_t all = ids.size() - n + 1;
-    for (size_t i = 0; i < all; ++i) seen.insert(std::vector<int32_t>(ids.begin() + static_cast<std::ptrdiff_t>(i), ids.begin() + static_cast<std::ptrdiff_t>(i + n)));
+    for (size_t i = 0; i < all; ++i)
+        seen.insert(std::vector<int32_t>(ids.begin() + static_cast<std::ptrdiff_t>(i),
+                                         ids.begin() + static_cast<std::ptrdiff_t>(i + n)));
     return double(seen.size()) / double(all);
 }
 
@@ -72,11 +75,11 @@ struct Hindsight {
     struct Share {
         double mean = 0, least = 0, most = 0;  ///< over the runs
     };
-    std::vector<size_t> best;      ///< depth by phase
-    std::vector<Share> by_phase;   ///< the best depth's time / own time
-    Share all;                     ///< the same over the whole text
-    Share over_off;                ///< depth 0's time / own time, over the whole text
-    double worst_phase = 0;        ///< the least mean of by_phase
+    std::vector<size_t> best;     ///< depth by phase
+    std::vector<Share> by_phase;  ///< the best depth's time / own time
+    Share all;                    ///< the same over the whole text
+    Share over_off;               ///< depth 0's time / own time, over the whole text
+    double worst_phase = 0;       ///< the least mean of by_phase
 };
 
 inline Hindsight hindsight(const Seconds& seconds) {

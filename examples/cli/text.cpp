@@ -71,7 +71,8 @@ void add_tokenize(CLI::App& app, Chosen& chosen) {
     auto o = std::make_shared<TokenizeOptions>();
     add_model(*command, o->place);
     add_text(*command, o->text, "Text");
-    o->decode_given = command->add_option("--decode", o->decode, "Ids to print as text, nothing added: 1,2,3 or [1, 2, 3] or @FILE");
+    o->decode_given =
+        command->add_option("--decode", o->decode, "Ids to print as text, nothing added: 1,2,3 or [1, 2, 3] or @FILE");
     o->decode_given->excludes(o->text.text_given)->excludes(o->text.file_given);
     command->add_flag("--special", o->special, "Parse control tokens such as <|im_end|> written out in the text");
     command->callback([o, &chosen] { chosen = [o] { return report(tokenize(*o)); }; });
@@ -81,10 +82,13 @@ void add_render(CLI::App& app, Chosen& chosen) {
     CLI::App* command = app.add_subcommand("render", "Print the exact prompt text of a conversation");
     auto o = std::make_shared<RenderOptions>();
     add_model(*command, o->place);
-    command->add_option("--messages", o->messages,
-                        "JSON file with {\"messages\": [...], \"tools\": [...], and the template's own switches}; - is standard input")
+    command
+        ->add_option("--messages", o->messages,
+                     "JSON file with {\"messages\": [...], \"tools\": [...], and the template's own switches}; - is "
+                     "standard input")
         ->required();
-    command->add_option("--template", o->jinja, "A Jinja template file instead of the model's own; then no model is needed");
+    command->add_option("--template", o->jinja,
+                        "A Jinja template file instead of the model's own; then no model is needed");
     command->callback([o, &chosen] { chosen = [o] { return report(render(*o)); }; });
 }
 

@@ -9,18 +9,30 @@ namespace cli {
 using auspex::KvType;
 
 void add_window(CLI::App& command, WindowFlags& o) {
-    command.add_option("--window", o.window, "How far attention layers look back: 3:64,7:full or all:4096 or all:16384+4,27:full; +N keeps the first N rows visible. Changes the text");
-    command.add_option("--kv-budget", o.budget, "Choose windows so that keys and values take at most this: bytes, or 64M, 2G");
-    command.add_option("--kv-type,--kv", o.type, "Keys and values in f16, q8_0, q4_0, q4_1 or (CPU) f32; K,V to keep them differently")->capture_default_str();
+    command.add_option("--window", o.window,
+                       "How far attention layers look back: 3:64,7:full or all:4096 or all:16384+4,27:full; +N keeps "
+                       "the first N rows visible. Changes the text");
+    command.add_option("--kv-budget", o.budget,
+                       "Choose windows so that keys and values take at most this: bytes, or 64M, 2G");
+    command
+        .add_option("--kv-type,--kv", o.type,
+                    "Keys and values in f16, q8_0, q4_0, q4_1 or (CPU) f32; K,V to keep them differently")
+        ->capture_default_str();
 }
 
 Result<uint64_t> read_size(const std::string& text, const char* option) {
     char* end = nullptr;
     const double n = std::strtod(text.c_str(), &end);
     const std::string unit = end ? end : "";
-    const double factor = unit.empty() ? 1 : unit == "K" || unit == "k" ? 1024 : unit == "M" ? 1048576 : unit == "G" ? 1073741824 : 0;
+    const double factor = unit.empty()                 ? 1
+                          : unit == "K" || unit == "k" ? 1024
+                          : unit == "M"                ? 1048576
+                          : unit == "G"                ? 1073741824
+                                                       : 0;
     if (end == text.c_str() || factor == 0 || !(n >= 1) || n * factor > 1e15)
-        return Status(Code::bad_argument, std::string(option) + " " + text + ": expected a number of bytes, or one with K, M or G behind it, as in 512M");
+        return Status(Code::bad_argument,
+                      std::string(option) + " " + text +
+                          ": expected a number of bytes, or one with K, M or G behind it, as in 512M");
     return static_cast<uint64_t>(n * factor);
 }
 
@@ -30,7 +42,8 @@ static Result<KvType> kv_type(const std::string& name) {
     if (name == "q4_0") return KvType::q4_0;
     if (name == "q4_1") return KvType::q4_1;
     if (name == "f32") return KvType::f32;
-    return Status(Code::bad_argument, "--kv-type " + name + ": expected f16, q8_0, q4_0, q4_1 or f32, or two of them as in q8_0,q4_0");
+    return Status(Code::bad_argument,
+                  "--kv-type " + name + ": expected f16, q8_0, q4_0, q4_1 or f32, or two of them as in q8_0,q4_0");
 }
 
 Status choose_window(const WindowFlags& o, auspex::SessionOptions* to) {
@@ -66,36 +79,45 @@ static const char* place_name(auspex::MemoryPlace p) {
 }
 
 /// What a session pays for drafting, in parts of the model's own bytes.
-static double draft_share(const auspex::MemoryPlan& plan) { return double(plan.draft_session_bytes) / double(plan.weight_bytes + plan.file_bytes); }
+static double draft_share(const auspex::MemoryPlan& plan) {
+    return double(plan.draft_session_bytes) / double(plan.weight_bytes + plan.file_bytes);
+}
 
 std::string plan_text(const auspex::MemoryPlan& plan) {
     std::string out;
     char row[200];
     for (const auspex::MemoryItem& i : plan.items) {
         const std::string what = i.layer < 0 ? i.what : "layer " + std::to_string(i.layer) + " " + i.what;
-        std::snprintf(row, sizeof row, "%15llu  %-36s %s\n", static_cast<unsigned long long>(i.bytes), what.c_str(), place_name(i.place));
+        std::snprintf(row, sizeof row, "%15llu  %-36s %s\n", static_cast<unsigned long long>(i.bytes), what.c_str(),
+                      place_name(i.place));
         out += row;
     }
     const auto line = [&](uint64_t bytes, const char* what) {
-        std::snprintf(row, sizeof row, "%15llu  %s (%.1f MiB)\n", static_cast<unsigned long long>(bytes), what, double(bytes) / 1048576);
+        std::snprintf(row, sizeof row, "%15llu  %s (%.1f MiB)\n", static_cast<unsigned long long>(bytes), what,
+                      double(bytes) / 1048576);
         out += row;
     };
     line(plan.weight_bytes, "weights, taken when the model is loaded");
     line(plan.session_bytes, "session, taken when it is created; nothing after that");
     line(plan.total_bytes, "in all");
-    if (plan.pinned_bytes != 0) line(plan.pinned_bytes, "of it in the host's memory, read by the GPU, beside the limit");
+    if (plan.pinned_bytes != 0)
+        line(plan.pinned_bytes, "of it in the host's memory, read by the GPU, beside the limit");
     if (plan.draft_weight_bytes != 0) line(plan.draft_weight_bytes, "of the weights: the draft block");
     if (plan.draft_session_bytes != 0) {
-        std::snprintf(row, sizeof row, "of the session: drafting, at any depth; %.2f %% of the weights", 100 * draft_share(plan));
+        std::snprintf(row, sizeof row, "of the session: drafting, at any depth; %.2f %% of the weights",
+                      100 * draft_share(plan));
         line(plan.draft_session_bytes, std::string(row).c_str());
     }
     if (plan.file_bytes != 0) line(plan.file_bytes, "besides, read where the file is mapped");
-    if (plan.limit_bytes != 0) line(plan.limit_bytes, plan.fits ? "is the limit: it fits" : "is the limit: it does not fit");
-    out += "each further token of context: " + std::to_string(plan.kv_token_bytes) + " bytes\nwindows: " + auspex::print_windows(plan.windows) + "\n";
+    if (plan.limit_bytes != 0)
+        line(plan.limit_bytes, plan.fits ? "is the limit: it fits" : "is the limit: it does not fit");
+    out += "each further token of context: " + std::to_string(plan.kv_token_bytes) +
+           " bytes\nwindows: " + auspex::print_windows(plan.windows) + "\n";
     if (!plan.window_rule.empty()) out += plan.window_rule + "\n";
-    if (!plan.ladder.empty()) out += "what would take less:\n";
-    for (const auspex::MemoryChoice& c : plan.ladder) {
-        std::snprintf(row, sizeof row, "%15llu  %-8s ", static_cast<unsigned long long>(c.total_bytes), c.fits ? "fits" : "no");
+    if (!plan.alternatives.empty()) out += "what would take less:\n";
+    for (const auspex::MemoryAlternative& c : plan.alternatives) {
+        std::snprintf(row, sizeof row, "%15llu  %-8s ", static_cast<unsigned long long>(c.total_bytes),
+                      c.fits ? "fits" : "no");
         out += row + c.what + "\n";
     }
     return out;
@@ -122,8 +144,9 @@ std::string plan_json(const auspex::MemoryPlan& plan) {
     j["fits"] = plan.fits;
     j["windows"] = auspex::print_windows(plan.windows);
     if (!plan.window_rule.empty()) j["window_rule"] = plan.window_rule;
-    j["ladder"] = nlohmann::ordered_json::array();
-    for (const auspex::MemoryChoice& c : plan.ladder) j["ladder"].push_back({{"what", c.what}, {"total_bytes", c.total_bytes}, {"fits", c.fits}});
+    j["alternatives"] = nlohmann::ordered_json::array();
+    for (const auspex::MemoryAlternative& c : plan.alternatives)
+        j["alternatives"].push_back({{"what", c.what}, {"total_bytes", c.total_bytes}, {"fits", c.fits}});
     return j.dump() + "\n";
 }
 

@@ -1,4 +1,5 @@
-// The whole library in one file: g++ -std=c++17 -O2 -DAUSPEX_NO_VULKAN -I single_include examples/minimal/main.cpp -pthread
+// The whole library in one file: g++ -std=c++17 -O2 -DAUSPEX_NO_VULKAN -I single_include examples/minimal/main.cpp
+// -pthread
 #define AUSPEX_IMPLEMENTATION
 #include <auspex.hpp>
 #include <cstdio>

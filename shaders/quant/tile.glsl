@@ -3,7 +3,7 @@
 // Matrix  [d_out, d_in] in tiles of 16 rows x 256 columns; missing rows and columns are zero. Tiles of
 //         the same 16 rows are neighbours: tile (i, c) starts at unit (i * n_col + c) * TILE of 16
 //         bytes, n_col = ceil(d_in / 256). A tile begins with the scales of its rows.
-// Lane    l = 0..31 of a tile owns rows g = l >> 2 and g + 8, and of every block jb = 0..15 of 16
+// Context    l = 0..31 of a tile owns rows g = l >> 2 and g + 8, and of every block jb = 0..15 of 16
 //         columns the four columns 16 jb + 4 (l & 3) + 0..3: the share of one invocation in a 16x16
 //         matrix of the matrix units, so that weights reach them without a detour.
 // Word    four weights of a block share a word; columns 0, 1 sit in the low and high half, 2 and 3 in

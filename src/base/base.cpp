@@ -42,7 +42,7 @@ Status Block::take(const Allocator& from, uint64_t bytes, const char* what) {
     if (bytes <= SIZE_MAX / 2) {
         const size_t n = static_cast<size_t>(bytes);
         p = from.alloc ? from.alloc(from.user, n, kBlockAlignment)
-                       : ::operator new(n, std::align_val_t{kBlockAlignment}, std::nothrow);
+                       : ::operator new (n, std::align_val_t{kBlockAlignment}, std::nothrow);
     }
     if (!p) return fail(Code::out_of_memory, what, " needs ", bytes, " bytes and the allocator has none left");
     from_ = from;
@@ -57,7 +57,7 @@ void Block::reset() {
     if (from_.free)
         from_.free(from_.user, data_, size_, kBlockAlignment);
     else
-        ::operator delete(data_, std::align_val_t{kBlockAlignment});
+        ::operator delete (data_, std::align_val_t{kBlockAlignment});
     data_ = nullptr;
     size_ = 0;
 }

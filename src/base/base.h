@@ -4,7 +4,7 @@
 // Reads   the door's vocabulary.
 // Serves  everyone.
 // Thread  none of its own.
-// Laws    Silence: nothing here prints; tests/test_base.cpp.
+// Laws    HotPath: nothing here prints; tests/test_base.cpp.
 #pragma once
 #include "../auspex.hpp"
 

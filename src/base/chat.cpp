@@ -7,14 +7,17 @@ const char kToolInstructions[] =
     "\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
     "<tool_call>\n<function=example_function_name>\n"
     "<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
-    "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n</parameter>\n"
+    "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple "
+    "lines\n</parameter>\n"
     "</function>\n</tool_call>\n\n"
     "<IMPORTANT>\nReminder:\n"
     "- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within "
     "<tool_call></tool_call> XML tags\n"
     "- Required parameters MUST be specified\n"
-    "- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT after\n"
-    "- If there is no function call available, answer the question like normal with your current knowledge and do not tell "
+    "- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT "
+    "after\n"
+    "- If there is no function call available, answer the question like normal with your current knowledge and do not "
+    "tell "
     "the user about function calls\n"
     "</IMPORTANT>";
 
@@ -120,7 +123,9 @@ class Qwen {
             size_t& number = image ? n_image_ : n_video_;
             if (count) ++number;
             if (request_.add_vision_id) all.add(say(image ? "Picture " : "Video ", number, ": "), true);
-            all.add(image ? "<|vision_start|><|image_pad|><|vision_end|>" : "<|vision_start|><|video_pad|><|vision_end|>", true);
+            all.add(
+                image ? "<|vision_start|><|image_pad|><|vision_end|>" : "<|vision_start|><|video_pad|><|vision_end|>",
+                true);
         }
         return all.cut(trim_space(all.text));
     }
@@ -237,8 +242,10 @@ class Qwen {
         if (keep) {
             out_.fixed("<think>\n");
             // Reasoning taken from the content may hold marks of images; its own field holds text only.
-            if (m.has_reasoning) out_.input(reasoning);
-            else if (!reasoning.empty()) out_.input(whole.cut(reasoning));
+            if (m.has_reasoning)
+                out_.input(reasoning);
+            else if (!reasoning.empty())
+                out_.input(whole.cut(reasoning));
             out_.fixed("\n</think>\n\n");
         }
         out_.input(whole.cut(answer));
@@ -264,7 +271,8 @@ class Qwen {
                 if (Status s = Json::parse(a.value).get(value); !s.ok())
                     return fail(Code::bad_argument, path, ", argument '", a.name, "': ", s.text);
                 // 3.6 writes JSON; 3.5, and unsloth's 3.6 with it, writes str() of what is no container.
-                out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump() : value.python_str());
+                out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump()
+                                                                                        : value.python_str());
             } else {
                 out_.input(a.value);
             }
@@ -281,26 +289,29 @@ class Qwen {
     size_t n_system_ = 0, last_query_ = 0, n_image_ = 0, n_video_ = 0;
 };
 
-/// Plain ChatML: every message is a turn, printed as it is. Nothing is dropped in silence but the
+/// Plain ChatML: every message is a turn, printed as it is. Nothing is dropped in hot_path but the
 /// reasoning of earlier turns, for which it has no place.
 Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
     static const char kAdvice[] = "; the model was not trained for it: write it into the text of a message instead";
     if (request.messages.empty()) return fail(Code::bad_argument, "No messages provided.");
     if (!request.tools.empty())
-        return fail(Code::bad_argument, "the request has ", request.tools.size(), " tools, but this model's ChatML template cannot show tools", kAdvice);
+        return fail(Code::bad_argument, "the request has ", request.tools.size(),
+                    " tools, but this model's ChatML template cannot show tools", kAdvice);
     Writer out;
     for (size_t i = 0; i < request.messages.size(); ++i) {
         const ChatMessage& m = request.messages[i];
         if (m.role.empty()) return fail(Code::bad_argument, message_path(i), " has no role");
         if (!m.tool_calls.empty())
-            return fail(Code::bad_argument, message_path(i), " has tool calls, but this model's ChatML template cannot show them", kAdvice);
+            return fail(Code::bad_argument, message_path(i),
+                        " has tool calls, but this model's ChatML template cannot show them", kAdvice);
         out.fixed("<|im_start|>");
         out.input(m.role);
         out.fixed("\n");
         if (m.parts.empty()) out.input(m.content);
         for (const ContentPart& part : m.parts) {
             if (part.kind != ContentPart::Kind::text)
-                return fail(Code::bad_argument, message_path(i), " holds an image or a video, but this model's ChatML template cannot show them");
+                return fail(Code::bad_argument, message_path(i),
+                            " holds an image or a video, but this model's ChatML template cannot show them");
             out.input(part.text);
         }
         out.fixed("<|im_end|>\n");
@@ -313,7 +324,8 @@ Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
 }
 
 void replace_all(std::string& s, std::string_view from, std::string_view to) {
-    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + to.size())) s.replace(at, from.size(), to);
+    for (size_t at = s.find(from); at != std::string::npos; at = s.find(from, at + to.size()))
+        s.replace(at, from.size(), to);
 }
 
 /// The template without white space and with one kind of quotes: how it is laid out says nothing.
@@ -390,9 +402,13 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) {
         const bool newer = contains(s, "preserve_thinking");
         const bool json_values = contains(s, "args_value|stringifargs_valueisstringelseargs_value|tojson");
         const bool developer = contains(s, "=='developer'");
-        const ChatStyle style = developer ? ChatStyle::qwen36_unsloth : newer && json_values ? ChatStyle::qwen36 : ChatStyle::qwen35;
+        const ChatStyle style = developer              ? ChatStyle::qwen36_unsloth
+                                : newer && json_values ? ChatStyle::qwen36
+                                                       : ChatStyle::qwen35;
         why = detail::say("the chat template is a variant of ",
-                          style == ChatStyle::qwen35 ? "Qwen3.5's" : style == ChatStyle::qwen36 ? "Qwen3.6's" : "unsloth's Qwen3.6",
+                          style == ChatStyle::qwen35   ? "Qwen3.5's"
+                          : style == ChatStyle::qwen36 ? "Qwen3.6's"
+                                                       : "unsloth's Qwen3.6",
                           " that is not known to the letter; it is rendered like that one");
         if (contains(s, "reasoning_effort")) why += ", without its reasoning_effort";
         return style;
@@ -401,11 +417,15 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) {
     if (is_plain_chatml(s, &tail)) {
         if (tail.empty()) return ChatStyle::chatml;
         if (tail == "<think>\\n\\n</think>\\n\\n") return ChatStyle::chatml_no_think;
-        why = "the chat template is ChatML, but opens the assistant's turn in a way that is not known; plain ChatML is used";
+        why =
+            "the chat template is ChatML, but opens the assistant's turn in a way that is not known; plain ChatML is "
+            "used";
         return ChatStyle::chatml;
     }
-    why = contains(s, "<|im_start|>") ? "the chat template uses ChatML turns with rules that are not known (a default system text, tools); plain ChatML is used"
-                                      : "the chat template is not known; plain ChatML is used, which may not suit this model";
+    why = contains(s, "<|im_start|>")
+              ? "the chat template uses ChatML turns with rules that are not known (a default system text, tools); "
+                "plain ChatML is used"
+              : "the chat template is not known; plain ChatML is used, which may not suit this model";
     return ChatStyle::chatml;
 }
 

@@ -6,7 +6,7 @@
 // Reads   json, unicode, the door's chat vocabulary.
 // Serves  engine (Model::render), applications through the door.
 // Thread  none of its own; pure functions.
-// Laws    exact text: tests/test_chat.cpp. Silence: tests/fuzz_chat.cpp.
+// Laws    exact text: tests/test_chat.cpp. HotPath: tests/fuzz_chat.cpp.
 #pragma once
 #include "json.h"
 #include "unicode.h"

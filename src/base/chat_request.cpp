@@ -30,7 +30,9 @@ Status read_content(const Json& json, const std::string& path, ChatMessage& m) {
         const std::string here = say(path, "[", i, "]");
         if (!item.is(Json::Kind::object)) return wrong(here, item, "an object");
         const Json* type = item.find("type");
-        const auto type_is = [type](const char* name) { return type != nullptr && type->is(Json::Kind::string) && type->text() == name; };
+        const auto type_is = [type](const char* name) {
+            return type != nullptr && type->is(Json::Kind::string) && type->text() == name;
+        };
         ContentPart part;
         if (item.find("image") != nullptr || item.find("image_url") != nullptr || type_is("image")) {
             part.kind = ContentPart::Kind::image;
@@ -40,7 +42,8 @@ Status read_content(const Json& json, const std::string& path, ChatMessage& m) {
             if (!text->is(Json::Kind::string)) return wrong(here + ".text", *text, "a string");
             part.text = text->text();
         } else {
-            return fail(Code::bad_argument, "Unexpected item type in content. (", here, ": expected a text, image or video item)");
+            return fail(Code::bad_argument, "Unexpected item type in content. (", here,
+                        ": expected a text, image or video item)");
         }
         m.parts.push_back(std::move(part));
     }
@@ -55,7 +58,9 @@ Status read_arguments(const Json& json, const std::string& path, ToolCall& call)
         Json inner;
         if (Status s = Json::parse(json.text()).get(inner); !s.ok())
             return fail(Code::bad_argument, path, " is a string that holds no JSON object: ", s.text);
-        if (!inner.is(Json::Kind::object)) return fail(Code::bad_argument, path, " is a string that holds ", inner.kind_name(), ", expected ", kExpected);
+        if (!inner.is(Json::Kind::object))
+            return fail(Code::bad_argument, path, " is a string that holds ", inner.kind_name(), ", expected ",
+                        kExpected);
         return read_arguments(inner, path, call);
     }
     if (!json.is(Json::Kind::object)) return wrong(path, json, kExpected);
@@ -76,7 +81,8 @@ Status read_calls(const Json& json, const std::string& path, ChatMessage& m) {
         if (const Json* function = call->find("function")) call = function;
         if (!call->is(Json::Kind::object)) return wrong(here + ".function", *call, "an object");
         const Json* name = call->find("name");
-        if (name == nullptr || !name->is(Json::Kind::string)) return fail(Code::bad_argument, here, " has no name, expected a string");
+        if (name == nullptr || !name->is(Json::Kind::string))
+            return fail(Code::bad_argument, here, " has no name, expected a string");
         ToolCall out;
         out.name = name->text();
         if (const Json* arguments = given(*call, "arguments"))
@@ -89,11 +95,13 @@ Status read_calls(const Json& json, const std::string& path, ChatMessage& m) {
 Status read_message(const Json& json, const std::string& path, ChatMessage& m) {
     if (!json.is(Json::Kind::object)) return wrong(path, json, "an object");
     const Json* role = json.find("role");
-    if (role == nullptr || !role->is(Json::Kind::string)) return fail(Code::bad_argument, path, " has no role, expected a string");
+    if (role == nullptr || !role->is(Json::Kind::string))
+        return fail(Code::bad_argument, path, " has no role, expected a string");
     m.role = role->text();
     if (const Json* content = json.find("content"))
         if (Status s = read_content(*content, path + ".content", m); !s.ok()) return s;
-    if (const Json* reasoning = json.find("reasoning_content"); reasoning != nullptr && reasoning->is(Json::Kind::string)) {
+    if (const Json* reasoning = json.find("reasoning_content");
+        reasoning != nullptr && reasoning->is(Json::Kind::string)) {
         m.reasoning = reasoning->text();
         m.has_reasoning = true;
     }

@@ -73,7 +73,9 @@ struct Handle {
         if (h && h != INVALID_HANDLE_VALUE) CloseHandle(h);
     }
 };
-inline std::error_code last_error() { return std::error_code(static_cast<int>(GetLastError()), std::system_category()); }
+inline std::error_code last_error() {
+    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
+}
 
 inline Result<Bytes> take(const char* path) {
     const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
@@ -84,7 +86,8 @@ inline Result<Bytes> take(const char* path) {
     const DWORD attributes = GetFileAttributesW(wide.c_str());
     if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY)) return is_directory(path);
     Handle file;
-    file.h = CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
+    file.h = CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL,
+                         nullptr);
     if (file.h == INVALID_HANDLE_VALUE) return refused(path, "open", last_error());
     LARGE_INTEGER length;
     if (!GetFileSizeEx(file.h, &length)) return refused(path, "measure", last_error());
@@ -138,7 +141,8 @@ inline Result<Bytes> take(const char* path) {
     if (::fstat(file.fd, &info) != 0) return refused(path, "measure", last_error());
     if (S_ISDIR(info.st_mode)) return is_directory(path);
     if (!S_ISREG(info.st_mode))
-        return fail(Code::io_error, "'", path, "' is a device or a pipe, expected a regular file. Save it to disk first.");
+        return fail(Code::io_error, "'", path,
+                    "' is a device or a pipe, expected a regular file. Save it to disk first.");
     const uint64_t size = static_cast<uint64_t>(info.st_size);
     if (size == 0) return is_empty(path);
     if (size > SIZE_MAX / 2) return too_large(path, size);
@@ -255,12 +259,14 @@ Result<File> File::open(const char* path) {
 
 Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t no, uint32_t count) {
     if (count == 0 || count > kMaxShards || no >= count)
-        return fail(Code::bad_file, "'", first, "' says it is shard ", no, " (counted from 0) of ", count, ", expected one of 1 to ",
-                    kMaxShards, " shards. The file is damaged or was split by a faulty tool: split it again.");
+        return fail(Code::bad_file, "'", first, "' says it is shard ", no, " (counted from 0) of ", count,
+                    ", expected one of 1 to ", kMaxShards,
+                    " shards. The file is damaged or was split by a faulty tool: split it again.");
     const std::string suffix = file_impl::shard_suffix(no, count);
     if (first.size() < suffix.size() || first.compare(first.size() - suffix.size(), suffix.size(), suffix) != 0)
-        return fail(Code::bad_argument, "'", first, "' is shard ", no + 1, " of ", count, " of a split model, so its name must end in '",
-                    suffix, "' for the other shards to be found beside it. Give all shards their original names.");
+        return fail(Code::bad_argument, "'", first, "' is shard ", no + 1, " of ", count,
+                    " of a split model, so its name must end in '", suffix,
+                    "' for the other shards to be found beside it. Give all shards their original names.");
     const std::string prefix = first.substr(0, first.size() - suffix.size());
     std::vector<std::string> paths;
     paths.reserve(count);

@@ -4,7 +4,7 @@
 // Reads   base.
 // Serves  model loading, tools.
 // Thread  a File may be read from any thread.
-// Laws    Silence: tests/test_base.cpp (missing, directory, empty, no permission).
+// Laws    HotPath: tests/test_base.cpp (missing, directory, empty, no permission).
 #pragma once
 #include "base.h"
 

@@ -13,12 +13,12 @@ namespace gguf_impl {
 constexpr uint64_t kMaxKeys = 1u << 16;
 constexpr uint64_t kMaxTensors = 1u << 20;
 constexpr uint64_t kMaxKeyBytes = 65535;
-constexpr uint64_t kMaxStringBytes = 64u << 20;   // a chat template, generously
-constexpr uint64_t kMaxElementBytes = 1u << 20;   // a string of an array: a token or a merge
+constexpr uint64_t kMaxStringBytes = 64u << 20;  // a chat template, generously
+constexpr uint64_t kMaxElementBytes = 1u << 20;  // a string of an array: a token or a merge
 constexpr uint64_t kMaxArray = 1u << 30;
 constexpr uint64_t kMaxNameBytes = 63;
-constexpr uint64_t kMinKeyEntry = 14;             // length 8, one byte of key, type 4, one byte of value
-constexpr uint64_t kMinTensorEntry = 24;          // length 8, n_dims 4, type 4, offset 8
+constexpr uint64_t kMinKeyEntry = 14;     // length 8, one byte of key, type 4, one byte of value
+constexpr uint64_t kMinTensorEntry = 24;  // length 8, n_dims 4, type 4, offset 8
 constexpr uint64_t kHeaderBytes = 24;
 constexpr uint64_t kInt63 = INT64_MAX;
 constexpr uint32_t kDefaultAlignment = 32;
@@ -47,10 +47,17 @@ inline std::string quoted(std::string_view s) {
 /// Bytes of one metadata value; 0 for strings, arrays and unknown ids.
 inline uint64_t value_bytes(uint32_t type_id) {
     switch (type_id) {
-        case 0: case 1: case 7: return 1;
-        case 2: case 3: return 2;
-        case 4: case 5: case 6: return 4;
-        case 10: case 11: case 12: return 8;
+        case 0:
+        case 1:
+        case 7: return 1;
+        case 2:
+        case 3: return 2;
+        case 4:
+        case 5:
+        case 6: return 4;
+        case 10:
+        case 11:
+        case 12: return 8;
         default: return 0;
     }
 }
@@ -101,8 +108,9 @@ class Reader {
         uint64_t n = 0;
         if (!read(&n)) return false;
         if (n > cap || n > left_) {
-            status_ = fail(Code::bad_file, where(), ": a string of ", n, " bytes at byte ", position(), ", expected at most ",
-                           std::min(cap, left_), n > left_ ? " (the rest of the file)" : " (the limit here)", kAgain);
+            status_ =
+                fail(Code::bad_file, where(), ": a string of ", n, " bytes at byte ", position(), ", expected at most ",
+                     std::min(cap, left_), n > left_ ? " (the rest of the file)" : " (the limit here)", kAgain);
             return false;
         }
         const char* text = reinterpret_cast<const char*>(p_);
@@ -147,17 +155,20 @@ inline bool read_header(Reader& r, uint32_t* version, uint64_t* n_tensor, uint64
         return r.refuse(Code::unsupported, "the file is big-endian (its version reads as ", v,
                         "), expected little-endian. Convert the model for little-endian machines.");
     if (v == 1)
-        return r.refuse(Code::unsupported, "the file is GGUF version 1, which is obsolete, expected version 2 or 3. Convert the model again.");
+        return r.refuse(
+            Code::unsupported,
+            "the file is GGUF version 1, which is obsolete, expected version 2 or 3. Convert the model again.");
     if (v != 2 && v != 3)
-        return r.refuse(Code::unsupported, "the file is GGUF version ", v, ", expected version 2 or 3. Update this library or convert for version 3.");
+        return r.refuse(Code::unsupported, "the file is GGUF version ", v,
+                        ", expected version 2 or 3. Update this library or convert for version 3.");
     if (*n_meta > kMaxKeys || *n_meta > r.left() / kMinKeyEntry)
         return r.refuse(Code::bad_file, "the header announces ", *n_meta, " metadata keys, expected at most ",
                         std::min(kMaxKeys, r.left() / kMinKeyEntry), " (the limit is ", kMaxKeys, ", and ", r.left(),
                         " bytes follow)", kAgain);
     if (*n_tensor > kMaxTensors || *n_tensor > r.left() / kMinTensorEntry)
         return r.refuse(Code::bad_file, "the header announces ", *n_tensor, " tensors, expected at most ",
-                        std::min(kMaxTensors, r.left() / kMinTensorEntry), " (the limit is ", kMaxTensors, ", and ", r.left(),
-                        " bytes follow)", kAgain);
+                        std::min(kMaxTensors, r.left() / kMinTensorEntry), " (the limit is ", kMaxTensors, ", and ",
+                        r.left(), " bytes follow)", kAgain);
     return true;
 }
 
@@ -176,11 +187,13 @@ inline bool read_array(Reader& r, Meta& m) {
     m.is_array = true;
     if (type_id == static_cast<uint32_t>(MetaType::array))
         return r.refuse(Code::unsupported, "key ", quoted(m.key),
-                        " holds an array of arrays, expected elements that are numbers, booleans or strings. Convert again without this key.");
+                        " holds an array of arrays, expected elements that are numbers, booleans or strings. Convert "
+                        "again without this key.");
     const bool is_string = type_id == static_cast<uint32_t>(MetaType::string);
     const uint64_t size = is_string ? 8 : value_bytes(type_id);  // a string costs at least its length
     if (size == 0)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": array elements of type id ", type_id, ", expected 0 to 12", kAgain);
+        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": array elements of type id ", type_id,
+                        ", expected 0 to 12", kAgain);
     if (m.n > kMaxArray || m.n > r.left() / size)
         return r.refuse(Code::bad_file, "key ", quoted(m.key), ": an array of ", m.n, " elements, expected at most ",
                         std::min(kMaxArray, r.left() / size), " (", r.left(), " bytes follow)", kAgain);
@@ -215,7 +228,8 @@ inline bool read_meta(Reader& r, Meta& m) {
     }
     const uint64_t size = value_bytes(type_id);
     if (size == 0)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": value of type id ", type_id, ", expected 0 to 12", kAgain);
+        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": value of type id ", type_id, ", expected 0 to 12",
+                        kAgain);
     m.type = static_cast<MetaType>(type_id);
     m.data = r.here();
     return r.skip(size) && (m.type != MetaType::boolean || check_booleans(r, m, m.data, 1));
@@ -227,7 +241,8 @@ inline Status bad_type(std::string_view tensor, uint32_t type_id) {
     if (info.name)
         return fail(Code::unsupported, "tensor ", quoted(tensor), " is of type ", info.name, " (id ", type_id,
                     "), which this library cannot compute with", can);
-    const bool removed = type_id == 4 || type_id == 5 || (type_id >= 31 && type_id <= 33) || (type_id >= 36 && type_id <= 38);
+    const bool removed =
+        type_id == 4 || type_id == 5 || (type_id >= 31 && type_id <= 33) || (type_id >= 36 && type_id <= 38);
     const bool fork = type_id >= 97 && type_id < 400;
     return fail(Code::unsupported, "tensor ", quoted(tensor), " is of type id ", type_id,
                 removed ? ", which was removed from the format"
@@ -241,12 +256,13 @@ inline bool read_tensor(Reader& r, Tensor& t) {
     r.at("a tensor name");
     if (!r.read_string(&t.name, kMaxNameBytes)) return false;
     if (t.name.empty() || t.name.find('\0') != std::string_view::npos)
-        return r.refuse(Code::bad_file, "tensor name ", quoted(t.name), " before byte ", r.position(), ", expected 1 to ",
-                        kMaxNameBytes, " bytes, none of them zero", kAgain);
+        return r.refuse(Code::bad_file, "tensor name ", quoted(t.name), " before byte ", r.position(),
+                        ", expected 1 to ", kMaxNameBytes, " bytes, none of them zero", kAgain);
     r.at("the entry of tensor", t.name);
     if (!r.read(&t.n_dim)) return false;
     if (t.n_dim < 1 || t.n_dim > 4)
-        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has ", t.n_dim, " dimensions, expected 1 to 4", kAgain);
+        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has ", t.n_dim, " dimensions, expected 1 to 4",
+                        kAgain);
     uint64_t count = 1;
     for (uint32_t i = 0; i < t.n_dim; ++i)
         if (!r.read(&t.ne[i])) return false;
@@ -282,11 +298,12 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
     for (Tensor& t : tensors) {
         const uint64_t offset = t.file_offset;
         if (offset % alignment != 0)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has offset ", offset, ", expected a multiple of ",
-                            alignment, " (general.alignment)", kAgain);
+            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has offset ", offset,
+                            ", expected a multiple of ", alignment, " (general.alignment)", kAgain);
         if (base > size || t.bytes > size - base || offset > size - base - t.bytes)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " needs ", t.bytes, " bytes at ", base, " + ", offset,
-                            ", but the file has only ", size, " bytes. The download was cut short or the file is damaged: get it again.");
+            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " needs ", t.bytes, " bytes at ", base, " + ",
+                            offset, ", but the file has only ", size,
+                            " bytes. The download was cut short or the file is damaged: get it again.");
         if (offset != expected)
             return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has offset ", offset, ", expected ", expected,
                             ": tensors follow each other in table order without gaps. Convert the model again.");
@@ -332,10 +349,11 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     for (Meta& m : g.meta_)
         if (!impl::read_meta(r, m)) return r.take_status();
     const Meta* key_twice = nullptr;
-    g.meta_order_ = impl::sorted_by(g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
+    g.meta_order_ = impl::sorted_by(
+        g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
     if (key_twice)
-        return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key), " appears more than once, expected unique keys",
-                    impl::kAgain);
+        return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key),
+                    " appears more than once, expected unique keys", impl::kAgain);
 
     uint32_t alignment = impl::kDefaultAlignment;
     if (const Meta* m = g.find("general.alignment")) {
@@ -343,21 +361,22 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
             return fail(Code::bad_file, "key 'general.alignment' is not a single u32, expected one", impl::kAgain);
         alignment = load<uint32_t>(m->data);
         if (alignment < 8 || alignment > 1u << 20 || (alignment & (alignment - 1)) != 0)
-            return fail(Code::bad_file, "key 'general.alignment' is ", alignment, ", expected a power of two from 8 to ", 1u << 20,
-                        impl::kAgain);
+            return fail(Code::bad_file, "key 'general.alignment' is ", alignment,
+                        ", expected a power of two from 8 to ", 1u << 20, impl::kAgain);
     }
 
     if (n_tensor > r.left() / impl::kMinTensorEntry)  // again: the metadata has eaten its share
-        return fail(Code::bad_file, "the header announces ", n_tensor, " tensors, expected at most ", r.left() / impl::kMinTensorEntry,
-                    " in the ", r.left(), " bytes after the metadata", impl::kAgain);
+        return fail(Code::bad_file, "the header announces ", n_tensor, " tensors, expected at most ",
+                    r.left() / impl::kMinTensorEntry, " in the ", r.left(), " bytes after the metadata", impl::kAgain);
     g.tensors_.resize(static_cast<size_t>(n_tensor));
     for (Tensor& t : g.tensors_)
         if (!impl::read_tensor(r, t)) return r.take_status();
     const Tensor* name_twice = nullptr;
-    g.tensor_order_ = impl::sorted_by(g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    g.tensor_order_ = impl::sorted_by(
+        g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
     if (name_twice)
-        return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name), " appears more than once, expected unique names",
-                    impl::kAgain);
+        return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name),
+                    " appears more than once, expected unique names", impl::kAgain);
     if (!impl::place_tensors(r, file, alignment, g.tensors_)) return r.take_status();
     return g;
 }
@@ -373,13 +392,15 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         if (status.ok()) status = s.get_u32("split.no", 0).get(no);
         if (!status.ok()) return status;
         if (count != shards.size())
-            return fail(Code::bad_file, "shard ", i, " says the model has ", count, " shards, but ", shards.size(), " were given.", kTogether);
-        if (no != i) return fail(Code::bad_file, "shard ", i, " says it is number ", no, " (counted from 0).", kTogether);
+            return fail(Code::bad_file, "shard ", i, " says the model has ", count, " shards, but ", shards.size(),
+                        " were given.", kTogether);
+        if (no != i)
+            return fail(Code::bad_file, "shard ", i, " says it is number ", no, " (counted from 0).", kTogether);
         const Meta *arch = s.find("general.architecture"), *first = shards[0].find("general.architecture");
         const bool named = arch && first && !arch->strings.empty() && !first->strings.empty();
         if (named && arch->strings[0] != first->strings[0])
-            return fail(Code::bad_file, "shard ", i, " is of architecture ", impl::quoted(arch->strings[0]), ", shard 0 of ",
-                        impl::quoted(first->strings[0]), ".", kTogether);
+            return fail(Code::bad_file, "shard ", i, " is of architecture ", impl::quoted(arch->strings[0]),
+                        ", shard 0 of ", impl::quoted(first->strings[0]), ".", kTogether);
     }
 
     uint64_t found = 0;
@@ -390,7 +411,8 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         Status status = shards[i].get_u32("split.tensors.count").get(announced);
         if (!status.ok()) return status;
         if (announced != found)
-            return fail(Code::bad_file, "shard ", i, " says the model has ", announced, " tensors, the shards hold ", found, ".", kTogether);
+            return fail(Code::bad_file, "shard ", i, " says the model has ", announced, " tensors, the shards hold ",
+                        found, ".", kTogether);
     }
 
     Gguf g = std::move(shards[0]);
@@ -403,10 +425,11 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         g.file_bytes_ += shards[i].file_bytes_;
     }
     const Tensor* twice = nullptr;
-    g.tensor_order_ = impl::sorted_by(g.tensors_, [](const Tensor& t) { return t.name; }, &twice);
+    g.tensor_order_ = impl::sorted_by(
+        g.tensors_, [](const Tensor& t) { return t.name; }, &twice);
     if (twice)
-        return fail(Code::bad_file, "tensor ", impl::quoted(twice->name), " appears more than once (last in shard ", twice->shard, ").",
-                    kTogether);
+        return fail(Code::bad_file, "tensor ", impl::quoted(twice->name), " appears more than once (last in shard ",
+                    twice->shard, ").", kTogether);
     return g;
 }
 
@@ -419,9 +442,12 @@ Result<Gguf> Gguf::gather(std::vector<Meta> meta, std::vector<Tensor> tensors, u
     g.tensors_ = std::move(tensors);
     const Meta* key_twice = nullptr;
     const Tensor* name_twice = nullptr;
-    g.meta_order_ = impl::sorted_by(g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
-    g.tensor_order_ = impl::sorted_by(g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
-    if (key_twice) return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key), " appears more than once");
+    g.meta_order_ = impl::sorted_by(
+        g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
+    g.tensor_order_ = impl::sorted_by(
+        g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
+    if (key_twice)
+        return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key), " appears more than once");
     if (name_twice) return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name), " appears more than once");
     return g;
 }

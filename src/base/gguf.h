@@ -4,7 +4,7 @@
 // Reads   number (type sizes).
 // Serves  plan (metadata to hyperparameters), weights, token, chat, tools.
 // Thread  a parsed Gguf is immutable.
-// Laws    Silence: a bad file yields a Status (tests/test_gguf.cpp, tests/fuzz_gguf.cpp).
+// Laws    HotPath: a bad file yields a Status (tests/test_gguf.cpp, tests/fuzz_gguf.cpp).
 #pragma once
 #include "number.h"
 
@@ -16,10 +16,10 @@ enum class MetaType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, strin
 /// One metadata value: a view into the file's bytes, checked once.
 struct Meta {
     std::string_view key;
-    MetaType type = MetaType::u8;          ///< of the value, or of the elements of an array
+    MetaType type = MetaType::u8;  ///< of the value, or of the elements of an array
     bool is_array = false;
-    uint64_t n = 1;                        ///< elements; 1 for a scalar
-    const std::byte* data = nullptr;       ///< first element, unaligned
+    uint64_t n = 1;                   ///< elements; 1 for a scalar
+    const std::byte* data = nullptr;  ///< first element, unaligned
     /// Strings of an array (or the one string of a scalar), views into the file.
     std::vector<std::string_view> strings;
 
@@ -34,13 +34,13 @@ struct Meta {
 
 struct Tensor {
     std::string_view name;
-    Type type = Type::f32;          ///< always a supported one when the file was accepted
+    Type type = Type::f32;  ///< always a supported one when the file was accepted
     uint32_t n_dim = 0;
     uint64_t ne[4] = {1, 1, 1, 1};  ///< ne[0] is contiguous, as in the file
     uint64_t bytes = 0;
     const std::byte* data = nullptr;  ///< in the mapped or borrowed file bytes
     uint32_t shard = 0;
-    uint64_t file_offset = 0;         ///< in that shard's file
+    uint64_t file_offset = 0;  ///< in that shard's file
 };
 
 /// A whole model: one file, or all shards of a split one.
@@ -86,7 +86,8 @@ class Gguf {
     Result<bool> get_bool(std::string_view key, bool if_missing) const;
     /// A scalar or an array of exactly n elements; a scalar is repeated. An absent key gives n times
     /// *if_missing, unless that is null.
-    Result<std::vector<uint32_t>> get_u32s(std::string_view key, uint32_t n, const uint32_t* if_missing = nullptr) const;
+    Result<std::vector<uint32_t>> get_u32s(std::string_view key, uint32_t n,
+                                           const uint32_t* if_missing = nullptr) const;
     Result<std::vector<float>> get_f32s(std::string_view key, uint32_t n, const float* if_missing = nullptr) const;
 
   private:

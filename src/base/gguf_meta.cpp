@@ -12,11 +12,19 @@ constexpr const char* kTypeNames[] = {"u8",      "i8",     "u16",   "i16", "u32"
 
 inline size_t width(MetaType t) {
     switch (t) {
-        case MetaType::u8: case MetaType::i8: case MetaType::boolean: return 1;
-        case MetaType::u16: case MetaType::i16: return 2;
-        case MetaType::u32: case MetaType::i32: case MetaType::f32: return 4;
-        case MetaType::u64: case MetaType::i64: case MetaType::f64: return 8;
-        case MetaType::string: case MetaType::array: break;
+        case MetaType::u8:
+        case MetaType::i8:
+        case MetaType::boolean: return 1;
+        case MetaType::u16:
+        case MetaType::i16: return 2;
+        case MetaType::u32:
+        case MetaType::i32:
+        case MetaType::f32: return 4;
+        case MetaType::u64:
+        case MetaType::i64:
+        case MetaType::f64: return 8;
+        case MetaType::string:
+        case MetaType::array: break;
     }
     return 0;
 }
@@ -67,7 +75,8 @@ inline bool as_f32(const Meta& m, uint64_t i, float* out) {
 }
 
 template <class T>
-Result<T> one(const Gguf& g, std::string_view key, const T* if_missing, bool (*as)(const Meta&, uint64_t, T*), const char* expected) {
+Result<T> one(const Gguf& g, std::string_view key, const T* if_missing, bool (*as)(const Meta&, uint64_t, T*),
+              const char* expected) {
     const Meta* m = g.find(key);
     if (!m && if_missing) return *if_missing;
     if (!m) return missing(key, expected);
@@ -101,7 +110,8 @@ bool Meta::get_int(uint64_t i, int64_t* out) const {
     if (i >= n) return false;
     const std::byte* p = data + static_cast<size_t>(i) * gguf_meta_impl::width(type);
     switch (type) {
-        case MetaType::u8: case MetaType::boolean: *out = load<uint8_t>(p); return true;
+        case MetaType::u8:
+        case MetaType::boolean: *out = load<uint8_t>(p); return true;
         case MetaType::i8: *out = load<int8_t>(p); return true;
         case MetaType::u16: *out = load<uint16_t>(p); return true;
         case MetaType::i16: *out = load<int16_t>(p); return true;
@@ -114,7 +124,10 @@ bool Meta::get_int(uint64_t i, int64_t* out) const {
             *out = static_cast<int64_t>(v);
             return true;
         }
-        case MetaType::f32: case MetaType::f64: case MetaType::string: case MetaType::array: break;
+        case MetaType::f32:
+        case MetaType::f64:
+        case MetaType::string:
+        case MetaType::array: break;
     }
     return false;
 }

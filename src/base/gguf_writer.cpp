@@ -98,7 +98,8 @@ void GgufWriter::add(std::string_view key, const std::vector<bool>& values) {
     add_raw(key, impl::id(MetaType::boolean), impl::length(values), impl::list_bytes<uint8_t>(values));
 }
 
-void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const std::byte> bytes) {
+void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne,
+                        Span<const std::byte> bytes) {
     AUSPEX_ASSERT(!ne.empty() && ne.size() <= 4 && !name.empty() && name.size() <= 63);
     AUSPEX_ASSERT(ne[0] % type_info(type).n_block == 0);
     uint64_t needed = row_bytes(type, ne[0]);

@@ -48,7 +48,8 @@ std::string python_number(const std::string& text, bool as_json) {
     } else if (exponent < 0) {
         out += "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
     } else if (n > exponent + 1) {
-        out += digits.substr(0, static_cast<size_t>(exponent) + 1) + "." + digits.substr(static_cast<size_t>(exponent) + 1);
+        out += digits.substr(0, static_cast<size_t>(exponent) + 1) + "." +
+               digits.substr(static_cast<size_t>(exponent) + 1);
     } else {
         out += digits + std::string(static_cast<size_t>(exponent + 1 - n), '0') + ".0";
     }
@@ -89,7 +90,8 @@ class JsonReader {
 
     Status read(Json& out) {
         if (text_.size() > limits_.max_bytes)
-            return fail(Code::bad_argument, "JSON text of ", text_.size(), " bytes, at most ", limits_.max_bytes, " are read");
+            return fail(Code::bad_argument, "JSON text of ", text_.size(), " bytes, at most ", limits_.max_bytes,
+                        " are read");
         const size_t bad = find_bad_utf8(text_);
         if (bad < text_.size()) {
             at_ = bad;
@@ -120,13 +122,15 @@ class JsonReader {
             std::snprintf(b, sizeof b, c > 0x20 && c < 0x7F ? "'%c'" : "byte 0x%02x", static_cast<unsigned>(c));
             found = b;
         }
-        status_ = fail(Code::bad_argument, "JSON: expected ", what, ", found ", found, " at line ", line, ", column ", column,
-                       " (byte ", at_, ")");
+        status_ = fail(Code::bad_argument, "JSON: expected ", what, ", found ", found, " at line ", line, ", column ",
+                       column, " (byte ", at_, ")");
         return false;
     }
 
     void space() {
-        while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) ++at_;
+        while (at_ < text_.size() &&
+               (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t'))
+            ++at_;
     }
     bool have(char c) const { return at_ < text_.size() && text_[at_] == c; }
     bool take(char c) {
@@ -156,7 +160,10 @@ class JsonReader {
             case '{': return object(out, depth);
             case '[': return array(out, depth);
             case '"': out.kind_ = Json::Kind::string; return string(out.text_);
-            case 't': out.kind_ = Json::Kind::boolean; out.boolean_ = true; return word("true");
+            case 't':
+                out.kind_ = Json::Kind::boolean;
+                out.boolean_ = true;
+                return word("true");
             case 'f': out.kind_ = Json::Kind::boolean; return word("false");
             case 'n': return word("null");
             default: return number(out);
@@ -188,10 +195,14 @@ class JsonReader {
         for (int i = 0; i < 4; ++i, ++at_) {
             const char c = at_ < text_.size() ? text_[at_] : '\0';
             uint32_t d = 0;
-            if (json_impl::is_digit(c)) d = static_cast<uint32_t>(c - '0');
-            else if (c >= 'a' && c <= 'f') d = static_cast<uint32_t>(c - 'a' + 10);
-            else if (c >= 'A' && c <= 'F') d = static_cast<uint32_t>(c - 'A' + 10);
-            else return expected("four hexadecimal digits");
+            if (json_impl::is_digit(c))
+                d = static_cast<uint32_t>(c - '0');
+            else if (c >= 'a' && c <= 'f')
+                d = static_cast<uint32_t>(c - 'a' + 10);
+            else if (c >= 'A' && c <= 'F')
+                d = static_cast<uint32_t>(c - 'A' + 10);
+            else
+                return expected("four hexadecimal digits");
             *out = *out << 4 | d;
         }
         return true;
@@ -201,7 +212,9 @@ class JsonReader {
         ++at_;
         for (;;) {
             const size_t from = at_;
-            while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' && static_cast<unsigned char>(text_[at_]) >= 0x20) ++at_;
+            while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
+                   static_cast<unsigned char>(text_[at_]) >= 0x20)
+                ++at_;
             out.append(text_.substr(from, at_ - from));
             if (take('"')) return true;
             if (!take('\\')) return expected("a closing quote (control characters are written as escapes)");
@@ -219,8 +232,10 @@ class JsonReader {
                     const size_t back = at_;
                     at_ += 2;
                     if (!hex4(&low)) return false;
-                    if (low >= 0xDC00 && low <= 0xDFFF) high = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
-                    else at_ = back;
+                    if (low >= 0xDC00 && low <= 0xDFFF)
+                        high = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+                    else
+                        at_ = back;
                 }
                 append_utf8(out, high);
             } else {

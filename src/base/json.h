@@ -5,7 +5,7 @@
 // Reads   base, unicode.
 // Serves  chat.
 // Thread  none of its own; a Json is a plain value.
-// Laws    Silence: any bytes yield a value or a Status (tests/test_json.cpp, tests/fuzz_chat.cpp).
+// Laws    HotPath: any bytes yield a value or a Status (tests/test_json.cpp, tests/fuzz_chat.cpp).
 #pragma once
 #include "base.h"
 

@@ -19,15 +19,28 @@ namespace detail {
 
 /// GGUF tensor types by their file id.
 enum class Type : uint32_t {
-    f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8,
-    q2_k = 10, q3_k = 11, q4_k = 12, q5_k = 13, q6_k = 14, iq4_nl = 20, iq4_xs = 23, bf16 = 30,
+    f32 = 0,
+    f16 = 1,
+    q4_0 = 2,
+    q4_1 = 3,
+    q5_0 = 6,
+    q5_1 = 7,
+    q8_0 = 8,
+    q2_k = 10,
+    q3_k = 11,
+    q4_k = 12,
+    q5_k = 13,
+    q6_k = 14,
+    iq4_nl = 20,
+    iq4_xs = 23,
+    bf16 = 30,
 };
 
 struct TypeInfo {
-    const char* name;       ///< "Q4_K", or null for an id that no file may use
-    uint32_t n_block;       ///< elements in one block, at least 1
-    uint32_t block_bytes;   ///< bytes of one block; 0 when the name is null
-    bool supported;         ///< this library can compute with it
+    const char* name;      ///< "Q4_K", or null for an id that no file may use
+    uint32_t n_block;      ///< elements in one block, at least 1
+    uint32_t block_bytes;  ///< bytes of one block; 0 when the name is null
+    bool supported;        ///< this library can compute with it
 };
 /// What is known of a file's type id; `name` is null when the id is unknown or removed.
 TypeInfo type_info(uint32_t id);

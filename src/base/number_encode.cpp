@@ -279,8 +279,7 @@ struct ScaleGroups {
     ScaleGroups(const float* x, int scale_lowest, float lowest, float step, int n_try, ValueNear value_near) {
         constexpr int kSize = 256 / kGroups;
         float fits[kGroups];
-        for (int g = 0; g < kGroups; ++g)
-            fits[g] = fit_scale(x + g * kSize, kSize, lowest, step, n_try, value_near);
+        for (int g = 0; g < kGroups; ++g) fits[g] = fit_scale(x + g * kSize, kSize, lowest, step, n_try, value_near);
         d = as_half(extreme(fits, kGroups) / static_cast<float>(scale_lowest));
         for (int g = 0; g < kGroups; ++g)
             if (d != 0) scale[g] = nearest(fits[g] / d, scale_lowest, -scale_lowest - 1);

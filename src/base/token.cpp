@@ -64,14 +64,17 @@ size_t table_size(size_t n) {
 /// A text for a message: at most 40 bytes of it, printable.
 std::string shown(std::string_view text) {
     std::string s;
-    for (const char c : text.substr(0, 40)) s += static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7F ? c : '?';
+    for (const char c : text.substr(0, 40))
+        s += static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7F ? c : '?';
     return text.size() > 40 ? s + "..." : s;
 }
 
 /// The strings of a required array, or why there are none.
 Status string_array(const Gguf& gguf, const char* key, const std::vector<std::string_view>** out) {
     const Meta* m = gguf.find(key);
-    if (m == nullptr) return fail(Code::bad_file, "the key '", key, "' is missing; the file has no usable tokenizer: convert it again");
+    if (m == nullptr)
+        return fail(Code::bad_file, "the key '", key,
+                    "' is missing; the file has no usable tokenizer: convert it again");
     if (!m->is_array || m->type != MetaType::string || m->strings.size() != m->n)
         return fail(Code::bad_file, "the key '", key, "' is not an array of strings: convert the file again");
     *out = &m->strings;
@@ -79,7 +82,8 @@ Status string_array(const Gguf& gguf, const char* key, const std::vector<std::st
 }
 
 Status check_name(const Gguf& gguf, const char* key, const char* supported, std::string* found) {
-    if (gguf.find(key) == nullptr) return fail(Code::unsupported, "the key '", key, "' is missing; supported: ", supported);
+    if (gguf.find(key) == nullptr)
+        return fail(Code::unsupported, "the key '", key, "' is missing; supported: ", supported);
     return gguf.get_string(key).get(*found);
 }
 
@@ -100,7 +104,8 @@ Result<Tokenizer> Tokenizer::load(const Gguf& gguf) {
     std::string model, pre;
     if (Status s = check_name(gguf, "tokenizer.ggml.model", "gpt2 (byte-level BPE)", &model); !s.ok()) return s;
     if (model != "gpt2")
-        return fail(Code::unsupported, "tokenizer.ggml.model is '", shown(model), "', supported: gpt2 (byte-level BPE)");
+        return fail(Code::unsupported, "tokenizer.ggml.model is '", shown(model),
+                    "', supported: gpt2 (byte-level BPE)");
     if (Status s = check_name(gguf, "tokenizer.ggml.pre", "qwen2, qwen35", &pre); !s.ok()) return s;
     if (pre != "qwen2" && pre != "qwen35")
         return fail(Code::unsupported, "tokenizer.ggml.pre is '", shown(pre), "', supported: qwen2, qwen35");
@@ -116,17 +121,21 @@ Status Tokenizer::read_tokens(const Gguf& gguf) {
     const std::vector<std::string_view>* texts = nullptr;
     if (Status s = string_array(gguf, "tokenizer.ggml.tokens", &texts); !s.ok()) return s;
     const size_t n = texts->size();
-    if (n == 0 || n > kMaxTokens) return fail(Code::bad_file, "the vocabulary has ", n, " tokens, expected 1..", kMaxTokens);
+    if (n == 0 || n > kMaxTokens)
+        return fail(Code::bad_file, "the vocabulary has ", n, " tokens, expected 1..", kMaxTokens);
     const Meta* types = gguf.find("tokenizer.ggml.token_type");
     if (types == nullptr || !types->is_array || !types->is_integer())
-        return fail(Code::bad_file, "the key 'tokenizer.ggml.token_type' is ", types == nullptr ? "missing" : "not an array of integers",
-                    ", expected one i32 for each of ", n, " tokens: convert the file again");
+        return fail(Code::bad_file, "the key 'tokenizer.ggml.token_type' is ",
+                    types == nullptr ? "missing" : "not an array of integers", ", expected one i32 for each of ", n,
+                    " tokens: convert the file again");
     if (types->n != n)
-        return fail(Code::bad_file, "'tokenizer.ggml.token_type' has ", types->n, " elements, expected one for each of ", n, " tokens");
+        return fail(Code::bad_file, "'tokenizer.ggml.token_type' has ", types->n,
+                    " elements, expected one for each of ", n, " tokens");
 
     size_t n_byte = 0;
     for (const std::string_view text : *texts) {
-        if (text.size() > kMaxTokenBytes) return fail(Code::bad_file, "a token of ", text.size(), " bytes, at most ", kMaxTokenBytes, " are allowed");
+        if (text.size() > kMaxTokenBytes)
+            return fail(Code::bad_file, "a token of ", text.size(), " bytes, at most ", kMaxTokenBytes, " are allowed");
         n_byte += text.size();
         if (n_byte > kMaxPoolBytes) return fail(Code::bad_file, "the tokens hold more than ", kMaxPoolBytes, " bytes");
     }
@@ -142,9 +151,12 @@ Status Tokenizer::read_tokens(const Gguf& gguf) {
         kind_.push_back(static_cast<TokenKind>(type));
         if (kind_.back() == TokenKind::normal) {
             if (!append_raw(pool_, text))
-                return fail(Code::bad_file, "token ", id, " ('", shown(text), "') is no text of the GPT-2 byte alphabet");
+                return fail(Code::bad_file, "token ", id, " ('", shown(text),
+                            "') is no text of the GPT-2 byte alphabet");
         } else if (kind_.back() == TokenKind::byte) {
-            const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; };
+            const auto digit = [](char c) {
+                return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+            };
             const bool form = text.size() == 6 && text.substr(0, 3) == "<0x" && text[5] == '>';
             if (!form || digit(text[3]) < 0 || digit(text[4]) < 0)
                 return fail(Code::bad_file, "byte token ", id, " is '", shown(text), "', expected the form <0xAB>");
@@ -169,7 +181,8 @@ Status Tokenizer::read_tokens(const Gguf& gguf) {
         const char c = static_cast<char>(static_cast<unsigned char>(b));
         byte_id_[b] = find_normal(std::string_view(&c, 1));
         if (byte_id_[b] == kNone)
-            return fail(Code::bad_file, "the vocabulary has no token for the single byte ", b, "; byte-level BPE needs all 256: convert the file again");
+            return fail(Code::bad_file, "the vocabulary has no token for the single byte ", b,
+                        "; byte-level BPE needs all 256: convert the file again");
     }
 
     std::sort(specials_.begin(), specials_.end(), [this](uint32_t a, uint32_t b) {
@@ -189,7 +202,8 @@ Status Tokenizer::read_merges(const Gguf& gguf) {
     using namespace token_impl;
     const std::vector<std::string_view>* texts = nullptr;
     if (Status s = string_array(gguf, "tokenizer.ggml.merges", &texts); !s.ok()) return s;
-    if (texts->size() > kMaxTokens * 2) return fail(Code::bad_file, texts->size(), " merges, at most ", kMaxTokens * 2, " are allowed");
+    if (texts->size() > kMaxTokens * 2)
+        return fail(Code::bad_file, texts->size(), " merges, at most ", kMaxTokens * 2, " are allowed");
     merges_.assign(table_size(texts->size()), Merge());
     const size_t mask = merges_.size() - 1;
     std::string both;
@@ -199,7 +213,8 @@ Status Tokenizer::read_merges(const Gguf& gguf) {
         // position 0 is only skipped for files that follow the rule to the letter.
         const size_t cut = text.find(' ', 1);
         if (cut == std::string_view::npos || cut + 1 == text.size())
-            return fail(Code::bad_file, "merge ", rank, " is '", shown(text), "', expected two texts with one space between");
+            return fail(Code::bad_file, "merge ", rank, " is '", shown(text),
+                        "', expected two texts with one space between");
         both.clear();
         bool known = append_raw(both, text.substr(0, cut));
         const size_t middle = both.size();
@@ -226,8 +241,8 @@ Status Tokenizer::read_merges(const Gguf& gguf) {
 }
 
 Status Tokenizer::read_ends(const Gguf& gguf) {
-    static const char* const kIds[] = {"eos", "eot", "eom", "bos", "padding", "unknown", "mask", "seperator",
-                                       "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"};
+    static const char* const kIds[] = {"eos",       "eot",     "eom",     "bos",     "padding", "unknown", "mask",
+                                       "seperator", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"};
     for (size_t i = 0; i < sizeof kIds / sizeof kIds[0]; ++i) {
         const std::string key = say("tokenizer.ggml.", kIds[i], "_token_id");
         const Meta* m = gguf.find(key);
@@ -311,8 +326,10 @@ std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt) const {
         const size_t from = text.size();
         append_repaired(text, piece.text);
         if (!piece.from_template || text.size() == from) continue;
-        if (!control.empty() && control.back().to == from) control.back().to = text.size();
-        else control.push_back(Range{from, text.size()});
+        if (!control.empty() && control.back().to == from)
+            control.back().to = text.size();
+        else
+            control.push_back(Range{from, text.size()});
     }
     return encode_ranges(text, control, unused);
 }
@@ -340,7 +357,8 @@ uint32_t Tokenizer::special_at(std::string_view text, size_t at, size_t control_
     return best;
 }
 
-std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work) const {
+std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control,
+                                            EncodeWork& work) const {
     std::vector<Token> ids;
     if (kind_.empty()) return ids;
     Scratch scratch{work, {}, {}, {}, {}, {}, {}, {}};
@@ -375,8 +393,10 @@ void Tokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vecto
         while (at < end) {
             scratch.piece = text.substr(at, std::min(end - at, token_impl::kMaxPieceBytes));
             at += scratch.piece.size();
-            if (scratch.piece.size() <= token_impl::kShort) merge_short(scratch, ids);
-            else merge_long(scratch, ids);
+            if (scratch.piece.size() <= token_impl::kShort)
+                merge_short(scratch, ids);
+            else
+                merge_long(scratch, ids);
         }
     }
 }

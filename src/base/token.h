@@ -4,7 +4,7 @@
 // Reads   gguf (tokenizer keys), token_split, the door's ChatPrompt.
 // Serves  engine (Model::encode, decode, is_end), chat by way of the engine.
 // Thread  a loaded Tokenizer is immutable: any number of threads at the same time.
-// Laws    Silence: tests/test_token.cpp, tests/fuzz_token.cpp. Text survives encode and decode.
+// Laws    HotPath: tests/test_token.cpp, tests/fuzz_token.cpp. Text survives encode and decode.
 #pragma once
 #include "gguf.h"
 #include "token_split.h"
@@ -83,13 +83,13 @@ class Tokenizer {
     void merge_long(Scratch& scratch, std::vector<Token>& ids) const;
 
     Split split_ = Split::qwen2;
-    std::string pool_;                ///< bytes of all tokens, one after the other
-    std::vector<uint32_t> offset_;    ///< n_vocab + 1 places in it
+    std::string pool_;              ///< bytes of all tokens, one after the other
+    std::vector<uint32_t> offset_;  ///< n_vocab + 1 places in it
     std::vector<TokenKind> kind_;
-    std::vector<uint32_t> by_bytes_;  ///< open addressing: normal tokens by their bytes
-    std::vector<Merge> merges_;       ///< open addressing
-    std::vector<uint32_t> specials_;  ///< user-defined, control and unknown tokens, sorted by bytes
-    uint32_t special_from_[257] = {}; ///< where those with a first byte begin in specials_
+    std::vector<uint32_t> by_bytes_;   ///< open addressing: normal tokens by their bytes
+    std::vector<Merge> merges_;        ///< open addressing
+    std::vector<uint32_t> specials_;   ///< user-defined, control and unknown tokens, sorted by bytes
+    uint32_t special_from_[257] = {};  ///< where those with a first byte begin in specials_
     uint32_t byte_id_[256] = {};
     std::vector<Token> ends_;
     Token eos_ = -1;

@@ -108,11 +108,13 @@ void Acceptance::judge(uint32_t position, bool hit) {
 
 void Acceptance::cycle(uint32_t depth, uint32_t accepted) {
     for (uint32_t i = 1; i <= accepted; ++i) judge(i, true);
-    if (accepted < depth) judge(accepted + 1, false);
-    else token_passes();  // the token behind a full accept came without a draft
+    if (accepted < depth)
+        judge(accepted + 1, false);
+    else
+        token_passes();  // the token behind a full accept came without a draft
 }
 
-void Acceptance::shadow(const ShadowSeen& seen) {
+void Acceptance::acceptance_probe(const AcceptanceProbe& seen) {
     uint32_t hits = 0;
     for (uint32_t i = 0; i < seen.n; ++i) {
         // Without the order, hits are spread evenly: row i is one where the running count steps up.

@@ -59,8 +59,8 @@ constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 constexpr double kPlainLoss = 0.5;
 /// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
-/// While drafting has not earned it, shadow passes cost at most this share of plain steps.
-constexpr double kShadowShare = 0.008, kShadowAccident = 2;
+/// While drafting has not earned it, acceptance_probe passes cost at most this share of plain steps.
+constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeAccident = 2;
 /// And keeping up the head's cache at most this one: it is hardly felt but where the whole model is few such blocks.
 /// Of two times the smaller counts, one alone in so many parts: it may have been an accident.
 constexpr double kCatchUpShare = 0.01, kCatchUpAccident = 4;
@@ -69,7 +69,7 @@ constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
 /// A result that has not come after this many decisions will not: its time was not known.
 constexpr uint32_t kResultWithin = 8;
 /// Fewer outcomes than these say too little.
-constexpr uint32_t kShadowLeast = 4;
+constexpr uint32_t kAcceptanceProbeMin = 4;
 /// Cycles whose outcomes are not counted after the head missed tokens: its cache has a hole.
 constexpr uint32_t kStaleCycles = 2;
 /// The draft's own probabilities, put right by what became of them; starts at "as it says".
@@ -89,7 +89,7 @@ const char* draft_reason_name(DraftReason reason) {
         case DraftReason::off_pays: return "off pays";
         case DraftReason::better_depth: return "better depth";
         case DraftReason::probe: return "probe";
-        case DraftReason::hopeless: return "hopeless";
+        case DraftReason::unprofitable: return "unprofitable";
         case DraftReason::unlocked: return "unlocked";
     }
     return "none";
@@ -118,8 +118,10 @@ void CycleCost::enter(uint32_t context) {
     if (!known(b)) {
         uint32_t from = kBucket;  // the nearest known one, the shorter of two
         for (uint32_t d = 1; d < kBucket && from == kBucket; ++d) {
-            if (d <= b && known(b - d)) from = b - d;
-            else if (b + d < kBucket && known(b + d)) from = b + d;
+            if (d <= b && known(b - d))
+                from = b - d;
+            else if (b + d < kBucket && known(b + d))
+                from = b + d;
         }
         if (from < kBucket) {
             bucket_[b] = bucket_[from];
@@ -159,7 +161,8 @@ double CycleCost::seconds(uint32_t depth) const {
     const double plain = b.ratio[0].n > 0 ? measured(0) : 0;
     if (n == 0) return plain;
     const double spread = sum_gg - sum_g * sum_g / n;
-    const double slope = spread > 0 ? (sum_gt - sum_g * sum_t / n) / spread : kSlopeGuess * (sum_t / n - plain) / (sum_g / n);
+    const double slope =
+        spread > 0 ? (sum_gt - sum_g * sum_t / n) / spread : kSlopeGuess * (sum_t / n - plain) / (sum_g / n);
     return std::max(sum_t / n + std::max(slope, 0.0) * (depth - sum_g / n), plain);
 }
 
@@ -173,7 +176,8 @@ void CycleCost::jump(uint32_t depth, double e) {
     Bucket& b = bucket_[current_];
     b.speed_variance += e * e;
     for (uint32_t g = 0; g <= kMaxDepth; ++g)
-        if (g != depth && b.ratio[g].n > 0) b.ratio[g].variance = std::min(variance(b.ratio[g]) + square(kUnshared * e), square(kRatioDoubtMost));
+        if (g != depth && b.ratio[g].n > 0)
+            b.ratio[g].variance = std::min(variance(b.ratio[g]) + square(kUnshared * e), square(kRatioDoubtMost));
     b.ratio[depth].n_surprise = 0;
     jump_ = e;
     jump_depth_ = depth;
@@ -276,7 +280,7 @@ bool Controller::can_pay(uint32_t g) const {
     return (g + 1) * cost_.seconds(0) * std::exp(cost_.doubt(g)) > cost_.seconds(g);
 }
 
-bool Controller::hopeless() const {
+bool Controller::unprofitable() const {
     if (cost_.samples(0) == 0) return false;
     uint32_t n_measured = 0;  // two depths make a line that is more than a guess
     for (uint32_t g = 1; g <= max_depth_; ++g) n_measured += cost_.samples(g) > 1;
@@ -298,9 +302,11 @@ uint32_t Controller::cold_depth(uint32_t usable) {
         if (g <= max_depth_ && !(usable >> g & 1)) return 0;  // its turn comes when it can be run
         ++i_cold_;
         if (g > max_depth_ || cost_.samples(g) > round) continue;
-        // What could hardly pay with every guess right, as far as is known, waits for a probe: trying it would cost a short
-        // text more than drafting may. The lock wants to have seen the first two twice.
-        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) && (g + 1) * cost_.seconds(0) <= kColdGain * cost_.seconds(g)) continue;
+        // What could hardly pay with every guess right, as far as is known, waits for a probe: trying it would cost a
+        // short text more than drafting may. The lock wants to have seen the first two twice.
+        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) &&
+            (g + 1) * cost_.seconds(0) <= kColdGain * cost_.seconds(g))
+            continue;
         return g;
     }
     return max_depth_ + 1;
@@ -324,8 +330,10 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
         const uint64_t jump = cost_.cycles_since_jump();
-        const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss, gap = std::clamp(kPlainEvery * share, double{kProbeGapLeast}, double{kPlainEvery});
-        if (static_cast<double>(cost_.age(0)) >= gap || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2)) return 0;
+        const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss,
+                     gap = std::clamp(kPlainEvery * share, double{kProbeGapLeast}, double{kPlainEvery});
+        if (static_cast<double>(cost_.age(0)) >= gap || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2))
+            return 0;
     }
     if (since_probe_ < kProbeGapLeast || !may_explore()) return chosen;
     uint32_t best = chosen;
@@ -336,7 +344,8 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
         most = hope;
         best = g;
     }
-    if (best == chosen || since_probe_ < kProbeGap * std::min(1.0, (1 - rate[best] / rate[chosen]) / kProbeLoss)) return chosen;
+    if (best == chosen || since_probe_ < kProbeGap * std::min(1.0, (1 - rate[best] / rate[chosen]) / kProbeLoss))
+        return chosen;
     since_probe_ = 0;
     return best;
 }
@@ -364,29 +373,33 @@ double Controller::saving(double* usual) const {
 }
 
 /// What off costs per token beside its plain step: while drafting, every cycle tells how good the text is for it; while
-/// off only passes do, and between them what was better is missed. At the best interval (shadow_due()) the two sum to
+/// off only passes do, and between them what was better is missed. At the best interval (acceptance_probe_due()) the
+/// two sum to
 ///   sqrt(2 cost usual / run_length),
 /// nothing for a text that never pays. Before a pass was timed, its cost is taken for what one draft adds to a step.
-double Controller::blindness() const {
+double Controller::exploration_cost() const {
     double usual = 0;
     saving(&usual);
-    const double pass = shadow_seconds_ > 0 ? shadow_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
+    const double pass =
+        acceptance_probe_seconds_ > 0 ? acceptance_probe_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
     return std::sqrt(2 * pass / cost_.seconds(0) * usual / text_.run_length());
 }
 
-/// Is it time for a shadow pass over the `pending_` tokens since the last? Each of them cost what
+/// Is it time for a acceptance_probe pass over the `pending_` tokens since the last? Each of them cost what
 /// drafting would have saved if the text is better than thought: `now` as the filter stands, plus what
 /// jumps since then may have brought, `usual` once in run_length tokens. When that sum,
 ///   n now + n^2 / 2 usual / run_length,
 /// reaches the cost of a pass, the pass pays. (For now = 0 this is the interval sqrt(2 cost run_length /
 /// usual) that minimises the sum of passes and delay.)
-bool Controller::shadow_due() const {
+bool Controller::acceptance_probe_due() const {
     using namespace controller_impl;
     const double plain = cost_.seconds(0), n = pending_;
-    if (!(shadow_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxShadow;
-    const double c = shadow_seconds_ / plain;
+    if (!(acceptance_probe_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxAcceptanceProbe;
+    const double c = acceptance_probe_seconds_ / plain;
     // What the last one took is paid off, accident or not, but for one so large that it will hardly come again.
-    if (deficit_ > 0 && std::clamp(last_shadow_seconds_ / plain, c, kShadowAccident * c) > n * kShadowShare) return false;
+    if (deficit_ > 0 &&
+        std::clamp(last_acceptance_probe_seconds_ / plain, c, kAcceptanceProbeAccident * c) > n * kAcceptanceProbeShare)
+        return false;
     double usual = 0;
     const double now = saving(&usual);
     return n * now + n * n / 2 * usual / text_.run_length() >= c;
@@ -408,11 +421,11 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
             stale_ = kStaleCycles;
             reopened_ = true;
         }
-    } else if (measured && hopeless()) {
+    } else if (measured && unprofitable()) {
         locked_ = true;
         locked_context_ = context;
         locked_seconds_ = cost_.seconds(0);
-        if (last_ != 0) reason = DraftReason::hopeless;
+        if (last_ != 0) reason = DraftReason::unprofitable;
         depth_ = 0;
     }
     if (!locked_ && max_depth_ > 0) {
@@ -424,7 +437,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
                 rates(rate);
                 for (g = 1; g <= max_depth_; ++g)
                     if (!(usable >> g & 1)) rate[g] = 0;
-                if (depth_ > 0) rate[0] /= 1 + blindness();
+                if (depth_ > 0) rate[0] /= 1 + exploration_cost();
                 depth_ = choose(rate, &reason);
                 if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
                 g = probe(rate, depth_);
@@ -436,8 +449,9 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
         }
         d.depth = g;
         // What came while off says how good the drafts to come will be; none can come before their kernels are there.
-        if (usable > 1 && pending_ >= kShadowLeast && shadow_due()) d.shadow_rows = std::min(pending_, kMaxShadow);
-        if (g > 0 || d.shadow_rows > 0) pending_ = 0;
+        if (usable > 1 && pending_ >= kAcceptanceProbeMin && acceptance_probe_due())
+            d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
+        if (g > 0 || d.probe_rows > 0) pending_ = 0;
     }
     reason_ = DraftReason::none;
     if (d.depth != last_) {
@@ -474,7 +488,8 @@ void Controller::observe(const DraftSeen& seen) {
             calibration_hoped_ = calibration_hoped_ * kCalibrationKeep + seen.confidence;
         }
     }
-    const double plain = cost_.seconds(0), n_new = accepted + 1.0, seconds = seen.seconds > 0 ? seen.seconds : cost_.seconds(depth);
+    const double plain = cost_.seconds(0), n_new = accepted + 1.0,
+                 seconds = seen.seconds > 0 ? seen.seconds : cost_.seconds(depth);
     if (plain > 0 && cost_.knows(0)) {
         // Plain steps that went by, less the tokens they brought. Gains are kept only up to what pays
         // for a loss of the same size: old gains buy no new losses.
@@ -493,21 +508,23 @@ void Controller::observe(const DraftSeen& seen) {
     if (accepted < depth) ++seen_.judged[accepted + 1];
 }
 
-void Controller::observe_shadow(const ShadowSeen& seen) {
-    ShadowSeen s = seen;
-    s.n = std::min(s.n, kMaxShadow);
+void Controller::observe_acceptance_probe(const AcceptanceProbe& seen) {
+    AcceptanceProbe s = seen;
+    s.n = std::min(s.n, kMaxAcceptanceProbe);
     s.hits = std::min(s.hits, s.n);
     if (s.n == 0) return;
-    text_.shadow(s);
-    ++seen_.shadow_passes;
-    seen_.shadow_rows += s.n;
-    seen_.shadow_hits += s.hits;
+    text_.acceptance_probe(s);
+    ++seen_.probe_passes;
+    seen_.probe_rows += s.n;
+    seen_.probe_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
-    seen_.shadow_seconds += s.seconds;
-    last_shadow_seconds_ = s.seconds;
+    seen_.probe_seconds += s.seconds;
+    last_acceptance_probe_seconds_ = s.seconds;
     // Accidents only ever add time; the first pass may have prepared something.
-    if (shadow_seconds_ <= 0 || s.seconds < shadow_seconds_) shadow_seconds_ = s.seconds;
-    else shadow_seconds_ += (s.seconds - shadow_seconds_) / 8;
+    if (acceptance_probe_seconds_ <= 0 || s.seconds < acceptance_probe_seconds_)
+        acceptance_probe_seconds_ = s.seconds;
+    else
+        acceptance_probe_seconds_ += (s.seconds - acceptance_probe_seconds_) / 8;
     if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
 }
 
@@ -555,8 +572,9 @@ bool Controller::wants_drafts() const {
 DraftReport Controller::report() const {
     DraftReport r = seen_;
     r.depth = last_;
-    r.hopeless = locked_;
-    for (uint64_t i = seen_.n_switch - std::min<uint64_t>(seen_.n_switch, kMaxSwitch); i < seen_.n_switch; ++i) r.switches.push_back(switches_[i % kMaxSwitch]);
+    r.unprofitable = locked_;
+    for (uint64_t i = seen_.n_switch - std::min<uint64_t>(seen_.n_switch, kMaxSwitch); i < seen_.n_switch; ++i)
+        r.switches.push_back(switches_[i % kMaxSwitch]);
     text_.expected(kMaxDepth, r.expected);
     const double plain = cost_.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
@@ -633,12 +651,15 @@ void CycleCost::save(std::vector<std::byte>* to) const {
 Status CycleCost::load(Span<const std::byte> from) {
     using namespace controller_impl;
     if (from.size() != kSavedBytes)
-        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes, ". Delete them: they are measured again.");
+        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes,
+                    ". Delete them: they are measured again.");
     const std::byte* p = from.data();
     if (get<uint32_t>(&p) != kMagic)
-        return fail(Code::bad_file, "saved draft costs do not begin with this version's mark. Delete them: they are measured again.");
+        return fail(Code::bad_file,
+                    "saved draft costs do not begin with this version's mark. Delete them: they are measured again.");
     if (detail::load<uint32_t>(from.data() + kSavedBytes - 4) != check_sum(from.data(), kSavedBytes - 4))
-        return fail(Code::bad_file, "saved draft costs do not match their check sum. Delete them: they are measured again.");
+        return fail(Code::bad_file,
+                    "saved draft costs do not match their check sum. Delete them: they are measured again.");
     CycleCost loaded;
     bool fine = true;
     const auto within = [&](double v, double low, double high) {
@@ -656,7 +677,9 @@ Status CycleCost::load(Span<const std::byte> from) {
             r.n = get<uint32_t>(&p);
         }
     }
-    if (!fine) return fail(Code::bad_file, "saved draft costs hold a value out of range. Delete them: they are measured again.");
+    if (!fine)
+        return fail(Code::bad_file,
+                    "saved draft costs hold a value out of range. Delete them: they are measured again.");
     loaded.current_ = current_;
     *this = loaded;
     return {};

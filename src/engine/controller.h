@@ -33,7 +33,7 @@
 // row, is taken for the speed's; the next cycle at another depth tells whether it was that depth's own.
 //
 // Off is depth 0, and off still learns: every few tokens the session runs the draft head once over the
-// tokens committed since, teacher-forced (Decision::shadow_rows). That keeps the head's cache current
+// tokens committed since, teacher-forced (Decision::probe_rows). That keeps the head's cache current
 // and says for each token whether the head would have had it: exact outcomes for a_1, without a verify.
 #pragma once
 #include "../base/base.h"
@@ -43,28 +43,29 @@ namespace detail {
 
 /// What to do in the next cycle.
 struct Decision {
-    uint32_t depth = 0;        ///< tokens to draft; 0: a plain step
-    uint32_t shadow_rows = 0;  ///< before it, run the head over this many of the last committed tokens
+    uint32_t depth = 0;       ///< tokens to draft; 0: a plain step
+    uint32_t probe_rows = 0;  ///< before it, run the head over this many of the last committed tokens
 };
 
 /// One finished cycle.
 struct DraftSeen {
-    uint32_t depth = 0;      ///< drafted and verified; less than decided after an early stop
-    uint32_t accepted = 0;   ///< at most depth
-    double seconds = 0;      ///< of the whole cycle, drafting included, the shadow pass not; 0: not known
-    double catch_up = 0;     ///< of these, in a cycle without drafts: for the draft block's cache, which a plain step has no need of
-    uint32_t context = 0;    ///< tokens in the history before it
+    uint32_t depth = 0;     ///< drafted and verified; less than decided after an early stop
+    uint32_t accepted = 0;  ///< at most depth
+    double seconds = 0;     ///< of the whole cycle, drafting included, the acceptance_probe pass not; 0: not known
+    double catch_up =
+        0;  ///< of these, in a cycle without drafts: for the draft block's cache, which a plain step has no need of
+    uint32_t context = 0;  ///< tokens in the history before it
     /// Sum of the draft's own probabilities over the judged drafts (the accepted ones and the first
     /// rejected one); 0 when not known.
     double confidence = 0;
 };
 
-/// One finished shadow pass.
-struct ShadowSeen {
-    uint32_t n = 0;          ///< rows, at most Controller::kMaxShadow
-    uint32_t hits = 0;       ///< rows where the head's token is the one that came
+/// One finished acceptance_probe pass.
+struct AcceptanceProbe {
+    uint32_t n = 0;     ///< rows, at most Controller::kMaxAcceptanceProbe
+    uint32_t hits = 0;  ///< rows where the head's token is the one that came
     double seconds = 0;
-    uint32_t order = 0;      ///< bit i: row i (0 is the oldest) was a hit; 0 with hits > 0: order not known
+    uint32_t order = 0;  ///< bit i: row i (0 is the oldest) was a hit; 0 with hits > 0: order not known
 };
 
 /// The deepest draft that the tables below have room for.
@@ -79,7 +80,7 @@ class Acceptance {
     /// Drafts 1..accepted were hits; draft accepted+1, if there was one, a miss; deeper ones unjudged.
     void cycle(uint32_t depth, uint32_t accepted);
     /// Outcomes of first drafts, oldest first.
-    void shadow(const ShadowSeen& seen);
+    void acceptance_probe(const AcceptanceProbe& seen);
     /// Another text begins: the level is open again, what is usual is kept.
     void new_text();
     /// E(0) .. E(max_depth).
@@ -100,9 +101,9 @@ class Acceptance {
     void judge(uint32_t position, bool hit);
     double weight(uint32_t level) const;
 
-    double p_[kPace][kLevel];             // P(pace, level | all outcomes), sums to 1
-    double usual_[kLevel];                // slow average of the level's distribution: where jumps go
-    double ratio_[kMaxDepth + 1];         // d_i
+    double p_[kPace][kLevel];                           // P(pace, level | all outcomes), sums to 1
+    double usual_[kLevel];                              // slow average of the level's distribution: where jumps go
+    double ratio_[kMaxDepth + 1];                       // d_i
     double hit_[kMaxDepth + 1], hoped_[kMaxDepth + 1];  // discounted hits, and what the level alone promised
 };
 
@@ -136,10 +137,10 @@ class CycleCost {
   private:
     struct Ratio {
         double log = 0, variance = 0;
-        uint64_t when = 0;                // cycle of the last measurement
+        uint64_t when = 0;  // cycle of the last measurement
         uint32_t n = 0;
-        double surprise = 0;              // the last measurement that was out of the ordinary
-        uint32_t n_surprise = 0;          // so many in a row, in one direction
+        double surprise = 0;      // the last measurement that was out of the ordinary
+        uint32_t n_surprise = 0;  // so many in a row, in one direction
     };
     struct Bucket {
         bool known = false;
@@ -155,17 +156,17 @@ class CycleCost {
     uint32_t current_ = 0;
     uint64_t n_cycle_ = 0;
     double noise_variance_ = 0;
-    double jump_ = 0;                     // the last jump, until another depth has told whose it was
-    uint32_t jump_depth_ = 0;             // where it was seen
-    uint64_t jump_when_ = 0;              // and in which cycle
-    uint32_t surprised_ = 0;              // depth
+    double jump_ = 0;          // the last jump, until another depth has told whose it was
+    uint32_t jump_depth_ = 0;  // where it was seen
+    uint64_t jump_when_ = 0;   // and in which cycle
+    uint32_t surprised_ = 0;   // depth
 };
 
 // -------------------------------------------------------------------------------------- the choice
 
 class Controller {
   public:
-    static constexpr uint32_t kMaxShadow = 16;  ///< committed tokens whose hidden rows the session keeps
+    static constexpr uint32_t kMaxAcceptanceProbe = 16;  ///< committed tokens whose hidden rows the session keeps
 
     /// max_depth   deepest draft, at most kMaxDepth; 0: never drafts.
     explicit Controller(uint32_t max_depth = 6);
@@ -183,7 +184,7 @@ class Controller {
     /// In its place where the depth is not ours to choose.
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
-    void observe_shadow(const ShadowSeen& seen);
+    void observe_acceptance_probe(const AcceptanceProbe& seen);
     /// Between plain steps the head's cache was filled by n_row rows, for that many seconds.
     void observe_catch_up(double seconds, size_t n_row);
     /// Within a cycle, after `drafted` >= 1 drafts: does one more pay?
@@ -193,7 +194,7 @@ class Controller {
 
     /// Allocates the list of switches.
     DraftReport report() const;
-    /// The receipts begin anew.
+    /// The statistics begin anew.
     void clear_report();
     /// Drafting may go on any time, and what that takes can be afforded: the head's cache is to be kept up. Where it is
     /// not, the next drafts see as much of the text as is still at hand.
@@ -210,11 +211,11 @@ class Controller {
   private:
     void rates(double* rate) const;
     bool can_pay(uint32_t depth) const;
-    bool hopeless() const;
+    bool unprofitable() const;
     bool may_explore() const;
-    bool shadow_due() const;
+    bool acceptance_probe_due() const;
     double saving(double* usual) const;
-    double blindness() const;
+    double exploration_cost() const;
     uint32_t known_or_once(uint32_t depth, const double* rate);
     uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
@@ -224,26 +225,26 @@ class Controller {
     Acceptance text_;
     CycleCost cost_;
 
-    uint32_t depth_ = 0;             // the standing choice; probes do not change it
-    uint32_t last_ = 0;              // depth of the last decision, probes included
-    uint32_t i_cold_ = 0;            // next entry of the cold start
-    bool reopened_ = false;          // the cold start runs again after a lock
-    uint32_t since_probe_ = 0;       // decisions
-    uint32_t n_decision_ = 0;        // after the cold start
+    uint32_t depth_ = 0;                  // the standing choice; probes do not change it
+    uint32_t last_ = 0;                   // depth of the last decision, probes included
+    uint32_t i_cold_ = 0;                 // next entry of the cold start
+    bool reopened_ = false;               // the cold start runs again after a lock
+    uint32_t since_probe_ = 0;            // decisions
+    uint32_t n_decision_ = 0;             // after the cold start
     uint32_t asked_[kMaxDepth + 1] = {};  // the decision at which a depth of unknown time was last chosen
-    uint32_t pending_ = 0;           // tokens of plain steps whose outcome is not known
-    uint32_t stale_ = 0;             // drafting cycles whose outcomes are not counted
+    uint32_t pending_ = 0;                // tokens of plain steps whose outcome is not known
+    uint32_t stale_ = 0;                  // drafting cycles whose outcomes are not counted
     bool locked_ = false;
     uint32_t locked_context_ = 0;
-    double locked_seconds_ = 0;      // T(0) at the lock
-    double shadow_seconds_ = 0;      // of a pass, smoothed; 0: not measured
-    double last_shadow_seconds_ = 0; // of the last one
-    double catch_up_[2] = {};        // seconds per row, the last and the one before; 0: not seen since drafting paid
-    double deficit_ = 0;             // plain steps lost against never drafting, since the beginning
-    double steps_ = 0;               // plain steps that the tokens so far are worth
+    double locked_seconds_ = 0;                 // T(0) at the lock
+    double acceptance_probe_seconds_ = 0;       // of a pass, smoothed; 0: not measured
+    double last_acceptance_probe_seconds_ = 0;  // of the last one
+    double catch_up_[2] = {};  // seconds per row, the last and the one before; 0: not seen since drafting paid
+    double deficit_ = 0;       // plain steps lost against never drafting, since the beginning
+    double steps_ = 0;         // plain steps that the tokens so far are worth
     double calibration_hit_ = 0, calibration_hoped_ = 0;
     DraftReason reason_ = DraftReason::none;  // of the last decision
-    DraftReport seen_;               // the counting half of the report
+    DraftReport seen_;                        // the counting half of the report
     static constexpr uint32_t kMaxSwitch = 64;
     DraftSwitch switches_[kMaxSwitch];  // a ring
 };

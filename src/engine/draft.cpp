@@ -24,7 +24,7 @@ float probability(Span<const float> logits, float chosen) {
 
 }  // namespace draft_impl
 
-bool Coin::agrees(size_t position) const {
+bool SyntheticAcceptance::agrees(size_t position) const {
     // A 32-bit finaliser (Chris Wellons, hash-prospector) over position and seed.
     uint32_t x = static_cast<uint32_t>(position) * 0x9E3779B9u ^ seed;
     x = (x ^ (x >> 16)) * 0x7FEB352Du;
@@ -71,21 +71,21 @@ uint32_t Noise::propose(Span<const Token> history, uint32_t n, Token* to) {
     return count;
 }
 
-Status Mtp::open(const Plan& plan, Lane& lane, const Allocator& from, uint32_t window, uint32_t n_row_most) {
+Status Mtp::open(const Plan& plan, Context& context, const Allocator& from, uint32_t window, uint32_t n_row_most) {
     AUSPEX_TRY(chain_.take(from, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), "the drafts' hidden rows"));
     plan_ = &plan;
-    lane_ = &lane;
+    context_ = &context;
     window_ = window;
     n_row_most_ = n_row_most;
     return {};
 }
 
-void Mtp::forget() { first_ = n_kept_ = behind_ = first_key_ = n_row_ = 0; }
+void Mtp::forget() { first_ = n_kept_ = pending_hidden_ = first_key_ = n_row_ = 0; }
 
 void Mtp::ran(size_t first, size_t n, bool tentative) {
     first_ = first;
     n_kept_ = n;
-    if (!tentative) behind_ = first + n;
+    if (!tentative) pending_hidden_ = first + n;
 }
 
 void Mtp::drove(size_t first, size_t n) {
@@ -97,7 +97,7 @@ void Mtp::cut(size_t n) {
     n_row_ = std::min(n_row_, n > 0 ? n - 1 : 0);
     first_key_ = std::min(first_key_, n_row_);
     n_kept_ = n > first_ ? std::min(n_kept_, n - first_) : 0;
-    behind_ = std::max(behind_, n_kept_ == 0 ? n : 0);
+    pending_hidden_ = std::max(pending_hidden_, n_kept_ == 0 ? n : 0);
 }
 
 namespace draft_impl {
@@ -109,13 +109,14 @@ constexpr size_t kToCome = kMaxTentative * 3;
 
 /// The first position whose hidden row is still at hand.
 size_t Mtp::lowest() const {
-    const size_t end = first_ + n_kept_ + draft_impl::kToCome, low = end > kMaxBehind ? end - kMaxBehind : 0;
-    return std::min(first_, std::max(behind_, low));
+    const size_t end = first_ + n_kept_ + draft_impl::kToCome,
+                 low = end > kMaxPendingHidden ? end - kMaxPendingHidden : 0;
+    return std::min(first_, std::max(pending_hidden_, low));
 }
 
 void Mtp::feed(Step* step) const {
-    step->hidden_behind = step->position < first_;
-    step->hidden_from = step->hidden_behind ? 0 : static_cast<uint32_t>(step->position - first_);
+    step->hidden_pending = step->position < first_;
+    step->hidden_from = step->hidden_pending ? 0 : static_cast<uint32_t>(step->position - first_);
 }
 
 Status Mtp::fill(Span<const Token> history, bool lazy) {
@@ -124,12 +125,14 @@ Status Mtp::fill(Span<const Token> history, bool lazy) {
     // A row that the last one cannot see is not worth its time.
     const size_t seen = window_ != 0 && history.size() > window_ ? history.size() - window_ : 0;
     const size_t begin = std::max(std::max(n_row_, lowest()), seen);
-    if (begin >= end || (lazy && begin >= behind_ && end - begin + 1 + draft_impl::kToCome <= kMaxBehind)) return {};
+    if (begin >= end ||
+        (lazy && begin >= pending_hidden_ && end - begin + 1 + draft_impl::kToCome <= kMaxPendingHidden))
+        return {};
     if (begin != n_row_) n_row_ = first_key_ = begin;
     return fill_to(history, end);
 }
 
-Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
+Result<bool> Mtp::lead(Span<const Token> history, DeviceLoop* drive) {
     const size_t end = history.size() - 1;  // the guess begins at row end - 1
     if (!on() || end == 0 || n_kept_ == 0 || first_ + n_kept_ != end) return false;
     n_row_ = std::min(n_row_, end - 1);
@@ -142,55 +145,60 @@ Result<bool> Mtp::lead(Span<const Token> history, Drive* drive) {
     return true;
 }
 
-Status Mtp::shadow(Span<const Token> history, uint32_t n, const Sampling& sampling, const Coin& coin, bool driven, Picker& picker, ShadowSeen* seen) {
+Status Mtp::acceptance_probe(Span<const Token> history, uint32_t n, const Sampling& sampling,
+                             const SyntheticAcceptance& synthetic, bool driven, Sampler& sampler,
+                             AcceptanceProbe* seen) {
     using Clock = std::chrono::steady_clock;
-    *seen = ShadowSeen();
+    *seen = AcceptanceProbe();
     if (!on() || history.size() < 3) return {};
     const auto start = Clock::now();
     const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
     const size_t begin = std::max(end - std::min<size_t>(n, end), lowest());
-    if (begin >= end || begin + kMaxBehind < end) return {};
+    if (begin >= end || begin + kMaxPendingHidden < end) return {};
     if (n_row_ < lowest()) n_row_ = first_key_ = lowest();  // what came before is lost to the block
     if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
     const size_t filled = std::max(n_row_, end);
     n_row_ = begin;  // what is there already is written again, the same
-    Span<const Token> picks;
-    double longest = 0, shortest = 1e9;  // of the steps of all kShadowRows
+    Span<const Token> sampled_ids;
+    double longest = 0, shortest = 1e9;  // of the steps of all kAcceptanceProbeRows
     while (n_row_ < end) {
         const auto step_start = Clock::now();
         Step step;
-        step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kShadowRows));
+        step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kAcceptanceProbeRows));
         step.ids = history.data() + n_row_ + 1;
         step.position = static_cast<uint32_t>(n_row_);
         step.first_key = static_cast<uint32_t>(first_key_);
         feed(&step);
-        if (n_row_ < first_ && n_row_ + step.n_row > first_) step.n_row = step.n_logit = static_cast<uint32_t>(first_ - n_row_);
+        if (n_row_ < first_ && n_row_ + step.n_row > first_)
+            step.n_row = step.n_logit = static_cast<uint32_t>(first_ - n_row_);
         for (size_t i = plan_->mtp.size(); i-- > 0;) {  // the first block last: it is the one that guesses
             step.tape = &plan_->mtp[i];
             step.fill_only = i > 0;
             step.n_logit = i > 0 ? 0 : step.n_row;
-            if (i > 0 || !driven) AUSPEX_TRY(lane_->run(step));
-            else AUSPEX_TRY(lane_->guess(step).get(picks));
+            if (i > 0 || !driven)
+                AUSPEX_TRY(context_->run(step));
+            else
+                AUSPEX_TRY(context_->guess(step).get(sampled_ids));
         }
         for (uint32_t i = 0; i < step.n_row; ++i) {
             const size_t at = n_row_ + i + 2;
-            Token pick = 0;
+            Token sample = 0;
             if (driven) {
-                const size_t place = static_cast<size_t>(picks[i]);
-                pick = ids_.empty() ? picks[i] : place < ids_.size() ? ids_[place] : -1;
+                const size_t place = static_cast<size_t>(sampled_ids[i]);
+                sample = ids_.empty() ? sampled_ids[i] : place < ids_.size() ? ids_[place] : -1;
             } else {
                 Span<const float> logits;
-                AUSPEX_TRY(lane_->read_row(step.tape->logits, i).get(logits));
+                AUSPEX_TRY(context_->read_row(step.tape->logits, i).get(logits));
                 if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
-                pick = picker.pick(logits, sampling, at, history.subspan(0, at), ids_);
+                sample = sampler.sample(logits, sampling, at, history.subspan(0, at), ids_);
             }
-            const bool agrees = pick == history[at];
-            const bool hit = coin.on() ? coin.agrees(at) : agrees;
+            const bool agrees = sample == history[at];
+            const bool hit = synthetic.on() ? synthetic.agrees(at) : agrees;
             seen->hits += hit;
             seen->order |= static_cast<uint32_t>(hit) << seen->n++;
         }
         n_row_ += step.n_row;
-        if (step.n_row < kShadowRows) continue;
+        if (step.n_row < kAcceptanceProbeRows) continue;
         const double took = seconds_since(step_start);
         longest = std::max(longest, took);
         shortest = std::min(shortest, took);
@@ -213,16 +221,17 @@ Status Mtp::fill_to(Span<const Token> history, size_t end) {
         feed(&step);
         for (const Tape& tape : plan_->mtp) {
             step.tape = &tape;
-            AUSPEX_TRY(lane_->run(step));
+            AUSPEX_TRY(context_->run(step));
         }
     }
     return {};
 }
 
-Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability, Picker& picker, uint32_t* n_guess) {
+Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability,
+                    Sampler& sampler, uint32_t* n_guess) {
     *n_guess = 0;
     if (n == 0) return {};
-    Drive led;
+    DeviceLoop led;
     bool at_hand = false;
     AUSPEX_TRY(lead(history, &led).get(at_hand));
     if (!at_hand) return {};
@@ -252,7 +261,7 @@ Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sam
             step.ids = history.data() + step.position + 1;
             step.n_logit = 0;
             step.fill_only = true;
-            AUSPEX_TRY(lane_->run(step));
+            AUSPEX_TRY(context_->run(step));
             step.n_logit = 1;
             step.fill_only = false;
             step.position = static_cast<uint32_t>(end);
@@ -260,21 +269,23 @@ Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sam
             step.hidden = chain;
         }
         step.ids = history.data() + step.position + 1;
-        AUSPEX_TRY(lane_->run(step));
+        AUSPEX_TRY(context_->run(step));
         i_tape = i_now;
         Span<const float> logits;
-        AUSPEX_TRY(lane_->read_row(step.tape->logits, 0).get(logits));
+        AUSPEX_TRY(context_->read_row(step.tape->logits, 0).get(logits));
         if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
-        const Token id = picker.pick(logits, sampling, history.size(), history, ids_);
+        const Token id = sampler.sample(logits, sampling, history.size(), history, ids_);
         if (min_probability > 0) {
-            const size_t at = ids_.empty() ? static_cast<size_t>(id) : static_cast<size_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin());
+            const size_t at = ids_.empty()
+                                  ? static_cast<size_t>(id)
+                                  : static_cast<size_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin());
             if (!(draft_impl::probability(logits, logits[at]) >= min_probability)) break;
         }
         history.push_back(id);
         *n_guess += 1;
         if (depth == n) break;
         Span<const float> hidden;
-        AUSPEX_TRY(lane_->read_row(step.tape->hidden, step.n_row - 1).get(hidden));
+        AUSPEX_TRY(context_->read_row(step.tape->hidden, step.n_row - 1).get(hidden));
         std::copy(hidden.begin(), hidden.end(), chain + size_t{depth - 1} * d);
     }
     // Every block that was not asked still needs the true rows.
@@ -288,22 +299,28 @@ Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sam
         step.n_row = static_cast<uint32_t>(end - from);
         step.hidden_from = static_cast<uint32_t>(from - first_);
         step.first_key = static_cast<uint32_t>(first_key_);
-        AUSPEX_TRY(lane_->run(step));
+        AUSPEX_TRY(context_->run(step));
     }
     n_row_ = end;
     return {};
 }
 
-std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, uint32_t n, Span<const uint32_t> count) {
+std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, uint32_t n,
+                                      Span<const uint32_t> count) {
     std::vector<Token> ids, rest;
     for (uint32_t i = 0; i < n_vocab; ++i) {
         const Token id = static_cast<Token>(i);
         const bool text = i < tokenizer.n_vocab() && tokenizer.kind(id) != TokenKind::unused;
-        if (draft_impl::is_control(tokenizer, id)) ids.push_back(id);
-        else if (text) rest.push_back(id);
+        if (draft_impl::is_control(tokenizer, id))
+            ids.push_back(id);
+        else if (text)
+            rest.push_back(id);
     }
     const size_t n_rest = std::min<size_t>(rest.size(), n > ids.size() ? n - ids.size() : 0);
-    if (!count.empty()) std::stable_sort(rest.begin(), rest.end(), [&](Token a, Token b) { return count[static_cast<size_t>(a)] > count[static_cast<size_t>(b)]; });
+    if (!count.empty())
+        std::stable_sort(rest.begin(), rest.end(), [&](Token a, Token b) {
+            return count[static_cast<size_t>(a)] > count[static_cast<size_t>(b)];
+        });
     ids.insert(ids.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(n_rest));
     std::sort(ids.begin(), ids.end());
     return ids;
@@ -312,7 +329,8 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
 Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> given) {
     std::vector<Token> ids(given.begin(), given.end());
     for (size_t i = 0; i < ids.size(); ++i)
-        if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= n_vocab) return fail(Code::bad_argument, "draft.vocab: entry ", i, " is id ", ids[i], ", expected 0..", n_vocab - 1);
+        if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= n_vocab)
+            return fail(Code::bad_argument, "draft.vocab: entry ", i, " is id ", ids[i], ", expected 0..", n_vocab - 1);
     for (uint32_t i = 0; i < tokenizer.n_vocab() && i < n_vocab; ++i)
         if (draft_impl::is_control(tokenizer, static_cast<Token>(i))) ids.push_back(static_cast<Token>(i));
     std::sort(ids.begin(), ids.end());

@@ -1,4 +1,4 @@
-// engine/drive: next() where the lane drafts, verifies, picks and accepts by itself.
+// engine/drive: next() where the context drafts, verifies, sampled_ids and accepts by itself.
 //
 // The host says how deep each cycle drafts and reads what came out; run_ahead cycles more are on their way
 // meanwhile. A drive either keeps the draft block's cache up, or it does not draft: then what the block has
@@ -13,24 +13,26 @@ namespace drive_impl {
 /// Plain cycles in a row after which a drive stops keeping up the draft block's cache: a probe of one or two
 /// does not interrupt it.
 constexpr uint32_t kPlainBeforeOff = 4;
-/// Tokens that the block may not have seen before they are made up for, well below what the lane keeps.
+/// Tokens that the block may not have seen before they are made up for, well below what the context keeps.
 constexpr uint32_t kMostBehind = 32;
 
 bool same(const Sampling& a, const Sampling& b) {
-    return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p && a.repeat_penalty == b.repeat_penalty &&
-           a.frequency_penalty == b.frequency_penalty && a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
+    return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p &&
+           a.repeat_penalty == b.repeat_penalty && a.frequency_penalty == b.frequency_penalty &&
+           a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
 }
 
 }  // namespace drive_impl
 
 bool Session::Impl::can_drive() const {
-    return lane->drives_itself() && !proposer && !(mtp.on() && (drive_refused || options.draft.min_probability > 0));
+    return context->has_device_loop() && !text_source &&
+           !(mtp.on() && (drive_refused || options.draft.min_probability > 0));
 }
 
 Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
     using namespace detail;
     const std::vector<Token>& ends = model->tokenizer.ends();
-    Drive d;
+    DeviceLoop d;
     if (drafts) {
         bool at_hand = false;
         AUSPEX_TRY(track(mtp.lead(history, &d).get(at_hand)));
@@ -40,14 +42,14 @@ Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
     }
     d.history = history;
     d.sampling = drive_sampling = sampling;
-    if (coin.on()) {  // the text means nothing: it does not end
-        d.synth_accept = coin.share;
-        d.synth_seed = coin.seed;
+    if (synthetic.on()) {  // the text means nothing: it does not end
+        d.synth_accept = synthetic.share;
+        d.synth_seed = synthetic.seed;
     } else {
         d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
     }
     d.limit = options.n_context;
-    const Status s = lane->start(d);
+    const Status s = context->start(d);
     if (s.code == Code::unsupported && drafts) {
         drive_refused = true;
         return false;
@@ -67,28 +69,30 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     const Decision d = decide(n_queued, &cycle);
     n_plain = d.depth > 0 ? 0 : n_plain + 1;
     // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
-    const bool may_draft = driving ? drive_drafts : depth < 0 && keeps_up() && lane->ready(0);
+    const bool may_draft = driving ? drive_drafts : depth < 0 && keeps_up() && context->ready(0);
     const bool drafts = mtp.on() && (d.depth > 0 || (may_draft && n_plain <= drive_impl::kPlainBeforeOff));
-    const bool behind = mtp.on() && !drafts && keeps_up() && mtp.n_behind() + n_queued >= drive_impl::kMostBehind;
-    if (driving && (drafts != drive_drafts || d.shadow_rows > 0 || behind)) AUSPEX_TRY(settle());
-    ShadowSeen looked;
-    AUSPEX_TRY(shadow(d.shadow_rows, sampling).get(looked));
+    const bool behind =
+        mtp.on() && !drafts && keeps_up() && mtp.n_pending_hidden() + n_queued >= drive_impl::kMostBehind;
+    if (driving && (drafts != drive_drafts || d.probe_rows > 0 || behind)) AUSPEX_TRY(settle());
+    AcceptanceProbe looked;
+    AUSPEX_TRY(acceptance_probe(d.probe_rows, sampling).get(looked));
     const auto start = std::chrono::steady_clock::now();
-    const size_t n_behind = mtp.n_behind();
+    const size_t n_pending_hidden = mtp.n_pending_hidden();
     if (behind) AUSPEX_TRY(track(mtp.fill(history)));
     bool goes_on = history.size() < options.n_context && !drive_ended;
     if (goes_on && !driving) {
         AUSPEX_TRY(start_drive(sampling, drafts).get(goes_on));
-        waits_since = std::chrono::steady_clock::now();  // shadow passes and changes of course are no part of a cycle
+        waits_since =
+            std::chrono::steady_clock::now();  // acceptance_probe passes and changes of course are no part of a cycle
     }
     if (!goes_on) {
         saw(looked, &cycle);
         return {};
     }
-    AUSPEX_TRY(track(lane->queue(d.depth)));
+    AUSPEX_TRY(track(context->queue(d.depth)));
     const double interrupted = seconds_since(start);  // the device idles
     if (behind) {
-        caught_up = n_behind;
+        caught_up = n_pending_hidden;
         catch_up_us = interrupted * 1e6;
     } else if (looked.n > 0) {
         looked.seconds += interrupted;
@@ -106,7 +110,8 @@ Status Session::Impl::drive(const Sampling& sampling) {
     const size_t size = history.size();
     waits_since = std::chrono::steady_clock::now();
     while (history.size() == size) {
-        if (size >= options.n_context) return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
+        if (size >= options.n_context)
+            return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
         while (n_queued < 1 + options.run_ahead && history.size() == size) {
             AUSPEX_TRY(queue_cycle(sampling));
             if (!driving && history.size() == size) return cycle(sampling);
@@ -119,7 +124,7 @@ Status Session::Impl::drive(const Sampling& sampling) {
 
 Status Session::Impl::take_cycle() {
     detail::Cycle c;
-    AUSPEX_TRY(track(lane->wait().get(c)));
+    AUSPEX_TRY(track(context->wait().get(c)));
     DraftCycle seen = on_way[first_queued];
     first_queued = (first_queued + 1) % detail::kMaxQueued;
     --n_queued;
@@ -127,13 +132,15 @@ Status Session::Impl::take_cycle() {
     const size_t n = c.tokens.size(), size = history.size();
     if (n == 0) return {};
     history.insert(history.end(), c.tokens.begin(), c.tokens.end());
-    if (drive_drafts) mtp.drove(n_row, n);
-    else mtp.ran(n_row, n, true);
+    if (drive_drafts)
+        mtp.drove(n_row, n);
+    else
+        mtp.ran(n_row, n, true);
     step_first = n_row;
     can_step_back = true;
     n_row += n;
     stats.rows_decoded += 1 + c.n_draft;
-    see_windows(n_row);
+    report_windows(n_row);
     seen.n_token = size;
     seen.depth = c.n_draft;
     seen.accepted = c.n_accept;

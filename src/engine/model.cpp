@@ -49,7 +49,8 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
     AUSPEX_TRY(Tokenizer::load(m->gguf).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
-        return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(), " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
+        return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(),
+                    " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
     AUSPEX_TRY(place_experts(*m, options));
     Weights weights;
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
@@ -79,7 +80,8 @@ Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
     AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
     AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
     if (n > 1) {
-        if (no != 0) return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
+        if (no != 0)
+            return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
         std::vector<std::string> paths;
         AUSPEX_TRY(shard_paths(path, no, n).get(paths));
         shards.resize(n);
@@ -93,7 +95,8 @@ Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
 
 Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model) {
     const bool named = !options.mtp_file.empty(), given = !options.mtp_bytes.empty();
-    if (named && given) return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
+    if (named && given)
+        return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
     if (!options.mtp || (!named && !given)) return {};
     Gguf draft;
     Status s;
@@ -173,11 +176,17 @@ Result<Model> Model::load(const Device& device, Span<const std::byte> file, cons
 }
 
 const ModelInfo& Model::info() const { return impl_->info; }
-std::vector<Token> Model::encode(std::string_view text, const EncodeOptions& options) const { return impl_->tokenizer.encode(text, options.special); }
+std::vector<Token> Model::encode(std::string_view text, const EncodeOptions& options) const {
+    return impl_->tokenizer.encode(text, options.special);
+}
 std::vector<Token> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
-std::string Model::decode(Span<const Token> ids, const DecodeOptions& options) const { return impl_->tokenizer.decode(ids, options.special); }
+std::string Model::decode(Span<const Token> ids, const DecodeOptions& options) const {
+    return impl_->tokenizer.decode(ids, options.special);
+}
 bool Model::is_end(Token id) const { return impl_->tokenizer.is_end(id); }
-Result<ChatPrompt> Model::render(const ChatRequest& request) const { return render_chat(request, impl_->info.chat_style); }
+Result<ChatPrompt> Model::render(const ChatRequest& request) const {
+    return render_chat(request, impl_->info.chat_style);
+}
 
 std::string Model::describe_plan() const {
     using namespace detail;
@@ -192,9 +201,12 @@ std::string Model::describe_plan() const {
         entry.second += row_bytes(s.type, n);
     }
     std::string text;
-    for (const auto& t : by_type) append(text, say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
+    for (const auto& t : by_type)
+        append(text, say(t.first, ": ", t.second.first, " tensors, ", t.second.second, " bytes\n"));
     append(text, "trunk\n" + print_tape(plan, plan.trunk));
-    for (size_t i = 0; i < plan.mtp.size(); ++i) append(text, say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") + print_tape(plan, plan.mtp[i]));
+    for (size_t i = 0; i < plan.mtp.size(); ++i)
+        append(text, say("mtp ", i, " (fills its cache with the first ", plan.mtp[i].n_fill, " ops)\n") +
+                         print_tape(plan, plan.mtp[i]));
     return text;
 }
 

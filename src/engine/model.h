@@ -1,10 +1,10 @@
 // engine/model: what Device and Model hold.
 //
-// Owns    opening devices, loading a file into a Program, and the facts about it.
+// Owns    opening devices, loading a file into a LoadedModel, and the facts about it.
 // Reads   everything below: file, gguf, token, chat, plan, machines.
 // Serves  session; the door.
 // Thread  immutable once built.
-// Laws    Silence: every bad file is a Status, tests/test_model.cpp.
+// Laws    HotPath: every bad file is a Status, tests/test_model.cpp.
 #pragma once
 #include "../base/file.h"
 #include "../base/token.h"
@@ -14,7 +14,7 @@ namespace auspex {
 
 struct Device::Impl {
     DeviceOptions options;
-    std::shared_ptr<detail::Machine> machine;
+    std::shared_ptr<detail::Backend> machine;
 };
 
 struct Model::Impl {
@@ -25,7 +25,7 @@ struct Model::Impl {
     detail::Plan plan;
     detail::Tokenizer tokenizer;
     ModelInfo info;
-    std::shared_ptr<detail::Program> program;
+    std::shared_ptr<detail::LoadedModel> program;
 };
 
 namespace detail {

@@ -1,6 +1,6 @@
 #include "session.h"
 
-#include "memory.h"
+#include "memory_plan.h"
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@ namespace session_impl {
 
 using namespace detail;
 
-/// What a snapshot begins with; everything else is the lane's.
+/// What a snapshot begins with; everything else is the context's.
 struct SnapshotHead {
     char magic[8];
     uint64_t n_token;
@@ -24,10 +24,12 @@ uint64_t model_id(const Session::Impl& session) {
     Fnv h;
     auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
     mix(m.plan.architecture);
-    for (const Slot& s : m.plan.slots) mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
+    for (const Slot& s : m.plan.slots)
+        mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
     mix(m.device->machine->name());
     for (const KvShape& k : session.kv)
-        if (k.n_ring != 0 && !k.draft) mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
+        if (k.n_ring != 0 && !k.draft)
+            mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
     return h.value;
 }
 
@@ -35,8 +37,9 @@ uint64_t model_id(const Session::Impl& session) {
 std::string cost_key(const Session::Impl& session) {
     const Model::Impl& m = *session.model;
     std::string windows = print_windows(session.stats.windows);
-    return say("device '", m.device->machine->name(), "', driver '", m.device->machine->driver(), "', model '", m.info.name.empty() ? m.plan.architecture : m.info.name, "' (",
-               m.info.weight_bytes, " bytes, ", model_id(session), "), draft head ", session.mtp.on() ? session.mtp.ids().size() : 0, ", source ",
+    return say("device '", m.device->machine->name(), "', driver '", m.device->machine->driver(), "', model '",
+               m.info.name.empty() ? m.plan.architecture : m.info.name, "' (", m.info.weight_bytes, " bytes, ",
+               model_id(session), "), draft head ", session.mtp.on() ? session.mtp.ids().size() : 0, ", source ",
                static_cast<int>(session.options.draft.source), ", windows '", windows, "'");
 }
 constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '1'};
@@ -51,21 +54,23 @@ Status Session::Impl::track(Status s) {
 Status Session::Impl::check_ids(Span<const Token> ids) const {
     const Token n = static_cast<Token>(model->plan.n_vocab);
     for (size_t i = 0; i < ids.size(); ++i)
-        if (ids[i] < 0 || ids[i] >= n) return detail::fail(Code::bad_argument, "token ", i, " has id ", ids[i], ", expected 0..", n - 1);
+        if (ids[i] < 0 || ids[i] >= n)
+            return detail::fail(Code::bad_argument, "token ", i, " has id ", ids[i], ", expected 0..", n - 1);
     return {};
 }
 
 Status Session::Impl::run(const detail::Step& step) {
     restored_logits.clear();
-    Status s = lane->run(step);
+    Status s = context->run(step);
     if (s.code == Code::device_lost) lost = true;
-    if (s.ok() && step.tape == &model->plan.trunk) see_windows(size_t{step.position} + (step.tentative ? 1 : step.n_row));
+    if (s.ok() && step.tape == &model->plan.trunk)
+        report_windows(size_t{step.position} + (step.tentative ? 1 : step.n_row));
     return s;
 }
 
 void Session::Impl::forget() {
     restored_logits.clear();
-    lane->reset();
+    context->reset();
     mtp.forget();
     history.clear();
     n_left = 0;
@@ -80,7 +85,8 @@ Status Session::Impl::prefill(size_t n) {
     if (n != 0) AUSPEX_TRY(track(mtp.fill(history)));
     while (n_row < end) {
         if (options.progress && total > options.n_ubatch &&
-            !options.progress("reading the prompt", static_cast<float>(total - (end - n_row)) / static_cast<float>(total))) {
+            !options.progress("reading the prompt",
+                              static_cast<float>(total - (end - n_row)) / static_cast<float>(total))) {
             history.resize(n_row);
             mtp.cut(n_row);
             return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
@@ -111,21 +117,24 @@ Result<Session> Session::create(const Model& model, const SessionOptions& given)
     impl->options = given;
     SessionOptions& o = impl->options;
     const Plan& plan = impl->model->plan;
-    if (o.run_ahead >= kMaxQueued) return fail(Code::bad_argument, "run_ahead is ", o.run_ahead, ", expected 0..", kMaxQueued - 1);
-    LaneOptions lane;
-    AUSPEX_TRY(plan_lane_options(plan, o, &lane, &impl->stats.window_rule));
-    AUSPEX_TRY(kv_shapes(plan, lane).get(impl->kv));
+    if (o.run_ahead >= kMaxQueued)
+        return fail(Code::bad_argument, "run_ahead is ", o.run_ahead, ", expected 0..", kMaxQueued - 1);
+    ContextOptions context;
+    AUSPEX_TRY(plan_context_options(plan, o, &context, &impl->stats.window_rule));
+    AUSPEX_TRY(kv_shapes(plan, context).get(impl->kv));
     impl->stats.windows = windows_of(plan, impl->kv);
     impl->watch_windows();
     AUSPEX_TRY(fits_limit(*impl->model, o));
-    AUSPEX_TRY(explain_shortage(*impl->model, o, impl->model->program->open(lane).get(impl->lane)));
-    AUSPEX_TRY(impl->picker.open(impl->model->device->options.allocator, plan.n_vocab));
+    AUSPEX_TRY(explain_shortage(*impl->model, o, impl->model->program->open(context).get(impl->context)));
+    AUSPEX_TRY(impl->sampler.open(impl->model->device->options.allocator, plan.n_vocab));
     impl->history.reserve(size_t{o.n_context} + kMaxTentative);
     AUSPEX_TRY(impl->open_draft());
-    impl->stats.memory_bytes = impl->lane->memory_bytes() + impl->picker.memory_bytes() + impl->mtp.memory_bytes() + impl->history.capacity() * sizeof(Token);
+    impl->stats.memory_bytes = impl->context->memory_bytes() + impl->sampler.memory_bytes() + impl->mtp.memory_bytes() +
+                               impl->history.capacity() * sizeof(Token);
     const Logger& log = impl->model->device->options.log;
     if (log && o.n_context > plan.n_context)
-        log(LogLevel::warning, say("n_context is ", o.n_context, " but the model was trained for ", plan.n_context, " rows; expect worse text beyond"));
+        log(LogLevel::warning, say("n_context is ", o.n_context, " but the model was trained for ", plan.n_context,
+                                   " rows; expect worse text beyond"));
     Session session;
     session.impl_ = std::move(impl);
     return session;
@@ -135,7 +144,8 @@ Result<size_t> Session::sync(Span<const Token> history) {
     Impl& s = *impl_;
     if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
     if (history.size() > s.options.n_context)
-        return detail::fail(Code::bad_argument, "the history has ", history.size(), " tokens, the session holds ", s.options.n_context, "; create it with a larger n_context or shorten the text");
+        return detail::fail(Code::bad_argument, "the history has ", history.size(), " tokens, the session holds ",
+                            s.options.n_context, "; create it with a larger n_context or shorten the text");
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(s.settle());
     const auto start = std::chrono::steady_clock::now();
@@ -144,12 +154,12 @@ Result<size_t> Session::sync(Span<const Token> history) {
     while (same < history.size() && same < s.history.size() && history[same] == s.history[same]) ++same;
     const std::vector<Token> rest(history.begin() + same, history.end());
     s.mtp.cut(same);
-    // Within the last cycle, whose rows are not folded in yet. More text is prefilled from where plain decoding, which has
-    // picked its last token but not run it, would begin: pieces cut elsewhere round otherwise.
+    // Within the last cycle, whose rows are not folded in yet. More text is prefilled from where plain decoding, which
+    // has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
     const size_t back = rest.empty() ? same : std::max<size_t>(same, 1) - 1;
     if (s.can_step_back && same <= s.n_row && back < s.n_row && same > s.step_first) {
         s.n_row = back;
-        s.lane->commit(static_cast<uint32_t>(s.n_row - s.step_first));
+        s.context->commit(static_cast<uint32_t>(s.n_row - s.step_first));
         s.has_logits = s.has_logits && s.n_row > s.step_first;
         s.i_logit = s.has_logits ? static_cast<uint32_t>(s.n_row - s.step_first - 1) : 0;
     }
@@ -175,10 +185,14 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
     Impl& s = *impl_;
     if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
     AUSPEX_TRY(detail::check_sampling(sampling));
-    if (s.history.empty()) return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
-    if (s.history.size() >= s.options.n_context) return detail::fail(Code::context_full, "the history has ", s.history.size(), " tokens, all that n_context allows");
+    if (s.history.empty())
+        return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
+    if (s.history.size() >= s.options.n_context)
+        return detail::fail(Code::context_full, "the history has ", s.history.size(),
+                            " tokens, all that n_context allows");
     const auto start = std::chrono::steady_clock::now();
-    if (s.history.size() > s.n_row + 1) AUSPEX_TRY(s.prefill(s.history.size() - s.n_row - 1));  // an earlier call failed
+    if (s.history.size() > s.n_row + 1)
+        AUSPEX_TRY(s.prefill(s.history.size() - s.n_row - 1));  // an earlier call failed
     const size_t size = s.history.size();
     if (s.n_row < size && s.can_drive()) {
         AUSPEX_TRY(s.drive(sampling));
@@ -192,10 +206,10 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
         }
         Span<const float> logits;
         AUSPEX_TRY(s.last_logits().get(logits));
-        s.history.push_back(s.picker.pick(logits, sampling, size, s.history));
+        s.history.push_back(s.sampler.sample(logits, sampling, size, s.history));
     }
     const double seconds = detail::seconds_since(start);
-    s.stats.tokens_picked += s.history.size() - size;
+    s.stats.tokens_sampled += s.history.size() - size;
     s.stats.decode_s += seconds;
     return Span<const Token>(s.history.data() + size, s.history.size() - size);
 }
@@ -237,17 +251,22 @@ Status Session::load_costs(Span<const std::byte> costs) {
     const size_t begin = sizeof kCostMagic + sizeof(uint32_t);
     uint32_t n = 0;
     if (costs.size() >= begin) std::memcpy(&n, costs.data() + sizeof kCostMagic, sizeof n);
-    if (costs.size() < begin || std::memcmp(costs.data(), kCostMagic, sizeof kCostMagic) != 0 || costs.size() - begin < n)
-        return Status(Code::bad_file, "these are no draft costs, or of another version. Delete them: they are measured again.");
+    if (costs.size() < begin || std::memcmp(costs.data(), kCostMagic, sizeof kCostMagic) != 0 ||
+        costs.size() - begin < n)
+        return Status(Code::bad_file,
+                      "these are no draft costs, or of another version. Delete them: they are measured again.");
     const std::string key = cost_key(*impl_), found(reinterpret_cast<const char*>(costs.data() + begin), n);
-    if (found != key) return Status(Code::bad_argument, "these draft costs belong to " + found + "; expected " + key + ". Keep one file for each.");
+    if (found != key)
+        return Status(Code::bad_argument,
+                      "these draft costs belong to " + found + "; expected " + key + ". Keep one file for each.");
     return impl_->control.load_costs(costs.subspan(begin + n, costs.size() - begin - n));
 }
 
 Status Session::score(Span<const Token> ids, const RowSink& sink) {
     using namespace detail;
     Impl& s = *impl_;
-    if (ids.empty() || ids.size() > s.options.n_context) return fail(Code::bad_argument, ids.size(), " tokens to score, expected 1..", s.options.n_context);
+    if (ids.empty() || ids.size() > s.options.n_context)
+        return fail(Code::bad_argument, ids.size(), " tokens to score, expected 1..", s.options.n_context);
     AUSPEX_TRY(s.check_ids(ids));
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.settle());
@@ -264,10 +283,10 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
         AUSPEX_TRY(s.run(step));
         for (uint32_t first = 0; first < n; first += kMaxTentative) {
             const uint32_t k = std::min(kMaxTentative, n - first);
-            AUSPEX_TRY(s.track(s.lane->head(s.model->plan.trunk, first, k)));
+            AUSPEX_TRY(s.track(s.context->head(s.model->plan.trunk, first, k)));
             for (uint32_t i = 0; i < k; ++i) {
                 Span<const float> row;
-                AUSPEX_TRY(s.track(s.lane->read_row(s.model->plan.trunk.logits, i).get(row)));
+                AUSPEX_TRY(s.track(s.context->read_row(s.model->plan.trunk.logits, i).get(row)));
                 sink(s.n_row + first + i, row);
             }
         }
@@ -275,7 +294,8 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
         s.n_row += n;
     }
     // Leave the last row's logits where next() looks for them.
-    AUSPEX_TRY(s.track(s.lane->head(s.model->plan.trunk, static_cast<uint32_t>((all.size() - 1) % s.options.n_ubatch), 1)));
+    AUSPEX_TRY(
+        s.track(s.context->head(s.model->plan.trunk, static_cast<uint32_t>((all.size() - 1) % s.options.n_ubatch), 1)));
     s.has_logits = true;
     return {};
 }
@@ -285,22 +305,25 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     Impl& s = *impl_;
     AUSPEX_TRY(s.settle());
     const Plan& plan = s.model->plan;
-    if (plan.mtp.empty()) return Status(Code::unsupported, "this model has no MTP block loaded, so there are no draft rows to score");
-    if (depth == 0 || depth > kMaxTentative - 1) return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
+    if (plan.mtp.empty())
+        return Status(Code::unsupported, "this model has no MTP block loaded, so there are no draft rows to score");
+    if (depth == 0 || depth > kMaxTentative - 1)
+        return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
     if (ids.size() <= depth || ids.size() > s.options.n_context)
-        return fail(Code::bad_argument, ids.size(), " tokens to score at depth ", depth, ", expected ", depth + 1, "..", s.options.n_context);
+        return fail(Code::bad_argument, ids.size(), " tokens to score at depth ", depth, ", expected ", depth + 1, "..",
+                    s.options.n_context);
     AUSPEX_TRY(s.check_ids(ids));
     const std::vector<Token> all(ids.begin(), ids.end());
     s.forget();
-    // A session need not have a lane that drafts. Formats and windows are its own,
+    // A session need not have a context that drafts. Formats and windows are its own,
     // but for the draft block's default window, which is there for speed.
-    LaneOptions options;
+    ContextOptions options;
     std::string rule;
-    AUSPEX_TRY(plan_lane_options(plan, s.options, &options, &rule));
+    AUSPEX_TRY(plan_context_options(plan, s.options, &options, &rule));
     options.mtp = true;
     options.mtp_window = 0;
-    std::unique_ptr<Lane> lane;
-    AUSPEX_TRY(s.model->program->open(options).get(lane));
+    std::unique_ptr<Context> context;
+    AUSPEX_TRY(s.model->program->open(options).get(context));
     std::vector<float> hidden(all.size() * plan.d_model);
     // One causal pass over `tape`, rows in ubatches; `each` sees every step after it ran.
     auto pass = [&](const Tape& tape, size_t shift, size_t n, const float* given, auto each) -> Status {
@@ -312,7 +335,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
             step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, most));
             step.position = static_cast<uint32_t>(p);
             step.hidden = given ? given + p * plan.d_model : nullptr;
-            AUSPEX_TRY(s.track(lane->run(step)));
+            AUSPEX_TRY(s.track(context->run(step)));
             AUSPEX_TRY(each(p, step.n_row));
         }
         return {};
@@ -321,7 +344,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
         return [&](size_t p, uint32_t n) -> Status {
             for (uint32_t i = 0; i < n; ++i) {
                 Span<const float> row;
-                AUSPEX_TRY(lane->read_row(tape.hidden, i).get(row));
+                AUSPEX_TRY(context->read_row(tape.hidden, i).get(row));
                 std::copy(row.begin(), row.end(), to.begin() + static_cast<std::ptrdiff_t>((p + i) * plan.d_model));
             }
             return {};
@@ -335,10 +358,10 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
         auto each = [&](size_t p, uint32_t n) -> Status {
             AUSPEX_TRY(keep(p, n));
             if (d < depth) return {};
-            AUSPEX_TRY(lane->head(tape, 0, n));
+            AUSPEX_TRY(context->head(tape, 0, n));
             for (uint32_t i = 0; i < n; ++i) {
                 Span<const float> row;
-                AUSPEX_TRY(lane->read_row(tape.logits, i).get(row));
+                AUSPEX_TRY(context->read_row(tape.logits, i).get(row));
                 sink(p + i, row);
             }
             return {};
@@ -352,11 +375,14 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
 Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) {
     Impl& s = *impl_;
     if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
-    if (n_row == 0 || n_row > detail::kMaxTentative) return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 1..", detail::kMaxTentative);
-    if (n_token > s.options.n_context) return detail::fail(Code::bad_argument, n_token, " tokens before the step, the session holds ", s.options.n_context);
+    if (n_row == 0 || n_row > detail::kMaxTentative)
+        return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 1..", detail::kMaxTentative);
+    if (n_token > s.options.n_context)
+        return detail::fail(Code::bad_argument, n_token, " tokens before the step, the session holds ",
+                            s.options.n_context);
     AUSPEX_TRY(s.settle());
     s.forget();
-    Result<std::vector<KernelTime>> times = s.lane->profile(n_row, static_cast<uint32_t>(n_token));
+    Result<std::vector<KernelTime>> times = s.context->profile(n_row, static_cast<uint32_t>(n_token));
     if (!times.ok()) return s.track(times.status());
     s.forget();  // what it ran is nobody's past
     return times;
@@ -367,7 +393,7 @@ Result<Snapshot> Session::save() const {
     Impl& s = *impl_;
     AUSPEX_TRY(s.settle());
     Snapshot snap;
-    // Only computed rows make up a state; a picked token that was not run yet is run again later.
+    // Only computed rows make up a state; a sampled token that was not run yet is run again later.
     snap.n_token = s.n_row;
     SnapshotHead head;
     std::memcpy(head.magic, kMagic, sizeof kMagic);
@@ -385,7 +411,7 @@ Result<Snapshot> Session::save() const {
         snap.bytes.insert(snap.bytes.end(), l, l + logits.size() * sizeof(float));
     }
     s.can_step_back = false;  // saving applies the committed terms
-    AUSPEX_TRY(s.track(s.lane->save(static_cast<uint32_t>(s.n_row), &snap.bytes)));
+    AUSPEX_TRY(s.track(s.context->save(static_cast<uint32_t>(s.n_row), &snap.bytes)));
     return snap;
 }
 
@@ -395,18 +421,26 @@ Status Session::restore(const Snapshot& snap) {
     AUSPEX_TRY(s.settle());
     SnapshotHead head{};
     if (snap.bytes.size() >= sizeof head) std::memcpy(&head, snap.bytes.data(), sizeof head);
-    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) return Status(Code::bad_argument, "this is no snapshot of a session");
-    if (head.model_id != model_id(s)) return Status(Code::bad_argument, "this snapshot belongs to another model, device, window or KV format; save it again with this one");
-    if (head.n_token > s.options.n_context) return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", s.options.n_context);
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+        return Status(Code::bad_argument, "this is no snapshot of a session");
+    if (head.model_id != model_id(s))
+        return Status(
+            Code::bad_argument,
+            "this snapshot belongs to another model, device, window or KV format; save it again with this one");
+    if (head.n_token > s.options.n_context)
+        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ",
+                    s.options.n_context);
     const size_t n = static_cast<size_t>(head.n_token), ids_end = sizeof head + n * sizeof(Token);
-    if (head.n_logit != 0 && head.n_logit != s.model->plan.n_vocab) return Status(Code::bad_argument, "this snapshot is damaged");
+    if (head.n_logit != 0 && head.n_logit != s.model->plan.n_vocab)
+        return Status(Code::bad_argument, "this snapshot is damaged");
     const size_t n_logit = static_cast<size_t>(head.n_logit), state = ids_end + n_logit * sizeof(float);
     if (snap.bytes.size() < state) return Status(Code::bad_argument, "this snapshot is cut short");
     std::vector<Token> ids(n);
     if (n) std::memcpy(ids.data(), snap.bytes.data() + sizeof head, n * sizeof(Token));
     AUSPEX_TRY(s.check_ids(ids));
     s.forget();
-    AUSPEX_TRY(s.track(s.lane->restore(static_cast<uint32_t>(n), Span<const std::byte>(snap.bytes.data() + state, snap.bytes.size() - state))));
+    AUSPEX_TRY(s.track(s.context->restore(
+        static_cast<uint32_t>(n), Span<const std::byte>(snap.bytes.data() + state, snap.bytes.size() - state))));
     s.history.insert(s.history.end(), ids.begin(), ids.end());
     s.n_row = n;
     s.restored_logits.resize(n_logit);

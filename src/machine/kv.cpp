@@ -6,12 +6,19 @@ namespace auspex {
 namespace detail {
 namespace kv_impl {
 
-bool is_kv_type(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::q8_0 || t == Type::q4_0 || t == Type::q4_1; }
+bool is_kv_type(Type t) {
+    return t == Type::f32 || t == Type::f16 || t == Type::q8_0 || t == Type::q4_0 || t == Type::q4_1;
+}
 
 Status check_type(const char* what, Type t, uint32_t d_head, const std::string& slot) {
-    if (!is_kv_type(t)) return fail(Code::unsupported, what, " of '", slot, "' in ", type_info(t).name ? type_info(t).name : "an unknown type", ", expected F16, Q8_0, Q4_0, Q4_1 or F32");
+    if (!is_kv_type(t))
+        return fail(Code::unsupported, what, " of '", slot, "' in ",
+                    type_info(t).name ? type_info(t).name : "an unknown type",
+                    ", expected F16, Q8_0, Q4_0, Q4_1 or F32");
     const uint32_t block = type_info(t).n_block;
-    if (d_head % block != 0) return fail(Code::unsupported, what, " of '", slot, "' in ", type_info(t).name, ": heads of ", d_head, " are not whole blocks of ", block, "; keep them in F16");
+    if (d_head % block != 0)
+        return fail(Code::unsupported, what, " of '", slot, "' in ", type_info(t).name, ": heads of ", d_head,
+                    " are not whole blocks of ", block, "; keep them in F16");
     return {};
 }
 
@@ -20,20 +27,24 @@ Status check_type(const char* what, Type t, uint32_t d_head, const std::string& 
 uint32_t KvShape::n_part() const {
     if (window == 0) return n_ring / kKvChunk;
     // The window of the first row and the rest of the step, wherever the chunks' borders lie.
-    return static_cast<uint32_t>(ceil_div(uint64_t{window} + kMaxTentative - 2, uint64_t{kKvChunk})) + 1 + (sinks != 0 ? 1 : 0);
+    return static_cast<uint32_t>(ceil_div(uint64_t{window} + kMaxTentative - 2, uint64_t{kKvChunk})) + 1 +
+           (sinks != 0 ? 1 : 0);
 }
 
-Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const LaneOptions& options) {
+Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& options) {
     std::vector<KvShape> all(plan.slots.size());
     if (!options.kv.empty() && options.kv.size() != plan.slots.size())
-        return fail(Code::bad_argument, "KV options for ", options.kv.size(), " slots, the plan has ", plan.slots.size());
+        return fail(Code::bad_argument, "KV options for ", options.kv.size(), " slots, the plan has ",
+                    plan.slots.size());
     const uint64_t context = round_up(uint64_t{options.n_context}, kKvChunk);
     auto look = [&](const Tape& tape, bool draft) -> Status {
         for (const Op& op : tape.ops) {
             if (op.kind != OpKind::attend) continue;
             const Slot& slot = plan.slot(op.state);
             const KvOptions want = options.kv.empty() ? KvOptions() : options.kv[op.state];
-            if (want.sinks > kMaxSinks) return fail(Code::bad_argument, "'", slot.name, "' shall keep ", want.sinks, " first positions, expected at most ", kMaxSinks);
+            if (want.sinks > kMaxSinks)
+                return fail(Code::bad_argument, "'", slot.name, "' shall keep ", want.sinks,
+                            " first positions, expected at most ", kMaxSinks);
             AUSPEX_TRY(kv_impl::check_type("keys", want.k, op.attn.d_head, slot.name));
             AUSPEX_TRY(kv_impl::check_type("values", want.v, op.attn.d_head, slot.name));
             KvShape& s = all[op.state];

@@ -1,7 +1,7 @@
 // machine/kv: where the keys and values of each attention layer lie, and which of them a row sees.
 //
-// Owns    the arithmetic of windows and rings. Integers only; the bytes belong to a Lane.
-// Reads   plan, backend (LaneOptions).
+// Owns    the arithmetic of windows and rings. Integers only; the bytes belong to a Context.
+// Reads   plan, backend (ContextOptions).
 // Serves  every machine, so that all keep the same rows; engine/memory, which plans with it.
 // Thread  none of its own; pure functions.
 // Laws    a window of at least the context is no window, to the bit: tests/test_window.cpp.
@@ -24,14 +24,14 @@ constexpr uint32_t kMaxSinks = kKvChunk;
 
 /// How one KV slot is kept.
 struct KvShape {
-    uint32_t window = 0;    ///< keys at distance < window are visible; 0: all
-    uint32_t sinks = 0;     ///< positions that stay visible; 0 without a window
-    uint32_t n_ring = 0;    ///< rows, a multiple of kKvChunk; 0: this slot is not kept
+    uint32_t window = 0;  ///< keys at distance < window are visible; 0: all
+    uint32_t sinks = 0;   ///< positions that stay visible; 0 without a window
+    uint32_t n_ring = 0;  ///< rows, a multiple of kKvChunk; 0: this slot is not kept
     uint32_t layer = 0;
     bool draft = false;     ///< of an MTP block
     bool declared = false;  ///< the model itself declares a window at least as narrow as the one asked for
     Type k = Type::f16, v = Type::f16;
-    uint32_t width = 0;     ///< values of a row: n_head_kv * d_head
+    uint32_t width = 0;                 ///< values of a row: n_head_kv * d_head
     uint64_t k_bytes = 0, v_bytes = 0;  ///< of one row
 
     /// The oldest position, sinks aside, that a row at p sees.
@@ -51,7 +51,7 @@ struct KvShape {
 ///
 /// errors    bad_argument: sinks beyond kMaxSinks, options of a wrong length.
 ///           unsupported: a type that is no KV format, or heads that are not whole blocks of it.
-Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const LaneOptions& options);
+Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& options);
 
 }  // namespace detail
 }  // namespace auspex

@@ -42,7 +42,8 @@ SlotId Builder::scratch(const std::string& name, uint64_t width) {
     return id;
 }
 
-SlotId Builder::rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in, std::vector<RowRange> take) {
+SlotId Builder::rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in,
+                     std::vector<RowRange> take) {
     const std::string name = say(tensor, "[", what, "]");
     auto known = weights_.find(name);
     if (known != weights_.end()) return known->second;
@@ -79,14 +80,18 @@ SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
     }
     const std::vector<uint64_t> found = arch_impl::file_shape(*t, shape.size());
     if (found != shape) {
-        fail_with(fail(Code::bad_file, "tensor '", name, "' is ", arch_impl::shape_text(found), ", expected ", arch_impl::shape_text(shape),
+        fail_with(fail(Code::bad_file, "tensor '", name, "' is ", arch_impl::shape_text(found), ", expected ",
+                       arch_impl::shape_text(shape),
                        " from the file's metadata; one of them is wrong: convert the model again"));
         return kNoSlot;
     }
     // A sibling scale multiplies the product; ignoring it would give fluent nonsense.
-    const std::string scale = name.size() > 7 && name.compare(name.size() - 7, 7, ".weight") == 0 ? name.substr(0, name.size() - 7) + ".scale" : name + ".scale";
+    const std::string scale = name.size() > 7 && name.compare(name.size() - 7, 7, ".weight") == 0
+                                  ? name.substr(0, name.size() - 7) + ".scale"
+                                  : name + ".scale";
     if (file_.tensor(scale)) {
-        fail_with(fail(Code::unsupported, "tensor '", scale, "' scales '", name, "'; files with separate scales are not supported, use a plain quantisation"));
+        fail_with(fail(Code::unsupported, "tensor '", scale, "' scales '", name,
+                       "'; files with separate scales are not supported, use a plain quantisation"));
         return kNoSlot;
     }
     Slot s;
@@ -104,7 +109,8 @@ SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
 SlotId Builder::vector(const std::string& name, uint64_t n) {
     const SlotId id = weight(name, {n});
     if (id != kNoSlot && plan_.slots[id].type != Type::f32) {
-        fail_with(fail(Code::bad_file, "tensor '", name, "' is ", type_info(plan_.slots[id].type).name, ", expected F32 as every vector"));
+        fail_with(fail(Code::bad_file, "tensor '", name, "' is ", type_info(plan_.slots[id].type).name,
+                       ", expected F32 as every vector"));
         return kNoSlot;
     }
     return id;
@@ -148,8 +154,8 @@ uint32_t Builder::u32(const char* name, uint32_t low, uint32_t high) {
     return r.value();
 }
 
-uint32_t Builder::u32_or(const char* name, uint32_t otherwise, uint32_t low, uint32_t high) {
-    return file_.find(key(name)) ? u32(name, low, high) : otherwise;
+uint32_t Builder::u32_or(const char* name, uint32_t fallback, uint32_t low, uint32_t high) {
+    return file_.find(key(name)) ? u32(name, low, high) : fallback;
 }
 
 float Builder::f32(const char* name) {
@@ -166,35 +172,37 @@ float Builder::f32(const char* name) {
     return r.value();
 }
 
-float Builder::f32_or(const char* name, float otherwise) { return file_.find(key(name)) ? f32(name) : otherwise; }
+float Builder::f32_or(const char* name, float fallback) { return file_.find(key(name)) ? f32(name) : fallback; }
 
-bool Builder::flag_or(const char* name, bool otherwise) {
-    if (!ok()) return otherwise;
-    Result<bool> r = file_.get_bool(key(name), otherwise);
+bool Builder::flag_or(const char* name, bool fallback) {
+    if (!ok()) return fallback;
+    Result<bool> r = file_.get_bool(key(name), fallback);
     if (!r.ok()) fail_with(r.status());
-    return r.ok() ? r.value() : otherwise;
+    return r.ok() ? r.value() : fallback;
 }
 
-std::vector<uint32_t> Builder::u32s(const char* name, uint32_t n, const uint32_t* otherwise, uint32_t low, uint32_t high) {
+std::vector<uint32_t> Builder::u32s(const char* name, uint32_t n, const uint32_t* fallback, uint32_t low,
+                                    uint32_t high) {
     std::vector<uint32_t> values(n, low);
     if (!ok()) return values;
-    Result<std::vector<uint32_t>> r = file_.get_u32s(key(name), n, otherwise);
+    Result<std::vector<uint32_t>> r = file_.get_u32s(key(name), n, fallback);
     if (!r.ok()) {
         fail_with(r.status());
         return values;
     }
     for (uint32_t i = 0; i < n; ++i)
         if (r.value()[i] < low || r.value()[i] > high) {
-            fail_with(fail(Code::bad_file, "key '", key(name), "' is ", r.value()[i], " for block ", i, ", expected ", low, "..", high));
+            fail_with(fail(Code::bad_file, "key '", key(name), "' is ", r.value()[i], " for block ", i, ", expected ",
+                           low, "..", high));
             return values;
         }
     return std::move(r.value());
 }
 
-std::vector<float> Builder::f32s(const char* name, uint32_t n, const float* otherwise) {
+std::vector<float> Builder::f32s(const char* name, uint32_t n, const float* fallback) {
     std::vector<float> values(n, 0.0f);
     if (!ok()) return values;
-    Result<std::vector<float>> r = file_.get_f32s(key(name), n, otherwise);
+    Result<std::vector<float>> r = file_.get_f32s(key(name), n, fallback);
     if (!r.ok()) {
         fail_with(r.status());
         return values;
@@ -213,7 +221,8 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     else if (plan.architecture == "step35")
         s = plan_step35(file, options, plan);
     else
-        s = fail(Code::unsupported, "architecture '", plan.architecture, "' is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
+        s = fail(Code::unsupported, "architecture '", plan.architecture,
+                 "' is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
     if (!s.ok()) return s;
     s = check_plan(plan);
     if (!s.ok()) return s;

@@ -54,13 +54,13 @@ class Builder {
 
     /// Hyperparameters under the architecture's prefix; a missing or impossible one is the sticky error.
     uint32_t u32(const char* key, uint32_t low, uint32_t high);
-    uint32_t u32_or(const char* key, uint32_t otherwise, uint32_t low, uint32_t high);
+    uint32_t u32_or(const char* key, uint32_t fallback, uint32_t low, uint32_t high);
     float f32(const char* key);
-    float f32_or(const char* key, float otherwise);
-    bool flag_or(const char* key, bool otherwise);
+    float f32_or(const char* key, float fallback);
+    bool flag_or(const char* key, bool fallback);
     /// One for each block; a scalar in the file stands for all.
-    std::vector<uint32_t> u32s(const char* key, uint32_t n, const uint32_t* otherwise, uint32_t low, uint32_t high);
-    std::vector<float> f32s(const char* key, uint32_t n, const float* otherwise);
+    std::vector<uint32_t> u32s(const char* key, uint32_t n, const uint32_t* fallback, uint32_t low, uint32_t high);
+    std::vector<float> f32s(const char* key, uint32_t n, const float* fallback);
     std::string key(const char* name) const { return plan_.architecture + "." + name; }
 
   private:

@@ -13,26 +13,30 @@ struct Qkv {
 };
 
 /// Three matrices, or one that holds their rows in this order.
-Qkv qkv(const Site& s, uint64_t q_dim, uint64_t kv_dim) {
-    const uint64_t d = s.frame.d_model, n = q_dim + 2 * kv_dim;
+Qkv qkv(const LayerBuilder& s, uint64_t q_dim, uint64_t kv_dim) {
+    const uint64_t d = s.header.d_model, n = q_dim + 2 * kv_dim;
     const std::string fused = s.name("attn_qkv.weight"), q = s.name("attn_q.weight");
     if (!s.b.has(q) && s.b.has(fused))
-        return {s.b.rows(fused, "q", n, d, {{0, q_dim}}), s.b.rows(fused, "k", n, d, {{q_dim, kv_dim}}), s.b.rows(fused, "v", n, d, {{q_dim + kv_dim, kv_dim}})};
-    return {s.b.weight(q, {q_dim, d}), s.b.weight(s.name("attn_k.weight"), {kv_dim, d}), s.b.weight(s.name("attn_v.weight"), {kv_dim, d})};
+        return {s.b.rows(fused, "q", n, d, {{0, q_dim}}), s.b.rows(fused, "k", n, d, {{q_dim, kv_dim}}),
+                s.b.rows(fused, "v", n, d, {{q_dim + kv_dim, kv_dim}})};
+    return {s.b.weight(q, {q_dim, d}), s.b.weight(s.name("attn_k.weight"), {kv_dim, d}),
+            s.b.weight(s.name("attn_v.weight"), {kv_dim, d})};
 }
 
 /// A norm over one head, or none.
-SlotId head_norm(const Site& s, const char* part, const AttnDims& dims) {
-    return dims.gate != AttnGate::interleaved && !s.b.has(s.name(part)) ? kNoSlot : s.b.vector(s.name(part), dims.d_head);
+SlotId head_norm(const LayerBuilder& s, const char* part, const AttnDims& dims) {
+    return dims.gate != AttnGate::interleaved && !s.b.has(s.name(part)) ? kNoSlot
+                                                                        : s.b.vector(s.name(part), dims.d_head);
 }
 
 }  // namespace parts_impl
 
-Status read_frame(Builder& b, const PlanOptions& options, Plan& plan, Frame& f) {
+Status read_header(Builder& b, const PlanOptions& options, Plan& plan, ModelHeader& f) {
     f.n_block = b.u32("block_count", 1, 1024);
     const uint32_t n_mtp = b.u32_or("nextn_predict_layers", 0, 0, 8);
     if (b.ok() && n_mtp >= f.n_block)
-        b.fail_with(fail(Code::bad_file, "key '", b.key("nextn_predict_layers"), "' is ", n_mtp, ", but there are only ", f.n_block, " blocks"));
+        b.fail_with(fail(Code::bad_file, "key '", b.key("nextn_predict_layers"), "' is ", n_mtp,
+                         ", but there are only ", f.n_block, " blocks"));
     f.n_layer = f.n_block - n_mtp;
     f.d_model = b.u32("embedding_length", 32, 1u << 16);
     f.eps = b.f32("attention.layer_norm_rms_epsilon");
@@ -45,10 +49,14 @@ Status read_frame(Builder& b, const PlanOptions& options, Plan& plan, Frame& f) 
     if (!b.ok()) return b.status();
 
     if (n_mtp != 0 && !b.has("blk.0.attn_norm.weight"))
-        return fail(Code::unsupported, "tensor 'blk.0.attn_norm.weight' is missing; a file with only MTP blocks drafts for another model and cannot run alone: load that model and name this file as LoadOptions::mtp_file (auspex --mtp-file)");
+        return fail(
+            Code::unsupported,
+            "tensor 'blk.0.attn_norm.weight' is missing; a file with only MTP blocks drafts for another model and "
+            "cannot run alone: load that model and name this file as LoadOptions::mtp_file (auspex --mtp-file)");
     const Tensor* table = b.file().tensor("token_embd.weight");
     if (!table) return fail(Code::bad_file, "tensor 'token_embd.weight' is missing; every file needs it");
-    if (table->ne[1] == 0 || table->ne[1] > (1u << 24)) return fail(Code::bad_file, "tensor 'token_embd.weight' has ", table->ne[1], " rows, expected 1..16777216");
+    if (table->ne[1] == 0 || table->ne[1] > (1u << 24))
+        return fail(Code::bad_file, "tensor 'token_embd.weight' has ", table->ne[1], " rows, expected 1..16777216");
     plan.d_model = f.d_model;
     plan.n_vocab = static_cast<uint32_t>(table->ne[1]);
     plan.n_layer = f.n_layer;
@@ -56,7 +64,8 @@ Status read_frame(Builder& b, const PlanOptions& options, Plan& plan, Frame& f) 
     f.out = b.has("output.weight") ? b.weight("output.weight", {plan.n_vocab, f.d_model}) : f.embd;
     f.out_norm = b.vector("output_norm.weight", f.d_model);
     // The key may stay although the blocks were left out or live in another file.
-    while (options.mtp && f.n_mtp < n_mtp && b.has(say("blk.", f.n_layer + f.n_mtp, ".nextn.eh_proj.weight"))) ++f.n_mtp;
+    while (options.mtp && f.n_mtp < n_mtp && b.has(say("blk.", f.n_layer + f.n_mtp, ".nextn.eh_proj.weight")))
+        ++f.n_mtp;
     return b.status();
 }
 
@@ -64,7 +73,8 @@ void read_moe(Builder& b, uint32_t d_ff, MoeDims& m) {
     m.n_expert = b.u32("expert_count", 1, 1u << 14);
     m.n_used = b.u32("expert_used_count", 1, kMaxUsedExpert);
     if (b.ok() && m.n_used > m.n_expert)
-        b.fail_with(fail(Code::bad_file, "key '", b.key("expert_used_count"), "' is ", m.n_used, ", but there are only ", m.n_expert, " experts"));
+        b.fail_with(fail(Code::bad_file, "key '", b.key("expert_used_count"), "' is ", m.n_used,
+                         ", but there are only ", m.n_expert, " experts"));
     if (!b.ok()) return;
     if (d_ff == 0) {
         m.d_ff = b.u32("expert_feed_forward_length", 1, 1u << 20);
@@ -77,18 +87,20 @@ void read_moe(Builder& b, uint32_t d_ff, MoeDims& m) {
     m.scale = scale == 0.0f ? 1.0f : scale;
 }
 
-void attention_part(const Site& s, const AttnDims& dims, SlotId factors, bool fill_first) {
+void attention_part(const LayerBuilder& s, const AttnDims& dims, SlotId factors, bool fill_first) {
     Builder& b = s.b;
     const uint64_t q_dim = uint64_t{dims.n_head} * dims.d_head, kv_dim = uint64_t{dims.n_head_kv} * dims.d_head;
     const uint64_t q_width = dims.gate == AttnGate::interleaved ? 2 * q_dim : q_dim;
-    const SlotId q = b.scratch("q", q_width), k = b.scratch("k", kv_dim), v = b.scratch("v", kv_dim), o = b.scratch("o", q_dim);
+    const SlotId q = b.scratch("q", q_width), k = b.scratch("k", kv_dim), v = b.scratch("v", kv_dim),
+                 o = b.scratch("o", q_dim);
     const SlotId gate = dims.gate == AttnGate::per_head ? b.scratch("head_gate", dims.n_head) : kNoSlot;
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name("attn_norm.weight"), s.frame.d_model), s.frame.eps);
+    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name("attn_norm.weight"), s.header.d_model), s.header.eps);
     const SlotId kv = b.state(say("layer.", s.il, ".kv"), SlotRole::kv, kv_dim);
     const parts_impl::Qkv w = parts_impl::qkv(s, q_width, kv_dim);
     auto queries = [&] {
         b.matmul(s.tape, s.il, q, s.a(), w.q);
-        if (gate != kNoSlot) b.matmul(s.tape, s.il, gate, s.a(), b.weight(s.name("attn_gate.weight"), {dims.n_head, s.frame.d_model}));
+        if (gate != kNoSlot)
+            b.matmul(s.tape, s.il, gate, s.a(), b.weight(s.name("attn_gate.weight"), {dims.n_head, s.header.d_model}));
     };
     b.matmul(s.tape, s.il, k, s.a(), w.k);
     b.matmul(s.tape, s.il, v, s.a(), w.v);
@@ -111,14 +123,14 @@ void attention_part(const Site& s, const AttnDims& dims, SlotId factors, bool fi
     attend.w[1] = factors;
     attend.state = kv;
     attend.attn = dims;
-    b.matmul(s.tape, s.il, s.x, o, b.weight(s.name("attn_output.weight"), {s.frame.d_model, q_dim}), true);
+    b.matmul(s.tape, s.il, s.x, o, b.weight(s.name("attn_output.weight"), {s.header.d_model, q_dim}), true);
 }
 
-void dense_part(const Site& s, const char* norm, uint32_t d_ff, float limit) {
+void dense_part(const LayerBuilder& s, const char* norm, uint32_t d_ff, float limit) {
     Builder& b = s.b;
-    const uint32_t d = s.frame.d_model;
+    const uint32_t d = s.header.d_model;
     const SlotId gate = b.scratch("gate", d_ff), up = b.scratch("up", d_ff);
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name(norm), d), s.frame.eps);
+    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name(norm), d), s.header.eps);
     b.matmul(s.tape, s.il, gate, s.a(), b.weight(s.name("ffn_gate.weight"), {d_ff, d}));
     b.matmul(s.tape, s.il, up, s.a(), b.weight(s.name("ffn_up.weight"), {d_ff, d}));
     Op& act = b.push(s.tape, OpKind::swiglu, s.il, gate);
@@ -128,10 +140,10 @@ void dense_part(const Site& s, const char* norm, uint32_t d_ff, float limit) {
     b.matmul(s.tape, s.il, s.x, gate, b.weight(s.name("ffn_down.weight"), {d, d_ff}), true);
 }
 
-void moe_part(const Site& s, const char* norm, const MoeDims& dims, bool shared_gate, bool bias) {
+void moe_part(const LayerBuilder& s, const char* norm, const MoeDims& dims, bool shared_gate, bool bias) {
     Builder& b = s.b;
-    const uint64_t d = s.frame.d_model, n = dims.n_expert, ff = dims.d_ff, ff_shared = dims.d_ff_shared;
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name(norm), d), s.frame.eps);
+    const uint64_t d = s.header.d_model, n = dims.n_expert, ff = dims.d_ff, ff_shared = dims.d_ff_shared;
+    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name(norm), d), s.header.eps);
     Op& op = b.push(s.tape, OpKind::moe, s.il, s.x);
     op.moe = dims;
     op.accumulate = true;
@@ -153,31 +165,35 @@ void moe_part(const Site& s, const char* norm, const MoeDims& dims, bool shared_
     if (bias) op.w[8] = b.vector(s.name("exp_probs_b.bias"), n);
 }
 
-void mtp_entry(const Site& s) {
+void mtp_entry(const LayerBuilder& s) {
     Builder& b = s.b;
-    const uint32_t d = s.frame.d_model;
+    const uint32_t d = s.header.d_model;
     const SlotId e = b.scratch("mtp.e", d), h = b.scratch("mtp.h", d), c = b.scratch("mtp.c", 2 * uint64_t{d});
     const std::string own = s.name("nextn.embed_tokens.weight");
-    const SlotId embd = s.frame.embd;
+    const SlotId embd = s.header.embd;
     b.push(s.tape, OpKind::embed, s.il, e).w[0] = b.has(own) ? b.weight(own, {b.n_vocab(), d}) : embd;
     b.push(s.tape, OpKind::hidden, s.il, h);
-    b.norm(s.tape, s.il, c, e, b.vector(s.name("nextn.enorm.weight"), d), s.frame.eps);
-    b.norm(s.tape, s.il, c, h, b.vector(s.name("nextn.hnorm.weight"), d), s.frame.eps, d);
+    b.norm(s.tape, s.il, c, e, b.vector(s.name("nextn.enorm.weight"), d), s.header.eps);
+    b.norm(s.tape, s.il, c, h, b.vector(s.name("nextn.hnorm.weight"), d), s.header.eps, d);
     b.matmul(s.tape, s.il, s.x, c, b.weight(s.name("nextn.eh_proj.weight"), {d, 2 * uint64_t{d}}));
 }
 
-void head_part(const Site& s, SlotId norm, SlotId table, bool raw) {
-    const SlotId normed = raw ? s.b.activation(s.tape.n_fill ? say("mtp.", s.il - s.frame.n_layer, ".normed") : std::string("normed"), s.frame.d_model, SlotRole::kept) : s.tape.hidden;
-    s.b.norm(s.tape, s.il, normed, s.x, norm, s.frame.eps);
+void head_part(const LayerBuilder& s, SlotId norm, SlotId table, bool raw) {
+    const SlotId normed =
+        raw ? s.b.activation(s.tape.n_fill ? say("mtp.", s.il - s.header.n_layer, ".normed") : std::string("normed"),
+                             s.header.d_model, SlotRole::kept)
+            : s.tape.hidden;
+    s.b.norm(s.tape, s.il, normed, s.x, norm, s.header.eps);
     s.b.matmul(s.tape, s.il, s.tape.logits, normed, table);
     s.tape.ops.back().head = true;
 }
 
-void mtp_head(const Site& s, bool raw) {
+void mtp_head(const LayerBuilder& s, bool raw) {
     Builder& b = s.b;
     const std::string norm = s.name("nextn.shared_head_norm.weight"), table = s.name("nextn.shared_head_head.weight");
     const char* head = b.has(table) ? table.c_str() : b.has(kDraftHead) ? kDraftHead : nullptr;
-    head_part(s, b.has(norm) ? b.vector(norm, s.frame.d_model) : s.frame.out_norm, head ? b.weight(head, {b.n_vocab(), s.frame.d_model}) : s.frame.out, raw);
+    head_part(s, b.has(norm) ? b.vector(norm, s.header.d_model) : s.header.out_norm,
+              head ? b.weight(head, {b.n_vocab(), s.header.d_model}) : s.header.out, raw);
 }
 
 }  // namespace detail

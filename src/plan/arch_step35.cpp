@@ -9,23 +9,28 @@ namespace detail {
 namespace step35_impl {
 
 struct Dims {
-    std::vector<AttnDims> attn;          // by block
-    std::vector<bool> factors;           // by block: rope_freqs applies
-    std::vector<uint32_t> d_ff;          // by block, of dense layers; 0: the file does not say
+    std::vector<AttnDims> attn;  // by block
+    std::vector<bool> factors;   // by block: rope_freqs applies
+    std::vector<uint32_t> d_ff;  // by block, of dense layers; 0: the file does not say
     std::vector<float> limit, limit_shared;
     MoeDims moe;
-    uint32_t n_dense = 0;                // leading blocks
+    uint32_t n_dense = 0;  // leading blocks
 };
 
 /// The first of two keys that the file has.
-const char* either(Builder& b, const char* key, const char* older) { return !b.file().find(b.key(key)) && b.file().find(b.key(older)) ? older : key; }
+const char* either(Builder& b, const char* key, const char* older) {
+    return !b.file().find(b.key(key)) && b.file().find(b.key(older)) ? older : key;
+}
 
-void read_attention(Builder& b, const Frame& f, Dims& d) {
+void read_attention(Builder& b, const ModelHeader& f, Dims& d) {
     const uint32_t n = f.n_block;
-    const std::vector<uint32_t> n_head = b.u32s("attention.head_count", n, nullptr, 1, 1024), n_head_kv = b.u32s("attention.head_count_kv", n, nullptr, 1, 1024);
-    const uint32_t d_head = b.u32("attention.key_length", 8, 512), d_value = b.u32_or("attention.value_length", d_head, 8, 512);
+    const std::vector<uint32_t> n_head = b.u32s("attention.head_count", n, nullptr, 1, 1024),
+                                n_head_kv = b.u32s("attention.head_count_kv", n, nullptr, 1, 1024);
+    const uint32_t d_head = b.u32("attention.key_length", 8, 512),
+                   d_value = b.u32_or("attention.value_length", d_head, 8, 512);
     if (b.ok() && d_value != d_head)
-        b.fail_with(fail(Code::unsupported, "key heads of ", d_head, " and value heads of ", d_value, " values; expected equal widths"));
+        b.fail_with(fail(Code::unsupported, "key heads of ", d_head, " and value heads of ", d_value,
+                         " values; expected equal widths"));
     const uint32_t window = b.u32("attention.sliding_window", 1, 1u << 30);
     const std::vector<uint32_t> windowed = b.u32s("attention.sliding_window_pattern", n, nullptr, 0, 1);
     const uint32_t n_rot = b.u32_or("rope.dimension_count", d_head, 2, 512);
@@ -37,7 +42,8 @@ void read_attention(Builder& b, const Frame& f, Dims& d) {
         bases[i] = windowed[i] ? base_windowed : base;
     }
     // What a file says layer by layer stands above those rules.
-    if (b.file().find(b.key("rope.dimension_count_per_layer"))) n_rots = b.u32s("rope.dimension_count_per_layer", n, nullptr, 2, 512);
+    if (b.file().find(b.key("rope.dimension_count_per_layer")))
+        n_rots = b.u32s("rope.dimension_count_per_layer", n, nullptr, 2, 512);
     if (b.file().find(b.key("rope.freq_base_per_layer"))) bases = b.f32s("rope.freq_base_per_layer", n, nullptr);
     const uint32_t mask = b.u32_or("rope.scaling.apply_mask", 1, 0, 3);
     for (uint32_t i = 0; i < n && b.ok(); ++i) {
@@ -56,7 +62,7 @@ void read_attention(Builder& b, const Frame& f, Dims& d) {
     }
 }
 
-void read_ffn(Builder& b, const Frame& f, Dims& d) {
+void read_ffn(Builder& b, const ModelHeader& f, Dims& d) {
     const uint32_t none = 0;
     const float off = 0;
     d.d_ff = b.u32s("feed_forward_length", f.n_block, &none, 0, 1u << 20);
@@ -65,7 +71,8 @@ void read_ffn(Builder& b, const Frame& f, Dims& d) {
         d.moe.normalise = b.flag_or("expert_weights_norm", false);
         const uint32_t gating = b.u32_or("expert_gating_func", 2, 0, 1000);
         if (b.ok() && gating > 2)
-            b.fail_with(fail(Code::unsupported, "key '", b.key("expert_gating_func"), "' is ", gating, ", expected 1 (softmax) or 2 (sigmoid)"));
+            b.fail_with(fail(Code::unsupported, "key '", b.key("expert_gating_func"), "' is ", gating,
+                             ", expected 1 (softmax) or 2 (sigmoid)"));
         d.moe.sigmoid = gating != 1;
     }
     d.n_dense = b.u32_or("leading_dense_block_count", 0, 0, 1024);
@@ -75,7 +82,7 @@ void read_ffn(Builder& b, const Frame& f, Dims& d) {
         for (float& l : *limits) l = l > 1e-6f ? l : 0.0f;
 }
 
-void block(const Site& s, const Dims& d, SlotId factors, bool mtp) {
+void block(const LayerBuilder& s, const Dims& d, SlotId factors, bool mtp) {
     Builder& b = s.b;
     attention_part(s, d.attn[s.il], d.factors[s.il] ? factors : kNoSlot, mtp);
     // The file's tensors decide which layers have experts; where they tell nothing, the keys.
@@ -86,7 +93,8 @@ void block(const Site& s, const Dims& d, SlotId factors, bool mtp) {
         moe.limit_shared = d.limit_shared[s.il];
         moe_part(s, "ffn_norm.weight", moe, false, true);
     } else if (d.d_ff[s.il] == 0) {
-        b.fail_with(fail(Code::bad_file, "key '", b.key("feed_forward_length"), "' is missing or 0, but block ", s.il, " is dense"));
+        b.fail_with(fail(Code::bad_file, "key '", b.key("feed_forward_length"), "' is missing or 0, but block ", s.il,
+                         " is dense"));
     } else {
         dense_part(s, "ffn_norm.weight", d.d_ff[s.il], d.limit_shared[s.il]);
     }
@@ -101,14 +109,17 @@ SlotId read_factors(Builder& b, const Dims& d) {
         if (d.factors[i] && d.attn[i].n_rot / 2 > need) need = d.attn[i].n_rot / 2;
     const Tensor& t = *b.file().tensor(name);
     if (t.ne[0] < need) {
-        b.fail_with(fail(Code::bad_file, "tensor '", name, "' has ", t.ne[0], " values, expected at least ", need, ", one for each rotated pair"));
+        b.fail_with(fail(Code::bad_file, "tensor '", name, "' has ", t.ne[0], " values, expected at least ", need,
+                         ", one for each rotated pair"));
         return kNoSlot;
     }
     const SlotId id = b.vector(name, t.ne[0]);
     const float* values = reinterpret_cast<const float*>(t.data);
     for (uint64_t i = 0; b.ok() && i < t.ne[0]; ++i) {
         const float v = load<float>(values + i);
-        if (!(v > 0.0f) || !std::isfinite(v)) b.fail_with(fail(Code::bad_file, "tensor '", name, "' holds ", static_cast<double>(v), " at ", i, ", expected factors above 0"));
+        if (!(v > 0.0f) || !std::isfinite(v))
+            b.fail_with(fail(Code::bad_file, "tensor '", name, "' holds ", static_cast<double>(v), " at ", i,
+                             ", expected factors above 0"));
     }
     return id;
 }
@@ -118,9 +129,9 @@ SlotId read_factors(Builder& b, const Dims& d) {
 Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
     using namespace step35_impl;
     Builder b(file, plan);
-    Frame f;
+    ModelHeader f;
     Dims d;
-    AUSPEX_TRY(read_frame(b, options, plan, f));
+    AUSPEX_TRY(read_header(b, options, plan, f));
     read_attention(b, f, d);
     read_ffn(b, f, d);
     if (!b.ok()) return b.status();
@@ -139,7 +150,7 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
         Tape& t = plan.mtp.back();
         t.hidden = b.activation(say("mtp.", i, ".x"), f.d_model, SlotRole::kept);
         t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
-        const Site s{b, t, f, f.n_layer + i, t.hidden};
+        const LayerBuilder s{b, t, f, f.n_layer + i, t.hidden};
         mtp_entry(s);
         block(s, d, factors, true);
         mtp_head(s, true);

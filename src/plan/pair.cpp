@@ -16,7 +16,8 @@ Status read_blocks(const Gguf& g, const std::string& arch, const char* which, Bl
     AUSPEX_TRY(g.get_u32(arch + ".block_count").get(b->n_block));
     AUSPEX_TRY(g.get_u32(arch + ".nextn_predict_layers", 0).get(b->n_mtp));
     if (b->n_mtp >= b->n_block)
-        return fail(Code::bad_file, "key '", arch, ".nextn_predict_layers' of ", which, " is ", b->n_mtp, ", but there are only ", b->n_block, " blocks");
+        return fail(Code::bad_file, "key '", arch, ".nextn_predict_layers' of ", which, " is ", b->n_mtp,
+                    ", but there are only ", b->n_block, " blocks");
     return {};
 }
 
@@ -24,7 +25,8 @@ Status read_blocks(const Gguf& g, const std::string& arch, const char* which, Bl
 int64_t block_of(std::string_view name) {
     if (name.substr(0, 4) != "blk.") return -1;
     int64_t n = -1;
-    for (size_t i = 4; i < name.size() && i < 12 && name[i] >= '0' && name[i] <= '9'; ++i) n = (n < 0 ? 0 : n) * 10 + (name[i] - '0');
+    for (size_t i = 4; i < name.size() && i < 12 && name[i] >= '0' && name[i] <= '9'; ++i)
+        n = (n < 0 ? 0 : n) * 10 + (name[i] - '0');
     return n;
 }
 
@@ -42,14 +44,18 @@ bool number(const Meta& m, uint64_t i, double* out) {
 Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const Blocks& of_draft) {
     if (model.type == MetaType::string || draft.type == MetaType::string) return {};
     const bool same_shape = model.is_array == draft.is_array && model.n == draft.n;
-    const bool by_block = (!model.is_array || model.n == of_model.n_block) && (!draft.is_array || draft.n == of_draft.n_block);
+    const bool by_block =
+        (!model.is_array || model.n == of_model.n_block) && (!draft.is_array || draft.n == of_draft.n_block);
     auto length = [](const Meta& m) { return m.is_array ? say("an array of ", m.n) : std::string("one value"); };
     if (!same_shape && !by_block)
-        return fail(Code::bad_file, "key '", draft.key, "' is ", length(draft), " in the draft file, expected ", length(model), " as in the model", kOther);
+        return fail(Code::bad_file, "key '", draft.key, "' is ", length(draft), " in the draft file, expected ",
+                    length(model), " as in the model", kOther);
     for (uint64_t i = 0; i < (same_shape ? model.n : of_model.n_layer()); ++i) {
         double a = 0, b = 0;
         if (!number(model, i, &a) || !number(draft, i, &b) || a != b)
-            return fail(Code::bad_file, "key '", draft.key, "' is ", b, model.is_array || draft.is_array ? say(" for block ", i) : std::string(), " in the draft file, expected ", a, " as in the model", kOther);
+            return fail(Code::bad_file, "key '", draft.key, "' is ", b,
+                        model.is_array || draft.is_array ? say(" for block ", i) : std::string(),
+                        " in the draft file, expected ", a, " as in the model", kOther);
     }
     return {};
 }
@@ -57,24 +63,33 @@ Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const
 /// What may differ: counts that pair_files compares itself, and how far the file was made to reach.
 bool own_matter(std::string_view key, const std::string& arch) {
     const std::string_view rest = key.substr(arch.size() + 1);
-    return rest == "block_count" || rest == "nextn_predict_layers" || rest == "context_length" || rest.substr(0, 13) == "rope.scaling.";
+    return rest == "block_count" || rest == "nextn_predict_layers" || rest == "context_length" ||
+           rest.substr(0, 13) == "rope.scaling.";
 }
 
 /// A table around the blocks has the same shape in both, where the draft file has it at all.
 Status same_shape(const Gguf& model, const Gguf& draft, const char* name) {
     const Tensor *a = model.tensor(name), *b = draft.tensor(name);
     if (!a || !b || (a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1])) return {};
-    return fail(Code::bad_file, "tensor '", name, "' is [", b->ne[1], ", ", b->ne[0], "] (n_vocab, d_model) in the draft file, expected [", a->ne[1], ", ", a->ne[0], "] as in the model", kOther);
+    return fail(Code::bad_file, "tensor '", name, "' is [", b->ne[1], ", ", b->ne[0],
+                "] (n_vocab, d_model) in the draft file, expected [", a->ne[1], ", ", a->ne[0], "] as in the model",
+                kOther);
 }
 
-Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch, const Blocks& of_model, const Blocks& of_draft) {
+Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch, const Blocks& of_model,
+                  const Blocks& of_draft) {
     for (const char* name : {"token_embd.weight", "output.weight"}) AUSPEX_TRY(same_shape(model, draft, name));
     const Meta *a = model.find("tokenizer.ggml.tokens"), *b = draft.find("tokenizer.ggml.tokens");
-    if (a && b && a->n != b->n) return fail(Code::bad_file, "the draft file's tokenizer has ", b->n, " tokens, expected ", a->n, " as the model's", kOther);
+    if (a && b && a->n != b->n)
+        return fail(Code::bad_file, "the draft file's tokenizer has ", b->n, " tokens, expected ", a->n,
+                    " as the model's", kOther);
     if (of_model.n_layer() != of_draft.n_layer())
-        return fail(Code::bad_file, "the MTP blocks of the draft file follow ", of_draft.n_layer(), " layers, expected ", of_model.n_layer(), " as the model has", kOther);
+        return fail(Code::bad_file, "the MTP blocks of the draft file follow ", of_draft.n_layer(),
+                    " layers, expected ", of_model.n_layer(), " as the model has", kOther);
     for (const Meta& m : draft.meta()) {
-        if (m.key.size() <= arch.size() || m.key.substr(0, arch.size()) != arch || m.key[arch.size()] != '.' || own_matter(m.key, arch)) continue;
+        if (m.key.size() <= arch.size() || m.key.substr(0, arch.size()) != arch || m.key[arch.size()] != '.' ||
+            own_matter(m.key, arch))
+            continue;
         if (const Meta* known = model.find(m.key)) AUSPEX_TRY(agree(*known, m, of_model, of_draft));
     }
     return {};
@@ -93,17 +108,23 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     std::string arch, other;
     AUSPEX_TRY(model.get_string("general.architecture").get(arch));
     AUSPEX_TRY(draft.get_string("general.architecture").get(other));
-    if (arch != other) return fail(Code::bad_file, "the draft file is of architecture '", other, "', expected '", arch, "' as the model", kOther);
+    if (arch != other)
+        return fail(Code::bad_file, "the draft file is of architecture '", other, "', expected '", arch,
+                    "' as the model", kOther);
     Blocks of_model, of_draft;
     AUSPEX_TRY(read_blocks(model, arch, "the model", &of_model));
     AUSPEX_TRY(read_blocks(draft, arch, "the draft file", &of_draft));
     if (!model.tensor("blk.0.attn_norm.weight") && draft.tensor("blk.0.attn_norm.weight"))
-        return Status(Code::bad_file, "the model holds MTP blocks alone and the draft file holds layers: the two were given the wrong way round");
+        return Status(
+            Code::bad_file,
+            "the model holds MTP blocks alone and the draft file holds layers: the two were given the wrong way round");
     const uint32_t n_layer = of_model.n_layer();
     const std::string first = say("blk.", of_draft.n_layer(), ".nextn.eh_proj.weight");
     if (of_draft.n_mtp == 0 || !draft.tensor(first))
-        return fail(Code::bad_file, "the draft file has no MTP block: expected key '", arch, ".nextn_predict_layers' above 0 and tensor '", first, "', found ", of_draft.n_mtp, " and ",
-                    draft.tensor(first) ? "the tensor" : "no such tensor", "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
+        return fail(Code::bad_file, "the draft file has no MTP block: expected key '", arch,
+                    ".nextn_predict_layers' above 0 and tensor '", first, "', found ", of_draft.n_mtp, " and ",
+                    draft.tensor(first) ? "the tensor" : "no such tensor",
+                    "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
     AUSPEX_TRY(same_model(model, draft, arch, of_model, of_draft));
 
     // Of the keys, those that count blocks or have a value for each come from the file that knows all blocks.

@@ -10,14 +10,16 @@ struct Checker {
     size_t i_op = 0;
 
     Status bad(const Op& op, const std::string& what) const {
-        return fail(Code::bad_file, "plan: ", tape, " op ", i_op, " (", op_name(op.kind), ", layer ", op.layer, "): ", what);
+        return fail(Code::bad_file, "plan: ", tape, " op ", i_op, " (", op_name(op.kind), ", layer ", op.layer,
+                    "): ", what);
     }
     /// The slot exists, plays one of two roles and, where n is not 0, has rows of n values.
     Status want(const Op& op, SlotId id, const char* what, SlotRole role, SlotRole role2, uint64_t n) const {
         if (id >= plan.slots.size()) return bad(op, say(what, " is missing"));
         const Slot& s = plan.slot(id);
         if (s.role != role && s.role != role2) return bad(op, say(what, " '", s.name, "' has the wrong role"));
-        if (n != 0 && s.width() != n) return bad(op, say(what, " '", s.name, "' has rows of ", s.width(), " values, expected ", n));
+        if (n != 0 && s.width() != n)
+            return bad(op, say(what, " '", s.name, "' has rows of ", s.width(), " values, expected ", n));
         return {};
     }
     Status act(const Op& op, SlotId id, const char* what, uint64_t n = 0) const {
@@ -31,7 +33,8 @@ struct Checker {
         if (!s.ok()) return s;
         const Slot& w = plan.slot(id);
         if (w.n_dim < 2 || (d_out != 0 && w.shape[w.n_dim - 2] != d_out))
-            return bad(op, say(what, " '", w.name, "' has ", w.n_dim < 2 ? 1 : w.shape[w.n_dim - 2], " output rows, expected ", d_out));
+            return bad(op, say(what, " '", w.name, "' has ", w.n_dim < 2 ? 1 : w.shape[w.n_dim - 2],
+                               " output rows, expected ", d_out));
         return {};
     }
     uint64_t width(SlotId id) const { return id < plan.slots.size() ? plan.slot(id).width() : 0; }
@@ -39,7 +42,8 @@ struct Checker {
     Status factors(const Op& op) const {
         if (op.w[1] == kNoSlot) return {};
         AUSPEX_TRY(weight(op, op.w[1], "rotation factors"));
-        if (width(op.w[1]) < op.attn.n_rot / 2) return bad(op, say(width(op.w[1]), " rotation factors for ", op.attn.n_rot / 2, " pairs"));
+        if (width(op.w[1]) < op.attn.n_rot / 2)
+            return bad(op, say(width(op.w[1]), " rotation factors for ", op.attn.n_rot / 2, " pairs"));
         return {};
     }
     /// A stack of n matrices.
@@ -58,7 +62,8 @@ Status Checker::moe(const Op& op) const {
     AUSPEX_TRY(act(op, op.in[0], "input"));
     const uint64_t d = width(op.in[0]);
     if (m.n_used == 0 || m.n_used > m.n_expert || m.n_used > kMaxUsedExpert)
-        return bad(op, say(m.n_used, " of ", m.n_expert, " experts cannot be used, expected 1..", kMaxUsedExpert, " of them"));
+        return bad(
+            op, say(m.n_used, " of ", m.n_expert, " experts cannot be used, expected 1..", kMaxUsedExpert, " of them"));
     AUSPEX_TRY(act(op, op.out, "output", d));
     AUSPEX_TRY(matrix(op, op.w[0], "router", m.n_expert, d));
     AUSPEX_TRY(stack(op, op.w[1], "gate experts", m.n_expert, uint64_t{m.gate_up ? 2u : 1u} * m.d_ff, d));
@@ -77,10 +82,8 @@ Status Checker::moe(const Op& op) const {
 Status Checker::check(const Op& op) const {
     AUSPEX_TRY(op.kind == OpKind::kv_write ? Status() : act(op, op.out, "output"));
     switch (op.kind) {
-        case OpKind::embed:
-            return matrix(op, op.w[0], "table", plan.n_vocab, width(op.out));
-        case OpKind::hidden:
-            return act(op, op.out, "output", plan.d_model);
+        case OpKind::embed: return matrix(op, op.w[0], "table", plan.n_vocab, width(op.out));
+        case OpKind::hidden: return act(op, op.out, "output", plan.d_model);
         case OpKind::rms_norm:
             AUSPEX_TRY(act(op, op.in[0], "input"));
             AUSPEX_TRY(weight(op, op.w[0], "norm", width(op.in[0])));
@@ -95,9 +98,11 @@ Status Checker::check(const Op& op) const {
         case OpKind::delta: {
             const DeltaDims& d = op.delta;
             const uint64_t value_dim = uint64_t{d.n_head_v} * d.d_val;
-            if (d.n_head_k == 0 || d.n_head_v % d.n_head_k != 0) return bad(op, "value heads must be a multiple of key heads");
+            if (d.n_head_k == 0 || d.n_head_v % d.n_head_k != 0)
+                return bad(op, "value heads must be a multiple of key heads");
             if (d.d_key == 0 || d.d_key > 256 || d.d_val == 0 || d.d_val > 256 || d.n_conv < 2 || d.n_conv > 8)
-                return bad(op, say("head dims ", d.d_key, " and ", d.d_val, " must be 1..256, conv taps ", d.n_conv, " 2..8"));
+                return bad(
+                    op, say("head dims ", d.d_key, " and ", d.d_val, " must be 1..256, conv taps ", d.n_conv, " 2..8"));
             AUSPEX_TRY(act(op, op.in[0], "u", d.conv_dim()));
             AUSPEX_TRY(act(op, op.in[1], "z", value_dim));
             AUSPEX_TRY(act(op, op.in[2], "beta", d.n_head_v));
@@ -120,9 +125,11 @@ Status Checker::check(const Op& op) const {
         }
         case OpKind::attend: {
             const AttnDims& a = op.attn;
-            if (a.n_head_kv == 0 || a.n_head % a.n_head_kv != 0) return bad(op, "query heads must be a multiple of KV heads");
+            if (a.n_head_kv == 0 || a.n_head % a.n_head_kv != 0)
+                return bad(op, "query heads must be a multiple of KV heads");
             if (a.n_rot > a.d_head || a.n_rot % 2 != 0) return bad(op, "rotated dims must be even and fit the head");
-            if (a.d_head > 512 || a.d_head % 8 != 0) return bad(op, say("head dim ", a.d_head, " must be a multiple of 8, at most 512"));
+            if (a.d_head > 512 || a.d_head % 8 != 0)
+                return bad(op, say("head dim ", a.d_head, " must be a multiple of 8, at most 512"));
             const uint64_t per_head = a.gate == AttnGate::interleaved ? 2 * uint64_t{a.d_head} : a.d_head;
             AUSPEX_TRY(act(op, op.in[0], "q", per_head * a.n_head));
             if (a.gate == AttnGate::per_head) AUSPEX_TRY(act(op, op.in[1], "gate", a.n_head));
@@ -131,8 +138,7 @@ Status Checker::check(const Op& op) const {
             AUSPEX_TRY(factors(op));
             return want(op, op.state, "kv", SlotRole::kv, SlotRole::kv, uint64_t{a.n_head_kv} * a.d_head);
         }
-        case OpKind::moe:
-            return moe(op);
+        case OpKind::moe: return moe(op);
     }
     return bad(op, "unknown operation");
 }
@@ -167,9 +173,11 @@ Status check_plan(const Plan& plan) {
     auto walk = [&](const Tape& tape, const char* name) -> Status {
         c.tape = name;
         for (c.i_op = 0; c.i_op < tape.ops.size(); ++c.i_op) AUSPEX_TRY(c.check(tape.ops[c.i_op]));
-        if (tape.hidden >= plan.slots.size() || plan.slot(tape.hidden).role != SlotRole::kept || plan.slot(tape.hidden).width() != plan.d_model)
+        if (tape.hidden >= plan.slots.size() || plan.slot(tape.hidden).role != SlotRole::kept ||
+            plan.slot(tape.hidden).width() != plan.d_model)
             return fail(Code::bad_file, "plan: ", name, " leaves no hidden rows of ", plan.d_model, " values");
-        if (tape.logits >= plan.slots.size() || plan.slot(tape.logits).role != SlotRole::kept || plan.slot(tape.logits).width() != plan.n_vocab)
+        if (tape.logits >= plan.slots.size() || plan.slot(tape.logits).role != SlotRole::kept ||
+            plan.slot(tape.logits).width() != plan.n_vocab)
             return fail(Code::bad_file, "plan: ", name, " leaves no logits of ", plan.n_vocab, " values");
         return {};
     };
@@ -182,8 +190,10 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
     using namespace plan_impl;
     std::string text;
     for (const Op& op : tape.ops) {
-        std::string line = say("layer ", op.layer, "  ", op_name(op.kind), "  ", name_of(plan, op.kind == OpKind::kv_write ? op.state : op.out),
-                               op.out_offset ? say("[", op.out_offset, "..]") : std::string(), op.accumulate ? " += " : " <- ");
+        std::string line =
+            say("layer ", op.layer, "  ", op_name(op.kind), "  ",
+                name_of(plan, op.kind == OpKind::kv_write ? op.state : op.out),
+                op.out_offset ? say("[", op.out_offset, "..]") : std::string(), op.accumulate ? " += " : " <- ");
         bool first = true;
         for (SlotId id : op.in)
             if (id != kNoSlot) {
@@ -192,13 +202,16 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
             }
         for (SlotId id : op.w)
             if (id != kNoSlot)
-                append(line, say("  ", plan.slot(id).name, " ", type_info(plan.slot(id).type).name, " ", shape_text(plan.slot(id))));
+                append(line, say("  ", plan.slot(id).name, " ", type_info(plan.slot(id).type).name, " ",
+                                 shape_text(plan.slot(id))));
         if (op.kind == OpKind::attend)
-            append(line, say("  heads ", op.attn.n_head, "/", op.attn.n_head_kv, " x ", op.attn.d_head, " rotated ", op.attn.n_rot,
-                             op.attn.window ? say(" window ", op.attn.window) : std::string()));
+            append(line, say("  heads ", op.attn.n_head, "/", op.attn.n_head_kv, " x ", op.attn.d_head, " rotated ",
+                             op.attn.n_rot, op.attn.window ? say(" window ", op.attn.window) : std::string()));
         if (op.kind == OpKind::delta)
             append(line, say("  heads ", op.delta.n_head_k, "/", op.delta.n_head_v, " x ", op.delta.d_key));
-        if (op.kind == OpKind::moe) append(line, say("  experts ", op.moe.n_used, " of ", op.moe.n_expert, op.moe.sigmoid ? " by sigmoid" : " by softmax"));
+        if (op.kind == OpKind::moe)
+            append(line, say("  experts ", op.moe.n_used, " of ", op.moe.n_expert,
+                             op.moe.sigmoid ? " by sigmoid" : " by softmax"));
         text += line + "\n";
     }
     return text;

@@ -30,15 +30,15 @@ struct RowRange {
 };
 
 struct Slot {
-    std::string name;      ///< "layer.7.delta.state"; weights carry the file's tensor name
+    std::string name;  ///< "layer.7.delta.state"; weights carry the file's tensor name
     /// Weights that are some rows of a larger tensor, in this order: its name and the rows. Else empty.
     std::string source;
     std::vector<RowRange> rows;
     SlotRole role = SlotRole::activation;
-    Type type = Type::f32;            ///< weights: the file's type
-    uint64_t shape[3] = {0, 0, 0};    ///< slowest first; weights [d_out, d_in] or [n, d_out, d_in]; vectors [d]
+    Type type = Type::f32;          ///< weights: the file's type
+    uint64_t shape[3] = {0, 0, 0};  ///< slowest first; weights [d_out, d_in] or [n, d_out, d_in]; vectors [d]
     uint32_t n_dim = 0;
-    bool on_host = false;             ///< weights: a device reads them where the system's memory holds them
+    bool on_host = false;  ///< weights: a device reads them where the system's memory holds them
     uint64_t width() const { return shape[n_dim - 1]; }
 };
 
@@ -47,26 +47,26 @@ constexpr uint32_t kMaxUsedExpert = 64;
 
 /// The vocabulary. Every operation works on the rows of one step, [n_row, width] f32, unless said.
 enum class OpKind : uint8_t {
-    embed,       ///< out = w[token of the row]
-    rms_norm,    ///< out[out_offset..] = rms(in) * w, over `w`'s width
-    matmul,      ///< out = in w'   (accumulate: out += in w'); rows below Step::first_logit skipped when `head`
-    swiglu,      ///< out = min(silu(in), limit) * clamp(in2, -limit, limit); limit 0: none
-    delta,       ///< Gated DeltaNet: convolution, gates, recurrence, gated norm; in: u, z, beta, alpha
-    kv_write,    ///< k-norm, rotation, append keys and values; in: k, v
-    attend,      ///< q-norm, rotation, softmax attention over what is visible, output gate; in: q (, gate)
-    moe,         ///< out += the chosen experts' weighted sum and the shared expert; in: f
-    hidden,      ///< out = the hidden rows the step was given (MTP input)
+    embed,     ///< out = w[token of the row]
+    rms_norm,  ///< out[out_offset..] = rms(in) * w, over `w`'s width
+    matmul,    ///< out = in w'   (accumulate: out += in w'); rows below Step::first_logit skipped when `head`
+    swiglu,    ///< out = min(silu(in), limit) * clamp(in2, -limit, limit); limit 0: none
+    delta,     ///< Gated DeltaNet: convolution, gates, recurrence, gated norm; in: u, z, beta, alpha
+    kv_write,  ///< k-norm, rotation, append keys and values; in: k, v
+    attend,    ///< q-norm, rotation, softmax attention over what is visible, output gate; in: q (, gate)
+    moe,       ///< out += the chosen experts' weighted sum and the shared expert; in: f
+    hidden,    ///< out = the hidden rows the step was given (MTP input)
 };
 
 enum class AttnGate : uint8_t { none, interleaved, per_head };
 
 struct AttnDims {
     uint32_t n_head = 0, n_head_kv = 0, d_head = 0;
-    uint32_t n_rot = 0;         ///< rotated dims, pairs (i, i + n_rot/2)
+    uint32_t n_rot = 0;  ///< rotated dims, pairs (i, i + n_rot/2)
     float rope_base = 0;
-    float scale = 0;            ///< of the scores
+    float scale = 0;                 ///< of the scores
     AttnGate gate = AttnGate::none;  ///< interleaved: q rows hold [d_head query, d_head gate] per head
-    uint32_t window = 0;        ///< what the model declares: keys at distance < window are visible; 0: all
+    uint32_t window = 0;             ///< what the model declares: keys at distance < window are visible; 0: all
     float eps = 0;
 };
 
@@ -79,11 +79,11 @@ struct DeltaDims {
 
 struct MoeDims {
     uint32_t n_expert = 0, n_used = 0, d_ff = 0, d_ff_shared = 0;
-    bool sigmoid = false;       ///< scores by sigmoid instead of softmax over all experts
-    bool normalise = true;      ///< divide the chosen weights by their sum
-    float scale = 1;            ///< then multiply
+    bool sigmoid = false;               ///< scores by sigmoid instead of softmax over all experts
+    bool normalise = true;              ///< divide the chosen weights by their sum
+    float scale = 1;                    ///< then multiply
     float limit = 0, limit_shared = 0;  ///< clamps as in swiglu
-    bool gate_up = false;       ///< one stack [n_expert, 2 d_ff, d]: of each expert first gate, then up rows
+    bool gate_up = false;               ///< one stack [n_expert, 2 d_ff, d]: of each expert first gate, then up rows
 };
 
 struct Op {
@@ -114,9 +114,9 @@ struct Op {
 /// A run of operations with an entry and an exit.
 struct Tape {
     std::vector<Op> ops;
-    size_t n_fill = 0;         ///< MTP: the first n_fill ops are all that a cache-filling row needs
-    SlotId hidden = kNoSlot;   ///< kept: what an MTP block is fed from these rows
-    SlotId logits = kNoSlot;   ///< kept: [n_vocab]
+    size_t n_fill = 0;        ///< MTP: the first n_fill ops are all that a cache-filling row needs
+    SlotId hidden = kNoSlot;  ///< kept: what an MTP block is fed from these rows
+    SlotId logits = kNoSlot;  ///< kept: [n_vocab]
 };
 
 struct Plan {
@@ -124,7 +124,7 @@ struct Plan {
     uint32_t d_model = 0, n_vocab = 0, n_layer = 0, n_context = 0;
     std::vector<Slot> slots;
     Tape trunk;
-    std::vector<Tape> mtp;     ///< one per MTP block; qwen35 uses its one block at every depth
+    std::vector<Tape> mtp;  ///< one per MTP block; qwen35 uses its one block at every depth
 
     const Slot& slot(SlotId id) const { return slots[id]; }
     uint32_t mtp_block(uint32_t depth) const {

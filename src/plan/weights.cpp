@@ -36,7 +36,9 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
         const Slot& s = plan.slots[id];
         if (s.role != SlotRole::weight) continue;
         const Tensor* t = file.tensor(s.source.empty() ? s.name : s.source);
-        if (!t) return fail(Code::bad_file, "tensor '", s.source.empty() ? s.name : s.source, "' vanished between planning and loading");
+        if (!t)
+            return fail(Code::bad_file, "tensor '", s.source.empty() ? s.name : s.source,
+                        "' vanished between planning and loading");
         if (s.rows.empty())
             found.data[id] = t->data;
         else

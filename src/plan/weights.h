@@ -15,7 +15,7 @@ namespace detail {
 /// The bytes behind each weight slot, by SlotId; null for other roles.
 struct Weights {
     std::vector<const std::byte*> data;
-    bool keep = false;  ///< the file's bytes outlive the Program, so a machine may use them in place
+    bool keep = false;  ///< the file's bytes outlive the LoadedModel, so a machine may use them in place
     /// Those whose rows had to be gathered; they end with this object.
     std::vector<Block> gathered;
     std::vector<bool> is_gathered;

@@ -15,6 +15,7 @@ int main() {
     options.kind = auspex::Kind::cpu;
     const auspex::Result<auspex::Device> device = auspex::Device::open(options);
     if (same && opened.ok() && device.ok()) return 0;
-    std::printf("same name: %d; there: %s; here: %s\n", same, opened.message().c_str(), device.status().message().c_str());
+    std::printf("same name: %d; there: %s; here: %s\n", same, opened.message().c_str(),
+                device.status().message().c_str());
     return 1;
 }

@@ -1,27 +1,32 @@
 #include "cpu.h"
 
-#include "lane.h"
+#include "context.h"
 
 namespace auspex {
 namespace detail {
 
-class CpuMachine : public Machine {
+class CpuBackend : public Backend {
   public:
     CpuPath path = CpuPath::reference;
     std::shared_ptr<Pool> pool;
     Allocator allocator;
 
     Kind kind() const override { return Kind::cpu; }
-    std::string name() const override { return say("cpu (", path_name(path), ", ", pool->n_thread(), pool->n_thread() == 1 ? " thread)" : " threads)"); }
+    std::string name() const override {
+        return say("cpu (", path_name(path), ", ", pool->n_thread(), pool->n_thread() == 1 ? " thread)" : " threads)");
+    }
     std::string report() const override {
-        std::string text = say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(), " physical cores\npath     ", path_name(path), "\n");
+        std::string text = say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(),
+                               " physical cores\npath     ", path_name(path), "\n");
         for (CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon, CpuPath::reference})
-            append(text, say("  ", path_name(p), has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
+            append(text, say("  ", path_name(p),
+                             has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
         return text;
     }
-    Result<std::shared_ptr<Program>> load(const Plan& plan, const Weights& weights, const Progress& progress) override;
+    Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
+                                              const Progress& progress) override;
     Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const override;
-    Status plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const override;
+    Status plan_context(const Plan& plan, const ContextOptions& options, std::vector<MemoryItem>* items) const override;
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override;
 };
 
@@ -36,7 +41,8 @@ std::vector<Use> uses(const Plan& plan) {
         for (const Op& op : tape.ops) {
             const bool matrix = op.kind == OpKind::embed || op.kind == OpKind::matmul;
             for (uint32_t i = 0; i < 9; ++i)  // of a moe, the last two are vectors
-                if (op.w[i] != kNoSlot) use[op.w[i]] = matrix || (op.kind == OpKind::moe && i < 7) ? Use::matrix : Use::vector;
+                if (op.w[i] != kNoSlot)
+                    use[op.w[i]] = matrix || (op.kind == OpKind::moe && i < 7) ? Use::matrix : Use::vector;
         }
     };
     look(plan.trunk);
@@ -61,9 +67,10 @@ uint64_t n_value(const Slot& s) {
 
 }  // namespace cpu_impl
 
-Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weights& weights, const Progress& progress) {
+Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const Weights& weights,
+                                                      const Progress& progress) {
     using namespace cpu_impl;
-    auto program = std::make_shared<CpuProgram>();
+    auto program = std::make_shared<CpuModel>();
     program->plan = &plan;
     program->path = path;
     program->loops = &loops_for(path);
@@ -81,7 +88,8 @@ Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weight
         const Slot& s = plan.slot(id);
         if (use[id] == Use::none) continue;
         total += row_bytes(s.type, n_value(s));
-        if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keeps(id))) vector_floats += round_up(n_value(s), 16);
+        if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keeps(id)))
+            vector_floats += round_up(n_value(s), 16);
     }
     AUSPEX_TRY(program->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
     float* next = program->vector_bytes.as<float>();
@@ -97,21 +105,26 @@ Result<std::shared_ptr<Program>> CpuMachine::load(const Plan& plan, const Weight
                 next += round_up(n, 16);
             }
         } else if (use[id] == Use::matrix) {
-            if (progress && !progress("loading weights", total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0))
+            if (progress &&
+                !progress("loading weights",
+                          total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0))
                 return fail(Code::cancelled, "loading was cancelled by the progress callback");
-            Status st = pack_matrix(path, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(), &program->matrices[id]);
+            Status st = pack_matrix(path, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
+                                    &program->matrices[id]);
             if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
         }
         if (use[id] != Use::none) done += row_bytes(s.type, n);
-        if (use[id] == Use::matrix) program->n_weight_bytes += program->matrices[id].owned_bytes() ? program->matrices[id].owned_bytes() : row_bytes(s.type, n);
+        if (use[id] == Use::matrix)
+            program->n_weight_bytes +=
+                program->matrices[id].owned_bytes() ? program->matrices[id].owned_bytes() : row_bytes(s.type, n);
         if (use[id] == Use::vector) program->n_weight_bytes += n * sizeof(float);
     }
     AUSPEX_TRY(check_moe(plan, program->matrices));
     if (progress) progress("loading weights", 1.0f);
-    return std::shared_ptr<Program>(std::move(program));
+    return std::shared_ptr<LoadedModel>(std::move(program));
 }
 
-Status CpuMachine::plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const {
+Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const {
     using namespace cpu_impl;
     const std::vector<Use> use = uses(plan);
     std::vector<bool> trunk(plan.slots.size(), false);
@@ -150,17 +163,17 @@ Status CpuMachine::plan_weights(const Plan& plan, const Weights& weights, std::v
     return {};
 }
 
-Status CpuMachine::plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const {
-    auto program = std::make_shared<CpuProgram>();  // without weights: a lane is laid out, not run
+Status CpuBackend::plan_context(const Plan& plan, const ContextOptions& options, std::vector<MemoryItem>* items) const {
+    auto program = std::make_shared<CpuModel>();  // without weights: a context is laid out, not run
     program->plan = &plan;
     program->path = path;
     program->loops = &loops_for(path);
     program->pool = pool;
     program->allocator = allocator;
-    return CpuLane::plan_memory(std::move(program), options, items);
+    return CpuContext::plan_memory(std::move(program), options, items);
 }
 
-Status CpuMachine::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const {
+Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const {
     for (const Tape& tape : plan.mtp)
         for (const Op& op : tape.ops) {
             if (!op.head || op.kind != OpKind::matmul) continue;
@@ -172,16 +185,19 @@ Status CpuMachine::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<
     return {};
 }
 
-Result<std::shared_ptr<Machine>> open_cpu(const CpuOptions& options) {
-    auto machine = std::make_shared<CpuMachine>();
+Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
+    auto machine = std::make_shared<CpuBackend>();
     machine->allocator = options.allocator;
     AUSPEX_TRY(choose_path(options.path, &machine->path));
-    if (options.n_thread < 0) return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 0 (one per core) or more");
+    if (options.n_thread < 0)
+        return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 0 (one per core) or more");
     const uint32_t n = options.n_thread == 0 ? n_physical_core() : static_cast<uint32_t>(options.n_thread);
-    Result<std::unique_ptr<Pool>> pool = Pool::open(n < Pool::kMaxThread ? n : options.n_thread == 0 ? Pool::kMaxThread : n);
+    Result<std::unique_ptr<Pool>> pool = Pool::open(n < Pool::kMaxThread    ? n
+                                                    : options.n_thread == 0 ? Pool::kMaxThread
+                                                                            : n);
     if (!pool.ok()) return pool.status();
     machine->pool = std::move(pool.value());
-    return std::shared_ptr<Machine>(std::move(machine));
+    return std::shared_ptr<Backend>(std::move(machine));
 }
 
 }  // namespace detail

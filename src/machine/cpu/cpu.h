@@ -1,10 +1,10 @@
 // machine/cpu/cpu: the CPU as a machine: packs weights, walks tapes.
 //
-// Owns    CpuMachine, its Program and Lane: memory layout, order of ops, barriers between them.
+// Owns    CpuBackend, its LoadedModel and Context: memory layout, order of ops, barriers between them.
 // Reads   backend, ops, matmul, pool.
 // Serves  engine.
-// Thread  a Lane is used by one thread; all Lanes of a machine take turns on its pool.
-// Laws    Row, Commit, Chunk, Silence: tests/test_laws.cpp over every path.
+// Thread  a Context is used by one thread; all Lanes of a machine take turns on its pool.
+// Laws    Row, Commit, Chunk, HotPath: tests/test_invariants.cpp over every path.
 #pragma once
 #include "../backend.h"
 #include "ops.h"
@@ -19,7 +19,7 @@ struct CpuOptions {
 };
 
 /// errors    bad_argument (n_thread), unsupported (a path that this processor lacks), out_of_memory.
-Result<std::shared_ptr<Machine>> open_cpu(const CpuOptions& options);
+Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 
 }  // namespace detail
 }  // namespace auspex

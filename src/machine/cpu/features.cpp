@@ -34,7 +34,8 @@ Leaf cpuid(uint32_t leaf, uint32_t sub) {
     __cpuid(v, 0);
     if (static_cast<uint32_t>(v[0]) < leaf) return r;
     __cpuidex(v, static_cast<int>(leaf), static_cast<int>(sub));
-    r = {static_cast<uint32_t>(v[0]), static_cast<uint32_t>(v[1]), static_cast<uint32_t>(v[2]), static_cast<uint32_t>(v[3])};
+    r = {static_cast<uint32_t>(v[0]), static_cast<uint32_t>(v[1]), static_cast<uint32_t>(v[2]),
+         static_cast<uint32_t>(v[3])};
 #else
     if (!__get_cpuid_count(leaf, sub, &r.a, &r.b, &r.c, &r.d)) return Leaf{};
 #endif
@@ -126,8 +127,8 @@ Status choose_path(CpuPath wanted, CpuPath* out) {
         std::string there = "reference";
         for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
             if (has_path(p)) there = say(there, ", ", path_name(p));
-        return fail(Code::unsupported, "CPU path '", path_name(wanted), "' is not available: this processor and build have ",
-                    there, ". Choose one of these, or best.");
+        return fail(Code::unsupported, "CPU path '", path_name(wanted),
+                    "' is not available: this processor and build have ", there, ". Choose one of these, or best.");
     }
     *out = wanted == CpuPath::best ? best_path() : wanted;
     return {};

@@ -22,11 +22,11 @@ namespace loops_avx2 {
 
 using V = __m256;
 constexpr uint32_t W = 8;
-constexpr uint32_t kStreamRows = 2; // rows of a state between two loads of its sums
-constexpr uint32_t kWide = 4;    // vectors of state columns in one walk of delta_rows
-constexpr uint32_t kTile = 2;    // vectors of one row of a product tile
-constexpr uint32_t kScore = 1;   // the same for twice the rows
-constexpr uint32_t kPairs = 8;   // sums in one tile of attention
+constexpr uint32_t kStreamRows = 2;  // rows of a state between two loads of its sums
+constexpr uint32_t kWide = 4;        // vectors of state columns in one walk of delta_rows
+constexpr uint32_t kTile = 2;        // vectors of one row of a product tile
+constexpr uint32_t kScore = 1;       // the same for twice the rows
+constexpr uint32_t kPairs = 8;       // sums in one tile of attention
 
 inline V zero() { return _mm256_setzero_ps(); }
 inline V splat(float a) { return _mm256_set1_ps(a); }
@@ -67,10 +67,13 @@ inline V splat_f16(const uint8_t* p) {
 inline __m128i eight_bytes(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
 inline V load_i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
 inline V load_nibbles(const uint8_t* p, uint32_t shift) {
-    const __m128i x = _mm_and_si128(_mm_srl_epi16(eight_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
+    const __m128i x =
+        _mm_and_si128(_mm_srl_epi16(eight_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x));
 }
-inline void store_f16(uint16_t* p, V a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+inline void store_f16(uint16_t* p, V a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
 inline void sum4(const V* v, float* out) {
     const V s = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
@@ -112,7 +115,7 @@ namespace detail {
 const Loops* avx2_loops() {
 #if AUSPEX_HAS_X86
     namespace r = loops_avx2;
-    static constexpr Loops loops = {"avx2",   r::rms_norm, r::swiglu, r::silu_gate,  r::sigmoid_gate, r::conv_silu,
+    static constexpr Loops loops = {"avx2",    r::rms_norm, r::swiglu, r::silu_gate,  r::sigmoid_gate, r::conv_silu,
                                     r::to_f16, r::attend,   r::merge,  r::delta_rows, r::delta_chunk,  r::attend_many};
     return &loops;
 #else

@@ -10,7 +10,8 @@
 
 // The includer's flags need not allow these instructions; this region does.
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
+                             apply_to = function)
 #elif defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12: false alarm inside its own intrinsics
@@ -25,11 +26,11 @@ namespace loops_avx512 {
 
 using V = __m512;
 constexpr uint32_t W = 16;
-constexpr uint32_t kStreamRows = 8; // rows of a state between two loads of its sums
-constexpr uint32_t kWide = 4;    // vectors of state columns in one walk of delta_rows
-constexpr uint32_t kTile = 4;    // vectors of one row of a product tile
-constexpr uint32_t kScore = 1;   // the same for twice the rows
-constexpr uint32_t kPairs = 16;  // sums in one tile of attention
+constexpr uint32_t kStreamRows = 8;  // rows of a state between two loads of its sums
+constexpr uint32_t kWide = 4;        // vectors of state columns in one walk of delta_rows
+constexpr uint32_t kTile = 4;        // vectors of one row of a product tile
+constexpr uint32_t kScore = 1;       // the same for twice the rows
+constexpr uint32_t kPairs = 16;      // sums in one tile of attention
 
 inline V zero() { return _mm512_setzero_ps(); }
 inline V splat(float a) { return _mm512_set1_ps(a); }
@@ -51,7 +52,9 @@ inline void store(float* p, V a) { _mm512_storeu_ps(p, a); }
 inline __mmask16 first(uint32_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 inline V load_n(const float* p, uint32_t n, float fill) { return _mm512_mask_loadu_ps(splat(fill), first(n), p); }
 inline void store_n(float* p, V a, uint32_t n) { _mm512_mask_storeu_ps(p, first(n), a); }
-inline V load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline V load_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 inline V load_f16_n(const uint16_t* p, uint32_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p)); }
 inline V splat_f16(const uint8_t* p) {
     int16_t h;
@@ -61,7 +64,8 @@ inline V splat_f16(const uint8_t* p) {
 inline __m128i sixteen_bytes(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 inline V load_i8(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(p))); }
 inline V load_nibbles(const uint8_t* p, uint32_t shift) {
-    const __m128i x = _mm_and_si128(_mm_srl_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
+    const __m128i x =
+        _mm_and_si128(_mm_srl_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x));
 }
 inline void store_f16(uint16_t* p, V a) {
@@ -69,7 +73,8 @@ inline void store_f16(uint16_t* p, V a) {
 }
 inline __m256 halved(V a) { return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)); }
 inline void sum4(const V* v, float* out) {
-    const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(halved(v[0]), halved(v[1])), _mm256_hadd_ps(halved(v[2]), halved(v[3])));
+    const __m256 s =
+        _mm256_hadd_ps(_mm256_hadd_ps(halved(v[0]), halved(v[1])), _mm256_hadd_ps(halved(v[2]), halved(v[3])));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
 }
 inline float max_of(V a) {
@@ -111,7 +116,7 @@ namespace detail {
 const Loops* avx512_loops() {
 #if AUSPEX_HAS_X86
     namespace r = loops_avx512;
-    static constexpr Loops loops = {"avx512", r::rms_norm, r::swiglu, r::silu_gate,  r::sigmoid_gate, r::conv_silu,
+    static constexpr Loops loops = {"avx512",  r::rms_norm, r::swiglu, r::silu_gate,  r::sigmoid_gate, r::conv_silu,
                                     r::to_f16, r::attend,   r::merge,  r::delta_rows, r::delta_chunk,  r::attend_many};
     return &loops;
 #else

@@ -15,11 +15,11 @@ namespace loops_neon {
 
 using V = float32x4_t;
 constexpr uint32_t W = 4;
-constexpr uint32_t kStreamRows = 4; // rows of a state between two loads of its sums
-constexpr uint32_t kWide = 8;    // vectors of state columns in one walk of delta_rows
-constexpr uint32_t kTile = 4;    // vectors of one row of a product tile
-constexpr uint32_t kScore = 2;   // the same for twice the rows
-constexpr uint32_t kPairs = 16;  // sums in one tile of attention
+constexpr uint32_t kStreamRows = 4;  // rows of a state between two loads of its sums
+constexpr uint32_t kWide = 8;        // vectors of state columns in one walk of delta_rows
+constexpr uint32_t kTile = 4;        // vectors of one row of a product tile
+constexpr uint32_t kScore = 2;       // the same for twice the rows
+constexpr uint32_t kPairs = 16;      // sums in one tile of attention
 
 inline V zero() { return vdupq_n_f32(0.0f); }
 inline V splat(float a) { return vdupq_n_f32(a); }
@@ -33,7 +33,9 @@ inline V vmin(V a, V b) { return vminq_f32(a, b); }
 inline V vmax(V a, V b) { return vmaxq_f32(a, b); }
 inline V floor_of(V a) { return vrndmq_f32(a); }
 inline V nearest(V a) { return vrndnq_f32(a); }
-inline V power_of_two(V n) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23)); }
+inline V power_of_two(V n) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
+}
 inline V load(const float* p) { return vld1q_f32(p); }
 inline void store(float* p, V a) { vst1q_f32(p, a); }
 inline V load_n(const float* p, uint32_t n, float fill) {

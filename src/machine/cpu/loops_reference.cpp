@@ -60,8 +60,8 @@ void to_f16(const float* x, uint16_t* y, uint32_t n) {
     for (uint32_t i = 0; i < n; ++i) y[i] = f32_to_f16(x[i]);
 }
 
-void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d, float* scores, float* m,
-            float* l, float* o) {
+void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d, float* scores,
+            float* m, float* l, float* o) {
     float top = -INFINITY;
     for (uint32_t i = 0; i < n_key; ++i) {
         float s = 0;
@@ -93,8 +93,8 @@ void decoded(const KvRows& rows, uint32_t i, uint32_t d, F see) {
     }
 }
 
-void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d, float* scores,
-                 float* const* m, float* const* l, float* const* o) {
+void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
+                 float* scores, float* const* m, float* const* l, float* const* o) {
     for (uint32_t a = 0; a < n_query; ++a) {
         float top = -INFINITY;
         for (uint32_t i = 0; i < n_key; ++i) {
@@ -124,7 +124,8 @@ void merge(float* o, float a, const float* p, float b, uint32_t n) {
 }
 
 /// The rows of one block of columns j0 .. j0+n_col-1, on block [d_key, n_col] (ld values apart).
-void delta_columns(float* s, size_t ld, uint32_t d_key, uint32_t j0, uint32_t n_col, const DeltaRow* rows, uint32_t n_row) {
+void delta_columns(float* s, size_t ld, uint32_t d_key, uint32_t j0, uint32_t n_col, const DeltaRow* rows,
+                   uint32_t n_row) {
     float rho[kDeltaColumns], sigma[kDeltaColumns];
     for (uint32_t t = 0; t < n_row; ++t) {
         const DeltaRow& r = rows[t];
@@ -147,14 +148,15 @@ void delta_columns(float* s, size_t ld, uint32_t d_key, uint32_t j0, uint32_t n_
     }
 }
 
-void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term, const DeltaRow* rows, uint32_t n_row,
-                bool in_place, float* scratch) {
+void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term, const DeltaRow* rows,
+                uint32_t n_row, bool in_place, float* scratch) {
     for (uint32_t j0 = 0; j0 < d_val; j0 += kDeltaColumns) {
         const uint32_t n_col = d_val - j0 < kDeltaColumns ? d_val - j0 : kDeltaColumns;
         for (uint32_t t = 0; t < n_term; ++t)
             for (uint32_t i = 0; i < d_key; ++i)
                 for (uint32_t j = j0; j < j0 + n_col; ++j)
-                    s[size_t{i} * d_val + j] = mul_add(terms[t].k[i], terms[t].u[j], terms[t].decay * s[size_t{i} * d_val + j]);
+                    s[size_t{i} * d_val + j] =
+                        mul_add(terms[t].k[i], terms[t].u[j], terms[t].decay * s[size_t{i} * d_val + j]);
         if (in_place) {
             delta_columns(s + j0, d_val, d_key, j0, n_col, rows, n_row);
             continue;
@@ -169,7 +171,7 @@ void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows,
     if (n == 0) return;
     // With G the inclusive sums of log decay and D_ij = exp(G_i - G_j), kept as products of decays
     // (all at most 1): A_ij = beta_i (k_i.k_j) D_ij below the diagonal, V' = (I + A)^-1 (beta (v - e^G k'S0)).
-    float* a = scratch;                       // [n, n] strictly lower: A; attention P on and below
+    float* a = scratch;  // [n, n] strictly lower: A; attention P on and below
     float* p = a + size_t{kDeltaChunk} * kDeltaChunk;
     float* w = p + size_t{kDeltaChunk} * kDeltaChunk;  // [n, d_val] V'
     float* g = w + size_t{kDeltaChunk} * d_val;        // [n] decay from the start of the chunk to row i
@@ -202,14 +204,16 @@ void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows,
         for (uint32_t y = 0; y < i; ++y)
             for (uint32_t j = 0; j < d_val; ++j) wi[j] = mul_add(-a[i * n + y], w[size_t{y} * d_val + j], wi[j]);
         for (uint32_t y = 0; y <= i; ++y)
-            for (uint32_t j = 0; j < d_val; ++j) rows[i].o[j] = mul_add(p[i * n + y], w[size_t{y} * d_val + j], rows[i].o[j]);
+            for (uint32_t j = 0; j < d_val; ++j)
+                rows[i].o[j] = mul_add(p[i * n + y], w[size_t{y} * d_val + j], rows[i].o[j]);
     }
     for (uint32_t x = 0; x < size_t{d_key} * d_val; ++x) s[x] *= g[n - 1];
     float d = 1.0f;
     for (uint32_t i = n; i-- > 0;) {
         for (uint32_t x = 0; x < d_key; ++x)
             for (uint32_t j = 0; j < d_val; ++j)
-                s[size_t{x} * d_val + j] = mul_add(rows[i].k[x] * d, w[size_t{i} * d_val + j], s[size_t{x} * d_val + j]);
+                s[size_t{x} * d_val + j] =
+                    mul_add(rows[i].k[x] * d, w[size_t{i} * d_val + j], s[size_t{x} * d_val + j]);
         d *= rows[i].decay;
     }
 }
@@ -218,8 +222,9 @@ void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows,
 
 const Loops& reference_loops() {
     namespace r = loops_reference;
-    static constexpr Loops loops = {"reference", r::rms_norm, r::swiglu, r::silu_gate, r::sigmoid_gate, r::conv_silu, r::to_f16,
-                                    r::attend, r::merge, r::delta_rows, r::delta_chunk, r::attend_many};
+    static constexpr Loops loops = {"reference",     r::rms_norm,   r::swiglu,      r::silu_gate,
+                                    r::sigmoid_gate, r::conv_silu,  r::to_f16,      r::attend,
+                                    r::merge,        r::delta_rows, r::delta_chunk, r::attend_many};
     return loops;
 }
 
@@ -242,7 +247,8 @@ void l2_normalise(float* x, uint32_t n, float scale) {
 void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table, const float* factors) {
     for (uint32_t i = 0; i < n_rot / 2; ++i) {
         // In double: at a million positions a float angle would be wrong by a tenth of a turn.
-        const double angle = static_cast<double>(position) * std::pow(double{base}, -2.0 * i / n_rot) / (factors ? double{factors[i]} : 1.0);
+        const double angle = static_cast<double>(position) * std::pow(double{base}, -2.0 * i / n_rot) /
+                             (factors ? double{factors[i]} : 1.0);
         table[2 * i] = static_cast<float>(std::cos(angle));
         table[2 * i + 1] = static_cast<float>(std::sin(angle));
     }

@@ -105,11 +105,15 @@ AUSPEX_LOOPS_INLINE void gate_all(const float* a, const float* b, float* y, uint
     if (i < n) store_n(y + i, gate<kGate>(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), limit), n - i);
 }
 inline void swiglu(const float* g, const float* u, float* y, uint32_t n, float limit) {
-    if (limit > 0) gate_all<Gate::swiglu_limit>(g, u, y, n, limit);
-    else gate_all<Gate::swiglu>(g, u, y, n, limit);
+    if (limit > 0)
+        gate_all<Gate::swiglu_limit>(g, u, y, n, limit);
+    else
+        gate_all<Gate::swiglu>(g, u, y, n, limit);
 }
 inline void silu_gate(const float* x, const float* z, float* y, uint32_t n) { gate_all<Gate::silu>(z, x, y, n, 0.0f); }
-inline void sigmoid_gate(const float* x, const float* z, float* y, uint32_t n) { gate_all<Gate::sigmoid>(z, x, y, n, 0.0f); }
+inline void sigmoid_gate(const float* x, const float* z, float* y, uint32_t n) {
+    gate_all<Gate::sigmoid>(z, x, y, n, 0.0f);
+}
 
 /// m channels from c on (m < W: a tail).
 AUSPEX_LOOPS_INLINE V conv_part(const float* const* taps, const float* w, uint32_t c, uint32_t n_tap, uint32_t m) {
@@ -151,7 +155,8 @@ inline void to_f16(const float* x, uint16_t* y, uint32_t n) {
 inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
     uint32_t i = 0;
     for (; i + W <= n; i += W) store(o + i, fma(load(p + i), splat(b), mul(load(o + i), splat(a))));
-    if (i < n) store_n(o + i, fma(load_n(p + i, n - i, 0.0f), splat(b), mul(load_n(o + i, n - i, 0.0f), splat(a))), n - i);
+    if (i < n)
+        store_n(o + i, fma(load_n(p + i, n - i, 0.0f), splat(b), mul(load_n(o + i, n - i, 0.0f), splat(a))), n - i);
 }
 
 // -------------------------------------------------------------------------------------- attention
@@ -159,12 +164,20 @@ inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
 // How a row of keys or values is read, W values from j on. Blocks of 32 hold whole vectors, so a quantised
 // row has no rest; its floats are decode_row's bits (a product of 11 and 8 bits is exact).
 struct HalfRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) { return load_f16(reinterpret_cast<const uint16_t*>(row) + j); }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) { return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n); }
+    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
+        return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
+    }
+    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+        return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n);
+    }
 };
 struct FloatRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) { return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f); }
+    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
+        return load(reinterpret_cast<const float*>(row) + j);
+    }
+    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+        return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
+    }
 };
 template <Type kRow>
 struct BlockRow {
@@ -186,7 +199,8 @@ struct BlockRow {
 /// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. One chain of multiply-adds per pair, whatever
 /// the tile: converting a key to float is shared, the bits are not.
 template <class Row, uint32_t kQ, uint32_t kK>
-AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores, size_t ld_scores) {
+AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores,
+                                    size_t ld_scores) {
     constexpr uint32_t n = kQ * kK, n4 = (n + 3) / 4 * 4;
     V acc[n4];
     AUSPEX_LOOPS_UNROLL
@@ -213,7 +227,8 @@ AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint8_t* k, siz
 
 /// o[a][j ..] = sum over keys, in order, of p[a][i] v[i][j ..], for kQ queries and kV vectors.
 template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, float* const* o, uint32_t j) {
+AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld,
+                                    float* const* o, uint32_t j) {
     V acc[kQ * kV];
     AUSPEX_LOOPS_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = zero();
@@ -229,14 +244,16 @@ AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* 
 }
 /// All columns: tiles of kV vectors, then of half as many, and so on; at last the lanes that are left.
 template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d, float* const* o, uint32_t j) {
+AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
+                                float* const* o, uint32_t j) {
     for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
     if constexpr (kV > 1) {
         values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
     } else if (j < d) {
         for (uint32_t a = 0; a < kQ; ++a) {
             V acc = zero();
-            for (uint32_t key = 0; key < n_key; ++key) acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
+            for (uint32_t key = 0; key < n_key; ++key)
+                acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
             store_n(o[a] + j, acc, d - j);
         }
     }
@@ -277,8 +294,8 @@ inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t
     values<Row, kQ, kPairs / kQ>(p, n_key, reinterpret_cast<const uint8_t*>(v.data), n_key, v.stride, d, o, 0);
 }
 template <uint32_t kQ>
-inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d, float* scores, float* const* m,
-                           float* const* l, float* const* o) {
+inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
+                           float* scores, float* const* m, float* const* l, float* const* o) {
     switch (k.type) {
         case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
         case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
@@ -295,15 +312,15 @@ inline void attend_queries(const float* const* q, const KvRows& k, const KvRows&
         default: value_rows<HalfRow, kQ>(scores, v, n_key, d, o); break;
     }
 }
-inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d, float* scores,
-                        float* const* m, float* const* l, float* const* o) {
+inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
+                        uint32_t d, float* scores, float* const* m, float* const* l, float* const* o) {
     uint32_t a = 0;
     for (; a + 4 <= n_query; a += 4) attend_queries<4>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
     for (; a + 2 <= n_query; a += 2) attend_queries<2>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
     if (a < n_query) attend_queries<1>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
 }
-inline void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d, float* scores, float* m, float* l,
-                   float* o) {
+inline void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
+                   float* scores, float* m, float* l, float* o) {
     const KvRows keys = {reinterpret_cast<const std::byte*>(k), ld * sizeof(uint16_t), Type::f16};
     const KvRows vals = {reinterpret_cast<const std::byte*>(v), ld * sizeof(uint16_t), Type::f16};
     attend_queries<1>(&q, keys, vals, n_key, d, scores, &m, &l, &o);
@@ -317,8 +334,10 @@ AUSPEX_LOOPS_INLINE V grown(V s, V decay, V k, V u) { return fma(k, u, mul(decay
 
 AUSPEX_LOOPS_INLINE V part_load(const float* p, uint32_t n) { return n < W ? load_n(p, n, 0.0f) : load(p); }
 AUSPEX_LOOPS_INLINE void part_store(float* p, V v, uint32_t n) {
-    if (n < W) store_n(p, v, n);
-    else store(p, v);
+    if (n < W)
+        store_n(p, v, n);
+    else
+        store(p, v);
 }
 
 inline float dot(const float* a, const float* b, uint32_t n) {
@@ -336,14 +355,15 @@ struct Piece {
     uint32_t from, n;
 };
 enum class Adds { nothing, one_term, terms };
-constexpr uint32_t kStream = 256;    // columns of the walk through memory
+constexpr uint32_t kStream = 256;  // columns of the walk through memory
 
 /// One walk over kV vectors of columns (the last of m lanes): reads the state once, adds the terms
 /// (pointers to u at these columns), writes it to `to` when kStore, and takes a row's k and q (both, or
 /// null) into rho = S'k and sigma = S'q, which go on from what they hold.
 template <uint32_t kV, Adds kAdds, bool kStore, bool kRow>
-AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms, uint32_t n_term, uint32_t j0,
-                                    const DeltaRow* row, float* rho_sum, float* sigma_sum, uint32_t m) {
+AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms,
+                                    uint32_t n_term, uint32_t j0, const DeltaRow* row, float* rho_sum, float* sigma_sum,
+                                    uint32_t m) {
     V rho[kV], sigma[kV], u[kV];
     AUSPEX_LOOPS_UNROLL
     for (uint32_t v = 0; v < kV; ++v) {
@@ -369,13 +389,16 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
                 const V k = splat(terms[t].k[i]), d = splat(terms[t].decay);
                 const float* tu = terms[t].u + j0;
                 AUSPEX_LOOPS_UNROLL
-                for (uint32_t v = 0; v < kV; ++v) s[v] = grown(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
+                for (uint32_t v = 0; v < kV; ++v)
+                    s[v] = grown(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
             }
         if (kStore) {
             AUSPEX_LOOPS_UNROLL
             for (uint32_t v = 0; v < kV; ++v) {
-                if (kV > 1) store(to + v * W, s[v]);
-                else part_store(to, s[v], m);
+                if (kV > 1)
+                    store(to + v * W, s[v]);
+                else
+                    part_store(to, s[v], m);
             }
             to += ld_to;
         }
@@ -398,7 +421,8 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
 }
 
 /// The row's u and o at columns j0 .. j0 + n - 1, from its sums over the state before it.
-AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key, uint32_t j0, uint32_t n) {
+AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key,
+                                      uint32_t j0, uint32_t n) {
     const V kq = splat(dot(row.k, row.q, d_key)), decay = splat(row.decay), beta = splat(row.beta);
     for (uint32_t j = 0; j < n; j += W) {
         const V u = mul(beta, fnma(decay, load(rho + j), part_load(row.v + j0 + j, n - j)));
@@ -410,7 +434,8 @@ AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, con
 /// Adds the terms to the state and runs the first row on it, through memory in the order it lies there:
 /// for a single row the traffic is the cost.
 template <Adds kAdds, bool kRow>
-inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term, const DeltaRow* row) {
+inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
+                         const DeltaRow* row) {
     constexpr bool kStore = kAdds != Adds::nothing;
     float rho[kStream], sigma[kStream];
     for (uint32_t j0 = 0; j0 < d_val; j0 += kStream) {
@@ -424,9 +449,11 @@ inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTe
             Piece piece = {at, d_val, i, d_key - i < kStreamRows ? d_key - i : kStreamRows};
             uint32_t j = 0;
             for (; j + kWide * W <= n_col; j += kWide * W, piece.at += kWide * W)
-                delta_walk<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j, W);
+                delta_walk<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j,
+                                                       sigma + j, W);
             for (; j < n_col; j += W, piece.at += W)
-                delta_walk<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j, n_col - j < W ? n_col - j : W);
+                delta_walk<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j,
+                                                   n_col - j < W ? n_col - j : W);
         }
         if (kRow) delta_finish(*row, rho, sigma, d_key, j0, n_col);
     }
@@ -436,8 +463,8 @@ inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTe
 /// costs one read and one write; between rows the block stays in the scratch, where it is not strided and
 /// so fits the first-level cache.
 template <uint32_t kV>
-inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch, uint32_t j0,
-                        uint32_t m) {
+inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, bool in_place,
+                        float* scratch, uint32_t j0, uint32_t m) {
     Piece piece = {s + j0, d_val, 0, d_key};
     const uint32_t n_col = (kV - 1) * W + m;
     for (uint32_t t = 1; t < n_row; ++t) {
@@ -458,17 +485,22 @@ inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
     }
 }
 
-inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term, const DeltaRow* rows, uint32_t n_row,
-                       bool in_place, float* scratch) {
+inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
+                       const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch) {
     // Every sum over i of one column is one chain in order, however the columns and rows are blocked.
     if (n_row == 0) {
-        if (n_term == 1) delta_stream<Adds::one_term, false>(s, d_key, d_val, terms, 1, nullptr);
-        else if (n_term) delta_stream<Adds::terms, false>(s, d_key, d_val, terms, n_term, nullptr);
+        if (n_term == 1)
+            delta_stream<Adds::one_term, false>(s, d_key, d_val, terms, 1, nullptr);
+        else if (n_term)
+            delta_stream<Adds::terms, false>(s, d_key, d_val, terms, n_term, nullptr);
         return;
     }
-    if (n_term == 0) delta_stream<Adds::nothing, true>(s, d_key, d_val, nullptr, 0, rows);
-    else if (n_term == 1) delta_stream<Adds::one_term, true>(s, d_key, d_val, terms, 1, rows);
-    else delta_stream<Adds::terms, true>(s, d_key, d_val, terms, n_term, rows);
+    if (n_term == 0)
+        delta_stream<Adds::nothing, true>(s, d_key, d_val, nullptr, 0, rows);
+    else if (n_term == 1)
+        delta_stream<Adds::one_term, true>(s, d_key, d_val, terms, 1, rows);
+    else
+        delta_stream<Adds::terms, true>(s, d_key, d_val, terms, n_term, rows);
     if (n_row == 1 && !in_place) return;
     if (n_row == 1) {
         const DeltaTerm last = {rows->decay, rows->k, rows->u};
@@ -477,8 +509,10 @@ inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm
     }
     constexpr uint32_t kNarrow = kDeltaColumns / W;
     uint32_t j = 0;
-    for (; j + kNarrow * W <= d_val; j += kNarrow * W) delta_block<kNarrow>(s, d_key, d_val, rows, n_row, in_place, scratch, j, W);
-    for (; j < d_val; j += W) delta_block<1>(s, d_key, d_val, rows, n_row, in_place, scratch, j, d_val - j < W ? d_val - j : W);
+    for (; j + kNarrow * W <= d_val; j += kNarrow * W)
+        delta_block<kNarrow>(s, d_key, d_val, rows, n_row, in_place, scratch, j, W);
+    for (; j < d_val; j += W)
+        delta_block<1>(s, d_key, d_val, rows, n_row, in_place, scratch, j, d_val - j < W ? d_val - j : W);
 }
 
 // ------------------------------------------------------------------------------ DeltaNet, by chunks
@@ -504,20 +538,20 @@ AUSPEX_LOOPS_INLINE void product(V* acc, const float* const* a, const float* b, 
     for (uint32_t i = 0; i < kM * kV; ++i) acc[i] = sum[i];
 }
 
-constexpr uint32_t kTileRows = 4;            // rows of one register tile
-constexpr uint32_t kPanel = kTile * W;       // columns of one register tile
-constexpr uint32_t kSubChunk = 16;           // rows solved together: see delta_chunk
+constexpr uint32_t kTileRows = 4;       // rows of one register tile
+constexpr uint32_t kPanel = kTile * W;  // columns of one register tile
+constexpr uint32_t kSubChunk = 16;      // rows solved together: see delta_chunk
 static_assert(kSubChunk % (kScore * W) == 0 && kDeltaChunk % kSubChunk == 0 && kPanel <= kDeltaChunk, "tiles must fit");
 
 /// Where delta_chunk keeps what, in its scratch.
 struct ChunkPlan {
-    float* kt;     ///< [d_key, kDeltaChunk] keys by column; later times their decay to the end of the sub-chunk
-    float* a;      ///< [kDeltaChunk, kSubChunk] -beta_i (k_i . k_j) D_ij within the row's sub-chunk
-    float* p;      ///< [kDeltaChunk, kSubChunk] (q_i . k_j) D_ij, 0 for j > i
-    float* w;      ///< [kSubChunk, kPanel] V', the rows' terms
-    float* s;      ///< [d_key, kPanel] columns of the state
-    float* g;      ///< [kDeltaChunk] decay from the start of the sub-chunk to the end of row i
-    float* rest;   ///< [kDeltaChunk] decay from the end of row i to the end of the sub-chunk
+    float* kt;    ///< [d_key, kDeltaChunk] keys by column; later times their decay to the end of the sub-chunk
+    float* a;     ///< [kDeltaChunk, kSubChunk] -beta_i (k_i . k_j) D_ij within the row's sub-chunk
+    float* p;     ///< [kDeltaChunk, kSubChunk] (q_i . k_j) D_ij, 0 for j > i
+    float* w;     ///< [kSubChunk, kPanel] V', the rows' terms
+    float* s;     ///< [d_key, kPanel] columns of the state
+    float* g;     ///< [kDeltaChunk] decay from the start of the sub-chunk to the end of row i
+    float* rest;  ///< [kDeltaChunk] decay from the end of row i to the end of the sub-chunk
 };
 
 /// Fills a, p, g, rest and scales kt for the rows from .. from + n - 1 of a chunk.
@@ -565,7 +599,8 @@ inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t f
 }
 
 /// One sub-chunk on one panel of columns: the rows' terms w and outputs o, then the state.
-inline void chunk_panel(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key, uint32_t j0, uint32_t n_col) {
+inline void chunk_panel(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key,
+                        uint32_t j0, uint32_t n_col) {
     constexpr uint32_t n_acc = kTileRows * kTile;
     V acc[n_acc];
     const float* a[kTileRows];
@@ -594,7 +629,8 @@ inline void chunk_panel(const ChunkPlan& plan, const DeltaRow* rows, uint32_t fr
             for (uint32_t y = 0; y < r; ++y) {
                 const V f = splat(a[r][i0 + y]);
                 AUSPEX_LOOPS_UNROLL
-                for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
+                for (uint32_t v = 0; v < kTile; ++v)
+                    acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
             }
         }
         AUSPEX_LOOPS_UNROLL
@@ -673,7 +709,8 @@ inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
         const uint32_t n_col = d_val - j < kPanel ? d_val - j : kPanel;
         for (uint32_t x = 0; x < d_key; ++x)
             for (uint32_t v = 0; v < kTile; ++v)
-                store(plan.s + size_t{x} * kPanel + v * W, v * W < n_col ? part_load(s + size_t{x} * d_val + j + v * W, n_col - v * W) : zero());
+                store(plan.s + size_t{x} * kPanel + v * W,
+                      v * W < n_col ? part_load(s + size_t{x} * d_val + j + v * W, n_col - v * W) : zero());
         for (uint32_t from = 0; from < n; from += kSubChunk)
             chunk_panel(plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key, j, n_col);
         for (uint32_t x = 0; x < d_key; ++x)

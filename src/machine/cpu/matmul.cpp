@@ -80,14 +80,15 @@ void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
 
 // ----------------------------------------------------------------------------- the reference path
 
-constexpr uint32_t kPiece = 256;    // inputs decoded at once: a multiple of every block
-constexpr uint32_t kColumns = 32;   // activation rows that share a decoded piece
+constexpr uint32_t kPiece = 256;   // inputs decoded at once: a multiple of every block
+constexpr uint32_t kColumns = 32;  // activation rows that share a decoded piece
 constexpr uint32_t kPartial = 8;
 
 #if defined(__GNUC__)
 __attribute__((noinline))
 #endif
-double dot_piece(const float* w, const float* x, uint32_t n) {
+double
+dot_piece(const float* w, const float* x, uint32_t n) {
     // One function for every call, so that whatever a compiler makes of these sums, it makes it of all alike.
     float sum[kPartial] = {};
     uint32_t k = 0;
@@ -100,7 +101,8 @@ double dot_piece(const float* w, const float* x, uint32_t n) {
 }
 
 /// Rows r0..r1 of y: weights decoded a piece at a time, products in float, pieces summed in double.
-void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0, uint32_t r1) {
+void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
+                    uint32_t r0, uint32_t r1) {
     const uint64_t piece_bytes = row_bytes(w.type, kPiece);
     for (uint32_t r = r0; r < r1; ++r) {
         const std::byte* row = w.data + w.stride * r;
@@ -112,7 +114,7 @@ void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, s
                 float piece[kPiece];
                 decode_row(w.type, row + k / kPiece * piece_bytes, piece, n_in);
                 for (uint32_t c = 0; c < n; ++c) {
-                    const uint32_t from = in.pick ? in.pick[c0 + c] : c0 + c;
+                    const uint32_t from = in.gather ? in.gather[c0 + c] : c0 + c;
                     sum[c] += dot_piece(piece, in.x + in.ld * from + k, n_in);
                 }
             }
@@ -136,18 +138,22 @@ Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows
                    Pool* pool, PackedMatrix* out) {
     using namespace matmul_impl;
     if (path == CpuPath::best || (path != CpuPath::reference && !kernels(path)))
-        return fail(Code::unsupported, "weights cannot be packed for CPU path '", path_name(path), "': this build lacks it");
+        return fail(Code::unsupported, "weights cannot be packed for CPU path '", path_name(path),
+                    "': this build lacks it");
     const TypeInfo info = type_info(shape.type);
     if (!info.name || !info.supported)
-        return fail(Code::unsupported, "weights of type id ", static_cast<uint32_t>(shape.type), ", expected one of ", supported_types());
+        return fail(Code::unsupported, "weights of type id ", static_cast<uint32_t>(shape.type), ", expected one of ",
+                    supported_types());
     if (shape.d_out == 0 || shape.d_in == 0 || shape.n_slice == 0 || !rows)
         return fail(Code::bad_argument, "an empty matrix [", shape.n_slice, ", ", shape.d_out, ", ", shape.d_in, "]");
     if (shape.d_in % info.n_block != 0)
-        return fail(Code::bad_argument, "rows of ", shape.d_in, " weights, expected a multiple of ", info.n_block, ", the block of ", info.name);
+        return fail(Code::bad_argument, "rows of ", shape.d_in, " weights, expected a multiple of ", info.n_block,
+                    ", the block of ", info.name);
     Matrix m = layout(path, shape);
     uint64_t all = 0;
     if (!mul_fits(slice_bytes(m), shape.n_slice, &all) || all > SIZE_MAX / 2)
-        return fail(Code::bad_argument, "a matrix [", shape.n_slice, ", ", shape.d_out, ", ", shape.d_in, "] of ", info.name, " is too large to address");
+        return fail(Code::bad_argument, "a matrix [", shape.n_slice, ", ", shape.d_out, ", ", shape.d_in, "] of ",
+                    info.name, " is too large to address");
     PackedMatrix result;
     if (m.n_lane == 0 && keep) {
         m.data = rows;
@@ -168,9 +174,12 @@ Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows
     return {};
 }
 
-size_t quantised_bytes(uint32_t n_row, uint32_t d_in) { return n_row * static_cast<size_t>(round_up(uint64_t{d_in / 32} * sizeof(Int16Block), 64)); }
+size_t quantised_bytes(uint32_t n_row, uint32_t d_in) {
+    return n_row * static_cast<size_t>(round_up(uint64_t{d_in / 32} * sizeof(Int16Block), 64));
+}
 
-void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to, const Share& share) {
+void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
+                   const Share& share) {
     const CpuKernels* k = matmul_impl::kernels(path);
     AUSPEX_ASSERT(k && d_in % 32 == 0);
     if (!k) return;
@@ -180,13 +189,15 @@ void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint
     while (a < b) {
         const uint64_t row = a / n_block, block = a % n_block;
         const uint64_t n = n_block - block < b - a ? n_block - block : b - a;
-        Int16Block* blocks = reinterpret_cast<Int16Block*>(static_cast<std::byte*>(to) + quantised_bytes(1, d_in) * row);
+        Int16Block* blocks =
+            reinterpret_cast<Int16Block*>(static_cast<std::byte*>(to) + quantised_bytes(1, d_in) * row);
         k->quantise(x + ld * row + 32 * block, static_cast<uint32_t>(n), blocks + block);
         a += n;
     }
 }
 
-void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, const Share& share) {
+void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
+            const Share& share) {
     const CpuKernels* k = matmul_impl::kernels(w.path);
     const auto part = !k ? matmul_impl::reference_rows : w.n_lane ? k->strips : k->floats;
     AUSPEX_ASSERT(w.wants_integers() ? in.quantised != nullptr : in.x != nullptr);
@@ -206,7 +217,8 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
     uint64_t a, b;
     even_part(ceil_div(w.d_out, step), share, &a, &b);
     for (uint64_t r = a * step; r < b * step; r += kMatmulChunk)
-        rows(static_cast<uint32_t>(r), static_cast<uint32_t>(r + kMatmulChunk < b * step ? r + kMatmulChunk : b * step));
+        rows(static_cast<uint32_t>(r),
+             static_cast<uint32_t>(r + kMatmulChunk < b * step ? r + kMatmulChunk : b * step));
 }
 
 }  // namespace detail

@@ -6,7 +6,7 @@
 // Thread  a PackedMatrix is immutable; quantise_rows and matmul run on all threads of a pool at once,
 //         each with its own Share, a barrier between the two.
 // Laws    Row: the bits of y[c][r] depend on the path, the weights and row c of the input, never on how
-//         many rows share the call, nor on threads or their shares. Silence: no allocation in a step.
+//         many rows share the call, nor on threads or their shares. HotPath: no allocation in a step.
 //         tests/test_matmul.cpp.
 //
 // Two ways to hold a matrix:
@@ -35,8 +35,8 @@ struct Matrix {
     Type type = Type::f32;
     CpuPath path = CpuPath::reference;
     uint32_t d_out = 0, d_in = 0;
-    uint32_t n_lane = 0;               ///< rows in a strip; 0: plain rows
-    uint64_t stride = 0;               ///< bytes of a plain row or of a strip
+    uint32_t n_lane = 0;  ///< rows in a strip; 0: plain rows
+    uint64_t stride = 0;  ///< bytes of a plain row or of a strip
     const std::byte* data = nullptr;
     /// True when matmul reads Rows::quantised; false when it reads Rows::x.
     bool wants_integers() const { return n_lane != 0; }
@@ -57,7 +57,8 @@ class PackedMatrix {
     uint64_t owned_bytes() const { return own_.size(); }
 
   private:
-    friend Status pack_matrix(CpuPath, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*, PackedMatrix*);
+    friend Status pack_matrix(CpuPath, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
+                              PackedMatrix*);
     Matrix view_;
     uint32_t n_slice_ = 0;
     uint64_t slice_bytes_ = 0;
@@ -85,19 +86,21 @@ size_t quantised_bytes(uint32_t n_row, uint32_t d_in);
 /// Writes rows x[n_row][d_in], `ld` floats apart, as integers of 16 bits with one scale for 32 values into `to`
 /// (quantised_bytes). All threads call it with their shares (cut evenly, tickets are not used); the
 /// result is the same for any cut. A NaN makes its block NaN.
-void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to, const Share& share);
+void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
+                   const Share& share);
 
 /// The input rows of a product.
 struct Rows {
     const float* x = nullptr;          ///< read when !wants_integers()
     size_t ld = 0;                     ///< floats from one row to the next
     const void* quantised = nullptr;   ///< from quantise_rows on the matrix's path; read when wants_integers()
-    const uint32_t* pick = nullptr;    ///< row c of the product is input row pick[c]; null: row c
+    const uint32_t* gather = nullptr;  ///< row c of the product is input row gather[c]; null: row c
 };
 
 /// y[c][r] = sum_k in[c][k] w[r][k], c < n_row, r < d_out; accumulate: y += that.
 /// All threads call it with their shares; each writes the rows r that fall to it.
-void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, const Share& share);
+void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
+            const Share& share);
 
 /// The output rows that one ticket of matmul is worth.
 constexpr uint32_t kMatmulChunk = 64;

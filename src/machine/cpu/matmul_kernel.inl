@@ -8,11 +8,11 @@ struct StripJob {
     const uint8_t* strip = nullptr;
     uint32_t n_block = 0;
     StripForm form;
-    const Int16Block* x[kMaxRow] = {};    ///< all set; surplus ones repeat another
-    float* y = nullptr;                   ///< [n_column][ld_y], at the strip's first row
+    const Int16Block* x[kMaxRow] = {};  ///< all set; surplus ones repeat another
+    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
     size_t ld_y = 0;
-    uint32_t n_in = 0;                    ///< activation rows that exist
-    uint32_t n_row = 0;                   ///< rows of the strip that exist
+    uint32_t n_in = 0;   ///< activation rows that exist
+    uint32_t n_row = 0;  ///< rows of the strip that exist
     bool accumulate = false;
 };
 
@@ -28,7 +28,8 @@ AUSPEX_SIMD_INLINE void start(Ints* dot) {
 }
 /// Groups of 16: from the integer sum of a half goes what the offset takes away.
 template <bool kMin, int offset, int n, int h>
-AUSPEX_SIMD_INLINE void end_half(const Int16Block* const* x, size_t b, const Ints* dot, Floats scale, Floats min, Floats* acc) {
+AUSPEX_SIMD_INLINE void end_half(const Int16Block* const* x, size_t b, const Ints* dot, Floats scale, Floats min,
+                                 Floats* acc) {
 #pragma GCC unroll 16
     for (int c = 0; c < n; ++c) {
         const Floats unit = f_all(x[c][b].scale);
@@ -117,13 +118,14 @@ AUSPEX_SIMD void strip_product(const StripJob& job) {
     }
 #pragma GCC unroll 16
     for (int c = 0; c < n; ++c)
-        if (static_cast<uint32_t>(c) < job.n_in) f_put(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
+        if (static_cast<uint32_t>(c) < job.n_in)
+            f_put(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
 }
 
 using StripKernel = void (*)(const StripJob&);
 
 template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
-AUSPEX_SIMD StripKernel pick_rows(uint32_t n) {
+AUSPEX_SIMD StripKernel choose_rows(uint32_t n) {
     if constexpr (kMaxRow >= 8)
         if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
     if constexpr (kMaxRow >= 4)
@@ -135,14 +137,17 @@ AUSPEX_SIMD StripKernel pick_rows(uint32_t n) {
 AUSPEX_SIMD StripKernel strip_kernel(const StripForm& f, uint32_t n) {
     switch (f.code) {
         case CodeForm::nibble:
-            if (f.n_group == 2) return pick_rows<CodeForm::nibble, 2, true, 0>(n);
-            return f.has_min ? pick_rows<CodeForm::nibble, 1, true, 0>(n) : pick_rows<CodeForm::nibble, 1, false, 8>(n);
-        case CodeForm::book: return pick_rows<CodeForm::book, 1, false, 0>(n);
-        case CodeForm::five: return f.has_min ? pick_rows<CodeForm::five, 1, true, 0>(n) : pick_rows<CodeForm::five, 1, false, 16>(n);
-        case CodeForm::six: return pick_rows<CodeForm::six, 2, false, 32>(n);
+            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
+            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
+                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
+        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
+        case CodeForm::five:
+            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
+                             : choose_rows<CodeForm::five, 1, false, 16>(n);
+        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
         case CodeForm::byte: break;
     }
-    return pick_rows<CodeForm::byte, 1, false, 0>(n);
+    return choose_rows<CodeForm::byte, 1, false, 0>(n);
 }
 
 /// How many rows the next pass takes when `left` remain; the last pass may be partly empty.
@@ -151,7 +156,8 @@ inline uint32_t pass_width(uint32_t left, uint32_t most) {
     return left > 4 ? 8 : left > 2 ? 4 : left;
 }
 
-AUSPEX_SIMD void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0, uint32_t r1) {
+AUSPEX_SIMD void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
+                        uint32_t r0, uint32_t r1) {
     StripForm form;
     if (!strip_form(w.type, &form)) return;
     const size_t step = quantised_bytes(1, w.d_in);
@@ -167,7 +173,7 @@ AUSPEX_SIMD void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* 
         job.n_in = n_row - c0 < width ? n_row - c0 : width;
         for (uint32_t c = 0; c < width; ++c) {
             const uint32_t from = c0 + (c < job.n_in ? c : 0);
-            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.pick ? in.pick[from] : from));
+            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
         }
         const StripKernel kernel = strip_kernel(form, width);
         for (uint32_t r = r0; r < r1; r += kLane) {
@@ -185,7 +191,8 @@ AUSPEX_SIMD void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* 
 /// y[c][i] = w[i] . x[c] for kFloatRow rows and n columns: one vector sum each, in steps of kLane inputs,
 /// what is left over as one step filled with zeros.
 template <Type kType, int n>
-AUSPEX_SIMD void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in, float (*out)[kFloatRow]) {
+AUSPEX_SIMD void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
+                               float (*out)[kFloatRow]) {
     constexpr size_t size = kType == Type::f32 ? 4 : 2;
     Floats acc[n][kFloatRow];
 #pragma GCC unroll 16
@@ -229,13 +236,14 @@ AUSPEX_SIMD FloatKernel pick_float_columns(uint32_t n) {
     return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
 }
 
-AUSPEX_SIMD void floats(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0, uint32_t r1) {
+AUSPEX_SIMD void floats(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
+                        uint32_t r0, uint32_t r1) {
     for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
         const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
         const float* x[kMaxFloatColumn];
         for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
             const uint32_t from = c0 + (c < n ? c : 0);
-            x[c] = in.x + in.ld * (in.pick ? in.pick[from] : from);
+            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
         }
         const FloatKernel kernel = w.type == Type::f32   ? pick_float_columns<Type::f32>(n)
                                    : w.type == Type::f16 ? pick_float_columns<Type::f16>(n)

@@ -16,7 +16,7 @@
 //
 // Cost    (touched experts + shared) * 3 d_ff d weights read; 6 d_ff d (n_used + shared) flops a row.
 // Source  docs/MODEL.md, "qwen35moe" and "step35".
-#include "lane.h"
+#include "context.h"
 
 #include <algorithm>
 #include <cmath>
@@ -109,12 +109,13 @@ void each_unit(const Share& share, uint32_t n, F f) {
 
 /// Rows of a product from row `from` on.
 Rows rows_from(Rows rows, uint32_t from, uint32_t d_in) {
-    if (rows.pick) {
-        rows.pick += from;
+    if (rows.gather) {
+        rows.gather += from;
         return rows;
     }
     rows.x += rows.ld * from;
-    if (rows.quantised) rows.quantised = static_cast<const std::byte*>(rows.quantised) + quantised_bytes(1, d_in) * from;
+    if (rows.quantised)
+        rows.quantised = static_cast<const std::byte*>(rows.quantised) + quantised_bytes(1, d_in) * from;
     return rows;
 }
 
@@ -126,7 +127,8 @@ Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
             if (op.kind != OpKind::moe || !op.moe.gate_up) continue;
             const uint32_t n_lane = matrices[op.w[1]].view().n_lane;
             if (n_lane != 0 && op.moe.d_ff % n_lane != 0)
-                return fail(Code::unsupported, "tensor '", plan.slot(op.w[1]).name, "' fuses ", op.moe.d_ff, " gate and up rows, expected a multiple of ", n_lane,
+                return fail(Code::unsupported, "tensor '", plan.slot(op.w[1]).name, "' fuses ", op.moe.d_ff,
+                            " gate and up rows, expected a multiple of ", n_lane,
                             "; convert the model with separate tensors");
         }
         return {};
@@ -136,7 +138,7 @@ Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
     return {};
 }
 
-void CpuLane::lay_out_moe() {
+void CpuContext::lay_out_moe() {
     const Plan& plan = *program_->plan;
     uint64_t n_expert = 0, n_pair = 0, d_ff = 0, h = 0, h_shared = 0, used = 0;
     auto look = [&](const Tape& tape) {
@@ -172,14 +174,15 @@ void CpuLane::lay_out_moe() {
     moe_.part = place<float>(uint64_t{program_->pool->n_thread()} * moe_impl::kRows * moe_impl::kHidden);
 }
 
-void CpuLane::Walk::moe(const Op& op) {
+void CpuContext::Walk::moe(const Op& op) {
     using namespace moe_impl;
     const MoeDims& d = op.moe;
-    const CpuProgram& program = *lane.program_;
+    const CpuModel& program = *context.program_;
     const Loops& loops = *program.loops;
-    const CpuMoe& m = lane.moe_;
-    const uint32_t n_row = lane.step_.n_row, d_model = static_cast<uint32_t>(program.plan->slot(op.in[0]).width());
-    const PackedMatrix &gates = program.matrices[op.w[1]], &ups = program.matrices[d.gate_up ? op.w[1] : op.w[2]], &downs = program.matrices[op.w[3]];
+    const CpuMoe& m = context.moe_;
+    const uint32_t n_row = context.step_.n_row, d_model = static_cast<uint32_t>(program.plan->slot(op.in[0]).width());
+    const PackedMatrix &gates = program.matrices[op.w[1]], &ups = program.matrices[d.gate_up ? op.w[1] : op.w[2]],
+                       &downs = program.matrices[op.w[3]];
     const Matrix router = program.matrices[op.w[0]].view();
     const bool has_shared = d.d_ff_shared != 0;
     Matrix gate_s, up_s, down_s;
@@ -192,16 +195,17 @@ void CpuLane::Walk::moe(const Op& op) {
     float* part_rows = m.part + size_t{i_thread} * kRows * kHidden;
 
     Rows in;
-    in.x = lane.row(op.in[0], 0);
+    in.x = context.row(op.in[0], 0);
     in.ld = d_model;
-    if (router.wants_integers() || gates.view().wants_integers() || ups.view().wants_integers() || gate_s.wants_integers() || up_s.wants_integers()) {
+    if (router.wants_integers() || gates.view().wants_integers() || ups.view().wants_integers() ||
+        gate_s.wants_integers() || up_s.wants_integers()) {
         if (quantised != op.in[0]) {
             if (n_read != 0) barrier();
-            quantise_rows(program.path, in.x, in.ld, n_row, d_model, lane.quantised_, even());
+            quantise_rows(program.path, in.x, in.ld, n_row, d_model, context.quantised_, even());
             barrier();
             quantised = op.in[0];
         }
-        in.quantised = lane.quantised_;
+        in.quantised = context.quantised_;
     }
     matmul(router, in, n_row, m.score, d.n_expert, false, shared());
     barrier();
@@ -212,7 +216,7 @@ void CpuLane::Walk::moe(const Op& op) {
     const float* shared_router = op.w[7] == kNoSlot ? nullptr : program.vectors[op.w[7]];
     for (uint32_t r = few ? (i_thread == 0 ? 0 : n_row) : i_thread; r < n_row; r += few ? 1 : n_thread) {
         choose(d, bias, m.score + size_t{r} * d.n_expert, m.id + size_t{r} * d.n_used, m.weight + size_t{r} * d.n_used);
-        m.shared[r] = shared_router ? sigmoid(dot(lane.row(op.in[0], r), shared_router, d_model)) : 1.0f;
+        m.shared[r] = shared_router ? sigmoid(dot(context.row(op.in[0], r), shared_router, d_model)) : 1.0f;
     }
     if (!few) barrier();
     if (i_thread == 0) group(d, n_row, m);
@@ -221,25 +225,29 @@ void CpuLane::Walk::moe(const Op& op) {
     // h = act(gate f, up f), by expert and piece of its hidden values.
     const uint32_t n_touched = *m.n_touched, n_pair = n_row * d.n_used;
     const uint32_t n_piece = ceil_div(d.d_ff, kHidden), n_piece_s = ceil_div(d.d_ff_shared, kHidden);
-    auto hidden_part = [&](const Matrix& gate, const Matrix& up, uint32_t n, const uint32_t* rows, float* h, uint32_t ff, float limit, uint32_t h0) {
+    auto hidden_part = [&](const Matrix& gate, const Matrix& up, uint32_t n, const uint32_t* rows, float* h,
+                           uint32_t ff, float limit, uint32_t h0) {
         for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
             const uint32_t n_c = std::min(kRows, n - c0);
             Rows piece = in;
-            piece.pick = rows + c0;
+            piece.gather = rows + c0;
             float* to = h + size_t{c0} * ff + h0;
             matmul(gate, piece, n_c, to, ff, false, alone);
             matmul(up, piece, n_c, part_rows, kHidden, false, alone);
-            for (uint32_t c = 0; c < n_c; ++c) loops.swiglu(to + size_t{c} * ff, part_rows + c * kHidden, to + size_t{c} * ff, gate.d_out, limit);
+            for (uint32_t c = 0; c < n_c; ++c)
+                loops.swiglu(to + size_t{c} * ff, part_rows + c * kHidden, to + size_t{c} * ff, gate.d_out, limit);
         }
     };
     each_unit(shared(), n_touched * n_piece + n_piece_s, [&](uint32_t u) {
         if (u < n_touched * n_piece) {
-            const uint32_t e = m.touched[u / n_piece], h0 = u % n_piece * kHidden, n = std::min(kHidden, d.d_ff - h0), at = m.first[e];
-            hidden_part(part(gates.slice(e), h0, n), part(ups.slice(e), (d.gate_up ? d.d_ff : 0) + h0, n), m.first[e + 1] - at, m.row + at,
-                        m.h + size_t{at} * d.d_ff, d.d_ff, d.limit, h0);
+            const uint32_t e = m.touched[u / n_piece], h0 = u % n_piece * kHidden, n = std::min(kHidden, d.d_ff - h0),
+                           at = m.first[e];
+            hidden_part(part(gates.slice(e), h0, n), part(ups.slice(e), (d.gate_up ? d.d_ff : 0) + h0, n),
+                        m.first[e + 1] - at, m.row + at, m.h + size_t{at} * d.d_ff, d.d_ff, d.limit, h0);
         } else {
             const uint32_t h0 = (u - n_touched * n_piece) * kHidden, n = std::min(kHidden, d.d_ff_shared - h0);
-            hidden_part(part(gate_s, h0, n), part(up_s, h0, n), n_row, m.all, m.h_shared, d.d_ff_shared, d.limit_shared, h0);
+            hidden_part(part(gate_s, h0, n), part(up_s, h0, n), n_row, m.all, m.h_shared, d.d_ff_shared, d.limit_shared,
+                        h0);
         }
     });
     barrier();
@@ -260,18 +268,22 @@ void CpuLane::Walk::moe(const Op& op) {
     if (h.quantised || hs.quantised) barrier();
 
     // out += weight * down h, by piece of the columns; every row meets its experts by ascending id.
-    auto down_part = [&](const Matrix& down, const Rows& from, uint32_t n, const uint32_t* rows, const float* weights, uint32_t o0) {
+    auto down_part = [&](const Matrix& down, const Rows& from, uint32_t n, const uint32_t* rows, const float* weights,
+                         uint32_t o0) {
         for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
             const uint32_t n_c = std::min(kRows, n - c0);
             matmul(down, rows_from(from, c0, down.d_in), n_c, part_rows, kColumns, false, alone);
-            for (uint32_t c = 0; c < n_c; ++c) loops.merge(lane.row(op.out, rows[c0 + c]) + o0, 1.0f, part_rows + c * kColumns, weights[c0 + c], down.d_out);
+            for (uint32_t c = 0; c < n_c; ++c)
+                loops.merge(context.row(op.out, rows[c0 + c]) + o0, 1.0f, part_rows + c * kColumns, weights[c0 + c],
+                            down.d_out);
         }
     };
     each_unit(shared(), ceil_div(d_model, kColumns), [&](uint32_t u) {
         const uint32_t o0 = u * kColumns, n = std::min(kColumns, d_model - o0);
         for (uint32_t t = 0; t < n_touched; ++t) {
             const uint32_t e = m.touched[t], at = m.first[e];
-            down_part(part(downs.slice(e), o0, n), rows_from(h, at, d.d_ff), m.first[e + 1] - at, m.row + at, m.pair_weight + at, o0);
+            down_part(part(downs.slice(e), o0, n), rows_from(h, at, d.d_ff), m.first[e + 1] - at, m.row + at,
+                      m.pair_weight + at, o0);
         }
         if (has_shared) down_part(part(down_s, o0, n), hs, n_row, m.all, m.shared, o0);
     });

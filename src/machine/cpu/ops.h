@@ -78,8 +78,8 @@ struct Loops {
     /// the same bits as one call each, but a key is read and converted once for four of them. Quantised
     /// keys and values are read where they are; their floats are exactly decode_row's.
     /// q, m, l, o: one pointer per query; scores: n_query * n_key floats.
-    void (*attend_many)(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
-                        float* scores, float* const* m, float* const* l, float* const* o);
+    void (*attend_many)(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
+                        uint32_t d, float* scores, float* const* m, float* const* l, float* const* o);
 };
 inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;

@@ -16,8 +16,8 @@ bool strip_form(Type type, StripForm* out) {
         case Type::q4_k: f.has_min = f.super = true; break;
         case Type::q5_k: f.code = CodeForm::five, f.has_min = f.super = true; break;
         case Type::q6_k: f.code = CodeForm::six, f.n_group = 2, f.super = true, f.offset = 32; break;
-        case Type::iq4_nl: f.code = CodeForm::book; break;
-        case Type::iq4_xs: f.code = CodeForm::book, f.super = true; break;
+        case Type::iq4_nl: f.code = CodeForm::codebook; break;
+        case Type::iq4_xs: f.code = CodeForm::codebook, f.super = true; break;
         case Type::f32:
         case Type::f16:
         case Type::bf16: return false;
@@ -175,7 +175,8 @@ void put_f16(uint8_t* to, uint16_t v) { std::memcpy(to, &v, 2); }
 inline void put_word(uint8_t* to, uint32_t v) { std::memcpy(to, &v, 4); }
 
 /// The codes of one row's block into its lane of the strip's block.
-inline void write_codes(CodeForm form, uint32_t n_lane, uint32_t lane, const uint32_t* code, uint32_t bias, uint8_t* to) {
+inline void write_codes(CodeForm form, uint32_t n_lane, uint32_t lane, const uint32_t* code, uint32_t bias,
+                        uint8_t* to) {
     to += 4 * lane;
     const uint32_t step = 4 * n_lane;
     if (form == CodeForm::byte) {
@@ -285,9 +286,9 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
         int16_t q[32];
         for (uint32_t i = 0; i < 32; ++i) {
             const uint8_t c = read_code(f.code, R, lane, i, bias, base + at.codes);
-            q[i] = f.code == CodeForm::book   ? kIq4Values[c]
-                   : f.code == CodeForm::byte ? static_cast<int8_t>(c)
-                                              : static_cast<int16_t>(c - f.offset);
+            q[i] = f.code == CodeForm::codebook ? kIq4Values[c]
+                   : f.code == CodeForm::byte   ? static_cast<int8_t>(c)
+                                                : static_cast<int16_t>(c - f.offset);
         }
         // As in decode_row, every product here is exact in float32 (11 bits of an f16, 8 of a scale, 5 of
         // a code), so that no order and no fused multiply-add can change a bit.

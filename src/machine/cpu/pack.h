@@ -15,7 +15,7 @@
 //            else: for each block d f16[n_lane], (min f16[n_lane]).
 //   codes    for each block, as vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v)
 //            belongs to input 16 h + 4 v + j, with h < 2, v < 4:
-//            nibble, book  4 vectors v: low nibble h = 0, high nibble h = 1
+//            nibble, codebook  4 vectors v: low nibble h = 0, high nibble h = 1
 //            five          the same 4, then 1 vector with bit 4 of code (h, v) at bit 4 h + v
 //            six           the same 4, then 2 vectors h with bits 4-5 of code (h, v) at bit 2 v
 //            byte          8 vectors (h, v)
@@ -28,14 +28,14 @@
 namespace auspex {
 namespace detail {
 
-enum class CodeForm : uint8_t { nibble, book, five, six, byte };
+enum class CodeForm : uint8_t { nibble, codebook, five, six, byte };
 
 struct StripForm {
     CodeForm code = CodeForm::nibble;
-    uint8_t n_group = 1;      ///< scales in a block of 32
-    bool has_min = false;     ///< value = scale * code - min
-    bool super = false;       ///< scales are int8 times an f16 for each 256 inputs
-    uint8_t offset = 0;       ///< value = scale * (code - offset); not with has_min
+    uint8_t n_group = 1;   ///< scales in a block of 32
+    bool has_min = false;  ///< value = scale * code - min
+    bool super = false;    ///< scales are int8 times an f16 for each 256 inputs
+    uint8_t offset = 0;    ///< value = scale * (code - offset); not with has_min
 
     static constexpr uint32_t kCodeBytes[5] = {16, 16, 20, 24, 32};  ///< of a block and lane, by code
     uint32_t code_bytes(uint32_t n_lane) const { return kCodeBytes[static_cast<int>(code)] * n_lane; }  ///< of a block

@@ -38,8 +38,7 @@ inline void pause() {
 
 }  // namespace pool_impl
 
-Pool::Pool(uint32_t n_thread)
-    : n_thread_(n_thread), may_spin_(n_thread <= std::thread::hardware_concurrency()) {
+Pool::Pool(uint32_t n_thread) : n_thread_(n_thread), may_spin_(n_thread <= std::thread::hardware_concurrency()) {
     workers_.resize(n_thread);
     for (uint32_t i = 0; i < n_thread; ++i) workers_[i] = {this, i};
 }
@@ -75,7 +74,8 @@ Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
         int error = 0;
         if (!pool->start(i, &error))
             return fail(Code::out_of_memory, "the system started ", i - 1, " of ", n_thread - 1,
-                        " threads and then refused with error ", error, ": ", std::strerror(error), ". Ask for fewer threads.");
+                        " threads and then refused with error ", error, ": ", std::strerror(error),
+                        ". Ask for fewer threads.");
     }
     return pool;
 }
@@ -132,8 +132,10 @@ void Pool::barrier(uint32_t) {
     const uint32_t phase = phase_.load(std::memory_order_relaxed);  // cannot change before we arrive
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_thread_) {
         const uint32_t n = n_calm_.load(std::memory_order_relaxed);
-        if (wait_change(phase_, phase)) n_calm_.store(pool_impl::kCalm, std::memory_order_relaxed);
-        else if (n > 0) n_calm_.store(n - 1, std::memory_order_relaxed);
+        if (wait_change(phase_, phase))
+            n_calm_.store(pool_impl::kCalm, std::memory_order_relaxed);
+        else if (n > 0)
+            n_calm_.store(n - 1, std::memory_order_relaxed);
         return;
     }
     arrived_.store(0, std::memory_order_relaxed);

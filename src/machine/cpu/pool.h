@@ -5,7 +5,7 @@
 // Serves  cpu lanes, pack (loading).
 // Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket()
 //         only inside the function that run() runs. A Pool must not be destroyed while it runs.
-// Laws    Silence: run() and barrier() allocate nothing; tests/test_pool.cpp.
+// Laws    HotPath: run() and barrier() allocate nothing; tests/test_pool.cpp.
 #pragma once
 #include "../../base/base.h"
 
@@ -93,7 +93,8 @@ class Pool {
     alignas(64) std::atomic<uint32_t> arrived_{0};
     alignas(64) std::atomic<uint32_t> phase_{0};
     alignas(64) std::atomic<uint32_t> n_asleep_{0};
-    alignas(64) std::atomic<uint32_t> n_calm_{0};  ///< barriers at which not to spin, because the cores are shared with others
+    alignas(64) std::atomic<uint32_t> n_calm_{
+        0};  ///< barriers at which not to spin, because the cores are shared with others
     Ticket tickets_[kTicket];
     std::mutex sleep_mutex_;
     std::condition_variable sleep_;

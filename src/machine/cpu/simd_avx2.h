@@ -55,16 +55,17 @@ AUSPEX_AVX2_INLINE Ints i_shift(Ints a) {
 }
 /// The first n of the lanes to y, or added to it.
 AUSPEX_AVX2_INLINE void f_put(float* y, uint32_t n, Floats a, bool accumulate) {
-    const __m256i m = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const __m256i m =
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     if (accumulate) a = _mm256_add_ps(_mm256_maskload_ps(y, m), a);
     _mm256_maskstore_ps(y, m, a);
 }
 
-/// Byte and book codes are signed here.
+/// Byte and codebook codes are signed here.
 constexpr int bias_of(CodeForm) { return 0; }
-constexpr bool signed_codes(CodeForm k) { return k == CodeForm::book || k == CodeForm::byte; }
+constexpr bool signed_codes(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte; }
 
-/// Codes (h, v) of a block: bytes, signed for book and byte.
+/// Codes (h, v) of a block: bytes, signed for codebook and byte.
 template <CodeForm kCode, int h, int v>
 AUSPEX_AVX2_INLINE __m256i codes_of(const uint8_t* p) {
     const __m256i* q = reinterpret_cast<const __m256i*>(p);
@@ -72,9 +73,9 @@ AUSPEX_AVX2_INLINE __m256i codes_of(const uint8_t* p) {
     __m256i c = _mm256_loadu_si256(q + v);
     if constexpr (h == 1) c = _mm256_srli_epi16(c, 4);
     c = _mm256_and_si256(c, _mm256_set1_epi8(15));
-    if constexpr (kCode == CodeForm::book) {
-        const __m128i book = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Values));
-        return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(book), c);
+    if constexpr (kCode == CodeForm::codebook) {
+        const __m128i codebook = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Values));
+        return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codebook), c);
     }
     if constexpr (kCode == CodeForm::five) {
         __m256i b = _mm256_loadu_si256(q + 4);

@@ -61,7 +61,7 @@ AUSPEX_AVX512_INLINE void f_put(float* y, uint32_t n, Floats a, bool accumulate)
 }
 
 /// What a byte form's codes stand above the file's; taken back by the kernel.
-constexpr int bias_of(CodeForm k) { return k == CodeForm::book || k == CodeForm::byte ? 128 : 0; }
+constexpr int bias_of(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte ? 128 : 0; }
 
 /// Codes (h, v) of a block as unsigned bytes.
 template <CodeForm kCode, int h, int v>
@@ -71,12 +71,12 @@ AUSPEX_AVX512_INLINE __m512i codes_of(const uint8_t* p) {
     __m512i c = _mm512_loadu_si512(q + v);
     if constexpr (h == 1) c = _mm512_srli_epi16(c, 4);
     c = _mm512_and_si512(c, _mm512_set1_epi8(15));
-    if constexpr (kCode == CodeForm::book) {
-        const __m512i book = _mm512_broadcast_i32x4(
+    if constexpr (kCode == CodeForm::codebook) {
+        const __m512i codebook = _mm512_broadcast_i32x4(
             _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, static_cast<char>(129), static_cast<char>(141),
                           static_cast<char>(153), static_cast<char>(166), static_cast<char>(181),
                           static_cast<char>(197), static_cast<char>(217), static_cast<char>(241)));
-        return _mm512_shuffle_epi8(book, c);
+        return _mm512_shuffle_epi8(codebook, c);
     }
     if constexpr (kCode == CodeForm::five) {
         __m512i b = _mm512_loadu_si512(q + 4);
@@ -99,7 +99,8 @@ AUSPEX_AVX512_INLINE void dot_four(const uint8_t* codes, const Int16Block* const
     const __m512i w = codes_of<kCode, h, v>(codes);
 #pragma GCC unroll 16
     for (int c = 0; c < n; ++c)
-        dot[c] = _mm512_dpbusd_epi32(dot[c], w, _mm512_set1_epi32(load<int32_t>(x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v)));
+        dot[c] = _mm512_dpbusd_epi32(dot[c], w,
+                                     _mm512_set1_epi32(load<int32_t>(x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v)));
 }
 
 /// dot[2r], dot[2r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both.

@@ -39,8 +39,12 @@ AUSPEX_NEON_INLINE void prefetch_later(const void* p) { __builtin_prefetch(p, 0,
 AUSPEX_NEON_INLINE Floats f_zero() { return {vdupq_n_f32(0), vdupq_n_f32(0)}; }
 AUSPEX_NEON_INLINE Floats f_all(float v) { return {vdupq_n_f32(v), vdupq_n_f32(v)}; }
 AUSPEX_NEON_INLINE Floats f_mul(Floats x, Floats y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
-AUSPEX_NEON_INLINE Floats f_fma(Floats x, Floats y, Floats z) { return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
-AUSPEX_NEON_INLINE Floats f_fnma(Floats x, Floats y, Floats z) { return {vfmsq_f32(z.a, x.a, y.a), vfmsq_f32(z.b, x.b, y.b)}; }
+AUSPEX_NEON_INLINE Floats f_fma(Floats x, Floats y, Floats z) {
+    return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
+}
+AUSPEX_NEON_INLINE Floats f_fnma(Floats x, Floats y, Floats z) {
+    return {vfmsq_f32(z.a, x.a, y.a), vfmsq_f32(z.b, x.b, y.b)};
+}
 AUSPEX_NEON_INLINE Floats f_from(Ints x) { return {vcvtq_f32_s32(x.a), vcvtq_f32_s32(x.b)}; }
 /// kLane halves.
 AUSPEX_NEON_INLINE Floats f_halves(const uint8_t* p) {
@@ -79,7 +83,7 @@ AUSPEX_NEON_INLINE int32x4_t dot_lane(int32x4_t acc, int8x16_t w, int8x16_t q) {
 #endif
 }
 
-/// Byte and book codes are signed here, and all others fit a signed byte.
+/// Byte and codebook codes are signed here, and all others fit a signed byte.
 constexpr int bias_of(CodeForm) { return 0; }
 
 /// 16 of the bytes of vector (h, v): `half` 0 the first four rows, 1 the other four.
@@ -88,7 +92,7 @@ AUSPEX_NEON_INLINE int8x16_t codes_half(const uint8_t* p) {
     if constexpr (kCode == CodeForm::byte) return vreinterpretq_s8_u8(vld1q_u8(p + 32 * (4 * h + v) + 16 * half));
     uint8x16_t c = vld1q_u8(p + 32 * v + 16 * half);
     c = h == 1 ? vshrq_n_u8(c, 4) : vandq_u8(c, vdupq_n_u8(15));
-    if constexpr (kCode == CodeForm::book) return vqtbl1q_s8(vld1q_s8(kIq4Values), c);
+    if constexpr (kCode == CodeForm::codebook) return vqtbl1q_s8(vld1q_s8(kIq4Values), c);
     if constexpr (kCode == CodeForm::five) {
         uint8x16_t b = vld1q_u8(p + 128 + 16 * half);
         constexpr int from = 4 * h + v;
@@ -133,10 +137,12 @@ AUSPEX_NEON_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* 
 template <Type kType>
 AUSPEX_NEON_INLINE Floats f_weights(const std::byte* p) {
     const uint8_t* u = reinterpret_cast<const uint8_t*>(p);
-    if constexpr (kType == Type::f32) return {vreinterpretq_f32_u8(vld1q_u8(u)), vreinterpretq_f32_u8(vld1q_u8(u + 16))};
+    if constexpr (kType == Type::f32)
+        return {vreinterpretq_f32_u8(vld1q_u8(u)), vreinterpretq_f32_u8(vld1q_u8(u + 16))};
     if constexpr (kType == Type::f16) return f_halves(u);
     const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(u));
-    return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16)), vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(h), 16))};
+    return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16)),
+            vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(h), 16))};
 }
 AUSPEX_NEON_INLINE Floats f_load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
 /// The sum of the lanes, always in the same order.

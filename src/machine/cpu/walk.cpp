@@ -1,6 +1,6 @@
 // machine/cpu/walk: the tape, op by op, on every thread. Formulas stand at the inner loops (ops.h);
 // here is who does which part, and where the threads meet.
-#include "lane.h"
+#include "context.h"
 
 #include <cmath>
 
@@ -16,26 +16,26 @@ inline bool holds(const SlotId* list, uint32_t n, SlotId id) {
 
 }  // namespace walk_impl
 
-void CpuLane::walk_entry(void* lane, uint32_t i_thread, uint32_t n_thread) {
-    Walk walk{*static_cast<CpuLane*>(lane), i_thread, n_thread, 0, kNoSlot, {}, {}, 0, 0};
+void CpuContext::walk_entry(void* context, uint32_t i_thread, uint32_t n_thread) {
+    Walk walk{*static_cast<CpuContext*>(context), i_thread, n_thread, 0, kNoSlot, {}, {}, 0, 0};
     walk.tape();
 }
 
-void CpuLane::Walk::barrier() {
-    lane.program_->pool->barrier(i_thread);
+void CpuContext::Walk::barrier() {
+    context.program_->pool->barrier(i_thread);
     n_written = n_read = n_ticket = 0;
 }
 
-Share CpuLane::Walk::even() const { return {i_thread, n_thread, nullptr}; }
+Share CpuContext::Walk::even() const { return {i_thread, n_thread, nullptr}; }
 
-Share CpuLane::Walk::shared() {
+Share CpuContext::Walk::shared() {
     if (n_ticket == Pool::kTicket) barrier();
-    return lane.program_->pool->shared(i_thread, n_ticket++);
+    return context.program_->pool->shared(i_thread, n_ticket++);
 }
 
 /// Meets the other threads if this op would read what one of them may still be writing, or write
 /// what one may still be reading.
-void CpuLane::Walk::settle(const Op& op) {
+void CpuContext::Walk::settle(const Op& op) {
     bool clash = n_written + 2 > kMaxTouched || n_read + 4 > kMaxTouched;
     for (SlotId id : op.in) clash = clash || (id != kNoSlot && walk_impl::holds(written, n_written, id));
     clash = clash || walk_impl::holds(written, n_written, op.out) || walk_impl::holds(read, n_read, op.out);
@@ -43,7 +43,7 @@ void CpuLane::Walk::settle(const Op& op) {
     if (clash) barrier();
 }
 
-void CpuLane::Walk::touch(const Op& op) {
+void CpuContext::Walk::touch(const Op& op) {
     for (SlotId id : op.in)
         if (id != kNoSlot) read[n_read++] = id;
     const SlotId out = op.kind == OpKind::kv_write ? op.state : op.out;
@@ -51,22 +51,24 @@ void CpuLane::Walk::touch(const Op& op) {
     if (out == quantised) quantised = kNoSlot;
 }
 
-void CpuLane::Walk::tape() {
-    const Step& step = lane.step_;
-    if (!lane.head_only_) {
-        for (const Rotation& r : lane.rotations_)
-            for (uint32_t i = i_thread; i < step.n_row; i += n_thread) rotation_table(uint64_t{step.position} + i, r.n_rot, r.base, r.table + size_t{i} * r.n_rot, r.factors == kNoSlot ? nullptr : lane.program_->vectors[r.factors]);
+void CpuContext::Walk::tape() {
+    const Step& step = context.step_;
+    if (!context.head_only_) {
+        for (const Rotation& r : context.rotations_)
+            for (uint32_t i = i_thread; i < step.n_row; i += n_thread)
+                rotation_table(uint64_t{step.position} + i, r.n_rot, r.base, r.table + size_t{i} * r.n_rot,
+                               r.factors == kNoSlot ? nullptr : context.program_->vectors[r.factors]);
         barrier();
     }
     const size_t n = step.fill_only ? step.tape->n_fill : step.tape->ops.size();
     for (size_t i = 0; i < n; ++i) {
         const Op& op = step.tape->ops[i];
-        if (op.head ? step.n_logit == 0 : lane.head_only_) continue;
+        if (op.head ? step.n_logit == 0 : context.head_only_) continue;
         run(op);
     }
 }
 
-void CpuLane::Walk::run(const Op& op) {
+void CpuContext::Walk::run(const Op& op) {
     settle(op);
     switch (op.kind) {
         case OpKind::embed: embed(op); break;
@@ -82,71 +84,77 @@ void CpuLane::Walk::run(const Op& op) {
     touch(op);
 }
 
-void CpuLane::Walk::embed(const Op& op) {
-    const Matrix& table = lane.program_->matrices[op.w[0]].view();
-    for (uint32_t i = i_thread; i < lane.step_.n_row; i += n_thread) unpack_row(table, static_cast<uint32_t>(lane.step_.ids[i]), lane.row(op.out, i));
+void CpuContext::Walk::embed(const Op& op) {
+    const Matrix& table = context.program_->matrices[op.w[0]].view();
+    for (uint32_t i = i_thread; i < context.step_.n_row; i += n_thread)
+        unpack_row(table, static_cast<uint32_t>(context.step_.ids[i]), context.row(op.out, i));
 }
 
-void CpuLane::Walk::hidden(const Op& op) {
-    const uint32_t d = lane.program_->plan->d_model;
-    for (uint32_t i = i_thread; i < lane.step_.n_row; i += n_thread) {
-        const float* from = lane.step_.hidden          ? lane.step_.hidden + size_t{i} * d
-                            : lane.step_.hidden_behind ? lane.behind(lane.step_.position + i)
-                                                       : lane.row(lane.program_->plan->trunk.hidden, lane.step_.hidden_from + i);
-        std::memcpy(lane.row(op.out, i), from, d * sizeof(float));
+void CpuContext::Walk::hidden(const Op& op) {
+    const uint32_t d = context.program_->plan->d_model;
+    for (uint32_t i = i_thread; i < context.step_.n_row; i += n_thread) {
+        const float* from = context.step_.hidden ? context.step_.hidden + size_t{i} * d
+                            : context.step_.hidden_pending
+                                ? context.behind(context.step_.position + i)
+                                : context.row(context.program_->plan->trunk.hidden, context.step_.hidden_from + i);
+        std::memcpy(context.row(op.out, i), from, d * sizeof(float));
     }
 }
 
-void CpuLane::Walk::norm(const Op& op) {
-    const float* w = lane.program_->vectors[op.w[0]];
-    const uint32_t d = static_cast<uint32_t>(lane.program_->plan->slot(op.in[0]).width());
-    for (uint32_t i = i_thread; i < lane.step_.n_row; i += n_thread)
-        lane.program_->loops->rms_norm(lane.row(op.in[0], i), w, lane.row(op.out, i) + op.out_offset, d, op.eps);
+void CpuContext::Walk::norm(const Op& op) {
+    const float* w = context.program_->vectors[op.w[0]];
+    const uint32_t d = static_cast<uint32_t>(context.program_->plan->slot(op.in[0]).width());
+    for (uint32_t i = i_thread; i < context.step_.n_row; i += n_thread)
+        context.program_->loops->rms_norm(context.row(op.in[0], i), w, context.row(op.out, i) + op.out_offset, d,
+                                          op.eps);
 }
 
-void CpuLane::Walk::matmul_op(const Op& op) {
-    const Plan& plan = *lane.program_->plan;
-    const bool drafting = op.head && !lane.draft_head_.empty() && lane.step_.tape != &plan.trunk;
-    const Matrix& w = drafting ? lane.draft_head_.view() : lane.program_->matrices[op.w[0]].view();
-    const uint32_t n_row = op.head ? lane.step_.n_logit : lane.step_.n_row;
-    const uint32_t first = op.head ? lane.row0_ + lane.step_.n_row - n_row : 0;
+void CpuContext::Walk::matmul_op(const Op& op) {
+    const Plan& plan = *context.program_->plan;
+    const bool drafting = op.head && !context.draft_head_.empty() && context.step_.tape != &plan.trunk;
+    const Matrix& w = drafting ? context.draft_head_.view() : context.program_->matrices[op.w[0]].view();
+    const uint32_t n_row = op.head ? context.step_.n_logit : context.step_.n_row;
+    const uint32_t first = op.head ? context.row0_ + context.step_.n_row - n_row : 0;
     Rows in;
-    in.x = lane.row(op.in[0], first);
+    in.x = context.row(op.in[0], first);
     in.ld = static_cast<size_t>(plan.slot(op.in[0]).width());
     if (w.wants_integers()) {
         if (quantised != op.in[0] || op.head) {
             // Others may still be multiplying with what the buffer holds.
             if (n_read != 0) barrier();
-            quantise_rows(w.path, in.x, in.ld, n_row, w.d_in, lane.quantised_, even());
+            quantise_rows(w.path, in.x, in.ld, n_row, w.d_in, context.quantised_, even());
             barrier();
             quantised = op.in[0];
         }
-        in.quantised = lane.quantised_;
+        in.quantised = context.quantised_;
     }
-    matmul(w, in, n_row, lane.row(op.out, 0), static_cast<size_t>(plan.slot(op.out).width()), op.accumulate, shared());
+    matmul(w, in, n_row, context.row(op.out, 0), static_cast<size_t>(plan.slot(op.out).width()), op.accumulate,
+           shared());
 }
 
-void CpuLane::Walk::swiglu(const Op& op) {
-    const uint32_t d = static_cast<uint32_t>(lane.program_->plan->slot(op.out).width());
+void CpuContext::Walk::swiglu(const Op& op) {
+    const uint32_t d = static_cast<uint32_t>(context.program_->plan->slot(op.out).width());
     constexpr uint32_t kPart = 256;
     const uint64_t n_part = ceil_div(d, kPart);
     uint64_t from, to;
-    even_part(n_part * lane.step_.n_row, even(), &from, &to);
+    even_part(n_part * context.step_.n_row, even(), &from, &to);
     for (uint64_t i = from; i < to; ++i) {
         const uint32_t r = static_cast<uint32_t>(i / n_part), c = static_cast<uint32_t>(i % n_part) * kPart;
-        lane.program_->loops->swiglu(lane.row(op.in[0], r) + c, lane.row(op.in[1], r) + c, lane.row(op.out, r) + c, d - c < kPart ? d - c : kPart, op.limit);
+        context.program_->loops->swiglu(context.row(op.in[0], r) + c, context.row(op.in[1], r) + c,
+                                        context.row(op.out, r) + c, d - c < kPart ? d - c : kPart, op.limit);
     }
 }
 
-void CpuLane::Walk::delta(const Op& op) {
+void CpuContext::Walk::delta(const Op& op) {
     const DeltaDims& d = op.delta;
-    const Step& step = lane.step_;
-    const Loops& loops = *lane.program_->loops;
-    const DeltaState& state = lane.delta_[op.state];
-    const DeltaState::Terms &mine = state.terms[lane.parity_], &last = state.terms[lane.parity_ ^ 1];
-    float* ring = lane.conv_[op.state2];
+    const Step& step = context.step_;
+    const Loops& loops = *context.program_->loops;
+    const DeltaState& state = context.delta_[op.state];
+    const DeltaState::Terms &mine = state.terms[context.parity_], &last = state.terms[context.parity_ ^ 1];
+    float* ring = context.conv_[op.state2];
     const uint32_t conv_dim = d.conv_dim(), key_dim = d.n_head_k * d.d_key;
-    const float *conv_w = lane.program_->vectors[op.w[0]], *dt = lane.program_->vectors[op.w[1]], *a = lane.program_->vectors[op.w[2]], *norm = lane.program_->vectors[op.w[3]];
+    const float *conv_w = context.program_->vectors[op.w[0]], *dt = context.program_->vectors[op.w[1]],
+                *a = context.program_->vectors[op.w[2]], *norm = context.program_->vectors[op.w[3]];
 
     // Convolution and normalisation, by (row, head): query heads, key heads, value heads.
     const uint32_t n_unit = 2 * d.n_head_k + d.n_head_v;
@@ -158,14 +166,18 @@ void CpuLane::Walk::delta(const Op& op) {
         for (uint32_t j = 0; j < d.n_conv; ++j) {
             const int64_t back = int64_t{r} - (d.n_conv - 1) + j;  // row of this step, or before it
             const uint64_t position = uint64_t{step.position} + kConvRing + static_cast<uint64_t>(back);
-            taps[j] = (back >= 0 ? lane.row(op.in[0], static_cast<uint32_t>(back)) : ring + size_t{position % kConvRing} * conv_dim) + c;
+            taps[j] = (back >= 0 ? context.row(op.in[0], static_cast<uint32_t>(back))
+                                 : ring + size_t{position % kConvRing} * conv_dim) +
+                      c;
         }
-        float* y = lane.conv_out_ + size_t{r} * conv_dim + c;
+        float* y = context.conv_out_ + size_t{r} * conv_dim + c;
         loops.conv_silu(taps, conv_w + size_t{c} * d.n_conv, y, n, d.n_conv);
-        if (h < d.n_head_k) l2_normalise(y, n, 1.0f / std::sqrt(static_cast<float>(d.d_key)));
+        if (h < d.n_head_k)
+            l2_normalise(y, n, 1.0f / std::sqrt(static_cast<float>(d.d_key)));
         else if (h < 2 * d.n_head_k) {
             l2_normalise(y, n, 1.0f);
-            if (step.tentative) std::memcpy(mine.k + (size_t{r} * d.n_head_k + h - d.n_head_k) * d.d_key, y, n * sizeof(float));
+            if (step.tentative)
+                std::memcpy(mine.k + (size_t{r} * d.n_head_k + h - d.n_head_k) * d.d_key, y, n * sizeof(float));
         }
     }
     barrier();
@@ -174,35 +186,38 @@ void CpuLane::Walk::delta(const Op& op) {
     const uint32_t keep = step.n_row < kConvRing ? step.n_row : kConvRing;
     for (uint32_t i = i_thread; i < keep; i += n_thread) {
         const uint32_t r = step.n_row - keep + i;
-        std::memcpy(ring + size_t{(step.position + r) % kConvRing} * conv_dim, lane.row(op.in[0], r), conv_dim * sizeof(float));
+        std::memcpy(ring + size_t{(step.position + r) % kConvRing} * conv_dim, context.row(op.in[0], r),
+                    conv_dim * sizeof(float));
     }
 
     // The recurrence, by value head.
-    float* scratch = lane.thread_scratch_ + i_thread * lane.thread_stride_;
-    DeltaRow* rows = lane.delta_rows_ + size_t{i_thread} * kDeltaChunk;
+    float* scratch = context.thread_scratch_ + i_thread * context.thread_stride_;
+    DeltaRow* rows = context.delta_rows_ + size_t{i_thread} * kDeltaChunk;
     const uint32_t piece = step.tentative || step.n_row <= kDeltaSequential ? kDeltaSequential : kDeltaChunk;
     for (uint32_t h = i_thread; h < d.n_head_v; h += n_thread) {
         const uint32_t hk = d.grouped ? h / (d.n_head_v / d.n_head_k) : h % d.n_head_k;
         float* s = state.s + size_t{h} * d.d_key * d.d_val;
         DeltaTerm terms[kMaxTentative];
-        uint32_t n_term = lane.n_pending_;
+        uint32_t n_term = context.n_pending_;
         for (uint32_t i = 0; i < n_term; ++i)
-            terms[i] = {last.decay[i * d.n_head_v + h], last.k + (size_t{i} * d.n_head_k + hk) * d.d_key, last.u + (size_t{i} * d.n_head_v + h) * d.d_val};
+            terms[i] = {last.decay[i * d.n_head_v + h], last.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
+                        last.u + (size_t{i} * d.n_head_v + h) * d.d_val};
         for (uint32_t r0 = 0; r0 < step.n_row; r0 += piece) {
             const uint32_t n = step.n_row - r0 < piece ? step.n_row - r0 : piece;
             float* spare_u = scratch + size_t{d.d_key} * d.d_val;
             for (uint32_t i = 0; i < n; ++i) {
                 const uint32_t r = r0 + i;
-                const float* y = lane.conv_out_ + size_t{r} * conv_dim;
-                const float alpha = lane.row(op.in[3], r)[h] + dt[h];
+                const float* y = context.conv_out_ + size_t{r} * conv_dim;
+                const float alpha = context.row(op.in[3], r)[h] + dt[h];
                 const float softplus = alpha > 20.0f ? alpha : std::log1p(std::exp(alpha));
                 rows[i].decay = std::exp(a[h] * softplus);
-                rows[i].beta = 1.0f / (1.0f + std::exp(-lane.row(op.in[2], r)[h]));
+                rows[i].beta = 1.0f / (1.0f + std::exp(-context.row(op.in[2], r)[h]));
                 rows[i].q = y + size_t{hk} * d.d_key;
                 rows[i].k = y + key_dim + size_t{hk} * d.d_key;
                 rows[i].v = y + 2 * key_dim + size_t{h} * d.d_val;
-                rows[i].u = step.tentative ? mine.u + (size_t{r} * d.n_head_v + h) * d.d_val : spare_u + size_t{i % kDeltaSequential} * d.d_val;
-                rows[i].o = lane.row(op.out, r) + size_t{h} * d.d_val;
+                rows[i].u = step.tentative ? mine.u + (size_t{r} * d.n_head_v + h) * d.d_val
+                                           : spare_u + size_t{i % kDeltaSequential} * d.d_val;
+                rows[i].o = context.row(op.out, r) + size_t{h} * d.d_val;
                 if (step.tentative) mine.decay[r * d.n_head_v + h] = rows[i].decay;
             }
             if (piece == kDeltaSequential) {
@@ -214,29 +229,30 @@ void CpuLane::Walk::delta(const Op& op) {
             n_term = 0;
             for (uint32_t i = 0; i < n; ++i) {
                 loops.rms_norm(rows[i].o, norm, rows[i].o, d.d_val, d.eps);
-                loops.silu_gate(rows[i].o, lane.row(op.in[1], r0 + i) + size_t{h} * d.d_val, rows[i].o, d.d_val);
+                loops.silu_gate(rows[i].o, context.row(op.in[1], r0 + i) + size_t{h} * d.d_val, rows[i].o, d.d_val);
             }
         }
     }
 }
 
-const float* CpuLane::rotation(const Op& op, uint32_t i_row) const {
+const float* CpuContext::rotation(const Op& op, uint32_t i_row) const {
     for (const Rotation& r : rotations_)
-        if (r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1]) return r.table + size_t{i_row} * r.n_rot;
+        if (r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1])
+            return r.table + size_t{i_row} * r.n_rot;
     return nullptr;
 }
 
-void CpuLane::Walk::kv_write(const Op& op) {
+void CpuContext::Walk::kv_write(const Op& op) {
     const AttnDims& a = op.attn;
-    const Loops& loops = *lane.program_->loops;
-    const KvCache& kv = lane.kv_[op.state];
-    const float* norm = op.w[0] == kNoSlot ? nullptr : lane.program_->vectors[op.w[0]];
-    for (uint64_t i = i_thread; i < uint64_t{lane.step_.n_row} * a.n_head_kv; i += n_thread) {
+    const Loops& loops = *context.program_->loops;
+    const KvCache& kv = context.kv_[op.state];
+    const float* norm = op.w[0] == kNoSlot ? nullptr : context.program_->vectors[op.w[0]];
+    for (uint64_t i = i_thread; i < uint64_t{context.step_.n_row} * a.n_head_kv; i += n_thread) {
         const uint32_t r = static_cast<uint32_t>(i / a.n_head_kv), h = static_cast<uint32_t>(i % a.n_head_kv);
-        float* k = lane.row(op.in[0], r) + size_t{h} * a.d_head;
-        const float* v = lane.row(op.in[1], r) + size_t{h} * a.d_head;
+        float* k = context.row(op.in[0], r) + size_t{h} * a.d_head;
+        const float* v = context.row(op.in[1], r) + size_t{h} * a.d_head;
         if (norm) loops.rms_norm(k, norm, k, a.d_head, a.eps);
-        rotate(k, a.n_rot, lane.rotation(op, r));
+        rotate(k, a.n_rot, context.rotation(op, r));
         auto put = [&](std::byte* to_k, std::byte* to_v, uint32_t place) {
             auto one = [&](Type type, const float* x, std::byte* to, uint64_t bytes) {
                 to += place * bytes + row_bytes(type, uint64_t{h} * a.d_head);
@@ -248,27 +264,27 @@ void CpuLane::Walk::kv_write(const Op& op) {
             one(kv.shape.k, k, to_k, kv.shape.k_bytes);
             one(kv.shape.v, v, to_v, kv.shape.v_bytes);
         };
-        const uint32_t p = lane.step_.position + r;
+        const uint32_t p = context.step_.position + r;
         put(kv.k, kv.v, kv.shape.place(p));
         if (p < kv.shape.sinks) put(kv.sink_k, kv.sink_v, p);
     }
 }
 
-void CpuLane::Walk::attend(const Op& op) {
+void CpuContext::Walk::attend(const Op& op) {
     const AttnDims& a = op.attn;
-    const Step& step = lane.step_;
-    const Loops& loops = *lane.program_->loops;
-    const KvCache& kv = lane.kv_[op.state];
-    const float* norm = op.w[0] == kNoSlot ? nullptr : lane.program_->vectors[op.w[0]];
+    const Step& step = context.step_;
+    const Loops& loops = *context.program_->loops;
+    const KvCache& kv = context.kv_[op.state];
+    const float* norm = op.w[0] == kNoSlot ? nullptr : context.program_->vectors[op.w[0]];
     const size_t q_stride = a.gate == AttnGate::interleaved ? size_t{2} * a.d_head : a.d_head;
     const uint32_t group = a.n_head / a.n_head_kv;
-    float* scratch = lane.thread_scratch_ + i_thread * lane.thread_stride_;
+    float* scratch = context.thread_scratch_ + i_thread * context.thread_stride_;
 
     for (uint64_t i = i_thread; i < uint64_t{step.n_row} * a.n_head; i += n_thread) {
         const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
-        float* q = lane.row(op.in[0], r) + h * q_stride;
+        float* q = context.row(op.in[0], r) + h * q_stride;
         if (norm) loops.rms_norm(q, norm, q, a.d_head, a.eps);
-        rotate(q, a.n_rot, lane.rotation(op, r));
+        rotate(q, a.n_rot, context.rotation(op, r));
         for (uint32_t j = 0; j < a.d_head; ++j) q[j] *= a.scale;
     }
     barrier();
@@ -293,8 +309,10 @@ void CpuLane::Walk::attend(const Op& op) {
             const std::byte *k = chunk == kSinks ? kv.sink_k : kv.k, *v = chunk == kSinks ? kv.sink_v : kv.v;
             const uint32_t place = chunk == kSinks ? from : kv.shape.place(from);
             const uint64_t head = uint64_t{hk} * a.d_head;
-            loops.attend_many(n, q, {k + place * kv.shape.k_bytes + row_bytes(kv.shape.k, head), kv.shape.k_bytes, kv.shape.k},
-                              {v + place * kv.shape.v_bytes + row_bytes(kv.shape.v, head), kv.shape.v_bytes, kv.shape.v}, to - from, a.d_head, scratch, m, l, o);
+            loops.attend_many(
+                n, q, {k + place * kv.shape.k_bytes + row_bytes(kv.shape.k, head), kv.shape.k_bytes, kv.shape.k},
+                {v + place * kv.shape.v_bytes + row_bytes(kv.shape.v, head), kv.shape.v_bytes, kv.shape.v}, to - from,
+                a.d_head, scratch, m, l, o);
             n = 0;
         };
         for (uint32_t r = r0; r < r1; ++r) {
@@ -312,7 +330,7 @@ void CpuLane::Walk::attend(const Op& op) {
                 at[1] = 0;
                 if (from >= to) continue;
                 if (n == kAttnQueries) flush();
-                q[n] = lane.row(op.in[0], r) + (size_t{hk} * group + i) * q_stride;
+                q[n] = context.row(op.in[0], r) + (size_t{hk} * group + i) * q_stride;
                 m[n] = at;
                 l[n] = at + 1;
                 o[n] = at + 2;
@@ -335,43 +353,51 @@ void CpuLane::Walk::attend(const Op& op) {
         loops.merge(sum + 2, keep, part + 2, take, a.d_head);
     };
     auto finish = [&](uint32_t r, uint32_t h, const float* sum) {
-        float* o = lane.row(op.out, r) + size_t{h} * a.d_head;
+        float* o = context.row(op.out, r) + size_t{h} * a.d_head;
         const float scale = 1.0f / sum[1];
         for (uint32_t j = 0; j < a.d_head; ++j) o[j] = sum[2 + j] * scale;
         if (a.gate == AttnGate::interleaved) {
-            loops.sigmoid_gate(o, lane.row(op.in[0], r) + h * q_stride + a.d_head, o, a.d_head);
+            loops.sigmoid_gate(o, context.row(op.in[0], r) + h * q_stride + a.d_head, o, a.d_head);
         } else if (a.gate == AttnGate::per_head) {
-            const float g = 1.0f / (1.0f + std::exp(-lane.row(op.in[1], r)[h]));
+            const float g = 1.0f / (1.0f + std::exp(-context.row(op.in[1], r)[h]));
             for (uint32_t j = 0; j < a.d_head; ++j) o[j] *= g;
         }
     };
 
     if (step.n_row > kMaxTentative) {
         // Enough rows to keep every thread busy: tiles of rows, chunk after chunk.
-        float *parts = scratch + kAttnQueries * kAttnChunk, *sums = parts + kAttnRows * group * lane.part_stride_;
+        float *parts = scratch + kAttnQueries * kAttnChunk, *sums = parts + kAttnRows * group * context.part_stride_;
         const uint64_t n_tile = ceil_div(step.n_row, kAttnRows);
         for (uint64_t i = i_thread; i < n_tile * a.n_head_kv; i += n_thread) {
-            const uint32_t hk = static_cast<uint32_t>(i % a.n_head_kv), r0 = static_cast<uint32_t>(i / a.n_head_kv) * kAttnRows;
+            const uint32_t hk = static_cast<uint32_t>(i % a.n_head_kv),
+                           r0 = static_cast<uint32_t>(i / a.n_head_kv) * kAttnRows;
             const uint32_t r1 = r0 + kAttnRows < step.n_row ? r0 + kAttnRows : step.n_row, n = (r1 - r0) * group;
-            auto part = [&](uint32_t r, uint32_t g) { return parts + ((r - r0) * group + g) * lane.part_stride_; };
-            for (uint32_t k = 0; k < n; ++k) sums[k * lane.part_stride_ + 1] = 0;
+            auto part = [&](uint32_t r, uint32_t g) { return parts + ((r - r0) * group + g) * context.part_stride_; };
+            for (uint32_t k = 0; k < n; ++k) sums[k * context.part_stride_ + 1] = 0;
             auto add = [&](uint32_t c) {
                 partials(r0, r1, hk, c, part);
-                for (uint32_t k = 0; k < n; ++k) merge(sums + k * lane.part_stride_, parts + k * lane.part_stride_);
+                for (uint32_t k = 0; k < n; ++k)
+                    merge(sums + k * context.part_stride_, parts + k * context.part_stride_);
             };
             if (kv.shape.sinks != 0) add(kSinks);
-            for (uint32_t c = lowest(step.position + r0) / kAttnChunk; c < n_chunk && c * kAttnChunk < step.position + r1; ++c) add(c);
-            for (uint32_t k = 0; k < n; ++k) finish(r0 + k / group, hk * group + k % group, sums + k * lane.part_stride_);
+            for (uint32_t c = lowest(step.position + r0) / kAttnChunk;
+                 c < n_chunk && c * kAttnChunk < step.position + r1; ++c)
+                add(c);
+            for (uint32_t k = 0; k < n; ++k)
+                finish(r0 + k / group, hk * group + k % group, sums + k * context.part_stride_);
         }
         return;
     }
     // Few rows: parts side by side, merged afterwards in the same order.
     const uint32_t n_sink_part = kv.shape.sinks != 0 ? 1 : 0, chunk0 = lowest(step.position) / kAttnChunk;
     const uint32_t n_part = n_sink_part + n_chunk - chunk0;
-    auto part = [&](uint32_t r, uint32_t h, uint32_t c) { return lane.attn_part_ + ((size_t{r} * a.n_head + h) * lane.n_part_max_ + c) * lane.part_stride_; };
+    auto part = [&](uint32_t r, uint32_t h, uint32_t c) {
+        return context.attn_part_ + ((size_t{r} * a.n_head + h) * context.n_part_max_ + c) * context.part_stride_;
+    };
     for (uint64_t i = i_thread; i < uint64_t{a.n_head_kv} * n_part; i += n_thread) {
         const uint32_t c = static_cast<uint32_t>(i / a.n_head_kv), hk = static_cast<uint32_t>(i % a.n_head_kv);
-        partials(0, step.n_row, hk, c < n_sink_part ? kSinks : chunk0 + c - n_sink_part, [&](uint32_t r, uint32_t g) { return part(r, hk * group + g, c); });
+        partials(0, step.n_row, hk, c < n_sink_part ? kSinks : chunk0 + c - n_sink_part,
+                 [&](uint32_t r, uint32_t g) { return part(r, hk * group + g, c); });
     }
     barrier();
     for (uint64_t i = i_thread; i < uint64_t{step.n_row} * a.n_head; i += n_thread) {

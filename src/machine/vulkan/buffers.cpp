@@ -22,7 +22,8 @@ uint32_t chunks_max(uint32_t n_context, const KvShape& s) {
     const uint32_t all = chunk_of(n_context - 1) + 1, sinks = ceil_div(s.sinks, args::kChunk);
     if (s.window == 0) return all;
     // Chunks never shrink with their position: a window spans the most of them at the beginning, or one more.
-    if (s.window > args::kChunk * args::kChunkOctave) return std::min(all, chunk_of(s.window + args::kMaxRows) + 2 + sinks);
+    if (s.window > args::kChunk * args::kChunkOctave)
+        return std::min(all, chunk_of(s.window + args::kMaxRows) + 2 + sinks);
     return std::min(n_context / args::kChunk + 1, (s.window + args::kMaxRows) / args::kChunk + 2 + sinks);
 }
 
@@ -44,10 +45,11 @@ struct MoeNeeds {
 /// What the kernels of every tape touch.
 struct Needs {
     const Plan& plan;
-    std::vector<uint64_t> n_row;       ///< by SlotId: rows of an activation; 0: never touched
+    std::vector<uint64_t> n_row;  ///< by SlotId: rows of an activation; 0: never touched
     std::vector<bool> squares;
-    std::vector<SlotId> together;      ///< by SlotId: a slot it is bound with (a chain to the first)
-    uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0, d_pack = 0, d_swiglu = 0;
+    std::vector<SlotId> together;  ///< by SlotId: a slot it is bound with (a chain to the first)
+    uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0,
+             d_pack = 0, d_swiglu = 0;
     uint32_t n_row_max, n_query_tile = 0;  ///< n_row_max: of the tape that is looked at
     MoeNeeds moe;
 
@@ -61,7 +63,8 @@ struct Needs {
         together[std::max(ra, rb)] = std::min(ra, rb);
     }
     void touch(SlotId id) {
-        if (id != kNoSlot && (plan.slot(id).role == SlotRole::activation || plan.slot(id).role == SlotRole::kept)) n_row[id] = std::max<uint64_t>(n_row[id], n_row_max);
+        if (id != kNoSlot && (plan.slot(id).role == SlotRole::activation || plan.slot(id).role == SlotRole::kept))
+            n_row[id] = std::max<uint64_t>(n_row[id], n_row_max);
     }
     void look(const Node& d, uint32_t n_context, const std::vector<KvShape>& shapes) {
         const bool reads_op = d.kind == Node::Kind::delta || d.kind == Node::Kind::append;
@@ -76,7 +79,8 @@ struct Needs {
             d_pack = std::max(d_pack, plan.slot(d.x).width());
         }
         if (d.kind == Node::Kind::product && !d.head) d_pack = std::max(d_pack, plan.slot(d.x).width());
-        if (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::swiglu) d_swiglu = std::max(d_swiglu, plan.slot(d.y).width());
+        if (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::swiglu)
+            d_swiglu = std::max(d_swiglu, plan.slot(d.y).width());
         if (d.kind == Node::Kind::product && d.head) {
             n_row[d.y] = kMaxTentative;
             d_gather = std::max(d_gather, plan.slot(d.op->in[0]).width());
@@ -84,7 +88,9 @@ struct Needs {
         } else {
             touch(d.y);
         }
-        if (d.y != kNoSlot && (d.kind == Node::Kind::embed || d.kind == Node::Kind::experts || (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::add))) squares[d.y] = true;
+        if (d.y != kNoSlot && (d.kind == Node::Kind::embed || d.kind == Node::Kind::experts ||
+                               (d.kind == Node::Kind::product && d.epilogue == Node::Epilogue::add)))
+            squares[d.y] = true;
         if (d.kind == Node::Kind::delta) {
             for (SlotId id : d.op->in) bind(d.op->in[0], id);
             conv_dim = std::max<uint64_t>(conv_dim, d.op->delta.conv_dim());
@@ -96,12 +102,16 @@ struct Needs {
             bind(d.x, write->in[0]);
             bind(d.x, d.x2);
             const AttnDims& a = d.op->attn;
-            const uint64_t chunks = chunks_max(n_context, shapes[d.op->state]), rows = uint64_t{args::kMaxRows} * a.n_head;
-            const uint64_t parts = (chunks + attend_counts(static_cast<uint32_t>(chunks))) * rows;  // results of chunks, then of sets of them
+            const uint64_t chunks = chunks_max(n_context, shapes[d.op->state]),
+                           rows = uint64_t{args::kMaxRows} * a.n_head;
+            const uint64_t parts = (chunks + attend_counts(static_cast<uint32_t>(chunks))) *
+                                   rows;  // results of chunks, then of sets of them
             part_floats = std::max(part_floats, parts * a.d_head);
             stat_floats = std::max(stat_floats, parts * 2);
             const uint32_t n_query = args::kMaxRows * (a.n_head / a.n_head_kv);
-            n_count = std::max({n_count, uint64_t{a.n_head_kv} * ceil_div(n_query, kAttendTile), uint64_t{a.n_head_kv} * ceil_div(n_query, 8u) * attend_counts(static_cast<uint32_t>(chunks))});
+            n_count = std::max(
+                {n_count, uint64_t{a.n_head_kv} * ceil_div(n_query, kAttendTile),
+                 uint64_t{a.n_head_kv} * ceil_div(n_query, 8u) * attend_counts(static_cast<uint32_t>(chunks))});
             const uint32_t tiles = ceil_div(n_row_max * (a.n_head / a.n_head_kv), 64u);
             n_query_tile = std::max(n_query_tile, tiles);
             query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * tiles * a.d_head * 64);
@@ -131,8 +141,8 @@ struct Buffers::Planned {
     std::vector<MemoryItem> items;
 };
 
-Result<Buffers> Buffers::take(const VulkanProgram& program, const LaneOptions& options) {
-    const GpuRef& gpu = program.context->gpu;
+Result<Buffers> Buffers::take(const VulkanModel& program, const ContextOptions& options) {
+    const GpuRef& gpu = program.device->gpu;
     Buffers b;
     Planned planned{MemoryPlan(gpu->traits), {}, {}};
     AUSPEX_TRY(b.lay_out(program, options, &planned));
@@ -141,12 +151,13 @@ Result<Buffers> Buffers::take(const VulkanProgram& program, const LaneOptions& o
     return b;
 }
 
-Status Buffers::plan(const VulkanProgram& program, const LaneOptions& options, std::vector<MemoryItem>* items) {
+Status Buffers::plan(const VulkanModel& program, const ContextOptions& options, std::vector<MemoryItem>* items) {
     Buffers b;
-    Planned planned{MemoryPlan(program.context->gpu->traits), {}, {}};
+    Planned planned{MemoryPlan(program.device->gpu->traits), {}, {}};
     AUSPEX_TRY(b.lay_out(program, options, &planned));
     // What alignment adds to the regions, so that the sum is what will be allocated.
-    uint64_t device = planned.memory.device_bytes(), host = planned.memory.arena_bytes(Arena::ring) + planned.memory.arena_bytes(Arena::staging);
+    uint64_t device = planned.memory.device_bytes(),
+             host = planned.memory.arena_bytes(Arena::ring) + planned.memory.arena_bytes(Arena::staging);
     for (const MemoryItem& i : planned.items) (i.place == MemoryPlace::device ? device : host) -= i.bytes;
     if (device != 0) planned.items.push_back({"alignment", -1, device, MemoryPlace::device});
     if (host != 0) planned.items.push_back({"alignment", -1, host, MemoryPlace::host});
@@ -154,16 +165,31 @@ Status Buffers::plan(const VulkanProgram& program, const LaneOptions& options, s
     return {};
 }
 
-Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options, Planned* to) {
+Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& options, Planned* to) {
     using namespace buffers_impl;
     const Plan& plan = *program.plan;
-    const DeviceTraits& traits = program.context->gpu->traits;
+    const DeviceTraits& traits = program.device->gpu->traits;
     const size_t n_slot = plan.slots.size();
     Buffers& b = *this;
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     b.n_row_once = std::min(b.n_row_max, kChunkRows);
-    Needs needs{plan, std::vector<uint64_t>(n_slot, 0), std::vector<bool>(n_slot, false), {}, 0, 0, 0, 0, 0, 0, 0, 0, 0, b.n_row_max, 0, {}};
+    Needs needs{plan,
+                std::vector<uint64_t>(n_slot, 0),
+                std::vector<bool>(n_slot, false),
+                {},
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                b.n_row_max,
+                0,
+                {}};
     for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
@@ -183,11 +209,13 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
     std::vector<std::function<void(const Memory&)>>& place = to->place;
     auto want = [&](Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
         if (bytes > traits.max_storage_range && bad.ok())
-            bad = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name, " sees at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
+            bad = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
+                       " sees at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
         bytes = std::max<uint64_t>(bytes, 16);
         const MemoryPlan::Id id = to->memory.add(arena, bytes, name);
         place.push_back([region, id](const Memory& m) { *region = m[id]; });
-        const MemoryPlace where = arena == Arena::ring || arena == Arena::staging ? MemoryPlace::host : MemoryPlace::device;
+        const MemoryPlace where =
+            arena == Arena::ring || arena == Arena::staging ? MemoryPlace::host : MemoryPlace::device;
         for (MemoryItem& i : to->items)
             if (i.what == name && i.layer == layer && i.place == where) {
                 i.bytes += bytes;
@@ -217,19 +245,24 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
             if (needs.root(m) != id || needs.n_row[m] == 0) continue;
             members.push_back({m, bytes});
             of_trunk = of_trunk || trunk_needs[m];
-            passing = passing && plan.slot(m).role == SlotRole::activation && m != plan.trunk.hidden && m != plan.trunk.logits;
+            passing = passing && plan.slot(m).role == SlotRole::activation && m != plan.trunk.hidden &&
+                      m != plan.trunk.logits;
             bytes += round_up(needs.n_row[m] * row_stride(plan, m) * sizeof(float), align);
         }
         if (members.empty()) continue;
-        const auto room = std::find_if(rooms.begin(), rooms.end(), [&](const Room& r) { return r.bytes - r.at >= bytes; });
+        const auto room =
+            std::find_if(rooms.begin(), rooms.end(), [&](const Room& r) { return r.bytes - r.at >= bytes; });
         if (passing && !of_trunk && room != rooms.end()) {
-            place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) { b.group[to_group] = b.group[r.first].part(r.at, bytes); });
+            place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) {
+                b.group[to_group] = b.group[r.first].part(r.at, bytes);
+            });
             room->at += bytes;
         } else {
             want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
             if (passing && of_trunk) rooms.push_back({members[0].first, 0, bytes});
         }
-        for (const auto& m : members) b.row[m.first].bytes = needs.n_row[m.first] * row_stride(plan, m.first) * sizeof(float);
+        for (const auto& m : members)
+            b.row[m.first].bytes = needs.n_row[m.first] * row_stride(plan, m.first) * sizeof(float);
         place.push_back([&b, members](const Memory&) {
             const Region whole = b.group[members[0].first];
             for (const auto& m : members) {
@@ -240,7 +273,9 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
         });
     }
     for (SlotId id = 0; id < n_slot; ++id)
-        if (needs.squares[id]) want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float), &b.squares[id], "activations");
+        if (needs.squares[id])
+            want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float),
+                 &b.squares[id], "activations");
 
     // Caches and states.
     b.kv.resize(n_slot);
@@ -252,17 +287,23 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
         for (const Op& op : tape.ops) {
             if (op.kind == OpKind::delta) {
                 const DeltaDims& d = op.delta;
-                want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state], "DeltaNet state", static_cast<int>(op.layer));
+                want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
+                     "DeltaNet state", static_cast<int>(op.layer));
                 if (!fast_delta(d)) spare = std::max(spare, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float));
-                want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2], "DeltaNet state", static_cast<int>(op.layer));
-                want(Arena::caches, uint64_t{2} * args::kMaxRows * d.n_head_v * (1 + d.d_key + d.d_val) * sizeof(float), &b.term[op.state], "DeltaNet terms", static_cast<int>(op.layer));
+                want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2],
+                     "DeltaNet state", static_cast<int>(op.layer));
+                want(Arena::caches, uint64_t{2} * args::kMaxRows * d.n_head_v * (1 + d.d_key + d.d_val) * sizeof(float),
+                     &b.term[op.state], "DeltaNet terms", static_cast<int>(op.layer));
             }
             if (op.kind == OpKind::kv_write) {
                 const AttnDims& a = op.attn;
                 const KvShape& shape = shapes[op.state];
                 Kv& kv = b.kv[op.state];
                 if ((shape.k == Type::f32 || shape.v == Type::f32) && bad.ok())
-                    bad = fail(Code::unsupported, "the Vulkan machine keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '", plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ", type_info(shape.v).name, "; use Kind::cpu");
+                    bad = fail(Code::unsupported,
+                               "the Vulkan machine keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '",
+                               plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ",
+                               type_info(shape.v).name, "; use Kind::cpu");
                 kv.n_head = a.n_head_kv;
                 kv.window = shape.window;
                 kv.sinks = shape.sinks;
@@ -272,8 +313,10 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
                 const uint64_t rows = uint64_t{a.n_head_kv} * kv.capacity;
                 kv.k = Cache::of(shape.k, a.d_head);
                 kv.v = Cache::of(shape.v, a.d_head);
-                want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k, say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
-                want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v, say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
+                want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,
+                     say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
+                want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v,
+                     say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
             }
         }
     };
@@ -282,14 +325,15 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
         if (mtp) states(t);
 
     b.n_query_tile = needs.n_query_tile;
-    b.n_pick_part = ceil_div(plan.n_vocab, kPickSlice);
-    // As many as there are slices of the vocabulary, or groups of a head that picks by itself.
-    const uint64_t vocab = plan.n_vocab, picks = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
+    b.n_sample_part = ceil_div(plan.n_vocab, kSampleSlice);
+    // As many as there are slices of the vocabulary, or groups of a head that sampled_ids by itself.
+    const uint64_t vocab = plan.n_vocab, sampled_ids = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
     want(Arena::scratch, spare, &b.spare, "state of tentative rows");
     want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
     want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
     want(Arena::scratch, needs.n_count * sizeof(uint32_t), &b.count, "attention sums");
-    want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float), &b.mixed, "convolved rows");
+    want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float), &b.mixed,
+         "convolved rows");
     want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
     want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
     want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
@@ -299,27 +343,36 @@ Status Buffers::lay_out(const VulkanProgram& program, const LaneOptions& options
         want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
         want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
         want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
-        want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared, "experts");
+        want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared,
+             "experts");
         want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
         want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
-        want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kLeastBlock) + places) * 4, &b.moe.list, "experts");
+        want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kLeastBlock) + places) * 4,
+             &b.moe.list, "experts");
         want(Arena::scratch, places * m.d_halves * 2, &b.moe.halves, "experts");
         want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
     }
     want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
-    want(Arena::scratch, picks * 8, &b.pick_part, "largest logits");
-    want(Arena::scratch, picks * 8, &b.pick_best, "best tokens");
-    want(Arena::scratch, uint64_t{kMaxTentative} * args::kPickRowWords * 4, &b.pick_hist, "histograms");
-    want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.pick_list, "candidates");
+    want(Arena::scratch, sampled_ids * 8, &b.sample_part, "largest logits");
+    want(Arena::scratch, sampled_ids * 8, &b.sample_best, "best tokens");
+    want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");
+    want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.sample_list, "candidates");
     want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
-    for (Region& r : b.request) want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r, "request");
-    static_assert(kMaxBehind == args::kBehindRows, "the waist and the shaders agree on how many");
-    want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given, "hidden rows of drafts");
-    want(Arena::caches, mtp ? uint64_t{kMaxBehind} * plan.d_model * sizeof(float) : 0, &b.behind, "hidden rows of drafts");
+    for (Region& r : b.request)
+        want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r,
+             "request");
+    static_assert(kMaxPendingHidden == args::kPendingRows, "the waist and the shaders agree on how many");
+    want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
+         "hidden rows of drafts");
+    want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.behind,
+         "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
-    const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(), [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
+    const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(),
+                                 [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
     if (raw) want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
-    if (mtp && plan.mtp.size() > 1) want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.chain, "hidden rows of guesses");
+    if (mtp && plan.mtp.size() > 1)
+        want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.chain,
+             "hidden rows of guesses");
     want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
     want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
     for (Region& r : b.staging)

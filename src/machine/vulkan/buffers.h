@@ -1,16 +1,16 @@
-// machine/vulkan/buffers: everything that a lane holds on the device, by meaning.
+// machine/vulkan/buffers: everything that a context holds on the device, by meaning.
 //
 // Owns    the sizes: rows of activations, caches, states, partial results, the host's windows on them.
 // Reads   program (plan, pairs), memory, shaders/args.h (the step buffer).
-// Serves  record (which binds them), lane (which fills and reads them).
+// Serves  record (which binds them), context (which fills and reads them).
 // Thread  immutable once taken.
-// Laws    Silence: all memory of a lane is taken here, once; the byte count is exact.
+// Laws    HotPath: all memory of a context is taken here, once; the byte count is exact.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/args.h"
 #include "../../../shaders/moe_args.h"
 #include "../kv.h"
-#include "program.h"
+#include "loaded_model.h"
 #include "tune_gemm.h"
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-constexpr uint32_t kRequests = 4;         ///< host requests that may be on their way at once
-constexpr uint32_t kRingLength = 1024;    ///< tokens in the ring, more than any queue can emit unread
-constexpr uint32_t kChunkRows = 512;      ///< rows of a committed step run at once, at most
+constexpr uint32_t kRequests = 4;             ///< host requests that may be on their way at once
+constexpr uint32_t kRingLength = 1024;        ///< tokens in the ring, more than any queue can emit unread
+constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, at most
 constexpr uint64_t kStagingBytes = 1u << 20;  ///< of a half, where the host does not see device memory
-constexpr uint32_t kPickSlice = 1024;     ///< ids that one group of pick_part looks at
-constexpr uint32_t kAttendTile = 4;       ///< query rows of a group of attend_step
-constexpr uint32_t kAttendLong = 16384;   ///< rows of a cache from which on there are more of them
+constexpr uint32_t kSampleSlice = 1024;       ///< ids that one group of sample_part looks at
+constexpr uint32_t kAttendTile = 4;           ///< query rows of a group of attend_step
+constexpr uint32_t kAttendLong = 16384;       ///< rows of a cache from which on there are more of them
 constexpr uint32_t kAttendLongTile = 8;
 
 /// Counters of a query tile of attend_mma: sets of 16 chunks that it can see, and one for the sets.
@@ -40,7 +40,9 @@ inline uint32_t row_class(uint32_t n) {
 
 /// Blocks of `bm` places that n places of n_expert experts can fall into at most; how small blocks are.
 constexpr uint32_t kLeastBlock = 16;
-inline uint64_t list_entries(uint64_t n_place, uint64_t n_expert, uint64_t bm) { return n_place / bm + std::min(n_place, n_expert); }
+inline uint64_t list_entries(uint64_t n_place, uint64_t n_expert, uint64_t bm) {
+    return n_place / bm + std::min(n_place, n_expert);
+}
 
 /// Floats from one row of an activation to the next: what kernels store in fours must begin at fours.
 inline uint32_t row_stride(const Plan& plan, SlotId id) {
@@ -48,55 +50,55 @@ inline uint32_t row_stride(const Plan& plan, SlotId id) {
     return static_cast<uint32_t>(s.role == SlotRole::kept ? s.width() : round_up(s.width(), 4));
 }
 
-/// Rows of the MTP head's table for chosen ids: what drafts are picked from, if not from everything.
+/// Rows of the MTP head's table for chosen ids: what drafts are sampled from, if not from everything.
 struct DraftHead {
     Memory memory;
     Matrix matrix;
-    Region ids;                      ///< u32: the token of each row
-    uint32_t n_id = 0;               ///< 0: none
+    Region ids;         ///< u32: the token of each row
+    uint32_t n_id = 0;  ///< 0: none
 };
 
 struct Buffers {
     Memory memory;
     DraftHead draft;
-    Region step;                     ///< StepState and history
-    Region request[kRequests];       ///< StepRequest and its tokens; the host writes
-    Region ring;                     ///< RingEntry; kernels write, the host reads
-    Region logits_host;              ///< [kMaxTentative, n_vocab], likewise
-    Region staging[2];               ///< of a Transfer; none where device memory is mapped
+    Region step;                ///< StepState and history
+    Region request[kRequests];  ///< StepRequest and its tokens; the host writes
+    Region ring;                ///< RingEntry; kernels write, the host reads
+    Region logits_host;         ///< [kMaxTentative, n_vocab], likewise
+    Region staging[2];          ///< of a Transfer; none where device memory is mapped
 
-    std::vector<Region> row;         ///< by SlotId: activations [n_row, width]
-    std::vector<Region> squares;     ///< by SlotId: sums of squares of 16 values [n_row, width / 16]
-    std::vector<Region> group;       ///< by SlotId: what holds the slot and those bound together with it
-    std::vector<uint32_t> at;        ///< by SlotId: floats from the group's beginning
+    std::vector<Region> row;      ///< by SlotId: activations [n_row, width]
+    std::vector<Region> squares;  ///< by SlotId: sums of squares of 16 values [n_row, width / 16]
+    std::vector<Region> group;    ///< by SlotId: what holds the slot and those bound together with it
+    std::vector<uint32_t> at;     ///< by SlotId: floats from the group's beginning
 
     /// Keys or values of a layer: rows of codes of every head, then their scales (shaders/kv_formats.glsl).
     struct Cache : Region {
-        uint32_t format = 0;             ///< kKv..., for the kernels
+        uint32_t format = 0;                       ///< kKv..., for the kernels
         uint32_t code_bytes = 0, scale_bytes = 0;  ///< of one row of one head
         static Cache of(Type type, uint32_t d_head);
     };
     struct Kv {
         Cache k, v;
         uint32_t n_head = 0;
-        uint32_t window = 0, sinks = 0;  ///< as KvShape has them
-        uint32_t ring = 0, capacity = 0; ///< slots of a head: the ring, and the sinks before it
-        uint32_t n_chunk = 0;        ///< chunks that a tentative step can see at most
+        uint32_t window = 0, sinks = 0;   ///< as KvShape has them
+        uint32_t ring = 0, capacity = 0;  ///< slots of a head: the ring, and the sinks before it
+        uint32_t n_chunk = 0;             ///< chunks that a tentative step can see at most
     };
-    std::vector<Kv> kv;              ///< by SlotId
+    std::vector<Kv> kv;                     ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
 
-    Region part, stat;               ///< attention partials of a tentative step
-    Region count;                    ///< chunks of it that are done; zero between kernels
-    Region spare;                    ///< a state while its rows are tentative (plain kernel)
-    Region mixed, query;             ///< of a committed step: after the convolution; queries in tiles
-    Region halves, scale;            ///< rows packed for products of many rows
-    Region swiglu_halves;            ///< likewise, as swiglu leaves them for the product after it
-    Region given;                    ///< hidden rows from the host
-    Region raw_hidden;               ///< hidden rows of a long step, where the tape goes on writing theirs
-    Region chain;                    ///< several MTP blocks: the hidden rows of a cycle's guesses
-    Region behind;                   ///< [kMaxBehind, d_model] hidden rows of tentative trunk passes, by position
-    Region gathered;                 ///< rows whose logits are wanted
+    Region part, stat;     ///< attention partials of a tentative step
+    Region count;          ///< chunks of it that are done; zero between kernels
+    Region spare;          ///< a state while its rows are tentative (plain kernel)
+    Region mixed, query;   ///< of a committed step: after the convolution; queries in tiles
+    Region halves, scale;  ///< rows packed for products of many rows
+    Region swiglu_halves;  ///< likewise, as swiglu leaves them for the product after it
+    Region given;          ///< hidden rows from the host
+    Region raw_hidden;     ///< hidden rows of a long step, where the tape goes on writing theirs
+    Region chain;          ///< several MTP blocks: the hidden rows of a cycle's guesses
+    Region behind;         ///< [kMaxPendingHidden, d_model] hidden rows of tentative trunk passes, by position
+    Region gathered;       ///< rows whose logits are wanted
     /// Of layers of experts.
     struct Moe {
         Region logits, choice;       ///< of the router; moe_args.h
@@ -106,23 +108,23 @@ struct Buffers {
         Region list, halves, parts;  ///< many rows: sorted places, hidden halves, results by place
     };
     Moe moe;
-    Region pick_part, pick_hist, pick_list, pick_best;
+    Region sample_part, sample_hist, sample_list, sample_best;
 
-    uint32_t n_row_max = 0;          ///< rows the row buffers hold
-    uint32_t n_row_once = 0;         ///< of those, run at once at most
+    uint32_t n_row_max = 0;   ///< rows the row buffers hold
+    uint32_t n_row_once = 0;  ///< of those, run at once at most
     uint32_t n_context = 0;
-    uint32_t n_query_tile = 0;       ///< tiles of 64 queries a kv head
-    uint32_t n_pick_part = 0;
+    uint32_t n_query_tile = 0;  ///< tiles of 64 queries a kv head
+    uint32_t n_sample_part = 0;
 
     /// errors    out_of_memory, bad_argument (a cache longer than the device can see at once).
-    static Result<Buffers> take(const VulkanProgram& program, const LaneOptions& options);
+    static Result<Buffers> take(const VulkanModel& program, const ContextOptions& options);
     /// What take() would take, item by item; the same errors but for out_of_memory.
-    static Status plan(const VulkanProgram& program, const LaneOptions& options, std::vector<MemoryItem>* items);
+    static Status plan(const VulkanModel& program, const ContextOptions& options, std::vector<MemoryItem>* items);
     uint64_t memory_bytes() const { return memory.device_bytes() + memory.host_bytes() + draft.memory.device_bytes(); }
 
   private:
     struct Planned;
-    Status lay_out(const VulkanProgram& program, const LaneOptions& options, Planned* to);
+    Status lay_out(const VulkanModel& program, const ContextOptions& options, Planned* to);
 };
 
 }  // namespace vk

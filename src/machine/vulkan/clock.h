@@ -2,8 +2,8 @@
 //
 // Owns    three marks for each cycle that can be on its way.
 // Reads   commands.
-// Serves  lane.
-// Thread  the lane's.
+// Serves  context.
+// Thread  the context's.
 // Laws    a cycle's time holds neither what the host did meanwhile nor the wait for a caller who came late.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN

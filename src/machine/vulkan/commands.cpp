@@ -23,8 +23,10 @@ Scope scope_of(uint32_t sync, bool before) {
         s.stage |= stage;
         s.access |= before ? writes : reads;
     };
-    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
-    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT, VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
+    add(kSyncCompute, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+        VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+    add(kSyncTransfer, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT,
+        VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT);
     add(kSyncHost, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_WRITE_BIT, VK_ACCESS_HOST_READ_BIT);
     return s;
 }
@@ -116,7 +118,8 @@ Status Commands::begin(bool once) {
     ready_ = recording_ = false;
     status_ = Status();
     if (Status s = timeline_.wait(timeline_.last()); !s.ok()) return s;
-    if (VkResult r = gpu_->vk.vkResetCommandBuffer(commands_, 0); r != VK_SUCCESS) return gpu_->check(r, "vkResetCommandBuffer");
+    if (VkResult r = gpu_->vk.vkResetCommandBuffer(commands_, 0); r != VK_SUCCESS)
+        return gpu_->check(r, "vkResetCommandBuffer");
     for (VkDescriptorPool p : set_pools_)
         if (VkResult r = gpu_->vk.vkResetDescriptorPool(gpu_->device, p, 0); r != VK_SUCCESS)
             return gpu_->check(r, "vkResetDescriptorPool");
@@ -184,35 +187,38 @@ VkDescriptorSet Commands::set_for(const std::vector<VkDescriptorBufferInfo>& inf
     return set;
 }
 
-void Commands::bind(VkPipeline pipeline, Span<const Region> buffers, Reach reach) {
+void Commands::bind(VkPipeline pipeline, Span<const Region> buffers, BufferAccess access) {
     if (!recording_ || !status_.ok()) return;
     const DeviceTraits& t = gpu_->traits;
     if (!pipeline) return refuse(fail(Code::bad_argument, "bind: the pipeline is null; was its wait() successful?"));
     if (buffers.empty() || buffers.size() > kMaxBindings)
-        return refuse(fail(Code::bad_argument, "bind: ", buffers.size(), " buffers, expected 1 to ", kMaxBindings, "."));
+        return refuse(
+            fail(Code::bad_argument, "bind: ", buffers.size(), " buffers, expected 1 to ", kMaxBindings, "."));
     std::vector<VkDescriptorBufferInfo> infos;
     infos.reserve(buffers.size());
     for (size_t i = 0; i < buffers.size(); ++i) {
         const Region& r = buffers[i];
-        if (!r.buffer || r.bytes == 0) return refuse(fail(Code::bad_argument, "bind: binding ", i, " is an empty region."));
+        if (!r.buffer || r.bytes == 0)
+            return refuse(fail(Code::bad_argument, "bind: binding ", i, " is an empty region."));
         if (r.offset % t.storage_align)
-            return refuse(fail(Code::bad_argument, "bind: binding ", i, " begins at ", r.offset, ", which is no multiple of ",
-                               t.storage_align, " (minStorageBufferOffsetAlignment)."));
+            return refuse(fail(Code::bad_argument, "bind: binding ", i, " begins at ", r.offset,
+                               ", which is no multiple of ", t.storage_align, " (minStorageBufferOffsetAlignment)."));
         if (r.bytes > t.max_storage_range)
-            return refuse(fail(Code::bad_argument, "bind: binding ", i, " has ", r.bytes, " bytes, but ", t.name, " sees at most ",
-                               t.max_storage_range, " through one binding: bind a part() of it."));
+            return refuse(fail(Code::bad_argument, "bind: binding ", i, " has ", r.bytes, " bytes, but ", t.name,
+                               " sees at most ", t.max_storage_range, " through one binding: bind a part() of it."));
         infos.push_back({r.buffer, r.offset, r.bytes});
     }
     if (pipeline != bound_) gpu_->vk.vkCmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     bound_ = pipeline;
-    by_address_ = t.addresses && reach == Reach::addresses;
+    by_address_ = t.addresses && access == BufferAccess::addresses;
     if (!by_address_) {
         const VkDescriptorSet set = set_for(infos);
         if (set && set != bound_set_)
-            gpu_->vk.vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, gpu_->pipeline_layout, 0, 1, &set, 0, nullptr);
+            gpu_->vk.vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, gpu_->pipeline_layout, 0, 1,
+                                             &set, 0, nullptr);
         bound_set_ = set;
     }
-    if (!t.addresses || reach == Reach::bindings) return;
+    if (!t.addresses || access == BufferAccess::bindings) return;
     uint64_t at[kMaxBindings];
     for (size_t i = 0; i < buffers.size(); ++i) at[i] = buffers[i].address;
     gpu_->vk.vkCmdPushConstants(commands_, gpu_->pipeline_layout, VK_SHADER_STAGE_COMPUTE_BIT, kPushBytes,
@@ -222,17 +228,19 @@ void Commands::bind(VkPipeline pipeline, Span<const Region> buffers, Reach reach
 void Commands::push(const void* args, uint32_t bytes) {
     if (!recording_ || !status_.ok()) return;
     if (bytes == 0 || bytes > kPushBytes || bytes % 4)
-        return refuse(fail(Code::bad_argument, "push: ", bytes, " bytes, expected a multiple of 4 up to ", kPushBytes, "."));
+        return refuse(
+            fail(Code::bad_argument, "push: ", bytes, " bytes, expected a multiple of 4 up to ", kPushBytes, "."));
     gpu_->vk.vkCmdPushConstants(commands_, gpu_->pipeline_layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, bytes, args);
 }
 
 void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
     if (!recording_ || !status_.ok()) return;
-    if (!bound_ || (!bound_set_ && !by_address_)) return refuse(fail(Code::bad_argument, "dispatch: nothing is bound."));
+    if (!bound_ || (!bound_set_ && !by_address_))
+        return refuse(fail(Code::bad_argument, "dispatch: nothing is bound."));
     const uint32_t* most = gpu_->traits.max_group_count;
     if (x > most[0] || y > most[1] || z > most[2])
-        return refuse(fail(Code::bad_argument, "dispatch: ", x, " x ", y, " x ", z, " groups, but ", gpu_->traits.name, " takes at most ",
-                           most[0], " x ", most[1], " x ", most[2], ": fold the rows into y."));
+        return refuse(fail(Code::bad_argument, "dispatch: ", x, " x ", y, " x ", z, " groups, but ", gpu_->traits.name,
+                           " takes at most ", most[0], " x ", most[1], " x ", most[2], ": fold the rows into y."));
     if (x == 0 || y == 0 || z == 0) return;
     gpu_->vk.vkCmdDispatch(commands_, x, y, z);
     ++n_dispatch_;
@@ -261,15 +269,18 @@ void Commands::copy(const Region& to, const Region& from) {
 void Commands::fill(const Region& to, uint32_t value) {
     if (!recording_ || !status_.ok()) return;
     if (to.offset % 4 || to.bytes % 4 || to.bytes == 0)
-        return refuse(fail(Code::bad_argument, "fill: offset ", to.offset, " and size ", to.bytes, " must be multiples of 4."));
+        return refuse(
+            fail(Code::bad_argument, "fill: offset ", to.offset, " and size ", to.bytes, " must be multiples of 4."));
     gpu_->vk.vkCmdFillBuffer(commands_, to.buffer, to.offset, to.bytes, value);
 }
 
 void Commands::timestamp(const char* label) {
     if (!recording_ || !status_.ok() || !queries_) return;
     if (labels_.size() >= n_timestamp_)
-        return refuse(fail(Code::bad_argument, "timestamp: more than the ", n_timestamp_, " marks asked for in create()."));
-    gpu_->vk.vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, static_cast<uint32_t>(labels_.size()));
+        return refuse(
+            fail(Code::bad_argument, "timestamp: more than the ", n_timestamp_, " marks asked for in create()."));
+    gpu_->vk.vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_,
+                                 static_cast<uint32_t>(labels_.size()));
     labels_.emplace_back(label);
 }
 
@@ -295,9 +306,11 @@ Status Commands::run() {
 }
 
 Result<uint64_t> Commands::tick(uint32_t i) const {
-    if (!queries_ || i >= labels_.size()) return fail(Code::bad_argument, "tick: mark ", i, " of ", labels_.size(), ".");
+    if (!queries_ || i >= labels_.size())
+        return fail(Code::bad_argument, "tick: mark ", i, " of ", labels_.size(), ".");
     uint64_t tick = 0;
-    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick, VK_QUERY_RESULT_64_BIT);
+    const VkResult r = gpu_->vk.vkGetQueryPoolResults(gpu_->device, queries_, i, 1, sizeof tick, &tick, sizeof tick,
+                                                      VK_QUERY_RESULT_64_BIT);
     if (r == VK_NOT_READY) return fail(Code::bad_argument, "tick: the recording has not run yet.");
     if (r != VK_SUCCESS) return gpu_->check(r, "vkGetQueryPoolResults");
     return tick;

@@ -61,9 +61,9 @@ class Commands {
     Status begin(bool once = false);
     /// The kernel and its buffers, bindings 0.. in order; stays until the next bind. Where the device has
     /// addresses, the buffers' follow the push constants (at kPushBytes) for kernels that go without bindings.
-    void bind(VkPipeline pipeline, Span<const Region> buffers, Reach reach = Reach::both);
-    void bind(VkPipeline pipeline, std::initializer_list<Region> buffers, Reach reach = Reach::both) {
-        bind(pipeline, Span<const Region>(buffers.begin(), buffers.size()), reach);
+    void bind(VkPipeline pipeline, Span<const Region> buffers, BufferAccess access = BufferAccess::both);
+    void bind(VkPipeline pipeline, std::initializer_list<Region> buffers, BufferAccess access = BufferAccess::both) {
+        bind(pipeline, Span<const Region>(buffers.begin(), buffers.size()), access);
     }
     /// Push constants, at most 128 bytes, a multiple of 4. A replay repeats their value.
     void push(const void* args, uint32_t bytes);

@@ -57,7 +57,8 @@ Status load_library(Gpu* gpu, const OpenDetail& detail) {
         tried += say(tried.empty() ? "" : ", ", name);
         gpu->library = open_library(name);
     };
-    if (detail.loader_path) attempt(detail.loader_path);
+    if (detail.loader_path)
+        attempt(detail.loader_path);
     else
         for (const char* name : kLoaders)
             if (!gpu->library) attempt(name);
@@ -182,7 +183,8 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
     InstanceTable& t = gpu->vki;
     take_instance(t, VK_NULL_HANDLE, "vkEnumerateInstanceVersion", &t.vkEnumerateInstanceVersion);
     if (!take_instance(t, VK_NULL_HANDLE, "vkCreateInstance", &t.vkCreateInstance) ||
-        !take_instance(t, VK_NULL_HANDLE, "vkEnumerateInstanceExtensionProperties", &t.vkEnumerateInstanceExtensionProperties) ||
+        !take_instance(t, VK_NULL_HANDLE, "vkEnumerateInstanceExtensionProperties",
+                       &t.vkEnumerateInstanceExtensionProperties) ||
         !take_instance(t, VK_NULL_HANDLE, "vkEnumerateInstanceLayerProperties", &t.vkEnumerateInstanceLayerProperties))
         return fail(Code::no_device, "the Vulkan loader gives no vkCreateInstance: it is damaged.");
     if (detail.edit_instance) detail.edit_instance(&t);
@@ -219,7 +221,8 @@ Status create_instance(Gpu* gpu, const OpenDetail& detail) {
         listen.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT;
         listen.messageSeverity =
             VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
-        listen.messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT;
+        listen.messageType =
+            VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT;
         listen.pfnUserCallback = on_message;
         listen.pUserData = gpu->messages.get();
         validation.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT;
@@ -279,7 +282,9 @@ int compute_family(const Gpu& gpu, VkPhysicalDevice physical, int wanted, uint32
         // The graphics queue is faster on some AMD parts; on an H100 (driver 580) the compute queue reads a
         // prompt of a 9B model at 12 600 rows a second, the graphics queue at 10 300.
         const bool graphics = (all[i].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0;
-        const bool better = best >= 0 && graphics != ((all[static_cast<size_t>(best)].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0) && graphics != nvidia;
+        const bool better = best >= 0 &&
+                            graphics != ((all[static_cast<size_t>(best)].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0) &&
+                            graphics != nvidia;
         if (best < 0 || better) best = static_cast<int>(i);
     }
     if (best >= 0) *timestamp_bits = all[static_cast<size_t>(best)].timestampValidBits;
@@ -300,7 +305,8 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
     const auto all = enumerate<VkPhysicalDevice>(
         [&](uint32_t* n, VkPhysicalDevice* p) { return gpu->vki.vkEnumeratePhysicalDevices(gpu->instance, n, p); });
     if (all.empty())
-        return fail(Code::no_device, "the Vulkan loader knows no device: install the GPU's Vulkan driver, or use the CPU.");
+        return fail(Code::no_device,
+                    "the Vulkan loader knows no device: install the GPU's Vulkan driver, or use the CPU.");
     std::string found;
     int best = -1, best_rank = -1;
     uint32_t bits = 0, best_bits = 0;
@@ -316,8 +322,10 @@ Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail&
         const bool software = p.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
         std::string why;
         const int family = compute_family(*gpu, all[i], detail.queue_family, &bits);
-        if (p.properties.apiVersion < kApiVersion) why = "it has no Vulkan 1.2";
-        else if (family < 0) why = "it has no compute queue";
+        if (p.properties.apiVersion < kApiVersion)
+            why = "it has no Vulkan 1.2";
+        else if (family < 0)
+            why = "it has no compute queue";
         else if (software && options.kind == Kind::best && !asked && !detail.allow_software)
             why = "it is software and slower than the CPU back end (ask for Kind::vulkan to use it)";
         else if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
@@ -372,7 +380,8 @@ Status create_layouts(Gpu* gpu) {
     layout.pSetLayouts = &gpu->set_layout;
     layout.pushConstantRangeCount = 1;
     layout.pPushConstantRanges = &push;
-    if (VkResult r = gpu->vk.vkCreatePipelineLayout(gpu->device, &layout, nullptr, &gpu->pipeline_layout); r != VK_SUCCESS)
+    if (VkResult r = gpu->vk.vkCreatePipelineLayout(gpu->device, &layout, nullptr, &gpu->pipeline_layout);
+        r != VK_SUCCESS)
         return gpu->check(r, "vkCreatePipelineLayout");
     return {};
 }
@@ -380,7 +389,8 @@ Status create_layouts(Gpu* gpu) {
 Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     if (!h.instance || !h.physical_device || !h.device || !h.queue || !h.get_instance_proc_addr)
         return fail(Code::bad_argument,
-                    "VulkanHandles has a null member: instance, physical_device, device, queue and get_instance_proc_addr are all needed.");
+                    "VulkanHandles has a null member: instance, physical_device, device, queue and "
+                    "get_instance_proc_addr are all needed.");
     gpu->vki.vkGetInstanceProcAddr = reinterpret_cast<PFN_vkGetInstanceProcAddr>(h.get_instance_proc_addr);
     gpu->instance = static_cast<VkInstance>(h.instance);
     gpu->physical = static_cast<VkPhysicalDevice>(h.physical_device);
@@ -395,12 +405,14 @@ Status borrow_device(Gpu* gpu, const VulkanHandles& h) {
     if (p.properties.apiVersion < kApiVersion)
         return fail(Code::no_device, "the borrowed device ", line(0, p.properties), " has no Vulkan 1.2.");
     if (p.properties.limits.maxPerStageDescriptorStorageBuffers < kMaxBindings)
-        return fail(Code::no_device, "the borrowed device ", line(0, p.properties), " has fewer than 12 storage buffers a kernel.");
+        return fail(Code::no_device, "the borrowed device ", line(0, p.properties),
+                    " has fewer than 12 storage buffers a kernel.");
     if (compute_family(*gpu, gpu->physical, static_cast<int>(h.queue_family), &gpu->traits.timestamp_bits) < 0)
         return fail(Code::bad_argument, "queue family ", h.queue_family, " of the borrowed device has no compute.");
     gpu->traits.queue_family = h.queue_family;
     if (h.enabled_features && !chain_has_timeline(h.enabled_features))
-        return fail(Code::bad_argument, "the borrowed device was made without timelineSemaphore: enable it when creating the device.");
+        return fail(Code::bad_argument,
+                    "the borrowed device was made without timelineSemaphore: enable it when creating the device.");
     return {};
 }
 
@@ -501,9 +513,11 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
         probe(gpu.get(), nullptr, &extensions);
         if (detail.edit_traits) detail.edit_traits(&gpu->traits);
         VkResult r = create_device(gpu.get(), extensions);
-        if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT || r == VK_ERROR_INITIALIZATION_FAILED) {
+        if (r == VK_ERROR_FEATURE_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT ||
+            r == VK_ERROR_INITIALIZATION_FAILED) {
             // Some drivers report features that device creation then refuses: go on with none of them.
-            gpu->notes.push_back(say("vkCreateDevice returned ", result_name(r), " with the reported features; optional ones are off"));
+            gpu->notes.push_back(
+                say("vkCreateDevice returned ", result_name(r), " with the reported features; optional ones are off"));
             drop_optional(&gpu->traits);
             std::vector<const char*> few;
             for (const char* e : extensions)

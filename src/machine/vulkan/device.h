@@ -3,9 +3,9 @@
 // Owns    the loader, instance, device and queue (unless borrowed), the function tables, the
 //         probe (DeviceTraits), VkResult to Status, timelines (submit and wait).
 // Reads   base; volk.h for types only: volk's global pointers are neither defined nor used.
-// Serves  memory, shader, commands, selftest; then record and lane.
+// Serves  memory, shader, commands, selftest; then record and context.
 // Thread  a Gpu may be used from any thread; submit takes its lock (and the host's, when borrowed).
-// Laws    Silence; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
+// Laws    HotPath; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../base/base.h"
@@ -33,7 +33,7 @@ constexpr uint32_t kApiVersion = VK_API_VERSION_1_2;
 /// Every kernel has this one layout: set 0, bindings 0..11 storage buffers, 128 bytes of push constants.
 constexpr uint32_t kMaxBindings = 12;
 constexpr uint32_t kPushBytes = 128;                               // of a kernel's arguments
-constexpr uint32_t kPushAllBytes = kPushBytes + 8 * kMaxBindings;     // and the addresses of its buffers
+constexpr uint32_t kPushAllBytes = kPushBytes + 8 * kMaxBindings;  // and the addresses of its buffers
 
 /// Functions that belong to no device. Filled from vkGetInstanceProcAddr.
 struct InstanceTable {
@@ -56,7 +56,19 @@ struct InstanceTable {
 };
 
 /// A number type of a cooperative matrix; the values of VkComponentTypeKHR.
-enum class Component : uint32_t { f16 = 0, f32 = 1, f64 = 2, s8 = 3, s16 = 4, s32 = 5, s64 = 6, u8 = 7, u16 = 8, u32 = 9, u64 = 10 };
+enum class Component : uint32_t {
+    f16 = 0,
+    f32 = 1,
+    f64 = 2,
+    s8 = 3,
+    s16 = 4,
+    s32 = 5,
+    s64 = 6,
+    u8 = 7,
+    u16 = 8,
+    u32 = 9,
+    u64 = 10
+};
 
 /// One shape the matrix units take: C[m,n] = A[m,k] B[k,n] + C, at subgroup scope.
 struct MatrixShape {
@@ -73,48 +85,48 @@ struct DeviceTraits {
     uint8_t pipeline_cache_uuid[VK_UUID_SIZE] = {}, driver_uuid[VK_UUID_SIZE] = {}, device_uuid[VK_UUID_SIZE] = {};
 
     uint32_t queue_family = 0;
-    uint32_t timestamp_bits = 0;      ///< 0: no timestamps
-    double timestamp_period_ns = 0;   ///< nanoseconds a tick
+    uint32_t timestamp_bits = 0;     ///< 0: no timestamps
+    double timestamp_period_ns = 0;  ///< nanoseconds a tick
     /// Microseconds between two marks, the counter may have begun anew once.
     double us_between(uint64_t from, uint64_t to) const {
         const uint64_t mask = timestamp_bits >= 64 ? UINT64_MAX : (uint64_t{1} << timestamp_bits) - 1;
         return static_cast<double>((to - from) & mask) * timestamp_period_ns / 1000;
     }
-    uint32_t n_core = 0;              ///< compute units or SMs; 0: not told
+    uint32_t n_core = 0;  ///< compute units or SMs; 0: not told
 
-    uint64_t max_storage_range = 0;   ///< bytes one binding can see; 128 MiB is guaranteed
+    uint64_t max_storage_range = 0;  ///< bytes one binding can see; 128 MiB is guaranteed
     uint64_t max_allocation_bytes = 0, max_buffer_bytes = 0;
     uint32_t max_allocation_count = 0;
-    uint64_t storage_align = 256;     ///< of a binding's offset, bytes; a power of two
-    uint64_t atom_bytes = 64;         ///< nonCoherentAtomSize
+    uint64_t storage_align = 256;  ///< of a binding's offset, bytes; a power of two
+    uint64_t atom_bytes = 64;      ///< nonCoherentAtomSize
     uint32_t max_shared_bytes = 0;
     uint32_t max_group_invocations = 0, max_group_size[3] = {}, max_group_count[3] = {};
     uint32_t max_storage_bindings = 0;
 
     uint32_t subgroup_size = 0, subgroup_min = 0, subgroup_max = 0;  ///< default, and what may be required
-    uint32_t max_group_subgroups = 0;        ///< when a size is required
-    VkSubgroupFeatureFlags subgroup_ops = 0; ///< in compute
-    bool subgroup_size_control = false;      ///< a pipeline may require a size in min..max
-    bool full_subgroups = false;             ///< REQUIRE_FULL_SUBGROUPS works
+    uint32_t max_group_subgroups = 0;                                ///< when a size is required
+    VkSubgroupFeatureFlags subgroup_ops = 0;                         ///< in compute
+    bool subgroup_size_control = false;                              ///< a pipeline may require a size in min..max
+    bool full_subgroups = false;                                     ///< REQUIRE_FULL_SUBGROUPS works
     bool shuffle() const { return (subgroup_ops & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0; }
 
-    bool dot = false;              ///< shaderIntegerDotProduct is enabled
-    bool dot_accelerated = false;  ///< and 4x8-bit packed signed dots are native
+    bool dot = false;                                                  ///< shaderIntegerDotProduct is enabled
+    bool dot_accelerated = false;                                      ///< and 4x8-bit packed signed dots are native
     bool float16 = false, int8 = false, int16 = false, int64 = false;  ///< arithmetic types in shaders
-    bool storage16 = false, storage8 = false;            ///< buffers of such elements
-    bool rounding_rte32 = false, keep_nan32 = false;     ///< float controls a module may ask for
-    bool memory_model = false;     ///< vulkanMemoryModel (coopmat modules need it)
-    bool addresses = false;        ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
-    bool memory_budget = false;     ///< VK_EXT_memory_budget answers
-    bool matrix_khr = false, matrix_nv = false;          ///< enabled cooperative matrix extensions
-    std::vector<MatrixShape> matrix_shapes;              ///< of KHR if there, else of NV
+    bool storage16 = false, storage8 = false;                          ///< buffers of such elements
+    bool rounding_rte32 = false, keep_nan32 = false;                   ///< float controls a module may ask for
+    bool memory_model = false;                                         ///< vulkanMemoryModel (coopmat modules need it)
+    bool addresses = false;      ///< bufferDeviceAddress, and push constants have room for kMaxBindings of them
+    bool memory_budget = false;  ///< VK_EXT_memory_budget answers
+    bool matrix_khr = false, matrix_nv = false;  ///< enabled cooperative matrix extensions
+    std::vector<MatrixShape> matrix_shapes;      ///< of KHR if there, else of NV
 
     VkPhysicalDeviceMemoryProperties memory{};
-    uint32_t type_device = UINT32_MAX;   ///< weights, caches, scratch
-    uint32_t type_upload = UINT32_MAX;   ///< host-visible, coherent: staging
-    uint32_t type_readback = UINT32_MAX; ///< host-visible, cached where there is one: ring
-    bool uma = false;                    ///< one memory for both sides
-    bool device_mapped = false;          ///< type_device can be written by the host directly
+    uint32_t type_device = UINT32_MAX;    ///< weights, caches, scratch
+    uint32_t type_upload = UINT32_MAX;    ///< host-visible, coherent: staging
+    uint32_t type_readback = UINT32_MAX;  ///< host-visible, cached where there is one: ring
+    bool uma = false;                     ///< one memory for both sides
+    bool device_mapped = false;           ///< type_device can be written by the host directly
     bool borrowed = false;
     bool is_cpu() const { return type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
     /// "discrete", "integrated", "virtual", "software" or "other".
@@ -136,17 +148,17 @@ struct Messages {
 
 /// What a test, a tool or a careful host may ask beyond DeviceOptions. The defaults are the product.
 struct OpenDetail {
-    bool validation = false;   ///< run under VK_LAYER_KHRONOS_validation with synchronisation checks
-    bool allow_software = false;       ///< let Kind::best take a CPU-type device
-    int queue_family = -1;             ///< -1: with graphics if there is one; on NVIDIA without
-    const char* loader_path = nullptr; ///< the loader's file name; null: the platform's
-    PFN_vkGetInstanceProcAddr loader = nullptr;             ///< use this instead of loading one
+    bool validation = false;                     ///< run under VK_LAYER_KHRONOS_validation with synchronisation checks
+    bool allow_software = false;                 ///< let Kind::best take a CPU-type device
+    int queue_family = -1;                       ///< -1: with graphics if there is one; on NVIDIA without
+    const char* loader_path = nullptr;           ///< the loader's file name; null: the platform's
+    PFN_vkGetInstanceProcAddr loader = nullptr;  ///< use this instead of loading one
     /// Put device memory where the host can write it: 0 no, 1 yes if it can be, -1 only where memory is
     /// shared. (Measured on an H100 with a full BAR: staged 8.0 GB/s, direct 7.7; kernels read both alike.)
     int direct_upload = -1;
-    std::function<void(InstanceTable*)> edit_instance;      ///< replace instance functions (after loading)
-    std::function<void(VolkDeviceTable*)> edit_device;      ///< replace device functions (after loading)
-    std::function<void(DeviceTraits*)> edit_traits;         ///< shrink limits, hide features (before device creation)
+    std::function<void(InstanceTable*)> edit_instance;  ///< replace instance functions (after loading)
+    std::function<void(VolkDeviceTable*)> edit_device;  ///< replace device functions (after loading)
+    std::function<void(DeviceTraits*)> edit_traits;     ///< shrink limits, hide features (before device creation)
 };
 
 /// A device, its queue and its tables. Open one with open_gpu(); destroys what it created.
@@ -157,17 +169,17 @@ struct Gpu {
     Gpu& operator=(const Gpu&) = delete;
 
     InstanceTable vki;
-    VolkDeviceTable vk{};         ///< only the functions this back end uses are filled
+    VolkDeviceTable vk{};  ///< only the functions this back end uses are filled
     VkInstance instance = VK_NULL_HANDLE;
     VkPhysicalDevice physical = VK_NULL_HANDLE;
     VkDevice device = VK_NULL_HANDLE;
     VkQueue queue = VK_NULL_HANDLE;
     DeviceTraits traits;
-    std::vector<std::string> notes;  ///< what was passed over and why; for the report
+    std::vector<std::string> notes;                     ///< what was passed over and why; for the report
     VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;  ///< the one layout of all kernels
     VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;
-    std::shared_ptr<Messages> messages;                 ///< null without validation
-    uint64_t memory_limit_bytes = 0;                    ///< the caller's; 0: none
+    std::shared_ptr<Messages> messages;                    ///< null without validation
+    uint64_t memory_limit_bytes = 0;                       ///< the caller's; 0: none
     std::atomic<uint64_t> device_bytes{0}, host_bytes{0};  ///< allocated through memory.h, at the moment
     std::atomic<bool> lost{false};
 
@@ -204,7 +216,8 @@ Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& det
 /// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
 const char* result_name(VkResult result);
 
-/// Ends `to` and moves `from` into its place. For what is held through a GpuRef: when that has moved on, nothing is left to end.
+/// Ends `to` and moves `from` into its place. For what is held through a GpuRef: when that has moved on, nothing is
+/// left to end.
 template <class T>
 T& take_over(T& to, T& from) noexcept {
     if (&to == &from) return to;
@@ -212,7 +225,7 @@ T& take_over(T& to, T& from) noexcept {
     return *new (&to) T(std::move(from));
 }
 
-/// A timeline semaphore and the last value submitted to it: one per lane or per uploader.
+/// A timeline semaphore and the last value submitted to it: one per context or per uploader.
 ///
 /// thread    one thread at a time; several Timelines may run on one Gpu.
 class Timeline {
@@ -227,8 +240,8 @@ class Timeline {
     Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
     /// Sleeps until `value` is reached. errors: device_lost, also when `timeout_ns` passes.
     Status wait(uint64_t value, uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000);
-    /// Waits for all that was submitted, however long: nothing that a kernel uses may be freed, not even when the device
-    /// was taken for lost because it was slow. One that is really gone answers at once.
+    /// Waits for all that was submitted, however long: nothing that a kernel uses may be freed, not even when the
+    /// device was taken for lost because it was slow. One that is really gone answers at once.
     void finish();
     /// True once `value` is reached; does not sleep.
     Result<bool> done(uint64_t value);

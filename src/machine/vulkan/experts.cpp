@@ -24,7 +24,8 @@ namespace experts_impl {
 
 /// How a layer chooses.
 uint32_t flags_of(const Op& op) {
-    return (op.moe.sigmoid ? args::kRouteSigmoid : 0u) | (op.moe.normalise ? args::kRouteNormalise : 0u) | (op.w[8] != kNoSlot ? args::kRouteBias : 0u) | (op.w[7] != kNoSlot ? args::kRouteShared : 0u);
+    return (op.moe.sigmoid ? args::kRouteSigmoid : 0u) | (op.moe.normalise ? args::kRouteNormalise : 0u) |
+           (op.w[8] != kNoSlot ? args::kRouteBias : 0u) | (op.w[7] != kNoSlot ? args::kRouteShared : 0u);
 }
 
 /// Rows of a power of two that one dispatch takes.
@@ -63,8 +64,9 @@ Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to)
     a.from_step = shape.wide;
     *to = a;
     const uint32_t rows = experts_impl::power_of_two(shape.n_row, 4);
-    settle({{special(kStep), d.x}, {special(kMoeLogits)}});
-    AUSPEX_TRY(kernel(key_of("moe_router", 128, {rows, norm ? 1u : 0u}), {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
+    barrier({{special(kStep), d.x}, {special(kMoeLogits)}});
+    AUSPEX_TRY(kernel(key_of("moe_router", 128, {rows, norm ? 1u : 0u}),
+                      {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
                       {ceil_div(a.n_out, 2u), ceil_div(shape.n_row, rows)}, "router", router.bytes));
     if (shape.wide || m.d_ff_shared == 0) return {};
     Node g = d;
@@ -80,7 +82,7 @@ Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to)
     p.limit = m.limit_shared;
     Touch touch{{d.x}, {special(kMoeShared)}};
     if (norm) touch.reads.push_back(squares_id(d.x));
-    settle(touch);
+    barrier(touch);
     return product(g, p);
 }
 
@@ -88,8 +90,10 @@ Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to)
 Status Recorder::route(const Node& d, const Shape& shape) {
     args::RouterArgs a{};
     AUSPEX_TRY(scores(d, shape, &a));
-    settle({{special(kStep), special(kMoeLogits)}, {special(kMoeChoice)}});
-    return kernel(record_impl::key_of("moe_route", 256), {buffers_.moe.logits, vector(d.op->w[8]), buffers_.moe.choice, buffers_.step}, a, {shape.n_row}, "route");
+    barrier({{special(kStep), special(kMoeLogits)}, {special(kMoeChoice)}});
+    return kernel(record_impl::key_of("moe_route", 256),
+                  {buffers_.moe.logits, vector(d.op->w[8]), buffers_.moe.choice, buffers_.step}, a, {shape.n_row},
+                  "route");
 }
 
 // ------------------------------------------------------------------------------------ few rows
@@ -105,18 +109,21 @@ Status Recorder::experts_few(const Node& d, uint32_t n_row) {
     const Region& y = buffers_.row[d.y];
     const bool shared = m.d_ff_shared != 0;
     if (shared) {
-        settle({{special(kMoeShared), special(kMoeLogits), d.y}, {special(kMoeSum)}});
-        AUSPEX_TRY(expert_sum(d, n_row, {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, stride(d.y), width(d.y), "shared down"}));
+        barrier({{special(kMoeShared), special(kMoeLogits), d.y}, {special(kMoeSum)}});
+        AUSPEX_TRY(expert_sum(d, n_row,
+                              {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, stride(d.y), width(d.y), "shared down"}));
     }
     Touch touch{{special(kMoeHidden), special(kMoeChoice)}, {d.y, squares_id(d.y)}};
     if (shared) touch.reads.push_back(special(kMoeSum));
-    settle(touch);
-    return expert_sum(d, n_row, {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y], shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
+    barrier(touch);
+    return expert_sum(d, n_row,
+                      {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y],
+                       shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
 }
 
 /// hidden[place] = act(gate x, up x), for every row and every expert it chose.
 Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
-    const DeviceTraits& traits = program_.context->gpu->traits;
+    const DeviceTraits& traits = program_.device->gpu->traits;
     const MoeDims& m = d.op->moe;
     const Matrix& stack = program_.matrices[d.op->w[1]];
     const Tiling t = stack.tiling.one();
@@ -140,28 +147,31 @@ Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
     // Two rows of an expert at once; with more its weights come from the cache again. Few rows share one.
     const bool itself = routes_itself(*d.op);
     const uint32_t n_place = n_row * m.n_used;
-    const MatvecChoice c = choose_matvec(traits, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu, t.n_row * n_place, itself ? n_score_ : 0, Role::expert);
+    const MatvecChoice c = choose_matvec(traits, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu,
+                                         t.n_row * n_place, itself ? n_score_ : 0, Role::expert);
     a.tiles = c.tiles;
     a.mode = matvec_mode(norm, Epilogue::swiglu, Role::expert);
     const Region &x = buffers_.row[d.x], &y = buffers_.moe.hidden, &choice = buffers_.moe.choice;
     Touch touch{{d.x, itself ? special(kMoeLogits) : special(kMoeChoice)}, {special(kMoeHidden)}};
     if (itself) touch.writes.push_back(special(kMoeChoice));
     if (norm) touch.reads.push_back(squares_id(d.x));
-    settle(touch);
+    barrier(touch);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
         const Matrix::Slice& s = stack.slices[k];
         a.first_expert = s.first / t.n_row;
         a.n_expert = s.n / t.n_row;
         if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key, {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y, itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8])}, a, {c.groups(t.n_row), n_place}, "experts up",
-                          std::min(n_place, a.n_expert) * t.bytes()));
+        AUSPEX_TRY(kernel(c.key,
+                          {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y,
+                           itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8])},
+                          a, {c.groups(t.n_row), n_place}, "experts up", std::min(n_place, a.n_expert) * t.bytes()));
     }
     return {};
 }
 
 /// y = residual + sum over a row's pairs of weight times W x[pair]; and the sums of squares of y.
 Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
-    const DeviceTraits& traits = program_.context->gpu->traits;
+    const DeviceTraits& traits = program_.device->gpu->traits;
     const MoeDims& m = d.op->moe;
     const Matrix& stack = program_.matrices[s.weight];
     const Tiling t = stack.tiling.one();
@@ -184,7 +194,8 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     a.n_score = m.n_expert;
     a.flags = experts_impl::flags_of(*d.op);
     const Role role = own ? Role::shared : Role::row;
-    const MatvecChoice c = choose_matvec(traits, matrix_, all, 1, false, Epilogue::add, t.n_row * n_row, n_score_, role);
+    const MatvecChoice c =
+        choose_matvec(traits, matrix_, all, 1, false, Epilogue::add, t.n_row * n_row, n_score_, role);
     a.tiles = c.tiles;
     a.mode = matvec_mode(false, Epilogue::add, role);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
@@ -193,15 +204,18 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
         a.n_expert = slice.n / t.n_row;
         if (k > 0) a.residual_stride = s.y_stride;
         if (k > 0 && !asking_) commands_->barrier();  // a slice adds to what the one before left
-        AUSPEX_TRY(kernel(c.key, {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y, k > 0 ? *s.y : *s.residual, *s.squares}, a, {c.groups(t.n_row), n_row}, s.label,
-                          std::min(n_row * n_pair, a.n_expert) * t.bytes()));
+        AUSPEX_TRY(kernel(c.key,
+                          {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
+                           k > 0 ? *s.y : *s.residual, *s.squares},
+                          a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes()));
     }
     return {};
 }
 
 // ----------------------------------------------------------------------------------- many rows
 
-Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y, const Grid& grid, bool by_expert, const char* label) {
+Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                             const Grid& grid, bool by_expert, const char* label) {
     const Tiling t = m.tiling.one();
     a.n_col = t.n_col;
     a.d_out = static_cast<uint32_t>(t.d_out);
@@ -214,24 +228,28 @@ Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArg
         a.first_expert = by_expert ? s.first / t.n_row : 0;
         a.n_expert = by_expert ? s.n / t.n_row : 0;
         if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a, {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes));
+        AUSPEX_TRY(kernel(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a,
+                          {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes));
     }
     return {};
 }
 
 Status Recorder::experts_many(const Node& d, const Shape& shape) {
     using record_impl::key_of;
-    const DeviceTraits& traits = program_.context->gpu->traits;
+    const DeviceTraits& traits = program_.device->gpu->traits;
     const MoeDims& m = d.op->moe;
     const Buffers::Moe& b = buffers_.moe;
     const Matrix &up = program_.matrices[d.op->w[1]], &down = program_.matrices[d.op->w[3]];
     const Tiling one_up = up.tiling.one(), one_down = down.tiling.one();
     const uint32_t n_row = shape.n_row, n_place = n_row * m.n_used, d_model = width(d.y);
     const bool shared = m.d_ff_shared != 0;
-    const GemmChoice c_up = choose_gemm_experts(traits, gemm_matrix_, one_up, n_place, m.n_expert, 0, true, GemmEpilogue::swiglu_halves);
-    const GemmChoice c_down = choose_gemm_experts(traits, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false, GemmEpilogue::store);
+    const GemmChoice c_up =
+        choose_gemm_experts(traits, gemm_matrix_, one_up, n_place, m.n_expert, 0, true, GemmEpilogue::swiglu_halves);
+    const GemmChoice c_down =
+        choose_gemm_experts(traits, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false, GemmEpilogue::store);
     const uint32_t n_entry = static_cast<uint32_t>(list_entries(n_place, m.n_expert, c_up.bm));
-    const Region shared_rows = b.parts.part(uint64_t{n_place} * d_model * sizeof(float), uint64_t{n_row} * d_model * sizeof(float));
+    const Region shared_rows =
+        b.parts.part(uint64_t{n_place} * d_model * sizeof(float), uint64_t{n_row} * d_model * sizeof(float));
 
     AUSPEX_TRY(pack(d, shape));
     args::GemmArgs a{};
@@ -242,7 +260,7 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
         a.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns)) / 2;
         a.factor = 1;
         a.limit = m.limit_shared;
-        settle({{special(kStep), special(kHalves)}, {special(kMoeShared)}});
+        barrier({{special(kStep), special(kHalves)}, {special(kMoeShared)}});
         AUSPEX_TRY(expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up"));
     }
     AUSPEX_TRY(route(d, shape));
@@ -253,8 +271,9 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     list.bm = c_up.bm;
     list.n_entry_max = n_entry;
     list.from_step = 1;
-    settle({{special(kStep), special(kMoeChoice)}, {special(kMoeList)}});
-    AUSPEX_TRY(kernel(key_of("moe_list", traits.max_group_invocations >= 1024 && !traits.is_cpu() ? 1024 : 256), {b.choice, b.list, buffers_.step}, list, {}, "list"));
+    barrier({{special(kStep), special(kMoeChoice)}, {special(kMoeList)}});
+    AUSPEX_TRY(kernel(key_of("moe_list", traits.max_group_invocations >= 1024 && !traits.is_cpu() ? 1024 : 256),
+                      {b.choice, b.list, buffers_.step}, list, {}, "list"));
     if (shared) {
         const Matrix& own = program_.matrices[d.op->w[6]];
         const GemmChoice c = choose_gemm(traits, gemm_matrix_, own.tiling, n_row, false, GemmEpilogue::store);
@@ -262,7 +281,7 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
         a.n_row = n_row;
         a.y_stride = d_model;
         a.factor = kHalvesFactor;
-        settle({{special(kStep), special(kMoeShared)}, {special(kMoeRows)}});
+        barrier({{special(kStep), special(kMoeShared)}, {special(kMoeRows)}});
         AUSPEX_TRY(expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product"));
     }
     a = args::GemmArgs();
@@ -271,13 +290,13 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     a.factor = 1;
     a.limit = m.limit;
     a.divide = m.n_used;
-    settle({{special(kStep), special(kHalves), special(kMoeList)}, {special(kMoeHidden)}});
+    barrier({{special(kStep), special(kHalves), special(kMoeList)}, {special(kMoeHidden)}});
     AUSPEX_TRY(expert_gemm(up, c_up, a, buffers_.halves, b.halves, {n_entry}, true, "experts up"));
     a.y_stride = d_model;
     a.factor = kHalvesFactor;
     a.limit = 0;
     a.divide = 1;
-    settle({{special(kStep), special(kMoeHidden), special(kMoeList)}, {special(kMoeParts)}});
+    barrier({{special(kStep), special(kMoeHidden), special(kMoeList)}, {special(kMoeParts)}});
     AUSPEX_TRY(expert_gemm(down, c_down, a, b.halves, b.parts, {n_entry}, true, "experts down"));
 
     args::SumArgs sum{};
@@ -286,8 +305,9 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     sum.y_stride = stride(d.y);
     sum.shared_stride = shared ? d_model : 0;
     sum.from_step = 1;
-    settle({{special(kStep), special(kMoeChoice), special(kMoeParts), special(kMoeRows)}, {d.y}});
-    return kernel(key_of("moe_sum", 256), {b.choice, b.parts, shared_rows, buffers_.row[d.y], buffers_.step}, sum, {n_row, ceil_div(d_model, 1024u)}, "experts sum");
+    barrier({{special(kStep), special(kMoeChoice), special(kMoeParts), special(kMoeRows)}, {d.y}});
+    return kernel(key_of("moe_sum", 256), {b.choice, b.parts, shared_rows, buffers_.row[d.y], buffers_.step}, sum,
+                  {n_row, ceil_div(d_model, 1024u)}, "experts sum");
 }
 
 }  // namespace vk

@@ -45,10 +45,14 @@ bool is_pair(const Plan& plan, const std::vector<Op>& ops, size_t i, size_t n) {
     if (i + 2 >= n) return false;
     const Op &g = ops[i], &u = ops[i + 1], &s = ops[i + 2];
     if (g.kind != OpKind::matmul || u.kind != OpKind::matmul || s.kind != OpKind::swiglu) return false;
-    if (g.accumulate || u.accumulate || g.head || u.head || g.in[0] != u.in[0] || s.in[0] != g.out || s.in[1] != u.out || g.out == u.out) return false;
+    if (g.accumulate || u.accumulate || g.head || u.head || g.in[0] != u.in[0] || s.in[0] != g.out ||
+        s.in[1] != u.out || g.out == u.out)
+        return false;
     if (g.in[0] == s.out) return false;
     const Slot &a = plan.slot(g.w[0]), &b = plan.slot(u.w[0]);
-    if (a.type != b.type || a.n_dim != 2 || b.n_dim != 2 || a.shape[0] != b.shape[0] || a.shape[1] != b.shape[1] || a.shape[0] % 8 != 0) return false;
+    if (a.type != b.type || a.n_dim != 2 || b.n_dim != 2 || a.shape[0] != b.shape[0] || a.shape[1] != b.shape[1] ||
+        a.shape[0] % 8 != 0)
+        return false;
     size_t last = 0;
     auto nobody = [](const Op&) { return false; };
     const bool gate_free = s.out == g.out || readers(ops, i + 2, n, g.out, &last, nobody);
@@ -56,38 +60,53 @@ bool is_pair(const Plan& plan, const std::vector<Op>& ops, size_t i, size_t n) {
 }
 
 Status check_kernel(const Plan& plan, const Op& op) {
-    auto no = [&](const std::string& what) { return fail(Code::unsupported, "the Vulkan machine cannot run ", op_name(op.kind), " of layer ", op.layer, ": ", what, "; use Kind::cpu"); };
+    auto no = [&](const std::string& what) {
+        return fail(Code::unsupported, "the Vulkan machine cannot run ", op_name(op.kind), " of layer ", op.layer, ": ",
+                    what, "; use Kind::cpu");
+    };
     switch (op.kind) {
         case OpKind::delta: {
             const DeltaDims& d = op.delta;
-            if (d.d_key == 0 || d.d_key > kMaxHead || d.d_val == 0 || d.d_val > kMaxHead || d.n_conv == 0 || d.n_conv > kMaxTaps)
-                return no(say("heads of ", d.d_key, " and ", d.d_val, " with ", d.n_conv, " taps, expected at most ", kMaxHead, " and ", kMaxTaps));
+            if (d.d_key == 0 || d.d_key > kMaxHead || d.d_val == 0 || d.d_val > kMaxHead || d.n_conv == 0 ||
+                d.n_conv > kMaxTaps)
+                return no(say("heads of ", d.d_key, " and ", d.d_val, " with ", d.n_conv, " taps, expected at most ",
+                              kMaxHead, " and ", kMaxTaps));
             return {};
         }
         case OpKind::kv_write:
         case OpKind::attend: {
             const AttnDims& a = op.attn;
-            if (a.d_head == 0 || a.d_head % 4 != 0 || a.d_head > kMaxHead) return no(say("heads of ", a.d_head, ", expected a multiple of 4 up to ", kMaxHead));
-            if (a.n_head_kv == 0 || a.n_head % a.n_head_kv != 0) return no(say(a.n_head, " heads on ", a.n_head_kv, " kv heads"));
-            if (a.n_rot % 2 != 0 || a.n_rot > a.d_head) return no(say(a.n_rot, " rotated values, expected an even number up to ", a.d_head));
+            if (a.d_head == 0 || a.d_head % 4 != 0 || a.d_head > kMaxHead)
+                return no(say("heads of ", a.d_head, ", expected a multiple of 4 up to ", kMaxHead));
+            if (a.n_head_kv == 0 || a.n_head % a.n_head_kv != 0)
+                return no(say(a.n_head, " heads on ", a.n_head_kv, " kv heads"));
+            if (a.n_rot % 2 != 0 || a.n_rot > a.d_head)
+                return no(say(a.n_rot, " rotated values, expected an even number up to ", a.d_head));
             return {};
         }
         case OpKind::moe: {
             const MoeDims& m = op.moe;
             const uint64_t d = plan.slot(op.in[0]).width();
-            if (m.n_expert > args::kMaxExpert) return no(say(m.n_expert, " experts, expected at most ", args::kMaxExpert));
+            if (m.n_expert > args::kMaxExpert)
+                return no(say(m.n_expert, " experts, expected at most ", args::kMaxExpert));
             if (d % 16 != 0 || m.d_ff % 8 != 0 || m.d_ff_shared % 8 != 0)
-                return no(say("rows of ", d, " values and experts of ", m.d_ff, " and ", m.d_ff_shared, ", expected multiples of 16 and 8"));
+                return no(say("rows of ", d, " values and experts of ", m.d_ff, " and ", m.d_ff_shared,
+                              ", expected multiples of 16 and 8"));
             for (uint32_t i : {1u, 4u}) {
-                if (op.w[i] == kNoSlot || op.w[i + 1] == kNoSlot || plan.slot(op.w[i]).type == plan.slot(op.w[i + 1]).type) continue;
-                return no(say("'", plan.slot(op.w[i]).name, "' is ", type_info(plan.slot(op.w[i]).type).name, " and '", plan.slot(op.w[i + 1]).name, "' ", type_info(plan.slot(op.w[i + 1]).type).name, ", expected one type for gate and up"));
+                if (op.w[i] == kNoSlot || op.w[i + 1] == kNoSlot ||
+                    plan.slot(op.w[i]).type == plan.slot(op.w[i + 1]).type)
+                    continue;
+                return no(say("'", plan.slot(op.w[i]).name, "' is ", type_info(plan.slot(op.w[i]).type).name, " and '",
+                              plan.slot(op.w[i + 1]).name, "' ", type_info(plan.slot(op.w[i + 1]).type).name,
+                              ", expected one type for gate and up"));
             }
             return {};
         }
         case OpKind::matmul:
         case OpKind::embed:
             if (plan.slot(op.w[0]).n_dim != 2) return no("the weight is no matrix");
-            if (plan.slot(op.w[0]).width() % 4 != 0) return no(say("rows of ", plan.slot(op.w[0]).width(), " values, expected a multiple of 4"));
+            if (plan.slot(op.w[0]).width() % 4 != 0)
+                return no(say("rows of ", plan.slot(op.w[0]).width(), " values, expected a multiple of 4"));
             return {};
         default: return {};
     }
@@ -99,8 +118,8 @@ struct Lowering {
     size_t n;
     const std::vector<Pair>& pairs;
     std::vector<Node> nodes;
-    std::vector<SlotId> folded_from, folded_weight;  ///< by SlotId: what stands for a normed row that is not computed
-    std::vector<float> folded_eps;
+    std::vector<SlotId> fused_from, fused_weight;  ///< by SlotId: what stands for a normed row that is not computed
+    std::vector<float> fused_eps;
 
     /// The node that writes `id` last, if sums of squares can come with it.
     Node* producer(SlotId id) {
@@ -109,7 +128,8 @@ struct Lowering {
             if (d.y != id) continue;
             if (d.kind == Node::Kind::embed) return plan.slot(id).width() % 16 == 0 ? &d : nullptr;
             if (d.kind == Node::Kind::experts) return &d;
-            if (d.kind == Node::Kind::product && d.epilogue != Node::Epilogue::swiglu && !d.head) return plan.slot(id).width() % 16 == 0 ? &d : nullptr;
+            if (d.kind == Node::Kind::product && d.epilogue != Node::Epilogue::swiglu && !d.head)
+                return plan.slot(id).width() % 16 == 0 ? &d : nullptr;
             return nullptr;
         }
         return nullptr;
@@ -123,22 +143,24 @@ struct Lowering {
         if (!from) return false;
         const bool kept = plan.slot(op.out).role == SlotRole::kept;
         size_t last = 0;
-        const bool only_products = readers(ops, i, n, op.out, &last, [&](const Op& r) { return r.in[0] == op.out && (r.kind == OpKind::moe || (r.kind == OpKind::matmul && r.out != op.in[0])); });
+        const bool only_products = readers(ops, i, n, op.out, &last, [&](const Op& r) {
+            return r.in[0] == op.out && (r.kind == OpKind::moe || (r.kind == OpKind::matmul && r.out != op.in[0]));
+        });
         if (!only_products || written_between(ops, i, last, op.in[0])) return false;
         from->squares = true;
         if (from->kind == Node::Kind::product) from->epilogue = Node::Epilogue::add;
-        folded_from[op.out] = op.in[0];
-        folded_weight[op.out] = op.w[0];
-        folded_eps[op.out] = op.eps;
+        fused_from[op.out] = op.in[0];
+        fused_weight[op.out] = op.w[0];
+        fused_eps[op.out] = op.eps;
         return !kept;  // rows that stay readable are computed as well
     }
 
     /// Takes the norm before it along.
     void fed(Node& d) const {
-        if (folded_from[d.x] == kNoSlot) return;
-        d.norm = folded_weight[d.x];
-        d.eps = folded_eps[d.x];
-        d.x = folded_from[d.x];
+        if (fused_from[d.x] == kNoSlot) return;
+        d.norm = fused_weight[d.x];
+        d.eps = fused_eps[d.x];
+        d.x = fused_from[d.x];
     }
 
     void product(const Op& op, SlotId y) {
@@ -162,14 +184,14 @@ struct Lowering {
 };
 
 Status Lowering::run() {
-    folded_from.assign(plan.slots.size(), kNoSlot);
-    folded_weight = folded_from;
-    folded_eps.assign(plan.slots.size(), 0);
+    fused_from.assign(plan.slots.size(), kNoSlot);
+    fused_weight = fused_from;
+    fused_eps.assign(plan.slots.size(), 0);
     for (size_t i = 0; i < n; ++i) {
         const Op& op = ops[i];
         AUSPEX_TRY(check_kernel(plan, op));
         // A slot that is written no longer stands for a folded norm.
-        if (op.kind != OpKind::kv_write && op.kind != OpKind::rms_norm) folded_from[op.out] = kNoSlot;
+        if (op.kind != OpKind::kv_write && op.kind != OpKind::rms_norm) fused_from[op.out] = kNoSlot;
         Node d;
         d.op = &op;
         d.layer = op.layer;
@@ -187,7 +209,7 @@ Status Lowering::run() {
                 nodes.push_back(d);
                 break;
             case OpKind::rms_norm:
-                folded_from[op.out] = kNoSlot;
+                fused_from[op.out] = kNoSlot;
                 if (fold(i)) break;
                 d.kind = Node::Kind::norm;
                 d.norm = op.w[0];
@@ -195,12 +217,13 @@ Status Lowering::run() {
                 nodes.push_back(d);
                 break;
             case OpKind::matmul: {
-                const bool paired = std::any_of(pairs.begin(), pairs.end(), [&](const Pair& p) { return p.gate == op.w[0]; });
+                const bool paired =
+                    std::any_of(pairs.begin(), pairs.end(), [&](const Pair& p) { return p.gate == op.w[0]; });
                 if (paired && is_pair(plan, ops, i, n)) {
                     product(op, ops[i + 2].out);
                     nodes.back().epilogue = Node::Epilogue::swiglu;
                     nodes.back().op = &ops[i + 2];
-                    folded_from[ops[i + 1].out] = folded_from[ops[i + 2].out] = kNoSlot;
+                    fused_from[ops[i + 1].out] = fused_from[ops[i + 2].out] = kNoSlot;
                     i += 2;
                 } else {
                     product(op, op.out);
@@ -228,9 +251,11 @@ Status Lowering::run() {
             case OpKind::attend: {
                 d.kind = Node::Kind::attend;
                 size_t j = i;
-                while (j-- > 0 && !(ops[j].kind == OpKind::kv_write && ops[j].state == op.state)) {}
+                while (j-- > 0 && !(ops[j].kind == OpKind::kv_write && ops[j].state == op.state)) {
+                }
                 if (j >= i || written_between(ops, j, i, ops[j].in[0]) || written_between(ops, j, i, ops[j].in[1]))
-                    return fail(Code::unsupported, "attend of layer ", op.layer, " does not follow the kv_write of its cache; the Vulkan machine runs them together");
+                    return fail(Code::unsupported, "attend of layer ", op.layer,
+                                " does not follow the kv_write of its cache; the Vulkan machine runs them together");
                 d.write = &ops[j];
                 d.x = op.in[0];
                 d.x2 = op.in[1];
@@ -255,7 +280,8 @@ std::vector<Pair> find_pairs(const Plan& plan) {
     auto pair = [&](SlotId gate, SlotId up) {
         ++n_paired[gate];
         ++n_paired[up];
-        const bool known = std::any_of(pairs.begin(), pairs.end(), [&](const Pair& q) { return q.gate == gate && q.up == up; });
+        const bool known =
+            std::any_of(pairs.begin(), pairs.end(), [&](const Pair& q) { return q.gate == gate && q.up == up; });
         if (!known) pairs.push_back({gate, up});
     };
     auto look = [&](const Tape& tape) {
@@ -275,7 +301,11 @@ std::vector<Pair> find_pairs(const Plan& plan) {
     look(plan.trunk);
     for (const Tape& t : plan.mtp) look(t);
     // A matrix that is also read on its own must stay one.
-    pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const Pair& p) { return n_use[p.gate] != n_paired[p.gate] || n_use[p.up] != n_paired[p.up] || n_paired[p.gate] != n_paired[p.up]; }),
+    pairs.erase(std::remove_if(pairs.begin(), pairs.end(),
+                               [&](const Pair& p) {
+                                   return n_use[p.gate] != n_paired[p.gate] || n_use[p.up] != n_paired[p.up] ||
+                                          n_paired[p.gate] != n_paired[p.up];
+                               }),
                 pairs.end());
     return pairs;
 }

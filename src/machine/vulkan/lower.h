@@ -38,16 +38,16 @@ struct Node {
     enum class Epilogue : uint8_t { store, add, swiglu };
     Kind kind = Kind::embed;
     uint32_t layer = 0;
-    const Op* op = nullptr;         ///< where shapes and weights stand
-    const Op* write = nullptr;      ///< attend: the kv_write that goes with it
+    const Op* op = nullptr;     ///< where shapes and weights stand
+    const Op* write = nullptr;  ///< attend: the kv_write that goes with it
     SlotId x = kNoSlot, x2 = kNoSlot, y = kNoSlot;
-    SlotId weight = kNoSlot;        ///< product: the matrix; of a pair, its gate
-    SlotId norm = kNoSlot;          ///< product, experts: x is normed with this weight on the way in
+    SlotId weight = kNoSlot;  ///< product: the matrix; of a pair, its gate
+    SlotId norm = kNoSlot;    ///< product, experts: x is normed with this weight on the way in
     float eps = 0;
     Epilogue epilogue = Epilogue::store;
-    bool onto_self = false;         ///< add: y += ...; else y = 0 + ..., for the sums of squares
-    bool squares = false;           ///< the sums of squares of y are wanted by a later norm
-    bool head = false;              ///< only rows whose logits are wanted
+    bool onto_self = false;  ///< add: y += ...; else y = 0 + ..., for the sums of squares
+    bool squares = false;    ///< the sums of squares of y are wanted by a later norm
+    bool head = false;       ///< only rows whose logits are wanted
 };
 
 /// Shapes that have kernels of their own; others run on plain ones.

@@ -86,15 +86,17 @@ Status Memory::take_block(const MemoryPlan::Block& want, Block* out) {
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = want.bytes;
-    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                 (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+                 VK_BUFFER_USAGE_TRANSFER_DST_BIT | (t.addresses ? VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT : 0);
     if (VkResult r = gpu_->vk.vkCreateBuffer(gpu_->device, &info, nullptr, &out->buffer); r != VK_SUCCESS) {
         out->buffer = VK_NULL_HANDLE;
         return gpu_->check(r, "vkCreateBuffer", arena_name(want.arena));
     }
     VkMemoryRequirements need{};
     gpu_->vk.vkGetBufferMemoryRequirements(gpu_->device, out->buffer, &need);
-    uint32_t type = want.arena == Arena::ring ? t.type_readback : want.arena == Arena::staging || want.arena == Arena::pinned ? t.type_upload : t.type_device;
+    uint32_t type = want.arena == Arena::ring                                     ? t.type_readback
+                    : want.arena == Arena::staging || want.arena == Arena::pinned ? t.type_upload
+                                                                                  : t.type_device;
     VkMemoryAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     allocate.allocationSize = need.size;
@@ -141,14 +143,15 @@ Result<Memory> Memory::take(GpuRef gpu, const MemoryPlan& plan) {
     using memory_impl::mib;
     for (const MemoryPlan::Item& i : plan.items_)
         if (i.bytes > plan.max_region_)
-            return fail(Code::bad_argument, "a region of ", i.bytes, " bytes (", i.name.empty() ? arena_name(i.arena) : i.name.c_str(),
-                        ") was asked for, but ", gpu->traits.name, " takes at most ", plan.max_region_,
-                        " at once: cut it by rows.");
+            return fail(Code::bad_argument, "a region of ", i.bytes, " bytes (",
+                        i.name.empty() ? arena_name(i.arena) : i.name.c_str(), ") was asked for, but ",
+                        gpu->traits.name, " takes at most ", plan.max_region_, " at once: cut it by rows.");
     const uint64_t budget = gpu->budget_bytes();
     if (plan.device_bytes() > budget)
         return fail(Code::out_of_memory, mib(plan.device_bytes()), " MiB of device memory are needed (weights ",
-                    mib(plan.arena_bytes(Arena::weights)), ", caches ", mib(plan.arena_bytes(Arena::caches)), ", scratch ",
-                    mib(plan.arena_bytes(Arena::scratch)), "), but ", gpu->traits.name, " has ", budget >> 20,
+                    mib(plan.arena_bytes(Arena::weights)), ", caches ", mib(plan.arena_bytes(Arena::caches)),
+                    ", scratch ", mib(plan.arena_bytes(Arena::scratch)), "), but ", gpu->traits.name, " has ",
+                    budget >> 20,
                     " MiB left: take a smaller model or context, or raise memory_limit_bytes if it is set.");
     Memory m;
     m.gpu_ = std::move(gpu);
@@ -233,9 +236,10 @@ Status Transfer::send(uint32_t half) {
     b.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     b.srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT;
     b.dstAccessMask = VK_ACCESS_HOST_READ_BIT;
-    gpu_->vk.vkCmdPipelineBarrier(h.commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0, nullptr, 0,
-                                  nullptr);
-    if (VkResult r = gpu_->vk.vkEndCommandBuffer(h.commands); r != VK_SUCCESS) return gpu_->check(r, "vkEndCommandBuffer");
+    gpu_->vk.vkCmdPipelineBarrier(h.commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &b, 0,
+                                  nullptr, 0, nullptr);
+    if (VkResult r = gpu_->vk.vkEndCommandBuffer(h.commands); r != VK_SUCCESS)
+        return gpu_->check(r, "vkEndCommandBuffer");
     return timeline_.submit(h.commands).get(h.value);
 }
 
@@ -253,8 +257,10 @@ Status Transfer::flush(const Region& r, uint64_t bytes, bool to_device) {
     range.memory = r.memory;
     range.offset = r.offset / atom * atom;
     range.size = round_up(r.offset + bytes, atom) - range.offset;  // the block's tail leaves room
-    return to_device ? gpu_->check(gpu_->vk.vkFlushMappedMemoryRanges(gpu_->device, 1, &range), "vkFlushMappedMemoryRanges")
-                     : gpu_->check(gpu_->vk.vkInvalidateMappedMemoryRanges(gpu_->device, 1, &range), "vkInvalidateMappedMemoryRanges");
+    return to_device
+               ? gpu_->check(gpu_->vk.vkFlushMappedMemoryRanges(gpu_->device, 1, &range), "vkFlushMappedMemoryRanges")
+               : gpu_->check(gpu_->vk.vkInvalidateMappedMemoryRanges(gpu_->device, 1, &range),
+                             "vkInvalidateMappedMemoryRanges");
 }
 
 Status Transfer::need_staging() {
@@ -306,12 +312,14 @@ Status Transfer::write(const Region& to, const void* from, uint64_t bytes) {
 
 Status Transfer::fill(const Region& to, uint32_t value) {
     if (to.offset % 4 || to.bytes % 4)
-        return fail(Code::bad_argument, "a fill needs offset and size in multiples of 4, found ", to.offset, " and ", to.bytes, ".");
+        return fail(Code::bad_argument, "a fill needs offset and size in multiples of 4, found ", to.offset, " and ",
+                    to.bytes, ".");
     if (to.bytes == 0) return {};
     if (to.mapped) {
         if (Status s = finish(); !s.ok()) return s;
         const bool same = value == (value & 0xffu) * 0x01010101u;
-        if (same) std::memset(to.mapped, static_cast<int>(value & 0xffu), to.bytes);
+        if (same)
+            std::memset(to.mapped, static_cast<int>(value & 0xffu), to.bytes);
         else
             for (uint64_t i = 0; i < to.bytes; i += 4) std::memcpy(to.mapped + i, &value, 4);
         return flush(to, to.bytes, true);

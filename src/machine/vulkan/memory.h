@@ -2,9 +2,9 @@
 //
 // Owns    MemoryPlan (sizes to regions), Memory (the allocations), Transfer (staging, direct writes).
 // Reads   device.
-// Serves  program (weights), lane (caches, scratch, ring), tests.
+// Serves  program (weights), context (caches, scratch, ring), tests.
 // Thread  a Memory is immutable once taken; a Transfer belongs to one thread.
-// Laws    Silence: all memory of a step is taken before it; accounting is exact to the byte.
+// Laws    HotPath: all memory of a step is taken before it; accounting is exact to the byte.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "device.h"
@@ -23,12 +23,12 @@ const char* arena_name(Arena arena);
 /// A piece of one buffer: what a kernel binds. Plain data, valid as long as its Memory.
 struct Region {
     VkBuffer buffer = VK_NULL_HANDLE;
-    uint64_t offset = 0;           ///< multiple of DeviceTraits::storage_align
+    uint64_t offset = 0;  ///< multiple of DeviceTraits::storage_align
     uint64_t bytes = 0;
-    uint64_t address = 0;          ///< in the device's eyes; 0 without DeviceTraits::addresses
-    std::byte* mapped = nullptr;   ///< host view of the region, or null
+    uint64_t address = 0;         ///< in the device's eyes; 0 without DeviceTraits::addresses
+    std::byte* mapped = nullptr;  ///< host view of the region, or null
     VkDeviceMemory memory = VK_NULL_HANDLE;
-    bool coherent = true;          ///< false: the host must flush / invalidate (Transfer does)
+    bool coherent = true;  ///< false: the host must flush / invalidate (Transfer does)
     /// The part [at, at + n). `at` must be a multiple of storage_align to be bound.
     Region part(uint64_t at, uint64_t n) const {
         Region r = *this;

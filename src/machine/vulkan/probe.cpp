@@ -67,10 +67,12 @@ struct FeatureChain {
                     core.features = reinterpret_cast<const VkPhysicalDeviceFeatures2*>(s)->features;
                     break;
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES:
-                    v11.storageBuffer16BitAccess = reinterpret_cast<const VkPhysicalDeviceVulkan11Features*>(s)->storageBuffer16BitAccess;
+                    v11.storageBuffer16BitAccess =
+                        reinterpret_cast<const VkPhysicalDeviceVulkan11Features*>(s)->storageBuffer16BitAccess;
                     break;
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES:
-                    v11.storageBuffer16BitAccess = reinterpret_cast<const VkPhysicalDevice16BitStorageFeatures*>(s)->storageBuffer16BitAccess;
+                    v11.storageBuffer16BitAccess =
+                        reinterpret_cast<const VkPhysicalDevice16BitStorageFeatures*>(s)->storageBuffer16BitAccess;
                     break;
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES: {
                     void* next = v12.pNext;
@@ -79,7 +81,8 @@ struct FeatureChain {
                     break;
                 }
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES:
-                    v12.timelineSemaphore = reinterpret_cast<const VkPhysicalDeviceTimelineSemaphoreFeatures*>(s)->timelineSemaphore;
+                    v12.timelineSemaphore =
+                        reinterpret_cast<const VkPhysicalDeviceTimelineSemaphoreFeatures*>(s)->timelineSemaphore;
                     break;
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES: {
                     const auto* f = reinterpret_cast<const VkPhysicalDeviceVulkan13Features*>(s);
@@ -90,7 +93,8 @@ struct FeatureChain {
                 }
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES:
                     dot.shaderIntegerDotProduct =
-                        reinterpret_cast<const VkPhysicalDeviceShaderIntegerDotProductFeatures*>(s)->shaderIntegerDotProduct;
+                        reinterpret_cast<const VkPhysicalDeviceShaderIntegerDotProductFeatures*>(s)
+                            ->shaderIntegerDotProduct;
                     break;
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES: {
                     const auto* f = reinterpret_cast<const VkPhysicalDeviceSubgroupSizeControlFeatures*>(s);
@@ -99,7 +103,8 @@ struct FeatureChain {
                     break;
                 }
                 case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV:
-                    matrix_nv.cooperativeMatrix = reinterpret_cast<const VkPhysicalDeviceCooperativeMatrixFeaturesNV*>(s)->cooperativeMatrix;
+                    matrix_nv.cooperativeMatrix =
+                        reinterpret_cast<const VkPhysicalDeviceCooperativeMatrixFeaturesNV*>(s)->cooperativeMatrix;
                     break;
                 case static_cast<int>(kMatrixFeaturesType):
                     matrix_khr.matrix = reinterpret_cast<const MatrixFeatures*>(s)->matrix;
@@ -223,8 +228,9 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
     probe_impl::copy_uuid(t.driver_uuid, p11.driverUUID);
     probe_impl::copy_uuid(t.device_uuid, p11.deviceUUID);
     t.timestamp_period_ns = double(p.limits.timestampPeriod);
-    t.n_core = p_nv.shaderSMCount ? p_nv.shaderSMCount
-                                  : p_amd.shaderEngineCount * p_amd.shaderArraysPerEngineCount * p_amd.computeUnitsPerShaderArray;
+    t.n_core = p_nv.shaderSMCount
+                   ? p_nv.shaderSMCount
+                   : p_amd.shaderEngineCount * p_amd.shaderArraysPerEngineCount * p_amd.computeUnitsPerShaderArray;
     t.max_storage_range = p.limits.maxStorageBufferRange;
     t.max_allocation_bytes = p11.maxMemoryAllocationSize;
     t.max_buffer_bytes = can_buffer ? p_buffer.maxBufferSize : p11.maxMemoryAllocationSize;
@@ -237,7 +243,8 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
         t.max_group_size[i] = p.limits.maxComputeWorkGroupSize[i];
         t.max_group_count[i] = p.limits.maxComputeWorkGroupCount[i];
     }
-    t.max_storage_bindings = std::min(p.limits.maxPerStageDescriptorStorageBuffers, p.limits.maxDescriptorSetStorageBuffers);
+    t.max_storage_bindings =
+        std::min(p.limits.maxPerStageDescriptorStorageBuffers, p.limits.maxDescriptorSetStorageBuffers);
     t.subgroup_size = t.subgroup_min = t.subgroup_max = p11.subgroupSize;
     if (p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) t.subgroup_ops = p11.subgroupSupportedOperations;
 
@@ -246,12 +253,15 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
     if (can_size) f.add(&f.size);
     if (has(probe_impl::kMatrixKhr)) f.add(&f.matrix_khr);
     if (has("VK_NV_cooperative_matrix")) f.add(&f.matrix_nv);
-    if (borrow) f.read(borrow->enabled_features);
-    else vki.vkGetPhysicalDeviceFeatures2(gpu->physical, &f.core);
+    if (borrow)
+        f.read(borrow->enabled_features);
+    else
+        vki.vkGetPhysicalDeviceFeatures2(gpu->physical, &f.core);
     t.borrowed = borrow != nullptr;
     t.dot = f.dot.shaderIntegerDotProduct != 0;
     t.dot_accelerated = t.dot && p_dot.integerDotProduct4x8BitPackedSignedAccelerated != 0;
-    t.subgroup_size_control = f.size.subgroupSizeControl != 0 && (p_size.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
+    t.subgroup_size_control =
+        f.size.subgroupSizeControl != 0 && (p_size.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
     t.full_subgroups = f.size.computeFullSubgroups != 0;
     if (t.subgroup_size_control) {
         t.subgroup_min = p_size.minSubgroupSize;
@@ -346,7 +356,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = 4096;
-    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    info.usage =
+        VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     VkBuffer sample = VK_NULL_HANDLE;
     if (VkResult r = gpu->vk.vkCreateBuffer(gpu->device, &info, nullptr, &sample); r != VK_SUCCESS)
         return gpu->check(r, "vkCreateBuffer");
@@ -360,7 +371,7 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // anything else is special
     // The type with all of `must` that has most of `want`, least of `avoid`, then the largest heap.
-    auto pick = [&](VkMemoryPropertyFlags must, VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid) {
+    auto choose = [&](VkMemoryPropertyFlags must, VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid) {
         uint32_t best = UINT32_MAX;
         int best_score = -1;
         uint64_t best_heap = 0;
@@ -382,23 +393,26 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     auto heap_of = [&](uint32_t type) { return t.memory.memoryTypes[type].heapIndex; };
     // Device memory lives in the largest device-local heap: a 256 MiB window into a discrete card
     // is another, smaller heap, or the same heap (ReBAR) when all of it can be written by the host.
-    uint32_t local = pick(kLocal, 0, kVisible | kCached);
+    uint32_t local = choose(kLocal, 0, kVisible | kCached);
     uint32_t biggest = UINT32_MAX;
     for (uint32_t i = 0; i < t.memory.memoryTypeCount; ++i) {
         const VkMemoryPropertyFlags has = t.memory.memoryTypes[i].propertyFlags;
         if (!(need.memoryTypeBits >> i & 1u) || !(has & kLocal) || (has & ~kPlain)) continue;
-        if (biggest == UINT32_MAX || t.memory.memoryHeaps[heap_of(i)].size > t.memory.memoryHeaps[heap_of(biggest)].size) biggest = i;
+        if (biggest == UINT32_MAX ||
+            t.memory.memoryHeaps[heap_of(i)].size > t.memory.memoryHeaps[heap_of(biggest)].size)
+            biggest = i;
     }
     if (local == UINT32_MAX || biggest == UINT32_MAX)
         return fail(Code::no_device, t.name, " has no device-local memory for storage buffers.");
     if (heap_of(local) != heap_of(biggest)) local = biggest;
-    const uint32_t mapped = pick(kLocal | kVisible | kCoherent, 0, kCached);
+    const uint32_t mapped = choose(kLocal | kVisible | kCoherent, 0, kCached);
     const bool can_map = mapped != UINT32_MAX && heap_of(mapped) == heap_of(local);
     const bool want_map = direct_upload < 0 ? t.uma : direct_upload != 0;
     t.type_device = can_map && want_map ? mapped : local;
-    t.device_mapped = (t.memory.memoryTypes[t.type_device].propertyFlags & (kVisible | kCoherent)) == (kVisible | kCoherent);
-    t.type_upload = pick(kVisible | kCoherent, 0, t.uma ? 0 : kLocal);
-    t.type_readback = pick(kVisible, kCached | kCoherent, t.uma ? 0 : kLocal);
+    t.device_mapped =
+        (t.memory.memoryTypes[t.type_device].propertyFlags & (kVisible | kCoherent)) == (kVisible | kCoherent);
+    t.type_upload = choose(kVisible | kCoherent, 0, t.uma ? 0 : kLocal);
+    t.type_readback = choose(kVisible, kCached | kCoherent, t.uma ? 0 : kLocal);
     if (t.type_upload == UINT32_MAX || t.type_readback == UINT32_MAX)
         return fail(Code::no_device, t.name, " has no memory that the host can write.");
     return {};
@@ -428,32 +442,38 @@ std::string describe(const DeviceTraits& t) {
         const VkMemoryType& m = t.memory.memoryTypes[i];
         const VkMemoryPropertyFlags f = m.propertyFlags;
         return say("type ", i, " (", f & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT ? "device" : "host",
-                   f & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT ? " visible" : "", f & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT ? " coherent" : "",
-                   f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT ? " cached" : "", ", heap of ", mib(t.memory.memoryHeaps[m.heapIndex].size), ")");
+                   f & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT ? " visible" : "",
+                   f & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT ? " coherent" : "",
+                   f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT ? " cached" : "", ", heap of ",
+                   mib(t.memory.memoryHeaps[m.heapIndex].size), ")");
     };
-    static constexpr const char* kComponents[] = {"f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"};
+    static constexpr const char* kComponents[] = {"f16", "f32", "f64", "s8",  "s16", "s32",
+                                                  "s64", "u8",  "u16", "u32", "u64"};
     auto component = [](Component c) {
         if (uint32_t(c) < 11) return std::string(kComponents[uint32_t(c)]);
         return uint32_t(c) == 1000141000 ? std::string("bf16") : say("type", uint32_t(c));
     };
     std::string s;
-    s += say("device      ", t.name, " (", t.type_name(), ", vendor ", t.vendor_id, ", device ", t.device_id, t.borrowed ? ", borrowed" : "",
-             t.n_core ? say(", ", t.n_core, " cores") : "", ")\n");
+    s += say("device      ", t.name, " (", t.type_name(), ", vendor ", t.vendor_id, ", device ", t.device_id,
+             t.borrowed ? ", borrowed" : "", t.n_core ? say(", ", t.n_core, " cores") : "", ")\n");
     s += say("driver      ", t.driver_name, " ", t.driver_info, ", Vulkan ", version_text(t.api_version), "\n");
-    s += say("queue       family ", t.queue_family, ", timestamps ", t.timestamp_bits, " bits of ", t.timestamp_period_ns, " ns\n");
+    s += say("queue       family ", t.queue_family, ", timestamps ", t.timestamp_bits, " bits of ",
+             t.timestamp_period_ns, " ns\n");
     s += say("memory      ", t.uma ? "shared with the host" : "its own", "; kernels ", type(t.type_device), "; upload ",
-             type(t.type_upload), "; readback ", type(t.type_readback), "; budget ", t.memory_budget ? "reported" : "estimated", "\n");
-    s += say("limits      binding ", mib(t.max_storage_range), ", allocation ", mib(t.max_allocation_bytes), ", buffer ",
-             mib(t.max_buffer_bytes), ", shared ", t.max_shared_bytes, " bytes, group ", t.max_group_invocations, ", bindings ",
-             t.max_storage_bindings, "\n");
+             type(t.type_upload), "; readback ", type(t.type_readback), "; budget ",
+             t.memory_budget ? "reported" : "estimated", "\n");
+    s += say("limits      binding ", mib(t.max_storage_range), ", allocation ", mib(t.max_allocation_bytes),
+             ", buffer ", mib(t.max_buffer_bytes), ", shared ", t.max_shared_bytes, " bytes, group ",
+             t.max_group_invocations, ", bindings ", t.max_storage_bindings, "\n");
     s += say("subgroups   ", t.subgroup_size, " (", t.subgroup_min, "..", t.subgroup_max, "), required size ",
              yes(t.subgroup_size_control), ", full ", yes(t.full_subgroups), ", shuffle ", yes(t.shuffle()), "\n");
-    s += say("arithmetic  integer dot ", t.dot ? (t.dot_accelerated ? "native" : "emulated") : "no", ", f16 ", yes(t.float16), ", i8 ",
-             yes(t.int8), ", i16 ", yes(t.int16), ", i64 ", yes(t.int64), ", 16-bit buffers ", yes(t.storage16), ", 8-bit buffers ",
-             yes(t.storage8), "\n");
+    s += say("arithmetic  integer dot ", t.dot ? (t.dot_accelerated ? "native" : "emulated") : "no", ", f16 ",
+             yes(t.float16), ", i8 ", yes(t.int8), ", i16 ", yes(t.int16), ", i64 ", yes(t.int64), ", 16-bit buffers ",
+             yes(t.storage16), ", 8-bit buffers ", yes(t.storage8), "\n");
     s += say("matrices    KHR ", yes(t.matrix_khr), ", NV ", yes(t.matrix_nv));
     for (const MatrixShape& m : t.matrix_shapes)
-        s += say("; ", m.m, "x", m.n, "x", m.k, " ", component(m.a), "*", component(m.b), "+", component(m.c), m.saturating ? " saturating" : "");
+        s += say("; ", m.m, "x", m.n, "x", m.k, " ", component(m.a), "*", component(m.b), "+", component(m.c),
+                 m.saturating ? " saturating" : "");
     return s + "\n";
 }
 

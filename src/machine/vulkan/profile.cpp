@@ -1,7 +1,7 @@
 // machine/vulkan/profile: where the time of a pass goes, kernel class by kernel class.
 // A recording of its own, with a mark after every kernel, so that nothing overlaps; production
 // recordings carry no marks. Bytes are what must move at least: weights, state, logits.
-#include "lane.h"
+#include "context.h"
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
@@ -15,11 +15,12 @@ constexpr uint32_t kMarks = 4096, kWarm = 3, kRuns = 7;
 
 }  // namespace profile_impl
 
-Result<std::vector<KernelTime>> VulkanLane::profile(uint32_t n_row, uint32_t position) {
+Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t position) {
     using namespace profile_impl;
     const Plan& plan = *program_->plan;
-    const GpuRef& gpu = program_->context->gpu;
-    if (gpu->traits.timestamp_bits == 0) return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
+    const GpuRef& gpu = program_->device->gpu;
+    if (gpu->traits.timestamp_bits == 0)
+        return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
     Step step;
     step.tape = &plan.trunk;
     step.n_row = step.n_logit = n_row;
@@ -34,10 +35,13 @@ Result<std::vector<KernelTime>> VulkanLane::profile(uint32_t n_row, uint32_t pos
     shape.tape = &plan.trunk;
     shape.n_row = n_row;
     shape.head = shape.largest = true;
-    AUSPEX_TRY(recorder.record(&commands, [&](Recorder& r) {
-        AUSPEX_TRY(r.tape(shape));
-        return r.pick(plan.trunk, n_row, false, false, true);
-    }, true));
+    AUSPEX_TRY(recorder.record(
+        &commands,
+        [&](Recorder& r) {
+            AUSPEX_TRY(r.tape(shape));
+            return r.sample(plan.trunk, n_row, false, false, true);
+        },
+        true));
     std::vector<std::vector<double>> us(recorder.marks().size());
     for (uint32_t run = 0; run < kWarm + kRuns; ++run) {
         uint32_t index = 0;
@@ -53,7 +57,7 @@ Result<std::vector<KernelTime>> VulkanLane::profile(uint32_t n_row, uint32_t pos
         std::memset(request + 1, 0, n_row * sizeof(Token));
         AUSPEX_TRY(submit({open}));
         n_pending_ = 0;
-        AUSPEX_TRY(settle());
+        AUSPEX_TRY(barrier());
         AUSPEX_TRY(commands.run());
         if (run < kWarm) continue;
         std::vector<std::pair<std::string, double>> times;

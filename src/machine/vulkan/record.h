@@ -2,7 +2,7 @@
 //
 // Owns    which kernel runs a node, in which size, with which buffers; where a barrier must stand.
 // Reads   program (weights), buffers, lower (Node), tune, shaders/*.h (push constants).
-// Serves  lane, profile.
+// Serves  context, profile.
 // Thread  one thread at a time.
 // Laws    Row: what decides a row's bits never depends on the row count. A barrier stands exactly where
 //         a kernel touches what one before it wrote, or writes what one before it reads: synchronisation
@@ -36,20 +36,20 @@ inline PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32
 /// The rows of a pass and the kernels that run them.
 struct Shape {
     const Tape* tape = nullptr;
-    uint32_t n_row = 1;        ///< rows that the recording can run; the step buffer says how many it does run
-    bool wide = false;         ///< a committed step of many rows; else a tentative one of at most 9
-    bool fill_only = false;    ///< MTP: only what fills its cache
-    bool head = false;         ///< few rows: logits of every row, in the same pass
-    bool largest = false;      ///< the head leaves the largest logits for pick()
-    SlotId fed_from = kNoSlot; ///< MTP: whose kept rows are its input; none: the trunk's
-    bool fed_by_chain = false; ///< MTP: its input are the rows that keep_guess() kept
+    uint32_t n_row = 1;         ///< rows that the recording can run; the step buffer says how many it does run
+    bool wide = false;          ///< a committed step of many rows; else a tentative one of at most 9
+    bool fill_only = false;     ///< MTP: only what fills its cache
+    bool head = false;          ///< few rows: logits of every row, in the same pass
+    bool largest = false;       ///< the head leaves the largest logits for sample()
+    SlotId fed_from = kNoSlot;  ///< MTP: whose kept rows are its input; none: the trunk's
+    bool fed_by_chain = false;  ///< MTP: its input are the rows that keep_guess() kept
 };
 
 class Recorder {
   public:
     using Piece = std::function<Status(Recorder&)>;
 
-    Recorder(const VulkanProgram& program, const Buffers& buffers);
+    Recorder(const VulkanModel& program, const Buffers& buffers);
 
     /// Records what `piece` appends. With a profile there is a mark at every barrier.
     /// errors    unsupported: no variant of a kernel works here; out_of_memory; device_lost.
@@ -69,16 +69,16 @@ class Recorder {
     Status head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
     /// n rows of logits to the host.
     Status logits_to_host(const Tape& tape, uint32_t n);
-    /// What pick() chose for n rows, to the place of the logits for the host.
-    Status picks_to_host(uint32_t n);
+    /// What sample() chose for n rows, to the place of the logits for the host.
+    Status sampled_to_host(uint32_t n);
     /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left them.
-    Status pick(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
+    Status sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
     Status accept();
     Status mtp_open();
     Status mtp_next();
     /// step_block: several blocks draft in one cycle.
     Status mtp_block(uint32_t mode, uint32_t n_guess);
-    /// The hidden row of guess i, just picked, for the blocks after this tape's.
+    /// The hidden row of guess i, just sampled, for the blocks after this tape's.
     Status keep_guess(const Tape& tape, uint32_t i);
     /// Applies n committed rows to every DeltaNet state of a tape.
     Status fold(const Tape& tape, uint32_t n_commit);
@@ -97,7 +97,32 @@ class Recorder {
 
   private:
     /// Things that kernels touch: slots by id, their sums of squares behind them, then these.
-    enum Special : uint32_t { kStep, kPart, kMixed, kQuery, kGathered, kPickPart, kPickHist, kPickList, kPickBest, kRing, kLogitsHost, kHalves, kSwigluHalves, kSpare, kMoeLogits, kMoeChoice, kMoeHidden, kMoeShared, kMoeSum, kMoeList, kMoeParts, kMoeRows, kChain, kBehind };
+    enum Special : uint32_t {
+        kStep,
+        kPart,
+        kMixed,
+        kQuery,
+        kGathered,
+        kSamplePart,
+        kSampleHist,
+        kSampleList,
+        kSampleBest,
+        kRing,
+        kLogitsHost,
+        kHalves,
+        kSwigluHalves,
+        kSpare,
+        kMoeLogits,
+        kMoeChoice,
+        kMoeHidden,
+        kMoeShared,
+        kMoeSum,
+        kMoeList,
+        kMoeParts,
+        kMoeRows,
+        kChain,
+        kBehind
+    };
     struct Touch {
         std::vector<uint32_t> reads, writes;
     };
@@ -107,14 +132,16 @@ class Recorder {
     uint32_t special(Special s) const { return static_cast<uint32_t>(2 * plan_.slots.size()) + s; }
     uint32_t squares_id(SlotId id) const { return static_cast<uint32_t>(plan_.slots.size()) + id; }
     /// A barrier if this kernel touches what is not settled yet.
-    void settle(const Touch& touch, bool copies = false);
+    void barrier(const Touch& touch, bool copies = false);
     void mark_stage();
     /// The weight of a head: all of it, or the draft vocabulary's rows.
     const Matrix& matrix_of(const Node& d) const;
     uint32_t n_vocab_of(const Tape& tape) const;
-    Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push, uint32_t push_bytes, const Grid& grid, const char* label, uint64_t bytes);
+    Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push, uint32_t push_bytes,
+                  const Grid& grid, const char* label, uint64_t bytes);
     template <class T>
-    Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const T& push, const Grid& grid, const char* label, uint64_t bytes = 0) {
+    Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const T& push, const Grid& grid,
+                  const char* label, uint64_t bytes = 0) {
         return kernel(key, buffers, &push, static_cast<uint32_t>(sizeof push), grid, label, bytes);
     }
     uint32_t width(SlotId id) const { return static_cast<uint32_t>(plan_.slot(id).width()); }
@@ -142,7 +169,9 @@ class Recorder {
     Status experts(const Node& d, const Shape& shape);
     Status scores(const Node& d, const Shape& shape, args::RouterArgs* a);
     Status route(const Node& d, const Shape& shape);
-    bool routes_itself(const Op& op) const { return vk::routes_itself(matrix_, program_.matrices[op.w[1]].tiling, op.moe.n_expert, op.moe.n_used); }
+    bool routes_itself(const Op& op) const {
+        return vk::routes_itself(matrix_, program_.matrices[op.w[1]].tiling, op.moe.n_expert, op.moe.n_used);
+    }
     Status experts_few(const Node& d, uint32_t n_row);
     Status expert_hidden(const Node& d, uint32_t n_row);
     struct SumOf {
@@ -153,27 +182,28 @@ class Recorder {
     };
     Status expert_sum(const Node& d, uint32_t n_row, const SumOf& s);
     Status experts_many(const Node& d, const Shape& shape);
-    Status expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y, const Grid& grid, bool by_expert, const char* label);
+    Status expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                       const Grid& grid, bool by_expert, const char* label);
     Status append(const Node& d, const Shape& shape);
     Status attend(const Node& d, const Shape& shape);
     args::AttendArgs attend_args(const Op& op, const Op& write, uint32_t part_stride) const;
 
-    const VulkanProgram& program_;
+    const VulkanModel& program_;
     const Buffers& buffers_;
     const Plan& plan_;
-    bool matrix_;            ///< few rows on matrix units
-    bool gemm_matrix_;       ///< many rows on matrix units
-    uint32_t n_score_ = 0;   ///< most experts that a layer chooses from by itself
+    bool matrix_;                                      ///< few rows on matrix units
+    bool gemm_matrix_;                                 ///< many rows on matrix units
+    uint32_t n_score_ = 0;                             ///< most experts that a layer chooses from by itself
     SlotId packed_ = kNoSlot, packed_norm_ = kNoSlot;  ///< whose rows `halves` holds, after which norm
     SlotId swiglu_packed_ = kNoSlot;                   ///< whose rows `swiglu_halves` holds
     bool asking_ = false, profile_ = false;
     Commands* commands_ = nullptr;
-    std::vector<uint32_t> reads_, writes_;   ///< since the last barrier
-    std::vector<Pipelines::Id> asked_;       ///< by kernel() calls, in order
-    size_t n_kernel_ = 0;                    ///< of them, those recorded
+    std::vector<uint32_t> reads_, writes_;  ///< since the last barrier
+    std::vector<Pipelines::Id> asked_;      ///< by kernel() calls, in order
+    size_t n_kernel_ = 0;                   ///< of them, those recorded
     std::vector<Mark> marks_;
-    uint32_t n_largest_ = 0;                 ///< groups of the head that left the largest logits of a row
-    Mark stage_;                             ///< what ran since the last barrier
+    uint32_t n_largest_ = 0;  ///< groups of the head that left the largest logits of a row
+    Mark stage_;              ///< what ran since the last barrier
     uint32_t n_barrier_ = 0;
 };
 

@@ -24,7 +24,7 @@ inline void store_float(uint8_t* p, float v) { std::memcpy(p, &v, 4); }
 /// Four bytes of neighbouring columns, 0 1 2 3, in the order of a word on the device: 0 2 1 3.
 inline uint32_t swap_middle(uint32_t v) { return (v & 0xff0000ffu) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u); }
 
-/// Where the share of lane t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
+/// Where the share of context t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
 inline uint8_t* share(uint8_t* region, uint32_t group, uint32_t r, uint32_t t) {
     return region + 16u * (64u * group + 32u * (r >> 3) + (r & 7u) * 4u + t);
 }
@@ -45,7 +45,8 @@ void k_nibbles(const uint8_t* qs, uint8_t* quants, uint32_t r) {
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t h = 0; h < 2; h++)
             for (uint32_t t = 0; t < 4; t++)
-                store32(share(quants, c >> 1, r, t) + 4 * (2 * (c & 1) + h), swap_middle(load32(qs + 32 * c + 16 * h + 4 * t)));
+                store32(share(quants, c >> 1, r, t) + 4 * (2 * (c & 1) + h),
+                        swap_middle(load32(qs + 32 * c + 16 * h + 4 * t)));
 }
 
 void fifth_bits(uint8_t* high, uint32_t r, uint32_t c, uint32_t hi, uint32_t h, uint32_t t, uint32_t bits) {
@@ -83,7 +84,8 @@ void pack_q45_0(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool f
                 store32(to, load32(to) | swap_middle((v >> (4 * h)) & 0x0f0f0f0fu) << (4 * hi));
                 if (five) {
                     const uint32_t bits = load32(p + 2) >> (16 * h + 4 * t);
-                    fifth_bits(tile + 256, r, c, hi, h, t, (bits & 1) | ((bits & 2) << 7) | ((bits & 4) << 14) | ((bits & 8) << 21));
+                    fifth_bits(tile + 256, r, c, hi, h, t,
+                               (bits & 1) | ((bits & 2) << 7) | ((bits & 4) << 14) | ((bits & 8) << 21));
                 }
             }
         }
@@ -97,7 +99,8 @@ void q6_quants(const uint8_t* ql, const uint8_t* qh, uint8_t* tile, uint32_t r) 
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t h = 0; h < 2; h++)
             for (uint32_t t = 0; t < 4; t++) {
-                const uint32_t a = load32(ql + 64 * half + 16 * h + 4 * t), b = load32(ql + 64 * half + 32 + 16 * h + 4 * t);
+                const uint32_t a = load32(ql + 64 * half + 16 * h + 4 * t),
+                               b = load32(ql + 64 * half + 32 + 16 * h + 4 * t);
                 const uint32_t z = load32(qh + 32 * half + 16 * h + 4 * t);
                 uint8_t* q = share(quants, half, r, t);
                 store32(q + 4 * h, nibbles(a, b));
@@ -187,19 +190,22 @@ void pack_wide(Type type, const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t
             const uint8_t* qs = p + (five ? 8 : 4);
             for (uint32_t i = 0; i < 32; i++)
                 q[i] = static_cast<int8_t>(((qs[i & 15] >> (i < 16 ? 0 : 4)) & 15) | (((bits >> i) & 1u) << 4));
-            for (uint32_t h = 0; h < 2; h++) put_wide(tile, r, 2 * b + h, q + 16 * h, f16_to_f32(load16(p)), -f16_to_f32(load16(p + 2)));
+            for (uint32_t h = 0; h < 2; h++)
+                put_wide(tile, r, 2 * b + h, q + 16 * h, f16_to_f32(load16(p)), -f16_to_f32(load16(p + 2)));
         }
     } else if (type == Type::q2_k) {
         const float d = f16_to_f32(load16(in + 80)), d_min = f16_to_f32(load16(in + 82));
         for (uint32_t b = 0; b < 16; b++) {
             const uint32_t half = b >> 3, j = (b >> 1) & 3;
-            for (uint32_t i = 0; i < 16; i++) q[i] = static_cast<int8_t>((in[16 + 32 * half + 16 * (b & 1) + i] >> (2 * j)) & 3);
+            for (uint32_t i = 0; i < 16; i++)
+                q[i] = static_cast<int8_t>((in[16 + 32 * half + 16 * (b & 1) + i] >> (2 * j)) & 3);
             put_wide(tile, r, b, q, d * static_cast<float>(in[b] & 15), d_min * static_cast<float>(in[b] >> 4));
         }
     } else {  // IQ4_XS
         const float d = f16_to_f32(load16(in));
         for (uint32_t b = 0; b < 8; b++) {
-            const uint32_t low = (in[4 + b / 2] >> (4 * (b & 1))) & 15u, high = (static_cast<uint32_t>(load16(in + 2)) >> (2 * b)) & 3u;
+            const uint32_t low = (in[4 + b / 2] >> (4 * (b & 1))) & 15u,
+                           high = (static_cast<uint32_t>(load16(in + 2)) >> (2 * b)) & 3u;
             const float scale = d * static_cast<float>(static_cast<int>(low | (high << 4)) - 32);
             for (uint32_t i = 0; i < 32; i++) q[i] = kIq4Values[(in[8 + 16 * b + (i & 15)] >> (i < 16 ? 0 : 4)) & 15];
             for (uint32_t h = 0; h < 2; h++) put_wide(tile, r, 2 * b + h, q + 16 * h, scale, 0.0f);
@@ -264,13 +270,13 @@ uint32_t tile_bytes(Layout layout) {
     return 16 * kUnits[static_cast<uint32_t>(layout)];
 }
 
-Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool woven, uint32_t n_stack) {
+Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved, uint32_t n_stack) {
     Tiling t;
     t.layout = layout_of(type);
     t.d_out = d_out;
     t.d_in = d_in;
-    t.woven = woven;
-    const uint64_t rows = woven ? kTileRows / 2 : kTileRows;
+    t.interleaved = interleaved;
+    const uint64_t rows = interleaved ? kTileRows / 2 : kTileRows;
     t.n_stack = n_stack;
     t.n_row = static_cast<uint32_t>((d_out + rows - 1) / rows) * n_stack;
     t.n_col = static_cast<uint32_t>((d_in + kTileColumns - 1) / kTileColumns);
@@ -280,19 +286,20 @@ Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool woven, uint32_t n_s
 void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to) {
     const uint64_t pitch = row_bytes(type, t.d_in);
     const uint32_t bytes = tile_bytes(t.layout), n_one = t.n_row / t.n_stack;
-    const bool fused = t.woven && !b;  // the second half of each matrix of `a`
+    const bool fused = t.interleaved && !b;  // the second half of each matrix of `a`
     uint8_t tile[16384];
     for (uint32_t k = first; k < first + n; k++) {
         const uint64_t i = k % n_one, skip = k / n_one * (fused ? 2 : 1) * t.d_out * pitch;
         const uint8_t* const from_a = static_cast<const uint8_t*>(a) + skip;
-        const uint8_t* const from_b = fused ? from_a + t.d_out * pitch : static_cast<const uint8_t*>(b) + (b ? skip : 0);
+        const uint8_t* const from_b =
+            fused ? from_a + t.d_out * pitch : static_cast<const uint8_t*>(b) + (b ? skip : 0);
         for (uint32_t c = 0; c < t.n_col; c++) {
             const uint64_t left = t.d_in - uint64_t{c} * kTileColumns;
             const uint32_t n_here = left < kTileColumns ? static_cast<uint32_t>(left) : kTileColumns;
             std::memset(tile, 0, bytes);
             for (uint32_t r = 0; r < kTileRows; r++) {
-                const bool second = t.woven && r >= kTileRows / 2;
-                const uint64_t row = t.woven ? i * (kTileRows / 2) + (r & 7u) : i * kTileRows + r;
+                const bool second = t.interleaved && r >= kTileRows / 2;
+                const uint64_t row = t.interleaved ? i * (kTileRows / 2) + (r & 7u) : i * kTileRows + r;
                 if (row < t.d_out)
                     repack_impl::pack(type, (second ? from_b : from_a) + row * pitch, c, n_here, tile, r);
             }

@@ -20,7 +20,7 @@
 //   F16 / BF16               own      8192             16
 //   F32                      own      16384            32
 //
-// Two matrices of one type and shape may be woven: tile row i holds rows 8i..8i+7 of the first, then of
+// Two matrices of one type and shape may be interleaved: tile row i holds rows 8i..8i+7 of the first, then of
 // the second. That is what the swiglu kernel wants of gate and up.
 //
 // A stack of matrices (experts) is one long run of tile rows, the same number for each of its matrices.
@@ -43,10 +43,10 @@ uint32_t tile_bytes(Layout layout);
 /// A matrix as it lies on the device.
 struct Tiling {
     Layout layout = Layout::f32;
-    uint64_t d_out = 0, d_in = 0;   ///< of one matrix, also when two are woven
+    uint64_t d_out = 0, d_in = 0;   ///< of one matrix, also when two are interleaved
     uint32_t n_row = 0, n_col = 0;  ///< tile rows and column tiles
-    bool woven = false;
-    uint32_t n_stack = 1;           ///< matrices one behind the other
+    bool interleaved = false;
+    uint32_t n_stack = 1;  ///< matrices one behind the other
     uint64_t row_bytes() const { return uint64_t{n_col} * tile_bytes(layout); }
     uint64_t bytes() const { return n_row * row_bytes(); }
     /// One matrix of a stack.
@@ -63,13 +63,13 @@ struct Tiling {
         return n < n_row ? static_cast<uint32_t>(n) : n_row;
     }
 };
-Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool woven = false, uint32_t n_stack = 1);
+Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved = false, uint32_t n_stack = 1);
 
 /// Writes tile rows [first, first + n) of a matrix to `to`, n * row_bytes() bytes, in rising order
 /// (`to` may be write-combined memory).
 ///
 /// type      of the file. `a`: its rows, [d_out, d_in], no alignment needed. `b`: the second matrix
-///           of a woven pair; null: there is none, or each matrix of `a` is followed by its second.
+///           of a interleaved pair; null: there is none, or each matrix of `a` is followed by its second.
 /// cost      about 1 to 2 GB/s a thread for Q4_K, Q6_K and Q8_0.
 void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to);
 

@@ -37,7 +37,9 @@ struct Sequence {
         return z ^ (z >> 31);
     }
     // About evenly spread in -1..1, with full mantissas.
-    float real() { return static_cast<float>(static_cast<int64_t>(next() >> 24) - (1ll << 39)) / static_cast<float>(1ll << 39); }
+    float real() {
+        return static_cast<float>(static_cast<int64_t>(next() >> 24) - (1ll << 39)) / static_cast<float>(1ll << 39);
+    }
 };
 
 uint32_t bits(float f) { return load<uint32_t>(&f); }
@@ -75,7 +77,8 @@ std::vector<Question> questions(const DeviceTraits& traits) {
     all.push_back(std::move(shuffle));
 
     Question dot{"integer_dot", {"selftest_dot", kGroup, {}, 0, false}, {}, {}, 0, 0, 0, 0, 0, {}};
-    for (uint32_t i = 0; i < 2 * kDots; ++i) dot.input.push_back(i % kDots < 4 ? 0x80808080u : static_cast<uint32_t>(s.next()));
+    for (uint32_t i = 0; i < 2 * kDots; ++i)
+        dot.input.push_back(i % kDots < 4 ? 0x80808080u : static_cast<uint32_t>(s.next()));
     dot.output.resize(kDots);
     dot.n = kDots;
     dot.n_group = kDots / kGroup;
@@ -83,11 +86,22 @@ std::vector<Question> questions(const DeviceTraits& traits) {
 
     MatrixShape shape;
     for (const MatrixShape& m : traits.matrix_shapes)
-        if (shape.m == 0 && m.a == Component::f16 && m.b == Component::f16 && m.c == Component::f32 && m.result == Component::f32) shape = m;
+        if (shape.m == 0 && m.a == Component::f16 && m.b == Component::f16 && m.c == Component::f32 &&
+            m.result == Component::f32)
+            shape = m;
     for (const char* which : {"nv", "khr"}) {
         if (shape.m == 0) break;
         const bool nv = which[0] == 'n';
-        Question q{nv ? "matrix_nv" : "matrix_khr", {say("selftest_matrix_", which), traits.subgroup_size, {shape.m, shape.n, shape.k}, 0, true}, {}, {}, 0, 0, 0, 0, 0, {}};
+        Question q{nv ? "matrix_nv" : "matrix_khr",
+                   {say("selftest_matrix_", which), traits.subgroup_size, {shape.m, shape.n, shape.k}, 0, true},
+                   {},
+                   {},
+                   0,
+                   0,
+                   0,
+                   0,
+                   0,
+                   {}};
         // Whole numbers up to 8, so that every order of summing is exact.
         auto half = [&] { return uint32_t(f32_to_f16(float(int32_t(s.next() % 17) - 8))); };
         for (uint32_t i = 0; i < (shape.m * shape.k + shape.k * shape.n) / 2; ++i) {
@@ -121,7 +135,9 @@ Check judge_half(const Question& q) {
         if ((h & 0x7c00u) == 0) ++subnormal;
     }
     if (wrong == 0) return verdict(q.name, true, "all 65536 halves unpack exactly");
-    return verdict(q.name, false, say(wrong, " of 65536 halves unpack wrong, ", subnormal, " of them subnormal; the first is ", first, ", which gave the bits ", got));
+    return verdict(q.name, false,
+                   say(wrong, " of 65536 halves unpack wrong, ", subnormal, " of them subnormal; the first is ", first,
+                       ", which gave the bits ", got));
 }
 
 Check judge_rows(const std::vector<const Question*>& rows) {
@@ -133,13 +149,16 @@ Check judge_rows(const std::vector<const Question*>& rows) {
         scale += term < 0 ? -term : term;
     }
     const double off = double(real(one.output[0])) - want;
-    // 128 steps a lane and 3 of the tree, each rounding by half an ulp of at most the sum of magnitudes.
+    // 128 steps a context and 3 of the tree, each rounding by half an ulp of at most the sum of magnitudes.
     const double bound = scale * 131 * 6e-8;
     if (is_nan(one.output[0]) || !(off < bound && -off < bound))
-        return verdict(one.name, false, say("a row gave ", double(real(one.output[0])), ", expected ", want, " within ", bound));
+        return verdict(one.name, false,
+                       say("a row gave ", double(real(one.output[0])), ", expected ", want, " within ", bound));
     for (const Question* q : rows)
         if (q->output[0] != one.output[0])
-            return verdict(one.name, false, say("a row's bits change when ", q->output.size(), " rows share a pass: ", q->output[0], " against ", one.output[0]));
+            return verdict(one.name, false,
+                           say("a row's bits change when ", q->output.size(), " rows share a pass: ", q->output[0],
+                               " against ", one.output[0]));
     return verdict(one.name, true, "a row has the same bits alone, among 3 and among 8");
 }
 
@@ -152,8 +171,9 @@ Check judge_shuffle(const Question& q) {
     }
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < kLanes; ++i) wrong += bits(v[i]) != q.output[i];
-    if (wrong == 0) return verdict(q.name, true, "sums of 8 neighbouring lanes are exact, lanes follow the local index");
-    return verdict(q.name, false, say(wrong, " of ", kLanes, " sums of 8 neighbouring lanes are wrong"));
+    if (wrong == 0)
+        return verdict(q.name, true, "sums of 8 neighbouring contexts are exact, contexts follow the local index");
+    return verdict(q.name, false, say(wrong, " of ", kLanes, " sums of 8 neighbouring contexts are wrong"));
 }
 
 Check judge_dot(const Question& q) {
@@ -195,7 +215,10 @@ std::string SelfTest::report() const {
     std::string s;
     for (const Check& c : checks)
         s += say("self-test   ", c.name, " ",
-                 c.verdict == Check::Verdict::passed ? "passed" : c.verdict == Check::Verdict::failed ? "FAILED" : "skipped", ": ", c.reason, "\n");
+                 c.verdict == Check::Verdict::passed   ? "passed"
+                 : c.verdict == Check::Verdict::failed ? "FAILED"
+                                                       : "skipped",
+                 ": ", c.reason, "\n");
     return s;
 }
 
@@ -236,19 +259,26 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
     std::vector<const impl::Question*> rows;
     for (impl::Question& q : all) {
         const bool is_rows = q.key.shader == "selftest_rows", is_dot = q.key.shader == "selftest_dot";
-        const bool is_shuffle = q.key.shader == "selftest_shuffle", is_matrix = q.key.shader.compare(0, 15, "selftest_matrix") == 0;
+        const bool is_shuffle = q.key.shader == "selftest_shuffle",
+                   is_matrix = q.key.shader.compare(0, 15, "selftest_matrix") == 0;
         if (!q.made.ok()) {
             Check c = impl::verdict(q.name, false, q.made.text);
-            const bool absent = (is_dot && !gpu->traits.dot) || (is_shuffle && !gpu->traits.shuffle()) ||
-                                (is_matrix && !(q.key.shader.back() == 'v' ? gpu->traits.matrix_nv : gpu->traits.matrix_khr));
+            const bool absent =
+                (is_dot && !gpu->traits.dot) || (is_shuffle && !gpu->traits.shuffle()) ||
+                (is_matrix && !(q.key.shader.back() == 'v' ? gpu->traits.matrix_nv : gpu->traits.matrix_khr));
             if (absent) c.verdict = Check::Verdict::skipped;
             if (is_rows) rows.clear();
             test.checks.push_back(std::move(c));
             continue;
         }
         if (Status s = transfer.read(memory[q.out], q.output.data(), q.output.size() * 4); !s.ok()) return s;
-        if (is_rows) rows.push_back(&q);
-        else test.checks.push_back(is_dot ? impl::judge_dot(q) : is_matrix ? impl::judge_matrix(q) : is_shuffle ? impl::judge_shuffle(q) : impl::judge_half(q));
+        if (is_rows)
+            rows.push_back(&q);
+        else
+            test.checks.push_back(is_dot       ? impl::judge_dot(q)
+                                  : is_matrix  ? impl::judge_matrix(q)
+                                  : is_shuffle ? impl::judge_shuffle(q)
+                                               : impl::judge_half(q));
     }
     if (rows.size() == sizeof impl::kRows / sizeof impl::kRows[0]) test.checks.push_back(impl::judge_rows(rows));
     test.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -2,7 +2,7 @@
 //
 // Owns    the checks of shaders/selftest.comp and their verdicts, with reasons.
 // Reads   commands.
-// Serves  lane (which variants to take), `auspex inspect --device`.
+// Serves  context (which variants to take), `auspex inspect --device`.
 // Thread  none of its own.
 // Laws    a failing check names what it saw; it changes the choice of kernels, never the text.
 #pragma once
@@ -15,9 +15,9 @@ namespace vk {
 
 struct Check {
     enum class Verdict { passed, failed, skipped };
-    std::string name;      ///< "half_subnormals", "fma_rows", "shuffle_xor", "integer_dot", "matrix_nv", "matrix_khr"
+    std::string name;  ///< "half_subnormals", "fma_rows", "shuffle_xor", "integer_dot", "matrix_nv", "matrix_khr"
     Verdict verdict = Verdict::skipped;
-    std::string reason;    ///< what was seen, or why it was not asked
+    std::string reason;  ///< what was seen, or why it was not asked
     bool passed() const { return verdict == Verdict::passed; }
 };
 

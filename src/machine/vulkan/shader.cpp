@@ -54,15 +54,15 @@ uint64_t hash_of(const std::vector<PipelineKey>& keys) {
 }
 
 /// Whether a module's buffers have bindings or are reached by address alone: its decorations say it.
-Reach reach_of(Span<const uint32_t> words) {
+BufferAccess access_of(Span<const uint32_t> words) {
     constexpr uint32_t kOpFunction = 54, kOpDecorate = 71, kBinding = 33;
     for (size_t at = 5; at < words.size();) {
         const uint32_t n = words[at] >> 16, op = words[at] & 0xffffu;
         if (n == 0 || n > words.size() - at || op == kOpFunction) break;
-        if (op == kOpDecorate && n == 4 && words[at + 2] == kBinding) return Reach::bindings;
+        if (op == kOpDecorate && n == 4 && words[at + 2] == kBinding) return BufferAccess::bindings;
         at += n;
     }
-    return Reach::addresses;
+    return BufferAccess::addresses;
 }
 
 }  // namespace shader_impl
@@ -79,7 +79,8 @@ Result<std::shared_ptr<const Shaders>> Shaders::open() {
 
 Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packed, uint64_t raw_bytes) {
     auto bad = [](const char* why) {
-        return fail(Code::bad_file, "the embedded shaders are damaged (", why, "): run tools/make_shaders.py and build again.");
+        return fail(Code::bad_file, "the embedded shaders are damaged (", why,
+                    "): run tools/make_shaders.py and build again.");
     };
     if (raw_bytes % 4 || raw_bytes < 8 || raw_bytes > shader_impl::kMaxRawBytes) return bad("their size is impossible");
     auto s = std::make_shared<Shaders>();
@@ -98,7 +99,8 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
         if (e[2] > w.size() || e[3] > w.size() - e[2] || e[3] < 5) return bad("a module lies outside");
         if (w[e[2]] != shader_impl::kSpirvMagic) return bad("a module is not SPIR-V");
         const Span<const uint32_t> words(&w[e[2]], e[3]);
-        s->modules_.push_back({std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), words, shader_impl::reach_of(words)});
+        s->modules_.push_back(
+            {std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), words, shader_impl::access_of(words)});
     }
     s->hash_ = shader_impl::fnv64(raw, raw_bytes);
     return std::shared_ptr<const Shaders>(std::move(s));
@@ -114,34 +116,103 @@ Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
     auto sub = [&](uint32_t bit) { return (t.subgroup_ops & bit) != 0; };
     for (size_t at = 5; at < words.size();) {
         const uint32_t op = words[at] & 0xffffu, n = words[at] >> 16;
-        if (n == 0 || n > words.size() - at) return fail(Code::bad_file, "a SPIR-V module is cut short at word ", at, ".");
+        if (n == 0 || n > words.size() - at)
+            return fail(Code::bad_file, "a SPIR-V module is cut short at word ", at, ".");
         if (op != 17) break;  // OpCapability comes first; nothing after it matters here
         const uint32_t capability = n > 1 ? words[at + 1] : 0;
         bool has = false;
         const char* name = "a capability unknown here";
         switch (capability) {
-            case 0: case 1: has = true; break;  // Matrix, Shader
-            case 9: has = t.float16; name = "Float16"; break;
-            case 11: has = t.int64; name = "Int64"; break;
-            case 22: has = t.int16; name = "Int16"; break;
-            case 39: has = t.int8; name = "Int8"; break;
-            case 61: has = sub(VK_SUBGROUP_FEATURE_BASIC_BIT); name = "GroupNonUniform"; break;
-            case 62: has = sub(VK_SUBGROUP_FEATURE_VOTE_BIT); name = "GroupNonUniformVote"; break;
-            case 63: has = sub(VK_SUBGROUP_FEATURE_ARITHMETIC_BIT); name = "GroupNonUniformArithmetic"; break;
-            case 64: has = sub(VK_SUBGROUP_FEATURE_BALLOT_BIT); name = "GroupNonUniformBallot"; break;
-            case 65: has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_BIT); name = "GroupNonUniformShuffle"; break;
-            case 66: has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT); name = "GroupNonUniformShuffleRelative"; break;
-            case 67: has = sub(VK_SUBGROUP_FEATURE_CLUSTERED_BIT); name = "GroupNonUniformClustered"; break;
-            case 68: has = sub(VK_SUBGROUP_FEATURE_QUAD_BIT); name = "GroupNonUniformQuad"; break;
-            case 4433: has = t.storage16; name = "StorageBuffer16BitAccess"; break;
-            case 4448: has = t.storage8; name = "StorageBuffer8BitAccess"; break;
-            case 4466: has = t.keep_nan32; name = "SignedZeroInfNanPreserve"; break;
-            case 4467: has = t.rounding_rte32; name = "RoundingModeRTE"; break;
-            case 5345: case 5346: has = t.memory_model; name = "VulkanMemoryModel"; break;
-            case 5347: has = t.addresses; name = "PhysicalStorageBufferAddresses"; break;
-            case 5357: has = t.matrix_nv; name = "CooperativeMatrixNV"; break;
-            case 6016: case 6017: case 6018: case 6019: has = t.dot; name = "DotProduct"; break;
-            case 6022: has = t.matrix_khr; name = "CooperativeMatrixKHR"; break;
+            case 0:
+            case 1: has = true; break;  // Matrix, Shader
+            case 9:
+                has = t.float16;
+                name = "Float16";
+                break;
+            case 11:
+                has = t.int64;
+                name = "Int64";
+                break;
+            case 22:
+                has = t.int16;
+                name = "Int16";
+                break;
+            case 39:
+                has = t.int8;
+                name = "Int8";
+                break;
+            case 61:
+                has = sub(VK_SUBGROUP_FEATURE_BASIC_BIT);
+                name = "GroupNonUniform";
+                break;
+            case 62:
+                has = sub(VK_SUBGROUP_FEATURE_VOTE_BIT);
+                name = "GroupNonUniformVote";
+                break;
+            case 63:
+                has = sub(VK_SUBGROUP_FEATURE_ARITHMETIC_BIT);
+                name = "GroupNonUniformArithmetic";
+                break;
+            case 64:
+                has = sub(VK_SUBGROUP_FEATURE_BALLOT_BIT);
+                name = "GroupNonUniformBallot";
+                break;
+            case 65:
+                has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
+                name = "GroupNonUniformShuffle";
+                break;
+            case 66:
+                has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT);
+                name = "GroupNonUniformShuffleRelative";
+                break;
+            case 67:
+                has = sub(VK_SUBGROUP_FEATURE_CLUSTERED_BIT);
+                name = "GroupNonUniformClustered";
+                break;
+            case 68:
+                has = sub(VK_SUBGROUP_FEATURE_QUAD_BIT);
+                name = "GroupNonUniformQuad";
+                break;
+            case 4433:
+                has = t.storage16;
+                name = "StorageBuffer16BitAccess";
+                break;
+            case 4448:
+                has = t.storage8;
+                name = "StorageBuffer8BitAccess";
+                break;
+            case 4466:
+                has = t.keep_nan32;
+                name = "SignedZeroInfNanPreserve";
+                break;
+            case 4467:
+                has = t.rounding_rte32;
+                name = "RoundingModeRTE";
+                break;
+            case 5345:
+            case 5346:
+                has = t.memory_model;
+                name = "VulkanMemoryModel";
+                break;
+            case 5347:
+                has = t.addresses;
+                name = "PhysicalStorageBufferAddresses";
+                break;
+            case 5357:
+                has = t.matrix_nv;
+                name = "CooperativeMatrixNV";
+                break;
+            case 6016:
+            case 6017:
+            case 6018:
+            case 6019:
+                has = t.dot;
+                name = "DotProduct";
+                break;
+            case 6022:
+                has = t.matrix_khr;
+                name = "CooperativeMatrixKHR";
+                break;
             default: break;
         }
         if (!has) return fail(Code::unsupported, t.name, " lacks ", name, " (SPIR-V capability ", capability, ").");
@@ -201,7 +272,8 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& t, uint64_t hash, Span<co
     if (h.shaders_hash != want.shaders_hash) return refuse("it was made with other shaders");
     if (h.vendor_id != want.vendor_id || h.device_id != want.device_id) return refuse("it was made on another device");
     if (h.driver_version != want.driver_version || h.driver_id != want.driver_id ||
-        std::memcmp(h.driver_uuid, want.driver_uuid, VK_UUID_SIZE) != 0 || std::memcmp(h.pipeline_uuid, want.pipeline_uuid, VK_UUID_SIZE) != 0)
+        std::memcmp(h.driver_uuid, want.driver_uuid, VK_UUID_SIZE) != 0 ||
+        std::memcmp(h.pipeline_uuid, want.pipeline_uuid, VK_UUID_SIZE) != 0)
         return refuse("it was made by another driver version");
     const Span<const std::byte> payload = blob.subspan(sizeof h, blob.size() - sizeof h);
     if (h.payload_bytes != payload.size()) return refuse("it is cut short");
@@ -209,8 +281,9 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& t, uint64_t hash, Span<co
     // Vulkan's own header: some drivers trust it blindly.
     if (payload.size() < 16 + VK_UUID_SIZE) return refuse("the driver's header is cut short");
     const uint32_t header_bytes = load<uint32_t>(payload.data()), version = load<uint32_t>(payload.data() + 4);
-    if (header_bytes < 16 + VK_UUID_SIZE || header_bytes > payload.size() || version != VK_PIPELINE_CACHE_HEADER_VERSION_ONE ||
-        load<uint32_t>(payload.data() + 8) != t.vendor_id || load<uint32_t>(payload.data() + 12) != t.device_id ||
+    if (header_bytes < 16 + VK_UUID_SIZE || header_bytes > payload.size() ||
+        version != VK_PIPELINE_CACHE_HEADER_VERSION_ONE || load<uint32_t>(payload.data() + 8) != t.vendor_id ||
+        load<uint32_t>(payload.data() + 12) != t.device_id ||
         std::memcmp(payload.data() + 16, t.pipeline_cache_uuid, VK_UUID_SIZE) != 0)
         return refuse("the driver's header does not fit this driver");
     return payload;
@@ -218,8 +291,8 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& t, uint64_t hash, Span<co
 
 // -------------------------------------------------------------------------------- the pipelines
 
-Result<std::unique_ptr<Pipelines>> Pipelines::create(GpuRef gpu, std::shared_ptr<const Shaders> shaders, Span<const std::byte> cache,
-                                                     uint32_t n_thread) {
+Result<std::unique_ptr<Pipelines>> Pipelines::create(GpuRef gpu, std::shared_ptr<const Shaders> shaders,
+                                                     Span<const std::byte> cache, uint32_t n_thread) {
     std::unique_ptr<Pipelines> p(new Pipelines());
     p->gpu_ = gpu;
     p->shaders_ = std::move(shaders);
@@ -298,9 +371,9 @@ void Pipelines::work() {
         Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
         std::string refused;
         uint32_t chosen = 0;
-        Reach reach = Reach::both;
+        BufferAccess access = BufferAccess::both;
         for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-            status = make(e.alternatives[i], &pipeline, &reach);
+            status = make(e.alternatives[i], &pipeline, &access);
             chosen = i;
             if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
             refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
@@ -311,7 +384,7 @@ void Pipelines::work() {
         hold.lock();
         e.pipeline = pipeline;
         e.chosen = chosen;
-        e.reach = reach;
+        e.access = access;
         e.status = std::move(status);
         e.refused = std::move(refused);
         e.seconds = seconds;
@@ -320,24 +393,25 @@ void Pipelines::work() {
     }
 }
 
-Status Pipelines::make(const PipelineKey& key, VkPipeline* out, Reach* reach) {
+Status Pipelines::make(const PipelineKey& key, VkPipeline* out, BufferAccess* access) {
     const DeviceTraits& t = gpu_->traits;
     const Shaders::Module* module = shaders_->find(key.shader);
     if (!module)
         return fail(Code::bad_argument, "there is no shader '", key.shader, "' among the ", shaders_->modules().size(),
                     " embedded ones: was tools/make_shaders.py run?");
     if (Status s = module_fits(module->words, t); !s.ok()) return s;
-    *reach = module->reach;
+    *access = module->access;
     if (key.group == 0 || key.group > t.max_group_invocations || key.group > t.max_group_size[0])
         return fail(Code::unsupported, "a group of ", key.group, " invocations; ", t.name, " takes 1 to ",
                     std::min(t.max_group_invocations, t.max_group_size[0]), ".");
     if (key.subgroup_size) {
         if (!t.subgroup_size_control || key.subgroup_size < t.subgroup_min || key.subgroup_size > t.subgroup_max)
             return fail(Code::unsupported, "a subgroup size of ", key.subgroup_size, "; ", t.name, " can require ",
-                        t.subgroup_size_control ? say(t.subgroup_min, " to ", t.subgroup_max) : std::string("none"), ".");
+                        t.subgroup_size_control ? say(t.subgroup_min, " to ", t.subgroup_max) : std::string("none"),
+                        ".");
         if (key.group > uint64_t(key.subgroup_size) * t.max_group_subgroups)
-            return fail(Code::unsupported, "a group of ", key.group, " with subgroups of ", key.subgroup_size, "; ", t.name, " takes ",
-                        t.max_group_subgroups, " required subgroups a group.");
+            return fail(Code::unsupported, "a group of ", key.group, " with subgroups of ", key.subgroup_size, "; ",
+                        t.name, " takes ", t.max_group_subgroups, " required subgroups a group.");
     }
     VkShaderModuleCreateInfo words{};
     words.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
@@ -405,9 +479,9 @@ VkPipeline Pipelines::get(Id id) const {
     return id < entries_.size() ? entries_[id].pipeline : VK_NULL_HANDLE;
 }
 
-Reach Pipelines::reach(Id id) const {
+BufferAccess Pipelines::access(Id id) const {
     std::lock_guard<std::mutex> hold(lock_);
-    return id < entries_.size() ? entries_[id].reach : Reach::both;
+    return id < entries_.size() ? entries_[id].access : BufferAccess::both;
 }
 
 uint32_t Pipelines::chosen(Id id) const {
@@ -437,8 +511,10 @@ std::string Pipelines::report() const {
         if (!e.done || e.alternatives.empty()) continue;
         const std::string key = shader_impl::key_text(e.alternatives[e.chosen]);
         if (e.status.ok()) s += say("pipeline    ", key, ", ", static_cast<uint64_t>(e.seconds * 1000 + 0.5), " ms\n");
-        if (!e.refused.empty()) s += say(e.status.ok() ? "refused     " : "missing     ", e.refused, "\n");
-        else if (!e.status.ok()) s += say("missing     ", key, ": ", e.status.text, "\n");
+        if (!e.refused.empty())
+            s += say(e.status.ok() ? "refused     " : "missing     ", e.refused, "\n");
+        else if (!e.status.ok())
+            s += say("missing     ", key, ": ", e.status.text, "\n");
     }
     return s;
 }

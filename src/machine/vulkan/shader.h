@@ -26,7 +26,7 @@ namespace detail {
 namespace vk {
 
 /// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
-enum class Reach : uint8_t { both, bindings, addresses };
+enum class BufferAccess : uint8_t { both, bindings, addresses };
 
 /// The embedded SPIR-V modules, unpacked once.
 class Shaders {
@@ -34,7 +34,7 @@ class Shaders {
     struct Module {
         std::string_view name;
         Span<const uint32_t> words;
-        Reach reach = Reach::addresses;  ///< bindings where it declares any
+        BufferAccess access = BufferAccess::addresses;  ///< bindings where it declares any
     };
     /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
     static Result<std::shared_ptr<const Shaders>> open();
@@ -54,14 +54,14 @@ class Shaders {
 
 /// What makes a pipeline.
 struct PipelineKey {
-    std::string shader;                ///< module name: file stem or variant name
-    uint32_t group = 64;               ///< invocations along x: specialization constant 0
-    std::vector<uint32_t> constants;   ///< specialization constants 1, 2, ... (floats as their bits)
-    uint32_t subgroup_size = 0;        ///< 0: the driver's choice; else required (subgroup_size_control)
-    bool full_subgroups = false;       ///< ask for REQUIRE_FULL_SUBGROUPS where the device can
+    std::string shader;               ///< module name: file stem or variant name
+    uint32_t group = 64;              ///< invocations along x: specialization constant 0
+    std::vector<uint32_t> constants;  ///< specialization constants 1, 2, ... (floats as their bits)
+    uint32_t subgroup_size = 0;       ///< 0: the driver's choice; else required (subgroup_size_control)
+    bool full_subgroups = false;      ///< ask for REQUIRE_FULL_SUBGROUPS where the device can
     bool operator==(const PipelineKey& o) const {
-        return shader == o.shader && group == o.group && constants == o.constants &&
-               subgroup_size == o.subgroup_size && full_subgroups == o.full_subgroups;
+        return shader == o.shader && group == o.group && constants == o.constants && subgroup_size == o.subgroup_size &&
+               full_subgroups == o.full_subgroups;
     }
 };
 
@@ -89,7 +89,7 @@ class Pipelines {
     Status wait_all();
     /// After a successful wait().
     VkPipeline get(Id id) const;
-    Reach reach(Id id) const;
+    BufferAccess access(Id id) const;
     /// Which alternative was taken, after a successful wait().
     uint32_t chosen(Id id) const;
     size_t size() const;
@@ -106,19 +106,19 @@ class Pipelines {
         bool done = false;
         double seconds = 0;
         Status status;
-        Reach reach = Reach::both;
+        BufferAccess access = BufferAccess::both;
         std::string refused;  ///< what was said of the alternatives before the chosen one
     };
     Pipelines() = default;
     void work();
-    Status make(const PipelineKey& key, VkPipeline* out, Reach* reach);
+    Status make(const PipelineKey& key, VkPipeline* out, BufferAccess* access);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
     std::string cache_note_;
     mutable std::mutex lock_;
     mutable std::condition_variable changed_;
-    std::deque<Entry> entries_;     ///< stable addresses; guarded by lock_
+    std::deque<Entry> entries_;                      ///< stable addresses; guarded by lock_
     std::unordered_multimap<uint64_t, Id> by_hash_;  ///< of the alternatives
     std::deque<Id> queue_;
     std::vector<std::thread> workers_;

@@ -19,8 +19,8 @@
 //      choose_matvec() their tile rows together, so that they fill the device together.
 //   6. A norm costs nothing of its own: whoever writes the residual stream (embed, kAdd) leaves sums of
 //      squares of 16 values each, and the products that read it run with `norm`.
-//   7. gate and up: one woven Tiling, kSwiglu; d_out counts values of y. kLogits also leaves the
-//      (value, id) of each workgroup's largest logit: n_part = groups over all slices, for pick_final.
+//   7. gate and up: one interleaved Tiling, kSwiglu; d_out counts values of y. kLogits also leaves the
+//      (value, id) of each workgroup's largest logit: n_part = groups over all slices, for sample_final.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "repack.h"
@@ -37,12 +37,15 @@ enum class Epilogue : uint32_t { store = 0, add = 1, swiglu = 2, logits = 3 };
 /// True when the device says it can run matvec_mma.comp; whether its matrices lie as that kernel wants
 /// must still be asked: run matrix_layout.comp, then matrix_layout_fits().
 inline bool matrix_worth_asking(const DeviceTraits& t) {
-    if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte32 || t.max_shared_bytes < 49152 || t.max_group_invocations < 384) return false;
-    const bool size_32 = t.subgroup_size == 32 || (t.subgroup_size_control && t.subgroup_min <= 32 && t.subgroup_max >= 32);
+    if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte32 ||
+        t.max_shared_bytes < 49152 || t.max_group_invocations < 384)
+        return false;
+    const bool size_32 =
+        t.subgroup_size == 32 || (t.subgroup_size_control && t.subgroup_min <= 32 && t.subgroup_max >= 32);
     if (!size_32) return false;
     for (const MatrixShape& s : t.matrix_shapes)
-        if (s.m == 16 && s.n == 8 && s.k == 16 && s.a == Component::f16 && s.b == Component::f16 && s.c == Component::f32 &&
-            s.result == Component::f32)
+        if (s.m == 16 && s.n == 8 && s.k == 16 && s.a == Component::f16 && s.b == Component::f16 &&
+            s.c == Component::f32 && s.result == Component::f32)
             return true;
     return false;
 }
@@ -64,7 +67,7 @@ inline bool matrix_layout_fits(const float* seen) {
 /// A kernel, ready to be asked for.
 struct MatvecChoice {
     PipelineKey key;
-    uint32_t tiles = 1;   ///< tile rows of a workgroup
+    uint32_t tiles = 1;  ///< tile rows of a workgroup
     uint32_t groups(uint32_t n_tile) const { return ceil_div(n_tile, tiles); }
 };
 
@@ -98,7 +101,8 @@ inline bool on_matrix(bool matrix, Layout layout) {
 inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const Tiling& t) {
     if (!tune_impl::on_matrix(matrix, t.layout)) return 9;
     uint32_t rows = 8;
-    while (rows > 1 && tune_impl::matrix_shared(rows, tune_impl::matrix_split(t.n_col), 1, 1) > traits.max_shared_bytes) rows--;
+    while (rows > 1 && tune_impl::matrix_shared(rows, tune_impl::matrix_split(t.n_col), 1, 1) > traits.max_shared_bytes)
+        rows--;
     return rows;
 }
 
@@ -107,15 +111,17 @@ enum class Role : uint32_t { none = 0, expert = 1, row = 2, shared = 3 };
 
 /// The kernel for n_row <= matvec_max_rows() rows.
 ///
-/// matrix       the answer of matrix_layout_fits(); must be the same for every choice of a lane
+/// matrix       the answer of matrix_layout_fits(); must be the same for every choice of a context
 /// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
 /// n_score      most experts that a layer of this model chooses from by itself (routes_itself()); else 0
 inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
-                                  Epilogue epilogue, uint32_t stage_tiles = 0, uint32_t n_score = 0, Role role = Role::none) {
+                                  Epilogue epilogue, uint32_t stage_tiles = 0, uint32_t n_score = 0,
+                                  Role role = Role::none) {
     MatvecChoice c;
-    const uint32_t all = std::max(stage_tiles, t.n_row), norm_flag = norm ? 1 : 0, epi = static_cast<uint32_t>(epilogue);
+    const uint32_t all = std::max(stage_tiles, t.n_row), norm_flag = norm ? 1 : 0,
+                   epi = static_cast<uint32_t>(epilogue);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
-        // 16 lane groups of 8: on a software device a row each, else two share the columns of two rows.
+        // 16 context groups of 8: on a software device a row each, else two share the columns of two rows.
         const uint32_t split = traits.is_cpu() || t.n_col < 2 ? 1 : 2;
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
@@ -134,37 +140,51 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     const uint32_t most = logits && (split != 5 || n_row == 1) ? 8 : 6;
     uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * most));
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
-    // The expert of one row: 12.6 us with four, 14.3 with two. The shared one's work beside that: few workgroups, most of
-    // whose subgroups have no column.
+    // The expert of one row: 12.6 us with four, 14.3 with two. The shared one's work beside that: few workgroups, most
+    // of whose subgroups have no column.
     if ((role == Role::expert && n_row == 1) || role == Role::shared) tiles = std::max(tiles, 4u);
     // One pipeline for all but the head, with room for the most tiles: matvec_common.glsl says why. In models with
     // experts what takes one row is also that of the experts.
     const bool any = n_row == 1 && n_score > 0 && !logits;
-    // Short stages of small models fit the cache as they are: a pipeline each gives the 0.8B 960 tokens/s, one for all 934;
-    // the 9B 320 and 330.
+    // Short stages of small models fit the cache as they are: a pipeline each gives the 0.8B 960 tokens/s, one for all
+    // 934; the 9B 320 and 330.
     const bool alone = n_row == 1 && n_score == 0 && t.n_col < 16;
-    const uint32_t choice = any || role == Role::expert ? 128 * ceil_div(n_score, 32u) * (n_row == 1 ? 1 : 9) + 2560 : 0;
-    auto bytes = [&](uint32_t n_tile, uint32_t chunk) { return tune_impl::matrix_shared(n_row, split, n_tile, chunk) + choice; };
-    uint32_t chunk = n_row > 1 || logits || (own == 1 && n_score == 0) ? 1 : split >= 12 && own % 3 == 0 ? 3 : 2, room = logits ? tiles : most;
+    const uint32_t choice =
+        any || role == Role::expert ? 128 * ceil_div(n_score, 32u) * (n_row == 1 ? 1 : 9) + 2560 : 0;
+    auto bytes = [&](uint32_t n_tile, uint32_t chunk) {
+        return tune_impl::matrix_shared(n_row, split, n_tile, chunk) + choice;
+    };
+    uint32_t chunk = n_row > 1 || logits || (own == 1 && n_score == 0) ? 1
+                     : split >= 12 && own % 3 == 0                     ? 3
+                                                                       : 2,
+             room = logits ? tiles : most;
     while (chunk > 1 && bytes(room, chunk) > traits.max_shared_bytes) chunk--;
     while (room > 1 && bytes(room, chunk) > traits.max_shared_bytes) room--;
     c.tiles = std::min(tiles, room);
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
     c.key.group = 32 * split;
-    if (logits || alone) c.key.constants = {n_row, split, logits ? room : c.tiles, norm_flag, epi, chunk};
-    else c.key.constants = {n_row, split, room, tune_impl::kAnyNorm, tune_impl::kAnyEpilogue, chunk};
+    if (logits || alone)
+        c.key.constants = {n_row, split, logits ? room : c.tiles, norm_flag, epi, chunk};
+    else
+        c.key.constants = {n_row, split, room, tune_impl::kAnyNorm, tune_impl::kAnyEpilogue, chunk};
     if (any || role != Role::none)  // the units' shape, BATCH, then moe_columns.glsl
-        c.key.constants.insert(c.key.constants.end(), {16u, 8u, 16u, 4u, any ? tune_impl::kAnyRole : static_cast<uint32_t>(role), ceil_div(n_score, 32u)});
+        c.key.constants.insert(
+            c.key.constants.end(),
+            {16u, 8u, 16u, 4u, any ? tune_impl::kAnyRole : static_cast<uint32_t>(role), ceil_div(n_score, 32u)});
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     c.key.full_subgroups = traits.full_subgroups;
     return c;
 }
 
 /// MatvecArgs::mode.
-inline uint32_t matvec_mode(bool norm, Epilogue epilogue, Role role = Role::none) { return static_cast<uint32_t>(epilogue) + (norm ? 4u : 0u) + 8u * static_cast<uint32_t>(role); }
+inline uint32_t matvec_mode(bool norm, Epilogue epilogue, Role role = Role::none) {
+    return static_cast<uint32_t>(epilogue) + (norm ? 4u : 0u) + 8u * static_cast<uint32_t>(role);
+}
 
 /// True where the products of experts make the choice themselves.
-inline bool routes_itself(bool matrix, const Tiling& t, uint32_t n_expert, uint32_t n_used) { return tune_impl::on_matrix(matrix, t.layout) && n_expert <= 512 && n_used <= 32; }
+inline bool routes_itself(bool matrix, const Tiling& t, uint32_t n_expert, uint32_t n_used) {
+    return tune_impl::on_matrix(matrix, t.layout) && n_expert <= 512 && n_used <= 32;
+}
 
 /// The kernel that decodes token rows of a tiled matrix: groups n_col x rows; bindings w, ids, y, out.
 inline PipelineKey choose_embed(Layout layout) {

@@ -16,7 +16,7 @@
 //   2. Products: bindings 0..5 = w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row),
 //      c.groups_y(n_tile)); factor = 1. Those of one pack follow each other without a barrier.
 //   3. Weights cut into slices: one dispatch each, n_tile and first_row of the slice, all else alike.
-//   4. gate and up, woven as for matvec: kSwigluHalves leaves the halves that the down product reads,
+//   4. gate and up, interleaved as for matvec: kSwigluHalves leaves the halves that the down product reads,
 //      without a pack: its y_stride is 128 * n_col of the down matrix, its reader is chosen with
 //      scaled = false and has factor = kHalvesFactor. The down matrix's d_in must be a multiple of 256,
 //      or the rest of each row zeroed beforehand; else take kSwiglu and a pack.
@@ -38,10 +38,13 @@ constexpr float kHalvesFactor = 16.0f;
 inline uint64_t gemm_pack_bytes(uint64_t d_in) { return ceil_div(d_in, uint64_t{kTileColumns}) * kTileColumns * 2; }
 
 /// True when gemm_mma.comp can be asked of this device: KHR matrices of 16x16x16 halves summed in
-/// float, in subgroups of 32, and 32 KiB of shared memory. Whether they compute rightly says the self-test ("matrix_khr").
+/// float, in subgroups of 32, and 32 KiB of shared memory. Whether they compute rightly says the self-test
+/// ("matrix_khr").
 inline bool gemm_matrix_fits(const DeviceTraits& t) {
-    if (!t.matrix_khr || !t.float16 || !t.memory_model || t.max_group_invocations < 256 || t.max_shared_bytes < 32768) return false;
-    const bool size_32 = t.subgroup_size == 32 || (t.subgroup_size_control && t.subgroup_min <= 32 && t.subgroup_max >= 32);
+    if (!t.matrix_khr || !t.float16 || !t.memory_model || t.max_group_invocations < 256 || t.max_shared_bytes < 32768)
+        return false;
+    const bool size_32 =
+        t.subgroup_size == 32 || (t.subgroup_size_control && t.subgroup_min <= 32 && t.subgroup_max >= 32);
     if (!size_32) return false;
     for (const MatrixShape& s : t.matrix_shapes)
         if (s.m == 16 && s.n == 16 && s.k == 16 && s.a == Component::f16 && s.b == Component::f16 &&
@@ -53,7 +56,7 @@ inline bool gemm_matrix_fits(const DeviceTraits& t) {
 /// A kernel, ready to be asked for.
 struct GemmChoice {
     PipelineKey key;
-    uint32_t bm = 64, bn = 32;   ///< rows and columns of y that a workgroup makes
+    uint32_t bm = 64, bn = 32;  ///< rows and columns of y that a workgroup makes
     uint32_t groups_x(uint32_t n_row) const { return ceil_div(n_row, bm); }
     uint32_t groups_y(uint32_t n_tile) const { return ceil_div(n_tile * kTileRows, bn); }
 };
@@ -68,10 +71,8 @@ struct Size {
     uint32_t cost[4];
 };
 constexpr Size kSizes[] = {
-    {128, 128, 64, 64, 1, 2, {132, 194, 0, 0}},
-    {128, 64, 32, 32, 1, 2, {80, 127, 0, 0}},
-    {64, 64, 32, 32, 1, 4, {59, 81, 106, 128}},
-    {32, 64, 32, 16, 1, 4, {44, 65, 92, 115}},
+    {128, 128, 64, 64, 1, 2, {132, 194, 0, 0}}, {128, 64, 32, 32, 1, 2, {80, 127, 0, 0}},
+    {64, 64, 32, 32, 1, 4, {59, 81, 106, 128}}, {32, 64, 32, 16, 1, 4, {44, 65, 92, 115}},
     {16, 64, 16, 16, 2, 4, {40, 51, 80, 95}},
 };
 
@@ -126,8 +127,8 @@ inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Til
 
 /// The kernel for n_place rows, each of one of n_expert matrices `t`, sorted by them; a workgroup makes rows of one.
 /// `bm`: rows of a workgroup, 0: the best.
-inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place, uint32_t n_expert,
-                                      uint32_t bm, bool scaled, GemmEpilogue epilogue) {
+inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place,
+                                      uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue) {
     GemmChoice c = choose_gemm(traits, matrix, t, n_place, scaled, epilogue);
     if (matrix) {
         const tune_gemm_impl::Size* best = nullptr;
@@ -135,8 +136,10 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
         for (const tune_gemm_impl::Size& s : tune_gemm_impl::kSizes) {
             if (tune_gemm_impl::shared_bytes(s) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
             // Each expert's last block is half empty.
-            const uint64_t blocks = n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
-            const uint64_t cost = tune_gemm_impl::estimate(s, traits.n_core > 0 ? traits.n_core : 64, blocks * s.bm, t.n_row);
+            const uint64_t blocks =
+                n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
+            const uint64_t cost =
+                tune_gemm_impl::estimate(s, traits.n_core > 0 ? traits.n_core : 64, blocks * s.bm, t.n_row);
             if (best && cost >= least) continue;
             best = &s;
             least = cost;
@@ -145,7 +148,9 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
         c.bm = best->bm;
         c.bn = best->bn;
         c.key.group = 32 * (best->bm / best->wm) * (best->bn / best->wn);
-        c.key.constants = {best->bm, best->bn, best->wm, best->wn, best->stages, static_cast<uint32_t>(epilogue), scaled ? 1u : 0u, 16, 16, 16};
+        c.key.constants = {
+            best->bm,         best->bn, best->wm, best->wn, best->stages, static_cast<uint32_t>(epilogue),
+            scaled ? 1u : 0u, 16,       16,       16};
     }
     c.key.constants.push_back(1);
     return c;
@@ -155,7 +160,7 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
 inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool squares) {
     PipelineKey key;
     key.shader = "gemm_pack";
-    key.group = traits.is_cpu() ? 64 : 128;   // of 64..512, within 10 % of the best for rows up to 4096
+    key.group = traits.is_cpu() ? 64 : 128;  // of 64..512, within 10 % of the best for rows up to 4096
     key.constants = {norm ? 1u : 0u, squares ? 1u : 0u};
     return key;
 }

@@ -1,7 +1,7 @@
 #include "vulkan.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "buffers.h"
-#include "program.h"
+#include "loaded_model.h"
 #include "tune.h"
 #include "tune_gemm.h"
 
@@ -13,7 +13,7 @@ namespace vulkan_impl {
 constexpr uint64_t kSmallBytes = 64u << 20;
 
 /// Asks how the matrix units lay out their elements. A kernel that cannot be made is an answer, too.
-Status ask_matrix(Context& c) {
+Status ask_matrix(OpenDevice& c) {
     const DeviceTraits& traits = c.gpu->traits;
     std::string* verdict = &c.matrix_verdict;
     c.matrix = false;
@@ -34,7 +34,8 @@ Status ask_matrix(Context& c) {
         return {};
     }
     MemoryPlan plan(traits);
-    const auto halves = plan.add(Arena::scratch, 512), floats = plan.add(Arena::scratch, 512), seen = plan.add(Arena::scratch, 32 * 16 * 4);
+    const auto halves = plan.add(Arena::scratch, 512), floats = plan.add(Arena::scratch, 512),
+               seen = plan.add(Arena::scratch, 32 * 16 * 4);
     Memory memory;
     AUSPEX_TRY(Memory::take(c.gpu, plan).get(memory));
     Transfer transfer;
@@ -60,59 +61,71 @@ Status ask_matrix(Context& c) {
 }
 
 /// What no kernel here can do without; the rest has variants.
-Status refuse(const Context& c) {
+Status refuse(const OpenDevice& c) {
     const DeviceTraits& t = c.gpu->traits;
-    auto no = [&](const std::string& what) { return fail(Code::unsupported, t.name, " cannot run these kernels: ", what, "; use Kind::cpu"); };
+    auto no = [&](const std::string& what) {
+        return fail(Code::unsupported, t.name, " cannot run these kernels: ", what, "; use Kind::cpu");
+    };
     if (!t.shuffle()) return no("no subgroup shuffle in compute");
     if (t.subgroup_size < 8) return no(say("subgroups of ", t.subgroup_size, ", expected 8 or more"));
-    if (t.max_group_invocations < 256) return no(say("workgroups of at most ", t.max_group_invocations, ", expected 256"));
+    if (t.max_group_invocations < 256)
+        return no(say("workgroups of at most ", t.max_group_invocations, ", expected 256"));
     if (t.max_shared_bytes < 16384) return no(say(t.max_shared_bytes, " bytes of shared memory, expected 16384"));
     for (const char* needed : {"half_subnormals", "shuffle_xor"})
         for (const Check& check : c.selftest.checks)
-            if (check.name == needed && check.verdict == Check::Verdict::failed) return no(say("the self-test '", needed, "' failed: ", check.reason));
+            if (check.name == needed && check.verdict == Check::Verdict::failed)
+                return no(say("the self-test '", needed, "' failed: ", check.reason));
     return {};
 }
 
-class VulkanMachine : public Machine {
+class VulkanBackend : public Backend {
   public:
-    ContextRef context;
+    OpenDeviceRef device;
 
     Kind kind() const override { return Kind::vulkan; }
-    std::string name() const override { return context->gpu->traits.name; }
+    std::string name() const override { return device->gpu->traits.name; }
     std::string report() const override {
-        return say("kind     vulkan\n", context->gpu->report(), "self-test (", context->selftest.seconds * 1000, " ms)\n", context->selftest.report(),
-                   "matrix units for few rows: ", context->matrix_verdict, "\nmatrix units for many rows: ", context->gemm_matrix ? "yes" : "no", "\n", context->pipelines->report());
+        return say("kind     vulkan\n", device->gpu->report(), "self-test (", device->selftest.seconds * 1000, " ms)\n",
+                   device->selftest.report(), "matrix units for few rows: ", device->matrix_verdict,
+                   "\nmatrix units for many rows: ", device->gemm_matrix ? "yes" : "no", "\n",
+                   device->pipelines->report());
     }
-    std::string driver() const override { return say(context->gpu->traits.driver_name, " ", context->gpu->traits.driver_version); }
-    std::vector<std::byte> pipeline_cache() const override { return context->pipelines->cache_blob(); }
-    uint64_t budget_bytes() const override { return context->gpu->budget_bytes(); }
-    Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override { return VulkanProgram::plan_weights(context, plan, items); }
-    Status plan_lane(const Plan& plan, const LaneOptions& options, std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanProgram> program;
-        AUSPEX_TRY(VulkanProgram::bare(context, plan).get(program));
+    std::string driver() const override {
+        return say(device->gpu->traits.driver_name, " ", device->gpu->traits.driver_version);
+    }
+    std::vector<std::byte> pipeline_cache() const override { return device->pipelines->cache_blob(); }
+    uint64_t budget_bytes() const override { return device->gpu->budget_bytes(); }
+    Status plan_weights(const Plan& plan, const Weights&, std::vector<MemoryItem>* items) const override {
+        return VulkanModel::plan_weights(device, plan, items);
+    }
+    Status plan_context(const Plan& plan, const ContextOptions& options,
+                        std::vector<MemoryItem>* items) const override {
+        std::shared_ptr<VulkanModel> program;
+        AUSPEX_TRY(VulkanModel::bare(device, plan).get(program));
         return Buffers::plan(*program, options, items);
     }
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanProgram> program;
-        AUSPEX_TRY(VulkanProgram::bare(context, plan).get(program));
+        std::shared_ptr<VulkanModel> program;
+        AUSPEX_TRY(VulkanModel::bare(device, plan).get(program));
         const SlotId table = program->draft_table();
         if (table == kNoSlot || n_id == 0) return {};
-        detail::vk::MemoryPlan memory(context->gpu->traits);
+        detail::vk::MemoryPlan memory(device->gpu->traits);
         memory.add(Arena::weights, tiling(plan.slot(table).type, n_id, plan.slot(table).width()).bytes());
         memory.add(Arena::weights, uint64_t{n_id} * sizeof(uint32_t));
         items->push_back({"draft-only head", -1, memory.device_bytes(), MemoryPlace::device});
         return {};
     }
-    Result<std::shared_ptr<Program>> load(const Plan& plan, const Weights& weights, const Progress& progress) override {
-        return VulkanProgram::load(context, plan, weights, progress);
+    Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
+                                              const Progress& progress) override {
+        return VulkanModel::load(device, plan, weights, progress);
     }
 };
 
 }  // namespace vulkan_impl
 
-Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& detail) {
-    auto context = std::make_shared<Context>();
-    Context& c = *context;
+Result<OpenDeviceRef> open_device(const DeviceOptions& options, const OpenDetail& detail) {
+    auto device = std::make_shared<OpenDevice>();
+    OpenDevice& c = *device;
     c.allocator = options.allocator;
     c.log = options.log;
     AUSPEX_TRY(open_gpu(options, detail).get(c.gpu));
@@ -124,21 +137,21 @@ Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& 
     c.gemm_matrix = gemm_matrix_fits(c.gpu->traits) && c.selftest.passed("matrix_khr");
     c.small_bytes = c.matrix || c.gemm_matrix ? vulkan_impl::kSmallBytes : 0;
     AUSPEX_TRY(vulkan_impl::refuse(c));
-    return context;
+    return device;
 }
 
-std::shared_ptr<Machine> make_machine(ContextRef context) {
-    auto machine = std::make_shared<vulkan_impl::VulkanMachine>();
-    machine->context = std::move(context);
+std::shared_ptr<Backend> make_backend(OpenDeviceRef device) {
+    auto machine = std::make_shared<vulkan_impl::VulkanBackend>();
+    machine->device = std::move(device);
     return machine;
 }
 
 }  // namespace vk
 
-Result<std::shared_ptr<Machine>> open_vulkan(const DeviceOptions& options, const vk::OpenDetail& detail) {
-    vk::ContextRef context;
-    AUSPEX_TRY(vk::open_context(options, detail).get(context));
-    return vk::make_machine(std::move(context));
+Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const vk::OpenDetail& detail) {
+    vk::OpenDeviceRef device;
+    AUSPEX_TRY(vk::open_device(options, detail).get(device));
+    return vk::make_backend(std::move(device));
 }
 
 }  // namespace detail

@@ -1,9 +1,9 @@
-// machine/vulkan/vulkan: any Vulkan GPU as a Machine.
+// machine/vulkan/vulkan: any Vulkan GPU as a Backend.
 //
 // Owns    opening: device, shaders, pipelines, self-test; what they found as a report.
 // Reads   backend, device, shader, selftest.
 // Serves  engine (Device::open), tests.
-// Thread  a Machine may be shared by all threads.
+// Thread  a Backend may be shared by all threads.
 // Laws    Twin, Row, Commit, Chunk: tests/test_vulkan_model.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
@@ -14,8 +14,8 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-/// What programs and lanes of one device share.
-struct Context {
+/// What programs and contexts of one device share.
+struct OpenDevice {
     GpuRef gpu;
     std::unique_ptr<Pipelines> pipelines;
     SelfTest selftest;
@@ -28,12 +28,12 @@ struct Context {
     Allocator allocator;
     Logger log;
 };
-using ContextRef = std::shared_ptr<Context>;
+using OpenDeviceRef = std::shared_ptr<OpenDevice>;
 
 /// Opens the device and asks it what it can do: the first half of open_vulkan(), for tests and tools.
-Result<ContextRef> open_context(const DeviceOptions& options, const OpenDetail& detail = {});
+Result<OpenDeviceRef> open_device(const DeviceOptions& options, const OpenDetail& detail = {});
 /// A machine on an open device: the second half.
-std::shared_ptr<Machine> make_machine(ContextRef context);
+std::shared_ptr<Backend> make_backend(OpenDeviceRef device);
 
 }  // namespace vk
 
@@ -43,7 +43,7 @@ std::shared_ptr<Machine> make_machine(ContextRef context);
 /// errors    no_device, bad_argument (see open_gpu); unsupported: the device fails what no kernel can
 ///           do without (the text says what).
 /// cost      50-500 ms, the driver's; a tenth with a pipeline cache.
-Result<std::shared_ptr<Machine>> open_vulkan(const DeviceOptions& options, const vk::OpenDetail& detail = {});
+Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const vk::OpenDetail& detail = {});
 
 }  // namespace detail
 }  // namespace auspex

@@ -1,6 +1,6 @@
-// tests/draft_law: the law of drafting at length, on any device: the text is the same with every source, at every
-// depth, greedy and seeded, with windows, formats, stops and turns. A program of its own, so that it can be carried
-// to a machine with a GPU: draft_law --device vulkan --model auspex-demo.gguf
+// tests/lossless_drafting: the law of drafting at length, on any device: the text is the same with every source, at
+// every depth, greedy and seeded, with windows, formats, stops and turns. A program of its own, so that it can be
+// carried to a machine with a GPU: lossless_drafting --device vulkan --model auspex-demo.gguf
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,7 +23,7 @@ namespace {
 constexpr int kPassed = 0, kFailed = 1, kUsage = 2, kSkipped = 77;
 
 const char* const kUsageText =
-    "usage: draft_law [options]\n"
+    "usage: lossless_drafting [options]\n"
     "  --device cpu|vulkan[:N]  where to run (cpu)\n"
     "  --model FILE|tiny        a GGUF file, or a tiny random model made on the spot (the demo model)\n"
     "  --set quick|cover|full   how many combinations: a few, every pair that matters, all (cover)\n"
@@ -45,25 +45,36 @@ struct Args {
 bool read_args(int argc, char** argv, Args* to) {
     for (int i = 1; i < argc; ++i) {
         const std::string name = argv[i];
-        if (name == "-v") to->verbose = true;
-        else if (name == "--no-formats") to->formats = false;
-        else if (i + 1 == argc) return false;
-        else if (name == "--device") to->device = argv[++i];
-        else if (name == "--model") to->model = argv[++i];
-        else if (name == "--set") to->set = argv[++i];
+        if (name == "-v")
+            to->verbose = true;
+        else if (name == "--no-formats")
+            to->formats = false;
+        else if (i + 1 == argc)
+            return false;
+        else if (name == "--device")
+            to->device = argv[++i];
+        else if (name == "--model")
+            to->model = argv[++i];
+        else if (name == "--set")
+            to->set = argv[++i];
         else if (name == "--part") {
             char* slash = nullptr;
             to->part = std::strtoul(argv[++i], &slash, 10);
             to->n_part = *slash == '/' ? std::strtoul(slash + 1, nullptr, 10) : 0;
-        }
-        else if (name == "--tokens") to->n_token = std::strtoul(argv[++i], nullptr, 10);
-        else if (name == "--fuzz") to->fuzz = std::strtoul(argv[++i], nullptr, 10);
-        else if (name == "--jobs") to->jobs = std::atoi(argv[++i]);
-        else if (name == "--threads") to->threads = std::atoi(argv[++i]);
-        else return false;
+        } else if (name == "--tokens")
+            to->n_token = std::strtoul(argv[++i], nullptr, 10);
+        else if (name == "--fuzz")
+            to->fuzz = std::strtoul(argv[++i], nullptr, 10);
+        else if (name == "--jobs")
+            to->jobs = std::atoi(argv[++i]);
+        else if (name == "--threads")
+            to->threads = std::atoi(argv[++i]);
+        else
+            return false;
     }
     if (to->jobs == 0) to->jobs = to->device == "cpu" ? 2 : 1;
-    return to->n_token > 0 && to->jobs > 0 && to->part > 0 && to->part <= to->n_part && (to->set == "quick" || to->set == "cover" || to->set == "full");
+    return to->n_token > 0 && to->jobs > 0 && to->part > 0 && to->part <= to->n_part &&
+           (to->set == "quick" || to->set == "cover" || to->set == "full");
 }
 
 // ------------------------------------------------------------------------------------ what is combined
@@ -80,19 +91,24 @@ const Prompt kPrompts[] = {
      "2026-03-14 08:30 Pump-3 status=degraded temp=62C vibration=0.3 note: seal replaced, no further action\n",
      "\n2026-05-02 23:45 Crane-7 status=overheated temp=79C vibration=0.3 note: relay"},
     {"json",
-     "[\n  {\n    \"id\": 4711,\n    \"unit\": \"Valve-2\",\n    \"status\": \"nominal\",\n    \"temp_c\": 48,\n    \"part\": \"gasket\",\n    \"action\": \"tightened\",\n"
+     "[\n  {\n    \"id\": 4711,\n    \"unit\": \"Valve-2\",\n    \"status\": \"nominal\",\n    \"temp_c\": 48,\n    "
+     "\"part\": \"gasket\",\n    \"action\": \"tightened\",\n"
      "    \"by\": \"Ada\"\n  },\n  {\n    \"id\": 815,",
      "\n{\"id\": 90210, \"unit\": \"Mixer-5\","},
     {"chat",
-     "<|im_start|>user\nMake a table of unit, status and temp.\n{\"id\": 31415, \"unit\": \"Fan-4\", \"status\": \"idle\", \"temp_c\": 37, \"part\": \"belt\", \"action\": \"cleaned\", \"by\": \"Quin\"}\n"
-     "{\"id\": 2718, \"unit\": \"Press-1\", \"status\": \"offline\", \"temp_c\": 95, \"part\": \"hose\", \"action\": \"replaced\", \"by\": \"Rosa\"}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+     "<|im_start|>user\nMake a table of unit, status and temp.\n{\"id\": 31415, \"unit\": \"Fan-4\", \"status\": "
+     "\"idle\", \"temp_c\": 37, \"part\": \"belt\", \"action\": \"cleaned\", \"by\": \"Quin\"}\n"
+     "{\"id\": 2718, \"unit\": \"Press-1\", \"status\": \"offline\", \"temp_c\": 95, \"part\": \"hose\", \"action\": "
+     "\"replaced\", \"by\": \"Rosa\"}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
      "<|im_end|>\n<|im_start|>user\nWrite a short story about Hana.<|im_end|>\n<|im_start|>assistant\n"},
     {"prose",
-     "Milo hid a torn map near the old mill. Nobody knew why June repaired a silent radio, least of all Omar. At the frozen lake, the fog would not lift, and Milo felt "
+     "Milo hid a torn map near the old mill. Nobody knew why June repaired a silent radio, least of all Omar. At the "
+     "frozen lake, the fog would not lift, and Milo felt "
      "uneasy.\n\n",
      " Years before,"},
     {"code",
-     "import os\nimport re\n\n\ndef read_lines(path):\n    \"\"\"Return the lines of a file, without their ends.\"\"\"\n    with open(path, encoding=\"utf-8\") as f:\n        return "
+     "import os\nimport re\n\n\ndef read_lines(path):\n    \"\"\"Return the lines of a file, without their "
+     "ends.\"\"\"\n    with open(path, encoding=\"utf-8\") as f:\n        return "
      "[line.rstrip(\"\\n\") for line in f]\n\n\nclass Table:\n",
      "\n\ndef main(argv=None):\n"},
 };
@@ -125,7 +141,9 @@ struct Memory {
     KvType k = KvType::f16, v = KvType::f16;
 };
 std::vector<Memory> memories(bool formats) {
-    std::vector<Memory> all = {{"full", {}}, {"windows 256+4", {{kAllLayers, 256, 4}}}, {"windows 64 and full", {{3, 64, 0}, {kDraftLayers, 32, 0}}}};
+    std::vector<Memory> all = {{"full", {}},
+                               {"windows 256+4", {{kAllLayers, 256, 4}}},
+                               {"windows 64 and full", {{3, 64, 0}, {kDraftLayers, 32, 0}}}};
     if (formats) {
         all.push_back({"q8_0", {}, KvType::q8_0, KvType::q8_0});
         all.push_back({"q4_0", {}, KvType::q4_0, KvType::q4_0});
@@ -145,7 +163,10 @@ struct Case {
     Memory memory;
     Calls calls = Calls::none;
     uint32_t n_ubatch = 512;  ///< pieces of a prefill round otherwise, so all texts of a case are read in the same
-    std::string name() const { return say(kPrompts[prompt].name, ", ", sampling.name, ", ", memory.name, ", ", kCallNames[static_cast<int>(calls)], ", chunks of ", n_ubatch); }
+    std::string name() const {
+        return say(kPrompts[prompt].name, ", ", sampling.name, ", ", memory.name, ", ",
+                   kCallNames[static_cast<int>(calls)], ", chunks of ", n_ubatch);
+    }
 };
 
 enum class Hostile { no, noise, teacher, wrong };
@@ -197,7 +218,9 @@ std::vector<Job> jobs_of(const std::string& set, bool formats, bool has_mtp) {
     const uint32_t chunks[] = {512, 7, 64, 16, 33};
     size_t turn = 0;  // goes round the draftings, so that each meets everything else
     auto add = [&](size_t prompt, size_t s, size_t m, size_t n) {
-        Job job{{prompt, sampling[s], memory[m], static_cast<Calls>((jobs.size() + prompt) % 3), chunks[jobs.size() % 5]}, {}};
+        Job job{
+            {prompt, sampling[s], memory[m], static_cast<Calls>((jobs.size() + prompt) % 3), chunks[jobs.size() % 5]},
+            {}};
         for (size_t i = 0; i < n; ++i) job.draftings.push_back(drafting[turn++ % drafting.size()]);
         jobs.push_back(std::move(job));
     };
@@ -249,21 +272,26 @@ struct Subject {
         special.special = true;
         return model.encode(text, special);
     }
-    std::vector<std::string> stops() const { return tiny ? std::vector<std::string>{"a", "b", "c", "d", "e", "f", "g"} : std::vector<std::string>{"status", "\n\n", "the ", "}"}; }
+    std::vector<std::string> stops() const {
+        return tiny ? std::vector<std::string>{"a", "b", "c", "d", "e", "f", "g"}
+                    : std::vector<std::string>{"status", "\n\n", "the ", "}"};
+    }
 };
 
 struct Text {
     Status status;
-    std::vector<Token> ids;    ///< from the start, prompt and turns included
-    std::string shown;         ///< through TextStream, stop strings cut
+    std::vector<Token> ids;  ///< from the start, prompt and turns included
+    std::string shown;       ///< through TextStream, stop strings cut
     size_t n_stop = 0, n_turn = 0;
     Stats stats;
 };
 
 /// The text of a case: until the context is full, which is n_token tokens after the prompt.
-Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* drafting, const std::vector<Token>& truth) {
+Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* drafting,
+           const std::vector<Token>& truth) {
     Text text;
-    const std::vector<Token> prompt = on.encode(kPrompts[c.prompt].text, 30), turn = on.encode(kPrompts[c.prompt].turn, 4);
+    const std::vector<Token> prompt = on.encode(kPrompts[c.prompt].text, 30),
+                             turn = on.encode(kPrompts[c.prompt].turn, 4);
     SessionOptions o;
     o.n_context = static_cast<uint32_t>(prompt.size() + n_token);
     o.n_ubatch = c.n_ubatch;
@@ -282,11 +310,11 @@ Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* dra
     text.status = Session::create(on.model, o).get(session);
     if (!text.status.ok()) return text;
     if (drafting && drafting->hostile != Hostile::no) {
-        auto& proposer = session.impl()->proposer;
+        auto& text_source = session.impl()->text_source;
         const uint32_t n_vocab = on.model.info().n_vocab;
-        if (drafting->hostile == Hostile::noise) proposer.reset(new detail::Noise(n_token + c.prompt, n_vocab));
-        if (drafting->hostile == Hostile::teacher) proposer.reset(new Teacher(truth, n_vocab, n_token + c.prompt));
-        if (drafting->hostile == Hostile::wrong) proposer.reset(new Wrong(truth, n_vocab));
+        if (drafting->hostile == Hostile::noise) text_source.reset(new detail::Noise(n_token + c.prompt, n_vocab));
+        if (drafting->hostile == Hostile::teacher) text_source.reset(new Teacher(truth, n_vocab, n_token + c.prompt));
+        if (drafting->hostile == Hostile::wrong) text_source.reset(new Wrong(truth, n_vocab));
     }
     text.status = session.sync(prompt).status();
 
@@ -301,7 +329,8 @@ Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* dra
         seen = kept.size();
     };
     while (text.status.ok()) {
-        if (drafting && drafting->roam) text.status = session.set_draft_depth(static_cast<int>(random.below(kMaxDraft + 1)));
+        if (drafting && drafting->roam)
+            text.status = session.set_draft_depth(static_cast<int>(random.below(kMaxDraft + 1)));
         const Result<Span<const Token>> next = session.next(c.sampling.sampling);
         if (next.status().code == Code::context_full) break;
         text.status = next.status();
@@ -357,8 +386,11 @@ std::string difference(const Text& text, const Text& plain) {
     size_t i = 0;
     while (i < text.ids.size() && i < plain.ids.size() && text.ids[i] == plain.ids[i]) ++i;
     if (i < plain.ids.size() || i < text.ids.size())
-        return say("token ", i, " is ", i < text.ids.size() ? text.ids[i] : -1, ", plain decoding has ", i < plain.ids.size() ? plain.ids[i] : -1, " (", text.ids.size(), " and ", plain.ids.size(), " tokens)");
-    if (text.n_stop != plain.n_stop || text.n_turn != plain.n_turn || text.shown != plain.shown) return "the same tokens, but another text is shown";
+        return say("token ", i, " is ", i < text.ids.size() ? text.ids[i] : -1, ", plain decoding has ",
+                   i < plain.ids.size() ? plain.ids[i] : -1, " (", text.ids.size(), " and ", plain.ids.size(),
+                   " tokens)");
+    if (text.n_stop != plain.n_stop || text.n_turn != plain.n_turn || text.shown != plain.shown)
+        return "the same tokens, but another text is shown";
     return {};
 }
 
@@ -372,18 +404,22 @@ void run_job(const Subject& on, const Job& job, const Args& args, Total* total) 
         if (!bad.empty()) total->fail(c.name() + "; " + drafting.name + ": " + bad);
         const uint64_t n_drafted = sum(text.stats.drafted, kMaxDraft), n_accepted = sum(text.stats.accepted, kMaxDraft);
         const uint64_t n_cycle = sum(text.stats.cycles, kMaxDraft + 1);
-        if (drafting.hostile == Hostile::wrong && n_accepted != 0) total->fail(c.name() + "; " + drafting.name + ": a wrong guess was accepted");
-        if (drafting.min_probability == 0 && drafting.source != Draft::lookup && n_drafted == 0 && text.status.ok()) total->fail(c.name() + "; " + drafting.name + ": nothing was drafted");
+        if (drafting.hostile == Hostile::wrong && n_accepted != 0)
+            total->fail(c.name() + "; " + drafting.name + ": a wrong guess was accepted");
+        if (drafting.min_probability == 0 && drafting.source != Draft::lookup && n_drafted == 0 && text.status.ok())
+            total->fail(c.name() + "; " + drafting.name + ": nothing was drafted");
         std::lock_guard<std::mutex> lock(total->mutex);
         total->n_text += 1;
-        total->n_token += text.stats.tokens_picked;
+        total->n_token += text.stats.tokens_sampled;
         total->n_stop += text.n_stop;
         total->n_turn += text.n_turn;
         total->n_drafted += n_drafted;
         total->n_accepted += n_accepted;
         if (args.verbose) {
-            std::printf("%-8s %s; %s: %.2f tokens a pass, %.0f tokens/s\n", bad.empty() ? "same" : "DIFFERS", c.name().c_str(), drafting.name.c_str(),
-                        n_cycle > 0 ? double(text.stats.tokens_picked) / double(n_cycle) : 0.0, double(text.stats.tokens_picked) / text.stats.decode_s);
+            std::printf("%-8s %s; %s: %.2f tokens a pass, %.0f tokens/s\n", bad.empty() ? "same" : "DIFFERS",
+                        c.name().c_str(), drafting.name.c_str(),
+                        n_cycle > 0 ? double(text.stats.tokens_sampled) / double(n_cycle) : 0.0,
+                        double(text.stats.tokens_sampled) / text.stats.decode_s);
             std::fflush(stdout);
         }
     }
@@ -392,8 +428,10 @@ void run_job(const Subject& on, const Job& job, const Args& args, Total* total) 
 Status open(const Args& args, Subject* on) {
     DeviceOptions device;
     device.kind = args.device == "cpu" ? Kind::cpu : Kind::vulkan;
-    if (args.device.compare(0, 7, "vulkan:") == 0) device.vulkan_index = std::atoi(args.device.c_str() + 7);
-    else if (args.device != "cpu" && args.device != "vulkan") return Status(Code::bad_argument, "--device " + args.device + ": expected cpu, vulkan or vulkan:N");
+    if (args.device.compare(0, 7, "vulkan:") == 0)
+        device.vulkan_index = std::atoi(args.device.c_str() + 7);
+    else if (args.device != "cpu" && args.device != "vulkan")
+        return Status(Code::bad_argument, "--device " + args.device + ": expected cpu, vulkan or vulkan:N");
     device.n_thread = args.threads;
     AUSPEX_TRY(Device::open(device).get(on->device));
     on->tiny = args.model == "tiny";
@@ -409,8 +447,10 @@ int report(const Total& total, const Args& args, double seconds) {
         std::printf("%zu failures\n", total.bad.size());
         return kFailed;
     }
-    if (args.n_part == 1 && (total.n_accepted == 0 || total.n_accepted == total.n_drafted || total.n_turn == 0 || (total.n_stop == 0 && args.set != "quick"))) {
-        std::printf("nothing differs, but the law was not exercised: accepted, rejected, stops and turns must all occur\n");
+    if (args.n_part == 1 && (total.n_accepted == 0 || total.n_accepted == total.n_drafted || total.n_turn == 0 ||
+                             (total.n_stop == 0 && args.set != "quick"))) {
+        std::printf(
+            "nothing differs, but the law was not exercised: accepted, rejected, stops and turns must all occur\n");
         return kFailed;
     }
     std::printf("nothing differs, %.1f s\n", seconds);
@@ -426,10 +466,15 @@ int fuzz(const Subject& on, const Args& args) {
     FuzzCounts counts, rejected;
     std::string bad = fuzz_state(on.model, o, &counts);
     if (bad.empty()) bad = reject_all(on.model, o, &rejected);
-    std::printf("%llu cycles, %llu of %llu guesses right, %llu cut short, %llu turns, %llu states compared; %llu cycles with nothing but wrong guesses\n",
-                static_cast<unsigned long long>(counts.n_cycle), static_cast<unsigned long long>(counts.n_accepted), static_cast<unsigned long long>(counts.n_drafted),
-                static_cast<unsigned long long>(counts.n_stepped_back), static_cast<unsigned long long>(counts.n_turn), static_cast<unsigned long long>(counts.n_compared), static_cast<unsigned long long>(rejected.n_cycle));
-    if (bad.empty() && counts.n_accepted != 0 && counts.n_accepted < counts.n_drafted && counts.n_compared > 1) return kPassed;
+    std::printf(
+        "%llu cycles, %llu of %llu guesses right, %llu cut short, %llu turns, %llu states compared; %llu cycles with "
+        "nothing but wrong guesses\n",
+        static_cast<unsigned long long>(counts.n_cycle), static_cast<unsigned long long>(counts.n_accepted),
+        static_cast<unsigned long long>(counts.n_drafted), static_cast<unsigned long long>(counts.n_stepped_back),
+        static_cast<unsigned long long>(counts.n_turn), static_cast<unsigned long long>(counts.n_compared),
+        static_cast<unsigned long long>(rejected.n_cycle));
+    if (bad.empty() && counts.n_accepted != 0 && counts.n_accepted < counts.n_drafted && counts.n_compared > 1)
+        return kPassed;
     std::printf("FAILED   %s\n", bad.empty() ? "the law was not exercised" : bad.c_str());
     return kFailed;
 }
@@ -450,7 +495,8 @@ int main(int argc, char** argv) {
         return opened.code == Code::no_device ? kSkipped : kFailed;
     }
     if (args.fuzz != 0) return fuzz(on, args);
-    const std::vector<Job> jobs = part_of(jobs_of(args.set, args.formats, on.model.info().n_mtp != 0), args.part, args.n_part);
+    const std::vector<Job> jobs =
+        part_of(jobs_of(args.set, args.formats, on.model.info().n_mtp != 0), args.part, args.n_part);
     Total total;
     std::atomic<size_t> next{0};
     auto work = [&] {
@@ -460,7 +506,8 @@ int main(int argc, char** argv) {
     for (int i = 1; i < args.jobs; ++i) threads.emplace_back(work);
     work();
     for (std::thread& t : threads) t.join();
-    std::printf("%s: %zu cases, %zu drafted texts, %zu tokens, %zu stops, %zu turns, %llu of %llu guesses right\n", on.device.name().c_str(), jobs.size(), total.n_text, total.n_token,
-                total.n_stop, total.n_turn, static_cast<unsigned long long>(total.n_accepted), static_cast<unsigned long long>(total.n_drafted));
+    std::printf("%s: %zu cases, %zu drafted texts, %zu tokens, %zu stops, %zu turns, %llu of %llu guesses right\n",
+                on.device.name().c_str(), jobs.size(), total.n_text, total.n_token, total.n_stop, total.n_turn,
+                static_cast<unsigned long long>(total.n_accepted), static_cast<unsigned long long>(total.n_drafted));
     return report(total, args, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }

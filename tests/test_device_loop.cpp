@@ -1,16 +1,16 @@
-// Sessions on a lane that drives itself: drafting there changes the speed, never the text.
+// Sessions on a context that drives itself: drafting there changes the speed, never the text.
 #include <doctest/doctest.h>
 
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/engine/session.h"
-#include "../src/machine/vulkan/program.h"
+#include "../src/machine/vulkan/loaded_model.h"
 #include "tiny.h"
 
 using namespace auspex;
 using namespace auspex::detail;
 using namespace test;
 
-namespace test_drive {
+namespace test_device_loop {
 
 /// One device for all tests here. Null where there is none.
 const Device& device() {
@@ -74,9 +74,9 @@ std::vector<Token> text(Session& session, const std::vector<Token>& prompt, size
     return out;
 }
 
-}  // namespace test_drive
+}  // namespace test_device_loop
 
-using namespace test_drive;
+using namespace test_device_loop;
 
 TEST_CASE("law 3, draft, in a session that is driven: the same text at every depth, however far ahead") {
     if (!device()) return;
@@ -94,7 +94,8 @@ TEST_CASE("law 3, draft, in a session that is driven: the same text at every dep
         const std::vector<Token> plain = text(off, prompt, 40, sampling);
         for (int depth : {0, 1, 3, 8, -1}) {
             CAPTURE(depth);
-            if (i_sampling > 1 && (depth == 0 || depth == 3)) continue;  // a software device takes a minute for each sampling
+            if (i_sampling > 1 && (depth == 0 || depth == 3))
+                continue;  // a software device takes a minute for each sampling
             REQUIRE(host.set_draft_depth(depth).ok());
             CHECK(text(host, prompt, 40, sampling) == plain);
             const Stats want = host.stats();
@@ -142,7 +143,8 @@ TEST_CASE("a depth that changes from cycle to cycle, with other calls between: t
             switch (random.below(8)) {
                 case 0: sync(session, now); break;
                 case 1: {  // what came after a stop is dropped
-                    const std::vector<Token> shorter(now.begin(), now.end() - static_cast<std::ptrdiff_t>(random.below(4)));
+                    const std::vector<Token> shorter(now.begin(),
+                                                     now.end() - static_cast<std::ptrdiff_t>(random.below(4)));
                     sync(session, shorter);
                     break;
                 }
@@ -166,7 +168,7 @@ TEST_CASE("a driven session drops what came after a stop without a prefill") {
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(40, 3);
     Session session = open(tiny.model, drafting(6));
-    session.impl()->coin.share = 1;  // every guess stands: long cycles
+    session.impl()->synthetic.share = 1;  // every guess stands: long cycles
     sync(session, prompt);
     more(session, 2);
     while (more(session, 1).size() < 5) {
@@ -177,13 +179,14 @@ TEST_CASE("a driven session drops what came after a stop without a prefill") {
     CHECK(session.history().size() == now.size());
     Session other = open(tiny.model, drafting(kOff));
     sync(other, now);
-    session.impl()->coin.share = 0;
+    session.impl()->synthetic.share = 0;
     CHECK(more(session, 12).front() == more(other, 12).front());
     const size_t n = std::min(session.history().size(), other.history().size());
-    CHECK(std::equal(session.history().begin(), session.history().begin() + static_cast<std::ptrdiff_t>(n), other.history().begin()));
+    CHECK(std::equal(session.history().begin(), session.history().begin() + static_cast<std::ptrdiff_t>(n),
+                     other.history().begin()));
 }
 
-TEST_CASE("forced acceptance runs true cycles: as many tokens as the coin says, on both paths") {
+TEST_CASE("forced acceptance runs true cycles: as many tokens as the synthetic says, on both paths") {
     const std::vector<Token> prompt = tiny_ids(20, 5);
     std::vector<uint64_t> first;
     for (const bool driven : {false, true}) {
@@ -194,24 +197,26 @@ TEST_CASE("forced acceptance runs true cycles: as many tokens as the coin says, 
         const std::vector<std::byte> bytes = tiny_model(tiny);
         const Model model = load_model(driven ? device() : cpu_device(), bytes);
         Session session = open(model, drafting(4, driven ? 2 : 0));
-        session.impl()->coin.share = 0.8f;
+        session.impl()->synthetic.share = 0.8f;
         sync(session, prompt);
         more(session, 300);
         const Stats s = session.stats();
         REQUIRE(s.cycles[4] > 50);
-        // Acceptance at places 1 and 2, given those before: both are the coin's.
+        // Acceptance at places 1 and 2, given those before: both are the synthetic's.
         CHECK(double(s.accepted[0]) / double(s.drafted[0]) == doctest::Approx(0.8).epsilon(0.12));
         CHECK(double(s.accepted[1]) / double(s.accepted[0]) == doctest::Approx(0.8).epsilon(0.15));
         const std::vector<uint64_t> now(s.accepted, s.accepted + 4);
         if (first.empty()) first = now;
-        CHECK(now == first);  // the same coin
+        CHECK(now == first);  // the same synthetic
     }
 }
 
-TEST_CASE("where depths are chosen no text waits for a kernel to be made: drafting, resting and waking need none that was not asked for") {
+TEST_CASE(
+    "where depths are chosen no text waits for a kernel to be made: drafting, resting and waking need none that was "
+    "not asked for") {
     if (!device()) return;
     const Tiny tiny;
-    const auto& pipelines = static_cast<const vk::VulkanProgram&>(*tiny.model.impl()->program).context->pipelines;
+    const auto& pipelines = static_cast<const vk::VulkanModel&>(*tiny.model.impl()->program).device->pipelines;
     Session session = open(tiny.model, drafting(-1, 2));
     Session::Impl& s = *session.impl();
     for (const Sampling& sampling : {samplings()[0], samplings()[3]}) {
@@ -219,7 +224,7 @@ TEST_CASE("where depths are chosen no text waits for a kernel to be made: drafti
         text(session, tiny_ids(30, 2), 6, sampling);
         REQUIRE(pipelines->wait_all().ok());
         CHECK(s.usable_depths() == (2u << s.options.draft.max_depth) - 1);
-        s.coin.share = 0.7f;
+        s.synthetic.share = 0.7f;
         more(session, 2, sampling);
         const size_t n = pipelines->size();
         for (const int depth : {3, 0, 6, 1, 2, 0, 5, 4, 0, 6, 6, 0, 1}) {
@@ -231,23 +236,24 @@ TEST_CASE("where depths are chosen no text waits for a kernel to be made: drafti
             more(session, rest, sampling);
             REQUIRE(session.set_draft_depth(2).ok());
             more(session, 1, sampling);
-            if (s.history.size() > 440) text(session, tiny_ids(30, 3), 6, sampling), s.coin.share = 0.7f;
+            if (s.history.size() > 440) text(session, tiny_ids(30, 3), 6, sampling), s.synthetic.share = 0.7f;
         }
         REQUIRE(session.set_draft_depth(0).ok());
-        for (const uint32_t rows : {4u, 5u, 6u, 7u, Controller::kMaxShadow}) {
+        for (const uint32_t rows : {4u, 5u, 6u, 7u, Controller::kMaxAcceptanceProbe}) {
             more(session, rows, sampling);
             REQUIRE(s.settle().ok());
-            ShadowSeen looked;
-            REQUIRE(s.shadow(rows, sampling).get(looked).ok());
+            AcceptanceProbe looked;
+            REQUIRE(s.acceptance_probe(rows, sampling).get(looked).ok());
             CHECK(looked.n == rows);
             CHECK(looked.seconds > 0);
             if (s.history.size() > 440) text(session, tiny_ids(30, 4), 20, sampling);
         }
         CHECK(pipelines->size() == n);
-        s.coin.share = 0;
+        s.synthetic.share = 0;
         REQUIRE(session.set_draft_depth(-1).ok());
     }
-    // With its kernels there a text begins as one that drafts, though its first cycle is plain: no change of course before the second.
+    // With its kernels there a text begins as one that drafts, though its first cycle is plain: no change of course
+    // before the second.
     std::vector<DraftCycle> seen;
     SessionOptions o = drafting(-1, 2);
     o.on_cycle = [&](const DraftCycle& c) { seen.push_back(c); };
@@ -259,7 +265,7 @@ TEST_CASE("where depths are chosen no text waits for a kernel to be made: drafti
     CHECK(seen[0].catch_up_us > 0);
 }
 
-TEST_CASE("a chosen depth learns while off, and its receipts add up") {
+TEST_CASE("a chosen depth learns while off, and its statistics add up") {
     if (!device()) return;
     const Tiny tiny;
     std::vector<DraftCycle> seen;
@@ -282,8 +288,9 @@ TEST_CASE("a chosen depth learns while off, and its receipts add up") {
     }
     CHECK(n_token == r.n_token);
     CHECK(session.history().size() == 30 + 1 + r.n_token);
-    CHECK(r.shadow_passes + r.cycles[1] + r.cycles[2] > 0);
-    MESSAGE("depth " << r.depth << (r.hopeless ? ", hopeless" : "") << ", R(1) " << r.relative[1] << ", R(2) " << r.relative[2] << ", R(4) " << r.relative[4] << ", gain " << r.gain());
+    CHECK(r.probe_passes + r.cycles[1] + r.cycles[2] > 0);
+    MESSAGE("depth " << r.depth << (r.unprofitable ? ", unprofitable" : "") << ", R(1) " << r.relative[1] << ", R(2) "
+                     << r.relative[2] << ", R(4) " << r.relative[4] << ", gain " << r.gain());
     session.clear_stats();
     CHECK(session.stats().draft.n_token == 0);
     CHECK(session.stats().draft.relative[1] == doctest::Approx(r.relative[1]));

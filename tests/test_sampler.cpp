@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "../src/engine/sample.h"
+#include "../src/engine/sampler.h"
 #include "support.h"
 
 using namespace auspex;
@@ -13,14 +13,18 @@ using namespace auspex::detail;
 namespace {
 
 struct Bench {
-    Picker picker;
+    Sampler sampler;
     std::vector<float> logits;
-    explicit Bench(std::vector<float> l) : logits(std::move(l)) { REQUIRE(picker.open({}, static_cast<uint32_t>(logits.size())).ok()); }
-    Token pick(const Sampling& s, uint64_t position = 7, std::vector<Token> before = {}) { return picker.pick(logits, s, position, before); }
+    explicit Bench(std::vector<float> l) : logits(std::move(l)) {
+        REQUIRE(sampler.open({}, static_cast<uint32_t>(logits.size())).ok());
+    }
+    Token sample(const Sampling& s, uint64_t position = 7, std::vector<Token> before = {}) {
+        return sampler.sample(logits, s, position, before);
+    }
     /// How often each id comes up over many positions.
     std::map<Token, int> counts(const Sampling& s, int n) {
         std::map<Token, int> c;
-        for (int i = 0; i < n; ++i) ++c[pick(s, static_cast<uint64_t>(i))];
+        for (int i = 0; i < n; ++i) ++c[sample(s, static_cast<uint64_t>(i))];
         return c;
     }
 };
@@ -45,9 +49,9 @@ TEST_CASE("philox gives its published answers") {
 
 TEST_CASE("greedy takes the largest logit, the lower id on a tie, and never a NaN") {
     Bench b({1, 3, NAN, 3, 2});
-    CHECK(b.pick({}) == 1);
+    CHECK(b.sample({}) == 1);
     b.logits = {NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    CHECK(b.pick({}) == 0);
+    CHECK(b.sample({}) == 0);
 }
 
 TEST_CASE("a token is a function of logits, seed and position alone") {
@@ -56,19 +60,19 @@ TEST_CASE("a token is a function of logits, seed and position alone") {
     Sampling s;
     s.temperature = 1;
     s.seed = 42;
-    const Token first = b.pick(s, 100);
-    b.pick(s, 3);
-    CHECK(b.pick(s, 100) == first);
+    const Token first = b.sample(s, 100);
+    b.sample(s, 3);
+    CHECK(b.sample(s, 100) == first);
     int differ = 0;
-    for (uint64_t p = 0; p < 20; ++p) differ += b.pick(s, p) != first;
+    for (uint64_t p = 0; p < 20; ++p) differ += b.sample(s, p) != first;
     CHECK(differ > 0);
     // Filters that keep the winner do not change it: noise goes with the id, not with the rank.
     s.top_k = 999;
     s.top_p = 0.9999999f;
-    CHECK(b.pick(s, 100) == first);
+    CHECK(b.sample(s, 100) == first);
 }
 
-TEST_CASE("the pick follows the softmax") {
+TEST_CASE("the sample follows the softmax") {
     Bench b({std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)});
     Sampling s;
     s.temperature = 1;
@@ -115,16 +119,16 @@ TEST_CASE("penalties count inside their window") {
     Bench b({2.0f, 1.9f, -1.0f});
     Sampling s;
     s.repeat_penalty = 2;
-    CHECK(b.pick(s, 9, {0}) == 1);
-    CHECK(b.pick(s, 9, {0, 1}) == 0);  // both halved
+    CHECK(b.sample(s, 9, {0}) == 1);
+    CHECK(b.sample(s, 9, {0, 1}) == 0);  // both halved
     s.penalty_window = 1;
-    CHECK(b.pick(s, 9, {0, 2}) == 0);  // 0 is out of the window
+    CHECK(b.sample(s, 9, {0, 2}) == 0);  // 0 is out of the window
     s = Sampling();
     s.presence_penalty = 0.05f;
-    CHECK(b.pick(s, 9, {0, 0, 0}) == 0);  // once, however often
+    CHECK(b.sample(s, 9, {0, 0, 0}) == 0);  // once, however often
     s.presence_penalty = 0;
     s.frequency_penalty = 0.05f;
-    CHECK(b.pick(s, 9, {0, 0, 0}) == 1);  // 2 - 3 * 0.05
+    CHECK(b.sample(s, 9, {0, 0, 0}) == 1);  // 2 - 3 * 0.05
 }
 
 TEST_CASE("values out of range are named") {
@@ -144,7 +148,7 @@ TEST_CASE("values out of range are named") {
     CHECK(text(s).find("top_k") != std::string::npos);
 }
 
-TEST_CASE("noise beyond reach is never needed: pruning picks what the full search picks") {
+TEST_CASE("noise beyond reach is never needed: pruning sampled_ids what the full search sampled_ids") {
     test::Random random(5);
     for (int round = 0; round < 20; ++round) {
         Bench b(random.normals(2000, round % 2 ? 30.0f : 3.0f));
@@ -160,6 +164,6 @@ TEST_CASE("noise beyond reach is never needed: pruning picks what the full searc
                 best = static_cast<Token>(id);
             }
         }
-        CHECK(b.pick(s, 33) == best);
+        CHECK(b.sample(s, 33) == best);
     }
 }

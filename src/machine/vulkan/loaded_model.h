@@ -4,8 +4,8 @@
 //         how they get there: repacked by several threads into bounded staging, never held twice; the
 //         kernels that its tapes are lowered to.
 // Reads   vulkan (Context), memory, repack, lower.
-// Serves  record, lane.
-// Thread  immutable once loaded: lanes of several threads share it.
+// Serves  record, context.
+// Thread  immutable once loaded: contexts of several threads share it.
 // Laws    byte counts are exact; a cancelled or failed load leaves nothing behind.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
@@ -25,7 +25,7 @@ struct Matrix {
         Region region;
         uint32_t first = 0, n = 0;  ///< tile rows
     };
-    std::vector<Slice> slices;      ///< one, unless the device sees less than the whole at a time
+    std::vector<Slice> slices;  ///< one, unless the device sees less than the whole at a time
     bool empty() const { return slices.empty(); }
 };
 
@@ -37,32 +37,35 @@ struct Rope {
     Region table;
 };
 
-class VulkanProgram : public Program, public std::enable_shared_from_this<VulkanProgram> {
+class VulkanModel : public LoadedModel, public std::enable_shared_from_this<VulkanModel> {
   public:
     const Plan* plan = nullptr;
-    ContextRef context;
+    OpenDeviceRef device;
     std::vector<Pair> pairs;
-    std::vector<Matrix> matrices;   ///< by SlotId; a pair stands at its gate
-    std::vector<Region> vectors;    ///< by SlotId: f32; a router's: its rows, behind them the shared expert's own gate
+    std::vector<Matrix> matrices;  ///< by SlotId; a pair stands at its gate
+    std::vector<Region> vectors;   ///< by SlotId: f32; a router's: its rows, behind them the shared expert's own gate
     std::vector<Rope> ropes;
-    Region zeros;                   ///< f32, as long as the widest row
+    Region zeros;  ///< f32, as long as the widest row
 
     /// Uploads everything. errors: unsupported, out_of_memory, cancelled, device_lost.
-    static Result<std::shared_ptr<Program>> load(ContextRef context, const Plan& plan, const Weights& weights, const Progress& progress);
-    /// A program without weights, to lay out lanes with.
-    static Result<std::shared_ptr<VulkanProgram>> bare(ContextRef context, const Plan& plan);
+    static Result<std::shared_ptr<LoadedModel>> load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
+                                                     const Progress& progress);
+    /// A program without weights, to lay out contexts with.
+    static Result<std::shared_ptr<VulkanModel>> bare(OpenDeviceRef device, const Plan& plan);
     /// What load() would take, by type.
-    static Status plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items);
+    static Status plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items);
 
     /// The kernels of a tape of the plan, in order, or of its first n_fill ops.
-    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const { return nodes_[fill_only][tape_index(tape)]; }
+    const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const {
+        return nodes_[fill_only][tape_index(tape)];
+    }
     /// 0: the trunk; 1 + i: MTP block i.
     uint32_t tape_index(const Tape& tape) const;
 
-    Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
+    Result<std::unique_ptr<Context>> open(const ContextOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes_; }
     /// Exactness before speed: see Context::small_bytes.
-    bool small() const { return n_weight_bytes_ <= context->small_bytes; }
+    bool small() const { return n_weight_bytes_ <= device->small_bytes; }
     const Region* rope(const Op& op) const;
 
     /// The head that all MTP blocks share, or kNoSlot.

@@ -1,14 +1,14 @@
 #version 450
-// pick_final.comp: the token of each logits row from the slices' largest: greedy.
+// sample_final.comp: the token of each logits row from the slices' largest: greedy.
 //
 // Grid    x: logits row.   Group  256 (spec 0, a power of two).
-// Memory  0 step  StepState                       read; pick[row] written
+// Memory  0 step  StepState                       read; sampled[row] written
 //         1 part  (f32 bits, id) [row][n_part]    read
-// Push    PickArgs.
+// Push    SamplePassArgs.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { PickArgs args; };
+layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer Part { uvec2 part[]; };
 shared float best_s[gl_WorkGroupSize.x];
@@ -41,5 +41,5 @@ void main() {
         }
         barrier();
     }
-    if (t == 0u) step.pick[row] = id_s[0];
+    if (t == 0u) step.sampled[row] = id_s[0];
 }

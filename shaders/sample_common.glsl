@@ -1,9 +1,9 @@
-// pick_common.glsl: the definitions the sampling kernels share.
+// sample_common.glsl: the definitions the sampling kernels share.
 //
 // Mass    exp(l - largest) in units of 2^-24, cut to an integer: sums of masses are exact, so they do not
 //         depend on the order in which invocations arrive.
 // Noise   Philox4x32-10, key = seed, counter = (id / 4, position, 0, 0), word id mod 4; E = -log1p(-v) with
-//         v = (r + 0.5) / 2^32; the pick is the largest l / T - log(E), ties to the lower id.
+//         v = (r + 0.5) / 2^32; the sampled id is the largest l / T - log(E), ties to the lower id.
 
 // Order-preserving bits of a float (larger value, larger key).
 uint key_of(float x) {
@@ -23,7 +23,7 @@ uint mass_of(float x, float largest) {
 // Histogram bin: 1/64 of a nat below the largest each; the last one holds the rest.
 uint bin_of(float x, float largest) {
     precise float d = (largest - x) * 64.0;
-    return d < float(kPickBins - 1u) ? uint(d) : kPickBins - 1u;
+    return d < float(kSampleBins - 1u) ? uint(d) : kSampleBins - 1u;
 }
 
 uint philox_word(uint id, uint position, uvec2 key) {

@@ -1,25 +1,25 @@
 #version 450
-// pick_gather.comp: sampling, after pick_hist: collects every id that the filters may keep into the row's
+// sample_gather.comp: sampling, after sample_hist: collects every id that the filters may keep into the row's
 // list. Without top-k and top-p there is nothing to rank: then it picks the slice's best itself.
 //
 // Grid    x: slice (n_part), y: logits row.   Group  256 (spec 0, a power of two, at most 256).
-// Memory  0 step    1 logits    2 part      read, as pick_hist
+// Memory  0 step    1 logits    2 part      read, as sample_hist
 //         3 hist    read; word 2 counts the list
 //         4 list    (f32 bits, id) [row][n_vocab]          written, in no particular order
 //         5 best    (f32 bits, id) [row][n_part]           written when unfiltered: noisy score and id
-// Push    PickArgs.
+// Push    SamplePassArgs.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
-#include "pick_common.glsl"
+#include "sample_common.glsl"
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { PickArgs args; };
+layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer Logits { float logits[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Part { uvec2 part[]; };
 layout(set = 0, binding = 3, std430) buffer Hist { uint hist[]; };
 layout(set = 0, binding = 4, std430) writeonly buffer List { uvec2 list[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Best { uvec2 best[]; };
-#include "pick_largest.glsl"
+#include "sample_largest.glsl"
 shared uint id_s[256];
 shared float count_s[256];
 shared float mass_s[256];
@@ -66,7 +66,7 @@ void main() {
 
     // The last bin that may be kept: up to it stand top_k ids or, without top-k, top_p of the mass, and some
     // to spare. (Top-p after top-k keeps a share of what top-k kept, so then the count decides.)
-    const uint base = row * kPickRowWords + kPickHeadWords, per = kPickBins / gl_WorkGroupSize.x;
+    const uint base = row * kSampleRowWords + kSampleHeadWords, per = kSampleBins / gl_WorkGroupSize.x;
     float count = 0.0, mass = 0.0;
     for (uint b = t * per; b < (t + 1u) * per; b++) {
         count += float(hist[base + 3u * b]);
@@ -74,7 +74,7 @@ void main() {
     }
     count_s[t] = count;
     mass_s[t] = mass;
-    if (t == 0u) cut_s = kPickBins - 1u;
+    if (t == 0u) cut_s = kSampleBins - 1u;
     barrier();
     for (uint n = 1u; n < gl_WorkGroupSize.x; n <<= 1) {  // sums up to each piece of the bins
         if (t >= n) {
@@ -97,7 +97,7 @@ void main() {
     for (uint i = begin + t; i < end; i += gl_WorkGroupSize.x) {
         const float x = logits[at + i];
         if (bin_of(x, largest) > cut) continue;
-        const uint to = atomicAdd(hist[row * kPickRowWords + 2u], 1u);
+        const uint to = atomicAdd(hist[row * kSampleRowWords + 2u], 1u);
         list[row * args.n_vocab + to] = uvec2(floatBitsToUint(x), i);
     }
 }

@@ -1,17 +1,17 @@
 #version 450
-// pick_penalty.comp: repeat, frequency and presence penalties on the logits of each row, in place. Run
-// before pick_part when any of them is in force.
+// sample_penalty.comp: repeat, frequency and presence penalties on the logits of each row, in place. Run
+// before sample_part when any of them is in force.
 //
 // Grid    x: logits row.   Group  256 (spec 0).
 // Memory  0 step    StepState and history     read
 //         1 logits  f32 by offset             read, written: one invocation per distinct id
-// Push    PickArgs.
+// Push    SamplePassArgs.
 // Rule    the last `penalty_window` tokens up to the row's own count; once per distinct id, k = how often:
 //         l = l > 0 ? l / repeat : l * repeat, then l -= k * frequency + presence.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { PickArgs args; };
+layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) buffer Logits { float logits[]; };
 shared uint ids_s[2048];

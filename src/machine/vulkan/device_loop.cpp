@@ -1,6 +1,6 @@
-// machine/vulkan/drive: cycles that the device runs by itself: draft, verify, pick, accept, and the next.
+// machine/vulkan/drive: cycles that the device runs by itself: draft, verify, sample, accept, and the next.
 // The host only says how many drafts and reads the ring. Step kernels and passes: shaders/args.h.
-#include "lane.h"
+#include "context.h"
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
@@ -29,22 +29,31 @@ constexpr uint32_t kLast = 1, kDone = 2;  // bits of RingEntry::info
 
 }  // namespace drive_impl
 
-Status VulkanLane::start(const Drive& d) {
+Status VulkanContext::start(const DeviceLoop& d) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     if (d.history.empty()) return Status(Code::bad_argument, "a drive needs at least the token to run first");
     const uint64_t n = d.history.size();
-    if (d.limit <= n || d.limit > options_.n_context) return fail(Code::bad_argument, "the drive's limit is ", d.limit, ", expected ", n + 1, "..", options_.n_context);
+    if (d.limit <= n || d.limit > options_.n_context)
+        return fail(Code::bad_argument, "the drive's limit is ", d.limit, ", expected ", n + 1, "..",
+                    options_.n_context);
     if (d.stop.size() > 16) return fail(Code::bad_argument, d.stop.size(), " stop ids, expected at most 16");
-    if (d.n_mtp_row > kMaxTentative || d.n_mtp_row > n - 1) return fail(Code::bad_argument, "n_mtp_row is ", d.n_mtp_row, ", expected at most ", std::min<uint64_t>(kMaxTentative, n - 1));
-    if (d.n_mtp_row != 0 && !options_.mtp) return Status(Code::bad_argument, "n_mtp_row is set on a lane opened without MTP");
-    if (d.n_mtp_row != 0 && program_->plan->mtp.empty()) return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
-    driving_ = first_ = true;
+    if (d.n_mtp_row > kMaxTentative || d.n_mtp_row > n - 1)
+        return fail(Code::bad_argument, "n_mtp_row is ", d.n_mtp_row, ", expected at most ",
+                    std::min<uint64_t>(kMaxTentative, n - 1));
+    if (d.n_mtp_row != 0 && !options_.mtp)
+        return Status(Code::bad_argument, "n_mtp_row is set on a context opened without MTP");
+    if (d.n_mtp_row != 0 && program_->plan->mtp.empty())
+        return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
+    looping_ = first_ = true;
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
     mode_.noise = d.sampling.temperature > 0;
-    mode_.penalties = d.sampling.penalty_window > 0 && (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
-    if (most_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1)) AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to pick
+    mode_.penalties =
+        d.sampling.penalty_window > 0 &&
+        (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
+    if (most_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1))
+        AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to sample
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -94,10 +103,11 @@ Status VulkanLane::start(const Drive& d) {
     return {};
 }
 
-Status VulkanLane::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const {
+Status VulkanContext::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, SampleMode mode) const {
     const Plan& plan = *program_->plan;
     const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
-    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0, largest = !noise && !penalties;
+    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0,
+               largest = !noise && !penalties;
     /// The rows that became history, for a block that does not guess from them.
     auto fill = [&](uint32_t block) -> Status {
         Shape shape;
@@ -130,7 +140,7 @@ Status VulkanLane::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, P
         AUSPEX_TRY(r.tape(shape));
         if (!shape.head) AUSPEX_TRY(r.head(tape, 1, false, largest));
         // Noise belongs to ids: among a draft vocabulary's places it would be another's, so the likeliest is taken.
-        AUSPEX_TRY(r.pick(tape, 1, noise, penalties, largest));
+        AUSPEX_TRY(r.sample(tape, 1, noise, penalties, largest));
         AUSPEX_TRY(r.mtp_next());
         if (depth < n_draft && depth < n_block) AUSPEX_TRY(r.keep_guess(tape, depth - 1));
     }
@@ -138,7 +148,7 @@ Status VulkanLane::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, P
     return {};
 }
 
-Status VulkanLane::verify_pieces(Recorder& r, uint32_t n_row, PickMode mode, bool keep) const {
+Status VulkanContext::verify_pieces(Recorder& r, uint32_t n_row, SampleMode mode, bool keep) const {
     const Tape& trunk = program_->plan->trunk;
     Shape shape;
     shape.tape = &trunk;
@@ -147,23 +157,27 @@ Status VulkanLane::verify_pieces(Recorder& r, uint32_t n_row, PickMode mode, boo
     shape.largest = !mode.noise && !mode.penalties;
     AUSPEX_TRY(r.tape(shape));
     if (keep) AUSPEX_TRY(r.keep(n_row));
-    AUSPEX_TRY(r.pick(trunk, n_row, mode.noise, mode.penalties, shape.largest));
+    AUSPEX_TRY(r.sample(trunk, n_row, mode.noise, mode.penalties, shape.largest));
     return r.accept();
 }
 
 /// The first cycle after start(): both passes are opened by the host's requests.
-Status VulkanLane::queue_first(uint32_t n_draft) {
+Status VulkanContext::queue_first(uint32_t n_draft) {
     auto* trunk = reinterpret_cast<args::StepRequest*>(buffers_.request[first_request_[1]].mapped);
     trunk->n_row = std::min(1 + n_draft, limit_ - position_);
     trunk->n_draft = trunk->n_row - 1;
     Recording *open_mtp = nullptr, *open_trunk = nullptr, *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ != 0) {
         AUSPEX_TRY(open_recording(first_request_[0]).get(open_mtp));
-        AUSPEX_TRY(recording({Kind::draft, n_mtp_row_, n_draft, mode_.bits(), 0}, 1, [&](Recorder& r, uint32_t) { return draft_pieces(r, n_mtp_row_, n_draft, mode_); }).get(draft));
+        AUSPEX_TRY(recording({Kind::draft, n_mtp_row_, n_draft, mode_.bits(), 0}, 1, [&](Recorder& r, uint32_t) {
+                       return draft_pieces(r, n_mtp_row_, n_draft, mode_);
+                   }).get(draft));
     }
     AUSPEX_TRY(open_recording(first_request_[1]).get(open_trunk));
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
-    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, keep); }).get(verify));
+    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) {
+                   return verify_pieces(r, 1 + n_draft, mode_, keep);
+               }).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
     AUSPEX_TRY(submit_cycle({open_mtp, draft}, {open_trunk, verify}, n_mtp_row_ != 0 && n_draft == 0));
     n_pending_ = 0;
@@ -172,7 +186,7 @@ Status VulkanLane::queue_first(uint32_t n_draft) {
 
 /// The trunk's part of a cycle that drafts is the same whatever came before: only the short part, in which the
 /// block takes up the n_before_ rows of the last pass, is recorded for each pair of depths.
-Status VulkanLane::queue_next(uint32_t n_draft) {
+Status VulkanContext::queue_next(uint32_t n_draft) {
     Recording *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ == 0) {
         AUSPEX_TRY(recording({Kind::cycle, n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
@@ -186,11 +200,14 @@ Status VulkanLane::queue_next(uint32_t n_draft) {
                    AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
                    return r.open_next(n_draft);
                }).get(draft));
-    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return verify_pieces(r, 1 + n_draft, mode_, false); }).get(verify));
+    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
+                   return verify_pieces(r, 1 + n_draft, mode_, false);
+               }).get(verify));
     return submit_cycle({draft}, {verify}, n_draft == 0);
 }
 
-Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk, bool apart) {
+Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block,
+                                   std::initializer_list<const Recording*> trunk, bool apart) {
     const uint32_t slot = (flight_begin_ + n_flight_) % kMaxQueued;
     bool done = false;
     AUSPEX_TRY(timeline_.done(timeline_.last()).get(done));
@@ -209,7 +226,7 @@ Status VulkanLane::submit_cycle(std::initializer_list<const Recording*> block, s
     return {};
 }
 
-Status VulkanLane::prepare_drafts(uint32_t most) {
+Status VulkanContext::prepare_drafts(uint32_t most) {
     const Plan& plan = *program_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
     most_drafts_ = most = std::min(most, kMaxTentative - 1);
@@ -224,23 +241,27 @@ Status VulkanLane::prepare_drafts(uint32_t most) {
     // In the order in which depths are tried: what is asked for first is made first. The block may have to take up
     // more rows than a cycle leaves, after a while without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= most) AUSPEX_TRY(ask(g, [&](Recorder& r) { return verify_pieces(r, 1 + g, mode_, g == 0); }));  // plain cycles may keep their rows
+        if (g <= most)
+            AUSPEX_TRY(ask(g, [&](Recorder& r) {
+                return verify_pieces(r, 1 + g, mode_, g == 0);
+            }));  // plain cycles may keep their rows
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
         AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
     }
     for (const Tape& tape : plan.mtp)
-        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxBehind)); n *= 2) {
+        for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxPendingHidden)); n *= 2) {
             Shape shape;
             shape.tape = &tape;
             shape.n_row = n;
             shape.wide = shape.fill_only = true;
             AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
         }
-    for (uint32_t n = 1; n <= kShadowRows; ++n) AUSPEX_TRY(ask(0, [&](Recorder& r) { return guess_pieces(r, n, mode_); }));
+    for (uint32_t n = 1; n <= kAcceptanceProbeRows; ++n)
+        AUSPEX_TRY(ask(0, [&](Recorder& r) { return guess_pieces(r, n, mode_); }));
     return {};
 }
 
-Status VulkanLane::guess_pieces(Recorder& r, uint32_t n_row, PickMode mode) const {
+Status VulkanContext::guess_pieces(Recorder& r, uint32_t n_row, SampleMode mode) const {
     const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
     Shape shape;
     shape.tape = &program_->plan->mtp[0];
@@ -248,29 +269,32 @@ Status VulkanLane::guess_pieces(Recorder& r, uint32_t n_row, PickMode mode) cons
     shape.head = true;
     shape.largest = !noise && !penalties;
     AUSPEX_TRY(r.tape(shape));
-    AUSPEX_TRY(r.pick(*shape.tape, n_row, noise, penalties, shape.largest));
-    return r.picks_to_host(n_row);
+    AUSPEX_TRY(r.sample(*shape.tape, n_row, noise, penalties, shape.largest));
+    return r.sampled_to_host(n_row);
 }
 
-Result<Span<const Token>> VulkanLane::guess(const Step& step) {
+Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     AUSPEX_TRY(check(step));
     if (step.tape != &program_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
-        return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative, " of the first MTP block, all with logits");
-    driving_ = false;
+        return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative,
+                    " of the first MTP block, all with logits");
+    looping_ = false;
     forget_rows();
     Recording* body = nullptr;
-    AUSPEX_TRY(recording({Kind::guess, step.n_row, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) { return guess_pieces(r, step.n_row, mode_); }).get(body));
+    AUSPEX_TRY(recording({Kind::guess, step.n_row, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
+                   return guess_pieces(r, step.n_row, mode_);
+               }).get(body));
     AUSPEX_TRY(submit_mtp(step, body, nullptr));
     logits_slot_ = kNoSlot;  // what lay there is gone
-    AUSPEX_TRY(settle());
+    AUSPEX_TRY(barrier());
     AUSPEX_TRY(see(buffers_.logits_host));
-    const auto* picks = reinterpret_cast<const uint32_t*>(buffers_.logits_host.mapped);
-    tokens_.assign(picks, picks + step.n_row);
+    const auto* sampled_ids = reinterpret_cast<const uint32_t*>(buffers_.logits_host.mapped);
+    tokens_.assign(sampled_ids, sampled_ids + step.n_row);
     return Span<const Token>(tokens_);
 }
 
-bool VulkanLane::ready(uint32_t n_draft) {
-    const Pipelines& pipelines = *program_->context->pipelines;
+bool VulkanContext::ready(uint32_t n_draft) {
+    const Pipelines& pipelines = *program_->device->pipelines;
     for (const uint32_t at : {0u, std::min(n_draft, kMaxTentative - 1)}) {
         std::vector<Pipelines::Id>& ids = needs_[at];
         while (!ids.empty() && pipelines.done(ids.back())) ids.pop_back();
@@ -279,18 +303,20 @@ bool VulkanLane::ready(uint32_t n_draft) {
     return true;
 }
 
-Status VulkanLane::queue(uint32_t n_draft) {
-    if (!driving_) return Status(Code::bad_argument, "start() comes before queue()");
+Status VulkanContext::queue(uint32_t n_draft) {
+    if (!looping_) return Status(Code::bad_argument, "start() comes before queue()");
     if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
-    if (n_flight_ == kMaxQueued) return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
-    if (n_draft >= kMaxTentative) return fail(Code::bad_argument, n_draft, " drafts, expected at most ", kMaxTentative - 1);
+    if (n_flight_ == kMaxQueued)
+        return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
+    if (n_draft >= kMaxTentative)
+        return fail(Code::bad_argument, n_draft, " drafts, expected at most ", kMaxTentative - 1);
     AUSPEX_TRY(first_ ? queue_first(n_draft) : queue_next(n_draft));
     first_ = false;
     n_before_ = 1 + n_draft;
     return {};
 }
 
-Result<Cycle> VulkanLane::wait() {
+Result<Cycle> VulkanContext::wait() {
     if (n_flight_ == 0) return Status(Code::bad_argument, "no cycle is queued");
     const InFlight f = flight_[flight_begin_];
     Cycle c;

@@ -1,10 +1,10 @@
-#include "lane.h"
+#include "context.h"
 
 #include <algorithm>
 
 namespace auspex {
 namespace detail {
-namespace lane_impl {
+namespace context_impl {
 
 /// Which slots hold rows or caches that no op of the trunk touches.
 std::vector<bool> outside_trunk(const Plan& plan) {
@@ -21,12 +21,14 @@ std::vector<bool> outside_trunk(const Plan& plan) {
     return outside;
 }
 
-}  // namespace lane_impl
+}  // namespace context_impl
 
-Result<std::unique_ptr<Lane>> CpuProgram::open(const LaneOptions& options) { return CpuLane::open(shared_from_this(), options); }
+Result<std::unique_ptr<Context>> CpuModel::open(const ContextOptions& options) {
+    return CpuContext::open(shared_from_this(), options);
+}
 
 // Runs twice: once to count, once to hand out.
-void CpuLane::lay_out(const LaneOptions& options) {
+void CpuContext::lay_out(const ContextOptions& options) {
     const Plan& plan = *program_->plan;
     const uint32_t n_thread = program_->pool->n_thread();
     n_placed_ = 0;
@@ -60,11 +62,13 @@ void CpuLane::lay_out(const LaneOptions& options) {
                 break;
             }
             case SlotRole::conv: name("convolution inputs"), conv_[id] = place<float>(kConvRing * s.width()); break;
-            case SlotRole::delta: name("recurrent state"), delta_[id].s = place<float>(s.shape[0] * s.shape[1] * s.shape[2]); break;
+            case SlotRole::delta:
+                name("recurrent state"), delta_[id].s = place<float>(s.shape[0] * s.shape[1] * s.shape[2]);
+                break;
         }
     }
     name("hidden rows of drafts");
-    if (options.mtp && !plan.mtp.empty()) behind_ = place<float>(uint64_t{kMaxBehind} * plan.d_model);
+    if (options.mtp && !plan.mtp.empty()) pending_hidden_ = place<float>(uint64_t{kMaxPendingHidden} * plan.d_model);
     uint64_t conv_dim = 0, d_in = 0, n_head = 0, group = 0, d_head = 0, delta_floats = 0;
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
@@ -73,15 +77,21 @@ void CpuLane::lay_out(const LaneOptions& options) {
                 n_head = std::max<uint64_t>(n_head, op.attn.n_head);
                 group = std::max<uint64_t>(group, op.attn.n_head / op.attn.n_head_kv);
                 d_head = std::max<uint64_t>(d_head, op.attn.d_head);
-                const bool known = std::any_of(rotations_.begin(), rotations_.end(), [&](const Rotation& r) { return r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1]; });
+                const bool known = std::any_of(rotations_.begin(), rotations_.end(), [&](const Rotation& r) {
+                    return r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1];
+                });
                 name("rotation tables");
-                if (!known) rotations_.push_back({op.attn.n_rot, op.attn.rope_base, op.w[1], place<float>(uint64_t{n_row_max_} * op.attn.n_rot)});
+                if (!known)
+                    rotations_.push_back({op.attn.n_rot, op.attn.rope_base, op.w[1],
+                                          place<float>(uint64_t{n_row_max_} * op.attn.n_rot)});
             }
             if (op.kind == OpKind::delta) {
                 const DeltaDims& d = op.delta;
                 conv_dim = std::max<uint64_t>(conv_dim, d.conv_dim());
-                delta_floats = std::max<uint64_t>(delta_floats, std::max<uint64_t>(delta_chunk_scratch(d.d_key, d.d_val),
-                                                                                   uint64_t{d.d_key} * d.d_val + uint64_t{kDeltaSequential} * d.d_val));
+                delta_floats = std::max<uint64_t>(
+                    delta_floats,
+                    std::max<uint64_t>(delta_chunk_scratch(d.d_key, d.d_val),
+                                       uint64_t{d.d_key} * d.d_val + uint64_t{kDeltaSequential} * d.d_val));
                 name("rolling terms");
                 for (DeltaState::Terms& t : delta_[op.state].terms) {
                     t.decay = place<float>(uint64_t{kMaxTentative} * d.n_head_v);
@@ -99,7 +109,8 @@ void CpuLane::lay_out(const LaneOptions& options) {
     part_stride_ = round_up(d_head + 2, 16);
     name("attention scratch");
     attn_part_ = place<float>(uint64_t{kMaxTentative} * n_head * n_part_max_ * part_stride_);
-    thread_stride_ = std::max<uint64_t>(round_up(delta_floats, 16), uint64_t{kAttnQueries} * kAttnChunk + 2 * kAttnRows * group * part_stride_);
+    thread_stride_ = std::max<uint64_t>(round_up(delta_floats, 16),
+                                        uint64_t{kAttnQueries} * kAttnChunk + 2 * kAttnRows * group * part_stride_);
     name("scratch of the threads");
     thread_scratch_ = place<float>(n_thread * thread_stride_);
     name("quantised activations");
@@ -111,10 +122,12 @@ void CpuLane::lay_out(const LaneOptions& options) {
 }
 
 /// Trunk and draft block never run at the same time: what neither leaves behind lies in the same place.
-void CpuLane::place_activations(const LaneOptions& options) {
+void CpuContext::place_activations(const ContextOptions& options) {
     const Plan& plan = *program_->plan;
     const auto floats = [&](SlotId id) {
-        const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative : mtp_only_[id] ? std::min(n_row_max_, kMaxMtpRows) : n_row_max_;
+        const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative
+                               : mtp_only_[id]         ? std::min(n_row_max_, kMaxMtpRows)
+                                                       : n_row_max_;
         return round_up(n_row * plan.slot(id).width(), 16);
     };
     std::vector<uint64_t> at(plan.slots.size(), UINT64_MAX);
@@ -138,7 +151,7 @@ void CpuLane::place_activations(const LaneOptions& options) {
         if (at[id] != UINT64_MAX) rows_[id] = shared + at[id];
 }
 
-void CpuLane::note(uint64_t bytes) {
+void CpuContext::note(uint64_t bytes) {
     if (bytes == 0) return;
     for (MemoryItem& item : *items_)
         if (item.layer == layer_ && item.what == what_) {
@@ -148,34 +161,36 @@ void CpuLane::note(uint64_t bytes) {
     items_->push_back({what_, layer_, bytes, MemoryPlace::allocator});
 }
 
-Status CpuLane::prepare(const LaneOptions& options) {
+Status CpuContext::prepare(const ContextOptions& options) {
     options_ = options;
     n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
-    mtp_only_ = lane_impl::outside_trunk(*program_->plan);
+    mtp_only_ = context_impl::outside_trunk(*program_->plan);
     AUSPEX_TRY(kv_shapes(*program_->plan, options).get(kv_shapes_));
     lay_out(options);
     return {};
 }
 
-Status CpuLane::plan_memory(std::shared_ptr<CpuProgram> program, const LaneOptions& options, std::vector<MemoryItem>* items) {
-    CpuLane lane(std::move(program));
+Status CpuContext::plan_memory(std::shared_ptr<CpuModel> program, const ContextOptions& options,
+                               std::vector<MemoryItem>* items) {
+    CpuContext context(std::move(program));
     std::vector<MemoryItem> own;
-    lane.items_ = &own;
-    AUSPEX_TRY(lane.prepare(options));
+    context.items_ = &own;
+    AUSPEX_TRY(context.prepare(options));
     items->insert(items->end(), own.begin(), own.end());
     return {};
 }
 
-Result<std::unique_ptr<Lane>> CpuLane::open(std::shared_ptr<CpuProgram> program, const LaneOptions& options) {
-    std::unique_ptr<CpuLane> lane(new CpuLane(std::move(program)));
-    AUSPEX_TRY(lane->prepare(options));
-    AUSPEX_TRY(lane->memory_.take(lane->program_->allocator, lane->n_placed_, "a session's caches and scratch"));
-    lane->cursor_ = lane->memory_.data();
-    lane->lay_out(options);
-    return std::unique_ptr<Lane>(std::move(lane));
+Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> program, const ContextOptions& options) {
+    std::unique_ptr<CpuContext> context(new CpuContext(std::move(program)));
+    AUSPEX_TRY(context->prepare(options));
+    AUSPEX_TRY(
+        context->memory_.take(context->program_->allocator, context->n_placed_, "a session's caches and scratch"));
+    context->cursor_ = context->memory_.data();
+    context->lay_out(options);
+    return std::unique_ptr<Context>(std::move(context));
 }
 
-void CpuLane::reset() {
+void CpuContext::reset() {
     const Plan& plan = *program_->plan;
     n_pending_ = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
@@ -185,29 +200,38 @@ void CpuLane::reset() {
     }
 }
 
-Status CpuLane::run(const Step& step) {
+Status CpuContext::run(const Step& step) {
     const bool trunk = step.tape == &program_->plan->trunk;
-    const uint32_t limit = step.tentative || step.hidden ? kMaxTentative : trunk ? n_row_max_ : std::min(n_row_max_, kMaxMtpRows);
-    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "a step of an MTP block on a lane opened without it");
+    const uint32_t limit = step.tentative || step.hidden ? kMaxTentative
+                           : trunk                       ? n_row_max_
+                                                         : std::min(n_row_max_, kMaxMtpRows);
+    if (!trunk && !options_.mtp)
+        return Status(Code::bad_argument, "a step of an MTP block on a context opened without it");
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
-        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
+        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
+                    limit, " and at most ", kMaxTentative);
     if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
-        return fail(Code::context_full, "rows ", step.position, "..", uint64_t{step.position} + step.n_row - 1, " do not fit a context of ", options_.n_context);
+        return fail(Code::context_full, "rows ", step.position, "..", uint64_t{step.position} + step.n_row - 1,
+                    " do not fit a context of ", options_.n_context);
     step_ = step;
     row0_ = 0;
     head_only_ = false;
     if (trunk) parity_ ^= 1;
     program_->pool->run(walk_entry, this);
     if (trunk) n_pending_ = 0;  // folded in by this step; its own rows wait for commit()
-    if (trunk && step.tentative && behind_)
-        for (uint32_t i = 0; i < step.n_row; ++i) std::memcpy(behind(step.position + i), row(program_->plan->trunk.hidden, i), program_->plan->d_model * sizeof(float));
+    if (trunk && step.tentative && pending_hidden_)
+        for (uint32_t i = 0; i < step.n_row; ++i)
+            std::memcpy(behind(step.position + i), row(program_->plan->trunk.hidden, i),
+                        program_->plan->d_model * sizeof(float));
     return {};
 }
 
-Status CpuLane::head(const Tape& tape, uint32_t first, uint32_t n) {
+Status CpuContext::head(const Tape& tape, uint32_t first, uint32_t n) {
     const bool trunk = &tape == &program_->plan->trunk;
-    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "logits of an MTP block were asked for on a lane opened without it");
-    if (n == 0 || n > kMaxTentative || first + n > n_row_max_) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
+    if (!trunk && !options_.mtp)
+        return Status(Code::bad_argument, "logits of an MTP block were asked for on a context opened without it");
+    if (n == 0 || n > kMaxTentative || first + n > n_row_max_)
+        return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
     step_.tape = &tape;
     step_.n_row = n;
     step_.n_logit = n;
@@ -217,20 +241,24 @@ Status CpuLane::head(const Tape& tape, uint32_t first, uint32_t n) {
     return {};
 }
 
-uint64_t CpuLane::memory_bytes() const { return memory_.size() + draft_head_.owned_bytes(); }
+uint64_t CpuContext::memory_bytes() const { return memory_.size() + draft_head_.owned_bytes(); }
 
-Status CpuLane::draft_head(Span<const Token> ids) {
+Status CpuContext::draft_head(Span<const Token> ids) {
     const Plan& plan = *program_->plan;
     if (ids.empty()) {
         draft_head_ = PackedMatrix();
         return {};
     }
-    if (plan.mtp.empty() || !options_.mtp) return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a lane opened with it");
+    if (plan.mtp.empty() || !options_.mtp)
+        return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     SlotId table = kNoSlot;
     for (const Tape& tape : plan.mtp)
         for (const Op& op : tape.ops) {
             if (!op.head || op.kind != OpKind::matmul) continue;
-            if (table != kNoSlot && table != op.w[0]) return Status(Code::unsupported, "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+            if (table != kNoSlot && table != op.w[0])
+                return Status(
+                    Code::unsupported,
+                    "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
             table = op.w[0];
         }
     const std::byte* rows = table < program_->file_rows.size() ? program_->file_rows[table] : nullptr;
@@ -239,27 +267,31 @@ Status CpuLane::draft_head(Span<const Token> ids) {
     const uint64_t one = row_bytes(s.type, s.width());
     Token last = -1;
     for (Token id : ids) {
-        if (id <= last || id >= static_cast<Token>(s.shape[0])) return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", last, ", expected ascending ids below ", s.shape[0]);
+        if (id <= last || id >= static_cast<Token>(s.shape[0]))
+            return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", last,
+                        ", expected ascending ids below ", s.shape[0]);
         last = id;
     }
     Block chosen;
     AUSPEX_TRY(chosen.take(program_->allocator, ids.size() * one, "the draft head's rows"));
-    for (size_t i = 0; i < ids.size(); ++i) std::memcpy(chosen.data() + i * one, rows + static_cast<uint64_t>(ids[i]) * one, static_cast<size_t>(one));
+    for (size_t i = 0; i < ids.size(); ++i)
+        std::memcpy(chosen.data() + i * one, rows + static_cast<uint64_t>(ids[i]) * one, static_cast<size_t>(one));
     MatrixShape shape;
     shape.type = s.type;
     shape.d_out = static_cast<uint32_t>(ids.size());
     shape.d_in = static_cast<uint32_t>(s.width());
     PackedMatrix head;
-    AUSPEX_TRY(pack_matrix(program_->path, shape, chosen.data(), false, program_->allocator, program_->pool.get(), &head));
+    AUSPEX_TRY(
+        pack_matrix(program_->path, shape, chosen.data(), false, program_->allocator, program_->pool.get(), &head));
     draft_head_ = std::move(head);
     return {};
 }
 
-Result<Span<const float>> CpuLane::read_row(SlotId slot, uint32_t i) {
+Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {
     return Span<const float>(row(slot, i), static_cast<size_t>(program_->plan->slot(slot).width()));
 }
 
-void CpuLane::fold_pending() {
+void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
     for (const Op& op : program_->plan->trunk.ops) {
         if (op.kind != OpKind::delta) continue;
@@ -270,14 +302,16 @@ void CpuLane::fold_pending() {
             const uint32_t hk = d.grouped ? h / (d.n_head_v / d.n_head_k) : h % d.n_head_k;
             DeltaTerm terms[kMaxTentative];
             for (uint32_t i = 0; i < n_pending_; ++i)
-                terms[i] = {t.decay[i * d.n_head_v + h], t.k + (size_t{i} * d.n_head_k + hk) * d.d_key, t.u + (size_t{i} * d.n_head_v + h) * d.d_val};
-            program_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_, nullptr, 0, false, thread_scratch_);
+                terms[i] = {t.decay[i * d.n_head_v + h], t.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
+                            t.u + (size_t{i} * d.n_head_v + h) * d.d_val};
+            program_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_,
+                                        nullptr, 0, false, thread_scratch_);
         }
     }
     n_pending_ = 0;
 }
 
-namespace lane_impl {
+namespace context_impl {
 
 /// Of the convolution whose inputs this slot keeps.
 uint32_t n_tap(const Plan& plan, SlotId conv) {
@@ -289,7 +323,8 @@ uint32_t n_tap(const Plan& plan, SlotId conv) {
 /// Visits everything that makes up a timeline of n_token tokens, as (pointer, bytes), in plan order.
 /// MTP caches (`skip`) are no part of it: they shape drafts, not the text.
 template <class F>
-void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vector<KvCache>& kv, const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
+void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vector<KvCache>& kv,
+               const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
         if (skip[id]) continue;
@@ -308,29 +343,32 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
         }
         if (s.role == SlotRole::delta) visit(delta[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float));
         if (s.role == SlotRole::conv)  // the inputs that the next row's taps reach, so nothing that was rejected
-            for (uint32_t back = n_tap(plan, id) - 1; back > 0; --back) visit(conv[id] + (n_token + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float));
+            for (uint32_t back = n_tap(plan, id) - 1; back > 0; --back)
+                visit(conv[id] + (n_token + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float));
     }
 }
 
-}  // namespace lane_impl
+}  // namespace context_impl
 
-Status CpuLane::save(uint32_t n_token, std::vector<std::byte>* to) {
-    fold_pending();
-    lane_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
+Status CpuContext::save(uint32_t n_token, std::vector<std::byte>* to) {
+    apply_pending();
+    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
         const std::byte* b = static_cast<const std::byte*>(p);
         to->insert(to->end(), b, b + n);
     });
     return {};
 }
 
-Status CpuLane::restore(uint32_t n_token, Span<const std::byte> from) {
+Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
     uint64_t need = 0;
     auto count = [&](const void*, uint64_t n) { need += n; };
-    lane_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
-    if (need != from.size()) return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ", need, "; it belongs to another model or version");
+    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
+    if (need != from.size())
+        return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
+                    need, "; it belongs to another model or version");
     n_pending_ = 0;
     const std::byte* at = from.data();
-    lane_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
+    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
         if (n) std::memcpy(p, at, n);
         at += n;
     });

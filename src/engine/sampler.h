@@ -1,11 +1,11 @@
 // engine/sample: from one row of logits to a token.
 //
-// Owns    penalties, filters and the keyed pick.
+// Owns    penalties, filters and the keyed sample.
 // Reads   the door's Sampling.
 // Serves  session.
-// Thread  a Picker belongs to one session.
+// Thread  a Sampler belongs to one session.
 // Laws    Draft: a token is a pure function of (logits, sampling, position, the tokens before it);
-//         tests/test_sample.cpp.
+//         tests/test_sampler.cpp.
 #pragma once
 #include "../base/base.h"
 
@@ -25,7 +25,7 @@ float gumbel(uint64_t seed, uint64_t position, uint32_t id);
 /// errors    bad_argument: a value out of range, named.
 Status check_sampling(const Sampling& sampling);
 
-class Picker {
+class Sampler {
   public:
     /// Scratch for n_vocab candidates.
     Status open(const Allocator& from, uint32_t n_vocab);
@@ -35,14 +35,17 @@ class Picker {
     /// The token for `position`, given everything before it. Allocates nothing.
     /// logits    [n_vocab]; a NaN counts as minus infinity.
     /// ids       ascending: the ids that the logits belong to, when they are not 0, 1, 2 and so on.
-    Token pick(Span<const float> logits, const Sampling& sampling, uint64_t position, Span<const Token> before, Span<const Token> ids = {});
+    Token sample(Span<const float> logits, const Sampling& sampling, uint64_t position, Span<const Token> before,
+                 Span<const Token> ids = {});
 
   private:
     struct Candidate {
         float logit;
         uint32_t id;
     };
-    static bool penalises(const Sampling& s) { return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0; }
+    static bool penalises(const Sampling& s) {
+        return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0;
+    }
     void penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids);
     Block candidates_;
 };

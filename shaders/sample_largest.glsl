@@ -1,4 +1,4 @@
-// pick_largest.glsl: the largest logit of a row from pick_part's slices, for every invocation; needs part[], args.
+// sample_largest.glsl: the largest logit of a row from sample_part's slices, for every invocation; needs part[], args.
 shared float largest_s[256];
 
 float row_largest(uint row) {

@@ -1,4 +1,4 @@
-#include "lane.h"
+#include "context.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/rows_args.h"
 
@@ -8,13 +8,15 @@
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace lane_impl {
+namespace context_impl {
 
-constexpr double kSubmitUs = 50000;      ///< no submission of a long step shall take longer
-constexpr uint32_t kReadRows = 64;       ///< kept rows fetched at a time
+constexpr double kSubmitUs = 50000;  ///< no submission of a long step shall take longer
+constexpr uint32_t kReadRows = 64;   ///< kept rows fetched at a time
 constexpr uint64_t kWaitNs = 60ull * 1000 * 1000 * 1000;
 
-double us_since(std::chrono::steady_clock::time_point t) { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count(); }
+double us_since(std::chrono::steady_clock::time_point t) {
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
+}
 
 /// Keys and values of a draft block: no part of a timeline, they shape drafts, not the text.
 bool of_draft(const Plan& plan, SlotId id) {
@@ -24,20 +26,23 @@ bool of_draft(const Plan& plan, SlotId id) {
     return false;
 }
 
-}  // namespace lane_impl
+}  // namespace context_impl
 
-Result<std::unique_ptr<Lane>> VulkanProgram::open(const LaneOptions& options) { return VulkanLane::open(shared_from_this(), options); }
-
-Result<std::unique_ptr<Lane>> VulkanLane::open(std::shared_ptr<const VulkanProgram> program, const LaneOptions& options) {
-    std::unique_ptr<VulkanLane> lane(new VulkanLane(std::move(program)));
-    AUSPEX_TRY(lane->prepare(options));
-    return std::unique_ptr<Lane>(std::move(lane));
+Result<std::unique_ptr<Context>> VulkanModel::open(const ContextOptions& options) {
+    return VulkanContext::open(shared_from_this(), options);
 }
 
-VulkanLane::~VulkanLane() { timeline_.finish(); }
+Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const VulkanModel> program,
+                                                     const ContextOptions& options) {
+    std::unique_ptr<VulkanContext> context(new VulkanContext(std::move(program)));
+    AUSPEX_TRY(context->prepare(options));
+    return std::unique_ptr<Context>(std::move(context));
+}
 
-Status VulkanLane::prepare(const LaneOptions& options) {
-    const GpuRef& gpu = program_->context->gpu;
+VulkanContext::~VulkanContext() { timeline_.finish(); }
+
+Status VulkanContext::prepare(const ContextOptions& options) {
+    const GpuRef& gpu = program_->device->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
     n_chunk_ = std::min(row_class(options_.n_ubatch), kChunkRows);
@@ -57,7 +62,7 @@ Status VulkanLane::prepare(const LaneOptions& options) {
             zero.fill(kv.k, 0);
             zero.fill(kv.v, 0);
         }
-    zero.fill(buffers_.pick_hist, 0);
+    zero.fill(buffers_.sample_hist, 0);
     for (const Region* r : {&buffers_.moe.choice, &buffers_.moe.hidden, &buffers_.moe.shared, &buffers_.moe.halves})
         if (r->bytes != 0) zero.fill(r->part(0, r->bytes / 4 * 4), 0);
     for (const std::vector<Region>* rows : {&buffers_.row, &buffers_.squares, &buffers_.term})
@@ -77,46 +82,59 @@ Status VulkanLane::prepare(const LaneOptions& options) {
             if (r.bytes != 0) reset_.fill(r, 0);
     AUSPEX_TRY(reset_.end());
     reset();
-    return settle();
+    return barrier();
 }
 
-uint64_t VulkanLane::memory_bytes() const { return buffers_.memory_bytes(); }
+uint64_t VulkanContext::memory_bytes() const { return buffers_.memory_bytes(); }
 
-Status VulkanLane::draft_head(Span<const Token> ids) {
+Status VulkanContext::draft_head(Span<const Token> ids) {
     const Plan& plan = *program_->plan;
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    AUSPEX_TRY(settle());
-    if (!ids.empty() && (plan.mtp.empty() || !options_.mtp)) return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a lane opened with it");
+    AUSPEX_TRY(barrier());
+    if (!ids.empty() && (plan.mtp.empty() || !options_.mtp))
+        return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     DraftHead made;
     if (!ids.empty()) {
         const SlotId table = program_->draft_table();
-        if (table == kNoSlot) return Status(Code::unsupported, "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
-        if (!program_->draft_rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
+        if (table == kNoSlot)
+            return Status(
+                Code::unsupported,
+                "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
+        if (!program_->draft_rows)
+            return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
         const Slot& s = plan.slot(table);
         const uint64_t one = row_bytes(s.type, s.width());
         Token before = -1;
         for (Token id : ids) {
-            if (id <= before || id >= static_cast<Token>(s.shape[0])) return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", before, ", expected ascending ids below ", s.shape[0]);
+            if (id <= before || id >= static_cast<Token>(s.shape[0]))
+                return fail(Code::bad_argument, "draft vocabulary: id ", id, " after ", before,
+                            ", expected ascending ids below ", s.shape[0]);
             before = id;
         }
-        const GpuRef& gpu = program_->context->gpu;
+        const GpuRef& gpu = program_->device->gpu;
         Matrix& m = made.matrix;
         m.tiling = tiling(s.type, ids.size(), s.width());
         if (m.tiling.bytes() > gpu->traits.max_storage_range)
-            return fail(Code::unsupported, "a draft vocabulary of ", ids.size(), " ids takes ", m.tiling.bytes(), " bytes, more than ", gpu->traits.name, " sees at once");
+            return fail(Code::unsupported, "a draft vocabulary of ", ids.size(), " ids takes ", m.tiling.bytes(),
+                        " bytes, more than ", gpu->traits.name, " sees at once");
         MemoryPlan memory(gpu->traits);
-        const auto rows = memory.add(Arena::weights, m.tiling.bytes(), "draft head"), table_ids = memory.add(Arena::weights, ids.size() * sizeof(uint32_t), "draft ids");
+        const auto rows = memory.add(Arena::weights, m.tiling.bytes(), "draft head"),
+                   table_ids = memory.add(Arena::weights, ids.size() * sizeof(uint32_t), "draft ids");
         AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
         // One tile row at a time: the file's rows side by side, then repacked.
-        std::vector<std::byte> chosen(static_cast<size_t>(kTileRows * one)), tiles(static_cast<size_t>(m.tiling.row_bytes()));
+        std::vector<std::byte> chosen(static_cast<size_t>(kTileRows * one)),
+            tiles(static_cast<size_t>(m.tiling.row_bytes()));
         Tiling piece = m.tiling;
         piece.n_row = 1;
         for (uint32_t i = 0; i < m.tiling.n_row; ++i) {
             piece.d_out = std::min<uint64_t>(kTileRows, ids.size() - uint64_t{i} * kTileRows);
             for (uint64_t k = 0; k < piece.d_out; ++k)
-                std::memcpy(chosen.data() + k * one, program_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one, static_cast<size_t>(one));
+                std::memcpy(chosen.data() + k * one,
+                            program_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
+                            static_cast<size_t>(one));
             repack(piece, s.type, chosen.data(), nullptr, 0, 1, tiles.data());
-            AUSPEX_TRY(transfer_.write(made.memory[rows].part(i * m.tiling.row_bytes(), m.tiling.row_bytes()), tiles.data(), tiles.size()));
+            AUSPEX_TRY(transfer_.write(made.memory[rows].part(i * m.tiling.row_bytes(), m.tiling.row_bytes()),
+                                       tiles.data(), tiles.size()));
         }
         AUSPEX_TRY(transfer_.write(made.memory[table_ids], ids.data(), ids.size() * sizeof(uint32_t)));
         AUSPEX_TRY(transfer_.finish());
@@ -134,10 +152,10 @@ Status VulkanLane::draft_head(Span<const Token> ids) {
 
 // ---------------------------------------------------------------------------------- recordings
 
-Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_part, const Piece& piece) {
+Result<VulkanContext::Recording*> VulkanContext::recording(const Key& key, uint32_t n_part, const Piece& piece) {
     auto found = recordings_.find(key);
     if (found != recordings_.end()) return &found->second;
-    const GpuRef& gpu = program_->context->gpu;
+    const GpuRef& gpu = program_->device->gpu;
     Recording made;
     made.parts.resize(n_part);
     Recorder recorder(*program_, buffers_);
@@ -149,11 +167,11 @@ Result<VulkanLane::Recording*> VulkanLane::recording(const Key& key, uint32_t n_
     return &(recordings_[key] = std::move(made));
 }
 
-Result<VulkanLane::Recording*> VulkanLane::open_recording(uint32_t request) {
+Result<VulkanContext::Recording*> VulkanContext::open_recording(uint32_t request) {
     return recording({Kind::open, request, 0, 0, 0}, 1, [&](Recorder& r, uint32_t) { return r.open_request(request); });
 }
 
-Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
+Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
     Shape shape;
     shape.tape = &tape;
     shape.n_row = n_row;
@@ -167,10 +185,11 @@ Result<VulkanLane::Recording*> VulkanLane::wide_recording(const Tape& tape, uint
     for (uint32_t i = 1; i < nodes.size(); ++i)
         if (nodes[i].layer != nodes[i - 1].layer) cut.push_back(i);
     cut.push_back(static_cast<uint32_t>(nodes.size()));
-    return recording(key, static_cast<uint32_t>(cut.size() - 1), [&](Recorder& r, uint32_t part) { return r.tape(shape, cut[part], cut[part + 1]); });
+    return recording(key, static_cast<uint32_t>(cut.size() - 1),
+                     [&](Recorder& r, uint32_t part) { return r.tape(shape, cut[part], cut[part + 1]); });
 }
 
-Result<VulkanLane::Recording*> VulkanLane::head_recording(const Tape& tape, uint32_t n) {
+Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n) {
     const bool trunk = &tape == &program_->plan->trunk;
     return recording({Kind::head, program_->tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
         AUSPEX_TRY(r.head(tape, n, trunk));
@@ -179,25 +198,28 @@ Result<VulkanLane::Recording*> VulkanLane::head_recording(const Tape& tape, uint
 }
 
 /// A tentative step, or the few rows of an MTP block; with the logits of all rows when all are asked for.
-Result<VulkanLane::Recording*> VulkanLane::body_recording(const Step& step, uint32_t n_row) {
+Result<VulkanContext::Recording*> VulkanContext::body_recording(const Step& step, uint32_t n_row) {
     Shape shape;
     shape.tape = step.tape;
     shape.n_row = n_row;
     shape.fill_only = step.fill_only;
     shape.head = step.n_logit == n_row;
-    return recording({Kind::narrow, program_->tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1, [&](Recorder& r, uint32_t) {
-        AUSPEX_TRY(r.tape(shape));
-        if (shape.head) AUSPEX_TRY(r.logits_to_host(*shape.tape, n_row));  // at once: the barrier before it must be for copies, too
-        return options_.mtp && shape.tape == &program_->plan->trunk ? r.keep(n_row) : Status();
-    });
+    return recording({Kind::narrow, program_->tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1,
+                     [&](Recorder& r, uint32_t) {
+                         AUSPEX_TRY(r.tape(shape));
+                         if (shape.head)
+                             AUSPEX_TRY(r.logits_to_host(
+                                 *shape.tape, n_row));  // at once: the barrier before it must be for copies, too
+                         return options_.mtp && shape.tape == &program_->plan->trunk ? r.keep(n_row) : Status();
+                     });
 }
 
 // --------------------------------------------------------------------------------- submissions
 
-Result<args::StepRequest*> VulkanLane::take_request(uint32_t* index) {
+Result<args::StepRequest*> VulkanContext::take_request(uint32_t* index) {
     const uint32_t i = next_request_;
     next_request_ = (next_request_ + 1) % kRequests;
-    AUSPEX_TRY(timeline_.wait(request_value_[i], lane_impl::kWaitNs));
+    AUSPEX_TRY(timeline_.wait(request_value_[i], context_impl::kWaitNs));
     request_value_[i] = timeline_.last() + 1;  // the submission that follows reads it
     *index = i;
     auto* r = reinterpret_cast<args::StepRequest*>(buffers_.request[i].mapped);
@@ -205,39 +227,41 @@ Result<args::StepRequest*> VulkanLane::take_request(uint32_t* index) {
     return r;
 }
 
-Status VulkanLane::submit(std::initializer_list<const Recording*> list) {
+Status VulkanContext::submit(std::initializer_list<const Recording*> list) {
     list_.clear();
     gather(list);
     return timeline_.submit(list_).status();
 }
 
-void VulkanLane::gather(std::initializer_list<const Recording*> list) {
+void VulkanContext::gather(std::initializer_list<const Recording*> list) {
     for (const Recording* r : list)
         if (r)
             for (const Commands& c : r->parts) list_.push_back(c.handle());
 }
 
-Status VulkanLane::submit_wide(Recording* body) {
+Status VulkanContext::submit_wide(Recording* body) {
     const auto begin = Clock::now();
     const size_t n = body->parts.size();
     size_t at_once = 1;
-    if (body->part_us > 0) at_once = std::max<size_t>(1, static_cast<size_t>(lane_impl::kSubmitUs / body->part_us));
+    if (body->part_us > 0) at_once = std::max<size_t>(1, static_cast<size_t>(context_impl::kSubmitUs / body->part_us));
     for (size_t i = 0; i < n; i += at_once) {
         list_.clear();
         for (size_t k = i; k < std::min(n, i + at_once); ++k) list_.push_back(body->parts[k].handle());
         AUSPEX_TRY(timeline_.submit(list_).status());
     }
-    AUSPEX_TRY(settle());
-    body->part_us = lane_impl::us_since(begin) / static_cast<double>(n);
+    AUSPEX_TRY(barrier());
+    body->part_us = context_impl::us_since(begin) / static_cast<double>(n);
     return {};
 }
 
-Status VulkanLane::settle() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last(), lane_impl::kWaitNs); }
+Status VulkanContext::barrier() {
+    return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last(), context_impl::kWaitNs);
+}
 
 /// Makes what kernels wrote to host memory visible where it is not by itself.
-Status VulkanLane::see(const Region& r) const {
+Status VulkanContext::see(const Region& r) const {
     if (r.coherent) return {};
-    const GpuRef& gpu = program_->context->gpu;
+    const GpuRef& gpu = program_->device->gpu;
     const uint64_t atom = gpu->traits.atom_bytes;
     VkMappedMemoryRange range{};
     range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
@@ -247,47 +271,54 @@ Status VulkanLane::see(const Region& r) const {
     return gpu->check(gpu->vk.vkInvalidateMappedMemoryRanges(gpu->device, 1, &range), "vkInvalidateMappedMemoryRanges");
 }
 
-void VulkanLane::forget_rows() {
+void VulkanContext::forget_rows() {
     read_slot_ = kNoSlot;
     read_n_ = 0;
 }
 
 // -------------------------------------------------------------------------------------- steps
 
-Status VulkanLane::check(const Step& step) const {
+Status VulkanContext::check(const Step& step) const {
     const bool trunk = step.tape == &program_->plan->trunk;
-    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative || step.hidden ? kMaxTentative : trunk ? rows : std::min(rows, kMaxMtpRows);
-    if (!trunk && !options_.mtp) return Status(Code::bad_argument, "a step of an MTP block on a lane opened without it");
+    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative || step.hidden
+                                                                                  ? kMaxTentative
+                                                                              : trunk ? rows
+                                                                                      : std::min(rows, kMaxMtpRows);
+    if (!trunk && !options_.mtp)
+        return Status(Code::bad_argument, "a step of an MTP block on a context opened without it");
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
-        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..", limit, " and at most ", kMaxTentative);
+        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
+                    limit, " and at most ", kMaxTentative);
     if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
-        return fail(Code::context_full, "rows ", step.position, "..", uint64_t{step.position} + step.n_row - 1, " do not fit a context of ", options_.n_context);
+        return fail(Code::context_full, "rows ", step.position, "..", uint64_t{step.position} + step.n_row - 1,
+                    " do not fit a context of ", options_.n_context);
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     return {};
 }
 
-Status VulkanLane::run(const Step& step) {
+Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
-    driving_ = false;
+    looping_ = false;
     forget_rows();
     const bool trunk = step.tape == &program_->plan->trunk;
     AUSPEX_TRY(trunk ? run_trunk(step) : run_mtp(step));
     n_last_row_ = step.n_row;
     if (step.n_logit != 0) {
         logits_slot_ = step.tape->logits;
-        AUSPEX_TRY(settle());
+        AUSPEX_TRY(barrier());
         AUSPEX_TRY(see(buffers_.logits_host));
     }
     return {};
 }
 
-Status VulkanLane::run_trunk(const Step& step) {
+Status VulkanContext::run_trunk(const Step& step) {
     uint32_t index = 0;
     args::StepRequest* request = nullptr;
     Recording *open = nullptr, *body = nullptr, *head = nullptr;
     if (step.n_row <= kMaxTentative) {
         AUSPEX_TRY(body_recording(step, step.n_row).get(body));
-        if (step.n_logit != 0 && step.n_logit != step.n_row) AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+        if (step.n_logit != 0 && step.n_logit != step.n_row)
+            AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
         AUSPEX_TRY(take_request(&index).get(request));
         AUSPEX_TRY(open_recording(index).get(open));
         request->n_row = request->n_id = step.n_row;
@@ -323,7 +354,7 @@ Status VulkanLane::run_trunk(const Step& step) {
         AUSPEX_TRY(submit_wide(body));
         AUSPEX_TRY(keep_raw_rows(step.n_row, at, n));
         n_pending_ = small ? n : 0;
-        if (!small && body->part_us > lane_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
+        if (!small && body->part_us > context_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
         if (last && step.n_logit != 0) {
             AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
             AUSPEX_TRY(submit({head}));
@@ -334,7 +365,7 @@ Status VulkanLane::run_trunk(const Step& step) {
 }
 
 /// Where the hidden rows are the residual stream itself, the next piece overwrites them: they wait elsewhere.
-Status VulkanLane::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
+Status VulkanContext::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
     const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[program_->plan->trunk.hidden];
     if (kept.bytes == 0 || n == n_row) return {};
     const uint64_t one = uint64_t{program_->plan->d_model} * sizeof(float);
@@ -343,21 +374,24 @@ Status VulkanLane::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
     return transfer_.finish();
 }
 
-Status VulkanLane::run_mtp(const Step& step) {
+Status VulkanContext::run_mtp(const Step& step) {
     Recording *body = nullptr, *head = nullptr;
     const bool wide = step.n_row > kMaxTentative;
-    if (wide) AUSPEX_TRY(wide_recording(*step.tape, row_class(step.n_row), step.fill_only).get(body));
-    else AUSPEX_TRY(body_recording(step, step.n_row).get(body));
-    if (step.n_logit != 0 && (wide || step.n_logit != step.n_row)) AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+    if (wide)
+        AUSPEX_TRY(wide_recording(*step.tape, row_class(step.n_row), step.fill_only).get(body));
+    else
+        AUSPEX_TRY(body_recording(step, step.n_row).get(body));
+    if (step.n_logit != 0 && (wide || step.n_logit != step.n_row))
+        AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
     return submit_mtp(step, body, head);
 }
 
-Status VulkanLane::submit_mtp(const Step& step, const Recording* body, const Recording* head) {
+Status VulkanContext::submit_mtp(const Step& step, const Recording* body, const Recording* head) {
     uint32_t index = 0;
     args::StepRequest* request = nullptr;
     Recording* open = nullptr;
     if (step.hidden) {
-        AUSPEX_TRY(settle());  // an earlier step may still read what was given to it
+        AUSPEX_TRY(barrier());  // an earlier step may still read what was given to it
         std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * program_->plan->d_model * sizeof(float));
     }
     AUSPEX_TRY(take_request(&index).get(request));
@@ -368,13 +402,16 @@ Status VulkanLane::submit_mtp(const Step& step, const Recording* body, const Rec
     request->first_logit = step.n_row - step.n_logit;
     request->tentative = 1;
     request->first_key = step.first_key;
-    request->hidden_from = step.hidden ? args::kHiddenGiven : step.hidden_behind ? args::kHiddenBehind : step.hidden_from;
+    request->hidden_from = step.hidden           ? args::kHiddenGiven
+                           : step.hidden_pending ? args::kHiddenPending
+                                                 : step.hidden_from;
     std::memcpy(request + 1, step.ids, step.n_row * sizeof(Token));
     return submit({open, body, head});
 }
 
-Status VulkanLane::head(const Tape& tape, uint32_t first, uint32_t n) {
-    if (n == 0 || n > kMaxTentative || first + n > buffers_.n_row_max) return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
+Status VulkanContext::head(const Tape& tape, uint32_t first, uint32_t n) {
+    if (n == 0 || n > kMaxTentative || first + n > buffers_.n_row_max)
+        return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     uint32_t index = 0;
     args::StepRequest* request = nullptr;
@@ -387,33 +424,37 @@ Status VulkanLane::head(const Tape& tape, uint32_t first, uint32_t n) {
     request->tentative = 1;
     AUSPEX_TRY(submit({open, body}));
     logits_slot_ = tape.logits;
-    AUSPEX_TRY(settle());
+    AUSPEX_TRY(barrier());
     return see(buffers_.logits_host);
 }
 
-void VulkanLane::reset() {
+void VulkanContext::reset() {
     n_pending_ = n_last_row_ = 0;
     n_flight_ = flight_begin_ = ring_read_ = 0;
-    driving_ = false;
+    looping_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
     // A lost device is reported by the next step.
-    (void)settle();
+    (void)barrier();
     if (buffers_.ring.mapped) std::memset(buffers_.ring.mapped, 0, static_cast<size_t>(buffers_.ring.bytes));
     (void)timeline_.submit(reset_.handle());
 }
 
-Result<Span<const float>> VulkanLane::read_row(SlotId slot, uint32_t row) {
+Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
     const Plan& plan = *program_->plan;
     const uint32_t width = static_cast<uint32_t>(plan.slot(slot).width());
     if (slot == logits_slot_ && row < kMaxTentative)
-        return Span<const float>(reinterpret_cast<const float*>(buffers_.logits_host.mapped) + size_t{row} * width, width);
+        return Span<const float>(reinterpret_cast<const float*>(buffers_.logits_host.mapped) + size_t{row} * width,
+                                 width);
     const Region& rows = buffers_.row[slot];
     const uint64_t row_bytes = uint64_t{width} * sizeof(float);
-    if (rows.bytes < (row + uint64_t{1}) * row_bytes) return fail(Code::bad_argument, "row ", row, " of '", plan.slot(slot).name, "' was asked for; there are ", rows.bytes / row_bytes);
+    if (rows.bytes < (row + uint64_t{1}) * row_bytes)
+        return fail(Code::bad_argument, "row ", row, " of '", plan.slot(slot).name, "' was asked for; there are ",
+                    rows.bytes / row_bytes);
     if (read_slot_ != slot || row < read_first_ || row >= read_first_ + read_n_) {
-        AUSPEX_TRY(settle());
-        const uint32_t n = std::min<uint32_t>(lane_impl::kReadRows, static_cast<uint32_t>(rows.bytes / row_bytes) - row);
+        AUSPEX_TRY(barrier());
+        const uint32_t n =
+            std::min<uint32_t>(context_impl::kReadRows, static_cast<uint32_t>(rows.bytes / row_bytes) - row);
         read_back_.resize(size_t{n} * width);
         AUSPEX_TRY(transfer_.read(rows.part(row * row_bytes, n * row_bytes), read_back_.data(), n * row_bytes));
         read_slot_ = slot;
@@ -425,22 +466,24 @@ Result<Span<const float>> VulkanLane::read_row(SlotId slot, uint32_t row) {
 
 // ------------------------------------------------------------------------------------ snapshots
 
-Status VulkanLane::fold_pending() {
-    if (n_pending_ == 0) return settle();
+Status VulkanContext::apply_pending() {
+    if (n_pending_ == 0) return barrier();
     const uint32_t n = n_pending_;
     Recording* r = nullptr;
-    AUSPEX_TRY(recording({Kind::fold, n, 0, 0, 0}, 1, [&](Recorder& rec, uint32_t) { return rec.fold(program_->plan->trunk, n); }).get(r));
+    AUSPEX_TRY(recording({Kind::fold, n, 0, 0, 0}, 1, [&](Recorder& rec, uint32_t) {
+                   return rec.fold(program_->plan->trunk, n);
+               }).get(r));
     AUSPEX_TRY(submit({r}));
     n_pending_ = 0;
-    return settle();
+    return barrier();
 }
 
 /// Visits everything that makes up a timeline of n_token tokens, in plan order.
 template <class F>
-Status VulkanLane::each_part(uint32_t n_token, F visit) const {
+Status VulkanContext::each_part(uint32_t n_token, F visit) const {
     const Plan& plan = *program_->plan;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        if (lane_impl::of_draft(plan, id)) continue;
+        if (context_impl::of_draft(plan, id)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
         if (kv.k.bytes != 0) {
             const uint64_t n_head = kv.n_head, n = std::min(n_token, kv.capacity);
@@ -457,9 +500,9 @@ Status VulkanLane::each_part(uint32_t n_token, F visit) const {
     return {};
 }
 
-Status VulkanLane::save(uint32_t n_token, std::vector<std::byte>* to) {
+Status VulkanContext::save(uint32_t n_token, std::vector<std::byte>* to) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    AUSPEX_TRY(fold_pending());
+    AUSPEX_TRY(apply_pending());
     return each_part(n_token, [&](const Region& r) {
         const size_t at = to->size();
         to->resize(at + static_cast<size_t>(r.bytes));
@@ -467,17 +510,19 @@ Status VulkanLane::save(uint32_t n_token, std::vector<std::byte>* to) {
     });
 }
 
-Status VulkanLane::restore(uint32_t n_token, Span<const std::byte> from) {
+Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     uint64_t need = 0;
     AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
         need += r.bytes;
         return Status();
     }));
-    if (need != from.size()) return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ", need, "; it belongs to another model or version");
-    AUSPEX_TRY(settle());
+    if (need != from.size())
+        return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
+                    need, "; it belongs to another model or version");
+    AUSPEX_TRY(barrier());
     n_pending_ = 0;
-    driving_ = false;
+    looping_ = false;
     forget_rows();
     const std::byte* at = from.data();
     AUSPEX_TRY(each_part(n_token, [&](const Region& r) {

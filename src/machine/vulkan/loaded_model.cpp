@@ -1,4 +1,4 @@
-#include "program.h"
+#include "loaded_model.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "../cpu/pool.h"
 
@@ -17,7 +17,8 @@ enum class Use : uint8_t { none, matrix, stack, router, vector };
 
 /// Of weight i of a layer of experts.
 Use of_moe(uint32_t i) {
-    constexpr Use kUse[] = {Use::router, Use::stack, Use::stack, Use::stack, Use::matrix, Use::matrix, Use::matrix, Use::none, Use::vector};
+    constexpr Use kUse[] = {Use::router, Use::stack,  Use::stack, Use::stack, Use::matrix,
+                            Use::matrix, Use::matrix, Use::none,  Use::vector};
     return kUse[i];  // the shared expert's own gate goes with the router
 }
 
@@ -55,7 +56,9 @@ struct Packing {
         const Packing& p = *static_cast<const Packing*>(context);
         uint64_t from = 0, end = 0;
         even_part(p.n, {i_thread, n_thread, nullptr}, &from, &end);
-        if (end > from) repack(*p.tiling, p.type, p.a, p.b, p.first + static_cast<uint32_t>(from), static_cast<uint32_t>(end - from), p.to + from * p.tiling->row_bytes());
+        if (end > from)
+            repack(*p.tiling, p.type, p.a, p.b, p.first + static_cast<uint32_t>(from),
+                   static_cast<uint32_t>(end - from), p.to + from * p.tiling->row_bytes());
     }
 };
 
@@ -63,7 +66,9 @@ struct Packing {
 std::vector<uint32_t> rope_words(uint32_t n_rot, float base, const float* factors) {
     std::vector<uint32_t> words;
     for (uint32_t i = 0; i < n_rot / 2; ++i) {
-        const long double turns = std::pow(static_cast<long double>(base), -2.0L * i / n_rot) / (factors ? static_cast<long double>(factors[i]) : 1.0L) / (2.0L * 3.14159265358979323846264338327950288L);
+        const long double turns = std::pow(static_cast<long double>(base), -2.0L * i / n_rot) /
+                                  (factors ? static_cast<long double>(factors[i]) : 1.0L) /
+                                  (2.0L * 3.14159265358979323846264338327950288L);
         const uint64_t scaled = static_cast<uint64_t>(turns * 18446744073709551616.0L);
         words.push_back(static_cast<uint32_t>(scaled));
         words.push_back(static_cast<uint32_t>(scaled >> 32));
@@ -72,7 +77,7 @@ std::vector<uint32_t> rope_words(uint32_t n_rot, float base, const float* factor
 }
 
 /// Vectors laid one after the other in one region, each where a binding may begin.
-struct Shelf {
+struct PackedConstants {
     uint64_t align;
     std::vector<std::byte> bytes;
     uint64_t add(const void* from, uint64_t n) {
@@ -85,33 +90,34 @@ struct Shelf {
 
 }  // namespace program_impl
 
-const Region* VulkanProgram::rope(const Op& op) const {
+const Region* VulkanModel::rope(const Op& op) const {
     for (const Rope& r : ropes)
         if (r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1]) return &r.table;
     return nullptr;
 }
 
 /// Regions for everything, before a byte is read.
-struct VulkanProgram::Uploads {
-    explicit Uploads(const DeviceTraits& traits) : memory(traits), shelf{std::max<uint64_t>(traits.storage_align, 256), {}} {}
+struct VulkanModel::Uploads {
+    explicit Uploads(const DeviceTraits& traits)
+        : memory(traits), packed_constants{std::max<uint64_t>(traits.storage_align, 256), {}} {}
     MemoryPlan memory;
-    program_impl::Shelf shelf;              ///< vectors, zeros, rotation tables
-    std::vector<program_impl::Use> use;     ///< by SlotId
-    std::vector<SlotId> partner;            ///< by SlotId: the second of a pair
+    program_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotation tables
+    std::vector<program_impl::Use> use;              ///< by SlotId
+    std::vector<SlotId> partner;                     ///< by SlotId: the second of a pair
     std::vector<bool> second, fused;
-    std::vector<SlotId> own_gate;           ///< by SlotId: what follows a router's rows
-    std::vector<MemoryPlan::Id> router_id;  ///< by SlotId
-    std::vector<uint64_t> shelf_at;         ///< by SlotId: vectors
+    std::vector<SlotId> own_gate;                     ///< by SlotId: what follows a router's rows
+    std::vector<MemoryPlan::Id> router_id;            ///< by SlotId
+    std::vector<uint64_t> packed_constants_at;        ///< by SlotId: vectors
     std::vector<std::vector<MemoryPlan::Id>> slices;  ///< by SlotId
     std::vector<uint64_t> rope_at;
     uint64_t zeros_at = 0, zeros_bytes = 0, total = 0;
-    MemoryPlan::Id shelf_id = 0;
+    MemoryPlan::Id packed_constants_id = 0;
 };
 
-Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, const Plan& plan) {
-    auto program = std::make_shared<VulkanProgram>();
+Result<std::shared_ptr<VulkanModel>> VulkanModel::bare(OpenDeviceRef device, const Plan& plan) {
+    auto program = std::make_shared<VulkanModel>();
     program->plan = &plan;
-    program->context = std::move(context);
+    program->device = std::move(device);
     program->pairs = find_pairs(plan);
     program->matrices.resize(plan.slots.size());
     program->vectors.resize(plan.slots.size());
@@ -126,14 +132,14 @@ Result<std::shared_ptr<VulkanProgram>> VulkanProgram::bare(ContextRef context, c
     return program;
 }
 
-uint32_t VulkanProgram::tape_index(const Tape& tape) const {
+uint32_t VulkanModel::tape_index(const Tape& tape) const {
     return &tape == &plan->trunk ? 0 : 1 + static_cast<uint32_t>(&tape - plan->mtp.data());
 }
 
-Status VulkanProgram::lay_out(Uploads* to) {
+Status VulkanModel::lay_out(Uploads* to) {
     using namespace program_impl;
     const Plan& p = *plan;
-    const DeviceTraits& traits = context->gpu->traits;
+    const DeviceTraits& traits = device->gpu->traits;
     const size_t n_slot = p.slots.size();
     to->use = uses(p);
     to->partner.assign(n_slot, kNoSlot);
@@ -150,7 +156,7 @@ Status VulkanProgram::lay_out(Uploads* to) {
     };
     look(p.trunk);
     for (const Tape& t : p.mtp) look(t);
-    to->shelf_at.assign(n_slot, 0);
+    to->packed_constants_at.assign(n_slot, 0);
     to->slices.resize(n_slot);
     for (const Pair& pair : pairs) {
         to->partner[pair.gate] = pair.up;
@@ -161,7 +167,8 @@ Status VulkanProgram::lay_out(Uploads* to) {
     for (SlotId id = 0; id < n_slot; ++id) {
         const Slot& s = p.slot(id);
         width = std::max(width, s.n_dim ? s.width() : 0);
-        if (to->use[id] == Use::vector) to->shelf_at[id] = to->shelf.add(nullptr, n_value(s) * sizeof(float));
+        if (to->use[id] == Use::vector)
+            to->packed_constants_at[id] = to->packed_constants.add(nullptr, n_value(s) * sizeof(float));
         if (to->use[id] == Use::router) {
             const uint64_t n = s.shape[0] + (to->own_gate[id] == kNoSlot ? 0 : 1);
             vectors[id].bytes = n * s.width() * sizeof(float);
@@ -170,21 +177,24 @@ Status VulkanProgram::lay_out(Uploads* to) {
         if ((to->use[id] != Use::matrix && to->use[id] != Use::stack) || to->second[id]) continue;
         Matrix& m = matrices[id];
         const bool stack = to->use[id] == Use::stack, fused = to->fused[id];
-        m.tiling = tiling(s.type, s.shape[s.n_dim - 2] / (fused ? 2 : 1), s.width(), fused || to->partner[id] != kNoSlot, stack ? static_cast<uint32_t>(s.shape[0]) : 1);
+        m.tiling = tiling(s.type, s.shape[s.n_dim - 2] / (fused ? 2 : 1), s.width(),
+                          fused || to->partner[id] != kNoSlot, stack ? static_cast<uint32_t>(s.shape[0]) : 1);
         const uint32_t step = m.tiling.rows_within(most);
         if (step == 0 || m.tiling.row_bytes() > kHalfBytes)
-            return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ", traits.name, " can see at once");
+            return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ",
+                        traits.name, " can see at once");
         for (uint32_t first = 0; first < m.tiling.n_row; first += step) {
             Matrix::Slice slice;
             slice.first = first;
             slice.n = std::min(step, m.tiling.n_row - first);
-            to->slices[id].push_back(to->memory.add(s.on_host ? Arena::pinned : Arena::weights, slice.n * m.tiling.row_bytes(), s.name));
+            to->slices[id].push_back(
+                to->memory.add(s.on_host ? Arena::pinned : Arena::weights, slice.n * m.tiling.row_bytes(), s.name));
             m.slices.push_back(slice);
         }
         to->total += m.tiling.bytes();
     }
     to->zeros_bytes = width * sizeof(float);
-    to->zeros_at = to->shelf.add(nullptr, to->zeros_bytes);
+    to->zeros_at = to->packed_constants.add(nullptr, to->zeros_bytes);
     auto add_ropes = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
             if ((op.kind != OpKind::attend && op.kind != OpKind::kv_write) || rope(op)) continue;
@@ -193,20 +203,20 @@ Status VulkanProgram::lay_out(Uploads* to) {
             r.base = op.attn.rope_base;
             r.factors = op.w[1];
             r.table.bytes = std::max<uint64_t>(r.n_rot / 2, 1) * 8;
-            to->rope_at.push_back(to->shelf.add(nullptr, r.table.bytes));
+            to->rope_at.push_back(to->packed_constants.add(nullptr, r.table.bytes));
             ropes.push_back(r);
         }
     };
     add_ropes(p.trunk);
     for (const Tape& t : p.mtp) add_ropes(t);
-    to->shelf_id = to->memory.add(Arena::weights, to->shelf.bytes.size(), "vectors");
+    to->packed_constants_id = to->memory.add(Arena::weights, to->packed_constants.bytes.size(), "vectors");
     return {};
 }
 
-Status VulkanProgram::plan_weights(ContextRef context, const Plan& plan, std::vector<MemoryItem>* items) {
-    std::shared_ptr<VulkanProgram> program;
-    AUSPEX_TRY(bare(context, plan).get(program));
-    Uploads up(context->gpu->traits);
+Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items) {
+    std::shared_ptr<VulkanModel> program;
+    AUSPEX_TRY(bare(device, plan).get(program));
+    Uploads up(device->gpu->traits);
     AUSPEX_TRY(program->lay_out(&up));
     std::vector<bool> trunk(plan.slots.size(), false);
     std::vector<int> layer(plan.slots.size(), -1);  // of experts
@@ -248,7 +258,7 @@ Status VulkanProgram::plan_weights(ContextRef context, const Plan& plan, std::ve
     return {};
 }
 
-SlotId VulkanProgram::draft_table() const {
+SlotId VulkanModel::draft_table() const {
     SlotId table = kNoSlot;
     for (const Tape& tape : plan->mtp)
         for (const Op& op : tape.ops) {
@@ -259,11 +269,12 @@ SlotId VulkanProgram::draft_table() const {
     return table;
 }
 
-Result<std::shared_ptr<Program>> VulkanProgram::load(ContextRef context, const Plan& plan, const Weights& weights, const Progress& progress) {
+Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
+                                                       const Progress& progress) {
     using namespace program_impl;
-    std::shared_ptr<VulkanProgram> program;
-    AUSPEX_TRY(bare(context, plan).get(program));
-    const GpuRef& gpu = context->gpu;
+    std::shared_ptr<VulkanModel> program;
+    AUSPEX_TRY(bare(device, plan).get(program));
+    const GpuRef& gpu = device->gpu;
     Uploads up(gpu->traits);
     AUSPEX_TRY(program->lay_out(&up));
     const SlotId table = program->draft_table();
@@ -277,29 +288,31 @@ Result<std::shared_ptr<Program>> VulkanProgram::load(ContextRef context, const P
         const Slot& s = plan.slot(id);
         std::vector<float> rows(program->vectors[id].bytes / sizeof(float));
         decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(n_value(s)));
-        if (const SlotId gate = up.own_gate[id]; gate != kNoSlot) decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s), static_cast<size_t>(s.width()));
+        if (const SlotId gate = up.own_gate[id]; gate != kNoSlot)
+            decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s),
+                       static_cast<size_t>(s.width()));
         program->vectors[id] = program->memory_[up.router_id[id]];
         program->n_weight_bytes_ += rows.size() * sizeof(float);
         AUSPEX_TRY(transfer.write(program->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
     // Vectors and rotation tables.
-    auto shelved = [&](uint64_t at) { return reinterpret_cast<float*>(up.shelf.bytes.data() + at); };
-    const Region& vectors = program->memory_[up.shelf_id];
+    auto shelved = [&](uint64_t at) { return reinterpret_cast<float*>(up.packed_constants.bytes.data() + at); };
+    const Region& vectors = program->memory_[up.packed_constants_id];
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::vector) continue;
         const Slot& s = plan.slot(id);
-        decode_row(s.type, weights.data[id], shelved(up.shelf_at[id]), static_cast<size_t>(n_value(s)));
-        program->vectors[id] = vectors.part(up.shelf_at[id], n_value(s) * sizeof(float));
+        decode_row(s.type, weights.data[id], shelved(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
+        program->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
         program->n_weight_bytes_ += n_value(s) * sizeof(float);
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
         Rope& r = program->ropes[i];
-        const float* factors = r.factors == kNoSlot ? nullptr : shelved(up.shelf_at[r.factors]);
+        const float* factors = r.factors == kNoSlot ? nullptr : shelved(up.packed_constants_at[r.factors]);
         const std::vector<uint32_t> words = rope_words(r.n_rot, r.base, factors);
-        std::memcpy(up.shelf.bytes.data() + up.rope_at[i], words.data(), words.size() * sizeof(uint32_t));
+        std::memcpy(up.packed_constants.bytes.data() + up.rope_at[i], words.data(), words.size() * sizeof(uint32_t));
         r.table = vectors.part(up.rope_at[i], r.table.bytes);
     }
-    AUSPEX_TRY(transfer.write(vectors, up.shelf.bytes.data(), up.shelf.bytes.size()));
+    AUSPEX_TRY(transfer.write(vectors, up.packed_constants.bytes.data(), up.packed_constants.bytes.size()));
     program->zeros = vectors.part(up.zeros_at, up.zeros_bytes);
 
     uint32_t n_thread = std::thread::hardware_concurrency();
@@ -315,20 +328,30 @@ Result<std::shared_ptr<Program>> VulkanProgram::load(ContextRef context, const P
             Matrix::Slice& slice = m.slices[i];
             slice.region = program->memory_[up.slices[id][i]];
             const uint64_t row_bytes = m.tiling.row_bytes();
-            AUSPEX_TRY(transfer.write(slice.region, slice.n * row_bytes, row_bytes, [&](std::byte* to, uint64_t at, uint64_t n) {
-                if (progress && !progress("loading weights", up.total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(up.total)) : 0))
-                    return Status(Code::cancelled, "loading was cancelled by the progress callback");
-                Packing p{&m.tiling, plan.slot(id).type, weights.data[id], b, slice.first + static_cast<uint32_t>(at / row_bytes), static_cast<uint32_t>(n / row_bytes), to};
-                pool->run(Packing::work, &p);
-                done += n;
-                return Status();
-            }));
+            AUSPEX_TRY(transfer.write(
+                slice.region, slice.n * row_bytes, row_bytes, [&](std::byte* to, uint64_t at, uint64_t n) {
+                    if (progress &&
+                        !progress("loading weights", up.total ? static_cast<float>(static_cast<double>(done) /
+                                                                                   static_cast<double>(up.total))
+                                                              : 0))
+                        return Status(Code::cancelled, "loading was cancelled by the progress callback");
+                    Packing p{&m.tiling,
+                              plan.slot(id).type,
+                              weights.data[id],
+                              b,
+                              slice.first + static_cast<uint32_t>(at / row_bytes),
+                              static_cast<uint32_t>(n / row_bytes),
+                              to};
+                    pool->run(Packing::work, &p);
+                    done += n;
+                    return Status();
+                }));
         }
         program->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);
-    return std::shared_ptr<Program>(std::move(program));
+    return std::shared_ptr<LoadedModel>(std::move(program));
 }
 
 }  // namespace vk

@@ -1,28 +1,28 @@
 #version 450
-// pick_sample.comp: sampling, after pick_gather: applies top-k, top-p and min-p exactly to the row's list and
+// sample_draw.comp: sampling, after sample_gather: applies top-k, top-p and min-p exactly to the row's list and
 // picks by Gumbel-max. Leaves the row's histogram zero again.
 //
 // Grid    x: logits row.   Group  256 (spec 0, always 256).
-// Memory  0 step   StepState: pick[row] written
+// Memory  0 step   StepState: sampled[row] written
 //         1 part   (f32 bits, id) [row][n_part]     read (largest logit)
-//         2 hist   as pick_hist                     read, zeroed
+//         2 hist   as sample_hist                     read, zeroed
 //         3 list   (f32 bits, id) [row][n_vocab]    read
 //         4 best   (f32 bits, id) [row][n_part]     read when unfiltered
-// Push    PickArgs.
+// Push    SamplePassArgs.
 // Ranks   ids stand in order of (logit, larger first; id, lower first). A filter keeps a prefix, found by
 //         descending eight bits at a time through the 64-bit rank (logit bits, then inverted id), summing
 //         counts or masses per digit. Sums are integers, so the list's order does not matter.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
-#include "pick_common.glsl"
+#include "sample_common.glsl"
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { PickArgs args; };
+layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer Part { uvec2 part[]; };
 layout(set = 0, binding = 2, std430) buffer Hist { uint hist[]; };
 layout(set = 0, binding = 3, std430) readonly buffer List { uvec2 list[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Best { uvec2 best[]; };
-#include "pick_largest.glsl"
+#include "sample_largest.glsl"
 shared uint low_s[256];   // per digit: low 12 bits of the weights
 shared uint high_s[256];  // and the rest
 shared uvec2 prefix_s;    // digits chosen so far
@@ -124,7 +124,7 @@ void main() {
     } else {
         const float largest = row_largest(row);
         barrier();
-        const uint head = row * kPickRowWords, from = row * args.n_vocab, n = hist[head + 2u];
+        const uint head = row * kSampleRowWords, from = row * args.n_vocab, n = hist[head + 2u];
         const uvec2 all = carry(uvec2(hist[head], hist[head + 1u]));
         uvec2 last = uvec2(0u);  // every rank is kept
         if (s.top_k > 0u && s.top_k < n) last = select(from, n, last, false, carry(uvec2(s.top_k & 0xfffu, s.top_k >> 12)), largest);
@@ -160,7 +160,7 @@ void main() {
             }
         }
         barrier();
-        for (uint i = t; i < kPickRowWords; i += 256u) hist[head + i] = 0u;
+        for (uint i = t; i < kSampleRowWords; i += 256u) hist[head + i] = 0u;
     }
     largest_s[t] = top;
     id_s[t] = id;
@@ -176,5 +176,5 @@ void main() {
         }
         barrier();
     }
-    if (t == 0u) step.pick[row] = id_s[0];
+    if (t == 0u) step.sampled[row] = id_s[0];
 }

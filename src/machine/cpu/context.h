@@ -1,10 +1,10 @@
-// machine/cpu/lane: one timeline on the CPU: its memory and the walk along a tape.
+// machine/cpu/context: one timeline on the CPU: its memory and the walk along a tape.
 //
-// Owns    CpuProgram (packed weights) and CpuLane (activations, caches, states).
+// Owns    CpuModel (packed weights) and CpuContext (activations, caches, states).
 // Reads   backend, ops, matmul, pool.
 // Serves  cpu.cpp.
 // Thread  run() walks on all threads of the machine's pool.
-// Laws    Row, Commit, Chunk, Silence: tests/test_laws.cpp.
+// Laws    Row, Commit, Chunk, HotPath: tests/test_invariants.cpp.
 #pragma once
 #include "../kv.h"
 #include "matmul.h"
@@ -13,7 +13,7 @@
 namespace auspex {
 namespace detail {
 
-class CpuProgram : public Program, public std::enable_shared_from_this<CpuProgram> {
+class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuModel> {
   public:
     const Plan* plan = nullptr;
     CpuPath path = CpuPath::reference;
@@ -26,7 +26,7 @@ class CpuProgram : public Program, public std::enable_shared_from_this<CpuProgra
     Block vector_bytes;                       ///< those of `vectors` that could not stay in place
     uint64_t n_weight_bytes = 0;
 
-    Result<std::unique_ptr<Lane>> open(const LaneOptions& options) override;
+    Result<std::unique_ptr<Context>> open(const ContextOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes; }
 };
 
@@ -50,14 +50,14 @@ struct DeltaState {
 /// Keys and values of one attention layer, normed and rotated, in the types of its shape.
 struct KvCache {
     KvShape shape;
-    std::byte* k = nullptr;       ///< [n_ring] rows; position p at place p mod n_ring
+    std::byte* k = nullptr;  ///< [n_ring] rows; position p at place p mod n_ring
     std::byte* v = nullptr;
     std::byte* sink_k = nullptr;  ///< [sinks] rows
     std::byte* sink_v = nullptr;
 };
 static_assert(kKvChunk == kAttnChunk, "a chunk of attention must lie in one piece of a ring");
 
-/// What a layer of experts needs between its parts; one for the lane. A pair is one row at one of its
+/// What a layer of experts needs between its parts; one for the context. A pair is one row at one of its
 /// experts; pairs of an expert stand together.
 struct CpuMoe {
     float* score = nullptr;        ///< [rows, n_expert]
@@ -71,23 +71,24 @@ struct CpuMoe {
     uint32_t* next = nullptr;      ///< [n_expert]
     uint32_t* touched = nullptr;   ///< experts with pairs, ascending
     uint32_t* n_touched = nullptr;
-    float* h = nullptr;            ///< [pairs, d_ff]
-    float* h_shared = nullptr;     ///< [rows, d_ff_shared]
-    std::byte* q = nullptr;        ///< h as integers
+    float* h = nullptr;         ///< [pairs, d_ff]
+    float* h_shared = nullptr;  ///< [rows, d_ff_shared]
+    std::byte* q = nullptr;     ///< h as integers
     std::byte* q_shared = nullptr;
-    float* part = nullptr;         ///< by thread
+    float* part = nullptr;  ///< by thread
 };
 
 /// errors    unsupported: fused experts whose up rows do not begin with a strip.
 Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices);
 
-class CpuLane : public Lane {
+class CpuContext : public Context {
   public:
     /// Takes all memory. errors: out_of_memory.
-    static Result<std::unique_ptr<Lane>> open(std::shared_ptr<CpuProgram> program, const LaneOptions& options);
+    static Result<std::unique_ptr<Context>> open(std::shared_ptr<CpuModel> program, const ContextOptions& options);
 
     /// What open() would take; the program needs no weights.
-    static Status plan_memory(std::shared_ptr<CpuProgram> program, const LaneOptions& options, std::vector<MemoryItem>* items);
+    static Status plan_memory(std::shared_ptr<CpuModel> program, const ContextOptions& options,
+                              std::vector<MemoryItem>* items);
 
     Status run(const Step& step) override;
     void commit(uint32_t k) override { n_pending_ = k; }
@@ -102,7 +103,7 @@ class CpuLane : public Lane {
   private:
     /// A walk on one thread. All threads take the same decisions.
     struct Walk {
-        CpuLane& lane;
+        CpuContext& context;
         uint32_t i_thread, n_thread;
         uint32_t n_ticket = 0;
         SlotId quantised = kNoSlot;  ///< whose rows the int8 buffer holds
@@ -132,16 +133,16 @@ class CpuLane : public Lane {
         uint32_t n_rot;
         float base;
         SlotId factors;  ///< or none
-        float* table;  ///< [rows, n_rot]
+        float* table;    ///< [rows, n_rot]
     };
 
-    explicit CpuLane(std::shared_ptr<CpuProgram> program) : program_(std::move(program)) {}
-    Status prepare(const LaneOptions& options);
-    void lay_out(const LaneOptions& options);
+    explicit CpuContext(std::shared_ptr<CpuModel> program) : program_(std::move(program)) {}
+    Status prepare(const ContextOptions& options);
+    void lay_out(const ContextOptions& options);
     void note(uint64_t bytes);
     /// What is placed from here on, for a plan that lists it.
     void name(const char* what, int layer = -1) { what_ = what, layer_ = layer; }
-    void place_activations(const LaneOptions& options);
+    void place_activations(const ContextOptions& options);
     void lay_out_moe();
     template <class T>
     T* place(uint64_t n) {
@@ -152,45 +153,47 @@ class CpuLane : public Lane {
         return at;
     }
     float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * program_->plan->slot(slot).width(); }
-    float* behind(uint32_t position) const { return behind_ + size_t{position % kMaxBehind} * program_->plan->d_model; }
+    float* behind(uint32_t position) const {
+        return pending_hidden_ + size_t{position % kMaxPendingHidden} * program_->plan->d_model;
+    }
     const float* rotation(const Op& op, uint32_t i_row) const;
-    static void walk_entry(void* lane, uint32_t i_thread, uint32_t n_thread);
-    void fold_pending();
+    static void walk_entry(void* context, uint32_t i_thread, uint32_t n_thread);
+    void apply_pending();
 
-    std::shared_ptr<CpuProgram> program_;
+    std::shared_ptr<CpuModel> program_;
     Block memory_;
     std::byte* cursor_ = nullptr;  ///< null while only counting
     uint64_t n_placed_ = 0;
     std::vector<MemoryItem>* items_ = nullptr;  ///< where a plan wants what is placed
     const char* what_ = "";
     int layer_ = -1;
-    LaneOptions options_;
+    ContextOptions options_;
     uint32_t n_row_max_ = 0;
 
-    std::vector<float*> rows_;            ///< by SlotId: activations
-    float* behind_ = nullptr;             ///< [kMaxBehind, d_model] hidden rows by position; with MTP only
-    std::vector<KvCache> kv_;             ///< by SlotId
-    std::vector<KvShape> kv_shapes_;      ///< by SlotId
-    std::vector<DeltaState> delta_;       ///< by SlotId
-    std::vector<float*> conv_;            ///< by SlotId: [kConvRing, conv_dim]
+    std::vector<float*> rows_;         ///< by SlotId: activations
+    float* pending_hidden_ = nullptr;  ///< [kMaxPendingHidden, d_model] hidden rows by position; with MTP only
+    std::vector<KvCache> kv_;          ///< by SlotId
+    std::vector<KvShape> kv_shapes_;   ///< by SlotId
+    std::vector<DeltaState> delta_;    ///< by SlotId
+    std::vector<float*> conv_;         ///< by SlotId: [kConvRing, conv_dim]
     std::vector<Rotation> rotations_;
-    float* conv_out_ = nullptr;           ///< [rows, conv_dim] q, k, v of the layer at hand
-    float* attn_part_ = nullptr;          ///< partials of a short step
+    float* conv_out_ = nullptr;   ///< [rows, conv_dim] q, k, v of the layer at hand
+    float* attn_part_ = nullptr;  ///< partials of a short step
     uint32_t n_part_max_ = 0;
-    size_t part_stride_ = 0;              ///< floats of one partial: m, l, o
+    size_t part_stride_ = 0;  ///< floats of one partial: m, l, o
     float* thread_scratch_ = nullptr;
     size_t thread_stride_ = 0;
     std::byte* quantised_ = nullptr;
     CpuMoe moe_;
-    DeltaRow* delta_rows_ = nullptr;      ///< [n_thread, kDeltaChunk]
+    DeltaRow* delta_rows_ = nullptr;  ///< [n_thread, kDeltaChunk]
 
     Step step_;
-    uint32_t row0_ = 0;          ///< head(): first row to read
+    uint32_t row0_ = 0;  ///< head(): first row to read
     bool head_only_ = false;
-    uint32_t n_pending_ = 0;     ///< committed rows of the last tentative step, still to be folded in
-    std::vector<bool> mtp_only_; ///< by SlotId: not part of the trunk
-    PackedMatrix draft_head_;    ///< rows of the MTP head's table for chosen ids, or empty
-    uint32_t parity_ = 0;        ///< which of DeltaState::terms belongs to the step at hand
+    uint32_t n_pending_ = 0;      ///< committed rows of the last tentative step, still to be folded in
+    std::vector<bool> mtp_only_;  ///< by SlotId: not part of the trunk
+    PackedMatrix draft_head_;     ///< rows of the MTP head's table for chosen ids, or empty
+    uint32_t parity_ = 0;         ///< which of DeltaState::terms belongs to the step at hand
 };
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-#include "sample.h"
+#include "sampler.h"
 
 #include <algorithm>
 #include <cmath>
@@ -46,22 +46,26 @@ float gumbel(uint64_t seed, uint64_t position, uint32_t id) {
 Status check_sampling(const Sampling& s) {
     using sample_impl::out_of_range;
     // Written so that a NaN fails too.
-    if (!(s.temperature >= 0 && s.temperature <= 100)) return out_of_range("temperature", double{s.temperature}, "0..100");
+    if (!(s.temperature >= 0 && s.temperature <= 100))
+        return out_of_range("temperature", double{s.temperature}, "0..100");
     if (!(s.top_k >= 0)) return out_of_range("top_k", s.top_k, "0 (all) or more");
     if (!(s.top_p > 0 && s.top_p <= 1)) return out_of_range("top_p", double{s.top_p}, "above 0, at most 1");
     if (!(s.min_p >= 0 && s.min_p <= 1)) return out_of_range("min_p", double{s.min_p}, "0..1");
-    if (!(s.repeat_penalty > 0 && s.repeat_penalty <= 100)) return out_of_range("repeat_penalty", double{s.repeat_penalty}, "above 0, at most 100");
-    if (!(std::fabs(s.frequency_penalty) <= 100)) return out_of_range("frequency_penalty", double{s.frequency_penalty}, "-100..100");
-    if (!(std::fabs(s.presence_penalty) <= 100)) return out_of_range("presence_penalty", double{s.presence_penalty}, "-100..100");
+    if (!(s.repeat_penalty > 0 && s.repeat_penalty <= 100))
+        return out_of_range("repeat_penalty", double{s.repeat_penalty}, "above 0, at most 100");
+    if (!(std::fabs(s.frequency_penalty) <= 100))
+        return out_of_range("frequency_penalty", double{s.frequency_penalty}, "-100..100");
+    if (!(std::fabs(s.presence_penalty) <= 100))
+        return out_of_range("presence_penalty", double{s.presence_penalty}, "-100..100");
     if (s.penalty_window > 4096) return out_of_range("penalty_window", s.penalty_window, "0..4096");
     return {};
 }
 
-Status Picker::open(const Allocator& from, uint32_t n_vocab) {
+Status Sampler::open(const Allocator& from, uint32_t n_vocab) {
     return candidates_.take(from, uint64_t{n_vocab} * sizeof(Candidate), "the sampler's candidates");
 }
 
-void Picker::penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
+void Sampler::penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
     if (!penalises(s)) return;
     const size_t n = std::min<size_t>(before.size(), s.penalty_window);
     const Token* last = before.end() - n;
@@ -77,7 +81,8 @@ void Picker::penalise(Candidate* c, const Sampling& s, Span<const Token> before,
     }
 }
 
-Token Picker::pick(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before, Span<const Token> ids) {
+Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
+                      Span<const Token> ids) {
     Candidate* c = candidates_.as<Candidate>();
     size_t n = logits.size();
     if (s.temperature <= 0 && !penalises(s)) {  // the first of the largest; no list is needed
@@ -90,10 +95,13 @@ Token Picker::pick(Span<const float> logits, const Sampling& s, uint64_t positio
         }
         return ids.empty() ? static_cast<Token>(best) : ids[best];
     }
-    for (uint32_t i = 0; i < n; ++i) c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
+    for (uint32_t i = 0; i < n; ++i)
+        c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
     penalise(c, s, before, ids);
     // Higher logit first, lower id on ties: the order of every filter.
-    auto ahead = [](const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; };
+    auto ahead = [](const Candidate& a, const Candidate& b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    };
     if (s.temperature <= 0) return static_cast<Token>(std::min_element(c, c + n, ahead)->id);
 
     if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {

@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "memory_plan.h"
 
 #include <algorithm>
 #include <map>
@@ -65,9 +65,11 @@ uint64_t kv_bytes(const std::vector<KvShape>& shapes) {
     return n;
 }
 
-Status set_windows(const std::vector<Layer>& layers, const std::vector<LayerWindow>& windows, std::vector<KvOptions>* kv) {
+Status set_windows(const std::vector<Layer>& layers, const std::vector<LayerWindow>& windows,
+                   std::vector<KvOptions>* kv) {
     for (const LayerWindow& w : windows) {
-        if (w.sinks > kMaxSinks) return fail(Code::bad_argument, "a window with ", w.sinks, " sinks, expected at most ", kMaxSinks);
+        if (w.sinks > kMaxSinks)
+            return fail(Code::bad_argument, "a window with ", w.sinks, " sinks, expected at most ", kMaxSinks);
         bool found = w.layer == kAllLayers || w.layer == kDraftLayers;
         for (const Layer& l : layers) {
             if (w.layer != kAllLayers && !(w.layer == kDraftLayers && l.draft) && w.layer != l.layer) continue;
@@ -75,23 +77,27 @@ Status set_windows(const std::vector<Layer>& layers, const std::vector<LayerWind
             (*kv)[l.slot].sinks = w.window == 0 ? 0 : w.sinks;
             found = true;
         }
-        if (!found) return fail(Code::bad_argument, "a window for layer ", w.layer, ", which is no attention layer; those are: ", list_layers(layers));
+        if (!found)
+            return fail(Code::bad_argument, "a window for layer ", w.layer,
+                        ", which is no attention layer; those are: ", list_layers(layers));
     }
     return {};
 }
 
 /// The rule that stands at SessionOptions::kv_budget_bytes.
-Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t budget, LaneOptions* lane, std::string* rule) {
-    const uint32_t n = static_cast<uint32_t>(std::count_if(layers.begin(), layers.end(), [](const Layer& l) { return !l.draft; }));
+Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t budget, ContextOptions* context,
+                   std::string* rule) {
+    const uint32_t n =
+        static_cast<uint32_t>(std::count_if(layers.begin(), layers.end(), [](const Layer& l) { return !l.draft; }));
     std::vector<KvShape> shapes;
     uint64_t least = 0;
     auto attempt = [&](uint32_t n_full, uint32_t window) -> Result<bool> {
         for (uint32_t i = 0; i < layers.size(); ++i) {
             const bool full = window == 0 || (!layers[i].draft && i + n_full >= n && i < n);
-            lane->kv[layers[i].slot].window = full ? 0 : window;
-            lane->kv[layers[i].slot].sinks = full ? 0 : kBudgetSinks;
+            context->kv[layers[i].slot].window = full ? 0 : window;
+            context->kv[layers[i].slot].sinks = full ? 0 : kBudgetSinks;
         }
-        AUSPEX_TRY(kv_shapes(plan, *lane).get(shapes));
+        AUSPEX_TRY(kv_shapes(plan, *context).get(shapes));
         least = kv_bytes(shapes);
         return least <= budget;
     };
@@ -102,15 +108,18 @@ Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t 
     AUSPEX_TRY(attempt(n, 0).get(fits));
     if (fits) return tell("every layer sees everything"), Status();
     uint32_t largest = kLeastWindow;
-    while (uint64_t{largest} * 2 < lane->n_context) largest *= 2;
+    while (uint64_t{largest} * 2 < context->n_context) largest *= 2;
     for (uint32_t n_full = ceil_div(2 * n, 5u) + 1; n_full-- > 0;)
         for (uint32_t w = largest; w >= (n_full != 0 ? kLeastWithFull : kLeastWindow); w /= 2) {
             AUSPEX_TRY(attempt(n_full, w).get(fits));
             if (!fits) continue;
-            return tell(say("the last ", n_full, " of ", n, " attention layers see everything, the others the last ", w, " rows and ", kBudgetSinks, " sinks")), Status();
+            return tell(say("the last ", n_full, " of ", n, " attention layers see everything, the others the last ", w,
+                            " rows and ", kBudgetSinks, " sinks")),
+                   Status();
         }
-    return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", least, " (", kLeastWindow,
-                " rows in every layer, n_ubatch ", lane->n_ubatch, "); allow that much, take a smaller n_ubatch, or another KV format");
+    return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", least, " (",
+                kLeastWindow, " rows in every layer, n_ubatch ", context->n_ubatch,
+                "); allow that much, take a smaller n_ubatch, or another KV format");
 }
 
 void add(MemoryPlan* plan, std::string what, int layer, uint64_t bytes, MemoryPlace place) {
@@ -128,29 +137,33 @@ Status weigh(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>
 Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
     const Device::Impl& device = *model.device;
     MemoryPlan m;
-    LaneOptions lane;
-    AUSPEX_TRY(plan_lane_options(plan, o, &lane, &m.window_rule));
+    ContextOptions context;
+    AUSPEX_TRY(plan_context_options(plan, o, &context, &m.window_rule));
     std::vector<KvShape> shapes;
-    AUSPEX_TRY(kv_shapes(plan, lane).get(shapes));
+    AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
     m.windows = windows_of(plan, shapes);
     AUSPEX_TRY(weigh(model, plan, &m.items));
     const size_t n_weight = m.items.size();
-    AUSPEX_TRY(device.machine->plan_lane(plan, lane, &m.items));
-    if (lane.mtp) {
-        add(&m, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), MemoryPlace::allocator);
+    AUSPEX_TRY(device.machine->plan_context(plan, context, &m.items));
+    if (context.mtp) {
+        add(&m, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float),
+            MemoryPlace::allocator);
         std::vector<Token> ids;
         const uint32_t n = draft_vocab_rows(o.draft, plan.n_vocab);
         if (!o.draft.vocab.empty())
             AUSPEX_TRY(check_draft_vocab(model.tokenizer, plan.n_vocab, o.draft.vocab).get(ids));
         else if (n > 0 && n < plan.n_vocab)
             ids = choose_draft_vocab(model.tokenizer, plan.n_vocab, n, {});
-        if (!ids.empty() && ids.size() < plan.n_vocab) AUSPEX_TRY(device.machine->plan_draft_head(plan, static_cast<uint32_t>(ids.size()), &m.items));
+        if (!ids.empty() && ids.size() < plan.n_vocab)
+            AUSPEX_TRY(device.machine->plan_draft_head(plan, static_cast<uint32_t>(ids.size()), &m.items));
     }
-    add(&m, "sampler", -1, Picker::bytes_for(plan.n_vocab), MemoryPlace::allocator);
+    add(&m, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
     add(&m, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
         const MemoryItem& item = m.items[i];
-        (item.place == MemoryPlace::file ? m.file_bytes : i < n_weight ? m.weight_bytes : m.session_bytes) += item.bytes;
+        (item.place == MemoryPlace::file ? m.file_bytes
+         : i < n_weight                  ? m.weight_bytes
+                                         : m.session_bytes) += item.bytes;
         if (item.place == MemoryPlace::pinned) m.pinned_bytes += item.bytes;
     }
     m.total_bytes = m.weight_bytes + m.session_bytes;
@@ -230,7 +243,7 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
 }
 
 /// Other ways to set this up, from the mildest change to the harshest; the last ones together.
-void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
+void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_left = {};
     const Plan* plan = &model.plan;
@@ -240,8 +253,8 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         if (!r.ok()) return;
         const uint64_t bytes = r.value().total_bytes - r.value().pinned_bytes;
         if (bytes >= m->total_bytes - m->pinned_bytes) return;
-        if (!m->ladder.empty() && bytes == m->ladder.back().total_bytes) return;  // changed nothing
-        m->ladder.push_back({std::move(what), bytes, r.value().fits});
+        if (!m->alternatives.empty() && bytes == m->alternatives.back().total_bytes) return;  // changed nothing
+        m->alternatives.push_back({std::move(what), bytes, r.value().fits});
     };
     std::string so_far;
     auto step = [&](const std::string& what) {  // each rung keeps the ones before
@@ -249,9 +262,9 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         offer(so_far);
     };
     SessionOptions defaults = o;
-    LaneOptions lane;
+    ContextOptions context;
     std::string rule;
-    if (!plan_lane_options(*plan, defaults, &lane, &rule).ok()) return;
+    if (!plan_context_options(*plan, defaults, &context, &rule).ok()) return;
     // Experts elsewhere change the speed alone.
     Plan elsewhere;
     const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
@@ -259,7 +272,8 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         elsewhere = *plan;
         keep_experts_on_host(elsewhere, n_layer);
         plan = &elsewhere;
-        offer(say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
+        offer(
+            say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
         plan = &model.plan;
     }
     auto wide = [](KvType t) { return t == KvType::f16 || t == KvType::f32; };
@@ -307,23 +321,32 @@ void build_ladder(const Model::Impl& model, const SessionOptions& given, MemoryP
         Result<MemoryPlan> r = measure(model, *plan, o);
         if (!r.ok()) break;
         if (r.value().fits || n <= 256) {
-            m->ladder.push_back({say("a context of ", n, " instead of ", defaults.n_context, ", nothing else changed"), r.value().total_bytes - r.value().pinned_bytes, r.value().fits});
+            m->alternatives.push_back(
+                {say("a context of ", n, " instead of ", defaults.n_context, ", nothing else changed"),
+                 r.value().total_bytes - r.value().pinned_bytes, r.value().fits});
             break;
         }
     }
 }
 
-std::string say_ladder(const MemoryPlan& m) {
+std::string say_alternatives(const MemoryPlan& m) {
     std::string text;
-    for (const MemoryChoice& c : m.ladder) text += say("\n  ", c.total_bytes, " bytes (", mib(c.total_bytes), m.limit_bytes == 0 ? ")" : c.fits ? ", fits)" : ", does not fit)", ": ", c.what);
-    return text.empty() ? "; nothing that this session could leave out would change that" : "; what would take less:" + text;
+    for (const MemoryAlternative& c : m.alternatives)
+        text += say("\n  ", c.total_bytes, " bytes (", mib(c.total_bytes),
+                    m.limit_bytes == 0 ? ")"
+                    : c.fits           ? ", fits)"
+                                       : ", does not fit)",
+                    ": ", c.what);
+    return text.empty() ? "; nothing that this session could leave out would change that"
+                        : "; what would take less:" + text;
 }
 
 /// Digits at `at`, moved behind them. False where there are none or too many.
 bool number(std::string_view s, size_t* at, uint32_t* out) {
     uint64_t n = 0;
     const size_t from = *at;
-    while (*at < s.size() && s[*at] >= '0' && s[*at] <= '9' && n < 0xffffffffu) n = n * 10 + static_cast<uint64_t>(s[(*at)++] - '0');
+    while (*at < s.size() && s[*at] >= '0' && s[*at] <= '9' && n < 0xffffffffu)
+        n = n * 10 + static_cast<uint64_t>(s[(*at)++] - '0');
     *out = static_cast<uint32_t>(n);
     return *at > from && n < 0xfffffff0u;
 }
@@ -337,7 +360,9 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
         const size_t end = std::min(spec.find(',', from), spec.size());
         const std::string_view piece = spec.substr(from, end - from);
         auto bad = [&](const char* why) {
-            return fail(Code::bad_argument, "window '", piece, "': ", why, "; expected LAYER:ROWS, LAYER:full or LAYER:ROWS+SINKS, with `all` or `mtp` for LAYER too, as in 3:64,7:full or all:4096+4");
+            return fail(Code::bad_argument, "window '", piece, "': ", why,
+                        "; expected LAYER:ROWS, LAYER:full or LAYER:ROWS+SINKS, with `all` or `mtp` for LAYER too, as "
+                        "in 3:64,7:full or all:4096+4");
         };
         LayerWindow w;
         const size_t colon = piece.find(':');
@@ -355,7 +380,8 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
             if (!number(rows, &at, &w.window)) return bad("its rows are no number");
             if (w.window == 0) return bad("a window of 0 rows would see nothing");
             if (at < rows.size()) {
-                if (rows[at++] != '+' || !number(rows, &at, &w.sinks) || at != rows.size()) return bad("after the rows may come only +SINKS");
+                if (rows[at++] != '+' || !number(rows, &at, &w.sinks) || at != rows.size())
+                    return bad("after the rows may come only +SINKS");
                 if (w.sinks > kMaxSinks) return bad("at most 256 sinks are kept");
             }
         }
@@ -378,26 +404,31 @@ std::string print_windows(const std::vector<LayerWindow>& windows) {
 
 namespace detail {
 
-Status plan_lane_options(const Plan& plan, SessionOptions& o, LaneOptions* lane, std::string* rule) {
+Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule) {
     using namespace bounds_impl;
     if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
-    if (o.n_context > kMaxContext) return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", kMaxContext);
-    if (o.n_ubatch == 0 || o.n_ubatch > kMaxUbatch) return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch);
+    if (o.n_context > kMaxContext)
+        return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", kMaxContext);
+    if (o.n_ubatch == 0 || o.n_ubatch > kMaxUbatch)
+        return fail(Code::bad_argument, "n_ubatch is ", o.n_ubatch, ", expected 1..", kMaxUbatch);
     o.n_ubatch = std::min(o.n_ubatch, o.n_context);
-    lane->n_context = o.n_context;
-    lane->n_ubatch = o.n_ubatch;
+    context->n_context = o.n_context;
+    context->n_ubatch = o.n_ubatch;
     if (o.draft.source == Draft::best) o.draft.source = plan.mtp.empty() ? Draft::off : Draft::mtp;
-    lane->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
-    lane->mtp_window = o.draft.window;
+    context->mtp = !plan.mtp.empty() && (o.draft.source == Draft::mtp || o.draft.source == Draft::mtp_lookup);
+    context->mtp_window = o.draft.window;
     KvOptions kv;
     kv.k = type_of(o.kv_k);
     kv.v = type_of(o.kv_v);
-    lane->kv.assign(plan.slots.size(), kv);
+    context->kv.assign(plan.slots.size(), kv);
     const std::vector<Layer> layers = attention_layers(plan);
-    AUSPEX_TRY(set_windows(layers, o.windows, &lane->kv));
+    AUSPEX_TRY(set_windows(layers, o.windows, &context->kv));
     if (o.kv_budget_bytes == 0) return {};
-    if (!o.windows.empty()) return Status(Code::bad_argument, "kv_budget_bytes and windows were both given; the budget chooses the windows, so give one of them");
-    return meet_budget(plan, layers, o.kv_budget_bytes, lane, rule);
+    if (!o.windows.empty())
+        return Status(
+            Code::bad_argument,
+            "kv_budget_bytes and windows were both given; the budget chooses the windows, so give one of them");
+    return meet_budget(plan, layers, o.kv_budget_bytes, context, rule);
 }
 
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
@@ -409,24 +440,27 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
     return all;
 }
 
-Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool ladder) {
+Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives) {
     MemoryPlan m;
     AUSPEX_TRY(bounds_impl::measure(model, model.plan, options).get(m));
     AUSPEX_TRY(bounds_impl::measure_drafting(model, options, &m));
-    if (ladder) bounds_impl::build_ladder(model, options, &m);
+    if (alternatives) bounds_impl::build_alternatives(model, options, &m);
     return m;
 }
 
 Status place_experts(Model::Impl& model, const LoadOptions& options) {
     using namespace bounds_impl;
     const uint32_t n_layer = n_expert_layer(model.plan);
-    if (options.host_expert_layers < -1) return fail(Code::bad_argument, "host_expert_layers is ", options.host_expert_layers, ", expected a number of layers, or -1 for as few as must be");
+    if (options.host_expert_layers < -1)
+        return fail(Code::bad_argument, "host_expert_layers is ", options.host_expert_layers,
+                    ", expected a number of layers, or -1 for as few as must be");
     if (n_layer == 0 || model.device->machine->kind() != Kind::vulkan) return {};
     if (options.host_expert_layers >= 0) {
         keep_experts_on_host(model.plan, std::min(static_cast<uint32_t>(options.host_expert_layers), n_layer));
         return {};
     }
-    const uint64_t limit = model.device->options.memory_limit_bytes, budget = limit != 0 ? limit : model.device->machine->budget_bytes();
+    const uint64_t limit = model.device->options.memory_limit_bytes,
+                   budget = limit != 0 ? limit : model.device->machine->budget_bytes();
     if (budget == UINT64_MAX) return {};
     uint32_t low = 0, high = n_layer;
     for (bool first = true; low < high; first = false) {
@@ -434,8 +468,10 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
         keep_experts_on_host(model.plan, n);
         MemoryPlan m;
         AUSPEX_TRY(plan_memory(model, SessionOptions(), false).get(m));
-        if (m.total_bytes - m.pinned_bytes <= budget) high = n;
-        else low = n + 1;
+        if (m.total_bytes - m.pinned_bytes <= budget)
+            high = n;
+        else
+            low = n + 1;
     }
     keep_experts_on_host(model.plan, low);
     return {};
@@ -444,7 +480,7 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done) {
     if (done.code != Code::out_of_memory) return done;
     MemoryPlan m;
-    if (plan_memory(model, options, true).get(m).ok()) done.text += bounds_impl::say_ladder(m);
+    if (plan_memory(model, options, true).get(m).ok()) done.text += bounds_impl::say_alternatives(m);
     return done;
 }
 
@@ -455,8 +491,9 @@ Status fits_limit(const Model::Impl& model, const SessionOptions& options) {
     if (planned.code == Code::unsupported) return {};  // the machine keeps to the limit itself
     if (!planned.ok() || m.fits) return planned;
     AUSPEX_TRY(plan_memory(model, options, true).get(m));
-    return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes, ") take ", m.total_bytes, " bytes (", bounds_impl::mib(m.total_bytes),
-                "), memory_limit_bytes is ", m.limit_bytes, bounds_impl::say_ladder(m));
+    return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes,
+                ") take ", m.total_bytes, " bytes (", bounds_impl::mib(m.total_bytes), "), memory_limit_bytes is ",
+                m.limit_bytes, bounds_impl::say_alternatives(m));
 }
 
 }  // namespace detail
@@ -469,7 +506,8 @@ Result<MemoryPlan> Session::plan(const Model& model, const SessionOptions& optio
     return detail::plan_memory(*model.impl(), options, true);
 }
 
-Result<MemoryPlan> Session::plan(const Device& device, const char* path, const SessionOptions& options, const LoadOptions& load) {
+Result<MemoryPlan> Session::plan(const Device& device, const char* path, const SessionOptions& options,
+                                 const LoadOptions& load) {
     if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
     Model::Impl header;
     header.device = device.impl();
@@ -479,7 +517,8 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     plan_options.mtp = load.mtp;
     if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);
     const DraftOptions& d = options.draft;  // a draft-only head keeps the control ids too
-    if (s.ok() && (d.n_vocab != 0 || !d.vocab.empty() || d.vocab_by_use)) s = detail::Tokenizer::load(header.gguf).get(header.tokenizer);
+    if (s.ok() && (d.n_vocab != 0 || !d.vocab.empty() || d.vocab_by_use))
+        s = detail::Tokenizer::load(header.gguf).get(header.tokenizer);
     if (s.ok()) s = detail::place_experts(header, load);
     MemoryPlan m;
     if (s.ok()) s = detail::plan_memory(header, options, false).get(m);
@@ -492,17 +531,20 @@ Result<size_t> Session::recall_horizon(uint32_t layer) const {
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
         if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.n_row))};
-    return detail::fail(Code::bad_argument, "layer ", layer, " keeps no keys; those that do: ", bounds_impl::list_layers(bounds_impl::attention_layers(s.model->plan)));
+    return detail::fail(Code::bad_argument, "layer ", layer, " keeps no keys; those that do: ",
+                        bounds_impl::list_layers(bounds_impl::attention_layers(s.model->plan)));
 }
 
 void Session::Impl::watch_windows() {
     leaving.clear();
     for (const LayerWindow& w : stats.windows)  // draft blocks run beside the text; their windows are not told
-        if (w.window != 0 && w.layer < model->plan.n_layer) leaving.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
-    std::stable_sort(leaving.begin(), leaving.end(), [](const WindowLeft& a, const WindowLeft& b) { return a.n_token < b.n_token; });
+        if (w.window != 0 && w.layer < model->plan.n_layer)
+            leaving.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
+    std::stable_sort(leaving.begin(), leaving.end(),
+                     [](const WindowLeft& a, const WindowLeft& b) { return a.n_token < b.n_token; });
 }
 
-void Session::Impl::see_windows(size_t n_token) {
+void Session::Impl::report_windows(size_t n_token) {
     for (; n_left < leaving.size() && n_token >= leaving[n_left].n_token; ++n_left) {
         if (!options.on_window_left) continue;
         WindowLeft now = leaving[n_left];

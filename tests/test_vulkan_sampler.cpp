@@ -1,4 +1,4 @@
-// Steps and picks on the device: who is picked, what is accepted, where the next step begins.
+// Steps and sampled_ids on the device: who is sampled, what is accepted, where the next step begins.
 #include "../src/auspex.hpp"
 #ifndef AUSPEX_NO_VULKAN
 #include "vulkan_rig.h"
@@ -20,13 +20,14 @@ using test::Rig;
 void philox(u32 c[4], u32 k0, u32 k1) {
     for (int i = 0; i < 10; i++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
         const uint64_t a = uint64_t{0xD2511F53u} * c[0], b = uint64_t{0xCD9E8D57u} * c[2];
-        const u32 next[4] = {static_cast<u32>(b >> 32) ^ c[1] ^ k0, static_cast<u32>(b), static_cast<u32>(a >> 32) ^ c[3] ^ k1, static_cast<u32>(a)};
+        const u32 next[4] = {static_cast<u32>(b >> 32) ^ c[1] ^ k0, static_cast<u32>(b),
+                             static_cast<u32>(a >> 32) ^ c[3] ^ k1, static_cast<u32>(a)};
         std::copy_n(next, 4, c);
     }
 }
 
-/// The pick in double; `clear` is how far the runner-up, or the edge of top-p, is away.
-u32 picked(std::vector<float> l, const SampleArgs& s, const std::vector<u32>& window, u32 position, double* clear) {
+/// The sample in double; `clear` is how far the runner-up, or the edge of top-p, is away.
+u32 sampled(std::vector<float> l, const SampleArgs& s, const std::vector<u32>& window, u32 position, double* clear) {
     std::map<u32, u32> seen;
     for (u32 id : window) seen[id]++;
     for (const auto& [id, count] : seen) {
@@ -56,7 +57,9 @@ u32 picked(std::vector<float> l, const SampleArgs& s, const std::vector<u32>& wi
         if (s.min_p > 0 && l[id] < top + std::log(s.min_p)) continue;
         u32 c[4] = {id / 4, position, 0, 0};
         philox(c, s.seed_lo, s.seed_hi);
-        const double y = s.temperature > 0 ? l[id] / s.temperature - std::log(-std::log1p(-(c[id % 4] + 0.5) / 4294967296.0)) : double(l[id]);
+        const double y = s.temperature > 0
+                             ? l[id] / s.temperature - std::log(-std::log1p(-(c[id % 4] + 0.5) / 4294967296.0))
+                             : double(l[id]);
         if (y > best || (y == best && id < result)) {
             second = best;
             best = y;
@@ -71,20 +74,21 @@ u32 picked(std::vector<float> l, const SampleArgs& s, const std::vector<u32>& wi
 
 }  // namespace
 
-TEST_CASE("greedy picks the largest logit, the lower id of equals; acceptance keeps the agreeing drafts") {
+TEST_CASE("greedy sampled_ids the largest logit, the lower id of equals; acceptance keeps the agreeing drafts") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     {
         constexpr u32 kVocab = 5003, kRing = 16;
         Rig rig(*vulkan);
-        const u32 step = rig.add(kStepBytes), logits = rig.add(4 * kVocab * kMaxRows), part = rig.add(8 * 13 * kMaxRows), ring = rig.add(16 * kRing);
+        const u32 step = rig.add(kStepBytes), logits = rig.add(4 * kVocab * kMaxRows),
+                  part = rig.add(8 * 13 * kMaxRows), ring = rig.add(16 * kRing);
         rig.take();
-        const PickArgs pick{kVocab, 0, kVocab, 13, 388, 0};
+        const SamplePassArgs sample{kVocab, 0, kVocab, 13, 388, 0};
         StepArgs accept{};
         accept.ring_length = kRing;
         rig.begin();
-        rig.run("pick_part", 256, {}, {step, logits, part}, pick, 13, kMaxRows);
-        rig.run("pick_final", 256, {}, {step, part}, pick, kMaxRows);
+        rig.run("sample_part", 256, {}, {step, logits, part}, sample, 13, kMaxRows);
+        rig.run("sample_final", 256, {}, {step, part}, sample, kMaxRows);
         rig.run("step_accept", 32, {}, {step, ring}, accept, 1);
         rig.end();
         test::Random random(3);
@@ -120,7 +124,7 @@ TEST_CASE("greedy picks the largest logit, the lower id of equals; acceptance ke
             CHECK(s->n_accept == emitted - 1);
             CHECK(s->done == done);
             CHECK(s->ring_write == round + emitted);
-            for (u32 r = 0; r < n; r++) CHECK(s->pick[r] == best[r]);
+            for (u32 r = 0; r < n; r++) CHECK(s->sampled[r] == best[r]);
             for (u32 i = 0; i < emitted; i++) {
                 const RingEntry& e = rig.at<RingEntry>(ring)[(round + i) % kRing];
                 CHECK(e.sequence == round + i + 1);
@@ -151,8 +155,10 @@ TEST_CASE("a cycle of steps moves positions, drafts and commits without the host
             a.mode = mode;
             a.n_draft = n_draft;
             rig.begin();
-            rig.run(name, std::strcmp(name, "step_open") == 0 ? 256u : 32u, {},
-                    std::strcmp(name, "step_accept") == 0 ? std::vector<u32>{step, ring} : std::vector<u32>{step, request}, a, 1);
+            rig.run(
+                name, std::strcmp(name, "step_open") == 0 ? 256u : 32u, {},
+                std::strcmp(name, "step_accept") == 0 ? std::vector<u32>{step, ring} : std::vector<u32>{step, request},
+                a, 1);
             rig.end();
             rig.go();
         };
@@ -167,18 +173,18 @@ TEST_CASE("a cycle of steps moves positions, drafts and commits without the host
         one("step_open", 0, 0);  // a prompt of three rows, then the first token
         CHECK(history[202] == 52);
         CHECK(s->parity == 1);
-        s->pick[0] = 60;
+        s->sampled[0] = 60;
         one("step_accept", 0, 0);
         CHECK(history[203] == 60);
         one("step_mtp", 0, 0);
         CHECK(s->n_row == 1);
         CHECK(s->hidden_from == 2);
         CHECK(s->position + s->token_shift == 203);
-        s->pick[0] = 61;  // draft 1
+        s->sampled[0] = 61;  // draft 1
         one("step_next", 0, 0);
         CHECK(history[204] == 61);
         CHECK(s->position + s->token_shift == 204);
-        s->pick[0] = 62;  // draft 2
+        s->sampled[0] = 62;  // draft 2
         one("step_next", 0, 0);
         CHECK(history[205] == 62);
         one("step_open", 1, 2);  // verify 60, 61, 62
@@ -186,9 +192,9 @@ TEST_CASE("a cycle of steps moves positions, drafts and commits without the host
         CHECK(s->position == 203);
         CHECK(s->n_commit == 0);  // the prompt was committed at once
         CHECK(s->tentative == 1);
-        s->pick[0] = 61;
-        s->pick[1] = 99;  // draft 2 was wrong
-        s->pick[2] = 98;
+        s->sampled[0] = 61;
+        s->sampled[1] = 99;  // draft 2 was wrong
+        s->sampled[2] = 98;
         one("step_accept", 0, 0);
         CHECK(s->n_accept == 1);
         CHECK(s->done == 0);
@@ -197,7 +203,7 @@ TEST_CASE("a cycle of steps moves positions, drafts and commits without the host
         CHECK(s->position == 205);
         CHECK(s->n_commit == 2);
         CHECK(s->n_row == 2);
-        s->pick[0] = 97;
+        s->sampled[0] = 97;
         one("step_accept", 0, 0);
         CHECK(s->done == 1);
         const u32 parity = s->parity;
@@ -220,16 +226,17 @@ TEST_CASE("sampling follows its definition: penalties, top-k, top-p, min-p, temp
     {
         constexpr u32 kVocab = 1501, kLogitRows = 3, kParts = 5;
         Rig rig(*vulkan);
-        const u32 step = rig.add(kStepBytes), logits = rig.add(4 * kVocab * kLogitRows), part = rig.add(8 * kParts * kLogitRows),
-                  hist = rig.add(4 * kPickRowWords * kLogitRows), list = rig.add(8 * kVocab * kLogitRows), best = rig.add(8 * kParts * kLogitRows);
+        const u32 step = rig.add(kStepBytes), logits = rig.add(4 * kVocab * kLogitRows),
+                  part = rig.add(8 * kParts * kLogitRows), hist = rig.add(4 * kSampleRowWords * kLogitRows),
+                  list = rig.add(8 * kVocab * kLogitRows), best = rig.add(8 * kParts * kLogitRows);
         rig.take();
-        const PickArgs push{kVocab, 0, kVocab, kParts, (kVocab + kParts - 1) / kParts, 0};
+        const SamplePassArgs push{kVocab, 0, kVocab, kParts, (kVocab + kParts - 1) / kParts, 0};
         rig.begin();
-        rig.run("pick_penalty", 256, {}, {step, logits}, push, kLogitRows);
-        rig.run("pick_part", 256, {}, {step, logits, part}, push, kParts, kLogitRows);
-        rig.run("pick_hist", 256, {}, {step, logits, part, hist}, push, kParts, kLogitRows);
-        rig.run("pick_gather", 256, {}, {step, logits, part, hist, list, best}, push, kParts, kLogitRows);
-        rig.run("pick_sample", 256, {}, {step, part, hist, list, best}, push, kLogitRows);
+        rig.run("sample_penalty", 256, {}, {step, logits}, push, kLogitRows);
+        rig.run("sample_part", 256, {}, {step, logits, part}, push, kParts, kLogitRows);
+        rig.run("sample_hist", 256, {}, {step, logits, part, hist}, push, kParts, kLogitRows);
+        rig.run("sample_gather", 256, {}, {step, logits, part, hist, list, best}, push, kParts, kLogitRows);
+        rig.run("sample_draw", 256, {}, {step, part, hist, list, best}, push, kLogitRows);
         rig.end();
         test::Random random(11);
         const u32 top_k[] = {0, 20, 0, 1, 500, 0};
@@ -255,7 +262,8 @@ TEST_CASE("sampling follows its definition: penalties, top-k, top-p, min-p, temp
             state->sampling = s;
             for (u32 i = 0; i < kHistory; i++) history[i] = random.below(kVocab);
             std::vector<float> l(kVocab * kLogitRows);
-            for (float& x : l) x = round % 11 == 5 ? float(random.below(20)) : random.normal() * (round % 3 == 0 ? 1.0f : 3.0f);
+            for (float& x : l)
+                x = round % 11 == 5 ? float(random.below(20)) : random.normal() * (round % 3 == 0 ? 1.0f : 3.0f);
             rig.put(logits, l);
             rig.go();
             for (u32 r = 0; r < kLogitRows; r++) {
@@ -263,12 +271,13 @@ TEST_CASE("sampling follows its definition: penalties, top-k, top-p, min-p, temp
                 std::vector<u32> window;
                 for (u32 i = 0; i < s.penalty_window; i++) window.push_back(history[(end - 1 - i) % kHistory]);
                 double clear = 0;
-                const u32 want = picked(std::vector<float>(l.begin() + r * kVocab, l.begin() + (r + 1) * kVocab), s, window, end, &clear);
+                const u32 want = sampled(std::vector<float>(l.begin() + r * kVocab, l.begin() + (r + 1) * kVocab), s,
+                                         window, end, &clear);
                 if (clear < 1e-4) continue;  // too close to tell apart in single precision
                 n_clear++;
-                CHECK(state->pick[r] == want);
+                CHECK(state->sampled[r] == want);
             }
-            for (u32 i = 0; i < kPickRowWords * kLogitRows; i++) REQUIRE(rig.at<u32>(hist)[i] == 0);
+            for (u32 i = 0; i < kSampleRowWords * kLogitRows; i++) REQUIRE(rig.at<u32>(hist)[i] == 0);
         }
         CHECK(n_clear > 100);
     }

@@ -1,15 +1,15 @@
 #version 450
-// pick_part.comp: the largest logit of each slice of the vocabulary, ties to the lower id.
+// sample_part.comp: the largest logit of each slice of the vocabulary, ties to the lower id.
 //
 // Grid    x: slice (n_part), y: logits row (kMaxRows or fewer).   Group  256 (spec 0, a power of two).
 // Memory  0 step    StepState                         read
 //         1 logits  f32 by offset, 16-byte aligned    read
 //         2 part    (f32 bits, id) [row][n_part]      written
-// Push    PickArgs; slice s holds ids s * d_part .. + d_part - 1; n_part * d_part >= n_vocab.
+// Push    SamplePassArgs; slice s holds ids s * d_part .. + d_part - 1; n_part * d_part >= n_vocab.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { PickArgs args; };
+layout(push_constant) uniform Push { SamplePassArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer Logits { float logits[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Part { uvec2 part[]; };

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "../src/engine/session.h"
-#include "lane_rig.h"
+#include "context_rig.h"
 #include "reference.h"
 
 using namespace auspex;
@@ -27,8 +27,10 @@ void each_rig(F law) {
         for (CpuPath path : cpu_paths())
             for (Type type : {Type::f16, Type::q8_0, Type::q4_k, Type::q6_k}) {
                 if (path == CpuPath::reference && type != Type::f16) continue;  // one way for all types, and a slow one
-                if (path != CpuPath::reference && family != Family::qwen35 && type != Type::q4_k) continue;  // the formats were tried
-                const std::string path_text = path_name(path), type_text = type_info(type).name, family_text = family_name(family);
+                if (path != CpuPath::reference && family != Family::qwen35 && type != Type::q4_k)
+                    continue;  // the formats were tried
+                const std::string path_text = path_name(path), type_text = type_info(type).name,
+                                  family_text = family_name(family);
                 CAPTURE(path_text);
                 CAPTURE(type_text);
                 CAPTURE(family_text);
@@ -42,7 +44,7 @@ void each_rig(F law) {
 
 }  // namespace
 
-// Counts every allocation of the process, for the law of silence.
+// Counts every allocation of the process, for the law of hot_path.
 void* operator new(size_t n) {
     n_allocation.fetch_add(1, std::memory_order_relaxed);
     if (void* p = std::malloc(n ? n : 1)) return p;
@@ -59,7 +61,7 @@ void operator delete(void* p, size_t) noexcept { std::free(p); }
 TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine") {
     each_rig([](CpuRig& rig, CpuPath) {
         const std::vector<Token> ids = tiny_ids(40, 3);
-        auto alone = rig.lane();
+        auto alone = rig.context();
         std::vector<float> one;
         rig.run(*alone, Span<const Token>(ids.data(), 23), 0, false, 1);
         for (uint32_t i = 23; i < 32; ++i) {
@@ -69,9 +71,9 @@ TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine") {
         }
         for (uint32_t n = 1; n <= kMaxTentative; ++n) {
             CAPTURE(n);
-            auto lane = rig.lane();
-            rig.run(*lane, Span<const Token>(ids.data(), 23), 0, false, 1);
-            const std::vector<float> many = rig.run(*lane, Span<const Token>(ids.data() + 23, n), 23, true, n);
+            auto context = rig.context();
+            rig.run(*context, Span<const Token>(ids.data(), 23), 0, false, 1);
+            const std::vector<float> many = rig.run(*context, Span<const Token>(ids.data() + 23, n), 23, true, n);
             CHECK(std::memcmp(many.data(), one.data(), many.size() * sizeof(float)) == 0);
         }
     });
@@ -81,7 +83,7 @@ TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") 
     each_rig([](CpuRig& rig, CpuPath) {
         const std::vector<Token> ids = tiny_ids(64, 5);
         Random random(11);
-        auto busy = rig.lane(), plain = rig.lane();
+        auto busy = rig.context(), plain = rig.context();
         rig.run(*busy, Span<const Token>(ids.data(), 5), 0, false, 0);
         rig.run(*plain, Span<const Token>(ids.data(), 5), 0, false, 0);
         uint32_t at = 5;
@@ -95,7 +97,8 @@ TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") 
             busy->commit(k);
             std::vector<float> b;
             for (uint32_t i = 0; i < k; ++i) {
-                const std::vector<float> row = rig.run(*plain, Span<const Token>(ids.data() + at + i, 1), at + i, true, 1);
+                const std::vector<float> row =
+                    rig.run(*plain, Span<const Token>(ids.data() + at + i, 1), at + i, true, 1);
                 plain->commit(1);
                 b.insert(b.end(), row.begin(), row.end());
             }
@@ -105,7 +108,8 @@ TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") 
         }
         CHECK(n_rejected > 0);
         // The state itself, but for ring places that only rejected rows wrote.
-        const std::vector<float> a = rig.run(*busy, Span<const Token>(ids.data(), 20), at, false, 1), b = rig.run(*plain, Span<const Token>(ids.data(), 20), at, false, 1);
+        const std::vector<float> a = rig.run(*busy, Span<const Token>(ids.data(), 20), at, false, 1),
+                                 b = rig.run(*plain, Span<const Token>(ids.data(), 20), at, false, 1);
         CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
         CHECK(rig.state(*busy, at + 20) == rig.state(*plain, at + 20));
     });
@@ -114,14 +118,15 @@ TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") 
 TEST_CASE("law 4, chunk: a prompt in any pieces gives the same state to within rounding") {
     each_rig([](CpuRig& rig, CpuPath path) {
         const std::vector<Token> ids = tiny_ids(300, 7);
-        auto whole = rig.lane();
+        auto whole = rig.context();
         const std::vector<float> want = rig.run(*whole, ids, 0, false, 1);
-        for (const std::vector<uint32_t>& pieces : {std::vector<uint32_t>{1, 2, 3, 294}, {17, 64, 65, 154}, {255, 1, 44}, {299, 1}, {16, 16, 16, 252}}) {
-            auto lane = rig.lane();
+        for (const std::vector<uint32_t>& pieces :
+             {std::vector<uint32_t>{1, 2, 3, 294}, {17, 64, 65, 154}, {255, 1, 44}, {299, 1}, {16, 16, 16, 252}}) {
+            auto context = rig.context();
             uint32_t at = 0;
             std::vector<float> got;
             for (uint32_t n : pieces) {
-                got = rig.run(*lane, Span<const Token>(ids.data() + at, n), at, false, 1);
+                got = rig.run(*context, Span<const Token>(ids.data() + at, n), at, false, 1);
                 at += n;
             }
             REQUIRE(at == 300);
@@ -146,44 +151,45 @@ TEST_CASE("results do not depend on the number of threads") {
             std::vector<float> first;
             for (int n_thread : {1, 2, 3, 5}) {
                 CpuRig rig(path, n_thread, tiny);
-                auto lane = rig.lane();
-                rig.run(*lane, Span<const Token>(ids.data(), 100), 0, false, 1);
-                const std::vector<float> logits = rig.run(*lane, Span<const Token>(ids.data() + 100, 5), 100, true, 5);
+                auto context = rig.context();
+                rig.run(*context, Span<const Token>(ids.data(), 100), 0, false, 1);
+                const std::vector<float> logits =
+                    rig.run(*context, Span<const Token>(ids.data() + 100, 5), 100, true, 5);
                 if (first.empty()) first = logits;
                 CHECK(std::memcmp(first.data(), logits.data(), logits.size() * sizeof(float)) == 0);
             }
         }
 }
 
-TEST_CASE("law 6, silence: a decode step allocates nothing") {
+TEST_CASE("law 6, hot_path: a decode step allocates nothing") {
     for (Family family : kFamilies)
-      for (CpuPath path : cpu_paths()) {
-        if (path == CpuPath::reference && family != Family::qwen35) continue;
-        const std::string path_text = path_name(path), family_text = family_name(family);
-        CAPTURE(path_text);
-        CAPTURE(family_text);
-        TinyOptions tiny;
-        tiny.family = family;
-        tiny.type = Type::q4_k;
-        const std::vector<std::byte> bytes = tiny_model(tiny);
-        const Model model = load_model(cpu_device(2, path), bytes);
-        Session session;
-        REQUIRE(Session::create(model).get(session).ok());
-        REQUIRE(session.sync(tiny_ids(30, 1)).ok());
-        for (float temperature : {0.0f, 0.8f}) {
-            Sampling sampling;
-            sampling.temperature = temperature;
-            sampling.top_k = temperature > 0 ? 20 : 0;
-            sampling.top_p = temperature > 0 ? 0.9f : 1.0f;
-            sampling.presence_penalty = 0.5f;
-            const size_t before = n_allocation.load();
-            for (int i = 0; i < 20; ++i) REQUIRE(session.next(sampling).ok());
-            CHECK(n_allocation.load() == before);
+        for (CpuPath path : cpu_paths()) {
+            if (path == CpuPath::reference && family != Family::qwen35) continue;
+            const std::string path_text = path_name(path), family_text = family_name(family);
+            CAPTURE(path_text);
+            CAPTURE(family_text);
+            TinyOptions tiny;
+            tiny.family = family;
+            tiny.type = Type::q4_k;
+            const std::vector<std::byte> bytes = tiny_model(tiny);
+            const Model model = load_model(cpu_device(2, path), bytes);
+            Session session;
+            REQUIRE(Session::create(model).get(session).ok());
+            REQUIRE(session.sync(tiny_ids(30, 1)).ok());
+            for (float temperature : {0.0f, 0.8f}) {
+                Sampling sampling;
+                sampling.temperature = temperature;
+                sampling.top_k = temperature > 0 ? 20 : 0;
+                sampling.top_p = temperature > 0 ? 0.9f : 1.0f;
+                sampling.presence_penalty = 0.5f;
+                const size_t before = n_allocation.load();
+                for (int i = 0; i < 20; ++i) REQUIRE(session.next(sampling).ok());
+                CHECK(n_allocation.load() == before);
+            }
         }
-    }
 }
 
-TEST_CASE("law 6, silence: a cycle that drafts allocates nothing, at whatever depth") {
+TEST_CASE("law 6, hot_path: a cycle that drafts allocates nothing, at whatever depth") {
     TinyOptions tiny;
     tiny.type = Type::q4_k;
     const std::vector<std::byte> bytes = tiny_qwen35(tiny);

@@ -1,17 +1,17 @@
 #version 450
-// delta_fold.comp: applies the committed rows of the last tentative pass to the state, outside of a pass:
+// delta_apply.comp: applies the committed rows of the last tentative pass to the state, outside of a pass:
 // before a state is saved. The same multiply-adds in the same order as delta_step's and delta_any's.
 //
 // Grid    x: value head, y: d_val d_key / 256 (rounded up).   Group  256 (spec 0): a number each.
 // Memory  0 step    StepState (parity)                                      read
 //         1 state   f32 [n_head_v][d_val][d_key]                            read, written
 //         2 term    f32 [2][kMaxRows][n_head_v (1 + d_key + d_val)]         read
-// Push    FoldArgs.
+// Push    ApplyArgs.
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "rows_args.h"
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { FoldArgs args; };
+layout(push_constant) uniform Push { ApplyArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) buffer State { float state[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Term { float term[]; };

@@ -1,10 +1,10 @@
-// machine/vulkan/lane: one timeline on the GPU: its buffers, its recordings, what is in flight.
+// machine/vulkan/context: one timeline on the GPU: its buffers, its recordings, what is in flight.
 //
-// Owns    VulkanLane: requests, submissions, reading back, snapshots, driving.
+// Owns    VulkanContext: requests, submissions, reading back, snapshots, driving.
 // Reads   backend, buffers, record.
 // Serves  engine, through backend.h.
-// Thread  one thread at a time; lanes of one device may run in several threads.
-// Laws    Row, Commit, Chunk, Silence: tests/test_vulkan_model.cpp.
+// Thread  one thread at a time; contexts of one device may run in several threads.
+// Laws    Row, Commit, Chunk, HotPath: tests/test_vulkan_model.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "clock.h"
@@ -18,11 +18,12 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-class VulkanLane : public Lane {
+class VulkanContext : public Context {
   public:
     /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
-    static Result<std::unique_ptr<Lane>> open(std::shared_ptr<const VulkanProgram> program, const LaneOptions& options);
-    ~VulkanLane() override;
+    static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> program,
+                                                 const ContextOptions& options);
+    ~VulkanContext() override;
 
     Status run(const Step& step) override;
     void commit(uint32_t k) override { n_pending_ = k; }
@@ -34,8 +35,8 @@ class VulkanLane : public Lane {
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
 
-    bool drives_itself() const override { return true; }
-    Status start(const Drive& drive) override;
+    bool has_device_loop() const override { return true; }
+    Status start(const DeviceLoop& drive) override;
     Status prepare_drafts(uint32_t most) override;
     Result<Span<const Token>> guess(const Step& step) override;
     bool ready(uint32_t n_draft) override;
@@ -52,17 +53,17 @@ class VulkanLane : public Lane {
     /// Command buffers that are submitted one after the other, in as many submissions as time allows.
     struct Recording {
         std::vector<Commands> parts;
-        double part_us = 0;   ///< measured mean of a part; 0: not yet
+        double part_us = 0;  ///< measured mean of a part; 0: not yet
     };
     using Piece = std::function<Status(Recorder&, uint32_t part)>;
-    /// How a cycle picks.
-    struct PickMode {
+    /// How a cycle sampled_ids.
+    struct SampleMode {
         bool noise = false, penalties = false;
         uint32_t bits() const { return (noise ? 1u : 0u) | (penalties ? 2u : 0u); }
     };
 
-    explicit VulkanLane(std::shared_ptr<const VulkanProgram> program) : program_(std::move(program)) {}
-    Status prepare(const LaneOptions& options);
+    explicit VulkanContext(std::shared_ptr<const VulkanModel> program) : program_(std::move(program)) {}
+    Status prepare(const ContextOptions& options);
     Result<Recording*> recording(const Key& key, uint32_t n_part, const Piece& piece);
     Result<Recording*> open_recording(uint32_t request);
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
@@ -74,45 +75,46 @@ class VulkanLane : public Lane {
     Status submit(std::initializer_list<const Recording*> list);
     /// The cycle that takes the next place in flight, with the marks of its time: what the draft block does, then the
     /// trunk. `apart`: the two are timed apart.
-    Status submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk, bool apart);
+    Status submit_cycle(std::initializer_list<const Recording*> block, std::initializer_list<const Recording*> trunk,
+                        bool apart);
     void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
     /// Waits for everything submitted.
-    Status settle();
+    Status barrier();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
     /// Opens an MTP pass and runs these behind it.
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
-    Status guess_pieces(Recorder& r, uint32_t n_row, PickMode mode) const;
+    Status guess_pieces(Recorder& r, uint32_t n_row, SampleMode mode) const;
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
-    Status fold_pending();
+    Status apply_pending();
     template <class F>
     Status each_part(uint32_t n_token, F visit) const;
     void forget_rows();
 
-    Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, PickMode mode) const;
-    Status verify_pieces(Recorder& r, uint32_t n_row, PickMode mode, bool keep) const;
+    Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, SampleMode mode) const;
+    Status verify_pieces(Recorder& r, uint32_t n_row, SampleMode mode, bool keep) const;
     Status queue_first(uint32_t n_draft);
     Status queue_next(uint32_t n_draft);
     Status see(const Region& r) const;
 
-    std::shared_ptr<const VulkanProgram> program_;
+    std::shared_ptr<const VulkanModel> program_;
     Buffers buffers_;
     Timeline timeline_;
     Transfer transfer_;
     std::shared_ptr<CommandPool> pool_;
     std::map<Key, Recording> recordings_;
     Commands reset_;
-    std::vector<VkCommandBuffer> list_;      ///< of one submission
-    uint64_t request_value_[kRequests] = {}; ///< when the device is done with a request
+    std::vector<VkCommandBuffer> list_;       ///< of one submission
+    uint64_t request_value_[kRequests] = {};  ///< when the device is done with a request
     uint32_t next_request_ = 0;
-    LaneOptions options_;
-    uint32_t n_chunk_ = 0;                   ///< rows of a committed step run at once: halved when too slow
+    ContextOptions options_;
+    uint32_t n_chunk_ = 0;  ///< rows of a committed step run at once: halved when too slow
 
-    uint32_t n_pending_ = 0;                 ///< committed rows of the last tentative step
-    uint32_t n_last_row_ = 0;                ///< rows of the last step
-    SlotId logits_slot_ = kNoSlot;           ///< whose rows logits_host holds
-    std::vector<float> read_back_;           ///< rows of a kept slot, on the host
+    uint32_t n_pending_ = 0;        ///< committed rows of the last tentative step
+    uint32_t n_last_row_ = 0;       ///< rows of the last step
+    SlotId logits_slot_ = kNoSlot;  ///< whose rows logits_host holds
+    std::vector<float> read_back_;  ///< rows of a kept slot, on the host
     SlotId read_slot_ = kNoSlot;
     uint32_t read_first_ = 0, read_n_ = 0;
 
@@ -123,22 +125,22 @@ class VulkanLane : public Lane {
         bool had_middle = false;  ///< a mark where the trunk begins
         bool fresh = false;
     };
-    bool driving_ = false, first_ = false;
-    PickMode mode_;
-    uint32_t first_request_[2] = {};         ///< of the first cycle: MTP pass, trunk pass
+    bool looping_ = false, first_ = false;
+    SampleMode mode_;
+    uint32_t first_request_[2] = {};  ///< of the first cycle: MTP pass, trunk pass
     uint32_t position_ = 0, limit_ = 0, n_mtp_row_ = 0;
-    uint32_t n_before_ = 0;                  ///< rows of the trunk pass queued last
-    InFlight flight_[kMaxQueued];            ///< oldest at flight_begin_
+    uint32_t n_before_ = 0;        ///< rows of the trunk pass queued last
+    InFlight flight_[kMaxQueued];  ///< oldest at flight_begin_
     uint32_t flight_begin_ = 0, n_flight_ = 0;
     uint32_t ring_read_ = 0;
     bool done_ = false;
-    bool recorded_ = false;                  ///< something, since the last cycle was queued
+    bool recorded_ = false;  ///< something, since the last cycle was queued
     /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
     /// block, whatever n is, at [0].
     std::vector<Pipelines::Id> needs_[kMaxTentative];
-    uint32_t most_drafts_ = 0;               ///< as prepare_drafts() was asked for
-    uint32_t prepared_modes_ = 0;            ///< bit b: for picks of PickMode::bits() b
-    std::vector<Token> tokens_;              ///< of the last cycle waited for
+    uint32_t most_drafts_ = 0;     ///< as prepare_drafts() was asked for
+    uint32_t prepared_modes_ = 0;  ///< bit b: for sampled_ids of SampleMode::bits() b
+    std::vector<Token> tokens_;    ///< of the last cycle waited for
     CycleClock clock_;
 };
 
