@@ -10,15 +10,16 @@ using auspex::detail::Json;
 
 Reference load_reference(const std::string& name) {
     Reference r;
-    if (!shared_dir()) return r;
-    const std::string base = std::string(shared_dir()) + "/reference/" + name;
+    const char* shared = shared_dir("reference");
+    if (!shared) return r;
+    const std::string base = std::string(shared) + "/reference/" + name;
     const std::string bytes = read_text(base + ".f32");
     auto json = Json::parse(read_text(base + ".json"));
     if (!json.ok() || bytes.empty()) return r;
     r.json = std::move(json.value());
     r.floats.resize(bytes.size() / sizeof(float));
     std::memcpy(r.floats.data(), bytes.data(), r.floats.size() * sizeof(float));
-    r.model_path = std::string(shared_dir()) + "/models/" + name + ".gguf";
+    r.model_path = std::string(shared) + "/models/" + name + ".gguf";
     r.ok = true;
     return r;
 }

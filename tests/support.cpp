@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -10,7 +11,37 @@ namespace test {
 
 std::string repo_dir() { return AUSPEX_REPO_DIR; }
 
-const char* shared_dir() {
+namespace {
+
+bool gpu_required() {
+    const char* value = std::getenv("AUSPEX_REQUIRE_GPU");
+    return value && *value && std::strcmp(value, "0") != 0;
+}
+
+std::vector<Skipped> all_skipped;
+
+}  // namespace
+
+const std::vector<Skipped>& skipped() { return all_skipped; }
+
+void skip(const std::string& why) {
+    const std::string name = doctest::getContextOptions()->currentTest->m_name;
+    const bool known = !all_skipped.empty() && all_skipped.back().name == name && all_skipped.back().why == why;
+    if (!known) all_skipped.push_back({name, why});
+}
+
+void skip_without_device(const std::string& answer) {
+    const std::string why = "needs a Vulkan device: " + answer;
+    REQUIRE_MESSAGE(!gpu_required(), why << "; AUSPEX_REQUIRE_GPU=1 does not allow to skip this");
+    skip(why);
+}
+
+bool device_counts(const std::string& name) {
+    const bool software = name.find("llvmpipe") != std::string::npos || name.find("SwiftShader") != std::string::npos;
+    return !gpu_required() || !software || std::getenv("VK_ICD_FILENAMES") || std::getenv("VK_DRIVER_FILES");
+}
+
+const char* shared_dir(const char* what) {
     static const std::string dir = [] {
         const char* named = std::getenv("AUSPEX_SHARED");
         for (const std::string& d :
@@ -18,6 +49,8 @@ const char* shared_dir() {
             if (!d.empty() && std::ifstream(d + "/vectors/gguf_cases.json").good()) return d;
         return std::string();
     }();
+    if (dir.empty())
+        skip("needs " + std::string(what) + " of the folder ../shared, which is not part of the repository");
     return dir.empty() ? nullptr : dir.c_str();
 }
 
@@ -41,8 +74,9 @@ auspex::Device gpu_device() {
     options.kind = auspex::Kind::vulkan;
     auspex::Device device;
     const auspex::Status s = auspex::Device::open(options).get(device);
-    if (!s.ok()) MESSAGE("skipped: needs a Vulkan device: " << s.text);
-    return device;
+    if (s.ok() && device_counts(device.name())) return device;
+    skip_without_device(s.ok() ? "only a software device, " + device.name() : s.text);
+    return {};
 }
 
 auspex::Model load_model(const auspex::Device& device, const std::string& path) {

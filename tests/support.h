@@ -7,9 +7,21 @@
 
 namespace test {
 
-/// The folder with models, references and vectors that is not part of the repository, or null.
-/// Found through the AUSPEX_SHARED environment variable or beside the checkout.
-const char* shared_dir();
+/// Records that the running test case is skipped, and why; the caller returns. The test program lists these at its end
+/// (tests/main.cpp), tools/test.sh adds them up.
+void skip(const std::string& why);
+/// The same for want of a device, with what the system answered. Fails the test case where AUSPEX_REQUIRE_GPU=1.
+void skip_without_device(const std::string& answer);
+/// One skipped test case, in the order they ran.
+struct Skipped {
+    std::string name, why;
+};
+const std::vector<Skipped>& skipped();
+
+/// The folder with models, references and vectors that is not part of the repository. Found through the environment
+/// variable AUSPEX_SHARED or beside the checkout. Null where it is absent: then the running test case is skipped,
+/// because it needs `what` of that folder.
+const char* shared_dir(const char* what);
 
 /// The whole file, or an empty string when it cannot be read.
 std::string read_text(const std::string& path);
@@ -25,8 +37,11 @@ auspex::Model load_model(const auspex::Device& device, const std::string& path);
 auspex::Model load_model(const auspex::Device& device, const std::vector<std::byte>& bytes,
                          const auspex::LoadOptions& options = {});
 
-/// The GPU. Null where there is none, and the test says that it was skipped.
+/// The GPU. Null where there is none; then the running test case is skipped.
 auspex::Device gpu_device();
+/// Whether a device of this name is one that AUSPEX_REQUIRE_GPU=1 accepts: a software device only where
+/// VK_ICD_FILENAMES chose it. Always true where that variable is not set.
+bool device_counts(const std::string& name);
 
 /// Ways to sample that share no code path: greedy, filtered, hot, and one with penalties.
 std::vector<auspex::Sampling> samplings();

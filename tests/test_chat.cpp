@@ -426,11 +426,9 @@ TEST_CASE("taking a reply apart stays linear on hostile text") {
 }
 
 TEST_CASE("the published conversations render to the letter") {
-    if (test::shared_dir() == nullptr) {
-        MESSAGE("skipped: needs shared/vectors/chat");
-        return;
-    }
-    const std::string dir = std::string(test::shared_dir()) + "/vectors/chat/";
+    const char* shared = test::shared_dir("vectors/chat");
+    if (!shared) return;
+    const std::string dir = std::string(shared) + "/vectors/chat/";
     Json cases;
     const Status s = Json::parse(test::read_text(dir + "render_cases.json")).get(cases);
     REQUIRE_MESSAGE(s.ok(), s.message());

@@ -504,11 +504,9 @@ TEST_CASE("a vocabulary of a quarter of a million tokens is a quarter of a milli
 }
 
 TEST_CASE("the shared cases get their verdict") {
-    if (!test::shared_dir()) {
-        MESSAGE("skipped: needs shared/vectors/gguf_cases.json");
-        return;
-    }
-    const std::string json = test::read_text(std::string(test::shared_dir()) + "/vectors/gguf_cases.json");
+    const char* shared = test::shared_dir("vectors/gguf_cases.json");
+    if (!shared) return;
+    const std::string json = test::read_text(std::string(shared) + "/vectors/gguf_cases.json");
     const auto quoted_after = [&](const char* key, size_t from) {
         const size_t open = json.find('"', json.find(':', json.find(key, from))) + 1;
         return json.substr(open, json.find('"', open) - open);
@@ -528,10 +526,8 @@ TEST_CASE("the shared cases get their verdict") {
 }
 
 TEST_CASE("the shared models and the vocabulary are accepted whole") {
-    if (!test::shared_dir()) {
-        MESSAGE("skipped: needs shared/models");
-        return;
-    }
+    const char* shared = test::shared_dir("models");
+    if (!shared) return;
     const struct {
         const char* path;
         size_t n_tensor;
@@ -542,7 +538,7 @@ TEST_CASE("the shared models and the vocabulary are accepted whole") {
     };
     for (const auto& f : files) {
         CAPTURE(std::string(f.path));
-        auto file = File::open((std::string(test::shared_dir()) + f.path).c_str());
+        auto file = File::open((std::string(shared) + f.path).c_str());
         REQUIRE_MESSAGE(file.ok(), file.status().message());
         const auto g = Gguf::parse(file.value().bytes());
         CHECK_MESSAGE(g.ok(), g.status().message());

@@ -536,14 +536,12 @@ TEST_CASE("a stop string is never shown, nor what may be its beginning") {
 }
 
 TEST_CASE("the published pre-tokenizer cases are cut alike") {
-    if (test::shared_dir() == nullptr) {
-        MESSAGE("skipped: needs shared/vectors/vocab");
-        return;
-    }
+    const char* shared = test::shared_dir("vectors/vocab");
+    if (!shared) return;
     detail::Json cases;
-    const Status s = detail::Json::parse(
-                         test::read_text(std::string(test::shared_dir()) + "/vectors/vocab/pretokenizer_splits.json"))
-                         .get(cases);
+    const Status s =
+        detail::Json::parse(test::read_text(std::string(shared) + "/vectors/vocab/pretokenizer_splits.json"))
+            .get(cases);
     REQUIRE_MESSAGE(s.ok(), s.message());
     CHECK(cases.items().size() >= 50);
     for (const detail::Json& c : cases.items())
@@ -557,11 +555,9 @@ TEST_CASE("the published pre-tokenizer cases are cut alike") {
 }
 
 TEST_CASE("the published Qwen2 encodings are reproduced") {
-    if (test::shared_dir() == nullptr) {
-        MESSAGE("skipped: needs shared/vectors/vocab");
-        return;
-    }
-    const std::string dir = std::string(test::shared_dir()) + "/vectors/vocab/";
+    const char* shared = test::shared_dir("vectors/vocab");
+    if (!shared) return;
+    const std::string dir = std::string(shared) + "/vectors/vocab/";
     const std::vector<std::byte> file = file_bytes(dir + "qwen2-rebuilt-vocab.gguf");
     Tokenizer t;
     const Status s = load(file).get(t);

@@ -102,7 +102,7 @@ TEST_CASE("best never takes a software device unless told to") {
     detail.allow_software = true;
     auto software = vk::open_gpu(options, detail);
     if (!software.ok()) {
-        MESSAGE("skipped: needs a Vulkan device");
+        test::skip_without_device(software.status().text);
         return;
     }
     CHECK(best.status().text.find("software") != std::string::npos);
@@ -439,7 +439,7 @@ TEST_CASE("a missing barrier is seen by the validation layer") {
     auto v = Vulkan::open();
     if (!v) return;
     if (!v->messages) {
-        MESSAGE("skipped: needs the Vulkan validation layers");
+        test::skip("needs the Vulkan validation layers");
         return;
     }
     const VkPipeline p = v->make({"selftest_shuffle", 64, {}, 0, true});

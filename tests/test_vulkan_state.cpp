@@ -513,7 +513,7 @@ TEST_CASE("attention on matrix units is that of the plain kernel, with the same 
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     if (!test::matrix_fits(*vulkan)) {
-        MESSAGE("skipped: this device has no matrix units of 16x8x16 halves");
+        test::skip("needs a device with matrix units of 16x8x16 halves");
         vulkan->finish();
         return;
     }

@@ -216,10 +216,7 @@ TEST_CASE("windowed logits are the framework's") {
     };
     for (const char* name : {"demo-q4_k_m", "demo-q8_0"}) {
         const Reference ref = load_reference(name);
-        if (!ref.ok) {
-            MESSAGE("skipped: needs shared/reference");
-            return;
-        }
+        if (!ref.ok) return;
         for (const Bound& bound :
              {Bound{Kind::cpu, CpuPath::best, 1e-2, 100000}, Bound{Kind::cpu, CpuPath::reference, 1e-3, 100},
               Bound{Kind::vulkan, CpuPath::reference, 2e-3, 80}}) {
@@ -233,7 +230,7 @@ TEST_CASE("windowed logits are the framework's") {
             Device device;
             const Status opened = Device::open(options).get(device);
             if (opened.code == Code::no_device && bound.kind == Kind::vulkan) {
-                MESSAGE("skipped: needs a Vulkan device: " << opened.text);
+                skip_without_device(opened.text);
                 continue;
             }
             REQUIRE_MESSAGE(opened.ok(), opened.message());

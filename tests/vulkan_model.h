@@ -18,9 +18,9 @@ using namespace auspex;
 using namespace auspex::detail;
 using namespace test;
 
-/// The device of all tests here, so that its pipelines are made once. Null where there is none.
-inline const vk::OpenDeviceRef& shared_gpu() {
-    static const vk::OpenDeviceRef one = [] {
+/// The device of all tests here, opened once so that its pipelines are made once.
+inline const Result<vk::OpenDeviceRef>& opened_gpu() {
+    static const Result<vk::OpenDeviceRef> one = [] {
         DeviceOptions options;
         options.kind = Kind::vulkan;
         vk::OpenDetail detail;
@@ -30,21 +30,27 @@ inline const vk::OpenDeviceRef& shared_gpu() {
             detail.validation = false;
             c = vk::open_device(options, detail);
         }
-        if (c.status().code == Code::no_device) {
-            MESSAGE("skipped: needs a Vulkan device: " << c.status().text);
-            return vk::OpenDeviceRef();
-        }
-        REQUIRE_MESSAGE(c.ok(), c.status().message());
-        return c.value();
+        if (c.ok() && !device_counts(c.value()->gpu->traits.name))
+            return Result<vk::OpenDeviceRef>(Status(Code::no_device, "only a software device"));
+        return c;
     }();
     return one;
+}
+
+/// The same. Null where there is none; then the running test case is skipped.
+inline vk::OpenDeviceRef shared_gpu() {
+    const auto& opened = opened_gpu();
+    if (opened.ok()) return opened.value();
+    REQUIRE_MESSAGE(opened.status().code == Code::no_device, opened.status().message());
+    skip_without_device(opened.status().text);
+    return nullptr;
 }
 
 /// Fails on what the validation layer has said since it was made.
 struct HotPath {
     ~HotPath() {
-        if (!shared_gpu() || !shared_gpu()->gpu->messages) return;
-        vk::Messages& m = *shared_gpu()->gpu->messages;
+        if (!opened_gpu().ok() || !opened_gpu().value()->gpu->messages) return;
+        vk::Messages& m = *opened_gpu().value()->gpu->messages;
         CHECK(m.count() == 0);
         for (const std::string& text : m.texts) FAIL_CHECK(text);
         m.texts.clear();

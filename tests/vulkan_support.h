@@ -2,6 +2,7 @@
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/machine/vulkan/commands.h"
+#include "support.h"
 
 #include <doctest/doctest.h>
 
@@ -19,9 +20,9 @@ inline std::shared_ptr<const vk::Shaders> shaders() {
     return one;
 }
 
-/// A Vulkan device with pipelines. Null where the machine has none (a message says so); on lavapipe
-/// with VK_ICD_FILENAMES=/usr/share/vulkan/icd.d/lvp_icd.x86_64.json. Call finish() at the end: it
-/// closes the device and fails the test on anything the validation layer said, leaks included.
+/// A Vulkan device with pipelines. Null where the machine has none; then the running test case is skipped. Choose
+/// lavapipe with VK_ICD_FILENAMES=/usr/share/vulkan/icd.d/lvp_icd.x86_64.json. Call finish() at the end: it closes the
+/// device and fails the test on every message of the validation layer, leaks included.
 struct Vulkan {
     vk::GpuRef gpu;
     std::unique_ptr<vk::Pipelines> pipelines;
@@ -42,10 +43,14 @@ struct Vulkan {
         static bool seen = false;  // a device that was there may not vanish
         seen = seen || gpu.ok();
         if (gpu.status().code == auspex::Code::no_device && !seen) {
-            MESSAGE("skipped: needs a Vulkan device: " << gpu.status().text);
+            skip_without_device(gpu.status().text);
             return nullptr;
         }
         REQUIRE_MESSAGE(gpu.ok(), gpu.status().message());
+        if (!device_counts(gpu.value()->traits.name)) {
+            skip_without_device("only a software device");
+            return nullptr;
+        }
         auto v = std::make_unique<Vulkan>();
         v->gpu = gpu.value();
         v->messages = v->gpu->messages;
