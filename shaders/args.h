@@ -59,7 +59,7 @@ struct SampleArgs {
 struct StepState {
     // The pass that runs now.
     uint n_row;        // 0: nothing to do
-    uint position;     // absolute position of row 0
+    uint position;     // KV row of row 0: its index in the timeline
     uint first_logit;  // logits row j belongs to row first_logit + j
     uint tentative;    // 1: delta rows leave terms and the state stays; 0: rows are committed at once
     // DeltaNet: terms of the previous trunk pass that became history and are applied by this one.
@@ -87,8 +87,9 @@ struct StepState {
     // For measuring: unless 0, a draft counts as right with this chance, whatever it says.
     float synth_accept;
     uint synth_seed;
+    uint rotary_shift;  // row i is rotated for position + rotary_shift + i, modulo 2^32
 };
-AUSPEX_CONST uint kStateWords = 68;  // words of StepState in use
+AUSPEX_CONST uint kStateWords = 69;  // words of StepState in use
 
 // What the host asks of a trunk or MTP pass; the tokens follow the struct in the request buffer.
 struct StepRequest {
@@ -109,7 +110,7 @@ struct StepRequest {
     uint first_key;      // MTP: see StepState
     float synth_accept;  // see StepState
     uint synth_seed;
-    uint spare;
+    uint rotary_shift;  // see StepState
 };
 AUSPEX_CONST uint kRequestWords = 44;
 AUSPEX_CONST uint kRequestTrunk = 1;     // a trunk pass: takes n_commit, turns parity, counts a cycle

@@ -13,7 +13,7 @@ uint place(uint quad) {  // where the lanes of the first product read columns 4 
 }
 
 // Norms, scales and rotates AT_ONCE heads, one invocation per quad of a head: x are this invocation's raw values of
-// head `stream`, at `position`; they go to row `row` of q_s. Every invocation of the workgroup comes here; streams
+// head `stream`, of KV row `position`; they go to row `row` of q_s. Every invocation of the workgroup comes here; streams
 // from AT_ONCE on have no head. Short on purpose: code that runs once is paid for by the instruction.
 void norm_rotate(vec4 x, uint position, uint quad, uint stream, uint row, bool is_key, float scale) {
     const uint t = gl_LocalInvocationIndex;
@@ -40,7 +40,7 @@ void norm_rotate(vec4 x, uint position, uint quad, uint stream, uint row, bool i
     if (stream < AT_ONCE)
         [[dont_unroll]] for (uint pair = quad; pair < n_pair; pair += QUADS) {
             const uint a = row * QUADS + place(pair / 4u), b = row * QUADS + place((pair + n_pair) / 4u);
-            const vec2 cs = rotation(position, pair == quad ? turn : rope[pair]);
+            const vec2 cs = rotation(position + step.rotary_shift, pair == quad ? turn : rope[pair]);
             const float y = q_s[a][pair & 3u], z = q_s[b][pair & 3u];
             precise float first = y * cs.x - z * cs.y, second = y * cs.y + z * cs.x;
             q_s[a][pair & 3u] = first;

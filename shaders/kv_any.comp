@@ -54,7 +54,7 @@ void main() {
     }
     barrier();
     for (uint i = t; i < args.n_rot / 2u; i += 64u) {
-        const vec2 cs = rotation(p, rope[i]);
+        const vec2 cs = rotation(p + step.rotary_shift, rope[i]);
         const float first = x_s[i], second = x_s[i + args.n_rot / 2u];
         precise float y = first * cs.x - second * cs.y, z = second * cs.x + first * cs.y;
         x_s[i] = y;

@@ -33,6 +33,7 @@ void main() {
         if ((request.flags & kRequestSeedRing) != 0u) step.ring_write = 0u;
         step.n_row = request.n_row;
         step.position = request.position;
+        step.rotary_shift = request.rotary_shift;
         step.first_logit = request.first_logit;
         step.tentative = request.tentative;
         step.token_shift = request.token_shift;

@@ -54,11 +54,11 @@
 #include "machine/backend.h"
 #include "machine/kv.h"
 #include "machine/kv.cpp"
+#include "machine/pool.h"
+#include "machine/pool.cpp"
 
 #include "machine/cpu/features.h"
 #include "machine/cpu/features.cpp"
-#include "machine/cpu/pool.h"
-#include "machine/cpu/pool.cpp"
 #include "machine/cpu/matmul.h"
 #include "machine/cpu/pack.h"
 #include "machine/cpu/pack.cpp"

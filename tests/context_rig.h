@@ -1,10 +1,11 @@
-// tests/lane_rig: a model below the engine: its plan, its weights, contexts of it on any machine.
+// tests/context_rig: a model below the engine: its plan, its weights, contexts of it on any machine.
 #pragma once
 #include <cstring>
 
 #include "../src/machine/cpu/cpu.h"
 #include "../src/machine/cpu/features.h"
 #include "../src/plan/arch.h"
+#include "reference.h"
 #include "tiny.h"
 
 #include <doctest/doctest.h>
@@ -45,7 +46,7 @@ struct ContextRig {
         s.tape = &plan.trunk;
         s.ids = ids.data();
         s.n_row = static_cast<uint32_t>(ids.size());
-        s.position = position;
+        s.place(position);
         s.tentative = tentative;
         s.n_logit = n_logit;
         return s;
@@ -140,6 +141,35 @@ inline auspex::detail::KvOptions window(uint32_t w, uint32_t sinks = 0,
     kv.k = k;
     kv.v = v;
     return kv;
+}
+
+/// Runs the same rows twice, the second time with every rotary position shifted: the logits agree, because attention
+/// sees only distances. A shift in the middle of a text is none: it moves what came before away.
+inline void check_rotary_shift(const ContextRig& rig, auspex::detail::Context& a, auspex::detail::Context& b) {
+    using namespace auspex::detail;
+    const std::vector<auspex::Token> ids = tiny_ids(60, 8);
+    auto text = [&](Context& context, uint32_t shift_prompt, uint32_t shift) {
+        context.reset();
+        std::vector<float> all;
+        for (uint32_t at = 0; at < 55;) {
+            const uint32_t n = at == 0 ? 40 : 1 + at % 4;
+            Step step = rig.step(auspex::Span<const auspex::Token>(ids.data() + at, n), at, at != 0, at == 0 ? 1 : n);
+            step.position += at == 0 ? shift_prompt : shift;
+            const std::vector<float> rows = rig.run(context, step);
+            if (at != 0) context.commit(n);
+            all.insert(all.end(), rows.begin(), rows.end());
+            at += n;
+        }
+        return all;
+    };
+    const std::vector<float> want = text(a, 0, 0);
+    for (const uint32_t shift : {1u, 977u, 100000u}) {
+        CAPTURE(shift);
+        const std::vector<float> got = text(b, shift, shift);
+        CHECK(relative_error(got.data(), want.data(), want.size()) < 5e-3);
+    }
+    const std::vector<float> other = text(b, 0, 977);
+    CHECK(relative_error(other.data(), want.data(), want.size()) > 5e-3);
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

@@ -679,3 +679,30 @@ TEST_CASE("drafts on the reference texts are right as often as the framework's o
         CHECK(a < b + 1.0);
     }
 }
+
+TEST_CASE("a cancelled sync leaves a session that drafts with the text of one that was never cancelled") {
+    const Tiny tiny;
+    std::vector<Token> ids = tiny_ids(160, 7);
+    for (const uint32_t stop : {2u, 3u, 5u})
+        for (const int depth : {0, 1, 3, -1}) {
+            CAPTURE(stop);
+            CAPTURE(depth);
+            SessionOptions o;
+            o.n_context = 512;
+            o.n_ubatch = 32;
+            Session plain, session;
+            REQUIRE(Session::create(tiny.model, o).get(plain).ok());
+            uint32_t n_call = 0;
+            o.progress = [&](const char*, float) { return ++n_call != stop; };
+            o.draft.source = Draft::mtp;
+            o.draft.depth = depth;
+            REQUIRE(Session::create(tiny.model, o).get(session).ok());
+            CHECK(session.sync(ids).status().code == Code::cancelled);
+            CHECK(session.history().size() == 32 * (stop - 1));
+            sync(plain, session.history());
+            const std::vector<Token> want = more(plain, 20);
+            std::vector<Token> got = more(session, 20);
+            got.resize(20);
+            CHECK(got == want);
+        }
+}

@@ -246,3 +246,46 @@ TEST_CASE("sessions of one model in several threads do not disturb each other") 
         CHECK(together[i] == alone[i]);
     }
 }
+
+TEST_CASE("rotary positions are relative: shifted by a constant, with the KV rows kept, they give the same logits") {
+    for (Family family : kFamilies)
+        for (CpuPath path : cpu_paths()) {
+            const std::string path_text = path_name(path), family_text = family_name(family);
+            CAPTURE(path_text);
+            CAPTURE(family_text);
+            TinyOptions tiny;
+            tiny.family = family;
+            CpuRig rig(path, 2, tiny);
+            check_rotary_shift(rig, *rig.context(), *rig.context());
+        }
+}
+
+TEST_CASE("a context holds one sequence and refuses rows of another") {
+    CpuRig rig(CpuPath::best, 1, {});
+    auto context = rig.context();
+    const std::vector<Token> ids = tiny_ids(4, 1);
+    Step step = rig.step(ids, 0, false, 1);
+    step.sequence = 1;
+    const Status s = context->run(step);
+    CHECK(s.code == Code::bad_argument);
+    CHECK(s.text.find("sequence 1") != std::string::npos);
+}
+
+TEST_CASE("a head over kept rows runs, whatever the step before it was") {
+    CpuRig rig(CpuPath::best, 1, {});
+    auto context = rig.context();
+    const std::vector<Token> ids = tiny_ids(21, 1);
+    const std::vector<float> want = rig.run(*context, Span<const Token>(ids.data(), 20), 0, false, 1);
+    Step fill;
+    fill.tape = &rig.plan.mtp[0];
+    fill.ids = ids.data() + 1;
+    fill.n_row = 20;
+    fill.fill_only = true;
+    REQUIRE(context->run(fill).ok());
+    Span<const float> row;
+    REQUIRE(context->head(rig.plan.trunk, 3, 1).ok());  // another row in between: stale logits would show
+    REQUIRE(context->run(fill).ok());
+    REQUIRE(context->head(rig.plan.trunk, 19, 1).ok());
+    REQUIRE(context->read_row(rig.plan.trunk.logits, 0).get(row).ok());
+    CHECK(std::memcmp(row.data(), want.data(), want.size() * sizeof(float)) == 0);
+}

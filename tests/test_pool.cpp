@@ -1,5 +1,5 @@
-// The promises of machine/cpu/pool: everyone runs, everyone meets, nothing is lost.
-#include "../src/machine/cpu/pool.h"
+// The promises of machine/pool: everyone runs, everyone meets, nothing is lost.
+#include "../src/machine/pool.h"
 #include "support.h"
 
 #include <doctest/doctest.h>

@@ -70,7 +70,7 @@ struct Side {
         s.tape = &tape;
         s.ids = ids.data() + position + 1;
         s.n_row = n;
-        s.position = position;
+        s.place(position);
         s.n_logit = n_logit;
         s.fill_only = fill;
         s.first_key = p0;
@@ -322,8 +322,8 @@ TEST_CASE("a driven context's drafts are the host's drafts, by whichever block")
             }
             if (depth > 1) {
                 s.n_row = again ? 1 : depth - 1;
-                s.position = again ? 24 + depth - 2 : 24;
-                s.ids = history.data() + s.position + 1;
+                s.place(again ? 24 + depth - 2 : 24);
+                s.ids = history.data() + s.first_row + 1;
                 s.hidden = chain.data() + (again ? (depth - 2) * rig.plan.d_model : 0);
                 s.fill_only = false;
                 s.n_logit = 1;
@@ -348,15 +348,16 @@ TEST_CASE("a driven context's drafts are the host's drafts, by whichever block")
             fill.fill_only = true;
             REQUIRE(context->run(fill).ok());
         }
-        DeviceLoop d;
+        LoopStart d;
+        DeviceLoop& loop = *context->device_loop();
         d.history = prompt;
         d.limit = 60;
         d.n_mtp_row = 1;
         d.hidden_from = 23;
-        Status s = context->start(d);
+        Status s = loop.start(d);
         REQUIRE_MESSAGE(s.ok(), s.message());
-        REQUIRE(context->queue(n).ok());
-        auto c = context->wait();
+        REQUIRE(loop.queue(n).ok());
+        auto c = loop.wait();
         REQUIRE_MESSAGE(c.ok(), c.status().message());
         CHECK(c.value().n_draft == n);
         CHECK(c.value().n_accept == right);
@@ -547,7 +548,7 @@ TEST_CASE("independent outputs of models with experts come out of the GPU, draft
                 s.tape = &tape;
                 s.ids = ids.data() + at + depth;
                 s.n_row = s.n_logit = 1;
-                s.position = at;
+                s.place(at);
                 s.hidden = hidden.data() + size_t{at} * rig.plan.d_model;
                 const std::vector<float> got = rig.run(*context, s), next = rig.rows(*context, tape.hidden, 1);
                 after.insert(after.end(), next.begin(), next.end());

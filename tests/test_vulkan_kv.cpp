@@ -77,7 +77,7 @@ TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks
             s.fill_only = true;
             for (Context* l : {gpu.get(), cpu.get()}) REQUIRE(l->run(s).ok());
             s.ids += 8;
-            s.position = 8;
+            s.place(8);
             s.n_row = s.n_logit = 4;
             s.fill_only = false;
             CHECK(error_of(rig.run(*gpu, s), rig.run(*cpu, s)) < f.bound);

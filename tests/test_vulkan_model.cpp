@@ -50,7 +50,7 @@ TEST_CASE("a row on the GPU is the CPU's row: alone, among nine, in a prompt, in
             s.tape = &rig.plan.mtp[0];
             s.ids = ids.data() + position + 1;
             s.n_row = n;
-            s.position = position;
+            s.place(position);
             s.n_logit = n_logit;
             s.fill_only = fill;
             s.first_key = p0;
@@ -310,21 +310,22 @@ TEST_CASE("a driven context ends at a stop id, and refuses what contradicts itse
     const std::vector<Token> want = stepped(rig, *context, prompt, 8);
     context->reset();
     rig.run(*context, part(prompt, 0, 19), 0, false, 0);
-    DeviceLoop d;
+    LoopStart d;
+    DeviceLoop& loop = *context->device_loop();
     d.history = prompt;
     d.limit = 400;
     const Token stop = want[4];
     d.stop = Span<const Token>(&stop, 1);
-    CHECK(context->queue(0).code == Code::bad_argument);
-    REQUIRE(context->start(d).ok());
-    CHECK(context->queue(kMaxTentative).code == Code::bad_argument);  // more rows than a tentative step has
-    for (uint32_t i = 0; i < kMaxQueued; ++i) REQUIRE(context->queue(0).ok());
-    CHECK(context->queue(0).code == Code::bad_argument);
+    CHECK(loop.queue(0).code == Code::bad_argument);
+    REQUIRE(loop.start(d).ok());
+    CHECK(loop.queue(kMaxTentative).code == Code::bad_argument);  // more rows than a tentative step has
+    for (uint32_t i = 0; i < kMaxQueued; ++i) REQUIRE(loop.queue(0).ok());
+    CHECK(loop.queue(0).code == Code::bad_argument);
     CHECK(context->run(rig.step(part(prompt, 0, 1), 20, true, 1)).code == Code::bad_argument);
     std::vector<Token> out;
     size_t n_done = 0;
     for (uint32_t i = 0; i < kMaxQueued; ++i) {
-        auto c = context->wait();
+        auto c = loop.wait();
         REQUIRE(c.ok());
         out.insert(out.end(), c.value().tokens.begin(), c.value().tokens.end());
         n_done += c.value().done;
@@ -333,13 +334,13 @@ TEST_CASE("a driven context ends at a stop id, and refuses what contradicts itse
     while (want[n] != stop) ++n;
     CHECK(out == std::vector<Token>(want.begin(), want.begin() + static_cast<std::ptrdiff_t>(n) + 1));
     CHECK(n_done == kMaxQueued - n);
-    CHECK(context->wait().status().code == Code::bad_argument);
-    CHECK(context->queue(0).code == Code::bad_argument);
+    CHECK(loop.wait().status().code == Code::bad_argument);
+    CHECK(loop.queue(0).code == Code::bad_argument);
     d.limit = 20;
-    CHECK(context->start(d).code == Code::bad_argument);
+    CHECK(loop.start(d).code == Code::bad_argument);
     d.limit = 400;
     d.history = {};
-    CHECK(context->start(d).code == Code::bad_argument);
+    CHECK(loop.start(d).code == Code::bad_argument);
 }
 
 TEST_CASE("what the Vulkan machine cannot run is refused by name") {
@@ -500,6 +501,19 @@ TEST_CASE("a model runs on a device that the application lends") {
     CHECK(n_lock == n_unlock);
 }
 
+TEST_CASE("rotary positions are relative on the GPU, too, and KV rows are what a row is kept by") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    for (const bool fast : {false, true}) {
+        CAPTURE(fast);
+        Rig rig(tiny_of(fast));
+        check_rotary_shift(rig, *rig.context(), *rig.context());
+        Step step = rig.step(tiny_ids(1, 1), 0, false, 1);
+        step.sequence = 2;
+        CHECK(rig.context()->run(step).code == Code::bad_argument);
+    }
+}
+
 TEST_CASE("a profile tells where a step's time goes") {
     if (!shared_gpu()) return;
     HotPath hot_path;
@@ -508,7 +522,7 @@ TEST_CASE("a profile tells where a step's time goes") {
     const std::vector<Token> ids = tiny_ids(30, 2);
     for (Context* l : {context.get(), plain.get()}) rig.run(*l, part(ids, 0, 20), 0, false, 0);
     if (shared_gpu()->gpu->traits.timestamp_bits == 0) return;
-    auto times = context->profile(1, 20);
+    auto times = context->profiler()->profile(1, 20);
     REQUIRE_MESSAGE(times.ok(), times.status().message());
     double us = 0;
     uint64_t bytes = 0;

@@ -134,27 +134,28 @@ inline std::vector<Token> driven(const Rig& rig, Context& context, std::vector<T
             if (fill.n_row != 0) REQUIRE(context.run(fill).ok());
         }
     }
-    DeviceLoop d;
+    LoopStart d;
+    DeviceLoop& loop = *context.device_loop();
     d.history = history;
     d.sampling = sampling;
     d.limit = static_cast<uint32_t>(first + n);
     d.n_mtp_row = n_draft != 0 ? 1 : 0;
     d.hidden_from = static_cast<uint32_t>(first - 2);
-    Status s = context.start(d);
+    Status s = loop.start(d);
     REQUIRE_MESSAGE(s.ok(), s.message());
     std::vector<Token> out;
-    for (uint32_t i = 0; i < ahead; ++i) REQUIRE(context.queue(n_draft).ok());
+    for (uint32_t i = 0; i < ahead; ++i) REQUIRE(loop.queue(n_draft).ok());
     uint32_t in_flight = ahead;
     bool done = false;
     while (in_flight != 0) {
-        auto c = context.wait();
+        auto c = loop.wait();
         REQUIRE_MESSAGE(c.ok(), c.status().message());
         --in_flight;
         out.insert(out.end(), c.value().tokens.begin(), c.value().tokens.end());
         if (n_accept) *n_accept += c.value().n_accept;
         done = c.value().done;
         if (done) continue;
-        REQUIRE(context.queue(n_draft).ok());
+        REQUIRE(loop.queue(n_draft).ok());
         ++in_flight;
     }
     CHECK(done);

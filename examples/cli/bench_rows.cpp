@@ -112,32 +112,32 @@ class Rows {
         if (!s.ok()) return s;
         std::function<Status()> once;
         uint32_t n_ahead = 0;
-        if (context->has_device_loop()) {
-            detail::DeviceLoop drive;
+        if (detail::DeviceLoop* loop = context->device_loop()) {
+            detail::LoopStart drive;
             drive.history = Span<const Token>(all.data(), kStart + 1);
             drive.limit = options.n_context;
-            s = context->start(drive);
+            s = loop->start(drive);
             n_ahead = 2;  // so that the device never waits for the host
-            for (uint32_t i = 0; s.ok() && i < n_ahead; ++i) s = context->queue(n - 1);
-            once = [&] {
-                const Status t = context->queue(n - 1);
-                return t.ok() ? context->wait().status() : t;
+            for (uint32_t i = 0; s.ok() && i < n_ahead; ++i) s = loop->queue(n - 1);
+            once = [&, loop] {
+                const Status t = loop->queue(n - 1);
+                return t.ok() ? loop->wait().status() : t;
             };
         } else {
-            work.position = kStart;
+            work.place(kStart);
             work.n_row = work.n_logit = n;
             work.tentative = true;
             once = [&] {
-                work.ids = all.data() + work.position;
+                work.ids = all.data() + work.first_row;
                 const Status t = context->run(work);
-                if (t.ok()) context->commit(1), ++work.position;
+                if (t.ok()) context->commit(1), work.place(work.first_row + 1);
                 return t;
             };
         }
         for (uint32_t i = 0; s.ok() && i < kWarm; ++i) s = once();
         Times times;
         if (s.ok()) s = measure(n_run, &times, once);
-        for (; s.ok() && n_ahead > 0; --n_ahead) s = context->wait().status();
+        for (; s.ok() && n_ahead > 0; --n_ahead) s = context->device_loop()->wait().status();
         if (!s.ok()) return s;
         const double ms = times.median() * 1e3;
         if (n == 1) one_row_ms_ = ms;

@@ -64,7 +64,7 @@ Status Session::Impl::open_draft() {
         mtp.set_ids(std::move(ids));
         if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
     }
-    return depth < 0 && can_drive() ? context->prepare_drafts(d.max_depth) : Status();
+    return depth < 0 && can_drive() ? context->device_loop()->prepare(d.max_depth) : Status();
 }
 
 Status Session::Impl::renew_vocab() {
@@ -95,7 +95,7 @@ Status Session::set_draft_depth(int depth) {
 uint32_t Session::Impl::usable_depths() {
     uint32_t usable = 1;
     for (uint32_t g = 1; g <= options.draft.max_depth; ++g)
-        if (!can_drive() || context->ready(g)) usable |= 1u << g;
+        if (!can_drive() || context->device_loop()->ready(g)) usable |= 1u << g;
     return usable;
 }
 
@@ -203,7 +203,7 @@ Status Session::Impl::cycle(const Sampling& sampling) {
     step.tape = &model->plan.trunk;
     step.ids = history.data() + n_row;
     step.n_row = step.n_logit = 1 + n_guess;
-    step.position = static_cast<uint32_t>(n_row);
+    step.place(static_cast<uint32_t>(n_row));
     step.tentative = true;
     if (done.ok()) done = run(step);
     history.resize(size);

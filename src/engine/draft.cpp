@@ -115,8 +115,8 @@ size_t Mtp::lowest() const {
 }
 
 void Mtp::feed(Step* step) const {
-    step->hidden_pending = step->position < first_;
-    step->hidden_from = step->hidden_pending ? 0 : static_cast<uint32_t>(step->position - first_);
+    step->hidden_pending = step->first_row < first_;
+    step->hidden_from = step->hidden_pending ? 0 : static_cast<uint32_t>(step->first_row - first_);
 }
 
 Status Mtp::fill(Span<const Token> history, bool lazy) {
@@ -132,7 +132,7 @@ Status Mtp::fill(Span<const Token> history, bool lazy) {
     return fill_to(history, end);
 }
 
-Result<bool> Mtp::lead(Span<const Token> history, DeviceLoop* drive) {
+Result<bool> Mtp::lead(Span<const Token> history, LoopStart* drive) {
     const size_t end = history.size() - 1;  // the guess begins at row end - 1
     if (!on() || end == 0 || n_kept_ == 0 || first_ + n_kept_ != end) return false;
     n_row_ = std::min(n_row_, end - 1);
@@ -166,7 +166,7 @@ Status Mtp::acceptance_probe(Span<const Token> history, uint32_t n, const Sampli
         Step step;
         step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kAcceptanceProbeRows));
         step.ids = history.data() + n_row_ + 1;
-        step.position = static_cast<uint32_t>(n_row_);
+        step.place(static_cast<uint32_t>(n_row_));
         step.first_key = static_cast<uint32_t>(first_key_);
         feed(&step);
         if (n_row_ < first_ && n_row_ + step.n_row > first_)
@@ -178,7 +178,7 @@ Status Mtp::acceptance_probe(Span<const Token> history, uint32_t n, const Sampli
             if (i > 0 || !driven)
                 AUSPEX_TRY(context_->run(step));
             else
-                AUSPEX_TRY(context_->guess(step).get(sampled_ids));
+                AUSPEX_TRY(context_->device_loop()->guess(step).get(sampled_ids));
         }
         for (uint32_t i = 0; i < step.n_row; ++i) {
             const size_t at = n_row_ + i + 2;
@@ -217,7 +217,7 @@ Status Mtp::fill_to(Span<const Token> history, size_t end) {
         const size_t to = n_row_ < first_ ? std::min(first_, end) : end;  // from one place
         step.n_row = static_cast<uint32_t>(std::min<size_t>(to - n_row_, n_row_most_));
         step.ids = history.data() + n_row_ + 1;
-        step.position = static_cast<uint32_t>(n_row_);
+        step.place(static_cast<uint32_t>(n_row_));
         feed(&step);
         for (const Tape& tape : plan_->mtp) {
             step.tape = &tape;
@@ -231,7 +231,7 @@ Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sam
                     Sampler& sampler, uint32_t* n_guess) {
     *n_guess = 0;
     if (n == 0) return {};
-    DeviceLoop led;
+    LoopStart led;
     bool at_hand = false;
     AUSPEX_TRY(lead(history, &led).get(at_hand));
     if (!at_hand) return {};
@@ -248,27 +248,27 @@ Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sam
         step.hidden = nullptr;
         if (depth == 1) {  // the rows that became true since, and the first guess, in one
             step.n_row = led.n_mtp_row;
-            step.position = static_cast<uint32_t>(n_row_);
+            step.place(static_cast<uint32_t>(n_row_));
             step.hidden_from = led.hidden_from;
         } else if (i_now == i_tape) {
             step.n_row = 1;
-            step.position = static_cast<uint32_t>(end + depth - 2);
+            step.place(static_cast<uint32_t>(end + depth - 2));
             step.hidden = chain + size_t{depth - 2} * d;
         } else {  // another block has seen nothing of this guess: first the true rows, then all of it
             step.n_row = led.n_mtp_row;
-            step.position = static_cast<uint32_t>(n_row_);
+            step.place(static_cast<uint32_t>(n_row_));
             step.hidden_from = led.hidden_from;
-            step.ids = history.data() + step.position + 1;
+            step.ids = history.data() + step.first_row + 1;
             step.n_logit = 0;
             step.fill_only = true;
             AUSPEX_TRY(context_->run(step));
             step.n_logit = 1;
             step.fill_only = false;
-            step.position = static_cast<uint32_t>(end);
+            step.place(static_cast<uint32_t>(end));
             step.n_row = depth - 1;
             step.hidden = chain;
         }
-        step.ids = history.data() + step.position + 1;
+        step.ids = history.data() + step.first_row + 1;
         AUSPEX_TRY(context_->run(step));
         i_tape = i_now;
         Span<const float> logits;
@@ -295,7 +295,7 @@ Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sam
         step.tape = &plan_->mtp[i];
         step.fill_only = true;
         step.ids = history.data() + from + 1;
-        step.position = static_cast<uint32_t>(from);
+        step.place(static_cast<uint32_t>(from));
         step.n_row = static_cast<uint32_t>(end - from);
         step.hidden_from = static_cast<uint32_t>(from - first_);
         step.first_key = static_cast<uint32_t>(first_key_);

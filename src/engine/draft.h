@@ -102,7 +102,7 @@ class Mtp {
     /// tentative one, which loses only what is long past, so that the rest is left to be filled together.
     Status fill(Span<const Token> history, bool lazy = false);
     /// How a driven cycle takes over: false when its hidden row is not at hand.
-    Result<bool> lead(Span<const Token> history, DeviceLoop* drive);
+    Result<bool> lead(Span<const Token> history, LoopStart* drive);
     /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
     /// have been right, and what does such a pass take? Fills its cache up to there. `driven`: the context sampled_ids,
     /// as it did in the drive before.

@@ -25,14 +25,14 @@ bool same(const Sampling& a, const Sampling& b) {
 }  // namespace drive_impl
 
 bool Session::Impl::can_drive() const {
-    return context->has_device_loop() && !text_source &&
+    return context->device_loop() != nullptr && !text_source &&
            !(mtp.on() && (drive_refused || options.draft.min_probability > 0));
 }
 
 Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
     using namespace detail;
     const std::vector<Token>& ends = model->tokenizer.ends();
-    DeviceLoop d;
+    LoopStart d;
     if (drafts) {
         bool at_hand = false;
         AUSPEX_TRY(track(mtp.lead(history, &d).get(at_hand)));
@@ -49,7 +49,7 @@ Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
         d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
     }
     d.limit = options.n_context;
-    const Status s = context->start(d);
+    const Status s = context->device_loop()->start(d);
     if (s.code == Code::unsupported && drafts) {
         drive_refused = true;
         return false;
@@ -69,7 +69,7 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
     const Decision d = decide(n_queued, &cycle);
     n_plain = d.depth > 0 ? 0 : n_plain + 1;
     // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
-    const bool may_draft = driving ? drive_drafts : depth < 0 && keeps_up() && context->ready(0);
+    const bool may_draft = driving ? drive_drafts : depth < 0 && keeps_up() && context->device_loop()->ready(0);
     const bool drafts = mtp.on() && (d.depth > 0 || (may_draft && n_plain <= drive_impl::kPlainBeforeOff));
     const bool behind =
         mtp.on() && !drafts && keeps_up() && mtp.n_pending_hidden() + n_queued >= drive_impl::kMostBehind;
@@ -89,7 +89,7 @@ Status Session::Impl::queue_cycle(const Sampling& sampling) {
         saw(looked, &cycle);
         return {};
     }
-    AUSPEX_TRY(track(context->queue(d.depth)));
+    AUSPEX_TRY(track(context->device_loop()->queue(d.depth)));
     const double interrupted = seconds_since(start);  // the device idles
     if (behind) {
         caught_up = n_pending_hidden;
@@ -124,7 +124,7 @@ Status Session::Impl::drive(const Sampling& sampling) {
 
 Status Session::Impl::take_cycle() {
     detail::Cycle c;
-    AUSPEX_TRY(track(context->wait().get(c)));
+    AUSPEX_TRY(track(context->device_loop()->wait().get(c)));
     DraftCycle seen = on_way[first_queued];
     first_queued = (first_queued + 1) % detail::kMaxQueued;
     --n_queued;
@@ -150,12 +150,12 @@ Status Session::Impl::take_cycle() {
     seen.catch_up_us = c.catch_up_us;
     if (caught_up > 0 && c.us > 0) {  // the first cycle behind it had to wait for the device
         seen.catch_up_us += seen.us - c.us;
-        if (!c.fresh) control.observe_catch_up((catch_up_us + seen.us - c.us) * 1e-6, caught_up);
+        if (!c.cold) control.observe_catch_up((catch_up_us + seen.us - c.us) * 1e-6, caught_up);
     }
     caught_up = 0;
     waits_since = now;
     // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
-    finish(seen, c.us > 0 ? (c.fresh ? c.us : seen.us) : (c.fresh || c.ready) ? 0 : seen.us);
+    finish(seen, c.us > 0 ? (c.cold ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us);
     return {};
 }
 

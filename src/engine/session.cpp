@@ -64,7 +64,7 @@ Status Session::Impl::run(const detail::Step& step) {
     Status s = context->run(step);
     if (s.code == Code::device_lost) lost = true;
     if (s.ok() && step.tape == &model->plan.trunk)
-        report_windows(size_t{step.position} + (step.tentative ? 1 : step.n_row));
+        report_windows(size_t{step.first_row} + (step.tentative ? 1 : step.n_row));
     return s;
 }
 
@@ -95,7 +95,7 @@ Status Session::Impl::prefill(size_t n) {
         step.tape = &model->plan.trunk;
         step.ids = history.data() + n_row;
         step.n_row = static_cast<uint32_t>(std::min<size_t>(end - n_row, options.n_ubatch));
-        step.position = static_cast<uint32_t>(n_row);
+        step.place(static_cast<uint32_t>(n_row));
         step.n_logit = n_row + step.n_row == end ? 1 : 0;
         AUSPEX_TRY(run(step));
         mtp.ran(n_row, step.n_row, false);
@@ -279,7 +279,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
         step.tape = &s.model->plan.trunk;
         step.ids = all.data() + s.n_row;
         step.n_row = n;
-        step.position = static_cast<uint32_t>(s.n_row);
+        step.place(static_cast<uint32_t>(s.n_row));
         AUSPEX_TRY(s.run(step));
         for (uint32_t first = 0; first < n; first += kMaxTentative) {
             const uint32_t k = std::min(kMaxTentative, n - first);
@@ -333,7 +333,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
             step.tape = &tape;
             step.ids = all.data() + p + shift;
             step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, most));
-            step.position = static_cast<uint32_t>(p);
+            step.place(static_cast<uint32_t>(p));
             step.hidden = given ? given + p * plan.d_model : nullptr;
             AUSPEX_TRY(s.track(context->run(step)));
             AUSPEX_TRY(each(p, step.n_row));
@@ -380,9 +380,14 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     if (n_token > s.options.n_context)
         return detail::fail(Code::bad_argument, n_token, " tokens before the step, the session holds ",
                             s.options.n_context);
+    detail::KernelProfiler* profiler = s.context->profiler();
+    if (!profiler)
+        return Status(Code::unsupported,
+                      "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
+                      "device to profile a step");
     AUSPEX_TRY(s.settle());
     s.forget();
-    Result<std::vector<KernelTime>> times = s.context->profile(n_row, static_cast<uint32_t>(n_token));
+    Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
     if (!times.ok()) return s.track(times.status());
     s.forget();  // what it ran is nobody's past
     return times;

@@ -39,7 +39,7 @@ struct Session::Impl {
     bool can_step_back = false;             ///< that step may be committed again, shorter
     detail::SyntheticAcceptance synthetic;  ///< of `bench`
 
-    // A context that sampled_ids by itself (Context::has_device_loop): cycles on their way, and what they were started
+    // A context that sampled_ids by itself (Context::device_loop): cycles on their way, and what they were started
     // with.
     bool driving = false;
     bool drive_drafts = false;   ///< the drive keeps up the draft block's cache

@@ -210,18 +210,18 @@ Status CpuContext::run(const Step& step) {
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
         return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
                     limit, " and at most ", kMaxTentative);
-    if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
-        return fail(Code::context_full, "rows ", step.position, "..", uint64_t{step.position} + step.n_row - 1,
+    if (step.sequence != 0)
+        return fail(Code::bad_argument, "rows of sequence ", step.sequence,
+                    " were given, expected 0: a context holds one sequence");
+    if (step.first_row > options_.n_context || options_.n_context - step.first_row < step.n_row)
+        return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
                     " do not fit a context of ", options_.n_context);
-    step_ = step;
-    row0_ = 0;
-    head_only_ = false;
     if (trunk) parity_ ^= 1;
-    program_->pool->run(walk_entry, this);
-    if (trunk) n_pending_ = 0;  // folded in by this step; its own rows wait for commit()
+    walk(step, false, 0);
+    if (trunk) n_pending_ = 0;  // applied by this step; its own rows wait for commit()
     if (trunk && step.tentative && pending_hidden_)
         for (uint32_t i = 0; i < step.n_row; ++i)
-            std::memcpy(behind(step.position + i), row(program_->plan->trunk.hidden, i),
+            std::memcpy(pending_hidden(step.first_row + i), row(program_->plan->trunk.hidden, i),
                         program_->plan->d_model * sizeof(float));
     return {};
 }
@@ -232,13 +232,18 @@ Status CpuContext::head(const Tape& tape, uint32_t first, uint32_t n) {
         return Status(Code::bad_argument, "logits of an MTP block were asked for on a context opened without it");
     if (n == 0 || n > kMaxTentative || first + n > n_row_max_)
         return fail(Code::bad_argument, "logits of rows ", first, "..", first + n, " were asked for");
-    step_.tape = &tape;
-    step_.n_row = n;
-    step_.n_logit = n;
-    row0_ = first;
-    head_only_ = true;
-    program_->pool->run(walk_entry, this);
+    Step step;
+    step.tape = &tape;
+    step.n_row = step.n_logit = n;
+    walk(step, true, first);
     return {};
+}
+
+void CpuContext::walk(const Step& step, bool head_only, uint32_t row0) {
+    step_ = step;
+    head_only_ = head_only;
+    row0_ = row0;
+    program_->pool->run(walk_entry, this);
 }
 
 uint64_t CpuContext::memory_bytes() const { return memory_.size() + draft_head_.owned_bytes(); }

@@ -99,6 +99,8 @@ class CpuContext : public Context {
     Status restore(uint32_t n_token, Span<const std::byte> from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
+    DeviceLoop* device_loop() override { return nullptr; }
+    KernelProfiler* profiler() override { return nullptr; }
 
   private:
     /// A walk on one thread. All threads take the same decisions.
@@ -153,10 +155,12 @@ class CpuContext : public Context {
         return at;
     }
     float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * program_->plan->slot(slot).width(); }
-    float* behind(uint32_t position) const {
-        return pending_hidden_ + size_t{position % kMaxPendingHidden} * program_->plan->d_model;
+    float* pending_hidden(uint32_t kv_row) const {
+        return pending_hidden_ + size_t{kv_row % kMaxPendingHidden} * program_->plan->d_model;
     }
     const float* rotation(const Op& op, uint32_t i_row) const;
+    /// Runs the step's tape on all threads, or, with `head_only`, its head on the kept rows from row0 on.
+    void walk(const Step& step, bool head_only, uint32_t row0);
     static void walk_entry(void* context, uint32_t i_thread, uint32_t n_thread);
     void apply_pending();
 
@@ -171,7 +175,7 @@ class CpuContext : public Context {
     uint32_t n_row_max_ = 0;
 
     std::vector<float*> rows_;         ///< by SlotId: activations
-    float* pending_hidden_ = nullptr;  ///< [kMaxPendingHidden, d_model] hidden rows by position; with MTP only
+    float* pending_hidden_ = nullptr;  ///< [kMaxPendingHidden, d_model] hidden rows by KV row; with MTP only
     std::vector<KvCache> kv_;          ///< by SlotId
     std::vector<KvShape> kv_shapes_;   ///< by SlotId
     std::vector<DeltaState> delta_;    ///< by SlotId
@@ -187,6 +191,7 @@ class CpuContext : public Context {
     CpuMoe moe_;
     DeltaRow* delta_rows_ = nullptr;  ///< [n_thread, kDeltaChunk]
 
+    // Of the walk at hand. walk() sets all three: a walk sees nothing of the one before.
     Step step_;
     uint32_t row0_ = 0;  ///< head(): first row to read
     bool head_only_ = false;

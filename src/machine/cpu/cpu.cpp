@@ -23,6 +23,9 @@ class CpuBackend : public Backend {
                              has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
         return text;
     }
+    std::string driver() const override { return {}; }
+    uint64_t budget_bytes() const override { return UINT64_MAX; }
+    std::vector<std::byte> pipeline_cache() const override { return {}; }
     Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
                                               const Progress& progress) override;
     Status plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const override;

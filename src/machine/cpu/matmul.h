@@ -19,7 +19,7 @@
 #pragma once
 #include "../../base/number.h"
 #include "features.h"
-#include "pool.h"
+#include "../pool.h"
 
 namespace auspex {
 namespace detail {

@@ -9,7 +9,7 @@
 // Laws    Row, Commit, Chunk, Twin: tests/test_ops.cpp.
 #pragma once
 #include "../../plan/plan.h"
-#include "pool.h"
+#include "../pool.h"
 
 namespace auspex {
 namespace detail {

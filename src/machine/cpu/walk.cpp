@@ -95,7 +95,7 @@ void CpuContext::Walk::hidden(const Op& op) {
     for (uint32_t i = i_thread; i < context.step_.n_row; i += n_thread) {
         const float* from = context.step_.hidden ? context.step_.hidden + size_t{i} * d
                             : context.step_.hidden_pending
-                                ? context.behind(context.step_.position + i)
+                                ? context.pending_hidden(context.step_.first_row + i)
                                 : context.row(context.program_->plan->trunk.hidden, context.step_.hidden_from + i);
         std::memcpy(context.row(op.out, i), from, d * sizeof(float));
     }
@@ -165,7 +165,7 @@ void CpuContext::Walk::delta(const Op& op) {
         const float* taps[8];
         for (uint32_t j = 0; j < d.n_conv; ++j) {
             const int64_t back = int64_t{r} - (d.n_conv - 1) + j;  // row of this step, or before it
-            const uint64_t position = uint64_t{step.position} + kConvRing + static_cast<uint64_t>(back);
+            const uint64_t position = uint64_t{step.first_row} + kConvRing + static_cast<uint64_t>(back);
             taps[j] = (back >= 0 ? context.row(op.in[0], static_cast<uint32_t>(back))
                                  : ring + size_t{position % kConvRing} * conv_dim) +
                       c;
@@ -186,7 +186,7 @@ void CpuContext::Walk::delta(const Op& op) {
     const uint32_t keep = step.n_row < kConvRing ? step.n_row : kConvRing;
     for (uint32_t i = i_thread; i < keep; i += n_thread) {
         const uint32_t r = step.n_row - keep + i;
-        std::memcpy(ring + size_t{(step.position + r) % kConvRing} * conv_dim, context.row(op.in[0], r),
+        std::memcpy(ring + size_t{(step.first_row + r) % kConvRing} * conv_dim, context.row(op.in[0], r),
                     conv_dim * sizeof(float));
     }
 
@@ -264,7 +264,7 @@ void CpuContext::Walk::kv_write(const Op& op) {
             one(kv.shape.k, k, to_k, kv.shape.k_bytes);
             one(kv.shape.v, v, to_v, kv.shape.v_bytes);
         };
-        const uint32_t p = context.step_.position + r;
+        const uint32_t p = context.step_.first_row + r;
         put(kv.k, kv.v, kv.shape.place(p));
         if (p < kv.shape.sinks) put(kv.sink_k, kv.sink_v, p);
     }
@@ -295,7 +295,7 @@ void CpuContext::Walk::attend(const Op& op) {
     };
     // Parts of the sum, in this order: the sinks that lie before the window, then the chunks it touches.
     constexpr uint32_t kSinks = ~uint32_t{0};
-    const uint32_t n_chunk = ceil_div(step.position + step.n_row, kAttnChunk);
+    const uint32_t n_chunk = ceil_div(step.first_row + step.n_row, kAttnChunk);
 
     // What rows r0 .. r1-1 see of one chunk through the query heads of one key head: a partial for each
     // at part(r, i), i < group; its weight (part[1]) is 0 where a row sees nothing there. Rows that see the
@@ -316,7 +316,7 @@ void CpuContext::Walk::attend(const Op& op) {
             n = 0;
         };
         for (uint32_t r = r0; r < r1; ++r) {
-            const uint32_t p = step.position + r, low = lowest(p);
+            const uint32_t p = step.first_row + r, low = lowest(p);
             uint32_t from_r = step.first_key, to_r = kv.shape.sinks < low ? kv.shape.sinks : low;
             if (chunk != kSinks) {
                 from_r = chunk * kAttnChunk > low ? chunk * kAttnChunk : low;
@@ -380,8 +380,8 @@ void CpuContext::Walk::attend(const Op& op) {
                     merge(sums + k * context.part_stride_, parts + k * context.part_stride_);
             };
             if (kv.shape.sinks != 0) add(kSinks);
-            for (uint32_t c = lowest(step.position + r0) / kAttnChunk;
-                 c < n_chunk && c * kAttnChunk < step.position + r1; ++c)
+            for (uint32_t c = lowest(step.first_row + r0) / kAttnChunk;
+                 c < n_chunk && c * kAttnChunk < step.first_row + r1; ++c)
                 add(c);
             for (uint32_t k = 0; k < n; ++k)
                 finish(r0 + k / group, hk * group + k % group, sums + k * context.part_stride_);
@@ -389,7 +389,7 @@ void CpuContext::Walk::attend(const Op& op) {
         return;
     }
     // Few rows: parts side by side, merged afterwards in the same order.
-    const uint32_t n_sink_part = kv.shape.sinks != 0 ? 1 : 0, chunk0 = lowest(step.position) / kAttnChunk;
+    const uint32_t n_sink_part = kv.shape.sinks != 0 ? 1 : 0, chunk0 = lowest(step.first_row) / kAttnChunk;
     const uint32_t n_part = n_sink_part + n_chunk - chunk0;
     auto part = [&](uint32_t r, uint32_t h, uint32_t c) {
         return context.attn_part_ + ((size_t{r} * a.n_head + h) * context.n_part_max_ + c) * context.part_stride_;

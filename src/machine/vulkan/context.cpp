@@ -35,13 +35,13 @@ Result<std::unique_ptr<Context>> VulkanModel::open(const ContextOptions& options
 Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const VulkanModel> program,
                                                      const ContextOptions& options) {
     std::unique_ptr<VulkanContext> context(new VulkanContext(std::move(program)));
-    AUSPEX_TRY(context->prepare(options));
+    AUSPEX_TRY(context->take_memory(options));
     return std::unique_ptr<Context>(std::move(context));
 }
 
 VulkanContext::~VulkanContext() { timeline_.finish(); }
 
-Status VulkanContext::prepare(const ContextOptions& options) {
+Status VulkanContext::take_memory(const ContextOptions& options) {
     const GpuRef& gpu = program_->device->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
@@ -289,8 +289,11 @@ Status VulkanContext::check(const Step& step) const {
     if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
         return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
                     limit, " and at most ", kMaxTentative);
-    if (step.position > options_.n_context || options_.n_context - step.position < step.n_row)
-        return fail(Code::context_full, "rows ", step.position, "..", uint64_t{step.position} + step.n_row - 1,
+    if (step.sequence != 0)
+        return fail(Code::bad_argument, "rows of sequence ", step.sequence,
+                    " were given, expected 0: a context holds one sequence");
+    if (step.first_row > options_.n_context || options_.n_context - step.first_row < step.n_row)
+        return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
                     " do not fit a context of ", options_.n_context);
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     return {};
@@ -322,7 +325,8 @@ Status VulkanContext::run_trunk(const Step& step) {
         AUSPEX_TRY(take_request(&index).get(request));
         AUSPEX_TRY(open_recording(index).get(open));
         request->n_row = request->n_id = step.n_row;
-        request->position = step.position;
+        request->position = step.first_row;
+        request->rotary_shift = step.position - step.first_row;
         request->first_logit = step.n_row - step.n_logit;
         request->tentative = 1;
         request->n_commit = n_pending_;
@@ -343,7 +347,8 @@ Status VulkanContext::run_trunk(const Step& step) {
         AUSPEX_TRY(take_request(&index).get(request));
         AUSPEX_TRY(open_recording(index).get(open));
         request->n_row = request->n_id = n;
-        request->position = step.position + at;
+        request->position = step.first_row + at;
+        request->rotary_shift = step.position - step.first_row;
         request->first_logit = n - step.n_logit;  // may count back into the piece before: modulo 2^32
         request->n_commit = n_pending_;
         request->hidden_from = at;
@@ -397,7 +402,8 @@ Status VulkanContext::submit_mtp(const Step& step, const Recording* body, const 
     AUSPEX_TRY(take_request(&index).get(request));
     AUSPEX_TRY(open_recording(index).get(open));
     request->n_row = request->n_id = step.n_row;
-    request->position = step.position;
+    request->position = step.first_row;
+    request->rotary_shift = step.position - step.first_row;
     request->token_shift = 1;
     request->first_logit = step.n_row - step.n_logit;
     request->tentative = 1;

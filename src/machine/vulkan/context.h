@@ -18,7 +18,7 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-class VulkanContext : public Context {
+class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
   public:
     /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
     static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> program,
@@ -35,15 +35,16 @@ class VulkanContext : public Context {
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
 
-    bool has_device_loop() const override { return true; }
-    Status start(const DeviceLoop& drive) override;
-    Status prepare_drafts(uint32_t most) override;
+    DeviceLoop* device_loop() override { return this; }
+    Status start(const LoopStart& loop) override;
+    Status prepare(uint32_t max_drafts) override;
     Result<Span<const Token>> guess(const Step& step) override;
     bool ready(uint32_t n_draft) override;
     Status queue(uint32_t n_draft) override;
     Result<Cycle> wait() override;
 
-    Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t position) override;
+    KernelProfiler* profiler() override { return this; }
+    Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) override;
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -63,7 +64,7 @@ class VulkanContext : public Context {
     };
 
     explicit VulkanContext(std::shared_ptr<const VulkanModel> program) : program_(std::move(program)) {}
-    Status prepare(const ContextOptions& options);
+    Status take_memory(const ContextOptions& options);
     Result<Recording*> recording(const Key& key, uint32_t n_part, const Piece& piece);
     Result<Recording*> open_recording(uint32_t request);
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
@@ -123,7 +124,7 @@ class VulkanContext : public Context {
         uint64_t value = 0;
         bool had_begin = false;   ///< a mark of its own: no cycle ran right before it
         bool had_middle = false;  ///< a mark where the trunk begins
-        bool fresh = false;
+        bool cold = false;        ///< something was recorded while it was in flight
     };
     bool looping_ = false, first_ = false;
     SampleMode mode_;
@@ -138,7 +139,7 @@ class VulkanContext : public Context {
     /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
     /// block, whatever n is, at [0].
     std::vector<Pipelines::Id> needs_[kMaxTentative];
-    uint32_t most_drafts_ = 0;     ///< as prepare_drafts() was asked for
+    uint32_t most_drafts_ = 0;     ///< as prepare() was asked for
     uint32_t prepared_modes_ = 0;  ///< bit b: for sampled_ids of SampleMode::bits() b
     std::vector<Token> tokens_;    ///< of the last cycle waited for
     CycleClock clock_;

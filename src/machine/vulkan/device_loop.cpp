@@ -1,4 +1,4 @@
-// machine/vulkan/drive: cycles that the device runs by itself: draft, verify, sample, accept, and the next.
+// machine/vulkan/device_loop: cycles that the device runs by itself: draft, verify, sample, accept, and the next.
 // The host only says how many drafts and reads the ring. Step kernels and passes: shaders/args.h.
 #include "context.h"
 #ifndef AUSPEX_NO_VULKAN
@@ -29,13 +29,13 @@ constexpr uint32_t kLast = 1, kDone = 2;  // bits of RingEntry::info
 
 }  // namespace drive_impl
 
-Status VulkanContext::start(const DeviceLoop& d) {
+Status VulkanContext::start(const LoopStart& d) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    if (d.history.empty()) return Status(Code::bad_argument, "a drive needs at least the token to run first");
+    if (d.history.empty())
+        return Status(Code::bad_argument, "the history is empty, expected at least the token to run first");
     const uint64_t n = d.history.size();
     if (d.limit <= n || d.limit > options_.n_context)
-        return fail(Code::bad_argument, "the drive's limit is ", d.limit, ", expected ", n + 1, "..",
-                    options_.n_context);
+        return fail(Code::bad_argument, "limit is ", d.limit, ", expected ", n + 1, "..", options_.n_context);
     if (d.stop.size() > 16) return fail(Code::bad_argument, d.stop.size(), " stop ids, expected at most 16");
     if (d.n_mtp_row > kMaxTentative || d.n_mtp_row > n - 1)
         return fail(Code::bad_argument, "n_mtp_row is ", d.n_mtp_row, ", expected at most ",
@@ -53,7 +53,7 @@ Status VulkanContext::start(const DeviceLoop& d) {
         d.sampling.penalty_window > 0 &&
         (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
     if (most_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1))
-        AUSPEX_TRY(prepare_drafts(most_drafts_));  // another way to sample
+        AUSPEX_TRY(prepare(most_drafts_));  // another way to sample
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -221,12 +221,12 @@ Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block
     AUSPEX_TRY(timeline_.submit(list_).status());
     flight_[slot] = {timeline_.last(), first, apart, false};
     ++n_flight_;
-    for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].fresh = true;
+    for (uint32_t i = 0; recorded_ && i < n_flight_; ++i) flight_[(flight_begin_ + i) % kMaxQueued].cold = true;
     recorded_ = false;
     return {};
 }
 
-Status VulkanContext::prepare_drafts(uint32_t most) {
+Status VulkanContext::prepare(uint32_t most) {
     const Plan& plan = *program_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
     most_drafts_ = most = std::min(most, kMaxTentative - 1);
@@ -329,7 +329,7 @@ Result<Cycle> VulkanContext::wait() {
     c.catch_up_us = times.block_us;
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
     --n_flight_;
-    c.fresh = f.fresh;
+    c.cold = f.cold;
     tokens_.clear();
     const auto* ring = reinterpret_cast<const args::RingEntry*>(buffers_.ring.mapped);
     for (bool last = false; !last && tokens_.size() < kMaxTentative; ++ring_read_) {

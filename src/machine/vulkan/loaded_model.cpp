@@ -1,6 +1,6 @@
 #include "loaded_model.h"
 #ifndef AUSPEX_NO_VULKAN
-#include "../cpu/pool.h"
+#include "../pool.h"
 
 #include <algorithm>
 #include <cmath>

@@ -15,7 +15,7 @@ constexpr uint32_t kMarks = 4096, kWarm = 3, kRuns = 7;
 
 }  // namespace profile_impl
 
-Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t position) {
+Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t first_row) {
     using namespace profile_impl;
     const Plan& plan = *program_->plan;
     const GpuRef& gpu = program_->device->gpu;
@@ -24,7 +24,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     Step step;
     step.tape = &plan.trunk;
     step.n_row = step.n_logit = n_row;
-    step.position = position;
+    step.place(first_row);
     step.tentative = true;
     AUSPEX_TRY(check(step));
     forget_rows();
@@ -50,7 +50,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
         AUSPEX_TRY(take_request(&index).get(request));
         AUSPEX_TRY(open_recording(index).get(open));
         request->n_row = request->n_id = n_row;
-        request->position = position;
+        request->position = first_row;
         request->tentative = 1;
         request->n_commit = n_pending_;
         request->flags = args::kRequestTrunk;

@@ -1,13 +1,13 @@
-// machine/cpu/pool: a few threads that run one function together.
+// machine/pool: a few threads that run one function together.
 //
 // Owns    the worker threads, how they wake, meet and sleep.
 // Reads   base.
-// Serves  cpu lanes, pack (loading).
+// Serves  the CPU contexts, and the packing of weights on both back ends.
 // Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket()
 //         only inside the function that run() runs. A Pool must not be destroyed while it runs.
 // Laws    HotPath: run() and barrier() allocate nothing; tests/test_pool.cpp.
 #pragma once
-#include "../../base/base.h"
+#include "../base/base.h"
 
 #include <atomic>
 #include <condition_variable>
