@@ -5621,17 +5621,17 @@ struct Buffers {
     std::vector<Kv> kv;                     ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
 
-    Region part, stat;     ///< attention partials of a tentative step
-    Region count;          ///< chunks of it that are done; zero between kernels
-    Region spare;          ///< a state while its rows are tentative (plain kernel)
-    Region mixed, query;   ///< of a committed step: after the convolution; queries in tiles
-    Region halves, scale;  ///< rows packed for products of many rows
-    Region swiglu_halves;  ///< likewise, as swiglu leaves them for the product after it
-    Region given;          ///< hidden rows from the host
-    Region raw_hidden;     ///< hidden rows of a long step, where the tape goes on writing theirs
-    Region chain;          ///< several MTP blocks: the hidden rows of a cycle's guesses
-    Region behind;         ///< [kMaxPendingHidden, d_model] hidden rows of tentative trunk passes, by position
-    Region gathered;       ///< rows whose logits are wanted
+    Region part, stat;      ///< attention partials of a tentative step
+    Region count;           ///< chunks of it that are done; zero between kernels
+    Region spare;           ///< a state while its rows are tentative (plain kernel)
+    Region mixed, query;    ///< of a committed step: after the convolution; queries in tiles
+    Region halves, scale;   ///< rows packed for products of many rows
+    Region swiglu_halves;   ///< likewise, as swiglu leaves them for the product after it
+    Region given;           ///< hidden rows from the host
+    Region raw_hidden;      ///< hidden rows of a long step, where the tape goes on writing theirs
+    Region guess_hidden;    ///< several MTP blocks: the hidden rows of a cycle's guesses
+    Region pending_hidden;  ///< [kMaxPendingHidden, d_model] hidden rows of tentative trunk passes, by position
+    Region gathered;        ///< rows whose logits are wanted
     /// Of layers of experts.
     struct Moe {
         Region logits, choice;       ///< of the router; moe_args.h
@@ -5665,20 +5665,113 @@ struct Buffers {
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
-// --------------------------------------------------------------------- src/machine/vulkan/record.h
+// -------------------------------------------------------------- src/machine/vulkan/dispatch_list.h
 
-// machine/vulkan/record: nodes become dispatches in a command buffer, once per shape of step.
+// machine/vulkan/dispatch_list: what one command buffer does, as plain data.
 //
-// Owns    which kernel runs a node, in which size, with which buffers; where a barrier must stand.
-// Reads   program (weights), buffers, lower (Node), tune, shaders/*.h (push constants).
-// Serves  context, profile.
+// What    DispatchList: dispatches, copies and barriers in order, with pipeline keys, buffers, push constants and group
+//         counts. Built once by ListBuilder, then printed, counted, compiled (pipelines made in parallel), recorded
+//         into a command buffer, and replayed from there. Building a list needs no pipeline and records nothing.
+// Owns    no device object; regions stay valid as long as the memory they were taken from.
+// Thread  plain data; one thread at a time.
+// Tests   tests/test_dispatch_list.cpp.
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// Workgroups of a dispatch.
+struct Grid {
+    uint32_t x = 1, y = 1, z = 1;
+};
+
+class DispatchList {
+  public:
+    struct Entry {
+        enum class Kind : uint8_t { dispatch, copy, barrier };
+        Kind kind = Kind::dispatch;
+        uint32_t key = 0;                          ///< dispatch: index into keys()
+        uint32_t first_region = 0, n_region = 0;   ///< dispatch: bindings 0, 1, ...; copy: destination, source
+        uint32_t first_word = 0, n_word = 0;       ///< dispatch: push constants
+        Grid grid;                                 ///< dispatch
+        uint32_t sync_before = 0, sync_after = 0;  ///< barrier: Sync bits
+        const char* label = "";                    ///< dispatch: kernel class, for profiles; a string literal
+        uint64_t bytes = 0;                        ///< dispatch: weights and states it moves at least
+    };
+
+    /// What ran between two barriers.
+    struct Stage {
+        std::string label;  ///< the classes of its kernels
+        uint64_t bytes = 0;
+        size_t end = 0;  ///< index of the barrier that ends it, or the number of entries
+    };
+
+    /// Dispatches of one shader.
+    struct Count {
+        std::string shader;
+        uint32_t n_dispatch = 0;
+        uint64_t bytes = 0;
+    };
+
+    void clear();
+    /// Appends. `push`: a multiple of 4 bytes; regions, push constants and limits are checked by record().
+    void dispatch(const PipelineKey& key, Span<const Region> regions, const void* push, uint32_t push_bytes,
+                  const Grid& grid, const char* label, uint64_t bytes);
+    void copy(const Region& to, const Region& from);
+    void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
+
+    Span<const Entry> entries() const { return entries_; }
+    /// The pipelines it needs, each once.
+    const std::vector<PipelineKey>& keys() const { return keys_; }
+    Span<const Region> regions(const Entry& e) const { return {regions_.data() + e.first_region, e.n_region}; }
+    Span<const uint32_t> push(const Entry& e) const { return {words_.data() + e.first_word, e.n_word}; }
+
+    uint32_t n_dispatch() const;
+    uint32_t n_barrier() const;
+    /// Dispatches and bytes by shader, in order of first use.
+    std::vector<Count> counts() const;
+    /// The stages that hold at least one dispatch, in order.
+    std::vector<Stage> stages() const;
+    /// One line for each entry. Buffers are numbered in order of first use.
+    std::string text() const;
+
+    /// Starts making every pipeline in the background; pipeline i of the result belongs to keys()[i].
+    std::vector<Pipelines::Id> request(Pipelines* pipelines) const;
+    /// Records all entries, after waiting for their pipelines. `timed`: a timestamp at the beginning and after each of
+    /// stages().
+    /// errors    unsupported: a kernel has no variant that works on this device; bad_argument: an entry breaks a limit
+    ///           of the device; out_of_memory; device_lost.
+    Status record(Pipelines& pipelines, Span<const Pipelines::Id> ids, Commands* commands, bool timed = false) const;
+
+  private:
+    uint32_t key_index(const PipelineKey& key);
+    std::vector<PipelineKey> keys_;
+    std::vector<uint64_t> key_hashes_;  ///< of keys_
+    std::vector<Entry> entries_;
+    std::vector<Region> regions_;
+    std::vector<uint32_t> words_;
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// --------------------------------------------------------------- src/machine/vulkan/list_builder.h
+
+// machine/vulkan/list_builder: lowered operations become dispatches.
+//
+// What    Walks lowered operations once and appends to a DispatchList: which kernel runs a node, in which size, with
+//         which buffers, and where a barrier must stand. Split by what is built: build_step.cpp (step kernels,
+//         sampling), build_products.cpp, build_attention.cpp, build_delta.cpp, build_experts.cpp.
 // Thread  one thread at a time.
-// Laws    Row: what decides a row's bits never depends on the row count. A barrier stands exactly where
-//         a kernel touches what one before it wrote, or writes what one before it reads: synchronisation
-//         validation in tests/test_vulkan_model.cpp.
+// Tests   row invariance, and barriers under synchronisation validation: tests/test_vulkan_model.cpp; counts per
+// kernel:
+//         tests/test_dispatch_list.cpp.
 //
-// A recording is a sequence of pieces, each appended by one call below. It is made twice: first only to
-// ask for the pipelines, which are then made side by side, then for good, kernel by kernel in the same order.
+// A barrier stands exactly where a kernel reads what an earlier one wrote, or writes what an earlier one touched, since
+// the last barrier. What a row's bits depend on (kernel, split of columns) never depends on the number of rows.
 #ifndef AUSPEX_NO_VULKAN
 
 
@@ -5686,81 +5779,61 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-namespace record_impl {
-inline PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {}) {
-    PipelineKey k;
-    k.shader = shader;
-    k.group = group;
-    k.constants = std::move(constants);
-    return k;
-}
-}  // namespace record_impl
-
-/// The rows of a pass and the kernels that run them.
-struct Shape {
+/// The rows of a pass over a tape, and the kind of kernels that run them.
+struct Pass {
     const Tape* tape = nullptr;
-    uint32_t n_row = 1;         ///< rows that the recording can run; the step buffer says how many it does run
-    bool wide = false;          ///< a committed step of many rows; else a tentative one of at most 9
-    bool fill_only = false;     ///< MTP: only what fills its cache
-    bool head = false;          ///< few rows: logits of every row, in the same pass
-    bool largest = false;       ///< the head leaves the largest logits for sample()
-    SlotId fed_from = kNoSlot;  ///< MTP: whose kept rows are its input; none: the trunk's
-    bool fed_by_chain = false;  ///< MTP: its input are the rows that keep_guess() kept
+    uint32_t n_row = 1;            ///< maximum; the step buffer says how many a replay runs
+    bool wide = false;             ///< a committed step of many rows; else a tentative one of at most kMaxTentative
+    bool fill_only = false;        ///< MTP: only what fills its cache
+    bool head = false;             ///< few rows: logits of every row, in the same pass
+    bool largest = false;          ///< the head leaves the largest logits for sample()
+    SlotId hidden_slot = kNoSlot;  ///< MTP: the kept rows that are its input; none: the trunk's
+    bool from_guesses = false;     ///< MTP: its input are the rows that keep_guess() kept
 };
 
-class Recorder {
+class ListBuilder {
   public:
-    using Piece = std::function<Status(Recorder&)>;
+    /// Appends to a builder.
+    using Piece = std::function<void(ListBuilder&)>;
 
-    Recorder(const VulkanModel& program, const Buffers& buffers);
+    ListBuilder(const VulkanModel& model, const Buffers& buffers);
 
-    /// Records what `piece` appends. With a profile there is a mark at every barrier.
-    /// errors    unsupported: no variant of a kernel works here; out_of_memory; device_lost.
-    Status record(Commands* commands, const Piece& piece, bool profile = false);
-    /// Starts making the pipelines of `piece`; good until the next call.
-    Result<Span<const Pipelines::Id>> ask(const Piece& piece);
+    /// The list of what `piece` appends.
+    /// errors    unsupported: a shape that no kernel takes.
+    Result<DispatchList> build(const Piece& piece);
 
     // ---- pieces
     /// step_open: the host's request, or the next cycle with n_draft tokens waiting in the history.
-    Status open_request(uint32_t request);
-    Status open_next(uint32_t n_draft);
-    /// Puts the hidden rows of the trunk pass aside by position.
-    Status keep(uint32_t n_row);
-    /// Nodes [first, last) of a tape; all: first = 0, last = UINT32_MAX.
-    Status tape(const Shape& shape, uint32_t first_node = 0, uint32_t last_node = UINT32_MAX);
+    void open_request(uint32_t request);
+    void open_next(uint32_t n_draft);
+    /// Copies the hidden rows of the trunk pass to the pending hidden rows, by position.
+    void keep(uint32_t n_row);
+    /// Nodes [first, last) of a pass; all: first = 0, last = UINT32_MAX.
+    void tape(const Pass& pass, uint32_t first_node = 0, uint32_t last_node = UINT32_MAX);
     /// The head on n rows from StepState::first_logit on. `from_kept`: rows count from hidden_from.
-    Status head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
+    void head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
     /// n rows of logits to the host.
-    Status logits_to_host(const Tape& tape, uint32_t n);
-    /// What sample() chose for n rows, to the place of the logits for the host.
-    Status sampled_to_host(uint32_t n);
-    /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left them.
-    Status sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
-    Status accept();
-    Status mtp_open();
-    Status mtp_next();
+    void logits_to_host(const Tape& tape, uint32_t n);
+    /// The ids that sample() chose for n rows, to the memory of the host's logits.
+    void sampled_to_host(uint32_t n);
+    /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left the largest.
+    void sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
+    void accept();
+    void mtp_open();
+    void mtp_next();
     /// step_block: several blocks draft in one cycle.
-    Status mtp_block(uint32_t mode, uint32_t n_guess);
-    /// The hidden row of guess i, just sampled, for the blocks after this tape's.
-    Status keep_guess(const Tape& tape, uint32_t i);
-    /// Applies n committed rows to every DeltaNet state of a tape.
-    Status fold(const Tape& tape, uint32_t n_commit);
+    void mtp_block(uint32_t mode, uint32_t n_guess);
+    /// Keeps the hidden row of guess i, just sampled, for the blocks after this tape's.
+    void keep_guess(const Tape& tape, uint32_t i);
+    /// Applies the records of n committed rows to every DeltaNet state of a tape.
+    void apply_records(const Tape& tape, uint32_t n_commit);
 
-    /// Nodes of a shape, in order; the same for every recording of the shape.
-    std::vector<Node> nodes_of(const Shape& shape) const;
-    uint32_t n_barrier() const { return n_barrier_; }
-
-    /// What ran between two barriers: the classes of its kernels and the bytes of weights and states they
-    /// moved at least.
-    struct Mark {
-        std::string label;
-        uint64_t bytes;
-    };
-    const std::vector<Mark>& marks() const { return marks_; }
+    /// Nodes of a pass, in order.
+    std::vector<const Node*> nodes_of(const Pass& pass) const;
 
   private:
-    /// Things that kernels touch: slots by id, their sums of squares behind them, then these.
-    enum Special : uint32_t {
+    /// What kernels read and write, for barriers: slots by id, then the sums of squares of each slot, then these.
+    enum Resource : uint32_t {
         kStep,
         kPart,
         kMixed,
@@ -5783,35 +5856,50 @@ class Recorder {
         kMoeList,
         kMoeParts,
         kMoeRows,
-        kChain,
-        kBehind
+        kGuessHidden,
+        kPendingHidden
+    };
+    /// Resources, without allocating.
+    struct Ids {
+        uint32_t id[8] = {}, n = 0;
+        Ids(std::initializer_list<uint32_t> ids) {
+            for (uint32_t i : ids) add(i);
+        }
+        void add(uint32_t i) {
+            AUSPEX_ASSERT(n < 8);
+            id[n++] = i;
+        }
+        const uint32_t* begin() const { return id; }
+        const uint32_t* end() const { return id + n; }
     };
     struct Touch {
-        std::vector<uint32_t> reads, writes;
+        Ids reads, writes;
     };
-    struct Grid {
-        uint32_t x = 1, y = 1, z = 1;
-    };
-    uint32_t special(Special s) const { return static_cast<uint32_t>(2 * plan_.slots.size()) + s; }
-    uint32_t squares_id(SlotId id) const { return static_cast<uint32_t>(plan_.slots.size()) + id; }
-    /// A barrier if this kernel touches what is not settled yet.
-    void barrier(const Touch& touch, bool copies = false);
-    void mark_stage();
+    static constexpr uint32_t kRowGroup = 256;  ///< invocations of the plain row kernels
+    static PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {});
+    uint32_t id(Resource r) const { return static_cast<uint32_t>(2 * plan_.slots.size()) + r; }
+    uint32_t squares(SlotId slot) const { return static_cast<uint32_t>(plan_.slots.size()) + slot; }
+    /// Says what the dispatches up to the next uses() read and write: a barrier where that conflicts with what runs
+    /// already. `copies`: they are copies, which a barrier between kernels does not cover.
+    void uses(const Touch& touch, bool copies = false);
+    template <class T>
+    void dispatch(const PipelineKey& key, std::initializer_list<Region> regions, const T& push, const Grid& grid,
+                  const char* label, uint64_t bytes = 0) {
+        list_.dispatch(key, Span<const Region>(regions.begin(), regions.size()), &push,
+                       static_cast<uint32_t>(sizeof push), grid, label, bytes);
+    }
+    /// Remembers the first error; build() returns it.
+    void refuse(Status status);
+
     /// The weight of a head: all of it, or the draft vocabulary's rows.
     const Matrix& matrix_of(const Node& d) const;
     uint32_t n_vocab_of(const Tape& tape) const;
-    Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push, uint32_t push_bytes,
-                  const Grid& grid, const char* label, uint64_t bytes);
-    template <class T>
-    Status kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const T& push, const Grid& grid,
-                  const char* label, uint64_t bytes = 0) {
-        return kernel(key, buffers, &push, static_cast<uint32_t>(sizeof push), grid, label, bytes);
-    }
-    uint32_t width(SlotId id) const { return static_cast<uint32_t>(plan_.slot(id).width()); }
-    uint32_t stride(SlotId id) const { return row_stride(plan_, id); }
-    const Region& vector(SlotId id) const { return id == kNoSlot ? program_.zeros : program_.vectors[id]; }
+    uint32_t width(SlotId slot) const { return static_cast<uint32_t>(plan_.slot(slot).width()); }
+    uint32_t stride(SlotId slot) const { return row_stride(plan_, slot); }
+    const Region& vector(SlotId slot) const { return slot == kNoSlot ? model_.zeros : model_.vectors[slot]; }
     args::StepArgs step_args() const;
 
+    /// A product of few rows.
     struct ProductArgs {
         const Region *x, *y;
         uint32_t x_stride, y_stride, n_row, stage_tiles;
@@ -5819,55 +5907,64 @@ class Recorder {
         Epilogue epilogue;
         float limit;
     };
-    Status product(const Node& d, const ProductArgs& p);
-    Status run(const Node& d, const Shape& shape, uint32_t stage_tiles, bool feeds_next);
-    Status embed(const Node& d, const Shape& shape);
-    Status norm(const Node& d, const Shape& shape);
-    Status rows_product(const Node& d, const Shape& shape, uint32_t stage_tiles);
-    Status wide_product(const Node& d, const Shape& shape, uint32_t stage_tiles, bool feeds_next);
-    Status pack(const Node& d, const Shape& shape);
-    Status swiglu(const Node& d, const Shape& shape);
-    Status delta(const Node& d, const Shape& shape);
-    Status delta_any(const Op& op, const Shape& shape);
-    Status experts(const Node& d, const Shape& shape);
-    Status scores(const Node& d, const Shape& shape, args::RouterArgs* a);
-    Status route(const Node& d, const Shape& shape);
+    /// Rows [first, first + n) of a product, which one dispatch takes.
+    struct RowRange {
+        uint32_t first, n;
+    };
+    void product(const Node& d, const ProductArgs& p);
+    void product_piece(const Node& d, const ProductArgs& p, RowRange rows);
+    void run(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next);
+    void given(const Node& d, const Pass& pass);
+    void embed(const Node& d, const Pass& pass);
+    void norm(const Node& d, const Pass& pass);
+    void rows_product(const Node& d, const Pass& pass, uint32_t stage_tiles);
+    void wide_product(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next);
+    void pack(const Node& d, const Pass& pass);
+    void swiglu(const Node& d, const Pass& pass);
+
+    void delta(const Node& d, const Pass& pass);
+    void delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_row);
+    void delta_any(const Op& op);
+
+    void experts(const Node& d, const Pass& pass);
+    void scores(const Node& d, const Pass& pass, args::RouterArgs* a);
+    void route(const Node& d, const Pass& pass);
+    /// True where the products of the experts make the choice themselves.
     bool routes_itself(const Op& op) const {
-        return vk::routes_itself(matrix_, program_.matrices[op.w[1]].tiling, op.moe.n_expert, op.moe.n_used);
+        return vk::routes_itself(matrix_, model_.matrices[op.w[1]].tiling, op.moe.n_expert, op.moe.n_used);
     }
-    Status experts_few(const Node& d, uint32_t n_row);
-    Status expert_hidden(const Node& d, uint32_t n_row);
+    void experts_few(const Node& d, uint32_t n_row);
+    void expert_hidden(const Node& d, uint32_t n_row);
     struct SumOf {
         SlotId weight;
         const Region *x, *residual, *y, *squares;
         uint32_t residual_stride, y_stride;
         const char* label;
     };
-    Status expert_sum(const Node& d, uint32_t n_row, const SumOf& s);
-    Status experts_many(const Node& d, const Shape& shape);
-    Status expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
-                       const Grid& grid, bool by_expert, const char* label);
-    Status append(const Node& d, const Shape& shape);
-    Status attend(const Node& d, const Shape& shape);
+    void expert_sum(const Node& d, uint32_t n_row, const SumOf& s);
+    void experts_many(const Node& d, const Pass& pass);
+    void expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                     const Grid& grid, bool by_expert, const char* label);
+
+    void append(const Node& d, const Pass& pass);
+    void attend(const Node& d, const Pass& pass);
+    void attend_any(const Node& d, const Pass& pass, Touch touch);
+    void attend_wide(const Node& d, const Pass& pass, Touch touch);
     args::AttendArgs attend_args(const Op& op, const Op& write, uint32_t part_stride) const;
 
-    const VulkanModel& program_;
+    const VulkanModel& model_;
     const Buffers& buffers_;
     const Plan& plan_;
+    const DeviceTraits& traits_;
     bool matrix_;                                      ///< few rows on matrix units
     bool gemm_matrix_;                                 ///< many rows on matrix units
-    uint32_t n_score_ = 0;                             ///< most experts that a layer chooses from by itself
+    uint32_t n_score_ = 0;                             ///< maximum of experts that a layer chooses from by itself
     SlotId packed_ = kNoSlot, packed_norm_ = kNoSlot;  ///< whose rows `halves` holds, after which norm
     SlotId swiglu_packed_ = kNoSlot;                   ///< whose rows `swiglu_halves` holds
-    bool asking_ = false, profile_ = false;
-    Commands* commands_ = nullptr;
-    std::vector<uint32_t> reads_, writes_;  ///< since the last barrier
-    std::vector<Pipelines::Id> asked_;      ///< by kernel() calls, in order
-    size_t n_kernel_ = 0;                   ///< of them, those recorded
-    std::vector<Mark> marks_;
-    uint32_t n_largest_ = 0;  ///< groups of the head that left the largest logits of a row
-    Mark stage_;              ///< what ran since the last barrier
-    uint32_t n_barrier_ = 0;
+    uint32_t n_largest_ = 0;                           ///< groups of the head that left the largest logits of a row
+    DispatchList list_;
+    Status status_;                         ///< the first error
+    std::vector<uint32_t> reads_, writes_;  ///< resources, since the last barrier
 };
 
 }  // namespace vk
@@ -5924,28 +6021,64 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
   private:
     using Clock = std::chrono::steady_clock;
-    /// What tells recordings apart.
-    enum class Kind : uint8_t { open, decode, wide, narrow, head, fold, cycle, draft, verify, guess };
-    using Key = std::tuple<Kind, uint32_t, uint32_t, uint32_t, uint32_t>;
+    /// What a recording does; append() turns it into dispatches. Members that a kind does not name are 0.
+    struct RecordingKey {
+        enum class Kind : uint8_t {
+            open,    ///< opens the step of host request n
+            narrow,  ///< n rows of a tentative step, or of an MTP block: tape, fill_only, logits
+            wide,    ///< n rows of a committed step, a part for each layer: tape, fill_only
+            head,    ///< logits of n rows: tape
+            apply,   ///< applies the records of n committed rows
+            cycle,   ///< the next cycle without an MTP block: n rows, mode
+            draft,   ///< the MTP block takes up n rows and drafts n_draft: mode, next
+            verify,  ///< n rows of the trunk, sampled and accepted: mode, keep
+            guess    ///< n rows of the MTP block, sampled: mode
+        };
+        Kind kind = Kind::open;
+        uint32_t n = 0, tape = 0, n_draft = 0, mode = 0;
+        bool fill_only = false;
+        bool logits = false;  ///< of all rows, to the host
+        bool keep = false;    ///< copies the hidden rows to the pending ones
+        bool next = false;    ///< follows a queued cycle, and opens the next
+        bool operator<(const RecordingKey& o) const {
+            const auto all = [](const RecordingKey& k) {
+                return std::make_tuple(k.kind, k.n, k.tape, k.n_draft, k.mode, k.fill_only, k.logits, k.keep, k.next);
+            };
+            return all(*this) < all(o);
+        }
+    };
     /// Command buffers that are submitted one after the other, in as many submissions as time allows.
     struct Recording {
         std::vector<Commands> parts;
         double part_us = 0;  ///< measured mean of a part; 0: not yet
     };
-    using Piece = std::function<Status(Recorder&, uint32_t part)>;
-    /// How a cycle sampled_ids.
+    /// How a cycle samples.
     struct SampleMode {
         bool noise = false, penalties = false;
         uint32_t bits() const { return (noise ? 1u : 0u) | (penalties ? 2u : 0u); }
+        static SampleMode of(uint32_t bits) { return {(bits & 1) != 0, (bits & 2) != 0}; }
     };
 
     explicit VulkanContext(std::shared_ptr<const VulkanModel> program) : program_(std::move(program)) {}
     Status take_memory(const ContextOptions& options);
-    Result<Recording*> recording(const Key& key, uint32_t n_part, const Piece& piece);
+    // recordings.cpp
+    void append(ListBuilder& b, const RecordingKey& key) const;
+    void append_drafts(ListBuilder& b, const RecordingKey& key) const;
+    void append_verify(ListBuilder& b, const RecordingKey& key) const;
+    void append_guesses(ListBuilder& b, const RecordingKey& key) const;
+    /// The lists of a recording, one for each part.
+    Result<std::vector<DispatchList>> build(const RecordingKey& key) const;
+    /// A recording, made on first use.
+    Result<Recording*> recording(const RecordingKey& key);
     Result<Recording*> open_recording(uint32_t request);
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
     Result<Recording*> wide_recording(const Tape& tape, uint32_t n_row, bool fill_only);
     Result<Recording*> head_recording(const Tape& tape, uint32_t n);
+    Result<Recording*> draft_recording(uint32_t n_row, uint32_t n_draft, bool next);
+    Result<Recording*> verify_recording(uint32_t n_row, bool keep);
+    const Tape& tape_of(const RecordingKey& key) const;
+    /// Builds a list ahead of its recording and starts making its pipelines, which cycles of n_draft drafts need.
+    Status prepare_list(uint32_t n_draft, const RecordingKey& key);
     Status check(const Step& step) const;
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);
@@ -5962,15 +6095,12 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Status run_mtp(const Step& step);
     /// Opens an MTP pass and runs these behind it.
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
-    Status guess_pieces(Recorder& r, uint32_t n_row, SampleMode mode) const;
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     Status apply_pending();
     template <class F>
     Status each_part(uint32_t n_token, F visit) const;
     void forget_rows();
 
-    Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, SampleMode mode) const;
-    Status verify_pieces(Recorder& r, uint32_t n_row, SampleMode mode, bool keep) const;
     Status queue_first(uint32_t n_draft);
     Status queue_next(uint32_t n_draft);
     Status see(const Region& r) const;
@@ -5980,7 +6110,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Timeline timeline_;
     Transfer transfer_;
     std::shared_ptr<CommandPool> pool_;
-    std::map<Key, Recording> recordings_;
+    std::map<RecordingKey, Recording> recordings_;
+    std::map<RecordingKey, DispatchList> prepared_;  ///< built, not yet recorded
     Commands reset_;
     std::vector<VkCommandBuffer> list_;       ///< of one submission
     uint64_t request_value_[kRequests] = {};  ///< when the device is done with a request
@@ -30827,14 +30958,14 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
     static_assert(kMaxPendingHidden == args::kPendingRows, "the waist and the shaders agree on how many");
     want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
          "hidden rows of drafts");
-    want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.behind,
+    want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.pending_hidden,
          "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
     const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(),
                                  [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
     if (raw) want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
     if (mtp && plan.mtp.size() > 1)
-        want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.chain,
+        want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.guess_hidden,
              "hidden rows of guesses");
     want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
     want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
@@ -30848,7 +30979,7 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
-// ------------------------------------------------------------------- src/machine/vulkan/record.cpp
+// ------------------------------------------------------------ src/machine/vulkan/dispatch_list.cpp
 
 #ifndef AUSPEX_NO_VULKAN
 
@@ -30856,27 +30987,211 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace record_impl {
+namespace dispatch_list_impl {
 
-constexpr uint32_t kRowGroup = 256;  ///< of the plain row kernels
-
-/// True where attend_mma runs tentative passes: decides bits, so device and cache alone say it.
-bool attends_on_matrix(bool matrix, uint32_t d_head, const Buffers::Kv& kv) {
-    return matrix && d_head == 256 && kv.k.format == args::kKvF16 && kv.v.format == args::kKvF16;
+uint64_t hash_of(const PipelineKey& k) {
+    Fnv h;
+    h.bytes(k.shader.data(), k.shader.size());
+    for (uint32_t c : k.constants) h.mix(c);
+    h.mix(k.group);
+    return h.value;
 }
+
+}  // namespace dispatch_list_impl
+
+void DispatchList::clear() {
+    keys_.clear();
+    key_hashes_.clear();
+    entries_.clear();
+    regions_.clear();
+    words_.clear();
+}
+
+uint32_t DispatchList::key_index(const PipelineKey& key) {
+    const uint64_t hash = dispatch_list_impl::hash_of(key);
+    for (size_t i = 0; i < keys_.size(); ++i)
+        if (key_hashes_[i] == hash && keys_[i] == key) return static_cast<uint32_t>(i);
+    keys_.push_back(key);
+    key_hashes_.push_back(hash);
+    return static_cast<uint32_t>(keys_.size() - 1);
+}
+
+void DispatchList::dispatch(const PipelineKey& key, Span<const Region> regions, const void* push, uint32_t push_bytes,
+                            const Grid& grid, const char* label, uint64_t bytes) {
+    AUSPEX_ASSERT(push_bytes % 4 == 0);
+    Entry e;
+    e.key = key_index(key);
+    e.first_region = static_cast<uint32_t>(regions_.size());
+    e.n_region = static_cast<uint32_t>(regions.size());
+    e.first_word = static_cast<uint32_t>(words_.size());
+    e.n_word = push_bytes / 4;
+    e.grid = grid;
+    e.label = label;
+    e.bytes = bytes;
+    regions_.insert(regions_.end(), regions.begin(), regions.end());
+    words_.resize(words_.size() + e.n_word);
+    std::memcpy(words_.data() + e.first_word, push, push_bytes);
+    entries_.push_back(e);
+}
+
+void DispatchList::copy(const Region& to, const Region& from) {
+    Entry e;
+    e.kind = Entry::Kind::copy;
+    e.first_region = static_cast<uint32_t>(regions_.size());
+    e.n_region = 2;
+    regions_.push_back(to);
+    regions_.push_back(from);
+    entries_.push_back(e);
+}
+
+void DispatchList::barrier(uint32_t before, uint32_t after) {
+    Entry e;
+    e.kind = Entry::Kind::barrier;
+    e.sync_before = before;
+    e.sync_after = after;
+    entries_.push_back(e);
+}
+
+// --------------------------------------------------------------------------------------- read it
+
+uint32_t DispatchList::n_dispatch() const {
+    return static_cast<uint32_t>(std::count_if(entries_.begin(), entries_.end(),
+                                               [](const Entry& e) { return e.kind == Entry::Kind::dispatch; }));
+}
+
+uint32_t DispatchList::n_barrier() const {
+    return static_cast<uint32_t>(
+        std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.kind == Entry::Kind::barrier; }));
+}
+
+std::vector<DispatchList::Count> DispatchList::counts() const {
+    std::vector<Count> out;
+    for (const Entry& e : entries_) {
+        if (e.kind != Entry::Kind::dispatch) continue;
+        const std::string& shader = keys_[e.key].shader;
+        auto at = std::find_if(out.begin(), out.end(), [&](const Count& c) { return c.shader == shader; });
+        if (at == out.end()) at = out.insert(out.end(), Count{shader, 0, 0});
+        at->n_dispatch += 1;
+        at->bytes += e.bytes;
+    }
+    return out;
+}
+
+std::vector<DispatchList::Stage> DispatchList::stages() const {
+    std::vector<Stage> out;
+    Stage stage;
+    for (size_t i = 0; i <= entries_.size(); ++i) {
+        if (i == entries_.size() || entries_[i].kind == Entry::Kind::barrier) {
+            stage.end = i;
+            if (!stage.label.empty()) out.push_back(std::move(stage));
+            stage = Stage();
+        } else if (entries_[i].kind == Entry::Kind::dispatch) {
+            const Entry& e = entries_[i];
+            if (stage.label.find(e.label) == std::string::npos)
+                stage.label += stage.label.empty() ? std::string(e.label) : say(" ", e.label);
+            stage.bytes += e.bytes;
+        }
+    }
+    return out;
+}
+
+std::string DispatchList::text() const {
+    std::vector<VkBuffer> buffers;
+    auto region = [&](const Region& r) {
+        auto at = std::find(buffers.begin(), buffers.end(), r.buffer);
+        if (at == buffers.end()) at = buffers.insert(buffers.end(), r.buffer);
+        return say(" ", at - buffers.begin(), "+", r.offset, ":", r.bytes);
+    };
+    std::string s;
+    for (const Entry& e : entries_) {
+        switch (e.kind) {
+            case Entry::Kind::dispatch: {
+                const PipelineKey& k = keys_[e.key];
+                s += say("dispatch  ", k.shader, " group ", k.group, " grid ", e.grid.x, "x", e.grid.y, "x", e.grid.z,
+                         " push ", e.n_word * 4, " buffers");
+                break;
+            }
+            case Entry::Kind::copy: s += "copy     "; break;
+            case Entry::Kind::barrier:
+                s += e.sync_after & kSyncTransfer ? "barrier   to kernels and copies" : "barrier";
+                break;
+        }
+        for (const Region& r : regions(e)) s += region(r);
+        s += "\n";
+    }
+    return s;
+}
+
+// ---------------------------------------------------------------------------- compile and record
+
+std::vector<Pipelines::Id> DispatchList::request(Pipelines* pipelines) const {
+    std::vector<Pipelines::Id> ids;
+    ids.reserve(keys_.size());
+    for (const PipelineKey& k : keys_) ids.push_back(pipelines->request(k));
+    return ids;
+}
+
+Status DispatchList::record(Pipelines& pipelines, Span<const Pipelines::Id> ids, Commands* commands, bool timed) const {
+    struct Made {
+        VkPipeline pipeline;
+        BufferAccess access;
+    };
+    AUSPEX_ASSERT(ids.size() == keys_.size());
+    std::vector<Made> made;
+    made.reserve(ids.size());
+    for (Pipelines::Id id : ids) {
+        AUSPEX_TRY(pipelines.wait(id));
+        made.push_back({pipelines.get(id), pipelines.access(id)});
+    }
+    AUSPEX_TRY(commands->begin());
+    const std::vector<Stage> stages = timed ? this->stages() : std::vector<Stage>();
+    size_t i_stage = 0;
+    if (timed) commands->timestamp("begin");
+    for (size_t i = 0; i <= entries_.size(); ++i) {
+        if (i_stage < stages.size() && stages[i_stage].end == i) commands->timestamp(stages[i_stage++].label.c_str());
+        if (i == entries_.size()) break;
+        const Entry& e = entries_[i];
+        switch (e.kind) {
+            case Entry::Kind::dispatch:
+                commands->bind(made[e.key].pipeline, regions(e), made[e.key].access);
+                commands->push(words_.data() + e.first_word, e.n_word * 4);
+                commands->dispatch(e.grid.x, e.grid.y, e.grid.z);
+                break;
+            case Entry::Kind::copy: commands->copy(regions(e)[0], regions(e)[1]); break;
+            case Entry::Kind::barrier: commands->barrier(e.sync_before, e.sync_after); break;
+        }
+    }
+    return commands->end();
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ------------------------------------------------------------- src/machine/vulkan/list_builder.cpp
+
+#ifndef AUSPEX_NO_VULKAN
+
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace list_builder_impl {
 
 bool holds(const std::vector<uint32_t>& list, uint32_t id) {
     return std::find(list.begin(), list.end(), id) != list.end();
 }
 
-}  // namespace record_impl
+}  // namespace list_builder_impl
 
-Recorder::Recorder(const VulkanModel& program, const Buffers& buffers)
-    : program_(program),
+ListBuilder::ListBuilder(const VulkanModel& model, const Buffers& buffers)
+    : model_(model),
       buffers_(buffers),
-      plan_(*program.plan),
-      matrix_(program.device->matrix && !program.small()),
-      gemm_matrix_(program.device->gemm_matrix) {
+      plan_(*model.plan),
+      traits_(model.device->gpu->traits),
+      matrix_(model.device->matrix && !model.small()),
+      gemm_matrix_(model.device->gemm_matrix) {
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops)
             if (op.kind == OpKind::moe && routes_itself(op)) n_score_ = std::max(n_score_, op.moe.n_expert);
@@ -30885,52 +31200,36 @@ Recorder::Recorder(const VulkanModel& program, const Buffers& buffers)
     for (const Tape& t : plan_.mtp) look(t);
 }
 
-Status Recorder::record(Commands* commands, const Piece& piece, bool profile) {
-    profile_ = profile;
-    commands_ = commands;
-    AUSPEX_TRY(ask(piece).status());
-    for (Pipelines::Id id : asked_) AUSPEX_TRY(program_.device->pipelines->wait(id));
+Result<DispatchList> ListBuilder::build(const Piece& piece) {
     packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
-    marks_.clear();
-    stage_ = Mark();
     reads_.clear();
     writes_.clear();
-    n_barrier_ = 0;
-    n_kernel_ = 0;
-    AUSPEX_TRY(commands->begin());
-    if (profile) commands->timestamp("begin");
-    AUSPEX_TRY(piece(*this));
-    mark_stage();
-    return commands->end();
+    list_.clear();
+    status_ = Status();
+    piece(*this);
+    if (!status_.ok()) return status_;
+    return std::move(list_);
 }
 
-Result<Span<const Pipelines::Id>> Recorder::ask(const Piece& piece) {
-    asking_ = true;
-    packed_ = packed_norm_ = swiglu_packed_ = kNoSlot;
-    asked_.clear();
-    const Status s = piece(*this);
-    asking_ = false;
-    if (!s.ok()) return s;
-    return Span<const Pipelines::Id>(asked_);
+PipelineKey ListBuilder::key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants) {
+    PipelineKey k;
+    k.shader = shader;
+    k.group = group;
+    k.constants = std::move(constants);
+    return k;
 }
 
-void Recorder::mark_stage() {
-    if (!profile_ || asking_ || stage_.label.empty()) return;
-    commands_->timestamp(stage_.label.c_str());
-    marks_.push_back(stage_);
-    stage_ = Mark();
+void ListBuilder::refuse(Status status) {
+    if (status_.ok()) status_ = std::move(status);
 }
 
-void Recorder::barrier(const Touch& touch, bool copies) {
-    if (asking_) return;
-    using record_impl::holds;
-    bool clash = copies;  // a barrier between kernels settles nothing for copies
-    for (uint32_t id : touch.reads) clash = clash || holds(writes_, id);
-    for (uint32_t id : touch.writes) clash = clash || holds(writes_, id) || holds(reads_, id);
-    if (clash) {
-        mark_stage();
-        commands_->barrier(kSyncCompute, kSyncCompute | (copies ? kSyncTransfer : 0u));
-        ++n_barrier_;
+void ListBuilder::uses(const Touch& touch, bool copies) {
+    using list_builder_impl::holds;
+    bool conflict = copies;
+    for (uint32_t id : touch.reads) conflict = conflict || holds(writes_, id);
+    for (uint32_t id : touch.writes) conflict = conflict || holds(writes_, id) || holds(reads_, id);
+    if (conflict) {
+        list_.barrier(kSyncCompute, kSyncCompute | (copies ? kSyncTransfer : 0u));
         reads_.clear();
         writes_.clear();
     }
@@ -30940,161 +31239,217 @@ void Recorder::barrier(const Touch& touch, bool copies) {
         if (!holds(writes_, id)) writes_.push_back(id);
 }
 
-Status Recorder::kernel(const PipelineKey& key, std::initializer_list<Region> buffers, const void* push,
-                        uint32_t push_bytes, const Grid& grid, const char* label, uint64_t bytes) {
-    Pipelines& pipelines = *program_.device->pipelines;
-    if (asking_) {
-        asked_.push_back(pipelines.request(key));
-        return {};
-    }
-    const Pipelines::Id id = asked_[n_kernel_++];
-    commands_->bind(pipelines.get(id), buffers, pipelines.access(id));
-    commands_->push(push, push_bytes);
-    commands_->dispatch(grid.x, grid.y, grid.z);
-    if (!profile_) return {};
-    if (stage_.label.find(label) == std::string::npos)
-        stage_.label += stage_.label.empty() ? std::string(label) : say(" ", label);
-    stage_.bytes += bytes;
-    return {};
+// ------------------------------------------------------------------------------------- the tape
+
+std::vector<const Node*> ListBuilder::nodes_of(const Pass& pass) const {
+    std::vector<const Node*> nodes;
+    for (const Node& d : model_.nodes(*pass.tape, pass.fill_only))
+        if (pass.head || !d.head) nodes.push_back(&d);  // a head of its own runs on gathered rows
+    return nodes;
 }
 
-// ------------------------------------------------------------------------------------ the step
+void ListBuilder::tape(const Pass& pass, uint32_t first_node, uint32_t last_node) {
+    const std::vector<const Node*> nodes = nodes_of(pass);
+    const size_t n = std::min<size_t>(nodes.size(), last_node);
+    for (size_t i = first_node; i < n; ++i) {
+        const Node& node = *nodes[i];
+        // Neighbouring products of the same rows fill the device together.
+        uint32_t stage_tiles = 0;
+        if (node.kind == Node::Kind::product) {
+            auto same = [&](const Node& d) {
+                return d.kind == Node::Kind::product && d.x == node.x && d.epilogue == Node::Epilogue::store && !d.head;
+            };
+            size_t from = i, to = i;
+            while (from > 0 && same(*nodes[from]) && same(*nodes[from - 1])) --from;
+            while (to + 1 < n && same(*nodes[to]) && same(*nodes[to + 1])) ++to;
+            for (size_t k = from; k <= to; ++k) stage_tiles += model_.matrices[nodes[k]->weight].tiling.n_row;
+        }
+        // Gate and up leave halves for the product that follows, if it alone reads them.
+        const bool feeds_next = i + 1 < n && nodes[i + 1]->kind == Node::Kind::product && nodes[i + 1]->x == node.y &&
+                                nodes[i + 1]->norm == kNoSlot;
+        run(node, pass, stage_tiles, feeds_next);
+    }
+}
 
-args::StepArgs Recorder::step_args() const {
+void ListBuilder::run(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next) {
+    if (d.y == packed_) packed_ = kNoSlot;
+    if (d.y == swiglu_packed_) swiglu_packed_ = kNoSlot;
+    switch (d.kind) {
+        case Node::Kind::embed: return embed(d, pass);
+        case Node::Kind::given: return given(d, pass);
+        case Node::Kind::norm: return norm(d, pass);
+        case Node::Kind::product:
+            return pass.wide ? wide_product(d, pass, stage_tiles, feeds_next) : rows_product(d, pass, stage_tiles);
+        case Node::Kind::swiglu: return swiglu(d, pass);
+        case Node::Kind::delta: return delta(d, pass);
+        case Node::Kind::append: return append(d, pass);
+        case Node::Kind::attend: return attend(d, pass);
+        case Node::Kind::experts: return experts(d, pass);
+    }
+}
+
+void ListBuilder::given(const Node& d, const Pass& pass) {
+    args::RowsArgs a{};
+    a.width = width(d.y);
+    const SlotId kept = pass.hidden_slot != kNoSlot ? pass.hidden_slot : plan_.trunk.hidden;
+    a.x_stride = stride(kept);
+    a.y_stride = stride(d.y);
+    uses({{id(kStep), pass.from_guesses ? id(kGuessHidden) : kept, id(kPendingHidden)}, {d.y}});
+    dispatch(key_of("copy_rows", kRowGroup),
+             {buffers_.step, pass.from_guesses ? buffers_.guess_hidden : buffers_.row[kept], buffers_.given,
+              buffers_.row[d.y], buffers_.pending_hidden},
+             a, {pass.n_row, ceil_div(a.width, kRowGroup)}, "rows");
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// --------------------------------------------------------------- src/machine/vulkan/build_step.cpp
+
+// machine/vulkan/build_step: what begins and ends a pass: step kernels, rows kept or moved, logits, sampling.
+#ifndef AUSPEX_NO_VULKAN
+
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+args::StepArgs ListBuilder::step_args() const {
     args::StepArgs a{};
     a.token_shift = 1;
     a.ring_length = kRingLength;
     return a;
 }
 
-Status Recorder::open_request(uint32_t request) {
-    barrier({{}, {special(kStep)}});
-    return kernel(record_impl::key_of("step_open", 256), {buffers_.step, buffers_.request[request]}, step_args(), {},
-                  "step");
+void ListBuilder::open_request(uint32_t request) {
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[request]}, step_args(), {}, "step");
 }
 
-Status Recorder::open_next(uint32_t n_draft) {
+void ListBuilder::open_next(uint32_t n_draft) {
     args::StepArgs a = step_args();
     a.mode = 1;
     a.n_draft = n_draft;
-    barrier({{}, {special(kStep)}});
-    return kernel(record_impl::key_of("step_open", 256), {buffers_.step, buffers_.request[0]}, a, {}, "step");
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[0]}, a, {}, "step");
 }
 
-Status Recorder::accept() {
-    barrier({{}, {special(kStep), special(kRing)}});
-    return kernel(record_impl::key_of("step_accept", 32), {buffers_.step, buffers_.ring}, step_args(), {}, "step");
+void ListBuilder::accept() {
+    uses({{}, {id(kStep), id(kRing)}});
+    dispatch(key_of("step_accept", 32), {buffers_.step, buffers_.ring}, step_args(), {}, "step");
 }
 
-Status Recorder::mtp_open() {
-    barrier({{}, {special(kStep)}});
-    return kernel(record_impl::key_of("step_mtp", 32), {buffers_.step}, step_args(), {}, "step");
+void ListBuilder::mtp_open() {
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_mtp", 32), {buffers_.step}, step_args(), {}, "step");
 }
 
-Status Recorder::mtp_next() {
+void ListBuilder::mtp_next() {
     const bool chosen = buffers_.draft.n_id != 0;  // sampled_ids are places in the draft vocabulary
     args::StepArgs a = step_args();
     a.mode = chosen;
-    barrier({{}, {special(kStep)}});
-    return kernel(record_impl::key_of("step_next", 32), {buffers_.step, chosen ? buffers_.draft.ids : buffers_.step}, a,
-                  {}, "step");
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_next", 32), {buffers_.step, chosen ? buffers_.draft.ids : buffers_.step}, a, {}, "step");
 }
 
-Status Recorder::mtp_block(uint32_t mode, uint32_t n_guess) {
+void ListBuilder::mtp_block(uint32_t mode, uint32_t n_guess) {
     args::StepArgs a = step_args();
     a.mode = mode;
     a.n_draft = n_guess;
-    barrier({{}, {special(kStep)}});
-    return kernel(record_impl::key_of("step_block", 32), {buffers_.step}, a, {}, "step");
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_block", 32), {buffers_.step}, a, {}, "step");
 }
 
-Status Recorder::keep_guess(const Tape& tape, uint32_t i) {
+void ListBuilder::keep_guess(const Tape& tape, uint32_t i) {
     args::RowsArgs a{};
     a.width = width(tape.hidden);
     a.x_stride = a.y_stride = stride(tape.hidden);
     a.y_offset = i * a.y_stride;
-    barrier({{special(kStep), tape.hidden}, {special(kChain)}});
-    return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup),
-                  {buffers_.step, buffers_.row[tape.hidden], buffers_.given, buffers_.chain, buffers_.behind}, a,
-                  {1, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
+    uses({{id(kStep), tape.hidden}, {id(kGuessHidden)}});
+    dispatch(key_of("copy_rows", kRowGroup),
+             {buffers_.step, buffers_.row[tape.hidden], buffers_.given, buffers_.guess_hidden, buffers_.pending_hidden},
+             a, {1, ceil_div(a.width, kRowGroup)}, "rows");
 }
 
-Status Recorder::keep(uint32_t n_row) {
+void ListBuilder::keep(uint32_t n_row) {
     const SlotId hidden = plan_.trunk.hidden;
     args::RowsArgs a{};
     a.width = width(hidden);
     a.x_stride = stride(hidden);
-    barrier({{special(kStep), hidden}, {special(kBehind)}});
-    return kernel(record_impl::key_of("keep_rows", record_impl::kRowGroup),
-                  {buffers_.step, buffers_.row[hidden], buffers_.behind}, a,
-                  {n_row, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
+    uses({{id(kStep), hidden}, {id(kPendingHidden)}});
+    dispatch(key_of("keep_rows", kRowGroup), {buffers_.step, buffers_.row[hidden], buffers_.pending_hidden}, a,
+             {n_row, ceil_div(a.width, kRowGroup)}, "rows");
 }
 
-// ------------------------------------------------------------------------------------- the tape
-
-std::vector<Node> Recorder::nodes_of(const Shape& shape) const {
-    std::vector<Node> nodes = program_.nodes(*shape.tape, shape.fill_only);
-    // A head of its own runs on gathered rows.
-    if (!shape.head)
-        nodes.erase(std::remove_if(nodes.begin(), nodes.end(), [](const Node& d) { return d.head; }), nodes.end());
-    return nodes;
+void ListBuilder::sampled_to_host(uint32_t n) {
+    uses({{id(kStep)}, {id(kLogitsHost)}}, true);
+    const uint64_t bytes = uint64_t{n} * sizeof(uint32_t);
+    list_.copy(buffers_.logits_host.part(0, bytes), buffers_.step.part(offsetof(args::StepState, sampled), bytes));
 }
 
-Status Recorder::tape(const Shape& shape, uint32_t first_node, uint32_t last_node) {
-    const std::vector<Node> nodes = nodes_of(shape);
-    const size_t n = std::min<size_t>(nodes.size(), last_node);
-    for (size_t i = first_node; i < n; ++i) {
-        // Neighbouring products of the same rows fill the device together.
-        uint32_t stage_tiles = 0;
-        if (nodes[i].kind == Node::Kind::product) {
-            auto same = [&](const Node& d) {
-                return d.kind == Node::Kind::product && d.x == nodes[i].x && d.epilogue == Node::Epilogue::store &&
-                       !d.head;
-            };
-            size_t from = i, to = i;
-            while (from > 0 && same(nodes[from]) && same(nodes[from - 1])) --from;
-            while (to + 1 < n && same(nodes[to]) && same(nodes[to + 1])) ++to;
-            for (size_t k = from; k <= to; ++k) stage_tiles += program_.matrices[nodes[k].weight].tiling.n_row;
-        }
-        // Gate and up leave halves for the product that follows, if it alone reads them.
-        const bool feeds_next = i + 1 < n && nodes[i + 1].kind == Node::Kind::product && nodes[i + 1].x == nodes[i].y &&
-                                nodes[i + 1].norm == kNoSlot;
-        AUSPEX_TRY(run(nodes[i], shape, stage_tiles, feeds_next));
+void ListBuilder::logits_to_host(const Tape& tape, uint32_t n) {
+    uses({{tape.logits}, {id(kLogitsHost)}}, true);
+    const uint64_t bytes = uint64_t{n} * width(tape.logits) * sizeof(float);
+    list_.copy(buffers_.logits_host.part(0, bytes), buffers_.row[tape.logits].part(0, bytes));
+}
+
+void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest) {
+    args::SamplePassArgs a{};
+    a.n_vocab = n_vocab_of(tape);
+    a.logits_stride = width(tape.logits);
+    a.n_part = ceil_div(a.n_vocab, kSampleSlice);
+    a.d_part = kSampleSlice;
+    if (largest) {
+        a.n_part = n_largest_;
+        uses({{id(kSamplePart)}, {id(kStep)}});
+        return dispatch(key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n}, "sample");
     }
-    return {};
-}
-
-Status Recorder::run(const Node& d, const Shape& shape, uint32_t stage_tiles, bool feeds_next) {
-    if (d.y == packed_) packed_ = kNoSlot;
-    if (d.y == swiglu_packed_) swiglu_packed_ = kNoSlot;
-    switch (d.kind) {
-        case Node::Kind::embed: return embed(d, shape);
-        case Node::Kind::given: {
-            args::RowsArgs a{};
-            a.width = width(d.y);
-            const SlotId kept = shape.fed_from != kNoSlot ? shape.fed_from : plan_.trunk.hidden;
-            a.x_stride = stride(kept);
-            a.y_stride = stride(d.y);
-            barrier({{special(kStep), shape.fed_by_chain ? special(kChain) : kept, special(kBehind)}, {d.y}});
-            return kernel(record_impl::key_of("copy_rows", record_impl::kRowGroup),
-                          {buffers_.step, shape.fed_by_chain ? buffers_.chain : buffers_.row[kept], buffers_.given,
-                           buffers_.row[d.y], buffers_.behind},
-                          a, {shape.n_row, ceil_div(a.width, record_impl::kRowGroup)}, "rows");
-        }
-        case Node::Kind::norm: return norm(d, shape);
-        case Node::Kind::product:
-            return shape.wide ? wide_product(d, shape, stage_tiles, feeds_next) : rows_product(d, shape, stage_tiles);
-        case Node::Kind::swiglu: return swiglu(d, shape);
-        case Node::Kind::delta: return delta(d, shape);
-        case Node::Kind::append: return append(d, shape);
-        case Node::Kind::attend: return attend(d, shape);
-        case Node::Kind::experts: return experts(d, shape);
+    const Region& logits = buffers_.row[tape.logits];
+    const Grid parts{a.n_part, n};
+    const uint64_t bytes = uint64_t{n} * a.n_vocab * sizeof(float);
+    if (penalties) {
+        uses({{id(kStep)}, {tape.logits}});
+        dispatch(key_of("sample_penalty", 256), {buffers_.step, logits}, a, {n}, "sample");
     }
-    return {};
+    uses({{id(kStep), tape.logits}, {id(kSamplePart)}});
+    dispatch(key_of("sample_part", 256), {buffers_.step, logits, buffers_.sample_part}, a, parts, "sample", bytes);
+    if (!noise) {
+        uses({{id(kSamplePart)}, {id(kStep)}});
+        return dispatch(key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n}, "sample");
+    }
+    uses({{id(kStep), tape.logits, id(kSamplePart)}, {id(kSampleHist)}});
+    dispatch(key_of("sample_hist", 256), {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist}, a, parts,
+             "sample", bytes);
+    uses({{id(kStep), tape.logits, id(kSamplePart)}, {id(kSampleHist), id(kSampleList), id(kSampleBest)}});
+    dispatch(
+        key_of("sample_gather", 256),
+        {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best},
+        a, parts, "sample", bytes);
+    uses({{id(kSamplePart), id(kSampleList), id(kSampleBest)}, {id(kSampleHist), id(kStep)}});
+    dispatch(key_of("sample_draw", 256),
+             {buffers_.step, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best}, a,
+             {n}, "sample");
 }
 
-Status Recorder::embed(const Node& d, const Shape& shape) {
-    const Matrix& m = program_.matrices[d.op->w[0]];
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ----------------------------------------------------------- src/machine/vulkan/build_products.cpp
+
+// machine/vulkan/build_products: products of rows and matrices, and what their rows go through.
+#ifndef AUSPEX_NO_VULKAN
+
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+void ListBuilder::embed(const Node& d, const Pass& pass) {
+    const Matrix& m = model_.matrices[d.op->w[0]];
     args::EmbedArgs a{};
     a.n_col = m.tiling.n_col;
     a.d_in = static_cast<uint32_t>(m.tiling.d_in);
@@ -31102,43 +31457,51 @@ Status Recorder::embed(const Node& d, const Shape& shape) {
     a.y_stride = stride(d.y);
     a.out_stride = ceil_div(width(d.y), 16u);
     a.in_step = 1;
-    barrier({{special(kStep)}, {d.y, squares_id(d.y)}});
+    uses({{id(kStep)}, {d.y, squares(d.y)}});
     for (const Matrix::Slice& s : m.slices) {
         a.first_row = s.first * kTileRows;
         a.n_row = s.n * kTileRows;
-        AUSPEX_TRY(kernel(choose_embed(m.tiling.layout),
-                          {s.region, buffers_.step, buffers_.row[d.y], buffers_.squares[d.y]}, a,
-                          {a.n_col, shape.n_row}, "embed"));
+        dispatch(choose_embed(m.tiling.layout), {s.region, buffers_.step, buffers_.row[d.y], buffers_.squares[d.y]}, a,
+                 {a.n_col, pass.n_row}, "embed");
     }
-    return {};
 }
 
-Status Recorder::norm(const Node& d, const Shape& shape) {
+void ListBuilder::norm(const Node& d, const Pass& pass) {
     args::RowsArgs a{};
     a.width = width(d.x);
     a.x_stride = stride(d.x);
     a.y_offset = d.op->out_offset;
     a.y_stride = stride(d.y);
     a.eps = d.eps;
-    a.from_kept = shape.tape == &plan_.trunk && plan_.slot(d.y).role == SlotRole::kept;
-    barrier({{special(kStep), d.x}, {d.y}});
-    return kernel(record_impl::key_of("rms_rows", record_impl::kRowGroup),
-                  {buffers_.step, buffers_.row[d.x], vector(d.norm), buffers_.row[d.y]}, a, {shape.n_row}, "norm");
+    a.from_kept = pass.tape == &plan_.trunk && plan_.slot(d.y).role == SlotRole::kept;
+    uses({{id(kStep), d.x}, {d.y}});
+    dispatch(key_of("rms_rows", kRowGroup), {buffers_.step, buffers_.row[d.x], vector(d.norm), buffers_.row[d.y]}, a,
+             {pass.n_row}, "norm");
 }
 
-const Matrix& Recorder::matrix_of(const Node& d) const {
+const Matrix& ListBuilder::matrix_of(const Node& d) const {
     return d.head && d.op != &plan_.trunk.ops.back() && buffers_.draft.n_id != 0 ? buffers_.draft.matrix
-                                                                                 : program_.matrices[d.weight];
+                                                                                 : model_.matrices[d.weight];
 }
 
-uint32_t Recorder::n_vocab_of(const Tape& tape) const {
+uint32_t ListBuilder::n_vocab_of(const Tape& tape) const {
     return &tape != &plan_.trunk && buffers_.draft.n_id != 0 ? buffers_.draft.n_id : plan_.n_vocab;
 }
 
-Status Recorder::product(const Node& d, const ProductArgs& p) {
-    const DeviceTraits& traits = program_.device->gpu->traits;
+void ListBuilder::product(const Node& d, const ProductArgs& p) {
+    const uint32_t n_max = matvec_max_rows(traits_, matrix_, matrix_of(d).tiling);
+    // Pieces as equal as they can be: nine rows are five and four, not eight and one.
+    const uint32_t n_piece = ceil_div(p.n_row, p.n_row > kMaxTentative ? std::min(n_max, 8u) : n_max);
+    for (uint32_t i = 0; i < n_piece; ++i) {
+        const uint32_t first = static_cast<uint32_t>(uint64_t{p.n_row} * i / n_piece);
+        product_piece(d, p, {first, static_cast<uint32_t>(uint64_t{p.n_row} * (i + 1) / n_piece) - first});
+    }
+}
+
+void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange rows) {
     const Matrix& m = matrix_of(d);
     const Tiling& t = m.tiling;
+    const MatvecChoice c = choose_matvec(traits_, matrix_, t, rows.n, p.norm, p.epilogue, p.stage_tiles, n_score_);
     args::MatvecArgs a{};
     a.n_col = t.n_col;
     a.d_in = static_cast<uint32_t>(t.d_in);
@@ -31151,85 +31514,77 @@ Status Recorder::product(const Node& d, const ProductArgs& p) {
     a.inv_d = 1.0f / static_cast<float>(t.d_in);
     a.eps = d.eps;
     a.limit = p.epilogue == Epilogue::swiglu ? p.limit : 0;
-    // What a variant does not use is bound to what it uses anyway: no dependency arises from it.
-    const Region& squares_x = p.norm ? buffers_.squares[d.x] : *p.x;
-    const Region& squares_y = p.epilogue == Epilogue::add ? buffers_.squares[d.y] : *p.y;
-    const Region& residual = p.epilogue == Epilogue::add && d.onto_self ? *p.y : program_.zeros;
-    const uint32_t most = matvec_max_rows(traits, matrix_, t);
+    a.tiles = c.tiles;
+    a.mode = matvec_mode(p.norm, p.epilogue);
+    // The rows of this piece, as a binding of their own where one may begin there, so that pieces share no memory;
+    // else the whole region and an offset.
+    auto part = [&](const Region& r, uint32_t stride, uint32_t* offset) {
+        const uint64_t skip = uint64_t{rows.first} * stride * sizeof(float),
+                       bytes = uint64_t{rows.n} * stride * sizeof(float);
+        *offset = 0;
+        if (stride != 0 && skip % traits_.storage_align == 0) return r.part(skip, std::min(bytes, r.bytes - skip));
+        *offset = rows.first * stride;
+        return r;
+    };
+    // A binding that a variant does not use gets a buffer that it uses anyway: no dependency arises from it.
+    uint32_t squares_offset = 0;
+    const Region x = part(*p.x, a.x_stride, &a.x_offset), y = part(*p.y, a.y_stride, &a.y_offset);
+    const bool onto_self = p.epilogue == Epilogue::add && d.onto_self;
+    const Region residual = part(onto_self ? *p.y : model_.zeros, a.residual_stride, &a.residual_offset);
+    const Region squares_in = p.norm ? part(buffers_.squares[d.x], a.part_stride, &squares_offset) : x;
+    const Region out = p.epilogue == Epilogue::add      ? part(buffers_.squares[d.y], a.out_stride, &a.out_offset)
+                       : p.epilogue == Epilogue::logits ? buffers_.sample_part
+                                                        : y;
+    if (squares_offset != 0)
+        return refuse(fail(Code::unsupported, "rows of ", p.x_stride, " values cannot be cut at row ", rows.first,
+                           " on ", traits_.name, ", whose bindings begin at multiples of ", traits_.storage_align,
+                           " bytes; use Kind::cpu"));
+    if (p.epilogue == Epilogue::logits) {
+        n_largest_ = 0;
+        for (const Matrix::Slice& s : m.slices) n_largest_ += c.groups(s.n);
+        a.out_stride = n_largest_;
+        a.out_offset = 2 * rows.first * n_largest_;
+        a.first_group = 0;
+    }
     const char* label = p.epilogue == Epilogue::swiglu ? "gate+up"
                         : d.head                       ? "head"
                         : p.epilogue == Epilogue::add  ? "product+"
                                                        : "product";
-    // Pieces as equal as they can be: nine rows are five and four, not eight and one.
-    const uint32_t n_piece = ceil_div(p.n_row, p.n_row > kMaxTentative ? std::min(most, 8u) : most);
-    for (uint32_t i = 0; i < n_piece; ++i) {
-        const uint32_t r0 = static_cast<uint32_t>(uint64_t{p.n_row} * i / n_piece),
-                       n = static_cast<uint32_t>(uint64_t{p.n_row} * (i + 1) / n_piece) - r0;
-        const MatvecChoice c = choose_matvec(traits, matrix_, t, n, p.norm, p.epilogue, p.stage_tiles, n_score_);
-        // Rows of a piece, bound as such where a binding may begin there, so that pieces do not share memory.
-        auto rows = [&](const Region& r, uint32_t stride, uint32_t* offset) {
-            const uint64_t skip = uint64_t{r0} * stride * sizeof(float), bytes = uint64_t{n} * stride * sizeof(float);
-            *offset = 0;
-            if (stride != 0 && skip % traits.storage_align == 0) return r.part(skip, std::min(bytes, r.bytes - skip));
-            *offset = r0 * stride;
-            return r;
-        };
-        a.tiles = c.tiles;
-        a.mode = matvec_mode(p.norm, p.epilogue);
-        uint32_t squares_at = 0;
-        const Region x = rows(*p.x, a.x_stride, &a.x_offset), y = rows(*p.y, a.y_stride, &a.y_offset);
-        const Region from = rows(residual, a.residual_stride, &a.residual_offset);
-        const Region squares_from = p.norm ? rows(squares_x, a.part_stride, &squares_at) : x;
-        const Region squares_to = p.epilogue == Epilogue::add      ? rows(squares_y, a.out_stride, &a.out_offset)
-                                  : p.epilogue == Epilogue::logits ? buffers_.sample_part
-                                                                   : y;
-        if (squares_at != 0)
-            return fail(Code::unsupported, "rows of ", p.x_stride, " values cannot be cut at row ", r0, " on ",
-                        traits.name);
-        if (p.epilogue == Epilogue::logits) {
-            n_largest_ = 0;
-            for (const Matrix::Slice& s : m.slices) n_largest_ += c.groups(s.n);
-            a.out_stride = n_largest_;
-            a.out_offset = 2 * r0 * n_largest_;
-            a.first_group = 0;
-        }
-        for (size_t k = 0; k < m.slices.size(); ++k) {
-            const Matrix::Slice& s = m.slices[k];
-            a.n_tile = s.n;
-            a.first_row = s.first * kTileRows;
-            if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-            if (k > 0) a.first_group += c.groups(m.slices[k - 1].n);
-            AUSPEX_TRY(kernel(c.key, {s.region, x, p.norm ? vector(d.norm) : x, squares_from, y, from, squares_to}, a,
-                              {c.groups(s.n)}, label, s.region.bytes));
-        }
+    for (size_t k = 0; k < m.slices.size(); ++k) {
+        const Matrix::Slice& s = m.slices[k];
+        a.n_tile = s.n;
+        a.first_row = s.first * kTileRows;
+        if (k > 0) list_.barrier();  // slices write to one region
+        if (k > 0) a.first_group += c.groups(m.slices[k - 1].n);
+        dispatch(c.key, {s.region, x, p.norm ? vector(d.norm) : x, squares_in, y, residual, out}, a, {c.groups(s.n)},
+                 label, s.region.bytes);
     }
-    return {};
 }
 
-Status Recorder::rows_product(const Node& d, const Shape& shape, uint32_t stage_tiles) {
+void ListBuilder::rows_product(const Node& d, const Pass& pass, uint32_t stage_tiles) {
     ProductArgs p{};
     p.x = &buffers_.row[d.x];
     p.y = &buffers_.row[d.y];
     p.x_stride = stride(d.x);
     p.y_stride = stride(d.y);
-    p.n_row = shape.n_row;
+    p.n_row = pass.n_row;
     p.stage_tiles = stage_tiles;
     p.norm = d.norm != kNoSlot;
     p.limit = d.op->limit;
     p.epilogue = d.epilogue == Node::Epilogue::swiglu ? Epilogue::swiglu
                  : d.epilogue == Node::Epilogue::add  ? Epilogue::add
-                 : d.head && shape.largest            ? Epilogue::logits
+                 : d.head && pass.largest             ? Epilogue::logits
                                                       : Epilogue::store;
     Touch touch{{d.x}, {d.y}};
-    if (p.norm) touch.reads.push_back(squares_id(d.x));
-    if (p.epilogue == Epilogue::add) touch.writes.push_back(squares_id(d.y));
-    if (p.epilogue == Epilogue::logits) touch.writes.push_back(special(kSamplePart));
-    barrier(touch);
-    return product(d, p);
+    if (p.norm) touch.reads.add(squares(d.x));
+    if (p.epilogue == Epilogue::add) touch.writes.add(squares(d.y));
+    if (p.epilogue == Epilogue::logits) touch.writes.add(id(kSamplePart));
+    uses(touch);
+    product(d, p);
 }
 
-Status Recorder::pack(const Node& d, const Shape& shape) {
-    if (packed_ == d.x && packed_norm_ == d.norm) return {};
+void ListBuilder::pack(const Node& d, const Pass& pass) {
+    if (packed_ == d.x && packed_norm_ == d.norm) return;
     args::GemmPackArgs a{};
     a.d_in = a.x_stride = width(d.x);
     a.n_col = ceil_div(a.d_in, kTileColumns);
@@ -31238,29 +31593,28 @@ Status Recorder::pack(const Node& d, const Shape& shape) {
     a.eps = d.eps;
     a.from_step = 1;
     const Region& x = buffers_.row[d.x];
-    barrier({{special(kStep), d.x}, {special(kHalves)}});
+    uses({{id(kStep), d.x}, {id(kHalves)}});
     packed_ = d.x;
     packed_norm_ = d.norm;
-    return kernel(
-        choose_gemm_pack(program_.device->gpu->traits, d.norm != kNoSlot, false),
+    dispatch(
+        choose_gemm_pack(traits_, d.norm != kNoSlot, false),
         {x, d.norm != kNoSlot ? vector(d.norm) : x, buffers_.halves, buffers_.scale, buffers_.halves, buffers_.step}, a,
-        {shape.n_row}, "pack");
+        {pass.n_row}, "pack");
 }
 
-Status Recorder::wide_product(const Node& d, const Shape& shape, uint32_t stage_tiles, bool feeds_next) {
-    const DeviceTraits& traits = program_.device->gpu->traits;
-    const Matrix& m = program_.matrices[d.weight];
+void ListBuilder::wide_product(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next) {
+    const Matrix& m = model_.matrices[d.weight];
     const Tiling& t = m.tiling;
     const bool ready = swiglu_packed_ == d.x && d.norm == kNoSlot;
-    if (!ready) AUSPEX_TRY(pack(d, shape));
+    if (!ready) pack(d, pass);
     // Sums of squares are for few rows only; here an add onto nothing is a store.
     GemmEpilogue epilogue = d.epilogue == Node::Epilogue::add && d.onto_self ? GemmEpilogue::add : GemmEpilogue::store;
     if (d.epilogue == Node::Epilogue::swiglu)
         epilogue = feeds_next && width(d.y) % kTileColumns == 0 ? GemmEpilogue::swiglu_halves : GemmEpilogue::swiglu;
     const bool halves_out = epilogue == GemmEpilogue::swiglu_halves;
-    const GemmChoice c = choose_gemm(traits, gemm_matrix_, t, shape.n_row, !ready, epilogue, stage_tiles);
+    const GemmChoice c = choose_gemm(traits_, gemm_matrix_, t, pass.n_row, !ready, epilogue, stage_tiles);
     args::GemmArgs a{};
-    a.n_row = shape.n_row;
+    a.n_row = pass.n_row;
     a.n_col = t.n_col;
     a.d_out = static_cast<uint32_t>(t.d_out);
     a.x_stride = t.n_col * 32;
@@ -31269,9 +31623,9 @@ Status Recorder::wide_product(const Node& d, const Shape& shape, uint32_t stage_
     a.factor = ready ? kHalvesFactor : 1.0f;
     a.limit = d.epilogue == Node::Epilogue::swiglu ? d.op->limit : 0;
     a.from_step = 1;
-    const uint32_t from = special(ready ? kSwigluHalves : kHalves), to = halves_out ? special(kSwigluHalves) : d.y;
-    Touch touch{{special(kStep), from}, {to}};
-    barrier(touch);
+    const uint32_t from = id(ready ? kSwigluHalves : kHalves), to = halves_out ? id(kSwigluHalves) : d.y;
+    Touch touch{{id(kStep), from}, {to}};
+    uses(touch);
     if (halves_out) swiglu_packed_ = d.y;
     const Region &x = ready ? buffers_.swiglu_halves : buffers_.halves,
                  &y = halves_out ? buffers_.swiglu_halves : buffers_.row[d.y];
@@ -31282,27 +31636,26 @@ Status Recorder::wide_product(const Node& d, const Shape& shape, uint32_t stage_
         const Matrix::Slice& s = m.slices[k];
         a.n_tile = s.n;
         a.first_row = s.first * kTileRows;
-        if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key, {s.region, x, buffers_.scale, y, epilogue == GemmEpilogue::add ? y : x, buffers_.step},
-                          a, {c.groups_x(shape.n_row), c.groups_y(s.n)}, label, s.region.bytes));
+        if (k > 0) list_.barrier();  // slices write to one region
+        dispatch(c.key, {s.region, x, buffers_.scale, y, epilogue == GemmEpilogue::add ? y : x, buffers_.step}, a,
+                 {c.groups_x(pass.n_row), c.groups_y(s.n)}, label, s.region.bytes);
     }
-    return {};
 }
 
-Status Recorder::swiglu(const Node& d, const Shape& shape) {
+void ListBuilder::swiglu(const Node& d, const Pass& pass) {
     args::RowsArgs a{};
     a.width = width(d.y);
     a.x_stride = stride(d.x);
     a.y_stride = stride(d.y);
     a.limit = d.op->limit;
-    barrier({{special(kStep), d.x, d.x2}, {d.y}});
-    return kernel(record_impl::key_of("swiglu_rows", record_impl::kRowGroup),
-                  {buffers_.step, buffers_.row[d.x], buffers_.row[d.x2], buffers_.row[d.y]}, a,
-                  {shape.n_row, ceil_div(a.width, record_impl::kRowGroup)}, "swiglu");
+    uses({{id(kStep), d.x, d.x2}, {d.y}});
+    dispatch(key_of("swiglu_rows", kRowGroup),
+             {buffers_.step, buffers_.row[d.x], buffers_.row[d.x2], buffers_.row[d.y]}, a,
+             {pass.n_row, ceil_div(a.width, kRowGroup)}, "swiglu");
 }
 
-Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest) {
-    for (Node d : program_.nodes(tape)) {
+void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest) {
+    for (Node d : model_.nodes(tape)) {
         if (!d.head) continue;
         d.x = d.op->in[0];  // kept rows, normed already
         d.norm = kNoSlot;
@@ -31310,10 +31663,9 @@ Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest
         a.width = a.x_stride = a.y_stride = width(d.x);
         a.from_kept = from_kept;
         a.n_row = n;
-        barrier({{special(kStep), d.x}, {special(kGathered)}});
-        AUSPEX_TRY(kernel(record_impl::key_of("gather_rows", record_impl::kRowGroup),
-                          {buffers_.step, buffers_.row[d.x], buffers_.gathered}, a,
-                          {n, ceil_div(a.width, record_impl::kRowGroup)}, "rows"));
+        uses({{id(kStep), d.x}, {id(kGathered)}});
+        dispatch(key_of("gather_rows", kRowGroup), {buffers_.step, buffers_.row[d.x], buffers_.gathered}, a,
+                 {n, ceil_div(a.width, kRowGroup)}, "rows");
         ProductArgs p{};
         p.x = &buffers_.gathered;
         p.y = &buffers_.row[d.y];
@@ -31321,166 +31673,34 @@ Status Recorder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest
         p.y_stride = width(d.y);
         p.n_row = n;
         p.epilogue = largest ? Epilogue::logits : Epilogue::store;
-        barrier({{special(kGathered)}, {d.y, special(kSamplePart)}});
-        AUSPEX_TRY(product(d, p));
+        uses({{id(kGathered)}, {d.y, id(kSamplePart)}});
+        product(d, p);
     }
-    return {};
 }
 
-Status Recorder::sampled_to_host(uint32_t n) {
-    barrier({{special(kStep)}, {special(kLogitsHost)}}, true);
-    if (asking_) return {};
-    const uint64_t bytes = uint64_t{n} * sizeof(uint32_t);
-    commands_->copy(buffers_.logits_host.part(0, bytes), buffers_.step.part(offsetof(args::StepState, sampled), bytes));
-    return {};
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ---------------------------------------------------------- src/machine/vulkan/build_attention.cpp
+
+// machine/vulkan/build_attention: attention, and what it appends to the cache.
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace build_attention_impl {
+
+/// True where attend_mma runs tentative passes. It decides bits, so it depends on device and cache alone.
+bool attends_on_matrix(bool matrix, uint32_t d_head, const Buffers::Kv& kv) {
+    return matrix && d_head == 256 && kv.k.format == args::kKvF16 && kv.v.format == args::kKvF16;
 }
 
-Status Recorder::logits_to_host(const Tape& tape, uint32_t n) {
-    barrier({{tape.logits}, {special(kLogitsHost)}}, true);
-    if (asking_) return {};
-    const uint64_t bytes = uint64_t{n} * width(tape.logits) * sizeof(float);
-    commands_->copy(buffers_.logits_host.part(0, bytes), buffers_.row[tape.logits].part(0, bytes));
-    return {};
-}
+}  // namespace build_attention_impl
 
-Status Recorder::sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest) {
-    args::SamplePassArgs a{};
-    a.n_vocab = n_vocab_of(tape);
-    a.logits_stride = width(tape.logits);
-    a.n_part = ceil_div(a.n_vocab, kSampleSlice);
-    a.d_part = kSampleSlice;
-    if (largest) {
-        a.n_part = n_largest_;
-        barrier({{special(kSamplePart)}, {special(kStep)}});
-        return kernel(record_impl::key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n},
-                      "sample");
-    }
-    const Region& logits = buffers_.row[tape.logits];
-    const Grid parts{a.n_part, n};
-    const uint64_t bytes = uint64_t{n} * a.n_vocab * sizeof(float);
-    if (penalties) {
-        barrier({{special(kStep)}, {tape.logits}});
-        AUSPEX_TRY(kernel(record_impl::key_of("sample_penalty", 256), {buffers_.step, logits}, a, {n}, "sample"));
-    }
-    barrier({{special(kStep), tape.logits}, {special(kSamplePart)}});
-    AUSPEX_TRY(kernel(record_impl::key_of("sample_part", 256), {buffers_.step, logits, buffers_.sample_part}, a, parts,
-                      "sample", bytes));
-    if (!noise) {
-        barrier({{special(kSamplePart)}, {special(kStep)}});
-        return kernel(record_impl::key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n},
-                      "sample");
-    }
-    barrier({{special(kStep), tape.logits, special(kSamplePart)}, {special(kSampleHist)}});
-    AUSPEX_TRY(kernel(record_impl::key_of("sample_hist", 256),
-                      {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist}, a, parts, "sample", bytes));
-    barrier({{special(kStep), tape.logits, special(kSamplePart)},
-             {special(kSampleHist), special(kSampleList), special(kSampleBest)}});
-    AUSPEX_TRY(kernel(
-        record_impl::key_of("sample_gather", 256),
-        {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best},
-        a, parts, "sample", bytes));
-    barrier(
-        {{special(kSamplePart), special(kSampleList), special(kSampleBest)}, {special(kSampleHist), special(kStep)}});
-    return kernel(
-        record_impl::key_of("sample_draw", 256),
-        {buffers_.step, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best}, a, {n},
-        "sample");
-}
-
-// -------------------------------------------------------------------------------- what has state
-
-Status Recorder::delta(const Node& d, const Shape& shape) {
-    const Op& op = *d.op;
-    const DeltaDims& g = op.delta;
-    if (!fast_delta(g)) return delta_any(op, shape);
-    const DeviceTraits& traits = program_.device->gpu->traits;
-    args::DeltaArgs a{};
-    a.n_head_k = g.n_head_k;
-    a.n_head_v = g.n_head_v;
-    a.grouped = g.grouped;
-    a.eps = g.eps;
-    uint32_t* const to[4][2] = {
-        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
-    for (uint32_t i = 0; i < 4; ++i) {
-        *to[i][0] = buffers_.at[op.in[i]];
-        *to[i][1] = stride(op.in[i]);
-    }
-    a.out_stride = stride(op.out);
-    const Region &acts = buffers_.group[op.in[0]], &out = buffers_.row[op.out];
-    const Region &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state], &term = buffers_.term[op.state];
-    const Touch whole{{special(kStep), op.in[0], op.in[1], op.in[2], op.in[3]}, {op.out, op.state, op.state2}};
-    if (!shape.wide) {
-        const uint32_t rows = shape.n_row == 1 ? 1 : shape.n_row <= 4 ? 4 : args::kMaxRows;
-        const uint32_t contexts = traits.is_cpu() ? 128 : traits.max_group_invocations >= 1024 ? 1024 : 256;
-        barrier(whole);
-        return kernel(record_impl::key_of("delta_step", contexts, {rows}),
-                      {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring,
-                       state, term, out},
-                      a, {g.n_head_v}, "delta", state.bytes * 2);
-    }
-    const uint32_t stride = static_cast<uint32_t>(round_up(g.conv_dim() + 2 * g.n_head_v, 4));
-    args::DeltaArgs mix = a;
-    mix.out_offset = 0;
-    mix.out_stride = stride;
-    barrier({{special(kStep), op.in[0], op.in[2], op.in[3], op.state2}, {special(kMixed)}});
-    AUSPEX_TRY(kernel(record_impl::key_of("delta_mix", 32),
-                      {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), ring, buffers_.mixed},
-                      mix, {shape.n_row, 2 * g.n_head_k + g.n_head_v}, "delta mix"));
-    args::DeltaArgs scan = a;
-    scan.z_offset = 0;
-    scan.z_stride = stride;
-    barrier({{special(kStep), op.in[0], special(kMixed)}, {op.out, op.state, op.state2}});
-    AUSPEX_TRY(kernel(record_impl::key_of("delta_scan", 128, {16}),
-                      {buffers_.step, acts, buffers_.mixed, ring, state, term, out}, scan, {g.n_head_v * 8},
-                      "delta scan", state.bytes * 2));
-    barrier({{special(kStep), op.in[1]}, {op.out}});
-    return kernel(record_impl::key_of("delta_gate", 64), {buffers_.step, acts, vector(op.w[3]), out}, a,
-                  {shape.n_row, ceil_div(g.n_head_v, 8u)}, "delta gate");
-}
-
-Status Recorder::delta_any(const Op& op, const Shape& shape) {
-    (void)shape;  // any number of rows
-    const DeltaDims& g = op.delta;
-    args::DeltaAnyArgs a{};
-    a.n_head_k = g.n_head_k;
-    a.n_head_v = g.n_head_v;
-    a.d_key = g.d_key;
-    a.d_val = g.d_val;
-    a.n_conv = g.n_conv;
-    a.grouped = g.grouped;
-    a.eps = g.eps;
-    uint32_t* const to[4][2] = {
-        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
-    for (uint32_t i = 0; i < 4; ++i) {
-        *to[i][0] = buffers_.at[op.in[i]];
-        *to[i][1] = stride(op.in[i]);
-    }
-    a.out_stride = stride(op.out);
-    const Region &acts = buffers_.group[op.in[0]], &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state];
-    barrier({{special(kStep), op.in[0], op.in[1], op.in[2], op.in[3], op.state2}, {op.out, op.state, special(kSpare)}});
-    AUSPEX_TRY(kernel(record_impl::key_of("delta_any", 128),
-                      {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring,
-                       state, buffers_.term[op.state], buffers_.row[op.out], buffers_.spare},
-                      a, {g.n_head_v}, "delta", state.bytes * 2));
-    barrier({{special(kStep), op.in[0]}, {op.state2}});
-    return kernel(record_impl::key_of("ring_any", 64), {buffers_.step, acts, ring}, a,
-                  {ceil_div(g.conv_dim(), 64u), args::kConvRing}, "delta");
-}
-
-Status Recorder::fold(const Tape& tape, uint32_t n_commit) {
-    for (const Op& op : tape.ops) {
-        if (op.kind != OpKind::delta) continue;
-        const DeltaDims& g = op.delta;
-        const args::ApplyArgs a{g.n_head_v, g.d_key, g.d_val, n_commit};
-        barrier({{special(kStep)}, {op.state}});
-        AUSPEX_TRY(kernel(record_impl::key_of("delta_apply", 256),
-                          {buffers_.step, buffers_.delta[op.state], buffers_.term[op.state]}, a,
-                          {g.n_head_v, ceil_div(g.d_key * g.d_val, 256u)}, "delta fold"));
-    }
-    return {};
-}
-
-args::AttendArgs Recorder::attend_args(const Op& op, const Op& write, uint32_t part_stride) const {
+args::AttendArgs ListBuilder::attend_args(const Op& op, const Op& write, uint32_t part_stride) const {
     const AttnDims& a = op.attn;
     const Buffers::Kv& kv = buffers_.kv[write.state];
     args::AttendArgs p{};
@@ -31517,80 +31737,96 @@ args::AttendArgs Recorder::attend_args(const Op& op, const Op& write, uint32_t p
     return p;
 }
 
-Status Recorder::append(const Node& d, const Shape& shape) {
+void ListBuilder::append(const Node& d, const Pass& pass) {
     const Op& op = *d.op;
     const AttnDims& a = op.attn;
     const Buffers::Kv& kv = buffers_.kv[op.state];
     const args::AttendArgs p = attend_args(op, op, 0);
-    barrier({{special(kStep), op.in[0], op.in[1]}, {op.state}});
+    uses({{id(kStep), op.in[0], op.in[1]}, {op.state}});
     if (!fast_attend(a))
-        return kernel(record_impl::key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
-                      {buffers_.step, buffers_.group[op.in[0]], program_.zeros, vector(op.w[0]), *program_.rope(op),
-                       kv.k, kv.v, buffers_.query},
-                      p, {shape.n_row, a.n_head_kv}, "append");
-    return kernel(record_impl::key_of("kv_append", 256, {a.d_head, 0, kv.k.format, kv.v.format}),
-                  {buffers_.step, buffers_.group[op.in[0]], program_.zeros, vector(op.w[0]), *program_.rope(op), kv.k,
-                   kv.v, buffers_.query},
-                  p, {ceil_div(shape.n_row * a.n_head_kv * a.d_head, 1024u)}, "append");
+        return dispatch(key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+                        {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k,
+                         kv.v, buffers_.query},
+                        p, {pass.n_row, a.n_head_kv}, "append");
+    dispatch(key_of("kv_append", 256, {a.d_head, 0, kv.k.format, kv.v.format}),
+             {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k, kv.v,
+              buffers_.query},
+             p, {ceil_div(pass.n_row * a.n_head_kv * a.d_head, 1024u)}, "append");
 }
 
-Status Recorder::attend(const Node& d, const Shape& shape) {
+void ListBuilder::attend(const Node& d, const Pass& pass) {
     const Op &op = *d.op, &write = *d.write;
     const AttnDims& a = op.attn;
-    const DeviceTraits& traits = program_.device->gpu->traits;
+    Touch touch{{id(kStep), op.in[0], write.in[0], write.in[1]}, {op.state}};
+    if (op.in[1] != kNoSlot) touch.reads.add(op.in[1]);
+    if (!fast_attend(a)) return attend_any(d, pass, touch);
+    if (pass.wide) return attend_wide(d, pass, touch);
     const Buffers::Kv& kv = buffers_.kv[op.state];
-    const Region &acts = buffers_.group[op.in[0]], &rope = *program_.rope(op), &q_norm = vector(op.w[0]),
-                 &k_norm = vector(write.w[0]), &out = buffers_.row[op.out];
-    Touch from{{special(kStep), op.in[0], write.in[0], write.in[1]}, {op.state}};
-    if (op.in[1] != kNoSlot) from.reads.push_back(op.in[1]);
-    const uint32_t per_kv = a.n_head / a.n_head_kv;
-    if (!fast_attend(a)) {
-        const args::AttendArgs p = attend_args(op, write, 0);
-        from.writes.push_back(special(kQuery));
-        barrier(from);
-        AUSPEX_TRY(kernel(record_impl::key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
-                          {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.query}, p,
-                          {shape.n_row, a.n_head_kv + a.n_head}, "append"));
-        barrier({{special(kStep), op.in[0], op.state, special(kQuery)}, {op.out}});
-        return kernel(record_impl::key_of("attend_any", 64, {a.d_head, kv.k.format, kv.v.format}),
-                      {buffers_.step, acts, buffers_.query, kv.k, kv.v, out}, p, {shape.n_row, a.n_head}, "attend");
-    }
-    if (shape.wide) {
-        const args::AttendArgs p = attend_args(op, write, buffers_.n_query_tile);
-        from.writes.push_back(special(kQuery));
-        barrier(from);
-        AUSPEX_TRY(kernel(record_impl::key_of("kv_append", 256, {a.d_head, 1, kv.k.format, kv.v.format}),
-                          {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.query}, p,
-                          {ceil_div(shape.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append"));
-        barrier({{special(kStep), op.in[0], op.state, special(kQuery)}, {op.out}});
-        const uint32_t keys = traits.max_shared_bytes >= 20480 && !traits.is_cpu() ? 64 : 32;
-        return kernel(record_impl::key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256,
-                                          {keys, kv.k.format, kv.v.format}),
-                      {buffers_.step, acts, buffers_.query, kv.k, kv.v, out}, p,
-                      {ceil_div(shape.n_row * per_kv, 64u), a.n_head_kv}, "attend rows");
-    }
-    const args::AttendArgs p = attend_args(op, write, shape.n_row * a.n_head);
-    from.writes.insert(from.writes.end(), {special(kPart), op.out});
-    barrier(from);
-    // Groups for every chunk that the context can hold: what is too much leaves at once, in less time than the
+    const args::AttendArgs p = attend_args(op, write, pass.n_row * a.n_head);
+    touch.writes.add(id(kPart));
+    touch.writes.add(op.out);
+    uses(touch);
+    const std::initializer_list<Region> regions{buffers_.step,
+                                                buffers_.group[op.in[0]],
+                                                vector(op.w[0]),
+                                                vector(write.w[0]),
+                                                *model_.rope(op),
+                                                kv.k,
+                                                kv.v,
+                                                buffers_.part,
+                                                buffers_.stat,
+                                                buffers_.row[op.out],
+                                                buffers_.count};
+    // Workgroups for every chunk that the context can hold: one without work returns at once, in less time than the
     // device takes to read group counts from memory.
-    const uint32_t n_queries = shape.n_row * per_kv;
-    if (record_impl::attends_on_matrix(matrix_, a.d_head, kv)) {
-        PipelineKey key =
-            record_impl::key_of("attend_mma", 256, {a.d_head, 0, 1, kv.k.format, kv.v.format, per_kv, 16u, 8u, 16u});
-        key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
-        key.full_subgroups = traits.full_subgroups;
-        return kernel(
-            key,
-            {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count},
-            p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
+    const uint32_t per_kv = a.n_head / a.n_head_kv, n_queries = pass.n_row * per_kv;
+    if (build_attention_impl::attends_on_matrix(matrix_, a.d_head, kv)) {
+        PipelineKey key = key_of("attend_mma", 256, {a.d_head, 0, 1, kv.k.format, kv.v.format, per_kv, 16u, 8u, 16u});
+        key.subgroup_size = traits_.subgroup_size_control ? 32 : 0;
+        key.full_subgroups = traits_.full_subgroups;
+        return dispatch(key, regions, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
     }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
     const uint32_t tile = n_queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
-    return kernel(
-        record_impl::key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format, per_kv}),
-        {buffers_.step, acts, q_norm, k_norm, rope, kv.k, kv.v, buffers_.part, buffers_.stat, out, buffers_.count}, p,
-        {kv.n_chunk, a.n_head_kv, ceil_div(n_queries, tile)}, "attend");
+    dispatch(key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format, per_kv}), regions, p,
+             {kv.n_chunk, a.n_head_kv, ceil_div(n_queries, tile)}, "attend");
+}
+
+/// Any shape: one kernel appends and rotates, the next attends.
+void ListBuilder::attend_any(const Node& d, const Pass& pass, Touch touch) {
+    const Op &op = *d.op, &write = *d.write;
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[op.state];
+    const Region& acts = buffers_.group[op.in[0]];
+    const args::AttendArgs p = attend_args(op, write, 0);
+    touch.writes.add(id(kQuery));
+    uses(touch);
+    dispatch(key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v, buffers_.query},
+             p, {pass.n_row, a.n_head_kv + a.n_head}, "append");
+    uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
+    dispatch(key_of("attend_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p, {pass.n_row, a.n_head},
+             "attend");
+}
+
+/// Many rows: queries in tiles of 64.
+void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
+    const Op &op = *d.op, &write = *d.write;
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[op.state];
+    const Region& acts = buffers_.group[op.in[0]];
+    const args::AttendArgs p = attend_args(op, write, buffers_.n_query_tile);
+    touch.writes.add(id(kQuery));
+    uses(touch);
+    dispatch(key_of("kv_append", 256, {a.d_head, 1, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v, buffers_.query},
+             p, {ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append");
+    uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
+    const uint32_t keys = traits_.max_shared_bytes >= 20480 && !traits_.is_cpu() ? 64 : 32;
+    dispatch(key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256, {keys, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p,
+             {ceil_div(pass.n_row * (a.n_head / a.n_head_kv), 64u), a.n_head_kv}, "attend rows");
 }
 
 }  // namespace vk
@@ -31598,7 +31834,116 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
-// ------------------------------------------------------------------ src/machine/vulkan/experts.cpp
+// -------------------------------------------------------------- src/machine/vulkan/build_delta.cpp
+
+// machine/vulkan/build_delta: DeltaNet layers.
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+void ListBuilder::delta(const Node& d, const Pass& pass) {
+    const Op& op = *d.op;
+    const DeltaDims& g = op.delta;
+    if (!fast_delta(g)) return delta_any(op);
+    args::DeltaArgs a{};
+    a.n_head_k = g.n_head_k;
+    a.n_head_v = g.n_head_v;
+    a.grouped = g.grouped;
+    a.eps = g.eps;
+    uint32_t* const to[4][2] = {
+        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
+    for (uint32_t i = 0; i < 4; ++i) {
+        *to[i][0] = buffers_.at[op.in[i]];
+        *to[i][1] = stride(op.in[i]);
+    }
+    a.out_stride = stride(op.out);
+    const Region &acts = buffers_.group[op.in[0]], &out = buffers_.row[op.out];
+    const Region &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state], &term = buffers_.term[op.state];
+    if (!pass.wide) {
+        const uint32_t rows = pass.n_row == 1 ? 1 : pass.n_row <= 4 ? 4 : args::kMaxRows;
+        const uint32_t group = traits_.is_cpu() ? 128 : traits_.max_group_invocations >= 1024 ? 1024 : 256;
+        uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3]}, {op.out, op.state, op.state2}});
+        return dispatch(key_of("delta_step", group, {rows}),
+                        {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring,
+                         state, term, out},
+                        a, {g.n_head_v}, "delta", state.bytes * 2);
+    }
+    delta_wide(op, a, pass.n_row);
+}
+
+/// Many rows: the convolution of all rows, then one workgroup a head walks the rows, then the gate.
+void ListBuilder::delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_row) {
+    const DeltaDims& g = op.delta;
+    const Region &acts = buffers_.group[op.in[0]], &out = buffers_.row[op.out];
+    const Region &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state];
+    const uint32_t mixed_stride = static_cast<uint32_t>(round_up(g.conv_dim() + 2 * g.n_head_v, 4));
+    args::DeltaArgs mix = a;
+    mix.out_offset = 0;
+    mix.out_stride = mixed_stride;
+    uses({{id(kStep), op.in[0], op.in[2], op.in[3], op.state2}, {id(kMixed)}});
+    dispatch(key_of("delta_mix", 32),
+             {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), ring, buffers_.mixed}, mix,
+             {n_row, 2 * g.n_head_k + g.n_head_v}, "delta mix");
+    args::DeltaArgs scan = a;
+    scan.z_offset = 0;
+    scan.z_stride = mixed_stride;
+    uses({{id(kStep), op.in[0], id(kMixed)}, {op.out, op.state, op.state2}});
+    dispatch(key_of("delta_scan", 128, {16}),
+             {buffers_.step, acts, buffers_.mixed, ring, state, buffers_.term[op.state], out}, scan, {g.n_head_v * 8},
+             "delta scan", state.bytes * 2);
+    uses({{id(kStep), op.in[1]}, {op.out}});
+    dispatch(key_of("delta_gate", 64), {buffers_.step, acts, vector(op.w[3]), out}, a,
+             {n_row, ceil_div(g.n_head_v, 8u)}, "delta gate");
+}
+
+/// Any shape, any number of rows.
+void ListBuilder::delta_any(const Op& op) {
+    const DeltaDims& g = op.delta;
+    args::DeltaAnyArgs a{};
+    a.n_head_k = g.n_head_k;
+    a.n_head_v = g.n_head_v;
+    a.d_key = g.d_key;
+    a.d_val = g.d_val;
+    a.n_conv = g.n_conv;
+    a.grouped = g.grouped;
+    a.eps = g.eps;
+    uint32_t* const to[4][2] = {
+        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
+    for (uint32_t i = 0; i < 4; ++i) {
+        *to[i][0] = buffers_.at[op.in[i]];
+        *to[i][1] = stride(op.in[i]);
+    }
+    a.out_stride = stride(op.out);
+    const Region &acts = buffers_.group[op.in[0]], &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state];
+    uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3], op.state2}, {op.out, op.state, id(kSpare)}});
+    dispatch(key_of("delta_any", 128),
+             {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring, state,
+              buffers_.term[op.state], buffers_.row[op.out], buffers_.spare},
+             a, {g.n_head_v}, "delta", state.bytes * 2);
+    uses({{id(kStep), op.in[0]}, {op.state2}});
+    dispatch(key_of("ring_any", 64), {buffers_.step, acts, ring}, a, {ceil_div(g.conv_dim(), 64u), args::kConvRing},
+             "delta");
+}
+
+void ListBuilder::apply_records(const Tape& tape, uint32_t n_commit) {
+    for (const Op& op : tape.ops) {
+        if (op.kind != OpKind::delta) continue;
+        const DeltaDims& g = op.delta;
+        const args::ApplyArgs a{g.n_head_v, g.d_key, g.d_val, n_commit};
+        uses({{id(kStep)}, {op.state}});
+        dispatch(key_of("delta_apply", 256), {buffers_.step, buffers_.delta[op.state], buffers_.term[op.state]}, a,
+                 {g.n_head_v, ceil_div(g.d_key * g.d_val, 256u)}, "delta apply");
+    }
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ------------------------------------------------------------ src/machine/vulkan/build_experts.cpp
 
 // machine/vulkan/experts: a layer of experts as dispatches. Twin of machine/cpu/moe.cpp, where the formulas stand.
 //
@@ -31618,7 +31963,7 @@ Status Recorder::attend(const Node& d, const Shape& shape) {
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace experts_impl {
+namespace build_experts_impl {
 
 /// How a layer chooses.
 uint32_t flags_of(const Op& op) {
@@ -31633,21 +31978,19 @@ uint32_t power_of_two(uint32_t n, uint32_t most) {
     return p;
 }
 
-}  // namespace experts_impl
+}  // namespace build_experts_impl
 
-Status Recorder::experts(const Node& d, const Shape& shape) {
-    if (!shape.wide) return experts_few(d, shape.n_row);
-    AUSPEX_TRY(experts_many(d, shape));
+void ListBuilder::experts(const Node& d, const Pass& pass) {
+    if (!pass.wide) return experts_few(d, pass.n_row);
+    experts_many(d, pass);
     packed_ = packed_norm_ = kNoSlot;
-    return {};
 }
 
 /// Scores of all experts; for few rows the shared expert's gate and up beside them.
-Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to) {
-    using record_impl::key_of;
+void ListBuilder::scores(const Node& d, const Pass& pass, args::RouterArgs* to) {
     const MoeDims& m = d.op->moe;
     const bool norm = d.norm != kNoSlot, own_gate = d.op->w[7] != kNoSlot;
-    const Region &router = program_.vectors[d.op->w[0]], &x = buffers_.row[d.x];
+    const Region &router = model_.vectors[d.op->w[0]], &x = buffers_.row[d.x];
     args::RouterArgs a{};
     a.d_in = width(d.x);
     a.n_expert = m.n_expert;
@@ -31656,17 +31999,17 @@ Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to)
     a.x_stride = stride(d.x);
     a.inv_d = 1.0f / static_cast<float>(a.d_in);
     a.eps = d.eps;
-    a.flags = experts_impl::flags_of(*d.op);
+    a.flags = build_experts_impl::flags_of(*d.op);
     a.scale = m.scale;
-    a.n_row = shape.n_row;
-    a.from_step = shape.wide;
+    a.n_row = pass.n_row;
+    a.from_step = pass.wide;
     *to = a;
-    const uint32_t rows = experts_impl::power_of_two(shape.n_row, 4);
-    barrier({{special(kStep), d.x}, {special(kMoeLogits)}});
-    AUSPEX_TRY(kernel(key_of("moe_router", 128, {rows, norm ? 1u : 0u}),
-                      {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
-                      {ceil_div(a.n_out, 2u), ceil_div(shape.n_row, rows)}, "router", router.bytes));
-    if (shape.wide || m.d_ff_shared == 0) return {};
+    const uint32_t rows = build_experts_impl::power_of_two(pass.n_row, 4);
+    uses({{id(kStep), d.x}, {id(kMoeLogits)}});
+    dispatch(key_of("moe_router", 128, {rows, norm ? 1u : 0u}),
+             {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
+             {ceil_div(a.n_out, 2u), ceil_div(pass.n_row, rows)}, "router", router.bytes);
+    if (pass.wide || m.d_ff_shared == 0) return;
     Node g = d;
     g.weight = d.op->w[4];
     ProductArgs p{};
@@ -31674,56 +32017,56 @@ Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to)
     p.y = &buffers_.moe.shared;
     p.x_stride = a.x_stride;
     p.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns));
-    p.n_row = shape.n_row;
+    p.n_row = pass.n_row;
     p.norm = norm;
     p.epilogue = Epilogue::swiglu;
     p.limit = m.limit_shared;
-    Touch touch{{d.x}, {special(kMoeShared)}};
-    if (norm) touch.reads.push_back(squares_id(d.x));
-    barrier(touch);
-    return product(g, p);
+    Touch touch{{d.x}, {id(kMoeShared)}};
+    if (norm) touch.reads.add(squares(d.x));
+    uses(touch);
+    product(g, p);
 }
 
 /// Scores, and from them the choice.
-Status Recorder::route(const Node& d, const Shape& shape) {
+void ListBuilder::route(const Node& d, const Pass& pass) {
     args::RouterArgs a{};
-    AUSPEX_TRY(scores(d, shape, &a));
-    barrier({{special(kStep), special(kMoeLogits)}, {special(kMoeChoice)}});
-    return kernel(record_impl::key_of("moe_route", 256),
-                  {buffers_.moe.logits, vector(d.op->w[8]), buffers_.moe.choice, buffers_.step}, a, {shape.n_row},
-                  "route");
+    scores(d, pass, &a);
+    uses({{id(kStep), id(kMoeLogits)}, {id(kMoeChoice)}});
+    dispatch(key_of("moe_route", 256), {buffers_.moe.logits, vector(d.op->w[8]), buffers_.moe.choice, buffers_.step}, a,
+             {pass.n_row}, "route");
 }
 
 // ------------------------------------------------------------------------------------ few rows
 
-Status Recorder::experts_few(const Node& d, uint32_t n_row) {
+void ListBuilder::experts_few(const Node& d, uint32_t n_row) {
     const MoeDims& m = d.op->moe;
     const Buffers::Moe& b = buffers_.moe;
-    Shape shape;
-    shape.n_row = n_row;
+    Pass pass;
+    pass.n_row = n_row;
     args::RouterArgs a{};
-    AUSPEX_TRY(routes_itself(*d.op) ? scores(d, shape, &a) : route(d, shape));
-    AUSPEX_TRY(expert_hidden(d, n_row));
+    if (routes_itself(*d.op))
+        scores(d, pass, &a);
+    else
+        route(d, pass);
+    expert_hidden(d, n_row);
     const Region& y = buffers_.row[d.y];
     const bool shared = m.d_ff_shared != 0;
     if (shared) {
-        barrier({{special(kMoeShared), special(kMoeLogits), d.y}, {special(kMoeSum)}});
-        AUSPEX_TRY(expert_sum(d, n_row,
-                              {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, stride(d.y), width(d.y), "shared down"}));
+        uses({{id(kMoeShared), id(kMoeLogits), d.y}, {id(kMoeSum)}});
+        expert_sum(d, n_row, {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, stride(d.y), width(d.y), "shared down"});
     }
-    Touch touch{{special(kMoeHidden), special(kMoeChoice)}, {d.y, squares_id(d.y)}};
-    if (shared) touch.reads.push_back(special(kMoeSum));
-    barrier(touch);
-    return expert_sum(d, n_row,
-                      {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y],
-                       shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
+    Touch touch{{id(kMoeHidden), id(kMoeChoice)}, {d.y, squares(d.y)}};
+    if (shared) touch.reads.add(id(kMoeSum));
+    uses(touch);
+    expert_sum(d, n_row,
+               {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y],
+                shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
 }
 
 /// hidden[place] = act(gate x, up x), for every row and every expert it chose.
-Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
-    const DeviceTraits& traits = program_.device->gpu->traits;
+void ListBuilder::expert_hidden(const Node& d, uint32_t n_row) {
     const MoeDims& m = d.op->moe;
-    const Matrix& stack = program_.matrices[d.op->w[1]];
+    const Matrix& stack = model_.matrices[d.op->w[1]];
     const Tiling t = stack.tiling.one();
     const bool norm = d.norm != kNoSlot;
     args::MatvecArgs a{};
@@ -31740,38 +32083,36 @@ Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
     a.n_row = n_row;
     a.n_used = m.n_used;
     a.n_score = m.n_expert;
-    a.flags = experts_impl::flags_of(*d.op);
+    a.flags = build_experts_impl::flags_of(*d.op);
     a.scale = m.scale;
     // Two rows of an expert at once; with more its weights come from the cache again. Few rows share one.
     const bool itself = routes_itself(*d.op);
     const uint32_t n_place = n_row * m.n_used;
-    const MatvecChoice c = choose_matvec(traits, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu,
+    const MatvecChoice c = choose_matvec(traits_, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu,
                                          t.n_row * n_place, itself ? n_score_ : 0, Role::expert);
     a.tiles = c.tiles;
     a.mode = matvec_mode(norm, Epilogue::swiglu, Role::expert);
     const Region &x = buffers_.row[d.x], &y = buffers_.moe.hidden, &choice = buffers_.moe.choice;
-    Touch touch{{d.x, itself ? special(kMoeLogits) : special(kMoeChoice)}, {special(kMoeHidden)}};
-    if (itself) touch.writes.push_back(special(kMoeChoice));
-    if (norm) touch.reads.push_back(squares_id(d.x));
-    barrier(touch);
+    Touch touch{{d.x, itself ? id(kMoeLogits) : id(kMoeChoice)}, {id(kMoeHidden)}};
+    if (itself) touch.writes.add(id(kMoeChoice));
+    if (norm) touch.reads.add(squares(d.x));
+    uses(touch);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
         const Matrix::Slice& s = stack.slices[k];
         a.first_expert = s.first / t.n_row;
         a.n_expert = s.n / t.n_row;
-        if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key,
-                          {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y,
-                           itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8])},
-                          a, {c.groups(t.n_row), n_place}, "experts up", std::min(n_place, a.n_expert) * t.bytes()));
+        if (k > 0) list_.barrier();  // slices write to one region
+        dispatch(c.key,
+                 {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y,
+                  itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8])},
+                 a, {c.groups(t.n_row), n_place}, "experts up", std::min(n_place, a.n_expert) * t.bytes());
     }
-    return {};
 }
 
 /// y = residual + sum over a row's pairs of weight times W x[pair]; and the sums of squares of y.
-Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
-    const DeviceTraits& traits = program_.device->gpu->traits;
+void ListBuilder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     const MoeDims& m = d.op->moe;
-    const Matrix& stack = program_.matrices[s.weight];
+    const Matrix& stack = model_.matrices[s.weight];
     const Tiling t = stack.tiling.one();
     const bool own = s.weight == d.op->w[6];  // the shared expert
     const uint32_t n_pair = own ? 1 : m.n_used;
@@ -31790,10 +32131,10 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     a.n_row = n_row;
     a.n_used = n_pair;
     a.n_score = m.n_expert;
-    a.flags = experts_impl::flags_of(*d.op);
+    a.flags = build_experts_impl::flags_of(*d.op);
     const Role role = own ? Role::shared : Role::row;
     const MatvecChoice c =
-        choose_matvec(traits, matrix_, all, 1, false, Epilogue::add, t.n_row * n_row, n_score_, role);
+        choose_matvec(traits_, matrix_, all, 1, false, Epilogue::add, t.n_row * n_row, n_score_, role);
     a.tiles = c.tiles;
     a.mode = matvec_mode(false, Epilogue::add, role);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
@@ -31801,19 +32142,18 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
         a.first_expert = slice.first / t.n_row;
         a.n_expert = slice.n / t.n_row;
         if (k > 0) a.residual_stride = s.y_stride;
-        if (k > 0 && !asking_) commands_->barrier();  // a slice adds to what the one before left
-        AUSPEX_TRY(kernel(c.key,
-                          {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
-                           k > 0 ? *s.y : *s.residual, *s.squares},
-                          a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes()));
+        if (k > 0) list_.barrier();  // a slice adds to what the one before left
+        dispatch(c.key,
+                 {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
+                  k > 0 ? *s.y : *s.residual, *s.squares},
+                 a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes());
     }
-    return {};
 }
 
 // ----------------------------------------------------------------------------------- many rows
 
-Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
-                             const Grid& grid, bool by_expert, const char* label) {
+void ListBuilder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                              const Grid& grid, bool by_expert, const char* label) {
     const Tiling t = m.tiling.one();
     a.n_col = t.n_col;
     a.d_out = static_cast<uint32_t>(t.d_out);
@@ -31825,43 +32165,40 @@ Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArg
         a.first_row = by_expert ? 0 : s.first * kTileRows;
         a.first_expert = by_expert ? s.first / t.n_row : 0;
         a.n_expert = by_expert ? s.n / t.n_row : 0;
-        if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a,
-                          {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes));
+        if (k > 0) list_.barrier();  // slices write to one region
+        dispatch(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a,
+                 {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes);
     }
-    return {};
 }
 
-Status Recorder::experts_many(const Node& d, const Shape& shape) {
-    using record_impl::key_of;
-    const DeviceTraits& traits = program_.device->gpu->traits;
+void ListBuilder::experts_many(const Node& d, const Pass& pass) {
     const MoeDims& m = d.op->moe;
     const Buffers::Moe& b = buffers_.moe;
-    const Matrix &up = program_.matrices[d.op->w[1]], &down = program_.matrices[d.op->w[3]];
+    const Matrix &up = model_.matrices[d.op->w[1]], &down = model_.matrices[d.op->w[3]];
     const Tiling one_up = up.tiling.one(), one_down = down.tiling.one();
-    const uint32_t n_row = shape.n_row, n_place = n_row * m.n_used, d_model = width(d.y);
+    const uint32_t n_row = pass.n_row, n_place = n_row * m.n_used, d_model = width(d.y);
     const bool shared = m.d_ff_shared != 0;
     const GemmChoice c_up =
-        choose_gemm_experts(traits, gemm_matrix_, one_up, n_place, m.n_expert, 0, true, GemmEpilogue::swiglu_halves);
+        choose_gemm_experts(traits_, gemm_matrix_, one_up, n_place, m.n_expert, 0, true, GemmEpilogue::swiglu_halves);
     const GemmChoice c_down =
-        choose_gemm_experts(traits, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false, GemmEpilogue::store);
+        choose_gemm_experts(traits_, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false, GemmEpilogue::store);
     const uint32_t n_entry = static_cast<uint32_t>(list_entries(n_place, m.n_expert, c_up.bm));
     const Region shared_rows =
         b.parts.part(uint64_t{n_place} * d_model * sizeof(float), uint64_t{n_row} * d_model * sizeof(float));
 
-    AUSPEX_TRY(pack(d, shape));
+    pack(d, pass);
     args::GemmArgs a{};
     if (shared) {
-        const Matrix& gate = program_.matrices[d.op->w[4]];
-        const GemmChoice c = choose_gemm(traits, gemm_matrix_, gate.tiling, n_row, true, GemmEpilogue::swiglu_halves);
+        const Matrix& gate = model_.matrices[d.op->w[4]];
+        const GemmChoice c = choose_gemm(traits_, gemm_matrix_, gate.tiling, n_row, true, GemmEpilogue::swiglu_halves);
         a.n_row = n_row;
         a.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns)) / 2;
         a.factor = 1;
         a.limit = m.limit_shared;
-        barrier({{special(kStep), special(kHalves)}, {special(kMoeShared)}});
-        AUSPEX_TRY(expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up"));
+        uses({{id(kStep), id(kHalves)}, {id(kMoeShared)}});
+        expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up");
     }
-    AUSPEX_TRY(route(d, shape));
+    route(d, pass);
     args::ListArgs list{};
     list.n_expert = m.n_expert;
     list.n_used = m.n_used;
@@ -31869,18 +32206,18 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     list.bm = c_up.bm;
     list.n_entry_max = n_entry;
     list.from_step = 1;
-    barrier({{special(kStep), special(kMoeChoice)}, {special(kMoeList)}});
-    AUSPEX_TRY(kernel(key_of("moe_list", traits.max_group_invocations >= 1024 && !traits.is_cpu() ? 1024 : 256),
-                      {b.choice, b.list, buffers_.step}, list, {}, "list"));
+    uses({{id(kStep), id(kMoeChoice)}, {id(kMoeList)}});
+    dispatch(key_of("moe_list", traits_.max_group_invocations >= 1024 && !traits_.is_cpu() ? 1024 : 256),
+             {b.choice, b.list, buffers_.step}, list, {}, "list");
     if (shared) {
-        const Matrix& own = program_.matrices[d.op->w[6]];
-        const GemmChoice c = choose_gemm(traits, gemm_matrix_, own.tiling, n_row, false, GemmEpilogue::store);
+        const Matrix& own = model_.matrices[d.op->w[6]];
+        const GemmChoice c = choose_gemm(traits_, gemm_matrix_, own.tiling, n_row, false, GemmEpilogue::store);
         a = args::GemmArgs();
         a.n_row = n_row;
         a.y_stride = d_model;
         a.factor = kHalvesFactor;
-        barrier({{special(kStep), special(kMoeShared)}, {special(kMoeRows)}});
-        AUSPEX_TRY(expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product"));
+        uses({{id(kStep), id(kMoeShared)}, {id(kMoeRows)}});
+        expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product");
     }
     a = args::GemmArgs();
     a.n_row = n_entry;
@@ -31888,14 +32225,14 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     a.factor = 1;
     a.limit = m.limit;
     a.divide = m.n_used;
-    barrier({{special(kStep), special(kHalves), special(kMoeList)}, {special(kMoeHidden)}});
-    AUSPEX_TRY(expert_gemm(up, c_up, a, buffers_.halves, b.halves, {n_entry}, true, "experts up"));
+    uses({{id(kStep), id(kHalves), id(kMoeList)}, {id(kMoeHidden)}});
+    expert_gemm(up, c_up, a, buffers_.halves, b.halves, {n_entry}, true, "experts up");
     a.y_stride = d_model;
     a.factor = kHalvesFactor;
     a.limit = 0;
     a.divide = 1;
-    barrier({{special(kStep), special(kMoeHidden), special(kMoeList)}, {special(kMoeParts)}});
-    AUSPEX_TRY(expert_gemm(down, c_down, a, b.halves, b.parts, {n_entry}, true, "experts down"));
+    uses({{id(kStep), id(kMoeHidden), id(kMoeList)}, {id(kMoeParts)}});
+    expert_gemm(down, c_down, a, b.halves, b.parts, {n_entry}, true, "experts down");
 
     args::SumArgs sum{};
     sum.width = sum.part_stride = d_model;
@@ -31903,9 +32240,9 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     sum.y_stride = stride(d.y);
     sum.shared_stride = shared ? d_model : 0;
     sum.from_step = 1;
-    barrier({{special(kStep), special(kMoeChoice), special(kMoeParts), special(kMoeRows)}, {d.y}});
-    return kernel(key_of("moe_sum", 256), {b.choice, b.parts, shared_rows, buffers_.row[d.y], buffers_.step}, sum,
-                  {n_row, ceil_div(d_model, 1024u)}, "experts sum");
+    uses({{id(kStep), id(kMoeChoice), id(kMoeParts), id(kMoeRows)}, {d.y}});
+    dispatch(key_of("moe_sum", 256), {b.choice, b.parts, shared_rows, buffers_.row[d.y], buffers_.step}, sum,
+             {n_row, ceil_div(d_model, 1024u)}, "experts sum");
 }
 
 }  // namespace vk
@@ -32058,73 +32395,10 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         made.ids = made.memory[table_ids];
         made.n_id = static_cast<uint32_t>(ids.size());
     }
-    recordings_.clear();  // those of drafts are no longer right
+    recordings_.clear();  // those of drafts bind the draft head
+    prepared_.clear();
     buffers_.draft = std::move(made);
     return {};
-}
-
-// ---------------------------------------------------------------------------------- recordings
-
-Result<VulkanContext::Recording*> VulkanContext::recording(const Key& key, uint32_t n_part, const Piece& piece) {
-    auto found = recordings_.find(key);
-    if (found != recordings_.end()) return &found->second;
-    const GpuRef& gpu = program_->device->gpu;
-    Recording made;
-    made.parts.resize(n_part);
-    Recorder recorder(*program_, buffers_);
-    for (uint32_t i = 0; i < n_part; ++i) {
-        AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(made.parts[i]));
-        AUSPEX_TRY(recorder.record(&made.parts[i], [&](Recorder& r) { return piece(r, i); }));
-    }
-    recorded_ = true;
-    return &(recordings_[key] = std::move(made));
-}
-
-Result<VulkanContext::Recording*> VulkanContext::open_recording(uint32_t request) {
-    return recording({Kind::open, request, 0, 0, 0}, 1, [&](Recorder& r, uint32_t) { return r.open_request(request); });
-}
-
-Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
-    Shape shape;
-    shape.tape = &tape;
-    shape.n_row = n_row;
-    shape.wide = true;
-    shape.fill_only = fill_only;
-    const Key key{Kind::wide, program_->tape_index(tape), n_row, fill_only, 0};
-    if (recordings_.count(key)) return recording(key, 0, {});
-    // One part for each layer: the longest submission that must be is one layer.
-    const std::vector<Node> nodes = Recorder(*program_, buffers_).nodes_of(shape);
-    std::vector<uint32_t> cut{0};
-    for (uint32_t i = 1; i < nodes.size(); ++i)
-        if (nodes[i].layer != nodes[i - 1].layer) cut.push_back(i);
-    cut.push_back(static_cast<uint32_t>(nodes.size()));
-    return recording(key, static_cast<uint32_t>(cut.size() - 1),
-                     [&](Recorder& r, uint32_t part) { return r.tape(shape, cut[part], cut[part + 1]); });
-}
-
-Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n) {
-    const bool trunk = &tape == &program_->plan->trunk;
-    return recording({Kind::head, program_->tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
-        AUSPEX_TRY(r.head(tape, n, trunk));
-        return r.logits_to_host(tape, n);
-    });
-}
-
-/// A tentative step, or the few rows of an MTP block; with the logits of all rows when all are asked for.
-Result<VulkanContext::Recording*> VulkanContext::body_recording(const Step& step, uint32_t n_row) {
-    Shape shape;
-    shape.tape = step.tape;
-    shape.n_row = n_row;
-    shape.fill_only = step.fill_only;
-    shape.head = step.n_logit == n_row;
-    return recording({Kind::narrow, program_->tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1,
-                     [&](Recorder& r, uint32_t) {
-                         AUSPEX_TRY(r.tape(shape));
-                         if (shape.head)
-                             AUSPEX_TRY(r.logits_to_host(
-                                 *shape.tape, n_row));  // at once: the barrier before it must be for copies, too
-                         return options_.mtp && shape.tape == &program_->plan->trunk ? r.keep(n_row) : Status();
-                     });
 }
 
 // --------------------------------------------------------------------------------- submissions
@@ -32387,11 +32661,11 @@ Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
 
 Status VulkanContext::apply_pending() {
     if (n_pending_ == 0) return barrier();
-    const uint32_t n = n_pending_;
     Recording* r = nullptr;
-    AUSPEX_TRY(recording({Kind::fold, n, 0, 0, 0}, 1, [&](Recorder& rec, uint32_t) {
-                   return rec.fold(program_->plan->trunk, n);
-               }).get(r));
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::apply;
+    key.n = n_pending_;
+    AUSPEX_TRY(recording(key).get(r));
     AUSPEX_TRY(submit({r}));
     n_pending_ = 0;
     return barrier();
@@ -32450,6 +32724,241 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
         return s;
     }));
     return transfer_.finish();
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// --------------------------------------------------------------- src/machine/vulkan/recordings.cpp
+
+// machine/vulkan/recordings: which dispatches each kind of recording holds, and the recordings made so far.
+//
+// Tests   tests/test_vulkan_model.cpp, tests/test_device_loop.cpp.
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+const Tape& VulkanContext::tape_of(const RecordingKey& key) const {
+    return key.tape == 0 ? program_->plan->trunk : program_->plan->mtp[key.tape - 1];
+}
+
+void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
+    using Kind = RecordingKey::Kind;
+    const Tape &trunk = program_->plan->trunk, &tape = tape_of(key);
+    switch (key.kind) {
+        case Kind::open: return b.open_request(key.n);
+        case Kind::narrow: {
+            Pass pass;
+            pass.tape = &tape;
+            pass.n_row = key.n;
+            pass.fill_only = key.fill_only;
+            pass.head = key.logits;
+            b.tape(pass);
+            if (key.logits) b.logits_to_host(tape, key.n);  // first: the barrier before it must be one for copies
+            if (key.keep) b.keep(key.n);
+            return;
+        }
+        case Kind::wide: return;  // in parts: build()
+        case Kind::head: b.head(tape, key.n, &tape == &trunk); return b.logits_to_host(tape, key.n);
+        case Kind::apply: return b.apply_records(trunk, key.n);
+        case Kind::cycle: b.open_next(key.n - 1); return append_verify(b, key);
+        case Kind::draft:
+            if (key.next) b.mtp_open();
+            append_drafts(b, key);
+            if (key.next) b.open_next(key.n_draft);
+            return;
+        case Kind::verify: return append_verify(b, key);
+        case Kind::guess: return append_guesses(b, key);
+    }
+}
+
+void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const {
+    const Plan& plan = *program_->plan;
+    const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
+    const SampleMode mode = SampleMode::of(key.mode);
+    // Noise belongs to ids: an index into a draft vocabulary would get another id's, so the likeliest is drafted.
+    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0,
+               largest = !noise && !penalties;
+    /// The rows that became history, for a block that does not guess from them.
+    auto fill = [&](uint32_t block) {
+        Pass pass;
+        pass.tape = &plan.mtp[block];
+        pass.n_row = key.n;
+        pass.fill_only = true;
+        if (block != 0) b.mtp_block(1, 0);
+        b.tape(pass);
+    };
+    if (n_block > 1) b.mtp_block(0, 0);
+    uint32_t block = 0;
+    for (uint32_t depth = 1; depth <= key.n_draft; ++depth) {
+        const uint32_t before = block;
+        block = plan.mtp_block(depth);
+        const Tape& tape = plan.mtp[block];
+        Pass pass;
+        pass.tape = &tape;
+        pass.largest = largest;
+        if (depth == 1) {  // the rows that became history
+            pass.n_row = key.n;
+        } else if (block == before) {  // the guess before this one
+            pass.hidden_slot = tape.hidden;
+        } else {  // another block has seen nothing of this cycle
+            fill(block);
+            b.mtp_block(2, depth - 1);
+            pass.n_row = depth - 1;
+            pass.from_guesses = true;
+        }
+        pass.head = pass.n_row == 1;
+        b.tape(pass);
+        if (!pass.head) b.head(tape, 1, false, largest);
+        b.sample(tape, 1, noise, penalties, largest);
+        b.mtp_next();
+        if (depth < key.n_draft && depth < n_block) b.keep_guess(tape, depth - 1);
+    }
+    for (block = key.n_draft == 0 ? 0 : block + 1; block < n_block; ++block) fill(block);
+}
+
+void VulkanContext::append_verify(ListBuilder& b, const RecordingKey& key) const {
+    const Tape& trunk = program_->plan->trunk;
+    const SampleMode mode = SampleMode::of(key.mode);
+    Pass pass;
+    pass.tape = &trunk;
+    pass.n_row = key.n;
+    pass.head = true;
+    pass.largest = !mode.noise && !mode.penalties;
+    b.tape(pass);
+    if (key.keep) b.keep(key.n);
+    b.sample(trunk, key.n, mode.noise, mode.penalties, pass.largest);
+    b.accept();
+}
+
+void VulkanContext::append_guesses(ListBuilder& b, const RecordingKey& key) const {
+    const SampleMode mode = SampleMode::of(key.mode);
+    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
+    Pass pass;
+    pass.tape = &program_->plan->mtp[0];
+    pass.n_row = key.n;
+    pass.head = true;
+    pass.largest = !noise && !penalties;
+    b.tape(pass);
+    b.sample(*pass.tape, key.n, noise, penalties, pass.largest);
+    b.sampled_to_host(key.n);
+}
+
+Result<std::vector<DispatchList>> VulkanContext::build(const RecordingKey& key) const {
+    ListBuilder builder(*program_, buffers_);
+    std::vector<DispatchList> lists;
+    auto add = [&](const ListBuilder::Piece& piece) {
+        lists.emplace_back();
+        return builder.build(piece).get(lists.back());
+    };
+    if (key.kind != RecordingKey::Kind::wide) {
+        AUSPEX_TRY(add([&](ListBuilder& b) { append(b, key); }));
+        return lists;
+    }
+    Pass pass;
+    pass.tape = &tape_of(key);
+    pass.n_row = key.n;
+    pass.wide = true;
+    pass.fill_only = key.fill_only;
+    const std::vector<const Node*> nodes = builder.nodes_of(pass);
+    for (uint32_t from = 0, to = 0; from < nodes.size(); from = to) {
+        while (to < nodes.size() && nodes[to]->layer == nodes[from]->layer) ++to;
+        AUSPEX_TRY(add([&](ListBuilder& b) { b.tape(pass, from, to); }));
+    }
+    return lists;
+}
+
+Result<VulkanContext::Recording*> VulkanContext::recording(const RecordingKey& key) {
+    auto found = recordings_.find(key);
+    if (found != recordings_.end()) return &found->second;
+    Pipelines& pipelines = *program_->device->pipelines;
+    std::vector<DispatchList> lists;
+    if (auto prepared = prepared_.find(key); prepared != prepared_.end()) {
+        lists.push_back(std::move(prepared->second));
+        prepared_.erase(prepared);
+    } else {
+        AUSPEX_TRY(build(key).get(lists));
+    }
+    std::vector<std::vector<Pipelines::Id>> ids;  // all of them first: they are made in parallel
+    for (const DispatchList& list : lists) ids.push_back(list.request(&pipelines));
+    Recording made;
+    made.parts.resize(lists.size());
+    for (size_t i = 0; i < lists.size(); ++i) {
+        AUSPEX_TRY(Commands::create(program_->device->gpu, 0, pool_).get(made.parts[i]));
+        AUSPEX_TRY(lists[i].record(pipelines, ids[i], &made.parts[i]));
+    }
+    recorded_ = true;
+    return &(recordings_[key] = std::move(made));
+}
+
+Status VulkanContext::prepare_list(uint32_t n_draft, const RecordingKey& key) {
+    std::vector<DispatchList> lists;
+    AUSPEX_TRY(build(key).get(lists));
+    for (DispatchList& list : lists) {
+        const std::vector<Pipelines::Id> ids = list.request(program_->device->pipelines.get());
+        needs_[n_draft].insert(needs_[n_draft].end(), ids.begin(), ids.end());
+    }
+    if (lists.size() == 1 && recordings_.count(key) == 0) prepared_[key] = std::move(lists[0]);
+    return {};
+}
+
+Result<VulkanContext::Recording*> VulkanContext::open_recording(uint32_t request) {
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::open;
+    key.n = request;
+    return recording(key);
+}
+
+Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::wide;
+    key.tape = program_->tape_index(tape);
+    key.n = n_row;
+    key.fill_only = fill_only;
+    return recording(key);
+}
+
+Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n) {
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::head;
+    key.tape = program_->tape_index(tape);
+    key.n = n;
+    return recording(key);
+}
+
+/// A tentative step, or the few rows of an MTP block; with the logits of all rows when all are asked for.
+Result<VulkanContext::Recording*> VulkanContext::body_recording(const Step& step, uint32_t n_row) {
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::narrow;
+    key.tape = program_->tape_index(*step.tape);
+    key.n = n_row;
+    key.fill_only = step.fill_only;
+    key.logits = step.n_logit == n_row;
+    key.keep = options_.mtp && key.tape == 0;
+    return recording(key);
+}
+
+Result<VulkanContext::Recording*> VulkanContext::draft_recording(uint32_t n_row, uint32_t n_draft, bool next) {
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::draft;
+    key.n = n_row;
+    key.n_draft = n_draft;
+    key.mode = mode_.bits();
+    key.next = next;
+    return recording(key);
+}
+
+Result<VulkanContext::Recording*> VulkanContext::verify_recording(uint32_t n_row, bool keep) {
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::verify;
+    key.n = n_row;
+    key.mode = mode_.bits();
+    key.keep = keep;
+    return recording(key);
 }
 
 }  // namespace vk
@@ -32562,64 +33071,6 @@ Status VulkanContext::start(const LoopStart& d) {
     return {};
 }
 
-Status VulkanContext::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, SampleMode mode) const {
-    const Plan& plan = *program_->plan;
-    const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
-    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0,
-               largest = !noise && !penalties;
-    /// The rows that became history, for a block that does not guess from them.
-    auto fill = [&](uint32_t block) -> Status {
-        Shape shape;
-        shape.tape = &plan.mtp[block];
-        shape.n_row = n_row;
-        shape.fill_only = true;
-        if (block != 0) AUSPEX_TRY(r.mtp_block(1, 0));
-        return r.tape(shape);
-    };
-    if (n_block > 1) AUSPEX_TRY(r.mtp_block(0, 0));
-    uint32_t block = 0;
-    for (uint32_t depth = 1; depth <= n_draft; ++depth) {
-        const uint32_t before = block;
-        block = plan.mtp_block(depth);
-        const Tape& tape = plan.mtp[block];
-        Shape shape;
-        shape.tape = &tape;
-        shape.largest = largest;
-        if (depth == 1) {  // the rows that became history
-            shape.n_row = n_row;
-        } else if (block == before) {  // the guess before this one
-            shape.fed_from = tape.hidden;
-        } else {  // another block has seen nothing of this cycle
-            AUSPEX_TRY(fill(block));
-            AUSPEX_TRY(r.mtp_block(2, depth - 1));
-            shape.n_row = depth - 1;
-            shape.fed_by_chain = true;
-        }
-        shape.head = shape.n_row == 1;
-        AUSPEX_TRY(r.tape(shape));
-        if (!shape.head) AUSPEX_TRY(r.head(tape, 1, false, largest));
-        // Noise belongs to ids: among a draft vocabulary's places it would be another's, so the likeliest is taken.
-        AUSPEX_TRY(r.sample(tape, 1, noise, penalties, largest));
-        AUSPEX_TRY(r.mtp_next());
-        if (depth < n_draft && depth < n_block) AUSPEX_TRY(r.keep_guess(tape, depth - 1));
-    }
-    for (block = n_draft == 0 ? 0 : block + 1; block < n_block; ++block) AUSPEX_TRY(fill(block));
-    return {};
-}
-
-Status VulkanContext::verify_pieces(Recorder& r, uint32_t n_row, SampleMode mode, bool keep) const {
-    const Tape& trunk = program_->plan->trunk;
-    Shape shape;
-    shape.tape = &trunk;
-    shape.n_row = n_row;
-    shape.head = true;
-    shape.largest = !mode.noise && !mode.penalties;
-    AUSPEX_TRY(r.tape(shape));
-    if (keep) AUSPEX_TRY(r.keep(n_row));
-    AUSPEX_TRY(r.sample(trunk, n_row, mode.noise, mode.penalties, shape.largest));
-    return r.accept();
-}
-
 /// The first cycle after start(): both passes are opened by the host's requests.
 Status VulkanContext::queue_first(uint32_t n_draft) {
     auto* trunk = reinterpret_cast<args::StepRequest*>(buffers_.request[first_request_[1]].mapped);
@@ -32628,15 +33079,11 @@ Status VulkanContext::queue_first(uint32_t n_draft) {
     Recording *open_mtp = nullptr, *open_trunk = nullptr, *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ != 0) {
         AUSPEX_TRY(open_recording(first_request_[0]).get(open_mtp));
-        AUSPEX_TRY(recording({Kind::draft, n_mtp_row_, n_draft, mode_.bits(), 0}, 1, [&](Recorder& r, uint32_t) {
-                       return draft_pieces(r, n_mtp_row_, n_draft, mode_);
-                   }).get(draft));
+        AUSPEX_TRY(draft_recording(n_mtp_row_, n_draft, false).get(draft));
     }
     AUSPEX_TRY(open_recording(first_request_[1]).get(open_trunk));
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
-    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) {
-                   return verify_pieces(r, 1 + n_draft, mode_, keep);
-               }).get(verify));
+    AUSPEX_TRY(verify_recording(1 + n_draft, keep).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
     AUSPEX_TRY(submit_cycle({open_mtp, draft}, {open_trunk, verify}, n_mtp_row_ != 0 && n_draft == 0));
     n_pending_ = 0;
@@ -32648,20 +33095,16 @@ Status VulkanContext::queue_first(uint32_t n_draft) {
 Status VulkanContext::queue_next(uint32_t n_draft) {
     Recording *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ == 0) {
-        AUSPEX_TRY(recording({Kind::cycle, n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
-                       AUSPEX_TRY(r.open_next(n_draft));
-                       return verify_pieces(r, 1 + n_draft, mode_, options_.mtp);
-                   }).get(verify));
+        RecordingKey key;
+        key.kind = RecordingKey::Kind::cycle;
+        key.n = 1 + n_draft;
+        key.mode = mode_.bits();
+        key.keep = options_.mtp;
+        AUSPEX_TRY(recording(key).get(verify));
         return submit_cycle({}, {verify}, false);
     }
-    AUSPEX_TRY(recording({Kind::draft, n_before_, n_draft, mode_.bits(), 1}, 1, [&](Recorder& r, uint32_t) {
-                   AUSPEX_TRY(r.mtp_open());
-                   AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
-                   return r.open_next(n_draft);
-               }).get(draft));
-    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
-                   return verify_pieces(r, 1 + n_draft, mode_, false);
-               }).get(verify));
+    AUSPEX_TRY(draft_recording(n_before_, n_draft, true).get(draft));
+    AUSPEX_TRY(verify_recording(1 + n_draft, false).get(verify));
     return submit_cycle({draft}, {verify}, n_draft == 0);
 }
 
@@ -32690,46 +33133,41 @@ Status VulkanContext::prepare(uint32_t most) {
     if (plan.mtp.empty() || !options_.mtp) return {};
     most_drafts_ = most = std::min(most, kMaxTentative - 1);
     prepared_modes_ |= 1u << mode_.bits();
-    Recorder recorder(*program_, buffers_);
-    const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
-        Span<const Pipelines::Id> ids;
-        AUSPEX_TRY(recorder.ask(piece).get(ids));
-        needs_[at].insert(needs_[at].end(), ids.begin(), ids.end());
-        return {};
+    const auto key_of = [&](RecordingKey::Kind kind, uint32_t n) {
+        RecordingKey key;
+        key.kind = kind;
+        key.n = n;
+        key.mode = mode_.bits();
+        return key;
     };
-    // In the order in which depths are tried: what is asked for first is made first. The block may have to take up
-    // more rows than a cycle leaves, after a while without drafts.
+    // In the order in which depths are tried: pipelines are made in the order of the requests. The block may have to
+    // take up more rows than a cycle leaves, after some cycles without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= most)
-            AUSPEX_TRY(ask(g, [&](Recorder& r) {
-                return verify_pieces(r, 1 + g, mode_, g == 0);
-            }));  // plain cycles may keep their rows
-        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
-        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
+        if (g <= most) AUSPEX_TRY(prepare_list(g, key_of(RecordingKey::Kind::verify, 1 + g)));
+        if (g == 0) {
+            RecordingKey plain = key_of(RecordingKey::Kind::cycle, 1);
+            plain.keep = true;
+            AUSPEX_TRY(prepare_list(0, plain));
+        }
+        for (const uint32_t n_draft : {0u, g == 0 ? most : 1u}) {
+            RecordingKey draft = key_of(RecordingKey::Kind::draft, 1 + g);
+            draft.n_draft = n_draft;
+            draft.next = true;
+            AUSPEX_TRY(prepare_list(0, draft));
+        }
     }
-    for (const Tape& tape : plan.mtp)
+    for (uint32_t i = 0; i < plan.mtp.size(); ++i)
         for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxPendingHidden)); n *= 2) {
-            Shape shape;
-            shape.tape = &tape;
-            shape.n_row = n;
-            shape.wide = shape.fill_only = true;
-            AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
+            RecordingKey wide;
+            wide.kind = RecordingKey::Kind::wide;
+            wide.tape = 1 + i;
+            wide.n = n;
+            wide.fill_only = true;
+            AUSPEX_TRY(prepare_list(0, wide));
         }
     for (uint32_t n = 1; n <= kAcceptanceProbeRows; ++n)
-        AUSPEX_TRY(ask(0, [&](Recorder& r) { return guess_pieces(r, n, mode_); }));
+        AUSPEX_TRY(prepare_list(0, key_of(RecordingKey::Kind::guess, n)));
     return {};
-}
-
-Status VulkanContext::guess_pieces(Recorder& r, uint32_t n_row, SampleMode mode) const {
-    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
-    Shape shape;
-    shape.tape = &program_->plan->mtp[0];
-    shape.n_row = n_row;
-    shape.head = true;
-    shape.largest = !noise && !penalties;
-    AUSPEX_TRY(r.tape(shape));
-    AUSPEX_TRY(r.sample(*shape.tape, n_row, noise, penalties, shape.largest));
-    return r.sampled_to_host(n_row);
 }
 
 Result<Span<const Token>> VulkanContext::guess(const Step& step) {
@@ -32740,9 +33178,11 @@ Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     looping_ = false;
     forget_rows();
     Recording* body = nullptr;
-    AUSPEX_TRY(recording({Kind::guess, step.n_row, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
-                   return guess_pieces(r, step.n_row, mode_);
-               }).get(body));
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::guess;
+    key.n = step.n_row;
+    key.mode = mode_.bits();
+    AUSPEX_TRY(recording(key).get(body));
     AUSPEX_TRY(submit_mtp(step, body, nullptr));
     logits_slot_ = kNoSlot;  // what lay there is gone
     AUSPEX_TRY(barrier());
@@ -32845,19 +33285,21 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     forget_rows();
     Commands commands;
     AUSPEX_TRY(Commands::create(gpu, kMarks).get(commands));
-    Recorder recorder(*program_, buffers_);
-    Shape shape;
-    shape.tape = &plan.trunk;
-    shape.n_row = n_row;
-    shape.head = shape.largest = true;
-    AUSPEX_TRY(recorder.record(
-        &commands,
-        [&](Recorder& r) {
-            AUSPEX_TRY(r.tape(shape));
-            return r.sample(plan.trunk, n_row, false, false, true);
-        },
-        true));
-    std::vector<std::vector<double>> us(recorder.marks().size());
+    DispatchList list;
+    AUSPEX_TRY(ListBuilder(*program_, buffers_)
+                   .build([&](ListBuilder& b) {
+                       Pass pass;
+                       pass.tape = &plan.trunk;
+                       pass.n_row = n_row;
+                       pass.head = pass.largest = true;
+                       b.tape(pass);
+                       b.sample(plan.trunk, n_row, false, false, true);
+                   })
+                   .get(list));
+    Pipelines& pipelines = *program_->device->pipelines;
+    AUSPEX_TRY(list.record(pipelines, list.request(&pipelines), &commands, true));
+    const std::vector<DispatchList::Stage> stages = list.stages();
+    std::vector<std::vector<double>> us(stages.size());
     for (uint32_t run = 0; run < kWarm + kRuns; ++run) {
         uint32_t index = 0;
         args::StepRequest* request = nullptr;
@@ -32881,7 +33323,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     }
     std::vector<KernelTime> out;
     for (size_t i = 0; i < us.size(); ++i) {
-        const Recorder::Mark& m = recorder.marks()[i];
+        const DispatchList::Stage& m = stages[i];
         auto at = std::find_if(out.begin(), out.end(), [&](const KernelTime& k) { return k.name == m.label; });
         if (at == out.end()) at = out.insert(out.end(), KernelTime{m.label, 0, 0, 0});
         std::sort(us[i].begin(), us[i].end());

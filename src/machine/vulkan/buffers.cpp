@@ -364,14 +364,14 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
     static_assert(kMaxPendingHidden == args::kPendingRows, "the waist and the shaders agree on how many");
     want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
          "hidden rows of drafts");
-    want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.behind,
+    want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.pending_hidden,
          "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
     const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(),
                                  [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
     if (raw) want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
     if (mtp && plan.mtp.size() > 1)
-        want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.chain,
+        want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.guess_hidden,
              "hidden rows of guesses");
     want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
     want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");

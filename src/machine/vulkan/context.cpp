@@ -145,73 +145,10 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         made.ids = made.memory[table_ids];
         made.n_id = static_cast<uint32_t>(ids.size());
     }
-    recordings_.clear();  // those of drafts are no longer right
+    recordings_.clear();  // those of drafts bind the draft head
+    prepared_.clear();
     buffers_.draft = std::move(made);
     return {};
-}
-
-// ---------------------------------------------------------------------------------- recordings
-
-Result<VulkanContext::Recording*> VulkanContext::recording(const Key& key, uint32_t n_part, const Piece& piece) {
-    auto found = recordings_.find(key);
-    if (found != recordings_.end()) return &found->second;
-    const GpuRef& gpu = program_->device->gpu;
-    Recording made;
-    made.parts.resize(n_part);
-    Recorder recorder(*program_, buffers_);
-    for (uint32_t i = 0; i < n_part; ++i) {
-        AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(made.parts[i]));
-        AUSPEX_TRY(recorder.record(&made.parts[i], [&](Recorder& r) { return piece(r, i); }));
-    }
-    recorded_ = true;
-    return &(recordings_[key] = std::move(made));
-}
-
-Result<VulkanContext::Recording*> VulkanContext::open_recording(uint32_t request) {
-    return recording({Kind::open, request, 0, 0, 0}, 1, [&](Recorder& r, uint32_t) { return r.open_request(request); });
-}
-
-Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
-    Shape shape;
-    shape.tape = &tape;
-    shape.n_row = n_row;
-    shape.wide = true;
-    shape.fill_only = fill_only;
-    const Key key{Kind::wide, program_->tape_index(tape), n_row, fill_only, 0};
-    if (recordings_.count(key)) return recording(key, 0, {});
-    // One part for each layer: the longest submission that must be is one layer.
-    const std::vector<Node> nodes = Recorder(*program_, buffers_).nodes_of(shape);
-    std::vector<uint32_t> cut{0};
-    for (uint32_t i = 1; i < nodes.size(); ++i)
-        if (nodes[i].layer != nodes[i - 1].layer) cut.push_back(i);
-    cut.push_back(static_cast<uint32_t>(nodes.size()));
-    return recording(key, static_cast<uint32_t>(cut.size() - 1),
-                     [&](Recorder& r, uint32_t part) { return r.tape(shape, cut[part], cut[part + 1]); });
-}
-
-Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n) {
-    const bool trunk = &tape == &program_->plan->trunk;
-    return recording({Kind::head, program_->tape_index(tape), n, 0, 0}, 1, [&](Recorder& r, uint32_t) {
-        AUSPEX_TRY(r.head(tape, n, trunk));
-        return r.logits_to_host(tape, n);
-    });
-}
-
-/// A tentative step, or the few rows of an MTP block; with the logits of all rows when all are asked for.
-Result<VulkanContext::Recording*> VulkanContext::body_recording(const Step& step, uint32_t n_row) {
-    Shape shape;
-    shape.tape = step.tape;
-    shape.n_row = n_row;
-    shape.fill_only = step.fill_only;
-    shape.head = step.n_logit == n_row;
-    return recording({Kind::narrow, program_->tape_index(*step.tape), n_row, shape.fill_only, shape.head}, 1,
-                     [&](Recorder& r, uint32_t) {
-                         AUSPEX_TRY(r.tape(shape));
-                         if (shape.head)
-                             AUSPEX_TRY(r.logits_to_host(
-                                 *shape.tape, n_row));  // at once: the barrier before it must be for copies, too
-                         return options_.mtp && shape.tape == &program_->plan->trunk ? r.keep(n_row) : Status();
-                     });
 }
 
 // --------------------------------------------------------------------------------- submissions
@@ -474,11 +411,11 @@ Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
 
 Status VulkanContext::apply_pending() {
     if (n_pending_ == 0) return barrier();
-    const uint32_t n = n_pending_;
     Recording* r = nullptr;
-    AUSPEX_TRY(recording({Kind::fold, n, 0, 0, 0}, 1, [&](Recorder& rec, uint32_t) {
-                   return rec.fold(program_->plan->trunk, n);
-               }).get(r));
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::apply;
+    key.n = n_pending_;
+    AUSPEX_TRY(recording(key).get(r));
     AUSPEX_TRY(submit({r}));
     n_pending_ = 0;
     return barrier();

@@ -8,7 +8,7 @@
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "clock.h"
-#include "record.h"
+#include "list_builder.h"
 
 #include <chrono>
 #include <map>
@@ -48,28 +48,64 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
   private:
     using Clock = std::chrono::steady_clock;
-    /// What tells recordings apart.
-    enum class Kind : uint8_t { open, decode, wide, narrow, head, fold, cycle, draft, verify, guess };
-    using Key = std::tuple<Kind, uint32_t, uint32_t, uint32_t, uint32_t>;
+    /// What a recording does; append() turns it into dispatches. Members that a kind does not name are 0.
+    struct RecordingKey {
+        enum class Kind : uint8_t {
+            open,    ///< opens the step of host request n
+            narrow,  ///< n rows of a tentative step, or of an MTP block: tape, fill_only, logits
+            wide,    ///< n rows of a committed step, a part for each layer: tape, fill_only
+            head,    ///< logits of n rows: tape
+            apply,   ///< applies the records of n committed rows
+            cycle,   ///< the next cycle without an MTP block: n rows, mode
+            draft,   ///< the MTP block takes up n rows and drafts n_draft: mode, next
+            verify,  ///< n rows of the trunk, sampled and accepted: mode, keep
+            guess    ///< n rows of the MTP block, sampled: mode
+        };
+        Kind kind = Kind::open;
+        uint32_t n = 0, tape = 0, n_draft = 0, mode = 0;
+        bool fill_only = false;
+        bool logits = false;  ///< of all rows, to the host
+        bool keep = false;    ///< copies the hidden rows to the pending ones
+        bool next = false;    ///< follows a queued cycle, and opens the next
+        bool operator<(const RecordingKey& o) const {
+            const auto all = [](const RecordingKey& k) {
+                return std::make_tuple(k.kind, k.n, k.tape, k.n_draft, k.mode, k.fill_only, k.logits, k.keep, k.next);
+            };
+            return all(*this) < all(o);
+        }
+    };
     /// Command buffers that are submitted one after the other, in as many submissions as time allows.
     struct Recording {
         std::vector<Commands> parts;
         double part_us = 0;  ///< measured mean of a part; 0: not yet
     };
-    using Piece = std::function<Status(Recorder&, uint32_t part)>;
-    /// How a cycle sampled_ids.
+    /// How a cycle samples.
     struct SampleMode {
         bool noise = false, penalties = false;
         uint32_t bits() const { return (noise ? 1u : 0u) | (penalties ? 2u : 0u); }
+        static SampleMode of(uint32_t bits) { return {(bits & 1) != 0, (bits & 2) != 0}; }
     };
 
     explicit VulkanContext(std::shared_ptr<const VulkanModel> program) : program_(std::move(program)) {}
     Status take_memory(const ContextOptions& options);
-    Result<Recording*> recording(const Key& key, uint32_t n_part, const Piece& piece);
+    // recordings.cpp
+    void append(ListBuilder& b, const RecordingKey& key) const;
+    void append_drafts(ListBuilder& b, const RecordingKey& key) const;
+    void append_verify(ListBuilder& b, const RecordingKey& key) const;
+    void append_guesses(ListBuilder& b, const RecordingKey& key) const;
+    /// The lists of a recording, one for each part.
+    Result<std::vector<DispatchList>> build(const RecordingKey& key) const;
+    /// A recording, made on first use.
+    Result<Recording*> recording(const RecordingKey& key);
     Result<Recording*> open_recording(uint32_t request);
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
     Result<Recording*> wide_recording(const Tape& tape, uint32_t n_row, bool fill_only);
     Result<Recording*> head_recording(const Tape& tape, uint32_t n);
+    Result<Recording*> draft_recording(uint32_t n_row, uint32_t n_draft, bool next);
+    Result<Recording*> verify_recording(uint32_t n_row, bool keep);
+    const Tape& tape_of(const RecordingKey& key) const;
+    /// Builds a list ahead of its recording and starts making its pipelines, which cycles of n_draft drafts need.
+    Status prepare_list(uint32_t n_draft, const RecordingKey& key);
     Status check(const Step& step) const;
     /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
     Result<args::StepRequest*> take_request(uint32_t* index);
@@ -86,15 +122,12 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Status run_mtp(const Step& step);
     /// Opens an MTP pass and runs these behind it.
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
-    Status guess_pieces(Recorder& r, uint32_t n_row, SampleMode mode) const;
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     Status apply_pending();
     template <class F>
     Status each_part(uint32_t n_token, F visit) const;
     void forget_rows();
 
-    Status draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, SampleMode mode) const;
-    Status verify_pieces(Recorder& r, uint32_t n_row, SampleMode mode, bool keep) const;
     Status queue_first(uint32_t n_draft);
     Status queue_next(uint32_t n_draft);
     Status see(const Region& r) const;
@@ -104,7 +137,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Timeline timeline_;
     Transfer transfer_;
     std::shared_ptr<CommandPool> pool_;
-    std::map<Key, Recording> recordings_;
+    std::map<RecordingKey, Recording> recordings_;
+    std::map<RecordingKey, DispatchList> prepared_;  ///< built, not yet recorded
     Commands reset_;
     std::vector<VkCommandBuffer> list_;       ///< of one submission
     uint64_t request_value_[kRequests] = {};  ///< when the device is done with a request

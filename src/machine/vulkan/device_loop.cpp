@@ -103,64 +103,6 @@ Status VulkanContext::start(const LoopStart& d) {
     return {};
 }
 
-Status VulkanContext::draft_pieces(Recorder& r, uint32_t n_row, uint32_t n_draft, SampleMode mode) const {
-    const Plan& plan = *program_->plan;
-    const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
-    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0,
-               largest = !noise && !penalties;
-    /// The rows that became history, for a block that does not guess from them.
-    auto fill = [&](uint32_t block) -> Status {
-        Shape shape;
-        shape.tape = &plan.mtp[block];
-        shape.n_row = n_row;
-        shape.fill_only = true;
-        if (block != 0) AUSPEX_TRY(r.mtp_block(1, 0));
-        return r.tape(shape);
-    };
-    if (n_block > 1) AUSPEX_TRY(r.mtp_block(0, 0));
-    uint32_t block = 0;
-    for (uint32_t depth = 1; depth <= n_draft; ++depth) {
-        const uint32_t before = block;
-        block = plan.mtp_block(depth);
-        const Tape& tape = plan.mtp[block];
-        Shape shape;
-        shape.tape = &tape;
-        shape.largest = largest;
-        if (depth == 1) {  // the rows that became history
-            shape.n_row = n_row;
-        } else if (block == before) {  // the guess before this one
-            shape.fed_from = tape.hidden;
-        } else {  // another block has seen nothing of this cycle
-            AUSPEX_TRY(fill(block));
-            AUSPEX_TRY(r.mtp_block(2, depth - 1));
-            shape.n_row = depth - 1;
-            shape.fed_by_chain = true;
-        }
-        shape.head = shape.n_row == 1;
-        AUSPEX_TRY(r.tape(shape));
-        if (!shape.head) AUSPEX_TRY(r.head(tape, 1, false, largest));
-        // Noise belongs to ids: among a draft vocabulary's places it would be another's, so the likeliest is taken.
-        AUSPEX_TRY(r.sample(tape, 1, noise, penalties, largest));
-        AUSPEX_TRY(r.mtp_next());
-        if (depth < n_draft && depth < n_block) AUSPEX_TRY(r.keep_guess(tape, depth - 1));
-    }
-    for (block = n_draft == 0 ? 0 : block + 1; block < n_block; ++block) AUSPEX_TRY(fill(block));
-    return {};
-}
-
-Status VulkanContext::verify_pieces(Recorder& r, uint32_t n_row, SampleMode mode, bool keep) const {
-    const Tape& trunk = program_->plan->trunk;
-    Shape shape;
-    shape.tape = &trunk;
-    shape.n_row = n_row;
-    shape.head = true;
-    shape.largest = !mode.noise && !mode.penalties;
-    AUSPEX_TRY(r.tape(shape));
-    if (keep) AUSPEX_TRY(r.keep(n_row));
-    AUSPEX_TRY(r.sample(trunk, n_row, mode.noise, mode.penalties, shape.largest));
-    return r.accept();
-}
-
 /// The first cycle after start(): both passes are opened by the host's requests.
 Status VulkanContext::queue_first(uint32_t n_draft) {
     auto* trunk = reinterpret_cast<args::StepRequest*>(buffers_.request[first_request_[1]].mapped);
@@ -169,15 +111,11 @@ Status VulkanContext::queue_first(uint32_t n_draft) {
     Recording *open_mtp = nullptr, *open_trunk = nullptr, *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ != 0) {
         AUSPEX_TRY(open_recording(first_request_[0]).get(open_mtp));
-        AUSPEX_TRY(recording({Kind::draft, n_mtp_row_, n_draft, mode_.bits(), 0}, 1, [&](Recorder& r, uint32_t) {
-                       return draft_pieces(r, n_mtp_row_, n_draft, mode_);
-                   }).get(draft));
+        AUSPEX_TRY(draft_recording(n_mtp_row_, n_draft, false).get(draft));
     }
     AUSPEX_TRY(open_recording(first_request_[1]).get(open_trunk));
     const bool keep = n_mtp_row_ == 0 && options_.mtp;
-    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), keep, 0}, 1, [&](Recorder& r, uint32_t) {
-                   return verify_pieces(r, 1 + n_draft, mode_, keep);
-               }).get(verify));
+    AUSPEX_TRY(verify_recording(1 + n_draft, keep).get(verify));
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
     AUSPEX_TRY(submit_cycle({open_mtp, draft}, {open_trunk, verify}, n_mtp_row_ != 0 && n_draft == 0));
     n_pending_ = 0;
@@ -189,20 +127,16 @@ Status VulkanContext::queue_first(uint32_t n_draft) {
 Status VulkanContext::queue_next(uint32_t n_draft) {
     Recording *draft = nullptr, *verify = nullptr;
     if (n_mtp_row_ == 0) {
-        AUSPEX_TRY(recording({Kind::cycle, n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
-                       AUSPEX_TRY(r.open_next(n_draft));
-                       return verify_pieces(r, 1 + n_draft, mode_, options_.mtp);
-                   }).get(verify));
+        RecordingKey key;
+        key.kind = RecordingKey::Kind::cycle;
+        key.n = 1 + n_draft;
+        key.mode = mode_.bits();
+        key.keep = options_.mtp;
+        AUSPEX_TRY(recording(key).get(verify));
         return submit_cycle({}, {verify}, false);
     }
-    AUSPEX_TRY(recording({Kind::draft, n_before_, n_draft, mode_.bits(), 1}, 1, [&](Recorder& r, uint32_t) {
-                   AUSPEX_TRY(r.mtp_open());
-                   AUSPEX_TRY(draft_pieces(r, n_before_, n_draft, mode_));
-                   return r.open_next(n_draft);
-               }).get(draft));
-    AUSPEX_TRY(recording({Kind::verify, 1 + n_draft, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
-                   return verify_pieces(r, 1 + n_draft, mode_, false);
-               }).get(verify));
+    AUSPEX_TRY(draft_recording(n_before_, n_draft, true).get(draft));
+    AUSPEX_TRY(verify_recording(1 + n_draft, false).get(verify));
     return submit_cycle({draft}, {verify}, n_draft == 0);
 }
 
@@ -231,46 +165,41 @@ Status VulkanContext::prepare(uint32_t most) {
     if (plan.mtp.empty() || !options_.mtp) return {};
     most_drafts_ = most = std::min(most, kMaxTentative - 1);
     prepared_modes_ |= 1u << mode_.bits();
-    Recorder recorder(*program_, buffers_);
-    const auto ask = [&](uint32_t at, const Recorder::Piece& piece) -> Status {
-        Span<const Pipelines::Id> ids;
-        AUSPEX_TRY(recorder.ask(piece).get(ids));
-        needs_[at].insert(needs_[at].end(), ids.begin(), ids.end());
-        return {};
+    const auto key_of = [&](RecordingKey::Kind kind, uint32_t n) {
+        RecordingKey key;
+        key.kind = kind;
+        key.n = n;
+        key.mode = mode_.bits();
+        return key;
     };
-    // In the order in which depths are tried: what is asked for first is made first. The block may have to take up
-    // more rows than a cycle leaves, after a while without drafts.
+    // In the order in which depths are tried: pipelines are made in the order of the requests. The block may have to
+    // take up more rows than a cycle leaves, after some cycles without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= most)
-            AUSPEX_TRY(ask(g, [&](Recorder& r) {
-                return verify_pieces(r, 1 + g, mode_, g == 0);
-            }));  // plain cycles may keep their rows
-        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, 0, mode_); }));
-        AUSPEX_TRY(ask(0, [&](Recorder& r) { return draft_pieces(r, 1 + g, g == 0 ? most : 1, mode_); }));
+        if (g <= most) AUSPEX_TRY(prepare_list(g, key_of(RecordingKey::Kind::verify, 1 + g)));
+        if (g == 0) {
+            RecordingKey plain = key_of(RecordingKey::Kind::cycle, 1);
+            plain.keep = true;
+            AUSPEX_TRY(prepare_list(0, plain));
+        }
+        for (const uint32_t n_draft : {0u, g == 0 ? most : 1u}) {
+            RecordingKey draft = key_of(RecordingKey::Kind::draft, 1 + g);
+            draft.n_draft = n_draft;
+            draft.next = true;
+            AUSPEX_TRY(prepare_list(0, draft));
+        }
     }
-    for (const Tape& tape : plan.mtp)
+    for (uint32_t i = 0; i < plan.mtp.size(); ++i)
         for (uint32_t n = row_class(1); n <= std::min(buffers_.n_row_max, row_class(kMaxPendingHidden)); n *= 2) {
-            Shape shape;
-            shape.tape = &tape;
-            shape.n_row = n;
-            shape.wide = shape.fill_only = true;
-            AUSPEX_TRY(ask(0, [&](Recorder& r) { return r.tape(shape); }));
+            RecordingKey wide;
+            wide.kind = RecordingKey::Kind::wide;
+            wide.tape = 1 + i;
+            wide.n = n;
+            wide.fill_only = true;
+            AUSPEX_TRY(prepare_list(0, wide));
         }
     for (uint32_t n = 1; n <= kAcceptanceProbeRows; ++n)
-        AUSPEX_TRY(ask(0, [&](Recorder& r) { return guess_pieces(r, n, mode_); }));
+        AUSPEX_TRY(prepare_list(0, key_of(RecordingKey::Kind::guess, n)));
     return {};
-}
-
-Status VulkanContext::guess_pieces(Recorder& r, uint32_t n_row, SampleMode mode) const {
-    const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
-    Shape shape;
-    shape.tape = &program_->plan->mtp[0];
-    shape.n_row = n_row;
-    shape.head = true;
-    shape.largest = !noise && !penalties;
-    AUSPEX_TRY(r.tape(shape));
-    AUSPEX_TRY(r.sample(*shape.tape, n_row, noise, penalties, shape.largest));
-    return r.sampled_to_host(n_row);
 }
 
 Result<Span<const Token>> VulkanContext::guess(const Step& step) {
@@ -281,9 +210,11 @@ Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     looping_ = false;
     forget_rows();
     Recording* body = nullptr;
-    AUSPEX_TRY(recording({Kind::guess, step.n_row, mode_.bits(), 0, 0}, 1, [&](Recorder& r, uint32_t) {
-                   return guess_pieces(r, step.n_row, mode_);
-               }).get(body));
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::guess;
+    key.n = step.n_row;
+    key.mode = mode_.bits();
+    AUSPEX_TRY(recording(key).get(body));
     AUSPEX_TRY(submit_mtp(step, body, nullptr));
     logits_slot_ = kNoSlot;  // what lay there is gone
     AUSPEX_TRY(barrier());

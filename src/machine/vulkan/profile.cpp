@@ -30,19 +30,21 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     forget_rows();
     Commands commands;
     AUSPEX_TRY(Commands::create(gpu, kMarks).get(commands));
-    Recorder recorder(*program_, buffers_);
-    Shape shape;
-    shape.tape = &plan.trunk;
-    shape.n_row = n_row;
-    shape.head = shape.largest = true;
-    AUSPEX_TRY(recorder.record(
-        &commands,
-        [&](Recorder& r) {
-            AUSPEX_TRY(r.tape(shape));
-            return r.sample(plan.trunk, n_row, false, false, true);
-        },
-        true));
-    std::vector<std::vector<double>> us(recorder.marks().size());
+    DispatchList list;
+    AUSPEX_TRY(ListBuilder(*program_, buffers_)
+                   .build([&](ListBuilder& b) {
+                       Pass pass;
+                       pass.tape = &plan.trunk;
+                       pass.n_row = n_row;
+                       pass.head = pass.largest = true;
+                       b.tape(pass);
+                       b.sample(plan.trunk, n_row, false, false, true);
+                   })
+                   .get(list));
+    Pipelines& pipelines = *program_->device->pipelines;
+    AUSPEX_TRY(list.record(pipelines, list.request(&pipelines), &commands, true));
+    const std::vector<DispatchList::Stage> stages = list.stages();
+    std::vector<std::vector<double>> us(stages.size());
     for (uint32_t run = 0; run < kWarm + kRuns; ++run) {
         uint32_t index = 0;
         args::StepRequest* request = nullptr;
@@ -66,7 +68,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     }
     std::vector<KernelTime> out;
     for (size_t i = 0; i < us.size(); ++i) {
-        const Recorder::Mark& m = recorder.marks()[i];
+        const DispatchList::Stage& m = stages[i];
         auto at = std::find_if(out.begin(), out.end(), [&](const KernelTime& k) { return k.name == m.label; });
         if (at == out.end()) at = out.insert(out.end(), KernelTime{m.label, 0, 0, 0});
         std::sort(us[i].begin(), us[i].end());

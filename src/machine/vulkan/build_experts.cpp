@@ -10,7 +10,7 @@
 //
 // Many rows: the pairs of rows and experts are sorted by expert, and the products of many rows run over blocks
 // of one expert each; moe_sum.comp adds a row's results, ids ascending.
-#include "record.h"
+#include "list_builder.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/matvec_args.h"
 #include "../../../shaders/moe_args.h"
@@ -20,7 +20,7 @@
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace experts_impl {
+namespace build_experts_impl {
 
 /// How a layer chooses.
 uint32_t flags_of(const Op& op) {
@@ -35,21 +35,19 @@ uint32_t power_of_two(uint32_t n, uint32_t most) {
     return p;
 }
 
-}  // namespace experts_impl
+}  // namespace build_experts_impl
 
-Status Recorder::experts(const Node& d, const Shape& shape) {
-    if (!shape.wide) return experts_few(d, shape.n_row);
-    AUSPEX_TRY(experts_many(d, shape));
+void ListBuilder::experts(const Node& d, const Pass& pass) {
+    if (!pass.wide) return experts_few(d, pass.n_row);
+    experts_many(d, pass);
     packed_ = packed_norm_ = kNoSlot;
-    return {};
 }
 
 /// Scores of all experts; for few rows the shared expert's gate and up beside them.
-Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to) {
-    using record_impl::key_of;
+void ListBuilder::scores(const Node& d, const Pass& pass, args::RouterArgs* to) {
     const MoeDims& m = d.op->moe;
     const bool norm = d.norm != kNoSlot, own_gate = d.op->w[7] != kNoSlot;
-    const Region &router = program_.vectors[d.op->w[0]], &x = buffers_.row[d.x];
+    const Region &router = model_.vectors[d.op->w[0]], &x = buffers_.row[d.x];
     args::RouterArgs a{};
     a.d_in = width(d.x);
     a.n_expert = m.n_expert;
@@ -58,17 +56,17 @@ Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to)
     a.x_stride = stride(d.x);
     a.inv_d = 1.0f / static_cast<float>(a.d_in);
     a.eps = d.eps;
-    a.flags = experts_impl::flags_of(*d.op);
+    a.flags = build_experts_impl::flags_of(*d.op);
     a.scale = m.scale;
-    a.n_row = shape.n_row;
-    a.from_step = shape.wide;
+    a.n_row = pass.n_row;
+    a.from_step = pass.wide;
     *to = a;
-    const uint32_t rows = experts_impl::power_of_two(shape.n_row, 4);
-    barrier({{special(kStep), d.x}, {special(kMoeLogits)}});
-    AUSPEX_TRY(kernel(key_of("moe_router", 128, {rows, norm ? 1u : 0u}),
-                      {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
-                      {ceil_div(a.n_out, 2u), ceil_div(shape.n_row, rows)}, "router", router.bytes));
-    if (shape.wide || m.d_ff_shared == 0) return {};
+    const uint32_t rows = build_experts_impl::power_of_two(pass.n_row, 4);
+    uses({{id(kStep), d.x}, {id(kMoeLogits)}});
+    dispatch(key_of("moe_router", 128, {rows, norm ? 1u : 0u}),
+             {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
+             {ceil_div(a.n_out, 2u), ceil_div(pass.n_row, rows)}, "router", router.bytes);
+    if (pass.wide || m.d_ff_shared == 0) return;
     Node g = d;
     g.weight = d.op->w[4];
     ProductArgs p{};
@@ -76,56 +74,56 @@ Status Recorder::scores(const Node& d, const Shape& shape, args::RouterArgs* to)
     p.y = &buffers_.moe.shared;
     p.x_stride = a.x_stride;
     p.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns));
-    p.n_row = shape.n_row;
+    p.n_row = pass.n_row;
     p.norm = norm;
     p.epilogue = Epilogue::swiglu;
     p.limit = m.limit_shared;
-    Touch touch{{d.x}, {special(kMoeShared)}};
-    if (norm) touch.reads.push_back(squares_id(d.x));
-    barrier(touch);
-    return product(g, p);
+    Touch touch{{d.x}, {id(kMoeShared)}};
+    if (norm) touch.reads.add(squares(d.x));
+    uses(touch);
+    product(g, p);
 }
 
 /// Scores, and from them the choice.
-Status Recorder::route(const Node& d, const Shape& shape) {
+void ListBuilder::route(const Node& d, const Pass& pass) {
     args::RouterArgs a{};
-    AUSPEX_TRY(scores(d, shape, &a));
-    barrier({{special(kStep), special(kMoeLogits)}, {special(kMoeChoice)}});
-    return kernel(record_impl::key_of("moe_route", 256),
-                  {buffers_.moe.logits, vector(d.op->w[8]), buffers_.moe.choice, buffers_.step}, a, {shape.n_row},
-                  "route");
+    scores(d, pass, &a);
+    uses({{id(kStep), id(kMoeLogits)}, {id(kMoeChoice)}});
+    dispatch(key_of("moe_route", 256), {buffers_.moe.logits, vector(d.op->w[8]), buffers_.moe.choice, buffers_.step}, a,
+             {pass.n_row}, "route");
 }
 
 // ------------------------------------------------------------------------------------ few rows
 
-Status Recorder::experts_few(const Node& d, uint32_t n_row) {
+void ListBuilder::experts_few(const Node& d, uint32_t n_row) {
     const MoeDims& m = d.op->moe;
     const Buffers::Moe& b = buffers_.moe;
-    Shape shape;
-    shape.n_row = n_row;
+    Pass pass;
+    pass.n_row = n_row;
     args::RouterArgs a{};
-    AUSPEX_TRY(routes_itself(*d.op) ? scores(d, shape, &a) : route(d, shape));
-    AUSPEX_TRY(expert_hidden(d, n_row));
+    if (routes_itself(*d.op))
+        scores(d, pass, &a);
+    else
+        route(d, pass);
+    expert_hidden(d, n_row);
     const Region& y = buffers_.row[d.y];
     const bool shared = m.d_ff_shared != 0;
     if (shared) {
-        barrier({{special(kMoeShared), special(kMoeLogits), d.y}, {special(kMoeSum)}});
-        AUSPEX_TRY(expert_sum(d, n_row,
-                              {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, stride(d.y), width(d.y), "shared down"}));
+        uses({{id(kMoeShared), id(kMoeLogits), d.y}, {id(kMoeSum)}});
+        expert_sum(d, n_row, {d.op->w[6], &b.shared, &y, &b.sum, &b.squares, stride(d.y), width(d.y), "shared down"});
     }
-    Touch touch{{special(kMoeHidden), special(kMoeChoice)}, {d.y, squares_id(d.y)}};
-    if (shared) touch.reads.push_back(special(kMoeSum));
-    barrier(touch);
-    return expert_sum(d, n_row,
-                      {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y],
-                       shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
+    Touch touch{{id(kMoeHidden), id(kMoeChoice)}, {d.y, squares(d.y)}};
+    if (shared) touch.reads.add(id(kMoeSum));
+    uses(touch);
+    expert_sum(d, n_row,
+               {d.op->w[3], &b.hidden, shared ? &b.sum : &y, &y, &buffers_.squares[d.y],
+                shared ? width(d.y) : stride(d.y), stride(d.y), "experts down"});
 }
 
 /// hidden[place] = act(gate x, up x), for every row and every expert it chose.
-Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
-    const DeviceTraits& traits = program_.device->gpu->traits;
+void ListBuilder::expert_hidden(const Node& d, uint32_t n_row) {
     const MoeDims& m = d.op->moe;
-    const Matrix& stack = program_.matrices[d.op->w[1]];
+    const Matrix& stack = model_.matrices[d.op->w[1]];
     const Tiling t = stack.tiling.one();
     const bool norm = d.norm != kNoSlot;
     args::MatvecArgs a{};
@@ -142,38 +140,36 @@ Status Recorder::expert_hidden(const Node& d, uint32_t n_row) {
     a.n_row = n_row;
     a.n_used = m.n_used;
     a.n_score = m.n_expert;
-    a.flags = experts_impl::flags_of(*d.op);
+    a.flags = build_experts_impl::flags_of(*d.op);
     a.scale = m.scale;
     // Two rows of an expert at once; with more its weights come from the cache again. Few rows share one.
     const bool itself = routes_itself(*d.op);
     const uint32_t n_place = n_row * m.n_used;
-    const MatvecChoice c = choose_matvec(traits, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu,
+    const MatvecChoice c = choose_matvec(traits_, matrix_, t, std::min(n_row, 2u), norm, Epilogue::swiglu,
                                          t.n_row * n_place, itself ? n_score_ : 0, Role::expert);
     a.tiles = c.tiles;
     a.mode = matvec_mode(norm, Epilogue::swiglu, Role::expert);
     const Region &x = buffers_.row[d.x], &y = buffers_.moe.hidden, &choice = buffers_.moe.choice;
-    Touch touch{{d.x, itself ? special(kMoeLogits) : special(kMoeChoice)}, {special(kMoeHidden)}};
-    if (itself) touch.writes.push_back(special(kMoeChoice));
-    if (norm) touch.reads.push_back(squares_id(d.x));
-    barrier(touch);
+    Touch touch{{d.x, itself ? id(kMoeLogits) : id(kMoeChoice)}, {id(kMoeHidden)}};
+    if (itself) touch.writes.add(id(kMoeChoice));
+    if (norm) touch.reads.add(squares(d.x));
+    uses(touch);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
         const Matrix::Slice& s = stack.slices[k];
         a.first_expert = s.first / t.n_row;
         a.n_expert = s.n / t.n_row;
-        if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key,
-                          {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y,
-                           itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8])},
-                          a, {c.groups(t.n_row), n_place}, "experts up", std::min(n_place, a.n_expert) * t.bytes()));
+        if (k > 0) list_.barrier();  // slices write to one region
+        dispatch(c.key,
+                 {s.region, x, norm ? vector(d.norm) : x, norm ? buffers_.squares[d.x] : x, y,
+                  itself ? buffers_.moe.logits : choice, itself ? choice : y, vector(d.op->w[8])},
+                 a, {c.groups(t.n_row), n_place}, "experts up", std::min(n_place, a.n_expert) * t.bytes());
     }
-    return {};
 }
 
 /// y = residual + sum over a row's pairs of weight times W x[pair]; and the sums of squares of y.
-Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
-    const DeviceTraits& traits = program_.device->gpu->traits;
+void ListBuilder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     const MoeDims& m = d.op->moe;
-    const Matrix& stack = program_.matrices[s.weight];
+    const Matrix& stack = model_.matrices[s.weight];
     const Tiling t = stack.tiling.one();
     const bool own = s.weight == d.op->w[6];  // the shared expert
     const uint32_t n_pair = own ? 1 : m.n_used;
@@ -192,10 +188,10 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
     a.n_row = n_row;
     a.n_used = n_pair;
     a.n_score = m.n_expert;
-    a.flags = experts_impl::flags_of(*d.op);
+    a.flags = build_experts_impl::flags_of(*d.op);
     const Role role = own ? Role::shared : Role::row;
     const MatvecChoice c =
-        choose_matvec(traits, matrix_, all, 1, false, Epilogue::add, t.n_row * n_row, n_score_, role);
+        choose_matvec(traits_, matrix_, all, 1, false, Epilogue::add, t.n_row * n_row, n_score_, role);
     a.tiles = c.tiles;
     a.mode = matvec_mode(false, Epilogue::add, role);
     for (size_t k = 0; k < stack.slices.size(); ++k) {
@@ -203,19 +199,18 @@ Status Recorder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
         a.first_expert = slice.first / t.n_row;
         a.n_expert = slice.n / t.n_row;
         if (k > 0) a.residual_stride = s.y_stride;
-        if (k > 0 && !asking_) commands_->barrier();  // a slice adds to what the one before left
-        AUSPEX_TRY(kernel(c.key,
-                          {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
-                           k > 0 ? *s.y : *s.residual, *s.squares},
-                          a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes()));
+        if (k > 0) list_.barrier();  // a slice adds to what the one before left
+        dispatch(c.key,
+                 {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
+                  k > 0 ? *s.y : *s.residual, *s.squares},
+                 a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes());
     }
-    return {};
 }
 
 // ----------------------------------------------------------------------------------- many rows
 
-Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
-                             const Grid& grid, bool by_expert, const char* label) {
+void ListBuilder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                              const Grid& grid, bool by_expert, const char* label) {
     const Tiling t = m.tiling.one();
     a.n_col = t.n_col;
     a.d_out = static_cast<uint32_t>(t.d_out);
@@ -227,43 +222,40 @@ Status Recorder::expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArg
         a.first_row = by_expert ? 0 : s.first * kTileRows;
         a.first_expert = by_expert ? s.first / t.n_row : 0;
         a.n_expert = by_expert ? s.n / t.n_row : 0;
-        if (k > 0 && !asking_) commands_->barrier();  // slices write to one region
-        AUSPEX_TRY(kernel(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a,
-                          {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes));
+        if (k > 0) list_.barrier();  // slices write to one region
+        dispatch(c.key, {s.region, x, buffers_.scale, y, by_expert ? buffers_.moe.list : x, buffers_.step}, a,
+                 {grid.x, c.groups_y(a.n_tile)}, label, s.region.bytes);
     }
-    return {};
 }
 
-Status Recorder::experts_many(const Node& d, const Shape& shape) {
-    using record_impl::key_of;
-    const DeviceTraits& traits = program_.device->gpu->traits;
+void ListBuilder::experts_many(const Node& d, const Pass& pass) {
     const MoeDims& m = d.op->moe;
     const Buffers::Moe& b = buffers_.moe;
-    const Matrix &up = program_.matrices[d.op->w[1]], &down = program_.matrices[d.op->w[3]];
+    const Matrix &up = model_.matrices[d.op->w[1]], &down = model_.matrices[d.op->w[3]];
     const Tiling one_up = up.tiling.one(), one_down = down.tiling.one();
-    const uint32_t n_row = shape.n_row, n_place = n_row * m.n_used, d_model = width(d.y);
+    const uint32_t n_row = pass.n_row, n_place = n_row * m.n_used, d_model = width(d.y);
     const bool shared = m.d_ff_shared != 0;
     const GemmChoice c_up =
-        choose_gemm_experts(traits, gemm_matrix_, one_up, n_place, m.n_expert, 0, true, GemmEpilogue::swiglu_halves);
+        choose_gemm_experts(traits_, gemm_matrix_, one_up, n_place, m.n_expert, 0, true, GemmEpilogue::swiglu_halves);
     const GemmChoice c_down =
-        choose_gemm_experts(traits, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false, GemmEpilogue::store);
+        choose_gemm_experts(traits_, gemm_matrix_, one_down, n_place, m.n_expert, c_up.bm, false, GemmEpilogue::store);
     const uint32_t n_entry = static_cast<uint32_t>(list_entries(n_place, m.n_expert, c_up.bm));
     const Region shared_rows =
         b.parts.part(uint64_t{n_place} * d_model * sizeof(float), uint64_t{n_row} * d_model * sizeof(float));
 
-    AUSPEX_TRY(pack(d, shape));
+    pack(d, pass);
     args::GemmArgs a{};
     if (shared) {
-        const Matrix& gate = program_.matrices[d.op->w[4]];
-        const GemmChoice c = choose_gemm(traits, gemm_matrix_, gate.tiling, n_row, true, GemmEpilogue::swiglu_halves);
+        const Matrix& gate = model_.matrices[d.op->w[4]];
+        const GemmChoice c = choose_gemm(traits_, gemm_matrix_, gate.tiling, n_row, true, GemmEpilogue::swiglu_halves);
         a.n_row = n_row;
         a.y_stride = static_cast<uint32_t>(round_up(m.d_ff_shared, kTileColumns)) / 2;
         a.factor = 1;
         a.limit = m.limit_shared;
-        barrier({{special(kStep), special(kHalves)}, {special(kMoeShared)}});
-        AUSPEX_TRY(expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up"));
+        uses({{id(kStep), id(kHalves)}, {id(kMoeShared)}});
+        expert_gemm(gate, c, a, buffers_.halves, b.shared, {c.groups_x(n_row)}, false, "gate+up");
     }
-    AUSPEX_TRY(route(d, shape));
+    route(d, pass);
     args::ListArgs list{};
     list.n_expert = m.n_expert;
     list.n_used = m.n_used;
@@ -271,18 +263,18 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     list.bm = c_up.bm;
     list.n_entry_max = n_entry;
     list.from_step = 1;
-    barrier({{special(kStep), special(kMoeChoice)}, {special(kMoeList)}});
-    AUSPEX_TRY(kernel(key_of("moe_list", traits.max_group_invocations >= 1024 && !traits.is_cpu() ? 1024 : 256),
-                      {b.choice, b.list, buffers_.step}, list, {}, "list"));
+    uses({{id(kStep), id(kMoeChoice)}, {id(kMoeList)}});
+    dispatch(key_of("moe_list", traits_.max_group_invocations >= 1024 && !traits_.is_cpu() ? 1024 : 256),
+             {b.choice, b.list, buffers_.step}, list, {}, "list");
     if (shared) {
-        const Matrix& own = program_.matrices[d.op->w[6]];
-        const GemmChoice c = choose_gemm(traits, gemm_matrix_, own.tiling, n_row, false, GemmEpilogue::store);
+        const Matrix& own = model_.matrices[d.op->w[6]];
+        const GemmChoice c = choose_gemm(traits_, gemm_matrix_, own.tiling, n_row, false, GemmEpilogue::store);
         a = args::GemmArgs();
         a.n_row = n_row;
         a.y_stride = d_model;
         a.factor = kHalvesFactor;
-        barrier({{special(kStep), special(kMoeShared)}, {special(kMoeRows)}});
-        AUSPEX_TRY(expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product"));
+        uses({{id(kStep), id(kMoeShared)}, {id(kMoeRows)}});
+        expert_gemm(own, c, a, b.shared, shared_rows, {c.groups_x(n_row)}, false, "product");
     }
     a = args::GemmArgs();
     a.n_row = n_entry;
@@ -290,14 +282,14 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     a.factor = 1;
     a.limit = m.limit;
     a.divide = m.n_used;
-    barrier({{special(kStep), special(kHalves), special(kMoeList)}, {special(kMoeHidden)}});
-    AUSPEX_TRY(expert_gemm(up, c_up, a, buffers_.halves, b.halves, {n_entry}, true, "experts up"));
+    uses({{id(kStep), id(kHalves), id(kMoeList)}, {id(kMoeHidden)}});
+    expert_gemm(up, c_up, a, buffers_.halves, b.halves, {n_entry}, true, "experts up");
     a.y_stride = d_model;
     a.factor = kHalvesFactor;
     a.limit = 0;
     a.divide = 1;
-    barrier({{special(kStep), special(kMoeHidden), special(kMoeList)}, {special(kMoeParts)}});
-    AUSPEX_TRY(expert_gemm(down, c_down, a, b.halves, b.parts, {n_entry}, true, "experts down"));
+    uses({{id(kStep), id(kMoeHidden), id(kMoeList)}, {id(kMoeParts)}});
+    expert_gemm(down, c_down, a, b.halves, b.parts, {n_entry}, true, "experts down");
 
     args::SumArgs sum{};
     sum.width = sum.part_stride = d_model;
@@ -305,9 +297,9 @@ Status Recorder::experts_many(const Node& d, const Shape& shape) {
     sum.y_stride = stride(d.y);
     sum.shared_stride = shared ? d_model : 0;
     sum.from_step = 1;
-    barrier({{special(kStep), special(kMoeChoice), special(kMoeParts), special(kMoeRows)}, {d.y}});
-    return kernel(key_of("moe_sum", 256), {b.choice, b.parts, shared_rows, buffers_.row[d.y], buffers_.step}, sum,
-                  {n_row, ceil_div(d_model, 1024u)}, "experts sum");
+    uses({{id(kStep), id(kMoeChoice), id(kMoeParts), id(kMoeRows)}, {d.y}});
+    dispatch(key_of("moe_sum", 256), {b.choice, b.parts, shared_rows, buffers_.row[d.y], buffers_.step}, sum,
+             {n_row, ceil_div(d_model, 1024u)}, "experts sum");
 }
 
 }  // namespace vk

@@ -1,0 +1,149 @@
+// machine/vulkan/build_attention: attention, and what it appends to the cache.
+#include "list_builder.h"
+#ifndef AUSPEX_NO_VULKAN
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace build_attention_impl {
+
+/// True where attend_mma runs tentative passes. It decides bits, so it depends on device and cache alone.
+bool attends_on_matrix(bool matrix, uint32_t d_head, const Buffers::Kv& kv) {
+    return matrix && d_head == 256 && kv.k.format == args::kKvF16 && kv.v.format == args::kKvF16;
+}
+
+}  // namespace build_attention_impl
+
+args::AttendArgs ListBuilder::attend_args(const Op& op, const Op& write, uint32_t part_stride) const {
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[write.state];
+    args::AttendArgs p{};
+    p.n_head = a.n_head;
+    p.n_head_kv = a.n_head_kv;
+    p.n_rot = a.n_rot;
+    p.scale = a.scale;
+    p.eps = a.eps;
+    p.flags = (write.w[0] != kNoSlot ? args::kAttendKNorm : 0u) |
+              (op.kind == OpKind::attend && op.w[0] != kNoSlot ? args::kAttendQNorm : 0u) |
+              (a.gate == AttnGate::interleaved ? args::kAttendInterleaved
+               : a.gate == AttnGate::per_head  ? args::kAttendPerHead
+                                               : 0u);
+    p.window = kv.window;
+    p.sinks = kv.sinks;
+    p.ring = kv.ring;
+    p.capacity = kv.capacity;
+    p.k_offset = buffers_.at[write.in[0]];
+    p.k_stride = stride(write.in[0]);
+    p.v_offset = buffers_.at[write.in[1]];
+    p.v_stride = stride(write.in[1]);
+    if (op.kind == OpKind::attend) {
+        p.q_offset = buffers_.at[op.in[0]];
+        p.q_stride = stride(op.in[0]);
+        if (op.in[1] != kNoSlot) {
+            p.gate_offset = buffers_.at[op.in[1]];
+            p.gate_stride = stride(op.in[1]);
+        }
+        p.out_stride = stride(op.out);
+    }
+    p.rope_scale = 1;
+    p.part_stride = part_stride;
+    p.count_stride = attend_counts(kv.n_chunk);
+    return p;
+}
+
+void ListBuilder::append(const Node& d, const Pass& pass) {
+    const Op& op = *d.op;
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[op.state];
+    const args::AttendArgs p = attend_args(op, op, 0);
+    uses({{id(kStep), op.in[0], op.in[1]}, {op.state}});
+    if (!fast_attend(a))
+        return dispatch(key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+                        {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k,
+                         kv.v, buffers_.query},
+                        p, {pass.n_row, a.n_head_kv}, "append");
+    dispatch(key_of("kv_append", 256, {a.d_head, 0, kv.k.format, kv.v.format}),
+             {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k, kv.v,
+              buffers_.query},
+             p, {ceil_div(pass.n_row * a.n_head_kv * a.d_head, 1024u)}, "append");
+}
+
+void ListBuilder::attend(const Node& d, const Pass& pass) {
+    const Op &op = *d.op, &write = *d.write;
+    const AttnDims& a = op.attn;
+    Touch touch{{id(kStep), op.in[0], write.in[0], write.in[1]}, {op.state}};
+    if (op.in[1] != kNoSlot) touch.reads.add(op.in[1]);
+    if (!fast_attend(a)) return attend_any(d, pass, touch);
+    if (pass.wide) return attend_wide(d, pass, touch);
+    const Buffers::Kv& kv = buffers_.kv[op.state];
+    const args::AttendArgs p = attend_args(op, write, pass.n_row * a.n_head);
+    touch.writes.add(id(kPart));
+    touch.writes.add(op.out);
+    uses(touch);
+    const std::initializer_list<Region> regions{buffers_.step,
+                                                buffers_.group[op.in[0]],
+                                                vector(op.w[0]),
+                                                vector(write.w[0]),
+                                                *model_.rope(op),
+                                                kv.k,
+                                                kv.v,
+                                                buffers_.part,
+                                                buffers_.stat,
+                                                buffers_.row[op.out],
+                                                buffers_.count};
+    // Workgroups for every chunk that the context can hold: one without work returns at once, in less time than the
+    // device takes to read group counts from memory.
+    const uint32_t per_kv = a.n_head / a.n_head_kv, n_queries = pass.n_row * per_kv;
+    if (build_attention_impl::attends_on_matrix(matrix_, a.d_head, kv)) {
+        PipelineKey key = key_of("attend_mma", 256, {a.d_head, 0, 1, kv.k.format, kv.v.format, per_kv, 16u, 8u, 16u});
+        key.subgroup_size = traits_.subgroup_size_control ? 32 : 0;
+        key.full_subgroups = traits_.full_subgroups;
+        return dispatch(key, regions, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
+    }
+    // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
+    const uint32_t tile = n_queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
+    dispatch(key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format, per_kv}), regions, p,
+             {kv.n_chunk, a.n_head_kv, ceil_div(n_queries, tile)}, "attend");
+}
+
+/// Any shape: one kernel appends and rotates, the next attends.
+void ListBuilder::attend_any(const Node& d, const Pass& pass, Touch touch) {
+    const Op &op = *d.op, &write = *d.write;
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[op.state];
+    const Region& acts = buffers_.group[op.in[0]];
+    const args::AttendArgs p = attend_args(op, write, 0);
+    touch.writes.add(id(kQuery));
+    uses(touch);
+    dispatch(key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v, buffers_.query},
+             p, {pass.n_row, a.n_head_kv + a.n_head}, "append");
+    uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
+    dispatch(key_of("attend_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p, {pass.n_row, a.n_head},
+             "attend");
+}
+
+/// Many rows: queries in tiles of 64.
+void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
+    const Op &op = *d.op, &write = *d.write;
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[op.state];
+    const Region& acts = buffers_.group[op.in[0]];
+    const args::AttendArgs p = attend_args(op, write, buffers_.n_query_tile);
+    touch.writes.add(id(kQuery));
+    uses(touch);
+    dispatch(key_of("kv_append", 256, {a.d_head, 1, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v, buffers_.query},
+             p, {ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append");
+    uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
+    const uint32_t keys = traits_.max_shared_bytes >= 20480 && !traits_.is_cpu() ? 64 : 32;
+    dispatch(key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256, {keys, kv.k.format, kv.v.format}),
+             {buffers_.step, acts, buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p,
+             {ceil_div(pass.n_row * (a.n_head / a.n_head_kv), 64u), a.n_head_kv}, "attend rows");
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,132 @@
+// machine/vulkan/build_step: what begins and ends a pass: step kernels, rows kept or moved, logits, sampling.
+#include "list_builder.h"
+#ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/rows_args.h"
+
+#include <cstddef>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+args::StepArgs ListBuilder::step_args() const {
+    args::StepArgs a{};
+    a.token_shift = 1;
+    a.ring_length = kRingLength;
+    return a;
+}
+
+void ListBuilder::open_request(uint32_t request) {
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[request]}, step_args(), {}, "step");
+}
+
+void ListBuilder::open_next(uint32_t n_draft) {
+    args::StepArgs a = step_args();
+    a.mode = 1;
+    a.n_draft = n_draft;
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_open", 256), {buffers_.step, buffers_.request[0]}, a, {}, "step");
+}
+
+void ListBuilder::accept() {
+    uses({{}, {id(kStep), id(kRing)}});
+    dispatch(key_of("step_accept", 32), {buffers_.step, buffers_.ring}, step_args(), {}, "step");
+}
+
+void ListBuilder::mtp_open() {
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_mtp", 32), {buffers_.step}, step_args(), {}, "step");
+}
+
+void ListBuilder::mtp_next() {
+    const bool chosen = buffers_.draft.n_id != 0;  // sampled_ids are places in the draft vocabulary
+    args::StepArgs a = step_args();
+    a.mode = chosen;
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_next", 32), {buffers_.step, chosen ? buffers_.draft.ids : buffers_.step}, a, {}, "step");
+}
+
+void ListBuilder::mtp_block(uint32_t mode, uint32_t n_guess) {
+    args::StepArgs a = step_args();
+    a.mode = mode;
+    a.n_draft = n_guess;
+    uses({{}, {id(kStep)}});
+    dispatch(key_of("step_block", 32), {buffers_.step}, a, {}, "step");
+}
+
+void ListBuilder::keep_guess(const Tape& tape, uint32_t i) {
+    args::RowsArgs a{};
+    a.width = width(tape.hidden);
+    a.x_stride = a.y_stride = stride(tape.hidden);
+    a.y_offset = i * a.y_stride;
+    uses({{id(kStep), tape.hidden}, {id(kGuessHidden)}});
+    dispatch(key_of("copy_rows", kRowGroup),
+             {buffers_.step, buffers_.row[tape.hidden], buffers_.given, buffers_.guess_hidden, buffers_.pending_hidden},
+             a, {1, ceil_div(a.width, kRowGroup)}, "rows");
+}
+
+void ListBuilder::keep(uint32_t n_row) {
+    const SlotId hidden = plan_.trunk.hidden;
+    args::RowsArgs a{};
+    a.width = width(hidden);
+    a.x_stride = stride(hidden);
+    uses({{id(kStep), hidden}, {id(kPendingHidden)}});
+    dispatch(key_of("keep_rows", kRowGroup), {buffers_.step, buffers_.row[hidden], buffers_.pending_hidden}, a,
+             {n_row, ceil_div(a.width, kRowGroup)}, "rows");
+}
+
+void ListBuilder::sampled_to_host(uint32_t n) {
+    uses({{id(kStep)}, {id(kLogitsHost)}}, true);
+    const uint64_t bytes = uint64_t{n} * sizeof(uint32_t);
+    list_.copy(buffers_.logits_host.part(0, bytes), buffers_.step.part(offsetof(args::StepState, sampled), bytes));
+}
+
+void ListBuilder::logits_to_host(const Tape& tape, uint32_t n) {
+    uses({{tape.logits}, {id(kLogitsHost)}}, true);
+    const uint64_t bytes = uint64_t{n} * width(tape.logits) * sizeof(float);
+    list_.copy(buffers_.logits_host.part(0, bytes), buffers_.row[tape.logits].part(0, bytes));
+}
+
+void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest) {
+    args::SamplePassArgs a{};
+    a.n_vocab = n_vocab_of(tape);
+    a.logits_stride = width(tape.logits);
+    a.n_part = ceil_div(a.n_vocab, kSampleSlice);
+    a.d_part = kSampleSlice;
+    if (largest) {
+        a.n_part = n_largest_;
+        uses({{id(kSamplePart)}, {id(kStep)}});
+        return dispatch(key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n}, "sample");
+    }
+    const Region& logits = buffers_.row[tape.logits];
+    const Grid parts{a.n_part, n};
+    const uint64_t bytes = uint64_t{n} * a.n_vocab * sizeof(float);
+    if (penalties) {
+        uses({{id(kStep)}, {tape.logits}});
+        dispatch(key_of("sample_penalty", 256), {buffers_.step, logits}, a, {n}, "sample");
+    }
+    uses({{id(kStep), tape.logits}, {id(kSamplePart)}});
+    dispatch(key_of("sample_part", 256), {buffers_.step, logits, buffers_.sample_part}, a, parts, "sample", bytes);
+    if (!noise) {
+        uses({{id(kSamplePart)}, {id(kStep)}});
+        return dispatch(key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n}, "sample");
+    }
+    uses({{id(kStep), tape.logits, id(kSamplePart)}, {id(kSampleHist)}});
+    dispatch(key_of("sample_hist", 256), {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist}, a, parts,
+             "sample", bytes);
+    uses({{id(kStep), tape.logits, id(kSamplePart)}, {id(kSampleHist), id(kSampleList), id(kSampleBest)}});
+    dispatch(
+        key_of("sample_gather", 256),
+        {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best},
+        a, parts, "sample", bytes);
+    uses({{id(kSamplePart), id(kSampleList), id(kSampleBest)}, {id(kSampleHist), id(kStep)}});
+    dispatch(key_of("sample_draw", 256),
+             {buffers_.step, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best}, a,
+             {n}, "sample");
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,189 @@
+#include "dispatch_list.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace dispatch_list_impl {
+
+uint64_t hash_of(const PipelineKey& k) {
+    Fnv h;
+    h.bytes(k.shader.data(), k.shader.size());
+    for (uint32_t c : k.constants) h.mix(c);
+    h.mix(k.group);
+    return h.value;
+}
+
+}  // namespace dispatch_list_impl
+
+void DispatchList::clear() {
+    keys_.clear();
+    key_hashes_.clear();
+    entries_.clear();
+    regions_.clear();
+    words_.clear();
+}
+
+uint32_t DispatchList::key_index(const PipelineKey& key) {
+    const uint64_t hash = dispatch_list_impl::hash_of(key);
+    for (size_t i = 0; i < keys_.size(); ++i)
+        if (key_hashes_[i] == hash && keys_[i] == key) return static_cast<uint32_t>(i);
+    keys_.push_back(key);
+    key_hashes_.push_back(hash);
+    return static_cast<uint32_t>(keys_.size() - 1);
+}
+
+void DispatchList::dispatch(const PipelineKey& key, Span<const Region> regions, const void* push, uint32_t push_bytes,
+                            const Grid& grid, const char* label, uint64_t bytes) {
+    AUSPEX_ASSERT(push_bytes % 4 == 0);
+    Entry e;
+    e.key = key_index(key);
+    e.first_region = static_cast<uint32_t>(regions_.size());
+    e.n_region = static_cast<uint32_t>(regions.size());
+    e.first_word = static_cast<uint32_t>(words_.size());
+    e.n_word = push_bytes / 4;
+    e.grid = grid;
+    e.label = label;
+    e.bytes = bytes;
+    regions_.insert(regions_.end(), regions.begin(), regions.end());
+    words_.resize(words_.size() + e.n_word);
+    std::memcpy(words_.data() + e.first_word, push, push_bytes);
+    entries_.push_back(e);
+}
+
+void DispatchList::copy(const Region& to, const Region& from) {
+    Entry e;
+    e.kind = Entry::Kind::copy;
+    e.first_region = static_cast<uint32_t>(regions_.size());
+    e.n_region = 2;
+    regions_.push_back(to);
+    regions_.push_back(from);
+    entries_.push_back(e);
+}
+
+void DispatchList::barrier(uint32_t before, uint32_t after) {
+    Entry e;
+    e.kind = Entry::Kind::barrier;
+    e.sync_before = before;
+    e.sync_after = after;
+    entries_.push_back(e);
+}
+
+// --------------------------------------------------------------------------------------- read it
+
+uint32_t DispatchList::n_dispatch() const {
+    return static_cast<uint32_t>(std::count_if(entries_.begin(), entries_.end(),
+                                               [](const Entry& e) { return e.kind == Entry::Kind::dispatch; }));
+}
+
+uint32_t DispatchList::n_barrier() const {
+    return static_cast<uint32_t>(
+        std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.kind == Entry::Kind::barrier; }));
+}
+
+std::vector<DispatchList::Count> DispatchList::counts() const {
+    std::vector<Count> out;
+    for (const Entry& e : entries_) {
+        if (e.kind != Entry::Kind::dispatch) continue;
+        const std::string& shader = keys_[e.key].shader;
+        auto at = std::find_if(out.begin(), out.end(), [&](const Count& c) { return c.shader == shader; });
+        if (at == out.end()) at = out.insert(out.end(), Count{shader, 0, 0});
+        at->n_dispatch += 1;
+        at->bytes += e.bytes;
+    }
+    return out;
+}
+
+std::vector<DispatchList::Stage> DispatchList::stages() const {
+    std::vector<Stage> out;
+    Stage stage;
+    for (size_t i = 0; i <= entries_.size(); ++i) {
+        if (i == entries_.size() || entries_[i].kind == Entry::Kind::barrier) {
+            stage.end = i;
+            if (!stage.label.empty()) out.push_back(std::move(stage));
+            stage = Stage();
+        } else if (entries_[i].kind == Entry::Kind::dispatch) {
+            const Entry& e = entries_[i];
+            if (stage.label.find(e.label) == std::string::npos)
+                stage.label += stage.label.empty() ? std::string(e.label) : say(" ", e.label);
+            stage.bytes += e.bytes;
+        }
+    }
+    return out;
+}
+
+std::string DispatchList::text() const {
+    std::vector<VkBuffer> buffers;
+    auto region = [&](const Region& r) {
+        auto at = std::find(buffers.begin(), buffers.end(), r.buffer);
+        if (at == buffers.end()) at = buffers.insert(buffers.end(), r.buffer);
+        return say(" ", at - buffers.begin(), "+", r.offset, ":", r.bytes);
+    };
+    std::string s;
+    for (const Entry& e : entries_) {
+        switch (e.kind) {
+            case Entry::Kind::dispatch: {
+                const PipelineKey& k = keys_[e.key];
+                s += say("dispatch  ", k.shader, " group ", k.group, " grid ", e.grid.x, "x", e.grid.y, "x", e.grid.z,
+                         " push ", e.n_word * 4, " buffers");
+                break;
+            }
+            case Entry::Kind::copy: s += "copy     "; break;
+            case Entry::Kind::barrier:
+                s += e.sync_after & kSyncTransfer ? "barrier   to kernels and copies" : "barrier";
+                break;
+        }
+        for (const Region& r : regions(e)) s += region(r);
+        s += "\n";
+    }
+    return s;
+}
+
+// ---------------------------------------------------------------------------- compile and record
+
+std::vector<Pipelines::Id> DispatchList::request(Pipelines* pipelines) const {
+    std::vector<Pipelines::Id> ids;
+    ids.reserve(keys_.size());
+    for (const PipelineKey& k : keys_) ids.push_back(pipelines->request(k));
+    return ids;
+}
+
+Status DispatchList::record(Pipelines& pipelines, Span<const Pipelines::Id> ids, Commands* commands, bool timed) const {
+    struct Made {
+        VkPipeline pipeline;
+        BufferAccess access;
+    };
+    AUSPEX_ASSERT(ids.size() == keys_.size());
+    std::vector<Made> made;
+    made.reserve(ids.size());
+    for (Pipelines::Id id : ids) {
+        AUSPEX_TRY(pipelines.wait(id));
+        made.push_back({pipelines.get(id), pipelines.access(id)});
+    }
+    AUSPEX_TRY(commands->begin());
+    const std::vector<Stage> stages = timed ? this->stages() : std::vector<Stage>();
+    size_t i_stage = 0;
+    if (timed) commands->timestamp("begin");
+    for (size_t i = 0; i <= entries_.size(); ++i) {
+        if (i_stage < stages.size() && stages[i_stage].end == i) commands->timestamp(stages[i_stage++].label.c_str());
+        if (i == entries_.size()) break;
+        const Entry& e = entries_[i];
+        switch (e.kind) {
+            case Entry::Kind::dispatch:
+                commands->bind(made[e.key].pipeline, regions(e), made[e.key].access);
+                commands->push(words_.data() + e.first_word, e.n_word * 4);
+                commands->dispatch(e.grid.x, e.grid.y, e.grid.z);
+                break;
+            case Entry::Kind::copy: commands->copy(regions(e)[0], regions(e)[1]); break;
+            case Entry::Kind::barrier: commands->barrier(e.sync_before, e.sync_after); break;
+        }
+    }
+    return commands->end();
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,217 @@
+// machine/vulkan/list_builder: lowered operations become dispatches.
+//
+// What    Walks lowered operations once and appends to a DispatchList: which kernel runs a node, in which size, with
+//         which buffers, and where a barrier must stand. Split by what is built: build_step.cpp (step kernels,
+//         sampling), build_products.cpp, build_attention.cpp, build_delta.cpp, build_experts.cpp.
+// Thread  one thread at a time.
+// Tests   row invariance, and barriers under synchronisation validation: tests/test_vulkan_model.cpp; counts per
+// kernel:
+//         tests/test_dispatch_list.cpp.
+//
+// A barrier stands exactly where a kernel reads what an earlier one wrote, or writes what an earlier one touched, since
+// the last barrier. What a row's bits depend on (kernel, split of columns) never depends on the number of rows.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/gemm_args.h"
+#include "buffers.h"
+#include "dispatch_list.h"
+#include "tune.h"
+
+#include <functional>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// The rows of a pass over a tape, and the kind of kernels that run them.
+struct Pass {
+    const Tape* tape = nullptr;
+    uint32_t n_row = 1;            ///< maximum; the step buffer says how many a replay runs
+    bool wide = false;             ///< a committed step of many rows; else a tentative one of at most kMaxTentative
+    bool fill_only = false;        ///< MTP: only what fills its cache
+    bool head = false;             ///< few rows: logits of every row, in the same pass
+    bool largest = false;          ///< the head leaves the largest logits for sample()
+    SlotId hidden_slot = kNoSlot;  ///< MTP: the kept rows that are its input; none: the trunk's
+    bool from_guesses = false;     ///< MTP: its input are the rows that keep_guess() kept
+};
+
+class ListBuilder {
+  public:
+    /// Appends to a builder.
+    using Piece = std::function<void(ListBuilder&)>;
+
+    ListBuilder(const VulkanModel& model, const Buffers& buffers);
+
+    /// The list of what `piece` appends.
+    /// errors    unsupported: a shape that no kernel takes.
+    Result<DispatchList> build(const Piece& piece);
+
+    // ---- pieces
+    /// step_open: the host's request, or the next cycle with n_draft tokens waiting in the history.
+    void open_request(uint32_t request);
+    void open_next(uint32_t n_draft);
+    /// Copies the hidden rows of the trunk pass to the pending hidden rows, by position.
+    void keep(uint32_t n_row);
+    /// Nodes [first, last) of a pass; all: first = 0, last = UINT32_MAX.
+    void tape(const Pass& pass, uint32_t first_node = 0, uint32_t last_node = UINT32_MAX);
+    /// The head on n rows from StepState::first_logit on. `from_kept`: rows count from hidden_from.
+    void head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
+    /// n rows of logits to the host.
+    void logits_to_host(const Tape& tape, uint32_t n);
+    /// The ids that sample() chose for n rows, to the memory of the host's logits.
+    void sampled_to_host(uint32_t n);
+    /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left the largest.
+    void sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
+    void accept();
+    void mtp_open();
+    void mtp_next();
+    /// step_block: several blocks draft in one cycle.
+    void mtp_block(uint32_t mode, uint32_t n_guess);
+    /// Keeps the hidden row of guess i, just sampled, for the blocks after this tape's.
+    void keep_guess(const Tape& tape, uint32_t i);
+    /// Applies the records of n committed rows to every DeltaNet state of a tape.
+    void apply_records(const Tape& tape, uint32_t n_commit);
+
+    /// Nodes of a pass, in order.
+    std::vector<const Node*> nodes_of(const Pass& pass) const;
+
+  private:
+    /// What kernels read and write, for barriers: slots by id, then the sums of squares of each slot, then these.
+    enum Resource : uint32_t {
+        kStep,
+        kPart,
+        kMixed,
+        kQuery,
+        kGathered,
+        kSamplePart,
+        kSampleHist,
+        kSampleList,
+        kSampleBest,
+        kRing,
+        kLogitsHost,
+        kHalves,
+        kSwigluHalves,
+        kSpare,
+        kMoeLogits,
+        kMoeChoice,
+        kMoeHidden,
+        kMoeShared,
+        kMoeSum,
+        kMoeList,
+        kMoeParts,
+        kMoeRows,
+        kGuessHidden,
+        kPendingHidden
+    };
+    /// Resources, without allocating.
+    struct Ids {
+        uint32_t id[8] = {}, n = 0;
+        Ids(std::initializer_list<uint32_t> ids) {
+            for (uint32_t i : ids) add(i);
+        }
+        void add(uint32_t i) {
+            AUSPEX_ASSERT(n < 8);
+            id[n++] = i;
+        }
+        const uint32_t* begin() const { return id; }
+        const uint32_t* end() const { return id + n; }
+    };
+    struct Touch {
+        Ids reads, writes;
+    };
+    static constexpr uint32_t kRowGroup = 256;  ///< invocations of the plain row kernels
+    static PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {});
+    uint32_t id(Resource r) const { return static_cast<uint32_t>(2 * plan_.slots.size()) + r; }
+    uint32_t squares(SlotId slot) const { return static_cast<uint32_t>(plan_.slots.size()) + slot; }
+    /// Says what the dispatches up to the next uses() read and write: a barrier where that conflicts with what runs
+    /// already. `copies`: they are copies, which a barrier between kernels does not cover.
+    void uses(const Touch& touch, bool copies = false);
+    template <class T>
+    void dispatch(const PipelineKey& key, std::initializer_list<Region> regions, const T& push, const Grid& grid,
+                  const char* label, uint64_t bytes = 0) {
+        list_.dispatch(key, Span<const Region>(regions.begin(), regions.size()), &push,
+                       static_cast<uint32_t>(sizeof push), grid, label, bytes);
+    }
+    /// Remembers the first error; build() returns it.
+    void refuse(Status status);
+
+    /// The weight of a head: all of it, or the draft vocabulary's rows.
+    const Matrix& matrix_of(const Node& d) const;
+    uint32_t n_vocab_of(const Tape& tape) const;
+    uint32_t width(SlotId slot) const { return static_cast<uint32_t>(plan_.slot(slot).width()); }
+    uint32_t stride(SlotId slot) const { return row_stride(plan_, slot); }
+    const Region& vector(SlotId slot) const { return slot == kNoSlot ? model_.zeros : model_.vectors[slot]; }
+    args::StepArgs step_args() const;
+
+    /// A product of few rows.
+    struct ProductArgs {
+        const Region *x, *y;
+        uint32_t x_stride, y_stride, n_row, stage_tiles;
+        bool norm;
+        Epilogue epilogue;
+        float limit;
+    };
+    /// Rows [first, first + n) of a product, which one dispatch takes.
+    struct RowRange {
+        uint32_t first, n;
+    };
+    void product(const Node& d, const ProductArgs& p);
+    void product_piece(const Node& d, const ProductArgs& p, RowRange rows);
+    void run(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next);
+    void given(const Node& d, const Pass& pass);
+    void embed(const Node& d, const Pass& pass);
+    void norm(const Node& d, const Pass& pass);
+    void rows_product(const Node& d, const Pass& pass, uint32_t stage_tiles);
+    void wide_product(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next);
+    void pack(const Node& d, const Pass& pass);
+    void swiglu(const Node& d, const Pass& pass);
+
+    void delta(const Node& d, const Pass& pass);
+    void delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_row);
+    void delta_any(const Op& op);
+
+    void experts(const Node& d, const Pass& pass);
+    void scores(const Node& d, const Pass& pass, args::RouterArgs* a);
+    void route(const Node& d, const Pass& pass);
+    /// True where the products of the experts make the choice themselves.
+    bool routes_itself(const Op& op) const {
+        return vk::routes_itself(matrix_, model_.matrices[op.w[1]].tiling, op.moe.n_expert, op.moe.n_used);
+    }
+    void experts_few(const Node& d, uint32_t n_row);
+    void expert_hidden(const Node& d, uint32_t n_row);
+    struct SumOf {
+        SlotId weight;
+        const Region *x, *residual, *y, *squares;
+        uint32_t residual_stride, y_stride;
+        const char* label;
+    };
+    void expert_sum(const Node& d, uint32_t n_row, const SumOf& s);
+    void experts_many(const Node& d, const Pass& pass);
+    void expert_gemm(const Matrix& m, const GemmChoice& c, args::GemmArgs a, const Region& x, const Region& y,
+                     const Grid& grid, bool by_expert, const char* label);
+
+    void append(const Node& d, const Pass& pass);
+    void attend(const Node& d, const Pass& pass);
+    void attend_any(const Node& d, const Pass& pass, Touch touch);
+    void attend_wide(const Node& d, const Pass& pass, Touch touch);
+    args::AttendArgs attend_args(const Op& op, const Op& write, uint32_t part_stride) const;
+
+    const VulkanModel& model_;
+    const Buffers& buffers_;
+    const Plan& plan_;
+    const DeviceTraits& traits_;
+    bool matrix_;                                      ///< few rows on matrix units
+    bool gemm_matrix_;                                 ///< many rows on matrix units
+    uint32_t n_score_ = 0;                             ///< maximum of experts that a layer chooses from by itself
+    SlotId packed_ = kNoSlot, packed_norm_ = kNoSlot;  ///< whose rows `halves` holds, after which norm
+    SlotId swiglu_packed_ = kNoSlot;                   ///< whose rows `swiglu_halves` holds
+    uint32_t n_largest_ = 0;                           ///< groups of the head that left the largest logits of a row
+    DispatchList list_;
+    Status status_;                         ///< the first error
+    std::vector<uint32_t> reads_, writes_;  ///< resources, since the last barrier
+};
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN

@@ -1,0 +1,140 @@
+// The list of dispatches that a step becomes: plain data, readable without running anything.
+#include "vulkan_model.h"
+
+#ifndef AUSPEX_NO_VULKAN
+#include "../src/machine/vulkan/list_builder.h"
+
+using namespace test_vulkan_model;
+
+namespace {
+
+/// A tiny model and the buffers of a context of it.
+struct Lists {
+    Rig rig;
+    const vk::VulkanModel& model;
+    vk::Buffers buffers;
+
+    explicit Lists(const TinyOptions& tiny) : rig(tiny), model(static_cast<const vk::VulkanModel&>(*rig.gpu)) {
+        ContextOptions o;
+        o.n_context = 512;
+        o.n_ubatch = 64;
+        REQUIRE(vk::Buffers::take(model, o).get(buffers).ok());
+    }
+    vk::DispatchList build(const vk::ListBuilder::Piece& piece) const {
+        vk::DispatchList list;
+        const Status s = vk::ListBuilder(model, buffers).build(piece).get(list);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        return list;
+    }
+    /// A decode step that samples greedily and accepts: what a cycle without drafts runs.
+    vk::DispatchList decode(uint32_t n_row) const {
+        return build([&](vk::ListBuilder& b) {
+            vk::Pass pass;
+            pass.tape = &rig.plan.trunk;
+            pass.n_row = n_row;
+            pass.head = pass.largest = true;
+            b.tape(pass);
+            b.sample(rig.plan.trunk, n_row, false, false, true);
+            b.accept();
+        });
+    }
+    uint32_t n_op(OpKind kind) const {
+        uint32_t n = 0;
+        for (const Op& op : rig.plan.trunk.ops) n += op.kind == kind;
+        return n;
+    }
+};
+
+uint32_t dispatches(const vk::DispatchList& list, const std::string& shader) {
+    for (const vk::DispatchList::Count& c : list.counts())
+        if (c.shader == shader) return c.n_dispatch;
+    return 0;
+}
+
+size_t lines(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+
+}  // namespace
+
+TEST_CASE("a decode step is one dispatch for each fused operation, and building its list makes no pipeline") {
+    if (!shared_gpu()) return;
+    Lists l(tiny_of(true));
+    const size_t made = shared_gpu()->pipelines->size();
+    const vk::DispatchList list = l.decode(1);
+    CHECK(shared_gpu()->pipelines->size() == made);
+    INFO(list.text());
+    const uint32_t n_delta = l.n_op(OpKind::delta), n_attend = l.n_op(OpKind::attend);
+    REQUIRE(n_delta > 0);
+    REQUIRE(n_attend > 0);
+    CHECK(dispatches(list, "embed_f16") == 1);
+    CHECK(dispatches(list, "delta_step") == n_delta);
+    CHECK(dispatches(list, "attend_step") == n_attend);  // appends to the cache as well
+    CHECK(dispatches(list, "kv_append") == 0);
+    CHECK(dispatches(list, "sample_final") == 1);
+    CHECK(dispatches(list, "sample_part") == 0);  // the head leaves the largest logits
+    CHECK(dispatches(list, "step_accept") == 1);
+    // Gate, up and activation are one product, norms are part of the products that read them.
+    const uint32_t n_pair = l.n_op(OpKind::swiglu);
+    CHECK(dispatches(list, "matvec_f16") == l.n_op(OpKind::matmul) - n_pair);
+    CHECK(dispatches(list, "swiglu_rows") == 0);
+    uint32_t n = 0;
+    for (const vk::DispatchList::Count& c : list.counts()) n += c.n_dispatch;
+    CHECK(n == list.n_dispatch());
+    CHECK(list.n_barrier() < list.n_dispatch());
+}
+
+TEST_CASE("a list prints a line for each entry, names a pipeline once, and is the same every time") {
+    if (!shared_gpu()) return;
+    Lists l(tiny_of(true));
+    const vk::DispatchList list = l.decode(4), again = l.decode(4);
+    CHECK(lines(list.text()) == list.entries().size());
+    CHECK(list.text() == again.text());
+    CHECK(list.text().find("dispatch  embed_f16 group 8 grid ") == 0);
+    for (size_t i = 0; i < list.keys().size(); ++i)
+        for (size_t k = 0; k < i; ++k) CHECK(!(list.keys()[i] == list.keys()[k]));
+    // Stages cut the list at its barriers and lose nothing.
+    uint64_t bytes = 0, staged = 0;
+    for (const vk::DispatchList::Count& c : list.counts()) bytes += c.bytes;
+    for (const vk::DispatchList::Stage& s : list.stages()) staged += s.bytes;
+    CHECK(bytes == staged);
+    CHECK(list.stages().size() == list.n_barrier() + 1);
+}
+
+TEST_CASE("the kernels of a row do not depend on the other rows: a list of nine rows runs those of one") {
+    if (!shared_gpu()) return;
+    for (bool fast : {true, false}) {
+        CAPTURE(fast);
+        Lists l(tiny_of(fast));
+        const vk::DispatchList one = l.decode(1), nine = l.decode(9);
+        for (const vk::DispatchList::Count& c : one.counts()) {
+            CAPTURE(c.shader);
+            CHECK(dispatches(nine, c.shader) >= c.n_dispatch);
+        }
+        CHECK(one.counts().size() == nine.counts().size());
+    }
+}
+
+TEST_CASE("a list is recorded and replayed, timed stage by stage") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    Lists l(tiny_of(true));
+    const vk::DispatchList list = l.decode(1);
+    vk::Pipelines& pipelines = *shared_gpu()->pipelines;
+    const std::vector<vk::Pipelines::Id> ids = list.request(&pipelines);
+    CHECK(ids.size() == list.keys().size());
+    vk::Commands commands;
+    const uint32_t n_mark = static_cast<uint32_t>(list.stages().size() + 1);
+    REQUIRE(vk::Commands::create(shared_gpu()->gpu, n_mark).get(commands).ok());
+    REQUIRE(list.record(pipelines, ids, &commands, true).ok());
+    CHECK(commands.n_dispatch() == list.n_dispatch());
+    CHECK(commands.n_barrier() == list.n_barrier());
+    for (int replay = 0; replay < 2; ++replay) {
+        REQUIRE(commands.run().ok());
+        std::vector<std::pair<std::string, double>> times;
+        REQUIRE(commands.timings().get(times).ok());
+        if (shared_gpu()->gpu->traits.timestamp_bits == 0) continue;
+        REQUIRE(times.size() == list.stages().size());
+        for (size_t i = 0; i < times.size(); ++i) CHECK(times[i].first == list.stages()[i].label);
+    }
+}
+
+#endif  // AUSPEX_NO_VULKAN
