@@ -5,12 +5,22 @@
 
 // auspex: hybrid language models (Gated DeltaNet + attention) from GGUF files, embedded as one header.
 //
-// Use       #define AUSPEX_IMPLEMENTATION in exactly one source file, then #include "auspex.hpp".
-//           Every other file just includes it.
-// Macros    AUSPEX_IMPLEMENTATION, AUSPEX_NO_VULKAN, AUSPEX_NO_SIMD, AUSPEX_ASSERT, AUSPEX_API.
-// Errors    are values: Status and Result. The library never throws, prints, aborts on bad input,
-//           reads the environment or keeps globals.
-// Threads   Device and Model are immutable and may be shared; a Session belongs to one thread at a time.
+// Use        #define AUSPEX_IMPLEMENTATION in exactly one source file, then #include "auspex.hpp".
+//            Every other file just includes it.
+// Macros     AUSPEX_IMPLEMENTATION, AUSPEX_NO_VULKAN, AUSPEX_NO_SIMD, AUSPEX_ASSERT, AUSPEX_API.
+// Errors     are values: Status and Result. The library does not throw, print, abort on bad input, read the
+//            environment, install handlers or keep mutable globals. A failed allocation is Code::out_of_memory, as is
+//            a thread that the system refuses to start. Functions that return a plain value (a name, a report,
+//            statistics) return an empty one when memory runs out. Built with -fno-exceptions the library still
+//            checks its own large allocations, but a container that cannot grow ends the process.
+// Handles    Device and Model are shared by their copies; Session and TextStream can only be moved. A method of an
+//            empty handle returns bad_argument, or an empty value.
+// Threads    Device and Model are immutable and may be used from any thread. A Session or TextStream belongs to one
+//            thread at a time.
+// Callbacks  run on the thread that made the call, unless stated. They must not throw and must not call methods of the
+//            object that calls them.
+//
+// Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,35 +32,38 @@
 #include <utility>
 #include <vector>
 
+#define AUSPEX_VERSION_MAJOR 0
+#define AUSPEX_VERSION_MINOR 1
+#define AUSPEX_VERSION_PATCH 0
+#define AUSPEX_VERSION "0.1.0"
+
 #ifndef AUSPEX_API
 #define AUSPEX_API
 #endif
 
 namespace auspex {
 
-#define AUSPEX_VERSION "0.1.0"
-
 // ---------------------------------------------------------------------------------- vocabulary
 
 enum class Code {
     ok,
-    bad_argument,   ///< the caller passed something impossible; the text names what was expected
+    bad_argument,   ///< an argument is out of range or contradicts another; the text names it
     bad_file,       ///< the file is damaged or contradicts itself
     unsupported,    ///< a valid file or request that this version does not handle
     not_found,      ///< no such file, device or item
     io_error,       ///< the operating system refused
-    out_of_memory,  ///< host or device memory
+    out_of_memory,  ///< host memory, device memory or threads
     no_device,      ///< no usable device of the kind asked for
     device_lost,    ///< the device is gone: the session is over, the process is unharmed
     cancelled,      ///< a progress callback returned false
-    context_full,   ///< no room for another row
+    context_full,   ///< the history has n_context tokens
 };
 
-/// The name of a code as it appears in messages: "bad_file".
+/// The name of a code as messages show it: "bad_file".
 AUSPEX_API const char* code_name(Code code);
 
-/// The outcome of a call: a code and, unless it is ok, a text that names what was expected, what
-/// was found and what to do.
+/// The outcome of a call: a code and, unless it is ok, a text that says what was expected, what was found and what to
+/// do.
 struct [[nodiscard]] Status {
     Code code = Code::ok;
     std::string text;
@@ -62,7 +75,7 @@ struct [[nodiscard]] Status {
     std::string message() const { return ok() ? "ok" : std::string(code_name(code)) + ": " + text; }
 };
 
-/// A T or the Status that explains why there is none.
+/// A T, or the Status that says why there is none.
 template <class T>
 class [[nodiscard]] Result {
   public:
@@ -70,14 +83,15 @@ class [[nodiscard]] Result {
     Result(Status status) : status_(std::move(status)) {}
     bool ok() const { return status_.ok(); }
     const Status& status() const { return status_; }
-    /// Moves the value out; `out` is untouched on failure.
+    /// Moves the value to `out`, which is untouched on failure.
     Status get(T& out) && {
         if (ok()) out = std::move(value_);
         return std::move(status_);
     }
-    /// Only when ok().
-    T& value() { return value_; }
-    const T& value() const { return value_; }
+    /// The value; on failure a default one.
+    T& value() & { return value_; }
+    const T& value() const& { return value_; }
+    T value() && { return std::move(value_); }
 
   private:
     T value_{};
@@ -111,8 +125,10 @@ class Span {
 
 using Token = int32_t;
 
-/// Where host memory for weights, caches and activations comes from. Small bookkeeping uses the
-/// standard allocator. `alloc` returns null when there is no more; `free` gets the same size back.
+/// The source of host memory for weights, caches and activations. Small bookkeeping uses the standard allocator.
+/// `alloc` returns null when there is no more; `free` gets the same size and alignment back.
+///
+/// thread    called from any thread that uses the Device, its Models or their Sessions.
 struct Allocator {
     void* (*alloc)(void* user, size_t bytes, size_t alignment) = nullptr;
     void (*free)(void* user, void* p, size_t bytes, size_t alignment) = nullptr;
@@ -120,22 +136,22 @@ struct Allocator {
 };
 
 enum class LogLevel { info, warning };
-/// Called with one line, no newline, from the thread that made the call being logged.
+/// Receives one line without a newline.
 using Logger = std::function<void(LogLevel, std::string_view)>;
 
-/// Called now and then with what is going on and how far it is, 0..1; return false to cancel.
+/// Receives the name of a long task and the part that is done, 0..1. Return false to cancel it.
 using Progress = std::function<bool(const char* what, float fraction)>;
 
 // -------------------------------------------------------------------------------------- device
 
 enum class Kind { best, cpu, vulkan };
 
-/// Which of the CPU's code paths to use. `reference` is the plain float path every other one is
-/// measured against; `best` takes the fastest this processor has.
+/// The CPU's code paths. `reference` is the plain float path against which the others are tested; `best` is the
+/// fastest that this processor has.
 enum class CpuPath { best, reference, avx2, avx512, neon };
 
-/// The application's own Vulkan objects, as opaque handles, so that this header needs no Vulkan
-/// header. The application keeps ownership and must outlive the Device.
+/// The application's own Vulkan objects, as opaque handles, so that this header needs no Vulkan header. The application
+/// owns them and must keep them until the last Device, Model and Session on them is gone.
 struct VulkanHandles {
     void* instance = nullptr;         ///< VkInstance
     void* physical_device = nullptr;  ///< VkPhysicalDevice
@@ -143,45 +159,46 @@ struct VulkanHandles {
     void* queue = nullptr;            ///< VkQueue with compute; the Device submits to it
     uint32_t queue_family = 0;
     void* get_instance_proc_addr = nullptr;  ///< PFN_vkGetInstanceProcAddr
-    /// Held around every vkQueueSubmit when the queue is shared with other threads; may be empty.
+    /// Called around every vkQueueSubmit when other threads use the queue too; may be empty.
     std::function<void()> lock_queue, unlock_queue;
-    /// The VkPhysicalDeviceFeatures2 chain and the extensions the device was created with. Optional
-    /// features are used only as far as these name them; timelineSemaphore is needed in any case.
+    /// The VkPhysicalDeviceFeatures2 chain and the extensions that the device was created with. Optional features are
+    /// used only if they are listed here; timelineSemaphore is required.
     const void* enabled_features = nullptr;
     Span<const char* const> enabled_extensions;
 };
 
 struct DeviceOptions {
     Kind kind = Kind::best;
-    int vulkan_index = -1;                  ///< which Vulkan device; -1 takes the best
+    int vulkan_index = -1;                  ///< which Vulkan device; -1: the best
     const VulkanHandles* borrow = nullptr;  ///< run on the application's device instead
     CpuPath cpu_path = CpuPath::best;
     int n_thread = 0;                      ///< CPU threads; 0: one per physical core
     size_t memory_limit_bytes = 0;         ///< 0: what the driver or the system reports as free
-    Span<const std::byte> pipeline_cache;  ///< a blob from Device::pipeline_cache(), or empty
+    Span<const std::byte> pipeline_cache;  ///< bytes from Device::pipeline_cache(), or empty
     Allocator allocator;
     Logger log;
 };
 
-/// A place where models run. Cheap to copy; copies share one device.
+/// A place where models run. Copies share one device.
 ///
 /// thread    any, at the same time.
 class AUSPEX_API Device {
   public:
     Device() = default;
-    /// Opens a device. Kind::best takes a real GPU where there is one and the CPU otherwise, and
-    /// says through the logger why a GPU was passed over.
+    /// Opens a device. Kind::best takes a GPU if there is a usable one, else the CPU; the logger is told why a GPU was
+    /// passed over.
     ///
     /// errors    no_device: nothing of that kind; the text lists what was found.
-    ///           bad_argument: an option out of range.
+    ///           bad_argument: an option out of range. out_of_memory: memory or threads.
     /// cost      CPU: microseconds. Vulkan: 50-200 ms, less with a pipeline cache.
     static Result<Device> open(const DeviceOptions& options = {});
     /// "cpu (avx512, 2 threads)" or the GPU's name.
     std::string name() const;
     /// What was probed, which kernel variants were chosen, and why; several lines.
     std::string report() const;
+    /// Kind::cpu or Kind::vulkan; Kind::best for an empty handle.
     Kind kind() const;
-    /// The pipeline cache as bytes to store and hand to the next open(); empty on the CPU.
+    /// The pipeline cache, to be stored and passed to the next open(); empty on the CPU.
     std::vector<std::byte> pipeline_cache() const;
     explicit operator bool() const { return impl_ != nullptr; }
 
@@ -194,42 +211,41 @@ class AUSPEX_API Device {
 
 // --------------------------------------------------------------------------------------- model
 
-/// How a conversation is turned into prompt text; recognised from the template in the file.
-/// `chatml_no_think` is ChatML whose assistant turn is opened with an empty think block.
+/// How a conversation becomes prompt text; recognised from the template in the file.
+/// `chatml_no_think` is ChatML that opens the assistant's turn with an empty think block.
 enum class ChatStyle { chatml, chatml_no_think, qwen35, qwen36, qwen36_unsloth };
 
 struct ModelInfo {
     std::string architecture, name;
-    uint32_t n_layer = 0;      ///< trunk layers, MTP blocks not counted
-    uint32_t n_attention = 0;  ///< of those, how many keep a KV cache
+    uint32_t n_layer = 0;      ///< trunk layers, without MTP blocks
+    uint32_t n_attention = 0;  ///< of those, the layers that keep a KV cache
     uint32_t n_mtp = 0;        ///< MTP blocks that are loaded
     uint32_t d_model = 0;
     uint32_t n_vocab = 0;
     uint32_t n_context = 0;  ///< rows the model was trained for
     uint64_t n_parameter = 0;
     uint64_t file_bytes = 0;
-    uint64_t weight_bytes = 0;  ///< as held by the device, repacked
+    uint64_t weight_bytes = 0;  ///< as the device holds them, repacked
     ChatStyle chat_style = ChatStyle::chatml;
-    std::string chat_note;  ///< why this style: names an unknown template
+    std::string chat_note;  ///< says what was not recognised in the template; else empty
 };
 
 struct LoadOptions {
     Progress progress;
-    bool mtp = true;  ///< load the draft blocks, if there are any
-    /// A file with the model's draft blocks ("mtp-*.gguf"; of a split one the first shard), when they are not in the
-    /// model's own file or others shall take their place. Or its bytes, which must outlive the Model. Embedding and
-    /// head are the model's, unless this file has a smaller head: drafts then use that.
+    bool mtp = true;  ///< load the MTP blocks, if there are any
+    /// A file with the model's MTP blocks ("mtp-*.gguf"; of a split one the first shard), for models whose own file has
+    /// none or to replace them. Or its bytes, which must outlive the Model. Embedding and head are the model's, unless
+    /// this file has a smaller head: drafts then use that.
     std::string mtp_file;
     Span<const std::byte> mtp_bytes;
-    /// On a GPU: layers, from the first on, whose experts stay in the system's memory, where the GPU reads them:
-    /// slower, the same text. -1: as few as let the weights and a session with default options fit the device, by
-    /// its memory_limit_bytes or what the driver reports; none where nothing is short.
+    /// On a GPU: the first layers, this many, keep their experts in the system's memory, where the GPU reads them:
+    /// slower, same text. -1: as few as needed for the weights and a session with default options to fit the device's
+    /// memory (memory_limit_bytes, or what the driver reports as free); 0 if everything fits.
     int host_expert_layers = -1;
 };
 
 struct EncodeOptions {
-    /// Parse control tokens such as <|im_end|> written out in the text. Off by default, so that
-    /// text from a user cannot inject them.
+    /// Parse control tokens such as <|im_end|> in the text. Off by default, so that a user's text cannot inject them.
     bool special = false;
 };
 
@@ -240,16 +256,17 @@ struct DecodeOptions {
 struct ChatPrompt;
 struct ChatRequest;
 
-/// A model loaded onto a Device. Immutable and cheap to copy; keeps its Device alive.
+/// A model loaded onto a Device. Immutable; copies share it. Keeps its Device alive.
 ///
 /// thread    any, at the same time.
 class AUSPEX_API Model {
   public:
     Model() = default;
-    /// Loads a GGUF file; of a split model, the first shard. Tensors are read or repacked onto the
-    /// device; the file is not needed afterwards except where the CPU path maps it.
+    /// Loads a GGUF file; of a split model, the first shard.
     ///
-    /// errors    not_found, io_error, bad_file, unsupported, out_of_memory, cancelled.
+    /// path      UTF-8. The CPU reads many weights in place, where the file is mapped: nobody may shorten or overwrite
+    ///           the file while the Model lives, or the operating system ends the process (SIGBUS).
+    /// errors    bad_argument, not_found, io_error, bad_file, unsupported, out_of_memory, cancelled.
     /// cost      reads the file once.
     static Result<Model> load(const Device& device, const char* path, const LoadOptions& options = {});
     /// The same from memory; the bytes must outlive the Model.
@@ -257,21 +274,26 @@ class AUSPEX_API Model {
 
     const ModelInfo& info() const;
 
-    /// Text to ids. Invalid UTF-8 bytes are replaced by U+FFFD. Adds nothing.
-    /// cost      about a microsecond for each ten bytes.
-    std::vector<Token> encode(std::string_view text, const EncodeOptions& options = {}) const;
+    /// Text to ids. Each invalid UTF-8 byte becomes U+FFFD. No token is added at either end.
+    ///
+    /// errors    bad_argument: an empty Model; out_of_memory.
+    /// cost      about a microsecond per ten bytes.
+    Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
     /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only.
-    std::vector<Token> encode(const ChatPrompt& prompt) const;
-    /// Ids to text; ids outside the vocabulary give nothing. The bytes are the tokens' own: where a
-    /// character is spread over tokens, a part of them gives a part of it (TextStream puts it together).
-    std::string decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
+    Result<std::vector<Token>> encode(const ChatPrompt& prompt) const;
+    /// Ids to bytes; ids outside the vocabulary give nothing. A character may be spread over several tokens, so a part
+    /// of them may give a part of a character; TextStream joins them.
+    ///
+    /// errors    bad_argument: an empty Model; out_of_memory.
+    Result<std::string> decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
     /// True for the ids that end a generation.
     bool is_end(Token id) const;
 
     /// The exact text of the model's chat template for this conversation.
+    ///
     /// errors    bad_argument: what the template itself would refuse, in its own words.
     Result<ChatPrompt> render(const ChatRequest& request) const;
-    /// A readable listing: metadata, tensors by type, the tape of operations.
+    /// A readable listing: tensors by type and the operations of each tape.
     std::string describe_plan() const;
 
     explicit operator bool() const { return impl_ != nullptr; }
@@ -285,7 +307,7 @@ class AUSPEX_API Model {
 
 // ---------------------------------------------------------------------------------------- chat
 
-/// One argument of a tool call. `json` tells whether `value` is JSON text or a plain string.
+/// One argument of a tool call. `json` says whether `value` is JSON text or a plain string.
 struct ToolArgument {
     std::string name, value;
     bool json = false;
@@ -294,8 +316,8 @@ struct ToolCall {
     std::string name;
     std::vector<ToolArgument> arguments;
 };
-/// One item of a content that is a list. Images and videos are rendered as the marks that stand for
-/// them; filling these with embeddings is beyond this version.
+/// One item of a content that is a list. Images and videos are rendered as their placeholder tokens; this version does
+/// not fill them with embeddings.
 struct ContentPart {
     enum class Kind { text, image, video };
     Kind kind = Kind::text;
@@ -304,8 +326,8 @@ struct ContentPart {
 struct ChatMessage {
     std::string role;  ///< system, user, assistant or tool
     std::string content;
-    std::vector<ContentPart> parts;  ///< unless empty, stands in place of `content`
-    std::string reasoning;  ///< assistant only; used when has_reasoning, else taken from <think> in the content
+    std::vector<ContentPart> parts;  ///< replaces `content` unless empty
+    std::string reasoning;           ///< assistant only; without has_reasoning it is taken from <think> in the content
     bool has_reasoning = false;
     std::vector<ToolCall> tool_calls;
 };
@@ -318,15 +340,14 @@ struct AUSPEX_API ChatRequest {
     bool enable_thinking = true;
     bool preserve_thinking = false;
     bool add_vision_id = false;  ///< number images and videos: "Picture 1: "
-    /// Reads {"messages": [...], "tools": [...], and the switches above}, in OpenAI's form; the switches
-    /// may also stand in "chat_template_kwargs". Tool arguments may be an object or a string holding
-    /// one. Other keys are left alone.
-    /// errors    bad_argument: not JSON (with the position), or not of this form (with the path).
+    /// Reads {"messages": [...], "tools": [...], and the switches above} in OpenAI's form; the switches may also be in
+    /// "chat_template_kwargs". Tool arguments may be an object or a string that holds one. Other keys are ignored.
+    ///
+    /// errors    bad_argument: not JSON (with the position), or not of this form (with the path); out_of_memory.
     static Result<ChatRequest> from_json(std::string_view text);
 };
 
-/// Prompt text in pieces that know where they come from, so that control tokens in a user's text
-/// stay text.
+/// Prompt text in pieces that know their origin, so that control tokens in a user's text stay text.
 struct ChatPrompt {
     struct Piece {
         std::string text;
@@ -341,228 +362,165 @@ struct ChatPrompt {
     }
 };
 
-/// Renders with a style and without a model. `style` from recognise_template().
-/// errors    bad_argument: what the template would refuse, in its own words and with the place; with
-///           ChatML also tools, tool calls and images, which its template cannot show.
+/// Renders without a model.
+///
+/// style     for example from recognise_template().
+/// errors    bad_argument: what the template would refuse, in its own words and with the place; with ChatML also tools,
+///           tool calls and images, which its template cannot show; a style out of range. out_of_memory.
 AUSPEX_API Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style);
-/// Which native renderer writes what this Jinja template would. `note`, if given, is emptied when the
-/// template is known to the letter, and says otherwise what was not known and what is done instead.
+/// The native renderer that matches this Jinja template.
+///
+/// note      if given: emptied for a template that is known exactly; else says what was not recognised and which
+///           renderer is used instead.
 AUSPEX_API ChatStyle recognise_template(std::string_view jinja, std::string* note);
 
-/// What a model wrote, taken apart.
+/// A model's output, parsed.
 struct ChatReply {
     std::string thinking, content;
     std::vector<ToolCall> tool_calls;
 };
-/// Takes output text apart. Malformed calls stay in `content`. `inside_thinking` as in ChatPrompt.
-/// `tools` (JSON objects as in ChatRequest) decide which arguments are plain strings; an argument
-/// they do not describe is JSON where it reads as such, else a string.
+/// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`.
+///
+/// inside_thinking   as in ChatPrompt.
+/// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
+///                   they do not describe is JSON if it parses as such, else a string.
 /// cost      linear.
 AUSPEX_API ChatReply parse_reply(std::string_view text, bool inside_thinking,
                                  const std::vector<std::string>& tools = {});
 
 // ------------------------------------------------------------------------------------ sampling
 
-/// How the next token is picked. Order: penalties, top-k, top-p, min-p, temperature, pick.
-/// The pick is Gumbel-max with noise keyed by (seed, position, id): the token is a pure function
-/// of its logits and its position, so drafting cannot change it.
+/// How the next token is sampled: penalties, top-k, top-p, min-p, temperature, then one draw. The draw is Gumbel-max
+/// with noise keyed by (seed, position, id): the token is a pure function of its logits and its position, so drafting
+/// cannot change it.
 struct Sampling {
-    float temperature = 0;         ///< 0: the largest logit, ties to the lower id
-    int top_k = 0;                 ///< keep the k largest; 0: all
-    float top_p = 1;               ///< keep the smallest set with this much probability
-    float min_p = 0;               ///< keep what has at least this share of the largest
-    float repeat_penalty = 1;      ///< divides positive and multiplies negative logits of seen ids
-    float frequency_penalty = 0;   ///< subtracted once per occurrence
-    float presence_penalty = 0;    ///< subtracted once per seen id
+    float temperature = 0;        ///< 0..100; below 1e-30: the largest logit, ties to the lower id
+    int top_k = 0;                ///< keep the k largest; 0: all
+    float top_p = 1;              ///< keep the smallest set with this much probability; above 0, at most 1
+    float min_p = 0;              ///< keep ids with at least this share of the largest probability; 0..1
+    float repeat_penalty = 1;     ///< divides positive and multiplies negative logits of seen ids; above 0, at most 100
+    float frequency_penalty = 0;  ///< subtracted once per occurrence; -100..100
+    float presence_penalty = 0;   ///< subtracted once per seen id; -100..100
     uint32_t penalty_window = 64;  ///< how many of the last tokens count as seen; at most 4096
     uint64_t seed = 0;
 };
 
 // ------------------------------------------------------------------------------------- session
 
-/// Where guesses of the next tokens come from. All of a guess that the model itself would have picked
-/// is kept, the rest is thrown away: the text is the same with every source, at every depth.
+/// Where drafts of the next tokens come from. The model verifies them: tokens that it would have sampled itself are
+/// kept, the rest is discarded. The text is the same with every source and at every depth.
 enum class Draft {
     off,
-    mtp,         ///< the model's own draft block
-    lookup,      ///< what followed earlier, where the last tokens have been seen before
-    mtp_lookup,  ///< lookup where it has a long match, the draft block elsewhere
-    best,        ///< mtp where the model has a draft block, else off
+    mtp,         ///< the model's MTP block
+    lookup,      ///< what followed the last tokens where they occurred before
+    mtp_lookup,  ///< lookup where it has a long match, the MTP block elsewhere
+    best,        ///< mtp if the model has an MTP block, else off
 };
 
-/// The most tokens that one pass can verify.
+/// The deepest draft: tokens that one pass can verify.
 constexpr uint32_t kMaxDraft = 8;
 
 struct DraftOptions {
     Draft source = Draft::off;
-    /// Tokens guessed for each pass, 0..kMaxDraft. -1: chosen before each pass by what was measured, so that
-    /// drafting is never slower than plain decoding by more than 2 %; DraftReport tells what was chosen and why.
+    /// Tokens drafted in each pass, 0..kMaxDraft. -1: chosen before each pass from measurements, so that drafting is
+    /// never more than 2 % slower than plain decoding; see Session::draft_report().
     int depth = -1;
-    uint32_t max_depth = 6;     ///< of the depths that are chosen so: 1..kMaxDraft
-    float min_probability = 0;  ///< stop guessing where the draft block gives its choice less than this
-    uint32_t window = 4096;     ///< rows the draft block looks back; 0: all
-    /// Rows of a draft-only head over the most common ids: guesses become cheaper and a little worse.
-    /// 0: the model's own head. Costs a copy of these rows.
+    uint32_t max_depth = 6;     ///< the deepest that depth -1 may choose: 1..kMaxDraft
+    float min_probability = 0;  ///< stop drafting where the MTP block gives its choice less than this: 0..1
+    uint32_t window = 4096;     ///< rows the MTP block looks back; 0: all
+    /// Rows of a draft-only head over the most common ids: drafts become cheaper and a little worse. 0: the model's own
+    /// head. Takes a copy of these rows.
     uint32_t n_vocab = 0;
-    std::vector<Token> vocab;  ///< the ids of that head (control ids are added); empty: the n_vocab lowest
-    /// Instead, at each sync(), the n_vocab ids that this session's texts used most.
-    bool vocab_by_use = false;
+    std::vector<Token> vocab;   ///< the ids of that head (control ids are added); empty: the n_vocab lowest
+    bool vocab_by_use = false;  ///< instead, at each sync(), the n_vocab ids that this session's texts used most
 };
 
-/// Why the draft depth changed.
-enum class DraftReason : uint8_t {
-    none,
-    cold_start,     ///< each depth is measured first
-    drafting_pays,  ///< it was off
-    off_pays,
-    better_depth,
-    probe,         ///< one pass to measure a depth again, and back
-    unprofitable,  ///< with these costs no acceptance would make it pay
-    unlocked,      ///< costs or the context have changed since
-};
-/// "drafting pays"
-AUSPEX_API const char* draft_reason_name(DraftReason reason);
-
-/// A change of the draft depth.
-struct DraftSwitch {
-    uint64_t n_token = 0;  ///< tokens of this report before it
-    uint32_t from = 0, to = 0;
-    DraftReason reason = DraftReason::none;
-};
-
-/// What drafting did and what is known about it now. Arrays are indexed by depth, or by place in the cycle
-/// from 1 on; a cycle is one pass of next(): 1 + depth rows. R(g) is the time of a cycle at depth g in plain
-/// steps; drafting pays while the expected tokens of a cycle, E(g), are above it.
-struct DraftReport {
-    uint64_t n_token = 0, n_cycle = 0;
-    uint64_t tokens[kMaxDraft + 1] = {};  ///< emitted by cycles of this depth
-    uint64_t cycles[kMaxDraft + 1] = {};
-    uint64_t judged[kMaxDraft + 1] = {};    ///< guesses at this place that were reached: all before them were right
-    uint64_t accepted[kMaxDraft + 1] = {};  ///< of those
-    uint64_t probe_rows = 0, probe_hits = 0,
-             probe_passes = 0;  ///< while off: guesses made only to see if they are right
-    double seconds = 0;         ///< of all cycles
-    double probe_seconds = 0;
-    double off_seconds = 0;  ///< estimate of the same tokens without drafting
-    // Now, at this context length; where a depth was not measured (samples), from a line through its neighbours.
-    double step_seconds[kMaxDraft + 1] = {};  ///< T(g); 0: nothing is known yet
-    double relative[kMaxDraft + 1] = {};      ///< R(g) = T(g) / T(0)
-    uint32_t samples[kMaxDraft + 1] = {};
-    double break_even_r[kMaxDraft + 1] = {};  ///< accepted/drafted from which on depth g pays: (R(g) - 1) / g
-    double break_even_a[kMaxDraft + 1] =
-        {};  ///< the same as the chance of each guess to be right after right ones; above 1: it cannot pay
-    double acceptance[kMaxDraft + 1] = {};  ///< a_i: chance of guess i to be right when those before it were
-    double expected[kMaxDraft + 1] = {};    ///< E(g)
-    uint32_t depth = 0;                     ///< of the last cycle
-    bool unprofitable = false;              ///< off until costs or context change
-    uint64_t n_switch = 0;
-    std::vector<DraftSwitch> switches;  ///< the last 64, oldest first
-    /// Times as fast as without drafting, by estimate.
-    double gain() const { return seconds + probe_seconds > 0 ? off_seconds / (seconds + probe_seconds) : 1; }
-};
-
-/// One pass of next(), as it was decided and as it went.
-struct DraftCycle {
-    size_t n_token = 0;   ///< tokens in the history before it
-    uint32_t wanted = 0;  ///< depth decided on
-    uint32_t depth = 0;   ///< guesses made: fewer near the end of the context, or after an early stop
-    uint32_t accepted = 0;
-    double us = 0;  ///< of the whole cycle
-    double catch_up_us =
-        0;  ///< of that, in a cycle without drafts: keeping the draft block's cache up, as far as that is timed
-    uint32_t probe_rows = 0;  ///< of a acceptance_probe pass before it
-    uint32_t probe_hits = 0;
-    double probe_us = 0;
-    // What the decision stood on; 0 while nothing is measured.
-    double acceptance = 0;                   ///< a_1
-    double expected = 0;                     ///< E(wanted)
-    double relative = 0;                     ///< R(wanted)
-    double break_even_r = 0;                 ///< in accepted/drafted: of `wanted`, of depth 1 when that is 0
-    DraftReason reason = DraftReason::none;  ///< unless none, the depth changed
-};
-
-/// How keys and values are kept: 16, 8.5, 4.5, 5 or 32 bits a value. Rounded as the GGUF types of these names; f32
-/// rounds nothing, for comparing with float32 implementations, and is kept by the CPU alone.
+/// How keys and values are kept: 16, 8.5, 4.5, 5 or 32 bits a value, rounded as the GGUF types of these names. f32
+/// rounds nothing, for comparing with float32 implementations; only the CPU has it.
 enum class KvType { f16, q8_0, q4_0, q4_1, f32 };
 
-constexpr uint32_t kAllLayers = ~uint32_t{0};        ///< every attention layer, draft blocks included
+constexpr uint32_t kAllLayers = ~uint32_t{0};        ///< every attention layer, MTP blocks included
 constexpr uint32_t kDraftLayers = ~uint32_t{0} - 1;  ///< the attention layers of the MTP blocks
 
 /// How far back one attention layer sees. A window changes what the model computes.
 struct LayerWindow {
     uint32_t layer = kAllLayers;  ///< counted from 0; the MTP blocks follow the trunk
-    uint32_t window = 0;          ///< a row sees itself and the window - 1 rows before it; 0: everything
-    uint32_t sinks = 0;           ///< first positions that stay visible all the same, at most 256
+    uint32_t window = 0;          ///< a row sees itself and the window - 1 rows before it; 0: all rows
+    uint32_t sinks = 0;           ///< this many first positions stay visible, at most 256
 };
-/// Reads "3:64,7:full", "all:4096", "all:16384+4,27:full,mtp:1024": layers or `all` or `mtp`, then a window or
-/// `full`, and after a + the sinks. What stands later counts.
-/// errors    bad_argument: names the piece that is not of this form.
+/// Parses "3:64,7:full", "all:4096", "all:16384+4,27:full,mtp:1024": a layer, `all` or `mtp`, then a window or `full`,
+/// then optionally + and the sinks. Later entries override earlier ones.
+///
+/// errors    bad_argument: names the entry that is not of this form; out_of_memory.
 AUSPEX_API Result<std::vector<LayerWindow>> parse_windows(std::string_view spec);
-/// The same form back: "3:64+4,7:full".
+/// The inverse of parse_windows(): "3:64+4,7:full".
 AUSPEX_API std::string print_windows(const std::vector<LayerWindow>& windows);
 
-/// The first token that a layer no longer sees.
-struct WindowLeft {
+/// A layer's window is full: from now on each row evicts the oldest token it could see.
+struct WindowFull {
     uint32_t layer = 0, window = 0, sinks = 0;
-    size_t n_token = 0;  ///< rows of the timeline by now
+    size_t n_token = 0;  ///< rows of the timeline so far
 };
 
 enum class MemoryPlace {
     allocator,  ///< through DeviceOptions::allocator
     device,     ///< the GPU's memory
-    file,       ///< read where the file is mapped; takes nothing of its own
+    file,       ///< read in place where the file is mapped; takes nothing
     host,       ///< bookkeeping, through the standard allocator
-    pinned,     ///< the system's memory, read by the GPU where it is: experts that its own has no room for
+    pinned,     ///< the system's memory, read there by the GPU: experts for which its own memory has no room
 };
 struct MemoryItem {
     std::string what;  ///< "weights Q4_K", "keys q8_0", "attention scratch"
-    int layer = -1;    ///< or -1: no layer's own
+    int layer = -1;    ///< -1: belongs to no single layer
     uint64_t bytes = 0;
     MemoryPlace place = MemoryPlace::allocator;
 };
-/// Another way to set things up, and what it would take.
+/// A change of options and what it would take.
 struct MemoryAlternative {
     std::string what;  ///< "keys and values in q8_0"
     uint64_t total_bytes = 0;
     bool fits = false;
 };
-/// What a model and one session on it take, before anything is taken.
+/// What a model and one session on it take.
 struct MemoryPlan {
     std::vector<MemoryItem> items;
-    uint64_t weight_bytes = 0;   ///< taken by Model::load
-    uint64_t session_bytes = 0;  ///< taken by Session::create
-    uint64_t file_bytes = 0;     ///< read in place, not part of the total
-    uint64_t total_bytes = 0;    ///< weight_bytes + session_bytes
-    uint64_t pinned_bytes = 0;   ///< of the total: experts in the system's memory, which the limit does not count
-    uint64_t draft_weight_bytes =
-        0;  ///< of weight_bytes and file_bytes: the MTP blocks, gone with LoadOptions::mtp off
-    uint64_t draft_session_bytes = 0;  ///< of session_bytes: what drafting takes at any depth, gone with Draft::off
-    uint64_t kv_token_bytes = 0;       ///< by which each further token of n_context would raise it
+    uint64_t weight_bytes = 0;         ///< taken by Model::load
+    uint64_t session_bytes = 0;        ///< taken by Session::create
+    uint64_t file_bytes = 0;           ///< read in place; not part of the total
+    uint64_t total_bytes = 0;          ///< weight_bytes + session_bytes
+    uint64_t pinned_bytes = 0;         ///< of the total: experts in the system's memory, which the limit does not count
+    uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: saved by LoadOptions::mtp = false
+    uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off
+    uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
     uint64_t limit_bytes = 0;          ///< DeviceOptions::memory_limit_bytes
     bool fits = true;                  ///< total_bytes - pinned_bytes is within the limit, or there is none
     std::vector<LayerWindow> windows;  ///< of every attention layer
     std::string window_rule;           ///< how kv_budget_bytes was met; else empty
-    std::vector<MemoryAlternative> alternatives;  ///< unless it fits: from the mildest change on
+    std::vector<MemoryAlternative> alternatives;  ///< unless it fits: from the smallest change to the largest
 };
 
+struct DraftCycle;
+struct DraftReport;
+struct KernelTime;
+
 struct SessionOptions {
-    uint32_t n_context = 0;                         ///< rows of history at most; 0: the smaller of 4096 and the model's
+    uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
     uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
     Progress progress;                              ///< called during long prefills
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
-    std::vector<LayerWindow> windows;               ///< what stands later counts; layers not named see everything
-    /// Unless 0, windows are chosen so that all keys and values take at most this; `windows` must be empty. The
-    /// last 2/5 of the attention layers see everything, the others a window with 4 sinks: the largest power of two, at
-    /// least 1024, that fits. If none does, fewer layers see everything; at last none, with windows down to 64.
+    std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything
+    /// Unless 0: windows are chosen so that all keys and values take at most this; `windows` must be empty. The last
+    /// 2/5 of the attention layers see everything, the others get a window with 4 sinks: the largest power of two, at
+    /// least 1024, that fits. If none does, fewer layers see everything, and finally none, with windows down to 64.
     uint64_t kv_budget_bytes = 0;
-    /// Called once a timeline for each layer with a window, when a first token is out of its sight.
-    std::function<void(const WindowLeft&)> on_window_left;
+    /// Called once per timeline for each layer with a window, when the window is full.
+    std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
-    /// On a GPU: tokens computed ahead of the caller, 0..7, which hides the way there and back. The device stops at
-    /// an end token or a full context by itself; a caller who stops elsewhere and then changes the text pays a new
-    /// prefill, because what was computed ahead cannot be taken back. No effect on the text or on the CPU.
+    /// On a GPU: cycles computed ahead of the caller, 0..7, which hides the latency between host and device. The device
+    /// stops by itself at an end token or a full context; a caller who stops elsewhere and changes the text pays for a
+    /// new prefill, because what was computed ahead cannot be undone. Changes neither the text nor anything on the CPU.
     uint32_t run_ahead = 0;
-    /// Called for each cycle when its result is there, from next(), sync() or save().
+    /// Called for each finished cycle, from next(), sync() or save(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
 };
 
@@ -573,14 +531,224 @@ struct Stats {
     double prefill_s = 0;              ///< wall time in sync()
     double decode_s = 0;               ///< wall time in next()
     uint64_t memory_bytes = 0;         ///< held by this session
-    std::vector<LayerWindow> windows;  ///< of every attention layer, 0: it sees everything
-    std::string window_rule;           ///< how kv_budget_bytes was met
-    // Drafting. A cycle is one pass of next(): 1 + n rows that verify n guesses.
-    uint64_t cycles[kMaxDraft + 1] = {};  ///< by the number of guesses verified
-    uint64_t drafted[kMaxDraft] = {};     ///< guesses verified, by place in the cycle
-    uint64_t accepted[kMaxDraft] = {};    ///< of those, how many were the model's own choice
-    uint64_t draft_bytes = 0;             ///< memory of the draft-only head
-    DraftReport draft;
+    std::vector<LayerWindow> windows;  ///< of every attention layer; window 0: it sees everything
+    std::string window_rule;           ///< how kv_budget_bytes was met; else empty
+    // Drafting. A cycle is one pass of next(): 1 + n rows that verify n drafts.
+    uint64_t cycles[kMaxDraft + 1] = {};  ///< by the number of drafts verified
+    uint64_t drafted[kMaxDraft] = {};     ///< drafts verified, by place in the cycle
+    uint64_t accepted[kMaxDraft] = {};    ///< of those, the drafts that were kept
+    uint64_t draft_head_bytes = 0;        ///< memory of the draft-only head
+};
+
+/// The state of a timeline as bytes, for a Session of the same model and options.
+struct Snapshot {
+    std::vector<std::byte> bytes;
+    size_t n_token = 0;
+};
+
+/// One timeline of tokens over a Model. Keeps its Model alive. Can be moved, not copied.
+///
+/// thread    one thread at a time; other Sessions of the Model may run at the same time.
+class AUSPEX_API Session {
+  public:
+    Session() noexcept;
+    ~Session();
+    Session(Session&&) noexcept;
+    Session& operator=(Session&&) noexcept;
+
+    /// Opens a session and takes all the memory it will ever need.
+    ///
+    /// errors    bad_argument, unsupported: an option, named.
+    ///           out_of_memory: the text says how much was needed and which options would take less.
+    static Result<Session> create(const Model& model, const SessionOptions& options = {});
+
+    /// What create() would take, to the byte, and the weights with it. Takes nothing.
+    ///
+    /// errors    those of create() except out_of_memory; unsupported: this kind of device cannot tell.
+    static Result<MemoryPlan> plan(const Model& model, const SessionOptions& options = {});
+    /// The same for a model that is not loaded. Reads the file's header only.
+    static Result<MemoryPlan> plan(const Device& device, const char* path, const SessionOptions& options = {},
+                                   const LoadOptions& load = {});
+
+    /// Makes the history equal to `history` and computes the rows that are missing.
+    ///
+    /// history   every token from the start, at most n_context; empty forgets everything.
+    /// returns   rows computed: 0 when nothing changed, history.size() after a restart.
+    /// errors    bad_argument: an id outside the vocabulary, or too many tokens (the text names both numbers).
+    ///           device_lost: this session is over.
+    ///           cancelled: by the progress callback; the rows computed so far are kept.
+    /// cost      one prefill of those rows. An edit in the middle restarts from the beginning.
+    Result<size_t> sync(Span<const Token> history);
+
+    /// Samples the next token, or several when drafting, and appends them to the history.
+    ///
+    /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
+    ///           ends a generation (Model::is_end).
+    /// errors    bad_argument: no history yet, or a sampling value out of range.
+    ///           context_full: the history has n_context tokens. device_lost: this session is over.
+    /// cost      one step of the model; allocates nothing.
+    Result<Span<const Token>> next(const Sampling& sampling = {});
+
+    /// Sets how deep next() drafts from now on: 0..kMaxDraft, or -1 as in DraftOptions::depth. Changes no text.
+    ///
+    /// errors    bad_argument: out of range, or above 0 in a session created with Draft::off.
+    Status set_draft_depth(int depth);
+
+    /// Every token so far. The view is valid until the next call.
+    Span<const Token> history() const;
+
+    /// The timeline as bytes.
+    ///
+    /// errors    out_of_memory, device_lost.
+    Result<Snapshot> save() const;
+    /// Replaces the timeline by a saved one.
+    ///
+    /// errors    bad_argument: a snapshot of another model or other options, or a damaged one. The timeline is kept.
+    Status restore(const Snapshot& snapshot);
+
+    /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
+    ///
+    /// errors    bad_argument: this layer keeps no keys; the text lists the layers that do.
+    Result<size_t> first_visible(uint32_t layer) const;
+
+    /// Counts since create() or clear_stats().
+    Stats stats() const;
+    /// Starts counting from zero, so that stats() and draft_report() describe one request. What was learned stays.
+    void clear_stats();
+
+    /// The measured costs of drafting, so that a later session need not measure again. They are valid for the same
+    /// device, driver, model, windows and KV formats, whose names they contain.
+    std::vector<std::byte> save_costs() const;
+    /// errors    bad_argument: of another device, driver, model or option (the text names both). bad_file: damaged.
+    ///           Nothing is changed then.
+    Status load_costs(Span<const std::byte> costs);
+
+    // ---- measuring and testing; the types are in the last section
+
+    /// What drafting did since clear_stats(), and what is known about it now.
+    DraftReport draft_report() const;
+
+    /// Receives one row of logits [n_vocab]; the view is valid during the call.
+    using RowSink = std::function<void(size_t position, Span<const float> logits)>;
+    /// Runs `ids` from position 0 and passes each row's logits to `row`, in order. The history becomes `ids`.
+    ///
+    /// errors    bad_argument: no `row`, an id outside the vocabulary, or not 1..n_context ids.
+    Status score(Span<const Token> ids, const RowSink& row);
+    /// The MTP block at depth d = 1..8, given the true tokens: row t holds the logits for token t + d + 1, given the
+    /// tokens up to t + d. Rows 0 .. ids.size() - 1 - d. Forgets the history.
+    ///
+    /// errors    as score(); unsupported: no MTP block is loaded.
+    Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
+
+    /// Times each kind of kernel in a step of n_row (1..9) rows after n_token tokens. Forgets the history.
+    ///
+    /// errors    bad_argument: beyond what the session holds. unsupported: the CPU, or a GPU without timestamps.
+    /// cost      about ten such steps.
+    Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);
+
+    explicit operator bool() const { return impl_ != nullptr; }
+
+    struct Impl;
+    Impl* impl() const { return impl_.get(); }
+
+  private:
+    std::unique_ptr<Impl> impl_;
+};
+
+/// Turns tokens into text to show: holds bytes back until a character is complete, and text that may be the beginning
+/// of a stop string. Can be moved, not copied.
+class AUSPEX_API TextStream {
+  public:
+    TextStream() noexcept;
+    explicit TextStream(const Model& model, std::vector<std::string> stops = {}, const DecodeOptions& options = {});
+    ~TextStream();
+    TextStream(TextStream&&) noexcept;
+    TextStream& operator=(TextStream&&) noexcept;
+    /// The text that is safe to show after `id`.
+    ///
+    /// errors    bad_argument: an empty TextStream or Model; out_of_memory.
+    /// cost      linear in the text, whatever the length of the stop strings.
+    Result<std::string> push(Token id);
+    /// The text held back, at the end of a generation; incomplete characters become U+FFFD.
+    Result<std::string> finish();
+    /// True once a stop string was found; it and what follows it are never shown.
+    bool stopped() const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+// ------------------------------------------------------------------------ measuring and testing
+
+/// Why the draft depth changed.
+enum class DraftReason : uint8_t {
+    none,
+    cold_start,     ///< each depth is measured first
+    drafting_pays,  ///< it was off
+    off_pays,
+    better_depth,
+    probe,          ///< one pass to measure a depth again, and back
+    unprofitable,   ///< with these costs no acceptance would make drafting pay
+    costs_changed,  ///< costs or the context have changed since then
+};
+/// "drafting pays"
+AUSPEX_API const char* draft_reason_name(DraftReason reason);
+
+/// One change of the draft depth.
+struct DepthChange {
+    uint64_t n_token = 0;  ///< tokens of this report before it
+    uint32_t from = 0, to = 0;
+    DraftReason reason = DraftReason::none;
+};
+
+/// What drafting did and what is known about it. Arrays are indexed by depth, or by place in the cycle from 1 on; a
+/// cycle is one pass of next(): 1 + depth rows. R(g) is the time of a cycle at depth g divided by that of a plain step;
+/// drafting pays while E(g), the expected tokens of a cycle, is above R(g).
+struct DraftReport {
+    uint64_t n_token = 0, n_cycle = 0;
+    uint64_t tokens[kMaxDraft + 1] = {};     ///< sampled by cycles of this depth
+    uint64_t cycles[kMaxDraft + 1] = {};     ///< cycles of this depth
+    uint64_t evaluated[kMaxDraft + 1] = {};  ///< drafts at this place whose predecessors were all accepted
+    uint64_t accepted[kMaxDraft + 1] = {};   ///< of those
+    // Acceptance probes: while drafting is off, drafts that are only compared with the tokens that came.
+    uint64_t n_probe = 0, probe_rows = 0, probe_hits = 0;
+    double probe_seconds = 0;
+    double seconds = 0;           ///< of all cycles
+    double baseline_seconds = 0;  ///< estimate for the same tokens without drafting
+    // At the present context length. A depth that was not measured (n_sample 0) is interpolated.
+    double cycle_seconds[kMaxDraft + 1] = {};          ///< T(g); 0: nothing is known yet
+    double relative_cost[kMaxDraft + 1] = {};          ///< R(g) = T(g) / T(0)
+    uint32_t n_sample[kMaxDraft + 1] = {};             ///< measurements of T(g)
+    double break_even_ratio[kMaxDraft + 1] = {};       ///< accepted/drafted from which depth g pays: (R(g) - 1) / g
+    double break_even_acceptance[kMaxDraft + 1] = {};  ///< the same as a conditional acceptance; above 1: cannot pay
+    double acceptance[kMaxDraft + 1] = {};             ///< chance of draft i to be accepted when those before it were
+    double expected_tokens[kMaxDraft + 1] = {};        ///< E(g)
+    uint32_t depth = 0;                                ///< of the last cycle
+    bool unprofitable = false;                         ///< off until costs or context change
+    uint64_t n_depth_change = 0;
+    std::vector<DepthChange> depth_changes;  ///< the last 64, oldest first
+    /// Estimated speed relative to decoding without drafts.
+    double speedup() const { return seconds + probe_seconds > 0 ? baseline_seconds / (seconds + probe_seconds) : 1; }
+};
+
+/// One pass of next(): what was decided and what happened.
+struct DraftCycle {
+    size_t n_token = 0;       ///< tokens in the history before it
+    uint32_t chosen = 0;      ///< depth decided on
+    uint32_t depth = 0;       ///< drafts made: fewer near the end of the context, or after an early stop
+    uint32_t accepted = 0;    ///< of those
+    double us = 0;            ///< of the whole cycle
+    double catch_up_us = 0;   ///< of that, in a cycle without drafts: keeping the MTP cache current, if it is timed
+    uint32_t probe_rows = 0;  ///< of an acceptance probe before it
+    uint32_t probe_hits = 0;
+    double probe_us = 0;
+    // The basis of the decision; 0 while nothing is measured.
+    double acceptance = 0;                   ///< chance of the first draft to be accepted
+    double expected_tokens = 0;              ///< E(chosen)
+    double relative_cost = 0;                ///< R(chosen)
+    double break_even_ratio = 0;             ///< accepted/drafted: of `chosen`, of depth 1 when that is 0
+    DraftReason reason = DraftReason::none;  ///< unless none, the depth changed
 };
 
 /// What one kind of kernel did in one step.
@@ -588,117 +756,7 @@ struct KernelTime {
     std::string name;
     uint32_t count = 0;
     double us = 0;
-    uint64_t bytes = 0;  ///< weights and state that had to move at least
-};
-
-/// The state of a timeline as bytes; only for a Session of the same model and options.
-struct Snapshot {
-    std::vector<std::byte> bytes;
-    size_t n_token = 0;
-};
-
-/// One timeline of tokens over a Model. Keeps its Model alive.
-///
-/// thread    one thread at a time; other Sessions of the Model may run at the same time.
-class AUSPEX_API Session {
-  public:
-    Session() = default;
-    /// Allocates everything the session will ever need.
-    /// errors    bad_argument, out_of_memory: the text says how much was wanted, and what would take less.
-    static Result<Session> create(const Model& model, const SessionOptions& options = {});
-
-    /// What create() would take, to the byte, and the weights with it; takes nothing.
-    /// errors    those of create() but out_of_memory; unsupported: this kind of device cannot tell.
-    static Result<MemoryPlan> plan(const Model& model, const SessionOptions& options = {});
-    /// The same from the file's header alone, for a model that is not loaded.
-    static Result<MemoryPlan> plan(const Device& device, const char* path, const SessionOptions& options = {},
-                                   const LoadOptions& load = {});
-
-    /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
-    /// errors    bad_argument: this layer keeps no keys; the text lists those that do.
-    Result<size_t> recall_horizon(uint32_t layer) const;
-
-    /// Makes the history equal to `history`, computing only the rows that are missing.
-    ///
-    /// history   every token from the start, at most the session's n_context; empty forgets all.
-    /// returns   rows computed: 0 when nothing changed, history.size() after a restart.
-    /// errors    bad_argument: an id outside the vocabulary, or too long (the text names both numbers).
-    ///           device_lost: this session is over; the process is unharmed.
-    ///           cancelled: by the progress callback; the rows so far are kept.
-    /// cost      one prefill of those rows. An edit in the middle restarts from the beginning or
-    ///           from the nearest restored snapshot.
-    Result<size_t> sync(Span<const Token> history);
-
-    /// Picks the next token, or several when drafting, and appends them to the history.
-    ///
-    /// returns   the new tokens; the view holds until the next call. Where drafting gives several, an
-    ///           id that ends a generation (Model::is_end) is the last of them.
-    /// errors    bad_argument: no history yet, or a sampling value out of range.
-    ///           context_full: the history has n_context tokens.
-    Result<Span<const Token>> next(const Sampling& sampling = {});
-
-    /// How deep the next calls of next() draft: 0..kMaxDraft, or -1. Takes no memory, changes no text.
-    /// errors    bad_argument: out of range, or above 0 in a session created with Draft::off.
-    Status set_draft_depth(int depth);
-
-    /// Every token so far.
-    Span<const Token> history() const;
-
-    /// Runs `ids` from the start of a fresh timeline and hands each row's logits to `row`, in
-    /// order. Leaves the history equal to `ids`. For measuring and testing.
-    using RowSink = std::function<void(size_t position, Span<const float> logits)>;
-    Status score(Span<const Token> ids, const RowSink& row);
-    /// The MTP block at depth d (1..8), teacher-forced: row t holds the logits for token t+d+1,
-    /// given the true tokens up to t+d. Rows 0 .. ids.size()-1-d.
-    Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
-
-    /// Times each kind of kernel in a step of n_row (1..9) rows that sees n_token tokens before it. Forgets the
-    /// history. errors    bad_argument, context_full: beyond what the session holds; unsupported: not on the CPU, nor
-    /// on a
-    ///           GPU without timestamps.
-    /// cost      about ten such steps.
-    Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);
-
-    Result<Snapshot> save() const;
-    Status restore(const Snapshot& snapshot);
-    Stats stats() const;
-    /// Counts from zero again, so that stats() tells of one request. What was learned stays.
-    void clear_stats();
-
-    /// The costs measured so far, to spare a later session the measuring: for the same device, driver, model,
-    /// windows and KV formats, whose names are inside.
-    std::vector<std::byte> save_costs() const;
-    /// errors    bad_argument: of another device, driver, model or setting (the text names both); bad_file: damaged.
-    ///           Nothing is changed then.
-    Status load_costs(Span<const std::byte> costs);
-    explicit operator bool() const { return impl_ != nullptr; }
-
-    struct Impl;
-    const std::shared_ptr<Impl>& impl() const { return impl_; }
-
-  private:
-    std::shared_ptr<Impl> impl_;
-};
-
-/// Turns tokens into text to show: holds back bytes until a character is complete, and text that
-/// may be the beginning of a stop string.
-class AUSPEX_API TextStream {
-  public:
-    explicit TextStream(const Model& model, std::vector<std::string> stops = {}, const DecodeOptions& options = {});
-    /// The text that `id` makes safe to show.
-    std::string push(Token id);
-    /// What was held back, at the end of a generation; broken characters become U+FFFD.
-    std::string finish();
-    /// True once a stop string was found; it and what follows are never shown.
-    bool stopped() const { return stopped_; }
-
-  private:
-    std::string take(bool all);
-    Model model_;
-    std::vector<std::string> stops_;
-    DecodeOptions options_;
-    std::string bytes_, held_;
-    bool stopped_ = false;
+    uint64_t bytes = 0;  ///< the least weights and state that had to move
 };
 
 }  // namespace auspex
@@ -6502,7 +6560,7 @@ class Controller {
     DraftReason reason_ = DraftReason::none;  // of the last decision
     DraftReport seen_;                        // the counting half of the report
     static constexpr uint32_t kMaxSwitch = 64;
-    DraftSwitch switches_[kMaxSwitch];  // a ring
+    DepthChange switches_[kMaxSwitch];  // a ring
 };
 
 }  // namespace detail
@@ -6747,7 +6805,7 @@ struct Session::Impl {
     Status run(const detail::Step& step);
     /// Windows: the shape of each KV slot, and the moments when each lets its first token go.
     std::vector<detail::KvShape> kv;
-    std::vector<WindowLeft> leaving;  ///< n_token: the rows at which it happens, ascending
+    std::vector<WindowFull> leaving;  ///< n_token: the rows at which it happens, ascending
     size_t n_left = 0;                ///< of those, how many were told in this timeline
     void watch_windows();
     void report_windows(size_t n_token);
@@ -33670,11 +33728,11 @@ Result<Model> Model::load(const Device& device, Span<const std::byte> file, cons
 }
 
 const ModelInfo& Model::info() const { return impl_->info; }
-std::vector<Token> Model::encode(std::string_view text, const EncodeOptions& options) const {
+Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOptions& options) const {
     return impl_->tokenizer.encode(text, options.special);
 }
-std::vector<Token> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
-std::string Model::decode(Span<const Token> ids, const DecodeOptions& options) const {
+Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
+Result<std::string> Model::decode(Span<const Token> ids, const DecodeOptions& options) const {
     return impl_->tokenizer.decode(ids, options.special);
 }
 bool Model::is_end(Token id) const { return impl_->tokenizer.is_end(id); }
@@ -34108,7 +34166,7 @@ const char* draft_reason_name(DraftReason reason) {
         case DraftReason::better_depth: return "better depth";
         case DraftReason::probe: return "probe";
         case DraftReason::unprofitable: return "unprofitable";
-        case DraftReason::unlocked: return "unlocked";
+        case DraftReason::costs_changed: return "unlocked";
     }
     return "none";
 }
@@ -34448,7 +34506,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
     }
     if (!locked_ && max_depth_ > 0) {
         uint32_t g = cold_depth(usable);
-        reason = reopened_ ? DraftReason::unlocked : DraftReason::cold_start;
+        reason = reopened_ ? DraftReason::costs_changed : DraftReason::cold_start;
         if (g > max_depth_) {
             reason = DraftReason::none;
             if (measured) {
@@ -34474,7 +34532,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
     reason_ = DraftReason::none;
     if (d.depth != last_) {
         reason_ = reason != DraftReason::none ? reason : DraftReason::probe;  // back from one
-        DraftSwitch& s = switches_[seen_.n_switch++ % kMaxSwitch];
+        DepthChange& s = switches_[seen_.n_depth_change++ % kMaxSwitch];
         s.n_token = seen_.n_token;
         s.from = last_;
         s.to = d.depth;
@@ -34513,17 +34571,17 @@ void Controller::observe(const DraftSeen& seen) {
         // for a loss of the same size: old gains buy no new losses.
         deficit_ = std::max(deficit_ + seconds / plain - n_new, -kLossSteps);
         steps_ += n_new;
-        seen_.off_seconds += n_new * plain;
+        seen_.baseline_seconds += n_new * plain;
     } else {
-        seen_.off_seconds += seconds;
+        seen_.baseline_seconds += seconds;
     }
     ++seen_.n_cycle;
     ++seen_.cycles[depth];
     seen_.n_token += accepted + 1;
     seen_.tokens[depth] += accepted + 1;
     seen_.seconds += seconds;
-    for (uint32_t i = 1; i <= accepted; ++i) ++seen_.judged[i], ++seen_.accepted[i];
-    if (accepted < depth) ++seen_.judged[accepted + 1];
+    for (uint32_t i = 1; i <= accepted; ++i) ++seen_.evaluated[i], ++seen_.accepted[i];
+    if (accepted < depth) ++seen_.evaluated[accepted + 1];
 }
 
 void Controller::observe_acceptance_probe(const AcceptanceProbe& seen) {
@@ -34532,7 +34590,7 @@ void Controller::observe_acceptance_probe(const AcceptanceProbe& seen) {
     s.hits = std::min(s.hits, s.n);
     if (s.n == 0) return;
     text_.acceptance_probe(s);
-    ++seen_.probe_passes;
+    ++seen_.n_probe;
     seen_.probe_rows += s.n;
     seen_.probe_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
@@ -34574,9 +34632,9 @@ void Controller::explain(DraftCycle* to) const {
     const double plain = cost_.seconds(0);
     const uint32_t g = std::max(last_, 1u);
     to->acceptance = text_.at(1);
-    to->expected = tokens[last_];
-    to->relative = plain > 0 ? cost_.seconds(last_) / plain : 0;
-    to->break_even_r = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
+    to->expected_tokens = tokens[last_];
+    to->relative_cost = plain > 0 ? cost_.seconds(last_) / plain : 0;
+    to->break_even_ratio = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
     to->reason = reason_;
 }
 
@@ -34591,25 +34649,26 @@ DraftReport Controller::report() const {
     DraftReport r = seen_;
     r.depth = last_;
     r.unprofitable = locked_;
-    for (uint64_t i = seen_.n_switch - std::min<uint64_t>(seen_.n_switch, kMaxSwitch); i < seen_.n_switch; ++i)
-        r.switches.push_back(switches_[i % kMaxSwitch]);
-    text_.expected(kMaxDepth, r.expected);
+    for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxSwitch);
+         i < seen_.n_depth_change; ++i)
+        r.depth_changes.push_back(switches_[i % kMaxSwitch]);
+    text_.expected(kMaxDepth, r.expected_tokens);
     const double plain = cost_.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
-        r.samples[g] = cost_.samples(g);
-        r.step_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
-        r.relative[g] = plain > 0 ? r.step_seconds[g] / plain : 1;
+        r.n_sample[g] = cost_.samples(g);
+        r.cycle_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
+        r.relative_cost[g] = plain > 0 ? r.cycle_seconds[g] / plain : 1;
         if (g == 0) continue;
         r.acceptance[g] = text_.at(g);
-        r.break_even_r[g] = (r.relative[g] - 1) / g;
+        r.break_even_ratio[g] = (r.relative_cost[g] - 1) / g;
         double low = 0, high = 2;  // 1 + a + .. + a^g grows with a: halve the interval
         for (int i = 0; i < 40; ++i) {
             const double a = (low + high) / 2;
             double tokens = 1;
             for (uint32_t k = 0; k < g; ++k) tokens = 1 + a * tokens;
-            (tokens > r.relative[g] ? high : low) = a;
+            (tokens > r.relative_cost[g] ? high : low) = a;
         }
-        r.break_even_a[g] = high;
+        r.break_even_acceptance[g] = high;
     }
     return r;
 }
@@ -35288,7 +35347,7 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
 /// Other ways to set this up, from the mildest change to the harshest; the last ones together.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
-    o.on_window_left = {};
+    o.on_window_full = {};
     const Plan* plan = &model.plan;
     Plan bare;
     auto offer = [&](std::string what) {
@@ -35357,7 +35416,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     // And the longest context that fits with nothing else changed.
     if (m->limit_bytes == 0) return;
     o = given;
-    o.on_window_left = {};
+    o.on_window_full = {};
     plan = &model.plan;
     for (uint32_t n = defaults.n_context; n > 256;) {
         o.n_context = n = static_cast<uint32_t>(round_up(n / 2, 256));
@@ -35570,7 +35629,7 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     return m;
 }
 
-Result<size_t> Session::recall_horizon(uint32_t layer) const {
+Result<size_t> Session::first_visible(uint32_t layer) const {
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
         if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.n_row))};
@@ -35584,15 +35643,15 @@ void Session::Impl::watch_windows() {
         if (w.window != 0 && w.layer < model->plan.n_layer)
             leaving.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
     std::stable_sort(leaving.begin(), leaving.end(),
-                     [](const WindowLeft& a, const WindowLeft& b) { return a.n_token < b.n_token; });
+                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
 }
 
 void Session::Impl::report_windows(size_t n_token) {
     for (; n_left < leaving.size() && n_token >= leaving[n_left].n_token; ++n_left) {
-        if (!options.on_window_left) continue;
-        WindowLeft now = leaving[n_left];
+        if (!options.on_window_full) continue;
+        WindowFull now = leaving[n_left];
         now.n_token = n_token;
-        options.on_window_left(now);
+        options.on_window_full(now);
     }
 }
 
@@ -35705,10 +35764,15 @@ Status Session::Impl::prefill(size_t n) {
     return {};
 }
 
+Session::Session() noexcept = default;
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+
 Result<Session> Session::create(const Model& model, const SessionOptions& given) {
     using namespace session_impl;
     if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
-    auto impl = std::make_shared<Impl>();
+    auto impl = std::make_unique<Impl>();
     impl->model = model.impl();
     impl->options = given;
     SessionOptions& o = impl->options;
@@ -35812,11 +35876,9 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
 
 Span<const Token> Session::history() const { return impl_->history; }
 
-Stats Session::stats() const {
-    Stats s = impl_->stats;
-    s.draft = impl_->control.report();
-    return s;
-}
+Stats Session::stats() const { return impl_->stats; }
+
+DraftReport Session::draft_report() const { return impl_->control.report(); }
 
 void Session::clear_stats() {
     Stats& s = impl_->stats;
@@ -35824,7 +35886,7 @@ void Session::clear_stats() {
     kept.memory_bytes = s.memory_bytes;
     kept.windows = std::move(s.windows);
     kept.window_rule = std::move(s.window_rule);
-    kept.draft_bytes = s.draft_bytes;
+    kept.draft_head_bytes = s.draft_head_bytes;
     s = std::move(kept);
     impl_->control.clear_report();
 }
@@ -36114,7 +36176,7 @@ Status Session::Impl::open_draft() {
     } else {
         const uint64_t before = context->memory_bytes();
         AUSPEX_TRY(context->draft_head(ids));
-        stats.draft_bytes = context->memory_bytes() - before;
+        stats.draft_head_bytes = context->memory_bytes() - before;
         mtp.set_ids(std::move(ids));
         if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
     }
@@ -36167,7 +36229,7 @@ detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
         control.fixed(d.depth = static_cast<uint32_t>(depth), context);
     d.depth = std::min(d.depth, most);
     control.explain(cycle);
-    cycle->wanted = d.depth;
+    cycle->chosen = d.depth;
     return d;
 }
 
@@ -36477,21 +36539,41 @@ Status Session::Impl::settle() {
 
 namespace auspex {
 
+struct TextStream::Impl {
+    Model model;
+    std::vector<std::string> stops;
+    DecodeOptions options;
+    std::string bytes, held;
+    bool stopped = false;
+
+    std::string take(bool all) {
+        held += detail::take_characters(bytes, all);
+        return detail::take_unstopped(held, stops, all, &stopped);
+    }
+};
+
+TextStream::TextStream() noexcept = default;
+TextStream::~TextStream() = default;
+TextStream::TextStream(TextStream&&) noexcept = default;
+TextStream& TextStream::operator=(TextStream&&) noexcept = default;
+
 TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options)
-    : model_(model), stops_(std::move(stops)), options_(options) {}
+    : impl_(new Impl{model, std::move(stops), options, {}, {}, false}) {}
 
-std::string TextStream::push(Token id) {
-    if (stopped_) return std::string();
-    bytes_ += model_.decode(Span<const Token>(&id, 1), options_);
-    return take(false);
+Result<std::string> TextStream::push(Token id) {
+    if (impl_->stopped) return std::string();
+    std::string bytes;
+    AUSPEX_TRY(impl_->model.decode(Span<const Token>(&id, 1), impl_->options).get(bytes));
+    impl_->bytes += bytes;
+    return impl_->take(false);
 }
 
-std::string TextStream::finish() { return stopped_ ? std::string() : take(true); }
-
-std::string TextStream::take(bool all) {
-    held_ += detail::take_characters(bytes_, all);
-    return detail::take_unstopped(held_, stops_, all, &stopped_);
+Result<std::string> TextStream::finish() {
+    if (impl_->stopped) return std::string();
+    return impl_->take(true);
 }
+
+bool TextStream::stopped() const { return impl_ && impl_->stopped; }
 
 }  // namespace auspex
 

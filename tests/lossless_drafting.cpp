@@ -270,7 +270,7 @@ struct Subject {
         if (tiny) return tiny_ids(n_tiny + size % n_tiny, size);
         EncodeOptions special;
         special.special = true;
-        return model.encode(text, special);
+        return model.encode(text, special).value();
     }
     std::vector<std::string> stops() const {
         return tiny ? std::vector<std::string>{"a", "b", "c", "d", "e", "f", "g"}
@@ -342,9 +342,9 @@ Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* dra
         }
         for (; seen < session.history().size(); ++seen) {
             if (c.calls != Calls::stops || seen < armed || seen + 1 + turn.size() >= o.n_context) continue;
-            text.shown += stream.push(session.history()[seen]);
+            text.shown += stream.push(session.history()[seen]).value();
             if (!stream.stopped()) continue;
-            text.shown += stream.finish() + "|";
+            text.shown += stream.finish().value() + "|";
             ++text.n_stop;
             go_on(seen + 1);
             armed = seen + quiet;
@@ -353,7 +353,7 @@ Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* dra
         }
     }
     text.ids.assign(session.history().begin(), session.history().end());
-    text.shown += on.model.decode(text.ids);
+    text.shown += on.model.decode(text.ids).value();
     text.stats = session.stats();
     return text;
 }

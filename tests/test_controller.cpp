@@ -96,7 +96,7 @@ TEST_CASE("a cycle whose time is not known teaches acceptance alone, and its dep
         c.observe(seen);
     }
     const DraftReport r = c.report();
-    CHECK(r.relative[1] == doctest::Approx(1.2).epsilon(0.01));
+    CHECK(r.relative_cost[1] == doctest::Approx(1.2).epsilon(0.01));
     CHECK(r.acceptance[1] > 0.9);
     CHECK(n_one >= 2);
     CHECK(r.depth > 2);
@@ -213,7 +213,7 @@ TEST_CASE("certain drafts are drafted deep, unprofitable ones not at all, and of
     dense.first = 1.2, dense.slope = 0.15;
     Controller deep;
     CHECK(run(deep, dense, 100, 8) == 6);
-    CHECK(deep.report().gain() > 2);
+    CHECK(deep.report().speedup() > 2);
 
     Controller off;
     run(off, Costs(), 24, 0);
@@ -239,9 +239,9 @@ TEST_CASE("a unprofitable lock stops the acceptance_probe passes, and a doubled 
     Controller c;
     run(c, m, 40, 8);
     CHECK(c.report().unprofitable);
-    const uint64_t passes = c.report().probe_passes, cycles = c.report().cycles[1];
+    const uint64_t passes = c.report().n_probe, cycles = c.report().cycles[1];
     run(c, m, 200, 8);
-    CHECK(c.report().probe_passes == passes);
+    CHECK(c.report().n_probe == passes);
     CHECK(c.report().cycles[1] == cycles);
     m.first = 1.2, m.slope = 0.1;  // the machine is another now
     run(c, m, 60, 8, 2047);
@@ -256,12 +256,12 @@ TEST_CASE("off learns from acceptance_probe passes and comes back") {
     Controller c;
     run(c, m, 120, 0);
     CHECK(c.report().depth == 0);
-    CHECK(c.report().probe_passes > 3);
+    CHECK(c.report().n_probe > 3);
     CHECK(run(c, m, 60, 8) > 1);
     const DraftReport r = c.report();
-    REQUIRE(!r.switches.empty());
-    CHECK(std::any_of(r.switches.begin(), r.switches.end(),
-                      [](const DraftSwitch& s) { return s.n_token > 100 && s.from == 0 && s.to > 0; }));
+    REQUIRE(!r.depth_changes.empty());
+    CHECK(std::any_of(r.depth_changes.begin(), r.depth_changes.end(),
+                      [](const DepthChange& s) { return s.n_token > 100 && s.from == 0 && s.to > 0; }));
     uint64_t tokens = 0;
     for (const uint64_t n : r.tokens) tokens += n;
     CHECK(tokens == r.n_token);
@@ -353,9 +353,9 @@ TEST_CASE("two depths of equal worth do not alternate") {
     m.first = 1.5, m.slope = 0.5;  // certain drafts: every added token costs as much as the one before
     Controller c;
     run(c, m, 60, 8);
-    const uint64_t before = c.report().n_switch;
+    const uint64_t before = c.report().n_depth_change;
     run(c, m, 500, 8);
-    CHECK(c.report().n_switch - before <= 80);  // probes and plain steps, there and back: one in 12 cycles
+    CHECK(c.report().n_depth_change - before <= 80);  // probes and plain steps, there and back: one in 12 cycles
 }
 
 TEST_CASE("a cycle stops early when the next draft cannot pay") {
@@ -373,10 +373,10 @@ TEST_CASE("break-even is told in both units, which are not mixed") {
     run(c, m, 100, 8);
     const DraftReport r = c.report();
     for (uint32_t g = 1; g <= 4; ++g) {
-        CHECK(r.break_even_r[g] == doctest::Approx((r.relative[g] - 1) / g));
+        CHECK(r.break_even_ratio[g] == doctest::Approx((r.relative_cost[g] - 1) / g));
         double tokens = 1;
-        for (uint32_t i = 0; i < g; ++i) tokens = 1 + r.break_even_a[g] * tokens;
-        CHECK(tokens == doctest::Approx(r.relative[g]).epsilon(0.001));
+        for (uint32_t i = 0; i < g; ++i) tokens = 1 + r.break_even_acceptance[g] * tokens;
+        CHECK(tokens == doctest::Approx(r.relative_cost[g]).epsilon(0.001));
     }
 }
 
@@ -387,13 +387,13 @@ TEST_CASE("learned costs survive as bytes, and damaged bytes change nothing") {
     const std::vector<std::byte> saved = c.save_costs();
     Controller fresh;
     REQUIRE(fresh.load_costs(saved).ok());
-    CHECK(fresh.report().relative[4] == doctest::Approx(c.report().relative[4]));
+    CHECK(fresh.report().relative_cost[4] == doctest::Approx(c.report().relative_cost[4]));
     for (size_t i = 0; i < saved.size(); i += 37) {
         std::vector<std::byte> bad = saved;
         bad[i] ^= std::byte{0x40};
         Controller d;
         CHECK(d.load_costs(bad).code == auspex::Code::bad_file);
-        CHECK(d.report().samples[0] == 0);
+        CHECK(d.report().n_sample[0] == 0);
     }
     CHECK_FALSE(fresh.load_costs(auspex::Span<const std::byte>(saved.data(), 10)).ok());
 }

@@ -369,8 +369,8 @@ TEST_CASE("stats name the windows, the horizon follows the text, and the first t
     o.n_context = 512;
     o.n_ubatch = 32;
     o.windows = windows("all:100,3:64+4");
-    std::vector<WindowLeft> left;
-    o.on_window_left = [&](const WindowLeft& w) { left.push_back(w); };
+    std::vector<WindowFull> left;
+    o.on_window_full = [&](const WindowFull& w) { left.push_back(w); };
     Session session;
     REQUIRE(Session::create(model, o).get(session).ok());
     CHECK(print_windows(session.stats().windows) == "3:64+4");
@@ -381,7 +381,7 @@ TEST_CASE("stats name the windows, the horizon follows the text, and the first t
     CHECK(print_windows(drafting.stats().windows) == "3:64+4,4:100");
     REQUIRE(session.sync(tiny_ids(68, 1)).ok());
     CHECK(left.empty());
-    CHECK(session.recall_horizon(3).value() == 5);  // of the row to come
+    CHECK(session.first_visible(3).value() == 5);  // of the row to come
     REQUIRE(session.sync(tiny_ids(69, 1)).ok());
     REQUIRE(left.size() == 1);
     CHECK(left[0].layer == 3);
@@ -390,13 +390,13 @@ TEST_CASE("stats name the windows, the horizon follows the text, and the first t
     CHECK(left[0].n_token == 69);
     REQUIRE(session.sync(tiny_ids(200, 1)).ok());
     CHECK(left.size() == 1);
-    CHECK(session.recall_horizon(3).value() == 200 - 63);
+    CHECK(session.first_visible(3).value() == 200 - 63);
     REQUIRE(session.sync(tiny_ids(100, 2)).ok());  // another timeline
     CHECK(left.size() == 2);
-    CHECK(session.recall_horizon(0).status().code == Code::bad_argument);
-    CHECK(session.recall_horizon(0).status().text.find("3") != std::string::npos);
+    CHECK(session.first_visible(0).status().code == Code::bad_argument);
+    CHECK(session.first_visible(0).status().text.find("3") != std::string::npos);
     Session full = session_with(model, "", 512, 32);
-    CHECK(full.recall_horizon(3).value() == 0);
+    CHECK(full.first_visible(3).value() == 0);
     CHECK(print_windows(full.stats().windows).find("3:full") == 0);
 }
 

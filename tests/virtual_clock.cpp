@@ -302,7 +302,7 @@ std::vector<Table> score_runs(uint32_t n_run, const Settings& s) {
                     run.off += off.total;
                     run.over_off = std::min(run.over_off, off.total / own.total);
                     run.acceptance_probe += own.probe_seconds;
-                    if (i == 0) run.n_switch += double(controller.report().n_switch);
+                    if (i == 0) run.n_switch += double(controller.report().n_depth_change);
                 }
             }
             for (size_t i = 0; i < tables.size(); ++i) {

@@ -115,7 +115,7 @@ Status bench_mtp(Bench& b) {
     b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(least .. most)", "cycle ms", "R",
           "tokens/cycle", "accepted", "pays above", "conditional", "speedup");
     const double plain_ms = median(depths[0].cycle_ms), plain_tps = median(depths[0].tps);
-    const uint64_t head_bytes = drafting ? drafting.stats().draft_bytes : 0;
+    const uint64_t head_bytes = drafting ? drafting.stats().draft_head_bytes : 0;
     for (const Depth& d : depths) {
         const double tps = median(d.tps), least = *std::min_element(d.tps.begin(), d.tps.end()),
                      most = *std::max_element(d.tps.begin(), d.tps.end());

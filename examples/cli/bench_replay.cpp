@@ -312,7 +312,7 @@ class Replay {
             while (n_drafted - own.cycles[first].depth >= kSmooth)
                 n_drafted -= own.cycles[first].depth, n_accepted -= own.cycles[first].accepted, ++first;
             share.y.push_back(c.depth > 0 ? n_accepted / n_drafted : NAN);
-            even.y.push_back(c.break_even_r > 0 ? c.break_even_r : NAN);
+            even.y.push_back(c.break_even_ratio > 0 ? c.break_even_ratio : NAN);
         }
         depth.lines = {chosen, best};
         accepted.lines = {share, even};

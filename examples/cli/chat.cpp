@@ -136,7 +136,7 @@ class Chat {
                 stderr, "%zu of %u tokens; %.1f prompt tokens/s, %.1f tokens/s; this session holds %.1f MiB\n",
                 session_.history().size(), n_context_, t.prefill_s > 0 ? double(t.rows_prefilled) / t.prefill_s : 0,
                 t.decode_s > 0 ? double(t.tokens_sampled) / t.decode_s : 0, double(t.memory_bytes) / (1 << 20));
-            const std::string drafting = draft_line(t);
+            const std::string drafting = draft_line(session_);
             if (!drafting.empty()) std::fprintf(stderr, "drafting: %s\n", drafting.c_str());
         } else {
             return Status(Code::bad_argument, "'" + line + "' is no command; /help lists them");
@@ -170,7 +170,9 @@ class Chat {
         auspex::ChatPrompt prompt;
         Status s = on_.model.render(request_).get(prompt);
         if (!s.ok()) return s;
-        const std::vector<Token> ids = on_.model.encode(prompt);
+        std::vector<Token> ids;
+        s = on_.model.encode(prompt).get(ids);
+        if (!s.ok()) return s;
         if (ids.size() >= n_context_)
             return Status(Code::context_full, "the conversation has " + std::to_string(ids.size()) +
                                                   " tokens, the context holds " + std::to_string(n_context_) +

@@ -115,12 +115,12 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
 // --------------------------------------------------------------------------------- trace
 
 std::string trace_line(const auspex::DraftCycle& c) {
-    nlohmann::ordered_json line = {{"token", c.n_token},     {"wanted", c.wanted}, {"depth", c.depth},
+    nlohmann::ordered_json line = {{"token", c.n_token},     {"wanted", c.chosen}, {"depth", c.depth},
                                    {"accepted", c.accepted}, {"us", c.us},         {"catch_up_us", c.catch_up_us}};
     line["acceptance"] = c.acceptance;
-    line["expected_tokens"] = c.expected;
-    line["relative_cycle"] = c.relative;
-    line["break_even_share"] = c.break_even_r;
+    line["expected_tokens"] = c.expected_tokens;
+    line["relative_cycle"] = c.relative_cost;
+    line["break_even_share"] = c.break_even_ratio;
     if (c.probe_rows > 0)
         line["acceptance_probe"] = {{"rows", c.probe_rows}, {"hits", c.probe_hits}, {"us", c.probe_us}};
     if (c.reason != auspex::DraftReason::none) line["reason"] = auspex::draft_reason_name(c.reason);
@@ -162,7 +162,7 @@ void CostCache::load(const Loaded& on, const auspex::SessionOptions& options, au
         on.device.name() + "|" + info.architecture + "|" + info.name + "|" + std::to_string(info.n_parameter) + "|" +
         std::to_string(info.file_bytes) + "|" + auspex::print_windows(session.stats().windows) + "|" +
         std::to_string(static_cast<int>(options.kv_k)) + "," + std::to_string(static_cast<int>(options.kv_v)) + "|" +
-        std::to_string(static_cast<int>(options.draft.source)) + "|" + std::to_string(session.stats().draft_bytes);
+        std::to_string(static_cast<int>(options.draft.source)) + "|" + std::to_string(session.stats().draft_head_bytes);
     uint64_t hash = 0xcbf29ce484222325ull;
     for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
     char name[40];
@@ -184,10 +184,11 @@ void CostCache::save(const auspex::Session& session) const {
 
 // --------------------------------------------------------------------------------- statistics
 
-nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Stats& stats) {
+nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Session& session) {
     const char* names[] = {"off", "mtp", "lookup", "mtp+lookup", "mtp"};
     nlohmann::ordered_json report = {{"source", names[static_cast<int>(options.source)]}};
-    const auspex::DraftReport& d = stats.draft;
+    const auspex::Stats stats = session.stats();
+    const auspex::DraftReport d = session.draft_report();
     if (options.depth < 0)
         report["depth"] = "auto", report["depth_most"] = options.max_depth;
     else
@@ -201,42 +202,43 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
     report["tokens"] = std::vector<uint64_t>(d.tokens, d.tokens + n_place + 1);
     report["drafted"] = std::vector<uint64_t>(stats.drafted, stats.drafted + n_place);
     report["accepted"] = std::vector<uint64_t>(stats.accepted, stats.accepted + n_place);
-    report["judged"] = std::vector<uint64_t>(d.judged + 1, d.judged + 1 + n_place);
+    report["judged"] = std::vector<uint64_t>(d.evaluated + 1, d.evaluated + 1 + n_place);
     report["acceptance"] = n_drafted > 0 ? double(n_accepted) / double(n_drafted) : 0.0;
     report["tokens_per_cycle"] = n_cycle > 0 ? 1 + double(n_accepted) / double(n_cycle) : 0.0;
-    report["head_bytes"] = stats.draft_bytes;
+    report["head_bytes"] = stats.draft_head_bytes;
     // What is known of the machine: by depth 0 .. the deepest one measured.
     size_t n_known = 0;
     for (size_t g = 0; g <= auspex::kMaxDraft; ++g)
-        if (d.samples[g] > 0) n_known = g + 1;
+        if (d.n_sample[g] > 0) n_known = g + 1;
     nlohmann::ordered_json& cost = report["cost"];
     cost = nlohmann::ordered_json::array();
     for (size_t g = 0; g < n_known; ++g) {
         nlohmann::ordered_json row = {{"depth", g},
-                                      {"cycle_ms", d.step_seconds[g] * 1e3},
-                                      {"relative_cycle", d.relative[g]},
-                                      {"samples", d.samples[g]},
-                                      {"expected_tokens", d.expected[g]}};
+                                      {"cycle_ms", d.cycle_seconds[g] * 1e3},
+                                      {"relative_cycle", d.relative_cost[g]},
+                                      {"samples", d.n_sample[g]},
+                                      {"expected_tokens", d.expected_tokens[g]}};
         if (g > 0)
-            row["acceptance"] = d.acceptance[g], row["break_even_share"] = d.break_even_r[g],
-            row["break_even_conditional"] = d.break_even_a[g];
+            row["acceptance"] = d.acceptance[g], row["break_even_share"] = d.break_even_ratio[g],
+            row["break_even_conditional"] = d.break_even_acceptance[g];
         cost.push_back(row);
     }
     report["acceptance_probe"] = {
-        {"passes", d.probe_passes}, {"rows", d.probe_rows}, {"hits", d.probe_hits}, {"seconds", d.probe_seconds}};
+        {"passes", d.n_probe}, {"rows", d.probe_rows}, {"hits", d.probe_hits}, {"seconds", d.probe_seconds}};
     report["seconds"] = d.seconds;
-    report["seconds_off_estimate"] = d.off_seconds;
-    report["gain_estimate"] = d.gain();
+    report["seconds_off_estimate"] = d.baseline_seconds;
+    report["gain_estimate"] = d.speedup();
     report["unprofitable"] = d.unprofitable;
-    report["n_switch"] = d.n_switch;
+    report["n_switch"] = d.n_depth_change;
     report["switches"] = nlohmann::ordered_json::array();
-    for (const auspex::DraftSwitch& s : d.switches)
+    for (const auspex::DepthChange& s : d.depth_changes)
         report["switches"].push_back(
             {{"token", s.n_token}, {"from", s.from}, {"to", s.to}, {"reason", auspex::draft_reason_name(s.reason)}});
     return report;
 }
 
-std::string draft_line(const auspex::Stats& stats) {
+std::string draft_line(const auspex::Session& session) {
+    const auspex::Stats stats = session.stats();
     const uint64_t n_drafted = total(stats.drafted, auspex::kMaxDraft),
                    n_accepted = total(stats.accepted, auspex::kMaxDraft);
     const uint64_t n_cycle = total(stats.cycles, auspex::kMaxDraft + 1);
@@ -245,7 +247,7 @@ std::string draft_line(const auspex::Stats& stats) {
     std::snprintf(text, sizeof text,
                   "%.2f tokens for each pass, %.0f %% of %llu guesses right, about %.2f times as fast as without",
                   1 + double(n_accepted) / double(n_cycle), 100 * double(n_accepted) / double(n_drafted),
-                  static_cast<unsigned long long>(n_drafted), stats.draft.gain());
+                  static_cast<unsigned long long>(n_drafted), session.draft_report().speedup());
     return text;
 }
 

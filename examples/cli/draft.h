@@ -56,8 +56,8 @@ class CostCache {
 };
 
 /// The statistics: what was drafted and accepted, what it cost, when it pays, what was switched and why.
-nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Stats& stats);
+nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Session& session);
 /// "2.3 tokens for each pass, 71 % of 120 guesses right, ...", or empty when nothing was drafted.
-std::string draft_line(const auspex::Stats& stats);
+std::string draft_line(const auspex::Session& session);
 
 }  // namespace cli

@@ -115,7 +115,8 @@ class Eval {
             if (s.ok()) s = check_utf8(text, "the text");
             if (!s.ok()) return s;
         }
-        ids_ = on_.model.encode(text);
+        s = on_.model.encode(text).get(ids_);
+        if (!s.ok()) return s;
         if (ids_.size() < 32)
             return Status(Code::bad_argument,
                           "the text has " + std::to_string(ids_.size()) + " tokens, expected at least 32");
@@ -136,7 +137,7 @@ class Eval {
                                          static_cast<char>('A' + dice.below(26)) + std::to_string(10 + dice.below(90));
                 const std::string asked = "note: the key of cabinet " + name + " is",
                                   answer = " " + std::to_string(1000 + dice.below(9000));
-                const auto size = [&](const std::string& text) { return on_.model.encode(text).size(); };
+                const auto size = [&](const std::string& text) { return on_.model.encode(text).value().size(); };
                 std::string hay;
                 for (uint32_t minute = 0; size(hay) < static_cast<size_t>(o_.needle); ++minute)
                     for (int i = 0; i < 8; ++i)
@@ -144,8 +145,9 @@ class Eval {
                 size_t at = hay.find('\n', static_cast<size_t>(depth * double(hay.size())));
                 at = at == std::string::npos ? 0 : at + 1;
                 Needle needle;
-                needle.prompt = on_.model.encode(hay.substr(0, at) + asked + answer + "\n" + hay.substr(at) + asked);
-                needle.answer = on_.model.encode(answer);
+                needle.prompt =
+                    on_.model.encode(hay.substr(0, at) + asked + answer + "\n" + hay.substr(at) + asked).value();
+                needle.answer = on_.model.encode(answer).value();
                 needles_.push_back(std::move(needle));
             }
     }

@@ -56,9 +56,10 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
     to->prefill_s = ready - start;
 
     auspex::TextStream text(model, options.stops);
-    const auto show = [&](const std::string& piece) {
-        to->text += piece;
-        return stream && !piece.empty() ? print(piece) : Status();
+    const auto show = [&](const Result<std::string>& piece) {
+        if (!piece.ok()) return piece.status();
+        to->text += piece.value();
+        return stream && !piece.value().empty() ? print(piece.value()) : Status();
     };
     double first = 0;
     size_t n_first = 0, n_sampled = 0;

@@ -40,7 +40,9 @@ Status run(const RunOptions& o, int* exit_code) {
 
     auspex::EncodeOptions encode;
     encode.special = o.special;
-    const std::vector<Token> ids = on.model.encode(prompt, encode);
+    std::vector<Token> ids;
+    s = on.model.encode(prompt, encode).get(ids);
+    if (!s.ok()) return s;
     auspex::SessionOptions options;
     options.run_ahead = 2;  // nothing follows this text: what is computed beyond its end is simply dropped
     options.progress = progress_line();
@@ -72,7 +74,7 @@ Status run(const RunOptions& o, int* exit_code) {
             std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens, %.1f/s; %s; stopped by %s]\n", ids.size(),
                          made.prefill_tps(), made.ids.size(), made.decode_tps(), on.device.name().c_str(),
                          made.stop_reason.c_str());
-        const std::string drafting = draft_line(session.stats());
+        const std::string drafting = draft_line(session);
         if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose))
             std::fprintf(stderr, "[drafting: %s]\n", drafting.c_str());
         return {};
@@ -86,7 +88,7 @@ Status run(const RunOptions& o, int* exit_code) {
     line["decode_tps"] = made.decode_tps();
     line["device"] = on.device.name();
     line["stop_reason"] = made.stop_reason;
-    if (options.draft.source != auspex::Draft::off) line["draft"] = draft_report(options.draft, session.stats());
+    if (options.draft.source != auspex::Draft::off) line["draft"] = draft_report(options.draft, session);
     return print(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 

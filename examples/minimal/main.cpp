@@ -12,14 +12,16 @@ int main(int argc, char** argv) {
     auspex::Status s = auspex::Device::open().get(device);
     if (s.ok()) s = auspex::Model::load(device, path).get(model);
     if (s.ok()) s = auspex::Session::create(model).get(session);
-    if (s.ok()) s = session.sync(model.encode(argc > 2 ? argv[2] : "Once upon a time")).status();
+    std::vector<auspex::Token> ids;
+    if (s.ok()) s = model.encode(argc > 2 ? argv[2] : "Once upon a time").get(ids);
+    if (s.ok()) s = session.sync(ids).status();
     auspex::TextStream text(model);
     for (int i = 0; s.ok() && i < 64; ++i) {
         auspex::Span<const auspex::Token> fresh;
         s = session.next().get(fresh);
-        for (auspex::Token id : fresh) std::fputs(text.push(id).c_str(), stdout);
+        for (auspex::Token id : fresh) std::fputs(text.push(id).value().c_str(), stdout);
     }
-    std::puts(text.finish().c_str());
+    std::puts(text.finish().value().c_str());
     if (!s.ok()) std::fprintf(stderr, "%s\n", s.message().c_str());
     return s.ok() ? 0 : 1;
 }

@@ -90,7 +90,7 @@ const char* draft_reason_name(DraftReason reason) {
         case DraftReason::better_depth: return "better depth";
         case DraftReason::probe: return "probe";
         case DraftReason::unprofitable: return "unprofitable";
-        case DraftReason::unlocked: return "unlocked";
+        case DraftReason::costs_changed: return "unlocked";
     }
     return "none";
 }
@@ -430,7 +430,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
     }
     if (!locked_ && max_depth_ > 0) {
         uint32_t g = cold_depth(usable);
-        reason = reopened_ ? DraftReason::unlocked : DraftReason::cold_start;
+        reason = reopened_ ? DraftReason::costs_changed : DraftReason::cold_start;
         if (g > max_depth_) {
             reason = DraftReason::none;
             if (measured) {
@@ -456,7 +456,7 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
     reason_ = DraftReason::none;
     if (d.depth != last_) {
         reason_ = reason != DraftReason::none ? reason : DraftReason::probe;  // back from one
-        DraftSwitch& s = switches_[seen_.n_switch++ % kMaxSwitch];
+        DepthChange& s = switches_[seen_.n_depth_change++ % kMaxSwitch];
         s.n_token = seen_.n_token;
         s.from = last_;
         s.to = d.depth;
@@ -495,17 +495,17 @@ void Controller::observe(const DraftSeen& seen) {
         // for a loss of the same size: old gains buy no new losses.
         deficit_ = std::max(deficit_ + seconds / plain - n_new, -kLossSteps);
         steps_ += n_new;
-        seen_.off_seconds += n_new * plain;
+        seen_.baseline_seconds += n_new * plain;
     } else {
-        seen_.off_seconds += seconds;
+        seen_.baseline_seconds += seconds;
     }
     ++seen_.n_cycle;
     ++seen_.cycles[depth];
     seen_.n_token += accepted + 1;
     seen_.tokens[depth] += accepted + 1;
     seen_.seconds += seconds;
-    for (uint32_t i = 1; i <= accepted; ++i) ++seen_.judged[i], ++seen_.accepted[i];
-    if (accepted < depth) ++seen_.judged[accepted + 1];
+    for (uint32_t i = 1; i <= accepted; ++i) ++seen_.evaluated[i], ++seen_.accepted[i];
+    if (accepted < depth) ++seen_.evaluated[accepted + 1];
 }
 
 void Controller::observe_acceptance_probe(const AcceptanceProbe& seen) {
@@ -514,7 +514,7 @@ void Controller::observe_acceptance_probe(const AcceptanceProbe& seen) {
     s.hits = std::min(s.hits, s.n);
     if (s.n == 0) return;
     text_.acceptance_probe(s);
-    ++seen_.probe_passes;
+    ++seen_.n_probe;
     seen_.probe_rows += s.n;
     seen_.probe_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
@@ -556,9 +556,9 @@ void Controller::explain(DraftCycle* to) const {
     const double plain = cost_.seconds(0);
     const uint32_t g = std::max(last_, 1u);
     to->acceptance = text_.at(1);
-    to->expected = tokens[last_];
-    to->relative = plain > 0 ? cost_.seconds(last_) / plain : 0;
-    to->break_even_r = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
+    to->expected_tokens = tokens[last_];
+    to->relative_cost = plain > 0 ? cost_.seconds(last_) / plain : 0;
+    to->break_even_ratio = plain > 0 ? (cost_.seconds(g) / plain - 1) / g : 0;
     to->reason = reason_;
 }
 
@@ -573,25 +573,26 @@ DraftReport Controller::report() const {
     DraftReport r = seen_;
     r.depth = last_;
     r.unprofitable = locked_;
-    for (uint64_t i = seen_.n_switch - std::min<uint64_t>(seen_.n_switch, kMaxSwitch); i < seen_.n_switch; ++i)
-        r.switches.push_back(switches_[i % kMaxSwitch]);
-    text_.expected(kMaxDepth, r.expected);
+    for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxSwitch);
+         i < seen_.n_depth_change; ++i)
+        r.depth_changes.push_back(switches_[i % kMaxSwitch]);
+    text_.expected(kMaxDepth, r.expected_tokens);
     const double plain = cost_.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
-        r.samples[g] = cost_.samples(g);
-        r.step_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
-        r.relative[g] = plain > 0 ? r.step_seconds[g] / plain : 1;
+        r.n_sample[g] = cost_.samples(g);
+        r.cycle_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
+        r.relative_cost[g] = plain > 0 ? r.cycle_seconds[g] / plain : 1;
         if (g == 0) continue;
         r.acceptance[g] = text_.at(g);
-        r.break_even_r[g] = (r.relative[g] - 1) / g;
+        r.break_even_ratio[g] = (r.relative_cost[g] - 1) / g;
         double low = 0, high = 2;  // 1 + a + .. + a^g grows with a: halve the interval
         for (int i = 0; i < 40; ++i) {
             const double a = (low + high) / 2;
             double tokens = 1;
             for (uint32_t k = 0; k < g; ++k) tokens = 1 + a * tokens;
-            (tokens > r.relative[g] ? high : low) = a;
+            (tokens > r.relative_cost[g] ? high : low) = a;
         }
-        r.break_even_a[g] = high;
+        r.break_even_acceptance[g] = high;
     }
     return r;
 }

@@ -246,7 +246,7 @@ class Controller {
     DraftReason reason_ = DraftReason::none;  // of the last decision
     DraftReport seen_;                        // the counting half of the report
     static constexpr uint32_t kMaxSwitch = 64;
-    DraftSwitch switches_[kMaxSwitch];  // a ring
+    DepthChange switches_[kMaxSwitch];  // a ring
 };
 
 }  // namespace detail

@@ -60,7 +60,7 @@ Status Session::Impl::open_draft() {
     } else {
         const uint64_t before = context->memory_bytes();
         AUSPEX_TRY(context->draft_head(ids));
-        stats.draft_bytes = context->memory_bytes() - before;
+        stats.draft_head_bytes = context->memory_bytes() - before;
         mtp.set_ids(std::move(ids));
         if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
     }
@@ -113,7 +113,7 @@ detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
         control.fixed(d.depth = static_cast<uint32_t>(depth), context);
     d.depth = std::min(d.depth, most);
     control.explain(cycle);
-    cycle->wanted = d.depth;
+    cycle->chosen = d.depth;
     return d;
 }
 

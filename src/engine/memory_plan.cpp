@@ -245,7 +245,7 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
 /// Other ways to set this up, from the mildest change to the harshest; the last ones together.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
-    o.on_window_left = {};
+    o.on_window_full = {};
     const Plan* plan = &model.plan;
     Plan bare;
     auto offer = [&](std::string what) {
@@ -314,7 +314,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     // And the longest context that fits with nothing else changed.
     if (m->limit_bytes == 0) return;
     o = given;
-    o.on_window_left = {};
+    o.on_window_full = {};
     plan = &model.plan;
     for (uint32_t n = defaults.n_context; n > 256;) {
         o.n_context = n = static_cast<uint32_t>(round_up(n / 2, 256));
@@ -527,7 +527,7 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     return m;
 }
 
-Result<size_t> Session::recall_horizon(uint32_t layer) const {
+Result<size_t> Session::first_visible(uint32_t layer) const {
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
         if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.n_row))};
@@ -541,15 +541,15 @@ void Session::Impl::watch_windows() {
         if (w.window != 0 && w.layer < model->plan.n_layer)
             leaving.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
     std::stable_sort(leaving.begin(), leaving.end(),
-                     [](const WindowLeft& a, const WindowLeft& b) { return a.n_token < b.n_token; });
+                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
 }
 
 void Session::Impl::report_windows(size_t n_token) {
     for (; n_left < leaving.size() && n_token >= leaving[n_left].n_token; ++n_left) {
-        if (!options.on_window_left) continue;
-        WindowLeft now = leaving[n_left];
+        if (!options.on_window_full) continue;
+        WindowFull now = leaving[n_left];
         now.n_token = n_token;
-        options.on_window_left(now);
+        options.on_window_full(now);
     }
 }
 

@@ -176,11 +176,11 @@ Result<Model> Model::load(const Device& device, Span<const std::byte> file, cons
 }
 
 const ModelInfo& Model::info() const { return impl_->info; }
-std::vector<Token> Model::encode(std::string_view text, const EncodeOptions& options) const {
+Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOptions& options) const {
     return impl_->tokenizer.encode(text, options.special);
 }
-std::vector<Token> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
-std::string Model::decode(Span<const Token> ids, const DecodeOptions& options) const {
+Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
+Result<std::string> Model::decode(Span<const Token> ids, const DecodeOptions& options) const {
     return impl_->tokenizer.decode(ids, options.special);
 }
 bool Model::is_end(Token id) const { return impl_->tokenizer.is_end(id); }

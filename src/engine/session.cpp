@@ -109,10 +109,15 @@ Status Session::Impl::prefill(size_t n) {
     return {};
 }
 
+Session::Session() noexcept = default;
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+
 Result<Session> Session::create(const Model& model, const SessionOptions& given) {
     using namespace session_impl;
     if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
-    auto impl = std::make_shared<Impl>();
+    auto impl = std::make_unique<Impl>();
     impl->model = model.impl();
     impl->options = given;
     SessionOptions& o = impl->options;
@@ -216,11 +221,9 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
 
 Span<const Token> Session::history() const { return impl_->history; }
 
-Stats Session::stats() const {
-    Stats s = impl_->stats;
-    s.draft = impl_->control.report();
-    return s;
-}
+Stats Session::stats() const { return impl_->stats; }
+
+DraftReport Session::draft_report() const { return impl_->control.report(); }
 
 void Session::clear_stats() {
     Stats& s = impl_->stats;
@@ -228,7 +231,7 @@ void Session::clear_stats() {
     kept.memory_bytes = s.memory_bytes;
     kept.windows = std::move(s.windows);
     kept.window_rule = std::move(s.window_rule);
-    kept.draft_bytes = s.draft_bytes;
+    kept.draft_head_bytes = s.draft_head_bytes;
     s = std::move(kept);
     impl_->control.clear_report();
 }

@@ -95,7 +95,7 @@ struct Session::Impl {
     Status run(const detail::Step& step);
     /// Windows: the shape of each KV slot, and the moments when each lets its first token go.
     std::vector<detail::KvShape> kv;
-    std::vector<WindowLeft> leaving;  ///< n_token: the rows at which it happens, ascending
+    std::vector<WindowFull> leaving;  ///< n_token: the rows at which it happens, ascending
     size_t n_left = 0;                ///< of those, how many were told in this timeline
     void watch_windows();
     void report_windows(size_t n_token);

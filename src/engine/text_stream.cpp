@@ -2,20 +2,40 @@
 
 namespace auspex {
 
+struct TextStream::Impl {
+    Model model;
+    std::vector<std::string> stops;
+    DecodeOptions options;
+    std::string bytes, held;
+    bool stopped = false;
+
+    std::string take(bool all) {
+        held += detail::take_characters(bytes, all);
+        return detail::take_unstopped(held, stops, all, &stopped);
+    }
+};
+
+TextStream::TextStream() noexcept = default;
+TextStream::~TextStream() = default;
+TextStream::TextStream(TextStream&&) noexcept = default;
+TextStream& TextStream::operator=(TextStream&&) noexcept = default;
+
 TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options)
-    : model_(model), stops_(std::move(stops)), options_(options) {}
+    : impl_(new Impl{model, std::move(stops), options, {}, {}, false}) {}
 
-std::string TextStream::push(Token id) {
-    if (stopped_) return std::string();
-    bytes_ += model_.decode(Span<const Token>(&id, 1), options_);
-    return take(false);
+Result<std::string> TextStream::push(Token id) {
+    if (impl_->stopped) return std::string();
+    std::string bytes;
+    AUSPEX_TRY(impl_->model.decode(Span<const Token>(&id, 1), impl_->options).get(bytes));
+    impl_->bytes += bytes;
+    return impl_->take(false);
 }
 
-std::string TextStream::finish() { return stopped_ ? std::string() : take(true); }
-
-std::string TextStream::take(bool all) {
-    held_ += detail::take_characters(bytes_, all);
-    return detail::take_unstopped(held_, stops_, all, &stopped_);
+Result<std::string> TextStream::finish() {
+    if (impl_->stopped) return std::string();
+    return impl_->take(true);
 }
+
+bool TextStream::stopped() const { return impl_ && impl_->stopped; }
 
 }  // namespace auspex
