@@ -769,13 +769,11 @@ struct KernelTime {
 
 // --------------------------------------------------------------------------------- src/base/base.h
 
-// base/base: checked sizes, alignment, message building, owned memory, asserts.
+// base/base: checked arithmetic, message text, quoting of untrusted names, owned memory.
 //
-// Owns    the small tools every room uses; nothing of the model.
-// Reads   the door's vocabulary.
-// Serves  everyone.
-// Thread  none of its own.
-// Laws    HotPath: nothing here prints; tests/test_base.cpp.
+// Owns    helpers that every layer uses; nothing here knows about models.
+// Thread  no shared state.
+// Tests   tests/test_base.cpp
 
 #include <cstdio>
 #include <cstdlib>
@@ -789,18 +787,19 @@ struct KernelTime {
 namespace auspex {
 namespace detail {
 
-/// a * b, or false when it does not fit.
+/// *out = a * b; false on overflow.
 inline bool mul_fits(uint64_t a, uint64_t b, uint64_t* out) {
     if (a != 0 && b > UINT64_MAX / a) return false;
     *out = a * b;
     return true;
 }
+/// *out = a + b; false on overflow.
 inline bool add_fits(uint64_t a, uint64_t b, uint64_t* out) {
     if (b > UINT64_MAX - a) return false;
     *out = a + b;
     return true;
 }
-/// FNV-1a in 64 bits: tells things apart and finds damage; anybody can make two alike.
+/// FNV-1a, 64 bits: a fingerprint and a checksum. It does not resist an attacker.
 struct Fnv {
     uint64_t value = 0xcbf29ce484222325ull;
     void mix(uint64_t v) { value = (value ^ v) * 0x100000001b3ull; }
@@ -809,7 +808,7 @@ struct Fnv {
     }
 };
 
-/// n rounded up to a multiple of `to`, a power of two; the caller keeps n below 2^63.
+/// n rounded up to a multiple of `to`, a power of two; n is below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 template <class T>
 constexpr T ceil_div(T n, T by) {
@@ -829,13 +828,18 @@ template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, 
 void append(std::string& s, T v) {
     s += std::to_string(v);
 }
-/// Joins its arguments into one text: say("found ", n, ", expected ", m).
+/// Concatenates its arguments: say("found ", n, ", expected ", m).
 template <class... A>
 std::string say(const A&... parts) {
     std::string s;
     (append(s, parts), ...);
     return s;
 }
+/// Text that came from a file, for a message: in single quotes, control and non-ASCII bytes as \xNN, cut after
+/// `max_bytes`. Every name or value that a file chooses goes through here, so that no message can carry a terminal
+/// escape or a line break.
+std::string quote(std::string_view text, size_t max_bytes = 80);
+
 template <class... A>
 Status fail(Code code, const A&... parts) {
     return Status(code, say(parts...));
@@ -856,7 +860,7 @@ T load(const void* p) {
         if (!try_.ok()) return try_;    \
     } while (false)
 
-/// A block from the caller's Allocator, zeroed, freed with its owner.
+/// Owns one zeroed block from the caller's Allocator.
 class Block {
   public:
     Block() = default;
@@ -865,7 +869,7 @@ class Block {
     Block& operator=(Block&& o) noexcept;
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
-    /// Frees what was held and takes `bytes` of zeroed memory, aligned to 64; `what` names it in the error.
+    /// Frees the old block and allocates `bytes` zeroed bytes, aligned to 64; `what` names them in the error.
     Status take(const Allocator& from, uint64_t bytes, const char* what);
     void reset();
     std::byte* data() const { return data_; }
@@ -1521,14 +1525,12 @@ inline std::string_view trim_space(std::string_view text) {
 
 // --------------------------------------------------------------------------------- src/base/json.h
 
-// base/json: small JSON values for conversations and tool definitions.
+// base/json: JSON values for conversations and tool definitions.
 //
-// Owns    reading JSON with positions in its errors, and writing it as Python's json.dumps does
-//         (", " and ": ", keys in their order, ensure_ascii off): chat templates rely on that form.
-// Reads   base, unicode.
-// Serves  chat.
-// Thread  none of its own; a Json is a plain value.
-// Laws    HotPath: any bytes yield a value or a Status (tests/test_json.cpp, tests/fuzz_chat.cpp).
+// Owns    a parser whose errors name line, column and byte, and a writer that prints what Python's
+//         json.dumps(value, ensure_ascii=False) prints, because chat templates depend on that form.
+// Thread  no shared state; a Json is a plain value.
+// Tests   tests/test_json.cpp, tests/fuzz_chat.cpp
 
 namespace auspex {
 namespace detail {
@@ -1546,8 +1548,8 @@ class Json {
     /// A lone surrogate escape becomes U+FFFD.
     ///
     /// errors    bad_argument: what was expected, what was found, with line, column and byte.
-    /// cost      linear.
-    static Result<Json> parse(std::string_view text, const Limits& limits);
+    /// cost      n log n whatever the keys are. `n_compare`, if given, receives the number of key comparisons.
+    static Result<Json> parse(std::string_view text, const Limits& limits, uint64_t* n_compare = nullptr);
     static Result<Json> parse(std::string_view text) { return parse(text, Limits()); }
     static Json of_string(std::string_view text);
 
@@ -1611,15 +1613,73 @@ size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_lo
 }  // namespace detail
 }  // namespace auspex
 
+// ------------------------------------------------------------------------ src/base/token_special.h
+
+// base/token_special: finds special tokens in text.
+//
+// Owns    an Aho-Corasick automaton over the special tokens of a vocabulary, built on their reversed bytes: one pass
+//         from the end of the text to its front gives the longest special token that begins at each byte.
+// Thread  immutable after build().
+// Tests   tests/test_token.cpp
+
+namespace auspex {
+namespace detail {
+
+class SpecialMatcher {
+  public:
+    struct Range {
+        size_t from, to;
+    };
+    struct Match {
+        size_t at;
+        uint32_t id, length;
+    };
+    struct Word {
+        std::string_view bytes;  ///< not empty
+        uint32_t id;
+        bool anywhere;  ///< found in any text; the others are found only inside a control range
+    };
+
+    /// Of equal words the one with the lowest id is found.
+    /// cost      a sort of the words, then linear in their bytes; some 50 bytes of memory per byte.
+    void build(const std::vector<Word>& words);
+
+    /// The leftmost, then longest special tokens of `text`, without overlap, ascending. `control`: ascending ranges,
+    /// disjoint; a word that is not `anywhere` must lie inside one of them.
+    /// cost      linear in the text, whatever the words are. `n_step`, if given, counts automaton steps.
+    std::vector<Match> find(std::string_view text, const std::vector<Range>& control, uint64_t* n_step) const;
+
+  private:
+    static constexpr uint32_t kNone = UINT32_MAX;
+    /// A node stands for a reversed suffix of words. Children are consecutive and ascend by `byte`.
+    struct Node {
+        uint32_t first_child = 0, n_child = 0;
+        uint32_t fail = 0;                    ///< the longest proper suffix that is a node too
+        uint32_t id = kNone, id_any = kNone;  ///< words that end here: any kind, and `anywhere` only
+        uint32_t out = 0, out_any = 0;        ///< nearest node with such a word, this one included; 0: none
+        uint32_t depth = 0;
+        uint8_t byte = 0;
+    };
+    uint32_t step(uint32_t node, uint8_t byte, uint64_t& n_step) const;
+    uint32_t child(uint32_t node, uint8_t byte) const;
+
+    std::vector<Node> nodes_;
+    uint32_t root_child_[256] = {};  ///< 0: none
+};
+
+}  // namespace detail
+}  // namespace auspex
+
 // -------------------------------------------------------------------------------- src/base/token.h
 
-// base/token: text to ids and back.
+// base/token: text to token ids and back, by byte-level BPE.
 //
-// Owns    the vocabulary of a file: its bytes, its merges, its special tokens; byte-level BPE.
-// Reads   gguf (tokenizer keys), token_split, the door's ChatPrompt.
-// Serves  engine (Model::encode, decode, is_end), chat by way of the engine.
-// Thread  a loaded Tokenizer is immutable: any number of threads at the same time.
-// Laws    HotPath: tests/test_token.cpp, tests/fuzz_token.cpp. Text survives encode and decode.
+// Owns    the vocabulary of a file: the bytes of each token, the merges, the special tokens.
+//         Loading and look-ups are in token.cpp, encoding in token_encode.cpp.
+// Thread  a loaded Tokenizer is immutable; any number of threads may use it.
+// Tests   tests/test_token.cpp, tests/fuzz_token.cpp
+
+#include <algorithm>
 
 namespace auspex {
 namespace detail {
@@ -1627,86 +1687,142 @@ namespace detail {
 /// What the file says a token is (tokenizer.ggml.token_type).
 enum class TokenKind : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
-/// Counts the work of an encode(), so that a test can hold it to a bound.
+/// Counts the work of an encode(), for tests that bound it.
 struct EncodeWork {
-    uint64_t n_look = 0;   ///< characters looked at by the splitter
-    uint64_t n_pair = 0;   ///< adjacent pairs looked up among the merges
-    uint64_t n_queue = 0;  ///< entries taken from the queue of a long piece, or scanned in a short one
+    uint64_t n_look = 0;     ///< characters looked at by the splitter
+    uint64_t n_special = 0;  ///< automaton steps of the search for special tokens
+    uint64_t n_pair = 0;     ///< adjacent pairs looked up among the merges
+    uint64_t n_queue = 0;    ///< entries taken from the queue of a long piece, or scanned in a short one
+};
+/// Counts the work of Tokenizer::load().
+struct TokenizerLoadWork {
+    uint64_t n_compare = 0;  ///< keys compared while the tables were built and searched
+};
+
+/// A search table whose keys come from a file. Entries lie in buckets by the top bits of a hash, two buckets per
+/// entry, and each bucket is sorted: a look-up costs one or two comparisons, and log n if somebody chose keys that
+/// all fall into one bucket.
+template <class Entry>
+class BucketTable {
+  public:
+    /// hashes[i] belongs to entries[i]; less(a, b) orders all entries.
+    template <class Less>
+    void build(const std::vector<Entry>& entries, const std::vector<uint64_t>& hashes, Less less) {
+        unsigned bits = 4;
+        while ((size_t{1} << bits) < 2 * entries.size()) ++bits;
+        shift_ = 64 - bits;
+        // Counted one bucket further up, so that filling the buckets leaves each one's begin in its place.
+        begin_.assign((size_t{1} << bits) + 2, 0);
+        for (const uint64_t hash : hashes) ++begin_[static_cast<size_t>(hash >> shift_) + 2];
+        for (size_t i = 1; i < begin_.size(); ++i) begin_[i] += begin_[i - 1];
+        entries_.resize(entries.size());
+        for (size_t i = 0; i < entries.size(); ++i)
+            entries_[begin_[static_cast<size_t>(hashes[i] >> shift_) + 1]++] = entries[i];
+        for (size_t i = 0; i + 2 < begin_.size(); ++i) {
+            Entry *first = entries_.data() + begin_[i], *last = entries_.data() + begin_[i + 1];
+            if (last - first == 2 && less(first[1], first[0])) std::swap(first[0], first[1]);
+            if (last - first > 2) std::sort(first, last, less);
+        }
+    }
+    /// The entries of a hash's bucket, sorted.
+    Span<const Entry> bucket(uint64_t hash) const {
+        if (entries_.empty()) return {};
+        const size_t i = static_cast<size_t>(hash >> shift_);
+        return Span<const Entry>(entries_.data() + begin_[i], begin_[i + 1] - begin_[i]);
+    }
+
+  private:
+    unsigned shift_ = 0;
+    std::vector<uint32_t> begin_;  ///< of each bucket in entries_, and the end of the last
+    std::vector<Entry> entries_;
 };
 
 class Tokenizer {
   public:
     Tokenizer() = default;
-    /// Copies what it needs; the Gguf may go.
+    /// Copies what it needs from `gguf`.
     ///
-    /// errors    unsupported: tokenizer.ggml.model other than gpt2, or a pre other than qwen2 and qwen35.
-    ///           bad_file: arrays of wrong type or length, texts outside the byte alphabet, a byte
-    ///           without token, an id outside the vocabulary, merges that are no pair.
-    /// cost      about 0.1 s for 248,000 tokens; three tables of some 20 MB.
-    static Result<Tokenizer> load(const Gguf& gguf);
+    /// progress  called with "reading the tokenizer" every few thousand entries; false cancels.
+    /// errors    unsupported: tokenizer.ggml.model is not gpt2, or tokenizer.ggml.pre not qwen2 or qwen35.
+    ///           bad_file: arrays of the wrong type or length, token text outside the byte alphabet, a byte
+    ///           without a token, an id outside the vocabulary, a merge that is not a pair.
+    ///           cancelled: by the callback.
+    /// cost      n log n in tokens and merges; about 0.1 s and 20 MB for 248,000 tokens.
+    static Result<Tokenizer> load(const Gguf& gguf, const Progress& progress = Progress(),
+                                  TokenizerLoadWork* work = nullptr);
 
-    /// Text to ids; adds nothing. Invalid UTF-8 bytes become U+FFFD. No Unicode normalisation: composed
-    /// and decomposed letters stay as written. User-defined tokens are found in any text, control tokens
-    /// only when `special` is set; of several at one place the longest.
-    /// cost      n log n in the longest piece, linear otherwise; some bytes of scratch per byte.
+    /// Text to ids; adds no token of its own. Invalid UTF-8 bytes become U+FFFD. No Unicode normalisation.
+    /// User-defined tokens are found in any text, control tokens only if `special` is set; at each position the
+    /// longest one.
+    /// cost      linear in the text, n log n in its longest piece; a few bytes of scratch memory per byte.
     std::vector<Token> encode(std::string_view text, bool special, EncodeWork* work = nullptr) const;
-    /// The ids of prompt.text(), except that control tokens are found only where they lie wholly in
-    /// neighbouring pieces of the template. Borders of pieces are invisible to everything else.
+    /// encode(prompt.text()), except that a control token is found only where all of it lies in adjacent pieces
+    /// that the template wrote. Piece borders have no other effect.
     std::vector<Token> encode(const ChatPrompt& prompt) const;
 
-    /// The bytes of the ids, in order; a character may be cut at either end. Ids outside the
-    /// vocabulary and unused ids give nothing; control tokens only when `special` is set.
+    /// The bytes of the ids in order; the first and last character may be incomplete. Unused ids and ids outside
+    /// the vocabulary give nothing; control tokens only if `special` is set.
     std::string decode(Span<const Token> ids, bool special) const;
     std::string_view piece_bytes(Token id, bool special = true) const;
 
     uint32_t n_vocab() const { return static_cast<uint32_t>(kind_.size()); }
     Split split() const { return split_; }
-    TokenKind kind(Token id) const { return kind_[static_cast<size_t>(id)]; }  ///< id within the vocabulary
-    /// The token whose bytes are `text`: a special one if there is, else a normal one, else -1.
+    TokenKind kind(Token id) const { return kind_[static_cast<size_t>(id)]; }  ///< id is within the vocabulary
+    /// The token with exactly these bytes: a special one if there is one, else a normal one, else -1.
     Token find(std::string_view text) const;
     bool is_end(Token id) const;
     const std::vector<Token>& ends() const { return ends_; }
-    Token eos() const { return eos_; }  ///< -1 when the file names none
-    /// Merges whose halves or result are no normal tokens: never applied.
+    Token eos() const { return eos_; }  ///< -1 if the file names none
+    /// Merges that are ignored because a half or the result is not a normal token.
     uint32_t n_merge_skipped() const { return n_merge_skipped_; }
 
   private:
+    struct Named {
+        uint32_t tag = 0;  ///< low bits of the hash of the token's bytes: equal if the bytes are equal
+        uint32_t id = 0;
+        uint32_t offset = 0, size = 0;  ///< its bytes in pool_
+    };
     struct Merge {
-        uint64_t pair = UINT64_MAX;  ///< left id << 32 | right id; all ones in an empty place
+        uint64_t pair = 0;  ///< left id << 32 | right id
         uint32_t rank = 0, merged = 0;
     };
-    struct Range {
-        size_t from, to;
-    };
-    struct Scratch;
+    using Range = SpecialMatcher::Range;
+    struct Loader;   ///< token.cpp
+    struct Scratch;  ///< token_encode.cpp
 
-    Status read_tokens(const Gguf& gguf);
-    Status read_merges(const Gguf& gguf);
-    Status read_ends(const Gguf& gguf);
     std::string_view raw(uint32_t id) const {
         return std::string_view(pool_).substr(offset_[id], offset_[id + 1] - offset_[id]);
     }
-    uint32_t find_normal(std::string_view text) const;
+    std::string_view raw(const Named& n) const { return std::string_view(pool_.data() + n.offset, n.size); }
+    uint32_t find_normal(std::string_view text, uint64_t* n_compare = nullptr) const;
     const Merge* find_merge(uint32_t left, uint32_t right) const;
-    uint32_t special_at(std::string_view text, size_t at, size_t control_end, size_t* length) const;
     std::vector<Token> encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work) const;
     void encode_plain(std::string_view text, Scratch& scratch, std::vector<Token>& ids) const;
     void merge_short(Scratch& scratch, std::vector<Token>& ids) const;
     void merge_long(Scratch& scratch, std::vector<Token>& ids) const;
 
     Split split_ = Split::qwen2;
-    std::string pool_;              ///< bytes of all tokens, one after the other
-    std::vector<uint32_t> offset_;  ///< n_vocab + 1 places in it
+    std::string pool_;              ///< the bytes of all tokens, concatenated
+    std::vector<uint32_t> offset_;  ///< n_vocab + 1 offsets into it
     std::vector<TokenKind> kind_;
-    std::vector<uint32_t> by_bytes_;   ///< open addressing: normal tokens by their bytes
-    std::vector<Merge> merges_;        ///< open addressing
-    std::vector<uint32_t> specials_;   ///< user-defined, control and unknown tokens, sorted by bytes
-    uint32_t special_from_[257] = {};  ///< where those with a first byte begin in specials_
-    uint32_t byte_id_[256] = {};
+    BucketTable<Named> by_bytes_;     ///< normal tokens, by their bytes
+    BucketTable<Merge> merges_;       ///< by their pair
+    std::vector<uint32_t> specials_;  ///< user-defined, control and unknown tokens, sorted by bytes
+    SpecialMatcher matcher_;          ///< finds them in text
+    uint32_t byte_id_[256] = {};      ///< the token of each single byte
     std::vector<Token> ends_;
     Token eos_ = -1;
     uint32_t n_merge_skipped_ = 0;
 };
+
+/// What the tokenizer's tables hash by.
+inline uint64_t hash_mix(uint64_t x) {
+    x ^= x >> 32;
+    x *= 0x9E3779B97F4A7C15ull;
+    x ^= x >> 29;
+    x *= 0xD6E8FEB86659FD93ull;
+    return x ^ (x >> 32);
+}
 
 }  // namespace detail
 }  // namespace auspex
@@ -5048,7 +5164,6 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 //      (value, id) of each workgroup's largest logit: n_part = groups over all slices, for sample_final.
 #ifndef AUSPEX_NO_VULKAN
 
-#include <algorithm>
 
 namespace auspex {
 namespace detail {
@@ -5604,7 +5719,6 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
 // Laws    HotPath: all memory of a context is taken here, once; the byte count is exact.
 #ifndef AUSPEX_NO_VULKAN
 
-#include <algorithm>
 
 namespace auspex {
 namespace detail {
@@ -6877,7 +6991,24 @@ const char* code_name(Code code) {
 
 namespace detail {
 
-constexpr size_t kBlockAlignment = 64;  // one cache line; also what the widest vector loads want
+constexpr size_t kBlockAlignment = 64;  // a cache line, and the widest vector load
+
+std::string quote(std::string_view text, size_t max_bytes) {
+    static constexpr char kHex[] = "0123456789abcdef";
+    std::string out = "'";
+    for (const char c : text.substr(0, max_bytes)) {
+        const unsigned char u = static_cast<unsigned char>(c);
+        if (u >= 0x20 && u < 0x7f) {
+            out += c;
+        } else {
+            out += "\\x";
+            out += kHex[u >> 4];
+            out += kHex[u & 15];
+        }
+    }
+    out += text.size() > max_bytes ? "...'" : "'";
+    return out;
+}
 
 Block& Block::operator=(Block&& o) noexcept {
     if (this != &o) {
@@ -7243,7 +7374,6 @@ void decode_row(Type t, const void* from, float* to, size_t n) {
 
 // Encoding: exact reference rounding for the types caches use, least squares for the others.
 
-#include <algorithm>
 
 namespace auspex {
 namespace detail {
@@ -7945,25 +8075,6 @@ constexpr uint32_t kDefaultAlignment = 32;
 
 constexpr char kAgain[] = ". The file is damaged or incomplete: download or convert it again.";
 
-/// A name from the file, fit for a message: quoted, shortened, nothing unprintable.
-inline std::string quoted(std::string_view s) {
-    constexpr size_t kShown = 80;
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string out = "'";
-    for (const char c : s.substr(0, kShown)) {
-        const unsigned char u = static_cast<unsigned char>(c);
-        if (u >= 0x20 && u < 0x7f) {
-            out += c;
-        } else {
-            out += "\\x";
-            out += kHex[u >> 4];
-            out += kHex[u & 15];
-        }
-    }
-    out += s.size() > kShown ? "...'" : "'";
-    return out;
-}
-
 /// Bytes of one metadata value; 0 for strings, arrays and unknown ids.
 inline uint64_t value_bytes(uint32_t type_id) {
     switch (type_id) {
@@ -8005,7 +8116,7 @@ class Reader {
         part_ = part;
         name_ = name;
     }
-    std::string where() const { return name_.empty() ? std::string(part_) : say(part_, " ", quoted(name_)); }
+    std::string where() const { return name_.empty() ? std::string(part_) : say(part_, " ", quote(name_)); }
 
     bool skip(uint64_t n) {
         if (n > left_) {
@@ -8067,7 +8178,7 @@ inline bool read_header(Reader& r, uint32_t* version, uint64_t* n_tensor, uint64
                         " bytes of a GGUF header", kAgain);
     const std::string_view magic(reinterpret_cast<const char*>(r.here()), 4);
     if (magic != "GGUF")
-        return r.refuse(Code::bad_file, "the file begins with ", quoted(magic), ", expected 'GGUF'. ", stranger(magic));
+        return r.refuse(Code::bad_file, "the file begins with ", quote(magic), ", expected 'GGUF'. ", stranger(magic));
     r.skip(4);
     if (!r.read(version) || !r.read(n_tensor) || !r.read(n_meta)) return false;
     const uint32_t v = *version;
@@ -8096,7 +8207,7 @@ inline bool read_header(Reader& r, uint32_t* version, uint64_t* n_tensor, uint64
 inline bool check_booleans(Reader& r, const Meta& m, const std::byte* p, uint64_t n) {
     for (uint64_t i = 0; i < n; ++i)
         if (static_cast<unsigned>(p[i]) > 1)
-            return r.refuse(Code::bad_file, "key ", quoted(m.key), ": boolean ", i, " is ", static_cast<unsigned>(p[i]),
+            return r.refuse(Code::bad_file, "key ", quote(m.key), ": boolean ", i, " is ", static_cast<unsigned>(p[i]),
                             ", expected 0 or 1", kAgain);
     return true;
 }
@@ -8106,16 +8217,16 @@ inline bool read_array(Reader& r, Meta& m) {
     if (!r.read(&type_id) || !r.read(&m.n)) return false;
     m.is_array = true;
     if (type_id == static_cast<uint32_t>(MetaType::array))
-        return r.refuse(Code::unsupported, "key ", quoted(m.key),
+        return r.refuse(Code::unsupported, "key ", quote(m.key),
                         " holds an array of arrays, expected elements that are numbers, booleans or strings. Convert "
                         "again without this key.");
     const bool is_string = type_id == static_cast<uint32_t>(MetaType::string);
     const uint64_t size = is_string ? 8 : value_bytes(type_id);  // a string costs at least its length
     if (size == 0)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": array elements of type id ", type_id,
+        return r.refuse(Code::bad_file, "key ", quote(m.key), ": array elements of type id ", type_id,
                         ", expected 0 to 12", kAgain);
     if (m.n > kMaxArray || m.n > r.left() / size)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": an array of ", m.n, " elements, expected at most ",
+        return r.refuse(Code::bad_file, "key ", quote(m.key), ": an array of ", m.n, " elements, expected at most ",
                         std::min(kMaxArray, r.left() / size), " (", r.left(), " bytes follow)", kAgain);
     m.type = static_cast<MetaType>(type_id);
     m.data = r.here();
@@ -8134,7 +8245,7 @@ inline bool read_meta(Reader& r, Meta& m) {
     if (!r.read_string(&m.key, kMaxKeyBytes)) return false;
     const bool clean = std::all_of(m.key.begin(), m.key.end(), [](char c) { return c > 0x20 && c < 0x7f; });
     if (m.key.empty() || !clean)
-        return r.refuse(Code::bad_file, "metadata key ", quoted(m.key), " before byte ", r.position(),
+        return r.refuse(Code::bad_file, "metadata key ", quote(m.key), " before byte ", r.position(),
                         ", expected at least one character, and only printable ASCII", kAgain);
     r.at("the value of key", m.key);
     uint32_t type_id = 0;
@@ -8148,7 +8259,7 @@ inline bool read_meta(Reader& r, Meta& m) {
     }
     const uint64_t size = value_bytes(type_id);
     if (size == 0)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": value of type id ", type_id, ", expected 0 to 12",
+        return r.refuse(Code::bad_file, "key ", quote(m.key), ": value of type id ", type_id, ", expected 0 to 12",
                         kAgain);
     m.type = static_cast<MetaType>(type_id);
     m.data = r.here();
@@ -8159,12 +8270,12 @@ inline Status bad_type(std::string_view tensor, uint32_t type_id) {
     const TypeInfo info = type_info(type_id);
     const std::string can = say(". Supported are: ", supported_types(), ". Take a file in one of these types.");
     if (info.name)
-        return fail(Code::unsupported, "tensor ", quoted(tensor), " is of type ", info.name, " (id ", type_id,
+        return fail(Code::unsupported, "tensor ", quote(tensor), " is of type ", info.name, " (id ", type_id,
                     "), which this library cannot compute with", can);
     const bool removed =
         type_id == 4 || type_id == 5 || (type_id >= 31 && type_id <= 33) || (type_id >= 36 && type_id <= 38);
     const bool fork = type_id >= 97 && type_id < 400;
-    return fail(Code::unsupported, "tensor ", quoted(tensor), " is of type id ", type_id,
+    return fail(Code::unsupported, "tensor ", quote(tensor), " is of type id ", type_id,
                 removed ? ", which was removed from the format"
                 : fork  ? ", which belongs to a fork of the format"
                         : ", which is not a known type",
@@ -8176,19 +8287,19 @@ inline bool read_tensor(Reader& r, Tensor& t) {
     r.at("a tensor name");
     if (!r.read_string(&t.name, kMaxNameBytes)) return false;
     if (t.name.empty() || t.name.find('\0') != std::string_view::npos)
-        return r.refuse(Code::bad_file, "tensor name ", quoted(t.name), " before byte ", r.position(),
+        return r.refuse(Code::bad_file, "tensor name ", quote(t.name), " before byte ", r.position(),
                         ", expected 1 to ", kMaxNameBytes, " bytes, none of them zero", kAgain);
     r.at("the entry of tensor", t.name);
     if (!r.read(&t.n_dim)) return false;
     if (t.n_dim < 1 || t.n_dim > 4)
-        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has ", t.n_dim, " dimensions, expected 1 to 4",
+        return r.refuse(Code::bad_file, "tensor ", quote(t.name), " has ", t.n_dim, " dimensions, expected 1 to 4",
                         kAgain);
     uint64_t count = 1;
     for (uint32_t i = 0; i < t.n_dim; ++i)
         if (!r.read(&t.ne[i])) return false;
     for (uint32_t i = 0; i < t.n_dim; ++i) {
         if (t.ne[i] == 0 || count > kInt63 / t.ne[i])
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " is [", joined(t.ne, t.n_dim),
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " is [", joined(t.ne, t.n_dim),
                             "], expected no zero and less than 2^63 elements", kAgain);
         count *= t.ne[i];
     }
@@ -8201,10 +8312,10 @@ inline bool read_tensor(Reader& r, Tensor& t) {
     }
     t.type = static_cast<Type>(type_id);
     if (t.ne[0] % info.n_block != 0)
-        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " of type ", info.name, " has rows of ", t.ne[0],
+        return r.refuse(Code::bad_file, "tensor ", quote(t.name), " of type ", info.name, " has rows of ", t.ne[0],
                         " elements, expected a multiple of ", info.n_block, kAgain);
     if (!mul_fits(count / info.n_block, info.block_bytes, &t.bytes) || t.bytes > kInt63)
-        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " [", joined(t.ne, t.n_dim), "] of type ", info.name,
+        return r.refuse(Code::bad_file, "tensor ", quote(t.name), " [", joined(t.ne, t.n_dim), "] of type ", info.name,
                         ", expected less than 2^63 bytes", kAgain);
     return true;
 }
@@ -8218,14 +8329,14 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
     for (Tensor& t : tensors) {
         const uint64_t offset = t.file_offset;
         if (offset % alignment != 0)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has offset ", offset,
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " has offset ", offset,
                             ", expected a multiple of ", alignment, " (general.alignment)", kAgain);
         if (base > size || t.bytes > size - base || offset > size - base - t.bytes)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " needs ", t.bytes, " bytes at ", base, " + ",
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " needs ", t.bytes, " bytes at ", base, " + ",
                             offset, ", but the file has only ", size,
                             " bytes. The download was cut short or the file is damaged: get it again.");
         if (offset != expected)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has offset ", offset, ", expected ", expected,
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " has offset ", offset, ", expected ", expected,
                             ": tensors follow each other in table order without gaps. Convert the model again.");
         expected = offset + round_up(t.bytes, alignment);  // both below the file's size
         t.file_offset = base + offset;
@@ -8272,7 +8383,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     g.meta_order_ = impl::sorted_by(
         g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
     if (key_twice)
-        return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key),
+        return fail(Code::bad_file, "metadata key ", quote(key_twice->key),
                     " appears more than once, expected unique keys", impl::kAgain);
 
     uint32_t alignment = impl::kDefaultAlignment;
@@ -8295,7 +8406,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     g.tensor_order_ = impl::sorted_by(
         g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
     if (name_twice)
-        return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name),
+        return fail(Code::bad_file, "tensor ", quote(name_twice->name),
                     " appears more than once, expected unique names", impl::kAgain);
     if (!impl::place_tensors(r, file, alignment, g.tensors_)) return r.take_status();
     return g;
@@ -8319,8 +8430,8 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         const Meta *arch = s.find("general.architecture"), *first = shards[0].find("general.architecture");
         const bool named = arch && first && !arch->strings.empty() && !first->strings.empty();
         if (named && arch->strings[0] != first->strings[0])
-            return fail(Code::bad_file, "shard ", i, " is of architecture ", impl::quoted(arch->strings[0]),
-                        ", shard 0 of ", impl::quoted(first->strings[0]), ".", kTogether);
+            return fail(Code::bad_file, "shard ", i, " is of architecture ", quote(arch->strings[0]), ", shard 0 of ",
+                        quote(first->strings[0]), ".", kTogether);
     }
 
     uint64_t found = 0;
@@ -8348,7 +8459,7 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
     g.tensor_order_ = impl::sorted_by(
         g.tensors_, [](const Tensor& t) { return t.name; }, &twice);
     if (twice)
-        return fail(Code::bad_file, "tensor ", impl::quoted(twice->name), " appears more than once (last in shard ",
+        return fail(Code::bad_file, "tensor ", quote(twice->name), " appears more than once (last in shard ",
                     twice->shard, ").", kTogether);
     return g;
 }
@@ -8366,9 +8477,8 @@ Result<Gguf> Gguf::gather(std::vector<Meta> meta, std::vector<Tensor> tensors, u
         g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
     g.tensor_order_ = impl::sorted_by(
         g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
-    if (key_twice)
-        return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key), " appears more than once");
-    if (name_twice) return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name), " appears more than once");
+    if (key_twice) return fail(Code::bad_file, "metadata key ", quote(key_twice->key), " appears more than once");
+    if (name_twice) return fail(Code::bad_file, "tensor ", quote(name_twice->name), " appears more than once");
     return g;
 }
 
@@ -8430,11 +8540,11 @@ inline std::string element(const Meta& m, uint64_t i) {
 }
 
 inline Status missing(std::string_view key, const char* expected) {
-    return fail(Code::bad_file, "the file has no key '", key, "', expected ", expected,
+    return fail(Code::bad_file, "the file has no key ", quote(key), ", expected ", expected,
                 ". It is not a complete model: convert it again with a current converter.");
 }
 inline Status wrong(std::string_view key, const std::string& found, const std::string& expected) {
-    return fail(Code::bad_file, "key '", key, "' is ", found, ", expected ", expected,
+    return fail(Code::bad_file, "key ", quote(key), " is ", found, ", expected ", expected,
                 ". Convert the model again with a current converter.");
 }
 
@@ -8717,7 +8827,7 @@ std::vector<std::byte> GgufWriter::finish() const {
 
 // ------------------------------------------------------------------------------- src/base/json.cpp
 
-#include <unordered_map>
+#include <map>
 
 namespace auspex {
 namespace detail {
@@ -8801,6 +8911,8 @@ void dump_string(std::string& out, const std::string& text) {
 class JsonReader {
   public:
     JsonReader(std::string_view text, const Json::Limits& limits) : text_(text), limits_(limits) {}
+
+    uint64_t n_compare() const { return n_compare_; }
 
     Status read(Json& out) {
         if (text_.size() > limits_.max_bytes)
@@ -8974,7 +9086,12 @@ class JsonReader {
 
     bool object(Json& out, size_t depth) {
         out.kind_ = Json::Kind::object;
-        std::unordered_map<std::string, size_t> seen;  // only once there are enough keys to need it
+        // A search tree, not a hash table: no choice of keys makes it slow. Small objects do without.
+        const auto less = [this](const std::string& a, const std::string& b) {
+            ++n_compare_;
+            return a < b;
+        };
+        std::map<std::string, size_t, decltype(less)> seen(less);
         ++at_;
         space();
         if (take('}')) return true;
@@ -8987,6 +9104,7 @@ class JsonReader {
             if (!take(':')) return expected("':'");
             size_t place = out.keys_.size();
             if (out.keys_.size() < 16) {
+                n_compare_ += out.keys_.size();
                 for (size_t i = 0; i < out.keys_.size(); ++i)
                     if (out.keys_[i] == key) place = i;
             } else {
@@ -9010,12 +9128,15 @@ class JsonReader {
     std::string_view text_;
     const Json::Limits& limits_;
     size_t at_ = 0, n_value_ = 0;
+    uint64_t n_compare_ = 0;
     Status status_;
 };
 
-Result<Json> Json::parse(std::string_view text, const Limits& limits) {
+Result<Json> Json::parse(std::string_view text, const Limits& limits, uint64_t* n_compare) {
     Json value;
-    Status status = JsonReader(text, limits).read(value);
+    JsonReader reader(text, limits);
+    Status status = reader.read(value);
+    if (n_compare != nullptr) *n_compare = reader.n_compare();
     if (!status.ok()) return status;
     return value;
 }
@@ -9197,7 +9318,118 @@ size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_lo
 }  // namespace detail
 }  // namespace auspex
 
+// ---------------------------------------------------------------------- src/base/token_special.cpp
+
+namespace auspex {
+namespace detail {
+
+inline uint32_t SpecialMatcher::child(uint32_t node, uint8_t byte) const {
+    if (node == 0) return root_child_[byte];
+    const Node* first = nodes_.data() + nodes_[node].first_child;
+    const Node* last = first + nodes_[node].n_child;
+    const Node* at = std::lower_bound(first, last, byte, [](const Node& n, uint8_t b) { return n.byte < b; });
+    return at != last && at->byte == byte ? static_cast<uint32_t>(at - nodes_.data()) : 0;
+}
+
+inline uint32_t SpecialMatcher::step(uint32_t node, uint8_t byte, uint64_t& n_step) const {
+    for (;; node = nodes_[node].fail) {
+        ++n_step;
+        const uint32_t next = child(node, byte);
+        if (next != 0 || node == 0) return next;
+    }
+}
+
+void SpecialMatcher::build(const std::vector<Word>& words) {
+    nodes_.clear();
+    std::fill(std::begin(root_child_), std::end(root_child_), 0u);
+    if (words.empty()) return;
+    std::vector<uint32_t> order(words.size());
+    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+        const std::string_view x = words[a].bytes, y = words[b].bytes;
+        if (x == y) return words[a].id < words[b].id;
+        return std::lexicographical_compare(x.rbegin(), x.rend(), y.rbegin(), y.rend());
+    });
+
+    // Breadth first: nodes_ is the queue, and `below[i]` are the words (in that order) that begin with node i.
+    uint64_t steps = 0;
+    std::vector<std::pair<uint32_t, uint32_t>> below(1, {0, static_cast<uint32_t>(order.size())});
+    nodes_.emplace_back();
+    for (uint32_t i = 0; i < nodes_.size(); ++i) {
+        const uint32_t depth = nodes_[i].depth, end = below[i].second;
+        uint32_t at = below[i].first;
+        for (; at < end && words[order[at]].bytes.size() == depth; ++at) {  // words that end in this node
+            const Word& word = words[order[at]];
+            nodes_[i].id = std::min(nodes_[i].id, word.id);
+            if (word.anywhere) nodes_[i].id_any = std::min(nodes_[i].id_any, word.id);
+        }
+        nodes_[i].out = nodes_[i].id != kNone ? i : nodes_[nodes_[i].fail].out;
+        nodes_[i].out_any = nodes_[i].id_any != kNone ? i : nodes_[nodes_[i].fail].out_any;
+        nodes_[i].first_child = static_cast<uint32_t>(nodes_.size());
+        const auto byte_of = [&](uint32_t k) {
+            const std::string_view bytes = words[order[k]].bytes;
+            return static_cast<uint8_t>(bytes[bytes.size() - 1 - depth]);
+        };
+        while (at < end) {
+            const uint32_t from = at;
+            Node next;
+            next.byte = byte_of(from);
+            next.depth = depth + 1;
+            next.fail = i == 0 ? 0 : step(nodes_[i].fail, next.byte, steps);
+            while (at < end && byte_of(at) == next.byte) ++at;
+            if (i == 0) root_child_[next.byte] = static_cast<uint32_t>(nodes_.size());
+            nodes_.push_back(next);
+            below.emplace_back(from, at);
+        }
+        nodes_[i].n_child = static_cast<uint32_t>(nodes_.size()) - nodes_[i].first_child;
+    }
+}
+
+std::vector<SpecialMatcher::Match> SpecialMatcher::find(std::string_view text, const std::vector<Range>& control,
+                                                        uint64_t* n_step) const {
+    std::vector<Match> found;
+    if (nodes_.empty()) return found;
+    // Two walks from the end to the front: one over all of the text, one that starts anew at the end of each control
+    // range and so cannot find a word that reaches beyond it.
+    uint32_t open = 0, inside = 0;
+    uint64_t steps = 0;
+    auto range = control.rbegin();
+    for (size_t at = text.size(); at-- > 0;) {
+        const uint8_t byte = static_cast<uint8_t>(text[at]);
+        if ((open | inside | root_child_[byte]) == 0) continue;  // nearly every byte of real text
+        open = step(open, byte, steps);
+        uint32_t node = nodes_[open].out_any, id = nodes_[node].id_any;
+        while (range != control.rend() && at < range->from) ++range;
+        if (range == control.rend() || at >= range->to) {
+            inside = 0;
+        } else {
+            inside = step(at + 1 == range->to ? 0 : inside, byte, steps);
+            const uint32_t other = nodes_[inside].out;
+            if (other != 0 && nodes_[other].depth >= nodes_[node].depth) {
+                node = other;
+                id = nodes_[other].id;
+            }
+        }
+        if (node != 0) found.push_back(Match{at, id, nodes_[node].depth});
+    }
+    if (n_step != nullptr) *n_step += steps;
+    std::reverse(found.begin(), found.end());
+    size_t end = 0, n = 0;
+    for (const Match& m : found) {
+        if (m.at < end) continue;
+        end = m.at + m.length;
+        found[n++] = m;
+    }
+    found.resize(n);
+    return found;
+}
+
+}  // namespace detail
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------ src/base/token.cpp
+
+// Loading a tokenizer from a file's keys, and look-ups by id and by bytes.
 
 namespace auspex {
 namespace detail {
@@ -9206,11 +9438,10 @@ namespace token_impl {
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr size_t kMaxTokens = size_t{1} << 22;
 constexpr size_t kMaxTokenBytes = size_t{1} << 20;
+constexpr size_t kMaxSpecialBytes = size_t{4} << 20;  ///< of all special tokens together; real models have 1 KB
 constexpr size_t kMaxPoolBytes = size_t{1} << 30;
-constexpr size_t kMaxPieceBytes = size_t{1} << 30;  ///< longer pieces are cut, so that positions fit 32 bits
-constexpr size_t kShort = 32;                       ///< up to here a scan beats a queue
 
-/// The byte alphabet of GPT-2: printable bytes stand for themselves, the other 68 for U+0100 onwards.
+/// The byte alphabet of GPT-2: printable bytes are themselves, the other 68 are U+0100 and up.
 struct ByteAlphabet {
     uint16_t code_of[256] = {};
     int16_t byte_of[0x144] = {};
@@ -9226,47 +9457,42 @@ struct ByteAlphabet {
 };
 constexpr ByteAlphabet kAlphabet;
 
-/// Appends the bytes that `text`, written in the byte alphabet, stands for.
+/// Appends the bytes that `text` spells in the byte alphabet; false if it holds another character.
 bool append_raw(std::string& to, std::string_view text) {
-    size_t n = 0;
+    const size_t from = to.size();
+    to.resize(from + text.size());  // a character of the alphabet has one byte or two
+    char* out = &to[from];
+    size_t n = 1;
     for (size_t at = 0; at < text.size(); at += n) {
-        const uint32_t c = decode_utf8(text.data() + at, text.size() - at, &n);
+        uint32_t c = static_cast<unsigned char>(text[at]);
+        n = 1;
+        if (c >= 0x80) c = decode_utf8(text.data() + at, text.size() - at, &n);
         if (c >= 0x144 || kAlphabet.byte_of[c] < 0) return false;
-        to += static_cast<char>(static_cast<unsigned char>(kAlphabet.byte_of[c]));
+        *out++ = static_cast<char>(static_cast<unsigned char>(kAlphabet.byte_of[c]));
     }
+    to.resize(static_cast<size_t>(out - to.data()));
     return true;
 }
 
-uint64_t mix(uint64_t x) {
-    x ^= x >> 32;
-    x *= 0x9E3779B97F4A7C15ull;
-    x ^= x >> 29;
-    x *= 0xD6E8FEB86659FD93ull;
-    return x ^ (x >> 32);
+/// The byte of "<0xAB>", or -1.
+int byte_token(std::string_view text) {
+    const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; };
+    if (text.size() != 6 || text.substr(0, 3) != "<0x" || text[5] != '>') return -1;
+    const int high = digit(text[3]), low = digit(text[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
+
 uint64_t hash_bytes(std::string_view s) {
     uint64_t h = s.size();
-    for (; s.size() >= 8; s.remove_prefix(8)) h = mix(h ^ load<uint64_t>(s.data()));
+    for (; s.size() >= 8; s.remove_prefix(8)) h = hash_mix(h ^ load<uint64_t>(s.data()));
     uint64_t tail = 0;
-    std::memcpy(&tail, s.data(), s.size());
-    return mix(h ^ tail);
-}
-/// A power of two with at least half of it free once n entries are in.
-size_t table_size(size_t n) {
-    size_t size = 16;
-    while (size < n * 2) size *= 2;
-    return size;
+    if (!s.empty()) std::memcpy(&tail, s.data(), s.size());
+    return hash_mix(h ^ tail);
 }
 
-/// A text for a message: at most 40 bytes of it, printable.
-std::string shown(std::string_view text) {
-    std::string s;
-    for (const char c : text.substr(0, 40))
-        s += static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7F ? c : '?';
-    return text.size() > 40 ? s + "..." : s;
-}
+std::string shown(std::string_view text) { return quote(text, 40); }
 
-/// The strings of a required array, or why there are none.
+/// The strings of a required array.
 Status string_array(const Gguf& gguf, const char* key, const std::vector<std::string_view>** out) {
     const Meta* m = gguf.find(key);
     if (m == nullptr)
@@ -9286,158 +9512,228 @@ Status check_name(const Gguf& gguf, const char* key, const char* supported, std:
 
 }  // namespace token_impl
 
-struct Tokenizer::Scratch {
-    EncodeWork& work;
-    std::string_view piece;
-    std::vector<uint32_t> id, next, prev, rank, merged;
-    std::vector<uint64_t> queue;
-};
-
 // ------------------------------------------------------------------------------------- loading
 
-Result<Tokenizer> Tokenizer::load(const Gguf& gguf) {
-    using namespace token_impl;
+/// Fills a Tokenizer, one table after the other.
+struct Tokenizer::Loader {
+    Tokenizer& t;
+    const Gguf& gguf;
+    const Progress& progress;
+    TokenizerLoadWork& work;
+    size_t n_done = 0, n_all = 1;  ///< tokens and merges, for the callback
+
+    Status load();
+    Status step();
+    Status read_names();
+    Status check_tokens(const std::vector<std::string_view>& texts, const Meta** types);
+    Status read_tokens(const std::vector<std::string_view>& texts, const Meta& types);
+    Status read_token(uint32_t id, std::string_view text, int64_t type);
+    Status index_normal();
+    Status index_special();
+    Status read_merges(const std::vector<std::string_view>& texts);
+    Status read_ends();
+};
+
+Result<Tokenizer> Tokenizer::load(const Gguf& gguf, const Progress& progress, TokenizerLoadWork* work) {
     Tokenizer t;
-    std::string model, pre;
-    if (Status s = check_name(gguf, "tokenizer.ggml.model", "gpt2 (byte-level BPE)", &model); !s.ok()) return s;
-    if (model != "gpt2")
-        return fail(Code::unsupported, "tokenizer.ggml.model is '", shown(model),
-                    "', supported: gpt2 (byte-level BPE)");
-    if (Status s = check_name(gguf, "tokenizer.ggml.pre", "qwen2, qwen35", &pre); !s.ok()) return s;
-    if (pre != "qwen2" && pre != "qwen35")
-        return fail(Code::unsupported, "tokenizer.ggml.pre is '", shown(pre), "', supported: qwen2, qwen35");
-    t.split_ = pre == "qwen2" ? Split::qwen2 : Split::qwen35;
-    if (Status s = t.read_tokens(gguf); !s.ok()) return s;
-    if (Status s = t.read_merges(gguf); !s.ok()) return s;
-    if (Status s = t.read_ends(gguf); !s.ok()) return s;
+    TokenizerLoadWork unused;
+    Loader loader{t, gguf, progress, work != nullptr ? *work : unused};
+    if (Status s = loader.load(); !s.ok()) return s;
     return t;
 }
 
-Status Tokenizer::read_tokens(const Gguf& gguf) {
+Status Tokenizer::Loader::load() {
+    AUSPEX_TRY(read_names());
+    const std::vector<std::string_view>*tokens = nullptr, *merges = nullptr;
+    const Meta* types = nullptr;
+    AUSPEX_TRY(token_impl::string_array(gguf, "tokenizer.ggml.tokens", &tokens));
+    AUSPEX_TRY(check_tokens(*tokens, &types));
+    AUSPEX_TRY(token_impl::string_array(gguf, "tokenizer.ggml.merges", &merges));
+    if (merges->size() > token_impl::kMaxTokens * 2)
+        return fail(Code::bad_file, merges->size(), " merges, at most ", token_impl::kMaxTokens * 2, " are allowed");
+    n_all = tokens->size() + merges->size();
+    AUSPEX_TRY(read_tokens(*tokens, *types));
+    AUSPEX_TRY(index_normal());
+    AUSPEX_TRY(index_special());
+    AUSPEX_TRY(read_merges(*merges));
+    return read_ends();
+}
+
+/// Counts one entry and reports every 8192nd.
+Status Tokenizer::Loader::step() {
+    if (n_done++ % 8192 == 0 && progress &&
+        !progress("reading the tokenizer", static_cast<float>(n_done) / static_cast<float>(n_all)))
+        return fail(Code::cancelled, "loading was cancelled by the progress callback");
+    return Status();
+}
+
+Status Tokenizer::Loader::read_names() {
     using namespace token_impl;
-    const std::vector<std::string_view>* texts = nullptr;
-    if (Status s = string_array(gguf, "tokenizer.ggml.tokens", &texts); !s.ok()) return s;
-    const size_t n = texts->size();
+    std::string model, pre;
+    AUSPEX_TRY(check_name(gguf, "tokenizer.ggml.model", "gpt2 (byte-level BPE)", &model));
+    if (model != "gpt2")
+        return fail(Code::unsupported, "tokenizer.ggml.model is ", shown(model), ", supported: gpt2 (byte-level BPE)");
+    AUSPEX_TRY(check_name(gguf, "tokenizer.ggml.pre", "qwen2, qwen35", &pre));
+    if (pre != "qwen2" && pre != "qwen35")
+        return fail(Code::unsupported, "tokenizer.ggml.pre is ", shown(pre), ", supported: qwen2, qwen35");
+    t.split_ = pre == "qwen2" ? Split::qwen2 : Split::qwen35;
+    return Status();
+}
+
+Status Tokenizer::Loader::check_tokens(const std::vector<std::string_view>& texts, const Meta** types) {
+    using namespace token_impl;
+    const size_t n = texts.size();
     if (n == 0 || n > kMaxTokens)
         return fail(Code::bad_file, "the vocabulary has ", n, " tokens, expected 1..", kMaxTokens);
-    const Meta* types = gguf.find("tokenizer.ggml.token_type");
-    if (types == nullptr || !types->is_array || !types->is_integer())
+    const Meta* m = gguf.find("tokenizer.ggml.token_type");
+    if (m == nullptr || !m->is_array || !m->is_integer())
         return fail(Code::bad_file, "the key 'tokenizer.ggml.token_type' is ",
-                    types == nullptr ? "missing" : "not an array of integers", ", expected one i32 for each of ", n,
+                    m == nullptr ? "missing" : "not an array of integers", ", expected one i32 for each of ", n,
                     " tokens: convert the file again");
-    if (types->n != n)
-        return fail(Code::bad_file, "'tokenizer.ggml.token_type' has ", types->n,
-                    " elements, expected one for each of ", n, " tokens");
-
+    if (m->n != n)
+        return fail(Code::bad_file, "'tokenizer.ggml.token_type' has ", m->n, " elements, expected one for each of ", n,
+                    " tokens");
     size_t n_byte = 0;
-    for (const std::string_view text : *texts) {
+    for (const std::string_view text : texts) {
         if (text.size() > kMaxTokenBytes)
             return fail(Code::bad_file, "a token of ", text.size(), " bytes, at most ", kMaxTokenBytes, " are allowed");
         n_byte += text.size();
         if (n_byte > kMaxPoolBytes) return fail(Code::bad_file, "the tokens hold more than ", kMaxPoolBytes, " bytes");
     }
-    pool_.reserve(n_byte);
-    offset_.reserve(n + 1);
-    kind_.reserve(n);
-    for (uint32_t id = 0; id < n; ++id) {
-        offset_.push_back(static_cast<uint32_t>(pool_.size()));
-        const std::string_view text = (*texts)[id];
-        int64_t type = 0;
-        if (!types->get_int(id, &type) || type < 1 || type > 6)
-            return fail(Code::bad_file, "token ", id, " ('", shown(text), "') has type ", type, ", expected 1..6");
-        kind_.push_back(static_cast<TokenKind>(type));
-        if (kind_.back() == TokenKind::normal) {
-            if (!append_raw(pool_, text))
-                return fail(Code::bad_file, "token ", id, " ('", shown(text),
-                            "') is no text of the GPT-2 byte alphabet");
-        } else if (kind_.back() == TokenKind::byte) {
-            const auto digit = [](char c) {
-                return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-            };
-            const bool form = text.size() == 6 && text.substr(0, 3) == "<0x" && text[5] == '>';
-            if (!form || digit(text[3]) < 0 || digit(text[4]) < 0)
-                return fail(Code::bad_file, "byte token ", id, " is '", shown(text), "', expected the form <0xAB>");
-            pool_ += static_cast<char>(static_cast<unsigned char>(digit(text[3]) * 16 + digit(text[4])));
-        } else if (kind_.back() != TokenKind::unused) {
-            pool_.append(text);
-            if (!text.empty()) specials_.push_back(id);
-        }
-    }
-    offset_.push_back(static_cast<uint32_t>(pool_.size()));
-
-    // Of equal texts the first id wins.
-    by_bytes_.assign(table_size(n), kNone);
-    const size_t mask = by_bytes_.size() - 1;
-    for (uint32_t id = 0; id < n; ++id) {
-        if (kind_[id] != TokenKind::normal || raw(id).empty()) continue;
-        size_t at = hash_bytes(raw(id)) & mask;
-        while (by_bytes_[at] != kNone && raw(by_bytes_[at]) != raw(id)) at = (at + 1) & mask;
-        if (by_bytes_[at] == kNone) by_bytes_[at] = id;
-    }
-    for (uint32_t b = 0; b < 256; ++b) {
-        const char c = static_cast<char>(static_cast<unsigned char>(b));
-        byte_id_[b] = find_normal(std::string_view(&c, 1));
-        if (byte_id_[b] == kNone)
-            return fail(Code::bad_file, "the vocabulary has no token for the single byte ", b,
-                        "; byte-level BPE needs all 256: convert the file again");
-    }
-
-    std::sort(specials_.begin(), specials_.end(), [this](uint32_t a, uint32_t b) {
-        const int order = raw(a).compare(raw(b));
-        return order != 0 ? order < 0 : a < b;
-    });
-    uint32_t at = 0;
-    for (uint32_t b = 0; b < 256; ++b) {
-        special_from_[b] = at;
-        while (at < specials_.size() && static_cast<unsigned char>(raw(specials_[at])[0]) == b) ++at;
-    }
-    special_from_[256] = at;
+    t.pool_.reserve(n_byte);
+    *types = m;
     return Status();
 }
 
-Status Tokenizer::read_merges(const Gguf& gguf) {
+Status Tokenizer::Loader::read_tokens(const std::vector<std::string_view>& texts, const Meta& types) {
+    const uint32_t n = static_cast<uint32_t>(texts.size());
+    t.offset_.reserve(n + 1);
+    t.kind_.reserve(n);
+    for (uint32_t id = 0; id < n; ++id) {
+        AUSPEX_TRY(step());
+        t.offset_.push_back(static_cast<uint32_t>(t.pool_.size()));
+        int64_t type = 0;
+        if (!types.get_int(id, &type) || type < 1 || type > 6)
+            return fail(Code::bad_file, "token ", id, " (", token_impl::shown(texts[id]), ") has type ", type,
+                        ", expected 1..6");
+        AUSPEX_TRY(read_token(id, texts[id], type));
+    }
+    t.offset_.push_back(static_cast<uint32_t>(t.pool_.size()));
+    return Status();
+}
+
+Status Tokenizer::Loader::read_token(uint32_t id, std::string_view text, int64_t type) {
     using namespace token_impl;
-    const std::vector<std::string_view>* texts = nullptr;
-    if (Status s = string_array(gguf, "tokenizer.ggml.merges", &texts); !s.ok()) return s;
-    if (texts->size() > kMaxTokens * 2)
-        return fail(Code::bad_file, texts->size(), " merges, at most ", kMaxTokens * 2, " are allowed");
-    merges_.assign(table_size(texts->size()), Merge());
-    const size_t mask = merges_.size() - 1;
+    t.kind_.push_back(static_cast<TokenKind>(type));
+    switch (t.kind_.back()) {
+        case TokenKind::normal:
+            if (append_raw(t.pool_, text)) break;
+            return fail(Code::bad_file, "token ", id, " (", shown(text), ") is not text of the GPT-2 byte alphabet");
+        case TokenKind::byte: {
+            const int b = byte_token(text);
+            if (b < 0)
+                return fail(Code::bad_file, "byte token ", id, " is ", shown(text), ", expected the form <0xAB>");
+            t.pool_ += static_cast<char>(static_cast<unsigned char>(b));
+            break;
+        }
+        case TokenKind::unknown:
+        case TokenKind::control:
+        case TokenKind::user_defined:
+            t.pool_.append(text);
+            if (!text.empty()) t.specials_.push_back(id);
+            break;
+        case TokenKind::unused: break;
+    }
+    return Status();
+}
+
+/// Normal tokens by their bytes; of equal ones the lowest id is found.
+Status Tokenizer::Loader::index_normal() {
+    std::vector<Named> named;
+    std::vector<uint64_t> hashes;
+    named.reserve(t.n_vocab());
+    hashes.reserve(t.n_vocab());
+    for (uint32_t id = 0; id < t.n_vocab(); ++id) {
+        if (t.kind_[id] != TokenKind::normal || t.raw(id).empty()) continue;
+        hashes.push_back(token_impl::hash_bytes(t.raw(id)));
+        named.push_back(
+            Named{static_cast<uint32_t>(hashes.back()), id, t.offset_[id], t.offset_[id + 1] - t.offset_[id]});
+    }
+    t.by_bytes_.build(named, hashes, [this](const Named& a, const Named& b) {
+        ++work.n_compare;
+        if (a.tag != b.tag) return a.tag < b.tag;
+        const int order = t.raw(a).compare(t.raw(b));
+        return order != 0 ? order < 0 : a.id < b.id;
+    });
+    for (uint32_t b = 0; b < 256; ++b) {
+        const char c = static_cast<char>(static_cast<unsigned char>(b));
+        t.byte_id_[b] = t.find_normal(std::string_view(&c, 1));
+        if (t.byte_id_[b] == token_impl::kNone)
+            return fail(Code::bad_file, "the vocabulary has no token for the single byte ", b,
+                        "; byte-level BPE needs all 256: convert the file again");
+    }
+    return Status();
+}
+
+Status Tokenizer::Loader::index_special() {
+    std::sort(t.specials_.begin(), t.specials_.end(), [this](uint32_t a, uint32_t b) {
+        ++work.n_compare;
+        const int order = t.raw(a).compare(t.raw(b));
+        return order != 0 ? order < 0 : a < b;
+    });
+    size_t n_byte = 0;
+    std::vector<SpecialMatcher::Word> words;
+    for (const uint32_t id : t.specials_) {
+        words.push_back({t.raw(id), id, t.kind_[id] == TokenKind::user_defined});
+        n_byte += words.back().bytes.size();
+    }
+    if (n_byte > token_impl::kMaxSpecialBytes)
+        return fail(Code::bad_file, "the special tokens hold ", n_byte, " bytes, at most ",
+                    token_impl::kMaxSpecialBytes, " are allowed");
+    t.matcher_.build(words);
+    return Status();
+}
+
+Status Tokenizer::Loader::read_merges(const std::vector<std::string_view>& texts) {
+    using namespace token_impl;
+    std::vector<Merge> merges;
+    std::vector<uint64_t> hashes;
+    merges.reserve(texts.size());
+    hashes.reserve(texts.size());
     std::string both;
-    for (uint32_t rank = 0; rank < texts->size(); ++rank) {
-        const std::string_view text = (*texts)[rank];
-        // The first space from position 1 on: a lone space cannot occur in the byte alphabet, so
-        // position 0 is only skipped for files that follow the rule to the letter.
+    for (uint32_t rank = 0; rank < texts.size(); ++rank) {
+        AUSPEX_TRY(step());
+        const std::string_view text = texts[rank];
+        // The separator is the first space from position 1 on: the byte alphabet has no space, but the rule of the
+        // format allows one at position 0.
         const size_t cut = text.find(' ', 1);
         if (cut == std::string_view::npos || cut + 1 == text.size())
-            return fail(Code::bad_file, "merge ", rank, " is '", shown(text),
-                        "', expected two texts with one space between");
+            return fail(Code::bad_file, "merge ", rank, " is ", shown(text),
+                        ", expected two texts separated by one space");
         both.clear();
         bool known = append_raw(both, text.substr(0, cut));
         const size_t middle = both.size();
         known = known && append_raw(both, text.substr(cut + 1));
-        // Only normal tokens take part: no sequence of merges can spell a control token.
+        // Only normal tokens take part, so that no sequence of merges can spell a control token.
         const std::string_view all(both);
-        const uint32_t left = known ? find_normal(all.substr(0, middle)) : kNone;
-        const uint32_t right = known ? find_normal(all.substr(middle)) : kNone;
-        const uint32_t merged = known ? find_normal(all) : kNone;
+        const uint32_t left = known ? t.find_normal(all.substr(0, middle), &work.n_compare) : kNone;
+        const uint32_t right = known ? t.find_normal(all.substr(middle), &work.n_compare) : kNone;
+        const uint32_t merged = known ? t.find_normal(all, &work.n_compare) : kNone;
         if (left == kNone || right == kNone || merged == kNone) {
-            ++n_merge_skipped_;
+            ++t.n_merge_skipped_;
             continue;
         }
-        const uint64_t pair = uint64_t{left} << 32 | right;
-        size_t at = mix(pair) & mask;
-        while (merges_[at].pair != UINT64_MAX && merges_[at].pair != pair) at = (at + 1) & mask;
-        if (merges_[at].pair == UINT64_MAX) {
-            merges_[at].pair = pair;
-            merges_[at].rank = rank;
-            merges_[at].merged = merged;
-        }
+        merges.push_back(Merge{uint64_t{left} << 32 | right, rank, merged});
+        hashes.push_back(hash_mix(merges.back().pair));
     }
+    t.merges_.build(merges, hashes, [this](const Merge& a, const Merge& b) {
+        ++work.n_compare;
+        return a.pair != b.pair ? a.pair < b.pair : a.rank < b.rank;
+    });
     return Status();
 }
 
-Status Tokenizer::read_ends(const Gguf& gguf) {
+Status Tokenizer::Loader::read_ends() {
     static const char* const kIds[] = {"eos",       "eot",     "eom",     "bos",     "padding", "unknown", "mask",
                                        "seperator", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"};
     for (size_t i = 0; i < sizeof kIds / sizeof kIds[0]; ++i) {
@@ -9445,37 +9741,48 @@ Status Tokenizer::read_ends(const Gguf& gguf) {
         const Meta* m = gguf.find(key);
         if (m == nullptr) continue;
         int64_t id = -1;
-        if (m->is_array || !m->get_int(0, &id)) return fail(Code::bad_file, "the key '", key, "' is no integer");
-        if (id < 0 || id >= int64_t{n_vocab()})
-            return fail(Code::bad_file, "'", key, "' is ", id, ", outside the vocabulary of ", n_vocab(), " tokens");
-        if (i == 0) eos_ = static_cast<Token>(id);
-        if (i < 3) ends_.push_back(static_cast<Token>(id));
+        if (m->is_array || !m->get_int(0, &id)) return fail(Code::bad_file, "the key '", key, "' is not an integer");
+        if (id < 0 || id >= int64_t{t.n_vocab()})
+            return fail(Code::bad_file, "'", key, "' is ", id, ", outside the vocabulary of ", t.n_vocab(), " tokens");
+        if (i == 0) t.eos_ = static_cast<Token>(id);
+        if (i < 3) t.ends_.push_back(static_cast<Token>(id));
     }
     for (const char* text : {"<|im_end|>", "<|endoftext|>"}) {
-        const Token id = find(text);
-        if (id >= 0 && kind(id) != TokenKind::normal) ends_.push_back(id);
+        const Token id = t.find(text);
+        if (id >= 0 && t.kind(id) != TokenKind::normal) t.ends_.push_back(id);
     }
-    std::sort(ends_.begin(), ends_.end());
-    ends_.erase(std::unique(ends_.begin(), ends_.end()), ends_.end());
+    std::sort(t.ends_.begin(), t.ends_.end());
+    t.ends_.erase(std::unique(t.ends_.begin(), t.ends_.end()), t.ends_.end());
     return Status();
 }
 
-// ------------------------------------------------------------------------------------- looking
+// ------------------------------------------------------------------------------------- look-ups
 
-uint32_t Tokenizer::find_normal(std::string_view text) const {
-    if (by_bytes_.empty() || text.empty()) return token_impl::kNone;
-    const size_t mask = by_bytes_.size() - 1;
-    size_t at = token_impl::hash_bytes(text) & mask;
-    while (by_bytes_[at] != token_impl::kNone && raw(by_bytes_[at]) != text) at = (at + 1) & mask;
-    return by_bytes_[at];
+uint32_t Tokenizer::find_normal(std::string_view text, uint64_t* n_compare) const {
+    if (text.empty()) return token_impl::kNone;
+    const uint64_t hash = token_impl::hash_bytes(text);
+    const uint32_t tag = static_cast<uint32_t>(hash);
+    const Span<const Named> bucket = by_bytes_.bucket(hash);
+    const Named *n = bucket.begin(), *end = bucket.end();
+    if (bucket.size() > 4)
+        n = std::partition_point(n, end, [&](const Named& entry) {
+            if (n_compare != nullptr) ++*n_compare;
+            return entry.tag != tag ? entry.tag < tag : raw(entry) < text;
+        });
+    else
+        while (n != end && (n->tag != tag || raw(*n) != text)) ++n;
+    return n != end && n->tag == tag && raw(*n) == text ? n->id : token_impl::kNone;
 }
 
 const Tokenizer::Merge* Tokenizer::find_merge(uint32_t left, uint32_t right) const {
     const uint64_t pair = uint64_t{left} << 32 | right;
-    const size_t mask = merges_.size() - 1;
-    size_t at = token_impl::mix(pair) & mask;
-    while (merges_[at].pair != UINT64_MAX && merges_[at].pair != pair) at = (at + 1) & mask;
-    return merges_[at].pair == pair ? &merges_[at] : nullptr;
+    const Span<const Merge> bucket = merges_.bucket(hash_mix(pair));
+    const Merge *m = bucket.begin(), *end = bucket.end();
+    if (bucket.size() > 4)
+        m = std::partition_point(m, end, [pair](const Merge& entry) { return entry.pair < pair; });
+    else
+        while (m != end && m->pair != pair) ++m;
+    return m != end && m->pair == pair ? m : nullptr;
 }
 
 Token Tokenizer::find(std::string_view text) const {
@@ -9501,7 +9808,29 @@ std::string Tokenizer::decode(Span<const Token> ids, bool special) const {
     return out;
 }
 
-// ------------------------------------------------------------------------------------ encoding
+}  // namespace detail
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/base/token_encode.cpp
+
+// Encoding: special tokens first, then pieces, then merges within each piece.
+
+namespace auspex {
+namespace detail {
+namespace token_encode_impl {
+
+constexpr uint32_t kNone = UINT32_MAX;
+constexpr size_t kMaxPieceBytes = size_t{1} << 30;  ///< longer pieces are cut, so that positions fit in 32 bits
+constexpr size_t kShort = 32;                       ///< up to this many bytes, scanning is faster than a queue
+
+}  // namespace token_encode_impl
+
+struct Tokenizer::Scratch {
+    EncodeWork& work;
+    std::string_view piece;
+    std::vector<uint32_t> id, next, prev, rank, merged;
+    std::vector<uint64_t> queue;
+};
 
 std::vector<Token> Tokenizer::encode(std::string_view text, bool special, EncodeWork* work) const {
     EncodeWork unused;
@@ -9531,54 +9860,16 @@ std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt) const {
     return encode_ranges(text, control, unused);
 }
 
-/// The longest special token at text[at]; one that ends beyond `control_end` must be user-defined.
-uint32_t Tokenizer::special_at(std::string_view text, size_t at, size_t control_end, size_t* length) const {
-    const unsigned char first = static_cast<unsigned char>(text[at]);
-    auto from = specials_.begin() + special_from_[first], to = specials_.begin() + special_from_[first + 1];
-    uint32_t best = token_impl::kNone;
-    // All of [from, to) agree with the text in their first `n` bytes; the shortest come first.
-    for (size_t n = 1; from != to; ++n) {
-        for (; from != to && raw(*from).size() == n; ++from) {
-            const bool allowed = kind_[*from] == TokenKind::user_defined || at + n <= control_end;
-            if (allowed && (best == token_impl::kNone || *length < n)) {
-                best = *from;
-                *length = n;
-            }
-        }
-        if (from == to || at + n == text.size()) break;
-        const unsigned char want = static_cast<unsigned char>(text[at + n]);
-        const auto byte = [this, n](uint32_t id) { return static_cast<unsigned char>(raw(id)[n]); };
-        from = std::partition_point(from, to, [&](uint32_t id) { return byte(id) < want; });
-        to = std::partition_point(from, to, [&](uint32_t id) { return byte(id) == want; });
-    }
-    return best;
-}
-
 std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control,
                                             EncodeWork& work) const {
     std::vector<Token> ids;
     if (kind_.empty()) return ids;
     Scratch scratch{work, {}, {}, {}, {}, {}, {}, {}};
-    size_t plain_from = 0, at = 0;
-    auto range = control.begin();
-    while (at < text.size()) {
-        const unsigned char first = static_cast<unsigned char>(text[at]);
-        if (special_from_[first] == special_from_[first + 1u]) {
-            ++at;
-            continue;
-        }
-        while (range != control.end() && range->to <= at) ++range;
-        const size_t control_end = range != control.end() && range->from <= at ? range->to : 0;
-        size_t length = 0;
-        const uint32_t id = special_at(text, at, control_end, &length);
-        if (id == token_impl::kNone) {
-            ++at;
-            continue;
-        }
-        encode_plain(text.substr(plain_from, at - plain_from), scratch, ids);
-        ids.push_back(static_cast<Token>(id));
-        at += length;
-        plain_from = at;
+    size_t plain_from = 0;
+    for (const SpecialMatcher::Match& m : matcher_.find(text, control, &work.n_special)) {
+        encode_plain(text.substr(plain_from, m.at - plain_from), scratch, ids);
+        ids.push_back(static_cast<Token>(m.id));
+        plain_from = m.at + m.length;
     }
     encode_plain(text.substr(plain_from), scratch, ids);
     return ids;
@@ -9588,9 +9879,9 @@ void Tokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vecto
     for (size_t at = 0; at < text.size();) {
         const size_t end = split_piece(text, at, split_, &scratch.work.n_look);
         while (at < end) {
-            scratch.piece = text.substr(at, std::min(end - at, token_impl::kMaxPieceBytes));
+            scratch.piece = text.substr(at, std::min(end - at, token_encode_impl::kMaxPieceBytes));
             at += scratch.piece.size();
-            if (scratch.piece.size() <= token_impl::kShort)
+            if (scratch.piece.size() <= token_encode_impl::kShort)
                 merge_short(scratch, ids);
             else
                 merge_long(scratch, ids);
@@ -9600,9 +9891,9 @@ void Tokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vecto
 
 /// Merges the pair of lowest rank, the leftmost of equals, until none is left: by scanning.
 void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
-    using token_impl::kNone;
-    uint32_t id[token_impl::kShort];
-    const Merge* merge[token_impl::kShort];  // of i and i + 1
+    using token_encode_impl::kNone;
+    uint32_t id[token_encode_impl::kShort];
+    const Merge* merge[token_encode_impl::kShort];  // of i and i + 1
     size_t n = scratch.piece.size();
     for (size_t i = 0; i < n; ++i) id[i] = byte_id_[static_cast<unsigned char>(scratch.piece[i])];
     for (size_t i = 0; i + 1 < n; ++i) merge[i] = find_merge(id[i], id[i + 1]);
@@ -9632,7 +9923,7 @@ void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
 /// The same by a queue of (rank, position). An entry is stale when the pair that now begins at its
 /// position has another rank.
 void Tokenizer::merge_long(Scratch& s, std::vector<Token>& ids) const {
-    using token_impl::kNone;
+    using token_encode_impl::kNone;
     const uint32_t n = static_cast<uint32_t>(s.piece.size());
     for (std::vector<uint32_t>* v : {&s.id, &s.next, &s.prev, &s.rank, &s.merged}) v->resize(n);
     for (uint32_t i = 0; i < n; ++i) {
@@ -9950,8 +10241,8 @@ class Qwen {
             out_.fixed("\n</tool_response>");
             if (i + 1 == messages_.size() || messages_[i + 1].role != "tool") out_.fixed("<|im_end|>\n");
         } else if (!unsloth()) {
-            return fail(Code::bad_argument, "Unexpected message role. (", message_path(i), " has the role '", m.role,
-                        "', expected system, user, assistant or tool)");
+            return fail(Code::bad_argument, "Unexpected message role. (", message_path(i), " has the role ",
+                        quote(m.role), ", expected system, user, assistant or tool)");
         } else {
             return Status();
         }
@@ -10006,7 +10297,7 @@ class Qwen {
             if (a.json) {
                 Json value;
                 if (Status s = Json::parse(a.value).get(value); !s.ok())
-                    return fail(Code::bad_argument, path, ", argument '", a.name, "': ", s.text);
+                    return fail(Code::bad_argument, path, ", argument ", quote(a.name), ": ", s.text);
                 // 3.6 writes JSON; 3.5, and unsloth's 3.6 with it, writes str() of what is no container.
                 out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump()
                                                                                         : value.python_str());
@@ -10872,7 +11163,7 @@ Status read_blocks(const Gguf& g, const std::string& arch, const char* which, Bl
     AUSPEX_TRY(g.get_u32(arch + ".block_count").get(b->n_block));
     AUSPEX_TRY(g.get_u32(arch + ".nextn_predict_layers", 0).get(b->n_mtp));
     if (b->n_mtp >= b->n_block)
-        return fail(Code::bad_file, "key '", arch, ".nextn_predict_layers' of ", which, " is ", b->n_mtp,
+        return fail(Code::bad_file, "key ", quote(arch + ".nextn_predict_layers"), " of ", which, " is ", b->n_mtp,
                     ", but there are only ", b->n_block, " blocks");
     return {};
 }
@@ -10965,8 +11256,8 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     AUSPEX_TRY(model.get_string("general.architecture").get(arch));
     AUSPEX_TRY(draft.get_string("general.architecture").get(other));
     if (arch != other)
-        return fail(Code::bad_file, "the draft file is of architecture '", other, "', expected '", arch,
-                    "' as the model", kOther);
+        return fail(Code::bad_file, "the draft file is of architecture ", quote(other), ", expected ", quote(arch),
+                    " as the model", kOther);
     Blocks of_model, of_draft;
     AUSPEX_TRY(read_blocks(model, arch, "the model", &of_model));
     AUSPEX_TRY(read_blocks(draft, arch, "the draft file", &of_draft));
@@ -10977,9 +11268,9 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     const uint32_t n_layer = of_model.n_layer();
     const std::string first = say("blk.", of_draft.n_layer(), ".nextn.eh_proj.weight");
     if (of_draft.n_mtp == 0 || !draft.tensor(first))
-        return fail(Code::bad_file, "the draft file has no MTP block: expected key '", arch,
-                    ".nextn_predict_layers' above 0 and tensor '", first, "', found ", of_draft.n_mtp, " and ",
-                    draft.tensor(first) ? "the tensor" : "no such tensor",
+        return fail(Code::bad_file, "the draft file has no MTP block: expected key ",
+                    quote(arch + ".nextn_predict_layers"), " above 0 and tensor '", first, "', found ", of_draft.n_mtp,
+                    " and ", draft.tensor(first) ? "the tensor" : "no such tensor",
                     "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
     AUSPEX_TRY(same_model(model, draft, arch, of_model, of_draft));
 
@@ -11231,8 +11522,8 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     else if (plan.architecture == "step35")
         s = plan_step35(file, options, plan);
     else
-        s = fail(Code::unsupported, "architecture '", plan.architecture,
-                 "' is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
+        s = fail(Code::unsupported, "architecture ", quote(plan.architecture),
+                 " is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
     if (!s.ok()) return s;
     s = check_plan(plan);
     if (!s.ok()) return s;
@@ -11284,8 +11575,8 @@ Status read_header(Builder& b, const PlanOptions& options, Plan& plan, ModelHead
     Result<std::string> scaling = b.file().get_string(b.key("rope.scaling.type"), "none");
     if (!scaling.ok()) return scaling.status();
     if (scaling.value() != "none" && scaling.value() != "")
-        b.fail_with(fail(Code::unsupported, "key '", b.key("rope.scaling.type"), "' is '", scaling.value(),
-                         "'; only unscaled rotations are supported: use the file at its trained context"));
+        b.fail_with(fail(Code::unsupported, "key '", b.key("rope.scaling.type"), "' is ", quote(scaling.value()),
+                         "; only unscaled rotations are supported: use the file at its trained context"));
     if (!b.ok()) return b.status();
 
     if (n_mtp != 0 && !b.has("blk.0.attn_norm.weight"))
@@ -33558,9 +33849,6 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 
 // ---------------------------------------------------------------------------- src/engine/model.cpp
 
-#include <map>
-
-
 namespace auspex {
 namespace model_impl {
 
@@ -33599,7 +33887,7 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     plan_options.mtp = options.mtp;
     AUSPEX_TRY(add_mtp_file(options, &m->files, &m->gguf));
     AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
-    AUSPEX_TRY(Tokenizer::load(m->gguf).get(m->tokenizer));
+    AUSPEX_TRY(Tokenizer::load(m->gguf, options.progress).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
         return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(),
                     " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");

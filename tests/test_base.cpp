@@ -91,6 +91,15 @@ TEST_CASE("a status reads as code and text") {
     CHECK(out == 5);
 }
 
+TEST_CASE("text from a file is quoted: no control byte, no line break, a bounded length") {
+    CHECK(quote("blk.0.attn_q") == "'blk.0.attn_q'");
+    CHECK(quote("\x1b]0;pwned\x07\n\x7f") == "'\\x1b]0;pwned\\x07\\x0a\\x7f'");
+    CHECK(quote("\xc3\xa9") == "'\\xc3\\xa9'");
+    CHECK(quote("") == "''");
+    CHECK(quote(std::string(100, 'a')) == "'" + std::string(80, 'a') + "...'");
+    CHECK(quote("abcd", 3) == "'abc...'");
+}
+
 TEST_CASE("a block is zeroed, aligned, counted and given back") {
     Counter counter;
     {

@@ -98,6 +98,18 @@ TEST_CASE("depth, size and number of values have limits") {
     CHECK_FALSE(Json::parse("[1,2,3]", small).ok());
 }
 
+TEST_CASE("the keys of an object cost n log n comparisons") {
+    for (const size_t n : {size_t{10}, size_t{1000}, size_t{20000}}) {
+        std::string text = "{";
+        for (size_t i = 0; i < n; ++i) text += (i ? ",\"k" : "\"k") + std::to_string(i * 7919 % n) + "\":1";
+        Json v;
+        uint64_t n_compare = 0;
+        REQUIRE(Json::parse(text + "}", Json::Limits(), &n_compare).get(v).ok());
+        CHECK(v.keys().size() == n);
+        CHECK(n_compare <= 40 * n);
+    }
+}
+
 TEST_CASE("members are found by name, and only in objects") {
     Json v;
     REQUIRE(Json::parse("{\"a\": {\"b\": \"c\"}}").get(v).ok());

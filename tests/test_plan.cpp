@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "../src/plan/arch.h"
+#include "../src/plan/pair.h"
 #include "../src/plan/weights.h"
 #include "tiny.h"
 
@@ -111,6 +112,25 @@ TEST_CASE("what a file lacks or contradicts is named") {
     CHECK(says(plan_with(patched("qwen35.ssm.conv_kernel", "qwen35.ssm.conv_kernex")), {"qwen35.ssm.conv_kernel"}));
     CHECK(
         says(plan_with(patched("blk.4.nextn.enorm.weight", "blk.4.nextn.enorx.weight")), {"blk.4.nextn.enorm.weight"}));
+}
+
+TEST_CASE("no error text carries a control byte of the file") {
+    const std::string escape = "qwen35\x1b]0;x\x07\x1b[31mRED\n";
+    const auto clean = [](const Status& s) {
+        CHECK_FALSE(s.ok());
+        for (const char c : s.text) CHECK(static_cast<unsigned char>(c) >= 0x20);
+        CHECK(s.text.find("qwen35\\x1b]0;x\\x07") != std::string::npos);
+    };
+    GgufWriter w;
+    w.add("general.architecture", escape);
+    Gguf odd, tiny;
+    const std::vector<std::byte> bytes = w.finish(), other = tiny_qwen35();
+    REQUIRE(Gguf::parse(bytes).get(odd).ok());
+    REQUIRE(Gguf::parse(other).get(tiny).ok());
+    clean(make_plan(odd, {}).status());
+    clean(pair_files(odd, tiny).status());
+    clean(pair_files(tiny, odd).status());
+    clean(pair_files(odd, odd).status());
 }
 
 TEST_CASE("a draft-only file says that it cannot run alone") {

@@ -325,6 +325,53 @@ TEST_CASE("of several special tokens at one place the longest is taken") {
     CHECK(t.encode("<a><", false) == std::vector<Token>{a, lone});
 }
 
+TEST_CASE("special tokens are found as their definition says, in any mixture of control ranges") {
+    test::Random random(5);
+    for (int round = 0; round < 200; ++round) {
+        Vocabulary v;
+        struct Special {
+            std::string text;
+            bool anywhere;
+        };
+        std::vector<Special> specials;
+        for (uint32_t n = 1 + random.below(8); n > 0; --n) {
+            std::string text;
+            for (uint32_t k = 1 + random.below(6); k > 0; --k) text += static_cast<char>('a' + random.below(2));
+            specials.push_back({text, random.below(2) == 0});
+            v.add(text, specials.back().anywhere ? 4 : 3);
+        }
+        const Tokenizer t = load(v);
+        ChatPrompt prompt;
+        std::vector<char> from_template;  // by byte
+        std::vector<size_t> run_end;      // by byte: where its run of pieces of one origin ends
+        for (uint32_t n = 1 + random.below(5); n > 0; --n) {
+            std::string text;
+            for (uint32_t k = 1 + random.below(9); k > 0; --k) text += static_cast<char>('a' + random.below(2));
+            prompt.pieces.push_back({text, random.below(2) == 0});
+            from_template.insert(from_template.end(), text.size(), prompt.pieces.back().from_template);
+        }
+        run_end.resize(from_template.size());
+        for (size_t i = run_end.size(); i-- > 0;)
+            run_end[i] = i + 1 < run_end.size() && from_template[i + 1] == from_template[i] ? run_end[i + 1] : i + 1;
+        const std::string text = prompt.text();
+        std::vector<Token> want;
+        for (size_t at = 0; at < text.size();) {
+            size_t best = 0;
+            Token id = static_cast<Token>(text[at]);
+            for (size_t i = 0; i < specials.size(); ++i) {
+                const Special& s = specials[i];
+                if (text.compare(at, s.text.size(), s.text) != 0 || s.text.size() <= best) continue;
+                if (!s.anywhere && !(from_template[at] && at + s.text.size() <= run_end[at])) continue;
+                best = s.text.size();
+                id = static_cast<Token>(256 + i);
+            }
+            want.push_back(id);
+            at += std::max(best, size_t{1});
+        }
+        CHECK(t.encode(prompt) == want);
+    }
+}
+
 TEST_CASE("no merge spells a control token") {
     Vocabulary v;
     v.merges.push_back("< x");
@@ -403,6 +450,89 @@ TEST_CASE("encoding work grows with the text, not faster") {
         CHECK(work.n_pair <= 4 * n);
         CHECK(work.n_queue <= 40 * n);
     }
+}
+
+TEST_CASE("the search for special tokens takes linear time, whatever the special tokens are") {
+    for (const size_t length : {size_t{10}, size_t{1000}, size_t{300000}}) {
+        Vocabulary v;
+        v.add(std::string(length, 'a') + "b", 4);
+        v.add("b" + std::string(length, 'a'), 3);
+        v.add("aaa", 4);
+        const Tokenizer t = load(v);
+        const size_t n = 300000;
+        for (const bool special : {false, true}) {
+            detail::EncodeWork work;
+            t.encode(std::string(n, 'a'), special, &work);
+            CHECK(work.n_special <= 4 * n);
+        }
+        CHECK(t.encode(std::string(length, 'a') + "b", false) == std::vector<Token>{256});
+    }
+}
+
+/// The inverse of hash_mix, to choose tokens by their hash.
+uint64_t unmix(uint64_t y) {
+    const auto inverse = [](uint64_t odd) {
+        uint64_t x = odd;
+        for (int i = 0; i < 6; ++i) x *= 2 - odd * x;
+        return x;
+    };
+    y ^= y >> 32;
+    y *= inverse(0xD6E8FEB86659FD93ull);
+    uint64_t z = y;
+    for (int i = 0; i < 3; ++i) z = y ^ (z >> 29);
+    z *= inverse(0x9E3779B97F4A7C15ull);
+    return z ^ (z >> 32);
+}
+std::string bytes_of(uint64_t v) {
+    std::string s(8, '\0');
+    std::memcpy(&s[0], &v, 8);
+    return s;
+}
+
+TEST_CASE("no choice of tokens or merges makes loading quadratic") {
+    REQUIRE(unmix(detail::hash_mix(0x123456789abcdefull)) == 0x123456789abcdefull);
+    const uint64_t n = 4000;
+    for (int kind = 0; kind < 3; ++kind) {
+        Vocabulary v;
+        for (uint64_t k = 1; k <= n; ++k) {
+            if (kind == 2) {  // 16 bytes: the same hash in all 64 bits
+                const uint64_t first = k << 20;
+                v.add(alphabet(bytes_of(first) + bytes_of(detail::hash_mix(16 ^ first) ^ 12345)), 1);
+            } else {  // 8 bytes: hashes that differ in the top or in the bottom bits alone
+                v.add(alphabet(bytes_of(8 ^ unmix(unmix(kind == 0 ? k << 30 : k)))), 1);
+            }
+            v.merges.push_back(v.tokens.back() + " " + v.tokens[k % 256]);
+        }
+        detail::Gguf gguf;
+        const std::vector<std::byte> file = v.file();
+        REQUIRE(detail::Gguf::parse(Span<const std::byte>(file.data(), file.size())).get(gguf).ok());
+        detail::TokenizerLoadWork work;
+        Tokenizer t;
+        REQUIRE(Tokenizer::load(gguf, {}, &work).get(t).ok());
+        CAPTURE(kind);
+        CHECK(work.n_compare <= 60 * n);  // about 2 n log2 n for the worst kind; n * n / 2 is 8 million
+        CHECK(t.find(t.decode(Span<const Token>(std::vector<Token>{3000}), true)) == 3000);
+    }
+}
+
+TEST_CASE("loading a tokenizer can be cancelled, and reports rising fractions") {
+    Small v;
+    for (int i = 0; i < 30000; ++i) v.add(alphabet("t" + std::to_string(i)), 1);
+    detail::Gguf gguf;
+    const std::vector<std::byte> file = v.file();
+    REQUIRE(detail::Gguf::parse(Span<const std::byte>(file.data(), file.size())).get(gguf).ok());
+    float last = 0;
+    int n_call = 0;
+    const auto watch = [&](const char*, float fraction) {
+        CHECK(fraction >= last);
+        CHECK(fraction <= 1.0f);
+        last = fraction;
+        return ++n_call < 1000;
+    };
+    CHECK(Tokenizer::load(gguf, watch).ok());
+    CHECK(n_call >= 3);
+    const Status s = Tokenizer::load(gguf, [&](const char*, float fraction) { return fraction < 0.5f; }).status();
+    CHECK(s.code == Code::cancelled);
 }
 
 TEST_CASE("a damaged tokenizer is refused, and the text names the damage") {

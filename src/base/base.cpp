@@ -23,7 +23,24 @@ const char* code_name(Code code) {
 
 namespace detail {
 
-constexpr size_t kBlockAlignment = 64;  // one cache line; also what the widest vector loads want
+constexpr size_t kBlockAlignment = 64;  // a cache line, and the widest vector load
+
+std::string quote(std::string_view text, size_t max_bytes) {
+    static constexpr char kHex[] = "0123456789abcdef";
+    std::string out = "'";
+    for (const char c : text.substr(0, max_bytes)) {
+        const unsigned char u = static_cast<unsigned char>(c);
+        if (u >= 0x20 && u < 0x7f) {
+            out += c;
+        } else {
+            out += "\\x";
+            out += kHex[u >> 4];
+            out += kHex[u & 15];
+        }
+    }
+    out += text.size() > max_bytes ? "...'" : "'";
+    return out;
+}
 
 Block& Block::operator=(Block&& o) noexcept {
     if (this != &o) {

@@ -1,10 +1,8 @@
-// base/base: checked sizes, alignment, message building, owned memory, asserts.
+// base/base: checked arithmetic, message text, quoting of untrusted names, owned memory.
 //
-// Owns    the small tools every room uses; nothing of the model.
-// Reads   the door's vocabulary.
-// Serves  everyone.
-// Thread  none of its own.
-// Laws    HotPath: nothing here prints; tests/test_base.cpp.
+// Owns    helpers that every layer uses; nothing here knows about models.
+// Thread  no shared state.
+// Tests   tests/test_base.cpp
 #pragma once
 #include "../auspex.hpp"
 
@@ -21,18 +19,19 @@
 namespace auspex {
 namespace detail {
 
-/// a * b, or false when it does not fit.
+/// *out = a * b; false on overflow.
 inline bool mul_fits(uint64_t a, uint64_t b, uint64_t* out) {
     if (a != 0 && b > UINT64_MAX / a) return false;
     *out = a * b;
     return true;
 }
+/// *out = a + b; false on overflow.
 inline bool add_fits(uint64_t a, uint64_t b, uint64_t* out) {
     if (b > UINT64_MAX - a) return false;
     *out = a + b;
     return true;
 }
-/// FNV-1a in 64 bits: tells things apart and finds damage; anybody can make two alike.
+/// FNV-1a, 64 bits: a fingerprint and a checksum. It does not resist an attacker.
 struct Fnv {
     uint64_t value = 0xcbf29ce484222325ull;
     void mix(uint64_t v) { value = (value ^ v) * 0x100000001b3ull; }
@@ -41,7 +40,7 @@ struct Fnv {
     }
 };
 
-/// n rounded up to a multiple of `to`, a power of two; the caller keeps n below 2^63.
+/// n rounded up to a multiple of `to`, a power of two; n is below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 template <class T>
 constexpr T ceil_div(T n, T by) {
@@ -61,13 +60,18 @@ template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, 
 void append(std::string& s, T v) {
     s += std::to_string(v);
 }
-/// Joins its arguments into one text: say("found ", n, ", expected ", m).
+/// Concatenates its arguments: say("found ", n, ", expected ", m).
 template <class... A>
 std::string say(const A&... parts) {
     std::string s;
     (append(s, parts), ...);
     return s;
 }
+/// Text that came from a file, for a message: in single quotes, control and non-ASCII bytes as \xNN, cut after
+/// `max_bytes`. Every name or value that a file chooses goes through here, so that no message can carry a terminal
+/// escape or a line break.
+std::string quote(std::string_view text, size_t max_bytes = 80);
+
 template <class... A>
 Status fail(Code code, const A&... parts) {
     return Status(code, say(parts...));
@@ -88,7 +92,7 @@ T load(const void* p) {
         if (!try_.ok()) return try_;    \
     } while (false)
 
-/// A block from the caller's Allocator, zeroed, freed with its owner.
+/// Owns one zeroed block from the caller's Allocator.
 class Block {
   public:
     Block() = default;
@@ -97,7 +101,7 @@ class Block {
     Block& operator=(Block&& o) noexcept;
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
-    /// Frees what was held and takes `bytes` of zeroed memory, aligned to 64; `what` names it in the error.
+    /// Frees the old block and allocates `bytes` zeroed bytes, aligned to 64; `what` names them in the error.
     Status take(const Allocator& from, uint64_t bytes, const char* what);
     void reset();
     std::byte* data() const { return data_; }

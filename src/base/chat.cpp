@@ -213,8 +213,8 @@ class Qwen {
             out_.fixed("\n</tool_response>");
             if (i + 1 == messages_.size() || messages_[i + 1].role != "tool") out_.fixed("<|im_end|>\n");
         } else if (!unsloth()) {
-            return fail(Code::bad_argument, "Unexpected message role. (", message_path(i), " has the role '", m.role,
-                        "', expected system, user, assistant or tool)");
+            return fail(Code::bad_argument, "Unexpected message role. (", message_path(i), " has the role ",
+                        quote(m.role), ", expected system, user, assistant or tool)");
         } else {
             return Status();
         }
@@ -269,7 +269,7 @@ class Qwen {
             if (a.json) {
                 Json value;
                 if (Status s = Json::parse(a.value).get(value); !s.ok())
-                    return fail(Code::bad_argument, path, ", argument '", a.name, "': ", s.text);
+                    return fail(Code::bad_argument, path, ", argument ", quote(a.name), ": ", s.text);
                 // 3.6 writes JSON; 3.5, and unsloth's 3.6 with it, writes str() of what is no container.
                 out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump()
                                                                                         : value.python_str());

@@ -25,25 +25,6 @@ constexpr uint32_t kDefaultAlignment = 32;
 
 constexpr char kAgain[] = ". The file is damaged or incomplete: download or convert it again.";
 
-/// A name from the file, fit for a message: quoted, shortened, nothing unprintable.
-inline std::string quoted(std::string_view s) {
-    constexpr size_t kShown = 80;
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string out = "'";
-    for (const char c : s.substr(0, kShown)) {
-        const unsigned char u = static_cast<unsigned char>(c);
-        if (u >= 0x20 && u < 0x7f) {
-            out += c;
-        } else {
-            out += "\\x";
-            out += kHex[u >> 4];
-            out += kHex[u & 15];
-        }
-    }
-    out += s.size() > kShown ? "...'" : "'";
-    return out;
-}
-
 /// Bytes of one metadata value; 0 for strings, arrays and unknown ids.
 inline uint64_t value_bytes(uint32_t type_id) {
     switch (type_id) {
@@ -85,7 +66,7 @@ class Reader {
         part_ = part;
         name_ = name;
     }
-    std::string where() const { return name_.empty() ? std::string(part_) : say(part_, " ", quoted(name_)); }
+    std::string where() const { return name_.empty() ? std::string(part_) : say(part_, " ", quote(name_)); }
 
     bool skip(uint64_t n) {
         if (n > left_) {
@@ -147,7 +128,7 @@ inline bool read_header(Reader& r, uint32_t* version, uint64_t* n_tensor, uint64
                         " bytes of a GGUF header", kAgain);
     const std::string_view magic(reinterpret_cast<const char*>(r.here()), 4);
     if (magic != "GGUF")
-        return r.refuse(Code::bad_file, "the file begins with ", quoted(magic), ", expected 'GGUF'. ", stranger(magic));
+        return r.refuse(Code::bad_file, "the file begins with ", quote(magic), ", expected 'GGUF'. ", stranger(magic));
     r.skip(4);
     if (!r.read(version) || !r.read(n_tensor) || !r.read(n_meta)) return false;
     const uint32_t v = *version;
@@ -176,7 +157,7 @@ inline bool read_header(Reader& r, uint32_t* version, uint64_t* n_tensor, uint64
 inline bool check_booleans(Reader& r, const Meta& m, const std::byte* p, uint64_t n) {
     for (uint64_t i = 0; i < n; ++i)
         if (static_cast<unsigned>(p[i]) > 1)
-            return r.refuse(Code::bad_file, "key ", quoted(m.key), ": boolean ", i, " is ", static_cast<unsigned>(p[i]),
+            return r.refuse(Code::bad_file, "key ", quote(m.key), ": boolean ", i, " is ", static_cast<unsigned>(p[i]),
                             ", expected 0 or 1", kAgain);
     return true;
 }
@@ -186,16 +167,16 @@ inline bool read_array(Reader& r, Meta& m) {
     if (!r.read(&type_id) || !r.read(&m.n)) return false;
     m.is_array = true;
     if (type_id == static_cast<uint32_t>(MetaType::array))
-        return r.refuse(Code::unsupported, "key ", quoted(m.key),
+        return r.refuse(Code::unsupported, "key ", quote(m.key),
                         " holds an array of arrays, expected elements that are numbers, booleans or strings. Convert "
                         "again without this key.");
     const bool is_string = type_id == static_cast<uint32_t>(MetaType::string);
     const uint64_t size = is_string ? 8 : value_bytes(type_id);  // a string costs at least its length
     if (size == 0)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": array elements of type id ", type_id,
+        return r.refuse(Code::bad_file, "key ", quote(m.key), ": array elements of type id ", type_id,
                         ", expected 0 to 12", kAgain);
     if (m.n > kMaxArray || m.n > r.left() / size)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": an array of ", m.n, " elements, expected at most ",
+        return r.refuse(Code::bad_file, "key ", quote(m.key), ": an array of ", m.n, " elements, expected at most ",
                         std::min(kMaxArray, r.left() / size), " (", r.left(), " bytes follow)", kAgain);
     m.type = static_cast<MetaType>(type_id);
     m.data = r.here();
@@ -214,7 +195,7 @@ inline bool read_meta(Reader& r, Meta& m) {
     if (!r.read_string(&m.key, kMaxKeyBytes)) return false;
     const bool clean = std::all_of(m.key.begin(), m.key.end(), [](char c) { return c > 0x20 && c < 0x7f; });
     if (m.key.empty() || !clean)
-        return r.refuse(Code::bad_file, "metadata key ", quoted(m.key), " before byte ", r.position(),
+        return r.refuse(Code::bad_file, "metadata key ", quote(m.key), " before byte ", r.position(),
                         ", expected at least one character, and only printable ASCII", kAgain);
     r.at("the value of key", m.key);
     uint32_t type_id = 0;
@@ -228,7 +209,7 @@ inline bool read_meta(Reader& r, Meta& m) {
     }
     const uint64_t size = value_bytes(type_id);
     if (size == 0)
-        return r.refuse(Code::bad_file, "key ", quoted(m.key), ": value of type id ", type_id, ", expected 0 to 12",
+        return r.refuse(Code::bad_file, "key ", quote(m.key), ": value of type id ", type_id, ", expected 0 to 12",
                         kAgain);
     m.type = static_cast<MetaType>(type_id);
     m.data = r.here();
@@ -239,12 +220,12 @@ inline Status bad_type(std::string_view tensor, uint32_t type_id) {
     const TypeInfo info = type_info(type_id);
     const std::string can = say(". Supported are: ", supported_types(), ". Take a file in one of these types.");
     if (info.name)
-        return fail(Code::unsupported, "tensor ", quoted(tensor), " is of type ", info.name, " (id ", type_id,
+        return fail(Code::unsupported, "tensor ", quote(tensor), " is of type ", info.name, " (id ", type_id,
                     "), which this library cannot compute with", can);
     const bool removed =
         type_id == 4 || type_id == 5 || (type_id >= 31 && type_id <= 33) || (type_id >= 36 && type_id <= 38);
     const bool fork = type_id >= 97 && type_id < 400;
-    return fail(Code::unsupported, "tensor ", quoted(tensor), " is of type id ", type_id,
+    return fail(Code::unsupported, "tensor ", quote(tensor), " is of type id ", type_id,
                 removed ? ", which was removed from the format"
                 : fork  ? ", which belongs to a fork of the format"
                         : ", which is not a known type",
@@ -256,19 +237,19 @@ inline bool read_tensor(Reader& r, Tensor& t) {
     r.at("a tensor name");
     if (!r.read_string(&t.name, kMaxNameBytes)) return false;
     if (t.name.empty() || t.name.find('\0') != std::string_view::npos)
-        return r.refuse(Code::bad_file, "tensor name ", quoted(t.name), " before byte ", r.position(),
+        return r.refuse(Code::bad_file, "tensor name ", quote(t.name), " before byte ", r.position(),
                         ", expected 1 to ", kMaxNameBytes, " bytes, none of them zero", kAgain);
     r.at("the entry of tensor", t.name);
     if (!r.read(&t.n_dim)) return false;
     if (t.n_dim < 1 || t.n_dim > 4)
-        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has ", t.n_dim, " dimensions, expected 1 to 4",
+        return r.refuse(Code::bad_file, "tensor ", quote(t.name), " has ", t.n_dim, " dimensions, expected 1 to 4",
                         kAgain);
     uint64_t count = 1;
     for (uint32_t i = 0; i < t.n_dim; ++i)
         if (!r.read(&t.ne[i])) return false;
     for (uint32_t i = 0; i < t.n_dim; ++i) {
         if (t.ne[i] == 0 || count > kInt63 / t.ne[i])
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " is [", joined(t.ne, t.n_dim),
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " is [", joined(t.ne, t.n_dim),
                             "], expected no zero and less than 2^63 elements", kAgain);
         count *= t.ne[i];
     }
@@ -281,10 +262,10 @@ inline bool read_tensor(Reader& r, Tensor& t) {
     }
     t.type = static_cast<Type>(type_id);
     if (t.ne[0] % info.n_block != 0)
-        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " of type ", info.name, " has rows of ", t.ne[0],
+        return r.refuse(Code::bad_file, "tensor ", quote(t.name), " of type ", info.name, " has rows of ", t.ne[0],
                         " elements, expected a multiple of ", info.n_block, kAgain);
     if (!mul_fits(count / info.n_block, info.block_bytes, &t.bytes) || t.bytes > kInt63)
-        return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " [", joined(t.ne, t.n_dim), "] of type ", info.name,
+        return r.refuse(Code::bad_file, "tensor ", quote(t.name), " [", joined(t.ne, t.n_dim), "] of type ", info.name,
                         ", expected less than 2^63 bytes", kAgain);
     return true;
 }
@@ -298,14 +279,14 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
     for (Tensor& t : tensors) {
         const uint64_t offset = t.file_offset;
         if (offset % alignment != 0)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has offset ", offset,
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " has offset ", offset,
                             ", expected a multiple of ", alignment, " (general.alignment)", kAgain);
         if (base > size || t.bytes > size - base || offset > size - base - t.bytes)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " needs ", t.bytes, " bytes at ", base, " + ",
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " needs ", t.bytes, " bytes at ", base, " + ",
                             offset, ", but the file has only ", size,
                             " bytes. The download was cut short or the file is damaged: get it again.");
         if (offset != expected)
-            return r.refuse(Code::bad_file, "tensor ", quoted(t.name), " has offset ", offset, ", expected ", expected,
+            return r.refuse(Code::bad_file, "tensor ", quote(t.name), " has offset ", offset, ", expected ", expected,
                             ": tensors follow each other in table order without gaps. Convert the model again.");
         expected = offset + round_up(t.bytes, alignment);  // both below the file's size
         t.file_offset = base + offset;
@@ -352,7 +333,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     g.meta_order_ = impl::sorted_by(
         g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
     if (key_twice)
-        return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key),
+        return fail(Code::bad_file, "metadata key ", quote(key_twice->key),
                     " appears more than once, expected unique keys", impl::kAgain);
 
     uint32_t alignment = impl::kDefaultAlignment;
@@ -375,7 +356,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
     g.tensor_order_ = impl::sorted_by(
         g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
     if (name_twice)
-        return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name),
+        return fail(Code::bad_file, "tensor ", quote(name_twice->name),
                     " appears more than once, expected unique names", impl::kAgain);
     if (!impl::place_tensors(r, file, alignment, g.tensors_)) return r.take_status();
     return g;
@@ -399,8 +380,8 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
         const Meta *arch = s.find("general.architecture"), *first = shards[0].find("general.architecture");
         const bool named = arch && first && !arch->strings.empty() && !first->strings.empty();
         if (named && arch->strings[0] != first->strings[0])
-            return fail(Code::bad_file, "shard ", i, " is of architecture ", impl::quoted(arch->strings[0]),
-                        ", shard 0 of ", impl::quoted(first->strings[0]), ".", kTogether);
+            return fail(Code::bad_file, "shard ", i, " is of architecture ", quote(arch->strings[0]), ", shard 0 of ",
+                        quote(first->strings[0]), ".", kTogether);
     }
 
     uint64_t found = 0;
@@ -428,7 +409,7 @@ Result<Gguf> Gguf::join(std::vector<Gguf> shards) {
     g.tensor_order_ = impl::sorted_by(
         g.tensors_, [](const Tensor& t) { return t.name; }, &twice);
     if (twice)
-        return fail(Code::bad_file, "tensor ", impl::quoted(twice->name), " appears more than once (last in shard ",
+        return fail(Code::bad_file, "tensor ", quote(twice->name), " appears more than once (last in shard ",
                     twice->shard, ").", kTogether);
     return g;
 }
@@ -446,9 +427,8 @@ Result<Gguf> Gguf::gather(std::vector<Meta> meta, std::vector<Tensor> tensors, u
         g.meta_, [](const Meta& m) { return m.key; }, &key_twice);
     g.tensor_order_ = impl::sorted_by(
         g.tensors_, [](const Tensor& t) { return t.name; }, &name_twice);
-    if (key_twice)
-        return fail(Code::bad_file, "metadata key ", impl::quoted(key_twice->key), " appears more than once");
-    if (name_twice) return fail(Code::bad_file, "tensor ", impl::quoted(name_twice->name), " appears more than once");
+    if (key_twice) return fail(Code::bad_file, "metadata key ", quote(key_twice->key), " appears more than once");
+    if (name_twice) return fail(Code::bad_file, "tensor ", quote(name_twice->name), " appears more than once");
     return g;
 }
 

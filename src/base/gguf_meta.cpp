@@ -50,11 +50,11 @@ inline std::string element(const Meta& m, uint64_t i) {
 }
 
 inline Status missing(std::string_view key, const char* expected) {
-    return fail(Code::bad_file, "the file has no key '", key, "', expected ", expected,
+    return fail(Code::bad_file, "the file has no key ", quote(key), ", expected ", expected,
                 ". It is not a complete model: convert it again with a current converter.");
 }
 inline Status wrong(std::string_view key, const std::string& found, const std::string& expected) {
-    return fail(Code::bad_file, "key '", key, "' is ", found, ", expected ", expected,
+    return fail(Code::bad_file, "key ", quote(key), " is ", found, ", expected ", expected,
                 ". Convert the model again with a current converter.");
 }
 

@@ -1,11 +1,9 @@
-// base/json: small JSON values for conversations and tool definitions.
+// base/json: JSON values for conversations and tool definitions.
 //
-// Owns    reading JSON with positions in its errors, and writing it as Python's json.dumps does
-//         (", " and ": ", keys in their order, ensure_ascii off): chat templates rely on that form.
-// Reads   base, unicode.
-// Serves  chat.
-// Thread  none of its own; a Json is a plain value.
-// Laws    HotPath: any bytes yield a value or a Status (tests/test_json.cpp, tests/fuzz_chat.cpp).
+// Owns    a parser whose errors name line, column and byte, and a writer that prints what Python's
+//         json.dumps(value, ensure_ascii=False) prints, because chat templates depend on that form.
+// Thread  no shared state; a Json is a plain value.
+// Tests   tests/test_json.cpp, tests/fuzz_chat.cpp
 #pragma once
 #include "base.h"
 
@@ -25,8 +23,8 @@ class Json {
     /// A lone surrogate escape becomes U+FFFD.
     ///
     /// errors    bad_argument: what was expected, what was found, with line, column and byte.
-    /// cost      linear.
-    static Result<Json> parse(std::string_view text, const Limits& limits);
+    /// cost      n log n whatever the keys are. `n_compare`, if given, receives the number of key comparisons.
+    static Result<Json> parse(std::string_view text, const Limits& limits, uint64_t* n_compare = nullptr);
     static Result<Json> parse(std::string_view text) { return parse(text, Limits()); }
     static Json of_string(std::string_view text);
 

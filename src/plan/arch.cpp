@@ -221,8 +221,8 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     else if (plan.architecture == "step35")
         s = plan_step35(file, options, plan);
     else
-        s = fail(Code::unsupported, "architecture '", plan.architecture,
-                 "' is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
+        s = fail(Code::unsupported, "architecture ", quote(plan.architecture),
+                 " is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
     if (!s.ok()) return s;
     s = check_plan(plan);
     if (!s.ok()) return s;

@@ -44,8 +44,8 @@ Status read_header(Builder& b, const PlanOptions& options, Plan& plan, ModelHead
     Result<std::string> scaling = b.file().get_string(b.key("rope.scaling.type"), "none");
     if (!scaling.ok()) return scaling.status();
     if (scaling.value() != "none" && scaling.value() != "")
-        b.fail_with(fail(Code::unsupported, "key '", b.key("rope.scaling.type"), "' is '", scaling.value(),
-                         "'; only unscaled rotations are supported: use the file at its trained context"));
+        b.fail_with(fail(Code::unsupported, "key '", b.key("rope.scaling.type"), "' is ", quote(scaling.value()),
+                         "; only unscaled rotations are supported: use the file at its trained context"));
     if (!b.ok()) return b.status();
 
     if (n_mtp != 0 && !b.has("blk.0.attn_norm.weight"))

@@ -16,7 +16,7 @@ Status read_blocks(const Gguf& g, const std::string& arch, const char* which, Bl
     AUSPEX_TRY(g.get_u32(arch + ".block_count").get(b->n_block));
     AUSPEX_TRY(g.get_u32(arch + ".nextn_predict_layers", 0).get(b->n_mtp));
     if (b->n_mtp >= b->n_block)
-        return fail(Code::bad_file, "key '", arch, ".nextn_predict_layers' of ", which, " is ", b->n_mtp,
+        return fail(Code::bad_file, "key ", quote(arch + ".nextn_predict_layers"), " of ", which, " is ", b->n_mtp,
                     ", but there are only ", b->n_block, " blocks");
     return {};
 }
@@ -109,8 +109,8 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     AUSPEX_TRY(model.get_string("general.architecture").get(arch));
     AUSPEX_TRY(draft.get_string("general.architecture").get(other));
     if (arch != other)
-        return fail(Code::bad_file, "the draft file is of architecture '", other, "', expected '", arch,
-                    "' as the model", kOther);
+        return fail(Code::bad_file, "the draft file is of architecture ", quote(other), ", expected ", quote(arch),
+                    " as the model", kOther);
     Blocks of_model, of_draft;
     AUSPEX_TRY(read_blocks(model, arch, "the model", &of_model));
     AUSPEX_TRY(read_blocks(draft, arch, "the draft file", &of_draft));
@@ -121,9 +121,9 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     const uint32_t n_layer = of_model.n_layer();
     const std::string first = say("blk.", of_draft.n_layer(), ".nextn.eh_proj.weight");
     if (of_draft.n_mtp == 0 || !draft.tensor(first))
-        return fail(Code::bad_file, "the draft file has no MTP block: expected key '", arch,
-                    ".nextn_predict_layers' above 0 and tensor '", first, "', found ", of_draft.n_mtp, " and ",
-                    draft.tensor(first) ? "the tensor" : "no such tensor",
+        return fail(Code::bad_file, "the draft file has no MTP block: expected key ",
+                    quote(arch + ".nextn_predict_layers"), " above 0 and tensor '", first, "', found ", of_draft.n_mtp,
+                    " and ", draft.tensor(first) ? "the tensor" : "no such tensor",
                     "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
     AUSPEX_TRY(same_model(model, draft, arch, of_model, of_draft));
 

@@ -1,0 +1,156 @@
+// Encoding: special tokens first, then pieces, then merges within each piece.
+#include "token.h"
+
+namespace auspex {
+namespace detail {
+namespace token_encode_impl {
+
+constexpr uint32_t kNone = UINT32_MAX;
+constexpr size_t kMaxPieceBytes = size_t{1} << 30;  ///< longer pieces are cut, so that positions fit in 32 bits
+constexpr size_t kShort = 32;                       ///< up to this many bytes, scanning is faster than a queue
+
+}  // namespace token_encode_impl
+
+struct Tokenizer::Scratch {
+    EncodeWork& work;
+    std::string_view piece;
+    std::vector<uint32_t> id, next, prev, rank, merged;
+    std::vector<uint64_t> queue;
+};
+
+std::vector<Token> Tokenizer::encode(std::string_view text, bool special, EncodeWork* work) const {
+    EncodeWork unused;
+    std::string repaired;
+    if (find_bad_utf8(text) < text.size()) {
+        append_repaired(repaired, text);
+        text = repaired;
+    }
+    std::vector<Range> control;
+    if (special) control.push_back(Range{0, text.size()});
+    return encode_ranges(text, control, work != nullptr ? *work : unused);
+}
+
+std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt) const {
+    EncodeWork unused;
+    std::string text;
+    std::vector<Range> control;
+    for (const ChatPrompt::Piece& piece : prompt.pieces) {
+        const size_t from = text.size();
+        append_repaired(text, piece.text);
+        if (!piece.from_template || text.size() == from) continue;
+        if (!control.empty() && control.back().to == from)
+            control.back().to = text.size();
+        else
+            control.push_back(Range{from, text.size()});
+    }
+    return encode_ranges(text, control, unused);
+}
+
+std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control,
+                                            EncodeWork& work) const {
+    std::vector<Token> ids;
+    if (kind_.empty()) return ids;
+    Scratch scratch{work, {}, {}, {}, {}, {}, {}, {}};
+    size_t plain_from = 0;
+    for (const SpecialMatcher::Match& m : matcher_.find(text, control, &work.n_special)) {
+        encode_plain(text.substr(plain_from, m.at - plain_from), scratch, ids);
+        ids.push_back(static_cast<Token>(m.id));
+        plain_from = m.at + m.length;
+    }
+    encode_plain(text.substr(plain_from), scratch, ids);
+    return ids;
+}
+
+void Tokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vector<Token>& ids) const {
+    for (size_t at = 0; at < text.size();) {
+        const size_t end = split_piece(text, at, split_, &scratch.work.n_look);
+        while (at < end) {
+            scratch.piece = text.substr(at, std::min(end - at, token_encode_impl::kMaxPieceBytes));
+            at += scratch.piece.size();
+            if (scratch.piece.size() <= token_encode_impl::kShort)
+                merge_short(scratch, ids);
+            else
+                merge_long(scratch, ids);
+        }
+    }
+}
+
+/// Merges the pair of lowest rank, the leftmost of equals, until none is left: by scanning.
+void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
+    using token_encode_impl::kNone;
+    uint32_t id[token_encode_impl::kShort];
+    const Merge* merge[token_encode_impl::kShort];  // of i and i + 1
+    size_t n = scratch.piece.size();
+    for (size_t i = 0; i < n; ++i) id[i] = byte_id_[static_cast<unsigned char>(scratch.piece[i])];
+    for (size_t i = 0; i + 1 < n; ++i) merge[i] = find_merge(id[i], id[i + 1]);
+    scratch.work.n_pair += n - 1;
+    while (n > 1) {
+        size_t best = n;
+        uint32_t rank = kNone;
+        for (size_t i = 0; i + 1 < n; ++i) {
+            if (merge[i] != nullptr && merge[i]->rank < rank) {
+                best = i;
+                rank = merge[i]->rank;
+            }
+        }
+        scratch.work.n_queue += n;
+        if (best == n) break;
+        id[best] = merge[best]->merged;
+        for (size_t i = best + 1; i + 1 < n; ++i) id[i] = id[i + 1];
+        for (size_t i = best + 1; i + 2 < n; ++i) merge[i] = merge[i + 1];
+        --n;
+        if (best > 0) merge[best - 1] = find_merge(id[best - 1], id[best]);
+        if (best + 1 < n) merge[best] = find_merge(id[best], id[best + 1]);
+        scratch.work.n_pair += 2;
+    }
+    for (size_t i = 0; i < n; ++i) ids.push_back(static_cast<Token>(id[i]));
+}
+
+/// The same by a queue of (rank, position). An entry is stale when the pair that now begins at its
+/// position has another rank.
+void Tokenizer::merge_long(Scratch& s, std::vector<Token>& ids) const {
+    using token_encode_impl::kNone;
+    const uint32_t n = static_cast<uint32_t>(s.piece.size());
+    for (std::vector<uint32_t>* v : {&s.id, &s.next, &s.prev, &s.rank, &s.merged}) v->resize(n);
+    for (uint32_t i = 0; i < n; ++i) {
+        s.id[i] = byte_id_[static_cast<unsigned char>(s.piece[i])];
+        s.next[i] = i + 1;
+        s.prev[i] = i - 1;  // of 0: kNone
+    }
+    const auto look_up = [&](uint32_t i) {
+        const uint32_t j = s.next[i];
+        const Merge* m = j < n ? find_merge(s.id[i], s.id[j]) : nullptr;
+        ++s.work.n_pair;
+        s.rank[i] = m != nullptr ? m->rank : kNone;
+        s.merged[i] = m != nullptr ? m->merged : kNone;
+        return m != nullptr;
+    };
+    const auto later = [](uint64_t a, uint64_t b) { return a > b; };
+    s.queue.clear();
+    for (uint32_t i = 0; i < n; ++i)
+        if (look_up(i)) s.queue.push_back(uint64_t{s.rank[i]} << 32 | i);
+    std::make_heap(s.queue.begin(), s.queue.end(), later);
+    const auto push = [&](uint32_t i) {
+        s.queue.push_back(uint64_t{s.rank[i]} << 32 | i);
+        std::push_heap(s.queue.begin(), s.queue.end(), later);
+    };
+    while (!s.queue.empty()) {
+        const uint64_t entry = s.queue.front();
+        std::pop_heap(s.queue.begin(), s.queue.end(), later);
+        s.queue.pop_back();
+        ++s.work.n_queue;
+        const uint32_t i = static_cast<uint32_t>(entry);
+        if (s.rank[i] != static_cast<uint32_t>(entry >> 32)) continue;
+        const uint32_t gone = s.next[i];
+        s.id[i] = s.merged[i];
+        s.rank[gone] = kNone;
+        s.next[i] = s.next[gone];
+        if (s.next[i] < n) s.prev[s.next[i]] = i;
+        if (look_up(i)) push(i);
+        if (s.prev[i] != kNone && look_up(s.prev[i])) push(s.prev[i]);
+    }
+    for (uint32_t i = 0; i < n; i = s.next[i]) ids.push_back(static_cast<Token>(s.id[i]));
+}
+
+}  // namespace detail
+}  // namespace auspex
