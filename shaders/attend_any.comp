@@ -3,8 +3,8 @@
 // attend_step and attend_rows do for heads of 128 and 256. Twin of src/machine/cpu's attend.
 //
 // Grid    x: row, y: head.   Group  64 (spec 0, always 64).
-// Spec    1 D: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...
-// Memory  0 step   1 acts: gates   2 query f32 [row][n_head][D]      read
+// Spec    1 D_HEAD: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...
+// Memory  0 step   1 acts: gates   2 query f32 [row][n_head][D_HEAD]      read
 //         3 k   4 v   see kv_formats.glsl                            read
 //         5 out   f32 by offset                                      written
 // Push    AttendArgs.
@@ -12,7 +12,7 @@
 //         depend on what shares its pass.
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
-layout(constant_id = 1) const uint D = 64;
+layout(constant_id = 1) const uint D_HEAD = 64;
 layout(constant_id = 2) const uint K_TYPE = 0;
 layout(constant_id = 3) const uint V_TYPE = 0;
 layout(local_size_x_id = 0) in;
@@ -23,7 +23,7 @@ layout(set = 0, binding = 2, std430) readonly buffer Query { float query[]; };
 layout(set = 0, binding = 3, std430) readonly buffer K { uvec2 k_cache[]; };
 layout(set = 0, binding = 4, std430) readonly buffer V { uvec2 v_cache[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Out { float result[]; };
-shared float q_s[D];
+shared float q_s[D_HEAD];
 shared float p_s[64];
 #include "kv_formats.glsl"
 
@@ -34,7 +34,7 @@ void main() {
     if (row >= step.n_row) return;
     const uint p = step.position + row, g = h / (args.n_head / args.n_head_kv), head_row = g * args.capacity;
     const uint oldest = max(args.window > 0u && p + 1u > args.window ? p + 1u - args.window : 0u, step.first_key);
-    for (uint i = t; i < D; i += 64u) q_s[i] = query[(row * args.n_head + h) * D + i];
+    for (uint i = t; i < D_HEAD; i += 64u) q_s[i] = query[(row * args.n_head + h) * D_HEAD + i];
     vec4 o = vec4(0.0);  // columns 4 t .. 4 t + 3
     float top = kMasked, sum = 0.0;
     for (uint block = 0u; block <= p; block += 64u) {
@@ -48,7 +48,7 @@ void main() {
         if (key <= p && key >= step.first_key && (key >= oldest || key < args.sinks)) {
             const uint at = head_row + slot_of(key);
             s = 0.0;
-            for (uint i = 0u; i < D / 4u; i++) {
+            for (uint i = 0u; i < D_HEAD / 4u; i++) {
                 const vec4 k = kv_values(K_TYPE, k_fetch(at, i), i);
                 for (uint e = 0u; e < 4u; e++) s = fma(q_s[4u * i + e], k[e], s);
             }
@@ -64,7 +64,7 @@ void main() {
             if (p_s[i] == kMasked) continue;
             precise float e = exp(p_s[i] - most);
             add = add + e;
-            if (t < D / 4u) part = fma(vec4(e), kv_values(V_TYPE, v_fetch(head_row + slot_of(block + i), t), t), part);
+            if (t < D_HEAD / 4u) part = fma(vec4(e), kv_values(V_TYPE, v_fetch(head_row + slot_of(block + i), t), t), part);
         }
         sum = fma(sum, alpha, add);
         o = fma(o, vec4(alpha), part);
@@ -72,10 +72,10 @@ void main() {
     }
     for (uint k = 0u; k < 4u; k++) {
         const uint c = 4u * t + k;
-        if (c >= D) break;
+        if (c >= D_HEAD) break;
         precise float y = o[k] / sum;
-        if ((args.flags & kAttendInterleaved) != 0u) y = y * sigmoid(acts[args.q_offset + row * args.q_stride + h * 2u * D + D + c]);
+        if ((args.flags & kAttendInterleaved) != 0u) y = y * sigmoid(acts[args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD + c]);
         else if ((args.flags & kAttendPerHead) != 0u) y = y * sigmoid(acts[args.gate_offset + row * args.gate_stride + h]);
-        result[args.out_offset + row * args.out_stride + h * D + c] = y;
+        result[args.out_offset + row * args.out_stride + h * D_HEAD + c] = y;
     }
 }

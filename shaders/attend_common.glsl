@@ -2,13 +2,13 @@
 // key has the same bits whoever wrote it.
 //
 // Declared by the including kernel before this file: args (AttendArgs), vec4 q_norm[], k_norm[], rope[]
-// (one uvec2 per pair: the frequency in turns per position, times 2^64, low word first), D, K_TYPE, QUADS (D / 4),
+// (one uvec2 per pair: the frequency in turns per position, times 2^64, low word first), D_HEAD, K_TYPE, QUADS (D_HEAD / 4),
 // AT_ONCE (heads at a time, at most group size / QUADS), shared vec4 q_s[rows * QUADS], shared float sums_s[group size / 8].
 
 #include "rotation.glsl"
 
 uint place(uint quad) {  // where the lanes of the first product read columns 4 quad .. + 3
-    if (K_TYPE != kKvF16) return (quad % (QUADS / 8u)) * 8u + quad / (QUADS / 8u);  // each has D / 8 neighbours
+    if (K_TYPE != kKvF16) return (quad % (QUADS / 8u)) * 8u + quad / (QUADS / 8u);  // each has D_HEAD / 8 neighbours
     return (quad & ~15u) + (quad & 1u) * 8u + ((quad >> 1) & 7u);
 }
 
@@ -30,7 +30,7 @@ void norm_rotate(vec4 x, uint position, uint quad, uint stream, uint row, bool i
         barrier();
         precise float all = 0.0;
         [[dont_unroll]] for (uint i = 0u; i < QUADS / 8u; i++) all = all + sums_s[stream * (QUADS / 8u) + i];
-        unit = inversesqrt(all / float(D) + args.eps) * scale;
+        unit = inversesqrt(all / float(D_HEAD) + args.eps) * scale;
     }
     if (stream < AT_ONCE) {
         precise vec4 y = (x * unit) * w;

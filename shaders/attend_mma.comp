@@ -3,7 +3,7 @@
 //
 // Grid    x: query tiles, at least ceil(n_row * PER_KV / 8), y: kv head, z: at least the chunks this pass can see (what
 //         is too much leaves at once).   Group  256 = 8 subgroups of 32, full ones.
-// Spec    1 D 256   3 APPEND   6 PER_KV as in attend_step.comp     7 8 9 the units' shape 16 8 16
+// Spec    1 D_HEAD 256   3 APPEND   6 PER_KV as in attend_step.comp     7 8 9 the units' shape 16 8 16
 // Shared  22 KiB.
 // Memory  as in attend_step.comp, but
 //         10 count  u32 [n_head_kv][x][count_stride]: sets that are done, then chunks of each set; 0 before and after
@@ -25,12 +25,12 @@
 spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);   // halves: to nearest even
 #include "step_common.glsl"
 
-layout(constant_id = 1) const uint D = 256;
+layout(constant_id = 1) const uint D_HEAD = 256;
 layout(constant_id = 3) const uint APPEND = 1;
 layout(constant_id = 6) const uint PER_KV = 1;
-layout(constant_id = 7) const uint M_ = 16u;
-layout(constant_id = 8) const uint N_8 = 8u;
-layout(constant_id = 9) const uint K_ = 16u;
+layout(constant_id = 7) const uint UNIT_M = 16u;
+layout(constant_id = 8) const uint UNIT_N = 8u;
+layout(constant_id = 9) const uint UNIT_K = 16u;
 const uint TILE = 8u, GROUP = 256u, K_TYPE = 0u, V_TYPE = 0u;
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { AttendArgs args; };
@@ -57,12 +57,12 @@ shared vec2 stat_s[TILE];
 shared uint ends_s[4];
 #include "attend_common.glsl"
 #define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
-#define K_PUT(row, quad, w) k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
+#define K_PUT(row, quad, w) k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
 #include "kv_store.glsl"
 
-#define FragA fcoopmatNV<16, gl_ScopeSubgroup, M_, K_>
-#define FragB fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8>
-#define FragC fcoopmatNV<32, gl_ScopeSubgroup, M_, N_8>
+#define FragA fcoopmatNV<16, gl_ScopeSubgroup, UNIT_M, UNIT_K>
+#define FragB fcoopmatNV<16, gl_ScopeSubgroup, UNIT_K, UNIT_N>
+#define FragC fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N>
 // A: this lane's columns of row g (a0, a1) and of row g + 8 (a2, a3).
 #define ROWS(A, a0, a1, a2, a3) FragA A; { \
     const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = unpackFloat2x16(a3); \
@@ -82,7 +82,7 @@ shared uint ends_s[4];
                        ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, A2, half_s, 8u * (i) + 4u, QX) \
                        ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, A3, half_s, 8u * (i) + 6u, QX) }
 // Four columns of the values of keys 2t, 2t + 1, 2t + 8, 2t + 9 of sixteen, twice.
-#define VALUE(v, j, k) { const uint key = (k); v[j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * (D / 4u) + 8u * sub + g]; }
+#define VALUE(v, j, k) { const uint key = (k); v[j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * (D_HEAD / 4u) + 8u * sub + g]; }
 #define VALUES(v, i) { const uint at = 32u * (i) + 2u * t; VALUE(v, 0, at) VALUE(v, 1, at + 1u) VALUE(v, 2, at + 8u) VALUE(v, 3, at + 9u) \
                        VALUE(v, 4, at + 16u) VALUE(v, 5, at + 17u) VALUE(v, 6, at + 24u) VALUE(v, 7, at + 25u) }
 #define LOW(a, b) (((a) & 0xffffu) | ((b) << 16))
@@ -121,7 +121,7 @@ void main() {
     const uint quad = me % QUADS, stream = me / QUADS;
     const uint begin = chunk_begin(chunk, args.window);
     const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
-    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D : D;
+    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
     const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u, step.first_key);
     const uint head_row = head * args.capacity;
 
@@ -133,10 +133,10 @@ void main() {
         const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = tile + nth;
         const uint i = is_key ? first + nth : query / PER_KV;
         const bool real = is_key ? nth < n_new : query < n_query;
-        const uint at = is_key ? args.k_offset + i * args.k_stride + head * D : args.q_offset + i * args.q_stride + (head * PER_KV + query % PER_KV) * q_width;
+        const uint at = is_key ? args.k_offset + i * args.k_stride + head * D_HEAD : args.q_offset + i * args.q_stride + (head * PER_KV + query % PER_KV) * q_width;
         const vec4 a = real ? acts[at / 4u + quad] : vec4(0.0);
         vec4 value = vec4(0.0);
-        if (is_key && real) value = acts[(args.v_offset + i * args.v_stride + head * D) / 4u + quad];
+        if (is_key && real) value = acts[(args.v_offset + i * args.v_stride + head * D_HEAD) / 4u + quad];
         norm_rotate(a, position + i, quad, stream, is_key ? stream : nth, is_key, is_key ? 1.0 : args.scale);
         const vec4 y = q_s[(is_key ? stream : nth) * QUADS + place(quad)];
         if (is_key) {
@@ -167,7 +167,7 @@ void main() {
         const uint slot0 = head_row + (block < args.sinks ? block : args.sinks + ring_at);
         const uint wrap = block < args.sinks ? kChunk : args.ring - ring_at;
         uint key_a = 16u * sub + g, key_b = key_a + 8u;
-        const uint row_a = (slot0 + key_a - (key_a >= wrap ? args.ring : 0u)) * (D / 8u) + t, row_b = (slot0 + key_b - (key_b >= wrap ? args.ring : 0u)) * (D / 8u) + t;
+        const uint row_a = (slot0 + key_a - (key_a >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t, row_b = (slot0 + key_b - (key_b >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t;
         uvec4 k[4], k1[4], k2[4];   // two further ones are on their way
         KEYS(k1, 0u)
         KEYS(k2, 1u)
@@ -296,7 +296,7 @@ void main() {
         const uint row = query / PER_KV, h = head * PER_KV + query % PER_KV;
         vec4 gate = vec4(0.0);
         const bool inter = (args.flags & kAttendInterleaved) != 0u, per_head = (args.flags & kAttendPerHead) != 0u;
-        if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D + D) / 4u + quad];
+        if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD) / 4u + quad];
         const uint gate_at = args.gate_offset + row * args.gate_stride + h;
         if (per_head) gate = vec4(acts[gate_at >> 2][gate_at & 3u]);
         vec4 y = q_s[r * QUADS + quad] / stat_s[r].y;
@@ -307,6 +307,6 @@ void main() {
                 gate = gate.yzwx;
             }
         }
-        result[(args.out_offset + row * args.out_stride + h * D) / 4u + quad] = y;
+        result[(args.out_offset + row * args.out_stride + h * D_HEAD) / 4u + quad] = y;
     }
 }

@@ -1,6 +1,6 @@
 #version 450
-// variant: attend_rows_256 -DD_HEAD=256
-// variant: attend_rows_128 -DD_HEAD=128
+// variant: attend_rows_256 -DHEAD=256
+// variant: attend_rows_128 -DHEAD=128
 // attend_rows.comp: attention of a committed pass (prefill): 64 queries of one kv head against all keys
 // they see, in tiles with an online softmax. Runs after kv_append with QUERIES 1. Twin of
 // src/machine/cpu's attend; its bits need not match attend_step's.
@@ -8,20 +8,20 @@
 // Grid    x: tiles of 64 queries, ceil(rows * n_head / n_head_kv / 64); y: kv head.   Group  256 (spec 0).
 // Spec    1 KEYS 32 (64): keys per tile; 64 needs 18.7 KiB of shared memory and is faster, 32 needs 12.6
 //         2 K_TYPE   3 V_TYPE: kKv...
-//         d_head D is fixed per variant: registers hold D / 4 sums, and no driver may index them.
+//         d_head D_HEAD is fixed per variant: registers hold D_HEAD / 4 sums, and no driver may index them.
 // Memory  0 step   StepState                                       read
 //         1 acts   f32: q (for interleaved gates), gate            read
-//         2 query  f32 [n_head_kv][part_stride][D][64]             read
+//         2 query  f32 [n_head_kv][part_stride][D_HEAD][64]             read
 //         3 k      4 v    see kv_formats.glsl                      read
 //         5 out    f32 by offset                                   written
 // Push    AttendArgs (part_stride: tiles per kv head).
-// Cost    n_row * n_key * n_head * D * 4 flops: fp32 arithmetic decides.
+// Cost    n_row * n_key * n_head * D_HEAD * 4 flops: fp32 arithmetic decides.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 
 layout(local_size_x_id = 0) in;
-const uint D = D_HEAD;
+const uint D_HEAD = HEAD;
 layout(constant_id = 1) const uint KEYS = 32;
 layout(constant_id = 2) const uint K_TYPE = 0;
 layout(constant_id = 3) const uint V_TYPE = 0;
@@ -36,7 +36,7 @@ layout(set = 0, binding = 5, std430) writeonly buffer Out { float result[]; };
 const uint SLICE = 32u;            // values of d_head per round of the first product
 const uint KEYS_EACH = KEYS / 16u; // neighbouring keys per invocation there: 2 or 4
 const uint PIECES = KEYS / 32u;    // 8-byte pieces of keys an invocation stages per slice
-const uint QUADS = D / 128u;       // 4-value columns per invocation in the second product
+const uint QUADS = D_HEAD / 128u;       // 4-value columns per invocation in the second product
 const uint STRIDE = 18u;           // vec4 per key of the score tile: 64 queries and a skew
 const uint STAGED = SLICE * 16u + SLICE * KEYS / 4u, SCORES = KEYS * STRIDE;
 const uint SHARED = STAGED > SCORES ? STAGED : SCORES;
@@ -60,7 +60,7 @@ void main() {
     const uint last_row = step.position + (min(tile * 64u + 64u, n_query) - 1u) / per_kv;
     const uint oldest = max(args.window > 0u && first_row + 1u > args.window ? first_row + 1u - args.window : 0u, step.first_key);
     const uint head_row = g * args.capacity;
-    const uint query_at = (g * args.part_stride + tile) * D * 16u;
+    const uint query_at = (g * args.part_stride + tile) * D_HEAD * 16u;
 
     const uint tq = ((t >> 5) & 1u) * 8u + ((t >> 3) & 3u) + ((t >> 6) & 1u) * 4u;  // quad of queries, 0 .. 15
     const uint tk = (t & 7u) + (t >> 7) * 8u;                                       // 0 .. 15: which keys
@@ -86,7 +86,7 @@ void main() {
         vec4 next_q0 = query[query_at + t], next_q1 = query[query_at + 256u + t];
         uvec2 next_k[PIECES];
         [[unroll]] for (uint i = 0u; i < PIECES; i++) next_k[i] = k_fetch(key_row, load_piece + i * (256u / KEYS));
-        for (uint d0 = 0u; d0 < D; d0 += SLICE) {
+        for (uint d0 = 0u; d0 < D_HEAD; d0 += SLICE) {
             barrier();
             tile_s[t] = next_q0;
             tile_s[t + 256u] = next_q1;
@@ -98,7 +98,7 @@ void main() {
                 }
             }
             barrier();
-            const uint d1 = min(d0 + SLICE, D - SLICE);
+            const uint d1 = min(d0 + SLICE, D_HEAD - SLICE);
             next_q0 = query[query_at + d1 * 16u + t];
             next_q1 = query[query_at + d1 * 16u + 256u + t];
             [[unroll]] for (uint i = 0u; i < PIECES; i++) next_k[i] = k_fetch(key_row, d1 / 4u + load_piece + i * (256u / KEYS));
@@ -188,9 +188,9 @@ void main() {
             [[unroll]] for (uint e = 0u; e < 4u; e++) {
                 const uint v = (column + 32u * j) * 4u + e;
                 float y = o[i][j][e] * unit;
-                if (inter) y *= sigmoid(acts[args.q_offset + row * args.q_stride + h * 2u * D + D + v]);
+                if (inter) y *= sigmoid(acts[args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD + v]);
                 else if (per_head) y *= sigmoid(acts[args.gate_offset + row * args.gate_stride + h]);
-                result[args.out_offset + row * args.out_stride + h * D + v] = y;
+                result[args.out_offset + row * args.out_stride + h * D_HEAD + v] = y;
             }
     }
 }

@@ -7,12 +7,12 @@
 //         least ceil(n_row * n_head / n_head_kv / TILE); each appends the pass's keys, with the same bits.
 //         Group  spec 0 GROUP.
 // Spec    0 GROUP 256 (512: not faster on Hopper). It decides the order of sums: one value for all passes
-//         of a lane.     1 D 256 (128): d_head
+//         of a lane.     1 D_HEAD 256 (128): d_head
 //         2 TILE 4 (8, 16): query rows at a time; a query row is one head of one row of the pass,
 //         n_row * n_head / n_head_kv in all. TILE changes speed, not bits.
 //         3 APPEND 1: writes k and v too; 0: kv_append did     4 K_TYPE   5 V_TYPE: kKv...
 //         6 PER_KV: n_head / n_head_kv
-// Shared  TILE * (D + 137) * 4 bytes: 6.2 KiB at TILE 4, 12.4 at 8, 25 at 16.
+// Shared  TILE * (D_HEAD + 137) * 4 bytes: 6.2 KiB at TILE 4, 12.4 at 8, 25 at 16.
 // Memory  0 step    StepState                                      read
 //         1 acts    f32: q, k, v by offset; offsets and strides are multiples of 4   read
 //         2 q_norm  f32 [d_head]     3 k_norm  f32 [d_head]        read
@@ -32,7 +32,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 
-layout(constant_id = 1) const uint D = 256;
+layout(constant_id = 1) const uint D_HEAD = 256;
 layout(constant_id = 2) const uint TILE = 4;
 layout(constant_id = 3) const uint APPEND = 1;
 layout(constant_id = 4) const uint K_TYPE = 0;
@@ -52,8 +52,8 @@ layout(set = 0, binding = 7, std430) coherent buffer Part { vec4 part[]; };
 layout(set = 0, binding = 8, std430) coherent buffer Stat { vec2 stat[]; };
 layout(set = 0, binding = 9, std430) writeonly buffer Out { vec4 result[]; };
 layout(set = 0, binding = 10, std430) coherent buffer Count { uint count[]; };
-const uint PIECES = D / 64u;       // 16-byte pieces of a key per lane
-const uint QUADS = D / 4u;         // 4-value pieces of a value row: one invocation each
+const uint PIECES = D_HEAD / 64u;       // 16-byte pieces of a key per lane
+const uint QUADS = D_HEAD / 4u;         // 4-value pieces of a value row: one invocation each
 const uint LANE_GROUPS = GROUP / 8u;
 const uint STREAMS = GROUP / QUADS; // keys in flight in the second product
 const uint KEYS = kChunk / LANE_GROUPS;  // keys per lane group and block
@@ -69,21 +69,21 @@ const uint ROUNDS = TILE / AT_ONCE;
 shared float sums_s[LANE_GROUPS];
 #include "attend_common.glsl"
 #define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
-#define K_PUT(row, quad, w) k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
+#define K_PUT(row, quad, w) k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
 #include "kv_store.glsl"
 
-// A lane's part of a key in a quantised cache: D / 8 neighbouring columns, all of one block.
-const uint UNITS = K_TYPE == kKvQ8 ? D / 128u : 1u;
+// A lane's part of a key in a quantised cache: D_HEAD / 8 neighbouring columns, all of one block.
+const uint UNITS = K_TYPE == kKvQ8 ? D_HEAD / 128u : 1u;
 void fetch_key(out uvec4 codes[UNITS], out vec2 unit, uint row, uint lane) {
     if (K_TYPE == kKvQ8) {
-        [[unroll]] for (uint m = 0u; m < UNITS; m++) codes[m] = k_cache[row * (D / 16u) + m * 8u + lane];
-    } else if (D == 256u) {
+        [[unroll]] for (uint m = 0u; m < UNITS; m++) codes[m] = k_cache[row * (D_HEAD / 16u) + m * 8u + lane];
+    } else if (D_HEAD == 256u) {
         codes[0] = k_cache[row * 8u + lane];
     } else {
         const uvec4 two = k_cache[row * 4u + lane / 2u];
         codes[0] = (lane & 1u) != 0u ? two.zwzw : two;
     }
-    const uint block = lane * D / 256u;
+    const uint block = lane * D_HEAD / 256u;
     unit = kv_unit(K_TYPE, K_WORD(kv_scales(K_TYPE, row) + kv_scale_word(K_TYPE, block)), block);
 }
 
@@ -146,7 +146,7 @@ void main() {
     const uint begin = chunk_begin(chunk, args.window);
     const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
     const uint n_query = n_row * PER_KV;
-    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D : D;
+    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
     const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u, step.first_key);
     const uint head_row = g * args.capacity;
 
@@ -163,10 +163,10 @@ void main() {
         const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = tile + nth;
         const uint i = is_key ? first + nth : query / PER_KV;
         const bool real = stream < AT_ONCE && (is_key ? nth < n_new : query < n_query);
-        const uint at = is_key ? args.k_offset + i * args.k_stride + g * D : args.q_offset + i * args.q_stride + (g * PER_KV + query % PER_KV) * q_width;
+        const uint at = is_key ? args.k_offset + i * args.k_stride + g * D_HEAD : args.q_offset + i * args.q_stride + (g * PER_KV + query % PER_KV) * q_width;
         const vec4 a = real ? acts[at / 4u + quad] : vec4(0.0);
         vec4 v = vec4(0.0);
-        if (is_key && real) v = acts[(args.v_offset + i * args.v_stride + g * D) / 4u + quad];
+        if (is_key && real) v = acts[(args.v_offset + i * args.v_stride + g * D_HEAD) / 4u + quad];
         norm_rotate(a, position + i, quad, stream, is_key ? stream : nth, is_key, is_key ? 1.0 : args.scale);
         if (is_key) {
             kv_store(real, head_row + slot_of(position + i), quad, stream < AT_ONCE ? q_s[stream * QUADS + place(quad)] : vec4(0.0), v);
@@ -195,7 +195,7 @@ void main() {
         vec2 unit[KEYS];
         [[unroll]] for (uint j = 0u; j < KEYS; j++) {
             const uint key = group + LANE_GROUPS * j, row = slot0 + key - (key >= wrap ? args.ring : 0u);
-            from[j] = row * (D / 8u) + lane;
+            from[j] = row * (D_HEAD / 8u) + lane;
             if (K_TYPE != kKvF16) fetch_key(codes[j], unit[j], row, lane);
         }
         [[unroll]] for (uint i = 0u; i < KEYS * TILE; i++) acc[i] = 0.0;
@@ -316,7 +316,7 @@ void main() {
         const uint r = min(r0 + stream, TILE - 1u), query = min(tile + r, n_query - 1u), row = query / PER_KV, h = g * PER_KV + query % PER_KV, at = row * args.n_head + h;
         vec4 gate = vec4(0.0);
         const bool inter = (args.flags & kAttendInterleaved) != 0u, per_head = (args.flags & kAttendPerHead) != 0u;
-        if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D + D) / 4u + quad];
+        if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD) / 4u + quad];
         const uint gate_at = args.gate_offset + row * args.gate_stride + h;
         if (per_head) gate = vec4(acts[gate_at >> 2][gate_at & 3u]);
         precise vec4 y = vec4(0.0);
@@ -360,6 +360,6 @@ void main() {
                 gate = gate.yzwx;
             }
         }
-        if (r0 + stream < TILE && tile + r < n_query) result[(args.out_offset + row * args.out_stride + h * D) / 4u + quad] = y;
+        if (r0 + stream < TILE && tile + r < n_query) result[(args.out_offset + row * args.out_stride + h * D_HEAD) / 4u + quad] = y;
     }
 }

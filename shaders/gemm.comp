@@ -20,7 +20,7 @@
 #include "gemm_args.h"
 #include "moe_args.h"
 layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint EPI = 0u;
+layout(constant_id = 1) const uint EPILOGUE = 0u;
 layout(constant_id = 2) const uint SCALED = 1u;   // 1: rows have factors of their own
 layout(constant_id = 3) const uint EXPERTS = 0u;  // 1: rows by expert, as a list says
 #define GEMM
@@ -85,7 +85,7 @@ void main() {
         const uint row = row0 + 16u * i + m;
         if (row < n_row) {
             const float f = row_factor(row);
-            if (EPI == EPI_SWIGLU || EPI == EPI_HALVES) {
+            if (EPILOGUE == EPI_SWIGLU || EPILOGUE == EPI_HALVES) {
                 const uint tile = tile0 + (n >> 1), c = m * 8u + 4u * (n >> 1) + (n & 1u);
                 if (n < 4u && tile < args.n_tile)
                     write_swiglu(row, ((args.first_row + tile * 16u) >> 1) + 4u * (n & 1u), ws[c] * f, ws[c + 2u] * f);

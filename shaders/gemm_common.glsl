@@ -60,11 +60,11 @@ void write_four(uint row, uint n, vec4 v) {
     if (row >= n_row || n >= args.d_out) return;
     const uint at = args.y_offset + row_out(row) * args.y_stride + n, from = args.residual_offset + row_out(row) * args.residual_stride + n;
     if (n + 4u <= args.d_out) {
-        if (EPI == EPI_ADD) v += residual4[from >> 2];
+        if (EPILOGUE == EPI_ADD) v += residual4[from >> 2];
         y4[at >> 2] = v;
         return;
     }
-    for (uint i = 0u; n + i < args.d_out; i++) y1[at + i] = EPI == EPI_ADD ? v[i] + residual1[from + i] : v[i];
+    for (uint i = 0u; n + i < args.d_out; i++) y1[at + i] = EPILOGUE == EPI_ADD ? v[i] + residual1[from + i] : v[i];
 }
 
 vec4 swiglu(vec4 gate, vec4 up) {
@@ -80,7 +80,7 @@ vec4 swiglu(vec4 gate, vec4 up) {
 void write_swiglu(uint row, uint n, vec4 gate, vec4 up) {
     if (row >= n_row || n >= args.d_out) return;
     const vec4 v = swiglu(gate, up);
-    if (EPI == EPI_HALVES) {
+    if (EPILOGUE == EPI_HALVES) {
         const vec4 h = clamp(v * (1.0 / HALVES_FACTOR), vec4(-65504.0), vec4(65504.0));
         const uint at = args.y_offset + row_out(row) * args.y_stride + (place(n) >> 1);
         yu[at] = packHalf2x16(h.xy);

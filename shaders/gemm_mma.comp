@@ -1,14 +1,14 @@
 #version 450
 // gemm_mma.comp: twin of src/machine/cpu matmul for many rows on matrix units: y = x W' (10..2048+ rows).
 //
-// Grid    x: ceil(n_row / BM), y: ceil(n_tile * 16 / BN).   Group  subgroup size * (BM / WM) * (BN / WN).
-//         Full subgroups of a required size. A workgroup makes BM rows x BN columns of y, a subgroup
-//         WM x WN of them; BN * 4 must be a multiple of the group size, and so must BM * 8.
+// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile * 16 / GROUP_N).   Group  subgroup size * (GROUP_M / SUBGROUP_M) * (GROUP_N / SUBGROUP_N).
+//         Full subgroups of a required size. A workgroup makes GROUP_M rows x GROUP_N columns of y, a subgroup
+//         SUBGROUP_M x SUBGROUP_N of them; GROUP_N * 4 must be a multiple of the group size, and so must GROUP_M * 8.
 // Steps   64 columns at a time: x is copied, weights are unpacked to halves, both to shared memory, while
 //         the words of the step after are on their way; rows are padded by 16 bytes against bank conflicts.
 // Numbers halves times halves, summed in float in the order of the columns' places: a result depends on
 //         neither the tile sizes nor the number of rows. Rounding: 2^-12 for x, 2^-11 for weights.
-// Shared  STAGES * 144 * (BM + BN) + 80 * M_ * subgroups bytes.
+// Shared  STAGES * 144 * (GROUP_M + GROUP_N) + 80 * UNIT_M * subgroups bytes.
 // variant: gemm_mma_q4_k -DTYPE_Q4_K @khr
 // variant: gemm_mma_q5_k -DTYPE_Q5_K @khr
 // variant: gemm_mma_q6_k -DTYPE_Q6_K @khr
@@ -28,16 +28,16 @@
 #include "gemm_args.h"
 #include "moe_args.h"
 layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint BM = 128u;
-layout(constant_id = 2) const uint BN = 128u;
-layout(constant_id = 3) const uint WM = 64u;
-layout(constant_id = 4) const uint WN = 32u;
+layout(constant_id = 1) const uint GROUP_M = 128u;
+layout(constant_id = 2) const uint GROUP_N = 128u;
+layout(constant_id = 3) const uint SUBGROUP_M = 64u;
+layout(constant_id = 4) const uint SUBGROUP_N = 32u;
 layout(constant_id = 5) const uint STAGES = 1u;   // 1, or 2 to fill one half of the memory while the other is read
-layout(constant_id = 6) const uint EPI = 0u;
+layout(constant_id = 6) const uint EPILOGUE = 0u;
 layout(constant_id = 7) const uint SCALED = 1u;   // 1: rows have factors of their own
-layout(constant_id = 8) const uint M_ = 16u;      // the matrix units' shape; N_ must be 16
-layout(constant_id = 9) const uint N_ = 16u;
-layout(constant_id = 10) const uint K_ = 16u;
+layout(constant_id = 8) const uint UNIT_M = 16u;      // the matrix units' shape; UNIT_N must be 16
+layout(constant_id = 9) const uint UNIT_N = 16u;
+layout(constant_id = 10) const uint UNIT_K = 16u;
 layout(constant_id = 11) const uint EXPERTS = 0u; // 1: rows by expert, as a list says
 #define GEMM
 #include "gemm_common.glsl"
@@ -47,22 +47,22 @@ layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec4 x[]; };
 
 const uint N = gl_WorkGroupSize.x;
 const uint SX = 9u;                      // units of 16 bytes from row to row
-const uint NX = BM * 8u / N;             // units of x that an invocation copies in a step
-const uint NW = BN * 4u / N;             // shares of weights
-const uint CM = WM / M_, CN = WN / N_;
-shared uvec4 xs[STAGES * BM * SX];
-shared uvec4 ws[STAGES * BN * SX];
-shared uvec4 patch_s[(BM / WM) * (BN / WN) * M_ * 5u];
-#define FragA fcoopmatNV<16, gl_ScopeSubgroup, M_, K_>
-#define FragB fcoopmatNV<16, gl_ScopeSubgroup, K_, N_>
-#define FragC fcoopmatNV<32, gl_ScopeSubgroup, M_, N_>
+const uint NX = GROUP_M * 8u / N;             // units of x that an invocation copies in a step
+const uint NW = GROUP_N * 4u / N;             // shares of weights
+const uint CM = SUBGROUP_M / UNIT_M, CN = SUBGROUP_N / UNIT_N;
+shared uvec4 xs[STAGES * GROUP_M * SX];
+shared uvec4 ws[STAGES * GROUP_N * SX];
+shared uvec4 patch_s[(GROUP_M / SUBGROUP_M) * (GROUP_N / SUBGROUP_N) * UNIT_M * 5u];
+#define FragA fcoopmatNV<16, gl_ScopeSubgroup, UNIT_M, UNIT_K>
+#define FragB fcoopmatNV<16, gl_ScopeSubgroup, UNIT_K, UNIT_N>
+#define FragC fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N>
 
 vec4 patched(uint at) { return uintBitsToFloat(patch_s[at]); }
 
 void main() {
     const uint me = gl_LocalInvocationIndex, sub = gl_SubgroupID, lane = gl_SubgroupInvocationID;
-    const uint sub_m = sub % (BM / WM), sub_n = sub / (BM / WM);
-    const uint row0 = open_rows(BM), tile0 = gl_WorkGroupID.y * (BN / 16u);
+    const uint sub_m = sub % (GROUP_M / SUBGROUP_M), sub_n = sub / (GROUP_M / SUBGROUP_M);
+    const uint row0 = open_rows(GROUP_M), tile0 = gl_WorkGroupID.y * (GROUP_N / 16u);
     if (row0 >= n_row) return;
     FragC acc[CM * CN];
     [[unroll]] for (uint i = 0u; i < CM * CN; i++) acc[i] = FragC(0.0);
@@ -80,7 +80,7 @@ void main() {
 
     const uint n_step = args.n_col * 4u;
     for (uint step = 0u; step < n_step; step++) {
-        const uint xb = (step & (STAGES - 1u)) * BM * SX, wb = (step & (STAGES - 1u)) * BN * SX;
+        const uint xb = (step & (STAGES - 1u)) * GROUP_M * SX, wb = (step & (STAGES - 1u)) * GROUP_N * SX;
         if (STAGES == 1u) barrier();
         [[unroll]] for (uint i = 0u; i < NX; i++) {
             const uint u = me + i * N;
@@ -99,28 +99,28 @@ void main() {
             [[unroll]] for (uint i = 0u; i < NX; i++) x_next[i] = x[x_at[i] + (step + 1u) * 8u];
             [[unroll]] for (uint i = 0u; i < NW; i++) w_next[i] = fetch_share(w_at[i] + at, me & 31u, ((me + i * N) >> 5) & 1u, kb);
         }
-        [[unroll]] for (uint k = 0u; k < 64u / K_; k++) {
+        [[unroll]] for (uint k = 0u; k < 64u / UNIT_K; k++) {
             FragA a[CM];
-            [[unroll]] for (uint i = 0u; i < CM; i++) coopMatLoadNV(a[i], xs, xb + (sub_m * WM + i * M_) * SX + k * (K_ / 8u), SX, false);
+            [[unroll]] for (uint i = 0u; i < CM; i++) coopMatLoadNV(a[i], xs, xb + (sub_m * SUBGROUP_M + i * UNIT_M) * SX + k * (UNIT_K / 8u), SX, false);
             [[unroll]] for (uint j = 0u; j < CN; j++) {
                 FragB b;
-                coopMatLoadNV(b, ws, wb + (sub_n * WN + j * N_) * SX + k * (K_ / 8u), SX, true);
+                coopMatLoadNV(b, ws, wb + (sub_n * SUBGROUP_N + j * UNIT_N) * SX + k * (UNIT_K / 8u), SX, true);
                 [[unroll]] for (uint i = 0u; i < CM; i++) acc[i * CN + j] = coopMatMulAddNV(a[i], b, acc[i * CN + j]);
             }
         }
     }
-    // Results leave through a patch of shared memory per subgroup, M_ x 16 at a time.
-    const uint patch0 = sub * M_ * 5u;
+    // Results leave through a patch of shared memory per subgroup, UNIT_M x 16 at a time.
+    const uint patch0 = sub * UNIT_M * 5u;
     [[unroll]] for (uint i = 0u; i < CM; i++) {
         [[unroll]] for (uint j = 0u; j < CN; j++) {
             subgroupBarrier();
             coopMatStoreNV(acc[i * CN + j], patch_s, patch0, 5u, false);
             subgroupMemoryBarrierShared();
             subgroupBarrier();
-            const uint row = row0 + sub_m * WM + i * M_, tile = tile0 + sub_n * (WN / 16u) + j, first = args.first_row + tile * 16u;
+            const uint row = row0 + sub_m * SUBGROUP_M + i * UNIT_M, tile = tile0 + sub_n * (SUBGROUP_N / 16u) + j, first = args.first_row + tile * 16u;
             if (tile < args.n_tile) {
-                if (EPI == EPI_SWIGLU || EPI == EPI_HALVES) {
-                    for (uint o = lane; o < M_ * 2u; o += gl_SubgroupSize) {
+                if (EPILOGUE == EPI_SWIGLU || EPILOGUE == EPI_HALVES) {
+                    for (uint o = lane; o < UNIT_M * 2u; o += gl_SubgroupSize) {
                         const uint r = o >> 1, c = o & 1u;
                         if (row + r < n_row) {
                             const float f = row_factor(row + r) * (1.0 / WEIGHT_FACTOR);
@@ -128,7 +128,7 @@ void main() {
                         }
                     }
                 } else {
-                    for (uint o = lane; o < M_ * 4u; o += gl_SubgroupSize) {
+                    for (uint o = lane; o < UNIT_M * 4u; o += gl_SubgroupSize) {
                         const uint r = o >> 2, c = o & 3u;
                         if (row + r < n_row) {
                             const float f = row_factor(row + r) * (1.0 / WEIGHT_FACTOR);

@@ -3,15 +3,15 @@
 // src/machine/cpu's kv_write.
 //
 // Grid    x: row, y: n_head_kv + n_head (0 queries: n_head_kv).   Group  64 (spec 0, always 64).
-// Spec    1 D: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...
+// Spec    1 D_HEAD: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...
 // Memory  0 step   1 acts   2 q_norm   3 k_norm   4 rope             read, as in attend_step
 //         5 k   6 v   see kv_formats.glsl                            written
-//         7 query  f32 [row][n_head][D]: normed, rotated, scaled     written
+//         7 query  f32 [row][n_head][D_HEAD]: normed, rotated, scaled     written
 // Push    AttendArgs.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
-layout(constant_id = 1) const uint D = 64;
+layout(constant_id = 1) const uint D_HEAD = 64;
 layout(constant_id = 2) const uint K_TYPE = 0;
 layout(constant_id = 3) const uint V_TYPE = 0;
 layout(local_size_x_id = 0) in;
@@ -24,7 +24,7 @@ layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer K { uvec2 k_cache[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer V { uvec2 v_cache[]; };
 layout(set = 0, binding = 7, std430) writeonly buffer Query { float query[]; };
-shared float x_s[D];
+shared float x_s[D_HEAD];
 const uint LANE_GROUPS = 8u;
 #include "rotation.glsl"
 #include "kv_store.glsl"
@@ -34,19 +34,19 @@ void main() {
     if (row >= step.n_row) return;
     const bool is_key = gl_WorkGroupID.y < args.n_head_kv;
     const uint h = is_key ? gl_WorkGroupID.y : gl_WorkGroupID.y - args.n_head_kv, p = step.position + row;
-    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D : D;
-    const uint at = is_key ? args.k_offset + row * args.k_stride + h * D : args.q_offset + row * args.q_stride + h * q_width;
-    for (uint i = t; i < D; i += 64u) x_s[i] = acts[at + i];
+    const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
+    const uint at = is_key ? args.k_offset + row * args.k_stride + h * D_HEAD : args.q_offset + row * args.q_stride + h * q_width;
+    for (uint i = t; i < D_HEAD; i += 64u) x_s[i] = acts[at + i];
     barrier();
     precise float unit = 1.0;
     const bool normed = (args.flags & (is_key ? kAttendKNorm : kAttendQNorm)) != 0u;
     if (normed) {
         float sum = 0.0;
-        for (uint i = 0u; i < D; i++) sum = fma(x_s[i], x_s[i], sum);
-        unit = inversesqrt(sum / float(D) + args.eps);
+        for (uint i = 0u; i < D_HEAD; i++) sum = fma(x_s[i], x_s[i], sum);
+        unit = inversesqrt(sum / float(D_HEAD) + args.eps);
     }
     barrier();
-    for (uint i = t; i < D; i += 64u) {
+    for (uint i = t; i < D_HEAD; i += 64u) {
         precise float y = x_s[i] * unit;
         if (normed) y = y * (is_key ? k_norm[i] : q_norm[i]);
         if (!is_key) y = y * args.scale;
@@ -63,8 +63,8 @@ void main() {
     barrier();
     if (is_key) {
         const uint slot = p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
-        const uint v_at = args.v_offset + row * args.v_stride + h * D;
-        const bool real = t < D / 4u;  // a quad each
+        const uint v_at = args.v_offset + row * args.v_stride + h * D_HEAD;
+        const bool real = t < D_HEAD / 4u;  // a quad each
         vec4 k = vec4(0.0), v = vec4(0.0);
         for (uint e = 0u; e < 4u && real; e++) {
             k[e] = x_s[4u * t + e];
@@ -72,6 +72,6 @@ void main() {
         }
         kv_store(real, h * args.capacity + slot, t, k, v);
     } else {
-        for (uint i = t; i < D; i += 64u) query[(row * args.n_head + h) * D + i] = x_s[i];
+        for (uint i = t; i < D_HEAD; i += 64u) query[(row * args.n_head + h) * D_HEAD + i] = x_s[i];
     }
 }

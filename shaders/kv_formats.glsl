@@ -1,34 +1,34 @@
 // kv_formats.glsl: how rows of keys and values lie in their caches, for every kernel that reads one.
 // kv_store.glsl writes them.
 //
-// A cache is [n_head_kv][capacity] rows of D codes; the quantised ones have as many rows of scales behind
+// A cache is [n_head_kv][capacity] rows of D_HEAD codes; the quantised ones have as many rows of scales behind
 // all codes, each padded to words. Codes and scales are those of src/base/number_encode.cpp.
-//   f16    D halves
-//   q8_0   D signed bytes; a half for each block of 32:            value = scale * code
-//   q4_0   D nibbles in two's complement; likewise
-//   q4_1   D nibbles; two halves for each block:                   value = scale * code + low
+//   f16    D_HEAD halves
+//   q8_0   D_HEAD signed bytes; a half for each block of 32:            value = scale * code
+//   q4_0   D_HEAD nibbles in two's complement; likewise
+//   q4_1   D_HEAD nibbles; two halves for each block:                   value = scale * code + low
 // A word of nibbles holds eight columns, 0 .. 3 in the low and 4 .. 7 in the high halves of its bytes: a
 // quad, four neighbouring columns, is four bytes of a word whatever the format.
 //
-// Declared by the including kernel before this file: args (AttendArgs), D, K_TYPE and V_TYPE (kKv...), and
+// Declared by the including kernel before this file: args (AttendArgs), D_HEAD, K_TYPE and V_TYPE (kKv...), and
 // uvec2 k_cache[], v_cache[]; or other ones and K_WORD(i), the l-value of word i of the keys.
 
 #ifndef K_WORD
 #define K_WORD(i) k_cache[(i) >> 1][(i) & 1u]
-#define K_HALVES(row, quad) k_cache[(row) * (D / 4u) + (quad)]
+#define K_HALVES(row, quad) k_cache[(row) * (D_HEAD / 4u) + (quad)]
 #endif
 #define V_WORD(i) v_cache[(i) >> 1][(i) & 1u]
-#define V_HALVES(row, quad) v_cache[(row) * (D / 4u) + (quad)]
+#define V_HALVES(row, quad) v_cache[(row) * (D_HEAD / 4u) + (quad)]
 
-uint kv_code_words(uint type) { return type == kKvF16 ? D / 2u : type == kKvQ8 ? D / 4u : D / 8u; }
-uint kv_scale_words(uint type) { return type == kKvQ41 ? D / 32u : (D / 32u + 1u) / 2u; }
+uint kv_code_words(uint type) { return type == kKvF16 ? D_HEAD / 2u : type == kKvQ8 ? D_HEAD / 4u : D_HEAD / 8u; }
+uint kv_scale_words(uint type) { return type == kKvQ41 ? D_HEAD / 32u : (D_HEAD / 32u + 1u) / 2u; }
 uint kv_scales(uint type, uint row) { return args.n_head_kv * args.capacity * kv_code_words(type) + row * kv_scale_words(type); }
 uint kv_scale_word(uint type, uint block) { return type == kKvQ41 ? block : block / 2u; }
 
 // The word of a quad's codes in its row. Bytes of keys of 256 stand in the order in which the lanes of
 // attend_step read them, 16 bytes at a time: lane l has columns 32 l .. 32 l + 31 in pieces l and l + 8.
 uint k_code(uint quad) {
-    if (K_TYPE == kKvQ8) return D == 256u ? (quad & 4u) * 8u + (quad >> 3) * 4u + (quad & 3u) : quad;
+    if (K_TYPE == kKvQ8) return D_HEAD == 256u ? (quad & 4u) * 8u + (quad >> 3) * 4u + (quad & 3u) : quad;
     return quad / 2u;
 }
 uint v_code(uint quad) { return V_TYPE == kKvQ8 ? quad : quad / 2u; }

@@ -92,7 +92,7 @@ void kv_store(bool real, uint row, uint quad, vec4 k, vec4 v) {
     if (!k_pairs && !v_pairs) return;
     barrier();
     if (!real || (quad & 15u) != 0u) return;
-    const bool odd = quad + 8u >= D / 4u;  // the last block of an odd number
+    const bool odd = quad + 8u >= D_HEAD / 4u;  // the last block of an odd number
     if (k_pairs) K_WORD(kv_scales(K_TYPE, row) + quad / 16u) = scale_s[group] | (odd ? 0u : scale_s[group + 1u] << 16);
     if (v_pairs) V_WORD(kv_scales(V_TYPE, row) + quad / 16u) = scale_s[LANE_GROUPS + group] | (odd ? 0u : scale_s[LANE_GROUPS + group + 1u] << 16);
 }

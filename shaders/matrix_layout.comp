@@ -15,20 +15,20 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_NV_cooperative_matrix : require
 layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint M_ = 16u;
-layout(constant_id = 2) const uint N_8 = 8u;
-layout(constant_id = 3) const uint K_ = 16u;
+layout(constant_id = 1) const uint UNIT_M = 16u;
+layout(constant_id = 2) const uint UNIT_N = 8u;
+layout(constant_id = 3) const uint UNIT_K = 16u;
 layout(set = 0, binding = 0, std430) readonly buffer H_ { float16_t halves[]; };
 layout(set = 0, binding = 1, std430) readonly buffer F_ { float floats[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer S_ { float seen[]; };
 
 void main() {
     const uint at = gl_LocalInvocationIndex * 16u;
-    fcoopmatNV<16, gl_ScopeSubgroup, M_, K_> a;
-    fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8> b = fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8>(0.0);
-    fcoopmatNV<32, gl_ScopeSubgroup, M_, N_8> c;
-    coopMatLoadNV(a, halves, 0u, K_, false);
-    coopMatLoadNV(c, floats, 0u, N_8, false);
+    fcoopmatNV<16, gl_ScopeSubgroup, UNIT_M, UNIT_K> a;
+    fcoopmatNV<16, gl_ScopeSubgroup, UNIT_K, UNIT_N> b = fcoopmatNV<16, gl_ScopeSubgroup, UNIT_K, UNIT_N>(0.0);
+    fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N> c;
+    coopMatLoadNV(a, halves, 0u, UNIT_K, false);
+    coopMatLoadNV(c, floats, 0u, UNIT_N, false);
     c = coopMatMulAddNV(a, b, c);   // c + 0: names the three roles
     [[unroll]] for (uint i = 0u; i < 8u; i++) seen[at + i] = float(a[i]);
     [[unroll]] for (uint i = 0u; i < 4u; i++) seen[at + 8u + i] = c[i];

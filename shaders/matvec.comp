@@ -5,8 +5,8 @@
 //         t + 4j takes columns 128 j + 16 i + 4 t + 0..3 of every column tile.
 //         Of the group's n / 8 lane groups SPLIT share a row (column tiles s, s + SPLIT, ...), so it
 //         holds ROWS = 16 SPLIT 8 / n rows per lane group.
-// Rows    T <= 9. Order: columns in a lane, column tiles in turn, lanes by 1, 2, 4, parts in order; nothing
-//         depends on T, on the slice or on TILES. No subgroup operations.
+// Rows    X_ROWS <= 9. Order: columns in a lane, column tiles in turn, lanes by 1, 2, 4, parts in order; nothing
+//         depends on X_ROWS, on the slice or on TILES. No subgroup operations.
 // variant: matvec_q4_k -DTYPE_Q4_K
 // variant: matvec_q5_k -DTYPE_Q5_K
 // variant: matvec_q6_k -DTYPE_Q6_K
@@ -26,11 +26,11 @@
 
 const uint N = gl_WorkGroupSize.x;
 const uint ROWS = 16u * SPLIT * 8u / N;
-shared float red[N * ROWS * T];   // [row of the lane group][column][invocation]
+shared float red[N * ROWS * X_ROWS];   // [row of the lane group][column][invocation]
 
 // Row r of a tile belongs to lane groups (r / ROWS) * SPLIT + 0 .. SPLIT - 1, as their row r % ROWS.
 float total(uint o) {
-    const uint row = o & 15u, col = o >> 4, at = ((row % ROWS) * T + col) * N + (row / ROWS) * SPLIT * 8u;
+    const uint row = o & 15u, col = o >> 4, at = ((row % ROWS) * X_ROWS + col) * N + (row / ROWS) * SPLIT * 8u;
     float v = 0.0;
     for (uint k = 0u; k < SPLIT; k++) {
         const uint b = at + k * 8u;
@@ -41,13 +41,13 @@ float total(uint o) {
 
 // 1/rms of every row from its partial sums of squares: 8 lanes a row, then they in order.
 void read_norm(uint me) {
-    for (uint row = me / 8u; row < T; row += N / 8u) {
+    for (uint row = me / 8u; row < X_ROWS; row += N / 8u) {
         float q = 0.0;
         for (uint k = me & 7u; k < args.n_part; k += 8u) q += SQUARES[row_in(row) * args.part_stride + k];
         best_s[row * 8u + (me & 7u)] = q;
     }
     barrier();
-    if (me < T) {
+    if (me < X_ROWS) {
         float q = 0.0;
         for (uint k = 0u; k < 8u; k++) q += best_s[me * 8u + k];
         inv_rms[me] = inversesqrt(fma(q, args.inv_d, args.eps));
@@ -62,8 +62,8 @@ void main() {
     hold_residual(me, N, gl_WorkGroupID.x * TILES);
     for (uint slot = 0u; slot < TILES; slot++) {
         const uint tile = gl_WorkGroupID.x * TILES + slot, safe = min(tile, args.n_tile - 1u);
-        float acc[ROWS * T];
-        [[unroll]] for (uint i = 0u; i < ROWS * T; i++) acc[i] = 0.0;
+        float acc[ROWS * X_ROWS];
+        [[unroll]] for (uint i = 0u; i < ROWS * X_ROWS; i++) acc[i] = 0.0;
         for (uint c = part; c < args.n_col; c += SPLIT) {
             const uint k0 = c * 256u + j * 128u + t * 4u, k_end = columns_end(c);
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {
@@ -73,22 +73,22 @@ void main() {
                     const uint k = k0 + i * 16u;
                     if (k < k_end) {
                         const vec4 m = BY_ROW ? vec4(weight_of(c)) : NORM == 1u ? NORMS[k >> 2] : vec4(1.0);
-                        [[unroll]] for (uint col = 0u; col < T; col++) {
+                        [[unroll]] for (uint col = 0u; col < X_ROWS; col++) {
                             if (!has_column(col)) break;
                             precise vec4 a = X[(args.x_offset + row_in(col) * args.x_stride + k) >> 2] * m;
-                            float q = acc[r * T + col];
+                            float q = acc[r * X_ROWS + col];
                             q = fma(v[i].x, a.x, q);
                             q = fma(v[i].y, a.y, q);
                             q = fma(v[i].z, a.z, q);
                             q = fma(v[i].w, a.w, q);
-                            acc[r * T + col] = q;
+                            acc[r * X_ROWS + col] = q;
                         }
                     }
                 }
             }
         }
         if (slot > 0u) barrier();
-        [[unroll]] for (uint i = 0u; i < ROWS * T; i++) red[i * N + me] = acc[i];
+        [[unroll]] for (uint i = 0u; i < ROWS * X_ROWS; i++) red[i * N + me] = acc[i];
         barrier();
         write_tiles(me, N, tile, slot == 0u, slot + 1u == TILES);
     }

@@ -1,29 +1,29 @@
 // matvec_common.glsl: what the two matrix-vector kernels share: their arguments and how a result leaves.
 //
 // Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl               read
-//         1 x         f32 [T, d_in], rows 16-byte aligned                          read
+//         1 x         f32 [X_ROWS, d_in], rows 16-byte aligned                          read
 //         2 norm      f32 [d_in], the norm's weight             (NORM)             read
-//         3 squares   f32 [T, n_part]: partial sums of x^2      (NORM)             read
-//         4 y         f32 [T, ...]                                                 written
-//         5 residual  f32 [T, d_out]; may be y itself           (EPI_ADD)          read
-//         6 out       EPI_ADD: f32 [T, d_out / 16], the sums of squares of 16 new values each;
-//                     EPI_LOGITS: (f32 bits, id) pairs [T, n_group], the largest of a group  written
+//         3 squares   f32 [X_ROWS, n_part]: partial sums of x^2      (NORM)             read
+//         4 y         f32 [X_ROWS, ...]                                                 written
+//         5 residual  f32 [X_ROWS, d_out]; may be y itself           (EPI_ADD)          read
+//         6 out       EPI_ADD: f32 [X_ROWS, d_out / 16], the sums of squares of 16 new values each;
+//                     EPI_LOGITS: (f32 bits, id) pairs [X_ROWS, n_group], the largest of a group  written
 // A buffer that a variant does not use may be bound to anything.
 layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint T = 1u;        // rows of x
+layout(constant_id = 1) const uint X_ROWS = 1u;        // rows of x
 layout(constant_id = 2) const uint SPLIT = 4u;    // parts that the columns are cut into, summed in order
 layout(constant_id = 3) const uint TILES = 1u;    // row tiles of a workgroup
 #ifdef MATRIX
 // One pipeline for whatever stands between two norms: a step runs through more code than a core's instruction cache
 // holds, and each line of it that another stage has just used is one less to wait for.
 layout(constant_id = 4) const uint NORM_ = 0u;
-layout(constant_id = 5) const uint EPI_ = 0u;
+layout(constant_id = 5) const uint EPILOGUE_ = 0u;
 const uint NORM_ANY = 2u, EPI_ANY = 4u;
 #define NORM (NORM_ == NORM_ANY ? (args.mode >> 2) & 1u : NORM_)   // 1: x * norm / rms(x) instead of x
-#define EPI (EPI_ == EPI_ANY ? args.mode & 3u : EPI_)
+#define EPILOGUE (EPILOGUE_ == EPI_ANY ? args.mode & 3u : EPILOGUE_)
 #else
 layout(constant_id = 4) const uint NORM = 0u;
-layout(constant_id = 5) const uint EPI = 0u;
+layout(constant_id = 5) const uint EPILOGUE = 0u;
 #endif
 const uint EPI_STORE = 0u;    // y = W x
 const uint EPI_ADD = 1u;      // y = residual + W x, and partial sums of squares of y
@@ -85,10 +85,10 @@ layout(push_constant) uniform Push {
 
 // The includer says how many tiles it finishes at once: SLOTS at most, n_slot. All sizes are multiples of 16 bytes: a
 // driver was seen to pack shared arrays without regard to what matrix loads need.
-shared float inv_rms[(T + 3u) / 4u * 4u];
-shared float best_s[16u * T * SLOTS];
-shared uint best_id[(T * SLOTS + 3u) / 4u * 4u];
-shared uint kept[(2u * T + 3u) / 4u * 4u];   // the largest of the tiles before, and its id
+shared float inv_rms[(X_ROWS + 3u) / 4u * 4u];
+shared float best_s[16u * X_ROWS * SLOTS];
+shared uint best_id[(X_ROWS * SLOTS + 3u) / 4u * 4u];
+shared uint kept[(2u * X_ROWS + 3u) / 4u * 4u];   // the largest of the tiles before, and its id
 
 float silu(float v) {
     precise float e = exp(-abs(v));
@@ -98,7 +98,7 @@ float silu(float v) {
     return p;
 }
 
-// The finished sum number o of a workgroup: row o & 15 of the tile, x row (o >> 4) % T, tile (o >> 4) / T.
+// The finished sum number o of a workgroup: row o & 15 of the tile, x row (o >> 4) % X_ROWS, tile (o >> 4) / X_ROWS.
 float total(uint o);
 
 uint n_slot = SLOTS;
@@ -106,26 +106,26 @@ uint n_slot = SLOTS;
 float held[2];   // the residuals of an invocation's first results, fetched early
 
 uint residual_at(uint o, uint tile0, out bool inside) {
-    const uint tile = tile0 + (o >> 4) / T, at = args.first_row + tile * 16u + (o & 15u);
+    const uint tile = tile0 + (o >> 4) / X_ROWS, at = args.first_row + tile * 16u + (o & 15u);
     inside = tile < args.n_tile && at < args.d_out;
-    return args.residual_offset + row_out((o >> 4) % T) * args.residual_stride + at;
+    return args.residual_offset + row_out((o >> 4) % X_ROWS) * args.residual_stride + at;
 }
 
 void hold_residual(uint i, uint n, uint tile0) {
-    if (EPI != EPI_ADD) return;
+    if (EPILOGUE != EPI_ADD) return;
     [[unroll]] for (uint k = 0u; k < 2u; k++) {
         bool inside = false;
         const uint at = residual_at(i + k * n, tile0, inside);
-        held[k] = i + k * n < n_slot * T * 16u && inside ? RESIDUAL[at] : 0.0;
+        held[k] = i + k * n < n_slot * X_ROWS * 16u && inside ? RESIDUAL[at] : 0.0;
     }
 }
 
 // Writes the results of n_slot tiles from tile0 on; n invocations, all of them, i = 0..n-1.
 // `first`: the workgroup has finished no tile yet; `end`: it will finish no more.
 void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
-    if (EPI == EPI_SWIGLU) {
-        [[dont_unroll]] for (uint o = i; o < n_slot * T * 8u; o += n) {
-            const uint row = o & 7u, col = (o >> 3) % T, tile = tile0 + (o >> 3) / T, at = (args.first_row >> 1) + tile * 8u + row;
+    if (EPILOGUE == EPI_SWIGLU) {
+        [[dont_unroll]] for (uint o = i; o < n_slot * X_ROWS * 8u; o += n) {
+            const uint row = o & 7u, col = (o >> 3) % X_ROWS, tile = tile0 + (o >> 3) / X_ROWS, at = (args.first_row >> 1) + tile * 8u + row;
             float gate = total((o >> 3) * 16u + row), up = total((o >> 3) * 16u + row + 8u);
             if (NORM == 1u) {
                 precise float g = gate * inv_rms[col], u = up * inv_rms[col];
@@ -141,11 +141,11 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
         }
         return;
     }
-    [[dont_unroll]] for (uint o = i, k = 0u; o < n_slot * T * 16u; o += n, k++) {
-        const uint col = (o >> 4) % T, tile = tile0 + (o >> 4) / T, at = args.first_row + tile * 16u + (o & 15u);
+    [[dont_unroll]] for (uint o = i, k = 0u; o < n_slot * X_ROWS * 16u; o += n, k++) {
+        const uint col = (o >> 4) % X_ROWS, tile = tile0 + (o >> 4) / X_ROWS, at = args.first_row + tile * 16u + (o & 15u);
         bool inside = tile < args.n_tile && at < args.d_out && has_column(col);
         float v = total(o);
-        if (EPI == EPI_ADD) {
+        if (EPILOGUE == EPI_ADD) {
             float r = 0.0;
             if (first && k < 2u) r = k == 0u ? held[0] : held[1];
             else {
@@ -167,26 +167,26 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
             precise float scaled = v * inv_rms[col];
             v = scaled;
         }
-        if (EPI == EPI_LOGITS) best_s[o] = inside ? v : -3.4028234e38;
+        if (EPILOGUE == EPI_LOGITS) best_s[o] = inside ? v : -3.4028234e38;
         if (inside) Y[args.y_offset + row_out(col) * args.y_stride + at] = v;
     }
 #ifndef MATRIX
-    if (EPI == EPI_ADD) {
+    if (EPILOGUE == EPI_ADD) {
         barrier();
-        [[dont_unroll]] for (uint o = i; o < n_slot * T; o += n) {
-            const uint b = o * 16u, tile = tile0 + o / T;
+        [[dont_unroll]] for (uint o = i; o < n_slot * X_ROWS; o += n) {
+            const uint b = o * 16u, tile = tile0 + o / X_ROWS;
             float q[4];
             [[unroll]] for (uint k = 0u; k < 4u; k++) {
                 const uint at = b + 4u * k;
                 q[k] = fma(best_s[at + 3u], best_s[at + 3u], fma(best_s[at + 2u], best_s[at + 2u], fma(best_s[at + 1u], best_s[at + 1u], best_s[at] * best_s[at])));
             }
-            if (tile < args.n_tile) OUT[args.out_offset + row_out(o % T) * args.out_stride + (args.first_row >> 4) + tile] = (q[0] + q[1]) + (q[2] + q[3]);
+            if (tile < args.n_tile) OUT[args.out_offset + row_out(o % X_ROWS) * args.out_stride + (args.first_row >> 4) + tile] = (q[0] + q[1]) + (q[2] + q[3]);
         }
     }
 #endif
-    if (EPI == EPI_LOGITS) {
+    if (EPILOGUE == EPI_LOGITS) {
         barrier();
-        [[dont_unroll]] for (uint o = i; o < n_slot * T; o += n) {
+        [[dont_unroll]] for (uint o = i; o < n_slot * X_ROWS; o += n) {
             const uint b = o * 16u;
             float best = best_s[b];
             uint id = 0u;
@@ -196,7 +196,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
                     id = k;
                 }
             }
-            id += args.first_row + (tile0 + o / T) * 16u;
+            id += args.first_row + (tile0 + o / X_ROWS) * 16u;
             if (SLOTS == 1u && !first && !(best > uintBitsToFloat(kept[2u * o]))) {
                 best = uintBitsToFloat(kept[2u * o]);
                 id = kept[2u * o + 1u];
@@ -205,11 +205,11 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
             best_id[o] = id;
         }
         barrier();
-        [[dont_unroll]] for (uint col = i; col < T; col += n) {
+        [[dont_unroll]] for (uint col = i; col < X_ROWS; col += n) {
             float best = best_s[col * 16u];
             uint id = best_id[col];
             for (uint k = 1u; k < n_slot; k++) {
-                const uint o = k * T + col;
+                const uint o = k * X_ROWS + col;
                 if (best_s[o * 16u] > best) {
                     best = best_s[o * 16u];
                     id = best_id[o];

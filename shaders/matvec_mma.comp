@@ -4,12 +4,12 @@
 // Grid    x: ceil(n_tile / args.tiles).   Group  32 * SPLIT invocations; subgroup s owns column tiles
 //         s, s + SPLIT, ... of args.tiles row tiles. Subgroup size 32, full subgroups. It holds the x of
 //         CHUNK of its column tiles in shared memory and goes through all row tiles with them.
-// Rows    T <= 8, which cost about alike; run nine as five and four.
+// Rows    X_ROWS <= 8, which cost about alike; run nine as five and four.
 // Numbers x * norm is scaled by a power of two per 256 columns and rounded to the nearest halves (2^-12
 //         relative); weights enter as exact integers; products are summed in float, 32 or 16 columns at a time,
 //         times the block's scale. Mins and zero points meet the sums of the rounded x instead.
 // Order   columns of a block in the matrix unit, blocks and column tiles in turn, then subgroups in
-//         order: nothing depends on T, TILES or the slice. SPLIT is fixed by the weight's shape.
+//         order: nothing depends on X_ROWS, TILES or the slice. SPLIT is fixed by the weight's shape.
 // Sizes   TILES and CHUNK by tune.h: all row tiles of a stage in whole waves.
 // Needs   16-byte addresses for matrix loads (all shared arrays are multiples of 16 bytes) and matrices whose elements
 //         lie as tune.h matrix_layout_fits() wants them: asked at start.
@@ -37,20 +37,20 @@ spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [44
 #define MATRIX
 #include "matvec_common.glsl"
 layout(constant_id = 6) const uint CHUNK = 1u;   // column tiles of a subgroup whose x is held at once
-layout(constant_id = 7) const uint M_ = 16u;     // the matrix units' shape
-layout(constant_id = 8) const uint N_8 = 8u;
-layout(constant_id = 9) const uint K_ = 16u;
+layout(constant_id = 7) const uint UNIT_M = 16u;     // the matrix units' shape
+layout(constant_id = 8) const uint UNIT_N = 8u;
+layout(constant_id = 9) const uint UNIT_K = 16u;
 
 const uint SX = 296u;   // halves of a row of x: 256 values, 16 sums, what rounding left of them, 8 spare
 // In units of 8 halves, because matrix loads want 16-byte addresses. A matrix has 8 columns; those beyond
-// T are anything.
-shared uvec4 s[((SPLIT * CHUNK - 1u) * T + 8u) * (SX / 8u)];
-shared float scale[(SPLIT * CHUNK * T + 8u + 3u) / 4u * 4u];
-shared float red[TILES * SPLIT * 16u * T];
+// X_ROWS are anything.
+shared uvec4 s[((SPLIT * CHUNK - 1u) * X_ROWS + 8u) * (SX / 8u)];
+shared float scale[(SPLIT * CHUNK * X_ROWS + 8u + 3u) / 4u * 4u];
+shared float red[TILES * SPLIT * 16u * X_ROWS];
 
-#define FragA fcoopmatNV<16, gl_ScopeSubgroup, M_, K_>
-#define FragB fcoopmatNV<16, gl_ScopeSubgroup, K_, N_8>
-#define FragC fcoopmatNV<32, gl_ScopeSubgroup, M_, N_8>
+#define FragA fcoopmatNV<16, gl_ScopeSubgroup, UNIT_M, UNIT_K>
+#define FragB fcoopmatNV<16, gl_ScopeSubgroup, UNIT_K, UNIT_N>
+#define FragC fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N>
 // C += A B. A: this lane's columns 0 1 and 2 3 of row g, then of row g + 8; B: 16 columns of x at `at`.
 #define MMA(C, a0, a1, a2, a3, at) { FragA A_; FragB B_; \
     const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = unpackFloat2x16(a3); \
@@ -67,15 +67,15 @@ uint half_twice(uvec2 v, uint t) { return (((t < 2u ? v.x : v.y) >> (16u * (t & 
 #include "quant/tile.glsl"
 
 float total(uint o) {
-    const uint at = o / (16u * T) * SPLIT * 16u * T + o % (16u * T);
+    const uint at = o / (16u * X_ROWS) * SPLIT * 16u * X_ROWS + o % (16u * X_ROWS);
     float v = 0.0;
-    for (uint k = 0u; k < SPLIT; k++) v += red[at + k * 16u * T];
+    for (uint k = 0u; k < SPLIT; k++) v += red[at + k * 16u * X_ROWS];
     return v;
 }
 
 // 1/rms of a row from its partial sums of squares: every lane its own in turn, then 1, 2, 4, 8, 16.
 void read_norm(uint sub, uint l) {
-    [[dont_unroll]] for (uint row = sub; row < T; row += SPLIT) {
+    [[dont_unroll]] for (uint row = sub; row < X_ROWS; row += SPLIT) {
         float q = 0.0;
         [[dont_unroll]] for (uint k = 0u; k < args.n_part; k += 256u) {
             float v[8];
@@ -96,14 +96,14 @@ void read_norm(uint sub, uint l) {
 
 layout(constant_id = 10) const uint BATCH = 4u;   // pieces of x on their way at once; no other value is meant
 vec4 xa[BATCH], xb[BATCH];
-uint n_piece;   // of a chunk: its column tiles times T
+uint n_piece;   // of a chunk: its column tiles times X_ROWS
 
-// Piece n of a chunk: row n % T of x, column tile c0 + n / T * SPLIT; this lane's 4 columns of two blocks.
+// Piece n of a chunk: row n % X_ROWS of x, column tile c0 + n / X_ROWS * SPLIT; this lane's 4 columns of two blocks.
 void load_x(uint n0, uint c0, uint l) {
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
-        const uint n = n0 + b, c = c0 + n / T * SPLIT, k = c * 256u + 32u * (l >> 2) + 4u * (l & 3u);
-        const uint at = (args.x_offset + row_in(n % T) * args.x_stride + k) >> 2;
-        const bool in_ = n < CHUNK * T && n < n_piece && has_column(n % T);
+        const uint n = n0 + b, c = c0 + n / X_ROWS * SPLIT, k = c * 256u + 32u * (l >> 2) + 4u * (l & 3u);
+        const uint at = (args.x_offset + row_in(n % X_ROWS) * args.x_stride + k) >> 2;
+        const bool in_ = n < CHUNK * X_ROWS && n < n_piece && has_column(n % X_ROWS);
         const uint k_end = in_ ? columns_end(c) : 0u;
         xa[b] = k < k_end ? X[at] : vec4(0.0);
         xb[b] = k + 16u < k_end ? X[at + 4u] : vec4(0.0);
@@ -123,7 +123,7 @@ void store_x(uint n0, uint first, uint l) {
     const uint g = l >> 2, t = l & 3u;
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
         const uint n = n0 + b;
-        if (n >= CHUNK * T) break;   // known beforehand: no code for those
+        if (n >= CHUNK * X_ROWS) break;   // known beforehand: no code for those
         if (n >= n_piece) break;
         const vec4 m4 = max(abs(xa[b]), abs(xb[b]));
         float m = max(max(m4.x, m4.y), max(m4.z, m4.w));
@@ -164,7 +164,7 @@ void begin_x(uint me, uint first, uint tile0, uint n_own) {
     if (n_own > 0u) load_x(0u, sub, l);
     hold_residual(me, SPLIT * 32u, tile0);
     if (NORM == 1u) read_norm(sub, l);
-    [[dont_unroll]] for (uint n = 0u; n < CHUNK * T; n += BATCH) {
+    [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n += BATCH) {
         if (n > 0u) load_x(n, sub, l);
         store_x(n, first, l);
     }
@@ -172,12 +172,12 @@ void begin_x(uint me, uint first, uint tile0, uint n_own) {
 
 void main() {
     const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
-    const uint first = sub * CHUNK * T, tile0 = gl_WorkGroupID.x * args.tiles, n_tile = min(args.tiles, args.n_tile - tile0);
+    const uint first = sub * CHUNK * X_ROWS, tile0 = gl_WorkGroupID.x * args.tiles, n_tile = min(args.tiles, args.n_tile - tile0);
     n_slot = args.tiles;
     const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
-    n_piece = min(CHUNK, n_own) * T;
+    n_piece = min(CHUNK, n_own) * X_ROWS;
     Raw next;
-    if (ROLE_ == MOE_ANY && OWN > 0u) {
+    if (ROLE_ == MOE_ANY && LANE_SCORES > 0u) {
         // Where an expert is chosen for the only row, x is known before: the first subgroup chooses, and the others see
         // to x meanwhile. One copy of each part, because code is what this waits for.
         const bool late = ROLE == MOE_EXPERT && sub != 0u;
@@ -196,9 +196,9 @@ void main() {
     [[dont_unroll]] for (uint o0 = 0u; o0 < n_own; o0 += CHUNK) {
         const uint n_here = min(CHUNK, n_own - o0);
         if (o0 > 0u) {
-            n_piece = n_here * T;
+            n_piece = n_here * X_ROWS;
             subgroupBarrier();
-            [[dont_unroll]] for (uint n = 0u; n < CHUNK * T; n += BATCH) {
+            [[dont_unroll]] for (uint n = 0u; n < CHUNK * X_ROWS; n += BATCH) {
                 load_x(n, sub + o0 * SPLIT, l);
                 store_x(n, first, l);
             }
@@ -206,11 +206,11 @@ void main() {
         subgroupMemoryBarrierShared();
         subgroupBarrier();
         [[dont_unroll]] for (uint r = 0u; r < n_tile; r++) {
-            const uint slot = ((r * SPLIT + sub) * T + 2u * t) * 16u + g;
+            const uint slot = ((r * SPLIT + sub) * X_ROWS + 2u * t) * 16u + g;
             vec4 acc = vec4(0.0);
             if (o0 > 0u) {
-                if (2u * t < T) acc.xz = vec2(red[slot], red[slot + 8u]);
-                if (2u * t + 1u < T) acc.yw = vec2(red[slot + 16u], red[slot + 24u]);
+                if (2u * t < X_ROWS) acc.xz = vec2(red[slot], red[slot + 8u]);
+                if (2u * t + 1u < X_ROWS) acc.yw = vec2(red[slot + 16u], red[slot + 24u]);
             }
             [[dont_unroll]] for (uint i = 0u; i < n_here; i++) {
                 const Raw raw = next;
@@ -223,23 +223,23 @@ void main() {
                     } else row = 0u;
                 }
                 if (own < n_own) next = fetch(tile_of(tile0 + row, sub + own * SPLIT) * TILE, l);
-                const uint at = first + i * T;
+                const uint at = first + i * X_ROWS;
                 const vec4 sum = product(raw, at * SX, t);
                 const float x0 = scale[at + 2u * t], x1 = scale[at + 2u * t + 1u];
                 acc = fma(sum, vec4(x0, x1, x0, x1), acc);
             }
-            if (2u * t < T) {
+            if (2u * t < X_ROWS) {
                 red[slot] = acc.x;
                 red[slot + 8u] = acc.z;
             }
-            if (2u * t + 1u < T) {
+            if (2u * t + 1u < X_ROWS) {
                 red[slot + 16u] = acc.y;
                 red[slot + 24u] = acc.w;
             }
         }
     }
     if (n_own == 0u) {
-        [[dont_unroll]] for (uint i = l; i < args.tiles * 16u * T; i += 32u) red[((i / (16u * T)) * SPLIT + sub) * 16u * T + i % (16u * T)] = 0.0;
+        [[dont_unroll]] for (uint i = l; i < args.tiles * 16u * X_ROWS; i += 32u) red[((i / (16u * X_ROWS)) * SPLIT + sub) * 16u * X_ROWS + i % (16u * X_ROWS)] = 0.0;
     }
     barrier();
     write_tiles(me, SPLIT * 32u, tile0, true, true);

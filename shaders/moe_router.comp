@@ -1,7 +1,7 @@
 #version 450
 // moe_router.comp: scores of every expert, in float: logits = rms(x) router'. Twin of src/machine/cpu/moe.cpp.
 //
-// Grid    x: ceil(n_out / 2), y: ceil(n_row / T).   Group  128: 64 invocations share an output row.
+// Grid    x: ceil(n_out / 2), y: ceil(n_row / X_ROWS).   Group  128: 64 invocations share an output row.
 // Memory  0 w       f32 [n_out, d_in]                                  read
 //         1 x       f32 [n_row, x_stride]                              read
 //         2 norm    f32 [d_in], the norm's weight         (NORM)       read
@@ -13,7 +13,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "moe_args.h"
 layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint T = 1u;      // rows of a workgroup
+layout(constant_id = 1) const uint X_ROWS = 1u;      // rows of a workgroup
 layout(constant_id = 2) const uint NORM = 1u;   // 1: x * norm / rms(x) instead of x
 layout(push_constant) uniform Push { RouterArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer W_ { vec4 w[]; };
@@ -22,14 +22,14 @@ layout(set = 0, binding = 2, std430) readonly buffer N_ { vec4 norm[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer L_ { float logits[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Step_ { uint step_n_row; };
 const uint LANES = 64u, AHEAD = 4u;
-shared float red[128u * 2u * T];
+shared float red[128u * 2u * X_ROWS];
 
 void main() {
-    const uint me = gl_LocalInvocationIndex, lane = me % LANES, row0 = gl_WorkGroupID.y * T;
+    const uint me = gl_LocalInvocationIndex, lane = me % LANES, row0 = gl_WorkGroupID.y * X_ROWS;
     const uint o = gl_WorkGroupID.x * 2u + me / LANES, n4 = args.d_in >> 2;
     if (args.from_step == 1u && row0 >= step_n_row) return;
-    float acc[T], squares[T];
-    [[unroll]] for (uint t = 0u; t < T; t++) acc[t] = squares[t] = 0.0;
+    float acc[X_ROWS], squares[X_ROWS];
+    [[unroll]] for (uint t = 0u; t < X_ROWS; t++) acc[t] = squares[t] = 0.0;
     const uint from = min(o, args.n_out - 1u) * n4;
     for (uint k0 = lane; k0 < n4; k0 += LANES * AHEAD) {
         vec4 wv[AHEAD], m[AHEAD];
@@ -38,7 +38,7 @@ void main() {
             wv[i] = k < n4 ? w[from + k] : vec4(0.0);
             m[i] = NORM == 1u && k < n4 ? norm[k] : vec4(1.0);
         }
-        [[unroll]] for (uint t = 0u; t < T; t++) {
+        [[unroll]] for (uint t = 0u; t < X_ROWS; t++) {
             const uint at = (min(row0 + t, args.n_row - 1u) * args.x_stride) >> 2;
             [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
                 const uint k = k0 + i * LANES;
@@ -49,21 +49,21 @@ void main() {
             }
         }
     }
-    [[unroll]] for (uint t = 0u; t < T; t++) {
+    [[unroll]] for (uint t = 0u; t < X_ROWS; t++) {
         red[(2u * t) * 128u + me] = acc[t];
         red[(2u * t + 1u) * 128u + me] = squares[t];
     }
     for (uint n = LANES / 2u; n > 0u; n >>= 1) {
         barrier();
         if (lane < n) {
-            [[unroll]] for (uint i = 0u; i < 2u * T; i++) {
+            [[unroll]] for (uint i = 0u; i < 2u * X_ROWS; i++) {
                 precise float both = red[i * 128u + me] + red[i * 128u + me + n];
                 red[i * 128u + me] = both;
             }
         }
     }
     if (lane != 0u || o >= args.n_out) return;
-    [[unroll]] for (uint t = 0u; t < T; t++) {
+    [[unroll]] for (uint t = 0u; t < X_ROWS; t++) {
         if (row0 + t >= args.n_row) break;
         precise float v = red[2u * t * 128u + me] * (NORM == 1u ? inversesqrt(fma(red[(2u * t + 1u) * 128u + me], args.inv_d, args.eps)) : 1.0);
         logits[(row0 + t) * args.n_out + o] = v;

@@ -15,12 +15,12 @@
 // Push    n: elements (half, dot: words; shuffle: lanes), or the row length, a multiple of 8 (rows)
 //
 // half     out[i] = bits of unpackHalf2x16(in[i]).x, out[n + i] = of .y
-// rows     T rows of length n, then W [n]; out[t] = bits of sum_k in[t, k] * W[k], summed by 8 lanes: each
+// rows     N_ROW rows of length n, then W [n]; out[t] = bits of sum_k in[t, k] * W[k], summed by 8 lanes: each
 //          its own multiply-adds with a scale as in a quantised product, then a fixed tree. Row 0 must
-//          not depend on T, although T changes how the compiler unrolls.
+//          not depend on N_ROW, although N_ROW changes how the compiler unrolls.
 // shuffle  out[i] = sum of the 8 lanes around i by xor 1, 2, 4
 // dot      out[i] = packed signed dot of in[i] and in[n + i]
-// matrix   one subgroup: A [MM, KK] then B [KK, NN] as halves; out [MM, NN] = A B as floats
+// matrix   one subgroup: A [UNIT_M, UNIT_K] then B [UNIT_K, UNIT_N] as halves; out [UNIT_M, UNIT_N] = A B as floats
 #if defined(SHUFFLE)
 #extension GL_KHR_shader_subgroup_shuffle : require
 #endif
@@ -34,13 +34,15 @@ int dot4(int a, int b, spirv_literal int packed_format);
 #extension GL_NV_cooperative_matrix : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
-layout(constant_id = 1) const uint MM = 16;  // three constants, although often equal: see @khr
-layout(constant_id = 2) const uint NN = 16;
-layout(constant_id = 3) const uint KK = 16;
+layout(constant_id = 1) const uint UNIT_M = 16;  // three constants, although often equal: see @khr
+layout(constant_id = 2) const uint UNIT_N = 16;
+layout(constant_id = 3) const uint UNIT_K = 16;
 layout(set = 0, binding = 0, std430) readonly buffer In { float16_t from[]; };
 layout(set = 0, binding = 1, std430) buffer Out { float to[]; };
 #else
-layout(constant_id = 1) const uint T = 1;
+#if defined(ROWS)
+layout(constant_id = 1) const uint N_ROW = 1;
+#endif
 layout(set = 0, binding = 0, std430) readonly buffer In { uint from[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Out { uint to[]; };
 #endif
@@ -48,7 +50,7 @@ layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { uint n; };
 
 #if defined(ROWS)
-shared float lane_sum[T * 8];
+shared float lane_sum[N_ROW * 8];
 #endif
 
 void main() {
@@ -69,27 +71,27 @@ void main() {
     if (i >= n) return;
     to[i] = uint(dot4(int(from[i]), int(from[n + i]), 0));
 #elif defined(MATRIX)
-    fcoopmatNV<16, gl_ScopeSubgroup, MM, KK> a;
-    fcoopmatNV<16, gl_ScopeSubgroup, KK, NN> b;
-    fcoopmatNV<32, gl_ScopeSubgroup, MM, NN> c = fcoopmatNV<32, gl_ScopeSubgroup, MM, NN>(0.0);
-    coopMatLoadNV(a, from, 0u, KK, false);
-    coopMatLoadNV(b, from, MM * KK, NN, false);
+    fcoopmatNV<16, gl_ScopeSubgroup, UNIT_M, UNIT_K> a;
+    fcoopmatNV<16, gl_ScopeSubgroup, UNIT_K, UNIT_N> b;
+    fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N> c = fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N>(0.0);
+    coopMatLoadNV(a, from, 0u, UNIT_K, false);
+    coopMatLoadNV(b, from, UNIT_M * UNIT_K, UNIT_N, false);
     c = coopMatMulAddNV(a, b, c);
-    coopMatStoreNV(c, to, n, NN, false);
+    coopMatStoreNV(c, to, n, UNIT_N, false);
 #elif defined(ROWS)
     const uint lane = gl_LocalInvocationID.x;
     if (lane < 8u) {
-        float sum[T];
-        for (uint t = 0u; t < T; t++) sum[t] = 0.0;
+        float sum[N_ROW];
+        for (uint t = 0u; t < N_ROW; t++) sum[t] = 0.0;
         for (uint k = lane; k < n; k += 8u) {
-            const float w = uintBitsToFloat(from[T * n + k]);
+            const float w = uintBitsToFloat(from[N_ROW * n + k]);
             precise float scale = w * 0.0078125;
-            for (uint t = 0u; t < T; t++) sum[t] = fma(scale, uintBitsToFloat(from[t * n + k]), sum[t]);
+            for (uint t = 0u; t < N_ROW; t++) sum[t] = fma(scale, uintBitsToFloat(from[t * n + k]), sum[t]);
         }
-        for (uint t = 0u; t < T; t++) lane_sum[t * 8u + lane] = sum[t];
+        for (uint t = 0u; t < N_ROW; t++) lane_sum[t * 8u + lane] = sum[t];
     }
     barrier();
-    if (lane < T) {
+    if (lane < N_ROW) {
         precise float a = lane_sum[lane * 8u] + lane_sum[lane * 8u + 1u];
         precise float b = lane_sum[lane * 8u + 2u] + lane_sum[lane * 8u + 3u];
         precise float c = lane_sum[lane * 8u + 4u] + lane_sum[lane * 8u + 5u];

@@ -91,6 +91,7 @@
 #include "../shaders/matvec_args.h"
 #include "../shaders/moe_args.h"
 #include "../shaders/rows_args.h"
+#include "machine/vulkan/shader_contract.h"
 #include "machine/vulkan/device.h"
 #include "machine/vulkan/probe.h"
 #include "machine/vulkan/probe.cpp"

@@ -160,9 +160,13 @@ TEST_CASE("the embedded shaders unpack, and damaged ones are refused") {
     CHECK(shaders->modules().size() >= 4);
     CHECK(shaders->find("selftest_half") != nullptr);
     CHECK(shaders->find("no_such_shader") == nullptr);
-    CHECK(shaders->find("selftest_half")->access == vk::BufferAccess::bindings);
-    CHECK(std::any_of(shaders->modules().begin(), shaders->modules().end(),
-                      [](const auto& m) { return m.access == vk::BufferAccess::addresses; }));
+    REQUIRE(shaders->modules().size() == std::size(vk::kShaderContracts));
+    for (size_t i = 0; i < shaders->modules().size(); ++i) {
+        REQUIRE(shaders->modules()[i].contract == &vk::kShaderContracts[i]);
+        CHECK(shaders->modules()[i].name == vk::kShaderContracts[i].name);
+    }
+    CHECK(!shaders->find("selftest_half")->contract->addresses);
+    CHECK(shaders->find("matvec_mma_q4_k")->contract->addresses);
     for (const auto& m : shaders->modules()) CHECK(m.words[0] == 0x07230203u);
     const std::vector<std::byte> stream = from_hex("789c030000000001");
     CHECK(vk::Shaders::open(stream, 0).status().code == Code::bad_file);

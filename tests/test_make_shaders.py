@@ -9,6 +9,10 @@ import unittest
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GLSLC = shutil.which("glslc")
+sys.path.insert(0, os.path.join(REPO, "tools"))
+sys.dont_write_bytecode = True
+import make_shaders
+import shader_contract
 KERNEL = """#version 450
 // variant: twice -DFACTOR=2
 // variant: thrice -DFACTOR=3
@@ -18,6 +22,31 @@ layout(local_size_x_id = 0) in;
 layout(set = 0, binding = 0, std430) buffer Data { float x[]; };
 void main() { x[gl_GlobalInvocationID.x] = half_of(x[gl_GlobalInvocationID.x]) * FACTOR; }
 """
+DEMO_ARGS = """#ifdef __cplusplus
+#include <cstdint>
+namespace auspex { namespace detail { namespace args {
+using uint = uint32_t;
+#endif
+struct DemoArgs { uint n, m; };
+#ifdef __cplusplus
+} } }
+#endif
+"""
+DEMO = """#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "demo_args.h"
+layout(constant_id = 1) const uint ROW_COUNT = 1;
+layout(constant_id = 2) const uint UNUSED = 1;
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { DemoArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer X { float x[]; };
+layout(set = 0, binding = 1, std430) buffer Y { float y[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Z { float z[]; };
+void main() {
+    y[args.m] += x[args.n];
+    for (uint i = 0; i < ROW_COUNT; i++) z[i] = y[i];
+}
+"""
 
 
 class MakeShadersTestCase(unittest.TestCase):
@@ -26,7 +55,8 @@ class MakeShadersTestCase(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.root)
         for folder in ("tools", "shaders/quant", "src/machine/vulkan"):
             os.makedirs(os.path.join(self.root, folder))
-        shutil.copy(os.path.join(REPO, "tools", "make_shaders.py"), os.path.join(self.root, "tools"))
+        for tool in ("make_shaders.py", "shader_contract.py"):
+            shutil.copy(os.path.join(REPO, "tools", tool), os.path.join(self.root, "tools"))
         self.write("shaders/kernel.comp", KERNEL)
         self.write("shaders/half.glsl", "float half_of(float v) { return v * 0.5; }\n")
 
@@ -136,9 +166,6 @@ class MakeShadersTestCase(unittest.TestCase):
     def test_matrix_modules_are_rewritten_for_khr_with_each_role_told(self):
         shutil.copy(os.path.join(REPO, "shaders", "selftest.comp"), self.path("shaders"))
         self.make()
-        sys.path.insert(0, self.path("tools"))
-        sys.dont_write_bytecode = True
-        import make_shaders
         held = make_shaders.parse(self.read("src/machine/vulkan/spirv.inc"))[1]["selftest_matrix_khr"][2]
         words = list(make_shaders.struct.unpack(f"<{len(held) // 4}I", held))
         code = list(make_shaders.instructions(words))
@@ -149,6 +176,74 @@ class MakeShadersTestCase(unittest.TestCase):
         for op, w in code:
             if op == 4457:
                 self.assertIn(constants[w[4]], (0, 1))  # the layout, before the stride
+
+    def make_contract_kernel(self):
+        self.write("shaders/demo_args.h", DEMO_ARGS)
+        self.write("shaders/demo.comp", DEMO)
+        self.make()
+        return self.read("src/machine/vulkan/shader_contract.h")
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_the_contract_names_constants_bindings_push_constants_and_group(self):
+        text = self.make_contract_kernel()
+        self.assertIn("namespace demo {\nconstexpr SpecId kRowCount{0x1};\nconstexpr SpecId kUnused{0x2};\n}", text)
+        # family 0, constants 1 and 2, three bindings of which 0 and 1 are read and 1 and 2 written, 8 bytes, group by key
+        self.assertIn('{"demo", "kRowCount kUnused", "x y z",\n     0, 0x6, 3, 0x3, 0x6, 8, {0, 1, 1}, false},', text)
+        self.assertIn("static_assert(sizeof(args::DemoArgs) == 8);", text)
+        self.assertIn('{"twice", "", "x",\n     1, 0x0, 1, 0x1, 0x1, 0, {0, 1, 1}, false},', text)
+
+    @unittest.skipUnless(GLSLC and shutil.which("g++"), "needs glslc and g++")
+    def test_a_host_struct_of_another_size_and_a_wrong_constant_name_do_not_compile(self):
+        self.make_contract_kernel()
+        def compile_host(code):
+            self.write("host.cpp", '#include "src/machine/vulkan/shader_contract.h"\nusing namespace auspex::detail;\n' + code)
+            r = subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-I", self.root, self.path("host.cpp")],
+                               capture_output=True, text=True)
+            return r.returncode, r.stderr
+        self.assertEqual(compile_host("auto id = vk::spec::demo::kRowCount;")[0], 0)
+        self.assertIn("kRows", compile_host("auto id = vk::spec::demo::kRows;")[1])
+        self.write("shaders/demo_args.h", DEMO_ARGS.replace("uint n, m;", "uint n, m, k;"))
+        code, said = compile_host("")
+        self.assertEqual(code, 1)
+        self.assertIn("DemoArgs) == 8", said)
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_an_edited_contract_is_found_even_without_a_compiler(self):
+        text = self.make_contract_kernel()
+        self.write("src/machine/vulkan/shader_contract.h", text.replace("kRowCount{0x1}", "kRowCount{0x2}"))
+        self.stale("shader_contract.h is not the one")
+        code, said = self.run_tool("--check", "--glslc", "no-such-compiler")
+        self.assertEqual(code, 1, said)
+        os.remove(self.path("src/machine/vulkan/shader_contract.h"))
+        self.stale("shader_contract.h is missing")
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_a_module_that_disagrees_with_its_declarations_is_refused(self):
+        self.make_contract_kernel()
+        held = make_shaders.parse(self.read("src/machine/vulkan/spirv.inc"))[1]["demo"][2]
+        code = list(make_shaders.instructions(list(make_shaders.struct.unpack(f"<{len(held) // 4}I", held))))
+        shader_contract.reflect(code, DEMO)
+        for change, expected in (("binding = 1", "binding = 4"), "binding 1 is used but not declared"), \
+                                (("buffer Y", "readonly buffer Y"), "binding 1 (y) is declared readonly"), \
+                                (("constant_id = 1", "constant_id = 7"), "specialization constant 1 is used but not declared"):
+            with self.assertRaises(shader_contract.Mismatch) as raised:
+                shader_contract.reflect(code, DEMO.replace(*change))
+            self.assertIn(expected, str(raised.exception))
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_limits_of_the_layout_are_kept(self):
+        for change, expected in (("binding = 2", "binding = 12"), "binding 12; the layout has 0 to 11"), \
+                                (("local_size_x_id = 0", "local_size_x_id = 0, local_size_y_id = 3"), "only along x"):
+            self.write("shaders/demo_args.h", DEMO_ARGS)
+            self.write("shaders/demo.comp", DEMO.replace(*change))
+            self.assertIn(expected, self.run_tool()[1])
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_a_changed_comment_leaves_the_module_up_to_date(self):
+        first = self.make()
+        self.write("shaders/half.glsl", "// halves\nfloat half_of(float v) {  return v * 0.5;  }  // of v\n")
+        self.assertEqual(self.run_tool("--check")[0], 0)
+        self.assertEqual(self.make(), first)
 
     @unittest.skipUnless(GLSLC, "needs glslc")
     def test_literals_stay_short_and_ascii(self):

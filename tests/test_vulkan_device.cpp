@@ -520,17 +520,20 @@ TEST_CASE("several threads record and submit at once") {
 
 // --------------------------------------------------------------------------------------- pipelines
 
+static constexpr vk::SpecId kRowCount = vk::spec::selftest::kNRow;
+
 TEST_CASE("a pipeline is made once, and the next variant is tried when one is refused") {
     auto v = Vulkan::open();
     if (!v) return;
     vk::Pipelines& p = *v->pipelines;
-    const auto a = p.request(vk::PipelineKey{"selftest_rows", 64, {2}, 0, false}),
-               b = p.request(vk::PipelineKey{"selftest_rows", 64, {2}, 0, false});
+    const auto a = p.request(vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 2}}, 0, false}),
+               b = p.request(vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 2}}, 0, false});
     CHECK(a == b);
     CHECK(p.wait(a).ok());
-    const auto c = p.request(
-        {vk::PipelineKey{"no_such_shader", 64, {}, 0, false}, vk::PipelineKey{"selftest_rows", 1u << 20, {}, 0, false},
-         vk::PipelineKey{"selftest_rows", 64, {}, 3, false}, vk::PipelineKey{"selftest_rows", 128, {4}, 0, false}});
+    const auto c = p.request({vk::PipelineKey{"no_such_shader", 64, {}, 0, false},
+                              vk::PipelineKey{"selftest_rows", 1u << 20, {{kRowCount, 1}}, 0, false},
+                              vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 1}}, 3, false},
+                              vk::PipelineKey{"selftest_rows", 128, {{kRowCount, 4}}, 0, false}});
     CHECK(p.wait(c).ok());
     CHECK(p.chosen(c) == 3);
     CHECK(p.get(c) != VK_NULL_HANDLE);
@@ -547,12 +550,42 @@ TEST_CASE("a pipeline is made once, and the next variant is tried when one is re
     v->finish();
 }
 
+TEST_CASE("a pipeline key with a foreign, missing or doubled specialization constant is refused by name") {
+    auto v = Vulkan::open();
+    if (!v) return;
+    vk::Pipelines& p = *v->pipelines;
+    auto refused = [&](const vk::PipelineKey& key, std::initializer_list<const char*> words) {
+        const Status s = p.wait(p.request(key));
+        CHECK(s.code == Code::bad_argument);
+        for (const char* w : words) CHECK_MESSAGE(s.text.find(w) != std::string::npos, s.text);
+    };
+    namespace s = vk::spec;
+    refused({"selftest_rows", 64, {}, 0, false}, {"'selftest_rows'", "gives 0", "kNRow"});
+    refused({"selftest_rows", 64, {{kRowCount, 1}, {kRowCount, 2}}, 0, false}, {"'selftest_rows'", "twice"});
+    refused({"selftest_rows", 64, {{s::matvec::kXRows, 1}}, 0, false}, {"'selftest_rows'", "takes: kNRow"});
+    refused({"selftest_rows", 64, {{kRowCount, 1}, {s::selftest::kUnitN, 1}}, 0, false}, {"constant 2", "kNRow"});
+    refused({"attend_any", 64, {{s::attend_any::kDHead, 64}, {s::attend_any::kKType, 0}}, 0, false},
+            {"'attend_any'", "gives 2", "kDHead kKType kVType"});
+    v->finish();
+}
+
+TEST_CASE("a dispatch is held against what its module asks for") {
+    for (const vk::ShaderContract& c : vk::kShaderContracts) {
+        CHECK(vk::check_dispatch(c, c.n_binding, c.push_bytes).ok());
+        CHECK(vk::check_dispatch(c, c.n_binding + 1, c.push_bytes).code == Code::bad_argument);
+        CHECK(vk::check_dispatch(c, c.n_binding - 1, c.push_bytes).text.find(c.bindings) != std::string::npos);
+        if (c.push_bytes > 0) CHECK(vk::check_dispatch(c, c.n_binding, c.push_bytes - 4).code == Code::bad_argument);
+        CHECK(c.n_binding <= vk::kMaxBindings);
+        CHECK(c.push_bytes <= vk::kPushBytes);
+    }
+}
+
 TEST_CASE("a driver that cannot make a pipeline is not the end") {
     vk::OpenDetail detail;
     detail.edit_device = [](VolkDeviceTable* d) { d->vkCreateComputePipelines = refuse_pipelines; };
     auto v = Vulkan::open(detail);
     if (!v) return;
-    const auto id = v->pipelines->request(vk::PipelineKey{"selftest_rows", 64, {1}, 0, false});
+    const auto id = v->pipelines->request(vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 1}}, 0, false});
     const Status s = v->pipelines->wait(id);
     CHECK(s.code == Code::unsupported);
     CHECK(s.text.find("VK_ERROR_UNKNOWN") != std::string::npos);
@@ -586,7 +619,7 @@ TEST_CASE("a kernel whose capabilities the device lacks is refused before the dr
 TEST_CASE("the pipeline cache is taken back by its own device only") {
     auto v = Vulkan::open();
     if (!v) return;
-    v->make({"selftest_rows", 64, {2}, 0, false});
+    v->make({"selftest_rows", 64, {{kRowCount, 2}}, 0, false});
     const std::vector<std::byte> blob = v->pipelines->cache_blob();
     REQUIRE(blob.size() >= 80 + 32);
     const vk::DeviceTraits& t = v->gpu->traits;

@@ -162,9 +162,10 @@ TEST_CASE("every size of the prefill product is one that its kernel can run") {
                     traits.max_shared_bytes = shared;
                     const vk::Tiling t = vk::tiling(Type::q4_k, d_out, 1024);
                     const vk::GemmChoice c = vk::choose_gemm(traits, true, t, n_row, true, vk::GemmEpilogue::store);
-                    const std::vector<uint32_t>& k = c.key.constants;
-                    REQUIRE(k.size() == 10);
-                    const uint32_t bm = k[0], bn = k[1], wm = k[2], wn = k[3], stages = k[4];
+                    namespace s = vk::spec::gemm_mma;
+                    const uint32_t bm = c.key.constant(s::kGroupM), bn = c.key.constant(s::kGroupN),
+                                   wm = c.key.constant(s::kSubgroupM), wn = c.key.constant(s::kSubgroupN),
+                                   stages = c.key.constant(s::kStages);
                     CHECK(c.bm == bm);
                     CHECK(c.bn == bn);
                     CHECK(c.key.group == 32 * (bm / wm) * (bn / wn));

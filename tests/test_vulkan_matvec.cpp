@@ -469,10 +469,12 @@ TEST_CASE("what decides a row's bits does not depend on the row count") {
                     const vk::MatvecChoice c = vk::choose_matvec(traits, matrix, t, n, false, vk::Epilogue::store);
                     CHECK(c.key.shader == one.key.shader);
                     CHECK(c.key.group == one.key.group);
-                    CHECK(c.key.constants[1] == one.key.constants[1]);
-                    if (matrix)
-                        CHECK(vk::tune_impl::matrix_shared(n, c.key.constants[1], c.tiles, c.key.constants[5]) <=
-                              49152);
+                    namespace s = vk::spec;
+                    CHECK(c.key.constant(s::matvec::kSplit) == one.key.constant(s::matvec::kSplit));
+                    const uint32_t split = c.key.constant(s::matvec_mma::kSplit);
+                    CHECK(split == one.key.constant(s::matvec_mma::kSplit));
+                    const uint32_t chunk = c.key.constant(s::matvec_mma::kChunk);
+                    if (matrix) CHECK(vk::tune_impl::matrix_shared(n, split, c.tiles, chunk) <= 49152);
                 }
             }
 }

@@ -139,14 +139,15 @@ struct Delta {
     void record(bool tentative, u32 contexts) {
         rig.begin();
         if (tentative) {
-            rig.run("delta_step", contexts, {9}, {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args,
-                    nv);
+            rig.run("delta_step", contexts, {{vk::spec::delta_step::kMaxRow, 9}},
+                    {step, acts, conv, dt_id, a_id, norm_id, ring, state, term, out}, args, nv);
         } else {
             DeltaArgs mix = args, scan = args;
             mix.out_stride = scan.z_stride = conv_dim + 2 * nv;
             scan.z_offset = 0;
             rig.run("delta_mix", 32, {}, {step, acts, conv, dt_id, a_id, ring, mixed}, mix, kRows, 2 * nk + nv);
-            rig.run("delta_scan", 128, {16}, {step, acts, mixed, ring, state, term, out}, scan, nv * 8);
+            rig.run("delta_scan", 128, {{vk::spec::delta_scan::kWidth, 16}},
+                    {step, acts, mixed, ring, state, term, out}, scan, nv * 8);
             rig.run("delta_gate", 64, {}, {step, acts, norm_id, out}, args, kRows, (nv + 7) / 8);
         }
         rig.end();
@@ -331,30 +332,49 @@ struct Attend {
         AttendArgs push = args;
         rig.begin();
         rig.run("step_open", 256, {}, {step, request}, open, 1);
-        const u32 fk = format_of(c.k), fv = format_of(c.v);
+        const u32 fk = format_of(c.k), fv = format_of(c.v), per_kv = c.n_head / c.n_head_kv;
+        namespace s = vk::spec;
         if (how == How::plain) {
-            rig.run("kv_any", 64, {c.d_head, fk, fv}, {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push,
-                    kRows, c.n_head_kv + c.n_head);
-            rig.run("attend_any", 64, {c.d_head, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, kRows,
-                    c.n_head);
+            rig.run("kv_any", 64, {{s::kv_any::kDHead, c.d_head}, {s::kv_any::kKType, fk}, {s::kv_any::kVType, fv}},
+                    {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, kRows, c.n_head_kv + c.n_head);
+            rig.run("attend_any", 64,
+                    {{s::attend_any::kDHead, c.d_head}, {s::attend_any::kKType, fk}, {s::attend_any::kVType, fv}},
+                    {step, acts, query, k_cache, v_cache, out}, push, kRows, c.n_head);
         } else if (how != How::fused && how != How::units) {
             push.part_stride = n_tile;
-            rig.run("kv_append", 256, {c.d_head, how == How::rows ? 1u : 0u, fk, fv},
+            rig.run("kv_append", 256,
+                    {{s::kv_append::kDHead, c.d_head},
+                     {s::kv_append::kQueries, how == How::rows},
+                     {s::kv_append::kKType, fk},
+                     {s::kv_append::kVType, fv}},
                     {step, acts, q_id, k_id, rope, k_cache, v_cache, query}, push, 3);
         }
         if (how == How::rows) {
             const std::string name = "attend_rows_" + std::to_string(c.d_head);
-            rig.run(name.c_str(), 256, {32, fk, fv}, {step, acts, query, k_cache, v_cache, out}, push, n_tile,
-                    c.n_head_kv);
+            rig.run(name.c_str(), 256,
+                    {{s::attend_rows::kKeys, 32}, {s::attend_rows::kKType, fk}, {s::attend_rows::kVType, fv}},
+                    {step, acts, query, k_cache, v_cache, out}, push, n_tile, c.n_head_kv);
         } else if (how == How::fused || how == How::split) {
             push.part_stride = kMaxRows * c.n_head;
-            rig.bind("attend_step", 256, {c.d_head, tile, how == How::fused ? 1u : 0u, fk, fv, c.n_head / c.n_head_kv},
+            rig.bind("attend_step", 256,
+                     {{s::attend_step::kDHead, c.d_head},
+                      {s::attend_step::kTile, tile},
+                      {s::attend_step::kAppend, how == How::fused},
+                      {s::attend_step::kKType, fk},
+                      {s::attend_step::kVType, fv},
+                      {s::attend_step::kPerKv, per_kv}},
                      {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
             rig.commands.dispatch(n_chunk, c.n_head_kv, (kMaxRows * (c.n_head / c.n_head_kv) + tile - 1) / tile);
         } else if (how == How::units) {
             push.part_stride = kMaxRows * c.n_head;
             push.count_stride = n_chunk / 16 + 4;
-            rig.bind("attend_mma", 256, {c.d_head, 0, 1, fk, fv, c.n_head / c.n_head_kv, 16, 8, 16},
+            rig.bind("attend_mma", 256,
+                     {{s::attend_mma::kDHead, c.d_head},
+                      {s::attend_mma::kAppend, 1},
+                      {s::attend_mma::kPerKv, per_kv},
+                      {s::attend_mma::kUnitM, 16},
+                      {s::attend_mma::kUnitN, 8},
+                      {s::attend_mma::kUnitK, 16}},
                      {step, acts, q_id, k_id, rope, k_cache, v_cache, part, stat, out, count}, push);
             rig.commands.dispatch((kMaxRows * (c.n_head / c.n_head_kv) + 7) / 8, c.n_head_kv, n_chunk);
         }

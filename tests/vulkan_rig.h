@@ -41,7 +41,7 @@ struct Rig {
         REQUIRE(commands.begin().ok());
     }
     template <class A>
-    void bind(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids,
+    void bind(const char* name, uint32_t group, std::vector<vk::SpecValue> constants, const std::vector<uint32_t>& ids,
               const A& push) {
         vk::PipelineKey key;
         key.shader = name;
@@ -53,7 +53,7 @@ struct Rig {
         commands.push(push);
     }
     template <class A>
-    void run(const char* name, uint32_t group, std::vector<uint32_t> constants, const std::vector<uint32_t>& ids,
+    void run(const char* name, uint32_t group, std::vector<vk::SpecValue> constants, const std::vector<uint32_t>& ids,
              const A& push, uint32_t x, uint32_t y = 1) {
         bind(name, group, std::move(constants), ids, push);
         commands.dispatch(x, y);
@@ -79,7 +79,9 @@ inline bool matrix_fits(Vulkan& v) {
     for (uint32_t i = 0; i < 256; i++) rig.at<uint16_t>(halves)[i] = auspex::detail::f32_to_f16(static_cast<float>(i));
     for (uint32_t i = 0; i < 128; i++) rig.at<float>(floats)[i] = static_cast<float>(i);
     rig.begin();
-    rig.run("matrix_layout", 32, {}, {halves, floats, seen}, uint32_t{0}, 1);
+    namespace s = vk::spec::matrix_layout;
+    rig.run("matrix_layout", 32, {{s::kUnitM, 16}, {s::kUnitN, 8}, {s::kUnitK, 16}}, {halves, floats, seen},
+            uint32_t{0}, 1);
     rig.end();
     rig.go();
     return vk::matrix_layout_fits(rig.at<float>(seen));

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compiles shaders/*.comp to SPIR-V and writes src/machine/vulkan/spirv.inc.
+"""Compiles shaders/*.comp to SPIR-V and writes src/machine/vulkan/spirv.inc and, beside it, shader_contract.h.
 
-  make_shaders.py                 compile everything and write spirv.inc
-  make_shaders.py --check         prove that spirv.inc is fresh; says what mends it if not
+  make_shaders.py                 compile what changed and write spirv.inc
+  make_shaders.py --all           compile everything and write spirv.inc
+  make_shaders.py --check         compare both files with a new run; on a difference, say what to run
   make_shaders.py --list          the modules, their sizes and where they come from
   make_shaders.py --skip-broken   leave out sources that do not compile (while working on them)
-  make_shaders.py --out FILE      write elsewhere
+  make_shaders.py --out FILE      write elsewhere (shader_contract.h goes to the same folder)
   make_shaders.py --prebuild NAME --glslc PATH   renew shaders/prebuilt/NAME.spv with a newer glslc
 
 Needs Python's standard library and glslc (Debian: glslc; checked with spirv-val where it is there).
@@ -22,6 +23,10 @@ A source says in comment lines what is made of it. Without such a line: one modu
 """
 import argparse, hashlib, os, re, shutil, struct, subprocess, sys, tempfile, zlib
 from concurrent.futures import ThreadPoolExecutor
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import shader_contract
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHADERS = os.path.join(ROOT, "shaders")
@@ -45,7 +50,8 @@ class Module:
     def __init__(self, name, source, defines, khr, prebuilt, exact):
         self.name, self.source, self.defines = name, source, defines
         self.khr, self.prebuilt, self.exact = khr, prebuilt, exact
-        self.words, self.origin = None, None
+        self.family = os.path.basename(source)[:-5]  # variants of one source share their specialization constants
+        self.words, self.origin, self.contract = None, None, None
         self.hash = source_hash(source, defines + (["@khr"] if khr else []))
 
 
@@ -71,9 +77,11 @@ def closure(path, seen):
 
 
 def source_hash(path, flags):
+    """Of the flags and of the code with everything it includes; comments and white space do not count."""
     h = hashlib.sha256("\0".join(FLAGS + flags).encode())
     for part in closure(path, []):
-        h.update(os.path.basename(part).encode() + b"\0" + read_text(part).encode() + b"\0")
+        code = "\n".join(" ".join(l.split()) for l in shader_contract.strip_comments(read_text(part)).split("\n") if l.strip())
+        h.update(os.path.basename(part).encode() + b"\0" + code.encode() + b"\0")
     return h.hexdigest()[:16]
 
 
@@ -108,6 +116,14 @@ def glslc_version(glslc):
     except OSError:
         return None
     return ", ".join(l.strip() for l in r.stdout.splitlines()[:3]) if r.returncode == 0 else None
+
+
+def preprocess(glslc, m):
+    command = [glslc, "-E"] + FLAGS + [f"-I{i}" for i in INCLUDES] + m.defines + [m.source, "-o", "-"]
+    r = subprocess.run(command, capture_output=True, text=True)
+    if r.returncode != 0:
+        raise Broken(f"{m.name} ({os.path.relpath(m.source, ROOT)}) does not preprocess:\n{r.stderr.strip()}")
+    return r.stdout
 
 
 def run_glslc(glslc, m):
@@ -260,8 +276,11 @@ def load_prebuilt(m):
     return list(struct.unpack(f"<{len(data) // 4}I", data))
 
 
-def compile_module(m, glslc, spirv_val):
-    if m.prebuilt:
+def compile_module(m, glslc, spirv_val, held=None):
+    """Fills words, origin and contract. `held`: (hash, origin, bytes) of the module in spirv.inc, taken if up to date."""
+    if held and held[0] == m.hash:
+        m.words, m.origin = list(struct.unpack(f"<{len(held[2]) // 4}I", held[2])), held[1]
+    elif m.prebuilt:
         m.words, m.origin = load_prebuilt(m), "prebuilt"
     else:
         m.words, m.origin = run_glslc(glslc, m), "glslc"
@@ -272,6 +291,25 @@ def compile_module(m, glslc, spirv_val):
                 raise Broken(f"{m.name}: rewriting to KHR matrices failed: {e}")
     lint(m)
     validate(m, spirv_val)
+    try:
+        m.contract = shader_contract.reflect(list(instructions(m.words)), preprocess(glslc, m))
+    except shader_contract.Mismatch as e:
+        raise Broken(f"{m.name} ({os.path.relpath(m.source, ROOT)}): {e}")
+
+
+def contract_path(path):
+    return os.path.join(os.path.dirname(os.path.abspath(path)), "shader_contract.h")
+
+
+def render_contract(modules):
+    try:
+        return shader_contract.render(modules, [f for f in os.listdir(SHADERS) if f.endswith(".h")])
+    except shader_contract.Mismatch as e:
+        raise Broken(str(e))
+
+
+def text_hash(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def pack(modules):
@@ -309,11 +347,12 @@ def from_text(text):
     return bytes(out)
 
 
-def render(modules, version):
+def render(modules, version, contract):
+    """The text of spirv.inc; `contract` is that of shader_contract.h."""
     raw = pack(modules)
     packed = zlib.compress(raw, 9)
     out = ["// Generated by tools/make_shaders.py from shaders/*.comp: do not edit; --check proves it fresh.",
-           f"// compiler: {version}", "// module: name, hash of its source, words, origin"]
+           f"// compiler: {version}", f"// contract: {text_hash(contract)}", "// module: name, hash of its source, words, origin"]
     out += [f"// module: {m.name} {m.hash} {len(m.words)} {m.origin}" for m in modules]
     out += ["", "// A zlib stream in base 85, in pieces, because compilers limit the length of one literal.",
             f"constexpr uint64_t kSpirvRawBytes = {len(raw)};", f"constexpr uint64_t kSpirvPackedBytes = {len(packed)};",
@@ -343,9 +382,19 @@ def parse(text):
     return version.group(1) if version else "", modules
 
 
+def up_to_date(path, version):
+    """The modules of spirv.inc if this compiler wrote it; none if it is missing or damaged."""
+    try:
+        held_version, held = parse(read_text(path))
+    except (OSError, Broken, zlib.error, struct.error, ValueError, IndexError, AttributeError):
+        return {}
+    return held if held_version == version else {}
+
+
 def check(modules, glslc, spirv_val, path):
-    if not os.path.exists(path):
-        raise Broken(f"{os.path.relpath(path, ROOT)} is missing; {MEND}")
+    for p in (path, contract_path(path)):
+        if not os.path.exists(p):
+            raise Broken(f"{os.path.relpath(p, ROOT)} is missing; {MEND}")
     try:
         version, held = parse(read_text(path))
     except (Broken, zlib.error, struct.error, ValueError, IndexError, AttributeError) as e:
@@ -358,6 +407,8 @@ def check(modules, glslc, spirv_val, path):
               for n, m in sorted(wanted.items()) if n in held and held[n][0] != m.hash]
     if wrong:
         raise Broken("spirv.inc is stale:\n  " + "\n  ".join(wrong) + f"\n{MEND}")
+    if f"// contract: {text_hash(read_text(contract_path(path)))}\n" not in read_text(path):
+        raise Broken(f"shader_contract.h is not the one that was written with spirv.inc; {MEND}")
     here = glslc_version(glslc)
     if here is None:
         print(f"spirv.inc: {len(held)} modules, sources unchanged. glslc is not installed: nothing was compiled.")
@@ -367,7 +418,10 @@ def check(modules, glslc, spirv_val, path):
     if here == version and len(same) != len(modules):
         names = ", ".join(m.name for m in modules if m not in same)
         raise Broken(f"spirv.inc differs from a fresh compilation with the same compiler ({names}); {MEND}")
-    if here == version and read_text(path) != render(modules, version):
+    contract = render_contract(modules)
+    if contract != read_text(contract_path(path)):
+        raise Broken(f"shader_contract.h differs from what the modules of a new compilation say; {MEND}")
+    if here == version and read_text(path) != render(modules, version, contract):
         raise Broken(f"spirv.inc was edited by hand; {MEND}")
     if here == version:
         print(f"spirv.inc is fresh: {len(modules)} modules, byte for byte.")
@@ -376,12 +430,12 @@ def check(modules, glslc, spirv_val, path):
               f"  written with {version}\n  checked with {here}")
 
 
-def compile_all(modules, glslc, spirv_val, skip_broken):
+def compile_all(modules, glslc, spirv_val, skip_broken, held={}):
     broken = []
 
     def one(m):
         try:
-            compile_module(m, glslc, spirv_val)
+            compile_module(m, glslc, spirv_val, held.get(m.name))
         except Broken as e:
             broken.append((m, e))
     with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
@@ -396,6 +450,7 @@ def compile_all(modules, glslc, spirv_val, skip_broken):
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--check", action="store_true", help="prove that spirv.inc is fresh")
+    p.add_argument("--all", action="store_true", help="compile modules whose source did not change, too")
     p.add_argument("--list", action="store_true", help="list the modules in spirv.inc")
     p.add_argument("--skip-broken", action="store_true", help="leave out what does not compile")
     p.add_argument("--out", default=OUT, help="the file to write or check")
@@ -429,11 +484,13 @@ def main():
         version = glslc_version(a.glslc)
         if version is None:
             raise Broken("glslc was not found: install it (Debian: apt install glslc), or give its path with --glslc")
-        compile_all(modules, a.glslc, spirv_val, a.skip_broken)
-        text = render(modules, version)
-        with open(a.out + ".new", "w", encoding="ascii") as f:
-            f.write(text)
-        os.replace(a.out + ".new", a.out)
+        compile_all(modules, a.glslc, spirv_val, a.skip_broken, {} if a.all else up_to_date(a.out, version))
+        contract = render_contract(modules)
+        text = render(modules, version, contract)
+        for path, content in ((contract_path(a.out), contract), (a.out, text)):
+            with open(path + ".new", "w", encoding="ascii") as f:
+                f.write(content)
+            os.replace(path + ".new", path)
         raw = sum(4 * len(m.words) for m in modules)
         print(f"{os.path.relpath(a.out)}: {len(modules)} modules, {raw} bytes of SPIR-V, {len(text)} characters")
         return 0

@@ -12,6 +12,26 @@ bool attends_on_matrix(bool matrix, uint32_t d_head, const Buffers::Kv& kv) {
     return matrix && d_head == 256 && kv.k.format == args::kKvF16 && kv.v.format == args::kKvF16;
 }
 
+PipelineKey kv_append_key(uint32_t d_head, const Buffers::Kv& kv, bool queries) {
+    PipelineKey key;
+    key.shader = "kv_append";
+    key.group = 256;
+    key.constants = {{spec::kv_append::kDHead, d_head},
+                     {spec::kv_append::kQueries, queries},
+                     {spec::kv_append::kKType, kv.k.format},
+                     {spec::kv_append::kVType, kv.v.format}};
+    return key;
+}
+
+PipelineKey kv_any_key(uint32_t d_head, const Buffers::Kv& kv) {
+    PipelineKey key;
+    key.shader = "kv_any";
+    key.group = 64;
+    key.constants = {
+        {spec::kv_any::kDHead, d_head}, {spec::kv_any::kKType, kv.k.format}, {spec::kv_any::kVType, kv.v.format}};
+    return key;
+}
+
 }  // namespace build_attention_impl
 
 args::AttendArgs ListBuilder::attend_args(const Op& op, const Op& write, uint32_t part_stride) const {
@@ -58,11 +78,11 @@ void ListBuilder::append(const Node& d, const Pass& pass) {
     const args::AttendArgs p = attend_args(op, op, 0);
     uses({{id(kStep), op.in[0], op.in[1]}, {op.state}});
     if (!fast_attend(a))
-        return dispatch(key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+        return dispatch(build_attention_impl::kv_any_key(a.d_head, kv),
                         {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k,
                          kv.v, buffers_.query},
                         p, {pass.n_row, a.n_head_kv}, "append");
-    dispatch(key_of("kv_append", 256, {a.d_head, 0, kv.k.format, kv.v.format}),
+    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, false),
              {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k, kv.v,
               buffers_.query},
              p, {ceil_div(pass.n_row * a.n_head_kv * a.d_head, 1024u)}, "append");
@@ -95,15 +115,27 @@ void ListBuilder::attend(const Node& d, const Pass& pass) {
     // device takes to read group counts from memory.
     const uint32_t per_kv = a.n_head / a.n_head_kv, n_queries = pass.n_row * per_kv;
     if (build_attention_impl::attends_on_matrix(matrix_, a.d_head, kv)) {
-        PipelineKey key = key_of("attend_mma", 256, {a.d_head, 0, 1, kv.k.format, kv.v.format, per_kv, 16u, 8u, 16u});
+        PipelineKey key = key_of("attend_mma", 256,
+                                 {{spec::attend_mma::kDHead, a.d_head},
+                                  {spec::attend_mma::kAppend, 1},
+                                  {spec::attend_mma::kPerKv, per_kv},
+                                  {spec::attend_mma::kUnitM, 16},
+                                  {spec::attend_mma::kUnitN, 8},
+                                  {spec::attend_mma::kUnitK, 16}});
         key.subgroup_size = traits_.subgroup_size_control ? 32 : 0;
         key.full_subgroups = traits_.full_subgroups;
         return dispatch(key, regions, p, {ceil_div(n_queries, 8u), a.n_head_kv, kv.n_chunk}, "attend");
     }
     // Query rows are spread over groups while the cache is short; where it is long, it is read less often instead.
     const uint32_t tile = n_queries > kAttendTile && kv.capacity > kAttendLong ? kAttendLongTile : kAttendTile;
-    dispatch(key_of("attend_step", 256, {a.d_head, tile, 1, kv.k.format, kv.v.format, per_kv}), regions, p,
-             {kv.n_chunk, a.n_head_kv, ceil_div(n_queries, tile)}, "attend");
+    dispatch(key_of("attend_step", 256,
+                    {{spec::attend_step::kDHead, a.d_head},
+                     {spec::attend_step::kTile, tile},
+                     {spec::attend_step::kAppend, 1},
+                     {spec::attend_step::kKType, kv.k.format},
+                     {spec::attend_step::kVType, kv.v.format},
+                     {spec::attend_step::kPerKv, per_kv}}),
+             regions, p, {kv.n_chunk, a.n_head_kv, ceil_div(n_queries, tile)}, "attend");
 }
 
 /// Any shape: one kernel appends and rotates, the next attends.
@@ -115,11 +147,14 @@ void ListBuilder::attend_any(const Node& d, const Pass& pass, Touch touch) {
     const args::AttendArgs p = attend_args(op, write, 0);
     touch.writes.add(id(kQuery));
     uses(touch);
-    dispatch(key_of("kv_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+    dispatch(build_attention_impl::kv_any_key(a.d_head, kv),
              {buffers_.step, acts, vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v, buffers_.query},
              p, {pass.n_row, a.n_head_kv + a.n_head}, "append");
     uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
-    dispatch(key_of("attend_any", 64, {a.d_head, kv.k.format, kv.v.format}),
+    dispatch(key_of("attend_any", 64,
+                    {{spec::attend_any::kDHead, a.d_head},
+                     {spec::attend_any::kKType, kv.k.format},
+                     {spec::attend_any::kVType, kv.v.format}}),
              {buffers_.step, acts, buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p, {pass.n_row, a.n_head},
              "attend");
 }
@@ -133,12 +168,15 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const args::AttendArgs p = attend_args(op, write, buffers_.n_query_tile);
     touch.writes.add(id(kQuery));
     uses(touch);
-    dispatch(key_of("kv_append", 256, {a.d_head, 1, kv.k.format, kv.v.format}),
+    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, true),
              {buffers_.step, acts, vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v, buffers_.query},
              p, {ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append");
     uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
     const uint32_t keys = traits_.max_shared_bytes >= 20480 && !traits_.is_cpu() ? 64 : 32;
-    dispatch(key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256, {keys, kv.k.format, kv.v.format}),
+    dispatch(key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256,
+                    {{spec::attend_rows::kKeys, keys},
+                     {spec::attend_rows::kKType, kv.k.format},
+                     {spec::attend_rows::kVType, kv.v.format}}),
              {buffers_.step, acts, buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p,
              {ceil_div(pass.n_row * (a.n_head / a.n_head_kv), 64u), a.n_head_kv}, "attend rows");
 }

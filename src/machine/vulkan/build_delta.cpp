@@ -30,7 +30,7 @@ void ListBuilder::delta(const Node& d, const Pass& pass) {
         const uint32_t rows = pass.n_row == 1 ? 1 : pass.n_row <= 4 ? 4 : args::kMaxRows;
         const uint32_t group = traits_.is_cpu() ? 128 : traits_.max_group_invocations >= 1024 ? 1024 : 256;
         uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3]}, {op.out, op.state, op.state2}});
-        return dispatch(key_of("delta_step", group, {rows}),
+        return dispatch(key_of("delta_step", group, {{spec::delta_step::kMaxRow, rows}}),
                         {buffers_.step, acts, vector(op.w[0]), vector(op.w[1]), vector(op.w[2]), vector(op.w[3]), ring,
                          state, term, out},
                         a, {g.n_head_v}, "delta", state.bytes * 2);
@@ -55,7 +55,7 @@ void ListBuilder::delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_
     scan.z_offset = 0;
     scan.z_stride = mixed_stride;
     uses({{id(kStep), op.in[0], id(kMixed)}, {op.out, op.state, op.state2}});
-    dispatch(key_of("delta_scan", 128, {16}),
+    dispatch(key_of("delta_scan", 128, {{spec::delta_scan::kWidth, 16}}),
              {buffers_.step, acts, buffers_.mixed, ring, state, buffers_.term[op.state], out}, scan, {g.n_head_v * 8},
              "delta scan", state.bytes * 2);
     uses({{id(kStep), op.in[1]}, {op.out}});

@@ -63,7 +63,7 @@ void ListBuilder::scores(const Node& d, const Pass& pass, args::RouterArgs* to) 
     *to = a;
     const uint32_t rows = build_experts_impl::power_of_two(pass.n_row, 4);
     uses({{id(kStep), d.x}, {id(kMoeLogits)}});
-    dispatch(key_of("moe_router", 128, {rows, norm ? 1u : 0u}),
+    dispatch(key_of("moe_router", 128, {{spec::moe_router::kXRows, rows}, {spec::moe_router::kNorm, norm}}),
              {router, x, norm ? vector(d.norm) : x, buffers_.moe.logits, buffers_.step}, a,
              {ceil_div(a.n_out, 2u), ceil_div(pass.n_row, rows)}, "router", router.bytes);
     if (pass.wide || m.d_ff_shared == 0) return;

@@ -11,7 +11,7 @@ namespace dispatch_list_impl {
 uint64_t hash_of(const PipelineKey& k) {
     Fnv h;
     h.bytes(k.shader.data(), k.shader.size());
-    for (uint32_t c : k.constants) h.mix(c);
+    for (const SpecValue& c : k.constants) h.mix(uint64_t(c.id) << 32 | c.value);
     h.mix(k.group);
     return h.value;
 }
@@ -153,14 +153,14 @@ std::vector<Pipelines::Id> DispatchList::request(Pipelines* pipelines) const {
 Status DispatchList::record(Pipelines& pipelines, Span<const Pipelines::Id> ids, Commands* commands, bool timed) const {
     struct Made {
         VkPipeline pipeline;
-        BufferAccess access;
+        const ShaderContract* contract;
     };
     AUSPEX_ASSERT(ids.size() == keys_.size());
     std::vector<Made> made;
     made.reserve(ids.size());
     for (Pipelines::Id id : ids) {
         AUSPEX_TRY(pipelines.wait(id));
-        made.push_back({pipelines.get(id), pipelines.access(id)});
+        made.push_back({pipelines.get(id), pipelines.contract(id)});
     }
     AUSPEX_TRY(commands->begin());
     const std::vector<Stage> stages = timed ? this->stages() : std::vector<Stage>();
@@ -171,11 +171,17 @@ Status DispatchList::record(Pipelines& pipelines, Span<const Pipelines::Id> ids,
         if (i == entries_.size()) break;
         const Entry& e = entries_[i];
         switch (e.kind) {
-            case Entry::Kind::dispatch:
-                commands->bind(made[e.key].pipeline, regions(e), made[e.key].access);
+            case Entry::Kind::dispatch: {
+                BufferAccess access = BufferAccess::both;
+                if (const ShaderContract* c = made[e.key].contract) {
+                    AUSPEX_TRY(check_dispatch(*c, e.n_region, e.n_word * 4));
+                    access = c->addresses ? BufferAccess::addresses : BufferAccess::bindings;
+                }
+                commands->bind(made[e.key].pipeline, regions(e), access);
                 commands->push(words_.data() + e.first_word, e.n_word * 4);
                 commands->dispatch(e.grid.x, e.grid.y, e.grid.z);
                 break;
+            }
             case Entry::Kind::copy: commands->copy(regions(e)[0], regions(e)[1]); break;
             case Entry::Kind::barrier: commands->barrier(e.sync_before, e.sync_after); break;
         }

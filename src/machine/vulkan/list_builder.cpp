@@ -41,7 +41,7 @@ Result<DispatchList> ListBuilder::build(const Piece& piece) {
     return std::move(list_);
 }
 
-PipelineKey ListBuilder::key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants) {
+PipelineKey ListBuilder::key_of(const char* shader, uint32_t group, std::vector<SpecValue> constants) {
     PipelineKey k;
     k.shader = shader;
     k.group = group;

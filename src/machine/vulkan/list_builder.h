@@ -120,7 +120,7 @@ class ListBuilder {
         Ids reads, writes;
     };
     static constexpr uint32_t kRowGroup = 256;  ///< invocations of the plain row kernels
-    static PipelineKey key_of(const char* shader, uint32_t group, std::vector<uint32_t> constants = {});
+    static PipelineKey key_of(const char* shader, uint32_t group, std::vector<SpecValue> constants = {});
     uint32_t id(Resource r) const { return static_cast<uint32_t>(2 * plan_.slots.size()) + r; }
     uint32_t squares(SlotId slot) const { return static_cast<uint32_t>(plan_.slots.size()) + slot; }
     /// Says what the dispatches up to the next uses() read and write: a barrier where that conflicts with what runs

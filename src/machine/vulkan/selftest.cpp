@@ -60,7 +60,9 @@ std::vector<Question> questions(const DeviceTraits& traits) {
     for (uint32_t& v : row0) v = bits(s.real());
     for (uint32_t& v : weights) v = bits(s.real());
     for (uint32_t n_row : kRows) {
-        Question rows{"fma_rows", {"selftest_rows", kGroup, {n_row}, 0, false}, {}, {}, 0, 0, 0, 0, 0, {}};
+        Question rows{
+            "fma_rows", {"selftest_rows", kGroup, {{spec::selftest::kNRow, n_row}}, 0, false}, {}, {}, 0, 0, 0, 0, 0,
+            {}};
         rows.input = row0;
         for (uint32_t i = 0; i < (n_row - 1) * kRowLength; ++i) rows.input.push_back(bits(s.real()));
         rows.input.insert(rows.input.end(), weights.begin(), weights.end());
@@ -92,16 +94,21 @@ std::vector<Question> questions(const DeviceTraits& traits) {
     for (const char* which : {"nv", "khr"}) {
         if (shape.m == 0) break;
         const bool nv = which[0] == 'n';
-        Question q{nv ? "matrix_nv" : "matrix_khr",
-                   {say("selftest_matrix_", which), traits.subgroup_size, {shape.m, shape.n, shape.k}, 0, true},
-                   {},
-                   {},
-                   0,
-                   0,
-                   0,
-                   0,
-                   0,
-                   {}};
+        Question q{
+            nv ? "matrix_nv" : "matrix_khr",
+            {say("selftest_matrix_", which),
+             traits.subgroup_size,
+             {{spec::selftest::kUnitM, shape.m}, {spec::selftest::kUnitN, shape.n}, {spec::selftest::kUnitK, shape.k}},
+             0,
+             true},
+            {},
+            {},
+            0,
+            0,
+            0,
+            0,
+            0,
+            {}};
         // Whole numbers up to 8, so that every order of summing is exact.
         auto half = [&] { return uint32_t(f32_to_f16(float(int32_t(s.next() % 17) - 8))); };
         for (uint32_t i = 0; i < (shape.m * shape.k + shape.k * shape.n) / 2; ++i) {
@@ -189,7 +196,8 @@ Check judge_dot(const Question& q) {
 }
 
 Check judge_matrix(const Question& q) {
-    const uint32_t m = q.key.constants[0], n = q.key.constants[1], k = q.key.constants[2];
+    namespace s = spec::selftest;
+    const uint32_t m = q.key.constant(s::kUnitM), n = q.key.constant(s::kUnitN), k = q.key.constant(s::kUnitK);
     auto in = [&](uint32_t i) { return f16_to_f32(static_cast<uint16_t>(q.input[i / 2] >> (i & 1u) * 16 & 0xffffu)); };
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < m; ++i)

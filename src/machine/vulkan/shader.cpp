@@ -37,7 +37,7 @@ void decode_base85(const char* text, std::vector<std::byte>* to) {
 
 std::string key_text(const PipelineKey& k) {
     std::string s = say(k.shader, " group ", k.group);
-    for (size_t i = 0; i < k.constants.size(); ++i) s += say(i ? "," : " constants ", k.constants[i]);
+    for (size_t i = 0; i < k.constants.size(); ++i) s += say(i ? "," : " constants ", k.constants[i].value);
     if (k.subgroup_size) s += say(" subgroup ", k.subgroup_size);
     return s;
 }
@@ -46,23 +46,19 @@ uint64_t hash_of(const std::vector<PipelineKey>& keys) {
     Fnv h;
     for (const PipelineKey& k : keys) {
         h.bytes(k.shader.data(), k.shader.size());
-        for (uint32_t c : k.constants) h.mix(c);
+        for (const SpecValue& c : k.constants) h.mix(uint64_t(c.id) << 32 | c.value);
         h.mix(k.group);
         h.mix(k.subgroup_size);
     }
     return h.value;
 }
 
-/// Whether a module's buffers have bindings or are reached by address alone: its decorations say it.
-BufferAccess access_of(Span<const uint32_t> words) {
-    constexpr uint32_t kOpFunction = 54, kOpDecorate = 71, kBinding = 33;
-    for (size_t at = 5; at < words.size();) {
-        const uint32_t n = words[at] >> 16, op = words[at] & 0xffffu;
-        if (n == 0 || n > words.size() - at || op == kOpFunction) break;
-        if (op == kOpDecorate && n == 4 && words[at + 2] == kBinding) return BufferAccess::bindings;
-        at += n;
-    }
-    return BufferAccess::addresses;
+/// shader_contract.h lists the modules in the order of their names.
+const ShaderContract* contract_of(std::string_view name) {
+    const auto* end = std::end(kShaderContracts);
+    const auto* at = std::lower_bound(std::begin(kShaderContracts), end, name,
+                                      [](const ShaderContract& c, std::string_view n) { return c.name < n; });
+    return at != end && at->name == name ? at : nullptr;
 }
 
 }  // namespace shader_impl
@@ -99,8 +95,8 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
         if (e[2] > w.size() || e[3] > w.size() - e[2] || e[3] < 5) return bad("a module lies outside");
         if (w[e[2]] != shader_impl::kSpirvMagic) return bad("a module is not SPIR-V");
         const Span<const uint32_t> words(&w[e[2]], e[3]);
-        s->modules_.push_back(
-            {std::string_view(reinterpret_cast<const char*>(raw) + e[0], e[1]), words, shader_impl::access_of(words)});
+        const std::string_view name(reinterpret_cast<const char*>(raw) + e[0], e[1]);
+        s->modules_.push_back({name, words, shader_impl::contract_of(name)});
     }
     s->hash_ = shader_impl::fnv64(raw, raw_bytes);
     return std::shared_ptr<const Shaders>(std::move(s));
@@ -110,6 +106,38 @@ const Shaders::Module* Shaders::find(std::string_view name) const {
     for (const Module& m : modules_)
         if (m.name == name) return &m;
     return nullptr;
+}
+
+Status check_key(const ShaderContract& contract, const PipelineKey& key) {
+    uint32_t given = 0;
+    for (const SpecValue& c : key.constants) {
+        const uint32_t family = static_cast<uint32_t>(c.id) >> 8, i = static_cast<uint32_t>(c.id) & 0xffu;
+        if (family != contract.family || i > 31 || !(contract.constant_ids >> i & 1u))
+            return fail(Code::bad_argument, "the key of shader '", contract.name, "' gives specialization constant ", i,
+                        " of shader family ", family, "; it is family ", contract.family,
+                        " and takes: ", contract.constants, ". Name its own: spec::SHADER::k... in shader_contract.h.");
+        if (given >> i & 1u)
+            return fail(Code::bad_argument, "the key of shader '", contract.name, "' gives specialization constant ", i,
+                        " twice.");
+        given |= 1u << i;
+    }
+    if (given != contract.constant_ids)
+        return fail(Code::bad_argument, "the key of shader '", contract.name, "' gives ", key.constants.size(),
+                    " specialization constants; it takes each of: ", contract.constants, ".");
+    if (contract.group[0] != 0 && contract.group[0] != key.group)
+        return fail(Code::bad_argument, "shader '", contract.name, "' has workgroups of ", contract.group[0],
+                    " invocations along x; the key asks for ", key.group, ".");
+    return {};
+}
+
+Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes) {
+    if (n_buffer != contract.n_binding)
+        return fail(Code::bad_argument, "shader '", contract.name, "' has ", contract.n_binding, " buffers (",
+                    contract.bindings, "); the dispatch gives ", n_buffer, ".");
+    if (push_bytes < contract.push_bytes)
+        return fail(Code::bad_argument, "shader '", contract.name, "' reads ", contract.push_bytes,
+                    " bytes of push constants; the dispatch gives ", push_bytes, ".");
+    return {};
 }
 
 Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
@@ -371,9 +399,9 @@ void Pipelines::work() {
         Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
         std::string refused;
         uint32_t chosen = 0;
-        BufferAccess access = BufferAccess::both;
+        const ShaderContract* contract = nullptr;
         for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-            status = make(e.alternatives[i], &pipeline, &access);
+            status = make(e.alternatives[i], &pipeline, &contract);
             chosen = i;
             if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
             refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
@@ -384,7 +412,7 @@ void Pipelines::work() {
         hold.lock();
         e.pipeline = pipeline;
         e.chosen = chosen;
-        e.access = access;
+        e.contract = contract;
         e.status = std::move(status);
         e.refused = std::move(refused);
         e.seconds = seconds;
@@ -393,14 +421,15 @@ void Pipelines::work() {
     }
 }
 
-Status Pipelines::make(const PipelineKey& key, VkPipeline* out, BufferAccess* access) {
+Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract) {
     const DeviceTraits& t = gpu_->traits;
     const Shaders::Module* module = shaders_->find(key.shader);
     if (!module)
         return fail(Code::bad_argument, "there is no shader '", key.shader, "' among the ", shaders_->modules().size(),
                     " embedded ones: was tools/make_shaders.py run?");
     if (Status s = module_fits(module->words, t); !s.ok()) return s;
-    *access = module->access;
+    if (module->contract) AUSPEX_TRY(check_key(*module->contract, key));
+    *contract = module->contract;
     if (key.group == 0 || key.group > t.max_group_invocations || key.group > t.max_group_size[0])
         return fail(Code::unsupported, "a group of ", key.group, " invocations; ", t.name, " takes 1 to ",
                     std::min(t.max_group_invocations, t.max_group_size[0]), ".");
@@ -422,9 +451,11 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, BufferAccess* ac
         return gpu_->check(r, "vkCreateShaderModule", key.shader.c_str());
 
     std::vector<uint32_t> values{key.group};
-    values.insert(values.end(), key.constants.begin(), key.constants.end());
-    std::vector<VkSpecializationMapEntry> entries(values.size());
-    for (uint32_t i = 0; i < values.size(); ++i) entries[i] = {i, i * 4u, 4};
+    std::vector<VkSpecializationMapEntry> entries{{0, 0, 4}};
+    for (const SpecValue& c : key.constants) {
+        entries.push_back({static_cast<uint32_t>(c.id) & 0xffu, static_cast<uint32_t>(values.size()) * 4u, 4});
+        values.push_back(c.value);
+    }
     VkSpecializationInfo special{};
     special.mapEntryCount = static_cast<uint32_t>(entries.size());
     special.pMapEntries = entries.data();
@@ -479,9 +510,9 @@ VkPipeline Pipelines::get(Id id) const {
     return id < entries_.size() ? entries_[id].pipeline : VK_NULL_HANDLE;
 }
 
-BufferAccess Pipelines::access(Id id) const {
+const ShaderContract* Pipelines::contract(Id id) const {
     std::lock_guard<std::mutex> hold(lock_);
-    return id < entries_.size() ? entries_[id].access : BufferAccess::both;
+    return id < entries_.size() ? entries_[id].contract : nullptr;
 }
 
 uint32_t Pipelines::chosen(Id id) const {

@@ -15,6 +15,7 @@
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "device.h"
+#include "shader_contract.h"
 
 #include <condition_variable>
 #include <deque>
@@ -34,7 +35,7 @@ class Shaders {
     struct Module {
         std::string_view name;
         Span<const uint32_t> words;
-        BufferAccess access = BufferAccess::addresses;  ///< bindings where it declares any
+        const ShaderContract* contract = nullptr;  ///< null only for modules that a test brings
     };
     /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
     static Result<std::shared_ptr<const Shaders>> open();
@@ -52,13 +53,26 @@ class Shaders {
     uint64_t hash_ = 0;
 };
 
+/// The value of a specialization constant, named by spec::SHADER::kNAME of shader_contract.h.
+struct SpecValue {
+    SpecId id;
+    uint32_t value;
+    bool operator==(const SpecValue& o) const { return id == o.id && value == o.value; }
+};
+
 /// What makes a pipeline.
 struct PipelineKey {
-    std::string shader;               ///< module name: file stem or variant name
-    uint32_t group = 64;              ///< invocations along x: specialization constant 0
-    std::vector<uint32_t> constants;  ///< specialization constants 1, 2, ... (floats as their bits)
-    uint32_t subgroup_size = 0;       ///< 0: the driver's choice; else required (subgroup_size_control)
-    bool full_subgroups = false;      ///< ask for REQUIRE_FULL_SUBGROUPS where the device can
+    std::string shader;                ///< module name: file stem or variant name
+    uint32_t group = 64;               ///< invocations along x: specialization constant 0
+    std::vector<SpecValue> constants;  ///< each that the module declares, once, in any order
+    uint32_t subgroup_size = 0;        ///< 0: the driver's choice; else required (subgroup_size_control)
+    bool full_subgroups = false;       ///< ask for REQUIRE_FULL_SUBGROUPS where the device can
+    /// The value given for a constant; 0 if none is.
+    uint32_t constant(SpecId id) const {
+        for (const SpecValue& c : constants)
+            if (c.id == id) return c.value;
+        return 0;
+    }
     bool operator==(const PipelineKey& o) const {
         return shader == o.shader && group == o.group && constants == o.constants && subgroup_size == o.subgroup_size &&
                full_subgroups == o.full_subgroups;
@@ -89,7 +103,7 @@ class Pipelines {
     Status wait_all();
     /// After a successful wait().
     VkPipeline get(Id id) const;
-    BufferAccess access(Id id) const;
+    const ShaderContract* contract(Id id) const;
     /// Which alternative was taken, after a successful wait().
     uint32_t chosen(Id id) const;
     size_t size() const;
@@ -106,12 +120,12 @@ class Pipelines {
         bool done = false;
         double seconds = 0;
         Status status;
-        BufferAccess access = BufferAccess::both;
+        const ShaderContract* contract = nullptr;
         std::string refused;  ///< what was said of the alternatives before the chosen one
     };
     Pipelines() = default;
     void work();
-    Status make(const PipelineKey& key, VkPipeline* out, BufferAccess* access);
+    Status make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;
     VkPipelineCache cache_ = VK_NULL_HANDLE;
@@ -125,6 +139,12 @@ class Pipelines {
     uint32_t max_workers_ = 1, idle_ = 0;
     bool stop_ = false;
 };
+
+/// Compares what a key, or a dispatch, gives with what the module asks for.
+///
+/// errors    bad_argument: names the module, what it expects and what was found.
+Status check_key(const ShaderContract& contract, const PipelineKey& key);
+Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes);
 
 /// Why a module cannot run on a device (a capability it lacks), or ok. Reads OpCapability only.
 Status module_fits(Span<const uint32_t> words, const DeviceTraits& traits);

@@ -118,16 +118,20 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                                   Epilogue epilogue, uint32_t stage_tiles = 0, uint32_t n_score = 0,
                                   Role role = Role::none) {
     MatvecChoice c;
-    const uint32_t all = std::max(stage_tiles, t.n_row), norm_flag = norm ? 1 : 0,
-                   epi = static_cast<uint32_t>(epilogue);
+    const uint32_t all = std::max(stage_tiles, t.n_row);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
         // 16 context groups of 8: on a software device a row each, else two share the columns of two rows.
         const uint32_t split = traits.is_cpu() || t.n_col < 2 ? 1 : 2;
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
         c.key.group = 128;
-        c.key.constants = {n_row, split, c.tiles, norm_flag, epi};
-        if (role != Role::none) c.key.constants.push_back(static_cast<uint32_t>(role));
+        namespace s = spec::matvec;
+        c.key.constants = {{s::kXRows, n_row},
+                           {s::kSplit, split},
+                           {s::kTiles, c.tiles},
+                           {s::kNorm, norm},
+                           {s::kEpilogue, static_cast<uint32_t>(epilogue)},
+                           {s::kRole, static_cast<uint32_t>(role)}};
         return c;
     }
     // Whole waves: a core's registers hold about 16 subgroups, 12 where more rows make them fatter; then
@@ -163,14 +167,20 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     c.tiles = std::min(tiles, room);
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
     c.key.group = 32 * split;
-    if (logits || alone)
-        c.key.constants = {n_row, split, logits ? room : c.tiles, norm_flag, epi, chunk};
-    else
-        c.key.constants = {n_row, split, room, tune_impl::kAnyNorm, tune_impl::kAnyEpilogue, chunk};
-    if (any || role != Role::none)  // the units' shape, BATCH, then moe_columns.glsl
-        c.key.constants.insert(
-            c.key.constants.end(),
-            {16u, 8u, 16u, 4u, any ? tune_impl::kAnyRole : static_cast<uint32_t>(role), ceil_div(n_score, 32u)});
+    const bool fixed = logits || alone;  // else the dispatch's arguments say norm and epilogue
+    namespace s = spec::matvec_mma;
+    c.key.constants = {{s::kXRows, n_row},
+                       {s::kSplit, split},
+                       {s::kTiles, alone ? c.tiles : room},
+                       {s::kNorm, fixed ? norm : tune_impl::kAnyNorm},
+                       {s::kEpilogue, fixed ? static_cast<uint32_t>(epilogue) : tune_impl::kAnyEpilogue},
+                       {s::kChunk, chunk},
+                       {s::kUnitM, 16},
+                       {s::kUnitN, 8},
+                       {s::kUnitK, 16},
+                       {s::kBatch, 4},
+                       {s::kRole, any ? tune_impl::kAnyRole : static_cast<uint32_t>(role)},
+                       {s::kLaneScores, any || role != Role::none ? ceil_div(n_score, 32u) : 0u}};
     c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     c.key.full_subgroups = traits.full_subgroups;
     return c;

@@ -89,70 +89,82 @@ inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_
 
 }  // namespace tune_gemm_impl
 
+namespace tune_gemm_impl {
+
+inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size, const Tiling& t, bool scaled,
+                     GemmEpilogue epilogue, bool experts) {
+    c->bm = size.bm;
+    c->bn = size.bn;
+    c->key.shader = std::string("gemm_mma_") + layout_name(t.layout);
+    c->key.group = 32 * (size.bm / size.wm) * (size.bn / size.wn);
+    namespace s = spec::gemm_mma;
+    c->key.constants = {
+        {s::kGroupM, size.bm},    {s::kGroupN, size.bn},     {s::kSubgroupM, size.wm},
+        {s::kSubgroupN, size.wn}, {s::kStages, size.stages}, {s::kEpilogue, static_cast<uint32_t>(epilogue)},
+        {s::kScaled, scaled},     {s::kUnitM, 16},           {s::kUnitN, 16},
+        {s::kUnitK, 16},          {s::kExperts, experts}};
+    c->key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+    c->key.full_subgroups = traits.full_subgroups;
+}
+
+/// gemm.comp, for devices without matrix units.
+inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts) {
+    GemmChoice c;
+    c.key.shader = std::string("gemm_") + layout_name(t.layout);
+    c.key.group = 128;
+    namespace s = spec::gemm;
+    c.key.constants = {{s::kEpilogue, static_cast<uint32_t>(epilogue)}, {s::kScaled, scaled}, {s::kExperts, experts}};
+    return c;
+}
+
+/// The size with the lowest estimate; `n_row_of(size)` rows of at most bm, `bm` = 0: any.
+template <class Rows>
+const Size& best_size(const DeviceTraits& traits, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
+    const Size* best = nullptr;
+    uint64_t best_cost = 0;
+    for (const Size& s : kSizes) {
+        if (shared_bytes(s) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
+        const uint64_t cost = estimate(s, traits.n_core > 0 ? traits.n_core : 64, n_row_of(s), n_tile);
+        if (best && cost >= best_cost) continue;
+        best = &s;
+        best_cost = cost;
+    }
+    AUSPEX_ASSERT(best);  // gemm_matrix_fits() requires memory for three of them
+    return *best;
+}
+
+}  // namespace tune_gemm_impl
+
 /// The kernel for n_row rows (any number).
 ///
-/// matrix       gemm_matrix_fits() and the self-test's answer
+/// matrix       gemm_matrix_fits() and the self-test passed
 /// scaled       the rows have factors of their own: packed, not left by swiglu_halves
 /// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
 inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
                               GemmEpilogue epilogue, uint32_t stage_tiles = 0) {
+    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false);
+    const uint32_t n_tile = stage_tiles > t.n_row ? stage_tiles : t.n_row;
     GemmChoice c;
-    const uint32_t epi = static_cast<uint32_t>(epilogue), scaled_flag = scaled ? 1 : 0;
-    if (!matrix) {
-        c.key.shader = std::string("gemm_") + layout_name(t.layout);
-        c.key.group = 128;
-        c.key.constants = {epi, scaled_flag};
-        return c;
-    }
-    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64, all = stage_tiles > t.n_row ? stage_tiles : t.n_row;
-    const tune_gemm_impl::Size* best = nullptr;
-    uint64_t least = 0;
-    for (const tune_gemm_impl::Size& s : tune_gemm_impl::kSizes) {
-        if (tune_gemm_impl::shared_bytes(s) > traits.max_shared_bytes) continue;
-        const uint64_t cost = tune_gemm_impl::estimate(s, cores, n_row, all);
-        if (best && cost >= least) continue;
-        best = &s;
-        least = cost;
-    }
-    AUSPEX_ASSERT(best);  // gemm_matrix_fits() asks for room for three of them
-    c.bm = best->bm;
-    c.bn = best->bn;
-    c.key.shader = std::string("gemm_mma_") + layout_name(t.layout);
-    c.key.group = 32 * (best->bm / best->wm) * (best->bn / best->wn);
-    c.key.constants = {best->bm, best->bn, best->wm, best->wn, best->stages, epi, scaled_flag, 16, 16, 16};
-    c.key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
-    c.key.full_subgroups = traits.full_subgroups;
+    tune_gemm_impl::set_size(&c, traits,
+                             tune_gemm_impl::best_size(traits, 0, n_tile, [&](const auto&) { return n_row; }), t,
+                             scaled, epilogue, false);
     return c;
 }
 
-/// The kernel for n_place rows, each of one of n_expert matrices `t`, sorted by them; a workgroup makes rows of one.
-/// `bm`: rows of a workgroup, 0: the best.
+/// The kernel for n_place rows, each a product with one of n_expert matrices `t` and sorted by matrix; a workgroup's
+/// rows share one. `bm`: rows of a workgroup, 0: the fastest.
 inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place,
                                       uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue) {
-    GemmChoice c = choose_gemm(traits, matrix, t, n_place, scaled, epilogue);
-    if (matrix) {
-        const tune_gemm_impl::Size* best = nullptr;
-        uint64_t least = 0;
-        for (const tune_gemm_impl::Size& s : tune_gemm_impl::kSizes) {
-            if (tune_gemm_impl::shared_bytes(s) > traits.max_shared_bytes || (bm != 0 && s.bm != bm)) continue;
-            // Each expert's last block is half empty.
-            const uint64_t blocks =
-                n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
-            const uint64_t cost =
-                tune_gemm_impl::estimate(s, traits.n_core > 0 ? traits.n_core : 64, blocks * s.bm, t.n_row);
-            if (best && cost >= least) continue;
-            best = &s;
-            least = cost;
-        }
-        AUSPEX_ASSERT(best);
-        c.bm = best->bm;
-        c.bn = best->bn;
-        c.key.group = 32 * (best->bm / best->wm) * (best->bn / best->wn);
-        c.key.constants = {
-            best->bm,         best->bn, best->wm, best->wn, best->stages, static_cast<uint32_t>(epilogue),
-            scaled ? 1u : 0u, 16,       16,       16};
-    }
-    c.key.constants.push_back(1);
+    if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true);
+    // The last block of each expert is half empty on average.
+    auto rows = [&](const tune_gemm_impl::Size& s) {
+        const uint64_t blocks =
+            n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
+        return blocks * s.bm;
+    };
+    GemmChoice c;
+    tune_gemm_impl::set_size(&c, traits, tune_gemm_impl::best_size(traits, bm, t.n_row, rows), t, scaled, epilogue,
+                             true);
     return c;
 }
 
@@ -161,7 +173,7 @@ inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool 
     PipelineKey key;
     key.shader = "gemm_pack";
     key.group = traits.is_cpu() ? 64 : 128;  // of 64..512, within 10 % of the best for rows up to 4096
-    key.constants = {norm ? 1u : 0u, squares ? 1u : 0u};
+    key.constants = {{spec::gemm_pack::kNorm, norm}, {spec::gemm_pack::kSquares, squares}};
     return key;
 }
 

@@ -24,7 +24,8 @@ Status ask_matrix(OpenDevice& c) {
     PipelineKey key;
     key.shader = "matrix_layout";
     key.group = 32;
-    key.constants = {16, 8, 16};
+    key.constants = {
+        {spec::matrix_layout::kUnitM, 16}, {spec::matrix_layout::kUnitN, 8}, {spec::matrix_layout::kUnitK, 16}};
     key.subgroup_size = traits.subgroup_size_control ? 32 : 0;
     key.full_subgroups = traits.full_subgroups;
     const Pipelines::Id id = c.pipelines->request(key);
