@@ -305,6 +305,61 @@ class AUSPEX_API Model {
     std::shared_ptr<Impl> impl_;
 };
 
+// -------------------------------------------------------------------------- files without weights
+
+/// A metadata value of a GGUF file.
+struct FileValue {
+    std::string key;
+    std::string type;  ///< of the value, or of the elements of an array: "u32", "f32", "bool", "string"
+    bool is_array = false;
+    uint64_t n = 1;                     ///< elements; 1 for a scalar
+    std::vector<std::string> elements;  ///< the first 8 as text: a string as it is, numbers in decimal, true, false
+};
+struct FileTensor {
+    std::string name, type;       ///< "blk.0.attn_q.weight", "Q4_K"
+    std::vector<uint64_t> shape;  ///< slowest dimension first
+    uint64_t bytes = 0;
+};
+/// What a GGUF file holds. Names and strings are the file's own bytes: quote control characters before printing them.
+struct FileInfo {
+    uint32_t gguf_version = 0;
+    uint32_t n_file = 0;  ///< shards, and the file of LoadOptions::mtp_file
+    uint64_t bytes = 0;   ///< of all of them
+    std::vector<FileValue> metadata;
+    std::vector<FileTensor> tensors;
+    Status plan_status;            ///< unless ok, why this library cannot run the model; the rest is empty then
+    ModelInfo model;               ///< weight_bytes is 0: nothing is loaded
+    std::string trunk;             ///< the operations of the model, one in a line
+    std::vector<std::string> mtp;  ///< the same for each MTP block
+};
+/// Reads the header of a GGUF file; of a split model, of every shard.
+///
+/// options   mtp and mtp_file count; the rest is ignored.
+/// errors    not_found, io_error, bad_file, unsupported, bad_argument: as for Model::load. A readable file of a model
+///           that cannot run is no error: see plan_status.
+/// cost      one pass over the metadata; no weight is read.
+AUSPEX_API Result<FileInfo> read_file_info(const char* path, const LoadOptions& options = {});
+
+/// The tokenizer of a GGUF file, for programs that need no weights. Immutable and cheap to copy.
+///
+/// thread    any, at the same time.
+class AUSPEX_API Vocabulary {
+  public:
+    Vocabulary() = default;
+    /// errors    those of read_file_info(); bad_file, unsupported: the file's tokenizer.
+    static Result<Vocabulary> load(const char* path);
+    uint32_t n_token() const;
+    /// As the methods of Model with these names. An empty Vocabulary gives empty values.
+    std::vector<Token> encode(std::string_view text, const EncodeOptions& options = {}) const;
+    std::string decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
+    bool is_end(Token id) const;
+    explicit operator bool() const { return impl_ != nullptr; }
+
+  private:
+    struct Impl;
+    std::shared_ptr<const Impl> impl_;
+};
+
 // ---------------------------------------------------------------------------------------- chat
 
 /// One argument of a tool call. `json` says whether `value` is JSON text or a plain string.
@@ -6746,6 +6801,8 @@ namespace detail {
 /// Decides which layers' experts stay in the system's memory, by LoadOptions::host_expert_layers, before anything
 /// is loaded. A pure function of the file, the options and the device's limit. errors: bad_argument.
 Status place_experts(Model::Impl& model, const LoadOptions& options);
+/// Fills in all facts of a model but weight_bytes.
+void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
 /// Opens a GGUF file and, of a split model, its other shards; no tensor is read. `files` gets what `to` looks into.
 Status open_gguf(const char* path, std::vector<File>* files, Gguf* to);
 /// Adds the draft blocks of LoadOptions::mtp_file to a model's table, if one is named.
@@ -34327,28 +34384,6 @@ std::string text_of(const Gguf& file, const char* key) {
     return r.ok() ? r.value() : std::string();
 }
 
-void fill_info(Model::Impl& m) {
-    ModelInfo& i = m.info;
-    const Plan& plan = m.plan;
-    i.architecture = plan.architecture;
-    i.name = text_of(m.gguf, "general.name");
-    i.n_layer = plan.n_layer;
-    for (const Op& op : plan.trunk.ops) i.n_attention += op.kind == OpKind::attend;
-    i.n_mtp = static_cast<uint32_t>(plan.mtp.size());
-    i.d_model = plan.d_model;
-    i.n_vocab = plan.n_vocab;
-    i.n_context = plan.n_context;
-    for (const Slot& s : plan.slots) {
-        if (s.role != SlotRole::weight) continue;
-        uint64_t n = 1;
-        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
-        i.n_parameter += n;
-    }
-    i.file_bytes = m.gguf.file_bytes();
-    i.weight_bytes = m.program->weight_bytes();
-    i.chat_style = recognise_template(text_of(m.gguf, "tokenizer.chat_template"), &i.chat_note);
-}
-
 /// Everything after the bytes are there. `keep`: they stay.
 Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const LoadOptions& options) {
     PlanOptions plan_options;
@@ -34364,7 +34399,8 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
     weights.keep = true;
     AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
-    fill_info(*m);
+    describe_model(m->plan, m->gguf, &m->info);
+    m->info.weight_bytes = m->program->weight_bytes();
     const Logger& log = m->device->options.log;
     if (log && !m->info.chat_note.empty()) log(LogLevel::warning, m->info.chat_note);
     return m;
@@ -34373,6 +34409,28 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
 }  // namespace model_impl
 
 namespace detail {
+
+void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
+    using model_impl::text_of;
+    to->architecture = plan.architecture;
+    to->name = text_of(gguf, "general.name");
+    to->n_layer = plan.n_layer;
+    to->n_attention = 0;
+    for (const Op& op : plan.trunk.ops) to->n_attention += op.kind == OpKind::attend;
+    to->n_mtp = static_cast<uint32_t>(plan.mtp.size());
+    to->d_model = plan.d_model;
+    to->n_vocab = plan.n_vocab;
+    to->n_context = plan.n_context;
+    to->n_parameter = 0;
+    for (const Slot& s : plan.slots) {
+        if (s.role != SlotRole::weight) continue;
+        uint64_t n = 1;
+        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
+        to->n_parameter += n;
+    }
+    to->file_bytes = gguf.file_bytes();
+    to->chat_style = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
+}
 
 Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
     auto open = [&](const char* name, Gguf* one) -> Status {
@@ -34517,6 +34575,128 @@ std::string Model::describe_plan() const {
                          print_tape(plan, plan.mtp[i]));
     return text;
 }
+
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/engine/file_info.cpp
+
+// engine/file_info: what a GGUF file holds, and its tokenizer alone; no weight is read.
+//
+// Owns    read_file_info() and Vocabulary of the public header.
+// Thread  none of its own; a loaded Vocabulary is immutable.
+// Tests   tests/test_file_info.cpp; tests/test_cli.py through `auspex inspect` and `auspex tokenize`.
+
+namespace auspex {
+namespace file_info_impl {
+
+using namespace detail;
+
+const char* value_type_name(MetaType type) {
+    switch (type) {
+        case MetaType::u8: return "u8";
+        case MetaType::i8: return "i8";
+        case MetaType::u16: return "u16";
+        case MetaType::i16: return "i16";
+        case MetaType::u32: return "u32";
+        case MetaType::i32: return "i32";
+        case MetaType::f32: return "f32";
+        case MetaType::boolean: return "bool";
+        case MetaType::string: return "string";
+        case MetaType::array: return "array";
+        case MetaType::u64: return "u64";
+        case MetaType::i64: return "i64";
+        case MetaType::f64: return "f64";
+    }
+    return "";
+}
+
+std::string element_text(const Meta& m, uint64_t i) {
+    if (m.type == MetaType::string) return std::string(m.strings[static_cast<size_t>(i)]);
+    int64_t n = 0;
+    if (m.type == MetaType::boolean) return m.get_int(i, &n) && n != 0 ? "true" : "false";
+    if (m.type == MetaType::u64) return std::to_string(detail::load<uint64_t>(m.data + i * 8));
+    if (m.is_integer() && m.get_int(i, &n)) return std::to_string(n);
+    double d = 0;
+    m.get_float(i, &d);
+    char text[32];
+    std::snprintf(text, sizeof text, "%.17g", d);
+    return text;
+}
+
+FileValue value(const Meta& m) {
+    constexpr uint64_t kMaxElements = 8;
+    FileValue v;
+    v.key = std::string(m.key);
+    v.type = value_type_name(m.type);
+    v.is_array = m.is_array;
+    v.n = m.n;
+    for (uint64_t i = 0; i < std::min(m.n, kMaxElements); ++i) v.elements.push_back(element_text(m, i));
+    return v;
+}
+
+FileTensor tensor(const Tensor& t) {
+    FileTensor out;
+    out.name = std::string(t.name);
+    out.type = type_info(t.type).name;
+    for (uint32_t i = t.n_dim; i-- > 0;) out.shape.push_back(t.ne[i]);
+    out.bytes = t.bytes;
+    return out;
+}
+
+Status open(const char* path, const LoadOptions& options, std::vector<File>* files, Gguf* gguf) {
+    if (!path) return Status(Code::bad_argument, "the path is null; expected the name of a GGUF file");
+    Status s = open_gguf(path, files, gguf);
+    if (s.ok()) s = add_mtp_file(options, files, gguf);
+    return s.ok() ? s : fail(s.code, "'", path, "': ", s.text);
+}
+
+}  // namespace file_info_impl
+
+Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) {
+    using namespace detail;
+    std::vector<File> files;
+    Gguf gguf;
+    AUSPEX_TRY(file_info_impl::open(path, options, &files, &gguf));
+    FileInfo info;
+    info.gguf_version = gguf.version();
+    info.n_file = static_cast<uint32_t>(files.size());
+    info.bytes = gguf.file_bytes();
+    for (const Meta& m : gguf.meta()) info.metadata.push_back(file_info_impl::value(m));
+    for (const Tensor& t : gguf.tensors()) info.tensors.push_back(file_info_impl::tensor(t));
+    PlanOptions plan_options;
+    plan_options.mtp = options.mtp;
+    Plan plan;
+    info.plan_status = make_plan(gguf, plan_options).get(plan);
+    if (!info.plan_status.ok()) return info;
+    describe_model(plan, gguf, &info.model);
+    info.trunk = print_tape(plan, plan.trunk);
+    for (const Tape& t : plan.mtp) info.mtp.push_back(print_tape(plan, t));
+    return info;
+}
+
+struct Vocabulary::Impl {
+    detail::Tokenizer tokenizer;
+};
+
+Result<Vocabulary> Vocabulary::load(const char* path) {
+    std::vector<detail::File> files;
+    detail::Gguf gguf;
+    AUSPEX_TRY(file_info_impl::open(path, LoadOptions(), &files, &gguf));
+    auto impl = std::make_shared<Impl>();
+    AUSPEX_TRY(detail::Tokenizer::load(gguf).get(impl->tokenizer));
+    Vocabulary vocabulary;
+    vocabulary.impl_ = std::move(impl);
+    return vocabulary;
+}
+
+uint32_t Vocabulary::n_token() const { return impl_ ? impl_->tokenizer.n_vocab() : 0; }
+std::vector<Token> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
+    return impl_ ? impl_->tokenizer.encode(text, options.special) : std::vector<Token>();
+}
+std::string Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
+    return impl_ ? impl_->tokenizer.decode(ids, options.special) : std::string();
+}
+bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 
 }  // namespace auspex
 

@@ -139,6 +139,7 @@
 // ENGINE
 #include "engine/model.h"
 #include "engine/model.cpp"
+#include "engine/file_info.cpp"
 #include "engine/sampler.h"
 #include "engine/sampler.cpp"
 #include "engine/controller.h"

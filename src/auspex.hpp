@@ -301,6 +301,61 @@ class AUSPEX_API Model {
     std::shared_ptr<Impl> impl_;
 };
 
+// -------------------------------------------------------------------------- files without weights
+
+/// A metadata value of a GGUF file.
+struct FileValue {
+    std::string key;
+    std::string type;  ///< of the value, or of the elements of an array: "u32", "f32", "bool", "string"
+    bool is_array = false;
+    uint64_t n = 1;                     ///< elements; 1 for a scalar
+    std::vector<std::string> elements;  ///< the first 8 as text: a string as it is, numbers in decimal, true, false
+};
+struct FileTensor {
+    std::string name, type;       ///< "blk.0.attn_q.weight", "Q4_K"
+    std::vector<uint64_t> shape;  ///< slowest dimension first
+    uint64_t bytes = 0;
+};
+/// What a GGUF file holds. Names and strings are the file's own bytes: quote control characters before printing them.
+struct FileInfo {
+    uint32_t gguf_version = 0;
+    uint32_t n_file = 0;  ///< shards, and the file of LoadOptions::mtp_file
+    uint64_t bytes = 0;   ///< of all of them
+    std::vector<FileValue> metadata;
+    std::vector<FileTensor> tensors;
+    Status plan_status;            ///< unless ok, why this library cannot run the model; the rest is empty then
+    ModelInfo model;               ///< weight_bytes is 0: nothing is loaded
+    std::string trunk;             ///< the operations of the model, one in a line
+    std::vector<std::string> mtp;  ///< the same for each MTP block
+};
+/// Reads the header of a GGUF file; of a split model, of every shard.
+///
+/// options   mtp and mtp_file count; the rest is ignored.
+/// errors    not_found, io_error, bad_file, unsupported, bad_argument: as for Model::load. A readable file of a model
+///           that cannot run is no error: see plan_status.
+/// cost      one pass over the metadata; no weight is read.
+AUSPEX_API Result<FileInfo> read_file_info(const char* path, const LoadOptions& options = {});
+
+/// The tokenizer of a GGUF file, for programs that need no weights. Immutable and cheap to copy.
+///
+/// thread    any, at the same time.
+class AUSPEX_API Vocabulary {
+  public:
+    Vocabulary() = default;
+    /// errors    those of read_file_info(); bad_file, unsupported: the file's tokenizer.
+    static Result<Vocabulary> load(const char* path);
+    uint32_t n_token() const;
+    /// As the methods of Model with these names. An empty Vocabulary gives empty values.
+    std::vector<Token> encode(std::string_view text, const EncodeOptions& options = {}) const;
+    std::string decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
+    bool is_end(Token id) const;
+    explicit operator bool() const { return impl_ != nullptr; }
+
+  private:
+    struct Impl;
+    std::shared_ptr<const Impl> impl_;
+};
+
 // ---------------------------------------------------------------------------------------- chat
 
 /// One argument of a tool call. `json` says whether `value` is JSON text or a plain string.

@@ -19,28 +19,6 @@ std::string text_of(const Gguf& file, const char* key) {
     return r.ok() ? r.value() : std::string();
 }
 
-void fill_info(Model::Impl& m) {
-    ModelInfo& i = m.info;
-    const Plan& plan = m.plan;
-    i.architecture = plan.architecture;
-    i.name = text_of(m.gguf, "general.name");
-    i.n_layer = plan.n_layer;
-    for (const Op& op : plan.trunk.ops) i.n_attention += op.kind == OpKind::attend;
-    i.n_mtp = static_cast<uint32_t>(plan.mtp.size());
-    i.d_model = plan.d_model;
-    i.n_vocab = plan.n_vocab;
-    i.n_context = plan.n_context;
-    for (const Slot& s : plan.slots) {
-        if (s.role != SlotRole::weight) continue;
-        uint64_t n = 1;
-        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
-        i.n_parameter += n;
-    }
-    i.file_bytes = m.gguf.file_bytes();
-    i.weight_bytes = m.program->weight_bytes();
-    i.chat_style = recognise_template(text_of(m.gguf, "tokenizer.chat_template"), &i.chat_note);
-}
-
 /// Everything after the bytes are there. `keep`: they stay.
 Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const LoadOptions& options) {
     PlanOptions plan_options;
@@ -56,7 +34,8 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
     weights.keep = true;
     AUSPEX_TRY(m->device->machine->load(m->plan, weights, options.progress).get(m->program));
-    fill_info(*m);
+    describe_model(m->plan, m->gguf, &m->info);
+    m->info.weight_bytes = m->program->weight_bytes();
     const Logger& log = m->device->options.log;
     if (log && !m->info.chat_note.empty()) log(LogLevel::warning, m->info.chat_note);
     return m;
@@ -65,6 +44,28 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
 }  // namespace model_impl
 
 namespace detail {
+
+void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
+    using model_impl::text_of;
+    to->architecture = plan.architecture;
+    to->name = text_of(gguf, "general.name");
+    to->n_layer = plan.n_layer;
+    to->n_attention = 0;
+    for (const Op& op : plan.trunk.ops) to->n_attention += op.kind == OpKind::attend;
+    to->n_mtp = static_cast<uint32_t>(plan.mtp.size());
+    to->d_model = plan.d_model;
+    to->n_vocab = plan.n_vocab;
+    to->n_context = plan.n_context;
+    to->n_parameter = 0;
+    for (const Slot& s : plan.slots) {
+        if (s.role != SlotRole::weight) continue;
+        uint64_t n = 1;
+        for (uint32_t d = 0; d < s.n_dim; ++d) n *= s.shape[d];
+        to->n_parameter += n;
+    }
+    to->file_bytes = gguf.file_bytes();
+    to->chat_style = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
+}
 
 Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
     auto open = [&](const char* name, Gguf* one) -> Status {

@@ -32,6 +32,8 @@ namespace detail {
 /// Decides which layers' experts stay in the system's memory, by LoadOptions::host_expert_layers, before anything
 /// is loaded. A pure function of the file, the options and the device's limit. errors: bad_argument.
 Status place_experts(Model::Impl& model, const LoadOptions& options);
+/// Fills in all facts of a model but weight_bytes.
+void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
 /// Opens a GGUF file and, of a split model, its other shards; no tensor is read. `files` gets what `to` looks into.
 Status open_gguf(const char* path, std::vector<File>* files, Gguf* to);
 /// Adds the draft blocks of LoadOptions::mtp_file to a model's table, if one is named.

@@ -1,0 +1,121 @@
+// engine/file_info: what a GGUF file holds, and its tokenizer alone; no weight is read.
+//
+// Owns    read_file_info() and Vocabulary of the public header.
+// Thread  none of its own; a loaded Vocabulary is immutable.
+// Tests   tests/test_file_info.cpp; tests/test_cli.py through `auspex inspect` and `auspex tokenize`.
+#include "../plan/arch.h"
+#include "model.h"
+
+namespace auspex {
+namespace file_info_impl {
+
+using namespace detail;
+
+const char* value_type_name(MetaType type) {
+    switch (type) {
+        case MetaType::u8: return "u8";
+        case MetaType::i8: return "i8";
+        case MetaType::u16: return "u16";
+        case MetaType::i16: return "i16";
+        case MetaType::u32: return "u32";
+        case MetaType::i32: return "i32";
+        case MetaType::f32: return "f32";
+        case MetaType::boolean: return "bool";
+        case MetaType::string: return "string";
+        case MetaType::array: return "array";
+        case MetaType::u64: return "u64";
+        case MetaType::i64: return "i64";
+        case MetaType::f64: return "f64";
+    }
+    return "";
+}
+
+std::string element_text(const Meta& m, uint64_t i) {
+    if (m.type == MetaType::string) return std::string(m.strings[static_cast<size_t>(i)]);
+    int64_t n = 0;
+    if (m.type == MetaType::boolean) return m.get_int(i, &n) && n != 0 ? "true" : "false";
+    if (m.type == MetaType::u64) return std::to_string(detail::load<uint64_t>(m.data + i * 8));
+    if (m.is_integer() && m.get_int(i, &n)) return std::to_string(n);
+    double d = 0;
+    m.get_float(i, &d);
+    char text[32];
+    std::snprintf(text, sizeof text, "%.17g", d);
+    return text;
+}
+
+FileValue value(const Meta& m) {
+    constexpr uint64_t kMaxElements = 8;
+    FileValue v;
+    v.key = std::string(m.key);
+    v.type = value_type_name(m.type);
+    v.is_array = m.is_array;
+    v.n = m.n;
+    for (uint64_t i = 0; i < std::min(m.n, kMaxElements); ++i) v.elements.push_back(element_text(m, i));
+    return v;
+}
+
+FileTensor tensor(const Tensor& t) {
+    FileTensor out;
+    out.name = std::string(t.name);
+    out.type = type_info(t.type).name;
+    for (uint32_t i = t.n_dim; i-- > 0;) out.shape.push_back(t.ne[i]);
+    out.bytes = t.bytes;
+    return out;
+}
+
+Status open(const char* path, const LoadOptions& options, std::vector<File>* files, Gguf* gguf) {
+    if (!path) return Status(Code::bad_argument, "the path is null; expected the name of a GGUF file");
+    Status s = open_gguf(path, files, gguf);
+    if (s.ok()) s = add_mtp_file(options, files, gguf);
+    return s.ok() ? s : fail(s.code, "'", path, "': ", s.text);
+}
+
+}  // namespace file_info_impl
+
+Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) {
+    using namespace detail;
+    std::vector<File> files;
+    Gguf gguf;
+    AUSPEX_TRY(file_info_impl::open(path, options, &files, &gguf));
+    FileInfo info;
+    info.gguf_version = gguf.version();
+    info.n_file = static_cast<uint32_t>(files.size());
+    info.bytes = gguf.file_bytes();
+    for (const Meta& m : gguf.meta()) info.metadata.push_back(file_info_impl::value(m));
+    for (const Tensor& t : gguf.tensors()) info.tensors.push_back(file_info_impl::tensor(t));
+    PlanOptions plan_options;
+    plan_options.mtp = options.mtp;
+    Plan plan;
+    info.plan_status = make_plan(gguf, plan_options).get(plan);
+    if (!info.plan_status.ok()) return info;
+    describe_model(plan, gguf, &info.model);
+    info.trunk = print_tape(plan, plan.trunk);
+    for (const Tape& t : plan.mtp) info.mtp.push_back(print_tape(plan, t));
+    return info;
+}
+
+struct Vocabulary::Impl {
+    detail::Tokenizer tokenizer;
+};
+
+Result<Vocabulary> Vocabulary::load(const char* path) {
+    std::vector<detail::File> files;
+    detail::Gguf gguf;
+    AUSPEX_TRY(file_info_impl::open(path, LoadOptions(), &files, &gguf));
+    auto impl = std::make_shared<Impl>();
+    AUSPEX_TRY(detail::Tokenizer::load(gguf).get(impl->tokenizer));
+    Vocabulary vocabulary;
+    vocabulary.impl_ = std::move(impl);
+    return vocabulary;
+}
+
+uint32_t Vocabulary::n_token() const { return impl_ ? impl_->tokenizer.n_vocab() : 0; }
+std::vector<Token> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
+    return impl_ ? impl_->tokenizer.encode(text, options.special) : std::vector<Token>();
+}
+std::string Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
+    return impl_ ? impl_->tokenizer.decode(ids, options.special) : std::string();
+}
+bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
+
+}  // namespace auspex

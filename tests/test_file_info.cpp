@@ -1,0 +1,94 @@
+#include <doctest/doctest.h>
+
+#include "tiny.h"
+
+using namespace auspex;
+using namespace test;
+
+namespace {
+
+const std::string kDemo = repo_dir() + "/examples/models/auspex-demo.gguf";
+
+const FileValue* find(const FileInfo& file, const std::string& key) {
+    for (const FileValue& v : file.metadata)
+        if (v.key == key) return &v;
+    return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("a file's header tells what a loaded model tells") {
+    FileInfo file;
+    REQUIRE(read_file_info(kDemo.c_str()).get(file).ok());
+    REQUIRE(file.plan_status.ok());
+    const Model model = load_model(cpu_device(), kDemo);
+    const ModelInfo &a = file.model, &b = model.info();
+    CHECK(a.architecture == b.architecture);
+    CHECK(a.name == b.name);
+    CHECK(a.n_layer == b.n_layer);
+    CHECK(a.n_attention == b.n_attention);
+    CHECK(a.n_mtp == b.n_mtp);
+    CHECK(a.d_model == b.d_model);
+    CHECK(a.n_vocab == b.n_vocab);
+    CHECK(a.n_context == b.n_context);
+    CHECK(a.n_parameter == b.n_parameter);
+    CHECK(a.file_bytes == b.file_bytes);
+    CHECK(a.weight_bytes == 0);
+    CHECK(a.chat_style == b.chat_style);
+    CHECK(file.n_file == 1);
+    CHECK(file.mtp.size() == b.n_mtp);
+    CHECK(model.describe_plan().find(file.trunk) != std::string::npos);
+}
+
+TEST_CASE("metadata values keep their type, length and first elements") {
+    FileInfo file;
+    REQUIRE(read_file_info(kDemo.c_str()).get(file).ok());
+    const FileValue* architecture = find(file, "general.architecture");
+    REQUIRE(architecture != nullptr);
+    CHECK(architecture->type == "string");
+    CHECK(!architecture->is_array);
+    CHECK(architecture->elements == std::vector<std::string>{"qwen35"});
+    const FileValue* tokens = find(file, "tokenizer.ggml.tokens");
+    REQUIRE(tokens != nullptr);
+    CHECK(tokens->is_array);
+    CHECK(tokens->n == 8192);
+    CHECK(tokens->elements.size() == 8);
+}
+
+TEST_CASE("the MTP block is left out where it is not wanted") {
+    LoadOptions options;
+    options.mtp = false;
+    FileInfo file;
+    REQUIRE(read_file_info(kDemo.c_str(), options).get(file).ok());
+    CHECK(file.model.n_mtp == 0);
+    CHECK(file.mtp.empty());
+}
+
+TEST_CASE("a vocabulary encodes and decodes as the model does") {
+    Vocabulary vocabulary;
+    REQUIRE(Vocabulary::load(kDemo.c_str()).get(vocabulary).ok());
+    const Model model = load_model(cpu_device(), kDemo);
+    CHECK(vocabulary.n_token() == model.info().n_vocab);
+    for (const char* text : {"", "Hello world", "<|im_start|>user\n", "caf\xc3\xa9 \xff"}) {
+        EncodeOptions special;
+        special.special = true;
+        CHECK(vocabulary.encode(text) == model.encode(text));
+        CHECK(vocabulary.encode(text, special) == model.encode(text, special));
+        CHECK(vocabulary.decode(vocabulary.encode(text)) == model.decode(model.encode(text)));
+    }
+    for (Token id = 0; id < static_cast<Token>(vocabulary.n_token()); ++id)
+        if (vocabulary.is_end(id) != model.is_end(id)) FAIL("is_end differs at token ", id);
+}
+
+TEST_CASE("files that cannot be read give a Status, and an empty vocabulary empty values") {
+    CHECK(read_file_info(nullptr).status().code == Code::bad_argument);
+    CHECK(read_file_info("no-such-file.gguf").status().code == Code::not_found);
+    CHECK(Vocabulary::load(nullptr).status().code == Code::bad_argument);
+    CHECK(Vocabulary::load("no-such-file.gguf").status().code == Code::not_found);
+    const Vocabulary empty;
+    CHECK(!empty);
+    CHECK(empty.n_token() == 0);
+    CHECK(empty.encode("x").empty());
+    CHECK(empty.decode(std::vector<Token>{1}).empty());
+    CHECK(!empty.is_end(1));
+}
