@@ -232,7 +232,7 @@ class BadInput(BaseCli):
         self.refused(2, "bad_argument", "empty", run=["run"], stdin="")
         self.refused(2, "bad_argument", "UTF-8", "0xff", "offset 2", run=["run"], stdin=b"ab\xffc")
         self.refused(2, "not_found", "nowhere.txt", run=["run", "-f", os.path.join(self.folder, "nowhere.txt")])
-        self.refused(1, "io_error", run=["run", "-f", self.folder])
+        self.refused(2, "bad_argument", "directory", run=["run", "-f", self.folder])
         self.refused(2, "bad_argument", run=["run", "-p", "x", "-f", "y"])
 
     def test_a_prompt_longer_than_the_context(self):
@@ -243,7 +243,7 @@ class BadInput(BaseCli):
     def test_files_that_are_not_there_or_no_files(self):
         for command in (["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"], ["logits", "--ids", "1", "--out", "x", "-m"]):
             self.refused(2, "not_found", "nowhere.gguf", run=[*command, os.path.join(self.folder, "nowhere.gguf")])
-            self.refused(1, "io_error", "directory", run=[*command, self.folder])
+            self.refused(2, "bad_argument", "directory", run=[*command, self.folder])
 
     def test_files_that_are_no_models(self):
         with open(DEMO, "rb") as f:

@@ -99,7 +99,7 @@ class BenchDrafting(BaseBench):
             self.assertGreater(r["head_bytes"], 0)
         self.assertEqual(o["mtp"][0]["relative_cycle"], 1)
 
-    def test_a_coin_decides_as_often_as_it_was_told(self):
+    def test_synthetic_acceptance_is_as_frequent_as_asked(self):
         o = self.json("--mtp", "1", "--synth-accept", 0.5, "-n", 400, "--repeat", 1)
         self.assertTrue(0.35 < o["mtp"][1]["accepted_share"] < 0.65)
 
@@ -115,7 +115,7 @@ class BenchDrafting(BaseBench):
         self.assertTrue(0 < c["worst_phase"] <= min(p["score"]["mean"] for p in c["phases"]) + 1e-9)
         self.is_png(png)
 
-    def test_the_controller_on_texts_of_ones_own_and_on_coins(self):
+    def test_the_controller_on_given_texts_and_on_synthetic_acceptance(self):
         c = self.json("--controller", "--repeat", 1, "--rounds", 2, "--phase", 16, "--draft-max", 1, "--text", "mine=" + self.file("t.txt", "Once upon a time"))["controller"]
         self.assertEqual([p["name"] for p in c["phases"]], ["mine", "mine"])
         c = self.json("--controller", "--repeat", 1, "--rounds", 1, "--phase", 64, "--draft-max", 1, "--synth-phases", "1,0.1")["controller"]
@@ -139,7 +139,7 @@ class BenchDrafting(BaseBench):
         table = self.done("--stack", "--depth", "64", "-n", 8, "--repeat", 1, "--draft", 2)
         self.assertIn("| story | 64 | window + drafting |", table)
 
-    def test_the_virtual_clock_scores_the_controller_and_its_rivals(self):
+    def test_the_virtual_clock_scores_the_controller_and_the_baselines(self):
         o = self.json("--controller", "--virtual", "--repeat", 2)
         for t in (o, *o["baselines"].values()):
             self.assertTrue({"mean", "worst_phase", "min_over_off"} <= set(t))

@@ -56,7 +56,7 @@ class DraftRun(BaseDraft):
         r = subprocess.run([BINARY, "inspect", demo, "--mtp-file", demo, "--json"], capture_output=True, timeout=60)
         self.assertEqual(json.loads(r.stdout)["plan"]["n_mtp"], 1)
 
-    def test_receipts_add_up(self):
+    def test_statistics_add_up(self):
         o = self.run_json("-n", 200)
         d = o["draft"]
         self.assertEqual((d["source"], d["depth"], d["depth_most"]), ("mtp", "auto", 6))

@@ -87,10 +87,10 @@ class Plans(BaseMemory):
         self.assertIn("of the weights: the draft block", text)
         self.assertIn("of the session: drafting, at any depth", text)
 
-    def test_what_does_not_fit_comes_with_a_ladder(self):
+    def test_what_does_not_fit_comes_with_alternatives(self):
         p = self.plan("--ctx", 100000, "--memory-limit", "120M")
         self.assertFalse(p["fits"])
-        self.assertTrue(any(rung["fits"] for rung in p["alternatives"]))
+        self.assertTrue(any(other["fits"] for other in p["alternatives"]))
         text = self.done("inspect", "--device", "cpu", "--plan", "--ctx", 100000, "--memory-limit", "120M")
         self.assertIn("what would take less", text)
 

@@ -1,7 +1,7 @@
 // The arithmetic behind `auspex bench`: intervals, diversity, break-even, hindsight.
 #include <doctest/doctest.h>
 
-#include "examples/cli/score.h"
+#include "tools/bench/score.h"
 
 using namespace cli;
 
@@ -44,8 +44,8 @@ TEST_CASE("hindsight takes each phase's best fixed depth and compares run with r
     const Hindsight h = hindsight(s);
     CHECK(h.best == std::vector<size_t>{1, 0});
     CHECK(h.by_phase[0].mean == doctest::Approx((0.8 + 1 + 0.5) / 3));
-    CHECK(h.by_phase[0].least == doctest::Approx(0.5));
-    CHECK(h.by_phase[0].most == doctest::Approx(1));
+    CHECK(h.by_phase[0].min == doctest::Approx(0.5));
+    CHECK(h.by_phase[0].max == doctest::Approx(1));
     CHECK(h.by_phase[1].mean == doctest::Approx((1 + 0.8 + 1) / 3));
     CHECK(h.worst_phase == doctest::Approx((0.8 + 1 + 0.5) / 3));
     CHECK(h.all.mean == doctest::Approx((6 / 6.5 + 6.0 / 7 + 5.0 / 6) / 3));

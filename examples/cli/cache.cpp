@@ -17,10 +17,15 @@ std::string cache_folder() {
 #ifdef _WIN32
     if (const char* local = std::getenv("LOCALAPPDATA")) folder = fs::path(local) / "auspex";
 #else
-    if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg)
-        folder = fs::path(xdg) / "auspex";
-    else if (const char* home = std::getenv("HOME"); home && *home)
-        folder = fs::path(home) / ".cache" / "auspex";
+    // The XDG specification: a path that is not absolute is ignored.
+    const auto absolute = [](const char* name) {
+        const char* value = std::getenv(name);
+        return value && fs::path(value).is_absolute() ? fs::path(value) : fs::path();
+    };
+    if (const fs::path xdg = absolute("XDG_CACHE_HOME"); !xdg.empty())
+        folder = xdg / "auspex";
+    else if (const fs::path home = absolute("HOME"); !home.empty())
+        folder = home / ".cache" / "auspex";
 #endif
     if (folder.empty()) return {};
     std::error_code error;

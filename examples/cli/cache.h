@@ -1,4 +1,4 @@
-// cli/cache: what is kept between runs, under the user's cache folder.
+// cli/cache: files kept between runs in the user's cache folder.
 #pragma once
 #include "auspex.hpp"
 
@@ -6,14 +6,14 @@
 
 namespace cli {
 
-/// The folder for this program, made when it is missing: $XDG_CACHE_HOME/auspex, ~/.cache/auspex or
-/// %LOCALAPPDATA%\auspex. Empty when there is no such place: nothing is kept then.
+/// The folder of this program's cache files, created if missing: $XDG_CACHE_HOME/auspex if that path is absolute, else
+/// ~/.cache/auspex; on Windows %LOCALAPPDATA%\auspex. Empty if there is none: nothing is cached then.
 std::string cache_folder();
 
-/// A kept file, empty when there is none; at most 256 MiB are read.
+/// A cached file; empty if there is none or it is over 256 MiB.
 std::string read_cache(const std::string& name);
-/// Writes beside the old one and renames, so that a reader never sees half a file. Failing is no error:
-/// a cache only saves time.
+/// Writes a temporary file and renames it, so that a reader never sees half a file. A failure is ignored: a cache only
+/// saves time.
 void write_cache(const std::string& name, const std::string& bytes);
 
 }  // namespace cli

@@ -7,6 +7,7 @@
 #include "draft.h"
 #include "generate.h"
 #include "platform.h"
+#include "printable.h"
 #include "window.h"
 
 namespace cli {
@@ -31,6 +32,11 @@ const char kHelp[] =
     "  /stats          tokens and speed so far\n"
     "  /quit           leave; so does the end of input\n"
     "  A line that ends in \\ goes on in the next one. Ctrl-C ends an answer; at the prompt it leaves.\n";
+
+/// Whether a template of this style can render an assistant's tool calls.
+bool has_tool_calls(auspex::ChatStyle style) {
+    return style != auspex::ChatStyle::chatml && style != auspex::ChatStyle::chatml_no_think;
+}
 
 /// The conversation and the session that follows it.
 class Chat {
@@ -64,8 +70,9 @@ class Chat {
         const bool terminal = stdin_is_terminal();
         if (terminal) {
             const auspex::ModelInfo& info = on_.model.info();
-            std::fprintf(stderr, "%s on %s. /help tells what you can do.\n",
-                         info.name.empty() ? on_.path.c_str() : info.name.c_str(), on_.device.name().c_str());
+            const std::string name = printable(info.name.empty() ? on_.path : info.name);
+            std::fprintf(stderr, "%s on %s. /help lists the commands.\n", name.c_str(),
+                         printable(on_.device.name()).c_str());
         }
         for (;;) {
             std::string line;
@@ -183,8 +190,12 @@ class Chat {
         s = print("\n");
         if (!s.ok()) return s;
         if (made.stop_reason == "context") note("the context is full: /reset, or start with a larger --ctx");
-        const auspex::ChatReply taken = auspex::parse_reply(made.text, prompt.inside_thinking);
         answer->role = "assistant";
+        const auspex::ChatReply taken = auspex::parse_reply(made.text, prompt.inside_thinking);
+        if (!taken.tool_calls.empty() && !has_tool_calls(on_.model.info().chat_style)) {
+            answer->content = made.text;  // no tool was offered, so this is text that looks like a call
+            return {};
+        }
         answer->content = taken.content;
         answer->reasoning = taken.thinking;
         answer->has_reasoning = !taken.thinking.empty();

@@ -6,11 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
-#include "base/unicode.h"
 #include "cache.h"
 #include "platform.h"
+#include "printable.h"
 #include "window.h"
 
 namespace cli {
@@ -24,7 +25,7 @@ int report(const Status& status) {
         std::fprintf(stderr, "auspex: interrupted\n");
         return kInterrupted;
     }
-    std::fprintf(stderr, "auspex: %s\n", status.message().c_str());
+    std::fprintf(stderr, "auspex: %s\n", printable(status.message(), true).c_str());
     switch (status.code) {
         case Code::bad_argument:
         case Code::bad_file:
@@ -36,7 +37,7 @@ int report(const Status& status) {
 
 void note(const std::string& text) {
     clear_progress_line();
-    std::fprintf(stderr, "auspex: note: %s\n", text.c_str());
+    std::fprintf(stderr, "auspex: note: %s\n", printable(text, true).c_str());
 }
 
 // ------------------------------------------------------------------------------- options
@@ -90,8 +91,23 @@ void add_text(CLI::App& command, TextOptions& o, const char* what) {
 
 // ------------------------------------------------------------------------------- loading
 
+/// bad_argument for what exists but cannot be read as a file: a directory, or for a model a pipe.
+static Status check_file(const std::string& path, bool pipes) {
+    std::error_code error;
+    const std::filesystem::file_status status = std::filesystem::status(path, error);
+    if (error || !std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return {};
+    if (std::filesystem::is_directory(status))
+        return Status(Code::bad_argument, "'" + path + "' is a directory, expected a file");
+    if (pipes) return {};
+    return Status(Code::bad_argument, "'" + path + "' is a pipe or a device, expected a regular file: save it first");
+}
+
 Result<std::string> find_model(const std::string& named) {
-    if (!named.empty()) return named;
+    if (!named.empty()) {
+        const Status s = check_file(named, false);
+        if (!s.ok()) return s;
+        return named;
+    }
     const std::string demo = "examples/models/auspex-demo.gguf", here = executable_folder();
     std::vector<std::string> places = {demo};
     if (!here.empty()) {
@@ -200,6 +216,7 @@ Loaded::~Loaded() {
 
 Status load(const PlaceOptions& o, Loaded* to) {
     Status s = find_model(o.model).get(to->path);
+    if (s.ok()) s = find_model(o.mtp_file.empty() ? to->path : o.mtp_file).status();
     if (!s.ok()) return s;
     s = open_device(o).get(to->device);
     if (!s.ok()) return s;
@@ -215,6 +232,7 @@ Status load(const PlaceOptions& o, Loaded* to) {
 // --------------------------------------------------------------------------------- input
 
 Result<std::string> read_bytes(const std::string& path) {
+    if (const Status s = check_file(path, true); path != "-" && !s.ok()) return s;
     std::FILE* f = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
     const std::string name = path == "-" ? "standard input" : "'" + path + "'";
     if (!f) {
@@ -233,7 +251,7 @@ Result<std::string> read_bytes(const std::string& path) {
 }
 
 Status check_utf8(const std::string& text, const std::string& what) {
-    const size_t at = auspex::detail::find_bad_utf8(text);
+    const size_t at = find_bad_utf8(text);
     if (at == text.size()) return {};
     char byte[8];
     std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned>(static_cast<unsigned char>(text[at])));

@@ -1,21 +1,21 @@
-// cli/inspect: what is in a file, and what this library would run of it.
+// cli/inspect: what a file holds, and what this library would run of it.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "common.h"
 #include "draft.h"
-#include "model_file.h"
-#include "plan/arch.h"
+#include "printable.h"
 #include "window.h"
 
 namespace cli {
 namespace {
 
+using auspex::FileInfo;
 using nlohmann::ordered_json;
-namespace detail = auspex::detail;
 
 struct InspectOptions {
     PlaceOptions place;
@@ -27,64 +27,41 @@ struct InspectOptions {
     bool no_mtp = false;
 };
 
-const char* meta_type_name(detail::MetaType t) {
-    static const char* const names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
-                                        "bool", "string", "array", "u64", "i64", "f64"};
-    return names[static_cast<size_t>(t)];
+ordered_json element(const std::string& type, const std::string& text) {
+    if (type == "string") return text;
+    if (type == "bool") return text == "true";
+    if (type == "f32" || type == "f64") return std::strtod(text.c_str(), nullptr);
+    if (type == "u64") return std::strtoull(text.c_str(), nullptr, 10);
+    return std::strtoll(text.c_str(), nullptr, 10);
 }
 
-ordered_json element(const detail::Meta& m, uint64_t i) {
-    if (m.type == detail::MetaType::string) return std::string(m.strings[static_cast<size_t>(i)]);
-    if (m.type == detail::MetaType::boolean) {
-        int64_t v = 0;
-        m.get_int(i, &v);
-        return v != 0;
-    }
-    int64_t n = 0;
-    if (m.is_integer() && m.get_int(i, &n)) return n;
-    if (m.type == detail::MetaType::u64) return auspex::detail::load<uint64_t>(m.data + i * 8);
-    double d = 0;
-    m.get_float(i, &d);
-    return d;
-}
-
-/// A scalar as itself; an array as its type, its length and its first elements.
-ordered_json value(const detail::Meta& m) {
-    if (!m.is_array) return element(m, 0);
-    constexpr uint64_t kShown = 8;
+/// A scalar as itself; a long array as its type, its length and its first elements.
+ordered_json value(const auspex::FileValue& v) {
+    if (!v.is_array) return element(v.type, v.elements[0]);
     ordered_json list = ordered_json::array();
-    for (uint64_t i = 0; i < std::min(m.n, kShown); ++i) list.push_back(element(m, i));
-    if (m.n <= kShown) return list;
-    return {{"type", meta_type_name(m.type)}, {"n", m.n}, {"first", list}};
+    for (const std::string& e : v.elements) list.push_back(element(v.type, e));
+    if (v.n <= v.elements.size()) return list;
+    return {{"type", v.type}, {"n", v.n}, {"first", list}};
 }
 
 struct Share {
     uint64_t n_tensor = 0, n_value = 0, bytes = 0;
 };
 
-uint64_t n_value(const detail::Tensor& t) { return t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3]; }
-
-std::map<std::string, Share> by_type(const detail::Gguf& g) {
+std::map<std::string, Share> by_type(const FileInfo& file) {
     std::map<std::string, Share> types;
-    for (const detail::Tensor& t : g.tensors()) {
-        Share& s = types[detail::type_info(t.type).name];
+    for (const auspex::FileTensor& t : file.tensors) {
+        Share& s = types[t.type];
+        uint64_t n_value = 1;
+        for (const uint64_t n : t.shape) n_value *= n;
         s.n_tensor += 1;
-        s.n_value += n_value(t);
+        s.n_value += n_value;
         s.bytes += t.bytes;
     }
     return types;
 }
 
-std::string dump(const ordered_json& j, int indent) {
-    return j.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-/// "[4096, 1024]", slowest dimension first as everywhere in this project.
-ordered_json shape(const detail::Tensor& t) {
-    ordered_json s = ordered_json::array();
-    for (uint32_t i = t.n_dim; i-- > 0;) s.push_back(t.ne[i]);
-    return s;
-}
+std::string dump(const ordered_json& j) { return j.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 std::vector<std::string> lines(const std::string& text) {
     std::vector<std::string> out;
@@ -96,41 +73,37 @@ std::vector<std::string> lines(const std::string& text) {
     return out;
 }
 
-ordered_json as_json(const ModelFile& file, const detail::Plan* plan, const Status& why_not) {
-    const detail::Gguf& g = file.gguf;
+ordered_json as_json(const std::string& path, const FileInfo& file) {
     ordered_json j;
-    j["file"] = file.path;
-    j["parts"] = file.files.size();
-    j["gguf_version"] = g.version();
-    j["bytes"] = g.file_bytes();
-    for (const detail::Meta& m : g.meta()) j["metadata"][std::string(m.key)] = value(m);
+    j["file"] = path;
+    j["parts"] = file.n_file;
+    j["gguf_version"] = file.gguf_version;
+    j["bytes"] = file.bytes;
+    for (const auspex::FileValue& v : file.metadata) j["metadata"][v.key] = value(v);
     j["types"] = ordered_json::array();
-    for (const auto& t : by_type(g))
+    for (const auto& t : by_type(file))
         j["types"].push_back({{"type", t.first},
                               {"tensors", t.second.n_tensor},
                               {"values", t.second.n_value},
                               {"bytes", t.second.bytes}});
     j["tensors"] = ordered_json::array();
-    for (const detail::Tensor& t : g.tensors())
-        j["tensors"].push_back({{"name", std::string(t.name)},
-                                {"type", detail::type_info(t.type).name},
-                                {"shape", shape(t)},
-                                {"bytes", t.bytes}});
-    if (!plan) {
+    for (const auspex::FileTensor& t : file.tensors)
+        j["tensors"].push_back({{"name", t.name}, {"type", t.type}, {"shape", t.shape}, {"bytes", t.bytes}});
+    if (!file.plan_status.ok()) {
         j["plan"] = nullptr;
-        j["plan_error"] = why_not.message();
+        j["plan_error"] = file.plan_status.message();
         return j;
     }
     ordered_json p;
-    p["architecture"] = plan->architecture;
-    p["n_layer"] = plan->n_layer;
-    p["n_mtp"] = plan->mtp.size();
-    p["d_model"] = plan->d_model;
-    p["n_vocab"] = plan->n_vocab;
-    p["n_context"] = plan->n_context;
-    p["trunk"] = lines(print_tape(*plan, plan->trunk));
+    p["architecture"] = file.model.architecture;
+    p["n_layer"] = file.model.n_layer;
+    p["n_mtp"] = file.mtp.size();
+    p["d_model"] = file.model.d_model;
+    p["n_vocab"] = file.model.n_vocab;
+    p["n_context"] = file.model.n_context;
+    p["trunk"] = lines(file.trunk);
     p["mtp"] = ordered_json::array();
-    for (const detail::Tape& t : plan->mtp) p["mtp"].push_back(lines(print_tape(*plan, t)));
+    for (const std::string& block : file.mtp) p["mtp"].push_back(lines(block));
     j["plan"] = p;
     return j;
 }
@@ -141,24 +114,24 @@ std::string mib(uint64_t bytes) {
     return text;
 }
 
-std::string as_text(const ModelFile& file, const detail::Plan* plan, bool all_tensors) {
-    const detail::Gguf& g = file.gguf;
-    std::string out = file.path + ": GGUF v" + std::to_string(g.version()) + ", " + mib(g.file_bytes()) + ", " +
-                      std::to_string(g.meta().size()) + " keys, " + std::to_string(g.tensors().size()) + " tensors";
-    if (file.files.size() > 1) out += " in " + std::to_string(file.files.size()) + " parts";
+std::string as_text(const std::string& path, const FileInfo& file, bool all_tensors) {
+    std::string out = printable(path) + ": GGUF v" + std::to_string(file.gguf_version) + ", " + mib(file.bytes) + ", " +
+                      std::to_string(file.metadata.size()) + " keys, " + std::to_string(file.tensors.size()) +
+                      " tensors";
+    if (file.n_file > 1) out += " in " + std::to_string(file.n_file) + " parts";
     out += "\n\nmetadata\n";
     constexpr size_t kWidth = 160;  // a chat template would fill pages; --json has it whole
-    for (const detail::Meta& m : g.meta()) {
-        std::string v = dump(value(m), -1);
+    for (const auspex::FileValue& m : file.metadata) {
+        std::string v = printable(dump(value(m)));
         if (v.size() > kWidth) {
             size_t cut = kWidth;
             while (cut > 0 && (static_cast<unsigned char>(v[cut]) & 0xC0) == 0x80) --cut;
             v = v.substr(0, cut) + " ...";
         }
-        out += "  " + std::string(m.key) + " = " + v + "\n";
+        out += "  " + printable(m.key) + " = " + v + "\n";
     }
     out += "\ntensors by type\n";
-    for (const auto& t : by_type(g)) {
+    for (const auto& t : by_type(file)) {
         char row[128];
         std::snprintf(row, sizeof row, "  %-8s %5llu tensors %14llu values %12s\n", t.first.c_str(),
                       static_cast<unsigned long long>(t.second.n_tensor),
@@ -167,49 +140,55 @@ std::string as_text(const ModelFile& file, const detail::Plan* plan, bool all_te
     }
     if (all_tensors) {
         out += "\ntensors\n";
-        for (const detail::Tensor& t : g.tensors())
-            out += "  " + std::string(t.name) + "  " + detail::type_info(t.type).name + " " + dump(shape(t), -1) +
-                   "  " + std::to_string(t.bytes) + " bytes\n";
+        for (const auspex::FileTensor& t : file.tensors)
+            out += "  " + printable(t.name) + "  " + t.type + " " + dump(t.shape) + "  " + std::to_string(t.bytes) +
+                   " bytes\n";
     }
-    if (!plan) return out;
-    out += "\nplan: " + plan->architecture + ", " + std::to_string(plan->n_layer) + " layers, d_model " +
-           std::to_string(plan->d_model) + ", " + std::to_string(plan->n_vocab) + " tokens, context " +
-           std::to_string(plan->n_context) + "\n" + print_tape(*plan, plan->trunk);
-    for (size_t i = 0; i < plan->mtp.size(); ++i)
-        out += "\nmtp block " + std::to_string(i) + "\n" + print_tape(*plan, plan->mtp[i]);
+    if (!file.plan_status.ok()) return out;
+    const auspex::ModelInfo& m = file.model;
+    out += "\nplan: " + m.architecture + ", " + std::to_string(m.n_layer) + " layers, d_model " +
+           std::to_string(m.d_model) + ", " + std::to_string(m.n_vocab) + " tokens, context " +
+           std::to_string(m.n_context) + "\n" + printable(file.trunk, true);
+    for (size_t i = 0; i < file.mtp.size(); ++i)
+        out += "\nmtp block " + std::to_string(i) + "\n" + printable(file.mtp[i], true);
     return out;
 }
 
-/// Every byte, from the header alone.
+/// JSON escapes the controls below U+0020 by itself; a terminal obeys a few more.
+std::string json_line(const ordered_json& j) {
+    std::string out;
+    for (const char c : dump(j) + "\n") out += c == '\x7f' ? std::string("\\u007f") : std::string(1, c);
+    for (size_t i = 0; i + 1 < out.size(); ++i) {
+        const unsigned char a = static_cast<unsigned char>(out[i]), b = static_cast<unsigned char>(out[i + 1]);
+        if (a != 0xC2 || b >= 0xA0) continue;
+        char escape[8];
+        std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(b));
+        out.replace(i, 2, escape);
+    }
+    return out;
+}
+
+/// --plan: every byte, from the header alone.
 Status show_plan(const InspectOptions& o) {
-    ModelFile file;
-    Status s = file.open(o.place.model, o.no_mtp ? std::string() : o.place.mtp_file);
-    if (!s.ok()) return s;
-    detail::PlanOptions tapes;
-    tapes.mtp = !o.no_mtp;
-    detail::Plan model;
-    s = make_plan(file.gguf, tapes).get(model);
-    if (!s.ok()) return s;
+    std::string path;
+    Status s = find_model(o.place.model).get(path);
+    auspex::LoadOptions load;
+    load.mtp = !o.no_mtp;
+    if (load.mtp) load.mtp_file = o.place.mtp_file;
+    FileInfo file;
+    if (s.ok()) s = auspex::read_file_info(path.c_str(), load).get(file);
+    if (s.ok()) s = file.plan_status;
     auspex::Device device;
-    s = open_device(o.place).get(device);
-    if (!s.ok()) return s;
+    if (s.ok()) s = open_device(o.place).get(device);
     auspex::SessionOptions options;
     options.n_context = o.ctx;
     options.n_ubatch = o.ubatch;
-    s = choose_window(o.window, &options);
-    if (!s.ok()) return s;
-    auspex::ModelInfo info;
-    info.n_mtp = static_cast<uint32_t>(model.mtp.size());
-    info.n_vocab = model.n_vocab;
-    s = choose_draft(o.draft, info, false, &options.draft);
-    if (!s.ok()) return s;
-    auspex::LoadOptions load;
-    load.mtp = !o.no_mtp;
-    load.mtp_file = o.place.mtp_file;
+    if (s.ok()) s = choose_window(o.window, &options);
+    if (s.ok()) s = choose_draft(o.draft, file.model, false, &options.draft);
     auspex::MemoryPlan plan;
-    s = auspex::Session::plan(device, file.path.c_str(), options, load).get(plan);
+    if (s.ok()) s = auspex::Session::plan(device, path.c_str(), options, load).get(plan);
     if (!s.ok()) return s;
-    return print(o.json ? plan_json(plan) : file.path + " on " + device.name() + "\n" + plan_text(plan));
+    return print(o.json ? plan_json(plan) : printable(path + " on " + device.name()) + "\n" + plan_text(plan));
 }
 
 Status inspect(const InspectOptions& o) {
@@ -218,19 +197,19 @@ Status inspect(const InspectOptions& o) {
         auspex::Device device;
         Status s = open_device(o.place).get(device);
         if (!s.ok()) return s;
-        if (!o.json)
-            return print(device.name() + "\n" + device.report() +
-                         (device.report().empty() || device.report().back() == '\n' ? "" : "\n"));
-        return print(dump({{"device", device.name()}, {"report", lines(device.report())}}, -1) + "\n");
+        const std::string report = device.report();
+        if (o.json) return print(json_line({{"device", device.name()}, {"report", lines(report)}}));
+        return print(printable(device.name() + "\n" + report, true) +
+                     (report.empty() || report.back() == '\n' ? "" : "\n"));
     }
-    ModelFile file;
-    Status s = file.open(o.place.model, o.place.mtp_file);
-    if (!s.ok()) return s;
-    detail::Plan plan;
-    const Status planned = make_plan(file.gguf, detail::PlanOptions()).get(plan);
-    const detail::Plan* p = planned.ok() ? &plan : nullptr;
-    s = print(o.json ? dump(as_json(file, p, planned), -1) + "\n" : as_text(file, p, o.tensors));
-    return s.ok() ? planned : s;  // what could be read was shown; that it cannot run is still an error
+    std::string path;
+    Status s = find_model(o.place.model).get(path);
+    auspex::LoadOptions load;
+    load.mtp_file = o.place.mtp_file;
+    FileInfo file;
+    if (s.ok()) s = auspex::read_file_info(path.c_str(), load).get(file);
+    if (s.ok()) s = print(o.json ? json_line(as_json(path, file)) : as_text(path, file, o.tensors));
+    return s.ok() ? file.plan_status : s;  // what could be read was shown; that it cannot run is still an error
 }
 
 }  // namespace

@@ -1,21 +1,35 @@
-// auspex: the command line. Each command stands in its own file; commands.h lists them.
+// auspex: the command line. Each command has a file of its own; commands.h lists them.
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <new>
+#include <cstring>
 
 #include "commands.h"
 #include "common.h"
 #include "platform.h"
 
+namespace {
+
+/// `auspex bench` is a program of its own, because it measures what the public interface does not show.
+int run_bench(char** argv) {
+    const std::string folder = cli::executable_folder();
+    const std::string path = (folder.empty() ? std::string() : folder + "/") + "auspex-bench";
+    cli::run_program(path, argv + 1);
+    return cli::report(cli::Status(cli::Code::not_found, "'" + path +
+                                                             "' cannot be started; build the target "
+                                                             "auspex_bench, and keep the program beside this one"));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-    cli::use_binary_streams();
+    cli::prepare_streams();
+    if (argc > 1 && std::strcmp(argv[1], "bench") == 0) return run_bench(argv);
     CLI::App app("auspex " AUSPEX_VERSION ": runs hybrid language models (Gated DeltaNet + attention) from GGUF files",
                  "auspex");
     app.set_version_flag("--version", "auspex " AUSPEX_VERSION);
     app.require_subcommand(1);
     app.footer(
         "Exit codes: 0 done, 1 failed at run time, 2 bad arguments or files, 130 interrupted.\n"
-        "`auspex COMMAND --help` tells what a command takes.");
+        "`auspex COMMAND --help` explains a command.");
     cli::Chosen chosen;
     cli::add_run(app, chosen);
     cli::add_chat(app, chosen);
@@ -23,17 +37,7 @@ int main(int argc, char** argv) {
     cli::add_tokenize(app, chosen);
     cli::add_render(app, chosen);
     cli::add_logits(app, chosen);
-    cli::add_bench(app, chosen);
     cli::add_eval(app, chosen);
-    try {
-        app.parse(argc, argv);
-        cli::catch_interrupts();
-        return chosen();
-    } catch (const CLI::ParseError& e) {
-        if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-        return cli::report(
-            cli::Status(cli::Code::bad_argument, std::string(e.what()) + " (auspex --help lists the commands)"));
-    } catch (const std::bad_alloc&) {
-        return cli::report(cli::Status(cli::Code::out_of_memory, "the system has no more memory for this process"));
-    }
+    app.add_subcommand("bench", "Measure speed: runs the program auspex-bench");  // for the list; see run_bench()
+    return cli::run_command(app, argc, argv, chosen);
 }

@@ -6,11 +6,13 @@
 #if defined(_WIN32)
 #include <fcntl.h>
 #include <io.h>
+#include <process.h>
 #ifndef NOMINMAX
 #define NOMINMAX
 #endif
 #include <windows.h>
 #else
+#include <fcntl.h>
 #include <unistd.h>
 #if defined(__APPLE__)
 #include <mach-o/dyld.h>
@@ -42,9 +44,13 @@ unsigned long long resident_bytes() {
 bool stdin_is_terminal() { return _isatty(_fileno(stdin)) != 0; }
 bool stderr_is_terminal() { return _isatty(_fileno(stderr)) != 0; }
 
-void use_binary_streams() {
+void prepare_streams() {
     _setmode(_fileno(stdin), _O_BINARY);
     _setmode(_fileno(stdout), _O_BINARY);
+}
+
+int run_program(const std::string& path, char* const* arguments) {
+    return static_cast<int>(_spawnv(_P_WAIT, path.c_str(), arguments));
 }
 
 std::string executable_folder() {
@@ -67,7 +73,18 @@ void catch_interrupts() { std::signal(SIGINT, on_interrupt); }
 
 bool stdin_is_terminal() { return isatty(STDIN_FILENO) != 0; }
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
-void use_binary_streams() {}
+
+void prepare_streams() {
+    // In this order each open() takes the lowest free number, the one that is closed. The direction is the wrong one on
+    // purpose: reading standard input or writing standard output then fails as on a closed stream.
+    for (int fd = 0; fd <= 2; ++fd)
+        if (fcntl(fd, F_GETFD) == -1) (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+int run_program(const std::string& path, char* const* arguments) {
+    execv(path.c_str(), arguments);
+    return -1;
+}
 
 std::string executable_folder() {
     char path[4096];

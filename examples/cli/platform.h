@@ -7,8 +7,13 @@ namespace cli {
 bool stdin_is_terminal();
 bool stderr_is_terminal();
 
-/// Bytes go in and out as they are, also on Windows.
-void use_binary_streams();
+/// Bytes go in and out unchanged, also on Windows. A standard stream that is closed is given to the null device, so
+/// that no file opened later gets its number; reading or writing it still fails.
+void prepare_streams();
+
+/// Replaces this process by the program at `path` (on Windows: runs it and returns its exit code). `arguments` begin
+/// with the program's name. Returns -1 if it cannot be started.
+int run_program(const std::string& path, char* const* arguments);
 
 /// The folder of this executable, or empty when the system does not tell.
 std::string executable_folder();

@@ -7,6 +7,7 @@
 #include "draft.h"
 #include "generate.h"
 #include "platform.h"
+#include "printable.h"
 #include "window.h"
 
 namespace cli {
@@ -72,7 +73,7 @@ Status run(const RunOptions& o, int* exit_code) {
     if (stream) {
         if (stderr_is_terminal() || o.place.verbose)
             std::fprintf(stderr, "\n[%zu prompt tokens, %.1f/s; %zu tokens, %.1f/s; %s; stopped by %s]\n", ids.size(),
-                         made.prefill_tps(), made.ids.size(), made.decode_tps(), on.device.name().c_str(),
+                         made.prefill_tps(), made.ids.size(), made.decode_tps(), printable(on.device.name()).c_str(),
                          made.stop_reason.c_str());
         const std::string drafting = draft_line(session);
         if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose))

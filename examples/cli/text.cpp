@@ -1,10 +1,8 @@
-// cli/text: tokenize and render, the commands that need the file's words but not its weights.
+// cli/text: tokenize and render, the commands that need a model's tokenizer or template but not its weights.
 #include <nlohmann/json.hpp>
 
-#include "base/token.h"
 #include "commands.h"
 #include "common.h"
-#include "model_file.h"
 
 namespace cli {
 namespace {
@@ -18,27 +16,47 @@ struct TokenizeOptions {
 };
 
 Status tokenize(const TokenizeOptions& o) {
-    ModelFile file;
-    Status s = file.open(o.place.model);
+    std::string path;
+    Status s = find_model(o.place.model).get(path);
     if (!s.ok()) return s;
-    auspex::detail::Tokenizer tokenizer;
-    s = auspex::detail::Tokenizer::load(file.gguf).get(tokenizer);
+    auspex::Vocabulary vocabulary;
+    s = auspex::Vocabulary::load(path.c_str()).get(vocabulary);
     if (!s.ok()) return s;
     if (o.decode_given->count() > 0) {
         std::vector<Token> ids;
-        s = read_ids(o.decode, tokenizer.n_vocab()).get(ids);
-        return s.ok() ? print(tokenizer.decode(ids, true)) : s;
+        s = read_ids(o.decode, vocabulary.n_token()).get(ids);
+        auspex::DecodeOptions decode;
+        decode.special = true;
+        return s.ok() ? print(vocabulary.decode(ids, decode)) : s;
     }
     std::string text;
     s = read_text(o.text, "text").get(text);
     if (!s.ok()) return s;
-    return print(nlohmann::json(tokenizer.encode(text, o.special)).dump() + "\n");
+    auspex::EncodeOptions encode;
+    encode.special = o.special;
+    return print(nlohmann::json(vocabulary.encode(text, encode)).dump() + "\n");
 }
 
 struct RenderOptions {
     PlaceOptions place;
     std::string messages, jinja;
 };
+
+/// The chat template in a model file; empty if it has none.
+Result<std::string> model_template(const std::string& model) {
+    std::string path;
+    Status s = find_model(model).get(path);
+    auspex::FileInfo file;
+    if (s.ok()) s = auspex::read_file_info(path.c_str()).get(file);
+    if (!s.ok()) return s;
+    for (const auspex::FileValue& v : file.metadata) {
+        if (v.key != "tokenizer.chat_template") continue;
+        if (v.type == "string" && !v.is_array) return v.elements[0];
+        return Status(Code::bad_file,
+                      "'" + path + "': tokenizer.chat_template is no string, expected a Jinja template");
+    }
+    return std::string();
+}
 
 Status render(const RenderOptions& o) {
     std::string messages, jinja, why;
@@ -49,9 +67,7 @@ Status render(const RenderOptions& o) {
         s = read_bytes(o.jinja).get(jinja);
         if (!s.ok()) return s;
     } else {
-        ModelFile file;
-        s = file.open(o.place.model);
-        if (s.ok()) s = file.gguf.get_string("tokenizer.chat_template", "").get(jinja);
+        s = model_template(o.place.model).get(jinja);
         if (!s.ok()) return s;
     }
     auspex::ChatRequest request;

@@ -1,4 +1,3 @@
-// cli/bench: how fast a model runs here, and what share of the memory's speed that is.
 #include "bench.h"
 
 #include <atomic>
@@ -7,7 +6,6 @@
 #include <thread>
 
 #include "bench_controller.h"
-#include "commands.h"
 #include "engine/session.h"
 #include "machine/cpu/features.h"
 #include "platform.h"
@@ -36,8 +34,8 @@ uint64_t bytes_per_token(const detail::Plan& plan) {
 
 /// What a plain read loop reaches over as many bytes on as many threads: the ceiling for decoding.
 Result<double> read_speed(uint64_t bytes, uint32_t n_thread) {
-    constexpr uint64_t kLeast = 16u << 20, kMost = 1u << 30;
-    const size_t n_word = static_cast<size_t>(std::clamp(bytes, kLeast, kMost) / sizeof(uint64_t));
+    constexpr uint64_t kMin = 16u << 20, kMax = 1u << 30;
+    const size_t n_word = static_cast<size_t>(std::clamp(bytes, kMin, kMax) / sizeof(uint64_t));
     const std::vector<uint64_t> data(n_word, 1);
     std::atomic<uint64_t> sink{0};
     Times times;
@@ -60,7 +58,7 @@ Result<double> read_speed(uint64_t bytes, uint32_t n_thread) {
     if (!s.ok()) return s;
     if (sink.load() != uint64_t{n_word} * times.s.size())
         return Status(Code::io_error, "the memory gave back other bytes than were written to it");
-    return double(n_word) * sizeof(uint64_t) / times.least() / 1e9;
+    return double(n_word) * sizeof(uint64_t) / times.min() / 1e9;
 }
 
 }  // namespace
@@ -202,7 +200,9 @@ Status check(BenchOptions& o) {
     return {};
 }
 
-Status run(BenchOptions& o) {
+}  // namespace
+
+Status run_bench(BenchOptions& o) {
     Status s = check(o);
     if (!s.ok()) return s;
     if (o.virtual_clock) return bench_controller_virtual(o.repeat, o.json);
@@ -222,75 +222,6 @@ Status run(BenchOptions& o) {
     if (!s.ok()) return s;
     return o.json ? print(b.out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n")
                   : print("");
-}
-
-}  // namespace
-
-void add_bench(CLI::App& app, Chosen& chosen) {
-    CLI::App* command =
-        app.add_subcommand("bench", "Measure prefill, decoding, steps of several rows, drafting and windows");
-    auto o = std::make_shared<BenchOptions>();
-    o->sampling.temperature = 0.7f;  // of the texts that --stack and --controller generate: greedy ones fall into loops
-    add_place(*command, o->place);
-    add_window(*command, o->window);
-    const CLI::Option* named[] = {
-        command->add_option("--prefill", o->prefill_list,
-                            "Prompt lengths (with nothing named: 128,512); with --mtp also with the draft block"),
-        command->add_option("--depth", o->depth_list,
-                            "Tokens in the history before decoding (with nothing named: 0,512); with --stack and "
-                            "--profile, where to measure"),
-        command->add_option("--rows", o->row_list, "Rows of a step, 1 .. 8 (with nothing named: all)"),
-        command->add_option("--mtp", o->mtp_list, "Draft depths to measure whole cycles at, as in 1,2,3,4")};
-    command->add_option(
-        "--synth-accept", o->synth_accept,
-        "With --mtp: take each guess for right with this chance, whatever it says: for models with random weights");
-    command->add_option("--draft-vocab", o->draft_vocab, "A draft head over N ids, those of FILE, or auto");
-    command->add_option("--context", o->context, "With --mtp and --controller: tokens in the history at the start")
-        ->capture_default_str();
-    command->add_flag("--profile", o->profile,
-                      "Where the time of a step goes, by kind of kernel (GPU); at --depth, for --rows");
-    command->add_option("--long", o->longest,
-                        "Read N tokens with a window in every layer; memory and speed for each decade");
-    command->add_flag("--stack", o->stack,
-                      "The 2 x 2 of windows and drafting, on a predictable and an open-ended text, at --depth");
-    command->add_flag("--controller", o->controller,
-                      "Score the choice of draft depth against every fixed depth in hindsight");
-    command->add_flag("--virtual", o->virtual_clock, "With --controller: synthetic texts and costs on a virtual clock");
-    command->add_option("--draft", o->draft, "With --stack: how deep its drafting half drafts, auto or 1 .. 8")
-        ->capture_default_str();
-    command->add_option("--draft-max", o->draft_max, "With --controller: the deepest draft")->capture_default_str();
-    command
-        ->add_option("--text", o->texts,
-                     "With --stack and --controller: NAME=FILE, texts to go on from, instead of the built-in ones; may "
-                     "be repeated")
-        ->allow_extra_args(false);
-    command->add_option("--phase", o->phase, "With --controller: tokens of each phase")->capture_default_str();
-    command->add_option("--rounds", o->rounds, "With --controller: how often the phases are gone through")
-        ->capture_default_str();
-    command->add_option(
-        "--synth-phases", o->synth_phases,
-        "With --controller: instead of texts, chances of acceptance to switch between, as in 0.95,0.35");
-    command
-        ->add_option("--temp", o->sampling.temperature,
-                     "With --stack and --controller: temperature of the generated texts")
-        ->capture_default_str();
-    command->add_option("--seed", o->sampling.seed, "With --stack and --controller: the same seed gives the same texts")
-        ->capture_default_str();
-    command->add_option("--plot", o->plot, "With --stack and --controller: PNG file for the curves");
-    command->add_option("--trace", o->trace,
-                        "With --controller: a JSON line for each of the controller's cycles of its slowest run");
-    CLI::Option* tokens = command->add_option(
-        "-n,--tokens", o->n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
-    command->add_option("--repeat", o->repeat, "Runs of each measurement")->capture_default_str();
-    command->add_flag("--json", o->json, "One JSON object instead of a table");
-    command->callback(
-        [o, &chosen, tokens, named = std::vector<const CLI::Option*>(std::begin(named), std::end(named))] {
-            if (tokens->count() == 0) o->n = o->stack ? 256 : o->mtp_list.empty() ? 32 : 128;
-            o->measure_all =
-                !(o->profile || o->stack || o->controller || o->longest > 0) &&
-                std::all_of(named.begin(), named.end(), [](const CLI::Option* option) { return option->count() == 0; });
-            chosen = [o] { return report(run(*o)); };
-        });
 }
 
 }  // namespace cli

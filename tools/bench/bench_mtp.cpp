@@ -1,4 +1,4 @@
-// cli/bench_mtp: whole cycles: n tokens drafted, verified, sampled, committed.
+// bench_mtp: whole cycles: n tokens drafted, verified, sampled, committed.
 //
 // With --synth-accept everything is computed and only the comparison is replaced by a synthetic, so that a model with
 // random weights shows what a trained one would reach. Depths take turns within each run: what slows the machine
@@ -117,15 +117,15 @@ Status bench_mtp(Bench& b) {
     const double plain_ms = median(depths[0].cycle_ms), plain_tps = median(depths[0].tps);
     const uint64_t head_bytes = drafting ? drafting.stats().draft_head_bytes : 0;
     for (const Depth& d : depths) {
-        const double tps = median(d.tps), least = *std::min_element(d.tps.begin(), d.tps.end()),
-                     most = *std::max_element(d.tps.begin(), d.tps.end());
+        const double tps = median(d.tps), low = *std::min_element(d.tps.begin(), d.tps.end()),
+                     high = *std::max_element(d.tps.begin(), d.tps.end());
         const double ms = median(d.cycle_ms), r = ms / plain_ms, per_cycle = d.n_token / d.n_cycle,
                      speedup = tps / plain_tps;
         nlohmann::ordered_json row = {
-            {"depth", d.g},   {"tps", tps},          {"tps_least", least}, {"tps_most", most},
+            {"depth", d.g},   {"tps", tps},          {"tps_least", low},   {"tps_most", high},
             {"cycle_ms", ms}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
         b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps,
-              ("(" + std::to_string(int64_t(least)) + " .. " + std::to_string(int64_t(most)) + ")").c_str(), ms, r,
+              ("(" + std::to_string(int64_t(low)) + " .. " + std::to_string(int64_t(high)) + ")").c_str(), ms, r,
               per_cycle);
         if (d.g > 0) {
             row["accepted_share"] = d.drafted > 0 ? d.accepted / d.drafted : 0;

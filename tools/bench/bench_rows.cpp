@@ -1,4 +1,4 @@
-// cli/bench_rows: reading prompts, decoding, and steps of several rows.
+// bench_rows: reading prompts, decoding, and steps of several rows.
 #include "bench.h"
 #include "engine/session.h"
 #include "platform.h"
@@ -42,19 +42,19 @@ class Rows {
         prefill_tps_.push_back(count / times.median());
         b_.out["prefill"].push_back({{"tokens", n},
                                      {"tps", count / times.median()},
-                                     {"tps_least", count / times.most()},
-                                     {"tps_most", count / times.least()},
+                                     {"tps_least", count / times.max()},
+                                     {"tps_most", count / times.min()},
                                      {"session_bytes", on.stats().memory_bytes}});
-        b_.say("prefill %6zu tokens   %8.1f tokens/s (%.1f .. %.1f)\n", n, count / times.median(), count / times.most(),
-               count / times.least());
+        b_.say("prefill %6zu tokens   %8.1f tokens/s (%.1f .. %.1f)\n", n, count / times.median(), count / times.max(),
+               count / times.min());
         return {};
     }
 
     void flatness() {
-        const double least = *std::min_element(prefill_tps_.begin(), prefill_tps_.end()),
-                     most = *std::max_element(prefill_tps_.begin(), prefill_tps_.end());
-        b_.out["prefill_slowest_over_fastest"] = least / most;
-        b_.say("the slowest of these lengths reaches %.1f %% of the fastest\n", 100 * least / most);
+        const double low = *std::min_element(prefill_tps_.begin(), prefill_tps_.end()),
+                     high = *std::max_element(prefill_tps_.begin(), prefill_tps_.end());
+        b_.out["prefill_slowest_over_fastest"] = low / high;
+        b_.say("the slowest of these lengths reaches %.1f %% of the fastest\n", 100 * low / high);
     }
 
     Status decode(size_t depth) {
@@ -80,13 +80,13 @@ class Rows {
         nlohmann::ordered_json row = {{"depth", depth},
                                       {"tokens", n},
                                       {"tps", tps},
-                                      {"tps_least", count / times.most()},
-                                      {"tps_most", count / times.least()},
+                                      {"tps_least", count / times.max()},
+                                      {"tps_most", count / times.min()},
                                       {"gbps", gbps}};
         if (b_.read_gbps > 0) row["share_of_read"] = gbps / b_.read_gbps;
         b_.out["decode"].push_back(row);
-        b_.say("decode at depth %6zu  %8.1f tokens/s (%.1f .. %.1f)  %.1f GB/s", depth, tps, count / times.most(),
-               count / times.least(), gbps);
+        b_.say("decode at depth %6zu  %8.1f tokens/s (%.1f .. %.1f)  %.1f GB/s", depth, tps, count / times.max(),
+               count / times.min(), gbps);
         if (b_.read_gbps > 0) b_.say(", %.0f %% of the read loop", 100 * gbps / b_.read_gbps);
         b_.say("\n");
         return {};
@@ -142,11 +142,11 @@ class Rows {
         const double ms = times.median() * 1e3;
         if (n == 1) one_row_ms_ = ms;
         nlohmann::ordered_json row = {
-            {"rows", n}, {"ms", ms}, {"ms_least", times.least() * 1e3}, {"ms_most", times.most() * 1e3}};
+            {"rows", n}, {"ms", ms}, {"ms_least", times.min() * 1e3}, {"ms_most", times.max() * 1e3}};
         if (one_row_ms_ > 0) row["relative"] = ms / one_row_ms_;
         b_.out["step"].push_back(row);
-        b_.say("step of %u row%s  %8.3f ms (%.3f .. %.3f)", n, n == 1 ? " " : "s", ms, times.least() * 1e3,
-               times.most() * 1e3);
+        b_.say("step of %u row%s  %8.3f ms (%.3f .. %.3f)", n, n == 1 ? " " : "s", ms, times.min() * 1e3,
+               times.max() * 1e3);
         if (one_row_ms_ > 0) b_.say("  %.2f of one row", ms / one_row_ms_);
         b_.say("\n");
         return {};

@@ -1,4 +1,4 @@
-// cli/bench_controller: `auspex bench --controller`: the drafting policy's score against hindsight.
+// bench_controller: `auspex bench --controller`: the drafting policy's score against hindsight.
 #pragma once
 #include "common.h"
 

@@ -73,7 +73,7 @@ using Seconds = std::vector<std::vector<std::vector<double>>>;
 /// the runs, so that no single lucky run sets the mark; run k is compared with run k.
 struct Hindsight {
     struct Share {
-        double mean = 0, least = 0, most = 0;  ///< over the runs
+        double mean = 0, min = 0, max = 0;  ///< over the runs
     };
     std::vector<size_t> best;     ///< depth by phase
     std::vector<Share> by_phase;  ///< the best depth's time / own time
@@ -92,19 +92,19 @@ inline Hindsight hindsight(const Seconds& seconds) {
         for (size_t run = 0; run < n_run; ++run) {
             const double r = ratio(run);
             s.mean += r / double(n_run);
-            s.least = run == 0 ? r : std::min(s.least, r);
-            s.most = std::max(s.most, r);
+            s.min = run == 0 ? r : std::min(s.min, r);
+            s.max = std::max(s.max, r);
         }
         return s;
     };
     for (size_t phase = 0; phase < n_phase; ++phase) {
         size_t best = 0;
-        double least = 0;
+        double min = 0;
         for (size_t g = 0; g < n_fixed; ++g) {
             std::vector<double> times;
             for (size_t run = 0; run < n_run; ++run) times.push_back(seconds[g][run][phase]);
             const double t = median(times);
-            if (g == 0 || t < least) least = t, best = g;
+            if (g == 0 || t < min) min = t, best = g;
         }
         h.best.push_back(best);
         h.by_phase.push_back(share([&](size_t run) { return seconds[best][run][phase] / own[run][phase]; }));

@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "../../tests/virtual_clock.h"
+#include "tests/virtual_clock.h"
 
 namespace cli {
 

@@ -1,4 +1,4 @@
-// cli/bench_replay: the controller against every fixed depth, phase by phase, in hindsight.
+// bench_replay: the controller against every fixed depth, phase by phase, in hindsight.
 //
 // No policy can change the text, so each one that runs over the same openings with the same seed replays the
 // same tokens, and only the time differs. With --synth-phases a synthetic decides which guesses are right, for
@@ -164,9 +164,9 @@ class Replay {
     /// The fewer tokens a turn has, the better do slow moments of a machine that others use fall on all alike; but each
     /// turn waits for the cycles that it has queued. seconds: of a run without drafts.
     void choose_turn(double seconds) {
-        constexpr double kTurnSeconds = 0.2, kLeast = 16;
+        constexpr double kTurnSeconds = 0.2, kMin = 16;
         turn_ = static_cast<size_t>(
-            std::clamp(kTurnSeconds * double(o_.phase) * double(phases_.size()) / seconds, kLeast, double(kMostTurn)));
+            std::clamp(kTurnSeconds * double(o_.phase) * double(phases_.size()) / seconds, kMin, double(kMaxTurn)));
     }
 
     /// Brings a session to where a phase begins; its first sample needs no pass and is not timed.
@@ -199,7 +199,7 @@ class Replay {
         const Hindsight h = hindsight(seconds_);
         const double n = double(o_.phase);
         const auto share = [](const Hindsight::Share& s) {
-            return nlohmann::ordered_json{{"mean", s.mean}, {"least", s.least}, {"most", s.most}};
+            return nlohmann::ordered_json{{"mean", s.mean}, {"least", s.min}, {"most", s.max}};
         };
         const auto phase_median = [&](size_t policy, size_t phase) {
             std::vector<double> t;
@@ -224,12 +224,12 @@ class Replay {
             for (size_t g = 0; g < controller(); ++g) row["fixed_tps"].push_back(n / phase_median(g, k));
             out["phases"].push_back(row);
             b_.say("%-12s %10.1f %12.1f %12.1f   %-10s %.3f (%.3f .. %.3f)\n", phases_[k].name.c_str(), off, best, own,
-                   policy_name(h.best[k]).c_str(), h.by_phase[k].mean, h.by_phase[k].least, h.by_phase[k].most);
+                   policy_name(h.best[k]).c_str(), h.by_phase[k].mean, h.by_phase[k].min, h.by_phase[k].max);
         }
         b_.say(
             "\nagainst the best fixed depth of each phase: %.3f (%.3f .. %.3f), worst phase %.3f\nagainst drafting "
             "off: %.3f (%.3f .. %.3f)\n",
-            h.all.mean, h.all.least, h.all.most, h.worst_phase, h.over_off.mean, h.over_off.least, h.over_off.most);
+            h.all.mean, h.all.min, h.all.max, h.worst_phase, h.over_off.mean, h.over_off.min, h.over_off.max);
         b_.say("\n%-12s %10s %8s %14s %12s\n", "policy", "tokens/s", "R", "tokens/cycle", "accepted");
         for (size_t policy = 0; policy < n_policy_; ++policy) {
             std::vector<double> totals;
@@ -336,8 +336,8 @@ class Replay {
     std::vector<Phase> phases_;
     std::vector<float> chances_;
     size_t n_policy_ = 0, n_context_ = 0;
-    static constexpr size_t kMostTurn = 64;
-    size_t turn_ = kMostTurn;                  ///< tokens that a policy generates before it is the next one's turn
+    static constexpr size_t kMaxTurn = 64;
+    size_t turn_ = kMaxTurn;                   ///< tokens that a policy generates before it is the next one's turn
     std::vector<std::vector<Played>> played_;  ///< [policy][run]; fixed depths 0 .. , then the controller
     Seconds seconds_;
     bool same_text_ = true;

@@ -1,9 +1,9 @@
-// cli/bench: what the measurements of `auspex bench` share.
+// bench: what the measurements of auspex-bench share.
 //
-// Owns    the options, the model under test, timing loops, the JSON that collects everything.
-// Reads   common, window, draft, score.
-// Serves  bench_rows, bench_profile, bench_mtp, bench_stack, bench_replay: one file for each kind of question.
+// Owns    the options, the model under test, the timing loops, the JSON object with all results. Each kind of
+//         measurement has a file of its own: bench_rows, bench_profile, bench_mtp, bench_stack, bench_replay.
 // Thread  one.
+// Tests   tests/test_cli_bench.py.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -29,12 +29,15 @@ struct BenchOptions {
     bool json = false, profile = false, stack = false, controller = false, virtual_clock = false;
 };
 
+/// Checks the options, measures, and prints the table or the JSON object.
+Status run_bench(BenchOptions& o);
+
 /// The runs of one measurement, in seconds.
 struct Times {
     std::vector<double> s;
     double median() const { return cli::median(s); }
-    double least() const { return *std::min_element(s.begin(), s.end()); }
-    double most() const { return *std::max_element(s.begin(), s.end()); }
+    double min() const { return *std::min_element(s.begin(), s.end()); }
+    double max() const { return *std::max_element(s.begin(), s.end()); }
 };
 /// Runs `work` `n` times. errors: the first of `work`; cancelled after Ctrl-C.
 Status measure(int64_t n, Times* to, const std::function<Status()>& work);

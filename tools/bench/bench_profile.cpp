@@ -1,4 +1,4 @@
-// cli/bench_profile: where the time of a step goes, kernel class by kernel class.
+// bench_profile: where the time of a step goes, kernel class by kernel class.
 #include "bench.h"
 
 namespace cli {

@@ -1,4 +1,4 @@
-// cli/bench_stack: windows and drafting, alone and together: the 2 x 2 on a predictable and an open-ended text.
+// bench_stack: windows and drafting, alone and together: the 2 x 2 on a predictable and an open-ended text.
 //
 // Drafting leaves the text alone, so within a column of the 2 x 2 the work is the same. A window changes the text,
 // and a text that falls into a loop is easy to draft: the share of distinct 4-grams tells whether both sides did
@@ -129,21 +129,21 @@ class Stack {
         for (const Row& row : rows_)
             for (size_t i = 0; i < 4; ++i) {
                 const Cell& c = row.cell[i];
-                const double tps = median(c.tps), least = *std::min_element(c.tps.begin(), c.tps.end()),
-                             most = *std::max_element(c.tps.begin(), c.tps.end());
+                const double tps = median(c.tps), low = *std::min_element(c.tps.begin(), c.tps.end()),
+                             high = *std::max_element(c.tps.begin(), c.tps.end());
                 const double over = tps / median(row.cell[0].tps);
                 const Interval a = wilson(c.accepted, c.drafted);
                 nlohmann::ordered_json cell = {{"text", row.text},
                                                {"depth", row.depth},
                                                {"cell", kCells[i]},
                                                {"tps", tps},
-                                               {"tps_least", least},
-                                               {"tps_most", most},
+                                               {"tps_least", low},
+                                               {"tps_most", high},
                                                {"over_dense", over},
                                                {"tokens_per_cycle", c.n_token / c.n_cycle},
                                                {"distinct_4grams", row.diversity(i)}};
                 b_.say("| %s | %zu | %s | %.1f (%.1f .. %.1f) | %.2f | %.2f | ", row.text.c_str(), row.depth, kCells[i],
-                       tps, least, most, over, c.n_token / c.n_cycle);
+                       tps, low, high, over, c.n_token / c.n_cycle);
                 if (drafts(i)) {
                     cell["drafted"] = c.drafted, cell["accepted"] = c.accepted, cell["accepted_low"] = a.low,
                     cell["accepted_high"] = a.high, cell["same_text"] = c.same_text;

@@ -1,4 +1,4 @@
-// cli/bench_texts: generations that `bench --stack` and `bench --controller` time, cycle by cycle.
+// bench_texts: generations that `bench --stack` and `bench --controller` time, cycle by cycle.
 #pragma once
 #include "bench.h"
 

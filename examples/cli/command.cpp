@@ -1,0 +1,65 @@
+#include "command.h"
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "common.h"
+#include "platform.h"
+
+namespace cli {
+namespace {
+
+/// CLI11 takes the nearest number of 64 bits for one that is out of range.
+Status check_numbers(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+        const std::string type = option->get_type_name();
+        if (type != "INT" && type != "UINT") continue;
+        for (const std::string& text : option->results()) {
+            errno = 0;
+            if (type == "INT")
+                (void)std::strtoll(text.c_str(), nullptr, 0);
+            else
+                (void)std::strtoull(text.c_str(), nullptr, 0);
+            if (errno == ERANGE)
+                return Status(Code::bad_argument,
+                              option->get_name() + " " + text + ": expected a whole number of at most 64 bits");
+        }
+    }
+    for (const CLI::App* command : app.get_subcommands())
+        if (const Status s = check_numbers(*command); !s.ok()) return s;
+    return {};
+}
+
+/// Output that a full disk or a closed stream did not take is a failure even if nothing else went wrong.
+int finish(int exit_code) {
+    errno = 0;
+    std::cout.flush();
+    const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+    if (written || exit_code != kDone) return exit_code;
+    return report(Status(Code::io_error, std::string("standard output: ") +
+                                             (errno != 0 ? std::strerror(errno) : "not everything could be written")));
+}
+
+}  // namespace
+
+int run_command(CLI::App& app, int argc, char** argv, const Chosen& chosen) {
+    try {
+        app.parse(argc, argv);
+        const Status s = check_numbers(app);
+        if (!s.ok()) return report(s);
+        catch_interrupts();
+        return finish(chosen());
+    } catch (const CLI::ParseError& e) {
+        if (e.get_exit_code() == 0) return finish(app.exit(e));  // --help, --version
+        return report(
+            Status(Code::bad_argument, std::string(e.what()) + " (" + app.get_name() + " --help lists what there is)"));
+    } catch (const std::bad_alloc&) {
+        return report(Status(Code::out_of_memory, "the system has no more memory for this process"));
+    }
+}
+
+}  // namespace cli

@@ -1,0 +1,18 @@
+// cli/printable: text from files and devices, made safe for a terminal.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace cli {
+
+/// `text` with every control character written as an escape ("\x1b", also DEL and the C1 controls) and every byte
+/// that is not UTF-8 as "\xff". Line feeds and tabs stay with `lines`.
+///
+/// Everything that a model file, a device or a driver names goes through this before it reaches stdout or stderr.
+/// Text that a model generates does not: it is the output itself.
+std::string printable(std::string_view text, bool lines = false);
+
+/// The offset of the first byte that is not UTF-8 (RFC 3629), or the size of the text.
+size_t find_bad_utf8(std::string_view text);
+
+}  // namespace cli

@@ -1,0 +1,216 @@
+"""What reaches the terminal and the standard streams: quoted names, write errors, closed streams, bad numbers."""
+import json
+import os
+import struct
+import subprocess
+import unittest
+
+from test_cli import BINARY, DEMO, LOG, BaseCli, auspex, gguf
+
+ESCAPE = "\x1b]0;title\x07\x1b[31mred\u009b1m\x7f\n"
+TINY_MODEL = os.path.join(os.path.dirname(BINARY), "tiny_model")
+TOOL_CALL = b'<tool_call>{"name":"f","arguments":{}}</tool_call>'
+
+
+class ControlCharacters(BaseCli):
+    def assert_quoted(self, output):
+        text = output.decode("utf-8")
+        bad = [c for c in text if (ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0]
+        self.assertEqual(bad, [], text)
+
+    def test_an_architecture_in_an_error(self):
+        path = self.file("bad.gguf", gguf([("general.architecture", "str", "qwen35" + ESCAPE)]))
+        r = auspex("run", "-m", path, "-p", "x")
+        self.assertEqual(r.returncode, 2)
+        self.assertIn(b"title", r.stderr)
+        self.assert_quoted(r.stderr)
+
+    def test_names_and_values_in_inspect(self):
+        keys = [("general.architecture", "str", "x"), ("general.name", "str", "value" + ESCAPE)]
+        path = self.file("bad.gguf", gguf(keys, tensors=[("tensor" + ESCAPE, [8])]))
+        for more in (["--tensors"], ["--json"]):
+            r = auspex("inspect", path, *more)
+            self.assert_quoted(r.stdout + r.stderr)
+            for word in (b"tensor", b"value"):
+                self.assertIn(word, r.stdout)
+        self.assertEqual(json.loads(r.stdout)["tensors"][0]["name"], "tensor" + ESCAPE)  # JSON keeps the name itself
+
+    def test_a_name_on_the_command_line(self):
+        r = auspex("inspect", "nowhere" + ESCAPE)
+        self.assertEqual(r.returncode, 2)
+        self.assert_quoted(r.stderr)
+
+    def test_the_banner_of_a_chat(self):
+        try:
+            import pty
+        except ImportError:
+            self.skipTest("needs a pseudo-terminal")
+        with open(DEMO, "rb") as f:
+            data = bytearray(f.read())
+        at = data.index(b"general.name") + len(b"general.name") + 4 + 8
+        data[at:at + 5] = b"\x1b[31m"
+        path = self.file("name.gguf", data)
+        master, slave = pty.openpty()
+        p = subprocess.Popen([BINARY, "chat", "-m", path, "--device", "cpu"], stdin=slave, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE)
+        os.write(master, b"/quit\n")
+        errors = p.communicate(timeout=120)[1]
+        os.close(master)
+        os.close(slave)
+        self.assertEqual(p.returncode, 0, errors)
+        self.assertIn(b"\\x1b[31m", errors)
+        self.assert_quoted(errors)
+
+
+@unittest.skipUnless(os.name == "posix" and os.path.exists("/dev/full"), "needs /dev/full")
+class StandardStreams(BaseCli):
+    def run_shell(self, redirections, *arguments):
+        """Exit code and errors of the program with redirections such as '>&-', which closes standard output."""
+        errors = os.path.join(self.folder, "errors.txt")
+        command = f'"$0" "$@" {redirections} 2>"{errors}"'
+        r = subprocess.run(["sh", "-c", command, BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, timeout=120)
+        with open(errors, "rb") as f:
+            return r.returncode, f.read()
+
+    def test_output_that_cannot_be_written_is_an_error(self):
+        for arguments in (["--help"], ["--version"], ["run", "--help"], ["bench", "--help"], ["inspect", DEMO],
+                          ["inspect", "--device", "cpu"], ["tokenize", "-p", "x"], ["run", "-p", "x", "-n", "1"],
+                          ["bench", "--device", "cpu", "--prefill", "4", "--repeat", "1"]):
+            with self.subTest(arguments):
+                code, errors = self.run_shell(">/dev/full", *arguments)
+                self.assertEqual(code, 1, errors)
+                self.assertIn(b"auspex: io_error: standard output", errors)
+
+    def test_a_closed_output_is_an_error_and_stays_out_of_files(self):
+        trace = os.path.join(self.folder, "trace.jsonl")
+        code, errors = self.run_shell(">&-", "run", "-p", LOG, "-n", 12, "--device", "cpu", "--trace", trace)
+        self.assertEqual(code, 1, errors)
+        self.assertIn(b"auspex: io_error: standard output", errors)
+        with open(trace, encoding="ascii") as f:
+            for line in f:
+                json.loads(line)  # cycles alone, no text of the model between them
+
+    def test_a_closed_input_is_an_error_and_a_file_does_not_take_its_place(self):
+        rows = os.path.join(self.folder, "rows.f32")
+        code, errors = self.run_shell("<&-", "logits", "--ids", "1,2", "--out", rows, "--device", "cpu")
+        self.assertEqual((code, os.path.getsize(rows)), (0, 2 * 8192 * 4), errors)
+        code, errors = self.run_shell("<&-", "tokenize")
+        self.assertEqual(code, 1)
+        self.assertIn(b"auspex: io_error: standard input", errors)
+
+
+class Arguments(BaseCli):
+    def test_whole_numbers_beyond_64_bits(self):
+        for option, value in (("-n", "99999999999999999999"), ("-n", "-99999999999999999999"),
+                              ("--ctx", "9223372036854775808"), ("--seed", "18446744073709551616"),
+                              ("--threads", "99999999999999999999")):
+            self.refused(2, "bad_argument", value, run=["run", "-p", "x", option, value])
+        self.refused(2, "bad_argument", "99999999999999999999", run=["bench", "--repeat", "99999999999999999999"])
+        self.run_json("-p", "x", "-n", 1, "--seed", 18446744073709551615)
+
+    def test_a_directory_is_no_model(self):
+        for command in (["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"], ["inspect", "--plan", "-m"],
+                        ["logits", "--ids", "1", "--out", "x", "-m"], ["run", "-p", "x", "--mtp-file"],
+                        ["chat", "-m"], ["eval", "-m"], ["bench", "-m"], ["run", "-f"]):
+            with self.subTest(command):
+                self.refused(2, "bad_argument", "is a directory", self.folder, run=[*command, self.folder])
+
+    @unittest.skipUnless(hasattr(os, "mkfifo"), "needs named pipes")
+    def test_a_pipe_is_no_model(self):
+        path = os.path.join(self.folder, "pipe")
+        os.mkfifo(path)
+        self.refused(2, "bad_argument", "is a pipe", run=["run", "-p", "x", "-m", path])
+        self.refused(2, "bad_argument", "is a pipe", run=["inspect", path])
+
+    @unittest.skipIf(os.name == "nt", "folders of the XDG specification")
+    def test_cache_folders_that_are_not_absolute_are_ignored(self):
+        def run(**folders):
+            environment = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "HOME")}
+            command = [BINARY, "run", "-p", LOG, "-n", "40", "--device", "cpu"]
+            r = subprocess.run(command, capture_output=True, cwd=self.folder, env={**environment, **folders}, timeout=600)
+            self.assertEqual(r.returncode, 0, r.stderr)
+        run(XDG_CACHE_HOME="relative", HOME="home")
+        self.assertEqual(os.listdir(self.folder), [])
+        run(XDG_CACHE_HOME="relative", HOME=os.path.join(self.folder, "home"))
+        self.assertEqual(os.listdir(self.folder), ["home"])
+        self.assertTrue(os.listdir(os.path.join(self.folder, "home", ".cache", "auspex")))
+        run(XDG_CACHE_HOME=os.path.join(self.folder, "cache"))
+        self.assertTrue(os.listdir(os.path.join(self.folder, "cache", "auspex")))
+
+
+@unittest.skipUnless(os.path.exists(TINY_MODEL), "needs tiny_model beside the program")
+class PlainChatml(BaseCli):
+    """A template that cannot render tool calls, and a model whose answer reads like one."""
+
+    def first_answer(self, model, message):
+        """The ids of the prompt, and the token that the model answers first."""
+        messages = self.file("m.json", json.dumps({"messages": [{"role": "user", "content": message}]}))
+        prompt = self.done("render", "-m", model, "--messages", messages).decode()
+        made = self.run_json("-m", model, "--device", "cpu", "-p", prompt, "--special", "-n", 1, "--draft", "off")["ids"]
+        return json.loads(self.done("tokenize", "-m", model, "--special", "-p", prompt)), made[0]
+
+    def test_a_chat_goes_on_after_an_answer_that_reads_like_a_tool_call(self):
+        model = os.path.join(self.folder, "tiny.gguf")
+        subprocess.run([TINY_MODEL, "--family", "qwen35", model], check=True, capture_output=True)
+        for i in range(300):
+            prompt, answer = self.first_answer(model, f"hi{i}")
+            if answer >= 268 and answer not in prompt:
+                break
+        with open(model, "rb") as f:
+            data = f.read()
+        patched = self.file("call.gguf", with_token(data, answer, TOOL_CALL))
+        said = f"hi{i}\nhello\n"
+        r = auspex("chat", "-m", patched, "--device", "cpu", "-n", 1, "--draft", "off", stdin=said)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn(TOOL_CALL, r.stdout)
+        self.assertEqual(r.stdout.count(b"\n"), 2)
+
+
+def with_token(data, id, text):
+    """The GGUF file with the text of one token replaced; the token becomes a user-defined one."""
+    width = {0: 1, 1: 1, 7: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 10: 8, 11: 8, 12: 8}
+    at, out = 24, data[:24]
+    n_tensor, n_key = struct.unpack("<QQ", data[8:24])
+
+    def string(at):
+        n, = struct.unpack_from("<Q", data, at)
+        return data[at + 8:at + 8 + n], at + 8 + n
+
+    def packed(s):
+        return struct.pack("<Q", len(s)) + s
+
+    for _ in range(n_key):
+        key, at = string(at)
+        kind, = struct.unpack_from("<I", data, at)
+        out += packed(key) + data[at:at + 4]
+        at += 4
+        if kind == 8:
+            value, at = string(at)
+            out += packed(value)
+        elif kind != 9:
+            out += data[at:at + width[kind]]
+            at += width[kind]
+        else:
+            element, n = struct.unpack_from("<IQ", data, at)
+            out += data[at:at + 12]
+            at += 12
+            for i in range(n):
+                chosen = i == id and element in (5, 8)
+                if element == 8:
+                    value, at = string(at)
+                    out += packed(text if chosen and key == b"tokenizer.ggml.tokens" else value)
+                else:
+                    value = data[at:at + width[element]]
+                    out += struct.pack("<i", 4) if chosen and key == b"tokenizer.ggml.token_type" else value
+                    at += width[element]
+    for _ in range(n_tensor):
+        start = at
+        _, at = string(at)
+        n_dim, = struct.unpack_from("<I", data, at)
+        at += 4 + 8 * n_dim + 12
+        out += data[start:at]
+    return out + bytes(-len(out) % 32) + data[at + -at % 32:]
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,94 @@
+// auspex-bench: measures how fast a model runs here. `auspex bench` starts this program.
+//
+// A program of its own, because it measures what the public interface does not show: single steps, whole cycles with
+// synthetic acceptance, the controller on a virtual clock.
+#include <CLI/CLI.hpp>
+
+#include "bench.h"
+#include "command.h"
+#include "platform.h"
+
+namespace cli {
+namespace {
+
+/// Returns the options that name a measurement.
+std::vector<const CLI::Option*> add_lists(CLI::App& app, BenchOptions& o) {
+    return {app.add_option("--prefill", o.prefill_list,
+                           "Prompt lengths (with nothing named: 128,512); with --mtp also with the draft block"),
+            app.add_option("--depth", o.depth_list,
+                           "Tokens in the history before decoding (with nothing named: 0,512); with --stack and "
+                           "--profile, where to measure"),
+            app.add_option("--rows", o.row_list, "Rows of a step, 1 .. 8 (with nothing named: all)"),
+            app.add_option("--mtp", o.mtp_list, "Draft depths to measure whole cycles at, as in 1,2,3,4")};
+}
+
+void add_measurements(CLI::App& app, BenchOptions& o) {
+    app.add_option(
+        "--synth-accept", o.synth_accept,
+        "With --mtp: take each guess for right with this chance, whatever it says: for models with random weights");
+    app.add_option("--draft-vocab", o.draft_vocab, "A draft head over N ids, those of FILE, or auto");
+    app.add_option("--context", o.context, "With --mtp and --controller: tokens in the history at the start")
+        ->capture_default_str();
+    app.add_flag("--profile", o.profile,
+                 "Where the time of a step goes, by kind of kernel (GPU); at --depth, for --rows");
+    app.add_option("--long", o.longest, "Read N tokens with a window in every layer; memory and speed for each decade");
+    app.add_flag("--stack", o.stack,
+                 "The 2 x 2 of windows and drafting, on a predictable and an open-ended text, at --depth");
+    app.add_flag("--controller", o.controller,
+                 "Score the choice of draft depth against every fixed depth in hindsight");
+    app.add_flag("--virtual", o.virtual_clock, "With --controller: synthetic texts and costs on a virtual clock");
+}
+
+void add_settings(CLI::App& app, BenchOptions& o) {
+    app.add_option("--draft", o.draft, "With --stack: how deep its drafting half drafts, auto or 1 .. 8")
+        ->capture_default_str();
+    app.add_option("--draft-max", o.draft_max, "With --controller: the deepest draft")->capture_default_str();
+    app.add_option("--text", o.texts,
+                   "With --stack and --controller: NAME=FILE, texts to go on from, instead of the built-in ones; may "
+                   "be repeated")
+        ->allow_extra_args(false);
+    app.add_option("--phase", o.phase, "With --controller: tokens of each phase")->capture_default_str();
+    app.add_option("--rounds", o.rounds, "With --controller: how often the phases are gone through")
+        ->capture_default_str();
+    app.add_option("--synth-phases", o.synth_phases,
+                   "With --controller: instead of texts, chances of acceptance to switch between, as in 0.95,0.35");
+    app.add_option("--temp", o.sampling.temperature,
+                   "With --stack and --controller: temperature of the generated texts")
+        ->capture_default_str();
+    app.add_option("--seed", o.sampling.seed, "With --stack and --controller: the same seed gives the same texts")
+        ->capture_default_str();
+    app.add_option("--plot", o.plot, "With --stack and --controller: PNG file for the curves");
+    app.add_option("--trace", o.trace,
+                   "With --controller: a JSON line for each of the controller's cycles of its slowest run");
+    app.add_option("--repeat", o.repeat, "Runs of each measurement")->capture_default_str();
+    app.add_flag("--json", o.json, "Print one JSON object instead of a table");
+}
+
+}  // namespace
+}  // namespace cli
+
+int main(int argc, char** argv) {
+    using namespace cli;
+    prepare_streams();
+    CLI::App app(
+        "auspex-bench " AUSPEX_VERSION
+        ": measures prefill, decoding, steps of several rows, drafting and windows; `auspex bench` is the same",
+        "auspex bench");
+    app.set_version_flag("--version", "auspex-bench " AUSPEX_VERSION);
+    app.footer("Exit codes: 0 done, 1 failed at run time, 2 bad arguments or files, 130 interrupted.");
+    BenchOptions o;
+    o.sampling.temperature = 0.7f;  // of the texts that --stack and --controller generate: greedy ones fall into loops
+    add_place(app, o.place);
+    add_window(app, o.window);
+    const std::vector<const CLI::Option*> lists = add_lists(app, o);
+    add_measurements(app, o);
+    add_settings(app, o);
+    const CLI::Option* tokens = app.add_option(
+        "-n,--tokens", o.n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
+    return run_command(app, argc, argv, [&] {
+        if (tokens->count() == 0) o.n = o.stack ? 256 : o.mtp_list.empty() ? 32 : 128;
+        const bool mode = o.profile || o.stack || o.controller || o.longest > 0;
+        o.measure_all = !mode && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
+        return report(run_bench(o));
+    });
+}
