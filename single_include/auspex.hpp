@@ -349,9 +349,10 @@ class AUSPEX_API Vocabulary {
     /// errors    those of read_file_info(); bad_file, unsupported: the file's tokenizer.
     static Result<Vocabulary> load(const char* path);
     uint32_t n_token() const;
-    /// As the methods of Model with these names. An empty Vocabulary gives empty values.
-    std::vector<Token> encode(std::string_view text, const EncodeOptions& options = {}) const;
-    std::string decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
+    /// As the methods of Model with these names.
+    /// errors    bad_argument: an empty handle.
+    Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
+    Result<std::string> decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
     bool is_end(Token id) const;
     explicit operator bool() const { return impl_ != nullptr; }
 
@@ -34690,11 +34691,13 @@ Result<Vocabulary> Vocabulary::load(const char* path) {
 }
 
 uint32_t Vocabulary::n_token() const { return impl_ ? impl_->tokenizer.n_vocab() : 0; }
-std::vector<Token> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
-    return impl_ ? impl_->tokenizer.encode(text, options.special) : std::vector<Token>();
+Result<std::vector<Token>> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
+    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+    return impl_->tokenizer.encode(text, options.special);
 }
-std::string Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
-    return impl_ ? impl_->tokenizer.decode(ids, options.special) : std::string();
+Result<std::string> Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
+    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+    return impl_->tokenizer.decode(ids, options.special);
 }
 bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 

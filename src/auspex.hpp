@@ -345,9 +345,10 @@ class AUSPEX_API Vocabulary {
     /// errors    those of read_file_info(); bad_file, unsupported: the file's tokenizer.
     static Result<Vocabulary> load(const char* path);
     uint32_t n_token() const;
-    /// As the methods of Model with these names. An empty Vocabulary gives empty values.
-    std::vector<Token> encode(std::string_view text, const EncodeOptions& options = {}) const;
-    std::string decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
+    /// As the methods of Model with these names.
+    /// errors    bad_argument: an empty handle.
+    Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
+    Result<std::string> decode(Span<const Token> ids, const DecodeOptions& options = {}) const;
     bool is_end(Token id) const;
     explicit operator bool() const { return impl_ != nullptr; }
 

@@ -70,7 +70,8 @@ def gguf_string(text):
 
 
 def gguf_key(name, kind, value):
-    packed = {"str": (8, lambda: gguf_string(value)), "u32": (4, lambda: struct.pack("<I", value)), "f32": (6, lambda: struct.pack("<f", value))}[kind]
+    packed = {"str": (8, lambda: gguf_string(value)), "u32": (4, lambda: struct.pack("<I", value)),
+              "f32": (6, lambda: struct.pack("<f", value))}[kind]
     return gguf_string(name) + struct.pack("<I", packed[0]) + packed[1]()
 
 
@@ -82,7 +83,8 @@ def gguf(keys, tensors=(), version=3, magic=b"GGUF", order="<"):
         n = 1
         for d in ne:
             n *= d
-        out += gguf_string(name) + struct.pack("<I", len(ne)) + b"".join(struct.pack("<Q", d) for d in ne) + struct.pack("<IQ", kind[0] if kind else 0, offset)
+        shape = struct.pack("<I", len(ne)) + b"".join(struct.pack("<Q", d) for d in ne)
+        out += gguf_string(name) + shape + struct.pack("<IQ", kind[0] if kind else 0, offset)
         data += bytes(4 * n + (-4 * n) % 32)
         offset = len(data)
     return out + bytes(-len(out) % 32) + data
@@ -106,7 +108,8 @@ def replace_once(data, old, new):
 class Run(BaseCli):
     def test_json_is_one_line_with_exactly_these_members(self):
         o = self.run_json("-p", LOG, "-n", 12)
-        self.assertEqual(list(o), ["text", "ids", "prompt_tokens", "tokens", "prefill_tps", "decode_tps", "device", "stop_reason", "draft"])
+        self.assertEqual(list(o), ["text", "ids", "prompt_tokens", "tokens", "prefill_tps", "decode_tps", "device",
+                                   "stop_reason", "draft"])
         self.assertIsInstance(o["text"], str)
         self.assertTrue(o["text"])
         self.assertEqual(len(o["ids"]), 12)
@@ -167,7 +170,8 @@ class Run(BaseCli):
         self.assertEqual((o["tokens"], o["stop_reason"]), (5, "length"))
 
     def test_the_model_may_end_its_answer_itself(self):
-        turn = "<|im_start|>user\nWrite a Python function that returns the double of a number.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+        turn = ("<|im_start|>user\nWrite a Python function that returns the double of a number.<|im_end|>\n"
+                "<|im_start|>assistant\n<think>\n\n</think>\n\n")
         o = self.run_json("-p", turn, "--special", "-n", 200)
         self.assertEqual(o["stop_reason"], "end")
         self.assertIn("def double", o["text"])
@@ -175,7 +179,8 @@ class Run(BaseCli):
         self.assertEqual(self.done("tokenize", "--decode", json.dumps(o["ids"])).decode(), o["text"])
 
     def test_without_a_name_the_demo_model_is_found_from_anywhere(self):
-        self.assertEqual(self.run_json("-p", LOG, "-n", 2, cwd=self.folder)["ids"], self.run_json("-m", DEMO, "-p", LOG, "-n", 2)["ids"])
+        self.assertEqual(self.run_json("-p", LOG, "-n", 2, cwd=self.folder)["ids"],
+                         self.run_json("-m", DEMO, "-p", LOG, "-n", 2)["ids"])
 
     def test_every_path_of_this_processor_gives_text(self):
         ran = []
@@ -191,7 +196,8 @@ class Run(BaseCli):
 
     @unittest.skipIf(os.name == "nt", "signals as on Unix")
     def test_interrupt_ends_cleanly_with_the_text_so_far(self):
-        p = subprocess.Popen([BINARY, "run", "-p", LOG, "-n", "30000", "--ignore-end"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        p = subprocess.Popen([BINARY, "run", "-p", LOG, "-n", "30000", "--ignore-end"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
         first = p.stdout.read(1)
         p.send_signal(signal.SIGINT)
         rest, errors = p.communicate(timeout=120)
@@ -203,7 +209,8 @@ class Run(BaseCli):
 
 class BadInput(BaseCli):
     def test_usage(self):
-        for arguments in ([], ["fly"], ["run", "--no-such-option"], ["run", "-n", "many", "-p", "x"], ["logits"], ["render"]):
+        for arguments in ([], ["fly"], ["run", "--no-such-option"], ["run", "-n", "many", "-p", "x"], ["logits"],
+                          ["render"]):
             self.refused(2, "bad_argument", run=arguments)
 
     def test_help_and_version_are_no_errors(self):
@@ -216,7 +223,8 @@ class BadInput(BaseCli):
         self.refused(2, "bad_argument", "-n 0", run=["run", "-p", "x", "-n", 0])
         self.refused(2, "bad_argument", "-n -5", run=["run", "-p", "x", "-n", -5])
         self.refused(2, "bad_argument", "--ctx 0", run=["run", "-p", "x", "--ctx", 0])
-        for option, value in (("--temp", -1), ("--temp", "nan"), ("--top-p", 2), ("--top-k", -1), ("--min-p", -1), ("--repeat-penalty", 0)):
+        for option, value in (("--temp", -1), ("--temp", "nan"), ("--top-p", 2), ("--top-k", -1), ("--min-p", -1),
+                              ("--repeat-penalty", 0)):
             self.refused(2, "bad_argument", run=["run", "-p", "x", "-n", 1, option, value])
 
     def test_devices_that_are_not_there(self):
@@ -241,7 +249,8 @@ class BadInput(BaseCli):
         self.refused(2, "bad_argument", 32768, run=["run"], stdin="a b c d e f g h " * 5000)
 
     def test_files_that_are_not_there_or_no_files(self):
-        for command in (["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"], ["logits", "--ids", "1", "--out", "x", "-m"]):
+        for command in (["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"],
+                        ["logits", "--ids", "1", "--out", "x", "-m"]):
             self.refused(2, "not_found", "nowhere.gguf", run=[*command, os.path.join(self.folder, "nowhere.gguf")])
             self.refused(2, "bad_argument", "directory", run=[*command, self.folder])
 
@@ -267,13 +276,7 @@ class BadInput(BaseCli):
         for name, (data, code, words) in cases.items():
             with self.subTest(name):
                 path = self.file("bad.gguf", data)
-                r = auspex("run", "-m", path, "-p", "x")
-                text = r.stderr.decode("utf-8", "replace")
-                self.assertIn(r.returncode, (1, 2), text)
-                self.assertRegex(text, f"auspex: ({code}|bad_file|unsupported|io_error): ")
-                for word in words:
-                    self.assertIn(word, text)
-                self.assertNotIn("Sanitizer", text)
+                self.refused(2, code, *words, run=["run", "-m", path, "-p", "x"])
 
     def test_every_truncation_of_the_demo_model_is_refused(self):
         with open(DEMO, "rb") as f:
@@ -287,33 +290,46 @@ class BadInput(BaseCli):
             at = data.index(b"blk.0.ffn_gate.weight") + len(b"blk.0.ffn_gate.weight") + 4
             data[at:at + 16] = data[at + 8:at + 16] + data[at:at + 8]
         path = self.file("shape.gguf", edited_demo(misshapen))
-        text = self.refused(2, "bad_file", "blk.0.ffn_gate.weight", "[512, 1536]", "[1536, 512]", run=["run", "-m", path, "-p", "x"])
+        text = self.refused(2, "bad_file", "blk.0.ffn_gate.weight", "[512, 1536]", "[1536, 512]",
+                            run=["run", "-m", path, "-p", "x"])
         self.assertNotIn("Sanitizer", text)
-        path = self.file("missing.gguf", edited_demo(lambda d: replace_once(d, b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight")))
+        def renamed(data):
+            replace_once(data, b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight")
+        path = self.file("missing.gguf", edited_demo(renamed))
         self.refused(2, "bad_file", "blk.1.ffn_up.weight", run=["run", "-m", path, "-p", "x"])
 
     def test_types_that_are_not_supported_are_named_with_those_that_are(self):
         def other_type(data):
             at = data.index(b"blk.0.ffn_gate.weight") + len(b"blk.0.ffn_gate.weight") + 4 + 16
             data[at:at + 4] = struct.pack("<I", 16)  # IQ2_XXS
-        self.refused(2, "unsupported", "IQ2_XXS", "Q4_K", run=["inspect", self.file("type.gguf", edited_demo(other_type))])
+        path = self.file("type.gguf", edited_demo(other_type))
+        self.refused(2, "unsupported", "IQ2_XXS", "Q4_K", run=["inspect", path])
 
     def test_ids(self):
-        for ids, words in (("8192", ["8192", "8191"]), ("-1", ["-1"]), ("1,,2", []), ("1,2,", []), ("[1,2", []), ("1;2", []), ("99999999999999999999", [])):
+        for ids, words in (("8192", ["8192", "8191"]), ("-1", ["-1"]), ("1,,2", []), ("1,2,", []), ("[1,2", []),
+                           ("1;2", []), ("99999999999999999999", [])):
             self.refused(2, "bad_argument", *words, run=["tokenize", "--decode", ids])
-            self.refused(2, "bad_argument", *words, run=["logits", "--out", os.path.join(self.folder, "x.f32"), "--ids", ids])
-        self.refused(2, "bad_argument", "empty", run=["logits", "--out", os.path.join(self.folder, "x.f32"), "--ids", "[]"])
-        self.refused(2, "bad_argument", run=["logits", "--out", os.path.join(self.folder, "x.f32"), "--ids", "1,2", "--rows", "2"])
+            self.refused(2, "bad_argument", *words, run=["logits", "--out", os.path.join(self.folder, "x.f32"), "--ids",
+                                                         ids])
+        self.refused(2, "bad_argument", "empty", run=["logits", "--out", os.path.join(self.folder, "x.f32"), "--ids",
+                                                      "[]"])
+        self.refused(2, "bad_argument", run=["logits", "--out", os.path.join(self.folder, "x.f32"), "--ids", "1,2",
+                                             "--rows", "2"])
         self.refused(2, "bad_argument", run=["logits", "--ids", "1,2"])
         self.refused(2, "bad_argument", run=["logits", "--ids", "1,2", "--mtp", 1])
-        self.refused(2, "bad_argument", run=["logits", "--ids", "1,2", "--mtp", 9, "--mtp-out", os.path.join(self.folder, "x.f32")])
-        self.refused(2, "bad_argument", run=["logits", "--ids", "1,2", "--mtp", 2, "--mtp-out", os.path.join(self.folder, "x.f32")])
-        self.refused(1, "io_error", "nowhere", run=["logits", "--ids", "1,2", "--out", os.path.join(self.folder, "nowhere", "x.f32")])
+        self.refused(2, "bad_argument", run=["logits", "--ids", "1,2", "--mtp", 9, "--mtp-out",
+                                             os.path.join(self.folder, "x.f32")])
+        self.refused(2, "bad_argument", run=["logits", "--ids", "1,2", "--mtp", 2, "--mtp-out",
+                                             os.path.join(self.folder, "x.f32")])
+        self.refused(1, "io_error", "nowhere", run=["logits", "--ids", "1,2", "--out",
+                                                    os.path.join(self.folder, "nowhere", "x.f32")])
 
     def test_conversations(self):
-        for text in ("", "{", "[]", "{\"messages\": 3}", "{\"messages\": [{\"role\": 1}]}", "{\"messages\": []} trailing"):
+        for text in ("", "{", "[]", "{\"messages\": 3}", "{\"messages\": [{\"role\": 1}]}",
+                     "{\"messages\": []} trailing"):
             self.refused(2, "bad_argument", run=["render", "--messages", self.file("m.json", text)])
-        self.refused(2, "bad_argument", "UTF-8", run=["render", "--messages", self.file("m.json", b"{\"messages\": \"\xff\"}")])
+        self.refused(2, "bad_argument", "UTF-8", run=["render", "--messages",
+                                                      self.file("m.json", b"{\"messages\": \"\xff\"}")])
         self.refused(2, "not_found", run=["render", "--messages", os.path.join(self.folder, "nowhere.json")])
 
     @unittest.skipUnless(os.name == "posix" and os.path.exists("/dev/full"), "needs /dev/full")
@@ -326,19 +342,25 @@ class BadInput(BaseCli):
 
     @unittest.skipUnless(sys.platform == "linux", "limits as on Linux")
     def test_too_little_memory_is_an_error(self):
-        if b"Sanitizer" in subprocess.run(["strings", "-n", "9", BINARY], capture_output=True).stdout if shutil.which("strings") else True:
+        if not shutil.which("strings"):
+            self.skipTest("needs strings")
+        if b"Sanitizer" in subprocess.run(["strings", "-n", "9", BINARY], capture_output=True).stdout:
             self.skipTest("sanitizers need address space of their own")
         import resource
         limit = 160 << 20
-        r = subprocess.run([BINARY, "run", "-p", LOG, "-n", "2", "--ctx", "16000000", "--threads", "1"], capture_output=True, timeout=120,
+        r = subprocess.run([BINARY, "run", "-p", LOG, "-n", "2", "--ctx", "16000000", "--threads", "1"],
+                           capture_output=True, timeout=120,
                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
         self.assertEqual(r.returncode, 1, r.stderr)
         self.assertIn(b"auspex: out_of_memory: ", r.stderr)
 
 
 class Tokenize(BaseCli):
-    TEXTS = ["", "Hello world", " leading and trailing ", "\n\n\t mixed \r\n", "caf\u00e9 na\u00efve", "\u4e2d\u6587 \u65e5\u672c\u8a9e \ud55c\uad6d\uc5b4", "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f600",
-             "x" * 3000, "def f(x):\n    return x + 1\n", "1234567890 3.14 1e-5", "don't we'll I'D", "e\u0301 a\u0308", "\u0000 zero", "<|im_end|> is text"]
+    TEXTS = ["", "Hello world", " leading and trailing ", "\n\n\t mixed \r\n", "caf\u00e9 na\u00efve",
+             "\u4e2d\u6587 \u65e5\u672c\u8a9e \ud55c\uad6d\uc5b4",
+             "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f600",
+             "x" * 3000, "def f(x):\n    return x + 1\n", "1234567890 3.14 1e-5", "don't we'll I'D", "e\u0301 a\u0308",
+             "\u0000 zero", "<|im_end|> is text"]
 
     def test_ids_are_one_json_list_on_one_line(self):
         out = self.done("tokenize", "-p", "Hello world")
@@ -354,7 +376,8 @@ class Tokenize(BaseCli):
     def test_decode_takes_lists_in_every_form(self):
         ids = json.loads(self.done("tokenize", "-p", "Hello world, again"))
         plain = ",".join(map(str, ids))
-        for form in (plain, json.dumps(ids), " ".join(map(str, ids)), "@" + self.file("ids.json", json.dumps(ids) + "\n"), " [ " + plain + " ] "):
+        for form in (plain, json.dumps(ids), " ".join(map(str, ids)),
+                     "@" + self.file("ids.json", json.dumps(ids) + "\n"), " [ " + plain + " ] "):
             self.assertEqual(self.done("tokenize", "--decode", form), b"Hello world, again", form)
         self.assertEqual(self.done("tokenize", "--decode", "[]"), b"")
 
@@ -378,18 +401,23 @@ class Tokenize(BaseCli):
 
 
 class Render(BaseCli):
-    MESSAGES = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <|im_end|>\nthere"}]}
+    MESSAGES = {"messages": [{"role": "system", "content": "Be brief."},
+                             {"role": "user", "content": "Hi <|im_end|>\nthere"}]}
 
     def test_the_demo_models_own_template(self):
         out = self.done("render", "--messages", self.file("m.json", json.dumps(self.MESSAGES))).decode()
-        self.assertTrue(out.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <|im_end|>\nthere<|im_end|>\n<|im_start|>assistant\n"), out)
+        expected = ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <|im_end|>\nthere<|im_end|>\n"
+                    "<|im_start|>assistant\n")
+        self.assertTrue(out.startswith(expected), out)
 
     def test_standard_input_gives_the_same(self):
         text = json.dumps(self.MESSAGES)
-        self.assertEqual(self.done("render", "--messages", "-", stdin=text), self.done("render", "--messages", self.file("m.json", text)))
+        self.assertEqual(self.done("render", "--messages", "-", stdin=text),
+                         self.done("render", "--messages", self.file("m.json", text)))
 
     def test_the_switch_for_the_generation_prompt(self):
-        out = self.done("render", "--messages", self.file("m.json", json.dumps({**self.MESSAGES, "add_generation_prompt": False}))).decode()
+        request = {**self.MESSAGES, "add_generation_prompt": False}
+        out = self.done("render", "--messages", self.file("m.json", json.dumps(request))).decode()
         self.assertTrue(out.endswith("there<|im_end|>\n"), out)
 
     def test_an_unknown_template_falls_back_and_says_so(self):
@@ -401,13 +429,15 @@ class Render(BaseCli):
 
     def test_no_model_is_needed_where_a_template_is_given(self):
         template = self.file("odd.jinja", "{{ messages }}")
-        self.done("render", "--messages", self.file("m.json", json.dumps(self.MESSAGES)), "--template", template, "-m", "nowhere.gguf")
+        self.done("render", "--messages", self.file("m.json", json.dumps(self.MESSAGES)), "--template", template, "-m",
+                  "nowhere.gguf")
 
 
 class Inspect(BaseCli):
     def test_text_names_keys_types_and_ops(self):
         out = self.done("inspect", DEMO).decode()
-        for word in ("general.architecture = \"qwen35\"", "Q4_K", "Q6_K", "plan: qwen35, 8 layers", "blk.0.ffn_gate.weight", "mtp block 0"):
+        for word in ("general.architecture = \"qwen35\"", "Q4_K", "Q6_K", "plan: qwen35, 8 layers",
+                     "blk.0.ffn_gate.weight", "mtp block 0"):
             self.assertIn(word, out)
 
     def test_json_is_one_object_with_every_tensor(self):
@@ -477,23 +507,28 @@ class Logits(BaseCli):
         path = os.path.join(self.folder, "mtp.f32")
         self.done("logits", "--ids", json.dumps(ids), "--mtp", 1, "--mtp-out", path)
         rows = self.rows(path)[len(ids) // 2:]
-        right = sum(max(range(8192), key=row.__getitem__) == ids[len(ids) // 2 + t + 2] for t, row in enumerate(rows) if len(ids) // 2 + t + 2 < len(ids))
+        right = sum(max(range(8192), key=row.__getitem__) == ids[len(ids) // 2 + t + 2] for t,
+                    row in enumerate(rows) if len(ids) // 2 + t + 2 < len(ids))
         self.assertGreater(right, 0.8 * (len(rows) - 1))
 
 
 class Chat(BaseCli):
     def test_a_conversation_through_a_pipe(self):
-        out = self.done("chat", "-n", 120, stdin="Write a Python function that returns the double of a number.\nWrite a Python function that returns the square of a number.\n").decode()
+        said = ("Write a Python function that returns the double of a number.\n"
+                "Write a Python function that returns the square of a number.\n")
+        out = self.done("chat", "-n", 120, stdin=said).decode()
         self.assertIn("def double", out)
         self.assertIn("def square", out)
         self.assertNotIn("<|im_end|>", out)
 
     def test_commands(self):
-        r = auspex("chat", "-n", 4, stdin="/help\n/stats\n/reset\n/system You are a helpful assistant.\n/think off\nHi\n/quit\nnever reached\n")
+        said = "/help\n/stats\n/reset\n/system You are a helpful assistant.\n/think off\nHi\n/quit\nnever reached\n"
+        r = auspex("chat", "-n", 4, stdin=said)
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertIn(b"/reset", r.stderr)
         self.assertIn(b"tokens/s", r.stderr)
-        self.assertEqual(r.stdout.count(b"\n") >= 1, True)
+        self.assertGreaterEqual(r.stdout.count(b"\n"), 1)
+        self.assertEqual(r.stderr.count(b"tokens/s"), 2)  # one line of /stats: prompt and answer
 
     def test_unknown_commands_and_bad_text_are_refused(self):
         for text in (b"/fly\n", b"\xff\xfe\n"):

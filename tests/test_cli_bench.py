@@ -18,7 +18,8 @@ class BaseBench(unittest.TestCase):
 
     def auspex(self, *arguments):
         place = [] if "--device" in arguments else ["--device", "cpu", "--threads", 1]
-        return subprocess.run([BINARY, "bench", *map(str, [*arguments, *place])], input=b"", capture_output=True, timeout=600)
+        return subprocess.run([BINARY, "bench", *map(str, [*arguments, *place])], input=b"", capture_output=True,
+                              timeout=600)
 
     def done(self, *arguments):
         r = self.auspex(*arguments)
@@ -105,7 +106,8 @@ class BenchDrafting(BaseBench):
 
     def test_the_controller_against_hindsight(self):
         png = os.path.join(self.folder, "c.png")
-        c = self.json("--controller", "--repeat", 2, "--rounds", 1, "--phase", 32, "--draft-max", 2, "--plot", png)["controller"]
+        c = self.json("--controller", "--repeat", 2, "--rounds", 1, "--phase", 32, "--draft-max", 2, "--plot",
+                      png)["controller"]
         self.assertTrue(c["same_text"])
         self.assertEqual([p["name"] for p in c["phases"]], ["log", "story", "code", "json"])
         self.assertEqual([p["policy"] for p in c["policies"]], ["off", "depth 1", "depth 2", "controller"])
@@ -116,16 +118,19 @@ class BenchDrafting(BaseBench):
         self.is_png(png)
 
     def test_the_controller_on_given_texts_and_on_synthetic_acceptance(self):
-        c = self.json("--controller", "--repeat", 1, "--rounds", 2, "--phase", 16, "--draft-max", 1, "--text", "mine=" + self.file("t.txt", "Once upon a time"))["controller"]
+        c = self.json("--controller", "--repeat", 1, "--rounds", 2, "--phase", 16, "--draft-max", 1, "--text",
+                      "mine=" + self.file("t.txt", "Once upon a time"))["controller"]
         self.assertEqual([p["name"] for p in c["phases"]], ["mine", "mine"])
-        c = self.json("--controller", "--repeat", 1, "--rounds", 1, "--phase", 64, "--draft-max", 1, "--synth-phases", "1,0.1")["controller"]
+        c = self.json("--controller", "--repeat", 1, "--rounds", 1, "--phase", 64, "--draft-max", 1, "--synth-phases",
+                      "1,0.1")["controller"]
         self.assertTrue(c["synthetic"])
         self.assertEqual([p["name"] for p in c["phases"]], ["accept 1.00", "accept 0.10"])
         self.assertTrue(0.3 < c["policies"][1]["accepted_share"] < 0.9)
 
     def test_windows_and_drafting_stacked(self):
         png = os.path.join(self.folder, "s.png")
-        o = self.json("--stack", "--depth", "64,128", "-n", 24, "--repeat", 2, "--draft", 2, "--window", "all:32", "--plot", png)["stack"]
+        o = self.json("--stack", "--depth", "64,128", "-n", 24, "--repeat", 2, "--draft", 2, "--window", "all:32",
+                      "--plot", png)["stack"]
         self.assertEqual(len(o["cells"]), 2 * 2 * 4)
         self.assertEqual({c["text"] for c in o["cells"]}, {"log", "story"})
         for c in o["cells"]:
@@ -154,8 +159,11 @@ class BenchDrafting(BaseBench):
 
 class BenchRefuses(BaseBench):
     def test_lengths_that_cannot_be(self):
-        for arguments in (["--prefill", "0"], ["--rows", "9"], ["--rows", "0"], ["-n", "0"], ["--repeat", "0"], ["--depth", "x"], ["--mtp", "9"], ["--mtp", "1,,2"], ["--long", "5"], ["--long", "-1"],
-                          ["--controller", "--phase", "1"], ["--controller", "--rounds", "0"], ["--controller", "--draft-max", "0"], ["--controller", "--draft-max", "9"], ["--mtp", "1", "--context", "0"],
+        for arguments in (["--prefill", "0"], ["--rows", "9"], ["--rows", "0"], ["-n", "0"], ["--repeat", "0"],
+                          ["--depth", "x"], ["--mtp", "9"], ["--mtp", "1,,2"], ["--long", "5"], ["--long", "-1"],
+                          ["--controller", "--phase", "1"], ["--controller", "--rounds", "0"],
+                          ["--controller", "--draft-max", "0"], ["--controller", "--draft-max", "9"],
+                          ["--mtp", "1", "--context", "0"],
                           ["--stack", "--depth", "0"], ["--controller", "--temp", "-1"]):
             with self.subTest(arguments):
                 self.refused([], *arguments, "--json")
@@ -180,7 +188,8 @@ class BenchRefuses(BaseBench):
     def test_texts_that_are_not_there(self):
         self.refused(["NAME=FILE"], "--controller", "--text", "nofile")
         self.refused(["NAME=FILE"], "--controller", "--text", "=x")
-        self.refused(["nowhere"], "--controller", "--text", "a=" + os.path.join(self.folder, "nowhere"), code="not_found")
+        self.refused(["nowhere"], "--controller", "--text", "a=" + os.path.join(self.folder, "nowhere"),
+                     code="not_found")
         one = self.file("one.txt", "one")
         self.refused(["twice"], "--stack", "--text", "a=" + one, "--text", "a=" + one)
         self.refused(["empty"], "--stack", "--text", "a=" + self.file("none.txt", ""))
@@ -192,7 +201,8 @@ class BenchRefuses(BaseBench):
         self.refused(["nowhere.gguf"], "--stack", "-m", os.path.join(self.folder, "nowhere.gguf"), code="not_found")
 
     def test_a_plot_that_cannot_be_written_is_an_error_of_the_system(self):
-        r = self.auspex("--stack", "--depth", "32", "-n", 8, "--repeat", 1, "--draft", 1, "--json", "--plot", os.path.join(self.folder, "no", "such.png"))
+        r = self.auspex("--stack", "--depth", "32", "-n", 8, "--repeat", 1, "--draft", 1, "--json", "--plot",
+                        os.path.join(self.folder, "no", "such.png"))
         self.assertEqual(r.returncode, 1)
         self.assertIn("cannot be written", r.stderr.decode())
 

@@ -18,7 +18,8 @@ class BaseDraft(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def auspex(self, *arguments, prompt=LOG):
-        return subprocess.run([BINARY, "run", "--device", "cpu", "--threads", "1", "-p", prompt, *map(str, arguments)], input=b"", capture_output=True, timeout=600,
+        return subprocess.run([BINARY, "run", "--device", "cpu", "--threads", "1", "-p", prompt, *map(str, arguments)],
+                              input=b"", capture_output=True, timeout=600,
                               env={**os.environ, "XDG_CACHE_HOME": self.folder, "LOCALAPPDATA": self.folder})
 
     def run_json(self, *arguments, **more):
@@ -42,14 +43,16 @@ class DraftRun(BaseDraft):
         for sampling in ([], ["--temp", "0.8", "--seed", "5"]):
             plain = self.run_json("-n", 96, "--draft", "off", *sampling)
             self.assertNotIn("draft", plain)
-            for draft in (["auto"], ["auto", "--draft-max", "2"], ["3"], ["auto", "--draft-vocab", "2048"], ["lookup"], ["mtp+lookup:4"]):
+            for draft in (["auto"], ["auto", "--draft-max", "2"], ["3"], ["auto", "--draft-vocab", "2048"], ["lookup"],
+                          ["mtp+lookup:4"]):
                 with self.subTest([draft, sampling]):
                     self.assertEqual(self.run_json("-n", 96, *sampling, "--draft", *draft)["ids"], plain["ids"])
             self.assertEqual(self.run_json("-n", 96, *sampling)["draft"]["depth"], "auto")  # the default
 
     def test_the_draft_block_may_come_from_another_file(self):
         demo = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")  # with its own in both: the second counts
-        plain, pair = self.run_json("-n", 40, "--draft", "2"), self.run_json("-n", 40, "--draft", "2", "--mtp-file", demo)
+        plain = self.run_json("-n", 40, "--draft", "2")
+        pair = self.run_json("-n", 40, "--draft", "2", "--mtp-file", demo)
         self.assertEqual(pair["ids"], plain["ids"])
         self.assertEqual(pair["draft"]["accepted"], plain["draft"]["accepted"])
         self.refused(["draft file 'nowhere.gguf'"], "-n", 4, "--mtp-file", "nowhere.gguf")
@@ -69,9 +72,11 @@ class DraftRun(BaseDraft):
         self.assertEqual(d["cost"][0]["relative_cycle"], 1)
         for row in d["cost"][1:]:
             self.assertAlmostEqual(row["break_even_share"], (row["relative_cycle"] - 1) / row["depth"], places=6)
-            self.assertTrue({"break_even_conditional", "acceptance", "expected_tokens", "samples", "cycle_ms"} <= set(row))
+            self.assertTrue({"break_even_conditional", "acceptance", "expected_tokens", "samples",
+                             "cycle_ms"} <= set(row))
         self.assertGreaterEqual(d["n_switch"], len(d["switches"]))
-        self.assertEqual({s["reason"] for s in d["switches"]} - {"cold start", "drafting pays", "off pays", "better depth", "probe", "unprofitable", "unlocked"}, set())
+        reasons = {"cold start", "drafting pays", "off pays", "better depth", "probe", "unprofitable", "unlocked"}
+        self.assertEqual({s["reason"] for s in d["switches"]} - reasons, set())
         self.assertGreater(d["gain_estimate"], 0)
 
     def test_a_trace_has_a_line_for_each_cycle(self):
@@ -115,7 +120,8 @@ class DraftRefuses(BaseDraft):
         self.refused(["--draft-max 9", "1 .. 8"], "--draft-max", 9)
         self.refused(["--draft-window -1"], "--draft-window", -1)
         self.refused(["min_probability"], "--draft-min-p", 2)
-        self.refused(["neither a number nor auto", "nowhere.txt"], "--draft-vocab", os.path.join(self.folder, "nowhere.txt"))
+        self.refused(["neither a number nor auto", "nowhere.txt"], "--draft-vocab",
+                     os.path.join(self.folder, "nowhere.txt"))
         self.refused(["1 .. 8192"], "--draft-vocab", 9000)
 
     def test_what_contradicts_itself(self):

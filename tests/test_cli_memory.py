@@ -73,7 +73,8 @@ class Plans(BaseMemory):
         self.assertEqual(windowed["kv_token_bytes"], 0)
 
     def test_what_drafting_takes_is_told_apart(self):
-        off, on, lookup, bare = self.plan("--draft", "off"), self.plan(), self.plan("--draft", "lookup"), self.plan("--no-mtp")
+        off, on = self.plan("--draft", "off"), self.plan()
+        lookup, bare = self.plan("--draft", "lookup"), self.plan("--no-mtp")
         self.assertEqual(self.plan("--draft", 8), on)  # at any depth the same
         for p in (off, lookup, bare):
             self.assertEqual(p["draft_session_bytes"], 0)
@@ -84,7 +85,7 @@ class Plans(BaseMemory):
         self.assertGreater(self.plan("--draft-vocab", 2048)["draft_session_bytes"], on["draft_session_bytes"])
         self.assertLess(self.plan("--draft-window", 256)["draft_session_bytes"], on["draft_session_bytes"])
         text = self.done("inspect", "--device", "cpu", "--plan")
-        self.assertIn("of the weights: the draft block", text)
+        self.assertIn("of the weights: the MTP block", text)
         self.assertIn("of the session: drafting, at any depth", text)
 
     def test_what_does_not_fit_comes_with_alternatives(self):
@@ -98,7 +99,8 @@ class Plans(BaseMemory):
 class Quality(BaseMemory):
     def test_eval_measures_windows_beside_the_full_model_and_plots(self):
         png = os.path.join(self.folder, "curves.png")
-        e = json.loads(self.done("eval", "--device", "cpu", "-n", 160, "--needle", 200, "--greedy", 8, "--windows", "all:512;all:16", "--plot", png, "--json"))
+        e = json.loads(self.done("eval", "--device", "cpu", "-n", 160, "--needle", 200, "--greedy", 8, "--windows",
+                                 "all:512;all:16", "--plot", png, "--json"))
         full, wide, narrow = e["windows"]
         self.assertEqual((full["window"], wide["window"], narrow["window"]), ("full", "all:512", "all:16"))
         self.assertEqual(wide["nll"], full["nll"])

@@ -109,7 +109,8 @@ class Arguments(BaseCli):
         self.run_json("-p", "x", "-n", 1, "--seed", 18446744073709551615)
 
     def test_a_directory_is_no_model(self):
-        for command in (["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"], ["inspect", "--plan", "-m"],
+        for command in (["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"],
+                        ["inspect", "--plan", "-m"],
                         ["logits", "--ids", "1", "--out", "x", "-m"], ["run", "-p", "x", "--mtp-file"],
                         ["chat", "-m"], ["eval", "-m"], ["bench", "-m"], ["run", "-f"]):
             with self.subTest(command):
@@ -127,7 +128,8 @@ class Arguments(BaseCli):
         def run(**folders):
             environment = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "HOME")}
             command = [BINARY, "run", "-p", LOG, "-n", "40", "--device", "cpu"]
-            r = subprocess.run(command, capture_output=True, cwd=self.folder, env={**environment, **folders}, timeout=600)
+            r = subprocess.run(command, capture_output=True, cwd=self.folder, env={**environment, **folders},
+                               timeout=600)
             self.assertEqual(r.returncode, 0, r.stderr)
         run(XDG_CACHE_HOME="relative", HOME="home")
         self.assertEqual(os.listdir(self.folder), [])
@@ -146,7 +148,8 @@ class PlainChatml(BaseCli):
         """The ids of the prompt, and the token that the model answers first."""
         messages = self.file("m.json", json.dumps({"messages": [{"role": "user", "content": message}]}))
         prompt = self.done("render", "-m", model, "--messages", messages).decode()
-        made = self.run_json("-m", model, "--device", "cpu", "-p", prompt, "--special", "-n", 1, "--draft", "off")["ids"]
+        made = self.run_json("-m", model, "--device", "cpu", "-p", prompt, "--special", "-n", 1, "--draft",
+                             "off")["ids"]
         return json.loads(self.done("tokenize", "-m", model, "--special", "-p", prompt)), made[0]
 
     def test_a_chat_goes_on_after_an_answer_that_reads_like_a_tool_call(self):

@@ -16,7 +16,8 @@ class Readme(unittest.TestCase):
         self.assertIn("```cpp\n" + read("examples/minimal/main.cpp").rstrip("\n") + "\n```", read("README.md"))
 
     def test_its_links_lead_to_files(self):
-        for page in ("README.md", "docs/MODEL.md", "docs/SPEED.md", "docs/MEMORY.md", "docs/DRAFTING.md", "examples/models/README.md"):
+        for page in ("README.md", "docs/MODEL.md", "docs/SPEED.md", "docs/MEMORY.md", "docs/DRAFTING.md",
+                     "examples/models/README.md"):
             for link in re.findall(r"\]\(([^)#:]+)\)", read(page)):
                 path = os.path.join(REPO, os.path.dirname(page), link)
                 self.assertTrue(os.path.exists(path), f"{page}: {link}")

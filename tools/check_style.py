@@ -64,7 +64,10 @@ JARGON = {
 JARGON_RULE = re.compile("|".join(f"(?P<j{i}>\\b(?:{rule})\\b)" for i, rule in enumerate(JARGON)), re.IGNORECASE)
 # Words of the built-in texts, of this list itself, and of mathematics.
 JARGON_FREE = ("tools/check_style.py", "examples/cli/texts.cpp", "LICENSE")
-JARGON_ALLOWED = {"floor": ("std::floor", "floor(", "floorf", "_floor", "floor_", "rounded to the floor")}
+JARGON_ALLOWED = {
+    "floor": ("std::floor", "floor(", "floorf", "_floor", "floor_"),
+    "the law": ("Law of Succession",),
+}
 
 TOKEN = re.compile(r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>R"\(.*?\)")|(?P<string>"(?:\\.|[^"\\\n])*")|"""
                    r"""(?P<char>'(?:\\.|[^'\\\n])+')|(?P<number>\b\d[\w.']*)|(?P<name>[A-Za-z_]\w*)""", re.DOTALL)
@@ -164,7 +167,8 @@ def functions(names):
     tool = shutil.which("ctags")
     if not tool:
         sys.exit("check_style: ctags is missing; install universal-ctags")
-    command = [tool, "--output-format=json", "--fields=+ne", "--kinds-C++=f", "--kinds-Python=fm", "--langmap=C++:+.inl",
+    command = [tool, "--output-format=json", "--fields=+ne", "--kinds-C++=f", "--kinds-Python=fm",
+               "--langmap=C++:+.inl",
                "-L", "-", "-f", "-"]
     out = subprocess.run(command, cwd=ROOT, input="\n".join(names), capture_output=True, text=True)
     if out.returncode != 0:
@@ -196,14 +200,16 @@ def check_format(report, names):
     for at in range(0, len(files), 64):
         out = subprocess.run([tool, "--dry-run", *files[at:at + 64]], cwd=ROOT, capture_output=True, text=True)
         first = {}
-        for name, line in re.findall(r"^(\S+?):(\d+):\d+: \w+: code should be clang-formatted", out.stderr, re.MULTILINE):
+        for name, line in re.findall(r"^(\S+?):(\d+):\d+: \w+: code should be clang-formatted", out.stderr,
+                                     re.MULTILINE):
             first.setdefault(name, line)
         for name, line in first.items():
             report.add("format", name, line, f"not formatted; run clang-format -i {name}")
 
 
 def main():
-    names = [n for n in tracked(sys.argv[1:]) if is_text(n) and n not in GENERATED and not n.startswith("single_include/")]
+    names = [n for n in tracked(sys.argv[1:]) if is_text(n) and n not in GENERATED
+             and not n.startswith("single_include/")]
     if not names:
         sys.exit("check_style: no file to check; expected paths inside the repository")
     report = Report()
@@ -215,7 +221,8 @@ def main():
     check_functions(report, names)
     check_format(report, names)
     total = sum(report.count.values())
-    print(f"{len(names)} files, {total} findings" + "".join(f", {n} {rule}" for rule, n in sorted(report.count.items())))
+    print(f"{len(names)} files, {total} findings" + "".join(f", {n} {rule}" for rule,
+                                                            n in sorted(report.count.items())))
     sys.exit(1 if total else 0)
 
 

@@ -28,10 +28,10 @@ const char kHelp[] =
     "  /help           this list\n"
     "  /reset          forget the conversation\n"
     "  /system TEXT    set the system message and forget the conversation\n"
-    "  /think on|off   let the model think before it answers, where its template can\n"
+    "  /think on|off   let the model think before it answers, if its template can\n"
     "  /stats          tokens and speed so far\n"
     "  /quit           leave; so does the end of input\n"
-    "  A line that ends in \\ goes on in the next one. Ctrl-C ends an answer; at the prompt it leaves.\n";
+    "  A line that ends in \\ continues in the next one. Ctrl-C ends an answer; at the prompt it leaves.\n";
 
 /// Whether a template of this style can render an assistant's tool calls.
 bool has_tool_calls(auspex::ChatStyle style) {
@@ -215,7 +215,7 @@ class Chat {
 }  // namespace
 
 void add_chat(CLI::App& app, Chosen& chosen) {
-    CLI::App* command = app.add_subcommand("chat", "Talk with the model, turn by turn; /help while in it");
+    CLI::App* command = app.add_subcommand("chat", "Talk with the model; /help lists the commands there");
     auto o = std::make_shared<ChatOptions>();
     o->generate.n = 512;
     add_place(*command, o->place);
@@ -224,7 +224,7 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     add_window(*command, o->window);
     add_generate(*command, o->generate);
     command->add_option("--system", o->system, "System message");
-    command->add_option("--ctx", o->ctx, "Rows of history to make room for")->capture_default_str();
+    command->add_option("--ctx", o->ctx, "Rows of context")->capture_default_str();
     command->add_flag("--no-think", o->no_think, "Ask the template for answers without thinking");
     command->callback([o, &chosen] {
         chosen = [o] {

@@ -43,12 +43,13 @@ void note(const std::string& text) {
 // ------------------------------------------------------------------------------- options
 
 void add_model(CLI::App& command, PlaceOptions& o) {
-    command.add_option("-m,--model", o.model, "GGUF file; of a split model the first part (default: the demo model)");
+    command.add_option("-m,--model", o.model,
+                       "GGUF file, or the first shard of a split model (default: the demo model)");
 }
 
 void add_mtp_file(CLI::App& command, PlaceOptions& o) {
     command.add_option("--mtp-file", o.mtp_file,
-                       "GGUF file with the draft block, where the model's own has none (often named mtp-*.gguf)");
+                       "GGUF file with the MTP block, if the model's own file has none (often named mtp-*.gguf)");
 }
 
 void add_place(CLI::App& command, PlaceOptions& o) {
@@ -57,12 +58,12 @@ void add_place(CLI::App& command, PlaceOptions& o) {
     command.add_option("--device", o.device, "auto, cpu, vulkan or vulkan:N")->capture_default_str();
     command.add_option(
         "--memory-limit", o.memory_limit,
-        "Memory that the device may take, as in 12G; on a GPU experts that do not fit stay in the system's");
+        "Memory limit of the device, as in 12G; on a GPU, experts that do not fit stay in the host's memory");
     command.add_option("--cpu-path", o.cpu_path, "best, reference, avx2, avx512 or neon")->capture_default_str();
     command.add_option_function<int>(
         "--threads", [&o](int n) { o.threads = n, o.threads_given = true; },
         "CPU threads (default: one per physical core)");
-    command.add_flag("-v,--verbose", o.verbose, "Say on stderr what was chosen, and why");
+    command.add_flag("-v,--verbose", o.verbose, "Report on stderr what was chosen and why");
 }
 
 void add_sampling(CLI::App& command, auspex::Sampling& o) {
@@ -70,41 +71,50 @@ void add_sampling(CLI::App& command, auspex::Sampling& o) {
         ->capture_default_str();
     command.add_option("--top-k", o.top_k, "Keep the K most likely tokens; 0: all")->capture_default_str();
     command.add_option("--top-p", o.top_p, "Keep the smallest set with this much probability")->capture_default_str();
-    command.add_option("--min-p", o.min_p, "Keep what has at least this share of the most likely")
+    command.add_option("--min-p", o.min_p, "Keep tokens with at least this share of the highest probability")
         ->capture_default_str();
-    command.add_option("--repeat-penalty", o.repeat_penalty, "Weakens tokens seen lately; 1: off")
+    command.add_option("--repeat-penalty", o.repeat_penalty, "Penalty on recent tokens; 1: off")->capture_default_str();
+    command.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted once per occurrence of a recent token")
         ->capture_default_str();
-    command.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted for each time a token was seen")
+    command.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from each recent token")
         ->capture_default_str();
-    command.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from a token that was seen")
-        ->capture_default_str();
-    command.add_option("--penalty-window", o.penalty_window, "How many of the last tokens count as seen")
+    command.add_option("--penalty-window", o.penalty_window, "How many of the last tokens are recent")
         ->capture_default_str();
     command.add_option("--seed", o.seed, "The same seed gives the same text")->capture_default_str();
 }
 
 void add_text(CLI::App& command, TextOptions& o, const char* what) {
-    o.text_given = command.add_option("-p,--prompt", o.text, std::string(what) + " itself");
+    o.text_given = command.add_option("-p,--prompt", o.text, std::string(what) + " as an argument");
     o.file_given = command.add_option("-f,--file", o.file, std::string(what) + " from a file; - is standard input");
     o.text_given->excludes(o.file_given);
 }
 
 // ------------------------------------------------------------------------------- loading
 
-/// bad_argument for what exists but cannot be read as a file: a directory, or for a model a pipe.
-static Status check_file(const std::string& path, bool pipes) {
+static Status check_no_directory(const std::string& path) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) return {};
+    return Status(Code::bad_argument, "'" + path + "' is a directory, expected a file");
+}
+
+/// Refuses what exists but cannot be a model. A path that does not exist is left to the library.
+static Status check_model_file(const std::string& path) {
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::status(path, error);
-    if (error || !std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return {};
-    if (std::filesystem::is_directory(status))
-        return Status(Code::bad_argument, "'" + path + "' is a directory, expected a file");
-    if (pipes) return {};
-    return Status(Code::bad_argument, "'" + path + "' is a pipe or a device, expected a regular file: save it first");
+    if (error || !std::filesystem::exists(status)) return {};
+    if (const Status s = check_no_directory(path); !s.ok()) return s;
+    if (!std::filesystem::is_regular_file(status))
+        return Status(Code::bad_argument,
+                      "'" + path + "' is a pipe or a device, expected a regular file: save it first");
+    if (std::filesystem::file_size(path, error) == 0 && !error)
+        return Status(Code::bad_file,
+                      "'" + path + "' is empty (0 bytes), expected a GGUF file; download or convert it again");
+    return {};
 }
 
 Result<std::string> find_model(const std::string& named) {
     if (!named.empty()) {
-        const Status s = check_file(named, false);
+        const Status s = check_model_file(named);
         if (!s.ok()) return s;
         return named;
     }
@@ -125,7 +135,7 @@ Result<std::string> find_model(const std::string& named) {
                   "no model was named and the demo model is in none of these places; give -m FILE:" + tried);
 }
 
-/// The pipelines of the device last used; another device's are refused by their header and made anew.
+/// Compiled pipelines of the device used last. The library rejects those of another device and compiles its own.
 constexpr const char* kPipelines = "pipelines.bin";
 
 Result<auspex::Device> open_device(const PlaceOptions& o) {
@@ -232,7 +242,7 @@ Status load(const PlaceOptions& o, Loaded* to) {
 // --------------------------------------------------------------------------------- input
 
 Result<std::string> read_bytes(const std::string& path) {
-    if (const Status s = check_file(path, true); path != "-" && !s.ok()) return s;
+    if (const Status s = check_no_directory(path); path != "-" && !s.ok()) return s;
     std::FILE* f = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
     const std::string name = path == "-" ? "standard input" : "'" + path + "'";
     if (!f) {

@@ -17,8 +17,8 @@ using auspex::Token;
 // Exit codes. An interrupted command ends as shells expect it: 128 + SIGINT.
 constexpr int kDone = 0, kFailed = 1, kBadInput = 2, kInterrupted = 130;
 
-/// Prints "auspex: bad_file: ..." to stderr. Returns kBadInput for what the caller can mend in the
-/// arguments or files, kFailed for what went wrong at run time, kInterrupted after Ctrl-C.
+/// Prints "auspex: bad_file: ..." to stderr. Returns kBadInput if other arguments or files would help, kFailed for a
+/// failure at run time, kInterrupted after Ctrl-C.
 int report(const Status& status);
 /// A line "auspex: note: ..." on stderr.
 void note(const std::string& text);
@@ -52,13 +52,14 @@ void add_text(CLI::App& command, TextOptions& o, const char* what);
 
 // ------------------------------------------------------------------------------- loading
 
-/// The file named by -m, else the demo model of the repository, wherever this program runs from.
+/// The file named by -m, else the demo model: beside this program, installed, or in the repository.
+/// errors    bad_argument: a directory, a pipe or a device; not_found: no demo model.
 Result<std::string> find_model(const std::string& named);
 Result<auspex::Device> open_device(const PlaceOptions& o);
 
 struct Loaded {
     Loaded() = default;
-    ~Loaded();  ///< keeps the pipelines that were made, so that the next start is quick
+    ~Loaded();  ///< saves compiled pipelines, so that the next start is faster
     Loaded(const Loaded&) = delete;
     Loaded& operator=(const Loaded&) = delete;
     auspex::Device device;
@@ -74,21 +75,22 @@ void clear_progress_line();
 
 // --------------------------------------------------------------------------------- input
 
-/// A whole file, or standard input for "-".
+/// A whole file, or standard input for "-". errors: bad_argument: a directory; not_found, io_error.
 Result<std::string> read_bytes(const std::string& path);
-/// The text that the options name. errors: none given, not readable, not UTF-8 (with the place).
+/// The text that the options name. errors: bad_argument: none given, or not UTF-8 (names the offset); those of
+/// read_bytes().
 Result<std::string> read_text(const TextOptions& o, const char* what);
 /// bad_argument with the offset of the first byte that is not UTF-8.
 Status check_utf8(const std::string& text, const std::string& what);
 /// "1,2,3", "[1, 2, 3]", "1 2 3", or @FILE with any of these. Not negative, each at most `highest`.
 Result<std::vector<Token>> read_list(const std::string& list, const char* what, int64_t highest);
-/// Ids of this model: read_list() with a vocabulary for its bound.
+/// read_list() of ids below n_vocab.
 Result<std::vector<Token>> read_ids(const std::string& list, uint32_t n_vocab);
 
-/// Writes and flushes to standard output. errors: io_error, when nobody reads it any more.
+/// Writes to standard output and flushes it. errors: io_error: not everything could be written.
 Status print(const std::string& text);
 
-/// Seconds since some fixed moment.
+/// Seconds of a monotonic clock.
 double now();
 
 }  // namespace cli

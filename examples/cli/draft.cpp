@@ -28,25 +28,24 @@ uint64_t total(const uint64_t* v, size_t n) {
 void add_draft_memory(CLI::App& command, DraftFlags& o) {
     command
         .add_option("--draft", o.draft,
-                    "Guess ahead, faster and with the same text: auto (as deep as pays, or not at all), off, N (tokens "
-                    "by the model's draft block), lookup[:N] or mtp+lookup[:N]")
+                    "Draft source and depth; the text stays the same: auto (the MTP block, as deep as pays, or not at "
+                    "all), off, N (drafts of the MTP block per cycle), lookup[:N] or mtp+lookup[:N]")
         ->capture_default_str();
     command.add_option(
         "--draft-vocab", o.vocab,
-        "Cheaper guesses over fewer ids: N of them, those in FILE, or auto for those that the text uses most");
-    command.add_option("--draft-window", o.window, "Tokens the draft block looks back; 0: all")->capture_default_str();
+        "Cheaper drafts over fewer ids: N, those listed in FILE, or auto for those that the text uses most");
+    command.add_option("--draft-window", o.window, "Tokens that the MTP block looks back; 0: all")
+        ->capture_default_str();
 }
 
 void add_draft(CLI::App& command, DraftFlags& o) {
     add_draft_memory(command, o);
     command.add_option_function<int64_t>(
-        "--draft-max", [&o](int64_t n) { o.most = n, o.most_given = true; },
-        "The deepest that is chosen where the depth is chosen for you (default: 6)");
-    command.add_option("--draft-min-p", o.min_probability, "Stop guessing below this probability")
-        ->capture_default_str();
-    command.add_option(
-        "--trace", o.trace,
-        "Write a JSON line for each pass to this file: depth, accepted, time, and what decided the depth");
+        "--draft-max", [&o](int64_t n) { o.max_depth = n, o.max_depth_given = true; },
+        "Limit of the depth that auto chooses (default: 6)");
+    command.add_option("--draft-min-p", o.min_probability, "End a draft below this probability")->capture_default_str();
+    command.add_option("--trace", o.trace,
+                       "Write a JSON line per cycle to this file: depth, accepted, time, and the reason of a change");
 }
 
 Status choose_draft_vocab(const std::string& vocab, const auspex::ModelInfo& model, auspex::DraftOptions* to) {
@@ -83,11 +82,11 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     if (n > int64_t{auspex::kMaxDraft}) return bad();
     if (o.window < 0 || o.window > INT32_MAX)
         return Status(Code::bad_argument, "--draft-window " + std::to_string(o.window) + ": expected 0 or more");
-    if (o.most < 1 || o.most > int64_t{auspex::kMaxDraft})
-        return Status(Code::bad_argument,
-                      "--draft-max " + std::to_string(o.most) + ": expected 1 .. " + std::to_string(auspex::kMaxDraft));
+    if (o.max_depth < 1 || o.max_depth > int64_t{auspex::kMaxDraft})
+        return Status(Code::bad_argument, "--draft-max " + std::to_string(o.max_depth) + ": expected 1 .. " +
+                                              std::to_string(auspex::kMaxDraft));
     to->window = static_cast<uint32_t>(o.window);
-    to->max_depth = static_cast<uint32_t>(o.most);
+    to->max_depth = static_cast<uint32_t>(o.max_depth);
     to->min_probability = o.min_probability;
     if (n_after >= 0) to->depth = static_cast<int>(n_after);
     if (lookup || both) {
@@ -95,20 +94,20 @@ Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool ve
     } else if (name == "auto") {
         to->source = model.n_mtp != 0 ? Draft::mtp : Draft::off;
         if (to->source == Draft::off && verbose)
-            note("this model has no draft block, so nothing is drafted; --draft lookup needs none");
+            note("this model has no MTP block, so nothing is drafted; --draft lookup needs none");
     } else if (n > 0) {
         to->source = Draft::mtp;
         to->depth = static_cast<int>(n);
     } else if (n != 0 && name != "off") {
         return bad();
     }
-    if (o.most_given && (name == "off" || to->depth >= 0))
-        return Status(Code::bad_argument, "--draft-max bounds a depth that is chosen for you, but --draft " + o.draft +
+    if (o.max_depth_given && (name == "off" || to->depth >= 0))
+        return Status(Code::bad_argument, "--draft-max limits the depth that auto chooses, but --draft " + o.draft +
                                               " leaves nothing to choose; expected one of the two");
     if (to->source == Draft::mtp || to->source == Draft::mtp_lookup) return choose_draft_vocab(o.vocab, model, to);
     if (!o.vocab.empty() && name != "auto")
-        return Status(Code::bad_argument, "--draft-vocab is the vocabulary of the model's draft block, but --draft " +
-                                              o.draft + " does not use it; expected auto, N or mtp+lookup beside it");
+        return Status(Code::bad_argument, "--draft-vocab is the vocabulary of the MTP block, but --draft " + o.draft +
+                                              " does not use it; expected auto, N or mtp+lookup beside it");
     return {};
 }
 
@@ -156,7 +155,7 @@ Status Trace::close() {
 
 void CostCache::load(const Loaded& on, const auspex::SessionOptions& options, auspex::Session& session) {
     if (options.draft.source == Draft::off || options.draft.depth >= 0) return;
-    // The costs name what they belong to; the file's name only keeps the combinations apart.
+    // The costs name what they belong to; the file's name only has to differ between combinations.
     const auspex::ModelInfo& info = on.model.info();
     std::string key =
         on.device.name() + "|" + info.architecture + "|" + info.name + "|" + std::to_string(info.n_parameter) + "|" +
@@ -169,7 +168,7 @@ void CostCache::load(const Loaded& on, const auspex::SessionOptions& options, au
     std::snprintf(name, sizeof name, "costs-%016llx.bin", static_cast<unsigned long long>(hash));
     name_ = name;
     loaded_ = read_cache(name_);
-    // Of another driver, or damaged: measured anew, and written over.
+    // Costs of another driver and damaged ones are refused; they are measured again and overwritten.
     if (!loaded_.empty())
         (void)session.load_costs(
             Span<const std::byte>(reinterpret_cast<const std::byte*>(loaded_.data()), loaded_.size()));
@@ -206,7 +205,7 @@ nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const a
     report["acceptance"] = n_drafted > 0 ? double(n_accepted) / double(n_drafted) : 0.0;
     report["tokens_per_cycle"] = n_cycle > 0 ? 1 + double(n_accepted) / double(n_cycle) : 0.0;
     report["head_bytes"] = stats.draft_head_bytes;
-    // What is known of the machine: by depth 0 .. the deepest one measured.
+    // Costs by depth, 0 up to the deepest one measured.
     size_t n_known = 0;
     for (size_t g = 0; g <= auspex::kMaxDraft; ++g)
         if (d.n_sample[g] > 0) n_known = g + 1;
@@ -244,10 +243,11 @@ std::string draft_line(const auspex::Session& session) {
     const uint64_t n_cycle = total(stats.cycles, auspex::kMaxDraft + 1);
     if (n_drafted == 0) return {};
     char text[160];
-    std::snprintf(text, sizeof text,
-                  "%.2f tokens for each pass, %.0f %% of %llu guesses right, about %.2f times as fast as without",
-                  1 + double(n_accepted) / double(n_cycle), 100 * double(n_accepted) / double(n_drafted),
-                  static_cast<unsigned long long>(n_drafted), session.draft_report().speedup());
+    std::snprintf(
+        text, sizeof text,
+        "%.2f tokens per cycle, %.0f %% of %llu drafts accepted, about %.2f times as fast as without drafting",
+        1 + double(n_accepted) / double(n_cycle), 100 * double(n_accepted) / double(n_drafted),
+        static_cast<unsigned long long>(n_drafted), session.draft_report().speedup());
     return text;
 }
 

@@ -1,4 +1,4 @@
-// cli/draft: --draft and its relatives, and the statistics of drafting.
+// cli/draft: the options and statistics of drafting, and the cache of its costs.
 #pragma once
 #include <cstdio>
 #include <memory>
@@ -10,18 +10,17 @@ namespace cli {
 
 struct DraftFlags {
     std::string draft = "auto", vocab, trace;
-    int64_t window = 4096, most = 6;
+    int64_t window = 4096, max_depth = 6;
     float min_probability = 0;
-    bool most_given = false;
+    bool max_depth_given = false;
 };
-/// --draft, --draft-vocab, --draft-window: what a session's memory depends on
+/// --draft, --draft-vocab, --draft-window: those that change the memory of a session
 void add_draft_memory(CLI::App& command, DraftFlags& o);
-/// Those, and --draft-max, --draft-min-p, --trace
+/// The same and --draft-max, --draft-min-p, --trace
 void add_draft(CLI::App& command, DraftFlags& o);
-/// errors    bad_argument: a flag that reads as nothing, or that means nothing beside another; the text lists what
-/// would.
+/// errors    bad_argument: a value that is not one of those expected, or options that contradict each other.
 Status choose_draft(const DraftFlags& o, const auspex::ModelInfo& model, bool verbose, auspex::DraftOptions* to);
-/// A head over N ids, over those of a file, or over those the text uses most.
+/// Reads --draft-vocab: N ids, those listed in a file, or auto for those that the text uses most.
 Status choose_draft_vocab(const std::string& vocab, const auspex::ModelInfo& model, auspex::DraftOptions* to);
 
 /// A cycle as a line of JSON.
@@ -31,7 +30,7 @@ std::string trace_line(const auspex::DraftCycle& c);
 class Trace {
   public:
     ~Trace();
-    /// Nothing is written unless a file is named. errors: io_error: it cannot be written.
+    /// Does nothing unless a file is named. errors: io_error: it cannot be created.
     Status open(const DraftFlags& o, auspex::SessionOptions* to);
     /// errors    io_error: not everything could be written.
     Status close();
@@ -42,22 +41,22 @@ class Trace {
     bool failed_ = false;
 };
 
-/// What cycles cost on this device with this model is kept in the user's cache folder, a file for each
-/// combination, so that a later run need not measure it again.
+/// The costs of cycles in the user's cache folder, a file for each combination of device, model and settings, so that a
+/// later run need not measure them again.
 class CostCache {
   public:
-    /// Hands the session what is known. What is not its own is left alone, and measured anew.
+    /// Gives the session the costs of earlier runs, if there are any. It ignores those that are not its own.
     void load(const Loaded& on, const auspex::SessionOptions& options, auspex::Session& session);
-    /// Keeps what was learned.
+    /// Writes what the session has measured.
     void save(const auspex::Session& session) const;
 
   private:
     std::string name_, loaded_;
 };
 
-/// The statistics: what was drafted and accepted, what it cost, when it pays, what was switched and why.
+/// Drafts made and accepted, their costs, break-even points, and changes of depth with their reasons.
 nlohmann::ordered_json draft_report(const auspex::DraftOptions& options, const auspex::Session& session);
-/// "2.3 tokens for each pass, 71 % of 120 guesses right, ...", or empty when nothing was drafted.
+/// "2.3 tokens per cycle, 71 % of 120 drafts accepted, ...", or empty if nothing was drafted.
 std::string draft_line(const auspex::Session& session);
 
 }  // namespace cli

@@ -1,9 +1,9 @@
 // cli/eval: what a window or a KV format costs in quality, measured against the same model without it.
 //
-//   NLL         mean negative log likelihood of the text, whole and by position
+//   NLL         mean negative log likelihood of the text, in total and by position
 //   KL          from the full model's next-token distribution to this one's, and how often the first choice agrees
 //   greedy      tokens that agree with the full model's greedy text, after half of the text
-//   recall      a fact is put at a depth of a longer text and asked for at its end: does greedy text repeat it?
+//   recall      a fact stands at some depth of a longer text, whose end asks for it: does greedy text repeat it?
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -25,7 +25,7 @@ struct EvalOptions {
     bool json = false;
 };
 
-constexpr size_t kMostKept = size_t{1} << 26;  // logits of the full model that are kept for comparing, 256 MiB
+constexpr size_t kMaxKept = size_t{1} << 26;  // logits of the full model that are kept for comparing, 256 MiB
 
 std::string built_in_text(size_t bytes) {
     Dice dice{11};
@@ -122,7 +122,7 @@ class Eval {
                           "the text has " + std::to_string(ids_.size()) + " tokens, expected at least 32");
         if (ids_.size() > n) ids_.resize(n);
         const size_t n_vocab = on_.model.info().n_vocab;
-        every_ = std::max<size_t>(1, (ids_.size() * n_vocab + kMostKept - 1) / kMostKept);
+        every_ = std::max<size_t>(1, (ids_.size() * n_vocab + kMaxKept - 1) / kMaxKept);
         kept_.resize((ids_.size() - 1 + every_ - 1) / every_ * n_vocab);
         if (o_.needle != 0) make_needles();
         return {};
@@ -206,9 +206,9 @@ class Eval {
         const auto continue_text = [&](const std::vector<Token>& prompt, size_t n, std::vector<Token>* made) {
             Status t = session.sync(prompt).status();
             while (t.ok() && made->size() < n) {
-                Span<const Token> fresh;
-                t = session.next().get(fresh);
-                made->insert(made->end(), fresh.begin(), fresh.end());
+                Span<const Token> tokens;
+                t = session.next().get(tokens);
+                made->insert(made->end(), tokens.begin(), tokens.end());
             }
             return t;
         };
@@ -340,21 +340,21 @@ class Eval {
 
 void add_eval(CLI::App& app, Chosen& chosen) {
     CLI::App* command =
-        app.add_subcommand("eval", "What windows and KV formats cost in quality, beside the full model");
+        app.add_subcommand("eval", "Measure what windows and KV formats cost in quality, against the full model");
     auto o = std::make_shared<EvalOptions>();
     add_place(*command, o->place);
     command->add_option("-f,--file", o->file, "Text to measure on (default: a built-in log)");
     command->add_option("-n,--tokens", o->n, "Tokens of it")->capture_default_str();
     command
         ->add_option("--windows", o->windows,
-                     "What to compare, as for --window, with ; between; `full` is always there")
+                     "What to compare, as for --window, separated by ; (`full` is always included)")
         ->capture_default_str();
     command
         ->add_option("--kv-type", o->type,
                      "Keys and values of all but the full model: f16, q8_0, q4_0, q4_1, f32, or K,V")
         ->capture_default_str();
     command->add_option("--greedy", o->greedy, "Greedy tokens to compare")->capture_default_str();
-    command->add_option("--needle", o->needle, "Tokens of the texts that facts are hidden in; 0: none")
+    command->add_option("--needle", o->needle, "Tokens of the texts that hide a fact; 0: no recall")
         ->capture_default_str();
     command->add_option("--ubatch", o->ubatch, "Rows computed at once")->capture_default_str();
     command->add_option("--plot", o->plot, "PNG file for the curves");

@@ -8,12 +8,12 @@ namespace cli {
 
 void add_generate(CLI::App& command, GenerateOptions& o) {
     command
-        .add_option("-n,--tokens", o.n, "Tokens to generate at most; -1: until the model ends or the context is full")
+        .add_option("-n,--tokens", o.n,
+                    "Maximum number of tokens; -1: until the model ends its answer or the context is full")
         ->capture_default_str();
     // One text for each --stop, so that a prompt may follow it.
-    command.add_option("--stop", o.stops, "End before this text appears; may be given several times")
-        ->allow_extra_args(false);
-    command.add_flag("--ignore-end", o.ignore_end, "Go on after the model's end token (for measuring)");
+    command.add_option("--stop", o.stops, "Stop before this text; may be given several times")->allow_extra_args(false);
+    command.add_flag("--ignore-end", o.ignore_end, "Continue after the model's end token (for measuring)");
 }
 
 Status check_generate(const GenerateOptions& o) {
@@ -64,16 +64,16 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
     double first = 0;
     size_t n_first = 0, n_sampled = 0;
     while (to->stop_reason.empty()) {
-        Span<const Token> fresh;
-        s = session.next(sampling).get(fresh);
+        Span<const Token> tokens;
+        s = session.next(sampling).get(tokens);
         if (s.code == Code::context_full) {
             to->stop_reason = "context";
             break;
         }
         if (!s.ok()) return s;
-        n_sampled += fresh.size();
+        n_sampled += tokens.size();
         if (n_first == 0) first = now(), n_first = n_sampled;
-        for (const Token id : fresh) {
+        for (const Token id : tokens) {
             if (model.is_end(id) && !options.ignore_end) {
                 to->stop_reason = "end";
                 break;

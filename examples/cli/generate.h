@@ -12,15 +12,15 @@ struct GenerateOptions {
 void add_generate(CLI::App& command, GenerateOptions& o);
 Status check_generate(const GenerateOptions& o);
 
-/// Rows to make room for: `given` when the user gave --ctx, else prompt and answer, within what the
-/// model was trained for.
+/// Rows of context: `given` if the user gave --ctx, else those of prompt and answer, at most what the model was trained
+/// for.
 Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, const int64_t* given, uint32_t* to);
 
 struct Generated {
     std::string text;
     std::vector<Token> ids;   ///< without the token that ended the text
     std::string stop_reason;  ///< end, length, stop, context or interrupted
-    size_t n_computed = 0;    ///< rows of the prompt that were not there yet
+    size_t n_computed = 0;    ///< rows of the prompt that the history did not have
     double prefill_s = 0;
     double decode_s = 0;  ///< from the first token to the last
     double prefill_tps() const { return prefill_s > 0 ? double(n_computed) / prefill_s : 0; }
@@ -28,8 +28,8 @@ struct Generated {
     size_t n_step = 0;  ///< tokens sampled within decode_s
 };
 
-/// Brings the session to `history` and generates. With `stream` the text goes to standard output as
-/// it becomes safe to show. Ctrl-C ends it with what there is.
+/// Brings the session to `history` and generates. With `stream` the text goes to standard output as TextStream releases
+/// it. Ctrl-C ends the generation; the text so far is kept.
 Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
                 const auspex::Sampling& sampling, const GenerateOptions& options, bool stream, Generated* to);
 

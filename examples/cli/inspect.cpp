@@ -215,12 +215,13 @@ Status inspect(const InspectOptions& o) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Chosen& chosen) {
-    CLI::App* command = app.add_subcommand("inspect", "What is in a model file: metadata, tensors by type, plan");
+    CLI::App* command =
+        app.add_subcommand("inspect", "Show what a model file holds: metadata, tensors by type, operations");
     auto o = std::make_shared<InspectOptions>();
     command->add_option("file,-m,--model", o->place.model, "GGUF file (default: the demo model)");
     add_mtp_file(*command, o->place);
     o->device_given =
-        command->add_option("--device", o->place.device, "Instead: what was found on this device and chosen for it")
+        command->add_option("--device", o->place.device, "Instead: what was found on a device and chosen for it")
             ->expected(0, 1)
             ->default_str("auto");
     command->add_option_function<int>(
@@ -229,16 +230,16 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     command->add_option("--cpu-path", o->place.cpu_path, "With --device: best, reference, avx2, avx512 or neon");
     command->add_flag("--tensors", o->tensors, "List every tensor");
     command->add_flag("--plan", o->plan,
-                      "Instead: every byte that the model and a session would take, from the file's header alone");
+                      "Instead: every byte that the model and a session take, from the file's header alone");
     add_window(*command, o->window);
     add_draft_memory(*command, o->draft);
     command->add_option("--ctx", o->ctx, "With --plan: rows of history (default: the smaller of 4096 and the model's)");
     command->add_option("--ubatch", o->ubatch, "With --plan: rows computed at once in a prefill")
         ->capture_default_str();
     command->add_option("--memory-limit", o->place.memory_limit,
-                        "With --plan: what there is, as in 8G; says what would fit");
-    command->add_flag("--no-mtp", o->no_mtp, "With --plan: leave the draft block out");
-    command->add_flag("--json", o->json, "One JSON object, with every tensor");
+                        "With --plan: available memory, as in 8G; lists what would fit");
+    command->add_flag("--no-mtp", o->no_mtp, "With --plan: without the MTP block");
+    command->add_flag("--json", o->json, "Print one JSON object, with every tensor");
     command->callback([o, &chosen] { chosen = [o] { return report(inspect(*o)); }; });
 }
 

@@ -1,4 +1,4 @@
-// cli/logits: raw logit rows to a file, for comparing with other implementations.
+// cli/logits: writes logit rows to a file, for comparing with other implementations.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -19,7 +19,7 @@ struct LogitsOptions {
     int mtp = 0;
 };
 
-/// A file of float32 rows, each at the places that the list of rows gives it.
+/// A file of float32 rows, each written at every place where the list of rows names it.
 class RowFile {
   public:
     ~RowFile() {
@@ -58,7 +58,7 @@ class RowFile {
     int why_ = 0;
 };
 
-/// Which rows of the file a position fills; all, in order, when no list was given.
+/// The rows of the file that each position fills; without a list all of them, in order.
 struct Wanted {
     std::vector<std::vector<size_t>> places;
     void all(size_t n) {
@@ -138,7 +138,7 @@ void add_logits(CLI::App& app, Chosen& chosen) {
     command->add_option("--ids", o->ids, "Ids: 1,2,3 or [1, 2, 3] or @FILE")->required();
     command->add_option("--out", o->out, "File for the rows; row t holds the logits for token t+1");
     o->rows_given = command->add_option("--rows", o->rows, "Only these positions, in this order: 0,5,63 or @FILE");
-    o->mtp_given = command->add_option("--mtp", o->mtp, "Depth D of the draft block, fed the true tokens");
+    o->mtp_given = command->add_option("--mtp", o->mtp, "Depth D of the MTP block, fed the true tokens");
     command->add_option("--mtp-out", o->mtp_out, "File for its rows; row t holds the logits for token t+D+1");
     command->callback([o, &chosen] { chosen = [o] { return report(logits(*o)); }; });
 }

@@ -32,8 +32,8 @@ constexpr Colour kLines[] = {{31, 119, 180},  {214, 39, 40}, {44, 160, 44},  {25
 constexpr Colour kMark = {170, 172, 180};
 constexpr int kLeft = 90, kRight = 24, kTop = 56, kBottom = 64, kText = 2;
 
-/// Where one plot lies on the canvas.
-struct ModelHeader {
+/// Position and size of one plot on the canvas.
+struct Panel {
     int left = 0, top = 0, width = 760, height = 520;
 };
 
@@ -110,7 +110,7 @@ struct Axes {
         else
             x0 = std::floor(x0), x1 = std::fmax(std::ceil(x1), x0 + 1);
         if (plot.from_zero) y0 = 0;
-        if (plot.y_most > 0) y1 = plot.y_most;
+        if (plot.y_max > 0) y1 = plot.y_max;
         y_step = std::fmax(round_step(y1 - y0), plot.y_step);
         y0 = std::floor(y0 / y_step) * y_step;
         y1 = std::fmax(std::ceil(y1 / y_step - 1e-9) * y_step, y0 + y_step);
@@ -118,7 +118,7 @@ struct Axes {
     }
 };
 
-void draw(Canvas& canvas, const ModelHeader& f, const Plot& plot) {
+void draw(Canvas& canvas, const Panel& f, const Plot& plot) {
     const Axes a(plot);
     if (!(a.x0 <= a.x1 && a.y0 <= a.y1)) return;
     const int left = f.left + kLeft, right = f.left + f.width - kRight, top = f.top + kTop,
@@ -175,13 +175,13 @@ void draw(Canvas& canvas, const ModelHeader& f, const Plot& plot) {
 
 Status write_plots(const std::string& path, const std::vector<Plot>& plots, bool stacked) {
     if (plots.empty()) return Status(Code::bad_argument, "there is nothing to plot");
-    ModelHeader frame;
-    if (stacked) frame.width = 1320, frame.height = 380;
+    Panel panel;
+    if (stacked) panel.width = 1320, panel.height = 380;
     const int n = static_cast<int>(plots.size());
-    Canvas canvas(frame.width * (stacked ? 1 : n), frame.height * (stacked ? n : 1));
+    Canvas canvas(panel.width * (stacked ? 1 : n), panel.height * (stacked ? n : 1));
     for (const Plot& plot : plots) {
-        draw(canvas, frame, plot);
-        (stacked ? frame.top : frame.left) += stacked ? frame.height : frame.width;
+        draw(canvas, panel, plot);
+        (stacked ? panel.top : panel.left) += stacked ? panel.height : panel.width;
     }
     return canvas.write(path) ? Status() : Status(Code::io_error, "'" + path + "' cannot be written");
 }

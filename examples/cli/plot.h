@@ -9,7 +9,7 @@ struct PlotLine {
     std::vector<double> x, y;  ///< x ascending, above 0 on a logarithmic axis; a y that is no number is left out
     bool steps = false;        ///< holds its value to the next point, without dots
 };
-/// A vertical line where something begins, with its name.
+/// A vertical line with a name.
 struct PlotMark {
     double x = 0;
     std::string name;
@@ -19,9 +19,9 @@ struct Plot {
     std::vector<PlotLine> lines;
     bool linear = false;  ///< the x axis; else powers of two
     std::vector<PlotMark> marks = {};
-    double y_most = 0;       ///< if above 0, where the y axis ends; else at the highest point
-    bool from_zero = false;  ///< where it begins; else at the lowest point
-    double y_step = 0;       ///< the least distance of its labels
+    double y_max = 0;        ///< if above 0, the end of the y axis; else that is the highest point
+    bool from_zero = false;  ///< start of the y axis at 0, else at the lowest point
+    double y_step = 0;       ///< minimum distance of its labels
 };
 /// Draws the plots side by side, or each below the one before. errors: io_error; bad_argument: nothing to draw.
 Status write_plots(const std::string& path, const std::vector<Plot>& plots, bool stacked = false);

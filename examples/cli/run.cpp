@@ -1,4 +1,4 @@
-// cli/run: a prompt in, its continuation out.
+// cli/run: continues a prompt.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -45,7 +45,7 @@ Status run(const RunOptions& o, int* exit_code) {
     s = on.model.encode(prompt, encode).get(ids);
     if (!s.ok()) return s;
     auspex::SessionOptions options;
-    options.run_ahead = 2;  // nothing follows this text: what is computed beyond its end is simply dropped
+    options.run_ahead = 2;  // nothing follows this text, so tokens computed beyond its end are dropped
     options.progress = progress_line();
     s = choose_context(on.model, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr, &options.n_context);
     if (!s.ok()) return s;
@@ -106,7 +106,7 @@ void add_run(CLI::App& app, Chosen& chosen) {
     add_generate(*command, o->generate);
     command->add_option_function<int64_t>(
         "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
-        "Rows of history to make room for (default: prompt and -n)");
+        "Rows of context (default: prompt and -n)");
     command->add_flag("--special", o->special, "Parse control tokens such as <|im_end|> written out in the prompt");
     command->add_flag("--json", o->json, "Print one line, one JSON object, instead of the text");
     command->callback([o, &chosen] {

@@ -27,14 +27,18 @@ Status tokenize(const TokenizeOptions& o) {
         s = read_ids(o.decode, vocabulary.n_token()).get(ids);
         auspex::DecodeOptions decode;
         decode.special = true;
-        return s.ok() ? print(vocabulary.decode(ids, decode)) : s;
+        std::string text;
+        if (s.ok()) s = vocabulary.decode(ids, decode).get(text);
+        return s.ok() ? print(text) : s;
     }
     std::string text;
     s = read_text(o.text, "text").get(text);
     if (!s.ok()) return s;
     auspex::EncodeOptions encode;
     encode.special = o.special;
-    return print(nlohmann::json(vocabulary.encode(text, encode)).dump() + "\n");
+    std::vector<Token> ids;
+    s = vocabulary.encode(text, encode).get(ids);
+    return s.ok() ? print(nlohmann::json(ids).dump() + "\n") : s;
 }
 
 struct RenderOptions {

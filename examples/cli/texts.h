@@ -1,4 +1,4 @@
-// cli/texts: built-in texts, made from lists of words: the same in every run.
+// cli/texts: built-in texts, generated from lists of words; the same in every run.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ struct Dice {
     }
 };
 
-/// A line of a plant's log with a new machine in each line: hard to predict in its details.
+/// A line of a plant's log, each of another machine: hard to predict in its details.
 std::string plant_log_line(Dice& dice, uint32_t minute);
 
 /// Kinds of text_of(): "log" (one machine, nearly equal lines), "story", "code", "json".

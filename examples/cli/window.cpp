@@ -30,9 +30,8 @@ Result<uint64_t> read_size(const std::string& text, const char* option) {
                           : unit == "G"                ? 1073741824
                                                        : 0;
     if (end == text.c_str() || factor == 0 || !(n >= 1) || n * factor > 1e15)
-        return Status(Code::bad_argument,
-                      std::string(option) + " " + text +
-                          ": expected a number of bytes, or one with K, M or G behind it, as in 512M");
+        return Status(Code::bad_argument, std::string(option) + " " + text +
+                                              ": expected a number of bytes, or one followed by K, M or G, as in 512M");
     return static_cast<uint64_t>(n * factor);
 }
 
@@ -78,7 +77,7 @@ static const char* place_name(auspex::MemoryPlace p) {
     return "";
 }
 
-/// What a session pays for drafting, in parts of the model's own bytes.
+/// Memory of the session for drafting, as a share of the model's bytes.
 static double draft_share(const auspex::MemoryPlan& plan) {
     return double(plan.draft_session_bytes) / double(plan.weight_bytes + plan.file_bytes);
 }
@@ -102,7 +101,7 @@ std::string plan_text(const auspex::MemoryPlan& plan) {
     line(plan.total_bytes, "in all");
     if (plan.pinned_bytes != 0)
         line(plan.pinned_bytes, "of it in the host's memory, read by the GPU, beside the limit");
-    if (plan.draft_weight_bytes != 0) line(plan.draft_weight_bytes, "of the weights: the draft block");
+    if (plan.draft_weight_bytes != 0) line(plan.draft_weight_bytes, "of the weights: the MTP block");
     if (plan.draft_session_bytes != 0) {
         std::snprintf(row, sizeof row, "of the session: drafting, at any depth; %.2f %% of the weights",
                       100 * draft_share(plan));

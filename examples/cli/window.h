@@ -11,12 +11,12 @@ struct WindowFlags {
 void add_window(CLI::App& command, WindowFlags& o);
 /// errors    bad_argument: what is written wrong, with what was expected.
 Status choose_window(const WindowFlags& o, auspex::SessionOptions* to);
-/// Says on stderr how a budget was met, and which windows that gives.
+/// Prints on stderr how a budget was met, and which windows that gives.
 void tell_windows(const auspex::Stats& stats);
 /// "65536", "64K", "1.5M", "2G" to bytes. errors: bad_argument.
 Result<uint64_t> read_size(const std::string& text, const char* option);
 
-/// inspect --plan: every byte that this model and a session take, before anything is taken.
+/// inspect --plan: every byte that the model and a session take, before anything is allocated.
 std::string plan_text(const auspex::MemoryPlan& plan);
 std::string plan_json(const auspex::MemoryPlan& plan);
 

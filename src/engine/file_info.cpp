@@ -110,11 +110,13 @@ Result<Vocabulary> Vocabulary::load(const char* path) {
 }
 
 uint32_t Vocabulary::n_token() const { return impl_ ? impl_->tokenizer.n_vocab() : 0; }
-std::vector<Token> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
-    return impl_ ? impl_->tokenizer.encode(text, options.special) : std::vector<Token>();
+Result<std::vector<Token>> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
+    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+    return impl_->tokenizer.encode(text, options.special);
 }
-std::string Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
-    return impl_ ? impl_->tokenizer.decode(ids, options.special) : std::string();
+Result<std::string> Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
+    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+    return impl_->tokenizer.decode(ids, options.special);
 }
 bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 

@@ -8,7 +8,7 @@
 #include "bench_controller.h"
 #include "engine/session.h"
 #include "machine/cpu/features.h"
-#include "platform.h"
+#include "examples/cli/platform.h"
 
 namespace cli {
 namespace {
@@ -142,8 +142,8 @@ Status Bench::warm_up() {
          n = std::min<size_t>(2 * n, 768)) {
         s = session.sync({}).get(n_computed);
         if (s.ok()) s = session.sync(ids(n)).get(n_computed);
-        Span<const Token> fresh;
-        for (size_t i = 0; s.ok() && i < n; i += fresh.size()) s = session.next().get(fresh);
+        Span<const Token> tokens;
+        for (size_t i = 0; s.ok() && i < n; i += tokens.size()) s = session.next().get(tokens);
     }
     clear_progress_line();
     return s;

@@ -9,9 +9,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "common.h"
+#include "examples/cli/common.h"
 #include "score.h"
-#include "window.h"
+#include "examples/cli/window.h"
 
 namespace cli {
 

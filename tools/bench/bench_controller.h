@@ -1,6 +1,6 @@
 // bench_controller: `auspex bench --controller`: the drafting policy's score against hindsight.
 #pragma once
-#include "common.h"
+#include "examples/cli/common.h"
 
 namespace cli {
 

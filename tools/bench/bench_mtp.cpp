@@ -1,12 +1,12 @@
 // bench_mtp: whole cycles: n tokens drafted, verified, sampled, committed.
 //
-// With --synth-accept everything is computed and only the comparison is replaced by a synthetic, so that a model with
-// random weights shows what a trained one would reach. Depths take turns within each run: what slows the machine
-// for a while slows all of them.
+// With --synth-accept everything is computed and only the comparison is synthetic, so that a model with random weights
+// shows what a trained one would reach. Depths take turns within each run, so that a slow moment of the machine affects
+// all of them.
 #include "bench_texts.h"
-#include "draft.h"
+#include "examples/cli/draft.h"
 #include "engine/session.h"
-#include "platform.h"
+#include "examples/cli/platform.h"
 
 namespace cli {
 namespace {
@@ -39,7 +39,7 @@ Status decode(auspex::Session& on, size_t n, Depth* to) {
     return {};
 }
 
-/// What keeping up the draft block costs while a prompt is read: with and without take turns.
+/// The cost of filling the MTP block's cache while a prompt is read; runs with and without take turns.
 Status prompts(Bench& b, const auspex::DraftOptions& draft) {
     for (const Token length : b.o.prefill) {
         const size_t n = static_cast<size_t>(length);
@@ -64,7 +64,7 @@ Status prompts(Bench& b, const auspex::DraftOptions& draft) {
                                         {"tps_off", double(n) / median(times[0])},
                                         {"tps", double(n) / median(times[1])},
                                         {"time_over_off", ratio}});
-        b.say("prefill %6zu tokens with the draft block %8.1f tokens/s, without %.1f: %.3f of its time\n", n,
+        b.say("prefill %6zu tokens with the MTP block %8.1f tokens/s, without %.1f: %.3f of its time\n", n,
               double(n) / median(times[1]), double(n) / median(times[0]), ratio);
     }
     return {};
@@ -108,11 +108,11 @@ Status bench_mtp(Bench& b) {
         }
     }
     b.say("\nwhole cycles from %zu tokens on, %lld runs of %zu tokens%s\n", start, static_cast<long long>(o.repeat), n,
-          o.synth_accept > 0 ? ", guesses right by a synthetic" : "");
+          o.synth_accept > 0 ? ", synthetic acceptance" : "");
     b.say(
         "R: a cycle's time over a plain step's. It pays above the break-even, told as accepted/drafted and as "
         "conditional acceptance.\n\n");
-    b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(least .. most)", "cycle ms", "R",
+    b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(min .. max)", "cycle ms", "R",
           "tokens/cycle", "accepted", "pays above", "conditional", "speedup");
     const double plain_ms = median(depths[0].cycle_ms), plain_tps = median(depths[0].tps);
     const uint64_t head_bytes = drafting ? drafting.stats().draft_head_bytes : 0;

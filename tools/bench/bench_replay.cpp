@@ -1,8 +1,8 @@
 // bench_replay: the controller against every fixed depth, phase by phase, in hindsight.
 //
-// No policy can change the text, so each one that runs over the same openings with the same seed replays the
-// same tokens, and only the time differs. With --synth-phases a synthetic decides which guesses are right, for
-// models with random weights: the phases then differ in its chance.
+// No policy can change the text, so all of them generate the same tokens from the same openings and seed, and only the
+// time differs. With --synth-phases acceptance is synthetic, for models with random weights; the phases then differ in
+// its probability.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -10,9 +10,9 @@
 #include <deque>
 
 #include "bench_texts.h"
-#include "draft.h"
+#include "examples/cli/draft.h"
 #include "engine/session.h"
-#include "plot.h"
+#include "examples/cli/plot.h"
 
 namespace cli {
 namespace {
@@ -58,9 +58,10 @@ class Replay {
         }
         report();
         if (!same_text_)
-            return Status(Code::unsupported,
-                          "the policies did not generate the same text: the law of drafting is broken on this device; "
-                          "please report it");
+            return Status(
+                Code::unsupported,
+                "the policies did not generate the same text: drafting is not lossless on this device; please "
+                "report it");
         if (s.ok() && !o_.trace.empty()) s = trace();
         return s.ok() && !o_.plot.empty() ? plot() : s;
     }
@@ -213,7 +214,7 @@ class Replay {
         out["over_off"] = share(h.over_off);
         out["worst_phase"] = h.worst_phase;
         b_.say("\n%-12s %10s %12s %12s   %-10s %s\n", "phase", "off, t/s", "best, t/s", "own, t/s", "best is",
-               "best depth's time / own time, mean (least .. most)");
+               "best depth's time / own time, mean (min .. max)");
         for (size_t k = 0; k < phases_.size(); ++k) {
             const double off = n / phase_median(0, k), best = n / phase_median(h.best[k], k),
                          own = n / phase_median(controller(), k);

@@ -1,7 +1,7 @@
 // bench_rows: reading prompts, decoding, and steps of several rows.
 #include "bench.h"
 #include "engine/session.h"
-#include "platform.h"
+#include "examples/cli/platform.h"
 
 namespace cli {
 namespace {
@@ -16,7 +16,7 @@ class Rows {
     Status run() {
         Status s = b_.open();
         if (s.ok()) s = b_.warm_up();
-        if (s.ok()) b_.say("median of %lld runs (least .. most)\n\n", static_cast<long long>(o_.repeat));
+        if (s.ok()) b_.say("median of %lld runs (min .. max)\n\n", static_cast<long long>(o_.repeat));
         for (size_t i = 0; s.ok() && i < o_.prefill.size(); ++i) s = prefill(static_cast<size_t>(o_.prefill[i]));
         if (s.ok() && prefill_tps_.size() > 1) flatness();
         for (size_t i = 0; s.ok() && i < o_.depths.size(); ++i) s = decode(static_cast<size_t>(o_.depths[i]));
@@ -64,14 +64,14 @@ class Rows {
         size_t n_computed = 0;
         if (s.ok()) s = on.sync(b_.ids(n_start)).get(n_computed);
         clear_progress_line();
-        Span<const Token> fresh;
-        if (s.ok()) s = on.next().get(fresh);  // the first sample needs no row: the rest are measured
+        Span<const Token> tokens;
+        if (s.ok()) s = on.next().get(tokens);  // the first sample needs no row: the rest are measured
         if (!s.ok()) return s;
         Times times;
         size_t n_made = 0;
         s = measure(o_.repeat, &times, [&] {
             Status t;
-            for (size_t i = 0; t.ok() && i < n; i += fresh.size(), n_made += fresh.size()) t = on.next().get(fresh);
+            for (size_t i = 0; t.ok() && i < n; i += tokens.size(), n_made += tokens.size()) t = on.next().get(tokens);
             return t;
         });
         if (!s.ok()) return s;
@@ -92,8 +92,8 @@ class Rows {
         return {};
     }
 
-    /// A step of n rows, as verifying n - 1 drafts takes it: all of them sampled from, one or more kept. A context that
-    /// drives itself reads no logits back; elsewhere they are at hand.
+    /// A step of n rows, as in verifying n - 1 drafts: all are sampled, one or more kept. In a device decode loop no
+    /// logits come back to the host.
     Status step(uint32_t n) {
         constexpr uint32_t kStart = 64, kWarm = 4;
         const int64_t n_run = o_.repeat * 4;  // single steps scatter more than runs of many tokens
@@ -113,10 +113,10 @@ class Rows {
         std::function<Status()> once;
         uint32_t n_ahead = 0;
         if (detail::DeviceLoop* loop = context->device_loop()) {
-            detail::LoopStart drive;
-            drive.history = Span<const Token>(all.data(), kStart + 1);
-            drive.limit = options.n_context;
-            s = loop->start(drive);
+            detail::LoopStart start;
+            start.history = Span<const Token>(all.data(), kStart + 1);
+            start.limit = options.n_context;
+            s = loop->start(start);
             n_ahead = 2;  // so that the device never waits for the host
             for (uint32_t i = 0; s.ok() && i < n_ahead; ++i) s = loop->queue(n - 1);
             once = [&, loop] {
@@ -203,11 +203,11 @@ Status bench_long(Bench& b) {
         s = on.sync(history).get(n_computed);
         clear_progress_line();
         const double read_s = now() - start;
-        Span<const Token> fresh;
-        if (s.ok()) s = on.next().get(fresh);  // the first sample needs no row
+        Span<const Token> tokens;
+        if (s.ok()) s = on.next().get(tokens);  // the first sample needs no row
         start = now();
         size_t n_made = 0;
-        for (; s.ok() && n_made < n_decode && !interrupted(); n_made += fresh.size()) s = on.next().get(fresh);
+        for (; s.ok() && n_made < n_decode && !interrupted(); n_made += tokens.size()) s = on.next().get(tokens);
         if (s.ok() && interrupted()) s = Status(Code::cancelled, "interrupted");
         if (!s.ok()) return s;
         const double decode_s = now() - start, read_tps = double(n_computed) / read_s,

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "bench_texts.h"
-#include "draft.h"
-#include "plot.h"
+#include "examples/cli/draft.h"
+#include "examples/cli/plot.h"
 
 namespace cli {
 namespace {
@@ -54,7 +54,7 @@ class Stack {
         if (s.ok() && draft_.source == auspex::Draft::off)
             s = Status(Code::bad_argument, "--draft " + o_.draft +
                                                " drafts nothing here, but half of the 2 x 2 drafts; expected auto or a "
-                                               "depth, and a model with a draft block");
+                                               "depth, and a model with an MTP block");
         if (s.ok()) s = b_.warm_up();
         if (s.ok()) s = fill();
         for (size_t run = 0; s.ok() && run < static_cast<size_t>(o_.repeat); ++run)

@@ -1,8 +1,8 @@
 #include "bench_texts.h"
 
 #include "engine/session.h"
-#include "platform.h"
-#include "texts.h"
+#include "examples/cli/platform.h"
+#include "examples/cli/texts.h"
 
 namespace cli {
 

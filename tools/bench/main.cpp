@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 
 #include "bench.h"
-#include "command.h"
-#include "platform.h"
+#include "examples/cli/command.h"
+#include "examples/cli/platform.h"
 
 namespace cli {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 /// Returns the options that name a measurement.
 std::vector<const CLI::Option*> add_lists(CLI::App& app, BenchOptions& o) {
     return {app.add_option("--prefill", o.prefill_list,
-                           "Prompt lengths (with nothing named: 128,512); with --mtp also with the draft block"),
+                           "Prompt lengths (with nothing named: 128,512); with --mtp also with the MTP block"),
             app.add_option("--depth", o.depth_list,
                            "Tokens in the history before decoding (with nothing named: 0,512); with --stack and "
                            "--profile, where to measure"),
@@ -23,43 +23,40 @@ std::vector<const CLI::Option*> add_lists(CLI::App& app, BenchOptions& o) {
 }
 
 void add_measurements(CLI::App& app, BenchOptions& o) {
-    app.add_option(
-        "--synth-accept", o.synth_accept,
-        "With --mtp: take each guess for right with this chance, whatever it says: for models with random weights");
+    app.add_option("--synth-accept", o.synth_accept,
+                   "With --mtp: synthetic acceptance with this probability, for models with random weights");
     app.add_option("--draft-vocab", o.draft_vocab, "A draft head over N ids, those of FILE, or auto");
     app.add_option("--context", o.context, "With --mtp and --controller: tokens in the history at the start")
         ->capture_default_str();
     app.add_flag("--profile", o.profile,
                  "Where the time of a step goes, by kind of kernel (GPU); at --depth, for --rows");
-    app.add_option("--long", o.longest, "Read N tokens with a window in every layer; memory and speed for each decade");
+    app.add_option("--long", o.longest,
+                   "Read N tokens with a window in every layer; memory and speed at each power of ten");
     app.add_flag("--stack", o.stack,
-                 "The 2 x 2 of windows and drafting, on a predictable and an open-ended text, at --depth");
+                 "Windows and drafting, alone and together, on a predictable and an open-ended text, at --depth");
     app.add_flag("--controller", o.controller,
                  "Score the choice of draft depth against every fixed depth in hindsight");
     app.add_flag("--virtual", o.virtual_clock, "With --controller: synthetic texts and costs on a virtual clock");
 }
 
 void add_settings(CLI::App& app, BenchOptions& o) {
-    app.add_option("--draft", o.draft, "With --stack: how deep its drafting half drafts, auto or 1 .. 8")
-        ->capture_default_str();
-    app.add_option("--draft-max", o.draft_max, "With --controller: the deepest draft")->capture_default_str();
+    app.add_option("--draft", o.draft, "With --stack: draft depth, auto or 1 .. 8")->capture_default_str();
+    app.add_option("--draft-max", o.draft_max, "With --controller: limit of the draft depth")->capture_default_str();
     app.add_option("--text", o.texts,
                    "With --stack and --controller: NAME=FILE, texts to go on from, instead of the built-in ones; may "
                    "be repeated")
         ->allow_extra_args(false);
     app.add_option("--phase", o.phase, "With --controller: tokens of each phase")->capture_default_str();
-    app.add_option("--rounds", o.rounds, "With --controller: how often the phases are gone through")
-        ->capture_default_str();
+    app.add_option("--rounds", o.rounds, "With --controller: number of passes over the phases")->capture_default_str();
     app.add_option("--synth-phases", o.synth_phases,
-                   "With --controller: instead of texts, chances of acceptance to switch between, as in 0.95,0.35");
+                   "With --controller: instead of texts, synthetic acceptance of each phase, as in 0.95,0.35");
     app.add_option("--temp", o.sampling.temperature,
                    "With --stack and --controller: temperature of the generated texts")
         ->capture_default_str();
     app.add_option("--seed", o.sampling.seed, "With --stack and --controller: the same seed gives the same texts")
         ->capture_default_str();
     app.add_option("--plot", o.plot, "With --stack and --controller: PNG file for the curves");
-    app.add_option("--trace", o.trace,
-                   "With --controller: a JSON line for each of the controller's cycles of its slowest run");
+    app.add_option("--trace", o.trace, "With --controller: a JSON line per cycle of the controller in its slowest run");
     app.add_option("--repeat", o.repeat, "Runs of each measurement")->capture_default_str();
     app.add_flag("--json", o.json, "Print one JSON object instead of a table");
 }

@@ -1,10 +1,8 @@
-// cli/score: the arithmetic of the comparisons that `bench` prints. No model, no clock, no printing.
+// bench/score: the arithmetic of what auspex-bench prints: confidence intervals, diversity of a text, break-even of
+// drafting, scores against hindsight. Standard library alone: no model, no clock, no printing.
 //
-// Owns    intervals of shares, diversity of a text, break-even of drafting, scores against hindsight.
-// Reads   the standard library.
-// Serves  bench_mtp, bench_stack, bench_replay.
 // Thread  plain functions.
-// Laws    tests/test_score.cpp.
+// Tests   tests/test_score.cpp.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -20,7 +18,7 @@ struct Interval {
     double low = 0, high = 1;
 };
 
-/// Where the true share lies with 95 % confidence when `hits` of `n` came out so; everything for n = 0.
+/// The 95 % confidence interval of a share of which `hits` of `n` samples are known; 0 .. 1 for n = 0.
 /// Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927). Unlike the
 /// textbook interval it stays within 0 .. 1 and holds for few samples and for shares near the ends.
 inline Interval wilson(uint64_t hits, uint64_t n) {
@@ -43,7 +41,7 @@ inline double distinct_share(const std::vector<int32_t>& ids, size_t n) {
     return double(seen.size()) / double(all);
 }
 
-/// Accepted/drafted from which on a depth of g >= 1 pays when its cycle costs r plain steps.
+/// Accepted/drafted above which a depth of g >= 1 pays if its cycle costs r plain steps.
 inline double break_even_share(double r, uint32_t g) { return (r - 1) / g; }
 
 /// The same as conditional acceptance: the a with 1 + a + .. + a^g = r; above 1 when r is beyond g + 1.
@@ -69,8 +67,8 @@ inline double sum(const std::vector<double>& v) { return std::accumulate(v.begin
 /// Seconds by [policy][run][phase]. Policies 0 .. n-2 are the fixed depths, 0 first; the last one is judged.
 using Seconds = std::vector<std::vector<std::vector<double>>>;
 
-/// The judged policy against the fixed depths. The best depth of a phase is the one with the least median over
-/// the runs, so that no single lucky run sets the mark; run k is compared with run k.
+/// The judged policy against the fixed depths. The best depth of a phase is the one with the lowest median over
+/// the runs, so that no single lucky run decides; run k is compared with run k.
 struct Hindsight {
     struct Share {
         double mean = 0, min = 0, max = 0;  ///< over the runs
@@ -79,7 +77,7 @@ struct Hindsight {
     std::vector<Share> by_phase;  ///< the best depth's time / own time
     Share all;                    ///< the same over the whole text
     Share over_off;               ///< depth 0's time / own time, over the whole text
-    double worst_phase = 0;       ///< the least mean of by_phase
+    double worst_phase = 0;       ///< the lowest mean of by_phase
 };
 
 inline Hindsight hindsight(const Seconds& seconds) {
