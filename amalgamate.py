@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes single_include/auspex.hpp from src/, or proves with --check that it is fresh.
+"""Makes single_include/auspex.hpp from src/, or checks with --check that it is up to date.
 
     python3 amalgamate.py            write single_include/auspex.hpp
-    python3 amalgamate.py --check    exit 1 when the committed header differs from a fresh one
+    python3 amalgamate.py --check    exit 1 if the committed header differs from a new one
 
-src/auspex.cpp is the spine: the list of every file under src/, in floor order. A file may include
-only files that stand above it in that list, so the architecture is compiled, not remembered.
+src/auspex.cpp is the file list: every file under src/, in the order of the layers. A file may include only files
+that are listed above it, so the architecture is checked by every build.
 
-The result has three parts: the door (src/auspex.hpp), the declarations of the internals, and the
-code. Including it plainly gives the door. AUSPEX_IMPLEMENTATION adds the rest, in one source file,
-whether or not the header was included plainly before. AUSPEX_INTERNALS adds the declarations
-alone; the library's own tests use it.
+The result has three parts: the public header (src/auspex.hpp), the declarations of the internals, and the code.
+Including it gives the public header alone. AUSPEX_IMPLEMENTATION adds the rest, in one source file, whether or not
+the header was included before without it. AUSPEX_INTERNALS adds the declarations alone; the library's own tests use
+it.
 
 Files named *.inl or *.inc are pasted wherever they are included (one kernel source, several
 instruction sets); every other file is written once. There is no date in the result: the same
@@ -21,13 +21,13 @@ import os
 import re
 import sys
 
-DOOR = "src/auspex.hpp"
-SPINE = "src/auspex.cpp"
+PUBLIC = "src/auspex.hpp"
+LIST = "src/auspex.cpp"
 RESULT = "single_include/auspex.hpp"
 CODE = (".h", ".hpp", ".cpp")
 PASTED = (".inl", ".inc")
 
-# Macros that a source file may leave defined: they speak to system headers, which read them once.
+# Macros that a source file may leave defined, because system headers read them.
 LASTING_MACROS = {"NOMINMAX", "WIN32_LEAN_AND_MEAN", "VK_NO_PROTOTYPES", "_FILE_OFFSET_BITS", "_GNU_SOURCE"}
 
 LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
@@ -39,7 +39,7 @@ PRAGMA_ONCE = re.compile(r"^\s*#\s*pragma\s+once\b")
 
 
 class Entry:
-    """One line of the spine: a file and the conditions that stand around it."""
+    """One line of the file list: a file and the conditions around it."""
 
     def __init__(self, path, line, conditions):
         self.path, self.line, self.conditions = path, line, conditions
@@ -50,7 +50,7 @@ class Amalgamation:
         self.root = root
         self.problems = []
         self.entries = []
-        self.rank = {DOOR: -1}  # place in the spine; the door stands above everything
+        self.rank = {PUBLIC: -1}  # place in the file list; the public header comes first
         self.system_seen = set()
 
     def refuse(self, where, what, mend):
@@ -82,19 +82,19 @@ class Amalgamation:
     def resolve(self, path, include):
         return os.path.normpath(os.path.join(os.path.dirname(path), include)).replace(os.sep, "/")
 
-    def read_spine(self):
+    def read_list(self):
         """Fills entries and rank from src/auspex.cpp."""
         conditions = []
-        for number, line in enumerate(self.lines(SPINE), 1):
-            where = f"{SPINE}:{number}"
+        for number, line in enumerate(self.lines(LIST), 1):
+            where = f"{LIST}:{number}"
             text = line.split("//")[0].strip()
             local = LOCAL_INCLUDE.match(text)
             if local:
-                path = self.resolve(SPINE, local.group(1))
-                if path == DOOR:
+                path = self.resolve(LIST, local.group(1))
+                if path == PUBLIC:
                     continue
                 if path in self.rank:
-                    self.refuse(where, f"{path} is listed twice", "keep the line that stands higher")
+                    self.refuse(where, f"{path} is listed twice", "keep the first of the lines")
                 elif not os.path.isfile(os.path.join(self.root, path)):
                     self.refuse(where, f"{path} is listed and does not exist", "add the file, or drop this line")
                 else:
@@ -110,10 +110,10 @@ class Amalgamation:
                 else:
                     conditions.pop()
             elif text:
-                self.refuse(where, f"'{text}' has no place in the spine",
-                            "the spine holds #include \"...\", #if, #ifdef, #ifndef, #endif and comments only")
+                self.refuse(where, f"'{text}' has no place in the file list",
+                            "the file list holds #include \"...\", #if, #ifdef, #ifndef, #endif and comments only")
         if conditions:
-            self.refuse(SPINE, f"'{conditions[-1]}' is never closed", "add an #endif")
+            self.refuse(LIST, f"'{conditions[-1]}' is never closed", "add an #endif")
 
     def check_listed(self):
         found = []
@@ -122,9 +122,9 @@ class Amalgamation:
             rel = os.path.relpath(folder, self.root).replace(os.sep, "/")
             found += [f"{rel}/{n}" for n in sorted(names) if n.endswith(CODE)]
         for path in found:
-            if path not in self.rank and path != SPINE:
-                self.refuse(path, f"stands under src/ and is missing from the spine",
-                            f'add  #include "{path[4:]}"  to {SPINE}, below everything that it includes')
+            if path not in self.rank and path != LIST:
+                self.refuse(path, f"is under src/ and missing from the file list",
+                            f'add  #include "{path[4:]}"  to {LIST}, below everything that it includes')
 
     # ------------------------------------------------------------------------------- writing
 
@@ -144,7 +144,8 @@ class Amalgamation:
                 continue
             local = LOCAL_INCLUDE.match(code)
             if local:
-                self.include(path, where, self.resolve(path, local.group(1)), local.group(1), rank, conditions, pasting, out)
+                self.include(path, where, self.resolve(path, local.group(1)), local.group(1), rank, conditions, pasting,
+                             out)
                 continue
             system = SYSTEM_INCLUDE.match(code)
             if system:
@@ -168,7 +169,8 @@ class Amalgamation:
         if not path.endswith(PASTED):
             for name, number in sorted(defined.items()):
                 if not name.startswith("AUSPEX_") and name not in LASTING_MACROS:
-                    self.refuse(f"{path}:{number}", f"macro {name} leaks into every file below and into the application",
+                    self.refuse(f"{path}:{number}",
+                                f"macro {name} leaks into every file below and into the application",
                                 f"#undef {name} at the end of the file, or make it a constexpr or a function")
         while out and not out[0]:
             out.pop(0)
@@ -182,26 +184,28 @@ class Amalgamation:
                 self.refuse(where, f'"{spelled}" does not exist', "correct the path; it is relative to this file")
             else:
                 out += self.body(target, rank, conditions, pasting + (target,))
-        elif target == SPINE:
-            self.refuse(where, "includes the spine itself", "include the headers that it needs")
+        elif target == LIST:
+            self.refuse(where, "includes the file list itself", "include the headers that it needs")
         elif target not in self.rank:
             if not os.path.isfile(os.path.join(self.root, target)):
                 self.refuse(where, f'"{spelled}" does not exist', "correct the path; it is relative to this file")
             else:
-                self.refuse(where, f"{target} is not in the spine", f"list it in {SPINE}, above {path}")
+                self.refuse(where, f"{target} is not in the file list", f"list it in {LIST}, above {path}")
         elif target.endswith(".cpp"):
-            self.refuse(where, f"includes the source file {target}", "move what is shared into a header or an .inl file")
+            self.refuse(where, f"includes the source file {target}",
+                        "move what is shared into a header or an .inl file")
         elif self.rank[target] >= rank:
-            self.refuse(where, f"reaches up: {target} stands below {path} in the spine",
-                        "a file may include only what stands above it: move the shared part to a lower floor, pass it in "
-                        f"as an argument, or, if the order itself is wrong, move the line in {SPINE}")
+            self.refuse(where, f"includes a higher layer: {target} is listed below {path}",
+                        "a file may include only what is listed above it: move the shared part to a lower layer, pass "
+                        "it in "
+                        f"as an argument, or, if the order itself is wrong, move the line in {LIST}")
 
     def section(self, entry):
         bar = "// " + "-" * max(4, 96 - len(entry.path)) + " " + entry.path
         return ["", bar, ""] + self.body(entry.path, self.rank[entry.path], entry.conditions)
 
     def part(self, entries):
-        """Sections with the spine's conditions written once around neighbours that share them."""
+        """Sections with the list's conditions written once around neighbours that share them."""
         out, open_ = [], ()
         for entry in entries:
             if entry.conditions != open_:
@@ -213,26 +217,29 @@ class Amalgamation:
 
     def make(self):
         """The whole header as text, or None when there are problems."""
-        self.read_spine()
+        self.read_list()
         self.check_listed()
         if self.problems:
             return None
-        door = self.body(DOOR, -1, ())
-        version = next((m.group(1) for m in (re.match(r'#define AUSPEX_VERSION "([^"]+)"', l) for l in door) if m), None)
+        public = self.body(PUBLIC, -1, ())
+        version = next((m.group(1) for m in (re.match(r'#define AUSPEX_VERSION "([^"]+)"', l) for l in public) if m),
+                       None)
         if not version:
-            self.refuse(DOOR, 'has no line  #define AUSPEX_VERSION "x.y.z"', "add it: the banner takes the version from there")
+            self.refuse(PUBLIC, 'has no line  #define AUSPEX_VERSION "x.y.z"',
+                        "add it: the banner takes the version from there")
         headers = [e for e in self.entries if not e.path.endswith(".cpp")]
         sources = [e for e in self.entries if e.path.endswith(".cpp")]
         declarations, code = self.part(headers), self.part(sources)
         if self.problems:
             return None
         text = [
-            f"// auspex {version}, the whole library in one header. Made by amalgamate.py: edit src/ and make it again.",
+            f"// auspex {version}, the whole library in one header. Made by amalgamate.py: edit src/ and make it "
+            f"again.",
             "// SPDX-License-Identifier: Apache-2.0",
             "#ifndef AUSPEX_HPP_INCLUDED",
             "#define AUSPEX_HPP_INCLUDED",
             "",
-            *door,
+            *public,
             "",
             "#endif  // AUSPEX_HPP_INCLUDED",
             "",
@@ -256,8 +263,9 @@ class Amalgamation:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the committed header instead of writing it")
-    parser.add_argument("--root", default=os.path.dirname(os.path.abspath(__file__)), help="the repository (default: beside this script)")
-    parser.add_argument("--list", action="store_true", help="print the files of the spine in order, and stop")
+    parser.add_argument("--root", default=os.path.dirname(os.path.abspath(__file__)),
+                        help="the repository (default: beside this script)")
+    parser.add_argument("--list", action="store_true", help="print the files in order, and stop")
     options = parser.parse_args()
 
     work = Amalgamation(options.root)
@@ -284,8 +292,9 @@ def main():
             a, b = old.split(b"\n"), new.split(b"\n")
             at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
             shown = lambda v: v[at].decode("latin-1")[:100] if at < len(v) else "(the end)"
-            where = f"first difference in line {at + 1}\n    committed: {shown(a)}\n    fresh:     {shown(b)}"
-        print(f"amalgamate.py: {RESULT} is stale: {where}\n    mend: python3 amalgamate.py && git add {RESULT}", file=sys.stderr)
+            where = f"first difference in line {at + 1}\n    committed: {shown(a)}\n    new:       {shown(b)}"
+        print(f"amalgamate.py: {RESULT} is out of date: {where}\n    mend: python3 amalgamate.py && git add {RESULT}",
+              file=sys.stderr)
         return 1
     if old != new:
         os.makedirs(os.path.dirname(path), exist_ok=True)

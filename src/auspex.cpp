@@ -1,16 +1,16 @@
-// auspex.cpp: the spine. Every file of the library, in floor order.
+// auspex.cpp: the file list: every file of the library, in the order of the layers.
 //
-// A file may include only what stands above it here; amalgamate.py enforces that, and makes
-// single_include/auspex.hpp by pasting the files in this order. A new file is added here, below
-// everything it includes. Compiled as it stands, this file is the whole library in one unit.
+// A file may include only what is listed above it; amalgamate.py checks that, and makes single_include/auspex.hpp from
+// the files in this order. Add a new file below everything that it includes. Compiled as it is, this file is the whole
+// library in one translation unit.
 //
-//   GROUND    bytes, numbers, text; knows nothing of models
-//   PLAN      a model as a tape of operations: shape, but no time
-//   MACHINE   runs tapes over buffers: bytes, but neither meaning nor past
-//   ENGINE    timelines of tokens: time, but no shape
+//   base      bytes, numbers, text; knows nothing of models
+//   plan      a model as a list of operations: shapes and weights; knows neither time nor devices
+//   machine   runs operations over buffers; knows neither what tokens mean nor what came before
+//   engine    sequences of tokens over time; knows neither layers nor kernels
 #include "auspex.hpp"
 
-// GROUND
+// base
 #include "base/base.h"
 #include "base/base.cpp"
 #include "base/number.h"
@@ -39,7 +39,7 @@
 #include "base/chat_request.cpp"
 #include "base/chat_parse.cpp"
 
-// PLAN
+// plan
 #include "plan/plan.h"
 #include "plan/plan.cpp"
 #include "plan/weights.h"
@@ -53,7 +53,7 @@
 #include "plan/arch_qwen35.cpp"
 #include "plan/arch_step35.cpp"
 
-// MACHINE
+// machine
 #include "machine/backend.h"
 #include "machine/kv.h"
 #include "machine/kv.cpp"
@@ -136,7 +136,7 @@
 #include "machine/vulkan/vulkan.cpp"
 #endif
 
-// ENGINE
+// engine
 #include "engine/model.h"
 #include "engine/model.cpp"
 #include "engine/file_info.cpp"

@@ -9,14 +9,16 @@ import unittest
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SCRIPT = os.path.join(REPO, "amalgamate.py")
 
-DOOR = '#pragma once\n#include <string>\n#define AUSPEX_VERSION "9.8.7"\nnamespace auspex { int door(); }\n'
+PUBLIC = '#pragma once\n#include <string>\n#define AUSPEX_VERSION "9.8.7"\nnamespace auspex { int entry(); }\n'
 TREE = {
-    "src/auspex.hpp": DOOR,
-    "src/auspex.cpp": '// spine\n#include "auspex.hpp"\n#include "base/low.h"\n#include "base/low.cpp"\n#include "plan/high.h"\n#include "plan/high.cpp"\n',
+    "src/auspex.hpp": PUBLIC,
+    "src/auspex.cpp": '// list\n#include "auspex.hpp"\n#include "base/low.h"\n#include "base/low.cpp"\n'
+                      '#include "plan/high.h"\n#include "plan/high.cpp"\n',
     "src/base/low.h": '#pragma once\n#include "../auspex.hpp"\n#include <string>\nnamespace auspex { int low(); }\n',
     "src/base/low.cpp": '#include "low.h"\n#include <vector>\nnamespace auspex { int low() { return 1; } }\n',
     "src/plan/high.h": '#pragma once\n#include "../base/low.h"\nnamespace auspex { int high(); }\n',
-    "src/plan/high.cpp": '#include "high.h"\n#include <vector>\nnamespace auspex { int high() { return low() + 1; } int door() { return high(); } }\n',
+    "src/plan/high.cpp": '#include "high.h"\n#include <vector>\n'
+                         'namespace auspex { int high() { return low() + 1; } int entry() { return high(); } }\n',
 }
 
 
@@ -72,23 +74,29 @@ class Makes(BaseAmalgamate):
         self.assertLess(text.index("int high();"), text.index("int low() {"))
 
     def test_inl_files_are_pasted_at_each_inclusion(self):
-        self.write({"src/base/low.cpp": '#include "low.h"\nnamespace auspex {\n#define N 1\n#include "k.inl"\n#undef N\n#define N 2\n#include "k.inl"\n#undef N\nint low() { return 1; } }\n',
+        self.write({"src/base/low.cpp": '#include "low.h"\nnamespace auspex {\n#define N 1\n#include "k.inl"\n'
+                                        '#undef N\n#define N 2\n#include "k.inl"\n#undef N\n'
+                                        'int low() { return 1; } }\n',
                     "src/base/k.inl": "inline int kernel_at(char (*)[N]) { return N; }\n"})
         done = self.run_script()
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.result().count("kernel_at"), 2)
 
     def test_includes_inside_conditions_stay_there(self):
-        self.write({"src/base/low.cpp": '#include "low.h"\n#if defined(_WIN32)\n#include <windows.h>\n#else\n#include <unistd.h>\n#endif\nnamespace auspex { int low() { return 1; } }\n',
-                    "src/plan/high.cpp": '#include "high.h"\n#include <unistd.h>\nnamespace auspex { int high() { return 2; } int door() { return 3; } }\n'})
+        self.write({"src/base/low.cpp": '#include "low.h"\n#if defined(_WIN32)\n#include <windows.h>\n#else\n'
+                                        '#include <unistd.h>\n#endif\nnamespace auspex { int low() { return 1; } }\n',
+                    "src/plan/high.cpp": '#include "high.h"\n#include <unistd.h>\n'
+                                         'namespace auspex { int high() { return 2; } int entry() { return 3; } }\n'})
         self.run_script()
         text = self.result()
         self.assertIn("#if defined(_WIN32)\n#include <windows.h>\n#else\n#include <unistd.h>\n#endif", text)
         self.assertEqual(text.count("#include <unistd.h>"), 2)  # the conditional one proves nothing
 
-    def test_conditions_of_the_spine_stand_around_their_files(self):
-        self.write({"src/auspex.cpp": TREE["src/auspex.cpp"] + '#ifndef AUSPEX_NO_GPU\n#include "gpu/a.h"\n#include "gpu/a.cpp"\n#endif\n',
-                    "src/gpu/a.h": '#pragma once\n#include "../plan/high.h"\nint gpu();\n', "src/gpu/a.cpp": '#include "a.h"\nint gpu() { return 7; }\n'})
+    def test_conditions_of_the_list_enclose_their_files(self):
+        self.write({"src/auspex.cpp": TREE["src/auspex.cpp"] + '#ifndef AUSPEX_NO_GPU\n#include "gpu/a.h"\n'
+                                                               '#include "gpu/a.cpp"\n#endif\n',
+                    "src/gpu/a.h": '#pragma once\n#include "../plan/high.h"\nint gpu();\n',
+                    "src/gpu/a.cpp": '#include "a.h"\nint gpu() { return 7; }\n'})
         done = self.run_script()
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.result().count("\n#ifndef AUSPEX_NO_GPU\n"), 2)  # around declarations, around code
@@ -98,48 +106,52 @@ class Makes(BaseAmalgamate):
         if not compiler:
             self.skipTest("no compiler")
         self.run_script()
-        self.write({"user.cpp": '#include "auspex.hpp"\n#include "auspex.hpp"\nint used() { return auspex::door(); }\nint inner();\nint main() { return used() + inner() == 4 ? 0 : 1; }\n',
-                    "inner.cpp": '#define AUSPEX_INTERNALS\n#include "auspex.hpp"\nint inner() { return auspex::high(); }\n',
-                    "late.cpp": '#include "auspex.hpp"\n#define AUSPEX_IMPLEMENTATION\n#include "auspex.hpp"\n#include "auspex.hpp"\n'})
+        self.write({"user.cpp": '#include "auspex.hpp"\n#include "auspex.hpp"\nint used() { return auspex::entry(); }\n'
+                                'int inner();\nint main() { return used() + inner() == 4 ? 0 : 1; }\n',
+                    "inner.cpp": '#define AUSPEX_INTERNALS\n#include "auspex.hpp"\n'
+                                 'int inner() { return auspex::high(); }\n',
+                    "late.cpp": '#include "auspex.hpp"\n#define AUSPEX_IMPLEMENTATION\n#include "auspex.hpp"\n'
+                                '#include "auspex.hpp"\n'})
         program = os.path.join(self.root, "program")
         units = [os.path.join(self.root, n) for n in ("user.cpp", "inner.cpp", "late.cpp")]
-        done = subprocess.run([compiler, "-std=c++17", "-I", os.path.join(self.root, "single_include"), *units, "-o", program], capture_output=True, text=True)
+        done = subprocess.run([compiler, "-std=c++17", "-I", os.path.join(self.root, "single_include"), *units, "-o",
+                               program], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(subprocess.run([program]).returncode, 0)
 
 
 class Checks(BaseAmalgamate):
-    def test_fresh_is_silent(self):
+    def test_an_up_to_date_header_prints_nothing(self):
         self.run_script()
         done = self.run_script("--check")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
 
-    def test_stale_names_the_place_and_the_command(self):
+    def test_an_outdated_header_names_the_place_and_the_command(self):
         self.run_script()
         self.write({"src/base/low.cpp": TREE["src/base/low.cpp"].replace("return 1", "return 2")})
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
-        for word in ("stale", "return 1", "return 2", "python3 amalgamate.py"):
+        for word in ("out of date", "return 1", "return 2", "python3 amalgamate.py"):
             self.assertIn(word, done.stderr)
 
-    def test_missing_counts_as_stale(self):
+    def test_missing_counts_as_out_of_date(self):
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
         self.assertIn("does not exist", done.stderr)
 
-    def test_the_committed_header_is_fresh(self):
+    def test_the_committed_header_is_up_to_date(self):
         done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
 
 class Refuses(BaseAmalgamate):
-    def test_reaching_up(self):
+    def test_an_include_of_a_higher_layer(self):
         self.write({"src/base/low.h": '#pragma once\n#include "../plan/high.h"\n'})
-        self.refused("src/base/low.h:2", "reaches up", "src/plan/high.h", "above")
+        self.refused("src/base/low.h:2", "includes a higher layer", "src/plan/high.h", "above")
 
     def test_an_unlisted_file(self):
         self.write({"src/plan/new.cpp": "int new_file;\n"})
-        self.refused("src/plan/new.cpp", "missing from the spine", '#include "plan/new.cpp"')
+        self.refused("src/plan/new.cpp", "missing from the file list", '#include "plan/new.cpp"')
 
     def test_a_listed_file_that_is_not_there(self):
         os.remove(os.path.join(self.root, "src/plan/high.cpp"))
@@ -169,9 +181,9 @@ class Refuses(BaseAmalgamate):
         self.write({"src/base/low.cpp": '#include "low.h"\n#if 1\n'})
         self.refused("src/base/low.cpp", "do not balance")
 
-    def test_code_in_the_spine(self):
+    def test_code_in_the_list(self):
         self.write({"src/auspex.cpp": TREE["src/auspex.cpp"] + "int x;\n"})
-        self.refused("src/auspex.cpp:7", "no place in the spine")
+        self.refused("src/auspex.cpp:7", "no place in the file list")
 
     def test_all_problems_at_once(self):
         self.write({"src/plan/new.cpp": "", "src/plan/other.h": ""})

@@ -1,9 +1,16 @@
-"""The README keeps its promises: its program is the one that is built, its links lead somewhere."""
+"""The README and the documents: the program is the one that is built, commands run, options exist, links lead to files."""
 import os
 import re
+import shlex
+import shutil
+import subprocess
+import tempfile
 import unittest
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BINARY = os.environ.get("AUSPEX_BINARY") or os.path.join(REPO, "build", "auspex")
+PAGES = ["README.md", "CHANGELOG.md", "examples/models/README.md",
+         *("docs/" + name for name in sorted(os.listdir(os.path.join(REPO, "docs"))) if name.endswith(".md"))]
 
 
 def read(name):
@@ -11,16 +18,79 @@ def read(name):
         return f.read()
 
 
+def commands(page):
+    """The lines of a page's ```sh blocks."""
+    return [line for block in re.findall(r"```sh\n(.*?)```", read(page), re.DOTALL) for line in block.splitlines()]
+
+
 class Readme(unittest.TestCase):
     def test_its_program_is_the_minimal_example(self):
         self.assertIn("```cpp\n" + read("examples/minimal/main.cpp").rstrip("\n") + "\n```", read("README.md"))
 
-    def test_its_links_lead_to_files(self):
-        for page in ("README.md", "docs/MODEL.md", "docs/SPEED.md", "docs/MEMORY.md", "docs/DRAFTING.md",
-                     "examples/models/README.md"):
+    def test_its_program_compiles_by_the_command_in_its_first_line(self):
+        compiler = shutil.which("g++")
+        if not compiler:
+            self.skipTest("needs g++")
+        command = shlex.split(read("examples/minimal/main.cpp").splitlines()[0].removeprefix("// Compile: "))
+        self.assertEqual(command[0], "g++")
+        r = subprocess.run([compiler, "-fsyntax-only", *command[1:]], cwd=REPO, capture_output=True, text=True)
+        self.assertEqual(r.returncode, 0, r.stderr)
+
+    def test_it_shows_two_commands(self):
+        configure, run = commands("README.md")
+        self.assertTrue(configure.startswith("cmake -S . -B build ") and run.startswith("build/auspex "))
+
+    def test_its_first_command_configures(self):
+        if not shutil.which("cmake"):
+            self.skipTest("needs cmake")
+        configure, build = commands("README.md")[0].split(" && ")
+        self.assertEqual(build, "cmake --build build -j")  # what has built the program under test
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        arguments = [folder if a == "build" else a for a in shlex.split(configure)]
+        r = subprocess.run(arguments, cwd=REPO, capture_output=True, text=True)
+        self.assertEqual(r.returncode, 0, r.stderr)
+
+    @unittest.skipUnless(os.path.exists(BINARY), "needs the auspex program")
+    def test_its_second_command_continues_the_log(self):
+        arguments = shlex.split(commands("README.md")[1])
+        r = subprocess.run([BINARY, *arguments[1:]], capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("temp=", r.stdout)
+
+    @unittest.skipUnless(os.path.exists(BINARY), "needs the auspex program")
+    def test_the_commands_it_lists_are_those_of_the_program(self):
+        r = subprocess.run([BINARY, "--help"], capture_output=True, text=True, timeout=60)
+        listed = re.search(r"`auspex --help` lists the other commands: ([a-z,\s]+)\.", read("README.md")).group(1)
+        names = re.findall(r"\w+", listed.replace(" and ", " "))
+        self.assertEqual(set(names) | {"run"}, set(re.findall(r"^  ([a-z]+) ", r.stdout, re.MULTILINE)))
+
+
+class Documents(unittest.TestCase):
+    def test_links_lead_to_files(self):
+        for page in PAGES:
             for link in re.findall(r"\]\(([^)#:]+)\)", read(page)):
                 path = os.path.join(REPO, os.path.dirname(page), link)
                 self.assertTrue(os.path.exists(path), f"{page}: {link}")
+
+    def test_files_named_in_the_architecture_exist(self):
+        text = read("docs/ARCHITECTURE.md")
+        for name in re.findall(r"`((?:src|tests|tools|shaders|examples)/[\w./]+|test_\w+\.(?:cpp|py))`", text):
+            path = name if "/" in name else "tests/" + name
+            self.assertTrue(os.path.exists(os.path.join(REPO, path)), name)
+
+    @unittest.skipUnless(os.path.exists(BINARY), "needs the auspex program")
+    def test_options_of_commands_exist(self):
+        helps = {}
+        for page in PAGES:
+            for command, rest in re.findall(r"`?auspex (run|chat|inspect|bench|eval|logits)( [^`\n]*)", read(page)):
+                if command not in helps:
+                    r = subprocess.run([BINARY, command, "--help"], capture_output=True, text=True, timeout=60)
+                    self.assertEqual(r.returncode, 0, r.stderr)
+                    helps[command] = r.stdout
+                for option in re.findall(r"(?<= )--[a-z][a-z-]*", rest):
+                    if option != "--help":
+                        self.assertRegex(helps[command], re.escape(option) + r"\b", f"{page}: auspex {command}{rest}")
 
     def test_the_changelog_knows_the_version(self):
         version = re.search(r'#define AUSPEX_VERSION "([^"]+)"', read("src/auspex.hpp")).group(1)

@@ -7,6 +7,7 @@
 Words     no identifier has a retired word as one of its parts (lane_count, kLaneWidth), and no comment or document
           uses the retired jargon. RETIRED and JARGON below list both, with the words to use.
 Text      ASCII only; lines of code up to 120 columns; no trailing blanks or tabs; files up to 650 lines.
+Public    files under examples/ use the public interface alone: of src/ they include auspex.hpp only.
 Functions up to 100 lines outside shaders, measured by universal-ctags; the ten longest are printed.
 Format    clang-format --dry-run with the repository's .clang-format.
 
@@ -162,6 +163,16 @@ def check_words(report, name, text):
             check_prose(report, name, line, match.group(0))
 
 
+def check_public(report, name, text):
+    """The examples must be possible for any user of the header."""
+    if not name.startswith("examples/") or not name.endswith(CODE):
+        return
+    for i, line in enumerate(text.split("\n"), 1):
+        include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+        if include and "/" in include.group(1) or re.search(r"\bdetail::|\bimpl\(\)", line):
+            report.add("public", name, i, "uses internals; use auspex.hpp alone, or move it to tools/ or tests/")
+
+
 def functions(names):
     """(lines, file, first line, name) of every C++ and Python function, longest first."""
     tool = shutil.which("ctags")
@@ -218,6 +229,7 @@ def main():
             text = f.read().decode("utf-8", "replace")
         check_text(report, name, text)
         check_words(report, name, text)
+        check_public(report, name, text)
     check_functions(report, names)
     check_format(report, names)
     total = sum(report.count.values())

@@ -40,7 +40,8 @@ for c in range(0x2EBF0, 0x2EE5E):   # Unicode 15.1
     classes[c] = 1
 
 beyond = [c for c in range(0xE0000, LIMIT) if classes[c]]
-assert beyond == list(range(0xE0100, 0xE01F0)) and all(classes[c] == 3 for c in beyond), "unicode.h must learn new ranges"
+assert beyond == list(range(0xE0100, 0xE01F0)) and all(classes[c] == 3
+                                                       for c in beyond), "unicode.h must learn new ranges"
 
 n_stage1 = max(c for c in range(0xE0000) if classes[c]) // 256 + 1
 blocks, stage1 = [], []
