@@ -8,20 +8,31 @@ namespace test {
 
 using auspex::detail::Json;
 
-Reference load_reference(const std::string& name) {
+namespace {
+
+Reference load(const std::string& base, const std::string& model_path) {
     Reference r;
-    const char* shared = shared_dir("reference");
-    if (!shared) return r;
-    const std::string base = std::string(shared) + "/reference/" + name;
     const std::string bytes = read_text(base + ".f32");
     auto json = Json::parse(read_text(base + ".json"));
     if (!json.ok() || bytes.empty()) return r;
     r.json = std::move(json.value());
     r.floats.resize(bytes.size() / sizeof(float));
     std::memcpy(r.floats.data(), bytes.data(), r.floats.size() * sizeof(float));
-    r.model_path = std::string(shared) + "/models/" + name + ".gguf";
+    r.model_path = model_path;
     r.ok = true;
     return r;
+}
+
+}  // namespace
+
+Reference load_reference(const std::string& name) {
+    const char* shared = shared_dir("reference");
+    if (!shared) return {};
+    return load(std::string(shared) + "/reference/" + name, std::string(shared) + "/models/" + name + ".gguf");
+}
+
+Reference load_small_reference() {
+    return load(repo_dir() + "/tests/data/reference/demo", repo_dir() + "/examples/models/auspex-demo.gguf");
 }
 
 Reference::Array Reference::array(const std::string& name) const {

@@ -20,8 +20,11 @@ struct Reference {
     Array array(const std::string& name) const;
 };
 
-/// `name`: "demo-q4_k_m". ok is false when the shared folder is absent.
+/// `name`: "demo-q4_k_m" or another set of ../shared. ok is false where that folder is absent; then the running test
+/// case is skipped.
 Reference load_reference(const std::string& name);
+/// The small set of the demo model that belongs to the repository (tests/data/reference/README.md).
+Reference load_small_reference();
 
 std::vector<auspex::Token> ids_of(const auspex::detail::Json& list);
 std::vector<double> numbers_of(const auspex::detail::Json& list);

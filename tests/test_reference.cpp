@@ -91,9 +91,7 @@ void compare_random(const char* name, double half_error = 0) {
     }
 }
 
-void compare_demo(const char* name) {
-    const Reference ref = load_reference(name);
-    if (!ref.ok) return;
+void compare_demo(const char* name, const Reference& ref) {
     const auspex::detail::Json& texts = *ref.json.find("texts");
     for (const Bound& bound : kBounds) {
         Session session = open_session(load_model(cpu_device(2, bound.path), ref.model_path), 2048, bound.kv);
@@ -229,10 +227,19 @@ TEST_CASE("a random model with experts gives the framework's logits and MTP rows
 TEST_CASE("a random step35 model gives the logits and chained MTP rows of plain formulas") {
     compare_random("random-step35", 4e-3);
 }
-TEST_CASE("the demo model in Q4_K_M gives the framework's logits, drafts and greedy text") {
-    compare_demo("demo-q4_k_m");
+TEST_CASE("the demo model gives the framework's logits, drafts and greedy text on the rows kept in the repository") {
+    const Reference ref = load_small_reference();
+    REQUIRE(ref.ok);
+    compare_demo("small set", ref);
 }
-TEST_CASE("the demo model in Q8_0 gives the framework's logits, drafts and greedy text") { compare_demo("demo-q8_0"); }
+TEST_CASE("the demo model in Q4_K_M gives the framework's logits, drafts and greedy text on whole texts") {
+    const Reference ref = load_reference("demo-q4_k_m");
+    if (ref.ok) compare_demo("demo-q4_k_m", ref);
+}
+TEST_CASE("the demo model in Q8_0 gives the framework's logits, drafts and greedy text on whole texts") {
+    const Reference ref = load_reference("demo-q8_0");
+    if (ref.ok) compare_demo("demo-q8_0", ref);
+}
 TEST_CASE("as many guesses are accepted as the framework's rows promise, at every depth") {
     compare_acceptance("demo-q4_k_m");
     compare_acceptance("demo-q8_0");
