@@ -3,7 +3,7 @@
 //
 //   auspex-skip: NAME: WHY
 //   auspex-tests: N passed, N failed, N skipped
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include "support.h"
@@ -40,3 +40,10 @@ struct Counter : doctest::IReporter {
 REGISTER_LISTENER("counter", 1, Counter);
 
 }  // namespace
+
+int main(int argc, char** argv) {
+    doctest::Context context;
+    if (!test::deep()) context.addFilter("test-suite-exclude", "deep");
+    context.applyCommandLine(argc, argv);
+    return context.run();
+}

@@ -13,14 +13,17 @@ std::string repo_dir() { return AUSPEX_REPO_DIR; }
 
 namespace {
 
-bool gpu_required() {
-    const char* value = std::getenv("AUSPEX_REQUIRE_GPU");
+bool is_set(const char* variable) {
+    const char* value = std::getenv(variable);
     return value && *value && std::strcmp(value, "0") != 0;
 }
+bool gpu_required() { return is_set("AUSPEX_REQUIRE_GPU"); }
 
 std::vector<Skipped> all_skipped;
 
 }  // namespace
+
+bool deep() { return is_set("AUSPEX_TEST_DEEP"); }
 
 const std::vector<Skipped>& skipped() { return all_skipped; }
 

@@ -7,6 +7,9 @@
 
 namespace test {
 
+/// Whether tests run at their long lengths: AUSPEX_TEST_DEEP=1 in the environment, set by `tools/test.sh deep`.
+bool deep();
+
 /// Records that the running test case is skipped, and why; the caller returns. The test program lists these at its end
 /// (tests/main.cpp), tools/test.sh adds them up.
 void skip(const std::string& why);

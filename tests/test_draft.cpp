@@ -611,7 +611,7 @@ TEST_CASE("costs that one session measured spare another the measuring; those of
     CHECK(other.draft_report().cycle_seconds[1] == doctest::Approx(b.cycle_seconds[1]));
 }
 
-TEST_CASE("the demo model's text does not depend on drafting") {
+TEST_CASE("the demo model's text does not depend on drafting" * doctest::test_suite("long")) {
     const Model model = demo_model(2);
     const std::vector<std::string> prompts = {
         "2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further "
@@ -643,7 +643,7 @@ TEST_CASE("the demo model's text does not depend on drafting") {
     CHECK(n_token > n_row + n_row / 2);  // a trained block: well over a token and a half for each pass
 }
 
-TEST_CASE("drafts on the reference texts are right as often as the framework's own") {
+TEST_CASE("drafts on the reference texts are right as often as the framework's own" * doctest::test_suite("long")) {
     const Reference ref = load_reference("demo-q4_k_m");
     if (!ref.ok) return;
     const Model model = demo_model(1);

@@ -191,7 +191,7 @@ TEST_CASE("equal scores go to the lower expert") {
     for (double e : errors_of(session, rows_of(oracle, ids, 1), ids)) CHECK(e < 1e-3);
 }
 
-TEST_CASE("fused tensors hold the same model, to the bit") {
+TEST_CASE("fused tensors hold the same model, to the bit" * doctest::test_suite("long")) {
     for (Family family : kFamilies) {
         const std::string name = family_name(family);
         CAPTURE(name);

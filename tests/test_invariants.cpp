@@ -58,7 +58,7 @@ void* operator new(size_t n, const std::nothrow_t&) noexcept {
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
-TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine") {
+TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine" * doctest::test_suite("long")) {
     each_rig([](CpuRig& rig, CpuPath) {
         const std::vector<Token> ids = tiny_ids(40, 3);
         auto alone = rig.context();
@@ -115,7 +115,8 @@ TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") 
     });
 }
 
-TEST_CASE("law 4, chunk: a prompt in any pieces gives the same state to within rounding") {
+TEST_CASE("law 4, chunk: a prompt in any pieces gives the same state to within rounding" *
+          doctest::test_suite("long")) {
     each_rig([](CpuRig& rig, CpuPath path) {
         const std::vector<Token> ids = tiny_ids(300, 7);
         auto whole = rig.context();

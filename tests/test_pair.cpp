@@ -168,7 +168,8 @@ TEST_CASE(
 TEST_CASE("on the GPU too, two files are the model in one") {
     const Device device = gpu_device();
     if (!device) return;
-    for (Family family : kFamilies) check_pairs(device, family, false);
+    for (Family family : kFamilies)  // one with a single draft block, one with three
+        if (deep() || family == Family::qwen35moe || family == Family::step35) check_pairs(device, family, false);
 }
 #endif
 

@@ -1,11 +1,11 @@
-# Sourced by the other scripts: installs missing Debian packages, or says which are missing.
+# Sourced by the other scripts: says which Debian packages are missing and installs them.
 #
-#   need_packages NAME...    installs what dpkg does not know as installed, as root or through sudo;
-#                            elsewhere prints the command to run and leaves with 1
+#   need_packages NAME...    names the missing ones and installs them without asking, as root or through sudo;
+#                            elsewhere prints the command to run and exits with 1
 
 need_packages() {
     if ! command -v dpkg-query >/dev/null 2>&1; then
-        echo "setup: this is no Debian; make sure that you have what these packages hold: $*" >&2
+        echo "setup: this is not Debian; install what these packages contain: $*" >&2
         return 0
     fi
     local missing=() name
@@ -23,12 +23,13 @@ need_packages() {
             exit 1
         fi
     fi
-    echo "setup: installing ${missing[*]}" >&2
+    echo "setup: about to install these Debian packages with apt-get:" >&2
+    printf '    %s\n' "${missing[@]}" >&2
     local log
     log=$(mktemp)
     if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
-        echo "setup: apt-get could not install ${missing[*]}; its last words:" >&2
+        echo "setup: apt-get could not install ${missing[*]}; the end of its output:" >&2
         tail -n 20 "$log" >&2
         rm -f "$log"
         exit 1
@@ -45,7 +46,7 @@ configure() {
 }
 
 packages_to_build=(g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libstb-dev libvulkan-dev libvulkan-volk-dev)
-packages_to_test=("${packages_to_build[@]}" ccache clang clang-format libclang-rt-14-dev doctest-dev glslc spirv-tools
+packages_to_test=("${packages_to_build[@]}" ccache clang clang-format libclang-rt-14-dev universal-ctags doctest-dev glslc spirv-tools
     libvulkan1 mesa-vulkan-drivers vulkan-validationlayers)
 # The NEON kernels must at least compile where the machine is no ARM.
 [ "$(uname -m)" = x86_64 ] && packages_to_test+=(g++-aarch64-linux-gnu)
