@@ -13,7 +13,7 @@
 namespace test {
 
 struct ContextRig {
-    std::vector<std::byte> bytes;  ///< of a tiny model; empty for one that stays elsewhere
+    std::vector<std::byte> bytes;  ///< of a tiny model; empty where the caller keeps the bytes
     auspex::detail::Gguf file;
     auspex::detail::Plan plan;
     auspex::detail::Weights weights;
@@ -27,7 +27,7 @@ struct ContextRig {
         REQUIRE_MESSAGE(s.ok(), s.message());
         return program;
     }
-    /// A context whose every attention layer is kept like this.
+    /// A context with the same KV options in every attention layer.
     std::unique_ptr<auspex::detail::Context> context(auspex::detail::LoadedModel& program,
                                                      const auspex::detail::KvOptions& kv, uint32_t n_context,
                                                      uint32_t n_ubatch) const {
@@ -51,7 +51,7 @@ struct ContextRig {
         s.n_logit = n_logit;
         return s;
     }
-    /// n kept rows of the last step, one after the other.
+    /// The n logit rows of the last step, concatenated.
     std::vector<float> rows(auspex::detail::Context& context, auspex::detail::SlotId slot, uint32_t n) const {
         std::vector<float> all;
         for (uint32_t i = 0; i < n; ++i) {

@@ -1,11 +1,11 @@
-// tests/draft_sources: proposers that know the text to come, and use it as they like.
+// tests/draft_sources: draft sources that know the coming text and draft from it with planned errors.
 #pragma once
 #include "../src/engine/draft.h"
 #include "support.h"
 
 namespace test {
 
-/// Guesses the true text with an error at a place drawn by lot, or none: any number of guesses may turn out right.
+/// Drafts the true text with one error at a random place, or none: any number of drafts may be accepted.
 class Teacher : public auspex::detail::DraftSource {
   public:
     Teacher(std::vector<auspex::Token> truth, uint32_t n_vocab, uint64_t seed)
@@ -29,7 +29,7 @@ class Teacher : public auspex::detail::DraftSource {
     Random random_;
 };
 
-/// Guesses as many tokens as it may, the first of them wrong.
+/// Drafts as many tokens as it may, all of them wrong.
 class Wrong : public auspex::detail::DraftSource {
   public:
     Wrong(std::vector<auspex::Token> truth, uint32_t n_vocab) : truth_(std::move(truth)), n_vocab_(n_vocab) {}

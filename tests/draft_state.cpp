@@ -13,7 +13,7 @@ using namespace auspex;
 using detail::say;
 
 /// Rows after which no ring place that only a rejected row wrote is left.
-constexpr int kSettle = 17;
+constexpr int kFlushRows = 17;
 
 Sampling sampling_of(uint64_t i) {
     Sampling s;
@@ -49,13 +49,13 @@ SessionOptions memory_of(uint64_t i, bool formats) {
     return o;
 }
 
-/// What a caller says in between, when the text has n tokens; what is beyond is thrown away.
+/// Tokens that a caller appends when the text has n tokens; sampled tokens beyond are dropped.
 struct Turn {
     size_t n;
     std::vector<Token> ids;
 };
 
-/// A session and what went wrong with it.
+/// A session and its first error.
 struct Walk {
     Session session;
     Status status;
@@ -85,7 +85,7 @@ struct Walk {
         if (!turn_within(0)) return false;
         const Turn& t = (*turns)[i_turn++];
         std::vector<Token> ids(session.history().begin(), session.history().begin() + static_cast<std::ptrdiff_t>(t.n));
-        // A token that was sampled beyond and happens to be said as well would count as kept.
+        // A sampled token beyond the turn that equals the appended one would count as kept.
         if (size() > t.n && session.history()[t.n] == t.ids[0]) sync(ids);
         ids.insert(ids.end(), t.ids.begin(), t.ids.end());
         sync(ids);
@@ -110,7 +110,7 @@ std::vector<Token> random_ids(size_t n, uint32_t n_vocab, uint64_t seed) {
     return ids;
 }
 
-/// The whole state of both, at the same token. Where a machine saves whole rings, both first run plain rows.
+/// Compares the whole state of both at the same token. Where a back end saves whole rings, both first run plain rows.
 std::string compare(Walk& drafted, Walk& plain, bool canonical, const Sampling& sampling, FuzzCounts* counts) {
     if (drafted.ok() && drafted.session.impl()->n_row == drafted.size()) {  // after a cut or a turn nothing is pending
         drafted.status = drafted.session.set_draft_depth(0);
@@ -119,7 +119,7 @@ std::string compare(Walk& drafted, Walk& plain, bool canonical, const Sampling& 
     plain.until(drafted.size(), sampling);
     if (!canonical && drafted.ok() && plain.ok()) {
         drafted.status = drafted.session.set_draft_depth(0);
-        for (int i = 0; i < kSettle; ++i) {
+        for (int i = 0; i < kFlushRows; ++i) {
             drafted.cycle(sampling);
             plain.cycle(sampling);
         }
@@ -182,12 +182,12 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
         if (!drafted.ok()) return where("drafting: " + drafted.status.message());
         Session::Impl& impl = *drafted.session.impl();
         size_t next_look = prompt.size() + 1 + random.below(40);
-        while (drafted.ok() && drafted.size() + kSettle + kMaxDraft + 1 < n_context) {
+        while (drafted.ok() && drafted.size() + kFlushRows + kMaxDraft + 1 < n_context) {
             if (drafted.speak()) {
                 ++counts->n_turn;
                 continue;
             }
-            const bool near = drafted.turn_within(kSettle + kMaxDraft + 1);
+            const bool near = drafted.turn_within(kFlushRows + kMaxDraft + 1);
             if (drafted.size() >= next_look && !near) {
                 const std::string bad = compare(drafted, plain, canonical, sampling, counts);
                 if (!bad.empty()) return where(bad);
@@ -211,11 +211,11 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
             const size_t n_new = drafted.size() - size;
             const size_t n_true =
                 std::min(drafted.size(),
-                         near ? turns[drafted.i_turn].n : drafted.size());  // what is beyond a turn is thrown away
+                         near ? turns[drafted.i_turn].n : drafted.size());  // tokens beyond a turn are dropped
             if (!std::equal(truth.begin(), truth.begin() + static_cast<std::ptrdiff_t>(n_true),
                             drafted.session.history().begin()))
                 return where(say("another text after token ", size));
-            if (n_new > 1 && !near && random.below(4) == 0) {  // keep fewer than were right: a shorter commit
+            if (n_new > 1 && !near && random.below(4) == 0) {  // keep fewer than were accepted: a shorter commit
                 const std::vector<Token> less(
                     drafted.session.history().begin(),
                     drafted.session.history().begin() +

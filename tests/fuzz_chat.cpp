@@ -1,5 +1,4 @@
-// Fuzz target: any bytes as JSON, as a request, as a template and as a reply.
-// Build: clang++ -fsanitize=fuzzer,address,undefined with src/base/*.cpp.
+// Fuzz target: any bytes as JSON, as a request, as a template and as a reply. Built with -DAUSPEX_FUZZ=ON.
 #include "../src/base/chat.h"
 
 #include <cstdlib>

@@ -1,5 +1,4 @@
-// Fuzz target: any text, any cut into pieces, and any vocabulary made of the input.
-// Build: clang++ -fsanitize=fuzzer,address,undefined with src/base/*.cpp.
+// Fuzz target: any text, any split into pieces, any vocabulary made of the input. Built with -DAUSPEX_FUZZ=ON.
 #include "../src/base/text_stream.h"
 #include "../src/base/token.h"
 

@@ -1,5 +1,4 @@
-// tests/geometry: the published sizes of Qwen3.5 as tables of tensors without a byte behind them: enough to plan
-// with, nothing to run.
+// tests/geometry: tensor tables of the published sizes of Qwen3.5 without data, to plan memory with.
 #pragma once
 #include "../src/base/gguf.h"
 
@@ -14,7 +13,7 @@ struct Geometry {
 };
 extern const Geometry kPublished[6];
 
-/// Q4_K_M as the usual quantiser makes it, with an MTP block.
+/// The tensors of a Q4_K_M file as llama-quantize makes it, with an MTP block.
 auspex::detail::Gguf table_of(const Geometry& g);
 
 }  // namespace test

@@ -147,14 +147,14 @@ Oracle::Rows Oracle::attention(uint32_t il, const Rows& a) {
             const Row query = prepare(&q[h * stride], "attn_q_norm.weight", p);
             const size_t g = h / (n_head / n_kv), first = p + 1 > window ? p + 1 - window : 0;
             Row score;
-            double most = -1e300, sum = 0;
+            double max = -1e300, sum = 0;
             for (size_t i = first; i <= p; ++i) {
                 double s = 0;
                 for (size_t j = 0; j < hd; ++j) s += query[j] * keys[i][g][j];
                 score.push_back(s / std::sqrt(static_cast<double>(hd)));
-                most = std::max(most, score.back());
+                max = std::max(max, score.back());
             }
-            for (double& s : score) sum += s = std::exp(s - most);
+            for (double& s : score) sum += s = std::exp(s - max);
             for (size_t j = 0; j < hd; ++j) {
                 double v_sum = 0;
                 for (size_t i = first; i <= p; ++i) v_sum += score[i - first] / sum * values[i][g][j];

@@ -1,6 +1,6 @@
 // tests/oracle: the families as plain loops in double precision, straight from the formulas of
-// docs/MODEL.md. Shares nothing with the library but the reader of the container: what both get wrong
-// together, they got wrong in the formulas.
+// docs/MODEL.md. Shares only the GGUF reader with the library, so an error common to both can
+// only be in the formulas.
 #pragma once
 #include <map>
 
@@ -17,11 +17,11 @@ struct OracleOptions {
 class Oracle {
   public:
     using Rows = std::vector<std::vector<double>>;
-    /// The matrices must be F32 or F16; `bytes` must stay.
+    /// The matrices must be F32 or F16. `bytes` must outlive the oracle.
     explicit Oracle(const std::vector<std::byte>& bytes, const OracleOptions& options = {});
 
-    /// Logits of every row: of the trunk (depth 0), or of the draft rows of a depth, fed the true tokens;
-    /// row p speaks about token p + 1 + depth.
+    /// Logits of every row: of the trunk (depth 0), or of the draft block at a depth, fed with the true tokens. Row p
+    /// predicts token p + 1 + depth.
     Rows logits(const std::vector<auspex::Token>& ids, uint32_t depth = 0);
 
   private:

@@ -1,4 +1,4 @@
-// The promises of base/base and base/file.
+// Tests of base/base and base/file: checked arithmetic, Status, memory blocks, mapped files, names of shards.
 #include "../src/base/base.h"
 #include "../src/base/file.h"
 #include "support.h"
@@ -16,7 +16,7 @@ using namespace auspex;
 using namespace auspex::detail;
 namespace fs = std::filesystem;
 
-/// A new empty folder that goes away with its owner.
+/// A new empty folder, removed by the destructor.
 struct Folder {
     fs::path path;
     Folder() {
@@ -38,7 +38,7 @@ struct Folder {
 
 bool contains(const Status& s, const std::string& part) { return s.text.find(part) != std::string::npos; }
 
-/// An allocator that counts what is out and can be told to refuse.
+/// An allocator that counts the bytes in use and refuses on request.
 struct Counter {
     size_t out = 0, calls = 0;
     bool refuse = false;
@@ -62,7 +62,7 @@ struct Counter {
 
 }  // namespace
 
-TEST_CASE("checked arithmetic says no instead of wrapping") {
+TEST_CASE("checked arithmetic reports overflow instead of wrapping") {
     uint64_t v = 0;
     CHECK(mul_fits(0, UINT64_MAX, &v));
     CHECK(v == 0);
@@ -78,7 +78,7 @@ TEST_CASE("checked arithmetic says no instead of wrapping") {
     CHECK(ceil_div(8, 4) == 2);
 }
 
-TEST_CASE("a status reads as code and text") {
+TEST_CASE("the message of a Status has its code and its text") {
     CHECK(Status().message() == "ok");
     const Status s =
         fail(Code::bad_file, "tensor '", std::string("x"), "' has ", 3, " of ", uint64_t{4}, ", ", 0.5, '!');
@@ -100,7 +100,7 @@ TEST_CASE("text from a file is quoted: no control byte, no line break, a bounded
     CHECK(quote("abcd", 3) == "'abc...'");
 }
 
-TEST_CASE("a block is zeroed, aligned, counted and given back") {
+TEST_CASE("a block is zeroed, aligned, counted and freed") {
     Counter counter;
     {
         Block a, b;
@@ -123,7 +123,7 @@ TEST_CASE("a block is zeroed, aligned, counted and given back") {
     CHECK(counter.calls == 3);
 }
 
-TEST_CASE("a block that cannot be had names itself and its size") {
+TEST_CASE("a failed allocation is reported with the name and size of the block") {
     Counter counter;
     counter.refuse = true;
     Block b;
@@ -134,7 +134,7 @@ TEST_CASE("a block that cannot be had names itself and its size") {
     CHECK(b.data() == nullptr);
 }
 
-TEST_CASE("a file's bytes are what was written, and move with their owner") {
+TEST_CASE("a mapped file has the bytes that were written, and can be moved") {
     const Folder folder;
     std::string content;
     for (int i = 0; i < 10000; ++i) content += static_cast<char>(i * 7);
@@ -149,7 +149,7 @@ TEST_CASE("a file's bytes are what was written, and move with their owner") {
     CHECK(std::memcmp(g.bytes().data(), content.data(), content.size()) == 0);
 }
 
-TEST_CASE("a file that cannot be opened is refused with its path and the reason") {
+TEST_CASE("a file that cannot be opened is an error with its path and the reason") {
     const Folder folder;
     const std::string missing = (folder.path / "missing.gguf").string();
     const Status no_file = File::open(missing.c_str()).status();
@@ -171,7 +171,7 @@ TEST_CASE("a file that cannot be opened is refused with its path and the reason"
     CHECK(File::open(nullptr).status().code == Code::bad_argument);
 }
 
-TEST_CASE("a file without permission is refused with the system's words") {
+TEST_CASE("a file without permission is an error with the system's message") {
     const Folder folder;
     const std::string path = folder.file("secret.gguf", "GGUF");
     fs::permissions(path, fs::perms::none);
@@ -185,7 +185,7 @@ TEST_CASE("a file without permission is refused with the system's words") {
     CHECK(contains(s, "may read it"));
 }
 
-TEST_CASE("shard names are derived from the one that was given, and only from it") {
+TEST_CASE("the names of all shards follow from the name of one") {
     const auto paths = shard_paths("dir-00001-of-00003.gguf/big-00001-of-00003.gguf", 0, 3);
     REQUIRE(paths.ok());
     REQUIRE(paths.value().size() == 3);

@@ -65,7 +65,7 @@ TEST_CASE("a user's message is trimmed and the prompt ends inside thinking") {
     }
 }
 
-TEST_CASE("a system message opens the prompt; only unsloth's template drops an empty one") {
+TEST_CASE("the prompt starts with the system message; only unsloth's template drops an empty one") {
     const std::string m = R"([{"role": "system", "content": "  Be brief. "}, {"role": "user", "content": "Hi"}])";
     const std::string user = "<|im_start|>user\nHi<|im_end|>\n";
     for (const ChatStyle style : kQwen)
@@ -80,7 +80,7 @@ TEST_CASE("a system message opens the prompt; only unsloth's template drops an e
     CHECK(render_messages(two, ChatStyle::qwen36_unsloth) == "<|im_start|>system\nA\nB<|im_end|>\n" + user + kGenerate);
 }
 
-TEST_CASE("thinking of earlier turns is dropped, unless 3.6 is told to keep it") {
+TEST_CASE("thinking of earlier turns is dropped unless template 3.6 has preserve_thinking") {
     const std::string m =
         R"([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "reasoning_content": "\n easy "},
                               {"role": "user", "content": "sure?"}])";
@@ -109,7 +109,7 @@ TEST_CASE("thinking of earlier turns is dropped, unless 3.6 is told to keep it")
     }
 }
 
-TEST_CASE("tools are listed as Python writes JSON, before fixed instructions") {
+TEST_CASE("tools are listed as JSON in Python's format, before the fixed instructions") {
     CHECK(std::string(auspex::detail::kToolInstructions).size() == 817);
     const std::string tools =
         R"(, "tools": [{"type":"function","function":{"name":"f","parameters":{"type":"object","x":[1,2.50]}}}, {"name": "g"}])";
@@ -128,7 +128,7 @@ TEST_CASE("tools are listed as Python writes JSON, before fixed instructions") {
     }
 }
 
-TEST_CASE("tool calls and their results: values differ between 3.5 and 3.6") {
+TEST_CASE("tool calls and results have the format of templates 3.5 and 3.6") {
     const std::string m = R"([{"role": "user", "content": "q"},
         {"role": "assistant", "content": "Wait. ", "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"s": "two\nlines", "t": true, "n": null, "i": 7, "d": 1e2, "l": ["x", null], "o": {"k": false}}}},
@@ -161,7 +161,7 @@ TEST_CASE("tool calls and their results: values differ between 3.5 and 3.6") {
           "<tool_call>\n<function=f>\n</function>\n</tool_call><|im_end|>\n");
 }
 
-TEST_CASE("images and videos become their marks, numbered on demand") {
+TEST_CASE("images and videos become placeholder tokens, numbered on request") {
     const std::string m =
         R"([{"role": "user", "content": [{"type": "text", "text": " a "}, {"type": "image"}, {"image_url": {"url": "x"}}, {"type": "text", "text": "b "}]},
                               {"role": "user", "content": [{"type": "video"}, {"image": ""}]}])";
@@ -176,7 +176,7 @@ TEST_CASE("images and videos become their marks, numbered on demand") {
     }
 }
 
-TEST_CASE("what the template refuses is refused in its words") {
+TEST_CASE("a request that the template rejects gets the template's error text") {
     for (const ChatStyle style : kQwen) {
         CHECK(render_messages("[]", style) == "bad_argument: No messages provided.");
         CHECK(render_messages(R"([{"role": "system", "content": [{"type": "image"}]}])", style)
@@ -199,7 +199,7 @@ TEST_CASE("what the template refuses is refused in its words") {
     }
 }
 
-TEST_CASE("a request of another form is refused with the path of the fault") {
+TEST_CASE("a malformed request is an error with the JSON path") {
     const char* cases[][2] = {
         {"[1", "JSON: expected ',' or ']'"},
         {"[]", "the request is an array"},
@@ -243,7 +243,7 @@ TEST_CASE("a request of another form is refused with the path of the fault") {
         0);
 }
 
-TEST_CASE("pieces tell the template's words from everybody else's") {
+TEST_CASE("prompt pieces separate template text from message text") {
     ChatRequest r;
     REQUIRE(
         ChatRequest::from_json(
@@ -263,7 +263,7 @@ TEST_CASE("pieces tell the template's words from everybody else's") {
     }
 }
 
-TEST_CASE("ChatML prints messages as they are and refuses what it cannot show") {
+TEST_CASE("ChatML prints messages unchanged and rejects what it cannot express") {
     const std::string m =
         R"([{"role": "system", "content": " s "}, {"role": "user", "content": "u\n"}, {"role": "assistant", "content": "a", "reasoning_content": "r"}, {"role": "tool", "content": "t"}])";
     const std::string turns =
@@ -281,7 +281,7 @@ TEST_CASE("ChatML prints messages as they are and refuses what it cannot show") 
           std::string::npos);
 }
 
-TEST_CASE("templates are recognised, and what is not known to the letter gets a note") {
+TEST_CASE("templates are recognised, and an unknown variant gets a note") {
     std::string note = "old";
     const std::string plain =
         "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + "
@@ -354,7 +354,7 @@ TEST_CASE("a reply is split into thinking, text and calls") {
           "[]|h(x:[1, 2];y=z;)");
 }
 
-TEST_CASE("a malformed call stays in the content and spoils no other") {
+TEST_CASE("a malformed call stays in the content and does not affect other calls") {
     const std::string good = "<tool_call>\n<function=g>\n</function>\n</tool_call>";
     for (const std::string bad :
          {"<tool_call>", "<tool_call>\nnothing", "<tool_call><function=>", "<tool_call><function=f",
@@ -368,7 +368,7 @@ TEST_CASE("a malformed call stays in the content and spoils no other") {
     CHECK(taken("think <tool_call> of it", true) == "[think <tool_call> of it]");
 }
 
-TEST_CASE("arguments take the types that the tools declare") {
+TEST_CASE("arguments are parsed as the types that the tools declare") {
     const std::vector<std::string> tools = {
         R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
         "s": {"type": "string"}, "i": {"type": "integer"}, "b": {"type": "boolean"}, "n": {"type": ["string", "null"]}, "o": {"type": "object"}}}}})",
@@ -393,7 +393,7 @@ TEST_CASE("arguments take the types that the tools declare") {
     CHECK(taken("Now:\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>", false, tools) == "[]Now:|f(i:1;)");
 }
 
-TEST_CASE("a call that was rendered is read back") {
+TEST_CASE("a rendered call parses to the same call") {
     ChatRequest r;
     REQUIRE(
         ChatRequest::from_json(
@@ -411,7 +411,7 @@ TEST_CASE("a call that was rendered is read back") {
     CHECK(call_text(reply.tool_calls[0]) == call_text(r.messages[1].tool_calls[0]));
 }
 
-TEST_CASE("taking a reply apart stays linear on hostile text") {
+TEST_CASE("parsing a reply takes linear time on adversarial text") {
     // Quadratic work on these would take minutes.
     const std::vector<std::string> tools = {"{\"name\": \"f\"}"};
     for (const char* part :
@@ -425,7 +425,7 @@ TEST_CASE("taking a reply apart stays linear on hostile text") {
     }
 }
 
-TEST_CASE("the published conversations render to the letter") {
+TEST_CASE("the published conversations render exactly") {
     const char* shared = test::shared_dir("vectors/chat");
     if (!shared) return;
     const std::string dir = std::string(shared) + "/vectors/chat/";

@@ -1,4 +1,4 @@
-// Promises of engine/controller, on a virtual clock: no model, no device, exact and repeatable.
+// Tests of engine/controller on a virtual clock: no model, no device, exact and repeatable.
 #include <doctest/doctest.h>
 
 #include "support.h"
@@ -17,7 +17,7 @@ struct Costs {
     double t0 = 0.02, first = 1.69, slope = 0.49;
     double seconds(uint32_t g) const { return g == 0 ? t0 : t0 * (first + slope * (g - 1)); }
 };
-/// Runs n cycles in which `accepted` of the drafts are right, always; returns the last depth.
+/// Runs n cycles in each of which `accepted` drafts are right. Returns the last depth.
 uint32_t run(Controller& c, const Costs& m, uint32_t n, uint32_t accepted, uint32_t context = 1024) {
     uint32_t depth = 0;
     for (uint32_t i = 0; i < n; ++i) {
@@ -38,7 +38,7 @@ uint32_t run(Controller& c, const Costs& m, uint32_t n, uint32_t accepted, uint3
 
 }  // namespace
 
-TEST_CASE("the controller keeps its contract over all workloads and cost curves") {
+TEST_CASE("the controller meets its bounds over all workloads and cost curves") {
     const auto tables = virtual_clock::score_runs(5, {});
     const virtual_clock::Table& own = tables[0];
     REQUIRE(own.scores.size() == 32);
@@ -58,7 +58,7 @@ TEST_CASE("the controller keeps its contract over all workloads and cost curves"
     }
 }
 
-TEST_CASE("a decision that is one cycle late still never costs 2 % against off") {
+TEST_CASE("with decisions one cycle late it never loses 2 % against no drafting") {
     virtual_clock::Settings s;
     s.lag = 1;
     const auto tables = virtual_clock::score_runs(3, s);
@@ -67,7 +67,7 @@ TEST_CASE("a decision that is one cycle late still never costs 2 % against off")
     CHECK(tables[0].worst_phase >= 0.90);
 }
 
-TEST_CASE("on a machine that others use it does not get stuck on what one moment has cost") {
+TEST_CASE("on a shared machine it does not keep a cost that held for a moment only") {
     // Loads come and go, and each makes drafts dearer or cheaper against plain steps: where costs are believed as they
     // come, or looked at once in 256 cycles, the worst stream takes 1.36 times as long as off.
     virtual_clock::Settings s;
@@ -83,7 +83,7 @@ TEST_CASE("on a machine that others use it does not get stuck on what one moment
     }
 }
 
-TEST_CASE("a cycle whose time is not known teaches acceptance alone, and its depth is measured later") {
+TEST_CASE("a cycle of unknown time updates acceptance alone, and its depth is measured later") {
     Controller c;
     uint32_t n_one = 0;
     for (uint32_t i = 0; i < 60; ++i) {
@@ -115,7 +115,7 @@ TEST_CASE("the virtual clock is exact and repeatable") {
           one.total);
 }
 
-TEST_CASE("a draft behind the first rejected one is never counted as a miss") {
+TEST_CASE("a draft after the first rejected one is never counted as a miss") {
     Acceptance text;
     for (int i = 0; i < 200; ++i) text.cycle(6, 1);  // first right, second wrong, four never judged
     CHECK(text.ratio(2) < 0.6);
@@ -127,7 +127,7 @@ TEST_CASE("a draft behind the first rejected one is never counted as a miss") {
     CHECK(full.ratio(4) == doctest::Approx(full.ratio(3) * 0.985).epsilon(0.02));
 }
 
-TEST_CASE("a jump of the text is noticed within three outcomes") {
+TEST_CASE("a change of acceptance is detected within three outcomes") {
     Acceptance text;
     for (int k = 0; k < 10; ++k) {
         AcceptanceProbe good, bad;
@@ -146,7 +146,7 @@ TEST_CASE("a jump of the text is noticed within three outcomes") {
     CHECK(text.level() < 0.6);
 }
 
-TEST_CASE("unmeasured depths lie on a line through the drafting ones only") {
+TEST_CASE("unmeasured depths are extrapolated from drafting depths only") {
     CycleCost cost;
     cost.enter(100);
     CHECK(cost.seconds(3) == 0);
@@ -157,7 +157,7 @@ TEST_CASE("unmeasured depths lie on a line through the drafting ones only") {
     CHECK(cost.seconds(0) == doctest::Approx(1.0));
 }
 
-TEST_CASE("one accident is taken in part, a lasting change as a whole and for all depths") {
+TEST_CASE("one slow cycle counts in part, a lasting change in full and for all depths") {
     CycleCost cost;
     cost.enter(100);
     for (int i = 0; i < 20; ++i)
@@ -169,7 +169,7 @@ TEST_CASE("one accident is taken in part, a lasting change as a whole and for al
     CHECK(cost.seconds(0) == doctest::Approx(1.6).epsilon(0.05));  // not measured since, but the clock is shared
 }
 
-TEST_CASE("whose jump it was is told by the next cycle at another depth") {
+TEST_CASE("the next cycle at another depth tells a slower machine from a slower depth") {
     CycleCost cost;
     cost.enter(100);
     for (int i = 0; i < 20; ++i)
@@ -193,7 +193,7 @@ TEST_CASE("whose jump it was is told by the next cycle at another depth") {
     CHECK(cost.seconds(2) == doctest::Approx(6).epsilon(0.06));
 }
 
-TEST_CASE("costs are kept by context octave, and a new octave starts from its neighbour") {
+TEST_CASE("costs are kept for each octave of context, and a new octave starts from its neighbour") {
     CHECK(CycleCost::bucket_of(0) == CycleCost::bucket_of(2047));
     CHECK(CycleCost::bucket_of(2048) == 1);
     CHECK(CycleCost::bucket_of(UINT32_MAX) == CycleCost::kBucket - 1);
@@ -208,7 +208,7 @@ TEST_CASE("costs are kept by context octave, and a new octave starts from its ne
     CHECK(cost.seconds(1) == doctest::Approx(1.5).epsilon(0.01));
 }
 
-TEST_CASE("certain drafts are drafted deep, unprofitable ones not at all, and off comes within 32 tokens") {
+TEST_CASE("drafts that are always right get the maximum depth; unprofitable ones stop within 32 tokens") {
     Costs dense;
     dense.first = 1.2, dense.slope = 0.15;
     Controller deep;
@@ -222,7 +222,7 @@ TEST_CASE("certain drafts are drafted deep, unprofitable ones not at all, and of
     CHECK(run(off, Costs(), 200, 0) == 0);
 }
 
-TEST_CASE("a cold start leaves out what could hardly pay") {
+TEST_CASE("a cold start skips depths that could hardly pay") {
     const Costs m{1, 1.9, 0.9};  // at best five tokens for 4.6 steps
     Controller c;
     run(c, m, 60, 0);
@@ -233,7 +233,7 @@ TEST_CASE("a cold start leaves out what could hardly pay") {
     CHECK(run(good, m, 60, 8) > 0);  // certain drafts are made all the same
 }
 
-TEST_CASE("a unprofitable lock stops the acceptance_probe passes, and a doubled context opens it") {
+TEST_CASE("acceptance probes stop while drafting is unprofitable and resume when the context has doubled") {
     Costs m;
     m.first = 2.4, m.slope = 1.3;
     Controller c;
@@ -251,7 +251,7 @@ TEST_CASE("a unprofitable lock stops the acceptance_probe passes, and a doubled 
     CHECK(c.report().depth > 0);
 }
 
-TEST_CASE("off learns from acceptance_probe passes and comes back") {
+TEST_CASE("acceptance probes turn drafting on again") {
     Costs m;
     Controller c;
     run(c, m, 120, 0);
@@ -267,7 +267,7 @@ TEST_CASE("off learns from acceptance_probe passes and comes back") {
     CHECK(tokens == r.n_token);
 }
 
-TEST_CASE("just below the break-even it does not go blind where the text is often better") {
+TEST_CASE("just below break-even it keeps exploring where the text is often better") {
     const Costs m{1, 1.46, 0.38};  // one draft pays from 0.46 on
     double score = 0;
     constexpr uint64_t kSeeds = 16;
@@ -310,7 +310,7 @@ TEST_CASE("just below the break-even it does not go blind where the text is ofte
     CHECK(score >= 0.97);  // 0.94 when off is charged for its plain steps alone
 }
 
-TEST_CASE("what a plain step takes for the draft block's cache is no part of what off costs") {
+TEST_CASE("the cost of filling the draft block's cache is not part of the cost of no drafting") {
     const Costs m;
     Controller bare, keeping;
     for (uint32_t i = 0; i < 400; ++i) {
@@ -327,7 +327,7 @@ TEST_CASE("what a plain step takes for the draft block's cache is no part of wha
     CHECK(keeping.report().seconds > bare.report().seconds);  // yet the user waited for it
 }
 
-TEST_CASE("the head's cache is kept up where that is cheap, and where drafting has earned it") {
+TEST_CASE("the draft block's cache is filled where that is cheap and where drafting has paid") {
     const Costs m;
     Controller c;
     run(c, m, 60, 0);
@@ -348,7 +348,7 @@ TEST_CASE("the head's cache is kept up where that is cheap, and where drafting h
     CHECK(c.wants_drafts());
 }
 
-TEST_CASE("two depths of equal worth do not alternate") {
+TEST_CASE("two depths of equal value do not alternate") {
     Costs m;
     m.first = 1.5, m.slope = 0.5;  // certain drafts: every added token costs as much as the one before
     Controller c;
@@ -367,7 +367,7 @@ TEST_CASE("a cycle stops early when the next draft cannot pay") {
     CHECK_FALSE(c.keep_drafting(6, 1.0));  // the deepest
 }
 
-TEST_CASE("break-even is told in both units, which are not mixed") {
+TEST_CASE("break-even is reported in both units") {
     Costs m;
     Controller c;
     run(c, m, 100, 8);
@@ -380,7 +380,7 @@ TEST_CASE("break-even is told in both units, which are not mixed") {
     }
 }
 
-TEST_CASE("learned costs survive as bytes, and damaged bytes change nothing") {
+TEST_CASE("learned costs are restored from bytes, and damaged bytes change nothing") {
     Costs m;
     Controller c;
     run(c, m, 100, 8);

@@ -183,7 +183,7 @@ TEST_CASE("random acceptance leaves the state of plain decoding, byte for byte")
             const size_t goal = drafting.history().size() + 1 + random.below(60);
             while (drafting.history().size() < goal) more(drafting, 1, sampling);
             while (other.history().size() < drafting.history().size()) more(other, 1, sampling);
-            // Ring places that only rejected rows wrote may differ; kConvRing more plain rows settle those.
+            // Ring places that only rejected rows wrote may differ; kConvRing more plain rows overwrite those.
             REQUIRE(std::equal(drafting.history().begin(), drafting.history().end(), truth.begin()));
             REQUIRE(drafting.set_draft_depth(0).ok());
             for (int i = 0; i < 17; ++i) {

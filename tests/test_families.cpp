@@ -1,4 +1,4 @@
-// Every family against an oracle of plain loops, and the ways in which its files differ.
+// Every model family against an oracle of plain loops in double precision, and the variants of its files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -145,7 +145,7 @@ TEST_CASE("every family computes what plain loops in double precision compute") 
     }
 }
 
-TEST_CASE("the oracle itself agrees with independent outputs") {
+TEST_CASE("the oracle agrees with independent outputs") {
     for (const char* name : {"random-moe", "random-step35"}) {
         const Reference ref = load_reference(name);
         if (!ref.ok) return;
@@ -174,7 +174,7 @@ TEST_CASE("the oracle itself agrees with independent outputs") {
     }
 }
 
-TEST_CASE("equal scores go to the lower expert") {
+TEST_CASE("of two experts with equal scores the lower one is used") {
     std::vector<std::byte> bytes = tiny_of(Family::qwen35moe);
     Gguf file;
     REQUIRE(Gguf::parse(bytes).get(file).ok());
@@ -191,7 +191,7 @@ TEST_CASE("equal scores go to the lower expert") {
     for (double e : errors_of(session, rows_of(oracle, ids, 1), ids)) CHECK(e < 1e-3);
 }
 
-TEST_CASE("fused tensors hold the same model, to the bit" * doctest::test_suite("long")) {
+TEST_CASE("fused tensors give the same bits as separate ones" * doctest::test_suite("long")) {
     for (Family family : kFamilies) {
         const std::string name = family_name(family);
         CAPTURE(name);
@@ -208,7 +208,7 @@ TEST_CASE("fused tensors hold the same model, to the bit" * doctest::test_suite(
     }
 }
 
-TEST_CASE("a split model is the same model") {
+TEST_CASE("a split model gives the same bits as one file") {
     for (Family family : kFamilies) {
         TinyOptions o;
         o.family = family;
@@ -234,7 +234,7 @@ TEST_CASE("a split model is the same model") {
     }
 }
 
-TEST_CASE("draft blocks may be left out of a file, but cannot stand alone") {
+TEST_CASE("draft blocks are optional in a file and do not load alone") {
     for (Family family : kFamilies) {
         Plan plan;
         REQUIRE(plan_of(tiny_of(family), plan).ok());
@@ -248,7 +248,7 @@ TEST_CASE("draft blocks may be left out of a file, but cannot stand alone") {
     }
 }
 
-TEST_CASE("step35 plans each layer as its kind wants") {
+TEST_CASE("step35 plans each layer by its kind") {
     Plan plan;
     REQUIRE(plan_of(tiny_of(Family::step35), plan).ok());
     size_t n = 0;
@@ -274,7 +274,7 @@ TEST_CASE("step35 plans each layer as its kind wants") {
     CHECK(plan.mtp[0].ops.back().w[0] != plan.mtp[1].ops.back().w[0]);
 }
 
-TEST_CASE("older step35 files say the same in other words") {
+TEST_CASE("older step35 files with other key names give the same plan") {
     TinyOptions o;
     o.family = Family::step35;
     const std::vector<float> now = last_logits(tiny_model(o));
@@ -290,7 +290,7 @@ TEST_CASE("older step35 files say the same in other words") {
         if (op.kind == OpKind::attend) CHECK(op.w[1] == kNoSlot);
 }
 
-TEST_CASE("what a file of experts lacks or contradicts is named") {
+TEST_CASE("missing or contradicting keys of a file with experts are named") {
     const std::vector<std::byte> moe = tiny_of(Family::qwen35moe), step = tiny_of(Family::step35),
                                  next = tiny_of(Family::qwen3next);
     check_says(patched(moe, "blk.2.ffn_up_exps.weight", "blk.2.ffn_ux_exps.weight"),

@@ -1,4 +1,4 @@
-// The promises of base/gguf: a good file is read as it stands, a bad one is refused with a reason.
+// Tests of base/gguf: a valid file is read exactly, an invalid one is rejected with a reason.
 #include "../src/base/file.h"
 #include "../src/base/gguf.h"
 #include "support.h"
@@ -108,7 +108,7 @@ std::vector<std::byte> unhex(const std::string& s) {
 
 }  // namespace
 
-TEST_CASE("what the writer writes, the reader reads") {
+TEST_CASE("the reader reads back what the writer wrote") {
     test::Random random(5);
     const std::vector<float> values = random.normals(64 * 3);
     GgufWriter w;
@@ -173,7 +173,7 @@ TEST_CASE("what the writer writes, the reader reads") {
     CHECK(g.tensor("fir") == nullptr);
 }
 
-TEST_CASE("every supported type can be stored, and its bytes are its shape's") {
+TEST_CASE("every supported type can be stored, and its size follows from its shape") {
     GgufWriter w;
     const std::vector<float> x = test::Random(9).normals(512);
     std::vector<Type> types;
@@ -193,7 +193,7 @@ TEST_CASE("every supported type can be stored, and its bytes are its shape's") {
     }
 }
 
-TEST_CASE("versions 2 and 3 are read; a file of metadata only may end after it") {
+TEST_CASE("versions 2 and 3 are read, and a file may consist of metadata only") {
     CHECK(verdict(Raw().header(0, 0, 2)).ok());
     CHECK(verdict(Raw().header(0, 0, 3)).ok());
     CHECK(verdict(Raw().header(0, 0).pad()).ok());
@@ -203,7 +203,7 @@ TEST_CASE("versions 2 and 3 are read; a file of metadata only may end after it")
     CHECK(verdict(v2).ok());
 }
 
-TEST_CASE("a file that is no GGUF of a known version is refused with what to do") {
+TEST_CASE("a file that is not GGUF of a known version is rejected with advice") {
     refused(verdict(Raw()), Code::bad_file, {"0 bytes", "24 bytes", "download"});
     refused(verdict(Raw().u32(0x46554747).u32(3)), Code::bad_file, {"8 bytes"});
     Raw lfs, page, magic;
@@ -232,7 +232,7 @@ TEST_CASE("counts that the file cannot hold are refused before anything is reser
             {"2 tensors", "after the metadata"});
 }
 
-TEST_CASE("strings and arrays that leave the file or the limits are refused") {
+TEST_CASE("strings and arrays beyond the file or the limits are rejected") {
     refused(verdict(Raw().header(0, 1).u64(UINT64_MAX - 3).zeros(40)), Code::bad_file,
             {"18446744073709551612 bytes", "expected at most"});
     refused(verdict(Raw().header(0, 1).text(std::string(65536, 'k')).zeros(40)), Code::bad_file,
@@ -260,7 +260,7 @@ TEST_CASE("strings and arrays that leave the file or the limits are refused") {
     refused(verdict(long_token), Code::bad_file, {"1048577 bytes", "1048576"});
 }
 
-TEST_CASE("keys are named once, in plain characters, with a known type") {
+TEST_CASE("duplicate keys, keys with control characters and unknown types are rejected") {
     refused(verdict(Raw().header(0, 1).key("k", 13).zeros(32)), Code::bad_file, {"'k'", "type id 13"});
     refused(verdict(Raw().header(0, 1).key("", 4).zeros(32)), Code::bad_file, {"key ''", "at least one character"});
     refused(verdict(Raw().header(0, 1).key(std::string_view("a\0\n", 3), 4).zeros(32)), Code::bad_file,
@@ -319,7 +319,7 @@ TEST_CASE("tensor names and shapes are checked before they are used") {
             {"ends inside the entry of tensor 'abc'"});
 }
 
-TEST_CASE("a tensor type that cannot be computed with is refused by name, with the list of those that can") {
+TEST_CASE("an unsupported tensor type is rejected by name, with the list of supported ones") {
     const auto typed = [](uint32_t type) {
         return verdict(Raw().header(1, 0).tensor("blk.0.w", {256}, type, 0).pad().zeros(2048));
     };
@@ -371,7 +371,7 @@ TEST_CASE("a file cut anywhere is refused, never read past its end") {
     }
 }
 
-TEST_CASE("a file with a flipped byte is accepted or refused, never worse") {
+TEST_CASE("a file with a flipped byte is accepted or rejected and never crashes the reader") {
     GgufWriter w;
     w.add("general.alignment", uint32_t{32});
     w.add("tokens", std::vector<std::string>{"a", "bc"});
@@ -482,7 +482,7 @@ TEST_CASE("shards that do not belong together are refused") {
     refused(joined({shard(0, 2, 2, "a"), GgufWriter().finish()}).status(), Code::bad_file, {"shard 1"});
 }
 
-TEST_CASE("a vocabulary of a quarter of a million tokens is a quarter of a million views") {
+TEST_CASE("a vocabulary of 250,000 tokens is read without copying the strings") {
     std::vector<std::string> tokens;
     for (int i = 0; i < 248320; ++i) tokens.push_back("token-" + std::to_string(i));
     GgufWriter w;
@@ -503,7 +503,7 @@ TEST_CASE("a vocabulary of a quarter of a million tokens is a quarter of a milli
     CHECK(all_equal);
 }
 
-TEST_CASE("the shared cases get their verdict") {
+TEST_CASE("the published valid and malformed files are accepted and rejected as stated") {
     const char* shared = test::shared_dir("vectors/gguf_cases.json");
     if (!shared) return;
     const std::string json = test::read_text(std::string(shared) + "/vectors/gguf_cases.json");
@@ -525,7 +525,7 @@ TEST_CASE("the shared cases get their verdict") {
     CHECK(n_good >= 3);
 }
 
-TEST_CASE("the shared models and the vocabulary are accepted whole") {
+TEST_CASE("the models and the vocabulary of ../shared are accepted") {
     const char* shared = test::shared_dir("models");
     if (!shared) return;
     const struct {

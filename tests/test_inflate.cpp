@@ -114,7 +114,7 @@ Status unpack(const std::vector<std::byte>& from, std::string* to, size_t n) {
 
 }  // namespace
 
-TEST_CASE("inflate gives back what Python's zlib packed") {
+TEST_CASE("inflate restores what Python's zlib compressed") {
     for (const Stream& s : streams()) {
         std::string text;
         const Status r = unpack(from_hex(s.hex), &text, s.text.size());
@@ -123,7 +123,7 @@ TEST_CASE("inflate gives back what Python's zlib packed") {
     }
 }
 
-TEST_CASE("inflate refuses every cut, every flipped bit and every wrong size, and survives noise") {
+TEST_CASE("inflate rejects every truncation, flipped bit and wrong size, and survives random input") {
     test::Random random(5);
     for (const Stream& s : streams()) {
         const std::vector<std::byte> good = from_hex(s.hex);
@@ -155,7 +155,7 @@ TEST_CASE("inflate refuses every cut, every flipped bit and every wrong size, an
     }
 }
 
-TEST_CASE("the embedded shaders unpack, and damaged ones are refused") {
+TEST_CASE("the embedded shaders unpack, and damaged ones are rejected") {
     auto shaders = test::shaders();
     CHECK(shaders->modules().size() >= 4);
     CHECK(shaders->find("selftest_half") != nullptr);

@@ -30,7 +30,7 @@ TEST_CASE("JSON is written as Python's json.dumps writes it") {
     CHECK(again("\"\\ud800x\"") == "\"\xEF\xBF\xBDx\"");
 }
 
-TEST_CASE("numbers keep their digits and are laid out as Python lays them out") {
+TEST_CASE("numbers keep their digits and are formatted as in Python") {
     Json n;
     REQUIRE(Json::parse("123456789012345678901234567890").get(n).ok());
     CHECK(n.text() == "123456789012345678901234567890");
@@ -54,7 +54,7 @@ TEST_CASE("numbers keep their digits and are laid out as Python lays them out") 
     for (const auto& p : pairs) CHECK_MESSAGE(again(p[0]) == p[1], p[0]);
 }
 
-TEST_CASE("a value has Python's str") {
+TEST_CASE("a value converts to text as Python's str does") {
     const char* pairs[][2] = {{"true", "True"},   {"false", "False"}, {"null", "None"},      {"1e2", "100.0"},
                               {"-1e999", "-inf"}, {"\"x\"", "x"},     {"[\"x\"]", "[\"x\"]"}};
     for (const auto& p : pairs) {
@@ -64,7 +64,7 @@ TEST_CASE("a value has Python's str") {
     }
 }
 
-TEST_CASE("a repeated key keeps its place and takes the last value") {
+TEST_CASE("a repeated key keeps its position and takes the last value") {
     CHECK(again("{\"a\":1,\"b\":2,\"a\":3}") == "{\"a\": 3, \"b\": 2}");
     std::string many = "{", want = "{";
     for (int i = 0; i < 40; ++i) {
@@ -74,7 +74,7 @@ TEST_CASE("a repeated key keeps its place and takes the last value") {
     CHECK(again(many + "\"k20\":[]}") == want + "}");
 }
 
-TEST_CASE("what is no JSON is refused with its position") {
+TEST_CASE("invalid JSON is rejected with its position") {
     CHECK(error("[1,\n  x]") == "JSON: expected a value, found 'x' at line 2, column 3 (byte 6)");
     CHECK(error("{\"\xC3\xA9\" 1}") == "JSON: expected ':', found '1' at line 1, column 6 (byte 6)");
     CHECK(error("") == "JSON: expected a value, found the end at line 1, column 1 (byte 0)");
@@ -86,7 +86,7 @@ TEST_CASE("what is no JSON is refused with its position") {
     CHECK(error("\"a\xFF\"").find("expected UTF-8, found byte 0xff at line 1, column 3 (byte 2)") != std::string::npos);
 }
 
-TEST_CASE("depth, size and number of values have limits") {
+TEST_CASE("depth, size and number of values are limited") {
     CHECK(again(std::string(100, '[') + std::string(100, ']')) == std::string(100, '[') + std::string(100, ']'));
     CHECK(error(std::string(100000, '[')).find("nested deeper than 100") != std::string::npos);
     Json::Limits small;

@@ -1,4 +1,4 @@
-// The promises of machine/cpu/matmul: right within a stated bound, the same bits in any company.
+// Tests of machine/cpu/matmul: every type within its error bound, and row invariance.
 #include "../src/machine/cpu/matmul.h"
 #include "../src/machine/cpu/pack.h"
 #include "support.h"
@@ -41,7 +41,7 @@ void scale_offsets(Type t, int* d, int* m) {
     if (t == Type::q6_k) *d = 208;
 }
 
-/// n_row rows of a type: any codes, tame scales.
+/// n_row rows of a type: random codes, scales of moderate size.
 Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed) {
     test::Random random(seed);
     const size_t size = static_cast<size_t>(row_bytes(t, d_in)) * n_row;
@@ -101,7 +101,7 @@ struct Case {
     }
 };
 
-/// What the activations became: x itself, or 16-bit integers times a scale.
+/// The activations as the kernel uses them: x itself, or 16-bit integers times a scale.
 std::vector<float> as_seen(const Case& c, const std::vector<float>& x, uint32_t n) {
     const Bytes q = c.quantised(x, n);
     if (q.empty()) return x;
@@ -123,7 +123,7 @@ double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
     double square_error = 0, square = 0, worst = 0, worst_seen = 0;
     for (uint32_t i = 0; i < n; ++i)
         for (uint32_t r = 0; r < c.d_out; ++r) {
-            double exact = 0, exact_seen = 0, step = 0, sum_x = 0, most_w = 0;
+            double exact = 0, exact_seen = 0, step = 0, sum_x = 0, max_w = 0;
             for (uint32_t k = 0; k < c.d_in; ++k) {
                 const double w = c.w[size_t{r} * c.d_in + k], a = x[size_t{i} * c.d_in + k],
                              s = seen[size_t{i} * c.d_in + k];
@@ -131,10 +131,10 @@ double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
                 exact_seen += w * s;
                 step += std::fabs(w) * std::fabs(a - s);
                 sum_x += std::fabs(s);
-                most_w = std::max(most_w, std::fabs(w));
+                max_w = std::max(max_w, std::fabs(w));
             }
             // Each block rounds a few times; intermediate products reach a few times the largest weight.
-            const double rounding = std::ldexp(1.0, -24) * (c.d_in / 32.0 + 16) * 4 * most_w * sum_x + 1e-37;
+            const double rounding = std::ldexp(1.0, -24) * (c.d_in / 32.0 + 16) * 4 * max_w * sum_x + 1e-37;
             const double got = y[size_t{i} * c.d_out + r];
             worst_seen = std::max(worst_seen, std::fabs(got - exact_seen) / rounding);
             worst = std::max(worst, std::fabs(got - exact) / (step + rounding));
@@ -149,12 +149,12 @@ double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
 void check_half_steps(const Case& c, const std::vector<float>& x, uint32_t n) {
     const std::vector<float> seen = as_seen(c, x, n);
     for (size_t b = 0; b < x.size(); b += 32) {
-        float most = 0, off = 0;
+        float max_x = 0, off = 0;
         for (size_t k = b; k < b + 32; ++k) {
-            most = std::max(most, std::fabs(x[k]));
+            max_x = std::max(max_x, std::fabs(x[k]));
             off = std::max(off, std::fabs(x[k] - seen[k]));
         }
-        CHECK(off <= most / 127 / 256 * 1.51f);  // half a step; one more where the low byte stops at 127
+        CHECK(off <= max_x / 127 / 256 * 1.51f);  // half a step; one more where the low byte stops at 127
     }
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("every type on every path agrees with double precision within the boun
                 }
 }
 
-TEST_CASE("integer activations and float products cost next to nothing") {
+TEST_CASE("integer activations and float products lose almost no precision") {
     for (const CpuPath p : paths())
         for (const Type t : kAll) {
             Case c(p, t, 40, 1024);
@@ -189,7 +189,7 @@ TEST_CASE("integer activations and float products cost next to nothing") {
         }
 }
 
-TEST_CASE("extreme codes and subnormal scales are neither cut off nor flushed") {
+TEST_CASE("extreme codes and subnormal scales are neither clamped nor flushed to zero") {
     for (const CpuPath p : paths())
         for (const Type t : kAll)
             for (const Fill f : {Fill::subnormal, Fill::highest, Fill::lowest, Fill::striped}) {
@@ -205,27 +205,27 @@ TEST_CASE("extreme codes and subnormal scales are neither cut off nor flushed") 
             }
 }
 
-TEST_CASE("a row's result has the same bits alone and in any company") {
+TEST_CASE("row invariance: a row's result has the same bits alone and among others") {
     for (const CpuPath p : paths())
         for (const Type t : kAll) {
             const uint32_t d_in = is_float(t) ? 259 : type_info(t).n_block == 32 ? 352 : 512;
-            const uint32_t n_most = t == Type::q4_k || t == Type::f16 ? 100 : 33;
+            const uint32_t n_max = t == Type::q4_k || t == Type::f16 ? 100 : 33;
             Case c(p, t, 37, d_in);
-            const std::vector<float> x = test::Random(11).normals(size_t{n_most} * d_in);
+            const std::vector<float> x = test::Random(11).normals(size_t{n_max} * d_in);
             std::vector<float> alone;
-            for (uint32_t i = 0; i < n_most; ++i) {
+            for (uint32_t i = 0; i < n_max; ++i) {
                 const std::vector<float> one(x.begin() + i * d_in, x.begin() + (i + 1) * d_in);
                 const std::vector<float> y = c.product(one, 1);
                 alone.insert(alone.end(), y.begin(), y.end());
             }
-            for (const uint32_t n : {2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 33u, n_most}) {
+            for (const uint32_t n : {2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 33u, n_max}) {
                 const std::vector<float> y = c.product(x, n);
                 CHECK_MESSAGE(same_bits(y.data(), alone.data(), y.size()), label(p, t) << " n=" << n);
             }
         }
 }
 
-TEST_CASE("the bits do not depend on threads, shares or tickets") {
+TEST_CASE("the bits do not depend on threads, shares or the order of work items") {
     std::unique_ptr<Pool> pool;
     REQUIRE(Pool::open(3).get(pool).ok());
     for (const CpuPath p : paths())
@@ -271,7 +271,7 @@ TEST_CASE("the bits do not depend on threads, shares or tickets") {
         }
 }
 
-TEST_CASE("an unpacked row is the file's row to the bit") {
+TEST_CASE("an unpacked row equals the file's row bit for bit") {
     for (const CpuPath p : paths())
         for (const Type t : kAll)
             for (const Fill f : {Fill::normal, Fill::subnormal, Fill::highest, Fill::lowest}) {
@@ -288,7 +288,7 @@ TEST_CASE("an unpacked row is the file's row to the bit") {
             }
 }
 
-TEST_CASE("a product writes its rows and nothing beside them, and adds when asked to") {
+TEST_CASE("a product writes its own rows only, and adds on request") {
     for (const CpuPath p : paths())
         for (const Type t : {Type::q4_k, Type::q8_0, Type::f32})
             for (const uint32_t d_out : {1u, 7u, 16u, 29u}) {
@@ -308,7 +308,7 @@ TEST_CASE("a product writes its rows and nothing beside them, and adds when aske
             }
 }
 
-TEST_CASE("rows can be sampled in any order, and a stack's slices are its matrices") {
+TEST_CASE("rows can be selected in any order, and the slices of a stack equal its matrices") {
     for (const CpuPath p : paths())
         for (const Type t : {Type::q4_k, Type::q5_k, Type::f16}) {
             constexpr uint32_t d_in = 256, d_out = 21, n_slice = 3;
@@ -359,7 +359,7 @@ TEST_CASE("rows of zeros and of the smallest numbers give zeros, not infinities"
         }
 }
 
-TEST_CASE("the memory a matrix takes is known before and close to the file's") {
+TEST_CASE("the memory of a matrix is known beforehand and close to its size in the file") {
     const MatrixShape q4{Type::q4_k, 64, 1024}, q6{Type::q6_k, 64, 1024}, f16{Type::f16, 64, 1024};
     for (const CpuPath p : paths()) {
         for (const Type t : kAll)
@@ -377,7 +377,7 @@ TEST_CASE("the memory a matrix takes is known before and close to the file's") {
     }
 }
 
-TEST_CASE("an impossible matrix is refused by name, and so is one that finds no memory") {
+TEST_CASE("an invalid matrix and a failed allocation are errors that name the matrix") {
     const Bytes rows(4096);
     PackedMatrix m;
     Status st = pack_matrix(CpuPath::reference, {Type::q4_k, 4, 100}, rows.data(), true, {}, nullptr, &m);
@@ -409,7 +409,7 @@ TEST_CASE("packing with a pool gives the same matrix as without") {
         }
 }
 
-TEST_CASE("the fastest path is one that this processor has, and a missing one is refused with a list") {
+TEST_CASE("the fastest path is supported by this processor, and an unsupported one is rejected with a list") {
     CpuPath path = CpuPath::best;
     CHECK(choose_path(CpuPath::best, &path).ok());
     CHECK(path != CpuPath::best);

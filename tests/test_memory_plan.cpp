@@ -1,4 +1,4 @@
-// The plan of every byte, against an allocator that counts.
+// Tests of engine/memory_plan: the planned bytes against an allocator that counts.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -99,7 +99,7 @@ SessionOptions random_options(Random& random, bool mtp, uint32_t n_type = 5) {
     return o;
 }
 
-/// What a session takes, to the byte.
+/// Bytes that a session allocates.
 uint64_t taken(const Model& model, const SessionOptions& o) {
     Session session;
     Status s = Session::create(model, o).get(session);
@@ -107,7 +107,7 @@ uint64_t taken(const Model& model, const SessionOptions& o) {
     return session.stats().memory_bytes;
 }
 
-/// What drafting takes by the plan is what a session takes more, and the blocks are what a model takes more.
+/// The planned bytes for drafting equal what a session allocates in addition, and the draft blocks what a model does.
 void check_drafting(const Device& device, const std::vector<std::byte>& bytes, uint32_t n_type) {
     const Model model = load(device, bytes), bare = load(device, bytes, false);
     CHECK(plan_of(bare, {}).draft_weight_bytes == 0);
@@ -143,7 +143,7 @@ void check_drafting(const Device& device, const std::vector<std::byte>& bytes, u
 
 }  // namespace
 
-TEST_CASE("the plan equals what the allocator hands out, and nothing is taken after create") {
+TEST_CASE("planned memory equals what the allocator hands out, and nothing is allocated after create()") {
     Random random(20);
     for (int i = 0; i < 20; ++i) {
         CAPTURE(i);
@@ -185,7 +185,7 @@ TEST_CASE("the plan equals what the allocator hands out, and nothing is taken af
     }
 }
 
-TEST_CASE("on a Vulkan device the plan of a session is what it takes") {
+TEST_CASE("planned memory equals what a session allocates on a Vulkan device") {
     const Device device = gpu_device();
     if (!device) return;
     Random random(21);
@@ -210,7 +210,7 @@ TEST_CASE("on a Vulkan device the plan of a session is what it takes") {
     }
 }
 
-TEST_CASE("what drafting takes is told to the byte, apart from the draft block's weights") {
+TEST_CASE("the memory of drafting is planned to the byte, apart from the draft block's weights") {
     const std::vector<std::byte> bytes = tiny_qwen35([] {
         TinyOptions tiny;
         tiny.n_layer = 8;
@@ -220,7 +220,7 @@ TEST_CASE("what drafting takes is told to the byte, apart from the draft block's
     if (const Device device = gpu_device()) check_drafting(device, bytes, 4);
 }
 
-TEST_CASE("drafting takes under 2 % of the model at every published size") {
+TEST_CASE("drafting needs less than 2 % of the model's memory at every published size") {
     std::vector<Device> devices = {open_device(nullptr)};
     if (const Device gpu = gpu_device()) devices.push_back(gpu);
     for (const Geometry& g : kPublished) {
@@ -255,7 +255,7 @@ TEST_CASE("drafting takes under 2 % of the model at every published size") {
     }
 }
 
-TEST_CASE("a plan from the header alone is the plan of the loaded model") {
+TEST_CASE("the plan from the file's header equals the plan of the loaded model") {
     const std::string path = repo_dir() + "/examples/models/auspex-demo.gguf";
     Counter counter;
     const Device device = open_device(&counter);
@@ -278,7 +278,7 @@ TEST_CASE("a plan from the header alone is the plan of the loaded model") {
     CHECK(Session::plan(device, "/nowhere/model.gguf").status().code == Code::not_found);
 }
 
-TEST_CASE("keys and values grow by what a token takes, windowed ones not at all") {
+TEST_CASE("keys and values grow by a fixed size per token, windowed ones do not grow") {
     TinyOptions tiny;
     tiny.n_layer = 8;
     const std::vector<std::byte> bytes = tiny_qwen35(tiny);
@@ -308,7 +308,7 @@ TEST_CASE("keys and values grow by what a token takes, windowed ones not at all"
     CHECK(kv(2048, {{3, 100, 0}}, KvType::f16).second == a.second / 2);
 }
 
-TEST_CASE("a budget for keys and values is met by the rule that is told, or refused with the least that would do") {
+TEST_CASE("a budget for keys and values is met by the documented rule, or rejected with the minimum") {
     TinyOptions tiny;
     tiny.n_layer = 20;  // five attention layers
     const std::vector<std::byte> bytes = tiny_qwen35(tiny);
@@ -338,7 +338,7 @@ TEST_CASE("a budget for keys and values is met by the rule that is told, or refu
     CHECK(s.text.find("at least") != std::string::npos);
 }
 
-TEST_CASE("what does not fit is refused with a alternatives, and every rung that says it fits does") {
+TEST_CASE("what does not fit is rejected with alternatives, and every alternative that claims to fit does") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     SessionOptions o;
     o.n_context = 32768;

@@ -10,7 +10,7 @@ using namespace test;
 
 namespace {
 
-/// A file that goes away with the test.
+/// A file that is removed after the test.
 struct TempFile {
     std::string path;
     TempFile(const std::string& name, Span<const std::byte> bytes) : path(name) {
@@ -22,7 +22,7 @@ struct TempFile {
 
 }  // namespace
 
-TEST_CASE("files that are no model give a Status that names them") {
+TEST_CASE("a file that is not a model is an error that names it") {
     const Device device = cpu_device();
     CHECK(Model::load(device, "no-such-file.gguf").status().code == Code::not_found);
     CHECK(Model::load(device, "no-such-file.gguf").status().text.find("no-such-file.gguf") != std::string::npos);
@@ -38,7 +38,7 @@ TEST_CASE("files that are no model give a Status that names them") {
     CHECK(Model::load(Device(), "x").status().code == Code::bad_argument);
 }
 
-TEST_CASE("a model loads from a file and from memory alike, and tells about itself") {
+TEST_CASE("a model loads from a file and from memory alike and describes itself") {
     const Device device = cpu_device();
     const std::vector<std::byte> bytes = tiny_qwen35();
     TempFile file("auspex-test-whole.gguf", bytes);
@@ -67,7 +67,7 @@ TEST_CASE("a model loads from a file and from memory alike, and tells about itse
     CHECK(plain.info().n_parameter < from_file.info().n_parameter);
 }
 
-TEST_CASE("loading reports progress and can be cancelled by it") {
+TEST_CASE("loading reports progress, and the callback can cancel it") {
     const Device device = cpu_device();
     const std::vector<std::byte> bytes = tiny_qwen35();
     LoadOptions options;
@@ -88,7 +88,7 @@ TEST_CASE("loading reports progress and can be cancelled by it") {
     CHECK(Model::load(device, bytes, options).status().code == Code::cancelled);
 }
 
-TEST_CASE("devices that do not exist are refused with a reason") {
+TEST_CASE("a device that does not exist is an error with a reason") {
     DeviceOptions options;
     options.kind = Kind::cpu;
     options.n_thread = -3;

@@ -1,4 +1,4 @@
-// The promises of base/number: sizes, exact decoding, reference rounding, honest fits.
+// Tests of base/number: block sizes, exact decoding, reference rounding, quantisation error.
 #include "../src/base/number.h"
 #include "support.h"
 
@@ -106,7 +106,7 @@ Bytes unhex(const std::string& s) {
     for (size_t i = 0; i + 1 < s.size(); i += 2) b.push_back(static_cast<uint8_t>(digit(s[i]) << 4 | digit(s[i + 1])));
     return b;
 }
-/// The text of the next "key": "text" after `at`, which moves behind it; empty when there is none before `end`.
+/// The text of the next "key": "text" after `at`, which moves past it; empty when there is none before `end`.
 std::string next_field(const std::string& json, const std::string& key, size_t& at, size_t end) {
     const size_t k = json.find('"' + key + '"', at);
     if (k == std::string::npos || k >= end) return {};
@@ -117,7 +117,7 @@ std::string next_field(const std::string& json, const std::string& key, size_t& 
 
 }  // namespace
 
-TEST_CASE("every type id is known by its name and size, and removed ids have none") {
+TEST_CASE("every type id has its name and size, and removed ids have none") {
     CHECK(std::string(type_info(Type::q4_k).name) == "Q4_K");
     CHECK(type_info(Type::q4_k).block_bytes == 144);
     CHECK(type_info(Type::q6_k).block_bytes == 210);
@@ -142,7 +142,7 @@ TEST_CASE("every type id is known by its name and size, and removed ids have non
     CHECK(row_bytes(Type::f16, 3) == 6);
 }
 
-TEST_CASE("binary16 survives a round trip, every one of the 65536") {
+TEST_CASE("all 65536 binary16 values survive a round trip") {
     int wrong = 0;
     for (uint32_t h = 0; h < 65536; ++h) {
         const float f = f16_to_f32(static_cast<uint16_t>(h));
@@ -261,7 +261,7 @@ TEST_CASE("the cache types round as the reference does") {
     }
 }
 
-TEST_CASE("codes at the edge between two neighbours are the reference's, however the compiler fuses") {
+TEST_CASE("codes on a rounding boundary equal the reference's, with and without fused multiply-add") {
     test::Random random(11);
     const struct {
         Type t;
@@ -305,7 +305,7 @@ TEST_CASE("codes at the edge between two neighbours are the reference's, however
     }
 }
 
-TEST_CASE("a round trip through every type stays within its error") {
+TEST_CASE("a round trip through every type stays within its error bound bound") {
     test::Random random(7);
     const std::vector<float> x = random.normals(256 * 64, 0.02f);
     const struct {
@@ -324,7 +324,7 @@ TEST_CASE("a round trip through every type stays within its error") {
     }
 }
 
-TEST_CASE("constant, zero and one-spike blocks encode to what they are") {
+TEST_CASE("constant, zero and single-value blocks encode exactly") {
     for (const Type t : kAll) {
         CAPTURE(std::string(type_info(t).name));
         std::vector<float> x(256, 0.0f);
@@ -345,7 +345,7 @@ TEST_CASE("constant, zero and one-spike blocks encode to what they are") {
     }
 }
 
-TEST_CASE("a value that is not finite spoils its own block and nothing else") {
+TEST_CASE("a value that is not finite affects its own block only") {
     test::Random random(3);
     for (const Type t : kAll) {
         const size_t n_block = type_info(t).n_block;
@@ -363,7 +363,7 @@ TEST_CASE("a value that is not finite spoils its own block and nothing else") {
     }
 }
 
-TEST_CASE("the shared block vectors decode and encode bit for bit") {
+TEST_CASE("the published block vectors decode and encode bit for bit") {
     const char* shared = test::shared_dir("vectors/quant_vectors.json");
     if (!shared) return;
     const std::string json = test::read_text(std::string(shared) + "/vectors/quant_vectors.json");

@@ -1,5 +1,5 @@
 // tests/test_ops: every inner loop on every path of this processor, against formulas in double
-// precision written here, and the laws a row lives by, to the bit.
+// precision written here, and row invariance, commit equivalence and chunk invariance.
 #include "../src/machine/cpu/features.h"
 #include "../src/machine/cpu/ops.h"
 #include "../src/base/number.h"
@@ -34,10 +34,10 @@ bool same_bits(const Floats& a, const Floats& b) {
 double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
 double silu(double x) { return x * sigmoid(x); }
 
-/// The largest |found - expected| / allowed; at most 1 when all is well. A NaN counts as a miss.
+/// The largest |found - expected| / allowed. Up to 1 is within the bound; a NaN counts as out of it.
 struct Worst {
     double ratio = 0;
-    void see(double found, double expected, double allowed) {
+    void check(double found, double expected, double allowed) {
         const double r = std::fabs(found - expected) / allowed;
         if (!(r <= ratio)) ratio = std::isnan(r) ? INFINITY : r;
     }
@@ -136,20 +136,20 @@ struct Truth {
     double bound(const Head& h) const { return 2.0 * h.n * (h.d_key + 8) * kEps * big + 1e-30; }
     double ratio(const Head& h) const {
         Worst w;
-        for (size_t i = 0; i < s.size(); ++i) w.see(double{h.s[i]}, s[i], bound(h));
-        for (size_t i = 0; i < o.size(); ++i) w.see(double{h.o[i]}, o[i], bound(h));
+        for (size_t i = 0; i < s.size(); ++i) w.check(double{h.s[i]}, s[i], bound(h));
+        for (size_t i = 0; i < o.size(); ++i) w.check(double{h.o[i]}, o[i], bound(h));
         return w.ratio;
     }
 };
 
 double relative_difference(const Floats& a, const Floats& b) {
-    double most = 1e-30, d = 0;
+    double max = 1e-30, d = 0;
     for (size_t i = 0; i < a.size(); ++i) {
-        most = std::max(most, std::fabs(double{a[i]}));
+        max = std::max(max, std::fabs(double{a[i]}));
         d = std::max(d, std::fabs(double{a[i]} - double{b[i]}));
         if (std::isnan(a[i]) || std::isnan(b[i])) return INFINITY;
     }
-    return d / most;
+    return d / max;
 }
 
 // ------------------------------------------------------------------------------------ attention
@@ -202,11 +202,11 @@ struct Attention {
         }
         const float* found = row(i);
         Worst w;
-        w.see(double{found[0]}, top, score_bound);
+        w.check(double{found[0]}, top, score_bound);
         // A weight is off by what its score, the top and their difference are off by, and its own rounding.
         const double weight = 2 * score_bound + kEps * (std::fabs(top) + 110) + 4 * kEps;
         for (double& x : s) l += x = std::exp(x - top);
-        w.see(double{found[1]}, l, l * weight + sum_bound(n_key, l));
+        w.check(double{found[1]}, l, l * weight + sum_bound(n_key, l));
         for (uint32_t j = 0; j < d; ++j) {
             double o = 0, magnitude = 0;
             for (uint32_t c = 0; c < n_key; ++c) {
@@ -214,7 +214,7 @@ struct Attention {
                 o += p;
                 magnitude += std::fabs(p);
             }
-            w.see(double{found[2 + j]}, o, magnitude * weight + sum_bound(n_key, magnitude));
+            w.check(double{found[2 + j]}, o, magnitude * weight + sum_bound(n_key, magnitude));
         }
         return w.ratio;
     }
@@ -223,7 +223,7 @@ struct Attention {
 }  // namespace test_ops
 using namespace test_ops;
 
-TEST_CASE("a path's loops are its own, and a missing path falls back to the reference") {
+TEST_CASE("each path has its own loops, and a missing path falls back to the reference") {
     for (CpuPath p : {CpuPath::reference, CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
         if (has_path(p)) CHECK(std::string(loops_for(p).name) == path_name(p));
     CHECK(std::string(loops_for(CpuPath::best).name) == path_name(best_path()));
@@ -247,8 +247,8 @@ TEST_CASE("rms_norm divides by the root mean square") {
             Worst worst;
             for (uint32_t i = 0; i < n; ++i) {
                 const double e = double{x[i]} * scale;
-                worst.see(double{z[i]}, e, (n / 16 + 8) * kEps * std::fabs(e));
-                worst.see(double{y[i]}, e * double{w[i]}, (n / 16 + 8) * kEps * std::fabs(e * double{w[i]}));
+                worst.check(double{z[i]}, e, (n / 16 + 8) * kEps * std::fabs(e));
+                worst.check(double{y[i]}, e * double{w[i]}, (n / 16 + 8) * kEps * std::fabs(e * double{w[i]}));
             }
             CHECK(worst.ratio <= 1);
         }
@@ -259,7 +259,7 @@ TEST_CASE("rms_norm divides by the root mean square") {
     }
 }
 
-TEST_CASE("gates follow sigmoid and silu from the far negative to the far positive") {
+TEST_CASE("gates follow sigmoid and silu from large negative to large positive values") {
     Floats g, u;
     test::Random r(5);
     for (float x : {0.0f,  -0.0f,  1e-30f, -1e-30f, 1.0f,   -1.0f,   20.0f, -20.0f, 80.0f, -80.0f,
@@ -280,17 +280,17 @@ TEST_CASE("gates follow sigmoid and silu from the far negative to the far positi
             const double x = double{g[i]}, y = double{u[i]};
             // e^-x is off by one unit; around e^-88 float runs out of digits.
             const double rel = 8 * kEps, tiny = 1e-35 * std::fabs(y);
-            w.see(double{s[i]}, y * sigmoid(x), rel * std::fabs(y * sigmoid(x)) + tiny);
-            w.see(double{z[i]}, y * silu(x), rel * std::fabs(y * silu(x)) + tiny);
-            w.see(double{a[i]}, y * silu(x), rel * std::fabs(y * silu(x)) + tiny);
+            w.check(double{s[i]}, y * sigmoid(x), rel * std::fabs(y * sigmoid(x)) + tiny);
+            w.check(double{z[i]}, y * silu(x), rel * std::fabs(y * silu(x)) + tiny);
+            w.check(double{a[i]}, y * silu(x), rel * std::fabs(y * silu(x)) + tiny);
             const double limited = std::min(silu(x), 2.5) * std::max(-2.5, std::min(y, 2.5));
-            w.see(double{b[i]}, limited, rel * std::fabs(limited) + tiny);
+            w.check(double{b[i]}, limited, rel * std::fabs(limited) + tiny);
         }
         CHECK(w.ratio <= 1);
     }
 }
 
-TEST_CASE("a value's bits do not depend on its place in a row or on the row's length") {
+TEST_CASE("a value's bits do not depend on its index in a row or on the row's length") {
     test::Random r(9);
     const uint32_t n = 37;
     const Floats x = r.normals(n), z = r.normals(n, 5), p = r.normals(n), w = r.normals(4 * n), w3 = r.normals(3 * n);
@@ -317,7 +317,7 @@ TEST_CASE("a value's bits do not depend on its place in a row or on the row's le
     }
 }
 
-TEST_CASE("conv_silu weighs each channel's taps, oldest first") {
+TEST_CASE("conv_silu weights each channel's taps, oldest first") {
     for (const Loops* l : all_loops())
         for (uint32_t n_tap : {2u, 3u, 4u, 5u, 8u})
             for (uint32_t n : {1u, 15u, 16u, 128u, 131u}) {
@@ -338,8 +338,8 @@ TEST_CASE("conv_silu weighs each channel's taps, oldest first") {
                         magnitude += std::fabs(p);
                     }
                     // the slope of silu is at most 1.1
-                    worst.see(double{y[c]}, silu(sum),
-                              1.1 * sum_bound(n_tap, magnitude) + 8 * kEps * std::fabs(silu(sum)));
+                    worst.check(double{y[c]}, silu(sum),
+                                1.1 * sum_bound(n_tap, magnitude) + 8 * kEps * std::fabs(silu(sum)));
                 }
                 CHECK(worst.ratio <= 1);
             }
@@ -383,7 +383,7 @@ TEST_CASE("attention weighs the values by exp(score - max)") {
             }
 }
 
-TEST_CASE("attention with scores far apart gives weights of 0, never a NaN") {
+TEST_CASE("attention with scores far apart gives weights of 0 and no NaN") {
     for (const Loops* l : all_loops()) {
         CAPTURE(l->name);
         Attention a(1, 40, 64, 60.0f, 3);  // scores of some hundreds, positive and negative
@@ -396,7 +396,7 @@ TEST_CASE("attention with scores far apart gives weights of 0, never a NaN") {
     }
 }
 
-TEST_CASE("a query's attention has the same bits alone and among others") {
+TEST_CASE("row invariance: row invariance: a query's attention has the same bits alone and among others") {
     for (const Loops* l : all_loops())
         for (uint32_t n_query : {1u, 2u, 3u, 4u, 7u, 8u})
             for (uint32_t n_key : {1u, 6u, 67u})
@@ -426,7 +426,7 @@ TEST_CASE("delta_rows follows the gated delta rule") {
                 }
 }
 
-TEST_CASE("Row: nine rows at once have the bits of nine steps of one row") {
+TEST_CASE("row invariance: nine rows at once have the bits of nine steps of one row") {
     for (const Loops* l : all_loops())
         for (uint32_t d_val : {16u, 44u, 128u}) {
             CAPTURE(l->name);
@@ -452,7 +452,7 @@ TEST_CASE("Row: nine rows at once have the bits of nine steps of one row") {
         }
 }
 
-TEST_CASE("Commit: run n, keep k, twice in a row, equals running the kept rows") {
+TEST_CASE("commit equivalence: run n, commit k, twice in a row, equals running the committed rows") {
     constexpr uint32_t n = 5;
     for (const Loops* l : all_loops())
         for (uint32_t first = 0; first <= n; ++first)
@@ -478,7 +478,7 @@ TEST_CASE("Commit: run n, keep k, twice in a row, equals running the kept rows")
             }
 }
 
-TEST_CASE("Chunk: the chunked form agrees with the rows one by one") {
+TEST_CASE("chunk invariance: the chunked form agrees with the rows one by one") {
     for (const Loops* l : all_loops())
         for (uint32_t n : {1u, 2u, 3u, 15u, 17u, 33u, 63u, 64u})
             for (uint32_t d : {20u, 128u}) {
@@ -495,7 +495,7 @@ TEST_CASE("Chunk: the chunked form agrees with the rows one by one") {
             }
 }
 
-TEST_CASE("decays of 0 and 1, gates shut and open, and rows of zeros stay within bounds in every form") {
+TEST_CASE("decays of 0 and 1, closed and open gates and rows of zeros stay within bounds in every form") {
     for (const Loops* l : all_loops()) {
         CAPTURE(l->name);
         Head start(32, 64, 40, 12);
@@ -533,13 +533,13 @@ TEST_CASE("merge adds two partials with their weights") {
         l->merge(o.data(), 0.25f, p.data(), 0.75f, 70);
         Worst w;
         for (size_t i = 0; i < o.size(); ++i)
-            w.see(double{o[i]}, double{before[i]} * 0.25 + double{p[i]} * 0.75,
-                  2 * kEps * (std::fabs(double{before[i]}) + std::fabs(double{p[i]})));
+            w.check(double{o[i]}, double{before[i]} * 0.25 + double{p[i]} * 0.75,
+                    2 * kEps * (std::fabs(double{before[i]}) + std::fabs(double{p[i]})));
         CHECK(w.ratio <= 1);
     }
 }
 
-TEST_CASE("l2_normalise gives unit length, and leaves zeros zeros") {
+TEST_CASE("l2_normalise gives unit length and keeps zeros") {
     test::Random r(4);
     Floats x = r.normals(128, 5), zero(128, 0.0f);
     l2_normalise(x.data(), 128, 0.5f);
@@ -550,7 +550,7 @@ TEST_CASE("l2_normalise gives unit length, and leaves zeros zeros") {
     for (float a : zero) CHECK(a == 0.0f);
 }
 
-TEST_CASE("rotation keeps its precision at a million positions") {
+TEST_CASE("rotation keeps its precision at position one million") {
     for (uint64_t position : {0ull, 1ull, 4095ull, 1000000ull}) {
         constexpr uint32_t n_rot = 64;
         const float base = 1e7f;
@@ -565,12 +565,12 @@ TEST_CASE("rotation keeps its precision at a million positions") {
             const long double angle =
                 static_cast<long double>(position) * std::pow(static_cast<long double>(base), -2.0L * i / n_rot);
             const double c = static_cast<double>(std::cos(angle)), s = static_cast<double>(std::sin(angle));
-            w.see(double{table[2 * i]}, c, 1e-7);
-            w.see(double{table[2 * i + 1]}, s, 1e-7);
+            w.check(double{table[2 * i]}, c, 1e-7);
+            w.check(double{table[2 * i + 1]}, s, 1e-7);
             const double a = double{before[i]}, b = double{before[i + n_rot / 2]},
                          allowed = 4e-7 * (std::fabs(a) + std::fabs(b));
-            w.see(double{x[i]}, a * c - b * s, allowed);
-            w.see(double{x[i + n_rot / 2]}, a * s + b * c, allowed);
+            w.check(double{x[i]}, a * c - b * s, allowed);
+            w.check(double{x[i + n_rot / 2]}, a * s + b * c, allowed);
         }
         CHECK(w.ratio <= 1);
         if (position == 0) CHECK(same_bits(x, before));

@@ -1,4 +1,4 @@
-// A model whose draft blocks stand in a file of their own.
+// Tests of a model whose draft blocks are in a file of their own.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -32,7 +32,7 @@ Status load(const Device& device, const Bytes& model, const Bytes& draft, Model*
     return Model::load(device, model, options).get(*to);
 }
 
-/// Everything a model says: rows of the trunk and of each draft depth, then a text with how its guesses went.
+/// Outputs of a model: logit rows of the trunk and of each draft depth, then a drafted text and its acceptance.
 struct Said {
     std::vector<float> rows;
     std::vector<Token> text;
@@ -70,7 +70,7 @@ Said listen(const Model& model) {
     return said;
 }
 
-/// The pair says what the one file says; `all`: whatever the two files hold besides.
+/// The outputs of the pair equal those of the single file. `all`: for every packaging of the two files.
 void check_pairs(const Device& device, Family family, bool all) {
     CAPTURE(family_name(family));
     const Bytes whole = tiny(family, Packaging::whole);
@@ -142,7 +142,7 @@ void refused(Header model, Header draft, std::vector<const char*> words) {
     for (const char* word : words) CHECK_MESSAGE(s.text.find(word) != std::string::npos, word << " in: " << s.text);
 }
 
-/// Written for this test, gone after it.
+/// A file that is removed after the test.
 struct Written {
     std::string path;
     Written(const std::string& name, const Bytes& bytes) : path(name) {
@@ -158,14 +158,13 @@ struct Written {
 
 }  // namespace
 
-TEST_CASE(
-    "a model and its draft blocks in two files are the model in one: every row, every guess, every byte of memory") {
+TEST_CASE("a model and its draft blocks in two files equal the model in one: logits, drafts and memory") {
     const Device device = cpu_device();
     for (Family family : kFamilies) check_pairs(device, family, true);
 }
 
 #ifndef AUSPEX_NO_VULKAN
-TEST_CASE("on the GPU too, two files are the model in one") {
+TEST_CASE("on the GPU, a model and its draft blocks in two files equal the model in one") {
     const Device device = gpu_device();
     if (!device) return;
     for (Family family : kFamilies)  // one with a single draft block, one with three
@@ -173,7 +172,7 @@ TEST_CASE("on the GPU too, two files are the model in one") {
 }
 #endif
 
-TEST_CASE("a pair may be files, shards among them, and its plan is known from their headers") {
+TEST_CASE("both files of a pair may be sharded, and the plan is known from their headers") {
     TinyOptions o;
     o.family = Family::step35;
     o.packaging = Packaging::mtp;
@@ -213,7 +212,7 @@ TEST_CASE("a pair may be files, shards among them, and its plan is known from th
     CHECK(s.text.find("shard") != std::string::npos);
 }
 
-TEST_CASE("a smaller head in the draft file makes the guesses, a larger one is left alone") {
+TEST_CASE("a smaller head in the draft file is used for drafts, a larger one is ignored") {
     const Device device = cpu_device();
     const Bytes trunk = tiny(Family::qwen35, Packaging::trunk),
                 whole = tiny(Family::qwen35, Packaging::whole);  // models read from them
@@ -231,7 +230,7 @@ TEST_CASE("a smaller head in the draft file makes the guesses, a larger one is l
     }
 }
 
-TEST_CASE("files that do not belong together are refused, with what differs") {
+TEST_CASE("files that do not belong together are rejected with the difference") {
     REQUIRE(pair_files(Header().file(), draft_header().file()).status().code == Code::ok);
     Header d = draft_header();
     d.arch = "step35";
@@ -275,7 +274,7 @@ TEST_CASE("files that do not belong together are refused, with what differs") {
     refused(m, d, {"qwen35.attention.head_count", "an array of 3", "expected an array of 4"});
 }
 
-TEST_CASE("draft blocks alone are refused, and the message says how to load them") {
+TEST_CASE("draft blocks alone are rejected, and the error says how to load them") {
     const Device device = cpu_device();
     Model model;
     for (Packaging packaging : {Packaging::mtp, Packaging::mtp_bare}) {

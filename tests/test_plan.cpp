@@ -13,7 +13,7 @@ using namespace test;
 
 namespace {
 
-/// What planning says after the file's bytes were changed in one place.
+/// The Status of planning after a change to the bytes of the file.
 Status plan_with(const std::vector<std::byte>& bytes) {
     Gguf file;
     Status s = Gguf::parse(bytes).get(file);
@@ -22,7 +22,7 @@ Status plan_with(const std::vector<std::byte>& bytes) {
     return make_plan(file, {}).get(plan);
 }
 
-/// The tiny file with `from` replaced by `to` (same length) wherever it stands.
+/// The tiny file with `from` replaced by `to` (same length) in all places.
 std::vector<std::byte> patched(const std::string& from, const std::string& to) {
     REQUIRE(from.size() == to.size());
     const std::vector<std::byte> bytes = tiny_qwen35();
@@ -35,7 +35,7 @@ std::vector<std::byte> patched(const std::string& from, const std::string& to) {
     return {p, p + s.size()};
 }
 
-/// The tiny file with the u32 behind a metadata key changed.
+/// The tiny file with the u32 value of a metadata key changed.
 std::vector<std::byte> with_u32(const std::string& key, uint32_t value) {
     std::vector<std::byte> bytes = tiny_qwen35();
     const std::string s(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -56,7 +56,7 @@ bool says(const Status& s, std::initializer_list<const char*> parts) {
 
 }  // namespace
 
-TEST_CASE("the tape of a small hybrid reads as its layers do") {
+TEST_CASE("the operations of a small hybrid follow its layers") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     Gguf file;
     REQUIRE(Gguf::parse(bytes).get(file).ok());
@@ -92,7 +92,7 @@ TEST_CASE("the tape of a small hybrid reads as its layers do") {
     CHECK(plan.mtp.empty());
 }
 
-TEST_CASE("what a file lacks or contradicts is named") {
+TEST_CASE("missing or contradicting keys are named") {
     CHECK(plan_with(tiny_qwen35()).ok());
     CHECK(says(plan_with(patched("qwen35", "gwen35")), {"gwen35", "qwen35"}));
     CHECK(says(plan_with(patched("blk.2.ssm_out.weight", "blk.2.ssm_owt.weight")),
@@ -133,11 +133,11 @@ TEST_CASE("no error text carries a control byte of the file") {
     clean(pair_files(odd, odd).status());
 }
 
-TEST_CASE("a draft-only file says that it cannot run alone") {
+TEST_CASE("a draft-only file is rejected because it cannot run alone") {
     CHECK(says(plan_with(patched("blk.0.attn_norm.weight", "blk.9.attn_norm.weight")), {"MTP", "alone"}));
 }
 
-TEST_CASE("without its projection the MTP block is left out") {
+TEST_CASE("an MTP block without its projection is ignored") {
     const std::vector<std::byte> bytes = patched("blk.4.nextn.eh_proj.weight", "blk.4.nextn.eh_prox.weight");
     Gguf file;
     REQUIRE(Gguf::parse(bytes).get(file).ok());

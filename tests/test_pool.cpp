@@ -32,7 +32,7 @@ void count_call(void* c, uint32_t i, uint32_t n) {
     ++counts.calls[i];
 }
 
-/// Each phase adds up what all threads wrote in the phase before: any race or lost meeting shows.
+/// Each phase adds up what all threads wrote in the phase before, so that a race or a lost barrier shows.
 void chained_phases(void* c, uint32_t i, uint32_t n) {
     Counts& counts = *static_cast<Counts*>(c);
     for (uint32_t phase = 0; phase < counts.n_phase; ++phase) {
@@ -83,7 +83,7 @@ TEST_CASE("a pool runs the work once on every thread") {
     }
 }
 
-TEST_CASE("after a barrier every thread sees what all wrote before it") {
+TEST_CASE("after a barrier every thread reads what all wrote before it") {
     for (const uint32_t n : {1u, 2u, 4u, 9u}) {
         auto pool = open_pool(n);
         for (int k = 0; k < 5; ++k) {
@@ -95,7 +95,7 @@ TEST_CASE("after a barrier every thread sees what all wrote before it") {
     }
 }
 
-TEST_CASE("a barrier and a new run set the tickets to zero") {
+TEST_CASE("a barrier and a new run reset the work counters") {
     for (const uint32_t n : {1u, 2u, 3u}) {
         auto pool = open_pool(n);
         Counts counts{pool.get(), std::vector<uint32_t>(n), {}, 0, false};
@@ -108,7 +108,7 @@ TEST_CASE("a barrier and a new run set the tickets to zero") {
     }
 }
 
-TEST_CASE("threads that fell asleep wake up for the next run") {
+TEST_CASE("sleeping threads wake up for the next run") {
     auto pool = open_pool(3);
     Counts counts{pool.get(), std::vector<uint32_t>(3), {}, 0, false};
     for (int k = 0; k < 10; ++k) {
@@ -118,7 +118,7 @@ TEST_CASE("threads that fell asleep wake up for the next run") {
     for (const uint32_t c : counts.calls) CHECK(c == 10);
 }
 
-TEST_CASE("threads meet as well where others want their cores") {
+TEST_CASE("barriers work while other processes use the cores") {
     std::atomic<bool> stop{false};
     std::vector<std::thread> hogs;
     for (uint32_t i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
@@ -161,7 +161,7 @@ TEST_CASE("many pools, and one pool used by many threads, do not disturb each ot
     CHECK(wrong == 0);
 }
 
-TEST_CASE("an impossible number of threads is refused with the limits") {
+TEST_CASE("an invalid number of threads is rejected with the limits") {
     std::unique_ptr<Pool> pool;
     for (const uint32_t n : {0u, Pool::kMaxThread + 1}) {
         const Status st = Pool::open(n).get(pool);
@@ -170,7 +170,7 @@ TEST_CASE("an impossible number of threads is refused with the limits") {
     }
 }
 
-TEST_CASE("an even cut covers every item once") {
+TEST_CASE("an even split covers every item once") {
     for (const uint64_t n_item : {0u, 1u, 5u, 64u, 1001u})
         for (uint32_t n = 1; n < 9; ++n) {
             uint64_t next = 0;

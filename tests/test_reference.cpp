@@ -1,4 +1,4 @@
-// The whole model against an independent float32 implementation of it.
+// Whole models against outputs of an independent float32 implementation (tests/data/reference, ../shared/reference).
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -18,12 +18,12 @@ struct Bound {
     uint32_t depth;  ///< MTP depths to compare
 };
 
-/// The reference ops, and the fastest ops of this processor.
+/// The reference path, and the fastest path of this processor.
 const Bound kBounds[] = {{CpuPath::reference, KvType::f16, 1e-3, 150, 1},
                          {CpuPath::best, KvType::f16, 1e-2, 100000, 3}};
-/// The bounds for whole texts. The plain ops take only the beginning of a text, which the small set covers.
-Span<const Bound> whole_bounds() { return deep() ? Span<const Bound>(kBounds) : Span<const Bound>(&kBounds[1], 1); }
-/// The reference ops with nothing rounded: what is left is the order of float sums.
+/// The bounds for whole texts. The reference path runs only the beginning of a text, which the small set covers.
+Span<const Bound> whole_bounds() { return deep() ? Span<const Bound>(kBounds, 2) : Span<const Bound>(kBounds + 1, 1); }
+/// The reference path without rounding of keys and values: only the order of float sums differs.
 const Bound kExact = {CpuPath::reference, KvType::f32, 1e-4, 150, 1};
 
 Session open_session(const Model& model, uint32_t n_context, KvType kv) {
@@ -36,7 +36,7 @@ Session open_session(const Model& model, uint32_t n_context, KvType kv) {
     return session;
 }
 
-/// Of the rows of `drafts`, which guess `depth` tokens further than the trunk, the share that say what the trunk says.
+/// The share of `drafts`, made `depth` tokens ahead of the trunk, that equal the trunk's token.
 double agreement(const std::vector<Token>& drafts, const std::vector<Token>& trunk, size_t depth) {
     REQUIRE(drafts.size() + depth == trunk.size());
     size_t same = 0;
@@ -44,15 +44,15 @@ double agreement(const std::vector<Token>& drafts, const std::vector<Token>& tru
     return static_cast<double>(same) / static_cast<double>(drafts.size());
 }
 
-/// Every row of a random model against the full arrays. `half_error`: what the rounding of keys and
-/// values to half precision, which the outputs lack, may cost at least.
+/// Every row of a random model against the full arrays. `half_error`: the bound where keys and values are rounded to
+/// half precision, which the reference does not do.
 void compare_random(const char* name, double half_error = 0) {
     const Reference ref = load_reference(name);
     if (!ref.ok) return;
     const std::vector<Token> ids = ids_of(*ref.json.find("ids"));
     for (const Bound& bound : {kExact, kBounds[0], kBounds[1]}) {
         Session session = open_session(load_model(cpu_device(2, bound.path), ref.model_path), 256, bound.kv);
-        const double most = bound.kv == KvType::f16 ? std::fmax(bound.error, half_error) : bound.error;
+        const double bound_error = bound.kv == KvType::f16 ? std::fmax(bound.error, half_error) : bound.error;
         const std::string how =
             std::string(name) + (bound.path == CpuPath::best ? ", fastest ops"
                                  : bound.kv == KvType::f16   ? ", reference ops"
@@ -79,14 +79,14 @@ void compare_random(const char* name, double half_error = 0) {
         Status s = session.score(ids, compare("logits", &trunk));
         REQUIRE_MESSAGE(s.ok(), s.message());
         MESSAGE(how << ", logits: worst relative error " << worst);
-        CHECK(worst <= most);
+        CHECK(worst <= bound_error);
         for (uint32_t depth = 1; depth <= 3; ++depth) {
             const std::string array = "mtp" + std::to_string(depth);
             if (!ref.array(array).data) continue;
             s = session.score_mtp(ids, depth, compare(array.c_str(), &drafts));
             REQUIRE_MESSAGE(s.ok(), s.message());
             MESSAGE(how << ", " << array << ": worst relative error " << worst);
-            CHECK(worst <= most);
+            CHECK(worst <= bound_error);
             CHECK(std::fabs(agreement(drafts.ours, trunk.ours, depth) -
                             agreement(drafts.theirs, trunk.theirs, depth)) <= 0.01);
         }
@@ -174,8 +174,8 @@ void compare_demo(const char* name, const Reference& ref, Span<const Bound> boun
     }
 }
 
-/// The engine's own cycles against the framework's teacher-forced rows, wherever both guess from the same tokens: along
-/// the text as far as it says what the trunk would.
+/// Acceptance in the engine's own cycles against the framework's teacher-forced rows, at rows where both draft from the
+/// same tokens.
 void compare_acceptance(const char* name) {
     const Reference ref = load_reference(name);
     if (!ref.ok) return;
@@ -225,7 +225,7 @@ void compare_acceptance(const char* name) {
 
 TEST_CASE("a random dense model gives the framework's logits and MTP rows") { compare_random("random-dense"); }
 TEST_CASE("a random model with experts gives the framework's logits and MTP rows") { compare_random("random-moe"); }
-// Its keys are not normed and its logits nearly equal, so halves show: 3e-3, against 3e-6 without.
+// Its keys are not normalised and its logits are nearly equal, so half precision shows: 3e-3, against 3e-6 without.
 TEST_CASE("a random step35 model gives the logits and chained MTP rows of plain formulas") {
     compare_random("random-step35", 4e-3);
 }
@@ -233,7 +233,7 @@ TEST_CASE("the demo model gives the framework's logits, drafts and greedy text o
           doctest::test_suite("long")) {
     const Reference ref = load_small_reference();
     REQUIRE(ref.ok);
-    compare_demo("small set", ref, kBounds);
+    compare_demo("small set", ref, Span<const Bound>(kBounds, 2));
 }
 TEST_CASE("the demo model in Q4_K_M gives the framework's logits, drafts and greedy text on whole texts" *
           doctest::test_suite("long")) {
@@ -245,8 +245,7 @@ TEST_CASE("the demo model in Q8_0 gives the framework's logits, drafts and greed
     const Reference ref = load_reference("demo-q8_0");
     if (ref.ok) compare_demo("demo-q8_0", ref, whole_bounds());
 }
-TEST_CASE("as many guesses are accepted as the framework's rows promise, at every depth" *
-          doctest::test_suite("long")) {
+TEST_CASE("acceptance at every depth is that of the framework's rows" * doctest::test_suite("long")) {
     compare_acceptance("demo-q4_k_m");
     if (deep()) compare_acceptance("demo-q8_0");
 }

@@ -31,7 +31,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("philox gives its published answers") {
+TEST_CASE("philox gives its published outputs") {
     const Philox zero = philox(0, 0, 0, 0, 0);
     CHECK(zero.word[0] == 0x6627e8d5u);
     CHECK(zero.word[1] == 0xe169c58du);
@@ -54,7 +54,7 @@ TEST_CASE("greedy takes the largest logit, the lower id on a tie, and never a Na
     CHECK(b.sample({}) == 0);
 }
 
-TEST_CASE("a token is a function of logits, seed and position alone") {
+TEST_CASE("the token depends on logits, seed and position alone") {
     test::Random random(1);
     Bench b(random.normals(1000, 2));
     Sampling s;
@@ -89,7 +89,7 @@ TEST_CASE("the sample follows the softmax") {
     CHECK(std::fabs(static_cast<double>(cold.at(0)) / n - p0) < 4.5 * sigma);
 }
 
-TEST_CASE("filters keep what their names say") {
+TEST_CASE("each filter keeps the tokens that its definition keeps") {
     Bench b({std::log(0.05f), std::log(0.5f), std::log(0.15f), std::log(0.3f)});
     Sampling s;
     s.temperature = 1;
@@ -131,7 +131,7 @@ TEST_CASE("penalties count inside their window") {
     CHECK(b.sample(s, 9, {0, 0, 0}) == 1);  // 2 - 3 * 0.05
 }
 
-TEST_CASE("values out of range are named") {
+TEST_CASE("values out of range are errors that name them") {
     auto text = [](const Sampling& s) { return check_sampling(s).message(); };
     Sampling s;
     CHECK(check_sampling(s).ok());
@@ -148,7 +148,7 @@ TEST_CASE("values out of range are named") {
     CHECK(text(s).find("top_k") != std::string::npos);
 }
 
-TEST_CASE("noise beyond reach is never needed: pruning sampled_ids what the full search sampled_ids") {
+TEST_CASE("pruning samples the same token as the full search") {
     test::Random random(5);
     for (int round = 0; round < 20; ++round) {
         Bench b(random.normals(2000, round % 2 ? 30.0f : 3.0f));

@@ -21,9 +21,9 @@ TEST_CASE("a Wilson interval holds its published values and stays within 0 and 1
 }
 
 TEST_CASE("a loop has little diversity and a text without repetitions all of it") {
-    std::vector<int32_t> fresh, loop;
-    for (int32_t i = 0; i < 100; ++i) fresh.push_back(i), loop.push_back(i % 4);
-    CHECK(distinct_share(fresh, 4) == 1);
+    std::vector<int32_t> varied, loop;
+    for (int32_t i = 0; i < 100; ++i) varied.push_back(i), loop.push_back(i % 4);
+    CHECK(distinct_share(varied, 4) == 1);
     CHECK(distinct_share(loop, 4) == doctest::Approx(4.0 / 97));
     CHECK(distinct_share({1, 2, 3}, 4) == 1);
     CHECK(distinct_share({1, 1, 1, 1}, 1) == 0.25);

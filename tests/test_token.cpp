@@ -19,7 +19,7 @@ using detail::Tokenizer;
 
 namespace {
 
-/// The text of bytes in GPT-2's alphabet, written here a second time from the definition.
+/// Bytes as text in GPT-2's alphabet, written from the definition, independent of the code under test.
 std::string alphabet(const std::string& bytes) {
     std::string out;
     for (const char c : bytes) {
@@ -36,7 +36,7 @@ std::string alphabet(const std::string& bytes) {
     return out;
 }
 
-/// A vocabulary made for a test: 256 bytes, then what the merges build, then special tokens.
+/// A vocabulary made for a test: 256 bytes, then the results of the merges, then special tokens.
 struct Vocabulary {
     std::string model = "gpt2", pre = "qwen35";
     std::vector<std::string> tokens, merges;
@@ -121,7 +121,7 @@ std::vector<std::string> pieces(const std::string& text, Split split) {
 }
 using Texts = std::vector<std::string>;
 
-/// The definition of byte pair encoding, as slow as it reads.
+/// Byte pair encoding straight from its definition; slow.
 std::vector<Token> plain_merge(const Vocabulary& v, const Tokenizer& t, const std::string& piece) {
     std::vector<std::string> parts;
     for (const char c : piece) parts.emplace_back(1, c);
@@ -151,7 +151,7 @@ std::vector<std::byte> file_bytes(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("UTF-8 is decoded strictly and repaired byte by byte") {
+TEST_CASE("UTF-8 is decoded strictly, and each invalid byte is replaced") {
     const char* bad[] = {"\x80",
                          "\xC0\x80",
                          "\xC1\xBF",
@@ -212,7 +212,7 @@ TEST_CASE("characters have the classes of Unicode 15.1") {
     CHECK(detail::trim_space("\x80") == "\x80");
 }
 
-TEST_CASE("text is cut where the pattern's first matching alternative ends") {
+TEST_CASE("text is split where the first matching alternative of the pattern ends") {
     const struct {
         const char* text;
         Texts want;
@@ -316,7 +316,7 @@ TEST_CASE("control tokens are parsed only when asked for, user-defined ones alwa
     CHECK(t.decode(Span<const Token>(ids), true) == "<|im_start|>he<think><|im_end|>");
 }
 
-TEST_CASE("of several special tokens at one place the longest is taken") {
+TEST_CASE("the longest of several special tokens at one position is taken") {
     Vocabulary v;
     const Token ab = v.add("<a><b>", 4), a = v.add("<a>", 4), abc = v.add("<a><b><c>", 3), lone = v.add("<", 4);
     const Tokenizer t = load(v);
@@ -372,7 +372,7 @@ TEST_CASE("special tokens are found as their definition says, in any mixture of 
     }
 }
 
-TEST_CASE("no merge spells a control token") {
+TEST_CASE("merges never build a control token") {
     Vocabulary v;
     v.merges.push_back("< x");
     v.add("<x", 3);
@@ -381,7 +381,7 @@ TEST_CASE("no merge spells a control token") {
     CHECK(t.encode("<x", false).size() == 2);
 }
 
-TEST_CASE("in a prompt, control tokens come from the template alone and borders leave no trace") {
+TEST_CASE("in a prompt, only the template makes control tokens, and piece boundaries do not change the encoding") {
     const Small v;
     const Tokenizer t = load(v);
     ChatPrompt p;
@@ -404,7 +404,7 @@ TEST_CASE("in a prompt, control tokens come from the template alone and borders 
     CHECK(t.encode(p) == std::vector<Token>{v.think});
 }
 
-TEST_CASE("the end of a generation is known by key and by text") {
+TEST_CASE("the end-of-generation tokens are found by key and by text") {
     Small v;
     v.ids.emplace_back("eot", 7u);
     const Tokenizer t = load(v);
@@ -417,7 +417,7 @@ TEST_CASE("the end of a generation is known by key and by text") {
     CHECK(Tokenizer().encode("x", true).empty());
 }
 
-TEST_CASE("any bytes encode, and valid text comes back whole") {
+TEST_CASE("any bytes can be encoded, and valid text survives the round trip") {
     const Tokenizer t = load(Small());
     test::Random random(11);
     for (int i = 0; i < 300; ++i) {
@@ -431,7 +431,7 @@ TEST_CASE("any bytes encode, and valid text comes back whole") {
     }
 }
 
-TEST_CASE("encoding work grows with the text, not faster") {
+TEST_CASE("encoding takes linear time") {
     Small v;
     v.merge(" ", " ");
     v.merge("  ", "  ");
@@ -535,7 +535,7 @@ TEST_CASE("loading a tokenizer can be cancelled, and reports rising fractions") 
     CHECK(s.code == Code::cancelled);
 }
 
-TEST_CASE("a damaged tokenizer is refused, and the text names the damage") {
+TEST_CASE("a damaged tokenizer is rejected, and the error names the damage") {
     Small v;
     v.model = "llama";
     CHECK(refusal(v, Code::unsupported).find("'llama', supported: gpt2") != std::string::npos);
@@ -574,7 +574,7 @@ TEST_CASE("a damaged tokenizer is refused, and the text names the damage") {
     CHECK(load(v).piece_bytes(271) == "\xE9");
 }
 
-TEST_CASE("tokenizer keys of another type or missing are refused") {
+TEST_CASE("missing tokenizer keys and keys of another type are rejected") {
     const Small v;
     for (int damage = 0; damage < 6; ++damage) {
         detail::GgufWriter w;
@@ -601,7 +601,7 @@ TEST_CASE("tokenizer keys of another type or missing are refused") {
     }
 }
 
-TEST_CASE("a stream shows whole characters only, however the bytes are cut") {
+TEST_CASE("a stream returns whole characters only, however the bytes are split") {
     const std::string bytes =
         "a\xC3\xA9\xF0\x9F\x98\x80\xE2\x82"
         "b\xED\xA0\x80\xFF\xC3";
@@ -625,7 +625,7 @@ TEST_CASE("a stream shows whole characters only, however the bytes are cut") {
     }
 }
 
-TEST_CASE("a stop string is never shown, nor what may be its beginning") {
+TEST_CASE("a stop string and its possible beginnings are never returned") {
     const auto run = [](const std::string& text, const Texts& stops, size_t cut, bool* stopped) {
         std::string held, shown;
         *stopped = false;
@@ -665,7 +665,7 @@ TEST_CASE("a stop string is never shown, nor what may be its beginning") {
     CHECK(held == "STO");
 }
 
-TEST_CASE("the published pre-tokenizer cases are cut alike") {
+TEST_CASE("the published pre-tokenizer cases are split the same way") {
     const char* shared = test::shared_dir("vectors/vocab");
     if (!shared) return;
     detail::Json cases;

@@ -1,4 +1,4 @@
-// Windows: what a row sees, where it finds it, and that nothing else changed.
+// Tests of attention windows: which keys a row attends to, where the ring keeps them, and that nothing else changes.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -53,7 +53,7 @@ TEST_CASE("a window of at least the context changes no bit and no byte") {
     }
 }
 
-TEST_CASE("a window that has not begun to slide changes no bit, and one that has changes the result") {
+TEST_CASE("a window changes the result only from the row on at which it slides") {
     CpuRig rig;
     const std::vector<Token> ids = tiny_ids(300, 3);
     auto full = rig.context({});
@@ -66,7 +66,7 @@ TEST_CASE("a window that has not begun to slide changes no bit, and one that has
     CHECK(relative_error(rig.text(*sunk, ids, 128, 4).data(), want.data(), want.size()) < 1e-4);
 }
 
-TEST_CASE("a ring gives the bits of a cache that never wraps, whatever window, sinks, steps and pieces") {
+TEST_CASE("a ring gives the bits of a cache that never wraps, for all windows, sinks, steps and chunks") {
     // The same window in a session whose ubatch is as long as its context: its ring holds every row.
     for (CpuPath path : cpu_paths()) {
         if (path == CpuPath::reference) continue;  // slow, and the walk is the same
@@ -88,7 +88,7 @@ TEST_CASE("a ring gives the bits of a cache that never wraps, whatever window, s
     }
 }
 
-TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejected rows leave no trace") {
+TEST_CASE("row invariance and commit equivalence hold in a sliding window") {
     CpuRig rig;
     const std::vector<Token> ids = tiny_ids(700, 4);
     for (uint32_t w : {1u, 9u, 250u}) {
@@ -120,7 +120,8 @@ TEST_CASE("law 1 and 2 hold in a sliding window: rows alone or together, rejecte
     }
 }
 
-TEST_CASE("keys and values of every type: near the default ones, deterministic, and laws 1 and 2 hold") {
+TEST_CASE(
+    "keys and values of every type are close to the default ones and keep row invariance and commit equivalence") {
     struct Case {
         Type k, v;
         double bound;
@@ -207,7 +208,7 @@ TEST_CASE("attention over rows of every type equals attention over their decoded
             }
 }
 
-TEST_CASE("windowed logits are the framework's" * doctest::test_suite("long")) {
+TEST_CASE("windowed logits equal the framework's within the bound" * doctest::test_suite("long")) {
     struct Bound {
         Kind kind;
         CpuPath path;
@@ -277,7 +278,7 @@ TEST_CASE("windowed logits are the framework's" * doctest::test_suite("long")) {
     }
 }
 
-TEST_CASE("a session with windows restarts, snapshots and goes on as if nothing had happened") {
+TEST_CASE("restore equivalence: a session with windows continues after restarts and snapshots with the same text") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = load_model(cpu_device(2), bytes);
     const std::vector<Token> ids = tiny_ids(600, 2);
@@ -315,8 +316,7 @@ TEST_CASE("a session with windows restarts, snapshots and goes on as if nothing 
     CHECK(large.restore(snap.value()).code == Code::bad_argument);
 }
 
-TEST_CASE("a draft block may look back less than the trunk: its drafts change, the text does not" *
-          doctest::test_suite("long")) {
+TEST_CASE("a smaller window in the draft block changes its drafts and not the text" * doctest::test_suite("long")) {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = load_model(cpu_device(2), bytes);
     auto text = [&](Draft source, const char* spec) {
@@ -344,7 +344,7 @@ TEST_CASE("a draft block may look back less than the trunk: its drafts change, t
     }
 }
 
-TEST_CASE("a snapshot is not restored where its keys would mean something else") {
+TEST_CASE("a snapshot of other windows or cache types is rejected") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = load_model(cpu_device(2), bytes);
     auto open = [&](KvType k, KvType v) {
@@ -364,7 +364,7 @@ TEST_CASE("a snapshot is not restored where its keys would mean something else")
     CHECK(same.restore(snap.value()).ok());
 }
 
-TEST_CASE("stats name the windows, the horizon follows the text, and the first token that leaves is announced once") {
+TEST_CASE("stats list the windows, the horizon follows the text, and on_window_left is called once") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = load_model(cpu_device(2), bytes);
     SessionOptions o;
@@ -402,7 +402,7 @@ TEST_CASE("stats name the windows, the horizon follows the text, and the first t
     CHECK(print_windows(full.stats().windows).find("3:full") == 0);
 }
 
-TEST_CASE("a window that is written wrong is named, with what was expected") {
+TEST_CASE("an invalid window specification is an error with what was expected") {
     CHECK(print_windows(windows("3:64,7:full,all:4096+4,mtp:16")) == "3:64,7:full,all:4096+4,mtp:16");
     for (const char* bad : {"", "3", "3:", ":64", "x:64", "3:64,", "3:0", "3:64+", "3:64+257", "3:64x", "3:-1",
                             "3:99999999999", "3:64,,7:1", "3:full+4", "all"}) {
@@ -424,7 +424,7 @@ TEST_CASE("a window that is written wrong is named, with what was expected") {
     CHECK(Session::create(model, o).status().code == Code::bad_argument);
 }
 
-TEST_CASE("a session with windows in every layer runs on and on in the memory of its windows") {
+TEST_CASE("a session with windows in every layer generates past the context in constant memory") {
     // A scaled-down million: the ring wraps hundreds of times, and the machine's memory does not know the context.
     CpuRig rig;
     auto small = rig.context(window(32, 4), 1u << 11, 64), large = rig.context(window(32, 4), 1u << 20, 64);

@@ -12,7 +12,7 @@ using namespace auspex::detail;
 
 namespace {
 
-/// Collects a model's keys and tensors; one or more files come out at the end.
+/// Collects a model's keys and tensors and writes one or more files at the end.
 struct Maker {
     struct Entry {
         std::string name;
@@ -176,7 +176,7 @@ void delta(Maker& m, const std::string& b) {
 }
 
 void experts(Maker& m, const std::string& b) {
-    // A decided router, as trained ones are: rounding elsewhere must not change who is chosen.
+    // A router with large margins, as trained ones have: rounding elsewhere must not change the chosen experts.
     m.add(b + "ffn_gate_inp.weight", Type::f32, {kModel, kExpert}, m.draw(kExpert, kModel, 2));
     const std::vector<float> gate = m.draw(kExpert * kFfExpert, kModel), up = m.draw(kExpert * kFfExpert, kModel);
     if (m.o.fused) {
@@ -350,7 +350,7 @@ std::vector<std::vector<std::byte>> tiny_shards(const TinyOptions& options, uint
 }
 
 std::vector<std::byte> tiny_model(const TinyOptions& o) {
-    // Encoding takes longer than most tests do, so what was made once is kept.
+    // Quantising takes longer than most tests, so models are kept.
     static std::map<std::string, std::vector<std::byte>> made;
     static std::mutex mutex;
     const std::string key =

@@ -1,4 +1,4 @@
-// tests/tiny: models small enough to run in a test, made on the spot; tools/tiny_model writes them.
+// tests/tiny: tiny random models of every family, made in memory; tools/tiny_model writes them to files.
 #pragma once
 #include "../src/base/gguf.h"
 #include "support.h"
@@ -9,7 +9,7 @@ enum class Family { qwen35, qwen35moe, qwen3next, step35 };
 constexpr Family kFamilies[] = {Family::qwen35, Family::qwen35moe, Family::qwen3next, Family::step35};
 const char* family_name(Family family);
 
-/// What of a model stands in the file; `mtp_bare`: the draft blocks without embedding, head and norm beside them.
+/// Which part of a model the file has; `mtp_bare`: the draft blocks without embedding, head and norm.
 enum class Packaging { whole, trunk, mtp, mtp_bare };
 
 struct TinyOptions {
@@ -20,8 +20,8 @@ struct TinyOptions {
     uint32_t d_head = 64;  ///< of attention
     uint32_t d_key = 64;   ///< of DeltaNet heads, keys and values
     bool mtp = true;       ///< qwen: one block; step35: three heads
-    bool tied = true;      ///< step35 never is
-    float scale = 1.0f;    ///< of the logits: larger is more decided
+    bool tied = true;      ///< ignored by step35, which is never tied
+    float scale = 1.0f;    ///< of the logits: larger gives larger margins
     Family family = Family::qwen35;
     bool fused = false;       ///< the same weights in fewer tensors: attn_qkv of attention, gate_up experts, ssm_in
     bool factors = true;      ///< step35: with rope_freqs

@@ -37,7 +37,7 @@ double normal(uint64_t seed, uint64_t stream, uint64_t i) {
 }
 enum Stream : uint64_t { kOutcome = 1, kLevel, kTime, kAccident, kAccidentSize, kShared };
 
-/// What others on the machine do to it: factors on a plain step and on what drafts add to it.
+/// Load by other processes: factors on the time of a plain step and on what drafts add to it.
 struct Load {
     double plain = 1, drafts = 1;
 };
@@ -80,7 +80,7 @@ double cycle_seconds(const Curve& c, const Phase& at, const Load& load, uint32_t
     const double length = context / 65536.0, plain = kPlainSeconds * (1 + length) * at.clock;
     if (depth == 0) return plain * load.plain;
     double r = 1 + (c.first - 1 + c.slope * (depth - 1)) * (1 + 0.2 * length) * at.load;
-    r = std::max(r, at.least_row * (depth + 1));
+    r = std::max(r, at.min_row_cost * (depth + 1));
     return plain * (load.plain + (r - 1) * load.drafts);
 }
 
@@ -175,7 +175,7 @@ std::vector<Workload> workloads() {
             flips.push_back(i % 2 == 0 ? text("easy", n, 0.95, 0.02) : text("hard", n, 0.35));
     for (Phase& p : flips) p.kind += " " + std::to_string(p.n_token);
     all.push_back(chain("W4 flips", flips, 1024));
-    // Turns of 512 tokens behind documents that are pasted in: 1K to 64K.
+    // Turns of 512 tokens after pasted documents of 1K to 64K tokens.
     Workload growing{"W5 context 1K to 64K", {}};
     for (uint32_t i = 0; i < 14; ++i) {
         Phase p = i % 2 == 0 ? code : prose;
@@ -192,7 +192,7 @@ std::vector<Workload> workloads() {
     all.push_back(chain("W7 temperature 0.7", {text("warm", 2048, 0.70, 0.10)}, 1024));
     // Each row costs more than a plain step: not even certain drafts pay.
     std::vector<Phase> never = repeat({text("log", 256, 0.97, 0.02), text("open", 256, 0.45)}, 4);
-    for (Phase& p : never) p.least_row = 1.15;
+    for (Phase& p : never) p.min_row_cost = 1.15;
     all.push_back(chain("W8 unprofitable cost", never, 1024));
     return all;
 }
@@ -205,7 +205,7 @@ Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy
         DraftSeen cycle;
         AcceptanceProbe acceptance_probe;
     };
-    std::deque<Result> on_their_way;  // ran, not yet told to the policy
+    std::deque<Result> in_flight;  // finished, not yet reported to the policy
     uint64_t i_cycle = 0;
     const uint32_t n = text.n();
     for (uint32_t at = 0; at < n;) {
@@ -243,12 +243,12 @@ Played play(const Workload& w, const Curve& c, const Settings& s, Policy& policy
         for (uint32_t k = 0; k < n_new; ++k)  // a cycle over a border is shared by its tokens
             out.seconds[text.phase[std::min(at + k, n - 1)]] += r.cycle.seconds / n_new;
         at += n_new;
-        on_their_way.push_back(r);
-        while (on_their_way.size() > s.lag) {
-            if (on_their_way.front().acceptance_probe.n > 0)
-                policy.observe_acceptance_probe(on_their_way.front().acceptance_probe);
-            policy.observe(on_their_way.front().cycle);
-            on_their_way.pop_front();
+        in_flight.push_back(r);
+        while (in_flight.size() > s.lag) {
+            if (in_flight.front().acceptance_probe.n > 0)
+                policy.observe_acceptance_probe(in_flight.front().acceptance_probe);
+            policy.observe(in_flight.front().cycle);
+            in_flight.pop_front();
         }
     }
     for (const double t : out.seconds) out.total += t;

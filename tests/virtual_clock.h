@@ -1,4 +1,4 @@
-// tests/virtual_clock: a machine and a text that exist only as numbers, to score drafting policies on.
+// tests/virtual_clock: simulates costs and acceptance of drafting, to score drafting policies.
 //
 // A workload is a list of phases; each phase says how well its text can be drafted and how long the
 // context is. For every token a uniform number and a level of acceptance are drawn beforehand, so every
@@ -26,12 +26,12 @@ extern const Curve kCurve[kCurves];  // MoE, dense, MoE with a trimmed head, unp
 struct Phase {
     std::string kind;  ///< phases of one kind are reported together
     uint32_t n_token = 0;
-    double acceptance = 0;  ///< mean level of a_1
-    double wander = 0;      ///< standard deviation of its slow noise
-    uint32_t context = 0;   ///< at the beginning
-    double clock = 1;       ///< all times are this much longer
-    double load = 1;        ///< R(g) - 1 is this much larger
-    double least_row = 0;   ///< R(g) is at least this times g + 1
+    double acceptance = 0;    ///< mean level of a_1
+    double wander = 0;        ///< standard deviation of its slow noise
+    uint32_t context = 0;     ///< at the beginning
+    double clock = 1;         ///< factor on all times
+    double load = 1;          ///< factor on R(g) - 1
+    double min_row_cost = 0;  ///< R(g) is at least this times g + 1
 };
 struct Workload {
     std::string name;
