@@ -217,7 +217,7 @@ class BadInput(BaseCli):
         for arguments in (["--help"], ["--version"], ["run", "--help"], ["bench", "--help"]):
             self.assertTrue(self.done(*arguments))
 
-    def test_numbers_that_cannot_be(self):
+    def test_numbers_out_of_range(self):
         self.refused(2, "bad_argument", "--threads 0", run=["run", "-p", "x", "--threads", 0])
         self.refused(2, "bad_argument", "--threads -2", run=["run", "-p", "x", "--threads", -2])
         self.refused(2, "bad_argument", "-n 0", run=["run", "-p", "x", "-n", 0])
@@ -227,7 +227,7 @@ class BadInput(BaseCli):
                               ("--repeat-penalty", 0)):
             self.refused(2, "bad_argument", run=["run", "-p", "x", "-n", 1, option, value])
 
-    def test_devices_that_are_not_there(self):
+    def test_devices_that_do_not_exist(self):
         self.refused(2, "bad_argument", "toaster", run=["run", "-p", "x", "--device", "toaster"])
         self.refused(2, "bad_argument", "vulkan:x", run=["run", "-p", "x", "--device", "vulkan:x"])
         self.refused(2, "bad_argument", "sse1", run=["run", "-p", "x", "--cpu-path", "sse1"])
@@ -248,13 +248,13 @@ class BadInput(BaseCli):
         self.refused(2, "bad_argument", n, 16, "--ctx", run=["run", "-p", LOG, "--ctx", 16])
         self.refused(2, "bad_argument", 32768, run=["run"], stdin="a b c d e f g h " * 5000)
 
-    def test_files_that_are_not_there_or_no_files(self):
+    def test_files_that_do_not_exist_and_directories(self):
         for command in (["run", "-p", "x", "-m"], ["inspect"], ["tokenize", "-p", "x", "-m"],
                         ["logits", "--ids", "1", "--out", "x", "-m"]):
             self.refused(2, "not_found", "nowhere.gguf", run=[*command, os.path.join(self.folder, "nowhere.gguf")])
             self.refused(2, "bad_argument", "directory", run=[*command, self.folder])
 
-    def test_files_that_are_no_models(self):
+    def test_files_that_are_not_models(self):
         with open(DEMO, "rb") as f:
             head = f.read(300000)
         size = os.path.getsize(DEMO)
@@ -502,7 +502,7 @@ class Logits(BaseCli):
             self.done("logits", "--ids", self.IDS, "--mtp", depth, "--mtp-out", path)
             self.assertEqual(len(self.rows(path)), 10 - depth)
 
-    def test_mtp_guesses_a_log_it_knows(self):
+    def test_mtp_predicts_a_log_it_knows(self):
         ids = json.loads(self.done("tokenize", "-p", LOG * 3))
         path = os.path.join(self.folder, "mtp.f32")
         self.done("logits", "--ids", json.dumps(ids), "--mtp", 1, "--mtp-out", path)

@@ -1,4 +1,4 @@
-"""`auspex bench`: every question it answers, with the demo model on the CPU, and what it refuses."""
+"""`auspex bench`: every measurement, with the demo model on the CPU, and what it refuses."""
 import json
 import os
 import shutil
@@ -71,7 +71,7 @@ class BenchRows(BaseBench):
         for word in ("tokens/s", "GB/s", "ms", "of one row", "of the fastest"):
             self.assertIn(word, out)
 
-    def test_several_prompt_lengths_tell_how_flat_they_are(self):
+    def test_several_prompt_lengths_report_slowest_over_fastest(self):
         o = self.json("--prefill", "32,64", "--repeat", 1, "--window", "all:16", "--kv", "q8_0")
         tps = [r["tps"] for r in o["prefill"]]
         self.assertAlmostEqual(o["prefill_slowest_over_fastest"], min(tps) / max(tps))
@@ -84,12 +84,12 @@ class BenchRows(BaseBench):
         self.assertEqual(o["windows"], "3:64+4,7:64+4")
         self.refused(["layer 7 sees everything", "--window all:"], "--long", 3000, "--window", "3:64", "--json")
 
-    def test_the_cpu_says_that_it_has_no_profile(self):
+    def test_the_cpu_has_no_profile_and_says_so(self):
         self.refused(["Vulkan"], "--profile", "--json", code="unsupported")
 
 
 class BenchDrafting(BaseBench):
-    def test_whole_cycles_with_forced_acceptance(self):
+    def test_whole_cycles_with_synthetic_acceptance_of_1(self):
         o = self.json("--mtp", "1,3", "--synth-accept", 1, "-n", 32, "--repeat", 2, "--draft-vocab", 1024)
         self.assertEqual([r["depth"] for r in o["mtp"]], [0, 1, 3])
         self.assertNotIn("prefill", o)
@@ -127,7 +127,7 @@ class BenchDrafting(BaseBench):
         self.assertEqual([p["name"] for p in c["phases"]], ["accept 1.00", "accept 0.10"])
         self.assertTrue(0.3 < c["policies"][1]["accepted_share"] < 0.9)
 
-    def test_windows_and_drafting_stacked(self):
+    def test_windows_and_drafting_alone_and_together(self):
         png = os.path.join(self.folder, "s.png")
         o = self.json("--stack", "--depth", "64,128", "-n", 24, "--repeat", 2, "--draft", 2, "--window", "all:32",
                       "--plot", png)["stack"]
@@ -158,7 +158,7 @@ class BenchDrafting(BaseBench):
 
 
 class BenchRefuses(BaseBench):
-    def test_lengths_that_cannot_be(self):
+    def test_lengths_out_of_range(self):
         for arguments in (["--prefill", "0"], ["--rows", "9"], ["--rows", "0"], ["-n", "0"], ["--repeat", "0"],
                           ["--depth", "x"], ["--mtp", "9"], ["--mtp", "1,,2"], ["--long", "5"], ["--long", "-1"],
                           ["--controller", "--phase", "1"], ["--controller", "--rounds", "0"],
@@ -168,12 +168,12 @@ class BenchRefuses(BaseBench):
             with self.subTest(arguments):
                 self.refused([], *arguments, "--json")
 
-    def test_chances_that_cannot_be(self):
+    def test_probabilities_out_of_range(self):
         self.refused(["0 .. 1"], "--mtp", "1", "--synth-accept", "1.5")
         for chances in ("0.5,", "x", "0", "1.2", "0.5 0.6"):
             self.refused(["--synth-phases has", "0.95,0.35"], "--controller", "--synth-phases", chances)
 
-    def test_questions_that_contradict_each_other(self):
+    def test_options_that_contradict_each_other(self):
         self.refused(["one of them at a time"], "--stack", "--controller")
         self.refused(["one of them at a time"], "--profile", "--long", "3000")
         self.refused(["--controller --virtual"], "--virtual")
@@ -185,7 +185,7 @@ class BenchRefuses(BaseBench):
         self.refused(["half of the 2 x 2 drafts"], "--stack", "--draft", "off", "--json")
         self.refused(["--draft fast"], "--stack", "--draft", "fast", "--json")
 
-    def test_texts_that_are_not_there(self):
+    def test_texts_that_do_not_exist(self):
         self.refused(["NAME=FILE"], "--controller", "--text", "nofile")
         self.refused(["NAME=FILE"], "--controller", "--text", "=x")
         self.refused(["nowhere"], "--controller", "--text", "a=" + os.path.join(self.folder, "nowhere"),
@@ -195,12 +195,12 @@ class BenchRefuses(BaseBench):
         self.refused(["empty"], "--stack", "--text", "a=" + self.file("none.txt", ""))
         self.refused(["--depth asks for 512"], "--stack", "--depth", 512, "--text", "a=" + one, "--json")
 
-    def test_windows_vocabularies_and_models_that_are_not_there(self):
+    def test_windows_vocabularies_and_models_that_do_not_exist(self):
         self.refused(["--kv-type q9"], "--rows", "1", "--kv", "q9", "--prefill", "8", "--json")
         self.refused(["--draft-vocab"], "--mtp", "1", "--draft-vocab", "999999", "--json")
         self.refused(["nowhere.gguf"], "--stack", "-m", os.path.join(self.folder, "nowhere.gguf"), code="not_found")
 
-    def test_a_plot_that_cannot_be_written_is_an_error_of_the_system(self):
+    def test_a_plot_that_cannot_be_written_exits_with_1(self):
         r = self.auspex("--stack", "--depth", "32", "-n", 8, "--repeat", 1, "--draft", 1, "--json", "--plot",
                         os.path.join(self.folder, "no", "such.png"))
         self.assertEqual(r.returncode, 1)

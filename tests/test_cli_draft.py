@@ -1,4 +1,4 @@
-"""Drafting on the command line: the same text under every option, statistics, traces, and costs that are kept."""
+"""Drafting on the command line: the same text under every option, statistics, traces, cached costs."""
 import json
 import os
 import shutil
@@ -49,7 +49,7 @@ class DraftRun(BaseDraft):
                     self.assertEqual(self.run_json("-n", 96, *sampling, "--draft", *draft)["ids"], plain["ids"])
             self.assertEqual(self.run_json("-n", 96, *sampling)["draft"]["depth"], "auto")  # the default
 
-    def test_the_draft_block_may_come_from_another_file(self):
+    def test_the_mtp_block_may_come_from_another_file(self):
         demo = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")  # with its own in both: the second counts
         plain = self.run_json("-n", 40, "--draft", "2")
         pair = self.run_json("-n", 40, "--draft", "2", "--mtp-file", demo)
@@ -92,7 +92,7 @@ class DraftRun(BaseDraft):
             self.assertGreater(line["us"], 0)
         self.assertTrue(any("reason" in line for line in lines))
 
-    def test_costs_are_kept_for_the_next_run_and_damage_is_harmless(self):
+    def test_costs_are_cached_for_the_next_run_and_damage_is_harmless(self):
         first = self.run_json("-n", 64)
         self.assertTrue(any(s["reason"] == "cold start" for s in first["draft"]["switches"]))
         self.assertEqual(len(self.kept()), 1)
@@ -112,7 +112,7 @@ class DraftRun(BaseDraft):
 
 
 class DraftRefuses(BaseDraft):
-    def test_what_reads_as_nothing(self):
+    def test_values_that_are_not_understood(self):
         for draft in ("sideways", "9", "-1", "auto:3", "lookup:9", "lookup:x", "3:3"):
             with self.subTest(draft):
                 self.refused(["expected auto, off, 0 .. 8"], "--draft=" + draft)
@@ -124,7 +124,7 @@ class DraftRefuses(BaseDraft):
                      os.path.join(self.folder, "nowhere.txt"))
         self.refused(["1 .. 8192"], "--draft-vocab", 9000)
 
-    def test_what_contradicts_itself(self):
+    def test_options_that_contradict_each_other(self):
         self.refused(["leaves nothing to choose"], "--draft", 3, "--draft-max", 4)
         self.refused(["leaves nothing to choose"], "--draft", "off", "--draft-max", 4)
         self.refused(["does not use it"], "--draft", "off", "--draft-vocab", 100)

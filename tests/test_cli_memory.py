@@ -37,7 +37,7 @@ class Windows(BaseMemory):
     def text(self, *more):
         return self.done("run", "--device", "cpu", "-p", LOG, "-n", 12, "--ctx", 512, *more)
 
-    def test_a_window_beyond_the_text_changes_nothing_and_a_narrow_one_is_told(self):
+    def test_a_window_beyond_the_text_changes_nothing_and_a_narrow_one_is_reported(self):
         self.assertEqual(self.text("--window", "all:512"), self.text())
         r = self.auspex("run", "--device", "cpu", "-v", "-p", LOG, "-n", 4, "--ctx", 512, "--window", "3:16+4")
         self.assertIn("windows: 3:16+4,7:full", r.stderr.decode())
@@ -50,7 +50,7 @@ class Windows(BaseMemory):
         self.assertEqual(r.returncode, 0, r.stderr.decode())
         self.assertIn("kv budget of 5242880 bytes", r.stderr.decode())
 
-    def test_what_is_written_wrong_is_named(self):
+    def test_errors_name_the_wrong_part(self):
         self.refused(["'3'", "expected LAYER:ROWS"], "run", "--device", "cpu", "-p", "x", "--window", "3")
         self.refused(["layer 2", "3, 7"], "run", "--device", "cpu", "-p", "x", "--window", "2:64")
         self.refused(["q5_0", "q4_1"], "run", "--device", "cpu", "-p", "x", "--kv-type", "q5_0")
@@ -72,7 +72,7 @@ class Plans(BaseMemory):
         windowed = self.plan("--ctx", 1000000, "--window", "all:1024")
         self.assertEqual(windowed["kv_token_bytes"], 0)
 
-    def test_what_drafting_takes_is_told_apart(self):
+    def test_the_memory_of_drafting_is_listed_apart(self):
         off, on = self.plan("--draft", "off"), self.plan()
         lookup, bare = self.plan("--draft", "lookup"), self.plan("--no-mtp")
         self.assertEqual(self.plan("--draft", 8), on)  # at any depth the same

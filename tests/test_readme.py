@@ -54,7 +54,8 @@ class Readme(unittest.TestCase):
     @unittest.skipUnless(os.path.exists(BINARY), "needs the auspex program")
     def test_its_second_command_continues_the_log(self):
         arguments = shlex.split(commands("README.md")[1])
-        r = subprocess.run([BINARY, *arguments[1:]], capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+        r = subprocess.run([BINARY, *arguments[1:]], capture_output=True, text=True, timeout=600,
+                           stdin=subprocess.DEVNULL)
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertIn("temp=", r.stdout)
 
