@@ -15,9 +15,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr Type kAll[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0,   Type::q4_0,
-                         Type::q4_1, Type::q5_0, Type::q5_1, Type::q2_k,   Type::q3_k,
-                         Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
+constexpr const auto& kAll = kAllTypes;
 
 bool is_float(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::bf16; }
 std::string label(CpuPath p, Type t) { return std::string(path_name(p)) + " " + type_info(t).name; }

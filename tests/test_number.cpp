@@ -13,10 +13,6 @@ namespace {
 using namespace auspex::detail;
 using Bytes = std::vector<uint8_t>;
 
-constexpr Type kAll[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0,   Type::q4_0,
-                         Type::q4_1, Type::q5_0, Type::q5_1, Type::q2_k,   Type::q3_k,
-                         Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
-
 uint32_t bits(float f) { return load<uint32_t>(&f); }
 float from_bits(uint32_t u) { return load<float>(&u); }
 
@@ -82,8 +78,13 @@ std::vector<int> half_fields(Type t) {
         case Type::f32:
         case Type::bf16:
         case Type::f16: return {};
-        default: return {0};
+        case Type::q4_0:
+        case Type::q5_0:
+        case Type::q8_0:
+        case Type::iq4_nl:
+        case Type::iq4_xs: return {0};
     }
+    return {};
 }
 
 /// Root of the mean squared error of a round trip, over that of the values.
@@ -131,10 +132,9 @@ TEST_CASE("every type id has its name and size, and removed ids have none") {
     }
     int n_supported = 0;
     for (uint32_t id = 0; id < 64; ++id) n_supported += type_info(id).supported;
-    CHECK(n_supported == int(sizeof kAll / sizeof kAll[0]));
-    for (const Type t : kAll) {
+    CHECK(n_supported == int(sizeof kAllTypes / sizeof kAllTypes[0]));
+    for (const Type t : kAllTypes) {
         CHECK(type_info(t).supported);
-        CHECK(can_encode(t));
         CHECK(supported_types().find(type_info(t).name) != std::string::npos);
     }
     CHECK(supported_types().find("MXFP4") == std::string::npos);
@@ -194,7 +194,7 @@ TEST_CASE("float32 to bfloat16 rounds to nearest even and keeps NaN a NaN") {
 
 TEST_CASE("decoding equals the format's definition bit for bit, at any address") {
     test::Random random(1);
-    for (const Type t : kAll) {
+    for (const Type t : kAllTypes) {
         const TypeInfo info = type_info(t);
         CAPTURE(std::string(info.name));
         constexpr size_t kBlocks = 20;
@@ -325,7 +325,7 @@ TEST_CASE("a round trip through every type stays within its error bound bound") 
 }
 
 TEST_CASE("constant, zero and single-value blocks encode exactly") {
-    for (const Type t : kAll) {
+    for (const Type t : kAllTypes) {
         CAPTURE(std::string(type_info(t).name));
         std::vector<float> x(256, 0.0f);
         Bytes packed(static_cast<size_t>(row_bytes(t, 256)));
@@ -347,7 +347,7 @@ TEST_CASE("constant, zero and single-value blocks encode exactly") {
 
 TEST_CASE("a value that is not finite affects its own block only") {
     test::Random random(3);
-    for (const Type t : kAll) {
+    for (const Type t : kAllTypes) {
         const size_t n_block = type_info(t).n_block;
         CAPTURE(std::string(type_info(t).name));
         for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
@@ -370,7 +370,7 @@ TEST_CASE("the published block vectors decode and encode bit for bit") {
     const size_t middle = json.rfind("\"quantise\": {");
     REQUIRE(middle != std::string::npos);
     int n_decoded = 0, n_encoded = 0;
-    for (const Type t : kAll) {
+    for (const Type t : kAllTypes) {
         CAPTURE(std::string(type_info(t).name));
         if (t == Type::f32 || t == Type::f16 || t == Type::bf16) continue;
         const std::string id = "\"type_id\": " + std::to_string(static_cast<uint32_t>(t)) + ",";

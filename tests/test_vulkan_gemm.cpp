@@ -17,10 +17,6 @@ using test::Vulkan;
 
 namespace test_gemm {
 
-/// One type of every layout, and one that is widened to each shared one.
-constexpr Type kTypes[] = {Type::q4_k, Type::q5_k, Type::q6_k, Type::q8_0, Type::q4_0, Type::q5_0,   Type::f16,
-                           Type::bf16, Type::f32,  Type::q4_1, Type::q2_k, Type::q3_k, Type::iq4_nl, Type::iq4_xs};
-
 /// Where column k of a row lies among its halves; gemm_common.glsl.
 uint32_t place(uint32_t k) { return (k & ~60u) | (k & 12u) << 2 | (k & 48u) >> 2; }
 
@@ -236,7 +232,7 @@ TEST_CASE("a product of many rows is right within its bound, for every type and 
     if (!v) return;
     for (const bool matrix : kernels(*v)) {
         CAPTURE(matrix);
-        for (const Type type : kTypes) {
+        for (const Type type : kAllTypes) {
             const std::string name = type_info(type).name;
             CAPTURE(name);
             const uint32_t block = type_info(type).n_block, d_in = block == 256 ? 512 : 320, d_out = 52,

@@ -50,10 +50,6 @@ std::vector<uint8_t> random_matrix(Type type, uint64_t d_out, uint64_t d_in, uin
     return out;
 }
 
-constexpr Type kTypes[] = {Type::f32,  Type::f16,  Type::bf16, Type::q8_0,   Type::q4_0,
-                           Type::q4_1, Type::q5_0, Type::q5_1, Type::q2_k,   Type::q3_k,
-                           Type::q4_k, Type::q5_k, Type::q6_k, Type::iq4_nl, Type::iq4_xs};
-
 uint64_t odd_width(Type type) {
     const uint32_t n = type_info(type).n_block;
     return n == 256 ? 768 : n == 32 ? 608 : 332;
@@ -242,7 +238,7 @@ TEST_CASE("a tiled matrix takes the bytes that the table promises") {
 TEST_CASE("every type keeps its bits through repacking and the device's unpacker") {
     auto v = Vulkan::open();
     if (!v) return;
-    for (const Type type : kTypes) {
+    for (const Type type : kAllTypes) {
         const std::string name = type_info(type).name;
         CAPTURE(name);
         const uint64_t d_out = 21, d_in = odd_width(type);

@@ -73,7 +73,7 @@ int main(int n_arg, char** args) {
             for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
             for (uint32_t t = 0; t < 64; ++t) {
                 const TypeInfo info = type_info(static_cast<Type>(t));
-                if (info.name && upper == info.name && can_encode(static_cast<Type>(t))) {
+                if (info.name && upper == info.name && info.supported) {
                     o.type = static_cast<Type>(t);
                     known = true;
                 }

@@ -120,7 +120,7 @@ class GgufWriter {
     void add_raw(std::string_view key, uint32_t type, int64_t n, std::string_view bytes);
     /// `ne` as in the file: ne[0] contiguous. `bytes` are copied and must have the size the shape needs.
     void tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const std::byte> bytes);
-    /// Encodes `values` into `type` (see can_encode) and adds them.
+    /// Encodes `values` as `type` and adds them.
     /// A key general.alignment (uint32) must come before the first tensor; without it, 32.
     void tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const float> values);
     std::vector<std::byte> finish() const;

@@ -112,7 +112,7 @@ void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint
 }
 
 void GgufWriter::tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const float> values) {
-    AUSPEX_ASSERT(can_encode(type));
+    AUSPEX_ASSERT(type_info(type).supported);
     std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(type, values.size())));
     encode_row(type, values.data(), bytes.data(), values.size());  // rows are whole blocks: one long row is all rows
     tensor(name, type, ne, Span<const std::byte>(bytes));

@@ -1,10 +1,9 @@
-// base/number: f16, bf16 and the table of quantised formats.
+// base/number: the number formats of GGUF files.
 //
-// Owns    what a block of each GGUF type means: sizes, names, decoding, encoding.
-// Reads   base.
-// Serves  gguf (sizes), weights and machines (decoding, repacking), caches (encoding), tests and tools.
-// Thread  none of its own; pure functions.
-// Laws    Twin: tests/test_number.cpp, bit-exact block vectors.
+// Owns    the one list of formats, their block sizes, decoding and encoding of rows; binary16 and bfloat16.
+//         number_blocks.cpp has the formats with blocks of 32 elements, number_super.cpp those of 256.
+// Thread  pure functions.
+// Tests   tests/test_number.cpp
 #pragma once
 #include "base.h"
 
@@ -17,23 +16,40 @@
 namespace auspex {
 namespace detail {
 
-/// GGUF tensor types by their file id.
+/// The formats that this library computes with, one row each: enumerator, file id, name, elements of a block, bytes
+/// of a block, whether a KV cache may use it. A row here makes the enumerator, the table, decode_row() and
+/// encode_row(), which call decode_<enumerator>() and encode_<enumerator>(); every switch over Type elsewhere is
+/// complete and has no default, so that the compiler names each place that a new row needs. docs/CONTRIBUTING.md has
+/// the steps.
+#define AUSPEX_PLAIN_TYPES(X)    \
+    X(f32, 0, "F32", 1, 4, true) \
+    X(f16, 1, "F16", 1, 2, true) \
+    X(bf16, 30, "BF16", 1, 2, false)
+#define AUSPEX_BLOCK_TYPES(X)              \
+    X(q4_0, 2, "Q4_0", 32, 18, true)       \
+    X(q4_1, 3, "Q4_1", 32, 20, true)       \
+    X(q5_0, 6, "Q5_0", 32, 22, false)      \
+    X(q5_1, 7, "Q5_1", 32, 24, false)      \
+    X(q8_0, 8, "Q8_0", 32, 34, true)       \
+    X(q2_k, 10, "Q2_K", 256, 84, false)    \
+    X(q3_k, 11, "Q3_K", 256, 110, false)   \
+    X(q4_k, 12, "Q4_K", 256, 144, false)   \
+    X(q5_k, 13, "Q5_K", 256, 176, false)   \
+    X(q6_k, 14, "Q6_K", 256, 210, false)   \
+    X(iq4_nl, 20, "IQ4_NL", 32, 18, false) \
+    X(iq4_xs, 23, "IQ4_XS", 256, 136, false)
+
+/// The type of a tensor; the value is its id in the file.
 enum class Type : uint32_t {
-    f32 = 0,
-    f16 = 1,
-    q4_0 = 2,
-    q4_1 = 3,
-    q5_0 = 6,
-    q5_1 = 7,
-    q8_0 = 8,
-    q2_k = 10,
-    q3_k = 11,
-    q4_k = 12,
-    q5_k = 13,
-    q6_k = 14,
-    iq4_nl = 20,
-    iq4_xs = 23,
-    bf16 = 30,
+#define AUSPEX_ENUMERATOR(type, id, name, n_block, block_bytes, kv) type = id,
+    AUSPEX_PLAIN_TYPES(AUSPEX_ENUMERATOR) AUSPEX_BLOCK_TYPES(AUSPEX_ENUMERATOR)
+#undef AUSPEX_ENUMERATOR
+};
+/// All of them, for sweeps.
+constexpr Type kAllTypes[] = {
+#define AUSPEX_ELEMENT(type, id, name, n_block, block_bytes, kv) Type::type,
+    AUSPEX_PLAIN_TYPES(AUSPEX_ELEMENT) AUSPEX_BLOCK_TYPES(AUSPEX_ELEMENT)
+#undef AUSPEX_ELEMENT
 };
 
 struct TypeInfo {
@@ -41,11 +57,12 @@ struct TypeInfo {
     uint32_t n_block;      ///< elements in one block, at least 1
     uint32_t block_bytes;  ///< bytes of one block; 0 when the name is null
     bool supported;        ///< this library can compute with it
+    bool kv;               ///< a KV cache may hold it
 };
-/// What is known of a file's type id; `name` is null when the id is unknown or removed.
+/// What is known of a file's type id; `name` is null if the id is unknown or was removed from the format.
 TypeInfo type_info(uint32_t id);
 inline TypeInfo type_info(Type t) { return type_info(static_cast<uint32_t>(t)); }
-/// "F32 F16 BF16 Q8_0 ...", for error messages.
+/// "F32 F16 Q4_0 ...", for error messages.
 std::string supported_types();
 /// Bytes of a row of n elements; n must be a multiple of the block.
 inline uint64_t row_bytes(Type t, uint64_t n) {
@@ -63,22 +80,17 @@ inline float bf16_to_f32(uint16_t h) {
 }
 uint16_t f32_to_bf16(float f);  ///< round to nearest even
 
-/// The value of entry q of the IQ4_NL and IQ4_XS codebook.
+/// The codebook of IQ4_NL and IQ4_XS.
 extern const int8_t kIq4Values[16];
 
-/// Decodes n elements, bit for bit as the format's definition says, whatever the compiler contracts
-/// or reorders: every product below is exact in float32 (number.cpp tells why).
-/// n is a multiple of the block; `from` needs no alignment. A type id that is not supported is a bug
-/// of the caller: Gguf::parse lets none through.
+/// Decodes n elements, bit for bit as the format defines them, whatever the compiler contracts or reorders: every
+/// product is exact in float32 (number.cpp says why). n is a multiple of the block; `from` needs no alignment.
 void decode_row(Type t, const void* from, float* to, size_t n);
 
-/// True for every supported type. F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 round exactly as the
-/// reference (caches rely on it); the K and IQ4 types are least-squares fits for tests and tools,
-/// of ordinary quality and not bit-identical to any other program's.
-bool can_encode(Type t);
-/// Encodes n elements, a multiple of the block; `to` needs no alignment. An input that is not finite
-/// spoils its own block (or super-block) and nothing else.
-/// cost      copies and the exact types: a pass or two; K and IQ4: some 20 to 40 passes per element.
+/// Encodes n elements, a multiple of the block; `to` needs no alignment. F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 round
+/// exactly as the reference implementation does (KV caches rely on it). The K and IQ4 types are least-squares fits for
+/// tests and tools, not bit-identical to any other program's. A value that is not finite damages its own block only.
+/// cost      one or two passes; K and IQ4: 20 to 40.
 void encode_row(Type t, const float* from, void* to, size_t n);
 
 }  // namespace detail

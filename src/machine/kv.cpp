@@ -6,12 +6,8 @@ namespace auspex {
 namespace detail {
 namespace kv_impl {
 
-bool is_kv_type(Type t) {
-    return t == Type::f32 || t == Type::f16 || t == Type::q8_0 || t == Type::q4_0 || t == Type::q4_1;
-}
-
 Status check_type(const char* what, Type t, uint32_t d_head, const std::string& slot) {
-    if (!is_kv_type(t))
+    if (!type_info(t).kv)
         return fail(Code::unsupported, what, " of '", slot, "' in ",
                     type_info(t).name ? type_info(t).name : "an unknown type",
                     ", expected F16, Q8_0, Q4_0, Q4_1 or F32");

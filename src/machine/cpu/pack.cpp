@@ -249,18 +249,10 @@ void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byt
     const uint8_t* from = reinterpret_cast<const uint8_t*>(rows);
     uint8_t* to = reinterpret_cast<uint8_t*>(strip);
     switch (m.type) {
-        case Type::q4_0: return pack_rows<Type::q4_0>(m, f, from, n_row, to);
-        case Type::q4_1: return pack_rows<Type::q4_1>(m, f, from, n_row, to);
-        case Type::q5_0: return pack_rows<Type::q5_0>(m, f, from, n_row, to);
-        case Type::q5_1: return pack_rows<Type::q5_1>(m, f, from, n_row, to);
-        case Type::q8_0: return pack_rows<Type::q8_0>(m, f, from, n_row, to);
-        case Type::q2_k: return pack_rows<Type::q2_k>(m, f, from, n_row, to);
-        case Type::q3_k: return pack_rows<Type::q3_k>(m, f, from, n_row, to);
-        case Type::q4_k: return pack_rows<Type::q4_k>(m, f, from, n_row, to);
-        case Type::q5_k: return pack_rows<Type::q5_k>(m, f, from, n_row, to);
-        case Type::q6_k: return pack_rows<Type::q6_k>(m, f, from, n_row, to);
-        case Type::iq4_nl: return pack_rows<Type::iq4_nl>(m, f, from, n_row, to);
-        case Type::iq4_xs: return pack_rows<Type::iq4_xs>(m, f, from, n_row, to);
+#define AUSPEX_PACK(type, id, name, n_block, block_bytes, kv) \
+    case Type::type: return pack_rows<Type::type>(m, f, from, n_row, to);
+        AUSPEX_BLOCK_TYPES(AUSPEX_PACK)
+#undef AUSPEX_PACK
         case Type::f32:
         case Type::f16:
         case Type::bf16: return;

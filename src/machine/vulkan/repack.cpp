@@ -180,36 +180,40 @@ void put_wide(uint8_t* tile, uint32_t r, uint32_t block, const int8_t* q, float 
     put_bytes(q, tile + 2048, r, block);
 }
 
-void pack_wide(Type type, const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
+/// Q4_1 (20 bytes a block of 32) and Q5_1 (24): `n` blocks.
+void pack_q45_1(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool five) {
     int8_t q[32];
-    if (type == Type::q4_1 || type == Type::q5_1) {
-        const bool five = type == Type::q5_1;
-        for (uint32_t b = 0; b < n / 32; b++) {
-            const uint8_t* p = in + b * (five ? 24 : 20);
-            const uint32_t bits = five ? load32(p + 4) : 0;
-            const uint8_t* qs = p + (five ? 8 : 4);
-            for (uint32_t i = 0; i < 32; i++)
-                q[i] = static_cast<int8_t>(((qs[i & 15] >> (i < 16 ? 0 : 4)) & 15) | (((bits >> i) & 1u) << 4));
-            for (uint32_t h = 0; h < 2; h++)
-                put_wide(tile, r, 2 * b + h, q + 16 * h, f16_to_f32(load16(p)), -f16_to_f32(load16(p + 2)));
-        }
-    } else if (type == Type::q2_k) {
-        const float d = f16_to_f32(load16(in + 80)), d_min = f16_to_f32(load16(in + 82));
-        for (uint32_t b = 0; b < 16; b++) {
-            const uint32_t half = b >> 3, j = (b >> 1) & 3;
-            for (uint32_t i = 0; i < 16; i++)
-                q[i] = static_cast<int8_t>((in[16 + 32 * half + 16 * (b & 1) + i] >> (2 * j)) & 3);
-            put_wide(tile, r, b, q, d * static_cast<float>(in[b] & 15), d_min * static_cast<float>(in[b] >> 4));
-        }
-    } else {  // IQ4_XS
-        const float d = f16_to_f32(load16(in));
-        for (uint32_t b = 0; b < 8; b++) {
-            const uint32_t low = (in[4 + b / 2] >> (4 * (b & 1))) & 15u,
-                           high = (static_cast<uint32_t>(load16(in + 2)) >> (2 * b)) & 3u;
-            const float scale = d * static_cast<float>(static_cast<int>(low | (high << 4)) - 32);
-            for (uint32_t i = 0; i < 32; i++) q[i] = kIq4Values[(in[8 + 16 * b + (i & 15)] >> (i < 16 ? 0 : 4)) & 15];
-            for (uint32_t h = 0; h < 2; h++) put_wide(tile, r, 2 * b + h, q + 16 * h, scale, 0.0f);
-        }
+    for (uint32_t b = 0; b < n; b++) {
+        const uint8_t* p = in + b * (five ? 24 : 20);
+        const uint32_t bits = five ? load32(p + 4) : 0;
+        const uint8_t* qs = p + (five ? 8 : 4);
+        for (uint32_t i = 0; i < 32; i++)
+            q[i] = static_cast<int8_t>(((qs[i & 15] >> (i < 16 ? 0 : 4)) & 15) | (((bits >> i) & 1u) << 4));
+        for (uint32_t h = 0; h < 2; h++)
+            put_wide(tile, r, 2 * b + h, q + 16 * h, f16_to_f32(load16(p)), -f16_to_f32(load16(p + 2)));
+    }
+}
+
+void pack_q2_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    const float d = f16_to_f32(load16(in + 80)), d_min = f16_to_f32(load16(in + 82));
+    for (uint32_t b = 0; b < 16; b++) {
+        const uint32_t half = b >> 3, j = (b >> 1) & 3;
+        int8_t q[16];
+        for (uint32_t i = 0; i < 16; i++)
+            q[i] = static_cast<int8_t>((in[16 + 32 * half + 16 * (b & 1) + i] >> (2 * j)) & 3);
+        put_wide(tile, r, b, q, d * static_cast<float>(in[b] & 15), d_min * static_cast<float>(in[b] >> 4));
+    }
+}
+
+void pack_iq4_xs(const uint8_t* in, uint8_t* tile, uint32_t r) {
+    const float d = f16_to_f32(load16(in));
+    for (uint32_t b = 0; b < 8; b++) {
+        const uint32_t low = (in[4 + b / 2] >> (4 * (b & 1))) & 15u,
+                       high = (static_cast<uint32_t>(load16(in + 2)) >> (2 * b)) & 3u;
+        const float scale = d * static_cast<float>(static_cast<int>(low | (high << 4)) - 32);
+        int8_t q[32];
+        for (uint32_t i = 0; i < 32; i++) q[i] = kIq4Values[(in[8 + 16 * b + (i & 15)] >> (i < 16 ? 0 : 4)) & 15];
+        for (uint32_t h = 0; h < 2; h++) put_wide(tile, r, 2 * b + h, q + 16 * h, scale, 0.0f);
     }
 }
 
@@ -237,7 +241,10 @@ void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, 
         case Type::f16:
         case Type::bf16: return pack_plain(in, tile, r, n, 2);
         case Type::f32: return pack_plain(in, tile, r, n, 4);
-        default: return pack_wide(type, in, tile, r, n);
+        case Type::q4_1: return pack_q45_1(in, tile, r, n / 32, false);
+        case Type::q5_1: return pack_q45_1(in, tile, r, n / 32, true);
+        case Type::q2_k: return pack_q2_k(in, tile, r);
+        case Type::iq4_xs: return pack_iq4_xs(in, tile, r);
     }
 }
 
@@ -256,18 +263,33 @@ Layout layout_of(Type type) {
         case Type::f16: return Layout::f16;
         case Type::bf16: return Layout::bf16;
         case Type::f32: return Layout::f32;
-        default: return Layout::wide;
+        case Type::q4_1:
+        case Type::q5_1:
+        case Type::q2_k:
+        case Type::iq4_xs: return Layout::wide;
     }
+    AUSPEX_ASSERT(false);  // not a Type
+    return Layout::wide;
 }
 
 const char* layout_name(Layout layout) {
-    constexpr const char* kNames[] = {"q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q5_0", "wide", "f16", "bf16", "f32"};
-    return kNames[static_cast<uint32_t>(layout)];
+    switch (layout) {
+#define AUSPEX_NAME(layout, units) \
+    case Layout::layout: return #layout;
+        AUSPEX_LAYOUTS(AUSPEX_NAME)
+#undef AUSPEX_NAME
+    }
+    return "";
 }
 
 uint32_t tile_bytes(Layout layout) {
-    constexpr uint32_t kUnits[] = {144, 176, 210, 272, 144, 176, 384, 512, 512, 1024};
-    return 16 * kUnits[static_cast<uint32_t>(layout)];
+    switch (layout) {
+#define AUSPEX_BYTES(layout, units) \
+    case Layout::layout: return 16 * units;
+        AUSPEX_LAYOUTS(AUSPEX_BYTES)
+#undef AUSPEX_BYTES
+    }
+    return 0;
 }
 
 Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved, uint32_t n_stack) {

@@ -32,11 +32,20 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-enum class Layout : uint32_t { q4_k, q5_k, q6_k, q8_0, q4_0, q5_0, wide, f16, bf16, f32 };
+/// Layouts: name, which is also the ending of the kernels' names, and 16-byte units of a tile.
+#define AUSPEX_LAYOUTS(X)                                                                                  \
+    X(q4_k, 144)                                                                                           \
+    X(q5_k, 176) X(q6_k, 210) X(q8_0, 272) X(q4_0, 144) X(q5_0, 176) X(wide, 384) X(f16, 512) X(bf16, 512) \
+        X(f32, 1024)
+
+enum class Layout : uint32_t {
+#define AUSPEX_ENUMERATOR(layout, units) layout,
+    AUSPEX_LAYOUTS(AUSPEX_ENUMERATOR)
+#undef AUSPEX_ENUMERATOR
+};
 constexpr uint32_t kTileRows = 16, kTileColumns = 256;
 
 Layout layout_of(Type type);
-/// The ending of the kernels' names: "q4_k".
 const char* layout_name(Layout layout);
 uint32_t tile_bytes(Layout layout);
 
