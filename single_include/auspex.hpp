@@ -1164,20 +1164,17 @@ inline float iq4_value_near(float v) { return static_cast<float>(kIq4Values[near
 
 // --------------------------------------------------------------------------------- src/base/file.h
 
-// base/file: a path becomes bytes.
+// base/file: read-only files and the names of shards.
 //
-// Owns    mapping or reading files, with the operating system's reason in every error.
-// Reads   base.
-// Serves  model loading, tools.
-// Thread  a File may be read from any thread.
-// Laws    HotPath: tests/test_base.cpp (missing, directory, empty, no permission).
+// Owns    mapping a file, or reading it where mapping is not possible.
+// Thread  any thread may read an open File.
+// Tests   tests/test_base.cpp
 
 namespace auspex {
 namespace detail {
 
-/// A read-only file: mapped where the platform allows, read into memory otherwise.
-/// The size is taken once, at open. As with any mapping, nobody may shorten the file while it is
-/// open: the operating system would end the process at the first missing page.
+/// A read-only file, mapped if the platform can, else read into memory. Its size is fixed at open(). While a mapped
+/// file is open nobody may truncate it: the operating system ends a process that reads a missing page.
 class File {
   public:
     File() = default;
@@ -1187,9 +1184,9 @@ class File {
     File(const File&) = delete;
     File& operator=(const File&) = delete;
     /// path      UTF-8.
-    /// errors    bad_argument (no path), not_found, io_error (a directory, empty, no permission; the text
-    ///           has the path and the operating system's reason), out_of_memory (only without mapping).
-    /// cost      none of the bytes are read yet when the file is mapped.
+    /// errors    bad_argument: no path; not_found; io_error: a directory, empty, no permission (the text has the path
+    ///           and the operating system's reason); out_of_memory: only without mapping.
+    /// cost      a mapped file is not read yet.
     static Result<File> open(const char* path);
     Span<const std::byte> bytes() const { return {data_, size_}; }
 
@@ -1201,14 +1198,14 @@ class File {
     bool mapped_ = false;
 };
 
-/// The most shards a split model may have.
+/// Largest number of shards of a split model.
 constexpr uint32_t kMaxShards = 1024;
 
-/// The paths of all shards of a split model, in order, from the path of shard `no` (counted from 0) of
-/// `count`: "<prefix>-00001-of-00003.gguf" with (0, 3) gives the three siblings in the same folder.
+/// The paths of all shards, in order, from the path of shard `no` (from 0) of `count`:
+/// "<prefix>-00001-of-00003.gguf" with (0, 3) gives three paths in the same folder.
 ///
-/// errors    bad_file: no is not below count, or count is over kMaxShards (the file's keys are wrong).
-///           bad_argument: the name does not end as number and count demand (the text says how).
+/// errors    bad_file: no is not below count, or count is above kMaxShards (wrong keys in the file).
+///           bad_argument: the name does not have the form that no and count require.
 Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t no, uint32_t count);
 
 }  // namespace detail
@@ -1216,20 +1213,19 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 
 // --------------------------------------------------------------------------------- src/base/gguf.h
 
-// base/gguf: bytes become a tensor table and metadata; opens no file.
+// base/gguf: the GGUF container, from bytes to a tensor table and metadata. Opens no file.
 //
-// Owns    the container: header, metadata, tensor table, every check of them; and a small writer.
-// Reads   number (type sizes).
-// Serves  plan (metadata to hyperparameters), weights, token, chat, tools.
+// Owns    reading (gguf.cpp) with every check of the format, typed metadata (gguf_meta.cpp), a writer for tools and
+//         tests (gguf_writer.cpp).
 // Thread  a parsed Gguf is immutable.
-// Laws    HotPath: a bad file yields a Status (tests/test_gguf.cpp, tests/fuzz_gguf.cpp).
+// Tests   tests/test_gguf.cpp, tests/fuzz_gguf.cpp: any bytes give a Gguf or a Status
 
 namespace auspex {
 namespace detail {
 
 enum class MetaType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
-/// One metadata value: a view into the file's bytes, checked once.
+/// One metadata value: a checked view into the file's bytes.
 struct Meta {
     std::string_view key;
     MetaType type = MetaType::u8;  ///< of the value, or of the elements of an array
@@ -1239,22 +1235,21 @@ struct Meta {
     /// Strings of an array (or the one string of a scalar), views into the file.
     std::vector<std::string_view> strings;
 
-    /// Of an integer type (of any width and sign; not boolean).
+    /// True for integers of any width and sign, not for booleans.
     bool is_integer() const;
-    /// Element i as an integer, of any integer or boolean type; false when of another type, when i is
-    /// past the end, or when the value is over 2^63-1.
+    /// Element i of an integer or boolean type; false for another type, i past the end, or a value above 2^63-1.
     bool get_int(uint64_t i, int64_t* out) const;
-    /// Element i as a number, of any integer or float type; false when of another type or past the end.
+    /// Element i of an integer or float type; false for another type or i past the end.
     bool get_float(uint64_t i, double* out) const;
 };
 
 struct Tensor {
     std::string_view name;
-    Type type = Type::f32;  ///< always a supported one when the file was accepted
+    Type type = Type::f32;
     uint32_t n_dim = 0;
     uint64_t ne[4] = {1, 1, 1, 1};  ///< ne[0] is contiguous, as in the file
     uint64_t bytes = 0;
-    const std::byte* data = nullptr;  ///< in the mapped or borrowed file bytes
+    const std::byte* data = nullptr;  ///< in the file's bytes
     uint32_t shard = 0;
     uint64_t file_offset = 0;  ///< in that shard's file
 };
@@ -1262,23 +1257,23 @@ struct Tensor {
 /// A whole model: one file, or all shards of a split one.
 class Gguf {
   public:
-    /// Parses and checks one file: every rule of the format (docs of each in gguf.cpp), and that the
-    /// type of every tensor is supported. `file` must outlive the Gguf, which points into it. A file
-    /// without tensors (a vocabulary, or shard 0 of a split model) is accepted.
+    /// Parses one file and checks every rule of the format, and that the type of every tensor is supported. `file`
+    /// must outlive the Gguf, which points into it. A file without tensors (a vocabulary, or shard 0 of a split model)
+    /// is accepted.
     ///
     /// errors    bad_file: damaged, truncated or against the format; unsupported: version 1, big-endian,
     ///           or a tensor type this library cannot compute with (named, with the list of those it can).
     /// cost      one pass over the metadata; no tensor data is touched, no string is copied.
     static Result<Gguf> parse(Span<const std::byte> file);
-    /// Joins the parsed shards 0..n-1 of a split model after checking that they belong together; the
-    /// metadata is that of shard 0. One unsplit file is a model of one shard and passes through, so a
-    /// loader always joins: a lone shard of a larger model is refused here.
+    /// Joins the shards 0..n-1 of a split model after checking that they belong together; the metadata is that of
+    /// shard 0. A loader calls this for every file: an unsplit file is one shard, and a single shard of a larger model
+    /// is refused here.
     ///
     /// errors    bad_file: wrong order or number of shards, shards of different models, a tensor count
     ///           that differs from the announced one, a tensor name that appears twice.
     static Result<Gguf> join(std::vector<Gguf> shards);
-    /// A table of what was taken out of others; `file_bytes` of all files behind it. errors: bad_file: a name stands
-    /// there twice.
+    /// A Gguf of values and tensors from other files. file_bytes: of all those files together.
+    /// errors    bad_file: a name appears twice.
     static Result<Gguf> gather(std::vector<Meta> meta, std::vector<Tensor> tensors, uint64_t file_bytes);
 
     const std::vector<Meta>& meta() const { return meta_; }
@@ -1286,14 +1281,13 @@ class Gguf {
     uint64_t file_bytes() const { return file_bytes_; }  ///< of all shards together
     uint32_t version() const { return version_; }
 
-    /// Null when there is none. cost: a binary search.
+    /// Null if there is none. cost: a binary search.
     const Meta* find(std::string_view key) const;
     const Tensor* tensor(std::string_view name) const;
 
-    /// Typed getters. With a default, an absent key gives it; without, it is bad_file. A key of the wrong
-    /// type or out of range is always bad_file; the text names the key, what it holds and what was
-    /// expected. Integers of any width (and booleans, as 0 and 1) serve get_u32; integers and floats
-    /// serve get_f32, which accepts finite values only.
+    /// Typed values. A missing key gives the default, or bad_file if there is none. A wrong type or a value out of
+    /// range is bad_file; the text names the key, what it holds and what was expected. get_u32 accepts integers of any
+    /// width and booleans as 0 and 1; get_f32 accepts finite floats and integers.
     Result<std::string> get_string(std::string_view key, const char* if_missing = nullptr) const;
     Result<uint32_t> get_u32(std::string_view key) const;
     Result<uint32_t> get_u32(std::string_view key, uint32_t if_missing) const;
@@ -1311,12 +1305,12 @@ class Gguf {
     uint64_t file_bytes_ = 0;
     std::vector<Meta> meta_;
     std::vector<Tensor> tensors_;
-    // Indices sorted by name: unlike a hash table, no choice of names makes them slow.
+    // Indices sorted by name: a hash table could be made slow by a choice of names.
     std::vector<uint32_t> meta_order_, tensor_order_;
 };
 
-/// Builds a GGUF v3 file in memory: metadata in the order given, tensors without gaps. For tools and
-/// tests: what it is given is asserted, not diagnosed.
+/// Builds a GGUF v3 file in memory: metadata in the order given, tensors without gaps. For tools and tests; arguments
+/// are asserted.
 class GgufWriter {
   public:
     void add(std::string_view key, std::string_view value);
@@ -1331,8 +1325,7 @@ class GgufWriter {
     void add(std::string_view key, const std::vector<uint32_t>& values);
     void add(std::string_view key, const std::vector<float>& values);
     void add(std::string_view key, const std::vector<bool>& values);
-    /// Any type at all, also one that no reader should accept; `bytes` as in the file, with the string
-    /// lengths of strings. n < 0 means a scalar, otherwise an array of n elements of that type.
+    /// A value of any type id, valid or not; `bytes` as in the file. n < 0: a scalar, else an array of n elements.
     void add_raw(std::string_view key, uint32_t type, int64_t n, std::string_view bytes);
     /// `ne` as in the file: ne[0] contiguous. `bytes` are copied and must have the size the shape needs.
     void tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const std::byte> bytes);
@@ -1362,12 +1355,10 @@ class GgufWriter {
 
 // base/unicode: UTF-8 and the classes of code points.
 //
-// Owns    strict decoding, repair of broken bytes, and which code points are letters, numbers,
-//         marks and white space (Unicode 15.1; unicode_table.inc is made by tools/make_unicode.py).
-// Reads   base.
-// Serves  token, chat, json, text_stream.
-// Thread  none of its own; pure functions.
-// Laws    tests/test_token.cpp.
+// Owns    strict decoding, repair of invalid bytes, and the letters, numbers, marks and white space of Unicode 15.1
+//         (unicode_table.inc is generated by tools/make_unicode.py).
+// Thread  pure functions.
+// Tests   tests/test_token.cpp
 
 namespace auspex {
 namespace detail {
@@ -1613,9 +1604,9 @@ inline bool is_white_space(uint32_t c) {
 /// What Python's str.strip() removes: white space and the four separators U+001C..U+001F.
 inline bool is_python_space(uint32_t c) { return is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
 
-/// The code point at the front of [p, p + n), n > 0, and its length in bytes. A byte that begins no
-/// valid sequence gives kBadCodePoint and length 1: overlong forms, surrogates, values beyond
-/// U+10FFFF, stray and missing continuation bytes.
+/// The first code point of [p, p + n), n > 0, and its length in bytes. A byte that does not begin a valid sequence
+/// gives kBadCodePoint and length 1: overlong forms, surrogates, values above U+10FFFF, continuation bytes missing or
+/// alone.
 constexpr uint32_t kBadCodePoint = 0xFFFFFFFF;
 inline uint32_t decode_utf8(const char* p, size_t n, size_t* length) {
     const auto at = [p](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(p[i])); };
@@ -1637,7 +1628,7 @@ inline uint32_t decode_utf8(const char* p, size_t n, size_t* length) {
     return c;
 }
 
-/// True when [p, p + n) may still become a valid character by more bytes: a proper prefix of one.
+/// True if [p, p + n) is a proper prefix of a valid character.
 inline bool is_utf8_prefix(const char* p, size_t n) {
     const auto at = [p](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(p[i])); };
     if (n == 0) return false;
@@ -1652,7 +1643,7 @@ inline bool is_utf8_prefix(const char* p, size_t n) {
     return n < 3 || (at(2) & 0xC0) == 0x80;
 }
 
-/// Appends the UTF-8 form of c; what is no code point (a surrogate, too large) becomes U+FFFD.
+/// Appends c in UTF-8; a surrogate or a value above U+10FFFF becomes U+FFFD.
 inline void append_utf8(std::string& to, uint32_t c) {
     if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) c = 0xFFFD;
     const auto put = [&to](uint32_t byte) { to += static_cast<char>(static_cast<unsigned char>(byte)); };
@@ -1673,7 +1664,7 @@ inline void append_utf8(std::string& to, uint32_t c) {
     }
 }
 
-/// The offset of the first byte that is not valid UTF-8, or the size of the text.
+/// The offset of the first invalid byte, or the size of the text.
 inline size_t find_bad_utf8(std::string_view text) {
     size_t i = 0, n = 0;
     while (i < text.size()) {
@@ -1683,7 +1674,7 @@ inline size_t find_bad_utf8(std::string_view text) {
     return i;
 }
 
-/// Appends `text` with every invalid byte replaced by U+FFFD.
+/// Appends `text`, every invalid byte replaced by U+FFFD.
 inline void append_repaired(std::string& to, std::string_view text) {
     while (!text.empty()) {
         const size_t good = find_bad_utf8(text);
@@ -1694,7 +1685,7 @@ inline void append_repaired(std::string& to, std::string_view text) {
     }
 }
 
-/// `text` without the white space (as Python sees it) at both ends.
+/// Python's str.strip().
 inline std::string_view trim_space(std::string_view text) {
     size_t n = 0;
     while (!text.empty() && is_python_space(decode_utf8(text.data(), text.size(), &n))) text.remove_prefix(n);
@@ -1774,28 +1765,26 @@ class Json {
 
 // -------------------------------------------------------------------------- src/base/token_split.h
 
-// base/token_split: cuts text into the pieces that byte pairs are merged within.
+// base/token_split: the pre-tokenizer, which splits text into the pieces that BPE merges within.
 //
-// Owns    the two pre-tokenizers, qwen2 and qwen35, as one scanner without regular expressions.
-// Reads   unicode.
-// Serves  token.
-// Thread  none of its own; pure functions.
-// Laws    pieces cover the text, linear time: tests/test_token.cpp.
+// Owns    the splitting rules qwen2 and qwen35, as one scanner without regular expressions.
+// Thread  pure functions.
+// Tests   tests/test_token.cpp: pieces cover the text, linear time
 
 namespace auspex {
 namespace detail {
 
 enum class Split : uint8_t { qwen2, qwen35 };
 
-/// The end of the piece that begins at text[at], at < text.size(); always beyond `at`. The text is
-/// valid UTF-8 (a broken byte counts as a character of its own).
+/// The end of the piece that begins at text[at], at < text.size(); greater than `at`. The text is valid UTF-8; an
+/// invalid byte counts as one character.
 ///
-/// The scanner takes what the first matching alternative of the published pattern takes, \w being
-/// \p{L} for qwen2 and [\p{L}\p{M}] for qwen35:
+/// Equivalent to the first matching alternative of the published pattern, where \w is \p{L} for qwen2 and
+/// [\p{L}\p{M}] for qwen35:
 ///   (?i:'s|'t|'re|'ve|'m|'ll|'d) | [^\r\n\p{L}\p{N}]?\w+ | \p{N} | ?[^\s\w\p{N}]+[\r\n]*
 ///   | \s*[\r\n]+ | \s+(?!\S) | \s+
-/// `n_look`  when given, counts the characters looked at.
-/// cost      over a whole text, each character is looked at a bounded number of times.
+/// n_look    if given, is increased by the characters looked at.
+/// cost      linear over a whole text.
 size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_look = nullptr);
 
 }  // namespace detail
@@ -2016,13 +2005,11 @@ inline uint64_t hash_mix(uint64_t x) {
 
 // -------------------------------------------------------------------------- src/base/text_stream.h
 
-// base/text_stream: what may be shown of a text that is still growing.
+// base/text_stream: the part of a growing text that can be shown.
 //
-// Owns    holding back the bytes of an unfinished character, and text that may begin a stop string.
-// Reads   unicode.
-// Serves  the door's TextStream (engine/text_stream.cpp).
-// Thread  none of its own; functions on the caller's strings.
-// Laws    the text shown does not depend on how it was cut: tests/test_token.cpp.
+// Owns    holding back incomplete characters and text that may begin a stop string.
+// Thread  functions on the caller's strings.
+// Tests   tests/test_token.cpp: the text shown does not depend on how it arrives in pieces
 
 namespace auspex {
 namespace detail {
@@ -2042,27 +2029,24 @@ std::string take_unstopped(std::string& held, const std::vector<std::string>& st
 
 // --------------------------------------------------------------------------------- src/base/chat.h
 
-// base/chat: messages to prompt text, and replies back to messages.
+// base/chat: chat templates: messages to prompt text, and replies back to messages.
 //
-// Owns    the native renderers of the templates it recognises (ChatML, Qwen3.5, Qwen3.6, unsloth's
-//         Qwen3.6), reading requests (chat_request.cpp), taking replies apart (chat_parse.cpp).
-//         The functions themselves stand at the door: render_chat, recognise_template, parse_reply.
-// Reads   json, unicode, the door's chat vocabulary.
-// Serves  engine (Model::render), applications through the door.
-// Thread  none of its own; pure functions.
-// Laws    exact text: tests/test_chat.cpp. HotPath: tests/fuzz_chat.cpp.
+// Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6), reading requests
+//         (chat_request.cpp), parsing replies (chat_parse.cpp). The public functions are declared in auspex.hpp:
+//         render_chat, recognise_template, parse_reply.
+// Thread  pure functions.
+// Tests   tests/test_chat.cpp, tests/fuzz_chat.cpp
 
 namespace auspex {
 namespace detail {
 
-/// What the Qwen3.5 and 3.6 templates tell the model after the list of tools.
+/// The text of the Qwen3.5 and 3.6 templates after the list of tools.
 extern const char kToolInstructions[];
 
-/// The text with "\r" left out and without white space at its end, as one number (FNV-1a, 64 bit):
-/// how a template is known to the letter.
+/// FNV-1a of the template without "\r" and trailing white space: identifies an exact template.
 uint64_t template_fingerprint(std::string_view jinja);
 
-/// Messages are counted from 0 in messages to the caller: "messages[2]".
+/// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 
 }  // namespace detail
@@ -2070,14 +2054,12 @@ inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 
 // --------------------------------------------------------------------------------- src/plan/plan.h
 
-// plan/plan: a model as an ordered tape of operations over named slots.
+// plan/plan: a model as ordered lists of typed operations over named slots.
 //
-// Owns    Slot, Op, Plan: what is computed, in which shapes; checked, printable. Shape but no time:
-//         no row count, no position, no address stands here.
-// Reads   number (weight types).
-// Serves  weights (which tensors are wanted), machines (what to run), tests (what to print).
+// Owns    Slot, Op, Tape, Plan; check_plan() and print_tape(). A plan has shapes but no row counts, no positions
+//         and no addresses.
 // Thread  a finished Plan is immutable.
-// Laws    tests/test_plan.cpp: shapes are checked, the printed tape is pinned for tiny models.
+// Tests   tests/test_plan.cpp
 
 namespace auspex {
 namespace detail {
@@ -2087,35 +2069,35 @@ constexpr SlotId kNoSlot = ~SlotId{0};
 
 enum class SlotRole : uint8_t {
     weight,      ///< constant; filled from a tensor of the file
-    activation,  ///< f32, one row of `width()` values per row of the step; scratch
-    kept,        ///< an activation whose rows of the last step stay readable until the next step
+    activation,  ///< f32 [n_row, width()]; valid within a step
+    kept,        ///< an activation whose rows stay readable until the next step
     kv,          ///< keys and values of one attention layer, by absolute position
-    conv,        ///< raw inputs of one causal convolution, by absolute position
-    delta,       ///< Gated DeltaNet state S [n_head_v, d_key, d_val] f32 and its tentative terms
+    conv,        ///< inputs of one causal convolution, by absolute position
+    delta,       ///< Gated DeltaNet state S [n_head_v, d_key, d_val] f32 and its tentative records
 };
 
-/// Rows `first` .. `first + n` of a file's matrix.
+/// Rows [first, first + n) of a matrix in the file.
 struct RowRange {
     uint64_t first = 0, n = 0;
 };
 
 struct Slot {
-    std::string name;  ///< "layer.7.delta.state"; weights carry the file's tensor name
-    /// Weights that are some rows of a larger tensor, in this order: its name and the rows. Else empty.
+    std::string name;  ///< "layer.7.delta.state"; of a weight the tensor's name
+    /// For a weight that is some rows of a larger tensor: the tensor's name, and the rows in this order. Else empty.
     std::string source;
     std::vector<RowRange> rows;
     SlotRole role = SlotRole::activation;
     Type type = Type::f32;          ///< weights: the file's type
     uint64_t shape[3] = {0, 0, 0};  ///< slowest first; weights [d_out, d_in] or [n, d_out, d_in]; vectors [d]
     uint32_t n_dim = 0;
-    bool on_host = false;  ///< weights: a device reads them where the system's memory holds them
+    bool on_host = false;  ///< weights: stay in system memory, where the device reads them
     uint64_t width() const { return shape[n_dim - 1]; }
 };
 
-/// Experts of one row at most.
+/// Largest number of experts that one row uses.
 constexpr uint32_t kMaxUsedExpert = 64;
 
-/// The vocabulary. Every operation works on the rows of one step, [n_row, width] f32, unless said.
+/// Every operation maps rows [n_row, width] f32 of one step unless its line says more.
 enum class OpKind : uint8_t {
     embed,     ///< out = w[token of the row]
     rms_norm,  ///< out[out_offset..] = rms(in) * w, over `w`'s width
@@ -2123,37 +2105,37 @@ enum class OpKind : uint8_t {
     swiglu,    ///< out = min(silu(in), limit) * clamp(in2, -limit, limit); limit 0: none
     delta,     ///< Gated DeltaNet: convolution, gates, recurrence, gated norm; in: u, z, beta, alpha
     kv_write,  ///< k-norm, rotation, append keys and values; in: k, v
-    attend,    ///< q-norm, rotation, softmax attention over what is visible, output gate; in: q (, gate)
-    moe,       ///< out += the chosen experts' weighted sum and the shared expert; in: f
-    hidden,    ///< out = the hidden rows the step was given (MTP input)
+    attend,    ///< q-norm, rotation, softmax attention over the visible rows, output gate; in: q, gate or none
+    moe,       ///< out += weighted sum of the selected experts + shared expert; in: the normed row
+    hidden,    ///< out = the hidden rows given with the step (input of an MTP block)
 };
 
 enum class AttnGate : uint8_t { none, interleaved, per_head };
 
 struct AttnDims {
     uint32_t n_head = 0, n_head_kv = 0, d_head = 0;
-    uint32_t n_rot = 0;  ///< rotated dims, pairs (i, i + n_rot/2)
+    uint32_t n_rot = 0;  ///< rotated dimensions, in pairs (i, i + n_rot/2)
     float rope_base = 0;
-    float scale = 0;                 ///< of the scores
-    AttnGate gate = AttnGate::none;  ///< interleaved: q rows hold [d_head query, d_head gate] per head
-    uint32_t window = 0;             ///< what the model declares: keys at distance < window are visible; 0: all
+    float scale = 0;                 ///< factor of the scores
+    AttnGate gate = AttnGate::none;  ///< interleaved: a q row holds [d_head query, d_head gate] per head
+    uint32_t window = 0;             ///< declared by the model: keys at distance < window are visible; 0: all
     float eps = 0;
 };
 
 struct DeltaDims {
     uint32_t n_head_k = 0, n_head_v = 0, d_key = 0, d_val = 0, n_conv = 0;
-    bool grouped = false;  ///< value head h uses key head h / r (qwen3next) instead of h mod n_head_k
+    bool grouped = false;  ///< value head h uses key head h / (n_head_v / n_head_k), not h mod n_head_k
     float eps = 0;         ///< of the gated norm
     uint32_t conv_dim() const { return 2 * n_head_k * d_key + n_head_v * d_val; }
 };
 
 struct MoeDims {
     uint32_t n_expert = 0, n_used = 0, d_ff = 0, d_ff_shared = 0;
-    bool sigmoid = false;               ///< scores by sigmoid instead of softmax over all experts
-    bool normalise = true;              ///< divide the chosen weights by their sum
-    float scale = 1;                    ///< then multiply
+    bool sigmoid = false;               ///< scores are sigmoids, not a softmax over all experts
+    bool normalise = true;              ///< divide the weights of the selected experts by their sum
+    float scale = 1;                    ///< factor of the weights after that
     float limit = 0, limit_shared = 0;  ///< clamps as in swiglu
-    bool gate_up = false;               ///< one stack [n_expert, 2 d_ff, d]: of each expert first gate, then up rows
+    bool gate_up = false;               ///< one stack [n_expert, 2 d_ff, d]: gate rows, then up rows of each expert
 };
 
 struct Op {
@@ -2161,19 +2143,20 @@ struct Op {
     uint32_t layer = 0;
     SlotId out = kNoSlot;
     SlotId in[4] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot};
-    /// Weights by role. matmul, embed, rms_norm: [0].
-    /// kv_write: [0] k_norm or none. attend: [0] q_norm or none; both: [1] rotation factors or none, by which
-    /// the angle of pair i is divided.
-    /// delta: [0] conv1d [conv_dim, n_conv], [1] dt bias, [2] a, [3] norm.
-    /// moe: [0] router [n_expert, d], [1] gate and [2] up [n_expert, d_ff, d] (or both in [1], MoeDims::gate_up),
-    /// [3] down [n_expert, d, d_ff]; [4] shared gate, [5] up [d_ff_shared, d], [6] down; [7] the shared expert's
-    /// own gate [d] or none (weight 1); [8] bias [n_expert] or none: added to the scores for the choice alone.
+    /// Weights:
+    /// matmul, embed, rms_norm  [0]
+    /// kv_write, attend         [0] norm of k or q, or none; [1] rotation factors or none: divisors of the angles
+    /// delta                    [0] conv1d [conv_dim, n_conv], [1] dt bias, [2] a, [3] norm
+    /// moe                      [0] router [n_expert, d]; [1] gate and [2] up [n_expert, d_ff, d], or both in [1]
+    ///                          (MoeDims::gate_up); [3] down [n_expert, d, d_ff]; of the shared expert [4] gate and
+    ///                          [5] up [d_ff_shared, d], [6] down, [7] router [d] or none (weight 1);
+    ///                          [8] bias [n_expert] or none, added to the scores for selection only
     SlotId w[9] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot, kNoSlot};
     SlotId state = kNoSlot;   ///< kv, or delta
     SlotId state2 = kNoSlot;  ///< conv, of a delta
     uint32_t out_offset = 0;  ///< first value of the output row (rms_norm)
     bool accumulate = false;  ///< matmul: add to out
-    bool head = false;        ///< only rows whose logits are wanted
+    bool head = false;        ///< matmul: only for rows from Step::first_logit on
     float eps = 0;            ///< rms_norm
     float limit = 0;          ///< swiglu
     AttnDims attn;            ///< kv_write, attend
@@ -2181,11 +2164,11 @@ struct Op {
     MoeDims moe;              ///< moe
 };
 
-/// A run of operations with an entry and an exit.
+/// A list of operations: the trunk, or one MTP block.
 struct Tape {
     std::vector<Op> ops;
-    size_t n_fill = 0;        ///< MTP: the first n_fill ops are all that a cache-filling row needs
-    SlotId hidden = kNoSlot;  ///< kept: what an MTP block is fed from these rows
+    size_t n_fill = 0;        ///< MTP: a row that only fills the KV cache needs ops [0, n_fill)
+    SlotId hidden = kNoSlot;  ///< kept: rows that an MTP block takes as input
     SlotId logits = kNoSlot;  ///< kept: [n_vocab]
 };
 
@@ -2194,7 +2177,7 @@ struct Plan {
     uint32_t d_model = 0, n_vocab = 0, n_layer = 0, n_context = 0;
     std::vector<Slot> slots;
     Tape trunk;
-    std::vector<Tape> mtp;  ///< one per MTP block; qwen35 uses its one block at every depth
+    std::vector<Tape> mtp;  ///< one per MTP block; the last one serves all further draft positions
 
     const Slot& slot(SlotId id) const { return slots[id]; }
     uint32_t mtp_block(uint32_t depth) const {
@@ -2203,7 +2186,7 @@ struct Plan {
     }
 };
 
-/// Checks every op against its slots: roles, widths, dims. The first contradiction, named.
+/// Checks the slots of every operation: role, width, dimensions. The error names the first contradiction.
 Status check_plan(const Plan& plan);
 /// One line per op: "layer.3 matmul    x += o  blk.3.attn_output.weight Q4_K [512, 1024]".
 std::string print_tape(const Plan& plan, const Tape& tape);
@@ -2214,29 +2197,28 @@ const char* op_name(OpKind kind);
 
 // ------------------------------------------------------------------------------ src/plan/weights.h
 
-// plan/weights: the manifest, which tensor fills which slot, in which shape.
+// plan/weights: the bytes of each weight slot.
 //
-// Owns    the match between weight slots and the file's tensors, and every complaint about it.
-// Reads   plan, gguf.
-// Serves  arch_* (which declare slots through it), machines (which read the bytes).
-// Thread  none of its own.
-// Laws    tests/test_plan.cpp: a missing or misshapen tensor is named, with both shapes.
+// Owns    the match between the weight slots of a plan and the tensors of a file.
+// Thread  no shared state.
+// Tests   tests/test_plan.cpp, tests/test_families.cpp (fused tensors)
 
 namespace auspex {
 namespace detail {
 
-/// The bytes behind each weight slot, by SlotId; null for other roles.
 struct Weights {
-    std::vector<const std::byte*> data;
-    bool keep = false;  ///< the file's bytes outlive the LoadedModel, so a machine may use them in place
-    /// Those whose rows had to be gathered; they end with this object.
+    std::vector<const std::byte*> data;  ///< by SlotId; null for slots that are not weights
+    bool keep = false;  ///< the file's bytes outlive the LoadedModel, so a back end may use them in place
+    /// Copies of rows that are not contiguous in the file; freed with this object.
     std::vector<Block> gathered;
     std::vector<bool> is_gathered;
     bool keeps(SlotId id) const { return keep && !(id < is_gathered.size() && is_gathered[id]); }
 };
 
-/// Fills every weight slot of the plan. errors: bad_file naming slot, expected and found shape; out_of_memory.
-/// cost      nothing but look-ups, and one copy of what Slot::rows takes from more than one place.
+/// The bytes of every weight slot of the plan.
+///
+/// errors    bad_file: a tensor is missing; out_of_memory.
+/// cost      look-ups, and a copy of each slot whose rows are not contiguous.
 Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
 }  // namespace detail
@@ -2244,26 +2226,23 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
 // --------------------------------------------------------------------------------- src/plan/pair.h
 
-// plan/pair: a model and its MTP blocks in a file of their own become one table.
+// plan/pair: joins a model file and a file with its MTP blocks.
 //
-// Owns    the check that the two belong together, and which tensors of each are used.
-// Reads   gguf.
-// Serves  model loading, tools.
-// Thread  none of its own.
-// Laws    the pair computes what one file with everything computes: tests/test_pair.cpp.
+// Owns    the check that the two files belong together, and the choice of tensors from each.
+// Thread  no shared state.
+// Tests   tests/test_pair.cpp: a pair computes what one file with all tensors computes
 
 namespace auspex {
 namespace detail {
 
-/// A head that only drafts use, cheaper than the model's; some files have one.
+/// An output head for drafting only, smaller than the model's. Some files have one.
 constexpr const char* kDraftHead = "output_extra.weight";
 
-/// `model` with the MTP blocks of `draft`, in place of its own if it has any. Everything around the blocks is the
-/// model's: the copies of embedding, head and norm that such files carry are not used. One exception: a head that takes
-/// fewer bytes than the model's is there to make drafts cheaper, and is used for them, as kDraftHead.
+/// `model` with the MTP blocks of `draft`, which replace its own. Embedding, head and output norm are the model's, not
+/// the copies in `draft`, with one exception: a head in `draft` that is smaller than the model's becomes kDraftHead.
 ///
-/// errors    bad_file: the files are not of one model, or `draft` has no such block; the text says what differs.
-/// cost      look-ups only. The bytes behind both must outlive the result.
+/// errors    bad_file: the files are of different models, or `draft` has no MTP block; the text says what differs.
+/// cost      look-ups only. The bytes of both files must outlive the result.
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft);
 
 }  // namespace detail
@@ -2271,41 +2250,39 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft);
 
 // --------------------------------------------------------------------------------- src/plan/arch.h
 
-// plan/arch: hyperparameters become a Plan; one file per model family.
+// plan/arch: from the metadata of a file to a Plan; one arch_*.cpp per model family.
 //
-// Owns    the choice of family by `general.architecture`, and Builder, the vocabulary all
-//         families write their tapes with.
-// Reads   plan, gguf.
-// Serves  model loading.
-// Thread  none of its own.
-// Laws    tests/test_plan.cpp; Twin against independent outputs in tests/test_reference.cpp.
+// Owns    the table of families by `general.architecture`, and PlanBuilder, which families build their tapes with.
+// Thread  no shared state.
+// Tests   tests/test_plan.cpp, tests/test_families.cpp; against the framework's outputs in tests/test_reference.cpp
 
 namespace auspex {
 namespace detail {
 
 struct PlanOptions {
-    bool mtp = true;  ///< plan the MTP blocks, if the file has them
+    bool mtp = true;  ///< include the MTP blocks if the file has them
 };
 
-/// errors    unsupported: an architecture or feature that is not known; bad_file: keys or tensors
-///           that are missing, misshapen or contradict each other, each named.
+/// errors    unsupported: an unknown architecture or feature.
+///           bad_file: a key or tensor that is missing, misshapen or contradicts another; the text names it.
 Result<Plan> make_plan(const Gguf& file, const PlanOptions& options);
 
-/// Writes tapes. The first error sticks; every later call does nothing, so a family reads as prose.
-class Builder {
+/// Declares slots and appends operations. Keeps the first error; later calls then do nothing, so that a family needs
+/// no error handling between them.
+class PlanBuilder {
   public:
-    Builder(const Gguf& file, Plan& plan) : file_(file), plan_(plan) {}
+    PlanBuilder(const Gguf& file, Plan& plan) : file_(file), plan_(plan) {}
 
     SlotId activation(std::string name, uint64_t width, SlotRole role = SlotRole::activation);
-    /// An activation that layers share: the same name and width give the same slot.
+    /// An activation shared by all layers: the same name and width give the same slot.
     SlotId scratch(const std::string& name, uint64_t width);
     SlotId state(std::string name, SlotRole role, uint64_t a, uint64_t b = 0, uint64_t c = 0);
-    /// A weight slot for the file's tensor `name`, which must have exactly this shape (slowest first).
+    /// The weight slot of the file's tensor `name`, which must have this shape (slowest first).
     SlotId weight(const std::string& name, std::vector<uint64_t> shape);
-    /// The same for 1-D tensors, which must be F32.
+    /// The same for a vector, which must be F32.
     SlotId vector(const std::string& name, uint64_t n);
-    /// Some rows of the matrix `tensor`, which must have n_row of d_in values, in the order given; `what`
-    /// tells the slot from others of the same tensor.
+    /// A weight slot of some rows of the matrix `tensor` [n_row, d_in], in the order of `take`. `what` makes the slot's
+    /// name unique.
     SlotId rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in, std::vector<RowRange> take);
     bool has(const std::string& name) const { return file_.tensor(name) != nullptr; }
 
@@ -2313,7 +2290,7 @@ class Builder {
     void norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, float eps, uint32_t out_offset = 0);
     void matmul(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, bool accumulate = false);
 
-    /// Records the first error.
+    /// Keeps `s` if it is the first error.
     void fail_with(Status s) {
         if (status_.ok()) status_ = std::move(s);
     }
@@ -2322,13 +2299,13 @@ class Builder {
     const Gguf& file() const { return file_; }
     uint32_t n_vocab() const { return plan_.n_vocab; }
 
-    /// Hyperparameters under the architecture's prefix; a missing or impossible one is the sticky error.
+    /// Integers, floats and flags under the architecture's prefix; low..high is the accepted range.
     uint32_t u32(const char* key, uint32_t low, uint32_t high);
     uint32_t u32_or(const char* key, uint32_t fallback, uint32_t low, uint32_t high);
     float f32(const char* key);
     float f32_or(const char* key, float fallback);
     bool flag_or(const char* key, bool fallback);
-    /// One for each block; a scalar in the file stands for all.
+    /// One value per block; a scalar in the file is repeated.
     std::vector<uint32_t> u32s(const char* key, uint32_t n, const uint32_t* fallback, uint32_t low, uint32_t high);
     std::vector<float> f32s(const char* key, uint32_t n, const float* fallback);
     std::string key(const char* name) const { return plan_.architecture + "." + name; }
@@ -2340,69 +2317,101 @@ class Builder {
     std::unordered_map<std::string, SlotId> weights_, scratch_;
 };
 
-/// Families. Each fills the plan's tapes from the file.
-Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan);
-Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan);
+/// The planner of a family: fills the tapes of `plan`, whose architecture is set.
+using Planner = Status (*)(const Gguf& file, const PlanOptions& options, Plan& plan);
+/// Every family, one row for each value of general.architecture. The planners are defined in arch_*.cpp.
+#define AUSPEX_FAMILIES(X)    \
+    X("qwen35", plan_qwen)    \
+    X("qwen35moe", plan_qwen) \
+    X("qwen3next", plan_qwen) \
+    X("step35", plan_step35)
+#define AUSPEX_DECLARE(name, planner) Status planner(const Gguf& file, const PlanOptions& options, Plan& plan);
+AUSPEX_FAMILIES(AUSPEX_DECLARE)
+#undef AUSPEX_DECLARE
 
 }  // namespace detail
 }  // namespace auspex
 
 // --------------------------------------------------------------------------- src/plan/arch_parts.h
 
-// plan/arch_parts: what the families have in common: the header of a model, attention, feed-forward
-// networks, the entry and the end of an MTP block.
+// plan/arch_parts: the parts that model families share.
 //
-// Owns    the parts that a family's file composes into tapes, and the keys they read.
-// Reads   arch (Builder), gguf.
-// Serves  arch_*.cpp.
-// Thread  none of its own.
-// Laws    tests/test_plan.cpp, tests/test_families.cpp.
+// Owns    the header of a model, attention, feed-forward networks, input and output of an MTP block, and the
+//         metadata keys that these read. A family's arch_*.cpp composes them.
+// Thread  no shared state.
+// Tests   tests/test_plan.cpp, tests/test_families.cpp
 
 namespace auspex {
 namespace detail {
 
-/// What every family's file says first, and the tensors that stand outside the blocks.
+/// The keys that every family has, and the tensors outside the blocks.
 struct ModelHeader {
-    uint32_t n_block = 0, n_layer = 0, n_mtp = 0;  ///< n_mtp: blocks that are wanted and in the file
+    uint32_t n_block = 0, n_layer = 0;  ///< blocks in all; without the MTP blocks, which are the last ones
+    uint32_t n_mtp = 0;                 ///< MTP blocks that the caller wants and the file has
     uint32_t d_model = 0;
     float eps = 0;
     SlotId embd = kNoSlot, out = kNoSlot, out_norm = kNoSlot;
 };
 
-/// Where operations are being written: a tape, the block they belong to, its residual stream.
+/// Appends the operations of one block to a tape.
 struct LayerBuilder {
-    Builder& b;
+    PlanBuilder& b;
     Tape& tape;
     const ModelHeader& header;
-    uint32_t il;
-    SlotId x;
-    SlotId a() const { return b.scratch("a", header.d_model); }  ///< the normed input of a sub-layer
-    std::string name(const char* part) const { return say("blk.", il, ".", part); }
+    uint32_t i_block;  ///< "blk.<i_block>." begins the names of its tensors
+    SlotId x;          ///< the residual stream
+
+    SlotId normed() const { return b.scratch("a", header.d_model); }  ///< the normed input of a sub-layer
+    std::string name(const char* part) const { return say("blk.", i_block, ".", part); }
+    std::string name(const std::string& full) const { return full; }
+    /// A tensor by its part ("attn_q.weight"), or by its full name as a std::string.
+    template <class Name>
+    bool has(const Name& tensor) const {
+        return b.has(name(tensor));
+    }
+    template <class Name>
+    SlotId weight(const Name& tensor, std::vector<uint64_t> shape) const {
+        return b.weight(name(tensor), std::move(shape));
+    }
+    template <class Name>
+    SlotId vector(const Name& tensor, uint64_t n) const {
+        return b.vector(name(tensor), n);
+    }
+    Op& push(OpKind kind, SlotId out) const { return b.push(tape, kind, i_block, out); }
+    void norm(SlotId out, SlotId in, SlotId w, uint32_t out_offset = 0) const {
+        b.norm(tape, i_block, out, in, w, header.eps, out_offset);
+    }
+    void matmul(SlotId out, SlotId in, SlotId w, bool accumulate = false) const {
+        b.matmul(tape, i_block, out, in, w, accumulate);
+    }
 };
 
-/// Reads keys and outer tensors, refuses what cannot run alone.
-Status read_header(Builder& b, const PlanOptions& options, Plan& plan, ModelHeader& f);
+/// Reads the common keys and the outer tensors. errors: unsupported for a file that holds MTP blocks alone.
+Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, ModelHeader& header);
 
-/// Keys of the routed and the shared expert that all MoE families share.
-void read_moe(Builder& b, uint32_t d_ff, MoeDims& m);
+/// The keys of routed and shared experts. d_ff: of the family's dense layers, 0 if it has none.
+void read_moe(PlanBuilder& b, uint32_t d_ff, MoeDims& m);
 
-/// x += attention(rms(x; attn_norm)). Without interleaved gates the norms of queries and keys are
-/// taken only where the file has them. `factors` as Op's w[1]. fill_first: an MTP block, whose cache-filling rows stop
-/// after the keys and values.
-void attention_part(const LayerBuilder& s, const AttnDims& dims, SlotId factors, bool fill_first);
+/// x += attention(rms(x; attn_norm)).
+///
+/// factors     divisors of the rotation angles, as Op::w[1], or kNoSlot
+/// fill_first  for an MTP block: keys and values are written before the queries are computed, so that rows which only
+///             fill the cache stop there (Tape::n_fill)
+/// Query and key norms are optional in the file, except with interleaved gates.
+void attention_part(const LayerBuilder& layer, const AttnDims& dims, SlotId factors, bool fill_first);
 
-/// x += ffn(rms(x; norm)): dense, with a clamp or without (0).
-void dense_part(const LayerBuilder& s, const char* norm, uint32_t d_ff, float limit);
-/// The same with experts. shared_gate: the shared expert has a gate of its own; bias: the choice has one.
-void moe_part(const LayerBuilder& s, const char* norm, const MoeDims& dims, bool shared_gate, bool bias);
+/// x += ffn(rms(x; norm)), dense. limit: clamp of the activation, 0 for none.
+void dense_part(const LayerBuilder& layer, const char* norm, uint32_t d_ff, float limit);
+/// x += experts(rms(x; norm)). shared_gate: the shared expert has a gate; bias: expert selection has a bias.
+void moe_part(const LayerBuilder& layer, const char* norm, const MoeDims& dims, bool shared_gate, bool bias);
 
-/// x = [rms(embed(token); enorm), rms(given hidden; hnorm)] eh_proj'.
-void mtp_entry(const LayerBuilder& s);
-/// hidden and logits of a tape. raw: an MTP block is fed the residual stream itself, so tape.hidden is
-/// s.x and a normed copy feeds the head; else tape.hidden is the normed row.
-void head_part(const LayerBuilder& s, SlotId norm, SlotId table, bool raw);
-/// The same for an MTP block: its own norm and head where the file has them.
-void mtp_head(const LayerBuilder& s, bool raw);
+/// The input of an MTP block: x = [rms(embed(token); enorm), rms(hidden row of the step; hnorm)] eh_proj'.
+void mtp_entry(const LayerBuilder& layer);
+/// The hidden rows and logits of a tape. raw: MTP blocks of this family take the residual stream itself, so
+/// tape.hidden is x and a normed copy feeds the head; else tape.hidden is the normed row.
+void head_part(const LayerBuilder& layer, SlotId norm, SlotId table, bool raw);
+/// head_part() of an MTP block, with the block's own norm and head if the file has them.
+void mtp_head(const LayerBuilder& layer, bool raw);
 
 }  // namespace detail
 }  // namespace auspex
@@ -8285,7 +8294,7 @@ namespace auspex {
 namespace detail {
 namespace file_impl {
 
-/// What a platform hands back: bytes, and whether they are a mapping.
+/// The bytes of a file, mapped or allocated.
 struct Bytes {
     const std::byte* data = nullptr;
     size_t size = 0;
@@ -8310,7 +8319,7 @@ inline Status changed(const char* path, size_t got, size_t size) {
     return fail(Code::io_error, "'", path, "' ended after ", got, " bytes, expected ", size,
                 ": it changed while it was being read. Wait until its writer is done.");
 }
-/// The operating system's own words decide between not_found and io_error.
+/// An error of the operating system, in its words.
 inline Status refused(const char* path, const char* doing, const std::error_code& why) {
     const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
     return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " '", path, "': ", why.message(),
@@ -8386,7 +8395,7 @@ inline std::error_code last_error() { return std::error_code(errno, std::generic
 
 inline Result<Bytes> take(const char* path) {
     Descriptor file;
-    // O_NONBLOCK: a pipe of that name must be refused, not waited for; regular files ignore it.
+    // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
     file.fd = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file.fd < 0) return refused(path, "open", last_error());
     struct stat info;
@@ -8403,8 +8412,7 @@ inline Result<Bytes> take(const char* path) {
     out.size = static_cast<size_t>(size);
     void* view = ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
     if (view != MAP_FAILED) {
-        // Weights are read once from front to back (upload, repacking) or again and again (in place):
-        // either way reading ahead helps. A refusal is no error: it is only a hint.
+        // Weights are read from front to back or used in place; reading ahead helps both. Only a hint.
         (void)::madvise(view, out.size, MADV_WILLNEED);
         out.data = static_cast<const std::byte*>(view);
         out.mapped = true;
@@ -8531,20 +8539,19 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 
 // ------------------------------------------------------------------------------- src/base/gguf.cpp
 
-// Reading: the container's grammar and every check of it, then joining shards.
-// The typed getters live in gguf_meta.cpp, the writer in gguf_writer.cpp.
+// Reading and checking a GGUF file, and joining shards.
 
 
 namespace auspex {
 namespace detail {
 namespace gguf_impl {
 
-// Caps. Every count is first bounded by the bytes that are left, so that no allocation is larger
-// than a small multiple of the file; the caps are what no honest file comes near.
+// Limits. Every count is checked against the bytes that are left first, so that no allocation exceeds a small multiple
+// of the file; real files stay far below these limits.
 constexpr uint64_t kMaxKeys = 1u << 16;
 constexpr uint64_t kMaxTensors = 1u << 20;
 constexpr uint64_t kMaxKeyBytes = 65535;
-constexpr uint64_t kMaxStringBytes = 64u << 20;  // a chat template, generously
+constexpr uint64_t kMaxStringBytes = 64u << 20;  // far above any chat template
 constexpr uint64_t kMaxElementBytes = 1u << 20;  // a string of an array: a token or a merge
 constexpr uint64_t kMaxArray = 1u << 30;
 constexpr uint64_t kMaxNameBytes = 63;
@@ -8581,8 +8588,8 @@ inline std::string joined(const uint64_t* v, uint32_t n) {
     return s;
 }
 
-/// Walks the bytes. The one bounds check compares against what is left, never position plus length,
-/// which could wrap. The first failure sticks: it is what the caller reports.
+/// Reads the bytes in order. skip() has the only bounds check; it compares with the bytes left, because position plus
+/// length could overflow. Keeps the first error.
 class Reader {
   public:
     explicit Reader(Span<const std::byte> file) : p_(file.data()), left_(file.size()), size_(file.size()) {}
@@ -8592,7 +8599,7 @@ class Reader {
     const std::byte* here() const { return p_; }
     Status take_status() { return std::move(status_); }
 
-    /// What is being read, for the message: ("the value of key", key).
+    /// Says what is being read, for error texts: ("the value of key", key).
     void at(const char* part, std::string_view name = {}) {
         part_ = part;
         name_ = name;
@@ -8643,8 +8650,8 @@ class Reader {
     Status status_;
 };
 
-/// What a file that is not GGUF may be instead.
-inline const char* stranger(std::string_view magic) {
+/// A hint what a file that is not GGUF may be.
+inline const char* other_format(std::string_view magic) {
     if (magic == "vers") return "This looks like a Git LFS pointer: fetch the real file with 'git lfs pull'.";
     if (magic.substr(0, 1) == "<") return "This looks like a web page: use the download link, not the page.";
     if (magic.substr(0, 2) == "PK") return "This looks like a PyTorch or zip archive: convert it to GGUF.";
@@ -8659,7 +8666,8 @@ inline bool read_header(Reader& r, uint32_t* version, uint64_t* n_tensor, uint64
                         " bytes of a GGUF header", kAgain);
     const std::string_view magic(reinterpret_cast<const char*>(r.here()), 4);
     if (magic != "GGUF")
-        return r.refuse(Code::bad_file, "the file begins with ", quote(magic), ", expected 'GGUF'. ", stranger(magic));
+        return r.refuse(Code::bad_file, "the file begins with ", quote(magic), ", expected 'GGUF'. ",
+                        other_format(magic));
     r.skip(4);
     if (!r.read(version) || !r.read(n_tensor) || !r.read(n_meta)) return false;
     const uint32_t v = *version;
@@ -8763,7 +8771,7 @@ inline Status bad_type(std::string_view tensor, uint32_t type_id) {
                 can);
 }
 
-/// One tensor info; leaves the offset relative to the data section in file_offset.
+/// One entry of the tensor table; file_offset is relative to the data section until place_tensors().
 inline bool read_tensor(Reader& r, Tensor& t) {
     r.at("a tensor name");
     if (!r.read_string(&t.name, kMaxNameBytes)) return false;
@@ -8801,8 +8809,8 @@ inline bool read_tensor(Reader& r, Tensor& t) {
     return true;
 }
 
-/// Places the tensors in the data section: in table order, each at the next aligned byte, all inside
-/// the file. That rules out gaps, overlaps and aliases at once; every usual writer keeps it.
+/// Computes where the tensors are. They must follow each other in table order, each at the next aligned byte, inside
+/// the file: no gaps, no overlaps. All common writers do that.
 inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignment, std::vector<Tensor>& tensors) {
     if (tensors.empty()) return true;  // a vocabulary may end right after the metadata
     const uint64_t size = file.size(), base = round_up(r.position(), alignment);
@@ -8826,7 +8834,7 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
     return true;
 }
 
-/// Indices of `items` in the order of their names; `twice` gets an index whose name came before.
+/// Indices of `items` sorted by name; `twice` receives an item whose name another one has, or null.
 template <class Item, class Name>
 std::vector<uint32_t> sorted_by(const std::vector<Item>& items, Name name, const Item** twice) {
     std::vector<uint32_t> order(items.size());
@@ -8877,7 +8885,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
                         ", expected a power of two from 8 to ", 1u << 20, impl::kAgain);
     }
 
-    if (n_tensor > r.left() / impl::kMinTensorEntry)  // again: the metadata has eaten its share
+    if (n_tensor > r.left() / impl::kMinTensorEntry)  // again, without the metadata's bytes
         return fail(Code::bad_file, "the header announces ", n_tensor, " tensors, expected at most ",
                     r.left() / impl::kMinTensorEntry, " in the ", r.left(), " bytes after the metadata", impl::kAgain);
     g.tensors_.resize(static_cast<size_t>(n_tensor));
@@ -8971,7 +8979,7 @@ const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look
 
 // -------------------------------------------------------------------------- src/base/gguf_meta.cpp
 
-// Typed views of metadata values: what a key holds, and the message when it is not what was wanted.
+// Typed metadata values, and the error texts for a wrong type or value.
 
 
 namespace auspex {
@@ -9000,7 +9008,7 @@ inline size_t width(MetaType t) {
     return 0;
 }
 
-/// "an array of 3 i32", "the u32 17", "a string": what stands in the file.
+/// What the file holds: "an array of 3 i32", "the u32 17", "a string".
 inline std::string described(const Meta& m) {
     const char* type = kTypeNames[static_cast<uint32_t>(m.type)];
     if (m.is_array) return say("an array of ", m.n, " ", type);
@@ -9012,7 +9020,7 @@ inline std::string described(const Meta& m) {
     return m.get_float(0, &f) ? say("the ", type, " ", f) : say("a ", type);
 }
 
-/// Element i for a message about one bad element.
+/// Element i, for an error text.
 inline std::string element(const Meta& m, uint64_t i) {
     if (!m.is_array) return described(m);
     double f = 0;
@@ -9163,7 +9171,7 @@ Result<std::vector<float>> Gguf::get_f32s(std::string_view key, uint32_t n, cons
 
 // ------------------------------------------------------------------------ src/base/gguf_writer.cpp
 
-// Writing: what tools and tests need to make a file that Gguf::parse accepts.
+// Writing a GGUF file, for tools and tests.
 
 namespace auspex {
 namespace detail {
@@ -9185,7 +9193,7 @@ std::string bytes_of(T v) {
     put(s, v);
     return s;
 }
-/// The elements of a numeric array, one after the other.
+/// The bytes of a numeric array.
 template <class Stored, class List>
 std::string list_bytes(const List& values) {
     std::string s;
@@ -9316,11 +9324,11 @@ namespace json_impl {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A JSON number as Python prints it after reading it: integers keep their digits, others become the
-/// shortest text that reads back as the same double.
+/// A JSON number as Python prints it after reading it: an integer keeps its digits, another number becomes the shortest
+/// text that reads back as the same double.
 std::string python_number(const std::string& text, bool as_json) {
     if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
-    // strtod and snprintf follow the process's locale; only the decimal sign differs.
+    // strtod and snprintf use the decimal sign of the process's locale.
     char probe[8];
     std::snprintf(probe, sizeof probe, "%.1f", 0.5);
     const char point = probe[1];
@@ -9334,7 +9342,7 @@ std::string python_number(const std::string& text, bool as_json) {
         std::snprintf(b, sizeof b, "%.*e", digits, value);
         if (std::strtod(b, nullptr) == value) break;
     }
-    // b is [-]d[.ddd]e[+-]xx; take it apart and lay it out as Python does.
+    // b is [-]d[.ddd]e[+-]xx; rearrange it as Python does.
     std::string digits;
     const char* p = b;
     const bool negative = *p == '-';
@@ -9388,7 +9396,7 @@ void dump_string(std::string& out, const std::string& text) {
 
 }  // namespace json_impl
 
-/// A recursive reader; the first failure sticks in `status`.
+/// A recursive parser. Keeps the first error.
 class JsonReader {
   public:
     JsonReader(std::string_view text, const Json::Limits& limits) : text_(text), limits_(limits) {}
@@ -9709,7 +9717,7 @@ class Scanner {
   public:
     Scanner(std::string_view text, Split split) : text_(text), marks_(split == Split::qwen35) {}
 
-    /// The character at `at`; at the end one of length 0 that is white space and nothing more.
+    /// The character at `at`; at the end of the text white space of length 0.
     Char look(size_t at) {
         if (at >= text_.size()) return Char{kSpace, 0};
         ++n_look;
@@ -9757,7 +9765,7 @@ size_t next(Scanner& scan, std::string_view text, size_t at) {
 
     const Char first = scan.look(at);
     const size_t second_at = at + first.length;
-    // A word, with one character before it that is neither letter, number nor line break.
+    // A word, and one character before it that is not a letter, number or line break.
     if (!first.is(kBreak | kLetter | kNumber)) {
         const Char second = scan.look(second_at);
         if (second.is(kWord)) return scan.run_of_words(second_at + second.length);
@@ -9765,7 +9773,7 @@ size_t next(Scanner& scan, std::string_view text, size_t at) {
     if (first.is(kWord)) return scan.run_of_words(second_at);
     if (first.is(kNumber)) return second_at;
 
-    // Punctuation, with one space before it and line breaks after it.
+    // Punctuation, one space before it, and line breaks after it.
     size_t end = text[at] == ' ' && scan.look(second_at).punctuation() ? second_at : at;
     if (scan.look(end).punctuation()) {
         for (Char c = scan.look(end); c.punctuation(); c = scan.look(end)) end += c.length;
@@ -9773,8 +9781,8 @@ size_t next(Scanner& scan, std::string_view text, size_t at) {
         return end;
     }
 
-    // White space: through its last line break; else all but the last character, which belongs to
-    // what follows; all of it at the end of the text.
+    // White space up to its last line break; without one all but the last character, which belongs to the next piece;
+    // at the end of the text all of it.
     size_t last = at, after_break = 0, n_char = 0;
     end = at;
     for (Char c = first; c.length > 0 && c.is(kSpace); c = scan.look(end)) {
@@ -10370,7 +10378,7 @@ void Tokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vecto
     }
 }
 
-/// Merges the pair of lowest rank, the leftmost of equals, until none is left: by scanning.
+/// Merges the leftmost pair of lowest rank until none is left, by scanning.
 void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
     using token_encode_impl::kNone;
     uint32_t id[token_encode_impl::kShort];
@@ -10401,50 +10409,51 @@ void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
     for (size_t i = 0; i < n; ++i) ids.push_back(static_cast<Token>(id[i]));
 }
 
-/// The same by a queue of (rank, position). An entry is stale when the pair that now begins at its
-/// position has another rank.
-void Tokenizer::merge_long(Scratch& s, std::vector<Token>& ids) const {
+/// The same with a queue of (rank, position). An entry is out of date if the pair that now begins at its position has
+/// another rank.
+void Tokenizer::merge_long(Scratch& scratch, std::vector<Token>& ids) const {
     using token_encode_impl::kNone;
-    const uint32_t n = static_cast<uint32_t>(s.piece.size());
-    for (std::vector<uint32_t>* v : {&s.id, &s.next, &s.prev, &s.rank, &s.merged}) v->resize(n);
+    const uint32_t n = static_cast<uint32_t>(scratch.piece.size());
+    for (std::vector<uint32_t>* v : {&scratch.id, &scratch.next, &scratch.prev, &scratch.rank, &scratch.merged})
+        v->resize(n);
     for (uint32_t i = 0; i < n; ++i) {
-        s.id[i] = byte_id_[static_cast<unsigned char>(s.piece[i])];
-        s.next[i] = i + 1;
-        s.prev[i] = i - 1;  // of 0: kNone
+        scratch.id[i] = byte_id_[static_cast<unsigned char>(scratch.piece[i])];
+        scratch.next[i] = i + 1;
+        scratch.prev[i] = i - 1;  // kNone for 0
     }
     const auto look_up = [&](uint32_t i) {
-        const uint32_t j = s.next[i];
-        const Merge* m = j < n ? find_merge(s.id[i], s.id[j]) : nullptr;
-        ++s.work.n_pair;
-        s.rank[i] = m != nullptr ? m->rank : kNone;
-        s.merged[i] = m != nullptr ? m->merged : kNone;
+        const uint32_t j = scratch.next[i];
+        const Merge* m = j < n ? find_merge(scratch.id[i], scratch.id[j]) : nullptr;
+        ++scratch.work.n_pair;
+        scratch.rank[i] = m != nullptr ? m->rank : kNone;
+        scratch.merged[i] = m != nullptr ? m->merged : kNone;
         return m != nullptr;
     };
     const auto later = [](uint64_t a, uint64_t b) { return a > b; };
-    s.queue.clear();
+    scratch.queue.clear();
     for (uint32_t i = 0; i < n; ++i)
-        if (look_up(i)) s.queue.push_back(uint64_t{s.rank[i]} << 32 | i);
-    std::make_heap(s.queue.begin(), s.queue.end(), later);
+        if (look_up(i)) scratch.queue.push_back(uint64_t{scratch.rank[i]} << 32 | i);
+    std::make_heap(scratch.queue.begin(), scratch.queue.end(), later);
     const auto push = [&](uint32_t i) {
-        s.queue.push_back(uint64_t{s.rank[i]} << 32 | i);
-        std::push_heap(s.queue.begin(), s.queue.end(), later);
+        scratch.queue.push_back(uint64_t{scratch.rank[i]} << 32 | i);
+        std::push_heap(scratch.queue.begin(), scratch.queue.end(), later);
     };
-    while (!s.queue.empty()) {
-        const uint64_t entry = s.queue.front();
-        std::pop_heap(s.queue.begin(), s.queue.end(), later);
-        s.queue.pop_back();
-        ++s.work.n_queue;
+    while (!scratch.queue.empty()) {
+        const uint64_t entry = scratch.queue.front();
+        std::pop_heap(scratch.queue.begin(), scratch.queue.end(), later);
+        scratch.queue.pop_back();
+        ++scratch.work.n_queue;
         const uint32_t i = static_cast<uint32_t>(entry);
-        if (s.rank[i] != static_cast<uint32_t>(entry >> 32)) continue;
-        const uint32_t gone = s.next[i];
-        s.id[i] = s.merged[i];
-        s.rank[gone] = kNone;
-        s.next[i] = s.next[gone];
-        if (s.next[i] < n) s.prev[s.next[i]] = i;
+        if (scratch.rank[i] != static_cast<uint32_t>(entry >> 32)) continue;
+        const uint32_t gone = scratch.next[i];
+        scratch.id[i] = scratch.merged[i];
+        scratch.rank[gone] = kNone;
+        scratch.next[i] = scratch.next[gone];
+        if (scratch.next[i] < n) scratch.prev[scratch.next[i]] = i;
         if (look_up(i)) push(i);
-        if (s.prev[i] != kNone && look_up(s.prev[i])) push(s.prev[i]);
+        if (scratch.prev[i] != kNone && look_up(scratch.prev[i])) push(scratch.prev[i]);
     }
-    for (uint32_t i = 0; i < n; i = s.next[i]) ids.push_back(static_cast<Token>(s.id[i]));
+    for (uint32_t i = 0; i < n; i = scratch.next[i]) ids.push_back(static_cast<Token>(scratch.id[i]));
 }
 
 }  // namespace detail
@@ -10532,7 +10541,7 @@ const char kToolInstructions[] =
 
 namespace chat_impl {
 
-/// Text of which some stretches were written by the template.
+/// Text with the ranges of it that the template wrote.
 struct Marked {
     std::string text;
     std::vector<std::pair<size_t, size_t>> marks;  ///< [from, to), ascending
@@ -10541,7 +10550,7 @@ struct Marked {
         if (mark) marks.emplace_back(text.size(), text.size() + part.size());
         text.append(part);
     }
-    /// The stretch `part`, a view into `text`.
+    /// The part of it that the view `part` into `text` covers.
     Marked cut(std::string_view part) const {
         const size_t from = static_cast<size_t>(part.data() - text.data()), to = from + part.size();
         Marked out;
@@ -10554,7 +10563,7 @@ struct Marked {
     }
 };
 
-/// Collects pieces; neighbours of one origin are joined.
+/// Collects pieces; adjacent pieces of one origin are joined.
 class Writer {
   public:
     void fixed(std::string_view text) { add(text, true); }
@@ -10594,7 +10603,7 @@ std::string_view strip_newlines_right(std::string_view text) {
     return text;
 }
 
-/// What the three Qwen templates write; they differ in a handful of places, named by `style_`.
+/// Renders the three Qwen templates; `style_` selects the few places in which they differ.
 class Qwen {
   public:
     Qwen(const ChatRequest& request, ChatStyle style) : request_(request), messages_(request.messages), style_(style) {}
@@ -10619,7 +10628,7 @@ class Qwen {
         return messages_[i].role == "system" || (unsloth() && messages_[i].role == "developer");
     }
 
-    /// The trimmed content; `count` numbers its images and videos.
+    /// The trimmed content; with `count` its images and videos are numbered.
     Marked content(const ChatMessage& m, bool count) {
         Marked all;
         if (m.parts.empty()) all.text = m.content;
@@ -10685,7 +10694,7 @@ class Qwen {
         return Status();
     }
 
-    /// The last user message that is not a tool's answer in disguise: thinking after it is kept.
+    /// The last user message that is not a tool response. Reasoning after it is kept.
     Status find_last_query() {
         last_query_ = messages_.size() - 1;
         for (size_t i = messages_.size(); i-- > 0;) {
@@ -10750,7 +10759,7 @@ class Qwen {
         const bool keep = i > last_query_ || (style_ != ChatStyle::qwen35 && request_.preserve_thinking);
         if (keep) {
             out_.fixed("<think>\n");
-            // Reasoning taken from the content may hold marks of images; its own field holds text only.
+            // Reasoning taken from the content may contain images; the reasoning field holds text only.
             if (m.has_reasoning)
                 out_.input(reasoning);
             else if (!reasoning.empty())
@@ -10779,7 +10788,7 @@ class Qwen {
                 Json value;
                 if (Status s = Json::parse(a.value).get(value); !s.ok())
                     return fail(Code::bad_argument, path, ", argument ", quote(a.name), ": ", s.text);
-                // 3.6 writes JSON; 3.5, and unsloth's 3.6 with it, writes str() of what is no container.
+                // Qwen3.6 writes JSON; Qwen3.5 and unsloth's Qwen3.6 write Python's str() of scalars.
                 out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump()
                                                                                         : value.python_str());
             } else {
@@ -10798,8 +10807,8 @@ class Qwen {
     size_t n_system_ = 0, last_query_ = 0, n_image_ = 0, n_video_ = 0;
 };
 
-/// Plain ChatML: every message is a turn, printed as it is. Nothing is dropped in hot_path but the
-/// reasoning of earlier turns, for which it has no place.
+/// Plain ChatML: every message is a turn, printed as it is. The template has no place for the reasoning of earlier
+/// turns, which is dropped; anything else that it cannot show is an error.
 Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
     static const char kAdvice[] = "; the model was not trained for it: write it into the text of a message instead";
     if (request.messages.empty()) return fail(Code::bad_argument, "No messages provided.");
@@ -10837,7 +10846,7 @@ void replace_all(std::string& s, std::string_view from, std::string_view to) {
         s.replace(at, from.size(), to);
 }
 
-/// The template without white space and with one kind of quotes: how it is laid out says nothing.
+/// The template without white space and with one kind of quotes, so that its layout does not matter.
 std::string squeezed(std::string_view jinja) {
     std::string s;
     for (const char c : jinja)
@@ -10845,8 +10854,8 @@ std::string squeezed(std::string_view jinja) {
     return s;
 }
 
-/// True for a template that prints every message as one ChatML turn and does nothing else; `tail` is
-/// what it writes behind the opening of the assistant's turn.
+/// True for a template that prints every message as one ChatML turn and nothing else. `tail` receives what it prints
+/// after the header of the assistant's turn.
 bool is_plain_chatml(std::string s, std::string* tail) {
     if (s.size() > 1000) return false;
     replace_all(s, "{%-", "{%");
@@ -10855,7 +10864,7 @@ bool is_plain_chatml(std::string s, std::string* tail) {
     replace_all(s, "-}}", "}}");
     replace_all(s, "message['role']", "message.role");
     replace_all(s, "message['content']", "message.content");
-    replace_all(s, "'+'", "");  // neighbouring literals
+    replace_all(s, "'+'", "");  // joins adjacent literals
     replace_all(s, "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}", "");
     static const std::string_view kTurns =
         "{%formessageinmessages%}{{'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>\\n'}}{%endfor%}"
@@ -11121,7 +11130,7 @@ constexpr size_t kNever = std::string_view::npos;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/// A place in the text between a call's opening and where the next one opens.
+/// A position in the text of one call.
 struct Cursor {
     std::string_view text;
     size_t at;
@@ -11129,9 +11138,9 @@ struct Cursor {
     void space() {
         while (at < text.size() && is_space(text[at])) ++at;
     }
-    bool see(std::string_view what) const { return text.substr(at, what.size()) == what; }
+    bool at_text(std::string_view what) const { return text.substr(at, what.size()) == what; }
     bool take(std::string_view what) {
-        if (!see(what)) return false;
+        if (!at_text(what)) return false;
         at += what.size();
         return true;
     }
@@ -11146,7 +11155,7 @@ struct Cursor {
     }
 };
 
-/// What the request's tools declare.
+/// The argument types that the request's tools declare.
 class Schemas {
   public:
     explicit Schemas(const std::vector<std::string>& tools) {
@@ -11157,7 +11166,7 @@ class Schemas {
     }
     bool knows(std::string_view name) const { return function(name) != nullptr; }
 
-    /// Types the text of an argument: declared strings stay as they are, the rest is JSON if it reads so.
+    /// An argument with its type: a declared string is taken as it is, anything else as JSON if it parses.
     ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const {
         const Json* type = nullptr;
         if (const Json* f = function(tool))
@@ -11176,7 +11185,7 @@ class Schemas {
         Json value;
         if (declared("string") && !(declared("null") && bare == "null")) return out;
         if (Json::parse(bare).get(value).ok()) {
-            // A quoted string of JSON is a string all the same.
+            // A JSON string is passed as a string, without its quotes.
             out.json = !value.is(Json::Kind::string);
             out.value = out.json ? value.dump() : value.text();
         } else if (declared("boolean") && (bare == "True" || bare == "False")) {
@@ -11208,7 +11217,7 @@ bool value_of(Cursor& c, std::string_view* out) {
     for (size_t end = c.text.find(kParameterEnd, c.at); end != kNever; end = c.text.find(kParameterEnd, end + 1)) {
         Cursor after{c.text, end + kParameterEnd.size()};
         after.space();
-        if (!after.see(kParameter) && !after.see(kFunctionEnd) && !after.see(kCallEnd)) continue;
+        if (!after.at_text(kParameter) && !after.at_text(kFunctionEnd) && !after.at_text(kCallEnd)) continue;
         std::string_view value = c.text.substr(c.at, end - c.at);
         if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
         if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
@@ -11219,7 +11228,7 @@ bool value_of(Cursor& c, std::string_view* out) {
     return false;
 }
 
-/// <function=NAME> and its parameters, from behind "<function=".
+/// NAME> and its parameters, after "<function=".
 bool xml_call(Cursor& c, const Schemas& schemas, ToolCall* out) {
     if (!c.name(&out->name)) return false;
     c.space();
@@ -11235,7 +11244,7 @@ bool xml_call(Cursor& c, const Schemas& schemas, ToolCall* out) {
     return c.take(kCallEnd) || closed;
 }
 
-/// {"name": ..., "arguments": {...}} as older models write it, up to </tool_call> or the end.
+/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call> or the end.
 bool json_call(Cursor& c, ToolCall* out) {
     size_t end = c.text.find(kCallEnd, c.at);
     if (end == kNever) end = c.text.size();
@@ -11256,14 +11265,14 @@ bool json_call(Cursor& c, ToolCall* out) {
     return true;
 }
 
-/// Where a call opens, at `from` or later: <tool_call> before <function= or {, or unless `wrapped` a
-/// bare <function= of a tool that the request knows.
+/// The start of the next call at or after `from`: <tool_call> followed by <function= or {, or, unless `wrapped`, a
+/// bare <function= of a tool in the request.
 size_t find_call(std::string_view text, size_t from, const Schemas& schemas, bool wrapped = false) {
     for (size_t at = text.find('<', from); at != kNever; at = text.find('<', at + 1)) {
         Cursor c{text, at};
         if (c.take(kCall)) {
             c.space();
-            if (c.see(kFunction) || c.see("{")) return at;
+            if (c.at_text(kFunction) || c.at_text("{")) return at;
         } else if (!wrapped && c.take(kFunction)) {
             std::string name;
             if (c.name(&name) && schemas.knows(name)) return at;
@@ -11281,8 +11290,8 @@ void take_calls(std::string_view text, const Schemas& schemas, ChatReply& reply)
         const bool wrapped = c.take(kCall);
         c.space();
         const bool xml = c.take(kFunction);
-        // A call ends before the next one opens, so that a broken one cannot swallow a good one, and so
-        // that no stretch is read again and again. In a wrapped call a bare <function= opens nothing.
+        // A call ends where the next one starts, so that a malformed call cannot hide a good one and no text is parsed
+        // repeatedly. Inside <tool_call> a bare <function= does not start a call.
         if (next_wrapped <= open) next_wrapped = find_call(text, c.at, schemas, true);
         c.text = text.substr(0, wrapped ? next_wrapped : find_call(text, c.at, schemas));
         const size_t inside = c.at;
@@ -11318,7 +11327,7 @@ ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::ve
     using namespace detail::chat_parse_impl;
     const Schemas schemas(tools);
     ChatReply reply;
-    // Some models open the block again though the prompt did.
+    // Some models open the thinking block although the prompt has already opened it.
     Cursor c{text, 0};
     c.space();
     if (c.take(kThink)) {
@@ -11332,7 +11341,7 @@ ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::ve
         if (end != kNever) {
             rest = without_newlines_in_front(text.substr(end + kThinkEnd.size()));
         } else {
-            // Never closed: all of it is thinking, unless a whole call was made from within.
+            // Never closed: all of it is thinking, up to a complete call if there is one.
             thinking_end = text.size();
             ChatReply inside;
             const size_t open = find_call(text, 0, schemas);
@@ -11367,7 +11376,7 @@ struct Checker {
         return fail(Code::bad_file, "plan: ", tape, " op ", i_op, " (", op_name(op.kind), ", layer ", op.layer,
                     "): ", what);
     }
-    /// The slot exists, plays one of two roles and, where n is not 0, has rows of n values.
+    /// The slot exists, has one of two roles and, if n is not 0, rows of n values.
     Status want(const Op& op, SlotId id, const char* what, SlotRole role, SlotRole role2, uint64_t n) const {
         if (id >= plan.slots.size()) return bad(op, say(what, " is missing"));
         const Slot& s = plan.slot(id);
@@ -11400,7 +11409,7 @@ struct Checker {
             return bad(op, say(width(op.w[1]), " rotation factors for ", op.attn.n_rot / 2, " pairs"));
         return {};
     }
-    /// A stack of n matrices.
+    /// The weight is a stack of n matrices.
     Status stack(const Op& op, SlotId id, const char* what, uint64_t n, uint64_t d_out, uint64_t d_in) const {
         AUSPEX_TRY(matrix(op, id, what, d_out, d_in));
         const Slot& w = plan.slot(id);
@@ -11580,7 +11589,7 @@ namespace auspex {
 namespace detail {
 namespace weights_impl {
 
-/// The rows of `t` that the slot wants: where they lie, or a copy of them side by side.
+/// Points the slot at its rows of `t`, or at a copy if they are not contiguous.
 Status take_rows(const Slot& s, const Tensor& t, Weights& to, SlotId id) {
     const uint64_t bytes = row_bytes(t.type, t.ne[0]);
     if (s.rows.size() == 1) {
@@ -11614,7 +11623,7 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
         const Tensor* t = file.tensor(s.source.empty() ? s.name : s.source);
         if (!t)
             return fail(Code::bad_file, "tensor '", s.source.empty() ? s.name : s.source,
-                        "' vanished between planning and loading");
+                        "' is missing although the plan was made from this file");
         if (s.rows.empty())
             found.data[id] = t->data;
         else
@@ -11634,7 +11643,7 @@ namespace pair_impl {
 
 constexpr const char* kOther = "; the draft file was made for another model: take the one made for this";
 
-/// Blocks of one of the two files, by its metadata.
+/// Block counts from a file's metadata.
 struct Blocks {
     uint32_t n_block = 0, n_mtp = 0;
     uint32_t n_layer() const { return n_block - n_mtp; }
@@ -11658,7 +11667,7 @@ int64_t block_of(std::string_view name) {
     return n;
 }
 
-/// Element i as a number, or that of a scalar; false for text.
+/// Element i as a number, or the scalar; false for a string.
 bool number(const Meta& m, uint64_t i, double* out) {
     const uint64_t at = m.is_array ? i : 0;
     int64_t n = 0;
@@ -11668,7 +11677,7 @@ bool number(const Meta& m, uint64_t i, double* out) {
     return true;
 }
 
-/// The two say the same, block by block where one has a value for each block.
+/// Checks that a key has the same value in both files; per block if one of them has a value per block.
 Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const Blocks& of_draft) {
     if (model.type == MetaType::string || draft.type == MetaType::string) return {};
     const bool same_shape = model.is_array == draft.is_array && model.n == draft.n;
@@ -11688,14 +11697,14 @@ Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const
     return {};
 }
 
-/// What may differ: counts that pair_files compares itself, and how far the file was made to reach.
-bool own_matter(std::string_view key, const std::string& arch) {
+/// Keys that may differ: counts that pair_files() compares itself, and the context length.
+bool may_differ(std::string_view key, const std::string& arch) {
     const std::string_view rest = key.substr(arch.size() + 1);
     return rest == "block_count" || rest == "nextn_predict_layers" || rest == "context_length" ||
            rest.substr(0, 13) == "rope.scaling.";
 }
 
-/// A table around the blocks has the same shape in both, where the draft file has it at all.
+/// Checks that a table outside the blocks has the same shape in both files, if the draft file has it.
 Status same_shape(const Gguf& model, const Gguf& draft, const char* name) {
     const Tensor *a = model.tensor(name), *b = draft.tensor(name);
     if (!a || !b || (a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1])) return {};
@@ -11716,14 +11725,14 @@ Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch,
                     " layers, expected ", of_model.n_layer(), " as the model has", kOther);
     for (const Meta& m : draft.meta()) {
         if (m.key.size() <= arch.size() || m.key.substr(0, arch.size()) != arch || m.key[arch.size()] != '.' ||
-            own_matter(m.key, arch))
+            may_differ(m.key, arch))
             continue;
         if (const Meta* known = model.find(m.key)) AUSPEX_TRY(agree(*known, m, of_model, of_draft));
     }
     return {};
 }
 
-/// "output.weight", or the embedding where that is the head too.
+/// "output.weight", or the embedding if that serves as the head.
 const Tensor* head_of(const Gguf& g) {
     const Tensor* head = g.tensor("output.weight");
     return head ? head : g.tensor("token_embd.weight");
@@ -11743,9 +11752,8 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     AUSPEX_TRY(read_blocks(model, arch, "the model", &of_model));
     AUSPEX_TRY(read_blocks(draft, arch, "the draft file", &of_draft));
     if (!model.tensor("blk.0.attn_norm.weight") && draft.tensor("blk.0.attn_norm.weight"))
-        return Status(
-            Code::bad_file,
-            "the model holds MTP blocks alone and the draft file holds layers: the two were given the wrong way round");
+        return Status(Code::bad_file,
+                      "the model file holds only MTP blocks and the draft file holds layers; swap the two files");
     const uint32_t n_layer = of_model.n_layer();
     const std::string first = say("blk.", of_draft.n_layer(), ".nextn.eh_proj.weight");
     if (of_draft.n_mtp == 0 || !draft.tensor(first))
@@ -11755,7 +11763,7 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
                     "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
     AUSPEX_TRY(same_model(model, draft, arch, of_model, of_draft));
 
-    // Of the keys, those that count blocks or have a value for each come from the file that knows all blocks.
+    // Keys that count blocks or have a value per block come from the draft file, which knows all blocks.
     std::vector<Meta> meta;
     const std::string counts[] = {arch + ".block_count", arch + ".nextn_predict_layers"};
     for (const Meta& m : model.meta()) {
@@ -11805,7 +11813,7 @@ std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
 
 }  // namespace arch_impl
 
-SlotId Builder::activation(std::string name, uint64_t width, SlotRole role) {
+SlotId PlanBuilder::activation(std::string name, uint64_t width, SlotRole role) {
     Slot s;
     s.name = std::move(name);
     s.role = role;
@@ -11815,7 +11823,7 @@ SlotId Builder::activation(std::string name, uint64_t width, SlotRole role) {
     return static_cast<SlotId>(plan_.slots.size() - 1);
 }
 
-SlotId Builder::scratch(const std::string& name, uint64_t width) {
+SlotId PlanBuilder::scratch(const std::string& name, uint64_t width) {
     auto known = scratch_.find(say(name, ".", width));
     if (known != scratch_.end()) return known->second;
     const bool first = scratch_.emplace(name, kNoSlot).second;
@@ -11824,15 +11832,15 @@ SlotId Builder::scratch(const std::string& name, uint64_t width) {
     return id;
 }
 
-SlotId Builder::rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in,
-                     std::vector<RowRange> take) {
+SlotId PlanBuilder::rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in,
+                         std::vector<RowRange> take) {
     const std::string name = say(tensor, "[", what, "]");
     auto known = weights_.find(name);
     if (known != weights_.end()) return known->second;
     const SlotId whole = weight(tensor, {n_row, d_in});
     if (!ok()) return kNoSlot;
     weights_.erase(tensor);
-    Slot& s = plan_.slots[whole];  // checked, and now only a part of itself
+    Slot& s = plan_.slots[whole];  // its shape was checked; from here on it is a part of the tensor
     s.source = s.name;
     s.name = name;
     s.shape[0] = 0;
@@ -11842,7 +11850,7 @@ SlotId Builder::rows(const std::string& tensor, const char* what, uint64_t n_row
     return whole;
 }
 
-SlotId Builder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, uint64_t c) {
+SlotId PlanBuilder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, uint64_t c) {
     const SlotId id = activation(std::move(name), a, role);
     Slot& s = plan_.slots[id];
     if (b) s.shape[s.n_dim++] = b;
@@ -11850,7 +11858,7 @@ SlotId Builder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, u
     return id;
 }
 
-SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
+SlotId PlanBuilder::weight(const std::string& name, std::vector<uint64_t> shape) {
     if (!ok()) return kNoSlot;
     auto known = weights_.find(name);
     if (known != weights_.end()) return known->second;
@@ -11867,7 +11875,7 @@ SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
                        " from the file's metadata; one of them is wrong: convert the model again"));
         return kNoSlot;
     }
-    // A sibling scale multiplies the product; ignoring it would give fluent nonsense.
+    // A separate scale multiplies the product. Ignoring it would give plausible but wrong text.
     const std::string scale = name.size() > 7 && name.compare(name.size() - 7, 7, ".weight") == 0
                                   ? name.substr(0, name.size() - 7) + ".scale"
                                   : name + ".scale";
@@ -11888,7 +11896,7 @@ SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
     return id;
 }
 
-SlotId Builder::vector(const std::string& name, uint64_t n) {
+SlotId PlanBuilder::vector(const std::string& name, uint64_t n) {
     const SlotId id = weight(name, {n});
     if (id != kNoSlot && plan_.slots[id].type != Type::f32) {
         fail_with(fail(Code::bad_file, "tensor '", name, "' is ", type_info(plan_.slots[id].type).name,
@@ -11898,7 +11906,7 @@ SlotId Builder::vector(const std::string& name, uint64_t n) {
     return id;
 }
 
-Op& Builder::push(Tape& tape, OpKind kind, uint32_t layer, SlotId out) {
+Op& PlanBuilder::push(Tape& tape, OpKind kind, uint32_t layer, SlotId out) {
     tape.ops.emplace_back();
     Op& op = tape.ops.back();
     op.kind = kind;
@@ -11907,7 +11915,7 @@ Op& Builder::push(Tape& tape, OpKind kind, uint32_t layer, SlotId out) {
     return op;
 }
 
-void Builder::norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, float eps, uint32_t out_offset) {
+void PlanBuilder::norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, float eps, uint32_t out_offset) {
     Op& op = push(tape, OpKind::rms_norm, layer, out);
     op.in[0] = in;
     op.w[0] = w;
@@ -11915,14 +11923,14 @@ void Builder::norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, 
     op.out_offset = out_offset;
 }
 
-void Builder::matmul(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, bool accumulate) {
+void PlanBuilder::matmul(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, bool accumulate) {
     Op& op = push(tape, OpKind::matmul, layer, out);
     op.in[0] = in;
     op.w[0] = w;
     op.accumulate = accumulate;
 }
 
-uint32_t Builder::u32(const char* name, uint32_t low, uint32_t high) {
+uint32_t PlanBuilder::u32(const char* name, uint32_t low, uint32_t high) {
     if (!ok()) return low;
     Result<uint32_t> r = file_.get_u32(key(name));
     if (!r.ok()) {
@@ -11936,11 +11944,11 @@ uint32_t Builder::u32(const char* name, uint32_t low, uint32_t high) {
     return r.value();
 }
 
-uint32_t Builder::u32_or(const char* name, uint32_t fallback, uint32_t low, uint32_t high) {
+uint32_t PlanBuilder::u32_or(const char* name, uint32_t fallback, uint32_t low, uint32_t high) {
     return file_.find(key(name)) ? u32(name, low, high) : fallback;
 }
 
-float Builder::f32(const char* name) {
+float PlanBuilder::f32(const char* name) {
     if (!ok()) return 0;
     Result<float> r = file_.get_f32(key(name));
     if (!r.ok()) {
@@ -11954,17 +11962,17 @@ float Builder::f32(const char* name) {
     return r.value();
 }
 
-float Builder::f32_or(const char* name, float fallback) { return file_.find(key(name)) ? f32(name) : fallback; }
+float PlanBuilder::f32_or(const char* name, float fallback) { return file_.find(key(name)) ? f32(name) : fallback; }
 
-bool Builder::flag_or(const char* name, bool fallback) {
+bool PlanBuilder::flag_or(const char* name, bool fallback) {
     if (!ok()) return fallback;
     Result<bool> r = file_.get_bool(key(name), fallback);
     if (!r.ok()) fail_with(r.status());
     return r.ok() ? r.value() : fallback;
 }
 
-std::vector<uint32_t> Builder::u32s(const char* name, uint32_t n, const uint32_t* fallback, uint32_t low,
-                                    uint32_t high) {
+std::vector<uint32_t> PlanBuilder::u32s(const char* name, uint32_t n, const uint32_t* fallback, uint32_t low,
+                                        uint32_t high) {
     std::vector<uint32_t> values(n, low);
     if (!ok()) return values;
     Result<std::vector<uint32_t>> r = file_.get_u32s(key(name), n, fallback);
@@ -11981,7 +11989,7 @@ std::vector<uint32_t> Builder::u32s(const char* name, uint32_t n, const uint32_t
     return std::move(r.value());
 }
 
-std::vector<float> Builder::f32s(const char* name, uint32_t n, const float* fallback) {
+std::vector<float> PlanBuilder::f32s(const char* name, uint32_t n, const float* fallback) {
     std::vector<float> values(n, 0.0f);
     if (!ok()) return values;
     Result<std::vector<float>> r = file_.get_f32s(key(name), n, fallback);
@@ -11997,14 +12005,17 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     if (!arch.ok()) return arch.status();
     Plan plan;
     plan.architecture = arch.value();
-    Status s;
-    if (plan.architecture == "qwen35" || plan.architecture == "qwen35moe" || plan.architecture == "qwen3next")
-        s = plan_qwen(file, options, plan);
-    else if (plan.architecture == "step35")
-        s = plan_step35(file, options, plan);
-    else
-        s = fail(Code::unsupported, "architecture ", quote(plan.architecture),
-                 " is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
+    Planner planner = nullptr;
+    std::string known;
+#define AUSPEX_FAMILY(name, function)                  \
+    if (plan.architecture == name) planner = function; \
+    append(known, known.empty() ? name : ", " name);
+    AUSPEX_FAMILIES(AUSPEX_FAMILY)
+#undef AUSPEX_FAMILY
+    if (planner == nullptr)
+        return fail(Code::unsupported, "architecture ", quote(plan.architecture),
+                    " is not supported; this version runs ", known);
+    Status s = planner(file, options, plan);
     if (!s.ok()) return s;
     s = check_plan(plan);
     if (!s.ok()) return s;
@@ -12025,33 +12036,32 @@ struct Qkv {
 };
 
 /// Three matrices, or one that holds their rows in this order.
-Qkv qkv(const LayerBuilder& s, uint64_t q_dim, uint64_t kv_dim) {
-    const uint64_t d = s.header.d_model, n = q_dim + 2 * kv_dim;
-    const std::string fused = s.name("attn_qkv.weight"), q = s.name("attn_q.weight");
-    if (!s.b.has(q) && s.b.has(fused))
-        return {s.b.rows(fused, "q", n, d, {{0, q_dim}}), s.b.rows(fused, "k", n, d, {{q_dim, kv_dim}}),
-                s.b.rows(fused, "v", n, d, {{q_dim + kv_dim, kv_dim}})};
-    return {s.b.weight(q, {q_dim, d}), s.b.weight(s.name("attn_k.weight"), {kv_dim, d}),
-            s.b.weight(s.name("attn_v.weight"), {kv_dim, d})};
+Qkv qkv(const LayerBuilder& layer, uint64_t q_dim, uint64_t kv_dim) {
+    const uint64_t d = layer.header.d_model, n = q_dim + 2 * kv_dim;
+    const std::string fused = layer.name("attn_qkv.weight"), q = layer.name("attn_q.weight");
+    if (!layer.b.has(q) && layer.b.has(fused))
+        return {layer.b.rows(fused, "q", n, d, {{0, q_dim}}), layer.b.rows(fused, "k", n, d, {{q_dim, kv_dim}}),
+                layer.b.rows(fused, "v", n, d, {{q_dim + kv_dim, kv_dim}})};
+    return {layer.b.weight(q, {q_dim, d}), layer.weight("attn_k.weight", {kv_dim, d}),
+            layer.weight("attn_v.weight", {kv_dim, d})};
 }
 
-/// A norm over one head, or none.
-SlotId head_norm(const LayerBuilder& s, const char* part, const AttnDims& dims) {
-    return dims.gate != AttnGate::interleaved && !s.b.has(s.name(part)) ? kNoSlot
-                                                                        : s.b.vector(s.name(part), dims.d_head);
+/// The optional norm over one head.
+SlotId head_norm(const LayerBuilder& layer, const char* part, const AttnDims& dims) {
+    return dims.gate != AttnGate::interleaved && !layer.has(part) ? kNoSlot : layer.vector(part, dims.d_head);
 }
 
 }  // namespace parts_impl
 
-Status read_header(Builder& b, const PlanOptions& options, Plan& plan, ModelHeader& f) {
-    f.n_block = b.u32("block_count", 1, 1024);
+Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, ModelHeader& header) {
+    header.n_block = b.u32("block_count", 1, 1024);
     const uint32_t n_mtp = b.u32_or("nextn_predict_layers", 0, 0, 8);
-    if (b.ok() && n_mtp >= f.n_block)
+    if (b.ok() && n_mtp >= header.n_block)
         b.fail_with(fail(Code::bad_file, "key '", b.key("nextn_predict_layers"), "' is ", n_mtp,
-                         ", but there are only ", f.n_block, " blocks"));
-    f.n_layer = f.n_block - n_mtp;
-    f.d_model = b.u32("embedding_length", 32, 1u << 16);
-    f.eps = b.f32("attention.layer_norm_rms_epsilon");
+                         ", but there are only ", header.n_block, " blocks"));
+    header.n_layer = header.n_block - n_mtp;
+    header.d_model = b.u32("embedding_length", 32, 1u << 16);
+    header.eps = b.f32("attention.layer_norm_rms_epsilon");
     plan.n_context = b.u32("context_length", 1, 1u << 30);
     Result<std::string> scaling = b.file().get_string(b.key("rope.scaling.type"), "none");
     if (!scaling.ok()) return scaling.status();
@@ -12069,19 +12079,20 @@ Status read_header(Builder& b, const PlanOptions& options, Plan& plan, ModelHead
     if (!table) return fail(Code::bad_file, "tensor 'token_embd.weight' is missing; every file needs it");
     if (table->ne[1] == 0 || table->ne[1] > (1u << 24))
         return fail(Code::bad_file, "tensor 'token_embd.weight' has ", table->ne[1], " rows, expected 1..16777216");
-    plan.d_model = f.d_model;
+    plan.d_model = header.d_model;
     plan.n_vocab = static_cast<uint32_t>(table->ne[1]);
-    plan.n_layer = f.n_layer;
-    f.embd = b.weight("token_embd.weight", {plan.n_vocab, f.d_model});
-    f.out = b.has("output.weight") ? b.weight("output.weight", {plan.n_vocab, f.d_model}) : f.embd;
-    f.out_norm = b.vector("output_norm.weight", f.d_model);
-    // The key may stay although the blocks were left out or live in another file.
-    while (options.mtp && f.n_mtp < n_mtp && b.has(say("blk.", f.n_layer + f.n_mtp, ".nextn.eh_proj.weight")))
-        ++f.n_mtp;
+    plan.n_layer = header.n_layer;
+    header.embd = b.weight("token_embd.weight", {plan.n_vocab, header.d_model});
+    header.out = b.has("output.weight") ? b.weight("output.weight", {plan.n_vocab, header.d_model}) : header.embd;
+    header.out_norm = b.vector("output_norm.weight", header.d_model);
+    // The key may be present although the blocks were removed or are in another file.
+    while (options.mtp && header.n_mtp < n_mtp &&
+           b.has(say("blk.", header.n_layer + header.n_mtp, ".nextn.eh_proj.weight")))
+        ++header.n_mtp;
     return b.status();
 }
 
-void read_moe(Builder& b, uint32_t d_ff, MoeDims& m) {
+void read_moe(PlanBuilder& b, uint32_t d_ff, MoeDims& m) {
     m.n_expert = b.u32("expert_count", 1, 1u << 14);
     m.n_used = b.u32("expert_used_count", 1, kMaxUsedExpert);
     if (b.ok() && m.n_used > m.n_expert)
@@ -12099,113 +12110,115 @@ void read_moe(Builder& b, uint32_t d_ff, MoeDims& m) {
     m.scale = scale == 0.0f ? 1.0f : scale;
 }
 
-void attention_part(const LayerBuilder& s, const AttnDims& dims, SlotId factors, bool fill_first) {
-    Builder& b = s.b;
+void attention_part(const LayerBuilder& layer, const AttnDims& dims, SlotId factors, bool fill_first) {
+    PlanBuilder& b = layer.b;
     const uint64_t q_dim = uint64_t{dims.n_head} * dims.d_head, kv_dim = uint64_t{dims.n_head_kv} * dims.d_head;
     const uint64_t q_width = dims.gate == AttnGate::interleaved ? 2 * q_dim : q_dim;
     const SlotId q = b.scratch("q", q_width), k = b.scratch("k", kv_dim), v = b.scratch("v", kv_dim),
                  o = b.scratch("o", q_dim);
     const SlotId gate = dims.gate == AttnGate::per_head ? b.scratch("head_gate", dims.n_head) : kNoSlot;
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name("attn_norm.weight"), s.header.d_model), s.header.eps);
-    const SlotId kv = b.state(say("layer.", s.il, ".kv"), SlotRole::kv, kv_dim);
-    const parts_impl::Qkv w = parts_impl::qkv(s, q_width, kv_dim);
+    layer.norm(layer.normed(), layer.x, layer.vector("attn_norm.weight", layer.header.d_model));
+    const SlotId kv = b.state(say("layer.", layer.i_block, ".kv"), SlotRole::kv, kv_dim);
+    const parts_impl::Qkv w = parts_impl::qkv(layer, q_width, kv_dim);
     auto queries = [&] {
-        b.matmul(s.tape, s.il, q, s.a(), w.q);
+        layer.matmul(q, layer.normed(), w.q);
         if (gate != kNoSlot)
-            b.matmul(s.tape, s.il, gate, s.a(), b.weight(s.name("attn_gate.weight"), {dims.n_head, s.header.d_model}));
+            layer.matmul(gate, layer.normed(), layer.weight("attn_gate.weight", {dims.n_head, layer.header.d_model}));
     };
-    b.matmul(s.tape, s.il, k, s.a(), w.k);
-    b.matmul(s.tape, s.il, v, s.a(), w.v);
+    layer.matmul(k, layer.normed(), w.k);
+    layer.matmul(v, layer.normed(), w.v);
     if (!fill_first) queries();
-    Op& write = b.push(s.tape, OpKind::kv_write, s.il, kNoSlot);
+    Op& write = layer.push(OpKind::kv_write, kNoSlot);
     write.in[0] = k;
     write.in[1] = v;
-    write.w[0] = parts_impl::head_norm(s, "attn_k_norm.weight", dims);
+    write.w[0] = parts_impl::head_norm(layer, "attn_k_norm.weight", dims);
     write.w[1] = factors;
     write.state = kv;
     write.attn = dims;
-    if (fill_first) {  // a cache-filling row stops here
-        s.tape.n_fill = s.tape.ops.size();
+    if (fill_first) {  // rows that only fill the cache stop here
+        layer.tape.n_fill = layer.tape.ops.size();
         queries();
     }
-    Op& attend = b.push(s.tape, OpKind::attend, s.il, o);
+    Op& attend = layer.push(OpKind::attend, o);
     attend.in[0] = q;
     attend.in[1] = gate;
-    attend.w[0] = parts_impl::head_norm(s, "attn_q_norm.weight", dims);
+    attend.w[0] = parts_impl::head_norm(layer, "attn_q_norm.weight", dims);
     attend.w[1] = factors;
     attend.state = kv;
     attend.attn = dims;
-    b.matmul(s.tape, s.il, s.x, o, b.weight(s.name("attn_output.weight"), {s.header.d_model, q_dim}), true);
+    layer.matmul(layer.x, o, layer.weight("attn_output.weight", {layer.header.d_model, q_dim}), true);
 }
 
-void dense_part(const LayerBuilder& s, const char* norm, uint32_t d_ff, float limit) {
-    Builder& b = s.b;
-    const uint32_t d = s.header.d_model;
+void dense_part(const LayerBuilder& layer, const char* norm, uint32_t d_ff, float limit) {
+    PlanBuilder& b = layer.b;
+    const uint32_t d = layer.header.d_model;
     const SlotId gate = b.scratch("gate", d_ff), up = b.scratch("up", d_ff);
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name(norm), d), s.header.eps);
-    b.matmul(s.tape, s.il, gate, s.a(), b.weight(s.name("ffn_gate.weight"), {d_ff, d}));
-    b.matmul(s.tape, s.il, up, s.a(), b.weight(s.name("ffn_up.weight"), {d_ff, d}));
-    Op& act = b.push(s.tape, OpKind::swiglu, s.il, gate);
+    layer.norm(layer.normed(), layer.x, layer.vector(norm, d));
+    layer.matmul(gate, layer.normed(), layer.weight("ffn_gate.weight", {d_ff, d}));
+    layer.matmul(up, layer.normed(), layer.weight("ffn_up.weight", {d_ff, d}));
+    Op& act = layer.push(OpKind::swiglu, gate);
     act.in[0] = gate;
     act.in[1] = up;
     act.limit = limit;
-    b.matmul(s.tape, s.il, s.x, gate, b.weight(s.name("ffn_down.weight"), {d, d_ff}), true);
+    layer.matmul(layer.x, gate, layer.weight("ffn_down.weight", {d, d_ff}), true);
 }
 
-void moe_part(const LayerBuilder& s, const char* norm, const MoeDims& dims, bool shared_gate, bool bias) {
-    Builder& b = s.b;
-    const uint64_t d = s.header.d_model, n = dims.n_expert, ff = dims.d_ff, ff_shared = dims.d_ff_shared;
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name(norm), d), s.header.eps);
-    Op& op = b.push(s.tape, OpKind::moe, s.il, s.x);
+void moe_part(const LayerBuilder& layer, const char* norm, const MoeDims& dims, bool shared_gate, bool bias) {
+    PlanBuilder& b = layer.b;
+    const uint64_t d = layer.header.d_model, n = dims.n_expert, ff = dims.d_ff, ff_shared = dims.d_ff_shared;
+    layer.norm(layer.normed(), layer.x, layer.vector(norm, d));
+    Op& op = layer.push(OpKind::moe, layer.x);
     op.moe = dims;
     op.accumulate = true;
-    op.in[0] = s.a();
-    op.w[0] = b.weight(s.name("ffn_gate_inp.weight"), {n, d});
-    const std::string gate = s.name("ffn_gate_exps.weight"), fused = s.name("ffn_gate_up_exps.weight");
+    op.in[0] = layer.normed();
+    op.w[0] = layer.weight("ffn_gate_inp.weight", {n, d});
+    const std::string gate = layer.name("ffn_gate_exps.weight"), fused = layer.name("ffn_gate_up_exps.weight");
     if (!b.has(gate) && b.has(fused)) {
         op.moe.gate_up = true;
         op.w[1] = b.weight(fused, {n, 2 * ff, d});
     } else {
         op.w[1] = b.weight(gate, {n, ff, d});
-        op.w[2] = b.weight(s.name("ffn_up_exps.weight"), {n, ff, d});
+        op.w[2] = layer.weight("ffn_up_exps.weight", {n, ff, d});
     }
-    op.w[3] = b.weight(s.name("ffn_down_exps.weight"), {n, d, ff});
-    op.w[4] = b.weight(s.name("ffn_gate_shexp.weight"), {ff_shared, d});
-    op.w[5] = b.weight(s.name("ffn_up_shexp.weight"), {ff_shared, d});
-    op.w[6] = b.weight(s.name("ffn_down_shexp.weight"), {d, ff_shared});
-    if (shared_gate) op.w[7] = b.vector(s.name("ffn_gate_inp_shexp.weight"), d);
-    if (bias) op.w[8] = b.vector(s.name("exp_probs_b.bias"), n);
+    op.w[3] = layer.weight("ffn_down_exps.weight", {n, d, ff});
+    op.w[4] = layer.weight("ffn_gate_shexp.weight", {ff_shared, d});
+    op.w[5] = layer.weight("ffn_up_shexp.weight", {ff_shared, d});
+    op.w[6] = layer.weight("ffn_down_shexp.weight", {d, ff_shared});
+    if (shared_gate) op.w[7] = layer.vector("ffn_gate_inp_shexp.weight", d);
+    if (bias) op.w[8] = layer.vector("exp_probs_b.bias", n);
 }
 
-void mtp_entry(const LayerBuilder& s) {
-    Builder& b = s.b;
-    const uint32_t d = s.header.d_model;
+void mtp_entry(const LayerBuilder& layer) {
+    PlanBuilder& b = layer.b;
+    const uint32_t d = layer.header.d_model;
     const SlotId e = b.scratch("mtp.e", d), h = b.scratch("mtp.h", d), c = b.scratch("mtp.c", 2 * uint64_t{d});
-    const std::string own = s.name("nextn.embed_tokens.weight");
-    const SlotId embd = s.header.embd;
-    b.push(s.tape, OpKind::embed, s.il, e).w[0] = b.has(own) ? b.weight(own, {b.n_vocab(), d}) : embd;
-    b.push(s.tape, OpKind::hidden, s.il, h);
-    b.norm(s.tape, s.il, c, e, b.vector(s.name("nextn.enorm.weight"), d), s.header.eps);
-    b.norm(s.tape, s.il, c, h, b.vector(s.name("nextn.hnorm.weight"), d), s.header.eps, d);
-    b.matmul(s.tape, s.il, s.x, c, b.weight(s.name("nextn.eh_proj.weight"), {d, 2 * uint64_t{d}}));
+    const std::string own = layer.name("nextn.embed_tokens.weight");
+    const SlotId embd = layer.header.embd;
+    layer.push(OpKind::embed, e).w[0] = b.has(own) ? b.weight(own, {b.n_vocab(), d}) : embd;
+    layer.push(OpKind::hidden, h);
+    layer.norm(c, e, layer.vector("nextn.enorm.weight", d));
+    layer.norm(c, h, layer.vector("nextn.hnorm.weight", d), d);
+    layer.matmul(layer.x, c, layer.weight("nextn.eh_proj.weight", {d, 2 * uint64_t{d}}));
 }
 
-void head_part(const LayerBuilder& s, SlotId norm, SlotId table, bool raw) {
+void head_part(const LayerBuilder& layer, SlotId norm, SlotId table, bool raw) {
     const SlotId normed =
-        raw ? s.b.activation(s.tape.n_fill ? say("mtp.", s.il - s.header.n_layer, ".normed") : std::string("normed"),
-                             s.header.d_model, SlotRole::kept)
-            : s.tape.hidden;
-    s.b.norm(s.tape, s.il, normed, s.x, norm, s.header.eps);
-    s.b.matmul(s.tape, s.il, s.tape.logits, normed, table);
-    s.tape.ops.back().head = true;
+        raw ? layer.b.activation(layer.tape.n_fill ? say("mtp.", layer.i_block - layer.header.n_layer, ".normed")
+                                                   : std::string("normed"),
+                                 layer.header.d_model, SlotRole::kept)
+            : layer.tape.hidden;
+    layer.norm(normed, layer.x, norm);
+    layer.matmul(layer.tape.logits, normed, table);
+    layer.tape.ops.back().head = true;
 }
 
-void mtp_head(const LayerBuilder& s, bool raw) {
-    Builder& b = s.b;
-    const std::string norm = s.name("nextn.shared_head_norm.weight"), table = s.name("nextn.shared_head_head.weight");
+void mtp_head(const LayerBuilder& layer, bool raw) {
+    PlanBuilder& b = layer.b;
+    const std::string norm = layer.name("nextn.shared_head_norm.weight"),
+                      table = layer.name("nextn.shared_head_head.weight");
     const char* head = b.has(table) ? table.c_str() : b.has(kDraftHead) ? kDraftHead : nullptr;
-    head_part(s, b.has(norm) ? b.vector(norm, s.header.d_model) : s.header.out_norm,
-              head ? b.weight(head, {b.n_vocab(), s.header.d_model}) : s.header.out, raw);
+    head_part(layer, b.has(norm) ? b.vector(norm, layer.header.d_model) : layer.header.out_norm,
+              head ? b.weight(head, {b.n_vocab(), layer.header.d_model}) : layer.header.out, raw);
 }
 
 }  // namespace detail
@@ -12213,8 +12226,8 @@ void mtp_head(const LayerBuilder& s, bool raw) {
 
 // ------------------------------------------------------------------------ src/plan/arch_qwen35.cpp
 
-// plan/arch_qwen35: Qwen3.5 and 3.6, dense and with experts, and their elder Qwen3-Next: Gated DeltaNet
-// layers, every few of them one of gated attention. Source: docs/MODEL.md, "qwen35" and its neighbours.
+// plan/arch_qwen35: Qwen3.5 and Qwen3.6, dense and with experts, and Qwen3-Next. Gated DeltaNet layers, every few
+// layers one with gated attention. docs/MODEL.md has the formulas.
 
 
 namespace auspex {
@@ -12222,15 +12235,15 @@ namespace detail {
 namespace qwen35_impl {
 
 struct Dims {
-    bool next = false;  ///< qwen3next: heads in groups, fused projections
-    uint32_t d_ff = 0;  ///< of dense layers; 0: the file does not say
+    bool next = false;  ///< qwen3next: value heads in groups, fused projections
+    uint32_t d_ff = 0;  ///< of dense layers; 0 if the file has no such key
     AttnDims attn;
     DeltaDims delta;
     MoeDims moe;                  ///< n_expert 0: dense
-    std::vector<bool> recurrent;  // by block
+    std::vector<bool> recurrent;  ///< by block: DeltaNet, not attention
 };
 
-Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
+Status read_dims(PlanBuilder& b, const ModelHeader& header, const Plan& plan, Dims& d) {
     d.next = plan.architecture == "qwen3next";
     const bool dense = plan.architecture == "qwen35";
     d.d_ff = dense ? b.u32("feed_forward_length", 32, 1u << 20) : b.u32_or("feed_forward_length", 0, 0, 1u << 20);
@@ -12249,7 +12262,7 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     a.scale = b.f32_or("attention.scale", 0.0f);
     if (a.scale == 0.0f) a.scale = 1.0f / std::sqrt(static_cast<float>(a.d_head));
     a.gate = AttnGate::interleaved;
-    a.eps = f.eps;
+    a.eps = header.eps;
 
     DeltaDims& g = d.delta;
     g.n_conv = b.u32("ssm.conv_kernel", 2, 8);
@@ -12257,7 +12270,7 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     g.n_head_k = b.u32("ssm.group_count", 1, 1024);
     g.n_head_v = b.u32("ssm.time_step_rank", 1, 1024);
     g.d_val = g.d_key;
-    g.eps = f.eps;
+    g.eps = header.eps;
     g.grouped = d.next;
     const uint32_t inner = b.u32("ssm.inner_size", 8, 1u << 20);
     if (b.ok() && uint64_t{g.n_head_v} * g.d_val != inner)
@@ -12269,13 +12282,13 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     const uint32_t interval = b.u32_or("full_attention_interval", 4, 1, 1024);
     if (!b.ok()) return b.status();
 
-    d.recurrent.resize(f.n_block);
-    for (uint32_t i = 0; i < f.n_block; ++i) d.recurrent[i] = i < f.n_layer && (i + 1) % interval != 0;
+    d.recurrent.resize(header.n_block);
+    for (uint32_t i = 0; i < header.n_block; ++i) d.recurrent[i] = i < header.n_layer && (i + 1) % interval != 0;
     if (const Meta* mask = b.file().find(b.key("attention.recurrent_layers"))) {
-        if (!mask->is_array || mask->n != f.n_block)
-            return fail(Code::bad_file, "key '", mask->key, "' has ", mask->n, " entries, expected ", f.n_block,
+        if (!mask->is_array || mask->n != header.n_block)
+            return fail(Code::bad_file, "key '", mask->key, "' has ", mask->n, " entries, expected ", header.n_block,
                         " (block_count)");
-        for (uint32_t i = 0; i < f.n_layer; ++i) {
+        for (uint32_t i = 0; i < header.n_layer; ++i) {
             int64_t bit = 0;
             if (!mask->get_int(i, &bit)) return fail(Code::bad_file, "key '", mask->key, "' holds no booleans");
             d.recurrent[i] = bit != 0;
@@ -12284,7 +12297,7 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     return {};
 }
 
-/// The rows of `group` of each key head: `n` rows from `first` on, of `stride` rows per head, in head order.
+/// Of each head's `stride` rows the `n` from `first` on, in head order.
 std::vector<RowRange> by_head(uint32_t n_head, uint64_t stride, uint64_t first, uint64_t n) {
     std::vector<RowRange> rows;
     for (uint32_t h = 0; h < n_head; ++h) rows.push_back({h * stride + first, n});
@@ -12295,20 +12308,19 @@ struct DeltaWeights {
     SlotId u, z, beta, alpha;
 };
 
-DeltaWeights delta_weights(const LayerBuilder& s, const DeltaDims& g) {
-    Builder& b = s.b;
-    const uint64_t d = s.header.d_model, value_dim = uint64_t{g.n_head_v} * g.d_val;
-    return {b.weight(s.name("attn_qkv.weight"), {g.conv_dim(), d}),
-            b.weight(s.name("attn_gate.weight"), {value_dim, d}), b.weight(s.name("ssm_beta.weight"), {g.n_head_v, d}),
-            b.weight(s.name("ssm_alpha.weight"), {g.n_head_v, d})};
+DeltaWeights delta_weights(const LayerBuilder& layer, const DeltaDims& g) {
+    const uint64_t d = layer.header.d_model, value_dim = uint64_t{g.n_head_v} * g.d_val;
+    return {layer.weight("attn_qkv.weight", {g.conv_dim(), d}), layer.weight("attn_gate.weight", {value_dim, d}),
+            layer.weight("ssm_beta.weight", {g.n_head_v, d}), layer.weight("ssm_alpha.weight", {g.n_head_v, d})};
 }
 
-/// Qwen3-Next fuses what belongs to a key head: r beta and r alpha rows, and in older files
-/// [q, k, r values, r gates] too.
-DeltaWeights delta_weights_next(const LayerBuilder& s, const DeltaDims& g) {
-    Builder& b = s.b;
-    const uint64_t d = s.header.d_model, r = g.n_head_v / g.n_head_k, value_dim = uint64_t{g.n_head_v} * g.d_val;
-    const std::string ba = s.name("ssm_ba.weight"), in = s.name("ssm_in.weight"), qkv = s.name("attn_qkv.weight");
+/// Qwen3-Next stores the rows of each key head together: r beta and r alpha rows; older files also
+/// [q, k, r values, r gates]. r is the number of value heads per key head.
+DeltaWeights delta_weights_next(const LayerBuilder& layer, const DeltaDims& g) {
+    PlanBuilder& b = layer.b;
+    const uint64_t d = layer.header.d_model, r = g.n_head_v / g.n_head_k, value_dim = uint64_t{g.n_head_v} * g.d_val;
+    const std::string ba = layer.name("ssm_ba.weight"), in = layer.name("ssm_in.weight"),
+                      qkv = layer.name("attn_qkv.weight");
     DeltaWeights w{};
     if (!b.has(qkv) && b.has(in)) {
         const uint64_t stride = 2 * g.d_key + 2 * r * g.d_val;
@@ -12320,89 +12332,89 @@ DeltaWeights delta_weights_next(const LayerBuilder& s, const DeltaDims& g) {
         w.z = b.rows(in, "z", n, d, by_head(g.n_head_k, stride, 2 * g.d_key + r * g.d_val, r * g.d_val));
     } else {
         w.u = b.weight(qkv, {g.conv_dim(), d});
-        w.z = b.weight(s.name("attn_gate.weight"), {value_dim, d});
+        w.z = layer.weight("attn_gate.weight", {value_dim, d});
     }
     w.beta = b.rows(ba, "beta", 2 * uint64_t{g.n_head_v}, d, by_head(g.n_head_k, 2 * r, 0, r));
     w.alpha = b.rows(ba, "alpha", 2 * uint64_t{g.n_head_v}, d, by_head(g.n_head_k, 2 * r, r, r));
     return w;
 }
 
-void delta_part(const LayerBuilder& s, const Dims& d) {
-    Builder& b = s.b;
+void delta_part(const LayerBuilder& layer, const Dims& d) {
+    PlanBuilder& b = layer.b;
     const DeltaDims& g = d.delta;
     const uint64_t value_dim = uint64_t{g.n_head_v} * g.d_val;
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name("attn_norm.weight"), s.header.d_model), s.header.eps);
-    const DeltaWeights w = d.next ? delta_weights_next(s, g) : delta_weights(s, g);
+    layer.norm(layer.normed(), layer.x, layer.vector("attn_norm.weight", layer.header.d_model));
+    const DeltaWeights w = d.next ? delta_weights_next(layer, g) : delta_weights(layer, g);
     const SlotId u = b.scratch("u", g.conv_dim()), z = b.scratch("z", value_dim), beta = b.scratch("beta", g.n_head_v),
                  alpha = b.scratch("alpha", g.n_head_v), o = b.scratch("od", value_dim);
-    b.matmul(s.tape, s.il, u, s.a(), w.u);
-    b.matmul(s.tape, s.il, z, s.a(), w.z);
-    b.matmul(s.tape, s.il, beta, s.a(), w.beta);
-    b.matmul(s.tape, s.il, alpha, s.a(), w.alpha);
-    Op& op = b.push(s.tape, OpKind::delta, s.il, o);
+    layer.matmul(u, layer.normed(), w.u);
+    layer.matmul(z, layer.normed(), w.z);
+    layer.matmul(beta, layer.normed(), w.beta);
+    layer.matmul(alpha, layer.normed(), w.alpha);
+    Op& op = layer.push(OpKind::delta, o);
     op.in[0] = u;
     op.in[1] = z;
     op.in[2] = beta;
     op.in[3] = alpha;
-    op.w[0] = b.weight(s.name("ssm_conv1d.weight"), {g.conv_dim(), g.n_conv});
-    op.w[1] = b.vector(s.name("ssm_dt.bias"), g.n_head_v);
-    op.w[2] = b.vector(s.name("ssm_a"), g.n_head_v);
-    op.w[3] = b.vector(s.name("ssm_norm.weight"), g.d_val);
-    op.state = b.state(say("layer.", s.il, ".delta.state"), SlotRole::delta, g.n_head_v, g.d_key, g.d_val);
-    op.state2 = b.state(say("layer.", s.il, ".delta.conv"), SlotRole::conv, g.conv_dim());
+    op.w[0] = layer.weight("ssm_conv1d.weight", {g.conv_dim(), g.n_conv});
+    op.w[1] = layer.vector("ssm_dt.bias", g.n_head_v);
+    op.w[2] = layer.vector("ssm_a", g.n_head_v);
+    op.w[3] = layer.vector("ssm_norm.weight", g.d_val);
+    op.state = b.state(say("layer.", layer.i_block, ".delta.state"), SlotRole::delta, g.n_head_v, g.d_key, g.d_val);
+    op.state2 = b.state(say("layer.", layer.i_block, ".delta.conv"), SlotRole::conv, g.conv_dim());
     op.delta = g;
-    b.matmul(s.tape, s.il, s.x, o, b.weight(s.name("ssm_out.weight"), {s.header.d_model, value_dim}), true);
+    layer.matmul(layer.x, o, layer.weight("ssm_out.weight", {layer.header.d_model, value_dim}), true);
 }
 
-void ffn_part(const LayerBuilder& s, const Dims& d) {
+void ffn_part(const LayerBuilder& layer, const Dims& d) {
     const char* norm = "post_attention_norm.weight";
-    // Qwen3-Next files with dense layers among the others are in use.
-    const bool dense = d.moe.n_expert == 0 || (d.next && d.d_ff != 0 && !s.b.has(s.name("ffn_gate_inp.weight")) &&
-                                               s.b.has(s.name("ffn_gate.weight")));
+    // Some Qwen3-Next files have dense layers between the others.
+    const bool dense = d.moe.n_expert == 0 ||
+                       (d.next && d.d_ff != 0 && !layer.has("ffn_gate_inp.weight") && layer.has("ffn_gate.weight"));
     if (dense)
-        dense_part(s, norm, d.d_ff, 0);
+        dense_part(layer, norm, d.d_ff, 0);
     else
-        moe_part(s, norm, d.moe, true, false);
+        moe_part(layer, norm, d.moe, true, false);
 }
 
 }  // namespace qwen35_impl
 
 Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
     using namespace qwen35_impl;
-    Builder b(file, plan);
-    ModelHeader f;
+    PlanBuilder b(file, plan);
+    ModelHeader header;
     Dims d;
-    AUSPEX_TRY(read_header(b, options, plan, f));
-    AUSPEX_TRY(read_dims(b, f, plan, d));
-    const SlotId x = b.scratch("x", f.d_model);
+    AUSPEX_TRY(read_header(b, options, plan, header));
+    AUSPEX_TRY(read_dims(b, header, plan, d));
+    const SlotId x = b.scratch("x", header.d_model);
 
     Tape& trunk = plan.trunk;
-    trunk.hidden = b.activation("hidden", f.d_model, SlotRole::kept);
+    trunk.hidden = b.activation("hidden", header.d_model, SlotRole::kept);
     trunk.logits = b.activation("logits", plan.n_vocab, SlotRole::kept);
-    b.push(trunk, OpKind::embed, 0, x).w[0] = f.embd;
-    for (uint32_t il = 0; il < f.n_layer && b.ok(); ++il) {
-        const LayerBuilder s{b, trunk, f, il, x};
+    b.push(trunk, OpKind::embed, 0, x).w[0] = header.embd;
+    for (uint32_t il = 0; il < header.n_layer && b.ok(); ++il) {
+        const LayerBuilder layer{b, trunk, header, il, x};
         if (d.recurrent[il])
-            delta_part(s, d);
+            delta_part(layer, d);
         else
-            attention_part(s, d.attn, kNoSlot, false);
-        ffn_part(s, d);
+            attention_part(layer, d.attn, kNoSlot, false);
+        ffn_part(layer, d);
     }
-    head_part({b, trunk, f, f.n_layer, x}, f.out_norm, f.out, false);
+    head_part({b, trunk, header, header.n_layer, x}, header.out_norm, header.out, false);
 
-    if (f.n_mtp > 1)
-        return fail(Code::unsupported, "key '", b.key("nextn_predict_layers"), "' is ", f.n_mtp,
+    if (header.n_mtp > 1)
+        return fail(Code::unsupported, "key '", b.key("nextn_predict_layers"), "' is ", header.n_mtp,
                     "; this architecture is known with at most 1");
-    if (f.n_mtp == 1) {
+    if (header.n_mtp == 1) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
-        t.hidden = b.activation("mtp.hidden", f.d_model, SlotRole::kept);
-        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
-        const LayerBuilder s{b, t, f, f.n_layer, x};
-        mtp_entry(s);
-        attention_part(s, d.attn, kNoSlot, true);
-        ffn_part(s, d);
-        mtp_head(s, false);
+        t.hidden = b.activation("mtp.hidden", header.d_model, SlotRole::kept);
+        t.logits = trunk.logits;  // all tapes share one slot: rows are read before the next step
+        const LayerBuilder layer{b, t, header, header.n_layer, x};
+        mtp_entry(layer);
+        attention_part(layer, d.attn, kNoSlot, true);
+        ffn_part(layer, d);
+        mtp_head(layer, false);
     }
     return b.status();
 }
@@ -12412,8 +12424,8 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
 
 // ------------------------------------------------------------------------ src/plan/arch_step35.cpp
 
-// plan/arch_step35: StepFun's Step-3.5 and 3.7: attention everywhere, in most layers through a window,
-// experts after a few dense layers, and draft heads that are chained. Source: docs/MODEL.md, "step35".
+// plan/arch_step35: StepFun's Step-3.5 and Step-3.7. Attention in every layer, in most of them with a window; experts
+// after a few dense layers; chained MTP blocks. docs/MODEL.md has the formulas.
 
 
 namespace auspex {
@@ -12421,21 +12433,21 @@ namespace detail {
 namespace step35_impl {
 
 struct Dims {
-    std::vector<AttnDims> attn;  // by block
-    std::vector<bool> factors;   // by block: rope_freqs applies
-    std::vector<uint32_t> d_ff;  // by block, of dense layers; 0: the file does not say
+    std::vector<AttnDims> attn;  ///< by block
+    std::vector<bool> factors;   ///< by block: rope_freqs applies
+    std::vector<uint32_t> d_ff;  ///< by block, of dense layers; 0 if the file has no value
     std::vector<float> limit, limit_shared;
     MoeDims moe;
-    uint32_t n_dense = 0;  // leading blocks
+    uint32_t n_dense = 0;  ///< leading dense blocks
 };
 
-/// The first of two keys that the file has.
-const char* either(Builder& b, const char* key, const char* older) {
+/// `key`, or `older` if the file has only that one.
+const char* either(PlanBuilder& b, const char* key, const char* older) {
     return !b.file().find(b.key(key)) && b.file().find(b.key(older)) ? older : key;
 }
 
-void read_attention(Builder& b, const ModelHeader& f, Dims& d) {
-    const uint32_t n = f.n_block;
+void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
+    const uint32_t n = header.n_block;
     const std::vector<uint32_t> n_head = b.u32s("attention.head_count", n, nullptr, 1, 1024),
                                 n_head_kv = b.u32s("attention.head_count_kv", n, nullptr, 1, 1024);
     const uint32_t d_head = b.u32("attention.key_length", 8, 512),
@@ -12453,7 +12465,7 @@ void read_attention(Builder& b, const ModelHeader& f, Dims& d) {
         n_rots[i] = windowed[i] ? n_rot : n_rot / 2;  // full layers rotate half
         bases[i] = windowed[i] ? base_windowed : base;
     }
-    // What a file says layer by layer stands above those rules.
+    // Values per layer override these rules.
     if (b.file().find(b.key("rope.dimension_count_per_layer")))
         n_rots = b.u32s("rope.dimension_count_per_layer", n, nullptr, 2, 512);
     if (b.file().find(b.key("rope.freq_base_per_layer"))) bases = b.f32s("rope.freq_base_per_layer", n, nullptr);
@@ -12468,16 +12480,16 @@ void read_attention(Builder& b, const ModelHeader& f, Dims& d) {
         a.scale = 1.0f / std::sqrt(static_cast<float>(d_head));
         a.gate = b.has(say("blk.", i, ".attn_gate.weight")) ? AttnGate::per_head : AttnGate::none;
         a.window = windowed[i] ? window : 0;
-        a.eps = f.eps;
+        a.eps = header.eps;
         d.attn.push_back(a);
         d.factors.push_back((mask & (windowed[i] ? 2u : 1u)) != 0);
     }
 }
 
-void read_ffn(Builder& b, const ModelHeader& f, Dims& d) {
+void read_ffn(PlanBuilder& b, const ModelHeader& header, Dims& d) {
     const uint32_t none = 0;
     const float off = 0;
-    d.d_ff = b.u32s("feed_forward_length", f.n_block, &none, 0, 1u << 20);
+    d.d_ff = b.u32s("feed_forward_length", header.n_block, &none, 0, 1u << 20);
     if (b.u32_or("expert_count", 0, 0, 1u << 14) != 0) {
         read_moe(b, 0, d.moe);
         d.moe.normalise = b.flag_or("expert_weights_norm", false);
@@ -12488,32 +12500,32 @@ void read_ffn(Builder& b, const ModelHeader& f, Dims& d) {
         d.moe.sigmoid = gating != 1;
     }
     d.n_dense = b.u32_or("leading_dense_block_count", 0, 0, 1024);
-    d.limit = b.f32s(either(b, "swiglu_clamp_exp", "swiglu_limits"), f.n_block, &off);
-    d.limit_shared = b.f32s(either(b, "swiglu_clamp_shexp", "swiglu_limits_shared"), f.n_block, &off);
+    d.limit = b.f32s(either(b, "swiglu_clamp_exp", "swiglu_limits"), header.n_block, &off);
+    d.limit_shared = b.f32s(either(b, "swiglu_clamp_shexp", "swiglu_limits_shared"), header.n_block, &off);
     for (std::vector<float>* limits : {&d.limit, &d.limit_shared})
         for (float& l : *limits) l = l > 1e-6f ? l : 0.0f;
 }
 
-void block(const LayerBuilder& s, const Dims& d, SlotId factors, bool mtp) {
-    Builder& b = s.b;
-    attention_part(s, d.attn[s.il], d.factors[s.il] ? factors : kNoSlot, mtp);
-    // The file's tensors decide which layers have experts; where they tell nothing, the keys.
-    const bool router = b.has(s.name("ffn_gate_inp.weight")), dense = b.has(s.name("ffn_gate.weight"));
-    if (d.moe.n_expert != 0 && (router || (!dense && !mtp && s.il >= d.n_dense))) {
+void block(const LayerBuilder& layer, const Dims& d, SlotId factors, bool mtp) {
+    PlanBuilder& b = layer.b;
+    attention_part(layer, d.attn[layer.i_block], d.factors[layer.i_block] ? factors : kNoSlot, mtp);
+    // The tensors decide whether a layer has experts; if they do not tell, the keys do.
+    const bool router = layer.has("ffn_gate_inp.weight"), dense = layer.has("ffn_gate.weight");
+    if (d.moe.n_expert != 0 && (router || (!dense && !mtp && layer.i_block >= d.n_dense))) {
         MoeDims moe = d.moe;
-        moe.limit = d.limit[s.il];
-        moe.limit_shared = d.limit_shared[s.il];
-        moe_part(s, "ffn_norm.weight", moe, false, true);
-    } else if (d.d_ff[s.il] == 0) {
-        b.fail_with(fail(Code::bad_file, "key '", b.key("feed_forward_length"), "' is missing or 0, but block ", s.il,
-                         " is dense"));
+        moe.limit = d.limit[layer.i_block];
+        moe.limit_shared = d.limit_shared[layer.i_block];
+        moe_part(layer, "ffn_norm.weight", moe, false, true);
+    } else if (d.d_ff[layer.i_block] == 0) {
+        b.fail_with(fail(Code::bad_file, "key '", b.key("feed_forward_length"), "' is missing or 0, but block ",
+                         layer.i_block, " is dense"));
     } else {
-        dense_part(s, "ffn_norm.weight", d.d_ff[s.il], d.limit_shared[s.il]);
+        dense_part(layer, "ffn_norm.weight", d.d_ff[layer.i_block], d.limit_shared[layer.i_block]);
     }
 }
 
-/// Divides the angles of the pairs; one vector for all layers.
-SlotId read_factors(Builder& b, const Dims& d) {
+/// The divisors of the rotation angles, one vector for all layers.
+SlotId read_factors(PlanBuilder& b, const Dims& d) {
     const char* name = "rope_freqs.weight";
     if (!b.has(name)) return kNoSlot;
     uint32_t need = 1;
@@ -12540,32 +12552,33 @@ SlotId read_factors(Builder& b, const Dims& d) {
 
 Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
     using namespace step35_impl;
-    Builder b(file, plan);
-    ModelHeader f;
+    PlanBuilder b(file, plan);
+    ModelHeader header;
     Dims d;
-    AUSPEX_TRY(read_header(b, options, plan, f));
-    read_attention(b, f, d);
-    read_ffn(b, f, d);
+    AUSPEX_TRY(read_header(b, options, plan, header));
+    read_attention(b, header, d);
+    read_ffn(b, header, d);
     if (!b.ok()) return b.status();
     const SlotId factors = read_factors(b, d);
 
-    // Draft heads are fed the residual stream before any norm, so each tape keeps its own.
+    // An MTP block takes the residual stream before any norm, so each tape keeps its own.
     Tape& trunk = plan.trunk;
-    trunk.hidden = b.activation("x", f.d_model, SlotRole::kept);
+    trunk.hidden = b.activation("x", header.d_model, SlotRole::kept);
     trunk.logits = b.activation("logits", plan.n_vocab, SlotRole::kept);
-    b.push(trunk, OpKind::embed, 0, trunk.hidden).w[0] = f.embd;
-    for (uint32_t il = 0; il < f.n_layer && b.ok(); ++il) block({b, trunk, f, il, trunk.hidden}, d, factors, false);
-    head_part({b, trunk, f, f.n_layer, trunk.hidden}, f.out_norm, f.out, true);
+    b.push(trunk, OpKind::embed, 0, trunk.hidden).w[0] = header.embd;
+    for (uint32_t il = 0; il < header.n_layer && b.ok(); ++il)
+        block({b, trunk, header, il, trunk.hidden}, d, factors, false);
+    head_part({b, trunk, header, header.n_layer, trunk.hidden}, header.out_norm, header.out, true);
 
-    for (uint32_t i = 0; i < f.n_mtp && b.ok(); ++i) {
+    for (uint32_t i = 0; i < header.n_mtp && b.ok(); ++i) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
-        t.hidden = b.activation(say("mtp.", i, ".x"), f.d_model, SlotRole::kept);
-        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
-        const LayerBuilder s{b, t, f, f.n_layer + i, t.hidden};
-        mtp_entry(s);
-        block(s, d, factors, true);
-        mtp_head(s, true);
+        t.hidden = b.activation(say("mtp.", i, ".x"), header.d_model, SlotRole::kept);
+        t.logits = trunk.logits;  // all tapes share one slot: rows are read before the next step
+        const LayerBuilder layer{b, t, header, header.n_layer + i, t.hidden};
+        mtp_entry(layer);
+        block(layer, d, factors, true);
+        mtp_head(layer, true);
     }
     return b.status();
 }

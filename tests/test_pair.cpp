@@ -283,5 +283,5 @@ TEST_CASE("draft blocks alone are rejected, and the error says how to load them"
         CHECK(s.text.find("--mtp-file") != std::string::npos);
     }
     const Status s = load(device, tiny(Family::qwen35, Packaging::mtp), tiny(Family::qwen35, Packaging::trunk), &model);
-    CHECK(s.text.find("wrong way round") != std::string::npos);
+    CHECK(s.text.find("swap the two files") != std::string::npos);
 }

@@ -23,7 +23,7 @@ const char kToolInstructions[] =
 
 namespace chat_impl {
 
-/// Text of which some stretches were written by the template.
+/// Text with the ranges of it that the template wrote.
 struct Marked {
     std::string text;
     std::vector<std::pair<size_t, size_t>> marks;  ///< [from, to), ascending
@@ -32,7 +32,7 @@ struct Marked {
         if (mark) marks.emplace_back(text.size(), text.size() + part.size());
         text.append(part);
     }
-    /// The stretch `part`, a view into `text`.
+    /// The part of it that the view `part` into `text` covers.
     Marked cut(std::string_view part) const {
         const size_t from = static_cast<size_t>(part.data() - text.data()), to = from + part.size();
         Marked out;
@@ -45,7 +45,7 @@ struct Marked {
     }
 };
 
-/// Collects pieces; neighbours of one origin are joined.
+/// Collects pieces; adjacent pieces of one origin are joined.
 class Writer {
   public:
     void fixed(std::string_view text) { add(text, true); }
@@ -85,7 +85,7 @@ std::string_view strip_newlines_right(std::string_view text) {
     return text;
 }
 
-/// What the three Qwen templates write; they differ in a handful of places, named by `style_`.
+/// Renders the three Qwen templates; `style_` selects the few places in which they differ.
 class Qwen {
   public:
     Qwen(const ChatRequest& request, ChatStyle style) : request_(request), messages_(request.messages), style_(style) {}
@@ -110,7 +110,7 @@ class Qwen {
         return messages_[i].role == "system" || (unsloth() && messages_[i].role == "developer");
     }
 
-    /// The trimmed content; `count` numbers its images and videos.
+    /// The trimmed content; with `count` its images and videos are numbered.
     Marked content(const ChatMessage& m, bool count) {
         Marked all;
         if (m.parts.empty()) all.text = m.content;
@@ -176,7 +176,7 @@ class Qwen {
         return Status();
     }
 
-    /// The last user message that is not a tool's answer in disguise: thinking after it is kept.
+    /// The last user message that is not a tool response. Reasoning after it is kept.
     Status find_last_query() {
         last_query_ = messages_.size() - 1;
         for (size_t i = messages_.size(); i-- > 0;) {
@@ -241,7 +241,7 @@ class Qwen {
         const bool keep = i > last_query_ || (style_ != ChatStyle::qwen35 && request_.preserve_thinking);
         if (keep) {
             out_.fixed("<think>\n");
-            // Reasoning taken from the content may hold marks of images; its own field holds text only.
+            // Reasoning taken from the content may contain images; the reasoning field holds text only.
             if (m.has_reasoning)
                 out_.input(reasoning);
             else if (!reasoning.empty())
@@ -270,7 +270,7 @@ class Qwen {
                 Json value;
                 if (Status s = Json::parse(a.value).get(value); !s.ok())
                     return fail(Code::bad_argument, path, ", argument ", quote(a.name), ": ", s.text);
-                // 3.6 writes JSON; 3.5, and unsloth's 3.6 with it, writes str() of what is no container.
+                // Qwen3.6 writes JSON; Qwen3.5 and unsloth's Qwen3.6 write Python's str() of scalars.
                 out_.input(style_ == ChatStyle::qwen36 && !value.is(Json::Kind::string) ? value.dump()
                                                                                         : value.python_str());
             } else {
@@ -289,8 +289,8 @@ class Qwen {
     size_t n_system_ = 0, last_query_ = 0, n_image_ = 0, n_video_ = 0;
 };
 
-/// Plain ChatML: every message is a turn, printed as it is. Nothing is dropped in hot_path but the
-/// reasoning of earlier turns, for which it has no place.
+/// Plain ChatML: every message is a turn, printed as it is. The template has no place for the reasoning of earlier
+/// turns, which is dropped; anything else that it cannot show is an error.
 Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
     static const char kAdvice[] = "; the model was not trained for it: write it into the text of a message instead";
     if (request.messages.empty()) return fail(Code::bad_argument, "No messages provided.");
@@ -328,7 +328,7 @@ void replace_all(std::string& s, std::string_view from, std::string_view to) {
         s.replace(at, from.size(), to);
 }
 
-/// The template without white space and with one kind of quotes: how it is laid out says nothing.
+/// The template without white space and with one kind of quotes, so that its layout does not matter.
 std::string squeezed(std::string_view jinja) {
     std::string s;
     for (const char c : jinja)
@@ -336,8 +336,8 @@ std::string squeezed(std::string_view jinja) {
     return s;
 }
 
-/// True for a template that prints every message as one ChatML turn and does nothing else; `tail` is
-/// what it writes behind the opening of the assistant's turn.
+/// True for a template that prints every message as one ChatML turn and nothing else. `tail` receives what it prints
+/// after the header of the assistant's turn.
 bool is_plain_chatml(std::string s, std::string* tail) {
     if (s.size() > 1000) return false;
     replace_all(s, "{%-", "{%");
@@ -346,7 +346,7 @@ bool is_plain_chatml(std::string s, std::string* tail) {
     replace_all(s, "-}}", "}}");
     replace_all(s, "message['role']", "message.role");
     replace_all(s, "message['content']", "message.content");
-    replace_all(s, "'+'", "");  // neighbouring literals
+    replace_all(s, "'+'", "");  // joins adjacent literals
     replace_all(s, "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}", "");
     static const std::string_view kTurns =
         "{%formessageinmessages%}{{'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>\\n'}}{%endfor%}"

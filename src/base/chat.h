@@ -1,12 +1,10 @@
-// base/chat: messages to prompt text, and replies back to messages.
+// base/chat: chat templates: messages to prompt text, and replies back to messages.
 //
-// Owns    the native renderers of the templates it recognises (ChatML, Qwen3.5, Qwen3.6, unsloth's
-//         Qwen3.6), reading requests (chat_request.cpp), taking replies apart (chat_parse.cpp).
-//         The functions themselves stand at the door: render_chat, recognise_template, parse_reply.
-// Reads   json, unicode, the door's chat vocabulary.
-// Serves  engine (Model::render), applications through the door.
-// Thread  none of its own; pure functions.
-// Laws    exact text: tests/test_chat.cpp. HotPath: tests/fuzz_chat.cpp.
+// Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6), reading requests
+//         (chat_request.cpp), parsing replies (chat_parse.cpp). The public functions are declared in auspex.hpp:
+//         render_chat, recognise_template, parse_reply.
+// Thread  pure functions.
+// Tests   tests/test_chat.cpp, tests/fuzz_chat.cpp
 #pragma once
 #include "json.h"
 #include "unicode.h"
@@ -14,14 +12,13 @@
 namespace auspex {
 namespace detail {
 
-/// What the Qwen3.5 and 3.6 templates tell the model after the list of tools.
+/// The text of the Qwen3.5 and 3.6 templates after the list of tools.
 extern const char kToolInstructions[];
 
-/// The text with "\r" left out and without white space at its end, as one number (FNV-1a, 64 bit):
-/// how a template is known to the letter.
+/// FNV-1a of the template without "\r" and trailing white space: identifies an exact template.
 uint64_t template_fingerprint(std::string_view jinja);
 
-/// Messages are counted from 0 in messages to the caller: "messages[2]".
+/// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 
 }  // namespace detail

@@ -12,7 +12,7 @@ constexpr size_t kNever = std::string_view::npos;
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/// A place in the text between a call's opening and where the next one opens.
+/// A position in the text of one call.
 struct Cursor {
     std::string_view text;
     size_t at;
@@ -20,9 +20,9 @@ struct Cursor {
     void space() {
         while (at < text.size() && is_space(text[at])) ++at;
     }
-    bool see(std::string_view what) const { return text.substr(at, what.size()) == what; }
+    bool at_text(std::string_view what) const { return text.substr(at, what.size()) == what; }
     bool take(std::string_view what) {
-        if (!see(what)) return false;
+        if (!at_text(what)) return false;
         at += what.size();
         return true;
     }
@@ -37,7 +37,7 @@ struct Cursor {
     }
 };
 
-/// What the request's tools declare.
+/// The argument types that the request's tools declare.
 class Schemas {
   public:
     explicit Schemas(const std::vector<std::string>& tools) {
@@ -48,7 +48,7 @@ class Schemas {
     }
     bool knows(std::string_view name) const { return function(name) != nullptr; }
 
-    /// Types the text of an argument: declared strings stay as they are, the rest is JSON if it reads so.
+    /// An argument with its type: a declared string is taken as it is, anything else as JSON if it parses.
     ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const {
         const Json* type = nullptr;
         if (const Json* f = function(tool))
@@ -67,7 +67,7 @@ class Schemas {
         Json value;
         if (declared("string") && !(declared("null") && bare == "null")) return out;
         if (Json::parse(bare).get(value).ok()) {
-            // A quoted string of JSON is a string all the same.
+            // A JSON string is passed as a string, without its quotes.
             out.json = !value.is(Json::Kind::string);
             out.value = out.json ? value.dump() : value.text();
         } else if (declared("boolean") && (bare == "True" || bare == "False")) {
@@ -99,7 +99,7 @@ bool value_of(Cursor& c, std::string_view* out) {
     for (size_t end = c.text.find(kParameterEnd, c.at); end != kNever; end = c.text.find(kParameterEnd, end + 1)) {
         Cursor after{c.text, end + kParameterEnd.size()};
         after.space();
-        if (!after.see(kParameter) && !after.see(kFunctionEnd) && !after.see(kCallEnd)) continue;
+        if (!after.at_text(kParameter) && !after.at_text(kFunctionEnd) && !after.at_text(kCallEnd)) continue;
         std::string_view value = c.text.substr(c.at, end - c.at);
         if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
         if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
@@ -110,7 +110,7 @@ bool value_of(Cursor& c, std::string_view* out) {
     return false;
 }
 
-/// <function=NAME> and its parameters, from behind "<function=".
+/// NAME> and its parameters, after "<function=".
 bool xml_call(Cursor& c, const Schemas& schemas, ToolCall* out) {
     if (!c.name(&out->name)) return false;
     c.space();
@@ -126,7 +126,7 @@ bool xml_call(Cursor& c, const Schemas& schemas, ToolCall* out) {
     return c.take(kCallEnd) || closed;
 }
 
-/// {"name": ..., "arguments": {...}} as older models write it, up to </tool_call> or the end.
+/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call> or the end.
 bool json_call(Cursor& c, ToolCall* out) {
     size_t end = c.text.find(kCallEnd, c.at);
     if (end == kNever) end = c.text.size();
@@ -147,14 +147,14 @@ bool json_call(Cursor& c, ToolCall* out) {
     return true;
 }
 
-/// Where a call opens, at `from` or later: <tool_call> before <function= or {, or unless `wrapped` a
-/// bare <function= of a tool that the request knows.
+/// The start of the next call at or after `from`: <tool_call> followed by <function= or {, or, unless `wrapped`, a
+/// bare <function= of a tool in the request.
 size_t find_call(std::string_view text, size_t from, const Schemas& schemas, bool wrapped = false) {
     for (size_t at = text.find('<', from); at != kNever; at = text.find('<', at + 1)) {
         Cursor c{text, at};
         if (c.take(kCall)) {
             c.space();
-            if (c.see(kFunction) || c.see("{")) return at;
+            if (c.at_text(kFunction) || c.at_text("{")) return at;
         } else if (!wrapped && c.take(kFunction)) {
             std::string name;
             if (c.name(&name) && schemas.knows(name)) return at;
@@ -172,8 +172,8 @@ void take_calls(std::string_view text, const Schemas& schemas, ChatReply& reply)
         const bool wrapped = c.take(kCall);
         c.space();
         const bool xml = c.take(kFunction);
-        // A call ends before the next one opens, so that a broken one cannot swallow a good one, and so
-        // that no stretch is read again and again. In a wrapped call a bare <function= opens nothing.
+        // A call ends where the next one starts, so that a malformed call cannot hide a good one and no text is parsed
+        // repeatedly. Inside <tool_call> a bare <function= does not start a call.
         if (next_wrapped <= open) next_wrapped = find_call(text, c.at, schemas, true);
         c.text = text.substr(0, wrapped ? next_wrapped : find_call(text, c.at, schemas));
         const size_t inside = c.at;
@@ -209,7 +209,7 @@ ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::ve
     using namespace detail::chat_parse_impl;
     const Schemas schemas(tools);
     ChatReply reply;
-    // Some models open the block again though the prompt did.
+    // Some models open the thinking block although the prompt has already opened it.
     Cursor c{text, 0};
     c.space();
     if (c.take(kThink)) {
@@ -223,7 +223,7 @@ ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::ve
         if (end != kNever) {
             rest = without_newlines_in_front(text.substr(end + kThinkEnd.size()));
         } else {
-            // Never closed: all of it is thinking, unless a whole call was made from within.
+            // Never closed: all of it is thinking, up to a complete call if there is one.
             thinking_end = text.size();
             ChatReply inside;
             const size_t open = find_call(text, 0, schemas);

@@ -33,7 +33,7 @@ namespace auspex {
 namespace detail {
 namespace file_impl {
 
-/// What a platform hands back: bytes, and whether they are a mapping.
+/// The bytes of a file, mapped or allocated.
 struct Bytes {
     const std::byte* data = nullptr;
     size_t size = 0;
@@ -58,7 +58,7 @@ inline Status changed(const char* path, size_t got, size_t size) {
     return fail(Code::io_error, "'", path, "' ended after ", got, " bytes, expected ", size,
                 ": it changed while it was being read. Wait until its writer is done.");
 }
-/// The operating system's own words decide between not_found and io_error.
+/// An error of the operating system, in its words.
 inline Status refused(const char* path, const char* doing, const std::error_code& why) {
     const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
     return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " '", path, "': ", why.message(),
@@ -134,7 +134,7 @@ inline std::error_code last_error() { return std::error_code(errno, std::generic
 
 inline Result<Bytes> take(const char* path) {
     Descriptor file;
-    // O_NONBLOCK: a pipe of that name must be refused, not waited for; regular files ignore it.
+    // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
     file.fd = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file.fd < 0) return refused(path, "open", last_error());
     struct stat info;
@@ -151,8 +151,7 @@ inline Result<Bytes> take(const char* path) {
     out.size = static_cast<size_t>(size);
     void* view = ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
     if (view != MAP_FAILED) {
-        // Weights are read once from front to back (upload, repacking) or again and again (in place):
-        // either way reading ahead helps. A refusal is no error: it is only a hint.
+        // Weights are read from front to back or used in place; reading ahead helps both. Only a hint.
         (void)::madvise(view, out.size, MADV_WILLNEED);
         out.data = static_cast<const std::byte*>(view);
         out.mapped = true;

@@ -1,19 +1,16 @@
-// base/file: a path becomes bytes.
+// base/file: read-only files and the names of shards.
 //
-// Owns    mapping or reading files, with the operating system's reason in every error.
-// Reads   base.
-// Serves  model loading, tools.
-// Thread  a File may be read from any thread.
-// Laws    HotPath: tests/test_base.cpp (missing, directory, empty, no permission).
+// Owns    mapping a file, or reading it where mapping is not possible.
+// Thread  any thread may read an open File.
+// Tests   tests/test_base.cpp
 #pragma once
 #include "base.h"
 
 namespace auspex {
 namespace detail {
 
-/// A read-only file: mapped where the platform allows, read into memory otherwise.
-/// The size is taken once, at open. As with any mapping, nobody may shorten the file while it is
-/// open: the operating system would end the process at the first missing page.
+/// A read-only file, mapped if the platform can, else read into memory. Its size is fixed at open(). While a mapped
+/// file is open nobody may truncate it: the operating system ends a process that reads a missing page.
 class File {
   public:
     File() = default;
@@ -23,9 +20,9 @@ class File {
     File(const File&) = delete;
     File& operator=(const File&) = delete;
     /// path      UTF-8.
-    /// errors    bad_argument (no path), not_found, io_error (a directory, empty, no permission; the text
-    ///           has the path and the operating system's reason), out_of_memory (only without mapping).
-    /// cost      none of the bytes are read yet when the file is mapped.
+    /// errors    bad_argument: no path; not_found; io_error: a directory, empty, no permission (the text has the path
+    ///           and the operating system's reason); out_of_memory: only without mapping.
+    /// cost      a mapped file is not read yet.
     static Result<File> open(const char* path);
     Span<const std::byte> bytes() const { return {data_, size_}; }
 
@@ -37,14 +34,14 @@ class File {
     bool mapped_ = false;
 };
 
-/// The most shards a split model may have.
+/// Largest number of shards of a split model.
 constexpr uint32_t kMaxShards = 1024;
 
-/// The paths of all shards of a split model, in order, from the path of shard `no` (counted from 0) of
-/// `count`: "<prefix>-00001-of-00003.gguf" with (0, 3) gives the three siblings in the same folder.
+/// The paths of all shards, in order, from the path of shard `no` (from 0) of `count`:
+/// "<prefix>-00001-of-00003.gguf" with (0, 3) gives three paths in the same folder.
 ///
-/// errors    bad_file: no is not below count, or count is over kMaxShards (the file's keys are wrong).
-///           bad_argument: the name does not end as number and count demand (the text says how).
+/// errors    bad_file: no is not below count, or count is above kMaxShards (wrong keys in the file).
+///           bad_argument: the name does not have the form that no and count require.
 Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t no, uint32_t count);
 
 }  // namespace detail

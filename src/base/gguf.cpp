@@ -1,5 +1,4 @@
-// Reading: the container's grammar and every check of it, then joining shards.
-// The typed getters live in gguf_meta.cpp, the writer in gguf_writer.cpp.
+// Reading and checking a GGUF file, and joining shards.
 #include "gguf.h"
 
 #include <algorithm>
@@ -8,12 +7,12 @@ namespace auspex {
 namespace detail {
 namespace gguf_impl {
 
-// Caps. Every count is first bounded by the bytes that are left, so that no allocation is larger
-// than a small multiple of the file; the caps are what no honest file comes near.
+// Limits. Every count is checked against the bytes that are left first, so that no allocation exceeds a small multiple
+// of the file; real files stay far below these limits.
 constexpr uint64_t kMaxKeys = 1u << 16;
 constexpr uint64_t kMaxTensors = 1u << 20;
 constexpr uint64_t kMaxKeyBytes = 65535;
-constexpr uint64_t kMaxStringBytes = 64u << 20;  // a chat template, generously
+constexpr uint64_t kMaxStringBytes = 64u << 20;  // far above any chat template
 constexpr uint64_t kMaxElementBytes = 1u << 20;  // a string of an array: a token or a merge
 constexpr uint64_t kMaxArray = 1u << 30;
 constexpr uint64_t kMaxNameBytes = 63;
@@ -50,8 +49,8 @@ inline std::string joined(const uint64_t* v, uint32_t n) {
     return s;
 }
 
-/// Walks the bytes. The one bounds check compares against what is left, never position plus length,
-/// which could wrap. The first failure sticks: it is what the caller reports.
+/// Reads the bytes in order. skip() has the only bounds check; it compares with the bytes left, because position plus
+/// length could overflow. Keeps the first error.
 class Reader {
   public:
     explicit Reader(Span<const std::byte> file) : p_(file.data()), left_(file.size()), size_(file.size()) {}
@@ -61,7 +60,7 @@ class Reader {
     const std::byte* here() const { return p_; }
     Status take_status() { return std::move(status_); }
 
-    /// What is being read, for the message: ("the value of key", key).
+    /// Says what is being read, for error texts: ("the value of key", key).
     void at(const char* part, std::string_view name = {}) {
         part_ = part;
         name_ = name;
@@ -112,8 +111,8 @@ class Reader {
     Status status_;
 };
 
-/// What a file that is not GGUF may be instead.
-inline const char* stranger(std::string_view magic) {
+/// A hint what a file that is not GGUF may be.
+inline const char* other_format(std::string_view magic) {
     if (magic == "vers") return "This looks like a Git LFS pointer: fetch the real file with 'git lfs pull'.";
     if (magic.substr(0, 1) == "<") return "This looks like a web page: use the download link, not the page.";
     if (magic.substr(0, 2) == "PK") return "This looks like a PyTorch or zip archive: convert it to GGUF.";
@@ -128,7 +127,8 @@ inline bool read_header(Reader& r, uint32_t* version, uint64_t* n_tensor, uint64
                         " bytes of a GGUF header", kAgain);
     const std::string_view magic(reinterpret_cast<const char*>(r.here()), 4);
     if (magic != "GGUF")
-        return r.refuse(Code::bad_file, "the file begins with ", quote(magic), ", expected 'GGUF'. ", stranger(magic));
+        return r.refuse(Code::bad_file, "the file begins with ", quote(magic), ", expected 'GGUF'. ",
+                        other_format(magic));
     r.skip(4);
     if (!r.read(version) || !r.read(n_tensor) || !r.read(n_meta)) return false;
     const uint32_t v = *version;
@@ -232,7 +232,7 @@ inline Status bad_type(std::string_view tensor, uint32_t type_id) {
                 can);
 }
 
-/// One tensor info; leaves the offset relative to the data section in file_offset.
+/// One entry of the tensor table; file_offset is relative to the data section until place_tensors().
 inline bool read_tensor(Reader& r, Tensor& t) {
     r.at("a tensor name");
     if (!r.read_string(&t.name, kMaxNameBytes)) return false;
@@ -270,8 +270,8 @@ inline bool read_tensor(Reader& r, Tensor& t) {
     return true;
 }
 
-/// Places the tensors in the data section: in table order, each at the next aligned byte, all inside
-/// the file. That rules out gaps, overlaps and aliases at once; every usual writer keeps it.
+/// Computes where the tensors are. They must follow each other in table order, each at the next aligned byte, inside
+/// the file: no gaps, no overlaps. All common writers do that.
 inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignment, std::vector<Tensor>& tensors) {
     if (tensors.empty()) return true;  // a vocabulary may end right after the metadata
     const uint64_t size = file.size(), base = round_up(r.position(), alignment);
@@ -295,7 +295,7 @@ inline bool place_tensors(Reader& r, Span<const std::byte> file, uint32_t alignm
     return true;
 }
 
-/// Indices of `items` in the order of their names; `twice` gets an index whose name came before.
+/// Indices of `items` sorted by name; `twice` receives an item whose name another one has, or null.
 template <class Item, class Name>
 std::vector<uint32_t> sorted_by(const std::vector<Item>& items, Name name, const Item** twice) {
     std::vector<uint32_t> order(items.size());
@@ -346,7 +346,7 @@ Result<Gguf> Gguf::parse(Span<const std::byte> file) {
                         ", expected a power of two from 8 to ", 1u << 20, impl::kAgain);
     }
 
-    if (n_tensor > r.left() / impl::kMinTensorEntry)  // again: the metadata has eaten its share
+    if (n_tensor > r.left() / impl::kMinTensorEntry)  // again, without the metadata's bytes
         return fail(Code::bad_file, "the header announces ", n_tensor, " tensors, expected at most ",
                     r.left() / impl::kMinTensorEntry, " in the ", r.left(), " bytes after the metadata", impl::kAgain);
     g.tensors_.resize(static_cast<size_t>(n_tensor));

@@ -1,10 +1,9 @@
-// base/gguf: bytes become a tensor table and metadata; opens no file.
+// base/gguf: the GGUF container, from bytes to a tensor table and metadata. Opens no file.
 //
-// Owns    the container: header, metadata, tensor table, every check of them; and a small writer.
-// Reads   number (type sizes).
-// Serves  plan (metadata to hyperparameters), weights, token, chat, tools.
+// Owns    reading (gguf.cpp) with every check of the format, typed metadata (gguf_meta.cpp), a writer for tools and
+//         tests (gguf_writer.cpp).
 // Thread  a parsed Gguf is immutable.
-// Laws    HotPath: a bad file yields a Status (tests/test_gguf.cpp, tests/fuzz_gguf.cpp).
+// Tests   tests/test_gguf.cpp, tests/fuzz_gguf.cpp: any bytes give a Gguf or a Status
 #pragma once
 #include "number.h"
 
@@ -13,7 +12,7 @@ namespace detail {
 
 enum class MetaType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
-/// One metadata value: a view into the file's bytes, checked once.
+/// One metadata value: a checked view into the file's bytes.
 struct Meta {
     std::string_view key;
     MetaType type = MetaType::u8;  ///< of the value, or of the elements of an array
@@ -23,22 +22,21 @@ struct Meta {
     /// Strings of an array (or the one string of a scalar), views into the file.
     std::vector<std::string_view> strings;
 
-    /// Of an integer type (of any width and sign; not boolean).
+    /// True for integers of any width and sign, not for booleans.
     bool is_integer() const;
-    /// Element i as an integer, of any integer or boolean type; false when of another type, when i is
-    /// past the end, or when the value is over 2^63-1.
+    /// Element i of an integer or boolean type; false for another type, i past the end, or a value above 2^63-1.
     bool get_int(uint64_t i, int64_t* out) const;
-    /// Element i as a number, of any integer or float type; false when of another type or past the end.
+    /// Element i of an integer or float type; false for another type or i past the end.
     bool get_float(uint64_t i, double* out) const;
 };
 
 struct Tensor {
     std::string_view name;
-    Type type = Type::f32;  ///< always a supported one when the file was accepted
+    Type type = Type::f32;
     uint32_t n_dim = 0;
     uint64_t ne[4] = {1, 1, 1, 1};  ///< ne[0] is contiguous, as in the file
     uint64_t bytes = 0;
-    const std::byte* data = nullptr;  ///< in the mapped or borrowed file bytes
+    const std::byte* data = nullptr;  ///< in the file's bytes
     uint32_t shard = 0;
     uint64_t file_offset = 0;  ///< in that shard's file
 };
@@ -46,23 +44,23 @@ struct Tensor {
 /// A whole model: one file, or all shards of a split one.
 class Gguf {
   public:
-    /// Parses and checks one file: every rule of the format (docs of each in gguf.cpp), and that the
-    /// type of every tensor is supported. `file` must outlive the Gguf, which points into it. A file
-    /// without tensors (a vocabulary, or shard 0 of a split model) is accepted.
+    /// Parses one file and checks every rule of the format, and that the type of every tensor is supported. `file`
+    /// must outlive the Gguf, which points into it. A file without tensors (a vocabulary, or shard 0 of a split model)
+    /// is accepted.
     ///
     /// errors    bad_file: damaged, truncated or against the format; unsupported: version 1, big-endian,
     ///           or a tensor type this library cannot compute with (named, with the list of those it can).
     /// cost      one pass over the metadata; no tensor data is touched, no string is copied.
     static Result<Gguf> parse(Span<const std::byte> file);
-    /// Joins the parsed shards 0..n-1 of a split model after checking that they belong together; the
-    /// metadata is that of shard 0. One unsplit file is a model of one shard and passes through, so a
-    /// loader always joins: a lone shard of a larger model is refused here.
+    /// Joins the shards 0..n-1 of a split model after checking that they belong together; the metadata is that of
+    /// shard 0. A loader calls this for every file: an unsplit file is one shard, and a single shard of a larger model
+    /// is refused here.
     ///
     /// errors    bad_file: wrong order or number of shards, shards of different models, a tensor count
     ///           that differs from the announced one, a tensor name that appears twice.
     static Result<Gguf> join(std::vector<Gguf> shards);
-    /// A table of what was taken out of others; `file_bytes` of all files behind it. errors: bad_file: a name stands
-    /// there twice.
+    /// A Gguf of values and tensors from other files. file_bytes: of all those files together.
+    /// errors    bad_file: a name appears twice.
     static Result<Gguf> gather(std::vector<Meta> meta, std::vector<Tensor> tensors, uint64_t file_bytes);
 
     const std::vector<Meta>& meta() const { return meta_; }
@@ -70,14 +68,13 @@ class Gguf {
     uint64_t file_bytes() const { return file_bytes_; }  ///< of all shards together
     uint32_t version() const { return version_; }
 
-    /// Null when there is none. cost: a binary search.
+    /// Null if there is none. cost: a binary search.
     const Meta* find(std::string_view key) const;
     const Tensor* tensor(std::string_view name) const;
 
-    /// Typed getters. With a default, an absent key gives it; without, it is bad_file. A key of the wrong
-    /// type or out of range is always bad_file; the text names the key, what it holds and what was
-    /// expected. Integers of any width (and booleans, as 0 and 1) serve get_u32; integers and floats
-    /// serve get_f32, which accepts finite values only.
+    /// Typed values. A missing key gives the default, or bad_file if there is none. A wrong type or a value out of
+    /// range is bad_file; the text names the key, what it holds and what was expected. get_u32 accepts integers of any
+    /// width and booleans as 0 and 1; get_f32 accepts finite floats and integers.
     Result<std::string> get_string(std::string_view key, const char* if_missing = nullptr) const;
     Result<uint32_t> get_u32(std::string_view key) const;
     Result<uint32_t> get_u32(std::string_view key, uint32_t if_missing) const;
@@ -95,12 +92,12 @@ class Gguf {
     uint64_t file_bytes_ = 0;
     std::vector<Meta> meta_;
     std::vector<Tensor> tensors_;
-    // Indices sorted by name: unlike a hash table, no choice of names makes them slow.
+    // Indices sorted by name: a hash table could be made slow by a choice of names.
     std::vector<uint32_t> meta_order_, tensor_order_;
 };
 
-/// Builds a GGUF v3 file in memory: metadata in the order given, tensors without gaps. For tools and
-/// tests: what it is given is asserted, not diagnosed.
+/// Builds a GGUF v3 file in memory: metadata in the order given, tensors without gaps. For tools and tests; arguments
+/// are asserted.
 class GgufWriter {
   public:
     void add(std::string_view key, std::string_view value);
@@ -115,8 +112,7 @@ class GgufWriter {
     void add(std::string_view key, const std::vector<uint32_t>& values);
     void add(std::string_view key, const std::vector<float>& values);
     void add(std::string_view key, const std::vector<bool>& values);
-    /// Any type at all, also one that no reader should accept; `bytes` as in the file, with the string
-    /// lengths of strings. n < 0 means a scalar, otherwise an array of n elements of that type.
+    /// A value of any type id, valid or not; `bytes` as in the file. n < 0: a scalar, else an array of n elements.
     void add_raw(std::string_view key, uint32_t type, int64_t n, std::string_view bytes);
     /// `ne` as in the file: ne[0] contiguous. `bytes` are copied and must have the size the shape needs.
     void tensor(std::string_view name, Type type, const std::vector<uint64_t>& ne, Span<const std::byte> bytes);

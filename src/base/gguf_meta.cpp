@@ -1,4 +1,4 @@
-// Typed views of metadata values: what a key holds, and the message when it is not what was wanted.
+// Typed metadata values, and the error texts for a wrong type or value.
 #include "gguf.h"
 
 #include <cmath>
@@ -29,7 +29,7 @@ inline size_t width(MetaType t) {
     return 0;
 }
 
-/// "an array of 3 i32", "the u32 17", "a string": what stands in the file.
+/// What the file holds: "an array of 3 i32", "the u32 17", "a string".
 inline std::string described(const Meta& m) {
     const char* type = kTypeNames[static_cast<uint32_t>(m.type)];
     if (m.is_array) return say("an array of ", m.n, " ", type);
@@ -41,7 +41,7 @@ inline std::string described(const Meta& m) {
     return m.get_float(0, &f) ? say("the ", type, " ", f) : say("a ", type);
 }
 
-/// Element i for a message about one bad element.
+/// Element i, for an error text.
 inline std::string element(const Meta& m, uint64_t i) {
     if (!m.is_array) return described(m);
     double f = 0;

@@ -1,4 +1,4 @@
-// Writing: what tools and tests need to make a file that Gguf::parse accepts.
+// Writing a GGUF file, for tools and tests.
 #include "gguf.h"
 
 namespace auspex {
@@ -21,7 +21,7 @@ std::string bytes_of(T v) {
     put(s, v);
     return s;
 }
-/// The elements of a numeric array, one after the other.
+/// The bytes of a numeric array.
 template <class Stored, class List>
 std::string list_bytes(const List& values) {
     std::string s;

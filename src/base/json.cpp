@@ -11,11 +11,11 @@ namespace json_impl {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// A JSON number as Python prints it after reading it: integers keep their digits, others become the
-/// shortest text that reads back as the same double.
+/// A JSON number as Python prints it after reading it: an integer keeps its digits, another number becomes the shortest
+/// text that reads back as the same double.
 std::string python_number(const std::string& text, bool as_json) {
     if (text.find_first_of(".eE") == std::string::npos) return text == "-0" ? "0" : text;
-    // strtod and snprintf follow the process's locale; only the decimal sign differs.
+    // strtod and snprintf use the decimal sign of the process's locale.
     char probe[8];
     std::snprintf(probe, sizeof probe, "%.1f", 0.5);
     const char point = probe[1];
@@ -29,7 +29,7 @@ std::string python_number(const std::string& text, bool as_json) {
         std::snprintf(b, sizeof b, "%.*e", digits, value);
         if (std::strtod(b, nullptr) == value) break;
     }
-    // b is [-]d[.ddd]e[+-]xx; take it apart and lay it out as Python does.
+    // b is [-]d[.ddd]e[+-]xx; rearrange it as Python does.
     std::string digits;
     const char* p = b;
     const bool negative = *p == '-';
@@ -83,7 +83,7 @@ void dump_string(std::string& out, const std::string& text) {
 
 }  // namespace json_impl
 
-/// A recursive reader; the first failure sticks in `status`.
+/// A recursive parser. Keeps the first error.
 class JsonReader {
   public:
     JsonReader(std::string_view text, const Json::Limits& limits) : text_(text), limits_(limits) {}

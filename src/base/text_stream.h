@@ -1,10 +1,8 @@
-// base/text_stream: what may be shown of a text that is still growing.
+// base/text_stream: the part of a growing text that can be shown.
 //
-// Owns    holding back the bytes of an unfinished character, and text that may begin a stop string.
-// Reads   unicode.
-// Serves  the door's TextStream (engine/text_stream.cpp).
-// Thread  none of its own; functions on the caller's strings.
-// Laws    the text shown does not depend on how it was cut: tests/test_token.cpp.
+// Owns    holding back incomplete characters and text that may begin a stop string.
+// Thread  functions on the caller's strings.
+// Tests   tests/test_token.cpp: the text shown does not depend on how it arrives in pieces
 #pragma once
 #include "unicode.h"
 

@@ -75,7 +75,7 @@ void Tokenizer::encode_plain(std::string_view text, Scratch& scratch, std::vecto
     }
 }
 
-/// Merges the pair of lowest rank, the leftmost of equals, until none is left: by scanning.
+/// Merges the leftmost pair of lowest rank until none is left, by scanning.
 void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
     using token_encode_impl::kNone;
     uint32_t id[token_encode_impl::kShort];
@@ -106,50 +106,51 @@ void Tokenizer::merge_short(Scratch& scratch, std::vector<Token>& ids) const {
     for (size_t i = 0; i < n; ++i) ids.push_back(static_cast<Token>(id[i]));
 }
 
-/// The same by a queue of (rank, position). An entry is stale when the pair that now begins at its
-/// position has another rank.
-void Tokenizer::merge_long(Scratch& s, std::vector<Token>& ids) const {
+/// The same with a queue of (rank, position). An entry is out of date if the pair that now begins at its position has
+/// another rank.
+void Tokenizer::merge_long(Scratch& scratch, std::vector<Token>& ids) const {
     using token_encode_impl::kNone;
-    const uint32_t n = static_cast<uint32_t>(s.piece.size());
-    for (std::vector<uint32_t>* v : {&s.id, &s.next, &s.prev, &s.rank, &s.merged}) v->resize(n);
+    const uint32_t n = static_cast<uint32_t>(scratch.piece.size());
+    for (std::vector<uint32_t>* v : {&scratch.id, &scratch.next, &scratch.prev, &scratch.rank, &scratch.merged})
+        v->resize(n);
     for (uint32_t i = 0; i < n; ++i) {
-        s.id[i] = byte_id_[static_cast<unsigned char>(s.piece[i])];
-        s.next[i] = i + 1;
-        s.prev[i] = i - 1;  // of 0: kNone
+        scratch.id[i] = byte_id_[static_cast<unsigned char>(scratch.piece[i])];
+        scratch.next[i] = i + 1;
+        scratch.prev[i] = i - 1;  // kNone for 0
     }
     const auto look_up = [&](uint32_t i) {
-        const uint32_t j = s.next[i];
-        const Merge* m = j < n ? find_merge(s.id[i], s.id[j]) : nullptr;
-        ++s.work.n_pair;
-        s.rank[i] = m != nullptr ? m->rank : kNone;
-        s.merged[i] = m != nullptr ? m->merged : kNone;
+        const uint32_t j = scratch.next[i];
+        const Merge* m = j < n ? find_merge(scratch.id[i], scratch.id[j]) : nullptr;
+        ++scratch.work.n_pair;
+        scratch.rank[i] = m != nullptr ? m->rank : kNone;
+        scratch.merged[i] = m != nullptr ? m->merged : kNone;
         return m != nullptr;
     };
     const auto later = [](uint64_t a, uint64_t b) { return a > b; };
-    s.queue.clear();
+    scratch.queue.clear();
     for (uint32_t i = 0; i < n; ++i)
-        if (look_up(i)) s.queue.push_back(uint64_t{s.rank[i]} << 32 | i);
-    std::make_heap(s.queue.begin(), s.queue.end(), later);
+        if (look_up(i)) scratch.queue.push_back(uint64_t{scratch.rank[i]} << 32 | i);
+    std::make_heap(scratch.queue.begin(), scratch.queue.end(), later);
     const auto push = [&](uint32_t i) {
-        s.queue.push_back(uint64_t{s.rank[i]} << 32 | i);
-        std::push_heap(s.queue.begin(), s.queue.end(), later);
+        scratch.queue.push_back(uint64_t{scratch.rank[i]} << 32 | i);
+        std::push_heap(scratch.queue.begin(), scratch.queue.end(), later);
     };
-    while (!s.queue.empty()) {
-        const uint64_t entry = s.queue.front();
-        std::pop_heap(s.queue.begin(), s.queue.end(), later);
-        s.queue.pop_back();
-        ++s.work.n_queue;
+    while (!scratch.queue.empty()) {
+        const uint64_t entry = scratch.queue.front();
+        std::pop_heap(scratch.queue.begin(), scratch.queue.end(), later);
+        scratch.queue.pop_back();
+        ++scratch.work.n_queue;
         const uint32_t i = static_cast<uint32_t>(entry);
-        if (s.rank[i] != static_cast<uint32_t>(entry >> 32)) continue;
-        const uint32_t gone = s.next[i];
-        s.id[i] = s.merged[i];
-        s.rank[gone] = kNone;
-        s.next[i] = s.next[gone];
-        if (s.next[i] < n) s.prev[s.next[i]] = i;
+        if (scratch.rank[i] != static_cast<uint32_t>(entry >> 32)) continue;
+        const uint32_t gone = scratch.next[i];
+        scratch.id[i] = scratch.merged[i];
+        scratch.rank[gone] = kNone;
+        scratch.next[i] = scratch.next[gone];
+        if (scratch.next[i] < n) scratch.prev[scratch.next[i]] = i;
         if (look_up(i)) push(i);
-        if (s.prev[i] != kNone && look_up(s.prev[i])) push(s.prev[i]);
+        if (scratch.prev[i] != kNone && look_up(scratch.prev[i])) push(scratch.prev[i]);
     }
-    for (uint32_t i = 0; i < n; i = s.next[i]) ids.push_back(static_cast<Token>(s.id[i]));
+    for (uint32_t i = 0; i < n; i = scratch.next[i]) ids.push_back(static_cast<Token>(scratch.id[i]));
 }
 
 }  // namespace detail

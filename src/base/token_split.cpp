@@ -17,7 +17,7 @@ class Scanner {
   public:
     Scanner(std::string_view text, Split split) : text_(text), marks_(split == Split::qwen35) {}
 
-    /// The character at `at`; at the end one of length 0 that is white space and nothing more.
+    /// The character at `at`; at the end of the text white space of length 0.
     Char look(size_t at) {
         if (at >= text_.size()) return Char{kSpace, 0};
         ++n_look;
@@ -65,7 +65,7 @@ size_t next(Scanner& scan, std::string_view text, size_t at) {
 
     const Char first = scan.look(at);
     const size_t second_at = at + first.length;
-    // A word, with one character before it that is neither letter, number nor line break.
+    // A word, and one character before it that is not a letter, number or line break.
     if (!first.is(kBreak | kLetter | kNumber)) {
         const Char second = scan.look(second_at);
         if (second.is(kWord)) return scan.run_of_words(second_at + second.length);
@@ -73,7 +73,7 @@ size_t next(Scanner& scan, std::string_view text, size_t at) {
     if (first.is(kWord)) return scan.run_of_words(second_at);
     if (first.is(kNumber)) return second_at;
 
-    // Punctuation, with one space before it and line breaks after it.
+    // Punctuation, one space before it, and line breaks after it.
     size_t end = text[at] == ' ' && scan.look(second_at).punctuation() ? second_at : at;
     if (scan.look(end).punctuation()) {
         for (Char c = scan.look(end); c.punctuation(); c = scan.look(end)) end += c.length;
@@ -81,8 +81,8 @@ size_t next(Scanner& scan, std::string_view text, size_t at) {
         return end;
     }
 
-    // White space: through its last line break; else all but the last character, which belongs to
-    // what follows; all of it at the end of the text.
+    // White space up to its last line break; without one all but the last character, which belongs to the next piece;
+    // at the end of the text all of it.
     size_t last = at, after_break = 0, n_char = 0;
     end = at;
     for (Char c = first; c.length > 0 && c.is(kSpace); c = scan.look(end)) {

@@ -23,7 +23,7 @@ std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
 
 }  // namespace arch_impl
 
-SlotId Builder::activation(std::string name, uint64_t width, SlotRole role) {
+SlotId PlanBuilder::activation(std::string name, uint64_t width, SlotRole role) {
     Slot s;
     s.name = std::move(name);
     s.role = role;
@@ -33,7 +33,7 @@ SlotId Builder::activation(std::string name, uint64_t width, SlotRole role) {
     return static_cast<SlotId>(plan_.slots.size() - 1);
 }
 
-SlotId Builder::scratch(const std::string& name, uint64_t width) {
+SlotId PlanBuilder::scratch(const std::string& name, uint64_t width) {
     auto known = scratch_.find(say(name, ".", width));
     if (known != scratch_.end()) return known->second;
     const bool first = scratch_.emplace(name, kNoSlot).second;
@@ -42,15 +42,15 @@ SlotId Builder::scratch(const std::string& name, uint64_t width) {
     return id;
 }
 
-SlotId Builder::rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in,
-                     std::vector<RowRange> take) {
+SlotId PlanBuilder::rows(const std::string& tensor, const char* what, uint64_t n_row, uint64_t d_in,
+                         std::vector<RowRange> take) {
     const std::string name = say(tensor, "[", what, "]");
     auto known = weights_.find(name);
     if (known != weights_.end()) return known->second;
     const SlotId whole = weight(tensor, {n_row, d_in});
     if (!ok()) return kNoSlot;
     weights_.erase(tensor);
-    Slot& s = plan_.slots[whole];  // checked, and now only a part of itself
+    Slot& s = plan_.slots[whole];  // its shape was checked; from here on it is a part of the tensor
     s.source = s.name;
     s.name = name;
     s.shape[0] = 0;
@@ -60,7 +60,7 @@ SlotId Builder::rows(const std::string& tensor, const char* what, uint64_t n_row
     return whole;
 }
 
-SlotId Builder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, uint64_t c) {
+SlotId PlanBuilder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, uint64_t c) {
     const SlotId id = activation(std::move(name), a, role);
     Slot& s = plan_.slots[id];
     if (b) s.shape[s.n_dim++] = b;
@@ -68,7 +68,7 @@ SlotId Builder::state(std::string name, SlotRole role, uint64_t a, uint64_t b, u
     return id;
 }
 
-SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
+SlotId PlanBuilder::weight(const std::string& name, std::vector<uint64_t> shape) {
     if (!ok()) return kNoSlot;
     auto known = weights_.find(name);
     if (known != weights_.end()) return known->second;
@@ -85,7 +85,7 @@ SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
                        " from the file's metadata; one of them is wrong: convert the model again"));
         return kNoSlot;
     }
-    // A sibling scale multiplies the product; ignoring it would give fluent nonsense.
+    // A separate scale multiplies the product. Ignoring it would give plausible but wrong text.
     const std::string scale = name.size() > 7 && name.compare(name.size() - 7, 7, ".weight") == 0
                                   ? name.substr(0, name.size() - 7) + ".scale"
                                   : name + ".scale";
@@ -106,7 +106,7 @@ SlotId Builder::weight(const std::string& name, std::vector<uint64_t> shape) {
     return id;
 }
 
-SlotId Builder::vector(const std::string& name, uint64_t n) {
+SlotId PlanBuilder::vector(const std::string& name, uint64_t n) {
     const SlotId id = weight(name, {n});
     if (id != kNoSlot && plan_.slots[id].type != Type::f32) {
         fail_with(fail(Code::bad_file, "tensor '", name, "' is ", type_info(plan_.slots[id].type).name,
@@ -116,7 +116,7 @@ SlotId Builder::vector(const std::string& name, uint64_t n) {
     return id;
 }
 
-Op& Builder::push(Tape& tape, OpKind kind, uint32_t layer, SlotId out) {
+Op& PlanBuilder::push(Tape& tape, OpKind kind, uint32_t layer, SlotId out) {
     tape.ops.emplace_back();
     Op& op = tape.ops.back();
     op.kind = kind;
@@ -125,7 +125,7 @@ Op& Builder::push(Tape& tape, OpKind kind, uint32_t layer, SlotId out) {
     return op;
 }
 
-void Builder::norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, float eps, uint32_t out_offset) {
+void PlanBuilder::norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, float eps, uint32_t out_offset) {
     Op& op = push(tape, OpKind::rms_norm, layer, out);
     op.in[0] = in;
     op.w[0] = w;
@@ -133,14 +133,14 @@ void Builder::norm(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, 
     op.out_offset = out_offset;
 }
 
-void Builder::matmul(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, bool accumulate) {
+void PlanBuilder::matmul(Tape& tape, uint32_t layer, SlotId out, SlotId in, SlotId w, bool accumulate) {
     Op& op = push(tape, OpKind::matmul, layer, out);
     op.in[0] = in;
     op.w[0] = w;
     op.accumulate = accumulate;
 }
 
-uint32_t Builder::u32(const char* name, uint32_t low, uint32_t high) {
+uint32_t PlanBuilder::u32(const char* name, uint32_t low, uint32_t high) {
     if (!ok()) return low;
     Result<uint32_t> r = file_.get_u32(key(name));
     if (!r.ok()) {
@@ -154,11 +154,11 @@ uint32_t Builder::u32(const char* name, uint32_t low, uint32_t high) {
     return r.value();
 }
 
-uint32_t Builder::u32_or(const char* name, uint32_t fallback, uint32_t low, uint32_t high) {
+uint32_t PlanBuilder::u32_or(const char* name, uint32_t fallback, uint32_t low, uint32_t high) {
     return file_.find(key(name)) ? u32(name, low, high) : fallback;
 }
 
-float Builder::f32(const char* name) {
+float PlanBuilder::f32(const char* name) {
     if (!ok()) return 0;
     Result<float> r = file_.get_f32(key(name));
     if (!r.ok()) {
@@ -172,17 +172,17 @@ float Builder::f32(const char* name) {
     return r.value();
 }
 
-float Builder::f32_or(const char* name, float fallback) { return file_.find(key(name)) ? f32(name) : fallback; }
+float PlanBuilder::f32_or(const char* name, float fallback) { return file_.find(key(name)) ? f32(name) : fallback; }
 
-bool Builder::flag_or(const char* name, bool fallback) {
+bool PlanBuilder::flag_or(const char* name, bool fallback) {
     if (!ok()) return fallback;
     Result<bool> r = file_.get_bool(key(name), fallback);
     if (!r.ok()) fail_with(r.status());
     return r.ok() ? r.value() : fallback;
 }
 
-std::vector<uint32_t> Builder::u32s(const char* name, uint32_t n, const uint32_t* fallback, uint32_t low,
-                                    uint32_t high) {
+std::vector<uint32_t> PlanBuilder::u32s(const char* name, uint32_t n, const uint32_t* fallback, uint32_t low,
+                                        uint32_t high) {
     std::vector<uint32_t> values(n, low);
     if (!ok()) return values;
     Result<std::vector<uint32_t>> r = file_.get_u32s(key(name), n, fallback);
@@ -199,7 +199,7 @@ std::vector<uint32_t> Builder::u32s(const char* name, uint32_t n, const uint32_t
     return std::move(r.value());
 }
 
-std::vector<float> Builder::f32s(const char* name, uint32_t n, const float* fallback) {
+std::vector<float> PlanBuilder::f32s(const char* name, uint32_t n, const float* fallback) {
     std::vector<float> values(n, 0.0f);
     if (!ok()) return values;
     Result<std::vector<float>> r = file_.get_f32s(key(name), n, fallback);
@@ -215,14 +215,17 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
     if (!arch.ok()) return arch.status();
     Plan plan;
     plan.architecture = arch.value();
-    Status s;
-    if (plan.architecture == "qwen35" || plan.architecture == "qwen35moe" || plan.architecture == "qwen3next")
-        s = plan_qwen(file, options, plan);
-    else if (plan.architecture == "step35")
-        s = plan_step35(file, options, plan);
-    else
-        s = fail(Code::unsupported, "architecture ", quote(plan.architecture),
-                 " is not supported; this version runs qwen35, qwen35moe, qwen3next and step35");
+    Planner planner = nullptr;
+    std::string known;
+#define AUSPEX_FAMILY(name, function)                  \
+    if (plan.architecture == name) planner = function; \
+    append(known, known.empty() ? name : ", " name);
+    AUSPEX_FAMILIES(AUSPEX_FAMILY)
+#undef AUSPEX_FAMILY
+    if (planner == nullptr)
+        return fail(Code::unsupported, "architecture ", quote(plan.architecture),
+                    " is not supported; this version runs ", known);
+    Status s = planner(file, options, plan);
     if (!s.ok()) return s;
     s = check_plan(plan);
     if (!s.ok()) return s;

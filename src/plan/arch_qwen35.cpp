@@ -1,5 +1,5 @@
-// plan/arch_qwen35: Qwen3.5 and 3.6, dense and with experts, and their elder Qwen3-Next: Gated DeltaNet
-// layers, every few of them one of gated attention. Source: docs/MODEL.md, "qwen35" and its neighbours.
+// plan/arch_qwen35: Qwen3.5 and Qwen3.6, dense and with experts, and Qwen3-Next. Gated DeltaNet layers, every few
+// layers one with gated attention. docs/MODEL.md has the formulas.
 #include "arch_parts.h"
 
 #include <cmath>
@@ -9,15 +9,15 @@ namespace detail {
 namespace qwen35_impl {
 
 struct Dims {
-    bool next = false;  ///< qwen3next: heads in groups, fused projections
-    uint32_t d_ff = 0;  ///< of dense layers; 0: the file does not say
+    bool next = false;  ///< qwen3next: value heads in groups, fused projections
+    uint32_t d_ff = 0;  ///< of dense layers; 0 if the file has no such key
     AttnDims attn;
     DeltaDims delta;
     MoeDims moe;                  ///< n_expert 0: dense
-    std::vector<bool> recurrent;  // by block
+    std::vector<bool> recurrent;  ///< by block: DeltaNet, not attention
 };
 
-Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
+Status read_dims(PlanBuilder& b, const ModelHeader& header, const Plan& plan, Dims& d) {
     d.next = plan.architecture == "qwen3next";
     const bool dense = plan.architecture == "qwen35";
     d.d_ff = dense ? b.u32("feed_forward_length", 32, 1u << 20) : b.u32_or("feed_forward_length", 0, 0, 1u << 20);
@@ -36,7 +36,7 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     a.scale = b.f32_or("attention.scale", 0.0f);
     if (a.scale == 0.0f) a.scale = 1.0f / std::sqrt(static_cast<float>(a.d_head));
     a.gate = AttnGate::interleaved;
-    a.eps = f.eps;
+    a.eps = header.eps;
 
     DeltaDims& g = d.delta;
     g.n_conv = b.u32("ssm.conv_kernel", 2, 8);
@@ -44,7 +44,7 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     g.n_head_k = b.u32("ssm.group_count", 1, 1024);
     g.n_head_v = b.u32("ssm.time_step_rank", 1, 1024);
     g.d_val = g.d_key;
-    g.eps = f.eps;
+    g.eps = header.eps;
     g.grouped = d.next;
     const uint32_t inner = b.u32("ssm.inner_size", 8, 1u << 20);
     if (b.ok() && uint64_t{g.n_head_v} * g.d_val != inner)
@@ -56,13 +56,13 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     const uint32_t interval = b.u32_or("full_attention_interval", 4, 1, 1024);
     if (!b.ok()) return b.status();
 
-    d.recurrent.resize(f.n_block);
-    for (uint32_t i = 0; i < f.n_block; ++i) d.recurrent[i] = i < f.n_layer && (i + 1) % interval != 0;
+    d.recurrent.resize(header.n_block);
+    for (uint32_t i = 0; i < header.n_block; ++i) d.recurrent[i] = i < header.n_layer && (i + 1) % interval != 0;
     if (const Meta* mask = b.file().find(b.key("attention.recurrent_layers"))) {
-        if (!mask->is_array || mask->n != f.n_block)
-            return fail(Code::bad_file, "key '", mask->key, "' has ", mask->n, " entries, expected ", f.n_block,
+        if (!mask->is_array || mask->n != header.n_block)
+            return fail(Code::bad_file, "key '", mask->key, "' has ", mask->n, " entries, expected ", header.n_block,
                         " (block_count)");
-        for (uint32_t i = 0; i < f.n_layer; ++i) {
+        for (uint32_t i = 0; i < header.n_layer; ++i) {
             int64_t bit = 0;
             if (!mask->get_int(i, &bit)) return fail(Code::bad_file, "key '", mask->key, "' holds no booleans");
             d.recurrent[i] = bit != 0;
@@ -71,7 +71,7 @@ Status read_dims(Builder& b, const ModelHeader& f, const Plan& plan, Dims& d) {
     return {};
 }
 
-/// The rows of `group` of each key head: `n` rows from `first` on, of `stride` rows per head, in head order.
+/// Of each head's `stride` rows the `n` from `first` on, in head order.
 std::vector<RowRange> by_head(uint32_t n_head, uint64_t stride, uint64_t first, uint64_t n) {
     std::vector<RowRange> rows;
     for (uint32_t h = 0; h < n_head; ++h) rows.push_back({h * stride + first, n});
@@ -82,20 +82,19 @@ struct DeltaWeights {
     SlotId u, z, beta, alpha;
 };
 
-DeltaWeights delta_weights(const LayerBuilder& s, const DeltaDims& g) {
-    Builder& b = s.b;
-    const uint64_t d = s.header.d_model, value_dim = uint64_t{g.n_head_v} * g.d_val;
-    return {b.weight(s.name("attn_qkv.weight"), {g.conv_dim(), d}),
-            b.weight(s.name("attn_gate.weight"), {value_dim, d}), b.weight(s.name("ssm_beta.weight"), {g.n_head_v, d}),
-            b.weight(s.name("ssm_alpha.weight"), {g.n_head_v, d})};
+DeltaWeights delta_weights(const LayerBuilder& layer, const DeltaDims& g) {
+    const uint64_t d = layer.header.d_model, value_dim = uint64_t{g.n_head_v} * g.d_val;
+    return {layer.weight("attn_qkv.weight", {g.conv_dim(), d}), layer.weight("attn_gate.weight", {value_dim, d}),
+            layer.weight("ssm_beta.weight", {g.n_head_v, d}), layer.weight("ssm_alpha.weight", {g.n_head_v, d})};
 }
 
-/// Qwen3-Next fuses what belongs to a key head: r beta and r alpha rows, and in older files
-/// [q, k, r values, r gates] too.
-DeltaWeights delta_weights_next(const LayerBuilder& s, const DeltaDims& g) {
-    Builder& b = s.b;
-    const uint64_t d = s.header.d_model, r = g.n_head_v / g.n_head_k, value_dim = uint64_t{g.n_head_v} * g.d_val;
-    const std::string ba = s.name("ssm_ba.weight"), in = s.name("ssm_in.weight"), qkv = s.name("attn_qkv.weight");
+/// Qwen3-Next stores the rows of each key head together: r beta and r alpha rows; older files also
+/// [q, k, r values, r gates]. r is the number of value heads per key head.
+DeltaWeights delta_weights_next(const LayerBuilder& layer, const DeltaDims& g) {
+    PlanBuilder& b = layer.b;
+    const uint64_t d = layer.header.d_model, r = g.n_head_v / g.n_head_k, value_dim = uint64_t{g.n_head_v} * g.d_val;
+    const std::string ba = layer.name("ssm_ba.weight"), in = layer.name("ssm_in.weight"),
+                      qkv = layer.name("attn_qkv.weight");
     DeltaWeights w{};
     if (!b.has(qkv) && b.has(in)) {
         const uint64_t stride = 2 * g.d_key + 2 * r * g.d_val;
@@ -107,89 +106,89 @@ DeltaWeights delta_weights_next(const LayerBuilder& s, const DeltaDims& g) {
         w.z = b.rows(in, "z", n, d, by_head(g.n_head_k, stride, 2 * g.d_key + r * g.d_val, r * g.d_val));
     } else {
         w.u = b.weight(qkv, {g.conv_dim(), d});
-        w.z = b.weight(s.name("attn_gate.weight"), {value_dim, d});
+        w.z = layer.weight("attn_gate.weight", {value_dim, d});
     }
     w.beta = b.rows(ba, "beta", 2 * uint64_t{g.n_head_v}, d, by_head(g.n_head_k, 2 * r, 0, r));
     w.alpha = b.rows(ba, "alpha", 2 * uint64_t{g.n_head_v}, d, by_head(g.n_head_k, 2 * r, r, r));
     return w;
 }
 
-void delta_part(const LayerBuilder& s, const Dims& d) {
-    Builder& b = s.b;
+void delta_part(const LayerBuilder& layer, const Dims& d) {
+    PlanBuilder& b = layer.b;
     const DeltaDims& g = d.delta;
     const uint64_t value_dim = uint64_t{g.n_head_v} * g.d_val;
-    b.norm(s.tape, s.il, s.a(), s.x, b.vector(s.name("attn_norm.weight"), s.header.d_model), s.header.eps);
-    const DeltaWeights w = d.next ? delta_weights_next(s, g) : delta_weights(s, g);
+    layer.norm(layer.normed(), layer.x, layer.vector("attn_norm.weight", layer.header.d_model));
+    const DeltaWeights w = d.next ? delta_weights_next(layer, g) : delta_weights(layer, g);
     const SlotId u = b.scratch("u", g.conv_dim()), z = b.scratch("z", value_dim), beta = b.scratch("beta", g.n_head_v),
                  alpha = b.scratch("alpha", g.n_head_v), o = b.scratch("od", value_dim);
-    b.matmul(s.tape, s.il, u, s.a(), w.u);
-    b.matmul(s.tape, s.il, z, s.a(), w.z);
-    b.matmul(s.tape, s.il, beta, s.a(), w.beta);
-    b.matmul(s.tape, s.il, alpha, s.a(), w.alpha);
-    Op& op = b.push(s.tape, OpKind::delta, s.il, o);
+    layer.matmul(u, layer.normed(), w.u);
+    layer.matmul(z, layer.normed(), w.z);
+    layer.matmul(beta, layer.normed(), w.beta);
+    layer.matmul(alpha, layer.normed(), w.alpha);
+    Op& op = layer.push(OpKind::delta, o);
     op.in[0] = u;
     op.in[1] = z;
     op.in[2] = beta;
     op.in[3] = alpha;
-    op.w[0] = b.weight(s.name("ssm_conv1d.weight"), {g.conv_dim(), g.n_conv});
-    op.w[1] = b.vector(s.name("ssm_dt.bias"), g.n_head_v);
-    op.w[2] = b.vector(s.name("ssm_a"), g.n_head_v);
-    op.w[3] = b.vector(s.name("ssm_norm.weight"), g.d_val);
-    op.state = b.state(say("layer.", s.il, ".delta.state"), SlotRole::delta, g.n_head_v, g.d_key, g.d_val);
-    op.state2 = b.state(say("layer.", s.il, ".delta.conv"), SlotRole::conv, g.conv_dim());
+    op.w[0] = layer.weight("ssm_conv1d.weight", {g.conv_dim(), g.n_conv});
+    op.w[1] = layer.vector("ssm_dt.bias", g.n_head_v);
+    op.w[2] = layer.vector("ssm_a", g.n_head_v);
+    op.w[3] = layer.vector("ssm_norm.weight", g.d_val);
+    op.state = b.state(say("layer.", layer.i_block, ".delta.state"), SlotRole::delta, g.n_head_v, g.d_key, g.d_val);
+    op.state2 = b.state(say("layer.", layer.i_block, ".delta.conv"), SlotRole::conv, g.conv_dim());
     op.delta = g;
-    b.matmul(s.tape, s.il, s.x, o, b.weight(s.name("ssm_out.weight"), {s.header.d_model, value_dim}), true);
+    layer.matmul(layer.x, o, layer.weight("ssm_out.weight", {layer.header.d_model, value_dim}), true);
 }
 
-void ffn_part(const LayerBuilder& s, const Dims& d) {
+void ffn_part(const LayerBuilder& layer, const Dims& d) {
     const char* norm = "post_attention_norm.weight";
-    // Qwen3-Next files with dense layers among the others are in use.
-    const bool dense = d.moe.n_expert == 0 || (d.next && d.d_ff != 0 && !s.b.has(s.name("ffn_gate_inp.weight")) &&
-                                               s.b.has(s.name("ffn_gate.weight")));
+    // Some Qwen3-Next files have dense layers between the others.
+    const bool dense = d.moe.n_expert == 0 ||
+                       (d.next && d.d_ff != 0 && !layer.has("ffn_gate_inp.weight") && layer.has("ffn_gate.weight"));
     if (dense)
-        dense_part(s, norm, d.d_ff, 0);
+        dense_part(layer, norm, d.d_ff, 0);
     else
-        moe_part(s, norm, d.moe, true, false);
+        moe_part(layer, norm, d.moe, true, false);
 }
 
 }  // namespace qwen35_impl
 
 Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
     using namespace qwen35_impl;
-    Builder b(file, plan);
-    ModelHeader f;
+    PlanBuilder b(file, plan);
+    ModelHeader header;
     Dims d;
-    AUSPEX_TRY(read_header(b, options, plan, f));
-    AUSPEX_TRY(read_dims(b, f, plan, d));
-    const SlotId x = b.scratch("x", f.d_model);
+    AUSPEX_TRY(read_header(b, options, plan, header));
+    AUSPEX_TRY(read_dims(b, header, plan, d));
+    const SlotId x = b.scratch("x", header.d_model);
 
     Tape& trunk = plan.trunk;
-    trunk.hidden = b.activation("hidden", f.d_model, SlotRole::kept);
+    trunk.hidden = b.activation("hidden", header.d_model, SlotRole::kept);
     trunk.logits = b.activation("logits", plan.n_vocab, SlotRole::kept);
-    b.push(trunk, OpKind::embed, 0, x).w[0] = f.embd;
-    for (uint32_t il = 0; il < f.n_layer && b.ok(); ++il) {
-        const LayerBuilder s{b, trunk, f, il, x};
+    b.push(trunk, OpKind::embed, 0, x).w[0] = header.embd;
+    for (uint32_t il = 0; il < header.n_layer && b.ok(); ++il) {
+        const LayerBuilder layer{b, trunk, header, il, x};
         if (d.recurrent[il])
-            delta_part(s, d);
+            delta_part(layer, d);
         else
-            attention_part(s, d.attn, kNoSlot, false);
-        ffn_part(s, d);
+            attention_part(layer, d.attn, kNoSlot, false);
+        ffn_part(layer, d);
     }
-    head_part({b, trunk, f, f.n_layer, x}, f.out_norm, f.out, false);
+    head_part({b, trunk, header, header.n_layer, x}, header.out_norm, header.out, false);
 
-    if (f.n_mtp > 1)
-        return fail(Code::unsupported, "key '", b.key("nextn_predict_layers"), "' is ", f.n_mtp,
+    if (header.n_mtp > 1)
+        return fail(Code::unsupported, "key '", b.key("nextn_predict_layers"), "' is ", header.n_mtp,
                     "; this architecture is known with at most 1");
-    if (f.n_mtp == 1) {
+    if (header.n_mtp == 1) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
-        t.hidden = b.activation("mtp.hidden", f.d_model, SlotRole::kept);
-        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
-        const LayerBuilder s{b, t, f, f.n_layer, x};
-        mtp_entry(s);
-        attention_part(s, d.attn, kNoSlot, true);
-        ffn_part(s, d);
-        mtp_head(s, false);
+        t.hidden = b.activation("mtp.hidden", header.d_model, SlotRole::kept);
+        t.logits = trunk.logits;  // all tapes share one slot: rows are read before the next step
+        const LayerBuilder layer{b, t, header, header.n_layer, x};
+        mtp_entry(layer);
+        attention_part(layer, d.attn, kNoSlot, true);
+        ffn_part(layer, d);
+        mtp_head(layer, false);
     }
     return b.status();
 }

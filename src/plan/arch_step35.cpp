@@ -1,5 +1,5 @@
-// plan/arch_step35: StepFun's Step-3.5 and 3.7: attention everywhere, in most layers through a window,
-// experts after a few dense layers, and draft heads that are chained. Source: docs/MODEL.md, "step35".
+// plan/arch_step35: StepFun's Step-3.5 and Step-3.7. Attention in every layer, in most of them with a window; experts
+// after a few dense layers; chained MTP blocks. docs/MODEL.md has the formulas.
 #include "arch_parts.h"
 
 #include <cmath>
@@ -9,21 +9,21 @@ namespace detail {
 namespace step35_impl {
 
 struct Dims {
-    std::vector<AttnDims> attn;  // by block
-    std::vector<bool> factors;   // by block: rope_freqs applies
-    std::vector<uint32_t> d_ff;  // by block, of dense layers; 0: the file does not say
+    std::vector<AttnDims> attn;  ///< by block
+    std::vector<bool> factors;   ///< by block: rope_freqs applies
+    std::vector<uint32_t> d_ff;  ///< by block, of dense layers; 0 if the file has no value
     std::vector<float> limit, limit_shared;
     MoeDims moe;
-    uint32_t n_dense = 0;  // leading blocks
+    uint32_t n_dense = 0;  ///< leading dense blocks
 };
 
-/// The first of two keys that the file has.
-const char* either(Builder& b, const char* key, const char* older) {
+/// `key`, or `older` if the file has only that one.
+const char* either(PlanBuilder& b, const char* key, const char* older) {
     return !b.file().find(b.key(key)) && b.file().find(b.key(older)) ? older : key;
 }
 
-void read_attention(Builder& b, const ModelHeader& f, Dims& d) {
-    const uint32_t n = f.n_block;
+void read_attention(PlanBuilder& b, const ModelHeader& header, Dims& d) {
+    const uint32_t n = header.n_block;
     const std::vector<uint32_t> n_head = b.u32s("attention.head_count", n, nullptr, 1, 1024),
                                 n_head_kv = b.u32s("attention.head_count_kv", n, nullptr, 1, 1024);
     const uint32_t d_head = b.u32("attention.key_length", 8, 512),
@@ -41,7 +41,7 @@ void read_attention(Builder& b, const ModelHeader& f, Dims& d) {
         n_rots[i] = windowed[i] ? n_rot : n_rot / 2;  // full layers rotate half
         bases[i] = windowed[i] ? base_windowed : base;
     }
-    // What a file says layer by layer stands above those rules.
+    // Values per layer override these rules.
     if (b.file().find(b.key("rope.dimension_count_per_layer")))
         n_rots = b.u32s("rope.dimension_count_per_layer", n, nullptr, 2, 512);
     if (b.file().find(b.key("rope.freq_base_per_layer"))) bases = b.f32s("rope.freq_base_per_layer", n, nullptr);
@@ -56,16 +56,16 @@ void read_attention(Builder& b, const ModelHeader& f, Dims& d) {
         a.scale = 1.0f / std::sqrt(static_cast<float>(d_head));
         a.gate = b.has(say("blk.", i, ".attn_gate.weight")) ? AttnGate::per_head : AttnGate::none;
         a.window = windowed[i] ? window : 0;
-        a.eps = f.eps;
+        a.eps = header.eps;
         d.attn.push_back(a);
         d.factors.push_back((mask & (windowed[i] ? 2u : 1u)) != 0);
     }
 }
 
-void read_ffn(Builder& b, const ModelHeader& f, Dims& d) {
+void read_ffn(PlanBuilder& b, const ModelHeader& header, Dims& d) {
     const uint32_t none = 0;
     const float off = 0;
-    d.d_ff = b.u32s("feed_forward_length", f.n_block, &none, 0, 1u << 20);
+    d.d_ff = b.u32s("feed_forward_length", header.n_block, &none, 0, 1u << 20);
     if (b.u32_or("expert_count", 0, 0, 1u << 14) != 0) {
         read_moe(b, 0, d.moe);
         d.moe.normalise = b.flag_or("expert_weights_norm", false);
@@ -76,32 +76,32 @@ void read_ffn(Builder& b, const ModelHeader& f, Dims& d) {
         d.moe.sigmoid = gating != 1;
     }
     d.n_dense = b.u32_or("leading_dense_block_count", 0, 0, 1024);
-    d.limit = b.f32s(either(b, "swiglu_clamp_exp", "swiglu_limits"), f.n_block, &off);
-    d.limit_shared = b.f32s(either(b, "swiglu_clamp_shexp", "swiglu_limits_shared"), f.n_block, &off);
+    d.limit = b.f32s(either(b, "swiglu_clamp_exp", "swiglu_limits"), header.n_block, &off);
+    d.limit_shared = b.f32s(either(b, "swiglu_clamp_shexp", "swiglu_limits_shared"), header.n_block, &off);
     for (std::vector<float>* limits : {&d.limit, &d.limit_shared})
         for (float& l : *limits) l = l > 1e-6f ? l : 0.0f;
 }
 
-void block(const LayerBuilder& s, const Dims& d, SlotId factors, bool mtp) {
-    Builder& b = s.b;
-    attention_part(s, d.attn[s.il], d.factors[s.il] ? factors : kNoSlot, mtp);
-    // The file's tensors decide which layers have experts; where they tell nothing, the keys.
-    const bool router = b.has(s.name("ffn_gate_inp.weight")), dense = b.has(s.name("ffn_gate.weight"));
-    if (d.moe.n_expert != 0 && (router || (!dense && !mtp && s.il >= d.n_dense))) {
+void block(const LayerBuilder& layer, const Dims& d, SlotId factors, bool mtp) {
+    PlanBuilder& b = layer.b;
+    attention_part(layer, d.attn[layer.i_block], d.factors[layer.i_block] ? factors : kNoSlot, mtp);
+    // The tensors decide whether a layer has experts; if they do not tell, the keys do.
+    const bool router = layer.has("ffn_gate_inp.weight"), dense = layer.has("ffn_gate.weight");
+    if (d.moe.n_expert != 0 && (router || (!dense && !mtp && layer.i_block >= d.n_dense))) {
         MoeDims moe = d.moe;
-        moe.limit = d.limit[s.il];
-        moe.limit_shared = d.limit_shared[s.il];
-        moe_part(s, "ffn_norm.weight", moe, false, true);
-    } else if (d.d_ff[s.il] == 0) {
-        b.fail_with(fail(Code::bad_file, "key '", b.key("feed_forward_length"), "' is missing or 0, but block ", s.il,
-                         " is dense"));
+        moe.limit = d.limit[layer.i_block];
+        moe.limit_shared = d.limit_shared[layer.i_block];
+        moe_part(layer, "ffn_norm.weight", moe, false, true);
+    } else if (d.d_ff[layer.i_block] == 0) {
+        b.fail_with(fail(Code::bad_file, "key '", b.key("feed_forward_length"), "' is missing or 0, but block ",
+                         layer.i_block, " is dense"));
     } else {
-        dense_part(s, "ffn_norm.weight", d.d_ff[s.il], d.limit_shared[s.il]);
+        dense_part(layer, "ffn_norm.weight", d.d_ff[layer.i_block], d.limit_shared[layer.i_block]);
     }
 }
 
-/// Divides the angles of the pairs; one vector for all layers.
-SlotId read_factors(Builder& b, const Dims& d) {
+/// The divisors of the rotation angles, one vector for all layers.
+SlotId read_factors(PlanBuilder& b, const Dims& d) {
     const char* name = "rope_freqs.weight";
     if (!b.has(name)) return kNoSlot;
     uint32_t need = 1;
@@ -128,32 +128,33 @@ SlotId read_factors(Builder& b, const Dims& d) {
 
 Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
     using namespace step35_impl;
-    Builder b(file, plan);
-    ModelHeader f;
+    PlanBuilder b(file, plan);
+    ModelHeader header;
     Dims d;
-    AUSPEX_TRY(read_header(b, options, plan, f));
-    read_attention(b, f, d);
-    read_ffn(b, f, d);
+    AUSPEX_TRY(read_header(b, options, plan, header));
+    read_attention(b, header, d);
+    read_ffn(b, header, d);
     if (!b.ok()) return b.status();
     const SlotId factors = read_factors(b, d);
 
-    // Draft heads are fed the residual stream before any norm, so each tape keeps its own.
+    // An MTP block takes the residual stream before any norm, so each tape keeps its own.
     Tape& trunk = plan.trunk;
-    trunk.hidden = b.activation("x", f.d_model, SlotRole::kept);
+    trunk.hidden = b.activation("x", header.d_model, SlotRole::kept);
     trunk.logits = b.activation("logits", plan.n_vocab, SlotRole::kept);
-    b.push(trunk, OpKind::embed, 0, trunk.hidden).w[0] = f.embd;
-    for (uint32_t il = 0; il < f.n_layer && b.ok(); ++il) block({b, trunk, f, il, trunk.hidden}, d, factors, false);
-    head_part({b, trunk, f, f.n_layer, trunk.hidden}, f.out_norm, f.out, true);
+    b.push(trunk, OpKind::embed, 0, trunk.hidden).w[0] = header.embd;
+    for (uint32_t il = 0; il < header.n_layer && b.ok(); ++il)
+        block({b, trunk, header, il, trunk.hidden}, d, factors, false);
+    head_part({b, trunk, header, header.n_layer, trunk.hidden}, header.out_norm, header.out, true);
 
-    for (uint32_t i = 0; i < f.n_mtp && b.ok(); ++i) {
+    for (uint32_t i = 0; i < header.n_mtp && b.ok(); ++i) {
         plan.mtp.emplace_back();
         Tape& t = plan.mtp.back();
-        t.hidden = b.activation(say("mtp.", i, ".x"), f.d_model, SlotRole::kept);
-        t.logits = trunk.logits;  // read before the next step: one table of rows serves all tapes
-        const LayerBuilder s{b, t, f, f.n_layer + i, t.hidden};
-        mtp_entry(s);
-        block(s, d, factors, true);
-        mtp_head(s, true);
+        t.hidden = b.activation(say("mtp.", i, ".x"), header.d_model, SlotRole::kept);
+        t.logits = trunk.logits;  // all tapes share one slot: rows are read before the next step
+        const LayerBuilder layer{b, t, header, header.n_layer + i, t.hidden};
+        mtp_entry(layer);
+        block(layer, d, factors, true);
+        mtp_head(layer, true);
     }
     return b.status();
 }

@@ -6,7 +6,7 @@ namespace pair_impl {
 
 constexpr const char* kOther = "; the draft file was made for another model: take the one made for this";
 
-/// Blocks of one of the two files, by its metadata.
+/// Block counts from a file's metadata.
 struct Blocks {
     uint32_t n_block = 0, n_mtp = 0;
     uint32_t n_layer() const { return n_block - n_mtp; }
@@ -30,7 +30,7 @@ int64_t block_of(std::string_view name) {
     return n;
 }
 
-/// Element i as a number, or that of a scalar; false for text.
+/// Element i as a number, or the scalar; false for a string.
 bool number(const Meta& m, uint64_t i, double* out) {
     const uint64_t at = m.is_array ? i : 0;
     int64_t n = 0;
@@ -40,7 +40,7 @@ bool number(const Meta& m, uint64_t i, double* out) {
     return true;
 }
 
-/// The two say the same, block by block where one has a value for each block.
+/// Checks that a key has the same value in both files; per block if one of them has a value per block.
 Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const Blocks& of_draft) {
     if (model.type == MetaType::string || draft.type == MetaType::string) return {};
     const bool same_shape = model.is_array == draft.is_array && model.n == draft.n;
@@ -60,14 +60,14 @@ Status agree(const Meta& model, const Meta& draft, const Blocks& of_model, const
     return {};
 }
 
-/// What may differ: counts that pair_files compares itself, and how far the file was made to reach.
-bool own_matter(std::string_view key, const std::string& arch) {
+/// Keys that may differ: counts that pair_files() compares itself, and the context length.
+bool may_differ(std::string_view key, const std::string& arch) {
     const std::string_view rest = key.substr(arch.size() + 1);
     return rest == "block_count" || rest == "nextn_predict_layers" || rest == "context_length" ||
            rest.substr(0, 13) == "rope.scaling.";
 }
 
-/// A table around the blocks has the same shape in both, where the draft file has it at all.
+/// Checks that a table outside the blocks has the same shape in both files, if the draft file has it.
 Status same_shape(const Gguf& model, const Gguf& draft, const char* name) {
     const Tensor *a = model.tensor(name), *b = draft.tensor(name);
     if (!a || !b || (a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1])) return {};
@@ -88,14 +88,14 @@ Status same_model(const Gguf& model, const Gguf& draft, const std::string& arch,
                     " layers, expected ", of_model.n_layer(), " as the model has", kOther);
     for (const Meta& m : draft.meta()) {
         if (m.key.size() <= arch.size() || m.key.substr(0, arch.size()) != arch || m.key[arch.size()] != '.' ||
-            own_matter(m.key, arch))
+            may_differ(m.key, arch))
             continue;
         if (const Meta* known = model.find(m.key)) AUSPEX_TRY(agree(*known, m, of_model, of_draft));
     }
     return {};
 }
 
-/// "output.weight", or the embedding where that is the head too.
+/// "output.weight", or the embedding if that serves as the head.
 const Tensor* head_of(const Gguf& g) {
     const Tensor* head = g.tensor("output.weight");
     return head ? head : g.tensor("token_embd.weight");
@@ -115,9 +115,8 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
     AUSPEX_TRY(read_blocks(model, arch, "the model", &of_model));
     AUSPEX_TRY(read_blocks(draft, arch, "the draft file", &of_draft));
     if (!model.tensor("blk.0.attn_norm.weight") && draft.tensor("blk.0.attn_norm.weight"))
-        return Status(
-            Code::bad_file,
-            "the model holds MTP blocks alone and the draft file holds layers: the two were given the wrong way round");
+        return Status(Code::bad_file,
+                      "the model file holds only MTP blocks and the draft file holds layers; swap the two files");
     const uint32_t n_layer = of_model.n_layer();
     const std::string first = say("blk.", of_draft.n_layer(), ".nextn.eh_proj.weight");
     if (of_draft.n_mtp == 0 || !draft.tensor(first))
@@ -127,7 +126,7 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
                     "; take a file that was converted with its MTP blocks (often named mtp-*.gguf)");
     AUSPEX_TRY(same_model(model, draft, arch, of_model, of_draft));
 
-    // Of the keys, those that count blocks or have a value for each come from the file that knows all blocks.
+    // Keys that count blocks or have a value per block come from the draft file, which knows all blocks.
     std::vector<Meta> meta;
     const std::string counts[] = {arch + ".block_count", arch + ".nextn_predict_layers"};
     for (const Meta& m : model.meta()) {

@@ -13,7 +13,7 @@ struct Checker {
         return fail(Code::bad_file, "plan: ", tape, " op ", i_op, " (", op_name(op.kind), ", layer ", op.layer,
                     "): ", what);
     }
-    /// The slot exists, plays one of two roles and, where n is not 0, has rows of n values.
+    /// The slot exists, has one of two roles and, if n is not 0, rows of n values.
     Status want(const Op& op, SlotId id, const char* what, SlotRole role, SlotRole role2, uint64_t n) const {
         if (id >= plan.slots.size()) return bad(op, say(what, " is missing"));
         const Slot& s = plan.slot(id);
@@ -46,7 +46,7 @@ struct Checker {
             return bad(op, say(width(op.w[1]), " rotation factors for ", op.attn.n_rot / 2, " pairs"));
         return {};
     }
-    /// A stack of n matrices.
+    /// The weight is a stack of n matrices.
     Status stack(const Op& op, SlotId id, const char* what, uint64_t n, uint64_t d_out, uint64_t d_in) const {
         AUSPEX_TRY(matrix(op, id, what, d_out, d_in));
         const Slot& w = plan.slot(id);

@@ -4,7 +4,7 @@ namespace auspex {
 namespace detail {
 namespace weights_impl {
 
-/// The rows of `t` that the slot wants: where they lie, or a copy of them side by side.
+/// Points the slot at its rows of `t`, or at a copy if they are not contiguous.
 Status take_rows(const Slot& s, const Tensor& t, Weights& to, SlotId id) {
     const uint64_t bytes = row_bytes(t.type, t.ne[0]);
     if (s.rows.size() == 1) {
@@ -38,7 +38,7 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
         const Tensor* t = file.tensor(s.source.empty() ? s.name : s.source);
         if (!t)
             return fail(Code::bad_file, "tensor '", s.source.empty() ? s.name : s.source,
-                        "' vanished between planning and loading");
+                        "' is missing although the plan was made from this file");
         if (s.rows.empty())
             found.data[id] = t->data;
         else

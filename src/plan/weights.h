@@ -1,10 +1,8 @@
-// plan/weights: the manifest, which tensor fills which slot, in which shape.
+// plan/weights: the bytes of each weight slot.
 //
-// Owns    the match between weight slots and the file's tensors, and every complaint about it.
-// Reads   plan, gguf.
-// Serves  arch_* (which declare slots through it), machines (which read the bytes).
-// Thread  none of its own.
-// Laws    tests/test_plan.cpp: a missing or misshapen tensor is named, with both shapes.
+// Owns    the match between the weight slots of a plan and the tensors of a file.
+// Thread  no shared state.
+// Tests   tests/test_plan.cpp, tests/test_families.cpp (fused tensors)
 #pragma once
 #include "../base/gguf.h"
 #include "plan.h"
@@ -12,18 +10,19 @@
 namespace auspex {
 namespace detail {
 
-/// The bytes behind each weight slot, by SlotId; null for other roles.
 struct Weights {
-    std::vector<const std::byte*> data;
-    bool keep = false;  ///< the file's bytes outlive the LoadedModel, so a machine may use them in place
-    /// Those whose rows had to be gathered; they end with this object.
+    std::vector<const std::byte*> data;  ///< by SlotId; null for slots that are not weights
+    bool keep = false;  ///< the file's bytes outlive the LoadedModel, so a back end may use them in place
+    /// Copies of rows that are not contiguous in the file; freed with this object.
     std::vector<Block> gathered;
     std::vector<bool> is_gathered;
     bool keeps(SlotId id) const { return keep && !(id < is_gathered.size() && is_gathered[id]); }
 };
 
-/// Fills every weight slot of the plan. errors: bad_file naming slot, expected and found shape; out_of_memory.
-/// cost      nothing but look-ups, and one copy of what Slot::rows takes from more than one place.
+/// The bytes of every weight slot of the plan.
+///
+/// errors    bad_file: a tensor is missing; out_of_memory.
+/// cost      look-ups, and a copy of each slot whose rows are not contiguous.
 Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
 }  // namespace detail
