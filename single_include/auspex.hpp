@@ -2682,6 +2682,42 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
 }  // namespace detail
 }  // namespace auspex
 
+// ---------------------------------------------------------------------------- src/machine/thread.h
+
+// machine/thread: a thread whose start can fail without an exception.
+//
+// What    std::thread reports a refused start only by throwing, and the library compiles without exceptions.
+// Owns    one system thread, joined at the latest by the destructor.
+// Thread  start() and join() from one thread at a time.
+// Tests   tests/test_vulkan_lost.cpp.
+
+#include <thread>
+
+namespace auspex {
+namespace detail {
+
+class Thread {
+  public:
+    using Main = void* (*)(void* argument);
+    Thread() = default;
+    ~Thread() { join(); }
+    Thread(const Thread&) = delete;
+    Thread& operator=(const Thread&) = delete;
+
+    /// False if the system refuses; `error` is then its errno value.
+    bool start(Main main, void* argument, int* error);
+    /// Waits for the thread's end; does nothing if none was started.
+    void join();
+
+  private:
+    bool started_ = false;
+    uint64_t handle_ = 0;  ///< POSIX: a pthread_t
+    std::thread thread_;   ///< elsewhere
+};
+
+}  // namespace detail
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------ src/machine/pool.h
 
 // machine/pool: a few threads that run one function together.
@@ -2696,7 +2732,6 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 
 namespace auspex {
 namespace detail {
@@ -4756,7 +4791,6 @@ static_assert(sizeof(args::SumArgs) == 24);
 // Laws    HotPath; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
-#include <new>
 
 #if defined(__has_include)
 #if __has_include(<volk.h>)
@@ -4900,6 +4934,9 @@ struct OpenDetail {
     /// Put device memory where the host can write it: 0 no, 1 yes if it can be, -1 only where memory is
     /// shared. (Measured on an H100 with a full BAR: staged 8.0 GB/s, direct 7.7; kernels read both alike.)
     int direct_upload = -1;
+    /// A wait gives up when nothing that was submitted to the device finishes for so long. The longest submission is a
+    /// decode step, or one layer of a prompt's chunk.
+    uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000;
     std::function<void(InstanceTable*)> edit_instance;  ///< replace instance functions (after loading)
     std::function<void(VolkDeviceTable*)> edit_device;  ///< replace device functions (after loading)
     std::function<void(DeviceTraits*)> edit_traits;     ///< shrink limits, hide features (before device creation)
@@ -4926,6 +4963,10 @@ struct Gpu {
     uint64_t memory_limit_bytes = 0;                       ///< the caller's; 0: none
     std::atomic<uint64_t> device_bytes{0}, host_bytes{0};  ///< allocated through memory.h, at the moment
     std::atomic<bool> lost{false};
+    /// A wait gave up: what was submitted may still run, so nothing of this device is destroyed or freed any more.
+    std::atomic<bool> stalled{false};
+    std::atomic<uint64_t> n_progress{0};  ///< grows whenever a wait sees that a submission has finished
+    uint64_t timeout_ns = 0;              ///< OpenDetail::timeout_ns
 
     /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
     /// Remembers a lost device.
@@ -4959,44 +5000,6 @@ Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& det
 
 /// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
 const char* result_name(VkResult result);
-
-/// Ends `to` and moves `from` into its place. For what is held through a GpuRef: when that has moved on, nothing is
-/// left to end.
-template <class T>
-T& take_over(T& to, T& from) noexcept {
-    if (&to == &from) return to;
-    to.~T();
-    return *new (&to) T(std::move(from));
-}
-
-/// A timeline semaphore and the last value submitted to it: one per context or per uploader.
-///
-/// thread    one thread at a time; several Timelines may run on one Gpu.
-class Timeline {
-  public:
-    Timeline() = default;
-    ~Timeline();
-    Timeline(Timeline&&) = default;
-    Timeline& operator=(Timeline&& o) noexcept { return take_over(*this, o); }
-    static Result<Timeline> create(GpuRef gpu);
-    /// Submits and returns the value to wait for.
-    Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);
-    Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
-    /// Sleeps until `value` is reached. errors: device_lost, also when `timeout_ns` passes.
-    Status wait(uint64_t value, uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000);
-    /// Waits for all that was submitted, however long: nothing that a kernel uses may be freed, not even when the
-    /// device was taken for lost because it was slow. One that is really gone answers at once.
-    void finish();
-    /// True once `value` is reached; does not sleep.
-    Result<bool> done(uint64_t value);
-    uint64_t last() const { return last_; }
-    explicit operator bool() const { return semaphore_ != VK_NULL_HANDLE; }
-
-  private:
-    GpuRef gpu_;
-    VkSemaphore semaphore_ = VK_NULL_HANDLE;
-    uint64_t last_ = 0;
-};
 
 }  // namespace vk
 }  // namespace detail
@@ -5055,6 +5058,63 @@ void drop_optional(DeviceTraits* traits);
 Status choose_memory(Gpu* gpu, int direct_upload);
 /// Whether a borrowed device's VkPhysicalDeviceFeatures2 chain enables timeline semaphores.
 bool chain_has_timeline(const void* chain);
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ------------------------------------------------------------------- src/machine/vulkan/timeline.h
+
+// machine/vulkan/timeline: submissions to a device's queue, and waiting for them.
+//
+// What    Timeline: a timeline semaphore and the last value submitted to it, one per context or per uploader.
+// Owns    the semaphore.
+// Thread  a Timeline belongs to one thread at a time; several may run on one Gpu.
+// Tests   tests/test_vulkan_lost.cpp.
+#ifndef AUSPEX_NO_VULKAN
+
+#include <new>
+
+namespace auspex {
+namespace detail {
+namespace vk {
+
+/// Destroys `to` and moves `from` into its place. For objects held through a GpuRef: one that was moved from has
+/// nothing left to destroy.
+template <class T>
+T& take_over(T& to, T& from) noexcept {
+    if (&to == &from) return to;
+    to.~T();
+    return *new (&to) T(std::move(from));
+}
+
+class Timeline {
+  public:
+    Timeline() = default;
+    ~Timeline();
+    Timeline(Timeline&&) = default;
+    Timeline& operator=(Timeline&& o) noexcept { return take_over(*this, o); }
+    static Result<Timeline> create(GpuRef gpu);
+    /// Submits and returns the value to wait for.
+    Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);
+    Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
+    /// Sleeps until `value` is reached.
+    /// errors    device_lost, also when no submission to the device finishes for timeout_ns (0: the device's): from
+    ///           then on Gpu::stalled.
+    Status wait(uint64_t value, uint64_t timeout_ns = 0);
+    /// Waits for all that was submitted, as wait() does. What kernels use may be freed after it, unless Gpu::stalled.
+    void finish();
+    /// True once `value` is reached; does not sleep.
+    Result<bool> done(uint64_t value);
+    uint64_t last() const { return last_; }
+    explicit operator bool() const { return semaphore_ != VK_NULL_HANDLE; }
+
+  private:
+    GpuRef gpu_;
+    VkSemaphore semaphore_ = VK_NULL_HANDLE;
+    uint64_t last_ = 0;
+};
 
 }  // namespace vk
 }  // namespace detail
@@ -5332,7 +5392,8 @@ class Pipelines {
     Pipelines(const Pipelines&) = delete;
     Pipelines& operator=(const Pipelines&) = delete;
 
-    /// Starts making a pipeline and returns at once. The same key gives the same Id.
+    /// Starts making a pipeline and returns at once, or makes it on the calling thread where the system gives no
+    /// thread. The same key gives the same Id.
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
     /// The first of the alternatives that this device accepts; why the others failed is in report().
     Id request(std::vector<PipelineKey> alternatives);
@@ -5366,7 +5427,10 @@ class Pipelines {
         std::string refused;  ///< what was said of the alternatives before the chosen one
     };
     Pipelines() = default;
+    static void* work_entry(void* me);
     void work();
+    /// Makes the pipeline at the head of the queue; lets go of the lock meanwhile.
+    void make_next(std::unique_lock<std::mutex>& hold);
     Status make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;
@@ -5377,7 +5441,7 @@ class Pipelines {
     std::deque<Entry> entries_;                      ///< stable addresses; guarded by lock_
     std::unordered_multimap<uint64_t, Id> by_hash_;  ///< of the alternatives
     std::deque<Id> queue_;
-    std::vector<std::thread> workers_;
+    std::deque<Thread> workers_;
     uint32_t max_workers_ = 1, idle_ = 0;
     bool stop_ = false;
 };
@@ -5504,6 +5568,7 @@ class Commands {
         std::vector<VkDescriptorBufferInfo> infos;
     };
     void reset();
+    void destroy();
     void refuse(Status status);
     VkDescriptorSet set_for(const std::vector<VkDescriptorBufferInfo>& infos);
     GpuRef gpu_;
@@ -12666,6 +12731,53 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
 }  // namespace detail
 }  // namespace auspex
 
+// -------------------------------------------------------------------------- src/machine/thread.cpp
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace auspex {
+namespace detail {
+
+#if defined(__unix__) || defined(__APPLE__)
+
+bool Thread::start(Main main, void* argument, int* error) {
+    static_assert(sizeof(pthread_t) <= sizeof handle_, "a handle fits");
+    pthread_t t{};
+    *error = pthread_create(&t, nullptr, main, argument);
+    started_ = *error == 0;
+    if (started_) std::memcpy(&handle_, &t, sizeof t);
+    return started_;
+}
+
+void Thread::join() {
+    if (!started_) return;
+    started_ = false;
+    pthread_t t{};
+    std::memcpy(&t, &handle_, sizeof t);
+    pthread_join(t, nullptr);
+}
+
+#else
+
+bool Thread::start(Main main, void* argument, int* error) {
+    *error = 0;
+    thread_ = std::thread(main, argument);
+    return started_ = true;
+}
+
+void Thread::join() {
+    if (!started_) return;
+    started_ = false;
+    thread_.join();
+}
+
+#endif
+
+}  // namespace detail
+}  // namespace auspex
+
 // ---------------------------------------------------------------------------- src/machine/pool.cpp
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -19527,6 +19639,7 @@ std::string Gpu::report() const {
 }
 
 Gpu::~Gpu() {
+    if (stalled) return;  // the driver would wait for what still runs
     if (device && vk.vkDestroyPipelineLayout) {
         if (pipeline_layout) vk.vkDestroyPipelineLayout(device, pipeline_layout, nullptr);
         if (set_layout) vk.vkDestroyDescriptorSetLayout(device, set_layout, nullptr);
@@ -19550,6 +19663,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
     namespace impl = device_impl;
     GpuRef gpu = std::make_shared<Gpu>();
     gpu->memory_limit_bytes = options.memory_limit_bytes;
+    gpu->timeout_ns = std::max<uint64_t>(detail.timeout_ns, 1);
     std::vector<const char*> extensions;
     if (options.borrow) {
         if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
@@ -19632,22 +19746,32 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
     return check(r, "vkQueueSubmit");
 }
 
-// ------------------------------------------------------------------------------------- timelines
+}  // namespace vk
+}  // namespace detail
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ----------------------------------------------------------------- src/machine/vulkan/timeline.cpp
+
+#ifndef AUSPEX_NO_VULKAN
+
+
+namespace auspex {
+namespace detail {
+namespace vk {
+namespace timeline_impl {
+
+constexpr uint32_t kWaitSlices = 8;  ///< of a wait's time-out, between looks at the progress of other threads
+
+}  // namespace timeline_impl
 
 void Timeline::finish() {
-    if (!gpu_ || !semaphore_ || last_ == 0) return;
-    VkSemaphoreWaitInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
-    info.semaphoreCount = 1;
-    info.pSemaphores = &semaphore_;
-    info.pValues = &last_;
-    (void)gpu_->vk.vkWaitSemaphores(gpu_->device, &info, UINT64_MAX);
+    if (gpu_ && semaphore_) (void)wait(last_);
 }
 
 Timeline::~Timeline() {
-    if (!gpu_ || !semaphore_) return;
     finish();
-    gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
+    if (gpu_ && semaphore_ && !gpu_->stalled) gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
 }
 
 Result<Timeline> Timeline::create(GpuRef gpu) {
@@ -19671,18 +19795,33 @@ Result<uint64_t> Timeline::submit(Span<const VkCommandBuffer> buffers) {
 
 Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
     if (value == 0) return {};
+    if (timeout_ns == 0) timeout_ns = gpu_->timeout_ns;
     VkSemaphoreWaitInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
     info.semaphoreCount = 1;
     info.pSemaphores = &semaphore_;
     info.pValues = &value;
-    const VkResult r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, gpu_->lost.load() ? 0 : timeout_ns);
-    if (r == VK_TIMEOUT) {
-        gpu_->lost.store(true);
-        return fail(Code::device_lost, "the Vulkan device did not finish within ", timeout_ns / 1000000,
-                    " ms and is taken for lost. Open the device again.");
+    // In slices, so that every waiting thread sees the progress of the others: they share the queue.
+    const uint64_t slice_ns = std::max<uint64_t>(timeout_ns / timeline_impl::kWaitSlices, 1);
+    uint64_t reached = 0, n_progress = gpu_->n_progress;
+    for (uint32_t n_idle = 0; n_idle < timeline_impl::kWaitSlices;) {
+        const VkResult r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, gpu_->stalled ? 0 : slice_ns);
+        if (r != VK_TIMEOUT) return gpu_->check(r, "vkWaitSemaphores");
+        uint64_t now = 0;
+        if (VkResult c = gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, &now); c != VK_SUCCESS)
+            return gpu_->check(c, "vkGetSemaphoreCounterValue");
+        if (now >= value) return {};
+        if (gpu_->stalled) break;
+        if (now > reached) ++gpu_->n_progress;
+        reached = now;
+        n_idle = gpu_->n_progress == n_progress ? n_idle + 1 : 0;
+        n_progress = gpu_->n_progress;
     }
-    return gpu_->check(r, "vkWaitSemaphores");
+    gpu_->lost = true;
+    gpu_->stalled = true;
+    return fail(Code::device_lost, "the Vulkan device finished nothing for ", timeout_ns / 1000000,
+                " ms and is taken for lost; its memory is not freed, because kernels may still run. Open the device "
+                "again.");
 }
 
 Result<bool> Timeline::done(uint64_t value) {
@@ -19766,12 +19905,14 @@ uint64_t MemoryPlan::device_bytes() const {
 
 void Memory::reset() {
     if (!gpu_) return;
-    for (Block& b : blocks_) {
-        if (b.buffer) gpu_->vk.vkDestroyBuffer(gpu_->device, b.buffer, nullptr);
-        if (b.memory) gpu_->vk.vkFreeMemory(gpu_->device, b.memory, nullptr);  // unmaps, too
+    if (!gpu_->stalled) {
+        for (Block& b : blocks_) {
+            if (b.buffer) gpu_->vk.vkDestroyBuffer(gpu_->device, b.buffer, nullptr);
+            if (b.memory) gpu_->vk.vkFreeMemory(gpu_->device, b.memory, nullptr);  // unmaps, too
+        }
+        gpu_->device_bytes -= device_bytes_;
+        gpu_->host_bytes -= host_bytes_;
     }
-    gpu_->device_bytes -= device_bytes_;
-    gpu_->host_bytes -= host_bytes_;
     device_bytes_ = host_bytes_ = 0;
     blocks_.clear();
     regions_.clear();
@@ -19881,7 +20022,7 @@ Transfer::~Transfer() {
     if (!gpu_) return;
     (void)finish();
     timeline_ = Timeline();  // before the command buffers it may still run
-    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+    if (pool_ && !gpu_->stalled) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
 }
 
 Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region* staging) {
@@ -29597,8 +29738,8 @@ Pipelines::~Pipelines() {
         queue_.clear();
     }
     changed_.notify_all();
-    for (std::thread& t : workers_) t.join();
-    if (!gpu_) return;
+    for (Thread& t : workers_) t.join();
+    if (!gpu_ || gpu_->stalled) return;
     for (Entry& e : entries_)
         if (e.pipeline) gpu_->vk.vkDestroyPipeline(gpu_->device, e.pipeline, nullptr);
     if (cache_) gpu_->vk.vkDestroyPipelineCache(gpu_->device, cache_, nullptr);
@@ -29606,7 +29747,7 @@ Pipelines::~Pipelines() {
 
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     const uint64_t hash = shader_impl::hash_of(alternatives);
-    std::lock_guard<std::mutex> hold(lock_);
+    std::unique_lock<std::mutex> hold(lock_);
     const auto same = by_hash_.equal_range(hash);
     for (auto i = same.first; i != same.second; ++i)
         if (entries_[i->second].alternatives == alternatives) return i->second;
@@ -29615,9 +29756,22 @@ Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     entries_.emplace_back();
     entries_.back().alternatives = std::move(alternatives);
     queue_.push_back(id);
-    if (queue_.size() > idle_ && workers_.size() < max_workers_) workers_.emplace_back([this] { work(); });
+    if (queue_.size() > idle_ && workers_.size() < max_workers_) {
+        int error = 0;
+        workers_.emplace_back();
+        if (!workers_.back().start(work_entry, this, &error)) {
+            workers_.pop_back();
+            max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
+        }
+    }
     changed_.notify_all();
+    while (workers_.empty() && !queue_.empty()) make_next(hold);
     return id;
+}
+
+void* Pipelines::work_entry(void* me) {
+    static_cast<Pipelines*>(me)->work();
+    return nullptr;
 }
 
 void Pipelines::work() {
@@ -29627,35 +29781,39 @@ void Pipelines::work() {
         changed_.wait(hold, [this] { return stop_ || !queue_.empty(); });
         --idle_;
         if (stop_) return;
-        const Id id = queue_.front();
-        queue_.pop_front();
-        Entry& e = entries_[id];  // a deque: stays where it is while others are added
-        hold.unlock();
-        const auto begin = std::chrono::steady_clock::now();
-        VkPipeline pipeline = VK_NULL_HANDLE;
-        Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
-        std::string refused;
-        uint32_t chosen = 0;
-        const ShaderContract* contract = nullptr;
-        for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-            status = make(e.alternatives[i], &pipeline, &contract);
-            chosen = i;
-            if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
-            refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
-        }
-        if (!status.ok() && !refused.empty() && status.code != Code::out_of_memory && status.code != Code::device_lost)
-            status.text = refused;
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        hold.lock();
-        e.pipeline = pipeline;
-        e.chosen = chosen;
-        e.contract = contract;
-        e.status = std::move(status);
-        e.refused = std::move(refused);
-        e.seconds = seconds;
-        e.done = true;
-        changed_.notify_all();
+        make_next(hold);
     }
+}
+
+void Pipelines::make_next(std::unique_lock<std::mutex>& hold) {
+    const Id id = queue_.front();
+    queue_.pop_front();
+    Entry& e = entries_[id];  // a deque: stays where it is while others are added
+    hold.unlock();
+    const auto begin = std::chrono::steady_clock::now();
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
+    std::string refused;
+    uint32_t chosen = 0;
+    const ShaderContract* contract = nullptr;
+    for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
+        status = make(e.alternatives[i], &pipeline, &contract);
+        chosen = i;
+        if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
+        refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
+    }
+    if (!status.ok() && !refused.empty() && status.code != Code::out_of_memory && status.code != Code::device_lost)
+        status.text = refused;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    hold.lock();
+    e.pipeline = pipeline;
+    e.chosen = chosen;
+    e.contract = contract;
+    e.status = std::move(status);
+    e.refused = std::move(refused);
+    e.seconds = seconds;
+    e.done = true;
+    changed_.notify_all();
 }
 
 Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract) {
@@ -29848,14 +30006,18 @@ bool same_infos(const std::vector<VkDescriptorBufferInfo>& a, const std::vector<
 void Commands::reset() {
     if (!gpu_) return;
     timeline_ = Timeline();  // waits for the last run
-    for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
-    set_pools_.clear();
-    if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
-    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
+    if (!gpu_->stalled) destroy();
     queries_ = VK_NULL_HANDLE;
     commands_ = VK_NULL_HANDLE;
+    set_pools_.clear();
     pool_.reset();
     gpu_.reset();
+}
+
+void Commands::destroy() {
+    for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
+    if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
+    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
 }
 
 Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
@@ -29872,7 +30034,7 @@ Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
 }
 
 CommandPool::~CommandPool() {
-    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+    if (pool_ && !gpu_->stalled) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
 }
 
 Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_ptr<CommandPool> pool) {
@@ -33210,7 +33372,6 @@ namespace context_impl {
 
 constexpr double kSubmitUs = 50000;  ///< no submission of a long step shall take longer
 constexpr uint32_t kReadRows = 64;   ///< kept rows fetched at a time
-constexpr uint64_t kWaitNs = 60ull * 1000 * 1000 * 1000;
 
 double us_since(std::chrono::steady_clock::time_point t) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
@@ -33354,7 +33515,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
 Result<args::StepRequest*> VulkanContext::take_request(uint32_t* index) {
     const uint32_t i = next_request_;
     next_request_ = (next_request_ + 1) % kRequests;
-    AUSPEX_TRY(timeline_.wait(request_value_[i], context_impl::kWaitNs));
+    AUSPEX_TRY(timeline_.wait(request_value_[i]));
     request_value_[i] = timeline_.last() + 1;  // the submission that follows reads it
     *index = i;
     auto* r = reinterpret_cast<args::StepRequest*>(buffers_.request[i].mapped);
@@ -33389,9 +33550,7 @@ Status VulkanContext::submit_wide(Recording* body) {
     return {};
 }
 
-Status VulkanContext::barrier() {
-    return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last(), context_impl::kWaitNs);
-}
+Status VulkanContext::barrier() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last()); }
 
 /// Makes what kernels wrote to host memory visible where it is not by itself.
 Status VulkanContext::see(const Region& r) const {
@@ -34168,7 +34327,7 @@ Result<Cycle> VulkanContext::wait() {
     const InFlight f = flight_[flight_begin_];
     Cycle c;
     AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
-    AUSPEX_TRY(timeline_.wait(f.value, 60ull * 1000 * 1000 * 1000));
+    AUSPEX_TRY(timeline_.wait(f.value));
     AUSPEX_TRY(see(buffers_.ring));
     CycleClock::Times times;
     AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));

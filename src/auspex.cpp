@@ -59,6 +59,8 @@
 #include "machine/backend.h"
 #include "machine/kv.h"
 #include "machine/kv.cpp"
+#include "machine/thread.h"
+#include "machine/thread.cpp"
 #include "machine/pool.h"
 #include "machine/pool.cpp"
 
@@ -98,6 +100,8 @@
 #include "machine/vulkan/probe.h"
 #include "machine/vulkan/probe.cpp"
 #include "machine/vulkan/device.cpp"
+#include "machine/vulkan/timeline.h"
+#include "machine/vulkan/timeline.cpp"
 #include "machine/vulkan/memory.h"
 #include "machine/vulkan/memory.cpp"
 #include "machine/vulkan/inflate.h"

@@ -54,14 +54,18 @@ bool same_infos(const std::vector<VkDescriptorBufferInfo>& a, const std::vector<
 void Commands::reset() {
     if (!gpu_) return;
     timeline_ = Timeline();  // waits for the last run
-    for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
-    set_pools_.clear();
-    if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
-    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
+    if (!gpu_->stalled) destroy();
     queries_ = VK_NULL_HANDLE;
     commands_ = VK_NULL_HANDLE;
+    set_pools_.clear();
     pool_.reset();
     gpu_.reset();
+}
+
+void Commands::destroy() {
+    for (VkDescriptorPool p : set_pools_) gpu_->vk.vkDestroyDescriptorPool(gpu_->device, p, nullptr);
+    if (queries_) gpu_->vk.vkDestroyQueryPool(gpu_->device, queries_, nullptr);
+    if (commands_) gpu_->vk.vkFreeCommandBuffers(gpu_->device, pool_->pool_, 1, &commands_);
 }
 
 Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
@@ -78,7 +82,7 @@ Result<std::shared_ptr<CommandPool>> CommandPool::create(GpuRef gpu) {
 }
 
 CommandPool::~CommandPool() {
-    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+    if (pool_ && !gpu_->stalled) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
 }
 
 Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_ptr<CommandPool> pool) {

@@ -102,6 +102,7 @@ class Commands {
         std::vector<VkDescriptorBufferInfo> infos;
     };
     void reset();
+    void destroy();
     void refuse(Status status);
     VkDescriptorSet set_for(const std::vector<VkDescriptorBufferInfo>& infos);
     GpuRef gpu_;

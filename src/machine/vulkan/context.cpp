@@ -12,7 +12,6 @@ namespace context_impl {
 
 constexpr double kSubmitUs = 50000;  ///< no submission of a long step shall take longer
 constexpr uint32_t kReadRows = 64;   ///< kept rows fetched at a time
-constexpr uint64_t kWaitNs = 60ull * 1000 * 1000 * 1000;
 
 double us_since(std::chrono::steady_clock::time_point t) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
@@ -156,7 +155,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
 Result<args::StepRequest*> VulkanContext::take_request(uint32_t* index) {
     const uint32_t i = next_request_;
     next_request_ = (next_request_ + 1) % kRequests;
-    AUSPEX_TRY(timeline_.wait(request_value_[i], context_impl::kWaitNs));
+    AUSPEX_TRY(timeline_.wait(request_value_[i]));
     request_value_[i] = timeline_.last() + 1;  // the submission that follows reads it
     *index = i;
     auto* r = reinterpret_cast<args::StepRequest*>(buffers_.request[i].mapped);
@@ -191,9 +190,7 @@ Status VulkanContext::submit_wide(Recording* body) {
     return {};
 }
 
-Status VulkanContext::barrier() {
-    return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last(), context_impl::kWaitNs);
-}
+Status VulkanContext::barrier() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last()); }
 
 /// Makes what kernels wrote to host memory visible where it is not by itself.
 Status VulkanContext::see(const Region& r) const {

@@ -478,6 +478,7 @@ std::string Gpu::report() const {
 }
 
 Gpu::~Gpu() {
+    if (stalled) return;  // the driver would wait for what still runs
     if (device && vk.vkDestroyPipelineLayout) {
         if (pipeline_layout) vk.vkDestroyPipelineLayout(device, pipeline_layout, nullptr);
         if (set_layout) vk.vkDestroyDescriptorSetLayout(device, set_layout, nullptr);
@@ -501,6 +502,7 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
     namespace impl = device_impl;
     GpuRef gpu = std::make_shared<Gpu>();
     gpu->memory_limit_bytes = options.memory_limit_bytes;
+    gpu->timeout_ns = std::max<uint64_t>(detail.timeout_ns, 1);
     std::vector<const char*> extensions;
     if (options.borrow) {
         if (Status s = impl::borrow_device(gpu.get(), *options.borrow); !s.ok()) return s;
@@ -581,66 +583,6 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
     const VkResult r = vk.vkQueueSubmit(queue, 1, &info, VK_NULL_HANDLE);
     if (host_unlock) host_unlock();
     return check(r, "vkQueueSubmit");
-}
-
-// ------------------------------------------------------------------------------------- timelines
-
-void Timeline::finish() {
-    if (!gpu_ || !semaphore_ || last_ == 0) return;
-    VkSemaphoreWaitInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
-    info.semaphoreCount = 1;
-    info.pSemaphores = &semaphore_;
-    info.pValues = &last_;
-    (void)gpu_->vk.vkWaitSemaphores(gpu_->device, &info, UINT64_MAX);
-}
-
-Timeline::~Timeline() {
-    if (!gpu_ || !semaphore_) return;
-    finish();
-    gpu_->vk.vkDestroySemaphore(gpu_->device, semaphore_, nullptr);
-}
-
-Result<Timeline> Timeline::create(GpuRef gpu) {
-    Timeline t;
-    VkSemaphoreTypeCreateInfo type{};
-    type.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO;
-    type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
-    VkSemaphoreCreateInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
-    info.pNext = &type;
-    if (VkResult r = gpu->vk.vkCreateSemaphore(gpu->device, &info, nullptr, &t.semaphore_); r != VK_SUCCESS)
-        return gpu->check(r, "vkCreateSemaphore");
-    t.gpu_ = std::move(gpu);
-    return t;
-}
-
-Result<uint64_t> Timeline::submit(Span<const VkCommandBuffer> buffers) {
-    if (Status s = gpu_->submit(buffers, semaphore_, last_ + 1); !s.ok()) return s;
-    return ++last_;
-}
-
-Status Timeline::wait(uint64_t value, uint64_t timeout_ns) {
-    if (value == 0) return {};
-    VkSemaphoreWaitInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
-    info.semaphoreCount = 1;
-    info.pSemaphores = &semaphore_;
-    info.pValues = &value;
-    const VkResult r = gpu_->vk.vkWaitSemaphores(gpu_->device, &info, gpu_->lost.load() ? 0 : timeout_ns);
-    if (r == VK_TIMEOUT) {
-        gpu_->lost.store(true);
-        return fail(Code::device_lost, "the Vulkan device did not finish within ", timeout_ns / 1000000,
-                    " ms and is taken for lost. Open the device again.");
-    }
-    return gpu_->check(r, "vkWaitSemaphores");
-}
-
-Result<bool> Timeline::done(uint64_t value) {
-    uint64_t now = 0;
-    if (VkResult r = gpu_->vk.vkGetSemaphoreCounterValue(gpu_->device, semaphore_, &now); r != VK_SUCCESS)
-        return gpu_->check(r, "vkGetSemaphoreCounterValue");
-    return now >= value;
 }
 
 }  // namespace vk

@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <mutex>
-#include <new>
 
 #if defined(__has_include)
 #if __has_include(<volk.h>)
@@ -156,6 +155,9 @@ struct OpenDetail {
     /// Put device memory where the host can write it: 0 no, 1 yes if it can be, -1 only where memory is
     /// shared. (Measured on an H100 with a full BAR: staged 8.0 GB/s, direct 7.7; kernels read both alike.)
     int direct_upload = -1;
+    /// A wait gives up when nothing that was submitted to the device finishes for so long. The longest submission is a
+    /// decode step, or one layer of a prompt's chunk.
+    uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000;
     std::function<void(InstanceTable*)> edit_instance;  ///< replace instance functions (after loading)
     std::function<void(VolkDeviceTable*)> edit_device;  ///< replace device functions (after loading)
     std::function<void(DeviceTraits*)> edit_traits;     ///< shrink limits, hide features (before device creation)
@@ -182,6 +184,10 @@ struct Gpu {
     uint64_t memory_limit_bytes = 0;                       ///< the caller's; 0: none
     std::atomic<uint64_t> device_bytes{0}, host_bytes{0};  ///< allocated through memory.h, at the moment
     std::atomic<bool> lost{false};
+    /// A wait gave up: what was submitted may still run, so nothing of this device is destroyed or freed any more.
+    std::atomic<bool> stalled{false};
+    std::atomic<uint64_t> n_progress{0};  ///< grows whenever a wait sees that a submission has finished
+    uint64_t timeout_ns = 0;              ///< OpenDetail::timeout_ns
 
     /// The Status of a failed call: names the function, the result and what to do. Ok for VK_SUCCESS.
     /// Remembers a lost device.
@@ -215,44 +221,6 @@ Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& det
 
 /// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
 const char* result_name(VkResult result);
-
-/// Ends `to` and moves `from` into its place. For what is held through a GpuRef: when that has moved on, nothing is
-/// left to end.
-template <class T>
-T& take_over(T& to, T& from) noexcept {
-    if (&to == &from) return to;
-    to.~T();
-    return *new (&to) T(std::move(from));
-}
-
-/// A timeline semaphore and the last value submitted to it: one per context or per uploader.
-///
-/// thread    one thread at a time; several Timelines may run on one Gpu.
-class Timeline {
-  public:
-    Timeline() = default;
-    ~Timeline();
-    Timeline(Timeline&&) = default;
-    Timeline& operator=(Timeline&& o) noexcept { return take_over(*this, o); }
-    static Result<Timeline> create(GpuRef gpu);
-    /// Submits and returns the value to wait for.
-    Result<uint64_t> submit(Span<const VkCommandBuffer> buffers);
-    Result<uint64_t> submit(VkCommandBuffer buffer) { return submit(Span<const VkCommandBuffer>(&buffer, 1)); }
-    /// Sleeps until `value` is reached. errors: device_lost, also when `timeout_ns` passes.
-    Status wait(uint64_t value, uint64_t timeout_ns = 60ull * 1000 * 1000 * 1000);
-    /// Waits for all that was submitted, however long: nothing that a kernel uses may be freed, not even when the
-    /// device was taken for lost because it was slow. One that is really gone answers at once.
-    void finish();
-    /// True once `value` is reached; does not sleep.
-    Result<bool> done(uint64_t value);
-    uint64_t last() const { return last_; }
-    explicit operator bool() const { return semaphore_ != VK_NULL_HANDLE; }
-
-  private:
-    GpuRef gpu_;
-    VkSemaphore semaphore_ = VK_NULL_HANDLE;
-    uint64_t last_ = 0;
-};
 
 }  // namespace vk
 }  // namespace detail

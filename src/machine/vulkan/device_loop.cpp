@@ -252,7 +252,7 @@ Result<Cycle> VulkanContext::wait() {
     const InFlight f = flight_[flight_begin_];
     Cycle c;
     AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
-    AUSPEX_TRY(timeline_.wait(f.value, 60ull * 1000 * 1000 * 1000));
+    AUSPEX_TRY(timeline_.wait(f.value));
     AUSPEX_TRY(see(buffers_.ring));
     CycleClock::Times times;
     AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));

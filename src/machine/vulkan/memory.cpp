@@ -67,12 +67,14 @@ uint64_t MemoryPlan::device_bytes() const {
 
 void Memory::reset() {
     if (!gpu_) return;
-    for (Block& b : blocks_) {
-        if (b.buffer) gpu_->vk.vkDestroyBuffer(gpu_->device, b.buffer, nullptr);
-        if (b.memory) gpu_->vk.vkFreeMemory(gpu_->device, b.memory, nullptr);  // unmaps, too
+    if (!gpu_->stalled) {
+        for (Block& b : blocks_) {
+            if (b.buffer) gpu_->vk.vkDestroyBuffer(gpu_->device, b.buffer, nullptr);
+            if (b.memory) gpu_->vk.vkFreeMemory(gpu_->device, b.memory, nullptr);  // unmaps, too
+        }
+        gpu_->device_bytes -= device_bytes_;
+        gpu_->host_bytes -= host_bytes_;
     }
-    gpu_->device_bytes -= device_bytes_;
-    gpu_->host_bytes -= host_bytes_;
     device_bytes_ = host_bytes_ = 0;
     blocks_.clear();
     regions_.clear();
@@ -182,7 +184,7 @@ Transfer::~Transfer() {
     if (!gpu_) return;
     (void)finish();
     timeline_ = Timeline();  // before the command buffers it may still run
-    if (pool_) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
+    if (pool_ && !gpu_->stalled) gpu_->vk.vkDestroyCommandPool(gpu_->device, pool_, nullptr);
 }
 
 Result<Transfer> Transfer::create(GpuRef gpu, uint64_t half_bytes, const Region* staging) {

@@ -7,7 +7,7 @@
 // Laws    HotPath: all memory of a step is taken before it; accounting is exact to the byte.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
-#include "device.h"
+#include "timeline.h"
 
 namespace auspex {
 namespace detail {

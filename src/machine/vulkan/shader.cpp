@@ -360,8 +360,8 @@ Pipelines::~Pipelines() {
         queue_.clear();
     }
     changed_.notify_all();
-    for (std::thread& t : workers_) t.join();
-    if (!gpu_) return;
+    for (Thread& t : workers_) t.join();
+    if (!gpu_ || gpu_->stalled) return;
     for (Entry& e : entries_)
         if (e.pipeline) gpu_->vk.vkDestroyPipeline(gpu_->device, e.pipeline, nullptr);
     if (cache_) gpu_->vk.vkDestroyPipelineCache(gpu_->device, cache_, nullptr);
@@ -369,7 +369,7 @@ Pipelines::~Pipelines() {
 
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     const uint64_t hash = shader_impl::hash_of(alternatives);
-    std::lock_guard<std::mutex> hold(lock_);
+    std::unique_lock<std::mutex> hold(lock_);
     const auto same = by_hash_.equal_range(hash);
     for (auto i = same.first; i != same.second; ++i)
         if (entries_[i->second].alternatives == alternatives) return i->second;
@@ -378,9 +378,22 @@ Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     entries_.emplace_back();
     entries_.back().alternatives = std::move(alternatives);
     queue_.push_back(id);
-    if (queue_.size() > idle_ && workers_.size() < max_workers_) workers_.emplace_back([this] { work(); });
+    if (queue_.size() > idle_ && workers_.size() < max_workers_) {
+        int error = 0;
+        workers_.emplace_back();
+        if (!workers_.back().start(work_entry, this, &error)) {
+            workers_.pop_back();
+            max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
+        }
+    }
     changed_.notify_all();
+    while (workers_.empty() && !queue_.empty()) make_next(hold);
     return id;
+}
+
+void* Pipelines::work_entry(void* me) {
+    static_cast<Pipelines*>(me)->work();
+    return nullptr;
 }
 
 void Pipelines::work() {
@@ -390,35 +403,39 @@ void Pipelines::work() {
         changed_.wait(hold, [this] { return stop_ || !queue_.empty(); });
         --idle_;
         if (stop_) return;
-        const Id id = queue_.front();
-        queue_.pop_front();
-        Entry& e = entries_[id];  // a deque: stays where it is while others are added
-        hold.unlock();
-        const auto begin = std::chrono::steady_clock::now();
-        VkPipeline pipeline = VK_NULL_HANDLE;
-        Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
-        std::string refused;
-        uint32_t chosen = 0;
-        const ShaderContract* contract = nullptr;
-        for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-            status = make(e.alternatives[i], &pipeline, &contract);
-            chosen = i;
-            if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
-            refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
-        }
-        if (!status.ok() && !refused.empty() && status.code != Code::out_of_memory && status.code != Code::device_lost)
-            status.text = refused;
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        hold.lock();
-        e.pipeline = pipeline;
-        e.chosen = chosen;
-        e.contract = contract;
-        e.status = std::move(status);
-        e.refused = std::move(refused);
-        e.seconds = seconds;
-        e.done = true;
-        changed_.notify_all();
+        make_next(hold);
     }
+}
+
+void Pipelines::make_next(std::unique_lock<std::mutex>& hold) {
+    const Id id = queue_.front();
+    queue_.pop_front();
+    Entry& e = entries_[id];  // a deque: stays where it is while others are added
+    hold.unlock();
+    const auto begin = std::chrono::steady_clock::now();
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
+    std::string refused;
+    uint32_t chosen = 0;
+    const ShaderContract* contract = nullptr;
+    for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
+        status = make(e.alternatives[i], &pipeline, &contract);
+        chosen = i;
+        if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
+        refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
+    }
+    if (!status.ok() && !refused.empty() && status.code != Code::out_of_memory && status.code != Code::device_lost)
+        status.text = refused;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    hold.lock();
+    e.pipeline = pipeline;
+    e.chosen = chosen;
+    e.contract = contract;
+    e.status = std::move(status);
+    e.refused = std::move(refused);
+    e.seconds = seconds;
+    e.done = true;
+    changed_.notify_all();
 }
 
 Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract) {

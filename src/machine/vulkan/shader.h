@@ -14,12 +14,12 @@
 //   layout(push_constant)                        128 bytes at most
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../thread.h"
 #include "device.h"
 #include "shader_contract.h"
 
 #include <condition_variable>
 #include <deque>
-#include <thread>
 #include <unordered_map>
 
 namespace auspex {
@@ -90,7 +90,8 @@ class Pipelines {
     Pipelines(const Pipelines&) = delete;
     Pipelines& operator=(const Pipelines&) = delete;
 
-    /// Starts making a pipeline and returns at once. The same key gives the same Id.
+    /// Starts making a pipeline and returns at once, or makes it on the calling thread where the system gives no
+    /// thread. The same key gives the same Id.
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
     /// The first of the alternatives that this device accepts; why the others failed is in report().
     Id request(std::vector<PipelineKey> alternatives);
@@ -124,7 +125,10 @@ class Pipelines {
         std::string refused;  ///< what was said of the alternatives before the chosen one
     };
     Pipelines() = default;
+    static void* work_entry(void* me);
     void work();
+    /// Makes the pipeline at the head of the queue; lets go of the lock meanwhile.
+    void make_next(std::unique_lock<std::mutex>& hold);
     Status make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;
@@ -135,7 +139,7 @@ class Pipelines {
     std::deque<Entry> entries_;                      ///< stable addresses; guarded by lock_
     std::unordered_multimap<uint64_t, Id> by_hash_;  ///< of the alternatives
     std::deque<Id> queue_;
-    std::vector<std::thread> workers_;
+    std::deque<Thread> workers_;
     uint32_t max_workers_ = 1, idle_ = 0;
     bool stop_ = false;
 };

@@ -1,0 +1,48 @@
+#include "thread_failure.h"
+
+#include <atomic>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define AUSPEX_TEST_SANITIZED 1
+#endif
+#endif
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(AUSPEX_TEST_SANITIZED)
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <cerrno>
+#define AUSPEX_TEST_THREADS 1
+#else
+#define AUSPEX_TEST_THREADS 0
+#endif
+
+namespace {
+std::atomic<int> allowed{-1}, refused{0};  // allowed < 0: all
+}  // namespace
+
+namespace test {
+
+bool can_refuse_threads() { return AUSPEX_TEST_THREADS != 0; }
+ThreadFailure::ThreadFailure(int n_allowed) {
+    refused = 0;
+    allowed = n_allowed;
+}
+ThreadFailure::~ThreadFailure() { allowed = -1; }
+int ThreadFailure::n_refused() const { return refused; }
+
+}  // namespace test
+
+#if AUSPEX_TEST_THREADS
+extern "C" int pthread_create(pthread_t* t, const pthread_attr_t* attributes, void* (*main)(void*), void* argument) {
+    using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+    static const Create real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+    if (allowed == 0) {
+        ++refused;
+        return EAGAIN;
+    }
+    if (allowed > 0) --allowed;
+    return real(t, attributes, main, argument);
+}
+#endif

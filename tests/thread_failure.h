@@ -1,0 +1,18 @@
+// tests/thread_failure: makes the system refuse new threads for a while.
+#pragma once
+
+namespace test {
+
+/// False where starting a thread cannot be intercepted: not on POSIX, or under a sanitizer that does it itself.
+bool can_refuse_threads();
+
+/// While it lives, pthread_create() of this process refuses every thread after the first `n_allowed`.
+struct ThreadFailure {
+    explicit ThreadFailure(int n_allowed);
+    ~ThreadFailure();
+    ThreadFailure(const ThreadFailure&) = delete;
+    ThreadFailure& operator=(const ThreadFailure&) = delete;
+    int n_refused() const;
+};
+
+}  // namespace test
