@@ -29509,7 +29509,8 @@ Status check_key(const ShaderContract& contract, const PipelineKey& key) {
 }
 
 Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes) {
-    if (n_buffer != contract.n_binding)
+    // More than the shader reads is fine: of alternatives that one dispatch serves, some read fewer.
+    if (n_buffer < contract.n_binding)
         return fail(Code::bad_argument, "shader '", contract.name, "' has ", contract.n_binding, " buffers (",
                     contract.bindings, "); the dispatch gives ", n_buffer, ".");
     if (push_bytes < contract.push_bytes)
@@ -32628,8 +32629,9 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
         a.first_row = s.first * kTileRows;
         if (k > 0) list_.barrier();  // slices write to one region
         if (k > 0) a.first_group += c.groups(m.slices[k - 1].n);
-        dispatch(c.key, {s.region, x, p.norm ? vector(d.norm) : x, squares_in, y, residual, out}, a, {c.groups(s.n)},
-                 label, s.region.bytes);
+        // The last region stands for the router's bias, which plain products do not read.
+        dispatch(c.key, {s.region, x, p.norm ? vector(d.norm) : x, squares_in, y, residual, out, model_.zeros}, a,
+                 {c.groups(s.n)}, label, s.region.bytes);
     }
 }
 
@@ -33255,7 +33257,7 @@ void ListBuilder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
         if (k > 0) list_.barrier();  // a slice adds to what the one before left
         dispatch(c.key,
                  {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
-                  k > 0 ? *s.y : *s.residual, *s.squares},
+                  k > 0 ? *s.y : *s.residual, *s.squares, model_.zeros},
                  a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes());
     }
 }

@@ -202,7 +202,7 @@ void ListBuilder::expert_sum(const Node& d, uint32_t n_row, const SumOf& s) {
         if (k > 0) list_.barrier();  // a slice adds to what the one before left
         dispatch(c.key,
                  {slice.region, *s.x, *s.x, own ? buffers_.moe.logits : buffers_.moe.choice, *s.y,
-                  k > 0 ? *s.y : *s.residual, *s.squares},
+                  k > 0 ? *s.y : *s.residual, *s.squares, model_.zeros},
                  a, {c.groups(t.n_row), n_row}, s.label, std::min(n_row * n_pair, a.n_expert) * t.bytes());
     }
 }

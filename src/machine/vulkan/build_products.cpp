@@ -118,8 +118,9 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
         a.first_row = s.first * kTileRows;
         if (k > 0) list_.barrier();  // slices write to one region
         if (k > 0) a.first_group += c.groups(m.slices[k - 1].n);
-        dispatch(c.key, {s.region, x, p.norm ? vector(d.norm) : x, squares_in, y, residual, out}, a, {c.groups(s.n)},
-                 label, s.region.bytes);
+        // The last region stands for the router's bias, which plain products do not read.
+        dispatch(c.key, {s.region, x, p.norm ? vector(d.norm) : x, squares_in, y, residual, out, model_.zeros}, a,
+                 {c.groups(s.n)}, label, s.region.bytes);
     }
 }
 

@@ -131,7 +131,8 @@ Status check_key(const ShaderContract& contract, const PipelineKey& key) {
 }
 
 Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes) {
-    if (n_buffer != contract.n_binding)
+    // More than the shader reads is fine: of alternatives that one dispatch serves, some read fewer.
+    if (n_buffer < contract.n_binding)
         return fail(Code::bad_argument, "shader '", contract.name, "' has ", contract.n_binding, " buffers (",
                     contract.bindings, "); the dispatch gives ", n_buffer, ".");
     if (push_bytes < contract.push_bytes)
