@@ -41,7 +41,8 @@ void check_request(std::string_view text) {
 
 void check_reply(std::string_view text) {
     static const std::vector<std::string> tools = {
-        R"({"name": "f", "parameters": {"properties": {"s": {"type": "string"}, "b": {"type": ["boolean", "null"]}, "o": {}}}})"};
+        R"({"name": "f", "parameters": {"properties":
+            {"s": {"type": "string"}, "b": {"type": ["boolean", "null"]}, "o": {}}}})"};
     for (const bool inside : {false, true})
         for (const bool known : {false, true}) {
             const ChatReply reply = parse_reply(text, inside, known ? tools : std::vector<std::string>());

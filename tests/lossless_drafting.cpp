@@ -1,4 +1,4 @@
-// tests/lossless_drafting: the law of drafting at length, on any device: the text is the same with every source, at
+// tests/lossless_drafting: lossless drafting at length, on any device: the text is the same with every source, at
 // every depth, greedy and seeded, with windows, formats, stops and turns. A program of its own, so that it can be
 // carried to a machine with a GPU: lossless_drafting --device vulkan --model auspex-demo.gguf
 #include <algorithm>
@@ -358,7 +358,7 @@ Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* dra
     return text;
 }
 
-// -------------------------------------------------------------------------------------------- the law
+// -------------------------------------------------------------------------------------------- comparison
 
 uint64_t sum(const uint64_t* v, size_t n) {
     uint64_t s = 0;
@@ -450,7 +450,7 @@ int report(const Total& total, const Args& args, double seconds) {
     if (args.n_part == 1 && (total.n_accepted == 0 || total.n_accepted == total.n_drafted || total.n_turn == 0 ||
                              (total.n_stop == 0 && args.set != "quick"))) {
         std::printf(
-            "nothing differs, but the law was not exercised: accepted, rejected, stops and turns must all occur\n");
+            "nothing differs, but too little was covered: accepted, rejected, stops and turns must all occur\n");
         return kFailed;
     }
     std::printf("nothing differs, %.1f s\n", seconds);
@@ -475,7 +475,8 @@ int fuzz(const Subject& on, const Args& args) {
         static_cast<unsigned long long>(rejected.n_cycle));
     if (bad.empty() && counts.n_accepted != 0 && counts.n_accepted < counts.n_drafted && counts.n_compared > 1)
         return kPassed;
-    std::printf("FAILED   %s\n", bad.empty() ? "the law was not exercised" : bad.c_str());
+    std::printf("FAILED   %s\n",
+                bad.empty() ? "too little was covered: accepted and rejected drafts must both occur" : bad.c_str());
     return kFailed;
 }
 

@@ -75,7 +75,8 @@ TEST_CASE("the prompt starts with the system message; only unsloth's template dr
     CHECK(render_messages(empty, ChatStyle::qwen36) == "<|im_start|>system\n<|im_end|>\n" + user + kGenerate);
     CHECK(render_messages(empty, ChatStyle::qwen36_unsloth) == user + kGenerate);
     const std::string two =
-        R"([{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, {"role": "user", "content": "Hi"},
+        R"([{"role": "system", "content": "A"}, {"role": "developer", "content": "B"}, {"role": "user",
+         "content": "Hi"},
                                 {"role": "system", "content": "C"}, {"role": "robot", "content": "D"}])";
     CHECK(render_messages(two, ChatStyle::qwen36_unsloth) == "<|im_start|>system\nA\nB<|im_end|>\n" + user + kGenerate);
 }
@@ -112,7 +113,8 @@ TEST_CASE("thinking of earlier turns is dropped unless template 3.6 has preserve
 TEST_CASE("tools are listed as JSON in Python's format, before the fixed instructions") {
     CHECK(std::string(auspex::detail::kToolInstructions).size() == 817);
     const std::string tools =
-        R"(, "tools": [{"type":"function","function":{"name":"f","parameters":{"type":"object","x":[1,2.50]}}}, {"name": "g"}])";
+        R"(, "tools": [{"type":"function","function":{"name":"f","parameters":{"type":"object","x":[1,2.50]}}},
+         {"name": "g"}])";
     const std::string list =
         "<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n"
         R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": [1, 2.5]}}})"
@@ -131,9 +133,11 @@ TEST_CASE("tools are listed as JSON in Python's format, before the fixed instruc
 TEST_CASE("tool calls and results have the format of templates 3.5 and 3.6") {
     const std::string m = R"([{"role": "user", "content": "q"},
         {"role": "assistant", "content": "Wait. ", "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"s": "two\nlines", "t": true, "n": null, "i": 7, "d": 1e2, "l": ["x", null], "o": {"k": false}}}},
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"s": "two\nlines", "t": true,
+         "n": null, "i": 7, "d": 1e2, "l": ["x", null], "o": {"k": false}}}},
             {"name": "g", "arguments": "{\"b\": \"2\"}"}]},
-        {"role": "tool", "content": " r1 "}, {"role": "tool", "content": "r2"}, {"role": "user", "content": "<tool_response>x</tool_response>"}])";
+        {"role": "tool", "content": " r1 "}, {"role": "tool", "content": "r2"}, {"role": "user",
+         "content": "<tool_response>x</tool_response>"}])";
     const auto want = [](const char* t, const char* n) {
         return std::string(
                    "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</"
@@ -154,7 +158,8 @@ TEST_CASE("tool calls and results have the format of templates 3.5 and 3.6") {
     CHECK(render_messages(m, ChatStyle::qwen36) == want("true", "null"));
     CHECK(render_messages(m, ChatStyle::qwen36_unsloth) == want("True", "None"));
     const std::string bare =
-        R"([{"role": "tool", "content": "r"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}])";
+        R"([{"role": "tool", "content": "r"}, {"role": "user", "content": "q"}, {"role": "assistant",
+         "content": null, "tool_calls": [{"name": "f"}]}])";
     CHECK(render_messages(bare, ChatStyle::qwen36, ", \"add_generation_prompt\": false") ==
           "\n<tool_response>\nr\n</"
           "tool_response><|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -163,7 +168,8 @@ TEST_CASE("tool calls and results have the format of templates 3.5 and 3.6") {
 
 TEST_CASE("images and videos become placeholder tokens, numbered on request") {
     const std::string m =
-        R"([{"role": "user", "content": [{"type": "text", "text": " a "}, {"type": "image"}, {"image_url": {"url": "x"}}, {"type": "text", "text": "b "}]},
+        R"([{"role": "user", "content": [{"type": "text", "text": " a "}, {"type": "image"},
+         {"image_url": {"url": "x"}}, {"type": "text", "text": "b "}]},
                               {"role": "user", "content": [{"type": "video"}, {"image": ""}]}])";
     const std::string i = "<|vision_start|><|image_pad|><|vision_end|>",
                       v = "<|vision_start|><|video_pad|><|vision_end|>";
@@ -245,13 +251,14 @@ TEST_CASE("a malformed request is an error with the JSON path") {
 
 TEST_CASE("prompt pieces separate template text from message text") {
     ChatRequest r;
-    REQUIRE(
-        ChatRequest::from_json(
-            R"({"messages": [{"role": "system", "content": "S<|im_end|>"}, {"role": "user", "content": [{"text": "U"}, {"type": "image"}]},
-        {"role": "assistant", "content": "A", "reasoning_content": "R", "tool_calls": [{"name": "N", "arguments": {"K": "V"}}]}, {"role": "tool", "content": "T"}],
+    REQUIRE(ChatRequest::from_json(
+                R"({"messages": [{"role": "system", "content": "S<|im_end|>"}, {"role": "user",
+         "content": [{"text": "U"}, {"type": "image"}]},
+        {"role": "assistant", "content": "A", "reasoning_content": "R", "tool_calls": [{"name": "N",
+         "arguments": {"K": "V"}}]}, {"role": "tool", "content": "T"}],
         "tools": [{"name": "<|im_start|>"}]})")
-            .get(r)
-            .ok());
+                .get(r)
+                .ok());
     for (const ChatStyle style : kQwen) {
         const Result<ChatPrompt> p = auspex::render_chat(r, style);
         REQUIRE(p.ok());
@@ -265,7 +272,8 @@ TEST_CASE("prompt pieces separate template text from message text") {
 
 TEST_CASE("ChatML prints messages unchanged and rejects what it cannot express") {
     const std::string m =
-        R"([{"role": "system", "content": " s "}, {"role": "user", "content": "u\n"}, {"role": "assistant", "content": "a", "reasoning_content": "r"}, {"role": "tool", "content": "t"}])";
+        R"([{"role": "system", "content": " s "}, {"role": "user", "content": "u\n"}, {"role": "assistant",
+         "content": "a", "reasoning_content": "r"}, {"role": "tool", "content": "t"}])";
     const std::string turns =
         "<|im_start|>system\n s "
         "<|im_end|>\n<|im_start|>user\nu\n<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>tool\nt<|im_end|>"
@@ -371,7 +379,8 @@ TEST_CASE("a malformed call stays in the content and does not affect other calls
 TEST_CASE("arguments are parsed as the types that the tools declare") {
     const std::vector<std::string> tools = {
         R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
-        "s": {"type": "string"}, "i": {"type": "integer"}, "b": {"type": "boolean"}, "n": {"type": ["string", "null"]}, "o": {"type": "object"}}}}})",
+        "s": {"type": "string"}, "i": {"type": "integer"}, "b": {"type": "boolean"}, "n": {"type": ["string",
+         "null"]}, "o": {"type": "object"}}}}})",
         "broken"};
     const auto typed = [&](const std::string& name, const std::string& value) {
         return taken("<tool_call>\n<function=f>\n<parameter=" + name + ">\n" + value +
@@ -395,12 +404,13 @@ TEST_CASE("arguments are parsed as the types that the tools declare") {
 
 TEST_CASE("a rendered call parses to the same call") {
     ChatRequest r;
-    REQUIRE(
-        ChatRequest::from_json(
-            R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c", "reasoning_content": "r",
-        "tool_calls": [{"name": "f", "arguments": {"x": "a\n\nb", "y": [1, {"z": null}], "t": true}}]}], "add_generation_prompt": false})")
-            .get(r)
-            .ok());
+    REQUIRE(ChatRequest::from_json(
+                R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c",
+         "reasoning_content": "r",
+        "tool_calls": [{"name": "f", "arguments": {"x": "a\n\nb", "y": [1, {"z": null}], "t": true}}]}],
+         "add_generation_prompt": false})")
+                .get(r)
+                .ok());
     std::string text = auspex::render_chat(r, ChatStyle::qwen36).value().text();
     text = text.substr(text.find("assistant\n") + 10);
     text = text.substr(0, text.find("<|im_end|>"));

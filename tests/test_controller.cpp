@@ -385,9 +385,9 @@ TEST_CASE("learned costs are restored from bytes, and damaged bytes change nothi
     Controller c;
     run(c, m, 100, 8);
     const std::vector<std::byte> saved = c.save_costs();
-    Controller fresh;
-    REQUIRE(fresh.load_costs(saved).ok());
-    CHECK(fresh.report().relative_cost[4] == doctest::Approx(c.report().relative_cost[4]));
+    Controller restored;
+    REQUIRE(restored.load_costs(saved).ok());
+    CHECK(restored.report().relative_cost[4] == doctest::Approx(c.report().relative_cost[4]));
     for (size_t i = 0; i < saved.size(); i += 37) {
         std::vector<std::byte> bad = saved;
         bad[i] ^= std::byte{0x40};
@@ -395,5 +395,5 @@ TEST_CASE("learned costs are restored from bytes, and damaged bytes change nothi
         CHECK(d.load_costs(bad).code == auspex::Code::bad_file);
         CHECK(d.report().n_sample[0] == 0);
     }
-    CHECK_FALSE(fresh.load_costs(auspex::Span<const std::byte>(saved.data(), 10)).ok());
+    CHECK_FALSE(restored.load_costs(auspex::Span<const std::byte>(saved.data(), 10)).ok());
 }

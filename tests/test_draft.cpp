@@ -85,7 +85,7 @@ Model demo_model(int n_thread) {
 
 }  // namespace
 
-TEST_CASE("law 3, draft: the text is the same at every depth, from every source, with every sampling") {
+TEST_CASE("lossless drafting: the text is the same at every depth, from every source, with every sampling") {
     for (Type type : {Type::f16, Type::q4_k}) {
         const Tiny tiny(type);
         const std::vector<Token> prompt = tiny_ids(70, 12);
@@ -120,12 +120,12 @@ TEST_CASE("law 3, draft: the text is the same at every depth, from every source,
             narrow.draft.window = 16;
             same(std::move(narrow));
         }
-        CHECK(n_rejected > 400);  // the law was exercised
+        CHECK(n_rejected > 400);  // enough rejections to mean something
         CHECK(n_accepted > 400);
     }
 }
 
-TEST_CASE("law 3 holds for several draft heads, experts and other families") {
+TEST_CASE("lossless drafting holds for several draft heads, experts and other families") {
     for (Family family : {Family::qwen35moe, Family::qwen3next, Family::step35}) {
         CAPTURE(family_name(family));
         TinyOptions options;
@@ -153,7 +153,7 @@ TEST_CASE("law 3 holds for several draft heads, experts and other families") {
     }
 }
 
-TEST_CASE("random acceptance leaves the state of plain decoding, byte for byte") {
+TEST_CASE("random acceptance leaves the state of plain decoding byte for byte") {
     const Tiny tiny(Type::q4_k);
     constexpr size_t kText = 1500;
     const std::vector<Token> prompt = tiny_ids(20, 2);
@@ -206,7 +206,7 @@ TEST_CASE("random acceptance leaves the state of plain decoding, byte for byte")
     CHECK(n_cycle > 400);
 }
 
-TEST_CASE("a thousand rejections in a row leave no trace") {
+TEST_CASE("a thousand rejections in a row leave the state of plain decoding") {
     const Tiny tiny(Type::q4_k);
     const std::vector<Token> prompt = tiny_ids(10, 8);
     Sampling sampling;
@@ -228,7 +228,7 @@ TEST_CASE("a thousand rejections in a row leave no trace") {
     CHECK(wrong.stats().accepted[0] == 0);
 }
 
-TEST_CASE("chunks, the end of the context and depth changes do not show in the text") {
+TEST_CASE("chunks, the end of the context and depth changes do not change the text") {
     const Tiny tiny;
     Sampling sampling;
     sampling.temperature = 0.7f;
@@ -264,7 +264,7 @@ TEST_CASE("chunks, the end of the context and depth changes do not show in the t
     }
 }
 
-TEST_CASE("a returned span ends with the id that ends a text, and the state is good to go on") {
+TEST_CASE("a returned span ends with the end-of-generation token, and the session can continue") {
     const Tiny tiny;
     const Token end = 266;
     REQUIRE(tiny.model.is_end(end));
@@ -295,7 +295,7 @@ TEST_CASE("a returned span ends with the id that ends a text, and the state is g
     CHECK(n_inside > 0);
 }
 
-TEST_CASE("save, restore and sync work with pending guesses") {
+TEST_CASE("save, restore and sync work with pending drafts") {
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(40, 3);
     Session plain = open(tiny.model, {});
@@ -346,7 +346,7 @@ TEST_CASE("save, restore and sync work with pending guesses") {
     }
 }
 
-TEST_CASE("lookup guesses what followed the longest earlier match") {
+TEST_CASE("lookup drafts the tokens after the longest earlier match") {
     Lookup lookup;
     Token to[8];
     const std::vector<Token> text = {9, 1, 2, 3, 40, 41, 42, 7, 2, 3, 50, 51, 1, 2, 3};
@@ -405,7 +405,7 @@ TEST_CASE("a draft head over chosen ids gives the model's own draft logits for t
     CHECK(full->draft_head(std::vector<Token>{5, 5}).code == Code::bad_argument);
     CHECK(full->draft_head(std::vector<Token>{5, static_cast<Token>(kTinyVocab)}).code == Code::bad_argument);
 
-    // By use: what the text needs most comes in, in place of the lowest ids.
+    // By use: the most frequent tokens of the text come in, in place of the lowest ids.
     std::vector<uint32_t> count(plan.n_vocab, 0);
     count[250] = 3;
     count[251] = 1;
@@ -415,7 +415,7 @@ TEST_CASE("a draft head over chosen ids gives the model's own draft logits for t
     CHECK(std::binary_search(used.begin(), used.end(), 251));
 }
 
-TEST_CASE("drafting that is off takes no memory for it") {
+TEST_CASE("a session without drafting allocates no memory for it") {
     const Tiny tiny;
     LoadOptions load;
     load.mtp = false;
@@ -425,12 +425,12 @@ TEST_CASE("drafting that is off takes no memory for it") {
     CHECK(on.stats().memory_bytes > off.stats().memory_bytes);
     // At most one more key-value cache (2 heads of 64, f16), 64 rows of the block's activations (5 d_model) and hidden
     // rows.
-    const uint64_t most =
+    const uint64_t max_extra =
         uint64_t{512} * 2 * 128 * 2 + uint64_t{64} * 5 * 256 * 4 + (9 + kMaxPendingHidden) * 256 * 4 + 4096;
-    CHECK(on.stats().memory_bytes <= off.stats().memory_bytes + most);
+    CHECK(on.stats().memory_bytes <= off.stats().memory_bytes + max_extra);
 }
 
-TEST_CASE("what cannot draft says why") {
+TEST_CASE("drafting that is not possible is an error with the reason") {
     auto status = [](const Model& model, const DraftOptions& draft) {
         SessionOptions options;
         options.draft = draft;
@@ -488,7 +488,7 @@ TEST_CASE("what cannot draft says why") {
     }
 }
 
-TEST_CASE("best drafts where the model can, and silently does not where it cannot") {
+TEST_CASE("Draft::best drafts where the model can and otherwise does not") {
     const Tiny tiny;
     TinyOptions without;
     without.mtp = false;
@@ -510,7 +510,7 @@ TEST_CASE("best drafts where the model can, and silently does not where it canno
     CHECK(open(bare, std::move(best)).stats().memory_bytes == open(bare, {}).stats().memory_bytes);
 }
 
-TEST_CASE("a chosen depth leaves the text alone, and its statistics add up") {
+TEST_CASE("a fixed depth does not change the text, and its statistics add up") {
     const Tiny tiny(Type::q4_k);
     const std::vector<Token> prompt = tiny_ids(30, 2);
     size_t i_sampling = 0;
@@ -561,7 +561,7 @@ TEST_CASE("a chosen depth leaves the text alone, and its statistics add up") {
     MESSAGE(n_acceptance_probe << " acceptance_probe rows");
 }
 
-TEST_CASE("a block that slept behind plain cycles guesses as if it had been awake") {
+TEST_CASE("after plain cycles the draft block makes the same drafts as without them") {
     const Tiny tiny(Type::q4_k);
     const std::vector<Token> prompt = tiny_ids(50, 6);
     Sampling sampling;
@@ -588,7 +588,7 @@ TEST_CASE("a block that slept behind plain cycles guesses as if it had been awak
     }
 }
 
-TEST_CASE("costs that one session measured spare another the measuring; those of other models are refused") {
+TEST_CASE("costs measured by one session serve another; those of other models are rejected") {
     const Tiny tiny(Type::q4_k), stranger(Type::q8_0);
     Session session = open(tiny.model, with(Draft::mtp, -1));
     sync(session, tiny_ids(30, 2));
@@ -611,7 +611,7 @@ TEST_CASE("costs that one session measured spare another the measuring; those of
     CHECK(other.draft_report().cycle_seconds[1] == doctest::Approx(b.cycle_seconds[1]));
 }
 
-TEST_CASE("the demo model's text does not depend on drafting" * doctest::test_suite("long")) {
+TEST_CASE("lossless drafting: the demo model's text does not depend on drafting" * doctest::test_suite("long")) {
     const Model model = demo_model(2);
     const std::vector<std::string> prompts = {
         "2026-03-14 08:00 Pump-3 status=nominal temp=61C vibration=0.2 note: bearing inspected, no further "
@@ -643,7 +643,7 @@ TEST_CASE("the demo model's text does not depend on drafting" * doctest::test_su
     CHECK(n_token > n_row + n_row / 2);  // a trained block: well over a token and a half for each pass
 }
 
-TEST_CASE("drafts on the reference texts are right as often as the framework's own" * doctest::test_suite("long")) {
+TEST_CASE("drafts on the reference texts are accepted as often as the framework's" * doctest::test_suite("long")) {
     const Reference ref = load_reference("demo-q4_k_m");
     if (!ref.ok) return;
     const Model model = demo_model(1);

@@ -1,4 +1,4 @@
-// The laws of the house, over every machine and path of this build, on tiny models.
+// Tests of the invariants on tiny models, over every CPU path of this build.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -20,9 +20,9 @@ namespace {
 
 std::atomic<size_t> n_allocation{0};
 
-/// The path and the weight formats that a law is tried on.
+/// The path and the weight formats that an invariant is tested on.
 template <class F>
-void each_rig(F law) {
+void each_rig(F check) {
     for (Family family : kFamilies)
         for (CpuPath path : cpu_paths())
             for (Type type : {Type::f16, Type::q8_0, Type::q4_k, Type::q6_k}) {
@@ -38,13 +38,13 @@ void each_rig(F law) {
                 tiny.family = family;
                 tiny.type = type;
                 CpuRig rig(path, 2, tiny);
-                law(rig, path);
+                check(rig, path);
             }
 }
 
 }  // namespace
 
-// Counts every allocation of the process, for the law of hot_path.
+// Counts every allocation of the process, for the hot-path tests.
 void* operator new(size_t n) {
     n_allocation.fetch_add(1, std::memory_order_relaxed);
     if (void* p = std::malloc(n ? n : 1)) return p;
@@ -58,7 +58,7 @@ void* operator new(size_t n, const std::nothrow_t&) noexcept {
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
-TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine" * doctest::test_suite("long")) {
+TEST_CASE("row invariance: a row's logits are the same bits alone and among nine" * doctest::test_suite("long")) {
     each_rig([](CpuRig& rig, CpuPath) {
         const std::vector<Token> ids = tiny_ids(40, 3);
         auto alone = rig.context();
@@ -79,7 +79,7 @@ TEST_CASE("law 1, row: a row's logits are the same bits alone and among nine" * 
     });
 }
 
-TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") {
+TEST_CASE("commit equivalence: run n, commit k leaves the state of run k, commit k") {
     each_rig([](CpuRig& rig, CpuPath) {
         const std::vector<Token> ids = tiny_ids(64, 5);
         Random random(11);
@@ -115,7 +115,7 @@ TEST_CASE("law 2, commit: run n, commit k leaves the state of run k, commit k") 
     });
 }
 
-TEST_CASE("law 4, chunk: a prompt in any pieces gives the same state to within rounding" *
+TEST_CASE("chunk invariance: a prompt in any pieces gives the same state within rounding" *
           doctest::test_suite("long")) {
     each_rig([](CpuRig& rig, CpuPath path) {
         const std::vector<Token> ids = tiny_ids(300, 7);
@@ -162,7 +162,7 @@ TEST_CASE("results do not depend on the number of threads") {
         }
 }
 
-TEST_CASE("law 6, hot_path: a decode step allocates nothing") {
+TEST_CASE("hot path: a decode step allocates nothing") {
     for (Family family : kFamilies)
         for (CpuPath path : cpu_paths()) {
             if (path == CpuPath::reference && family != Family::qwen35) continue;
@@ -190,7 +190,7 @@ TEST_CASE("law 6, hot_path: a decode step allocates nothing") {
         }
 }
 
-TEST_CASE("law 6, hot_path: a cycle that drafts allocates nothing, at whatever depth") {
+TEST_CASE("hot path: a drafting cycle allocates nothing at any depth") {
     TinyOptions tiny;
     tiny.type = Type::q4_k;
     const std::vector<std::byte> bytes = tiny_qwen35(tiny);
@@ -217,7 +217,7 @@ TEST_CASE("law 6, hot_path: a cycle that drafts allocates nothing, at whatever d
     CHECK(session.stats().cycles[8] > 0);
 }
 
-TEST_CASE("the counter of allocations counts") {
+TEST_CASE("the allocation counter counts") {
     const size_t before = n_allocation.load();
     std::string* p = new std::string(100, 'x');
     CHECK(n_allocation.load() > before);
@@ -272,7 +272,7 @@ TEST_CASE("a context holds one sequence and refuses rows of another") {
     CHECK(s.text.find("sequence 1") != std::string::npos);
 }
 
-TEST_CASE("a head over kept rows runs, whatever the step before it was") {
+TEST_CASE("a head over kept rows runs after any step") {
     CpuRig rig(CpuPath::best, 1, {});
     auto context = rig.context();
     const std::vector<Token> ids = tiny_ids(21, 1);

@@ -43,7 +43,7 @@ size_t sync(Session& session, const std::vector<Token>& ids) {
 
 }  // namespace
 
-TEST_CASE("sync computes only the rows that are missing") {
+TEST_CASE("sync() computes only the missing rows") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     Session session = tiny_session(tiny_model(bytes));
     std::vector<Token> ids = tiny_ids(40, 1);
@@ -63,7 +63,7 @@ TEST_CASE("sync computes only the rows that are missing") {
     CHECK(session.history().empty());
 }
 
-TEST_CASE("the text does not depend on how the history came about") {
+TEST_CASE("the text does not depend on how the history was built") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = tiny_model(bytes);
     Session one = tiny_session(model), two = tiny_session(model), three = tiny_session(model, 256, 7);
@@ -78,7 +78,7 @@ TEST_CASE("the text does not depend on how the history came about") {
     CHECK(generate(three, 20) == want);
 }
 
-TEST_CASE("a snapshot continues where it was taken, logits included") {
+TEST_CASE("restore equivalence: a restored snapshot continues with the same bits, logits included") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = tiny_model(bytes);
     Session session = tiny_session(model), other = tiny_session(model);
@@ -111,7 +111,7 @@ TEST_CASE("a snapshot continues where it was taken, logits included") {
     generate(other, 2);
 }
 
-TEST_CASE("what cannot be done is refused with both numbers, and the session goes on") {
+TEST_CASE("an impossible call is an error with both numbers, and the session stays usable") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = tiny_model(bytes);
     Session session = tiny_session(model, 32, 16);
@@ -164,7 +164,7 @@ TEST_CASE("a long prompt reports progress and can be cancelled; the rows so far 
     CHECK(generate(session, 5) == generate(whole, 5));
 }
 
-TEST_CASE("out of memory is a Status, and nothing leaks") {
+TEST_CASE("a failed allocation becomes a Status, and nothing leaks") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     struct Budget {
         size_t left = 0, held = 0;

@@ -58,13 +58,13 @@ Status open_with(const std::function<void(vk::OpenDetail*)>& edit, DeviceOptions
 
 // ----------------------------------------------------------------------------------------- opening
 
-TEST_CASE("a missing loader is a reason, not a crash") {
+TEST_CASE("a missing Vulkan loader is an error") {
     const Status s = open_with([](vk::OpenDetail* d) { d->loader_path = "no-such-loader.so"; });
     CHECK(s.code == Code::no_device);
     CHECK(s.text.find("no-such-loader.so") != std::string::npos);
 }
 
-TEST_CASE("each failing step of opening says so and leaks nothing") {
+TEST_CASE("each failing step of opening a device is an error and leaks nothing") {
     auto probe = Vulkan::open();
     if (!probe) return;
     probe->finish();
@@ -90,7 +90,7 @@ TEST_CASE("each failing step of opening says so and leaks nothing") {
     CHECK(s.text.find("1000") != std::string::npos);
 }
 
-TEST_CASE("best never takes a software device unless told to") {
+TEST_CASE("Kind::best takes a software device only if allowed") {
     DeviceOptions options;
     auto best = vk::open_gpu(options);
     if (best.ok()) {
@@ -110,7 +110,7 @@ TEST_CASE("best never takes a software device unless told to") {
     CHECK(software.value()->budget_bytes() == UINT64_MAX);  // its heap size is a figure, not a limit
 }
 
-TEST_CASE("a driver that refuses its own features is asked again without them") {
+TEST_CASE("a driver that rejects its own features is asked again without them") {
     static PFN_vkCreateDevice real = nullptr;
     static int calls = 0;
     calls = 0;
@@ -131,7 +131,7 @@ TEST_CASE("a driver that refuses its own features is asked again without them") 
     v->finish();
 }
 
-TEST_CASE("the report names the device, and the library's tables stay its own") {
+TEST_CASE("the report names the device, and the function tables of the library are separate") {
     auto v = Vulkan::open();
     if (!v) return;
     const std::string report = v->gpu->report();
@@ -142,7 +142,7 @@ TEST_CASE("the report names the device, and the library's tables stay its own") 
     v->finish();
 }
 
-TEST_CASE("the application's own device works, behind its lock, and stays its own") {
+TEST_CASE("a device of the application works under the application's lock and stays open") {
     auto host = Vulkan::open();
     if (!host) return;
     int locks = 0, unlocks = 0;
@@ -196,7 +196,7 @@ TEST_CASE("the application's own device works, behind its lock, and stays its ow
 
 // ------------------------------------------------------------------------------------------ memory
 
-TEST_CASE("a plan keeps every region whole, aligned and within the blocks the device allows") {
+TEST_CASE("a memory plan keeps every region whole, aligned and within the block sizes of the device") {
     vk::DeviceTraits t;
     t.max_allocation_bytes = 64u << 20;
     t.max_buffer_bytes = 48u << 20;
@@ -213,7 +213,7 @@ TEST_CASE("a plan keeps every region whole, aligned and within the blocks the de
     CHECK(plan.arena_bytes(vk::Arena::ring) == 4096 + 1024);
 }
 
-TEST_CASE("memory is accounted to the byte and given back") {
+TEST_CASE("device memory is counted to the byte and freed") {
     auto v = Vulkan::open();
     if (!v) return;
     vk::MemoryPlan plan(v->gpu->traits);
@@ -235,7 +235,7 @@ TEST_CASE("memory is accounted to the byte and given back") {
     v->finish();
 }
 
-TEST_CASE("too much memory is a Status with both numbers") {
+TEST_CASE("a request for too much memory is an error with both numbers") {
     DeviceOptions options;
     options.memory_limit_bytes = 1 << 20;
     auto v = Vulkan::open({}, options);
@@ -267,7 +267,7 @@ TEST_CASE("too much memory is a Status with both numbers") {
     w->finish();
 }
 
-TEST_CASE("bytes arrive and come back, mapped or staged, in any size") {
+TEST_CASE("uploads and downloads of any size keep the bytes, mapped or staged") {
     for (const bool mapped : {true, false}) {
         vk::OpenDetail detail;
         if (!mapped) detail.direct_upload = 0;
@@ -326,7 +326,7 @@ TEST_CASE("bytes arrive and come back, mapped or staged, in any size") {
 
 // -------------------------------------------------------------------------------------- recordings
 
-TEST_CASE("a recording replays, its barriers hold, its marks tell time") {
+TEST_CASE("a recording can be replayed, its barriers order memory, its timestamps increase") {
     auto v = Vulkan::open();
     if (!v) return;
     const VkPipeline shuffle = v->make({"selftest_shuffle", 64, {}, 0, true});
@@ -388,7 +388,7 @@ TEST_CASE("a recording replays, its barriers hold, its marks tell time") {
     v->finish();
 }
 
-TEST_CASE("what cannot be recorded is refused by name, never handed to the driver") {
+TEST_CASE("an invalid command is rejected by name before the driver sees it") {
     auto v = Vulkan::open();
     if (!v) return;
     const VkPipeline p = v->make({"selftest_shuffle", 64, {}, 0, true});
@@ -435,7 +435,7 @@ TEST_CASE("what cannot be recorded is refused by name, never handed to the drive
     v->finish();
 }
 
-TEST_CASE("a missing barrier is seen by the validation layer") {
+TEST_CASE("the validation layer reports a missing barrier") {
     auto v = Vulkan::open();
     if (!v) return;
     if (!v->messages) {
@@ -464,7 +464,7 @@ TEST_CASE("a missing barrier is seen by the validation layer") {
     v->gpu.reset();
 }
 
-TEST_CASE("a lost device ends in a Status, now and later") {
+TEST_CASE("a lost device is an error now and in later calls") {
     vk::OpenDetail detail;
     detail.edit_device = [](VolkDeviceTable* d) { d->vkQueueSubmit = refuse_submit; };
     auto v = Vulkan::open(detail);
@@ -482,7 +482,7 @@ TEST_CASE("a lost device ends in a Status, now and later") {
     v->finish();
 }
 
-TEST_CASE("several threads record and submit at once") {
+TEST_CASE("several threads can record and submit at once") {
     auto v = Vulkan::open();
     if (!v) return;
     const VkPipeline p = v->make({"selftest_shuffle", 64, {}, 0, true});
@@ -522,7 +522,7 @@ TEST_CASE("several threads record and submit at once") {
 
 static constexpr vk::SpecId kRowCount = vk::spec::selftest::kNRow;
 
-TEST_CASE("a pipeline is made once, and the next variant is tried when one is refused") {
+TEST_CASE("a pipeline is made once, and the next variant is tried when the driver rejects one") {
     auto v = Vulkan::open();
     if (!v) return;
     vk::Pipelines& p = *v->pipelines;
@@ -550,7 +550,7 @@ TEST_CASE("a pipeline is made once, and the next variant is tried when one is re
     v->finish();
 }
 
-TEST_CASE("a pipeline key with a foreign, missing or doubled specialization constant is refused by name") {
+TEST_CASE("a pipeline key with a foreign, missing or doubled specialization constant is rejected by name") {
     auto v = Vulkan::open();
     if (!v) return;
     vk::Pipelines& p = *v->pipelines;
@@ -569,7 +569,7 @@ TEST_CASE("a pipeline key with a foreign, missing or doubled specialization cons
     v->finish();
 }
 
-TEST_CASE("a dispatch is held against what its module asks for") {
+TEST_CASE("a dispatch is checked against the contract of its shader") {
     for (const vk::ShaderContract& c : vk::kShaderContracts) {
         CHECK(vk::check_dispatch(c, c.n_binding, c.push_bytes).ok());
         CHECK(vk::check_dispatch(c, c.n_binding + 1, c.push_bytes).ok());  // an alternative may read it
@@ -580,7 +580,7 @@ TEST_CASE("a dispatch is held against what its module asks for") {
     }
 }
 
-TEST_CASE("a driver that cannot make a pipeline is not the end") {
+TEST_CASE("a driver that fails to make a pipeline is an error") {
     vk::OpenDetail detail;
     detail.edit_device = [](VolkDeviceTable* d) { d->vkCreateComputePipelines = refuse_pipelines; };
     auto v = Vulkan::open(detail);
@@ -596,7 +596,7 @@ TEST_CASE("a driver that cannot make a pipeline is not the end") {
     v->finish();
 }
 
-TEST_CASE("a kernel whose capabilities the device lacks is refused before the driver sees it") {
+TEST_CASE("a kernel that needs missing capabilities is rejected before the driver sees it") {
     vk::OpenDetail detail;
     detail.edit_traits = [](vk::DeviceTraits* t) {
         t->dot = false;
@@ -616,7 +616,7 @@ TEST_CASE("a kernel whose capabilities the device lacks is refused before the dr
     v->finish();
 }
 
-TEST_CASE("the pipeline cache is taken back by its own device only") {
+TEST_CASE("the pipeline cache is accepted by the device that wrote it only") {
     auto v = Vulkan::open();
     if (!v) return;
     v->make({"selftest_rows", 64, {{kRowCount, 2}}, 0, false});
@@ -660,7 +660,7 @@ TEST_CASE("the pipeline cache is taken back by its own device only") {
     v->finish();
 }
 
-TEST_CASE("the self-test passes here and says what it saw") {
+TEST_CASE("the self-test passes on this device and reports its results") {
     auto v = Vulkan::open();
     if (!v) return;
     auto tested = vk::run_selftest(v->gpu, *v->pipelines);

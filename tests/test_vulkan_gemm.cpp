@@ -1,4 +1,4 @@
-// Laws of the matrix-matrix kernels of prefill: tune_gemm.h, shaders/gemm*.
+// Tests of the matrix-matrix kernels of prefill: tune_gemm.h, shaders/gemm*.
 #include "../src/machine/vulkan/tune_gemm.h"
 #include "support.h"
 
@@ -146,7 +146,7 @@ uint32_t rows_of(const Vulkan& v) { return v.gpu->traits.is_cpu() ? 19 : 150; }
 
 using namespace test_gemm;
 
-TEST_CASE("every size of the prefill product is one that its kernel can run") {
+TEST_CASE("every tile size of the prefill product is within the limits of its kernel") {
     vk::DeviceTraits traits;
     traits.subgroup_size_control = true;
     traits.max_shared_bytes = 49152;
@@ -176,7 +176,7 @@ TEST_CASE("every size of the prefill product is one that its kernel can run") {
                 }
 }
 
-TEST_CASE("packing rounds a row to halves, in places, under a power of two that no value overflows") {
+TEST_CASE("packing rounds a row to half precision under a power of two that no value overflows") {
     auto v = Vulkan::open();
     if (!v) return;
     {
@@ -227,7 +227,7 @@ TEST_CASE("packing rounds a row to halves, in places, under a power of two that 
     v->finish();
 }
 
-TEST_CASE("a product of many rows is right within its bound, for every type and its slices") {
+TEST_CASE("a product of many rows is within its error bound for every type and its slices") {
     auto v = Vulkan::open();
     if (!v) return;
     for (const bool matrix : kernels(*v)) {
@@ -274,20 +274,20 @@ TEST_CASE("a product of many rows is right within its bound, for every type and 
     v->finish();
 }
 
-TEST_CASE("a row of a product of many rows has the same bits, whatever stands beside it") {
+TEST_CASE("row invariance: a row of a product of many rows has the same bits beside any others") {
     auto v = Vulkan::open();
     if (!v) return;
     for (const bool matrix : kernels(*v)) {
         CAPTURE(matrix);
-        const uint32_t d_out = 80, d_in = 512, most = v->gpu->traits.is_cpu() ? 70 : 600;
+        const uint32_t d_out = 80, d_in = 512, n_max = v->gpu->traits.is_cpu() ? 70 : 600;
         const PackedWeights w(Type::q4_k, d_out, d_in, 2);
-        const std::vector<float> x = activations(most, d_in, 6);
+        const std::vector<float> x = activations(n_max, d_in, 6);
         const std::vector<float> norm = test::Random(7).normals(d_in);
         Job j;
-        j.a = &w, j.x = &x, j.norm = &norm, j.matrix = matrix, j.n_row = most;
+        j.a = &w, j.x = &x, j.norm = &norm, j.matrix = matrix, j.n_row = n_max;
         const Product all = product(*v, j);
         for (const uint32_t n : {1u, 10u, 33u, 65u, 130u, 257u}) {
-            if (n > most) break;
+            if (n > n_max) break;
             CAPTURE(n);
             const std::vector<float> some(x.data(), x.data() + size_t{n} * d_in);
             j.x = &some, j.n_row = n;
@@ -295,7 +295,7 @@ TEST_CASE("a row of a product of many rows has the same bits, whatever stands be
             CHECK(std::memcmp(p.y.data(), all.y.data(), size_t{n} * d_out * 4) == 0);
         }
         // A recording for all rows that runs with fewer leaves the others alone.
-        j.x = &x, j.n_row = most, j.step_rows = 13;
+        j.x = &x, j.n_row = n_max, j.step_rows = 13;
         const Product p = product(*v, j);
         CHECK(std::memcmp(p.y.data(), all.y.data(), size_t{13} * d_out * 4) == 0);
         uint32_t touched = 0;
@@ -305,7 +305,7 @@ TEST_CASE("a row of a product of many rows has the same bits, whatever stands be
     v->finish();
 }
 
-TEST_CASE("a product of many rows adds to the residual, or joins gate and up") {
+TEST_CASE("a product of many rows adds to the residual, or combines gate and up") {
     auto v = Vulkan::open();
     if (!v) return;
     for (const bool matrix : kernels(*v)) {

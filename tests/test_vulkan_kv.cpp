@@ -17,13 +17,13 @@ const Formats kFormats[] = {
     {true, Type::f16, Type::f16, 3e-3}, {true, Type::q8_0, Type::q4_0, 3e-2}, {false, Type::q4_1, Type::q8_0, 3e-2}};
 
 template <class F>
-void each_format(F law) {
+void each_format(F check) {
     for (const Formats& f : kFormats) {
         const std::string name =
             std::string(f.fast ? "heads of 256, " : "heads of 64, ") + type_info(f.k).name + " " + type_info(f.v).name;
         CAPTURE(name);
         Rig rig(tiny_of(f.fast));
-        law(rig, f);
+        check(rig, f);
     }
 }
 
@@ -38,7 +38,7 @@ uint64_t sum_of(const std::vector<MemoryItem>& items, const char* what = "") {
 
 using namespace test_vulkan_kv;
 
-TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks, in odd pieces, in the draft block") {
+TEST_CASE("back-end equivalence: the CPU's rows in every KV format, window and chunking") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     struct Window {
@@ -85,7 +85,7 @@ TEST_CASE("rows on the GPU are the CPU's in every format, with windows and sinks
     });
 }
 
-TEST_CASE("laws 1 and 2 hold on the GPU in every format, and in a sliding window") {
+TEST_CASE("row invariance and commit equivalence hold on the GPU in every KV format and in a sliding window") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     each_format([](Rig& rig, const Formats& f) {
@@ -134,7 +134,7 @@ TEST_CASE("laws 1 and 2 hold on the GPU in every format, and in a sliding window
     });
 }
 
-TEST_CASE("on the GPU a window of at least the context changes no bit and no byte, and a ring none either") {
+TEST_CASE("on the GPU a window of at least the context changes no bit and no byte, nor does a ring") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     each_format([](Rig& rig, const Formats& f) {
@@ -158,7 +158,7 @@ TEST_CASE("on the GPU a window of at least the context changes no bit and no byt
     });
 }
 
-TEST_CASE("what contexts and a program will take on the GPU is known to the byte before they take it") {
+TEST_CASE("planned memory equals what contexts and a model allocate on the GPU") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     Rig rig(tiny_of(true));
@@ -192,7 +192,7 @@ TEST_CASE("what contexts and a program will take on the GPU is known to the byte
     }
 }
 
-TEST_CASE("a context on a device whose memory the host does not see takes its staging beforehand, too") {
+TEST_CASE("a context on a device without host-visible memory allocates its staging memory beforehand") {
     if (!shared_gpu()) return;
     DeviceOptions options;
     options.kind = Kind::vulkan;
@@ -227,7 +227,7 @@ TEST_CASE("a context on a device whose memory the host does not see takes its st
     CHECK(gpu.device_bytes.load() + gpu.host_bytes.load() - before == sum_of(items));
 }
 
-TEST_CASE("layers with windows of their own, more kinds than four, run side by side on the GPU") {
+TEST_CASE("layers with more than four different windows run on the GPU") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     TinyOptions tiny = tiny_of(false);
@@ -252,7 +252,7 @@ TEST_CASE("layers with windows of their own, more kinds than four, run side by s
     CHECK(error_of(rig.run(*gpu, part(ids, 64, 4), 64, true, 4), rig.run(*cpu, part(ids, 64, 4), 64, true, 4)) < 1e-2);
 }
 
-TEST_CASE("on the GPU a session with windows in every layer runs on and on in the memory of its windows") {
+TEST_CASE("on the GPU a session with windows in every layer generates past the context in constant memory") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     Rig rig(tiny_of(true));

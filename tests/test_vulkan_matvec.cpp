@@ -1,4 +1,4 @@
-// Laws of the matrix-vector kernels and of the weight layouts they read: tune.h, repack.h.
+// Tests of the matrix-vector kernels and of the weight layouts they read: tune.h, repack.h.
 #include "../src/machine/vulkan/tune.h"
 #include "support.h"
 
@@ -145,10 +145,10 @@ Product product(Vulkan& v, const Job& j, uint32_t n_row) {
     const uint32_t out_stride = j.epilogue == vk::Epilogue::logits ? n_group : t.n_row;
     const size_t out = b.room(n_row * out_stride * 2);
     b.fill();
-    const uint32_t most = vk::matvec_max_rows(traits, j.matrix, t);
+    const uint32_t max_rows = vk::matvec_max_rows(traits, j.matrix, t);
     b.run([&](vk::Commands& c) {
-        for (uint32_t row = 0; row < n_row; row += most) {
-            const uint32_t rows = std::min(most, n_row - row);
+        for (uint32_t row = 0; row < n_row; row += max_rows) {
+            const uint32_t rows = std::min(max_rows, n_row - row);
             const vk::MatvecChoice choice = vk::choose_matvec(traits, j.matrix, t, rows, j.norm, j.epilogue);
             const VkPipeline p = v.make(choice.key);
             uint32_t groups = 0;
@@ -220,7 +220,7 @@ std::vector<uint32_t> row_counts(const Vulkan& v) {
 
 using namespace test_matvec;
 
-TEST_CASE("a tiled matrix takes the bytes that the table promises") {
+TEST_CASE("a tiled matrix has the size that the table states") {
     CHECK(vk::tiling(Type::q4_k, 1024, 2048).bytes() == 1024 * row_bytes(Type::q4_k, 2048));
     CHECK(vk::tiling(Type::q5_k, 1024, 2048).bytes() == 1024 * row_bytes(Type::q5_k, 2048));
     CHECK(vk::tiling(Type::q6_k, 1024, 2048).bytes() == 1024 * row_bytes(Type::q6_k, 2048));
@@ -235,7 +235,7 @@ TEST_CASE("a tiled matrix takes the bytes that the table promises") {
     CHECK(vk::tiling(Type::q4_k, 24, 256, true).n_row == 3);
 }
 
-TEST_CASE("every type keeps its bits through repacking and the device's unpacker") {
+TEST_CASE("every type keeps its values through repacking and unpacking on the device") {
     auto v = Vulkan::open();
     if (!v) return;
     for (const Type type : kAllTypes) {
@@ -290,7 +290,7 @@ TEST_CASE("every type keeps its bits through repacking and the device's unpacker
     v->finish();
 }
 
-TEST_CASE("a product is right within its bound, and a row's bits do not depend on how many share the step") {
+TEST_CASE("a product is within its error bound, and a row's bits do not depend on the row count") {
     auto v = Vulkan::open();
     if (!v) return;
     const bool fits = matrix_fits(*v);
@@ -328,7 +328,7 @@ TEST_CASE("a product is right within its bound, and a row's bits do not depend o
     v->finish();
 }
 
-TEST_CASE("residual, sums of squares and norm: two products in a chain equal the formula") {
+TEST_CASE("residual, sum of squares and norm: two chained products equal the formula") {
     auto v = Vulkan::open();
     if (!v) return;
     const bool fits = matrix_fits(*v);
@@ -399,7 +399,7 @@ TEST_CASE("gate and up interleaved into one matrix give silu(gate) times up") {
     v->finish();
 }
 
-TEST_CASE("logits leave the largest of each workgroup, ties to the lower id, also from slices") {
+TEST_CASE("logits return the largest value of each workgroup, ties to the lower id, in slices too") {
     auto v = Vulkan::open();
     if (!v) return;
     const bool fits = matrix_fits(*v);
@@ -449,7 +449,7 @@ TEST_CASE("logits leave the largest of each workgroup, ties to the lower id, als
     v->finish();
 }
 
-TEST_CASE("what decides a row's bits does not depend on the row count") {
+TEST_CASE("the parameters that determine a row's bits do not depend on the row count") {
     vk::DeviceTraits traits;
     traits.max_shared_bytes = 49152;
     traits.n_core = 132;
@@ -458,10 +458,10 @@ TEST_CASE("what decides a row's bits does not depend on the row count") {
              {256u, 512u, 1024u, 2048u, 2560u, 3584u, 4096u, 5120u, 6144u, 9216u, 11008u, 12288u, 17408u})
             for (const uint32_t d_out : {16u, 64u, 1024u, 6144u, 24576u, 248320u}) {
                 const vk::Tiling t = vk::tiling(Type::q4_k, d_out, d_in);
-                const uint32_t most = vk::matvec_max_rows(traits, matrix, t);
-                CHECK(most >= 4);
+                const uint32_t max_rows = vk::matvec_max_rows(traits, matrix, t);
+                CHECK(max_rows >= 4);
                 const vk::MatvecChoice one = vk::choose_matvec(traits, matrix, t, 1, false, vk::Epilogue::store);
-                for (uint32_t n = 1; n <= most; n++) {
+                for (uint32_t n = 1; n <= max_rows; n++) {
                     const vk::MatvecChoice c = vk::choose_matvec(traits, matrix, t, n, false, vk::Epilogue::store);
                     CHECK(c.key.shader == one.key.shader);
                     CHECK(c.key.group == one.key.group);

@@ -1,4 +1,4 @@
-// Whole models on the Vulkan machine: against the CPU, against the laws, against failure.
+// Whole models on Vulkan: against the CPU, against the invariants, against failure.
 #include "vulkan_model.h"
 
 #ifndef AUSPEX_NO_VULKAN
@@ -8,7 +8,7 @@
 
 using namespace test_vulkan_model;
 
-TEST_CASE("a row on the GPU is the CPU's row: alone, among nine, in a prompt, in the draft block") {
+TEST_CASE("back-end equivalence: the CPU's rows alone, among nine, in a prompt, in the draft block") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (bool fast : {true, false}) {
@@ -68,7 +68,7 @@ TEST_CASE("a row on the GPU is the CPU's row: alone, among nine, in a prompt, in
     }
 }
 
-TEST_CASE("every type of weight gives the CPU's logits") {
+TEST_CASE("back-end equivalence: every weight type gives the CPU's logits") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     const std::vector<Token> ids = tiny_ids(30, 4);
@@ -85,7 +85,7 @@ TEST_CASE("every type of weight gives the CPU's logits") {
     }
 }
 
-TEST_CASE("law 1, row, on the GPU: a row's logits are the same bits alone and among nine") {
+TEST_CASE("row invariance on the GPU: a row's logits are the same bits alone and among nine") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (bool fast : {true, false}) {
@@ -111,7 +111,7 @@ TEST_CASE("law 1, row, on the GPU: a row's logits are the same bits alone and am
     }
 }
 
-TEST_CASE("a small model's prompt leaves the bits of its steps") {
+TEST_CASE("the prompt of a small model gives the bits of single steps") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (bool fast : {true, false}) {
@@ -137,7 +137,7 @@ TEST_CASE("a small model's prompt leaves the bits of its steps") {
     }
 }
 
-TEST_CASE("law 2, commit, on the GPU: run n, commit k leaves the state of run k, commit k") {
+TEST_CASE("commit equivalence on the GPU: run n, commit k leaves the state of run k, commit k") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (bool fast : {true, false}) {
@@ -179,7 +179,7 @@ TEST_CASE("law 2, commit, on the GPU: run n, commit k leaves the state of run k,
 }
 
 TEST_CASE(
-    "law 4, chunk, on the GPU: a prompt in any pieces gives the same state to within rounding; a replay the same "
+    "chunk invariance on the GPU: a prompt in any pieces gives the same state within rounding, a replay the same "
     "bits") {
     if (!shared_gpu()) return;
     HotPath hot_path;
@@ -209,7 +209,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a context that was saved and restored on the GPU goes on with the same bits") {
+TEST_CASE("restore equivalence on the GPU: a restored context continues with the same bits") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (bool fast : {true, false}) {
@@ -230,7 +230,7 @@ TEST_CASE("a context that was saved and restored on the GPU goes on with the sam
     }
 }
 
-TEST_CASE("law 3, draft, on the GPU: a driven context says what a stepped one says, however it drafts") {
+TEST_CASE("lossless drafting on the GPU: the device loop gives the text of single steps at every depth") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (bool fast : {true, false}) {
@@ -246,6 +246,7 @@ TEST_CASE("law 3, draft, on the GPU: a driven context says what a stepped one sa
         hot.seed = 5;
         hot.presence_penalty = 0.4f;
         for (const Sampling& sampling : {Sampling(), hot}) {
+            if (!deep() && fast && sampling.temperature == 0) continue;  // the other heads cover greedy sampling
             CAPTURE(sampling.temperature);
             auto context = rig.context();
             const std::vector<Token> want = stepped(rig, *context, prompt, 24, sampling);
@@ -256,7 +257,7 @@ TEST_CASE("law 3, draft, on the GPU: a driven context says what a stepped one sa
                     CAPTURE(n_draft);
                     CAPTURE(ahead);
                     context->reset();
-                    CHECK(driven(rig, *context, prompt, 24, n_draft, ahead, sampling, &n_accept) == want);
+                    CHECK(device_loop(rig, *context, prompt, 24, n_draft, ahead, sampling, &n_accept) == want);
                 }
         }
         // A vocabulary for drafts changes the guesses, never the text; and the context can be stepped on.
@@ -269,7 +270,7 @@ TEST_CASE("law 3, draft, on the GPU: a driven context says what a stepped one sa
         Status s = context->draft_head(chosen);
         REQUIRE_MESSAGE(s.ok(), s.message());
         CHECK(context->memory_bytes() > before);
-        const std::vector<Token> got = driven(rig, *context, prompt, 20, 3, 2);
+        const std::vector<Token> got = device_loop(rig, *context, prompt, 20, 3, 2);
         CHECK(got == std::vector<Token>(want.begin(), want.begin() + 20));
         std::vector<Token> all = prompt;
         all.insert(all.end(), got.begin(), got.end());
@@ -281,7 +282,7 @@ TEST_CASE("law 3, draft, on the GPU: a driven context says what a stepped one sa
     }
 }
 
-TEST_CASE("drafts of a trained block are accepted, and the text stays the same") {
+TEST_CASE("drafts of a trained block are accepted and do not change the text") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     File file;
@@ -293,15 +294,16 @@ TEST_CASE("drafts of a trained block are accepted, and the text stays the same")
     auto context = rig.context(*rig.gpu, 256, 64);
     const std::vector<Token> want = stepped(rig, *context, prompt, 32);
     for (uint32_t n_draft : {2u, 3u}) {
+        if (!deep() && n_draft == 2) continue;
         CAPTURE(n_draft);
         uint32_t n_accept = 0;
         context->reset();
-        CHECK(driven(rig, *context, prompt, 32, n_draft, 2, {}, &n_accept) == want);
+        CHECK(device_loop(rig, *context, prompt, 32, n_draft, 2, {}, &n_accept) == want);
         CHECK(n_accept >= 8);
     }
 }
 
-TEST_CASE("a driven context ends at a stop id, and refuses what contradicts itself") {
+TEST_CASE("the device loop ends at a stop token and rejects contradictory options") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     Rig rig(tiny_of(false));
@@ -343,7 +345,7 @@ TEST_CASE("a driven context ends at a stop id, and refuses what contradicts itse
     CHECK(loop.start(d).code == Code::bad_argument);
 }
 
-TEST_CASE("what the Vulkan machine cannot run is refused by name") {
+TEST_CASE("operations that Vulkan cannot run are rejected by name") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     Rig rig(tiny_of(false));
@@ -368,7 +370,7 @@ TEST_CASE("what the Vulkan machine cannot run is refused by name") {
     CHECK(s.code == Code::cancelled);
 }
 
-TEST_CASE("a device that sees little at a time holds the weights in slices") {
+TEST_CASE("a device with a small binding limit keeps the weights in slices") {
     if (!shared_gpu()) return;
     DeviceOptions options;
     options.kind = Kind::vulkan;
@@ -395,7 +397,7 @@ TEST_CASE("a device that sees little at a time holds the weights in slices") {
     CHECK(same_bits(rig.run(*context, part(ids, 3, 16), 3, false, 1), rig.run(*whole, part(ids, 3, 16), 3, false, 1)));
 }
 
-TEST_CASE("failures of the driver become a Status, and the process goes on") {
+TEST_CASE("driver failures become a Status, and the process continues") {
     if (!shared_gpu()) return;
     static int fail_submit = 0, fail_memory = 0, fail_pipeline = 0;  // counts down; 0: all is well
     static PFN_vkQueueSubmit real_submit = nullptr;
@@ -469,7 +471,7 @@ TEST_CASE("failures of the driver become a Status, and the process goes on") {
     CHECK(rig.run(*other, part(ids, 0, 1), 0, true, 1).size() == rig.plan.n_vocab);
 }
 
-TEST_CASE("a model runs on a device that the application lends") {
+TEST_CASE("a model runs on a device of the application") {
     if (!shared_gpu()) return;
     DeviceOptions options;
     options.kind = Kind::vulkan;
@@ -501,7 +503,7 @@ TEST_CASE("a model runs on a device that the application lends") {
     CHECK(n_lock == n_unlock);
 }
 
-TEST_CASE("rotary positions are relative on the GPU, too, and KV rows are what a row is kept by") {
+TEST_CASE("rotary positions are relative on the GPU, and keys and values are kept by KV row") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (const bool fast : {false, true}) {
@@ -514,7 +516,7 @@ TEST_CASE("rotary positions are relative on the GPU, too, and KV rows are what a
     }
 }
 
-TEST_CASE("a profile tells where a step's time goes") {
+TEST_CASE("a profile measures every kernel of a step") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     Rig rig(tiny_of(true));
@@ -536,7 +538,7 @@ TEST_CASE("a profile tells where a step's time goes") {
     CHECK(same_bits(rig.run(*context, part(ids, 20, 1), 20, true, 1), rig.run(*plain, part(ids, 20, 1), 20, true, 1)));
 }
 
-TEST_CASE("the reference's first rows come out of the GPU, stepped and as a prompt") {
+TEST_CASE("the GPU gives the framework's first rows, in steps and as a prompt") {
     if (!shared_gpu()) return;
     HotPath hot_path;
     for (const char* name : {"random-dense", "demo-q4_k_m"}) {

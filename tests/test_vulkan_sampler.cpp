@@ -74,7 +74,7 @@ u32 sampled(std::vector<float> l, const SampleArgs& s, const std::vector<u32>& w
 
 }  // namespace
 
-TEST_CASE("greedy sampled_ids the largest logit, the lower id of equals; acceptance keeps the agreeing drafts") {
+TEST_CASE("greedy samples the largest logit, ties to the lower id; acceptance keeps the drafts that agree") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     {
@@ -138,7 +138,7 @@ TEST_CASE("greedy sampled_ids the largest logit, the lower id of equals; accepta
     vulkan->finish();
 }
 
-TEST_CASE("a cycle of steps moves positions, drafts and commits without the host") {
+TEST_CASE("a cycle updates positions, drafts and commits without the host") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     {

@@ -461,7 +461,7 @@ struct Attend {
 
 }  // namespace
 
-TEST_CASE("a DeltaNet row is right, and has the same bits alone or among nine, whatever was committed") {
+TEST_CASE("a DeltaNet row is within its bound and has the same bits alone or among nine after any commit") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     struct Shape {
@@ -488,7 +488,7 @@ TEST_CASE("a DeltaNet row is right, and has the same bits alone or among nine, w
     vulkan->finish();
 }
 
-TEST_CASE("DeltaNet gives the same in pieces of any size, committed at once or row by row") {
+TEST_CASE("chunk invariance: DeltaNet in pieces of any size, committed at once or row by row") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     {
@@ -502,7 +502,7 @@ TEST_CASE("DeltaNet gives the same in pieces of any size, committed at once or r
     vulkan->finish();
 }
 
-TEST_CASE("an attention row is right, and has the same bits alone or among nine, at every edge of a chunk") {
+TEST_CASE("an attention row is within its bound and has the same bits alone or among nine at every chunk boundary") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     constexpr u32 kQwen = kAttendQNorm | kAttendKNorm | kAttendInterleaved,
@@ -529,7 +529,7 @@ TEST_CASE("an attention row is right, and has the same bits alone or among nine,
     vulkan->finish();
 }
 
-TEST_CASE("attention on matrix units is that of the plain kernel, with the same bits alone or among nine") {
+TEST_CASE("attention on matrix units agrees with the plain kernel and has the same bits alone or among nine") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     if (!test::matrix_fits(*vulkan)) {
@@ -557,12 +557,11 @@ TEST_CASE("attention on matrix units is that of the plain kernel, with the same 
     vulkan->finish();
 }
 
-TEST_CASE(
-    "quantised keys and values: the CPU's codes, the same bytes whoever writes them, and attention over just those") {
+TEST_CASE("quantised keys and values have the CPU's codes in every writing kernel, and attention reads them") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     const Type types[] = {Type::f16, Type::q8_0, Type::q4_0, Type::q4_1};
-    auto law = [&](AttendCase c, const std::vector<Attend::How>& ways) {
+    auto check = [&](AttendCase c, const std::vector<Attend::How>& ways) {
         const std::string name = std::string(type_info(c.k).name) + " " + type_info(c.v).name;
         CAPTURE(name);
         CAPTURE(c.d_head);
@@ -617,16 +616,16 @@ TEST_CASE(
     };
     constexpr u32 kFlags = kAttendQNorm | kAttendKNorm;
     for (Type k : types)
-        for (Type v : types) law({2, 1, k == v ? 96u : 64u, 32, 30, 3, kFlags, 140, 0, k, v}, {Attend::How::plain});
+        for (Type v : types) check({2, 1, k == v ? 96u : 64u, 32, 30, 3, kFlags, 140, 0, k, v}, {Attend::How::plain});
     // Keys of 128 and of 256 are read differently; prompts over heads of 256 run in tests/test_vulkan_kv.cpp.
-    law({4, 2, 128, 64, 40, 5, kFlags, 140, 0, Type::q8_0, Type::q4_1}, {Attend::How::fused, Attend::How::rows});
-    law({4, 2, 128, 64, 1, 1, kFlags, 140, 0, Type::q4_0, Type::q8_0}, {Attend::How::fused, Attend::How::append});
-    law({4, 2, 256, 64, 0, 0, kFlags, 131, 0, Type::q8_0, Type::q4_0}, {Attend::How::fused, Attend::How::append});
-    law({4, 2, 256, 64, 9, 4, kFlags, 140, 0, Type::q4_1, Type::q8_0}, {Attend::How::fused, Attend::How::append});
+    check({4, 2, 128, 64, 40, 5, kFlags, 140, 0, Type::q8_0, Type::q4_1}, {Attend::How::fused, Attend::How::rows});
+    check({4, 2, 128, 64, 1, 1, kFlags, 140, 0, Type::q4_0, Type::q8_0}, {Attend::How::fused, Attend::How::append});
+    check({4, 2, 256, 64, 0, 0, kFlags, 131, 0, Type::q8_0, Type::q4_0}, {Attend::How::fused, Attend::How::append});
+    check({4, 2, 256, 64, 9, 4, kFlags, 140, 0, Type::q4_1, Type::q8_0}, {Attend::How::fused, Attend::How::append});
     vulkan->finish();
 }
 
-TEST_CASE("rows are normed or copied from where the step says") {
+TEST_CASE("rows are normalised or copied from the rows that the step names") {
     auto vulkan = test::Vulkan::open();
     if (!vulkan) return;
     {

@@ -1,4 +1,4 @@
-// tests/vulkan_model: whole models on the Vulkan machine and on the CPU, step by step.
+// tests/vulkan_model: whole models on Vulkan and on the CPU, step by step.
 #pragma once
 #include "../src/machine/vulkan/vulkan.h"
 #include "support.h"
@@ -46,7 +46,7 @@ inline vk::OpenDeviceRef shared_gpu() {
     return nullptr;
 }
 
-/// Fails on what the validation layer has said since it was made.
+/// Fails on messages of the validation layer since its construction.
 struct HotPath {
     ~HotPath() {
         if (!opened_gpu().ok() || !opened_gpu().value()->gpu->messages) return;
@@ -57,7 +57,7 @@ struct HotPath {
     }
 };
 
-/// Heads as real models have them, or others: different kernels.
+/// Head sizes of the published models (fast), or others, which use other kernels.
 inline TinyOptions tiny_of(bool fast, Type type = Type::f16) {
     TinyOptions o;
     o.type = type;
@@ -70,7 +70,7 @@ inline TinyOptions tiny_of(bool fast, Type type = Type::f16) {
     return o;
 }
 
-/// A model, and programs of it on both machines.
+/// A model, loaded by both back ends.
 struct Rig : ContextRig {
     std::shared_ptr<LoadedModel> gpu, cpu;
 
@@ -102,7 +102,7 @@ inline Span<const Token> part(const std::vector<Token>& ids, size_t at, size_t n
     return Span<const Token>(ids.data() + at, n);
 }
 
-/// Greedy decoding, a row at a time, the host picking.
+/// Decodes a row at a time; the host samples.
 inline std::vector<Token> stepped(const Rig& rig, Context& context, std::vector<Token> history, size_t n,
                                   const Sampling& sampling = {}) {
     Sampler sampler;
@@ -118,10 +118,10 @@ inline std::vector<Token> stepped(const Rig& rig, Context& context, std::vector<
     return std::vector<Token>(history.begin() + static_cast<std::ptrdiff_t>(first), history.end());
 }
 
-/// The same, the device picking: `ahead` cycles queued, n_draft drafts in each.
-inline std::vector<Token> driven(const Rig& rig, Context& context, std::vector<Token> history, size_t n,
-                                 uint32_t n_draft, uint32_t ahead, const Sampling& sampling = {},
-                                 uint32_t* n_accept = nullptr) {
+/// The same in the device loop: `ahead` cycles queued, n_draft drafts in each.
+inline std::vector<Token> device_loop(const Rig& rig, Context& context, std::vector<Token> history, size_t n,
+                                      uint32_t n_draft, uint32_t ahead, const Sampling& sampling = {},
+                                      uint32_t* n_accept = nullptr) {
     const size_t first = history.size();
     rig.run(context, part(history, 0, first - 1), 0, false, 0);
     if (n_draft != 0) {

@@ -9,7 +9,8 @@ need_packages "${packages_to_build[@]}"
 
 mkdir -p build
 log=build/demo-build.log
-if ! configure build -DCMAKE_BUILD_TYPE=Release -DAUSPEX_TESTS=OFF >"$log" 2>&1 || ! cmake --build build --target auspex >>"$log" 2>&1; then
+if ! { configure build -DCMAKE_BUILD_TYPE=Release -DAUSPEX_TESTS=OFF &&
+    cmake --build build --target auspex; } >"$log" 2>&1; then
     tail -n 40 "$log" >&2
     echo "demo: the build failed; all of it is in $log" >&2
     exit 1

@@ -70,7 +70,8 @@ suite() {
     (cd "$folder" && ctest "${ctest_options[@]}" "$@") >"$log" 2>&1
     code=$?
     printf '%-62s %s, %d s\n' "$name" "$([ $code -eq 0 ] && echo passed || echo "failed: $log")" "$((SECONDS - start))"
-    [ $code -eq 0 ] || grep -E '\*\*\*|ERROR:|FAILED|(CHECK|REQUIRE)(_[A-Z]+)?\(|values:|Error|VUID' "$log" | tail -n 60 | sed 's/^/    /'
+    local signs='\*\*\*|ERROR:|FAILED|(CHECK|REQUIRE)(_[A-Z]+)?\(|values:|Error|VUID'
+    [ $code -eq 0 ] || grep -E "$signs" "$log" | tail -n 60 | sed 's/^/    /'
 }
 
 # build FOLDER OPTIONS...: configures and builds.
@@ -101,17 +102,19 @@ if [ -z "${VK_ICD_FILENAMES:-}${AUSPEX_REQUIRE_GPU:-}" ]; then
     software=(/usr/share/vulkan/icd.d/lvp_icd.*.json)
     export VK_ICD_FILENAMES=${software[0]} VK_DRIVER_FILES=${software[0]}
 fi
-validation="VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation;VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
+validation="VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation"
+validation+=";VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
 run_step "build: gcc, release" build build -DCMAKE_BUILD_TYPE=Release -DAUSPEX_WERROR=ON -DAUSPEX_TESTS=ON \
-    -DAUSPEX_UNITY_CLI=$unity_cli -DAUSPEX_TEST_SINGLE_HEADER=$single_suite "-DAUSPEX_TEST_VULKAN_ENVIRONMENT=$validation" &&
+    -DAUSPEX_UNITY_CLI=$unity_cli -DAUSPEX_TEST_SINGLE_HEADER=$single_suite \
+    "-DAUSPEX_TEST_VULKAN_ENVIRONMENT=$validation" &&
     suite "tests: gcc, release, Vulkan validated" build
 [ "$mode" = quick ] && finish
 
 # --------------------------------------------------------------- the sanitizer build, its tests, fuzzing
 
-run_step "build: clang, address and undefined behaviour" build build-asan -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None \
-    -DCMAKE_CXX_FLAGS=-O1 -DAUSPEX_WERROR=ON -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=ON -DAUSPEX_NO_VULKAN=ON \
-    -DAUSPEX_TESTS=ON -DAUSPEX_FUZZ=ON &&
+run_step "build: clang, address and undefined behaviour" build build-asan -DCMAKE_CXX_COMPILER=clang++ \
+    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DAUSPEX_WERROR=ON -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=ON \
+    -DAUSPEX_NO_VULKAN=ON -DAUSPEX_TESTS=ON -DAUSPEX_FUZZ=ON &&
     suite "tests: clang, address and undefined behaviour" build-asan
 
 # fuzz NAME: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
@@ -138,13 +141,14 @@ minimal() {
 two_units() {
     local unit
     for unit in user implementation; do
-        $cache g++ -std=c++17 $warnings -O0 -DAUSPEX_NO_VULKAN -I $single -c tests/two_units/$unit.cpp -o build/two-$unit.o || return 1
+        $cache g++ -std=c++17 $warnings -O0 -DAUSPEX_NO_VULKAN -I $single -c tests/two_units/$unit.cpp \
+            -o build/two-$unit.o || return 1
     done
     g++ build/two-user.o build/two-implementation.o -o build/two-units -pthread && build/two-units
 }
 static_binary() {
-    build build-static -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=$optimised -DAUSPEX_STATIC=ON -DAUSPEX_NO_VULKAN=ON -DAUSPEX_UNITY=ON \
-        -DAUSPEX_UNITY_CLI=$unity_cli -DAUSPEX_TESTS=OFF || return 1
+    build build-static -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=$optimised -DAUSPEX_STATIC=ON -DAUSPEX_NO_VULKAN=ON \
+        -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=$unity_cli -DAUSPEX_TESTS=OFF || return 1
     if ldd build-static/auspex 2>/dev/null | grep '=>'; then
         echo "expected a static binary, found the libraries above"
         return 1
@@ -163,7 +167,8 @@ queue_step "no Vulkan" compile g++ -std=c++17 $warnings -DAUSPEX_NO_VULKAN
 queue_step "C++20: gcc" compile g++ -std=c++20 $warnings
 queue_step "C++20: clang" compile clang++ -std=c++20 $warnings
 for cross in aarch64-linux-gnu-g++ x86_64-w64-mingw32-g++; do
-    command -v $cross >/dev/null && queue_step "syntax: $cross" compile $cross -std=c++17 -Wall -Wextra -DAUSPEX_NO_VULKAN
+    command -v $cross >/dev/null || continue
+    queue_step "syntax: $cross" compile $cross -std=c++17 -Wall -Wextra -DAUSPEX_NO_VULKAN
 done
 
 finish
