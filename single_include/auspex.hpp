@@ -823,6 +823,59 @@ struct KernelTime {
 #if (defined(AUSPEX_IMPLEMENTATION) || defined(AUSPEX_INTERNALS)) && !defined(AUSPEX_INTERNALS_INCLUDED)
 #define AUSPEX_INTERNALS_INCLUDED
 
+// --------------------------------------------------------------------------- src/base/float_mode.h
+
+// base/float_mode: the floating-point mode in which the library computes.
+//
+// Owns    DefaultFloatMode. Hosts change a thread's mode: audio and game threads flush subnormals, interval libraries
+//         change the rounding. Results must not depend on that, and threads that the library starts inherit it.
+// Thread  acts on the calling thread only.
+// Tests   tests/test_pool.cpp, tests/test_invariants.cpp.
+#include <cfenv>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <xmmintrin.h>
+#endif
+
+namespace auspex {
+namespace detail {
+
+/// While it lives, the calling thread rounds to nearest, keeps subnormals and traps nothing; then its mode is restored.
+/// cost      a few nanoseconds.
+class DefaultFloatMode {
+  public:
+#if defined(__x86_64__) || defined(_M_X64)
+    DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }  // every exception masked
+    ~DefaultFloatMode() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__) && defined(__GNUC__)
+    DefaultFloatMode() {
+        __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+        __asm__ volatile("msr fpcr, %0" : : "r"(uint64_t{0}) : "memory");
+    }
+    ~DefaultFloatMode() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_) : "memory"); }
+#else
+    DefaultFloatMode() {
+        std::fegetenv(&saved_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~DefaultFloatMode() { std::fesetenv(&saved_); }
+#endif
+    DefaultFloatMode(const DefaultFloatMode&) = delete;
+    DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
+
+  private:
+#if defined(__x86_64__) || defined(_M_X64)
+    unsigned saved_;
+#elif defined(__aarch64__) && defined(__GNUC__)
+    uint64_t saved_ = 0;
+#else
+    std::fenv_t saved_;
+#endif
+};
+
+}  // namespace detail
+}  // namespace auspex
+
 // --------------------------------------------------------------------------------- src/base/base.h
 
 // base/base: checked arithmetic, message text, quoting of untrusted names, owned memory.
@@ -2626,32 +2679,29 @@ class Backend {
 
 // -------------------------------------------------------------------------------- src/machine/kv.h
 
-// machine/kv: where the keys and values of each attention layer lie, and which of them a row sees.
+// machine/kv: where keys and values of each attention layer are kept, and which of them a row sees.
 //
 // Owns    the arithmetic of windows and rings. Integers only; the bytes belong to a Context.
-// Reads   plan, backend (ContextOptions).
-// Serves  every machine, so that all keep the same rows; engine/memory, which plans with it.
-// Thread  none of its own; pure functions.
-// Laws    a window of at least the context is no window, to the bit: tests/test_window.cpp.
+// Thread  pure functions.
+// Tests   tests/test_window.cpp: a window of at least the context gives the bits of no window.
 //
-// A row at position p is written once, normed and rotated, at ring place p mod n_ring. A ring holds what the
-// first row of the longest step sees and that whole step, so no visible row is ever overwritten. It is a multiple
-// of kKvChunk rows: an aligned chunk of positions lies in one piece. The first `sinks` positions are written a
-// second time, into an area of their own that nothing overwrites; a row whose window begins after them reads
-// them there.
+// A row is written once, normed and rotated, at ring place p mod n_ring, p its KV row. A ring holds the rows that the
+// first row of the longest step sees, and that whole step, so no visible row is ever overwritten. It is a multiple of
+// kKvChunk rows, so an aligned chunk is contiguous. The first `sinks` KV rows are written a second time, to a place
+// where nothing overwrites them; a row whose window begins after them reads them there.
 
 namespace auspex {
 namespace detail {
 
-/// Positions whose scores are summed together; absolute multiples, so that no sum depends on a step or a ring.
+/// KV rows whose scores are summed together, at absolute multiples: no sum depends on a step or a ring.
 constexpr uint32_t kKvChunk = 256;
-/// The most positions that may stay visible forever: one chunk.
+/// Sinks of a layer at most: one chunk.
 constexpr uint32_t kMaxSinks = kKvChunk;
 
-/// How one KV slot is kept.
+/// How the keys and values of one layer are kept.
 struct KvShape {
     uint32_t window = 0;  ///< keys at distance < window are visible; 0: all
-    uint32_t sinks = 0;   ///< positions that stay visible; 0 without a window
+    uint32_t sinks = 0;   ///< first KV rows that stay visible; 0 without a window
     uint32_t n_ring = 0;  ///< rows, a multiple of kKvChunk; 0: this slot is not kept
     uint32_t layer = 0;
     bool draft = false;     ///< of an MTP block
@@ -2660,20 +2710,20 @@ struct KvShape {
     uint32_t width = 0;                 ///< values of a row: n_head_kv * d_head
     uint64_t k_bytes = 0, v_bytes = 0;  ///< of one row
 
-    /// The oldest position, sinks aside, that a row at p sees.
+    /// The oldest KV row, sinks aside, that a row at p sees.
     uint32_t low(uint32_t p) const { return window != 0 && p >= window ? p - window + 1 : 0; }
     uint32_t place(uint32_t p) const { return p % n_ring; }
-    /// Rows in all: the ring, and the sinks.
+    /// Rows of the ring and the sinks.
     uint64_t n_row() const { return uint64_t{n_ring} + sinks; }
     uint64_t bytes() const { return n_row() * (k_bytes + v_bytes); }
-    /// Chunks that a tentative step may see pieces of, the sinks counted as one.
+    /// Chunks that a tentative step may see parts of; the sinks count as one.
     uint32_t n_part() const;
-    /// First of the positions below `n_token` that a later step may still see, sinks aside.
+    /// The first KV row below `n_token` that a later step may still see, sinks aside.
     uint32_t oldest_kept(uint32_t n_token) const { return low(n_token); }
 };
 
-/// The shape of every KV slot, by SlotId; n_ring is 0 for other slots and for those that `options` leave out.
-/// A window of n_context rows or more is none. Where the model declares a window too, the narrower counts.
+/// The shape of every KV slot, by SlotId; n_ring is 0 for other slots and for those that `options` leave out. A window
+/// of n_context rows or more is no window. If the model declares one too, the narrower is used.
 ///
 /// errors    bad_argument: sinks beyond kMaxSinks, options of a wrong length.
 ///           unsupported: a type that is no KV format, or heads that are not whole blocks of it.
@@ -2722,12 +2772,10 @@ class Thread {
 
 // machine/pool: a few threads that run one function together.
 //
-// Owns    the worker threads, how they wake, meet and sleep.
-// Reads   base.
-// Serves  the CPU contexts, and the packing of weights on both back ends.
-// Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket()
-//         only inside the function that run() runs. A Pool must not be destroyed while it runs.
-// Laws    HotPath: run() and barrier() allocate nothing; tests/test_pool.cpp.
+// Owns    the worker threads: how they start, wait, meet and sleep.
+// Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket() only inside the
+//         function that run() runs. A Pool must not be destroyed while it runs.
+// Tests   tests/test_pool.cpp. Hot path: run() and barrier() allocate nothing.
 
 #include <atomic>
 #include <condition_variable>
@@ -2736,12 +2784,11 @@ class Thread {
 namespace auspex {
 namespace detail {
 
-/// A thread's part of some shared work: part i of n. With a ticket the parts are handed out in
-/// chunks as threads come for them (good when cores differ in speed), else they are cut evenly.
-/// What is computed never depends on the cut.
+/// A thread's part of shared work: part i of n. With a ticket, threads take chunks one after the other (better if cores
+/// differ in speed); without, the work is cut evenly. Results never depend on the cut.
 struct Share {
     uint32_t i = 0, n = 1;
-    std::atomic<uint32_t>* ticket = nullptr;  ///< zero before the first thread comes
+    std::atomic<uint32_t>* ticket = nullptr;  ///< zero before the first chunk is taken
 };
 
 /// The even cut: items from..to of n_item for a share.
@@ -2765,11 +2812,11 @@ class Pool {
     Pool& operator=(const Pool&) = delete;
 
     uint32_t n_thread() const { return n_thread_; }
-    /// Calls work on every thread and returns when all have returned. Not from inside `work`.
-    /// cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
+    /// Calls work on every thread, in the default floating-point mode, and returns when all have returned. Not from
+    /// inside `work`. cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
     ///           system wake-up otherwise, and while other programs want the same cores.
     void run(Work work, void* context);
-    /// Waits until every thread of the run has come here; what each wrote before is then seen by all.
+    /// Waits until every thread of the run has come here; then all see what each wrote before.
     /// Also sets every ticket to zero.
     void barrier(uint32_t i_thread);
     /// Shared counter k < kTicket, zero at the start of a run and after each barrier: one for each loop
@@ -2794,11 +2841,11 @@ class Pool {
     void clear_tickets();
     /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
     bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
-    /// Wakes whoever sleeps in wait_change, after the word was changed.
+    /// Wakes the threads that sleep in wait_change. Call after changing the word.
     void wake();
 
     const uint32_t n_thread_;
-    const bool may_spin_;  ///< there are processors enough
+    const bool may_spin_;  ///< a processor for each thread
     uint32_t n_started_ = 0;
     std::vector<Worker> workers_;
     std::vector<std::thread> threads_;
@@ -2825,15 +2872,13 @@ class Pool {
 
 // ---------------------------------------------------------------------- src/machine/cpu/features.h
 
-// machine/cpu/features: which code path this processor can run.
+// machine/cpu/features: what this processor can do, and how many cores it has.
 //
-// Owns    feature detection; the names of the paths.
-// Reads   the door's CpuPath.
-// Serves  cpu, matmul, tests.
+// Owns    detection at run time; which code this compiler can build (AUSPEX_HAS_*).
 // Thread  any; no state.
-// Laws    a path is offered only when the processor and the operating system both support it.
+// Tests   tests/test_matmul.cpp.
 
-// The paths that this compiler can build; the processor decides at run time among them.
+// Instruction sets this compiler can build for; the processor decides at run time among them.
 #if !defined(AUSPEX_NO_SIMD) && (defined(__x86_64__) || defined(_M_X64))
 #define AUSPEX_HAS_X86 1
 #else
@@ -2849,16 +2894,17 @@ class Pool {
 namespace auspex {
 namespace detail {
 
-/// "avx512": the name of a path.
-const char* path_name(CpuPath path);
-/// True when this build has the path and this processor runs it. `best` and `reference` always.
-/// avx512 needs AVX-512 F, BW, VL, DQ and VNNI; avx2 needs AVX2, FMA and F16C; neon needs dotprod.
-bool has_path(CpuPath path);
-/// The fastest path of this processor; never `best`.
-CpuPath best_path();
-/// `best` becomes best_path(); any other path itself.
-/// errors    unsupported: this processor or build lacks it; the text lists what there is.
-Status choose_path(CpuPath wanted, CpuPath* out);
+/// True only if the processor has the instructions and the operating system saves their registers.
+struct CpuFeatures {
+    bool avx2 = false;     ///< AVX2, FMA and F16C
+    bool avx512 = false;   ///< the above and AVX-512 F, BW, VL, DQ and VNNI
+    bool neon = false;     ///< AArch64 Advanced SIMD
+    bool dotprod = false;  ///< Armv8.2 dot products of bytes
+    bool i8mm = false;     ///< Armv8.6 matrix products of bytes; reported, not used yet
+};
+/// cost      a few cpuid instructions or system calls: call it once.
+CpuFeatures cpu_features();
+
 /// Processor cores this process may run on, counting two hardware threads of one core once; at least 1.
 uint32_t n_physical_core();
 
@@ -2869,36 +2915,37 @@ uint32_t n_physical_core();
 
 // machine/cpu/matmul: products of activations with weight matrices of every file type.
 //
-// Owns    Matrix (weights as the CPU reads them), packing, integer activations, the products.
-// Reads   number (formats), pool (shares of work), features (paths).
-// Serves  cpu (the tape walker).
-// Thread  a PackedMatrix is immutable; quantise_rows and matmul run on all threads of a pool at once,
-//         each with its own Share, a barrier between the two.
-// Laws    Row: the bits of y[c][r] depend on the path, the weights and row c of the input, never on how
-//         many rows share the call, nor on threads or their shares. HotPath: no allocation in a step.
-//         tests/test_matmul.cpp.
+// Owns    Matrix (weights as the CPU reads them), packing, conversion of activations, the products.
+// Thread  a PackedMatrix is immutable. quantise_rows() and matmul() are called by all threads of a pool, each with its
+// own
+//         Share, with a barrier between the two.
+// Tests   tests/test_matmul.cpp. Row invariance: the bits of y[c][r] depend on the instruction set, the weights and row
+// c
+//         of the input, never on how many rows share the call, nor on threads or shares. Hot path: allocates nothing.
 //
-// Two ways to hold a matrix:
-//   plain    the file's rows as they are (float types on every path; every type on the reference
-//            path), in place when the bytes may be kept. Products in float with float activations.
-//   strips   16 or 8 rows interleaved, so that one vector lane is one output row; the codes and the
-//            scales stay the file's (within 3 % of its size for the types below), nothing is rounded.
-//            Activations are 16-bit integers held as two int8 columns, high and low: exact integer
-//            sums per block of 32 (16), then one float multiply-add per block, in block order.
+// A matrix is held in one of two ways:
+//   plain    the file's rows as they are (float types; on the reference path every type), in place if the bytes may be
+//            kept. Products in float with float activations.
+//   strips   16 or 8 interleaved rows, so that one vector lane is one output row. Codes and scales stay the file's,
+//   nothing
+//            is rounded (size within 3 % of the file's). Activations are 16-bit integers, as a high and a low int8:
+//            exact integer sums per block of 32 (16), then one float multiply-add per block, in block order.
 
 namespace auspex {
 namespace detail {
 
+struct CpuKernels;  // kernels.h
+
 struct MatrixShape {
     Type type = Type::f32;
     uint32_t d_out = 0, d_in = 0;
-    uint32_t n_slice = 1;  ///< a stack [n_slice, d_out, d_in], such as the experts of a layer
+    uint32_t n_slice = 1;  ///< a stack [n_slice, d_out, d_in]: the experts of a layer
 };
 
-/// A view of one matrix [d_out, d_in]; owns nothing, cheap to copy.
+/// A view of one matrix [d_out, d_in]; does not own its bytes.
 struct Matrix {
     Type type = Type::f32;
-    CpuPath path = CpuPath::reference;
+    const CpuKernels* kernels = nullptr;  ///< that it was packed for
     uint32_t d_out = 0, d_in = 0;
     uint32_t n_lane = 0;  ///< rows in a strip; 0: plain rows
     uint64_t stride = 0;  ///< bytes of a plain row or of a strip
@@ -2918,11 +2965,11 @@ class PackedMatrix {
         m.data += i * slice_bytes_;
         return m;
     }
-    /// Bytes taken from the allocator; 0 when the file's bytes are used in place.
+    /// Bytes taken from the allocator; 0 if the file's bytes are used in place.
     uint64_t owned_bytes() const { return own_.size(); }
 
   private:
-    friend Status pack_matrix(CpuPath, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
+    friend Status pack_matrix(const CpuKernels&, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
                               PackedMatrix*);
     Matrix view_;
     uint32_t n_slice_ = 0;
@@ -2930,17 +2977,17 @@ class PackedMatrix {
     Block own_;
 };
 
-/// What pack_matrix would take from the allocator, exactly. `keep` as there.
-uint64_t packed_bytes(CpuPath path, const MatrixShape& shape, bool keep);
+/// The bytes that pack_matrix would take from the allocator. `keep` as there.
+uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool keep);
 
 /// Makes a matrix from the file's rows, [n_slice * d_out] rows of row_bytes(type, d_in).
 ///
-/// keep      the bytes outlive the matrix: plain matrices then use them in place.
-/// pool      spreads the work; null: the calling thread alone.
-/// errors    bad_argument (an impossible shape), unsupported (path or type), out_of_memory.
+/// keep      the bytes outlive the matrix, so plain matrices use them in place.
+/// pool      shares the work; null: the calling thread alone.
+/// errors    bad_argument (an impossible shape), unsupported (type), out_of_memory.
 /// cost      reads the rows once; about 1 GB/s on each thread.
-Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows, bool keep, const Allocator& from,
-                   Pool* pool, PackedMatrix* out);
+Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
+                   const Allocator& from, Pool* pool, PackedMatrix* out);
 
 /// Row `row` as floats [d_in], bit for bit decode_row's values.
 void unpack_row(const Matrix& w, uint32_t row, float* to);
@@ -2948,26 +2995,31 @@ void unpack_row(const Matrix& w, uint32_t row, float* to);
 /// Bytes that n_row quantised rows of d_in need; 64-aligned storage is best. d_in a multiple of 32.
 size_t quantised_bytes(uint32_t n_row, uint32_t d_in);
 
-/// Writes rows x[n_row][d_in], `ld` floats apart, as integers of 16 bits with one scale for 32 values into `to`
-/// (quantised_bytes). All threads call it with their shares (cut evenly, tickets are not used); the
-/// result is the same for any cut. A NaN makes its block NaN.
-void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
+/// Converts rows x[n_row][d_in], `ld` floats apart, to 16-bit integers with one scale for 32 values, into `to`
+/// (quantised_bytes). All threads call it with even shares; the result does not depend on the shares. A NaN makes its
+/// block NaN.
+void quantise_rows(const CpuKernels& kernels, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
                    const Share& share);
 
 /// The input rows of a product.
 struct Rows {
     const float* x = nullptr;          ///< read when !wants_integers()
     size_t ld = 0;                     ///< floats from one row to the next
-    const void* quantised = nullptr;   ///< from quantise_rows on the matrix's path; read when wants_integers()
+    const void* quantised = nullptr;   ///< from quantise_rows with the matrix's kernels; read when wants_integers()
     const uint32_t* gather = nullptr;  ///< row c of the product is input row gather[c]; null: row c
 };
 
 /// y[c][r] = sum_k in[c][k] w[r][k], c < n_row, r < d_out; accumulate: y += that.
-/// All threads call it with their shares; each writes the rows r that fall to it.
+/// All threads call it with their shares; each writes the rows r of its own.
 void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
             const Share& share);
 
-/// The output rows that one ticket of matmul is worth.
+/// Rows r0 .. r1 - 1 of a product with plain rows of any type, without vector instructions: decoded a piece at a time,
+/// products in float, pieces added in double.
+void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
+                    uint32_t r0, uint32_t r1);
+
+/// Output rows of one ticket of matmul.
 constexpr uint32_t kMatmulChunk = 64;
 
 }  // namespace detail
@@ -2975,23 +3027,22 @@ constexpr uint32_t kMatmulChunk = 64;
 
 // -------------------------------------------------------------------------- src/machine/cpu/pack.h
 
-// machine/cpu/pack: how a strip of interleaved rows lies in memory.
+// machine/cpu/pack: the layout of a strip of interleaved rows.
 //
-// Owns    StripForm, the layout that the packer writes and the kernels read.
-// Reads   matmul (Matrix).
-// Serves  matmul and its kernels.
-// Thread  none of its own; pure functions.
-// Laws    lossless: unpack_row gives decode_row's bits (tests/test_matmul.cpp).
+// Owns    StripForm, the layout that the packer writes and the kernels read; Int16Block, the activations they read.
+// Thread  pure functions.
+// Tests   tests/test_matmul.cpp: lossless, unpack_row gives decode_row's bits.
 //
-// A strip holds n_lane (16 or 8) consecutive output rows over all of d_in, cut into blocks of 32 inputs
-// and pages of 256 (the last one may be shorter). A page is its scales and then its codes, both aligned
-// to a vector, so that a product reads memory in one stream. Rows past d_out are zero.
+// A strip holds n_lane (16 or 8) consecutive output rows over all of d_in, cut into blocks of 32 inputs and pages of
+// 256 (the last one may be shorter). A page is its scales and then its codes, both aligned to a vector, so that a
+// product reads memory in one stream. Rows past d_out are zero.
 //
-//   scales   super: d f16[n_lane], (dmin f16[n_lane]), then for each block int8 scale[n_lane] for each
-//            group (one of 32 or two of 16), (then int8 min[n_lane] for each).
+//   scales   super: d f16[n_lane], (dmin f16[n_lane]), then for each block int8 scale[n_lane] for each group (one of 32
+//   or
+//            two of 16), (then int8 min[n_lane] for each).
 //            else: for each block d f16[n_lane], (min f16[n_lane]).
-//   codes    for each block, as vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v)
-//            belongs to input 16 h + 4 v + j, with h < 2, v < 4:
+//   codes    for each block, vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v) belongs to input
+//            16 h + 4 v + j, with h < 2, v < 4:
 //            nibble, codebook  4 vectors v: low nibble h = 0, high nibble h = 1
 //            five          the same 4, then 1 vector with bit 4 of code (h, v) at bit 4 h + v
 //            six           the same 4, then 2 vectors h with bits 4-5 of code (h, v) at bit 2 v
@@ -3031,17 +3082,14 @@ struct StripForm {
     }
 };
 
-/// The form in which a file type is held; false for the float types, which stay plain.
+/// The form in which a file type is held; false for the float types, which stay plain rows.
 bool strip_form(Type type, StripForm* out);
 
-/// Whether a path's byte codes are biased by 128 to be unsigned (what its dot product wants).
-inline bool biased_bytes(CpuPath path) { return path == CpuPath::avx512; }
-
-/// Writes one strip from n_row <= n_lane file rows, into zeroed memory (padding is not written).
+/// Writes one strip from n_row <= n_lane rows of the file, into zeroed memory (padding is not written).
 void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byte* strip);
 
-/// A quantised activation row is this, for each 32 values: about 15 bits, so that products are nearly
-/// as exact as with float activations, at the speed of bytes.
+/// 32 values of an activation row as integers of about 15 bits: products are nearly as exact as with float activations,
+/// at the speed of bytes.
 struct Int16Block {
     int8_t q[64];          ///< high bytes, within -127..127, then low ones: x = scale (256 high + low)
     float scale;           ///< max |x| / 127 / 256
@@ -3050,588 +3098,29 @@ struct Int16Block {
 };
 static_assert(sizeof(Int16Block) == 80, "packed");
 
-/// The scale of a block whose largest magnitude is `most`, and what to multiply by. Blocks below
-/// 1e-30 count as zero, so that the inverse is finite.
-inline void int8_scale(float most, bool nan, float* scale, float* inverse) {
-    *scale = nan ? std::numeric_limits<float>::quiet_NaN() : most < 1e-30f ? 0 : most / 127;
-    *inverse = most < 1e-30f ? 0 : 127 / most;
+/// The scale of a block whose largest magnitude is `max`, and its inverse. A block below 1e-30 becomes zero, so that
+/// the inverse is finite.
+inline void int8_scale(float max, bool nan, float* scale, float* inverse) {
+    *scale = nan ? std::numeric_limits<float>::quiet_NaN() : max < 1e-30f ? 0 : max / 127;
+    *inverse = max < 1e-30f ? 0 : 127 / max;
 }
-/// What one path provides. Rows r0 .. r1 of y; r0 a multiple of the strip.
-struct CpuKernels {
-    void (*quantise)(const float* x, uint32_t n_block, Int16Block* to);
-    void (*strips)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
-                   uint32_t r1);
-    void (*floats)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
-                   uint32_t r1);
-};
-const CpuKernels& avx512_kernels();
-const CpuKernels& avx2_kernels();
-const CpuKernels& neon_kernels();
 
 }  // namespace detail
 }  // namespace auspex
-
-// --------------------------------------------------------------------- src/machine/cpu/simd_avx2.h
-
-// machine/cpu/simd_avx2: the vocabulary of matmul_kernel.inl in AVX2 with FMA and F16C.
-//
-// Owns    the vector operations; 8 rows to a strip.
-// Reads   pack (layout).
-// Serves  matmul_avx2.
-// Thread  none of its own.
-// Laws    no 16-bit sum can overflow (the bounds stand at dot_half); multiply-adds are explicit.
-
-#if AUSPEX_HAS_X86
-#include <immintrin.h>
-
-#if defined(__GNUC__)
-#define AUSPEX_AVX2 __attribute__((target("avx2,fma,f16c")))
-#define AUSPEX_AVX2_INLINE inline __attribute__((always_inline)) AUSPEX_AVX2
-#else
-#define AUSPEX_AVX2
-#define AUSPEX_AVX2_INLINE inline
-#endif
-
-namespace auspex {
-namespace detail {
-namespace cpu_avx2 {
-
-constexpr uint32_t kLane = 8;
-constexpr int kMaxRow = 2;          ///< activation rows of one pass over a strip
-constexpr int kMaxFloatColumn = 2;  ///< the same for float weights
-constexpr int kFloatRow = 4;        ///< output rows of one pass, for float weights
-using Floats = __m256;
-using Ints = __m256i;
-
-AUSPEX_AVX2_INLINE void prefetch_soon(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-AUSPEX_AVX2_INLINE void prefetch_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
-AUSPEX_AVX2_INLINE Floats f_zero() { return _mm256_setzero_ps(); }
-AUSPEX_AVX2_INLINE Floats f_all(float a) { return _mm256_set1_ps(a); }
-AUSPEX_AVX2_INLINE Floats f_mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-AUSPEX_AVX2_INLINE Floats f_fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-AUSPEX_AVX2_INLINE Floats f_fnma(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
-AUSPEX_AVX2_INLINE Floats f_from(Ints a) { return _mm256_cvtepi32_ps(a); }
-/// kLane halves.
-AUSPEX_AVX2_INLINE Floats f_halves(const uint8_t* p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-/// kLane signed bytes.
-AUSPEX_AVX2_INLINE Floats f_bytes(const uint8_t* p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-}
-AUSPEX_AVX2_INLINE Ints i_add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
-AUSPEX_AVX2_INLINE Ints i_zero() { return _mm256_setzero_si256(); }
-AUSPEX_AVX2_INLINE Ints i_all(int32_t a) { return _mm256_set1_epi32(a); }
-template <int n>
-AUSPEX_AVX2_INLINE Ints i_shift(Ints a) {
-    return _mm256_slli_epi32(a, n);
-}
-/// The first n of the lanes to y, or added to it.
-AUSPEX_AVX2_INLINE void f_put(float* y, uint32_t n, Floats a, bool accumulate) {
-    const __m256i m =
-        _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    if (accumulate) a = _mm256_add_ps(_mm256_maskload_ps(y, m), a);
-    _mm256_maskstore_ps(y, m, a);
-}
-
-/// Byte and codebook codes are signed here.
-constexpr int bias_of(CodeForm) { return 0; }
-constexpr bool signed_codes(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte; }
-
-/// Codes (h, v) of a block: bytes, signed for codebook and byte.
-template <CodeForm kCode, int h, int v>
-AUSPEX_AVX2_INLINE __m256i codes_of(const uint8_t* p) {
-    const __m256i* q = reinterpret_cast<const __m256i*>(p);
-    if constexpr (kCode == CodeForm::byte) return _mm256_loadu_si256(q + 4 * h + v);
-    __m256i c = _mm256_loadu_si256(q + v);
-    if constexpr (h == 1) c = _mm256_srli_epi16(c, 4);
-    c = _mm256_and_si256(c, _mm256_set1_epi8(15));
-    if constexpr (kCode == CodeForm::codebook) {
-        const __m128i codebook = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Values));
-        return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codebook), c);
-    }
-    if constexpr (kCode == CodeForm::five) {
-        __m256i b = _mm256_loadu_si256(q + 4);
-        constexpr int from = 4 * h + v;
-        if constexpr (from < 4) b = _mm256_slli_epi16(b, 4 - from);
-        if constexpr (from > 4) b = _mm256_srli_epi16(b, from - 4);
-        c = _mm256_or_si256(c, _mm256_and_si256(b, _mm256_set1_epi8(16)));
-    }
-    if constexpr (kCode == CodeForm::six) {
-        __m256i b = _mm256_loadu_si256(q + 4 + h);
-        if constexpr (v < 2) b = _mm256_slli_epi16(b, 4 - 2 * v);
-        if constexpr (v > 2) b = _mm256_srli_epi16(b, 2 * v - 4);
-        c = _mm256_or_si256(c, _mm256_and_si256(b, _mm256_set1_epi8(48)));
-    }
-    return c;
-}
-
-/// Pairs of products of codes and activations, as 16-bit sums: at most 2 * 127 * the largest code.
-template <CodeForm kCode>
-AUSPEX_AVX2_INLINE __m256i pairs(__m256i w, __m256i magnitude, const int8_t* q) {
-    const __m256i x = _mm256_set1_epi32(load<int32_t>(q));
-    if constexpr (signed_codes(kCode)) return _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w));
-    return _mm256_maddubs_epi16(w, x);
-}
-AUSPEX_AVX2_INLINE __m256i widen(__m256i pair) { return _mm256_madd_epi16(pair, _mm256_set1_epi16(1)); }
-
-template <CodeForm kCode, int n, int h, int v>
-AUSPEX_AVX2_INLINE void dot_eight(const uint8_t* codes, const Int16Block* const* x, size_t b, __m256i* sum, Ints* dot) {
-    const __m256i w0 = codes_of<kCode, h, v>(codes), w1 = codes_of<kCode, h, v + 1>(codes);
-    const __m256i m0 = signed_codes(kCode) ? _mm256_abs_epi8(w0) : w0;
-    const __m256i m1 = signed_codes(kCode) ? _mm256_abs_epi8(w1) : w1;
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        const __m256i p0 = pairs<kCode>(w0, m0, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v);
-        const __m256i p1 = pairs<kCode>(w1, m1, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v + 4);
-        if constexpr (signed_codes(kCode)) {  // 2 * 127 * 128 = 32 512 each: 16 bits hold one
-            dot[c] = _mm256_add_epi32(dot[c], _mm256_add_epi32(widen(p0), widen(p1)));
-        } else if constexpr (kCode == CodeForm::six) {  // 2 * 127 * 63 = 16 002 each: they hold two
-            dot[c] = _mm256_add_epi32(dot[c], widen(_mm256_add_epi16(p0, p1)));
-        } else {  // 2 * 127 * 31 = 7 874 each, 31 496 in four: they hold a half
-            sum[c] = v == 0 ? _mm256_add_epi16(p0, p1) : _mm256_add_epi16(sum[c], _mm256_add_epi16(p0, p1));
-        }
-    }
-}
-
-/// dot[2r], dot[2r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both.
-template <CodeForm kCode, int n, int h>
-AUSPEX_AVX2_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, Ints* dot) {
-    __m256i sum[n];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) sum[c] = i_zero();
-    dot_eight<kCode, n, h, 0>(codes, x, b, sum, dot);
-    dot_eight<kCode, n, h, 2>(codes, x, b, sum, dot);
-    if constexpr (!signed_codes(kCode) && kCode != CodeForm::six) {
-#pragma GCC unroll 16
-        for (int c = 0; c < n; ++c) dot[c] = _mm256_add_epi32(dot[c], widen(sum[c]));
-    }
-}
-
-// ------------------------------------------------------------------------------- float weights
-
-/// kLane weights as floats.
-template <Type kType>
-AUSPEX_AVX2_INLINE Floats f_weights(const std::byte* p) {
-    if constexpr (kType == Type::f32) return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
-    const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    if constexpr (kType == Type::f16) return _mm256_cvtph_ps(h);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-AUSPEX_AVX2_INLINE Floats f_load(const float* p) { return _mm256_loadu_ps(p); }
-/// The sum of the lanes, always in the same order.
-AUSPEX_AVX2_INLINE float f_sum(Floats a) {
-    __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
-    c = _mm_add_ss(c, _mm_movehdup_ps(c));
-    return _mm_cvtss_f32(c);
-}
-
-// --------------------------------------------------------------------------------- activations
-
-AUSPEX_AVX2_INLINE int32_t i_sum(__m256i a) {
-    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
-    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1));
-    return _mm_cvtsi128_si32(c);
-}
-
-/// The largest magnitude of 32 values, and whether one is no number.
-AUSPEX_AVX2_INLINE void block_range(const float* x, float* most, bool* nan) {
-    __m256 top = _mm256_setzero_ps(), odd = _mm256_setzero_ps();
-    for (int i = 0; i < 4; ++i) {
-        const __m256 v = _mm256_loadu_ps(x + 8 * i);
-        top = _mm256_max_ps(top, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v));
-        odd = _mm256_or_ps(odd, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    }
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(top), _mm256_extractf128_ps(top, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    *most = _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-    *nan = _mm256_movemask_ps(odd) != 0;
-}
-/// q = round(x * inverse) within -127..127, for 32 values; sums of each half.
-AUSPEX_AVX2_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t* sums) {
-    const __m256i low = _mm256_set1_epi32(-127), high = _mm256_set1_epi32(127);
-    __m256i p[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-        p[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inverse)));
-        p[i] = _mm256_max_epi32(low, _mm256_min_epi32(high, p[i]));
-    }
-    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(p[0], p[1]), _mm256_packs_epi32(p[2], p[3]));
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works within halves
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
-    sums[0] = i_sum(_mm256_add_epi32(p[0], p[1]));
-    sums[1] = i_sum(_mm256_add_epi32(p[2], p[3]));
-}
-
-}  // namespace cpu_avx2
-}  // namespace detail
-}  // namespace auspex
-#endif
-
-// ------------------------------------------------------------------- src/machine/cpu/simd_avx512.h
-
-// machine/cpu/simd_avx512: the vocabulary of matmul_kernel.inl in AVX-512 with VNNI.
-//
-// Owns    the vector operations; 16 rows to a strip.
-// Reads   pack (layout).
-// Serves  matmul_avx512.
-// Thread  none of its own.
-// Laws    multiply-adds are explicit, so that no compiler may choose to fuse or not to.
-
-#if AUSPEX_HAS_X86
-#include <immintrin.h>
-
-#if defined(__GNUC__)
-#define AUSPEX_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")))
-#define AUSPEX_AVX512_INLINE inline __attribute__((always_inline)) AUSPEX_AVX512
-#else
-#define AUSPEX_AVX512
-#define AUSPEX_AVX512_INLINE inline
-#endif
-
-namespace auspex {
-namespace detail {
-namespace cpu_avx512 {
-
-constexpr uint32_t kLane = 16;
-constexpr int kMaxRow = 8;          ///< activation rows of one pass over a strip
-constexpr int kMaxFloatColumn = 4;  ///< the same for float weights
-constexpr int kFloatRow = 4;        ///< output rows of one pass, for float weights
-using Floats = __m512;
-using Ints = __m512i;
-
-AUSPEX_AVX512_INLINE void prefetch_soon(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-AUSPEX_AVX512_INLINE void prefetch_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
-AUSPEX_AVX512_INLINE Floats f_zero() { return _mm512_setzero_ps(); }
-AUSPEX_AVX512_INLINE Floats f_all(float a) { return _mm512_set1_ps(a); }
-AUSPEX_AVX512_INLINE Floats f_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-AUSPEX_AVX512_INLINE Floats f_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-AUSPEX_AVX512_INLINE Floats f_fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
-AUSPEX_AVX512_INLINE Floats f_from(Ints a) { return _mm512_cvtepi32_ps(a); }
-/// kLane halves.
-AUSPEX_AVX512_INLINE Floats f_halves(const uint8_t* p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-/// kLane signed bytes.
-AUSPEX_AVX512_INLINE Floats f_bytes(const uint8_t* p) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-AUSPEX_AVX512_INLINE Ints i_add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
-AUSPEX_AVX512_INLINE Ints i_zero() { return _mm512_setzero_si512(); }
-AUSPEX_AVX512_INLINE Ints i_all(int32_t a) { return _mm512_set1_epi32(a); }
-template <int n>
-AUSPEX_AVX512_INLINE Ints i_shift(Ints a) {
-    return _mm512_slli_epi32(a, n);
-}
-/// The first n of the lanes to y, or added to it.
-AUSPEX_AVX512_INLINE void f_put(float* y, uint32_t n, Floats a, bool accumulate) {
-    const __mmask16 m = static_cast<__mmask16>((1u << n) - 1);
-    if (accumulate) a = _mm512_add_ps(_mm512_maskz_loadu_ps(m, y), a);
-    _mm512_mask_storeu_ps(y, m, a);
-}
-
-/// What a byte form's codes stand above the file's; taken back by the kernel.
-constexpr int bias_of(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte ? 128 : 0; }
-
-/// Codes (h, v) of a block as unsigned bytes.
-template <CodeForm kCode, int h, int v>
-AUSPEX_AVX512_INLINE __m512i codes_of(const uint8_t* p) {
-    const __m512i* q = reinterpret_cast<const __m512i*>(p);
-    if constexpr (kCode == CodeForm::byte) return _mm512_loadu_si512(q + 4 * h + v);
-    __m512i c = _mm512_loadu_si512(q + v);
-    if constexpr (h == 1) c = _mm512_srli_epi16(c, 4);
-    c = _mm512_and_si512(c, _mm512_set1_epi8(15));
-    if constexpr (kCode == CodeForm::codebook) {
-        const __m512i codebook = _mm512_broadcast_i32x4(
-            _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, static_cast<char>(129), static_cast<char>(141),
-                          static_cast<char>(153), static_cast<char>(166), static_cast<char>(181),
-                          static_cast<char>(197), static_cast<char>(217), static_cast<char>(241)));
-        return _mm512_shuffle_epi8(codebook, c);
-    }
-    if constexpr (kCode == CodeForm::five) {
-        __m512i b = _mm512_loadu_si512(q + 4);
-        constexpr int from = 4 * h + v;
-        if constexpr (from < 4) b = _mm512_slli_epi16(b, 4 - from);
-        if constexpr (from > 4) b = _mm512_srli_epi16(b, from - 4);
-        c = _mm512_or_si512(c, _mm512_and_si512(b, _mm512_set1_epi8(16)));
-    }
-    if constexpr (kCode == CodeForm::six) {
-        __m512i b = _mm512_loadu_si512(q + 4 + h);
-        if constexpr (v < 2) b = _mm512_slli_epi16(b, 4 - 2 * v);
-        if constexpr (v > 2) b = _mm512_srli_epi16(b, 2 * v - 4);
-        c = _mm512_or_si512(c, _mm512_and_si512(b, _mm512_set1_epi8(48)));
-    }
-    return c;
-}
-
-template <CodeForm kCode, int n, int h, int v>
-AUSPEX_AVX512_INLINE void dot_four(const uint8_t* codes, const Int16Block* const* x, size_t b, Ints* dot) {
-    const __m512i w = codes_of<kCode, h, v>(codes);
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-        dot[c] = _mm512_dpbusd_epi32(dot[c], w,
-                                     _mm512_set1_epi32(load<int32_t>(x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v)));
-}
-
-/// dot[2r], dot[2r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both.
-template <CodeForm kCode, int n, int h>
-AUSPEX_AVX512_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, Ints* dot) {
-    dot_four<kCode, n, h, 0>(codes, x, b, dot);
-    dot_four<kCode, n, h, 1>(codes, x, b, dot);
-    dot_four<kCode, n, h, 2>(codes, x, b, dot);
-    dot_four<kCode, n, h, 3>(codes, x, b, dot);
-}
-
-// ------------------------------------------------------------------------------- float weights
-
-/// kLane weights as floats.
-template <Type kType>
-AUSPEX_AVX512_INLINE Floats f_weights(const std::byte* p) {
-    if constexpr (kType == Type::f32) return _mm512_loadu_ps(reinterpret_cast<const float*>(p));
-    const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    if constexpr (kType == Type::f16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-AUSPEX_AVX512_INLINE Floats f_load(const float* p) { return _mm512_loadu_ps(p); }
-/// The sum of the lanes, always in the same order.
-AUSPEX_AVX512_INLINE float f_sum(Floats a) {
-    const __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
-    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
-    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
-    c = _mm_add_ss(c, _mm_movehdup_ps(c));
-    return _mm_cvtss_f32(c);
-}
-
-// --------------------------------------------------------------------------------- activations
-
-/// The largest magnitude of 32 values, and whether one is no number.
-AUSPEX_AVX512_INLINE void block_range(const float* x, float* most, bool* nan) {
-    const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
-    *most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-    *nan = _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
-}
-/// q = round(x * inverse) within -127..127, for 32 values; sums of each half.
-AUSPEX_AVX512_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t* sums) {
-    const __m512i low = _mm512_set1_epi32(-127), high = _mm512_set1_epi32(127);
-    for (int h = 0; h < 2; ++h) {
-        __m512i p = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), _mm512_set1_ps(inverse)));
-        p = _mm512_max_epi32(low, _mm512_min_epi32(high, p));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16 * h), _mm512_cvtepi32_epi8(p));
-        sums[h] = _mm512_reduce_add_epi32(p);
-    }
-}
-
-}  // namespace cpu_avx512
-}  // namespace detail
-}  // namespace auspex
-#endif
-
-// --------------------------------------------------------------------- src/machine/cpu/simd_neon.h
-
-// machine/cpu/simd_neon: the vocabulary of matmul_kernel.inl in AArch64 NEON with dot products.
-//
-// Owns    the vector operations; 8 rows to a strip, two registers of four.
-// Reads   pack (layout).
-// Serves  matmul_neon.
-// Thread  none of its own.
-// Laws    multiply-adds are explicit, so that no compiler may choose to fuse or not to.
-
-#if AUSPEX_HAS_NEON
-#include <arm_neon.h>
-
-// Apple's compilers have dotprod on by default; elsewhere it is asked for function by function.
-#if defined(__clang__)
-#define AUSPEX_NEON __attribute__((target("dotprod")))
-#else
-#define AUSPEX_NEON __attribute__((target("arch=armv8.2-a+dotprod")))
-#endif
-#define AUSPEX_NEON_INLINE inline __attribute__((always_inline)) AUSPEX_NEON
-
-namespace auspex {
-namespace detail {
-namespace cpu_neon {
-
-constexpr uint32_t kLane = 8;
-constexpr int kMaxRow = 4;          ///< activation rows of one pass over a strip
-constexpr int kMaxFloatColumn = 2;  ///< the same for float weights
-constexpr int kFloatRow = 4;        ///< output rows of one pass, for float weights
-struct Floats {
-    float32x4_t a, b;
-};
-struct Ints {
-    int32x4_t a, b;
-};
-
-AUSPEX_NEON_INLINE void prefetch_soon(const void* p) { __builtin_prefetch(p, 0, 3); }
-AUSPEX_NEON_INLINE void prefetch_later(const void* p) { __builtin_prefetch(p, 0, 2); }
-AUSPEX_NEON_INLINE Floats f_zero() { return {vdupq_n_f32(0), vdupq_n_f32(0)}; }
-AUSPEX_NEON_INLINE Floats f_all(float v) { return {vdupq_n_f32(v), vdupq_n_f32(v)}; }
-AUSPEX_NEON_INLINE Floats f_mul(Floats x, Floats y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
-AUSPEX_NEON_INLINE Floats f_fma(Floats x, Floats y, Floats z) {
-    return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
-}
-AUSPEX_NEON_INLINE Floats f_fnma(Floats x, Floats y, Floats z) {
-    return {vfmsq_f32(z.a, x.a, y.a), vfmsq_f32(z.b, x.b, y.b)};
-}
-AUSPEX_NEON_INLINE Floats f_from(Ints x) { return {vcvtq_f32_s32(x.a), vcvtq_f32_s32(x.b)}; }
-/// kLane halves.
-AUSPEX_NEON_INLINE Floats f_halves(const uint8_t* p) {
-    const uint8x16_t h = vld1q_u8(p);
-    return {vcvt_f32_f16(vreinterpret_f16_u8(vget_low_u8(h))), vcvt_f32_f16(vreinterpret_f16_u8(vget_high_u8(h)))};
-}
-/// kLane signed bytes.
-AUSPEX_NEON_INLINE Floats f_bytes(const uint8_t* p) {
-    const int16x8_t w = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
-    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(w))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(w)))};
-}
-AUSPEX_NEON_INLINE Ints i_add(Ints x, Ints y) { return {vaddq_s32(x.a, y.a), vaddq_s32(x.b, y.b)}; }
-AUSPEX_NEON_INLINE Ints i_zero() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
-AUSPEX_NEON_INLINE Ints i_all(int32_t v) { return {vdupq_n_s32(v), vdupq_n_s32(v)}; }
-template <int n>
-AUSPEX_NEON_INLINE Ints i_shift(Ints x) {
-    return {vshlq_n_s32(x.a, n), vshlq_n_s32(x.b, n)};
-}
-/// The first n of the lanes to y, or added to it.
-AUSPEX_NEON_INLINE void f_put(float* y, uint32_t n, Floats x, bool accumulate) {
-    float v[kLane];
-    vst1q_f32(v, x.a);
-    vst1q_f32(v + 4, x.b);
-    for (uint32_t i = 0; i < n; ++i) y[i] = accumulate ? y[i] + v[i] : v[i];
-}
-
-/// acc[i] += w[4i..4i+3] . q[4v..4v+3], signed bytes.
-template <int v>
-AUSPEX_NEON_INLINE int32x4_t dot_lane(int32x4_t acc, int8x16_t w, int8x16_t q) {
-#if defined(__clang__) && __clang_major__ < 16 && !defined(__ARM_FEATURE_DOTPROD)
-    // These versions show the intrinsic only when the whole file is compiled for such processors.
-    __asm__("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(acc) : "w"(w), "w"(q), "i"(v));
-    return acc;
-#else
-    return vdotq_laneq_s32(acc, w, q, v);
-#endif
-}
-
-/// Byte and codebook codes are signed here, and all others fit a signed byte.
-constexpr int bias_of(CodeForm) { return 0; }
-
-/// 16 of the bytes of vector (h, v): `half` 0 the first four rows, 1 the other four.
-template <CodeForm kCode, int h, int v, int half>
-AUSPEX_NEON_INLINE int8x16_t codes_half(const uint8_t* p) {
-    if constexpr (kCode == CodeForm::byte) return vreinterpretq_s8_u8(vld1q_u8(p + 32 * (4 * h + v) + 16 * half));
-    uint8x16_t c = vld1q_u8(p + 32 * v + 16 * half);
-    c = h == 1 ? vshrq_n_u8(c, 4) : vandq_u8(c, vdupq_n_u8(15));
-    if constexpr (kCode == CodeForm::codebook) return vqtbl1q_s8(vld1q_s8(kIq4Values), c);
-    if constexpr (kCode == CodeForm::five) {
-        uint8x16_t b = vld1q_u8(p + 128 + 16 * half);
-        constexpr int from = 4 * h + v;
-        if constexpr (from < 4) b = vshlq_n_u8(b, 4 - from);
-        if constexpr (from > 4) b = vshrq_n_u8(b, from - 4);
-        c = vorrq_u8(c, vandq_u8(b, vdupq_n_u8(16)));
-    }
-    if constexpr (kCode == CodeForm::six) {
-        uint8x16_t b = vld1q_u8(p + 128 + 32 * h + 16 * half);
-        if constexpr (v < 2) b = vshlq_n_u8(b, 4 - 2 * v);
-        if constexpr (v > 2) b = vshrq_n_u8(b, 2 * v - 4);
-        c = vorrq_u8(c, vandq_u8(b, vdupq_n_u8(48)));
-    }
-    return vreinterpretq_s8_u8(c);
-}
-
-template <CodeForm kCode, int n, int h, int v>
-AUSPEX_NEON_INLINE void dot_four(const uint8_t* codes, const int8x16_t* q, Ints* dot) {
-    const int8x16_t wa = codes_half<kCode, h, v, 0>(codes), wb = codes_half<kCode, h, v, 1>(codes);
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        dot[c].a = dot_lane<v>(dot[c].a, wa, q[c]);
-        dot[c].b = dot_lane<v>(dot[c].b, wb, q[c]);
-    }
-}
-
-/// dot[2r], dot[2r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both.
-template <CodeForm kCode, int n, int h>
-AUSPEX_NEON_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, Ints* dot) {
-    int8x16_t q[n];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) q[c] = vld1q_s8(x[c / 2][b].q + 32 * (c % 2) + 16 * h);
-    dot_four<kCode, n, h, 0>(codes, q, dot);
-    dot_four<kCode, n, h, 1>(codes, q, dot);
-    dot_four<kCode, n, h, 2>(codes, q, dot);
-    dot_four<kCode, n, h, 3>(codes, q, dot);
-}
-
-// ------------------------------------------------------------------------------- float weights
-
-/// kLane weights as floats.
-template <Type kType>
-AUSPEX_NEON_INLINE Floats f_weights(const std::byte* p) {
-    const uint8_t* u = reinterpret_cast<const uint8_t*>(p);
-    if constexpr (kType == Type::f32)
-        return {vreinterpretq_f32_u8(vld1q_u8(u)), vreinterpretq_f32_u8(vld1q_u8(u + 16))};
-    if constexpr (kType == Type::f16) return f_halves(u);
-    const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(u));
-    return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16)),
-            vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(h), 16))};
-}
-AUSPEX_NEON_INLINE Floats f_load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
-/// The sum of the lanes, always in the same order.
-AUSPEX_NEON_INLINE float f_sum(Floats x) {
-    const float32x4_t s = vaddq_f32(x.a, x.b);
-    return (vgetq_lane_f32(s, 0) + vgetq_lane_f32(s, 2)) + (vgetq_lane_f32(s, 1) + vgetq_lane_f32(s, 3));
-}
-
-// --------------------------------------------------------------------------------- activations
-
-/// The largest magnitude of 32 values, and whether one is no number.
-AUSPEX_NEON_INLINE void block_range(const float* x, float* most, bool* nan) {
-    float32x4_t top = vdupq_n_f32(0);
-    uint32x4_t number = vdupq_n_u32(~0u);
-    for (int i = 0; i < 8; ++i) {
-        const float32x4_t v = vld1q_f32(x + 4 * i);
-        top = vmaxq_f32(top, vabsq_f32(v));
-        number = vandq_u32(number, vceqq_f32(v, v));
-    }
-    *most = vmaxvq_f32(top);
-    *nan = vminvq_u32(number) == 0;
-}
-/// q = round(x * inverse) within -127..127, for 32 values; sums of each half.
-AUSPEX_NEON_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t* sums) {
-    const int32x4_t low = vdupq_n_s32(-127), high = vdupq_n_s32(127);
-    for (int h = 0; h < 2; ++h) {
-        int32x4_t p[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i)
-            p[i] = vmaxq_s32(low, vminq_s32(high, vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse))));
-        const int16x8_t a = vcombine_s16(vqmovn_s32(p[0]), vqmovn_s32(p[1]));
-        const int16x8_t b = vcombine_s16(vqmovn_s32(p[2]), vqmovn_s32(p[3]));
-        vst1q_s8(q + 16 * h, vcombine_s8(vqmovn_s16(a), vqmovn_s16(b)));
-        sums[h] = vaddvq_s32(vaddq_s32(vaddq_s32(p[0], p[1]), vaddq_s32(p[2], p[3])));
-    }
-}
-
-}  // namespace cpu_neon
-}  // namespace detail
-}  // namespace auspex
-#endif
 
 // --------------------------------------------------------------------------- src/machine/cpu/ops.h
 
-// machine/cpu/ops: one function per operation of the tape, and the inner loops they share.
+// machine/cpu/ops: the inner loops of every operation but the matrix products.
 //
-// Owns    the inner loops of every operation but the matrix products (matmul.*), as a table, so
-//         that the plain reference and each SIMD path run the same walk.
-// Reads   plan (dims), number.
-// Serves  cpu.cpp, which walks the tape.
-// Thread  each function is pure; cpu.cpp cuts the work. Which thread computes a value never
-//         changes its bits.
-// Laws    Row, Commit, Chunk, Twin: tests/test_ops.cpp.
+// Owns    Loops, the table of inner loops that each instruction set fills, and the few functions that all of them
+// share. Thread  pure functions; CpuWalk (walk.h) divides the work. Which thread computes a value never changes its
+// bits. Tests   tests/test_ops.cpp: every instruction set against double precision, row invariance, commit equivalence,
+//         chunk invariance, back-end equivalence.
 
 namespace auspex {
 namespace detail {
 
-/// Positions one attention partial covers; absolute multiples, so that a row's sums do not depend
-/// on what else is in the step.
+/// KV rows of one partial of attention, at absolute multiples: a row's sums do not depend on the rest of its step.
 constexpr uint32_t kAttnChunk = 256;
 /// Columns of a DeltaNet state handled together: d_key * 32 floats stay in the first-level cache.
 constexpr uint32_t kDeltaColumns = 32;
@@ -3655,16 +3144,16 @@ struct DeltaRow {
     float* o;        ///< [d_val] out
 };
 
-/// Keys or values of one head for positions in order.
+/// Keys or values of one head for consecutive KV rows.
 struct KvRows {
     const std::byte* data = nullptr;
-    size_t stride = 0;      ///< bytes from one position to the next
+    size_t stride = 0;      ///< bytes from one KV row to the next
     Type type = Type::f16;  ///< or f32; or q8_0, q4_0, q4_1: whole blocks, so d must be a multiple of 32
 };
 
-/// The inner loops. Each is a pure function of its arguments with a fixed order of operations.
+/// The inner loops. Each is a pure function of its arguments with a fixed order of operations. Formulas, costs and
+/// sources stand at the kernels: kernels_rows.inl, kernels_attention.inl, kernels_delta.inl, kernels_delta_chunk.inl.
 struct Loops {
-    const char* name;
     /// y = x / sqrt(mean(x^2) + eps) * w (* w when not null), n values.
     void (*rms_norm)(const float* x, const float* w, float* y, uint32_t n, float eps);
     /// y[i] = min(silu(g[i]), limit) * clamp(u[i], -limit, limit); limit 0: no clamps.
@@ -3673,40 +3162,32 @@ struct Loops {
     void (*silu_gate)(const float* x, const float* z, float* y, uint32_t n);
     /// y[i] = x[i] * sigmoid(z[i])
     void (*sigmoid_gate)(const float* x, const float* z, float* y, uint32_t n);
-    /// One causal convolution over n channels, then SiLU: taps[j] points at the raw row of tap j,
-    /// w is [n, n_tap].
+    /// One causal convolution over n channels, then SiLU: taps[j] is the row of tap j, w is [n, n_tap].
     void (*conv_silu)(const float* const* taps, const float* w, float* y, uint32_t n, uint32_t n_tap);
+    /// y[i] = x[i] as f16, rounded to nearest even.
     void (*to_f16)(const float* x, uint16_t* y, uint32_t n);
-    /// One attention partial: keys and values k, v [n_key, ld] f16 for positions in order, one query
-    /// q [d] (already scaled); out: max m, sum l, o [d] = sum exp(s - m) v. n_key >= 1.
+    /// One partial of attention: one query q [d] (already scaled), keys and values k, v [n_key, ld] f16, n_key >= 1.
+    /// Out: max m, sum l, o [d] = sum exp(s - m) v.
     void (*attend)(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
                    float* scores, float* m, float* l, float* o);
     /// o = o * a + p * b, n values (merging partials).
     void (*merge)(float* o, float a, const float* p, float b, uint32_t n);
-    /// One head's recurrence: S [d_key, d_val]. First applies n_term terms in order and stores them in
-    /// S, then runs the rows on a scratch copy (or on S itself when `in_place`).
+    /// The recurrence of one head, S [d_key, d_val]: applies n_term terms in order and stores them in S, then runs the
+    /// rows on a scratch copy, or on S itself if `in_place`.
     void (*delta_rows)(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
                        const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch);
-    /// The same result to within rounding for up to kDeltaChunk rows, in the chunked form; always in
-    /// place. scratch: delta_chunk_scratch() floats.
+    /// The same within rounding for up to kDeltaChunk rows, in the chunked form; always in place.
+    /// scratch: delta_chunk_scratch() floats.
     void (*delta_chunk)(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, float* scratch);
-    /// `attend` for n_query queries that see the same keys (the heads of one group, rows of one step):
-    /// the same bits as one call each, but a key is read and converted once for four of them. Quantised
-    /// keys and values are read where they are; their floats are exactly decode_row's.
-    /// q, m, l, o: one pointer per query; scores: n_query * n_key floats.
+    /// attend() for n_query queries that see the same keys (heads of one group, rows of one step): the bits of one call
+    /// each, but four queries share the reading and conversion of a key. Quantised keys and values are converted as
+    /// they are read, to decode_row's floats. q, m, l, o: one pointer per query; scores: n_query * n_key floats.
     void (*attend_many)(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
                         uint32_t d, float* scores, float* const* m, float* const* l, float* const* o);
 };
 inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
 }
-const Loops& reference_loops();
-/// The loops of a path (`best`: of this processor's best); the reference where the build lacks it.
-const Loops& loops_for(CpuPath path);
-/// The table of one instruction set, or null where this build lacks it.
-const Loops* avx2_loops();
-const Loops* avx512_loops();
-const Loops* neon_loops();
 
 /// x / sqrt(sum(x^2) + 1e-6) * scale, in place.
 void l2_normalise(float* x, uint32_t n, float scale);
@@ -3719,15 +3200,126 @@ void rotate(float* x, uint32_t n_rot, const float* table);
 }  // namespace detail
 }  // namespace auspex
 
+// ----------------------------------------------------------------------- src/machine/cpu/kernels.h
+
+// machine/cpu/kernels: one table of functions per instruction set, and the choice among them.
+//
+// Owns    CpuKernels, the list of instruction sets, CpuPath's names.
+// Thread  tables are constants; everything here may be called from any thread.
+// Tests   tests/test_matmul.cpp, tests/test_ops.cpp: every table this processor runs.
+//
+// To add an instruction set: write simd_NAME.cpp (the vocabulary of kernels.inl), list NAME in AUSPEX_KERNELS below,
+// the file in src/auspex.cpp, and what it needs in CpuFeatures. A CpuPath may have several tables that give the same
+// bits (NEON with and without dot products): the first one that runs is taken.
+
+namespace auspex {
+namespace detail {
+
+/// What one instruction set provides. Matrices remember their table, so a step never asks the processor.
+struct CpuKernels {
+    const char* name;
+    CpuPath path;
+    bool (*runs)(const CpuFeatures&);
+    uint32_t n_lane;    ///< output rows of a strip; 0: every type is held as plain rows
+    bool biased_bytes;  ///< byte codes are stored 128 above the file's, to be unsigned
+    Loops loops;
+    /// x [32 n_block] f32 to 16-bit integers; null without strips.
+    void (*quantise)(const float* x, uint32_t n_block, Int16Block* to);
+    /// Rows r0 .. r1 of a product with strips, r0 a multiple of n_lane; null without strips.
+    void (*strips)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                   uint32_t r1);
+    /// The same with plain rows, in float.
+    void (*plain)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                  uint32_t r1);
+};
+
+// Fastest first. The reference comes last: it runs everywhere.
+#define AUSPEX_KERNELS(entry) entry(avx512) entry(avx2) entry(neon_dotprod) entry(neon) entry(reference)
+
+/// NAME_kernels(): the table of one instruction set, or null if this build lacks it.
+#define AUSPEX_DECLARE(name) const CpuKernels* name##_kernels();
+AUSPEX_KERNELS(AUSPEX_DECLARE)
+#undef AUSPEX_DECLARE
+
+/// A few tables, fastest first.
+struct KernelList {
+    const CpuKernels* table[8] = {};
+    uint32_t n = 0;
+    const CpuKernels* const* begin() const { return table; }
+    const CpuKernels* const* end() const { return table + n; }
+};
+/// Tables that this build has and this processor runs.
+KernelList runnable_kernels();
+/// The table that a path uses on this processor, or null; `best`: the fastest.
+const CpuKernels* kernels_for(CpuPath path);
+/// errors    unsupported: this processor or build lacks the path; the text lists what there is.
+Status choose_kernels(CpuPath wanted, const CpuKernels** out);
+
+/// "avx512": the name of a path.
+const char* path_name(CpuPath path);
+/// Whether this build has the path and this processor runs it. `best` and `reference` always.
+bool has_path(CpuPath path);
+/// The path of the fastest table; never `best`.
+CpuPath best_path();
+
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/machine/cpu/simd.h
+
+// machine/cpu/simd: how a file allows the compiler the instructions of one set.
+//
+// Owns    the macros of simd_*.cpp and kernels*.inl.
+// Thread  none of its own.
+//
+// The flags of the including application need not allow these instructions: AUSPEX_SIMD_BEGIN(target) allows
+// them for every function down to AUSPEX_SIMD_END. Only functions reached through a CpuKernels table may lie
+// between the two, because the processor is asked at run time whether it runs them (kernels.h).
+
+
+#if AUSPEX_HAS_X86
+#include <immintrin.h>
+#endif
+#if AUSPEX_HAS_NEON
+#include <arm_neon.h>
+#endif
+
+#if defined(__GNUC__)
+#define AUSPEX_PRAGMA(text) _Pragma(#text)
+#define AUSPEX_INLINE inline __attribute__((always_inline))
+#else
+#define AUSPEX_INLINE inline
+#endif
+#if defined(__clang__)
+#define AUSPEX_SIMD_BEGIN(name) AUSPEX_PRAGMA(clang attribute push(__attribute__((target(name))), apply_to = function))
+#define AUSPEX_SIMD_END AUSPEX_PRAGMA(clang attribute pop)
+#define AUSPEX_UNROLL AUSPEX_PRAGMA(clang loop unroll(full))
+#elif defined(__GNUC__)
+// GCC 12 warns, wrongly, of uninitialised values inside its own AVX-512 intrinsics.
+#define AUSPEX_SIMD_BEGIN(name)                                   \
+    AUSPEX_PRAGMA(GCC diagnostic push)                            \
+    AUSPEX_PRAGMA(GCC diagnostic ignored "-Wmaybe-uninitialized") \
+    AUSPEX_PRAGMA(GCC diagnostic ignored "-Wuninitialized")       \
+    AUSPEX_PRAGMA(GCC push_options)                               \
+    AUSPEX_PRAGMA(GCC target(name))
+#define AUSPEX_SIMD_END            \
+    AUSPEX_PRAGMA(GCC pop_options) \
+    AUSPEX_PRAGMA(GCC diagnostic pop)
+#define AUSPEX_UNROLL AUSPEX_PRAGMA(GCC unroll 16)
+#else
+#define AUSPEX_SIMD_BEGIN(name)
+#define AUSPEX_SIMD_END
+#define AUSPEX_UNROLL
+#endif
+
 // --------------------------------------------------------------------------- src/machine/cpu/cpu.h
 
-// machine/cpu/cpu: the CPU as a machine: packs weights, walks tapes.
+// machine/cpu/cpu: the CPU as a back end.
 //
-// Owns    CpuBackend, its LoadedModel and Context: memory layout, order of ops, barriers between them.
-// Reads   backend, ops, matmul, pool.
-// Serves  engine.
-// Thread  a Context is used by one thread; all Lanes of a machine take turns on its pool.
-// Laws    Row, Commit, Chunk, HotPath: tests/test_invariants.cpp over every path.
+// Owns    open_cpu(): loading and packing of weights, plans of what a model and a context take.
+// Thread  a Context is used by one thread at a time; all contexts of a back end take turns on its pool.
+// Tests   tests/test_invariants.cpp over every path: row invariance, commit equivalence, chunk invariance, hot path;
+//         tests/test_memory_plan.cpp: planned memory.
 
 namespace auspex {
 namespace detail {
@@ -3746,13 +3338,11 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 
 // ----------------------------------------------------------------------- src/machine/cpu/context.h
 
-// machine/cpu/context: one timeline on the CPU: its memory and the walk along a tape.
+// machine/cpu/context: one sequence on the CPU: its caches, states and scratch.
 //
-// Owns    CpuModel (packed weights) and CpuContext (activations, caches, states).
-// Reads   backend, ops, matmul, pool.
-// Serves  cpu.cpp.
-// Thread  run() walks on all threads of the machine's pool.
-// Laws    Row, Commit, Chunk, HotPath: tests/test_invariants.cpp.
+// Owns    CpuModel (packed weights) and CpuContext. walk.h runs a step's operations over them.
+// Thread  one thread at a time; run() and head() work on all threads of the back end's pool.
+// Tests   tests/test_invariants.cpp: row invariance, commit equivalence, chunk invariance, hot path.
 
 namespace auspex {
 namespace detail {
@@ -3760,56 +3350,56 @@ namespace detail {
 class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuModel> {
   public:
     const Plan* plan = nullptr;
-    CpuPath path = CpuPath::reference;
-    const Loops* loops = nullptr;
+    const CpuKernels* kernels = nullptr;
+    const Loops* loops = nullptr;  ///< &kernels->loops
     std::shared_ptr<Pool> pool;
     Allocator allocator;
     std::vector<PackedMatrix> matrices;       ///< by SlotId; empty for others
     std::vector<const float*> vectors;        ///< by SlotId: F32 tensors read directly
-    std::vector<const std::byte*> file_rows;  ///< by SlotId: the tensors' bytes, when they stay; else empty
-    Block vector_bytes;                       ///< those of `vectors` that could not stay in place
+    std::vector<const std::byte*> file_rows;  ///< by SlotId: the tensors' bytes; null where they were not kept
+    Block vector_bytes;                       ///< those of `vectors` that had to be converted or copied
     uint64_t n_weight_bytes = 0;
 
     Result<std::unique_ptr<Context>> open(const ContextOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes; }
 };
 
-/// Raw convolution inputs kept by position: the taps before a row and the longest tentative step.
+/// Raw convolution inputs kept, by KV row: the taps before a row and the longest tentative step.
 constexpr uint32_t kConvRing = 16;
 static_assert(kConvRing >= 7 + kMaxTentative, "8 taps and a full tentative step must fit");
 
 /// Queries that read a chunk of keys together, and the rows of a prefill that one thread takes at a time.
 constexpr uint32_t kAttnQueries = 16, kAttnRows = 4;
 
-/// Where a Gated DeltaNet layer keeps its past.
+/// The recurrent state of a Gated DeltaNet layer.
 struct DeltaState {
     float* s = nullptr;          ///< [n_head_v, d_key, d_val] committed
     struct Terms {               ///< of one tentative step, row by row
         float* decay = nullptr;  ///< [kMaxTentative, n_head_v]
         float* k = nullptr;      ///< [kMaxTentative, n_head_k * d_key]
         float* u = nullptr;      ///< [kMaxTentative, n_head_v * d_val]
-    } terms[2];                  ///< the last step's and this one's, in turn
+    } terms[2];                  ///< the last step's and this one's, alternating
 };
 
 /// Keys and values of one attention layer, normed and rotated, in the types of its shape.
 struct KvCache {
     KvShape shape;
-    std::byte* k = nullptr;  ///< [n_ring] rows; position p at place p mod n_ring
+    std::byte* k = nullptr;  ///< [n_ring] rows; KV row p at p mod n_ring
     std::byte* v = nullptr;
     std::byte* sink_k = nullptr;  ///< [sinks] rows
     std::byte* sink_v = nullptr;
 };
 static_assert(kKvChunk == kAttnChunk, "a chunk of attention must lie in one piece of a ring");
 
-/// What a layer of experts needs between its parts; one for the context. A pair is one row at one of its
-/// experts; pairs of an expert stand together.
+/// Scratch of the expert layers, which take turns with it. A pair is one row at one of its experts; pairs are sorted by
+/// expert.
 struct CpuMoe {
     float* score = nullptr;        ///< [rows, n_expert]
     float* weight = nullptr;       ///< [rows, n_used]
     float* pair_weight = nullptr;  ///< [pairs]
     float* shared = nullptr;       ///< [rows] weight of the shared expert
     uint32_t* id = nullptr;        ///< [rows, n_used] ascending
-    uint32_t* row = nullptr;       ///< [pairs] whose it is
+    uint32_t* row = nullptr;       ///< [pairs] the pair's row
     uint32_t* all = nullptr;       ///< [rows] 0, 1, 2, ..
     uint32_t* first = nullptr;     ///< [n_expert + 1] first pair of each expert
     uint32_t* next = nullptr;      ///< [n_expert]
@@ -3817,21 +3407,23 @@ struct CpuMoe {
     uint32_t* n_touched = nullptr;
     float* h = nullptr;         ///< [pairs, d_ff]
     float* h_shared = nullptr;  ///< [rows, d_ff_shared]
-    std::byte* q = nullptr;     ///< h as integers
+    std::byte* q = nullptr;     ///< h as 16-bit integers
     std::byte* q_shared = nullptr;
     float* part = nullptr;  ///< by thread
 };
 
-/// errors    unsupported: fused experts whose up rows do not begin with a strip.
+/// errors    unsupported: fused gate and up rows where the up rows do not begin with a strip.
 Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices);
+
+class CpuWalk;  // walk.h
 
 class CpuContext : public Context {
   public:
     /// Takes all memory. errors: out_of_memory.
-    static Result<std::unique_ptr<Context>> open(std::shared_ptr<CpuModel> program, const ContextOptions& options);
+    static Result<std::unique_ptr<Context>> open(std::shared_ptr<CpuModel> model, const ContextOptions& options);
 
-    /// What open() would take; the program needs no weights.
-    static Status plan_memory(std::shared_ptr<CpuModel> program, const ContextOptions& options,
+    /// The memory that open() would take; the model needs no weights.
+    static Status plan_memory(std::shared_ptr<CpuModel> model, const ContextOptions& options,
                               std::vector<MemoryItem>* items);
 
     Status run(const Step& step) override;
@@ -3847,46 +3439,21 @@ class CpuContext : public Context {
     KernelProfiler* profiler() override { return nullptr; }
 
   private:
-    /// A walk on one thread. All threads take the same decisions.
-    struct Walk {
-        CpuContext& context;
-        uint32_t i_thread, n_thread;
-        uint32_t n_ticket = 0;
-        SlotId quantised = kNoSlot;  ///< whose rows the int8 buffer holds
-        // Slots touched since the last barrier; a full list simply forces one.
-        static constexpr uint32_t kMaxTouched = 16;
-        SlotId written[kMaxTouched], read[kMaxTouched];
-        uint32_t n_written = 0, n_read = 0;
-
-        void tape();
-        void barrier();
-        Share even() const;
-        Share shared();
-        void settle(const Op& op);
-        void touch(const Op& op);
-        void run(const Op& op);
-        void embed(const Op& op);
-        void hidden(const Op& op);
-        void norm(const Op& op);
-        void matmul_op(const Op& op);
-        void swiglu(const Op& op);
-        void delta(const Op& op);
-        void kv_write(const Op& op);
-        void attend(const Op& op);
-        void moe(const Op& op);
-    };
+    friend class CpuWalk;
+    /// Cosines and sines of a step's rotary positions. One table for each distinct (n_rot, base, factors), so at most
+    /// one per attention layer: n_ubatch * n_rot floats each, listed in the memory plan as "rotation tables".
     struct Rotation {
         uint32_t n_rot;
         float base;
-        SlotId factors;  ///< or none
+        SlotId factors;  ///< kNoSlot: none
         float* table;    ///< [rows, n_rot]
     };
 
-    explicit CpuContext(std::shared_ptr<CpuModel> program) : program_(std::move(program)) {}
+    explicit CpuContext(std::shared_ptr<CpuModel> model) : model_(std::move(model)) {}
     Status prepare(const ContextOptions& options);
     void lay_out(const ContextOptions& options);
     void note(uint64_t bytes);
-    /// What is placed from here on, for a plan that lists it.
+    /// Names what is placed from here on, for the memory plan.
     void name(const char* what, int layer = -1) { what_ = what, layer_ = layer; }
     void place_activations(const ContextOptions& options);
     void lay_out_moe();
@@ -3898,21 +3465,19 @@ class CpuContext : public Context {
         if (items_) note(bytes);
         return at;
     }
-    float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * program_->plan->slot(slot).width(); }
+    float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * model_->plan->slot(slot).width(); }
     float* pending_hidden(uint32_t kv_row) const {
-        return pending_hidden_ + size_t{kv_row % kMaxPendingHidden} * program_->plan->d_model;
+        return pending_hidden_ + size_t{kv_row % kMaxPendingHidden} * model_->plan->d_model;
     }
-    const float* rotation(const Op& op, uint32_t i_row) const;
     /// Runs the step's tape on all threads, or, with `head_only`, its head on the kept rows from row0 on.
     void walk(const Step& step, bool head_only, uint32_t row0);
-    static void walk_entry(void* context, uint32_t i_thread, uint32_t n_thread);
     void apply_pending();
 
-    std::shared_ptr<CpuModel> program_;
+    std::shared_ptr<CpuModel> model_;
     Block memory_;
     std::byte* cursor_ = nullptr;  ///< null while only counting
     uint64_t n_placed_ = 0;
-    std::vector<MemoryItem>* items_ = nullptr;  ///< where a plan wants what is placed
+    std::vector<MemoryItem>* items_ = nullptr;  ///< the memory plan being made, or null
     const char* what_ = "";
     int layer_ = -1;
     ContextOptions options_;
@@ -3925,7 +3490,7 @@ class CpuContext : public Context {
     std::vector<DeltaState> delta_;    ///< by SlotId
     std::vector<float*> conv_;         ///< by SlotId: [kConvRing, conv_dim]
     std::vector<Rotation> rotations_;
-    float* conv_out_ = nullptr;   ///< [rows, conv_dim] q, k, v of the layer at hand
+    float* conv_out_ = nullptr;   ///< [rows, conv_dim] q, k, v of the current layer
     float* attn_part_ = nullptr;  ///< partials of a short step
     uint32_t n_part_max_ = 0;
     size_t part_stride_ = 0;  ///< floats of one partial: m, l, o
@@ -3935,14 +3500,91 @@ class CpuContext : public Context {
     CpuMoe moe_;
     DeltaRow* delta_rows_ = nullptr;  ///< [n_thread, kDeltaChunk]
 
-    // Of the walk at hand. walk() sets all three: a walk sees nothing of the one before.
-    Step step_;
-    uint32_t row0_ = 0;  ///< head(): first row to read
-    bool head_only_ = false;
-    uint32_t n_pending_ = 0;      ///< committed rows of the last tentative step, still to be folded in
+    uint32_t n_pending_ = 0;      ///< committed rows of the last tentative step, not applied yet
     std::vector<bool> mtp_only_;  ///< by SlotId: not part of the trunk
     PackedMatrix draft_head_;     ///< rows of the MTP head's table for chosen ids, or empty
-    uint32_t parity_ = 0;         ///< which of DeltaState::terms belongs to the step at hand
+    uint32_t parity_ = 0;         ///< which of DeltaState::terms belongs to the last trunk step
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/machine/cpu/walk.h
+
+// machine/cpu/walk: one thread's pass over the operations of one step.
+//
+// Owns    which thread computes what, and where the threads meet. The formulas are at the kernels (ops.h).
+// Thread  one CpuWalk per thread of the pool; all of them take the same decisions, so they meet at the same barriers.
+//         Which thread computes a value never changes its bits.
+// Tests   tests/test_invariants.cpp: row invariance, commit equivalence and chunk invariance on every path.
+
+namespace auspex {
+namespace detail {
+
+/// What all threads of a walk read. A step comes with everything it needs: nothing of an earlier one is kept here or in
+/// the context but its caches and states.
+struct CpuJob {
+    CpuContext& context;
+    const Step& step;
+    bool head_only = false;  ///< run only the head operations, on the kept rows from row0 on
+    uint32_t row0 = 0;
+    uint32_t n_term = 0;  ///< committed rows of the last tentative step, which the recurrent layers apply first
+};
+
+class CpuWalk {
+  public:
+    CpuWalk(const CpuJob& job, uint32_t i_thread, uint32_t n_thread);
+    /// Runs the step's tape.
+    void run();
+
+  private:
+    struct Attention;
+    struct Experts;
+
+    const Plan& plan() const { return *model_.plan; }
+    const float* vector(SlotId id) const { return id == kNoSlot ? nullptr : model_.vectors[id]; }
+    float* row(SlotId slot, uint32_t i) const { return context_.row(slot, i); }
+    uint32_t width(SlotId slot) const { return static_cast<uint32_t>(plan().slot(slot).width()); }
+    const float* rotation(const Op& op, uint32_t i_row) const;
+    float* scratch() const { return context_.thread_scratch_ + i_thread_ * context_.thread_stride_; }
+
+    /// Waits for all threads.
+    void barrier();
+    Share even() const { return {i_thread_, n_thread_, nullptr}; }
+    Share shared();
+    /// A barrier if this operation would read what another thread may still be writing, or write what one may still be
+    /// reading.
+    void wait_for_inputs(const Op& op);
+    void note_slots(const Op& op);
+    /// The input rows of a product, converted to integers if any of the matrices wants them.
+    Rows input_rows(SlotId slot, uint32_t first, uint32_t n_row, bool integers, bool reuse);
+
+    void run(const Op& op);
+    void embed(const Op& op);
+    void hidden(const Op& op);
+    void norm(const Op& op);
+    void matmul_op(const Op& op);
+    void swiglu(const Op& op);
+    void delta(const Op& op);
+    void delta_inputs(const Op& op);
+    void delta_keep_inputs(const Op& op);
+    void delta_head(const Op& op, uint32_t h);
+    void kv_write(const Op& op);
+    void attend(const Op& op);
+    void moe(const Op& op);
+
+    CpuContext& context_;
+    const CpuModel& model_;
+    const Loops& loops_;
+    const Step& step_;
+    const CpuJob& job_;
+    const uint32_t i_thread_, n_thread_;
+    uint32_t n_ticket_ = 0;
+    SlotId quantised_ = kNoSlot;  ///< whose rows context_.quantised_ holds
+    // Slots touched since the last barrier; a full list forces one.
+    static constexpr uint32_t kMaxTouched = 16;
+    SlotId written_[kMaxTouched], read_[kMaxTouched];
+    uint32_t n_written_ = 0, n_read_ = 0;
 };
 
 }  // namespace detail
@@ -12673,7 +12315,7 @@ Status check_type(const char* what, Type t, uint32_t d_head, const std::string& 
 
 uint32_t KvShape::n_part() const {
     if (window == 0) return n_ring / kKvChunk;
-    // The window of the first row and the rest of the step, wherever the chunks' borders lie.
+    // The window of the first row and the rest of the step, at any offset within a chunk.
     return static_cast<uint32_t>(ceil_div(uint64_t{window} + kMaxTentative - 2, uint64_t{kKvChunk})) + 1 +
            (sinks != 0 ? 1 : 0);
 }
@@ -12690,8 +12332,8 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
             const Slot& slot = plan.slot(op.state);
             const KvOptions want = options.kv.empty() ? KvOptions() : options.kv[op.state];
             if (want.sinks > kMaxSinks)
-                return fail(Code::bad_argument, "'", slot.name, "' shall keep ", want.sinks,
-                            " first positions, expected at most ", kMaxSinks);
+                return fail(Code::bad_argument, "'", slot.name, "': ", want.sinks,
+                            " sinks were asked for, expected at most ", kMaxSinks);
             AUSPEX_TRY(kv_impl::check_type("keys", want.k, op.attn.d_head, slot.name));
             AUSPEX_TRY(kv_impl::check_type("values", want.v, op.attn.d_head, slot.name));
             KvShape& s = all[op.state];
@@ -12702,7 +12344,7 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
             s.width = static_cast<uint32_t>(slot.width());
             s.k_bytes = row_bytes(want.k, s.width);
             s.v_bytes = row_bytes(want.v, s.width);
-            // The narrowest of what is asked for, what the model declares, and what a draft block is allowed.
+            // The narrowest of the options' window, the model's own, and the limit for draft blocks.
             uint64_t window = want.window == 0 ? context : want.window;
             if (draft && options.mtp_window != 0) window = std::min<uint64_t>(window, options.mtp_window);
             s.sinks = want.sinks;
@@ -12796,12 +12438,12 @@ namespace pool_impl {
 
 using Clock = std::chrono::steady_clock;
 
-// Spinning is quickest while every thread has a core to itself. Where others want the cores too, a thread that spins
-// uses up its share of them, and is then made to wait for a whole time slice just when it is awaited itself; one that
-// sleeps is given a core as soon as it is woken. A wait about as long as a time slice tells the two apart.
+// Spinning is fastest while every thread has a core of its own. If other programs want the cores, a spinning thread
+// uses up its time slice and then waits for a whole one just when the others need it; a sleeping thread gets a core as
+// soon as it is woken. A wait of about a time slice shows that the cores are shared.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kTimeSlice = std::chrono::milliseconds(1);
-constexpr uint32_t kCalm = 1000;  ///< barriers to sleep at before spinning is tried again
+constexpr uint32_t kCalm = 1000;  ///< barriers without spinning before it is tried again
 
 /// Tells the core that this is a waiting loop.
 inline void pause() {
@@ -12873,6 +12515,7 @@ Pool::~Pool() {
 }
 
 void Pool::work_loop(Worker* me) {
+    const DefaultFloatMode mode;  // a new thread inherits the mode of the one that started it
     Pool& pool = *me->pool;
     for (uint32_t seen = 0;; ++seen) {
         pool.wait_change(pool.run_count_, seen);
@@ -12883,6 +12526,7 @@ void Pool::work_loop(Worker* me) {
 }
 
 void Pool::run(Work work, void* context) {
+    const DefaultFloatMode mode;
     if (n_thread_ == 1) {
         clear_tickets();
         work(context, 0, 1);
@@ -12994,7 +12638,7 @@ Leaf cpuid(uint32_t leaf, uint32_t sub) {
 #endif
     return r;
 }
-/// Which register sets the operating system saves; only where cpuid says OSXSAVE.
+/// XCR0: the register sets that the operating system saves. Only if cpuid says OSXSAVE.
 uint64_t saved_registers() {
 #if defined(_MSC_VER)
     return _xgetbv(0);
@@ -13006,6 +12650,7 @@ uint64_t saved_registers() {
 }
 bool bits(uint64_t word, uint64_t mask) { return (word & mask) == mask; }
 
+/// AVX2, FMA and F16C; `wide`: also the AVX-512 that CpuFeatures lists.
 bool has_x86(bool wide) {
     // Bit numbers: Intel SDM volume 2, CPUID.
     const Leaf one = cpuid(1, 0), seven = cpuid(7, 0);
@@ -13019,8 +12664,16 @@ bool has_x86(bool wide) {
 }
 #endif
 
+#if AUSPEX_HAS_NEON && defined(__APPLE__)
+bool has_arm(const char* key) {
+    int v = 0;
+    size_t size = sizeof v;
+    return sysctlbyname(key, &v, &size, nullptr, 0) == 0 && v != 0;
+}
+#endif
+
 #if defined(__linux__)
-/// The first number in a small file of the kernel's, or -1.
+/// The first number in a small file under /sys, or -1.
 long first_number(const char* pattern, int cpu) {
     char path[128];
     std::snprintf(path, sizeof path, pattern, cpu);
@@ -13035,56 +12688,22 @@ long first_number(const char* pattern, int cpu) {
 
 }  // namespace features_impl
 
-const char* path_name(CpuPath path) {
-    switch (path) {
-        case CpuPath::best: return "best";
-        case CpuPath::reference: return "reference";
-        case CpuPath::avx2: return "avx2";
-        case CpuPath::avx512: return "avx512";
-        case CpuPath::neon: return "neon";
-    }
-    return "unknown";
-}
-
-bool has_path(CpuPath path) {
-    switch (path) {
-        case CpuPath::best:
-        case CpuPath::reference: return true;
+CpuFeatures cpu_features() {
+    CpuFeatures f;
 #if AUSPEX_HAS_X86
-        case CpuPath::avx2: return features_impl::has_x86(false);
-        case CpuPath::avx512: return features_impl::has_x86(true);
-#else
-        case CpuPath::avx2:
-        case CpuPath::avx512: return false;
+    f.avx2 = features_impl::has_x86(false);
+    f.avx512 = features_impl::has_x86(true);
+#elif AUSPEX_HAS_NEON
+    f.neon = true;
+#if defined(__linux__)
+    f.dotprod = (getauxval(AT_HWCAP) & (1ul << 20)) != 0;  // HWCAP_ASIMDDP
+    f.i8mm = (getauxval(AT_HWCAP2) & (1ul << 13)) != 0;    // HWCAP2_I8MM
+#elif defined(__APPLE__)
+    f.dotprod = features_impl::has_arm("hw.optional.arm.FEAT_DotProd");
+    f.i8mm = features_impl::has_arm("hw.optional.arm.FEAT_I8MM");
 #endif
-        case CpuPath::neon:
-#if AUSPEX_HAS_NEON && defined(__linux__)
-            return (getauxval(AT_HWCAP) & (1ul << 20)) != 0;  // HWCAP_ASIMDDP
-#elif AUSPEX_HAS_NEON && defined(__APPLE__)
-            return true;  // every Apple AArch64 Mac has it; phones since the A11
-#else
-            return false;
 #endif
-    }
-    return false;
-}
-
-CpuPath best_path() {
-    for (const CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon})
-        if (has_path(p)) return p;
-    return CpuPath::reference;
-}
-
-Status choose_path(CpuPath wanted, CpuPath* out) {
-    if (!has_path(wanted)) {
-        std::string there = "reference";
-        for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
-            if (has_path(p)) there = say(there, ", ", path_name(p));
-        return fail(Code::unsupported, "CPU path '", path_name(wanted),
-                    "' is not available: this processor and build have ", there, ". Choose one of these, or best.");
-    }
-    *out = wanted == CpuPath::best ? best_path() : wanted;
-    return {};
+    return f;
 }
 
 uint32_t n_physical_core() {
@@ -13094,8 +12713,8 @@ uint32_t n_physical_core() {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-        // A core counts at its first allowed hardware thread. Where cores differ in size (phones), the
-        // small ones would only hold the others up.
+        // A core counts at its first allowed hardware thread. Where cores differ in size (phones), the small ones are
+        // left out: the others would wait for them.
         long largest = -1;
         for (int i = 0; i < CPU_SETSIZE; ++i)
             if (CPU_ISSET(i, &allowed)) {
@@ -13132,6 +12751,57 @@ uint32_t n_physical_core() {
 }  // namespace detail
 }  // namespace auspex
 
+// --------------------------------------------------------------------- src/machine/cpu/kernels.cpp
+
+namespace auspex {
+namespace detail {
+
+KernelList runnable_kernels() {
+    const CpuFeatures features = cpu_features();
+    KernelList list;
+    auto add = [&](const CpuKernels* k) {
+        if (k && k->runs(features)) list.table[list.n++] = k;
+    };
+#define AUSPEX_ADD(name) add(name##_kernels());
+    AUSPEX_KERNELS(AUSPEX_ADD)
+#undef AUSPEX_ADD
+    return list;
+}
+
+const CpuKernels* kernels_for(CpuPath path) {
+    for (const CpuKernels* k : runnable_kernels())
+        if (path == CpuPath::best || k->path == path) return k;
+    return nullptr;
+}
+
+Status choose_kernels(CpuPath wanted, const CpuKernels** out) {
+    *out = kernels_for(wanted);
+    if (*out) return {};
+    std::string available;
+    for (const CpuKernels* k : runnable_kernels()) available = say(available, available.empty() ? "" : ", ", k->name);
+    return fail(Code::unsupported, "CPU path '", path_name(wanted),
+                "' is not available: this processor and build have ", available, ". Choose one of these, or best.");
+}
+
+const char* path_name(CpuPath path) {
+    switch (path) {
+        case CpuPath::best: return "best";
+        case CpuPath::reference: return "reference";
+        case CpuPath::avx2: return "avx2";
+        case CpuPath::avx512: return "avx512";
+        case CpuPath::neon: return "neon";
+    }
+    return "unknown";
+}
+
+bool has_path(CpuPath path) { return kernels_for(path) != nullptr; }
+
+CpuPath best_path() { return kernels_for(CpuPath::best)->path; }
+
+}  // namespace detail
+}  // namespace auspex
+#undef AUSPEX_KERNELS
+
 // ------------------------------------------------------------------------ src/machine/cpu/pack.cpp
 
 namespace auspex {
@@ -13162,8 +12832,8 @@ bool strip_form(Type type, StripForm* out) {
 
 namespace pack_impl {
 
-/// One block of 32 inputs of one row, spelled out: what the file says, nothing rounded. Codes are
-/// handled four at a time, as the bytes of a word; masks keep shifts within the bytes.
+/// One block of 32 inputs of one row, with one byte per code; nothing is rounded. Codes are handled four at a time, as
+/// the bytes of a word; masks keep shifts within the bytes.
 struct Plain {
     uint16_t d = 0, d_min = 0;          ///< f16 bits; super forms: of the 256
     int8_t scale[2] = {}, min[2] = {};  ///< super forms, for each half (both the same where one covers 32)
@@ -13194,7 +12864,7 @@ inline void nibbles(const uint8_t* qs, uint32_t* code) {
         code[i + 4] = word(qs, i) >> 4 & 0x0f0f0f0fu;
     }
 }
-/// Bit i of qh on top of the nibble of code i: the product copies four bits to the bottoms of four bytes.
+/// Sets bit 4 of code i to bit i of qh. The product copies four bits to bit 0 of four bytes.
 inline void fifth_bits(uint32_t qh, uint32_t* code) {
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < 8; ++i) code[i] |= ((qh >> (4 * i) & 15u) * 0x00204081u & 0x01010101u) << 4;
@@ -13220,7 +12890,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
             break;
         case Type::q4_1:
             p->d = load<uint16_t>(f);
-            p->d_min = load<uint16_t>(f + 2) ^ 0x8000u;  // the file adds it, the form takes it away
+            p->d_min = load<uint16_t>(f + 2) ^ 0x8000u;  // the file adds the minimum, the form subtracts it
             nibbles(f + 4, p->code);
             break;
         case Type::q5_0:
@@ -13255,7 +12925,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
                 const uint32_t high = (f[96 + 8 + k % 4] >> (2 * (k / 4))) & 3u;
                 p->scale[h] = static_cast<int8_t>(static_cast<int32_t>(low | high << 4) - 32);
             }
-            // q - (bit ? 0 : 4), and 32 up: q + 28 + 4 bit; no byte carries over
+            // q - (bit ? 0 : 4) + 32 = q + 28 + 4 bit; no byte overflows
             fields(f + 32 + 32 * (g / 4), 2 * (g % 4), 3, p->code);
             fields(f, g, 1, top);
             for (uint32_t i = 0; i < 8; ++i) p->code[i] += 0x1c1c1c1cu + 4 * top[i];
@@ -13291,7 +12961,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
     }
 }
 
-/// Where a block's bytes are in a strip.
+/// Offsets of a block's bytes in a strip.
 struct Place {
     size_t head = 0, scales = 0, codes = 0;
 };
@@ -13308,7 +12978,7 @@ void put_f16(uint8_t* to, uint16_t v) { std::memcpy(to, &v, 2); }
 
 inline void put_word(uint8_t* to, uint32_t v) { std::memcpy(to, &v, 4); }
 
-/// The codes of one row's block into its lane of the strip's block.
+/// Writes the codes of one row's block into its lane of the strip.
 inline void write_codes(CodeForm form, uint32_t n_lane, uint32_t lane, const uint32_t* code, uint32_t bias,
                         uint8_t* to) {
     to += 4 * lane;
@@ -13349,7 +13019,7 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_
     const TypeInfo info = type_info(kType);
     const uint32_t R = m.n_lane;
     const size_t row_step = static_cast<size_t>(row_bytes(kType, m.d_in));
-    const uint32_t bias = biased_bytes(m.path) ? 128 : 0;
+    const uint32_t bias = m.kernels->biased_bytes ? 128 : 0;
     for (uint32_t b = 0; b < m.d_in / 32; ++b) {
         const Place at = place(f, R, m.d_in, b);
         uint8_t* s = to + at.scales;
@@ -13402,7 +13072,7 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
     }
     const uint32_t R = w.n_lane, lane = row % R;
     const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data + w.stride * (row / R));
-    const uint8_t bias = biased_bytes(w.path) ? 128 : 0;
+    const uint8_t bias = w.kernels->biased_bytes ? 128 : 0;
     for (uint32_t b = 0; b < w.d_in / 32; ++b) {
         const Place at = place(f, R, w.d_in, b);
         const uint8_t* s = base + at.scales;
@@ -13440,20 +13110,16 @@ namespace auspex {
 namespace detail {
 namespace matmul_impl {
 
-bool float_type(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::bf16; }
-
-uint32_t lanes(CpuPath path) { return path == CpuPath::avx512 ? 16 : 8; }
-
-/// The view without data: how a shape is held on a path.
-Matrix layout(CpuPath path, const MatrixShape& s) {
+/// How a shape is held: the view, without data.
+Matrix layout(const CpuKernels& k, const MatrixShape& s) {
     Matrix m;
     m.type = s.type;
-    m.path = path;
+    m.kernels = &k;
     m.d_out = s.d_out;
     m.d_in = s.d_in;
     StripForm f;
-    if (path != CpuPath::reference && strip_form(s.type, &f)) {
-        m.n_lane = lanes(path);
+    if (k.n_lane != 0 && strip_form(s.type, &f)) {
+        m.n_lane = k.n_lane;
         m.stride = f.strip_bytes(m.n_lane, s.d_in);
     } else {
         m.stride = row_bytes(s.type, s.d_in);
@@ -13463,26 +13129,6 @@ Matrix layout(CpuPath path, const MatrixShape& s) {
 
 uint64_t slice_bytes(const Matrix& m) {
     return m.stride * (m.n_lane ? ceil_div(uint64_t{m.d_out}, uint64_t{m.n_lane}) : m.d_out);
-}
-
-const CpuKernels* kernels(CpuPath path) {
-    switch (path) {
-#if AUSPEX_HAS_X86
-        case CpuPath::avx512: return &avx512_kernels();
-        case CpuPath::avx2: return &avx2_kernels();
-#else
-        case CpuPath::avx512:
-        case CpuPath::avx2: break;
-#endif
-#if AUSPEX_HAS_NEON
-        case CpuPath::neon: return &neon_kernels();
-#else
-        case CpuPath::neon: break;
-#endif
-        case CpuPath::best:
-        case CpuPath::reference: break;
-    }
-    return nullptr;
 }
 
 struct PackJob {
@@ -13514,8 +13160,8 @@ void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
 
 // ----------------------------------------------------------------------------- the reference path
 
-constexpr uint32_t kPiece = 256;   // inputs decoded at once: a multiple of every block
-constexpr uint32_t kColumns = 32;  // activation rows that share a decoded piece
+constexpr uint32_t kPiece = 256;   // inputs decoded at once: whole blocks of every type
+constexpr uint32_t kColumns = 32;  // rows of the input that share a decoded piece
 constexpr uint32_t kPartial = 8;
 
 #if defined(__GNUC__)
@@ -13523,7 +13169,7 @@ __attribute__((noinline))
 #endif
 double
 dot_piece(const float* w, const float* x, uint32_t n) {
-    // One function for every call, so that whatever a compiler makes of these sums, it makes it of all alike.
+    // Not inlined: a compiler may order these sums as it likes, but it must do so in one way for all callers.
     float sum[kPartial] = {};
     uint32_t k = 0;
     for (; k + kPartial <= n; k += kPartial)
@@ -13534,9 +13180,12 @@ dot_piece(const float* w, const float* x, uint32_t n) {
     return all;
 }
 
+}  // namespace matmul_impl
+
 /// Rows r0..r1 of y: weights decoded a piece at a time, products in float, pieces summed in double.
 void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
                     uint32_t r0, uint32_t r1) {
+    using namespace matmul_impl;
     const uint64_t piece_bytes = row_bytes(w.type, kPiece);
     for (uint32_t r = r0; r < r1; ++r) {
         const std::byte* row = w.data + w.stride * r;
@@ -13560,20 +13209,15 @@ void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, s
     }
 }
 
-}  // namespace matmul_impl
-
-uint64_t packed_bytes(CpuPath path, const MatrixShape& shape, bool keep) {
-    const Matrix m = matmul_impl::layout(path, shape);
+uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool keep) {
+    const Matrix m = matmul_impl::layout(kernels, shape);
     if (m.n_lane == 0 && keep) return 0;
     return matmul_impl::slice_bytes(m) * shape.n_slice;
 }
 
-Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows, bool keep, const Allocator& from,
-                   Pool* pool, PackedMatrix* out) {
+Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
+                   const Allocator& from, Pool* pool, PackedMatrix* out) {
     using namespace matmul_impl;
-    if (path == CpuPath::best || (path != CpuPath::reference && !kernels(path)))
-        return fail(Code::unsupported, "weights cannot be packed for CPU path '", path_name(path),
-                    "': this build lacks it");
     const TypeInfo info = type_info(shape.type);
     if (!info.name || !info.supported)
         return fail(Code::unsupported, "weights of type id ", static_cast<uint32_t>(shape.type), ", expected one of ",
@@ -13583,7 +13227,7 @@ Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows
     if (shape.d_in % info.n_block != 0)
         return fail(Code::bad_argument, "rows of ", shape.d_in, " weights, expected a multiple of ", info.n_block,
                     ", the block of ", info.name);
-    Matrix m = layout(path, shape);
+    Matrix m = layout(kernels, shape);
     uint64_t all = 0;
     if (!mul_fits(slice_bytes(m), shape.n_slice, &all) || all > SIZE_MAX / 2)
         return fail(Code::bad_argument, "a matrix [", shape.n_slice, ", ", shape.d_out, ", ", shape.d_in, "] of ",
@@ -13612,11 +13256,9 @@ size_t quantised_bytes(uint32_t n_row, uint32_t d_in) {
     return n_row * static_cast<size_t>(round_up(uint64_t{d_in / 32} * sizeof(Int16Block), 64));
 }
 
-void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
+void quantise_rows(const CpuKernels& kernels, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
                    const Share& share) {
-    const CpuKernels* k = matmul_impl::kernels(path);
-    AUSPEX_ASSERT(k && d_in % 32 == 0);
-    if (!k) return;
+    AUSPEX_ASSERT(kernels.quantise && d_in % 32 == 0);
     const uint32_t n_block = d_in / 32;
     uint64_t a, b;
     even_part(uint64_t{n_row} * n_block, share, &a, &b);
@@ -13625,17 +13267,16 @@ void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint
         const uint64_t n = n_block - block < b - a ? n_block - block : b - a;
         Int16Block* blocks =
             reinterpret_cast<Int16Block*>(static_cast<std::byte*>(to) + quantised_bytes(1, d_in) * row);
-        k->quantise(x + ld * row + 32 * block, static_cast<uint32_t>(n), blocks + block);
+        kernels.quantise(x + ld * row + 32 * block, static_cast<uint32_t>(n), blocks + block);
         a += n;
     }
 }
 
 void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
             const Share& share) {
-    const CpuKernels* k = matmul_impl::kernels(w.path);
-    const auto part = !k ? matmul_impl::reference_rows : w.n_lane ? k->strips : k->floats;
+    const auto part = w.n_lane ? w.kernels->strips : w.kernels->plain;
     AUSPEX_ASSERT(w.wants_integers() ? in.quantised != nullptr : in.x != nullptr);
-    // Chunks of 64 rows keep the weights in the second-level cache while all columns pass over them.
+    // A chunk of 64 rows stays in the second-level cache while all rows of the input pass over it.
     const uint32_t n_chunk = ceil_div(w.d_out, kMatmulChunk);
     const auto rows = [&](uint32_t r0, uint32_t r1) {
         if (r0 < r1) part(w, in, n_row, y, ld_y, accumulate, r0, r1 < w.d_out ? r1 : w.d_out);
@@ -13658,946 +13299,21 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
 }  // namespace detail
 }  // namespace auspex
 
-// ----------------------------------------------------------------- src/machine/cpu/matmul_avx2.cpp
-
-#if AUSPEX_HAS_X86
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12: false alarm inside its own intrinsics
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-namespace auspex {
-namespace detail {
-namespace cpu_avx2 {
-#define AUSPEX_SIMD AUSPEX_AVX2
-#define AUSPEX_SIMD_INLINE AUSPEX_AVX2_INLINE
-// The products of strips and of float rows, written once for every instruction set. A file that pastes
-// it has opened a namespace with the vector vocabulary (simd_*.h) and defined AUSPEX_SIMD and
-// AUSPEX_SIMD_INLINE, the attributes that allow those instructions. No lambdas: they would not
-// inherit the attributes.
-
-/// One strip against up to kMaxRow rows of activations.
-struct StripJob {
-    const uint8_t* strip = nullptr;
-    uint32_t n_block = 0;
-    StripForm form;
-    const Int16Block* x[kMaxRow] = {};  ///< all set; surplus ones repeat another
-    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
-    size_t ld_y = 0;
-    uint32_t n_in = 0;   ///< activation rows that exist
-    uint32_t n_row = 0;  ///< rows of the strip that exist
-    bool accumulate = false;
-};
-
-constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
-
-/// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
-AUSPEX_SIMD_INLINE Ints whole(const Ints* dot, int c) { return i_add(i_shift<8>(dot[2 * c]), dot[2 * c + 1]); }
-
-template <int n>
-AUSPEX_SIMD_INLINE void start(Ints* dot) {
-#pragma GCC unroll 16
-    for (int c = 0; c < 2 * n; ++c) dot[c] = i_zero();
-}
-/// Groups of 16: from the integer sum of a half goes what the offset takes away.
-template <bool kMin, int offset, int n, int h>
-AUSPEX_SIMD_INLINE void end_half(const Int16Block* const* x, size_t b, const Ints* dot, Floats scale, Floats min,
-                                 Floats* acc) {
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        const Floats unit = f_all(x[c][b].scale);
-        Ints sum = whole(dot, c);
-        if constexpr (offset != 0) sum = i_add(sum, i_shift<log2_of(offset)>(i_all(x[c][b].minus_sum[h])));
-        acc[c] = f_fma(f_mul(f_from(sum), unit), scale, acc[c]);
-        // minus_sum has the sign turned already
-        if constexpr (kMin) acc[c] = f_fma(f_mul(f_from(i_all(x[c][b].minus_sum[h])), unit), min, acc[c]);
-    }
-}
-
-/// y[c][lane] = sum over blocks b, in order, of scale * (x.scale * sum(code * q)) - min * x.sum.
-/// The sums of integers are exact; each float step is one fused multiply-add of its own (row, column).
-template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
-AUSPEX_SIMD void strip_product(const StripJob& job) {
-    constexpr int offset = kOffset + bias_of(kCode);
-    constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
-    const Int16Block* x[n];
-    Floats acc[n];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        x[c] = job.x[c];
-        acc[c] = f_zero();
-    }
-    Floats d = f_zero(), d_min = f_zero();
-    const uint8_t* page = job.strip;
-    size_t b = 0;
-    for (uint32_t left = job.n_block; left > 0;) {
-        const uint32_t n_here = left < 8 ? left : 8;
-        const uint8_t* scales = page;
-        const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
-        page = codes + n_here * code_step;
-        left -= n_here;
-        if (job.form.super) {
-            d = f_halves(scales);
-            if constexpr (kMin) d_min = f_halves(scales + 2 * kLane);
-            scales += (kMin ? 4 : 2) * kLane;
-        }
-        for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            // One row keeps pace with the memory's own prefetching; more fall behind and profit from a hint.
-            if constexpr (n > 1)
-                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
-            Floats scale[kGroup], min[kGroup];
-            if (job.form.super) {
-#pragma GCC unroll 2
-                for (int g = 0; g < kGroup; ++g) {
-                    scale[g] = f_mul(d, f_bytes(scales));
-                    scales += kLane;
-                }
-                if constexpr (kMin) {
-#pragma GCC unroll 2
-                    for (int g = 0; g < kGroup; ++g) {
-                        min[g] = f_mul(d_min, f_bytes(scales));
-                        scales += kLane;
-                    }
-                }
-            } else {
-                scale[0] = f_halves(scales);
-                scales += 2 * kLane;
-                if constexpr (kMin) {
-                    min[0] = f_halves(scales);
-                    scales += 2 * kLane;
-                }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
-            }
-            Ints dot[2 * n];
-            start<n>(dot);
-            if constexpr (kGroup == 1) {
-                // An offset is a minimum in disguise: scale * (code - offset) = scale * code - scale * offset.
-                if constexpr (offset != 0) min[0] = f_mul(scale[0], f_all(static_cast<float>(offset)));
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
-#pragma GCC unroll 16
-                for (int c = 0; c < n; ++c) {
-                    acc[c] = f_fma(f_mul(f_from(whole(dot, c)), f_all(x[c][b].scale)), scale[0], acc[c]);
-                    if constexpr (kMin || offset != 0) acc[c] = f_fnma(min[0], f_all(x[c][b].sum), acc[c]);
-                }
-            } else {
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
-                end_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
-                start<n>(dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
-                end_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-        if (static_cast<uint32_t>(c) < job.n_in)
-            f_put(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
-}
-
-using StripKernel = void (*)(const StripJob&);
-
-template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
-AUSPEX_SIMD StripKernel choose_rows(uint32_t n) {
-    if constexpr (kMaxRow >= 8)
-        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
-    if constexpr (kMaxRow >= 4)
-        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
-    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
-}
-
-/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
-AUSPEX_SIMD StripKernel strip_kernel(const StripForm& f, uint32_t n) {
-    switch (f.code) {
-        case CodeForm::nibble:
-            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
-            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
-                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
-        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
-        case CodeForm::five:
-            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
-                             : choose_rows<CodeForm::five, 1, false, 16>(n);
-        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
-        case CodeForm::byte: break;
-    }
-    return choose_rows<CodeForm::byte, 1, false, 0>(n);
-}
-
-/// How many rows the next pass takes when `left` remain; the last pass may be partly empty.
-inline uint32_t pass_width(uint32_t left, uint32_t most) {
-    if (left >= most) return most;
-    return left > 4 ? 8 : left > 2 ? 4 : left;
-}
-
-AUSPEX_SIMD void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
-                        uint32_t r0, uint32_t r1) {
-    StripForm form;
-    if (!strip_form(w.type, &form)) return;
-    const size_t step = quantised_bytes(1, w.d_in);
-    const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data);
-    const uint8_t* rows = static_cast<const uint8_t*>(in.quantised);
-    StripJob job;
-    job.n_block = w.d_in / 32;
-    job.form = form;
-    job.ld_y = ld_y;
-    job.accumulate = accumulate;
-    for (uint32_t c0 = 0; c0 < n_row;) {
-        const uint32_t width = pass_width(n_row - c0, kMaxRow);
-        job.n_in = n_row - c0 < width ? n_row - c0 : width;
-        for (uint32_t c = 0; c < width; ++c) {
-            const uint32_t from = c0 + (c < job.n_in ? c : 0);
-            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
-        }
-        const StripKernel kernel = strip_kernel(form, width);
-        for (uint32_t r = r0; r < r1; r += kLane) {
-            job.strip = base + w.stride * (r / kLane);
-            job.n_row = r1 - r < kLane ? r1 - r : kLane;
-            job.y = y + static_cast<size_t>(c0) * ld_y + r;
-            kernel(job);
-        }
-        c0 += job.n_in;
-    }
-}
-
-// ------------------------------------------------------------------------------- float weights
-
-/// y[c][i] = w[i] . x[c] for kFloatRow rows and n columns: one vector sum each, in steps of kLane inputs,
-/// what is left over as one step filled with zeros.
-template <Type kType, int n>
-AUSPEX_SIMD void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
-                               float (*out)[kFloatRow]) {
-    constexpr size_t size = kType == Type::f32 ? 4 : 2;
-    Floats acc[n][kFloatRow];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) acc[c][i] = f_zero();
-    const uint32_t whole = d_in / kLane * kLane;
-    const size_t ahead = kFloatRow * stride;  // the same place in the next rows
-    for (size_t k = 0; k < whole; k += kLane) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) {
-            prefetch_later(w[i] + k * size + ahead);
-            const Floats a = f_weights<kType>(w[i] + k * size);
-#pragma GCC unroll 16
-            for (int c = 0; c < n; ++c) acc[c][i] = f_fma(a, f_load(x[c] + k), acc[c][i]);
-        }
-    }
-    if (whole < d_in) {
-        std::byte rest[kFloatRow][kLane * size] = {};
-        for (int i = 0; i < kFloatRow; ++i) std::memcpy(rest[i], w[i] + whole * size, (d_in - whole) * size);
-#pragma GCC unroll 16
-        for (int c = 0; c < n; ++c) {
-            float tail[kLane] = {};
-            std::memcpy(tail, x[c] + whole, (d_in - whole) * sizeof(float));
-            const Floats b = f_load(tail);
-#pragma GCC unroll 16
-            for (int i = 0; i < kFloatRow; ++i) acc[c][i] = f_fma(f_weights<kType>(rest[i]), b, acc[c][i]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) out[c][i] = f_sum(acc[c][i]);
-}
-
-using FloatKernel = void (*)(const std::byte* const*, size_t, const float* const*, uint32_t, float (*)[kFloatRow]);
-template <Type kType>
-AUSPEX_SIMD FloatKernel pick_float_columns(uint32_t n) {
-    if constexpr (kMaxFloatColumn >= 4)
-        if (n > 2) return float_product<kType, kMaxFloatColumn>;
-    return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
-}
-
-AUSPEX_SIMD void floats(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
-                        uint32_t r0, uint32_t r1) {
-    for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
-        const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
-        const float* x[kMaxFloatColumn];
-        for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
-            const uint32_t from = c0 + (c < n ? c : 0);
-            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
-        }
-        const FloatKernel kernel = w.type == Type::f32   ? pick_float_columns<Type::f32>(n)
-                                   : w.type == Type::f16 ? pick_float_columns<Type::f16>(n)
-                                                         : pick_float_columns<Type::bf16>(n);
-        for (uint32_t r = r0; r < r1; r += kFloatRow) {
-            const std::byte* rows[kFloatRow];
-            const uint32_t n_here = r1 - r < kFloatRow ? r1 - r : kFloatRow;
-            for (uint32_t i = 0; i < kFloatRow; ++i) rows[i] = w.data + w.stride * (r + (i < n_here ? i : 0));
-            float out[kMaxFloatColumn][kFloatRow];
-            kernel(rows, static_cast<size_t>(w.stride), x, w.d_in, out);
-            for (uint32_t c = 0; c < n; ++c)
-                for (uint32_t i = 0; i < n_here; ++i) {
-                    float* to = y + ld_y * (c0 + c) + r + i;
-                    *to = accumulate ? *to + out[c][i] : out[c][i];
-                }
-        }
-    }
-}
-
-/// x to 16 bits as a high and a low byte: round(x / (256 scale)), then what that left, in steps of scale.
-AUSPEX_SIMD void quantise(const float* x, uint32_t n_block, Int16Block* to) {
-    for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
-        float most, scale, inverse, left[32];
-        bool nan;
-        int32_t high[2], low[2];
-        block_range(x, &most, &nan);
-        int8_scale(most, nan, &scale, &inverse);
-        round_block(x, inverse, to->q, high);
-        for (int i = 0; i < 32; ++i) left[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
-        round_block(left, 256 * inverse, to->q + 32, low);
-        to->scale = scale / 256;
-        for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
-        to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));
-    }
-}
-#undef AUSPEX_SIMD
-#undef AUSPEX_SIMD_INLINE
-#undef AUSPEX_AVX2
-#undef AUSPEX_AVX2_INLINE
-}  // namespace cpu_avx2
-
-const CpuKernels& avx2_kernels() {
-    static constexpr CpuKernels kKernels = {cpu_avx2::quantise, cpu_avx2::strips, cpu_avx2::floats};
-    return kKernels;
-}
-
-}  // namespace detail
-}  // namespace auspex
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-#endif
-
-// --------------------------------------------------------------- src/machine/cpu/matmul_avx512.cpp
-
-#if AUSPEX_HAS_X86
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12: false alarm inside its own intrinsics
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-namespace auspex {
-namespace detail {
-namespace cpu_avx512 {
-#define AUSPEX_SIMD AUSPEX_AVX512
-#define AUSPEX_SIMD_INLINE AUSPEX_AVX512_INLINE
-// The products of strips and of float rows, written once for every instruction set. A file that pastes
-// it has opened a namespace with the vector vocabulary (simd_*.h) and defined AUSPEX_SIMD and
-// AUSPEX_SIMD_INLINE, the attributes that allow those instructions. No lambdas: they would not
-// inherit the attributes.
-
-/// One strip against up to kMaxRow rows of activations.
-struct StripJob {
-    const uint8_t* strip = nullptr;
-    uint32_t n_block = 0;
-    StripForm form;
-    const Int16Block* x[kMaxRow] = {};  ///< all set; surplus ones repeat another
-    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
-    size_t ld_y = 0;
-    uint32_t n_in = 0;   ///< activation rows that exist
-    uint32_t n_row = 0;  ///< rows of the strip that exist
-    bool accumulate = false;
-};
-
-constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
-
-/// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
-AUSPEX_SIMD_INLINE Ints whole(const Ints* dot, int c) { return i_add(i_shift<8>(dot[2 * c]), dot[2 * c + 1]); }
-
-template <int n>
-AUSPEX_SIMD_INLINE void start(Ints* dot) {
-#pragma GCC unroll 16
-    for (int c = 0; c < 2 * n; ++c) dot[c] = i_zero();
-}
-/// Groups of 16: from the integer sum of a half goes what the offset takes away.
-template <bool kMin, int offset, int n, int h>
-AUSPEX_SIMD_INLINE void end_half(const Int16Block* const* x, size_t b, const Ints* dot, Floats scale, Floats min,
-                                 Floats* acc) {
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        const Floats unit = f_all(x[c][b].scale);
-        Ints sum = whole(dot, c);
-        if constexpr (offset != 0) sum = i_add(sum, i_shift<log2_of(offset)>(i_all(x[c][b].minus_sum[h])));
-        acc[c] = f_fma(f_mul(f_from(sum), unit), scale, acc[c]);
-        // minus_sum has the sign turned already
-        if constexpr (kMin) acc[c] = f_fma(f_mul(f_from(i_all(x[c][b].minus_sum[h])), unit), min, acc[c]);
-    }
-}
-
-/// y[c][lane] = sum over blocks b, in order, of scale * (x.scale * sum(code * q)) - min * x.sum.
-/// The sums of integers are exact; each float step is one fused multiply-add of its own (row, column).
-template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
-AUSPEX_SIMD void strip_product(const StripJob& job) {
-    constexpr int offset = kOffset + bias_of(kCode);
-    constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
-    const Int16Block* x[n];
-    Floats acc[n];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        x[c] = job.x[c];
-        acc[c] = f_zero();
-    }
-    Floats d = f_zero(), d_min = f_zero();
-    const uint8_t* page = job.strip;
-    size_t b = 0;
-    for (uint32_t left = job.n_block; left > 0;) {
-        const uint32_t n_here = left < 8 ? left : 8;
-        const uint8_t* scales = page;
-        const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
-        page = codes + n_here * code_step;
-        left -= n_here;
-        if (job.form.super) {
-            d = f_halves(scales);
-            if constexpr (kMin) d_min = f_halves(scales + 2 * kLane);
-            scales += (kMin ? 4 : 2) * kLane;
-        }
-        for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            // One row keeps pace with the memory's own prefetching; more fall behind and profit from a hint.
-            if constexpr (n > 1)
-                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
-            Floats scale[kGroup], min[kGroup];
-            if (job.form.super) {
-#pragma GCC unroll 2
-                for (int g = 0; g < kGroup; ++g) {
-                    scale[g] = f_mul(d, f_bytes(scales));
-                    scales += kLane;
-                }
-                if constexpr (kMin) {
-#pragma GCC unroll 2
-                    for (int g = 0; g < kGroup; ++g) {
-                        min[g] = f_mul(d_min, f_bytes(scales));
-                        scales += kLane;
-                    }
-                }
-            } else {
-                scale[0] = f_halves(scales);
-                scales += 2 * kLane;
-                if constexpr (kMin) {
-                    min[0] = f_halves(scales);
-                    scales += 2 * kLane;
-                }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
-            }
-            Ints dot[2 * n];
-            start<n>(dot);
-            if constexpr (kGroup == 1) {
-                // An offset is a minimum in disguise: scale * (code - offset) = scale * code - scale * offset.
-                if constexpr (offset != 0) min[0] = f_mul(scale[0], f_all(static_cast<float>(offset)));
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
-#pragma GCC unroll 16
-                for (int c = 0; c < n; ++c) {
-                    acc[c] = f_fma(f_mul(f_from(whole(dot, c)), f_all(x[c][b].scale)), scale[0], acc[c]);
-                    if constexpr (kMin || offset != 0) acc[c] = f_fnma(min[0], f_all(x[c][b].sum), acc[c]);
-                }
-            } else {
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
-                end_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
-                start<n>(dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
-                end_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-        if (static_cast<uint32_t>(c) < job.n_in)
-            f_put(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
-}
-
-using StripKernel = void (*)(const StripJob&);
-
-template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
-AUSPEX_SIMD StripKernel choose_rows(uint32_t n) {
-    if constexpr (kMaxRow >= 8)
-        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
-    if constexpr (kMaxRow >= 4)
-        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
-    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
-}
-
-/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
-AUSPEX_SIMD StripKernel strip_kernel(const StripForm& f, uint32_t n) {
-    switch (f.code) {
-        case CodeForm::nibble:
-            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
-            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
-                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
-        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
-        case CodeForm::five:
-            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
-                             : choose_rows<CodeForm::five, 1, false, 16>(n);
-        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
-        case CodeForm::byte: break;
-    }
-    return choose_rows<CodeForm::byte, 1, false, 0>(n);
-}
-
-/// How many rows the next pass takes when `left` remain; the last pass may be partly empty.
-inline uint32_t pass_width(uint32_t left, uint32_t most) {
-    if (left >= most) return most;
-    return left > 4 ? 8 : left > 2 ? 4 : left;
-}
-
-AUSPEX_SIMD void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
-                        uint32_t r0, uint32_t r1) {
-    StripForm form;
-    if (!strip_form(w.type, &form)) return;
-    const size_t step = quantised_bytes(1, w.d_in);
-    const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data);
-    const uint8_t* rows = static_cast<const uint8_t*>(in.quantised);
-    StripJob job;
-    job.n_block = w.d_in / 32;
-    job.form = form;
-    job.ld_y = ld_y;
-    job.accumulate = accumulate;
-    for (uint32_t c0 = 0; c0 < n_row;) {
-        const uint32_t width = pass_width(n_row - c0, kMaxRow);
-        job.n_in = n_row - c0 < width ? n_row - c0 : width;
-        for (uint32_t c = 0; c < width; ++c) {
-            const uint32_t from = c0 + (c < job.n_in ? c : 0);
-            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
-        }
-        const StripKernel kernel = strip_kernel(form, width);
-        for (uint32_t r = r0; r < r1; r += kLane) {
-            job.strip = base + w.stride * (r / kLane);
-            job.n_row = r1 - r < kLane ? r1 - r : kLane;
-            job.y = y + static_cast<size_t>(c0) * ld_y + r;
-            kernel(job);
-        }
-        c0 += job.n_in;
-    }
-}
-
-// ------------------------------------------------------------------------------- float weights
-
-/// y[c][i] = w[i] . x[c] for kFloatRow rows and n columns: one vector sum each, in steps of kLane inputs,
-/// what is left over as one step filled with zeros.
-template <Type kType, int n>
-AUSPEX_SIMD void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
-                               float (*out)[kFloatRow]) {
-    constexpr size_t size = kType == Type::f32 ? 4 : 2;
-    Floats acc[n][kFloatRow];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) acc[c][i] = f_zero();
-    const uint32_t whole = d_in / kLane * kLane;
-    const size_t ahead = kFloatRow * stride;  // the same place in the next rows
-    for (size_t k = 0; k < whole; k += kLane) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) {
-            prefetch_later(w[i] + k * size + ahead);
-            const Floats a = f_weights<kType>(w[i] + k * size);
-#pragma GCC unroll 16
-            for (int c = 0; c < n; ++c) acc[c][i] = f_fma(a, f_load(x[c] + k), acc[c][i]);
-        }
-    }
-    if (whole < d_in) {
-        std::byte rest[kFloatRow][kLane * size] = {};
-        for (int i = 0; i < kFloatRow; ++i) std::memcpy(rest[i], w[i] + whole * size, (d_in - whole) * size);
-#pragma GCC unroll 16
-        for (int c = 0; c < n; ++c) {
-            float tail[kLane] = {};
-            std::memcpy(tail, x[c] + whole, (d_in - whole) * sizeof(float));
-            const Floats b = f_load(tail);
-#pragma GCC unroll 16
-            for (int i = 0; i < kFloatRow; ++i) acc[c][i] = f_fma(f_weights<kType>(rest[i]), b, acc[c][i]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) out[c][i] = f_sum(acc[c][i]);
-}
-
-using FloatKernel = void (*)(const std::byte* const*, size_t, const float* const*, uint32_t, float (*)[kFloatRow]);
-template <Type kType>
-AUSPEX_SIMD FloatKernel pick_float_columns(uint32_t n) {
-    if constexpr (kMaxFloatColumn >= 4)
-        if (n > 2) return float_product<kType, kMaxFloatColumn>;
-    return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
-}
-
-AUSPEX_SIMD void floats(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
-                        uint32_t r0, uint32_t r1) {
-    for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
-        const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
-        const float* x[kMaxFloatColumn];
-        for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
-            const uint32_t from = c0 + (c < n ? c : 0);
-            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
-        }
-        const FloatKernel kernel = w.type == Type::f32   ? pick_float_columns<Type::f32>(n)
-                                   : w.type == Type::f16 ? pick_float_columns<Type::f16>(n)
-                                                         : pick_float_columns<Type::bf16>(n);
-        for (uint32_t r = r0; r < r1; r += kFloatRow) {
-            const std::byte* rows[kFloatRow];
-            const uint32_t n_here = r1 - r < kFloatRow ? r1 - r : kFloatRow;
-            for (uint32_t i = 0; i < kFloatRow; ++i) rows[i] = w.data + w.stride * (r + (i < n_here ? i : 0));
-            float out[kMaxFloatColumn][kFloatRow];
-            kernel(rows, static_cast<size_t>(w.stride), x, w.d_in, out);
-            for (uint32_t c = 0; c < n; ++c)
-                for (uint32_t i = 0; i < n_here; ++i) {
-                    float* to = y + ld_y * (c0 + c) + r + i;
-                    *to = accumulate ? *to + out[c][i] : out[c][i];
-                }
-        }
-    }
-}
-
-/// x to 16 bits as a high and a low byte: round(x / (256 scale)), then what that left, in steps of scale.
-AUSPEX_SIMD void quantise(const float* x, uint32_t n_block, Int16Block* to) {
-    for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
-        float most, scale, inverse, left[32];
-        bool nan;
-        int32_t high[2], low[2];
-        block_range(x, &most, &nan);
-        int8_scale(most, nan, &scale, &inverse);
-        round_block(x, inverse, to->q, high);
-        for (int i = 0; i < 32; ++i) left[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
-        round_block(left, 256 * inverse, to->q + 32, low);
-        to->scale = scale / 256;
-        for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
-        to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));
-    }
-}
-#undef AUSPEX_SIMD
-#undef AUSPEX_SIMD_INLINE
-#undef AUSPEX_AVX512
-#undef AUSPEX_AVX512_INLINE
-}  // namespace cpu_avx512
-
-const CpuKernels& avx512_kernels() {
-    static constexpr CpuKernels kKernels = {cpu_avx512::quantise, cpu_avx512::strips, cpu_avx512::floats};
-    return kKernels;
-}
-
-}  // namespace detail
-}  // namespace auspex
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-#endif
-
-// ----------------------------------------------------------------- src/machine/cpu/matmul_neon.cpp
-
-#if AUSPEX_HAS_NEON
-namespace auspex {
-namespace detail {
-namespace cpu_neon {
-#define AUSPEX_SIMD AUSPEX_NEON
-#define AUSPEX_SIMD_INLINE AUSPEX_NEON_INLINE
-// The products of strips and of float rows, written once for every instruction set. A file that pastes
-// it has opened a namespace with the vector vocabulary (simd_*.h) and defined AUSPEX_SIMD and
-// AUSPEX_SIMD_INLINE, the attributes that allow those instructions. No lambdas: they would not
-// inherit the attributes.
-
-/// One strip against up to kMaxRow rows of activations.
-struct StripJob {
-    const uint8_t* strip = nullptr;
-    uint32_t n_block = 0;
-    StripForm form;
-    const Int16Block* x[kMaxRow] = {};  ///< all set; surplus ones repeat another
-    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
-    size_t ld_y = 0;
-    uint32_t n_in = 0;   ///< activation rows that exist
-    uint32_t n_row = 0;  ///< rows of the strip that exist
-    bool accumulate = false;
-};
-
-constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
-
-/// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
-AUSPEX_SIMD_INLINE Ints whole(const Ints* dot, int c) { return i_add(i_shift<8>(dot[2 * c]), dot[2 * c + 1]); }
-
-template <int n>
-AUSPEX_SIMD_INLINE void start(Ints* dot) {
-#pragma GCC unroll 16
-    for (int c = 0; c < 2 * n; ++c) dot[c] = i_zero();
-}
-/// Groups of 16: from the integer sum of a half goes what the offset takes away.
-template <bool kMin, int offset, int n, int h>
-AUSPEX_SIMD_INLINE void end_half(const Int16Block* const* x, size_t b, const Ints* dot, Floats scale, Floats min,
-                                 Floats* acc) {
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        const Floats unit = f_all(x[c][b].scale);
-        Ints sum = whole(dot, c);
-        if constexpr (offset != 0) sum = i_add(sum, i_shift<log2_of(offset)>(i_all(x[c][b].minus_sum[h])));
-        acc[c] = f_fma(f_mul(f_from(sum), unit), scale, acc[c]);
-        // minus_sum has the sign turned already
-        if constexpr (kMin) acc[c] = f_fma(f_mul(f_from(i_all(x[c][b].minus_sum[h])), unit), min, acc[c]);
-    }
-}
-
-/// y[c][lane] = sum over blocks b, in order, of scale * (x.scale * sum(code * q)) - min * x.sum.
-/// The sums of integers are exact; each float step is one fused multiply-add of its own (row, column).
-template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
-AUSPEX_SIMD void strip_product(const StripJob& job) {
-    constexpr int offset = kOffset + bias_of(kCode);
-    constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
-    const Int16Block* x[n];
-    Floats acc[n];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c) {
-        x[c] = job.x[c];
-        acc[c] = f_zero();
-    }
-    Floats d = f_zero(), d_min = f_zero();
-    const uint8_t* page = job.strip;
-    size_t b = 0;
-    for (uint32_t left = job.n_block; left > 0;) {
-        const uint32_t n_here = left < 8 ? left : 8;
-        const uint8_t* scales = page;
-        const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
-        page = codes + n_here * code_step;
-        left -= n_here;
-        if (job.form.super) {
-            d = f_halves(scales);
-            if constexpr (kMin) d_min = f_halves(scales + 2 * kLane);
-            scales += (kMin ? 4 : 2) * kLane;
-        }
-        for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
-            // One row keeps pace with the memory's own prefetching; more fall behind and profit from a hint.
-            if constexpr (n > 1)
-                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
-            Floats scale[kGroup], min[kGroup];
-            if (job.form.super) {
-#pragma GCC unroll 2
-                for (int g = 0; g < kGroup; ++g) {
-                    scale[g] = f_mul(d, f_bytes(scales));
-                    scales += kLane;
-                }
-                if constexpr (kMin) {
-#pragma GCC unroll 2
-                    for (int g = 0; g < kGroup; ++g) {
-                        min[g] = f_mul(d_min, f_bytes(scales));
-                        scales += kLane;
-                    }
-                }
-            } else {
-                scale[0] = f_halves(scales);
-                scales += 2 * kLane;
-                if constexpr (kMin) {
-                    min[0] = f_halves(scales);
-                    scales += 2 * kLane;
-                }
-                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
-            }
-            Ints dot[2 * n];
-            start<n>(dot);
-            if constexpr (kGroup == 1) {
-                // An offset is a minimum in disguise: scale * (code - offset) = scale * code - scale * offset.
-                if constexpr (offset != 0) min[0] = f_mul(scale[0], f_all(static_cast<float>(offset)));
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
-#pragma GCC unroll 16
-                for (int c = 0; c < n; ++c) {
-                    acc[c] = f_fma(f_mul(f_from(whole(dot, c)), f_all(x[c][b].scale)), scale[0], acc[c]);
-                    if constexpr (kMin || offset != 0) acc[c] = f_fnma(min[0], f_all(x[c][b].sum), acc[c]);
-                }
-            } else {
-                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
-                end_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
-                start<n>(dot);
-                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
-                end_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-        if (static_cast<uint32_t>(c) < job.n_in)
-            f_put(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
-}
-
-using StripKernel = void (*)(const StripJob&);
-
-template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
-AUSPEX_SIMD StripKernel choose_rows(uint32_t n) {
-    if constexpr (kMaxRow >= 8)
-        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
-    if constexpr (kMaxRow >= 4)
-        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
-    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
-}
-
-/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
-AUSPEX_SIMD StripKernel strip_kernel(const StripForm& f, uint32_t n) {
-    switch (f.code) {
-        case CodeForm::nibble:
-            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
-            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
-                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
-        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
-        case CodeForm::five:
-            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
-                             : choose_rows<CodeForm::five, 1, false, 16>(n);
-        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
-        case CodeForm::byte: break;
-    }
-    return choose_rows<CodeForm::byte, 1, false, 0>(n);
-}
-
-/// How many rows the next pass takes when `left` remain; the last pass may be partly empty.
-inline uint32_t pass_width(uint32_t left, uint32_t most) {
-    if (left >= most) return most;
-    return left > 4 ? 8 : left > 2 ? 4 : left;
-}
-
-AUSPEX_SIMD void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
-                        uint32_t r0, uint32_t r1) {
-    StripForm form;
-    if (!strip_form(w.type, &form)) return;
-    const size_t step = quantised_bytes(1, w.d_in);
-    const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data);
-    const uint8_t* rows = static_cast<const uint8_t*>(in.quantised);
-    StripJob job;
-    job.n_block = w.d_in / 32;
-    job.form = form;
-    job.ld_y = ld_y;
-    job.accumulate = accumulate;
-    for (uint32_t c0 = 0; c0 < n_row;) {
-        const uint32_t width = pass_width(n_row - c0, kMaxRow);
-        job.n_in = n_row - c0 < width ? n_row - c0 : width;
-        for (uint32_t c = 0; c < width; ++c) {
-            const uint32_t from = c0 + (c < job.n_in ? c : 0);
-            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
-        }
-        const StripKernel kernel = strip_kernel(form, width);
-        for (uint32_t r = r0; r < r1; r += kLane) {
-            job.strip = base + w.stride * (r / kLane);
-            job.n_row = r1 - r < kLane ? r1 - r : kLane;
-            job.y = y + static_cast<size_t>(c0) * ld_y + r;
-            kernel(job);
-        }
-        c0 += job.n_in;
-    }
-}
-
-// ------------------------------------------------------------------------------- float weights
-
-/// y[c][i] = w[i] . x[c] for kFloatRow rows and n columns: one vector sum each, in steps of kLane inputs,
-/// what is left over as one step filled with zeros.
-template <Type kType, int n>
-AUSPEX_SIMD void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
-                               float (*out)[kFloatRow]) {
-    constexpr size_t size = kType == Type::f32 ? 4 : 2;
-    Floats acc[n][kFloatRow];
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) acc[c][i] = f_zero();
-    const uint32_t whole = d_in / kLane * kLane;
-    const size_t ahead = kFloatRow * stride;  // the same place in the next rows
-    for (size_t k = 0; k < whole; k += kLane) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) {
-            prefetch_later(w[i] + k * size + ahead);
-            const Floats a = f_weights<kType>(w[i] + k * size);
-#pragma GCC unroll 16
-            for (int c = 0; c < n; ++c) acc[c][i] = f_fma(a, f_load(x[c] + k), acc[c][i]);
-        }
-    }
-    if (whole < d_in) {
-        std::byte rest[kFloatRow][kLane * size] = {};
-        for (int i = 0; i < kFloatRow; ++i) std::memcpy(rest[i], w[i] + whole * size, (d_in - whole) * size);
-#pragma GCC unroll 16
-        for (int c = 0; c < n; ++c) {
-            float tail[kLane] = {};
-            std::memcpy(tail, x[c] + whole, (d_in - whole) * sizeof(float));
-            const Floats b = f_load(tail);
-#pragma GCC unroll 16
-            for (int i = 0; i < kFloatRow; ++i) acc[c][i] = f_fma(f_weights<kType>(rest[i]), b, acc[c][i]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < n; ++c)
-#pragma GCC unroll 16
-        for (int i = 0; i < kFloatRow; ++i) out[c][i] = f_sum(acc[c][i]);
-}
-
-using FloatKernel = void (*)(const std::byte* const*, size_t, const float* const*, uint32_t, float (*)[kFloatRow]);
-template <Type kType>
-AUSPEX_SIMD FloatKernel pick_float_columns(uint32_t n) {
-    if constexpr (kMaxFloatColumn >= 4)
-        if (n > 2) return float_product<kType, kMaxFloatColumn>;
-    return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
-}
-
-AUSPEX_SIMD void floats(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
-                        uint32_t r0, uint32_t r1) {
-    for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
-        const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
-        const float* x[kMaxFloatColumn];
-        for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
-            const uint32_t from = c0 + (c < n ? c : 0);
-            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
-        }
-        const FloatKernel kernel = w.type == Type::f32   ? pick_float_columns<Type::f32>(n)
-                                   : w.type == Type::f16 ? pick_float_columns<Type::f16>(n)
-                                                         : pick_float_columns<Type::bf16>(n);
-        for (uint32_t r = r0; r < r1; r += kFloatRow) {
-            const std::byte* rows[kFloatRow];
-            const uint32_t n_here = r1 - r < kFloatRow ? r1 - r : kFloatRow;
-            for (uint32_t i = 0; i < kFloatRow; ++i) rows[i] = w.data + w.stride * (r + (i < n_here ? i : 0));
-            float out[kMaxFloatColumn][kFloatRow];
-            kernel(rows, static_cast<size_t>(w.stride), x, w.d_in, out);
-            for (uint32_t c = 0; c < n; ++c)
-                for (uint32_t i = 0; i < n_here; ++i) {
-                    float* to = y + ld_y * (c0 + c) + r + i;
-                    *to = accumulate ? *to + out[c][i] : out[c][i];
-                }
-        }
-    }
-}
-
-/// x to 16 bits as a high and a low byte: round(x / (256 scale)), then what that left, in steps of scale.
-AUSPEX_SIMD void quantise(const float* x, uint32_t n_block, Int16Block* to) {
-    for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
-        float most, scale, inverse, left[32];
-        bool nan;
-        int32_t high[2], low[2];
-        block_range(x, &most, &nan);
-        int8_scale(most, nan, &scale, &inverse);
-        round_block(x, inverse, to->q, high);
-        for (int i = 0; i < 32; ++i) left[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
-        round_block(left, 256 * inverse, to->q + 32, low);
-        to->scale = scale / 256;
-        for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
-        to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));
-    }
-}
-#undef AUSPEX_SIMD
-#undef AUSPEX_SIMD_INLINE
-#undef AUSPEX_NEON
-#undef AUSPEX_NEON_INLINE
-}  // namespace cpu_neon
-
-const CpuKernels& neon_kernels() {
-    static constexpr CpuKernels kKernels = {cpu_neon::quantise, cpu_neon::strips, cpu_neon::floats};
-    return kKernels;
-}
-
-}  // namespace detail
-}  // namespace auspex
-#endif
-
 // ------------------------------------------------------------- src/machine/cpu/loops_reference.cpp
 
-// machine/cpu/loops_reference: the inner loops as plainly as they can be said. Shapes and formulas
-// stand in ops.h; the SIMD paths are held to these by tests/test_ops.cpp.
+// machine/cpu/loops_reference: the inner loops without vector instructions, as plainly as possible.
+//
+// Owns    reference_kernels(). Shapes and formulas are in ops.h.
+// Thread  pure functions.
+// Tests   tests/test_ops.cpp: back-end equivalence of every other instruction set with these.
 
 
 namespace auspex {
 namespace detail {
 namespace loops_reference {
 
-/// a * b + c: fused where the build's target does that natively, two roundings elsewhere (a fused one
-/// would be a library call, a hundred times slower). Every sum here uses it, so bits agree within a build.
+/// a * b + c: rounded once if the build's target has such an instruction, else twice (std::fma would be a library call,
+/// a hundred times slower). Every sum here uses it, so bits agree within a build.
 inline float mul_add(float a, float b, float c) {
 #ifdef FP_FAST_FMAF
     return std::fma(a, b, c);
@@ -14667,16 +13383,16 @@ void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key
     *l = sum;
 }
 
-/// `see(j, n, x)` for the pieces of a row: values j .. j+n-1 as floats.
+/// Calls use(j, n, x) for the pieces of a row: values j .. j+n-1 as floats.
 template <class F>
-void decoded(const KvRows& rows, uint32_t i, uint32_t d, F see) {
+void decoded(const KvRows& rows, uint32_t i, uint32_t d, F use) {
     constexpr uint32_t kPiece = 32;
     const std::byte* row = rows.data + i * rows.stride;
     float x[kPiece];
     for (uint32_t j = 0; j < d; j += kPiece) {
         const uint32_t n = d - j < kPiece ? d - j : kPiece;
         decode_row(rows.type, row + row_bytes(rows.type, j), x, n);
-        see(j, n, x);
+        use(j, n, x);
     }
 }
 
@@ -14756,11 +13472,10 @@ void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms
 
 void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n, float* scratch) {
     if (n == 0) return;
-    // With G the inclusive sums of log decay and D_ij = exp(G_i - G_j), kept as products of decays
-    // (all at most 1): A_ij = beta_i (k_i.k_j) D_ij below the diagonal, V' = (I + A)^-1 (beta (v - e^G k'S0)).
-    float* a = scratch;  // [n, n] strictly lower: A; attention P on and below
-    float* p = a + size_t{kDeltaChunk} * kDeltaChunk;
-    float* w = p + size_t{kDeltaChunk} * kDeltaChunk;  // [n, d_val] V'
+    // The formulas of kernels_delta_chunk.inl.
+    float* a = scratch;                                // [n, n] A, below the diagonal
+    float* p = a + size_t{kDeltaChunk} * kDeltaChunk;  // [n, n] P, on and below the diagonal
+    float* w = p + size_t{kDeltaChunk} * kDeltaChunk;  // [n, d_val] W
     float* g = w + size_t{kDeltaChunk} * d_val;        // [n] decay from the start of the chunk to row i
     for (uint32_t i = 0; i < n; ++i) g[i] = (i ? g[i - 1] : 1.0f) * rows[i].decay;
     for (uint32_t i = 0; i < n; ++i) {
@@ -14807,21 +13522,20 @@ void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows,
 
 }  // namespace loops_reference
 
-const Loops& reference_loops() {
+const CpuKernels* reference_kernels() {
     namespace r = loops_reference;
-    static constexpr Loops loops = {"reference",     r::rms_norm,   r::swiglu,      r::silu_gate,
-                                    r::sigmoid_gate, r::conv_silu,  r::to_f16,      r::attend,
-                                    r::merge,        r::delta_rows, r::delta_chunk, r::attend_many};
-    return loops;
-}
-
-const Loops& loops_for(CpuPath path) {
-    if (path == CpuPath::best) path = best_path();
-    const Loops* loops = nullptr;
-    if (path == CpuPath::avx2) loops = avx2_loops();
-    if (path == CpuPath::avx512) loops = avx512_loops();
-    if (path == CpuPath::neon) loops = neon_loops();
-    return loops ? *loops : reference_loops();
+    static constexpr CpuKernels kKernels = {
+        "reference",
+        CpuPath::reference,
+        [](const CpuFeatures&) { return true; },
+        0,
+        false,
+        {r::rms_norm, r::swiglu, r::silu_gate, r::sigmoid_gate, r::conv_silu, r::to_f16, r::attend, r::merge,
+         r::delta_rows, r::delta_chunk, r::attend_many},
+        nullptr,
+        nullptr,
+        reference_rows};
+    return &kKernels;
 }
 
 void l2_normalise(float* x, uint32_t n, float scale) {
@@ -14853,938 +13567,101 @@ void rotate(float* x, uint32_t n_rot, const float* table) {
 }  // namespace detail
 }  // namespace auspex
 
-// ------------------------------------------------------------------ src/machine/cpu/loops_avx2.cpp
+// ----------------------------------------------------------------- src/machine/cpu/simd_avx512.cpp
 
-// machine/cpu/loops_avx2: the inner loops on AVX2, FMA and F16C: the vocabulary of loops_simd.inl.
-
-#if AUSPEX_HAS_X86
-#include <immintrin.h>
-
-
-// The includer's flags need not allow these instructions; this region does.
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#elif defined(__GNUC__)
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
-
-namespace auspex {
-namespace detail {
-namespace loops_avx2 {
-
-using V = __m256;
-constexpr uint32_t W = 8;
-constexpr uint32_t kStreamRows = 2;  // rows of a state between two loads of its sums
-constexpr uint32_t kWide = 4;        // vectors of state columns in one walk of delta_rows
-constexpr uint32_t kTile = 2;        // vectors of one row of a product tile
-constexpr uint32_t kScore = 1;       // the same for twice the rows
-constexpr uint32_t kPairs = 8;       // sums in one tile of attention
-
-inline V zero() { return _mm256_setzero_ps(); }
-inline V splat(float a) { return _mm256_set1_ps(a); }
-inline V add(V a, V b) { return _mm256_add_ps(a, b); }
-inline V sub(V a, V b) { return _mm256_sub_ps(a, b); }
-inline V mul(V a, V b) { return _mm256_mul_ps(a, b); }
-inline V div(V a, V b) { return _mm256_div_ps(a, b); }
-inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-inline V fnma(V a, V b, V c) { return _mm256_fnmadd_ps(a, b, c); }
-inline V vmin(V a, V b) { return _mm256_min_ps(a, b); }  // b where either is not a number
-inline V vmax(V a, V b) { return _mm256_max_ps(a, b); }
-inline V floor_of(V a) { return _mm256_floor_ps(a); }
-inline V nearest(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-inline V power_of_two(V n) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
-}
-inline V load(const float* p) { return _mm256_loadu_ps(p); }
-inline void store(float* p, V a) { _mm256_storeu_ps(p, a); }
-inline __m256i first(uint32_t n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-inline V load_n(const float* p, uint32_t n, float fill) {
-    const __m256i m = first(n);
-    return _mm256_blendv_ps(splat(fill), _mm256_maskload_ps(p, m), _mm256_castsi256_ps(m));
-}
-inline void store_n(float* p, V a, uint32_t n) { _mm256_maskstore_ps(p, first(n), a); }
-inline V load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-inline V load_f16_n(const uint16_t* p, uint32_t n) {
-    uint16_t t[W] = {};
-    std::memcpy(t, p, sizeof(uint16_t) * n);
-    return load_f16(t);
-}
-inline V splat_f16(const uint8_t* p) {
-    int16_t h;
-    std::memcpy(&h, p, sizeof h);
-    return _mm256_cvtph_ps(_mm_set1_epi16(h));
-}
-inline __m128i eight_bytes(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
-inline V load_i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
-inline V load_nibbles(const uint8_t* p, uint32_t shift) {
-    const __m128i x =
-        _mm_and_si128(_mm_srl_epi16(eight_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x));
-}
-inline void store_f16(uint16_t* p, V a) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
-}
-inline void sum4(const V* v, float* out) {
-    const V s = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
-}
-inline float max_of(V a) {
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
-}
-inline void load_taps4(const float* w, V* t) {
-    const V a = load(w), b = load(w + 8), c = load(w + 16), d = load(w + 24);
-    // Channel i beside channel i + 4, then a 4 x 4 transpose in each half.
-    const V c0 = _mm256_permute2f128_ps(a, c, 0x20), c1 = _mm256_permute2f128_ps(a, c, 0x31);
-    const V c2 = _mm256_permute2f128_ps(b, d, 0x20), c3 = _mm256_permute2f128_ps(b, d, 0x31);
-    const V x = _mm256_unpacklo_ps(c0, c1), y = _mm256_unpackhi_ps(c0, c1);
-    const V z = _mm256_unpacklo_ps(c2, c3), u = _mm256_unpackhi_ps(c2, c3);
-    t[0] = _mm256_shuffle_ps(x, z, 0x44);
-    t[1] = _mm256_shuffle_ps(x, z, 0xEE);
-    t[2] = _mm256_shuffle_ps(y, u, 0x44);
-    t[3] = _mm256_shuffle_ps(y, u, 0xEE);
-}
-
-// The inner loops of ops.h, written once for every instruction set. A file that pastes this has opened
-// a namespace, allowed its instructions for every function that follows, and defined the vocabulary:
+// machine/cpu/simd_avx512: the vocabulary of kernels.inl in AVX-512 F, BW, VL, DQ and VNNI; 16 rows to a strip.
 //
-//   V, W                     a vector of floats and its lanes
-//   load, store, load_n, store_n (first n lanes), load_f16, load_f16_n, store_f16, splat, zero
-//   add, sub, mul, div, vmin, vmax, floor_of, nearest, power_of_two (of a whole number)
-//   fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, each rounded once
-//   sum4(v, out)             the lane sums of four vectors, each in the same fixed order
-//   splat_f16(p), load_i8(p), load_nibbles(p, shift)   of a half; of W signed bytes; of W nibbles at bit 0 or 4
-//   max_of, load_taps4       largest lane; W channels of [n, 4] as four vectors
-//   kWide, kTile, kScore, kPairs   how many vectors the registers hold, per loop; kStreamRows: see delta_stream
-//
-// Order   Every sum of products is a chain of explicit fma. No product feeds an addition, so a compiler
-//         that contracts a*b + c finds nothing to contract and the bits are the source's.
-// Tails   go through the same vector code with fewer lanes: a value's bits do not depend on its place.
-#if defined(__GNUC__)
-#define AUSPEX_LOOPS_INLINE inline __attribute__((always_inline))
-#else
-#define AUSPEX_LOOPS_INLINE inline
-#endif
-#if defined(__clang__)
-#define AUSPEX_LOOPS_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define AUSPEX_LOOPS_UNROLL _Pragma("GCC unroll 16")
-#else
-#define AUSPEX_LOOPS_UNROLL
-#endif
-
-inline float sum_of(V a) {
-    const V four[4] = {a, a, a, a};
-    float out[4];
-    sum4(four, out);
-    return out[0];
-}
-
-// ------------------------------------------------------------------------------ values one by one
-
-/// e^x + c, the sum rounded once; e^x within 1 unit in the last place, 0 below -104, held at e^88 above 88.
-/// x = n ln 2 + r; e^r from a polynomial fitted for least relative error (3e-9) on |r| <= ln 2 / 2.
-AUSPEX_LOOPS_INLINE V exp_plus(V x, V c) {
-    x = vmax(splat(-104.0f), vmin(splat(88.0f), x));
-    const V n = nearest(mul(x, splat(1.44269504f)));
-    V r = fnma(n, splat(0.693145751953125f), x);  // ln 2, leading bits: n times this is exact
-    r = fnma(n, splat(1.42860682e-6f), r);
-    V p = splat(0.00138145406f);
-    p = fma(p, r, splat(0.00836874545f));
-    p = fma(p, r, splat(0.041668389f));
-    p = fma(p, r, splat(0.166665211f));
-    p = fma(p, r, splat(0.49999994f));
-    p = fma(mul(p, r), r, r);
-    p = add(p, splat(1.0f));
-    // 2^n in two steps, for n reaches down to the smallest subnormal.
-    const V half = floor_of(mul(n, splat(0.5f)));
-    return fma(mul(p, power_of_two(half)), power_of_two(sub(n, half)), c);
-}
-// The divisors below are finite, because a compiler that was told to be fast divides by way of the
-// reciprocal, and infinity times its reciprocal is not a number. What e^-88 leaves is below 1e-36.
-AUSPEX_LOOPS_INLINE V sigmoid(V x) { return div(splat(1.0f), exp_plus(sub(zero(), x), splat(1.0f))); }
-AUSPEX_LOOPS_INLINE V silu(V x) { return div(vmax(splat(-104.0f), x), exp_plus(sub(zero(), x), splat(1.0f))); }
-
-inline void rms_norm(const float* x, const float* w, float* y, uint32_t n, float eps) {
-    V acc[4] = {zero(), zero(), zero(), zero()};
-    uint32_t i = 0;
-    for (; i + 4 * W <= n; i += 4 * W) {
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t v = 0; v < 4; ++v) {
-            const V a = load(x + i + v * W);
-            acc[v] = fma(a, a, acc[v]);
-        }
-    }
-    for (; i < n; i += W) {
-        const V a = n - i < W ? load_n(x + i, n - i, 0.0f) : load(x + i);
-        acc[0] = fma(a, a, acc[0]);
-    }
-    float sums[4];
-    sum4(acc, sums);
-    const double sum = (double{sums[0]} + double{sums[1]}) + (double{sums[2]} + double{sums[3]});
-    const V scale = splat(static_cast<float>(1.0 / std::sqrt(sum / n + double{eps})));
-    for (i = 0; i + W <= n; i += W) {
-        const V a = mul(load(x + i), scale);
-        store(y + i, w ? mul(a, load(w + i)) : a);
-    }
-    if (i < n) {
-        const V a = mul(load_n(x + i, n - i, 0.0f), scale);
-        store_n(y + i, w ? mul(a, load_n(w + i, n - i, 0.0f)) : a, n - i);
-    }
-}
-
-enum class Gate { swiglu, swiglu_limit, silu, sigmoid };
-/// a: the value that goes through the gate's curve, b: the value it multiplies.
-template <Gate kGate>
-AUSPEX_LOOPS_INLINE V gate(V a, V b, float limit) {
-    if (kGate == Gate::sigmoid) return mul(b, sigmoid(a));
-    V s = silu(a);
-    if (kGate == Gate::swiglu_limit) {
-        s = vmin(splat(limit), s);
-        b = vmax(splat(-limit), vmin(splat(limit), b));
-    }
-    return mul(s, b);
-}
-template <Gate kGate>
-AUSPEX_LOOPS_INLINE void gate_all(const float* a, const float* b, float* y, uint32_t n, float limit) {
-    uint32_t i = 0;
-    for (; i + W <= n; i += W) store(y + i, gate<kGate>(load(a + i), load(b + i), limit));
-    if (i < n) store_n(y + i, gate<kGate>(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), limit), n - i);
-}
-inline void swiglu(const float* g, const float* u, float* y, uint32_t n, float limit) {
-    if (limit > 0)
-        gate_all<Gate::swiglu_limit>(g, u, y, n, limit);
-    else
-        gate_all<Gate::swiglu>(g, u, y, n, limit);
-}
-inline void silu_gate(const float* x, const float* z, float* y, uint32_t n) { gate_all<Gate::silu>(z, x, y, n, 0.0f); }
-inline void sigmoid_gate(const float* x, const float* z, float* y, uint32_t n) {
-    gate_all<Gate::sigmoid>(z, x, y, n, 0.0f);
-}
-
-/// m channels from c on (m < W: a tail).
-AUSPEX_LOOPS_INLINE V conv_part(const float* const* taps, const float* w, uint32_t c, uint32_t n_tap, uint32_t m) {
-    V sum = zero();
-    for (uint32_t j = 0; j < n_tap; ++j) {
-        float t[W] = {};
-        for (uint32_t i = 0; i < m; ++i) t[i] = w[size_t{c + i} * n_tap + j];
-        sum = fma(load(t), load_n(taps[j] + c, m, 0.0f), sum);
-    }
-    return silu(sum);
-}
-inline void conv_silu(const float* const* taps, const float* w, float* y, uint32_t n, uint32_t n_tap) {
-    uint32_t c = 0;
-    if (n_tap == 4) {
-        const float *t0 = taps[0], *t1 = taps[1], *t2 = taps[2], *t3 = taps[3];
-        for (; c + W <= n; c += W) {
-            V t[4];
-            load_taps4(w + size_t{c} * 4, t);
-            V sum = fma(t[0], load(t0 + c), zero());
-            sum = fma(t[1], load(t1 + c), sum);
-            sum = fma(t[2], load(t2 + c), sum);
-            store(y + c, silu(fma(t[3], load(t3 + c), sum)));
-        }
-    }
-    for (; c + W <= n; c += W) store(y + c, conv_part(taps, w, c, n_tap, W));
-    if (c < n) store_n(y + c, conv_part(taps, w, c, n_tap, n - c), n - c);
-}
-
-inline void to_f16(const float* x, uint16_t* y, uint32_t n) {
-    uint32_t i = 0;
-    for (; i + W <= n; i += W) store_f16(y + i, load(x + i));
-    if (i < n) {
-        uint16_t t[W];
-        store_f16(t, load_n(x + i, n - i, 0.0f));
-        std::memcpy(y + i, t, sizeof(uint16_t) * (n - i));
-    }
-}
-
-inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
-    uint32_t i = 0;
-    for (; i + W <= n; i += W) store(o + i, fma(load(p + i), splat(b), mul(load(o + i), splat(a))));
-    if (i < n)
-        store_n(o + i, fma(load_n(p + i, n - i, 0.0f), splat(b), mul(load_n(o + i, n - i, 0.0f), splat(a))), n - i);
-}
-
-// -------------------------------------------------------------------------------------- attention
-
-// How a row of keys or values is read, W values from j on. Blocks of 32 hold whole vectors, so a quantised
-// row has no rest; its floats are decode_row's bits (a product of 11 and 8 bits is exact).
-struct HalfRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
-        return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
-    }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
-        return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n);
-    }
-};
-struct FloatRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
-        return load(reinterpret_cast<const float*>(row) + j);
-    }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
-        return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
-    }
-};
-template <Type kRow>
-struct BlockRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
-        if constexpr (kRow == Type::q8_0) {
-            const uint8_t* b = row + j / 32 * 34;
-            return mul(splat_f16(b), load_i8(b + 2 + j % 32));
-        } else if constexpr (kRow == Type::q4_0) {
-            const uint8_t* b = row + j / 32 * 18;
-            return mul(splat_f16(b), sub(load_nibbles(b + 2 + j % 16, j % 32 / 16 * 4), splat(8.0f)));
-        } else {
-            const uint8_t* b = row + j / 32 * 20;
-            return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
-        }
-    }
-    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // never: the rows are whole blocks
-};
-
-/// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. One chain of multiply-adds per pair, whatever
-/// the tile: converting a key to float is shared, the bits are not.
-template <class Row, uint32_t kQ, uint32_t kK>
-AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores,
-                                    size_t ld_scores) {
-    constexpr uint32_t n = kQ * kK, n4 = (n + 3) / 4 * 4;
-    V acc[n4];
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t i = 0; i < n4; ++i) acc[i] = zero();
-    uint32_t j = 0;
-    for (; j + W <= d; j += W) {
-        V key[kK];
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t c = 0; c < kK; ++c) key[c] = Row::at(k + c * ld, j);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
-    }
-    if (j < d) {
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t i = 0; i < n; ++i)
-            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
-    }
-    float sums[n4];
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t i = 0; i < n4; i += 4) sum4(acc + i, sums + i);
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t i = 0; i < n; ++i) scores[(i / kK) * ld_scores + i % kK] = sums[i];
-}
-
-/// o[a][j ..] = sum over keys, in order, of p[a][i] v[i][j ..], for kQ queries and kV vectors.
-template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld,
-                                    float* const* o, uint32_t j) {
-    V acc[kQ * kV];
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = zero();
-    for (uint32_t key = 0; key < n_key; ++key, v += ld) {
-        V value[kV];
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t i = 0; i < kV; ++i) value[i] = Row::at(v, j + i * W);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = fma(splat(p[(i / kV) * ld_p + key]), value[i % kV], acc[i]);
-    }
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
-}
-/// All columns: tiles of kV vectors, then of half as many, and so on; at last the lanes that are left.
-template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
-                                float* const* o, uint32_t j) {
-    for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
-    if constexpr (kV > 1) {
-        values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
-    } else if (j < d) {
-        for (uint32_t a = 0; a < kQ; ++a) {
-            V acc = zero();
-            for (uint32_t key = 0; key < n_key; ++key)
-                acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
-            store_n(o[a] + j, acc, d - j);
-        }
-    }
-}
-
-/// scores become exp(scores - max); their max and sum.
-inline void softmax(float* scores, uint32_t n, float* m, float* l) {
-    V top = splat(-INFINITY);
-    uint32_t i = 0;
-    for (; i + W <= n; i += W) top = vmax(top, load(scores + i));
-    if (i < n) top = vmax(top, load_n(scores + i, n - i, -INFINITY));
-    *m = max_of(top);
-    top = splat(*m);
-    V sum = zero();
-    for (i = 0; i + W <= n; i += W) {
-        const V p = exp_plus(sub(load(scores + i), top), zero());
-        store(scores + i, p);
-        sum = add(sum, p);
-    }
-    if (i < n) {
-        const V p = exp_plus(sub(load_n(scores + i, n - i, -INFINITY), top), zero());
-        store_n(scores + i, p, n - i);
-        sum = add(sum, p);
-    }
-    *l = sum_of(sum);
-}
-
-template <class Row, uint32_t kQ>
-inline void score_rows(const float* const* q, const KvRows& k, uint32_t n_key, uint32_t d, float* scores) {
-    constexpr uint32_t kK = kPairs / kQ;
-    const uint8_t* at = reinterpret_cast<const uint8_t*>(k.data);
-    uint32_t c = 0;
-    for (; c + kK <= n_key; c += kK) score_tile<Row, kQ, kK>(q, at + c * k.stride, k.stride, d, scores + c, n_key);
-    for (; c < n_key; ++c) score_tile<Row, kQ, 1>(q, at + c * k.stride, k.stride, d, scores + c, n_key);
-}
-template <class Row, uint32_t kQ>
-inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t d, float* const* o) {
-    values<Row, kQ, kPairs / kQ>(p, n_key, reinterpret_cast<const uint8_t*>(v.data), n_key, v.stride, d, o, 0);
-}
-template <uint32_t kQ>
-inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
-                           float* scores, float* const* m, float* const* l, float* const* o) {
-    switch (k.type) {
-        case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
-        case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
-        case Type::q4_1: score_rows<BlockRow<Type::q4_1>, kQ>(q, k, n_key, d, scores); break;
-        case Type::f32: score_rows<FloatRow, kQ>(q, k, n_key, d, scores); break;
-        default: score_rows<HalfRow, kQ>(q, k, n_key, d, scores); break;
-    }
-    for (uint32_t a = 0; a < kQ; ++a) softmax(scores + size_t{a} * n_key, n_key, m[a], l[a]);
-    switch (v.type) {
-        case Type::q8_0: value_rows<BlockRow<Type::q8_0>, kQ>(scores, v, n_key, d, o); break;
-        case Type::q4_0: value_rows<BlockRow<Type::q4_0>, kQ>(scores, v, n_key, d, o); break;
-        case Type::q4_1: value_rows<BlockRow<Type::q4_1>, kQ>(scores, v, n_key, d, o); break;
-        case Type::f32: value_rows<FloatRow, kQ>(scores, v, n_key, d, o); break;
-        default: value_rows<HalfRow, kQ>(scores, v, n_key, d, o); break;
-    }
-}
-inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
-                        uint32_t d, float* scores, float* const* m, float* const* l, float* const* o) {
-    uint32_t a = 0;
-    for (; a + 4 <= n_query; a += 4) attend_queries<4>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
-    for (; a + 2 <= n_query; a += 2) attend_queries<2>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
-    if (a < n_query) attend_queries<1>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
-}
-inline void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
-                   float* scores, float* m, float* l, float* o) {
-    const KvRows keys = {reinterpret_cast<const std::byte*>(k), ld * sizeof(uint16_t), Type::f16};
-    const KvRows vals = {reinterpret_cast<const std::byte*>(v), ld * sizeof(uint16_t), Type::f16};
-    attend_queries<1>(&q, keys, vals, n_key, d, scores, &m, &l, &o);
-}
-
-// --------------------------------------------------------------------------------- DeltaNet, by rows
-
-/// s after a term: the one place where a state changes, so that a term gives the same bits whether it is
-/// applied with its own row or at the start of a later step.
-AUSPEX_LOOPS_INLINE V grown(V s, V decay, V k, V u) { return fma(k, u, mul(decay, s)); }
-
-AUSPEX_LOOPS_INLINE V part_load(const float* p, uint32_t n) { return n < W ? load_n(p, n, 0.0f) : load(p); }
-AUSPEX_LOOPS_INLINE void part_store(float* p, V v, uint32_t n) {
-    if (n < W)
-        store_n(p, v, n);
-    else
-        store(p, v);
-}
-
-inline float dot(const float* a, const float* b, uint32_t n) {
-    V acc = zero();
-    uint32_t i = 0;
-    for (; i + W <= n; i += W) acc = fma(load(a + i), load(b + i), acc);
-    if (i < n) acc = fma(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), acc);
-    return sum_of(acc);
-}
-
-/// A piece of a state: rows i from .. from + n - 1 of some columns, the first at `at`, `ld` floats apart.
-struct Piece {
-    const float* at;
-    size_t ld;
-    uint32_t from, n;
-};
-enum class Adds { nothing, one_term, terms };
-constexpr uint32_t kStream = 256;  // columns of the walk through memory
-
-/// One walk over kV vectors of columns (the last of m lanes): reads the state once, adds the terms
-/// (pointers to u at these columns), writes it to `to` when kStore, and takes a row's k and q (both, or
-/// null) into rho = S'k and sigma = S'q, which go on from what they hold.
-template <uint32_t kV, Adds kAdds, bool kStore, bool kRow>
-AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms,
-                                    uint32_t n_term, uint32_t j0, const DeltaRow* row, float* rho_sum, float* sigma_sum,
-                                    uint32_t m) {
-    V rho[kV], sigma[kV], u[kV];
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t v = 0; v < kV; ++v) {
-        rho[v] = kRow ? load(rho_sum + v * W) : zero();
-        sigma[v] = kRow ? load(sigma_sum + v * W) : zero();
-        u[v] = kAdds == Adds::one_term ? part_load(terms->u + j0 + v * W, v + 1 < kV ? W : m) : zero();
-    }
-    const V decay = kAdds == Adds::one_term ? splat(terms->decay) : zero();
-    const float* term_k = kAdds == Adds::one_term ? terms->k : nullptr;
-    const float *row_k = kRow ? row->k : nullptr, *row_q = kRow ? row->q : nullptr;
-    const float* in = piece.at;
-    for (uint32_t i = piece.from; i < piece.from + piece.n; ++i, in += piece.ld) {
-        V s[kV];
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t v = 0; v < kV; ++v) s[v] = kV > 1 ? load(in + v * W) : part_load(in, m);
-        if (kAdds == Adds::one_term) {
-            const V k = splat(term_k[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kV; ++v) s[v] = grown(s[v], decay, k, u[v]);
-        }
-        if (kAdds == Adds::terms)
-            for (uint32_t t = 0; t < n_term; ++t) {
-                const V k = splat(terms[t].k[i]), d = splat(terms[t].decay);
-                const float* tu = terms[t].u + j0;
-                AUSPEX_LOOPS_UNROLL
-                for (uint32_t v = 0; v < kV; ++v)
-                    s[v] = grown(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
-            }
-        if (kStore) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kV; ++v) {
-                if (kV > 1)
-                    store(to + v * W, s[v]);
-                else
-                    part_store(to, s[v], m);
-            }
-            to += ld_to;
-        }
-        if (kRow) {
-            const V k = splat(row_k[i]), q = splat(row_q[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kV; ++v) {
-                rho[v] = fma(s[v], k, rho[v]);
-                sigma[v] = fma(s[v], q, sigma[v]);
-            }
-        }
-    }
-    if (kRow) {
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t v = 0; v < kV; ++v) {
-            store(rho_sum + v * W, rho[v]);
-            store(sigma_sum + v * W, sigma[v]);
-        }
-    }
-}
-
-/// The row's u and o at columns j0 .. j0 + n - 1, from its sums over the state before it.
-AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key,
-                                      uint32_t j0, uint32_t n) {
-    const V kq = splat(dot(row.k, row.q, d_key)), decay = splat(row.decay), beta = splat(row.beta);
-    for (uint32_t j = 0; j < n; j += W) {
-        const V u = mul(beta, fnma(decay, load(rho + j), part_load(row.v + j0 + j, n - j)));
-        part_store(row.u + j0 + j, u, n - j);
-        part_store(row.o + j0 + j, fma(kq, u, mul(decay, load(sigma + j))), n - j);
-    }
-}
-
-/// Adds the terms to the state and runs the first row on it, through memory in the order it lies there:
-/// for a single row the traffic is the cost.
-template <Adds kAdds, bool kRow>
-inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
-                         const DeltaRow* row) {
-    constexpr bool kStore = kAdds != Adds::nothing;
-    float rho[kStream], sigma[kStream];
-    for (uint32_t j0 = 0; j0 < d_val; j0 += kStream) {
-        const uint32_t n_col = d_val - j0 < kStream ? d_val - j0 : kStream;
-        for (uint32_t j = 0; kRow && j < n_col; j += W) {
-            store(rho + j, zero());
-            store(sigma + j, zero());
-        }
-        for (uint32_t i = 0; i < d_key; i += kStreamRows) {
-            float* at = s + size_t{i} * d_val + j0;
-            Piece piece = {at, d_val, i, d_key - i < kStreamRows ? d_key - i : kStreamRows};
-            uint32_t j = 0;
-            for (; j + kWide * W <= n_col; j += kWide * W, piece.at += kWide * W)
-                delta_walk<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j,
-                                                       sigma + j, W);
-            for (; j < n_col; j += W, piece.at += W)
-                delta_walk<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j,
-                                                   n_col - j < W ? n_col - j : W);
-        }
-        if (kRow) delta_finish(*row, rho, sigma, d_key, j0, n_col);
-    }
-}
-
-/// The rows after the first on one block of columns. Row t's walk first adds row t-1's term, so each row
-/// costs one read and one write; between rows the block stays in the scratch, where it is not strided and
-/// so fits the first-level cache.
-template <uint32_t kV>
-inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, bool in_place,
-                        float* scratch, uint32_t j0, uint32_t m) {
-    Piece piece = {s + j0, d_val, 0, d_key};
-    const uint32_t n_col = (kV - 1) * W + m;
-    for (uint32_t t = 1; t < n_row; ++t) {
-        const DeltaTerm last = {rows[t - 1].decay, rows[t - 1].k, rows[t - 1].u};
-        float rho[kV * W] = {}, sigma[kV * W] = {};
-        if (t + 1 < n_row || in_place) {
-            delta_walk<kV, Adds::one_term, true, true>(piece, scratch, n_col, &last, 1, j0, rows + t, rho, sigma, m);
-            piece.at = scratch;
-            piece.ld = n_col;
-        } else {
-            delta_walk<kV, Adds::one_term, false, true>(piece, nullptr, 0, &last, 1, j0, rows + t, rho, sigma, m);
-        }
-        delta_finish(rows[t], rho, sigma, d_key, j0, n_col);
-    }
-    if (in_place) {
-        const DeltaTerm last = {rows[n_row - 1].decay, rows[n_row - 1].k, rows[n_row - 1].u};
-        delta_walk<kV, Adds::one_term, true, false>(piece, s + j0, d_val, &last, 1, j0, nullptr, nullptr, nullptr, m);
-    }
-}
-
-inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
-                       const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch) {
-    // Every sum over i of one column is one chain in order, however the columns and rows are blocked.
-    if (n_row == 0) {
-        if (n_term == 1)
-            delta_stream<Adds::one_term, false>(s, d_key, d_val, terms, 1, nullptr);
-        else if (n_term)
-            delta_stream<Adds::terms, false>(s, d_key, d_val, terms, n_term, nullptr);
-        return;
-    }
-    if (n_term == 0)
-        delta_stream<Adds::nothing, true>(s, d_key, d_val, nullptr, 0, rows);
-    else if (n_term == 1)
-        delta_stream<Adds::one_term, true>(s, d_key, d_val, terms, 1, rows);
-    else
-        delta_stream<Adds::terms, true>(s, d_key, d_val, terms, n_term, rows);
-    if (n_row == 1 && !in_place) return;
-    if (n_row == 1) {
-        const DeltaTerm last = {rows->decay, rows->k, rows->u};
-        delta_stream<Adds::one_term, false>(s, d_key, d_val, &last, 1, nullptr);
-        return;
-    }
-    constexpr uint32_t kNarrow = kDeltaColumns / W;
-    uint32_t j = 0;
-    for (; j + kNarrow * W <= d_val; j += kNarrow * W)
-        delta_block<kNarrow>(s, d_key, d_val, rows, n_row, in_place, scratch, j, W);
-    for (; j < d_val; j += W)
-        delta_block<1>(s, d_key, d_val, rows, n_row, in_place, scratch, j, d_val - j < W ? d_val - j : W);
-}
-
-// ------------------------------------------------------------------------------ DeltaNet, by chunks
-
-/// acc[r] += sum over x < n of a[r][x] b[x], for kM rows a and kV vectors of b's columns.
-template <uint32_t kM, uint32_t kV>
-AUSPEX_LOOPS_INLINE void product(V* acc, const float* const* a, const float* b, size_t ld, uint32_t n) {
-    V sum[kM * kV];  // a copy: some compilers keep an array in memory once any loop indexes it
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t i = 0; i < kM * kV; ++i) sum[i] = acc[i];
-    for (uint32_t x = 0; x < n; ++x, b += ld) {
-        V row[kV];
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t v = 0; v < kV; ++v) row[v] = load(b + v * W);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kM; ++r) {
-            const V f = splat(a[r][x]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kV; ++v) sum[r * kV + v] = fma(f, row[v], sum[r * kV + v]);
-        }
-    }
-    AUSPEX_LOOPS_UNROLL
-    for (uint32_t i = 0; i < kM * kV; ++i) acc[i] = sum[i];
-}
-
-constexpr uint32_t kTileRows = 4;       // rows of one register tile
-constexpr uint32_t kPanel = kTile * W;  // columns of one register tile
-constexpr uint32_t kSubChunk = 16;      // rows solved together: see delta_chunk
-static_assert(kSubChunk % (kScore * W) == 0 && kDeltaChunk % kSubChunk == 0 && kPanel <= kDeltaChunk, "tiles must fit");
-
-/// Where delta_chunk keeps what, in its scratch.
-struct ChunkPlan {
-    float* kt;    ///< [d_key, kDeltaChunk] keys by column; later times their decay to the end of the sub-chunk
-    float* a;     ///< [kDeltaChunk, kSubChunk] -beta_i (k_i . k_j) D_ij within the row's sub-chunk
-    float* p;     ///< [kDeltaChunk, kSubChunk] (q_i . k_j) D_ij, 0 for j > i
-    float* w;     ///< [kSubChunk, kPanel] V', the rows' terms
-    float* s;     ///< [d_key, kPanel] columns of the state
-    float* g;     ///< [kDeltaChunk] decay from the start of the sub-chunk to the end of row i
-    float* rest;  ///< [kDeltaChunk] decay from the end of row i to the end of the sub-chunk
-};
-
-/// Fills a, p, g, rest and scales kt for the rows from .. from + n - 1 of a chunk.
-inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key) {
-    float between[kTileRows][kSubChunk] = {};  // D_ij: decay from the end of row j to the end of row i; 0 for j > i
-    float run[kSubChunk] = {};
-    for (uint32_t i0 = 0; i0 < n; i0 += kTileRows) {
-        const float* x[2 * kTileRows];
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const uint32_t i = i0 + r < n ? i0 + r : n - 1;
-            x[r] = rows[from + i].k;
-            x[kTileRows + r] = rows[from + i].q;
-            if (i0 + r >= n) continue;
-            const float decay = rows[from + i].decay;
-            for (uint32_t j = 0; j < i; ++j) run[j] *= decay;
-            run[i] = 1.0f;
-            std::memcpy(between[r], run, sizeof run);
-            plan.g[from + i] = i ? plan.g[from + i - 1] * decay : decay;
-        }
-        for (uint32_t c = 0; c < i0 + kTileRows; c += kScore * W) {
-            V acc[2 * kTileRows * kScore];
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t r = 0; r < 2 * kTileRows * kScore; ++r) acc[r] = zero();
-            product<2 * kTileRows, kScore>(acc, x, plan.kt + from + c, kDeltaChunk, d_key);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t r = 0; r < kTileRows; ++r) {
-                if (i0 + r >= n) continue;
-                const size_t at = size_t{from + i0 + r} * kSubChunk + c;
-                const V minus_beta = splat(-rows[from + i0 + r].beta);
-                AUSPEX_LOOPS_UNROLL
-                for (uint32_t v = 0; v < kScore; ++v) {
-                    const V d = load(between[r] + c + v * W);
-                    store(plan.a + at + v * W, mul(mul(minus_beta, acc[r * kScore + v]), d));
-                    store(plan.p + at + v * W, mul(acc[(kTileRows + r) * kScore + v], d));
-                }
-            }
-        }
-    }
-    for (uint32_t j = 0; j < kSubChunk; ++j) plan.rest[from + j] = j < n ? run[j] : 0.0f;
-    for (uint32_t x = 0; x < d_key; ++x)
-        for (uint32_t j = 0; j < kSubChunk; j += W) {
-            float* k = plan.kt + size_t{x} * kDeltaChunk + from + j;
-            store(k, mul(load(k), load(plan.rest + from + j)));
-        }
-}
-
-/// One sub-chunk on one panel of columns: the rows' terms w and outputs o, then the state.
-inline void chunk_panel(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key,
-                        uint32_t j0, uint32_t n_col) {
-    constexpr uint32_t n_acc = kTileRows * kTile;
-    V acc[n_acc];
-    const float* a[kTileRows];
-    for (uint32_t i0 = 0; i0 < n; i0 += kTileRows) {
-        const uint32_t m = n - i0 < kTileRows ? n - i0 : kTileRows;
-        // W = beta (v - g k'S) - A W, from the top; the tile's own rows at the end, one after the other.
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < n_acc; ++r) acc[r] = zero();
-        for (uint32_t r = 0; r < kTileRows; ++r) a[r] = rows[from + (i0 + r < n ? i0 + r : n - 1)].k;
-        product<kTileRows, kTile>(acc, a, plan.s, kPanel, d_key);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const uint32_t i = from + (i0 + r < n ? i0 + r : n - 1);
-            const V beta = splat(rows[i].beta), g = splat(plan.g[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v) {
-                const V value = v * W < n_col ? part_load(rows[i].v + j0 + v * W, n_col - v * W) : zero();
-                acc[r * kTile + v] = mul(beta, fnma(g, acc[r * kTile + v], value));
-            }
-            a[r] = plan.a + size_t{i} * kSubChunk;
-        }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 1; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t y = 0; y < r; ++y) {
-                const V f = splat(a[r][i0 + y]);
-                AUSPEX_LOOPS_UNROLL
-                for (uint32_t v = 0; v < kTile; ++v)
-                    acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
-            }
-        }
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v)
-                if (r < m) store(plan.w + size_t{i0 + r} * kPanel + v * W, acc[r * kTile + v]);
-        }
-        // o = g q'S + P W
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < n_acc; ++r) acc[r] = zero();
-        for (uint32_t r = 0; r < kTileRows; ++r) a[r] = rows[from + (i0 + r < n ? i0 + r : n - 1)].q;
-        product<kTileRows, kTile>(acc, a, plan.s, kPanel, d_key);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const uint32_t i = from + (i0 + r < n ? i0 + r : n - 1);
-            const V g = splat(plan.g[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, acc[r * kTile + v]);
-            a[r] = plan.p + size_t{i} * kSubChunk;
-        }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0 + m);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            if (r >= m) continue;
-            float* o = rows[from + i0 + r].o + j0;
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v)
-                if (v * W < n_col) part_store(o + v * W, acc[r * kTile + v], n_col - v * W);
-        }
-    }
-    // S = g S + K'W, the keys already decayed to the end of the sub-chunk
-    const V g = splat(plan.g[from + n - 1]);
-    for (uint32_t x0 = 0; x0 < d_key; x0 += kTileRows) {
-        const uint32_t m = d_key - x0 < kTileRows ? d_key - x0 : kTileRows;
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const size_t x = r < m ? x0 + r : d_key - 1;
-            a[r] = plan.kt + x * kDeltaChunk + from;
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, load(plan.s + x * kPanel + v * W));
-        }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, n);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v)
-                if (r < m) store(plan.s + size_t{x0 + r} * kPanel + v * W, acc[r * kTile + v]);
-        }
-    }
-}
-
-// The chunked form of Yang, Kautz, Hatamizadeh (arXiv 2412.06464), section 3, with decays kept as products
-// (at most 1, so nothing overflows). Its work per row is 3 d_key d_val multiply-adds plus what grows with
-// the rows solved together, so the chunk is cut into sub-chunks; the state stays in the first-level cache,
-// one panel of columns at a time, for all of them.
-inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n, float* scratch) {
-    if (n == 0) return;
-    ChunkPlan plan;
-    plan.kt = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) & ~uintptr_t{63});
-    plan.s = plan.kt + size_t{d_key} * kDeltaChunk;
-    plan.a = plan.s + size_t{d_key} * kPanel;
-    plan.p = plan.a + size_t{kDeltaChunk} * kSubChunk;
-    plan.w = plan.p + size_t{kDeltaChunk} * kSubChunk;
-    plan.g = plan.w + size_t{kSubChunk} * kPanel;
-    plan.rest = plan.g + kDeltaChunk;
-    const uint32_t n_pad = ceil_div(n, kSubChunk) * kSubChunk;
-    for (uint32_t x = 0; x < d_key; ++x) {
-        float* k = plan.kt + size_t{x} * kDeltaChunk;
-        for (uint32_t i = 0; i < n; ++i) k[i] = rows[i].k[x];
-        for (uint32_t i = n; i < n_pad; ++i) k[i] = 0.0f;
-    }
-    for (uint32_t from = 0; from < n; from += kSubChunk)
-        chunk_scores(plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key);
-    for (uint32_t j = 0; j < d_val; j += kPanel) {
-        const uint32_t n_col = d_val - j < kPanel ? d_val - j : kPanel;
-        for (uint32_t x = 0; x < d_key; ++x)
-            for (uint32_t v = 0; v < kTile; ++v)
-                store(plan.s + size_t{x} * kPanel + v * W,
-                      v * W < n_col ? part_load(s + size_t{x} * d_val + j + v * W, n_col - v * W) : zero());
-        for (uint32_t from = 0; from < n; from += kSubChunk)
-            chunk_panel(plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key, j, n_col);
-        for (uint32_t x = 0; x < d_key; ++x)
-            for (uint32_t v = 0; v * W < n_col; ++v)
-                part_store(s + size_t{x} * d_val + j + v * W, load(plan.s + size_t{x} * kPanel + v * W), n_col - v * W);
-    }
-}
-
-#undef AUSPEX_LOOPS_INLINE
-#undef AUSPEX_LOOPS_UNROLL
-
-}  // namespace loops_avx2
-}  // namespace detail
-}  // namespace auspex
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#elif defined(__GNUC__)
-#pragma GCC pop_options
-#endif
-#endif
-
-namespace auspex {
-namespace detail {
-
-const Loops* avx2_loops() {
-#if AUSPEX_HAS_X86
-    namespace r = loops_avx2;
-    static constexpr Loops loops = {"avx2",    r::rms_norm, r::swiglu, r::silu_gate,  r::sigmoid_gate, r::conv_silu,
-                                    r::to_f16, r::attend,   r::merge,  r::delta_rows, r::delta_chunk,  r::attend_many};
-    return &loops;
-#else
-    return nullptr;
-#endif
-}
-
-}  // namespace detail
-}  // namespace auspex
-
-// ---------------------------------------------------------------- src/machine/cpu/loops_avx512.cpp
-
-// machine/cpu/loops_avx512: the inner loops on AVX-512 F, BW, VL and DQ: the vocabulary of loops_simd.inl.
+// Owns    avx512_kernels(), and the vector operations it is compiled from. kernels.inl says what each one means.
+// Thread  pure functions.
+// Tests   tests/test_ops.cpp, tests/test_matmul.cpp.
 
 #if AUSPEX_HAS_X86
-#include <immintrin.h>
 
-
-// The includer's flags need not allow these instructions; this region does.
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
-                             apply_to = function)
-#elif defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12: false alarm inside its own intrinsics
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
-#endif
-
+AUSPEX_SIMD_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 namespace auspex {
 namespace detail {
-namespace loops_avx512 {
+namespace simd_avx512 {
 
 using V = __m512;
 constexpr uint32_t W = 16;
-constexpr uint32_t kStreamRows = 8;  // rows of a state between two loads of its sums
-constexpr uint32_t kWide = 4;        // vectors of state columns in one walk of delta_rows
-constexpr uint32_t kTile = 4;        // vectors of one row of a product tile
-constexpr uint32_t kScore = 1;       // the same for twice the rows
-constexpr uint32_t kPairs = 16;      // sums in one tile of attention
+constexpr uint32_t kStreamRows = 8;
+constexpr uint32_t kWide = 4;
+constexpr uint32_t kTile = 4;
+constexpr uint32_t kScore = 1;
+constexpr uint32_t kPairs = 16;
 
-inline V zero() { return _mm512_setzero_ps(); }
-inline V splat(float a) { return _mm512_set1_ps(a); }
-inline V add(V a, V b) { return _mm512_add_ps(a, b); }
-inline V sub(V a, V b) { return _mm512_sub_ps(a, b); }
-inline V mul(V a, V b) { return _mm512_mul_ps(a, b); }
-inline V div(V a, V b) { return _mm512_div_ps(a, b); }
-inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
-inline V fnma(V a, V b, V c) { return _mm512_fnmadd_ps(a, b, c); }
-inline V vmin(V a, V b) { return _mm512_min_ps(a, b); }  // b where either is not a number
-inline V vmax(V a, V b) { return _mm512_max_ps(a, b); }
-inline V floor_of(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
-inline V nearest(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-inline V power_of_two(V n) {
+// ---------------------------------------------------------------------------------------- floats
+
+AUSPEX_INLINE V zero() { return _mm512_setzero_ps(); }
+AUSPEX_INLINE V splat(float a) { return _mm512_set1_ps(a); }
+AUSPEX_INLINE V add(V a, V b) { return _mm512_add_ps(a, b); }
+AUSPEX_INLINE V sub(V a, V b) { return _mm512_sub_ps(a, b); }
+AUSPEX_INLINE V mul(V a, V b) { return _mm512_mul_ps(a, b); }
+AUSPEX_INLINE V div(V a, V b) { return _mm512_div_ps(a, b); }
+AUSPEX_INLINE V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+AUSPEX_INLINE V fnma(V a, V b, V c) { return _mm512_fnmadd_ps(a, b, c); }
+AUSPEX_INLINE V vmin(V a, V b) { return _mm512_min_ps(a, b); }
+AUSPEX_INLINE V vmax(V a, V b) { return _mm512_max_ps(a, b); }
+AUSPEX_INLINE V floor_of(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+AUSPEX_INLINE V nearest(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+AUSPEX_INLINE V power_of_two(V n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
 }
-inline V load(const float* p) { return _mm512_loadu_ps(p); }
-inline void store(float* p, V a) { _mm512_storeu_ps(p, a); }
-inline __mmask16 first(uint32_t n) { return static_cast<__mmask16>((1u << n) - 1); }
-inline V load_n(const float* p, uint32_t n, float fill) { return _mm512_mask_loadu_ps(splat(fill), first(n), p); }
-inline void store_n(float* p, V a, uint32_t n) { _mm512_mask_storeu_ps(p, first(n), a); }
-inline V load_f16(const uint16_t* p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+AUSPEX_INLINE __m256 add_halves(V a) { return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)); }
+AUSPEX_INLINE float sum_halves(V a) {
+    const __m256 b = add_halves(a);
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    c = _mm_add_ss(c, _mm_movehdup_ps(c));
+    return _mm_cvtss_f32(c);
 }
-inline V load_f16_n(const uint16_t* p, uint32_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p)); }
-inline V splat_f16(const uint8_t* p) {
-    int16_t h;
-    std::memcpy(&h, p, sizeof h);
-    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
-}
-inline __m128i sixteen_bytes(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
-inline V load_i8(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(p))); }
-inline V load_nibbles(const uint8_t* p, uint32_t shift) {
-    const __m128i x =
-        _mm_and_si128(_mm_srl_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x));
-}
-inline void store_f16(uint16_t* p, V a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
-}
-inline __m256 halved(V a) { return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)); }
-inline void sum4(const V* v, float* out) {
-    const __m256 s =
-        _mm256_hadd_ps(_mm256_hadd_ps(halved(v[0]), halved(v[1])), _mm256_hadd_ps(halved(v[2]), halved(v[3])));
+AUSPEX_INLINE void sum4(const V* v, float* out) {
+    const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(add_halves(v[0]), add_halves(v[1])),
+                                    _mm256_hadd_ps(add_halves(v[2]), add_halves(v[3])));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
 }
-inline float max_of(V a) {
+AUSPEX_INLINE float max_of(V a) {
     const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
 }
-inline void load_taps4(const float* w, V* t) {
+
+// --------------------------------------------------------------------------- loads and stores
+
+AUSPEX_INLINE void prefetch_soon(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+AUSPEX_INLINE void prefetch_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+AUSPEX_INLINE V load(const float* p) { return _mm512_loadu_ps(p); }
+AUSPEX_INLINE void store(float* p, V a) { _mm512_storeu_ps(p, a); }
+AUSPEX_INLINE __mmask16 first(uint32_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+AUSPEX_INLINE V load_n(const float* p, uint32_t n, float fill) {
+    return _mm512_mask_loadu_ps(splat(fill), first(n), p);
+}
+AUSPEX_INLINE void store_n(float* p, V a, uint32_t n) { _mm512_mask_storeu_ps(p, first(n), a); }
+AUSPEX_INLINE __m256i sixteen_halves(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+AUSPEX_INLINE __m128i sixteen_bytes(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+AUSPEX_INLINE V load_f16(const void* p) { return _mm512_cvtph_ps(sixteen_halves(p)); }
+AUSPEX_INLINE V load_f16_n(const uint16_t* p, uint32_t n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+}
+AUSPEX_INLINE V load_bf16(const void* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(sixteen_halves(p)), 16));
+}
+AUSPEX_INLINE V splat_f16(const uint8_t* p) {
+    int16_t h;
+    std::memcpy(&h, p, sizeof h);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+}
+AUSPEX_INLINE void store_f16(uint16_t* p, V a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+AUSPEX_INLINE V load_i8(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(p))); }
+AUSPEX_INLINE V load_nibbles(const uint8_t* p, uint32_t shift) {
+    const __m128i x =
+        _mm_and_si128(_mm_srl_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x));
+}
+AUSPEX_INLINE void load_taps4(const float* w, V* t) {
     const V a = load(w), b = load(w + 16), c = load(w + 32), d = load(w + 48);
     // Two taps of eight channels each in one register, then the halves side by side.
     const __m512i even = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
@@ -15797,34 +13674,126 @@ inline void load_taps4(const float* w, V* t) {
     t[3] = _mm512_shuffle_f32x4(z, u, 0xEE);
 }
 
-// The inner loops of ops.h, written once for every instruction set. A file that pastes this has opened
-// a namespace, allowed its instructions for every function that follows, and defined the vocabulary:
+// ---------------------------------------------------------------------------------------- strips
+
+constexpr uint32_t kLane = 16;
+constexpr int kMaxRow = 8;
+constexpr int kMaxFloatColumn = 4;
+using StripFloats = V;
+using StripInts = __m512i;
+
+AUSPEX_INLINE StripFloats strip_splat(float a) { return splat(a); }
+AUSPEX_INLINE StripFloats strip_f16(const uint8_t* p) { return load_f16(p); }
+AUSPEX_INLINE StripFloats strip_i8(const uint8_t* p) { return load_i8(p); }
+AUSPEX_INLINE StripFloats to_floats(StripInts a) { return _mm512_cvtepi32_ps(a); }
+AUSPEX_INLINE void strip_store(float* y, uint32_t n, StripFloats a, bool accumulate) {
+    store_n(y, accumulate ? add(load_n(y, n, 0.0f), a) : a, n);
+}
+AUSPEX_INLINE StripInts int_add(StripInts a, StripInts b) { return _mm512_add_epi32(a, b); }
+AUSPEX_INLINE StripInts int_splat(int32_t a) { return _mm512_set1_epi32(a); }
+template <int n>
+AUSPEX_INLINE StripInts int_shift(StripInts a) {
+    return _mm512_slli_epi32(a, n);
+}
+
+using Bytes = __m512i;
+AUSPEX_INLINE Bytes load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+AUSPEX_INLINE Bytes byte_and(Bytes a, uint8_t b) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(b))); }
+AUSPEX_INLINE Bytes byte_or(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+AUSPEX_INLINE Bytes low_nibbles(Bytes a) { return byte_and(a, 15); }
+AUSPEX_INLINE Bytes high_nibbles(Bytes a) { return byte_and(_mm512_srli_epi16(a, 4), 15); }
+template <int n>
+AUSPEX_INLINE Bytes byte_shift(Bytes a) {
+    if constexpr (n > 0) return _mm512_slli_epi16(a, n);
+    if constexpr (n < 0) return _mm512_srli_epi16(a, -n);
+    return a;
+}
+/// Codes are unsigned for vpdpbusd, so the signed ones stand 128 above the file's.
+constexpr int bias_of(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte ? 128 : 0; }
+AUSPEX_INLINE Bytes codebook_values(Bytes a) {  // kIq4Values + 128
+    const __m128i codebook =
+        _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, static_cast<char>(129), static_cast<char>(141),
+                      static_cast<char>(153), static_cast<char>(166), static_cast<char>(181), static_cast<char>(197),
+                      static_cast<char>(217), static_cast<char>(241));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codebook), a);
+}
+
+// --------------------------------------------------------------------------------- dot products
+
+constexpr int kDotVectors = 1;
+template <int n>
+struct HalfDot {};
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void begin_half(HalfDot<n>&, const Int16Block* const*, size_t) {}
+template <CodeForm kCode, int n, int h, int v>
+AUSPEX_INLINE void dot_codes(HalfDot<n>&, const Bytes* w, const Int16Block* const* x, size_t b, StripInts* dot) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const int8_t* q = x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v;
+        dot[c] = _mm512_dpbusd_epi32(dot[c], *w, _mm512_set1_epi32(detail::load<int32_t>(q)));
+    }
+}
+template <CodeForm kCode, int n>
+AUSPEX_INLINE void finish_half(const HalfDot<n>&, StripInts*) {}
+
+// --------------------------------------------------------------------------------- activations
+
+AUSPEX_INLINE void block_range(const float* x, float* max, bool* nan) {
+    const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+    *max = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+    *nan = _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
+}
+AUSPEX_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t* sums) {
+    const __m512i low = _mm512_set1_epi32(-127), high = _mm512_set1_epi32(127);
+    for (int h = 0; h < 2; ++h) {
+        __m512i p = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), _mm512_set1_ps(inverse)));
+        p = _mm512_max_epi32(low, _mm512_min_epi32(high, p));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16 * h), _mm512_cvtepi32_epi8(p));
+        sums[h] = _mm512_reduce_add_epi32(p);
+    }
+}
+
+// The CPU kernels, written once for every instruction set. A simd_*.cpp pastes this file inside a namespace of its
+// own, in which it has defined the vocabulary:
 //
 //   V, W                     a vector of floats and its lanes
-//   load, store, load_n, store_n (first n lanes), load_f16, load_f16_n, store_f16, splat, zero
-//   add, sub, mul, div, vmin, vmax, floor_of, nearest, power_of_two (of a whole number)
+//   load, store, load_n, store_n (first n lanes), prefetch_soon, prefetch_later, zero, splat
+//   load_f16, load_f16_n, load_bf16, store_f16         W halves as floats, from any address
+//   splat_f16(p), load_i8(p), load_nibbles(p, shift)   one half; W signed bytes; W nibbles at bit 0 or 4
+//   add, sub, mul, div, floor_of, nearest, power_of_two (of a whole number)
+//   vmin(a, b), vmax(a, b)   x86: b where either is a NaN; NEON: NaN
 //   fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, each rounded once
-//   sum4(v, out)             the lane sums of four vectors, each in the same fixed order
-//   splat_f16(p), load_i8(p), load_nibbles(p, shift)   of a half; of W signed bytes; of W nibbles at bit 0 or 4
-//   max_of, load_taps4       largest lane; W channels of [n, 4] as four vectors
-//   kWide, kTile, kScore, kPairs   how many vectors the registers hold, per loop; kStreamRows: see delta_stream
+//   sum4(v, out)             the lane sums of four vectors: neighbours first, always in the same order
+//   sum_halves(v)            the lane sum: upper half onto lower half, until one lane is left
+//   max_of(v), load_taps4    largest lane; W channels of [n, 4] as four vectors
+//   kWide, kTile, kScore, kPairs   vectors that the registers hold in delta_rows, in a row of a product tile, in the
+//                            same for twice the rows, in a tile of attention
+//   kStreamRows              rows of a state between two loads of its sums (delta_stream)
+//
+// and for products with strips (pack.h), where a strip has kLane rows:
+//
+//   kMaxRow, kMaxFloatColumn activation rows of one pass over a strip, over plain float rows
+//   StripFloats, StripInts   kLane floats or int32, one for each row; mul, fma, fnma as above
+//   strip_splat, strip_f16(p), strip_i8(p), strip_store(y, n, a, accumulate), to_floats
+//   int_splat, int_add, int_shift<n>
+//   Bytes                    4 kLane codes, four for each row; load_bytes, byte_and, byte_or, byte_shift<n> (left;
+//                            bits that cross a byte are garbage), low_nibbles, high_nibbles, codebook_values
+//   bias_of(form)            what the codes in memory stand above the file's
+//   HalfDot<n>, begin_half, dot_codes, finish_half, kDotVectors   see dot_half in kernels_matmul.inl
+//   block_range(x, max, nan) largest magnitude of 32 values, and whether one is a NaN
+//   round_block(x, inverse, q, sums)   q = round(x inverse) within -127 .. 127, 32 values; sum of each 16
 //
 // Order   Every sum of products is a chain of explicit fma. No product feeds an addition, so a compiler
 //         that contracts a*b + c finds nothing to contract and the bits are the source's.
 // Tails   go through the same vector code with fewer lanes: a value's bits do not depend on its place.
-#if defined(__GNUC__)
-#define AUSPEX_LOOPS_INLINE inline __attribute__((always_inline))
-#else
-#define AUSPEX_LOOPS_INLINE inline
-#endif
-#if defined(__clang__)
-#define AUSPEX_LOOPS_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define AUSPEX_LOOPS_UNROLL _Pragma("GCC unroll 16")
-#else
-#define AUSPEX_LOOPS_UNROLL
-#endif
+// Lambdas are not used: not every compiler passes the instruction set on to them.
 
+// Kernels that work on one row, value by value: norm, gates, convolution, conversion. Part of kernels.inl.
+//
+// Cost    every kernel here reads and writes its arguments once. Counterparts on the GPU: shaders/rms_rows.comp,
+//         swiglu_rows.comp, delta_gate.comp, delta_mix.comp, kv_store.glsl. Plain form: loops_reference.cpp.
+
+/// The lane sum in sum4's order.
 inline float sum_of(V a) {
     const V four[4] = {a, a, a, a};
     float out[4];
@@ -15832,14 +13801,12 @@ inline float sum_of(V a) {
     return out[0];
 }
 
-// ------------------------------------------------------------------------------ values one by one
-
-/// e^x + c, the sum rounded once; e^x within 1 unit in the last place, 0 below -104, held at e^88 above 88.
-/// x = n ln 2 + r; e^r from a polynomial fitted for least relative error (3e-9) on |r| <= ln 2 / 2.
-AUSPEX_LOOPS_INLINE V exp_plus(V x, V c) {
+/// e^x + c, the sum rounded once. e^x is within 1 unit in the last place; 0 below -104, e^88 above 88.
+/// x = n ln 2 + r; e^r is a minimax polynomial on |r| <= ln 2 / 2 (relative error 3e-9).
+AUSPEX_INLINE V exp_plus(V x, V c) {
     x = vmax(splat(-104.0f), vmin(splat(88.0f), x));
     const V n = nearest(mul(x, splat(1.44269504f)));
-    V r = fnma(n, splat(0.693145751953125f), x);  // ln 2, leading bits: n times this is exact
+    V r = fnma(n, splat(0.693145751953125f), x);  // the leading bits of ln 2: n times them is exact
     r = fnma(n, splat(1.42860682e-6f), r);
     V p = splat(0.00138145406f);
     p = fma(p, r, splat(0.00836874545f));
@@ -15848,20 +13815,22 @@ AUSPEX_LOOPS_INLINE V exp_plus(V x, V c) {
     p = fma(p, r, splat(0.49999994f));
     p = fma(mul(p, r), r, r);
     p = add(p, splat(1.0f));
-    // 2^n in two steps, for n reaches down to the smallest subnormal.
+    // 2^n in two factors, because n may reach down to the smallest subnormal.
     const V half = floor_of(mul(n, splat(0.5f)));
     return fma(mul(p, power_of_two(half)), power_of_two(sub(n, half)), c);
 }
-// The divisors below are finite, because a compiler that was told to be fast divides by way of the
-// reciprocal, and infinity times its reciprocal is not a number. What e^-88 leaves is below 1e-36.
-AUSPEX_LOOPS_INLINE V sigmoid(V x) { return div(splat(1.0f), exp_plus(sub(zero(), x), splat(1.0f))); }
-AUSPEX_LOOPS_INLINE V silu(V x) { return div(vmax(splat(-104.0f), x), exp_plus(sub(zero(), x), splat(1.0f))); }
+// The divisors below stay finite: under -ffast-math a compiler multiplies by the reciprocal, and infinity times
+// its reciprocal is a NaN. Holding e^x at e^88 changes a result by less than 1e-36.
+AUSPEX_INLINE V sigmoid(V x) { return div(splat(1.0f), exp_plus(sub(zero(), x), splat(1.0f))); }
+AUSPEX_INLINE V silu(V x) { return div(vmax(splat(-104.0f), x), exp_plus(sub(zero(), x), splat(1.0f))); }
 
+/// y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i]; x, y [n] f32, w [n] f32 or null. Sums in float, 4 W chains, added in
+/// double.
 inline void rms_norm(const float* x, const float* w, float* y, uint32_t n, float eps) {
     V acc[4] = {zero(), zero(), zero(), zero()};
     uint32_t i = 0;
     for (; i + 4 * W <= n; i += 4 * W) {
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < 4; ++v) {
             const V a = load(x + i + v * W);
             acc[v] = fma(a, a, acc[v]);
@@ -15886,9 +13855,9 @@ inline void rms_norm(const float* x, const float* w, float* y, uint32_t n, float
 }
 
 enum class Gate { swiglu, swiglu_limit, silu, sigmoid };
-/// a: the value that goes through the gate's curve, b: the value it multiplies.
+/// b times the gate's function of a; a swiglu with a limit clamps both factors.
 template <Gate kGate>
-AUSPEX_LOOPS_INLINE V gate(V a, V b, float limit) {
+AUSPEX_INLINE V gate(V a, V b, float limit) {
     if (kGate == Gate::sigmoid) return mul(b, sigmoid(a));
     V s = silu(a);
     if (kGate == Gate::swiglu_limit) {
@@ -15898,24 +13867,27 @@ AUSPEX_LOOPS_INLINE V gate(V a, V b, float limit) {
     return mul(s, b);
 }
 template <Gate kGate>
-AUSPEX_LOOPS_INLINE void gate_all(const float* a, const float* b, float* y, uint32_t n, float limit) {
+AUSPEX_INLINE void gate_all(const float* a, const float* b, float* y, uint32_t n, float limit) {
     uint32_t i = 0;
     for (; i + W <= n; i += W) store(y + i, gate<kGate>(load(a + i), load(b + i), limit));
     if (i < n) store_n(y + i, gate<kGate>(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), limit), n - i);
 }
+/// y[i] = min(silu(g[i]), limit) * clamp(u[i], -limit, limit), [n] f32; limit 0: no clamps.
 inline void swiglu(const float* g, const float* u, float* y, uint32_t n, float limit) {
     if (limit > 0)
         gate_all<Gate::swiglu_limit>(g, u, y, n, limit);
     else
         gate_all<Gate::swiglu>(g, u, y, n, limit);
 }
+/// y[i] = x[i] * silu(z[i]), [n] f32.
 inline void silu_gate(const float* x, const float* z, float* y, uint32_t n) { gate_all<Gate::silu>(z, x, y, n, 0.0f); }
+/// y[i] = x[i] * sigmoid(z[i]), [n] f32.
 inline void sigmoid_gate(const float* x, const float* z, float* y, uint32_t n) {
     gate_all<Gate::sigmoid>(z, x, y, n, 0.0f);
 }
 
-/// m channels from c on (m < W: a tail).
-AUSPEX_LOOPS_INLINE V conv_part(const float* const* taps, const float* w, uint32_t c, uint32_t n_tap, uint32_t m) {
+/// m <= W channels from c on, for any number of taps.
+AUSPEX_INLINE V conv_part(const float* const* taps, const float* w, uint32_t c, uint32_t n_tap, uint32_t m) {
     V sum = zero();
     for (uint32_t j = 0; j < n_tap; ++j) {
         float t[W] = {};
@@ -15924,6 +13896,7 @@ AUSPEX_LOOPS_INLINE V conv_part(const float* const* taps, const float* w, uint32
     }
     return silu(sum);
 }
+/// y[c] = silu(sum over j < n_tap of w[c][j] taps[j][c]); taps [n_tap] rows of [n] f32, w [n, n_tap] f32, y [n] f32.
 inline void conv_silu(const float* const* taps, const float* w, float* y, uint32_t n, uint32_t n_tap) {
     uint32_t c = 0;
     if (n_tap == 4) {
@@ -15941,6 +13914,7 @@ inline void conv_silu(const float* const* taps, const float* w, float* y, uint32
     if (c < n) store_n(y + c, conv_part(taps, w, c, n_tap, n - c), n - c);
 }
 
+/// y[i] = x[i] rounded to nearest even; x [n] f32, y [n] f16.
 inline void to_f16(const float* x, uint16_t* y, uint32_t n) {
     uint32_t i = 0;
     for (; i + W <= n; i += W) store_f16(y + i, load(x + i));
@@ -15951,6 +13925,7 @@ inline void to_f16(const float* x, uint16_t* y, uint32_t n) {
     }
 }
 
+/// o[i] = a o[i] + b p[i], [n] f32: adds a partial result of attention, or of an expert.
 inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
     uint32_t i = 0;
     for (; i + W <= n; i += W) store(o + i, fma(load(p + i), splat(b), mul(load(o + i), splat(a))));
@@ -15958,29 +13933,55 @@ inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
         store_n(o + i, fma(load_n(p + i, n - i, 0.0f), splat(b), mul(load_n(o + i, n - i, 0.0f), splat(a))), n - i);
 }
 
-// -------------------------------------------------------------------------------------- attention
+/// The first n lanes, or all of them if n >= W; the rest are 0.
+AUSPEX_INLINE V part_load(const float* p, uint32_t n) { return n < W ? load_n(p, n, 0.0f) : load(p); }
+AUSPEX_INLINE void part_store(float* p, V v, uint32_t n) {
+    if (n < W)
+        store_n(p, v, n);
+    else
+        store(p, v);
+}
 
-// How a row of keys or values is read, W values from j on. Blocks of 32 hold whole vectors, so a quantised
-// row has no rest; its floats are decode_row's bits (a product of 11 and 8 bits is exact).
+/// Sum of a[i] b[i], i < n, in W chains.
+inline float dot(const float* a, const float* b, uint32_t n) {
+    V acc = zero();
+    uint32_t i = 0;
+    for (; i + W <= n; i += W) acc = fma(load(a + i), load(b + i), acc);
+    if (i < n) acc = fma(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), acc);
+    return sum_of(acc);
+}
+// Attention of a few queries over a run of cached keys and values. Part of kernels.inl.
+//
+//   q       n_query rows [d] f32, in, already normed, rotated and scaled
+//   k, v    n_key rows of [d] in an f16, f32 or block format, in
+//   scores  [n_query, n_key] f32, scratch
+//   m, l, o of each query: max score [1], sum [1], weighted values [d], f32, out
+//
+// Formula s_i = q . k_i;  m = max s_i;  l = sum exp(s_i - m);  o = sum exp(s_i - m) v_i
+// Cost    a query and key: 4 d flops and one exp; bytes: keys and values once for each 4 queries.
+// Source  Dao et al., FlashAttention (arXiv 2205.14135): partials with their own maximum, merged later by merge().
+// Counterpart  shaders/attend_step.comp, attend_rows.comp. Plain form: loops_reference.cpp.
+
+// Readers of one row of keys or values: at() gives W values from j on, some() the first n of them. A quantised row is
+// whole blocks of 32, so some() is never called; its floats are decode_row's bits (a product of 11 and 8 bits is
+// exact).
 struct HalfRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
     }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+    static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n);
     }
 };
 struct FloatRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
-        return load(reinterpret_cast<const float*>(row) + j);
-    }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
+    static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
     }
 };
 template <Type kRow>
 struct BlockRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         if constexpr (kRow == Type::q8_0) {
             const uint8_t* b = row + j / 32 * 34;
             return mul(splat_f16(b), load_i8(b + 2 + j % 32));
@@ -15992,59 +13993,59 @@ struct BlockRow {
             return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
         }
     }
-    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // never: the rows are whole blocks
+    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
 };
 
-/// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. One chain of multiply-adds per pair, whatever
-/// the tile: converting a key to float is shared, the bits are not.
+/// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
+/// not depend on the tile; the queries share the conversion of a key to float.
 template <class Row, uint32_t kQ, uint32_t kK>
-AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores,
-                                    size_t ld_scores) {
+AUSPEX_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores,
+                              size_t ld_scores) {
     constexpr uint32_t n = kQ * kK, n4 = (n + 3) / 4 * 4;
     V acc[n4];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < n4; ++i) acc[i] = zero();
     uint32_t j = 0;
     for (; j + W <= d; j += W) {
         V key[kK];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t c = 0; c < kK; ++c) key[c] = Row::at(k + c * ld, j);
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
     }
     if (j < d) {
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i)
             acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
     }
     float sums[n4];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < n4; i += 4) sum4(acc + i, sums + i);
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < n; ++i) scores[(i / kK) * ld_scores + i % kK] = sums[i];
 }
 
-/// o[a][j ..] = sum over keys, in order, of p[a][i] v[i][j ..], for kQ queries and kV vectors.
+/// o[a][j ..] = sum over keys i, ascending, of p[a][i] v[i][j ..], for kQ queries and kV vectors of columns.
 template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld,
-                                    float* const* o, uint32_t j) {
+AUSPEX_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, float* const* o,
+                              uint32_t j) {
     V acc[kQ * kV];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = zero();
     for (uint32_t key = 0; key < n_key; ++key, v += ld) {
         V value[kV];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < kV; ++i) value[i] = Row::at(v, j + i * W);
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = fma(splat(p[(i / kV) * ld_p + key]), value[i % kV], acc[i]);
     }
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
 }
-/// All columns: tiles of kV vectors, then of half as many, and so on; at last the lanes that are left.
+/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes.
 template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
-                                float* const* o, uint32_t j) {
+AUSPEX_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
+                          float* const* o, uint32_t j) {
     for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
     if constexpr (kV > 1) {
         values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
@@ -16058,7 +14059,7 @@ AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, u
     }
 }
 
-/// scores become exp(scores - max); their max and sum.
+/// Replaces scores by exp(scores - max). Out: the max m, the sum l.
 inline void softmax(float* scores, uint32_t n, float* m, float* l) {
     V top = splat(-INFINITY);
     uint32_t i = 0;
@@ -16092,6 +14093,7 @@ template <class Row, uint32_t kQ>
 inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t d, float* const* o) {
     values<Row, kQ, kPairs / kQ>(p, n_key, reinterpret_cast<const uint8_t*>(v.data), n_key, v.stride, d, o, 0);
 }
+/// One call for each format of keys and of values; kQ queries.
 template <uint32_t kQ>
 inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
                            float* scores, float* const* m, float* const* l, float* const* o) {
@@ -16111,6 +14113,7 @@ inline void attend_queries(const float* const* q, const KvRows& k, const KvRows&
         default: value_rows<HalfRow, kQ>(scores, v, n_key, d, o); break;
     }
 }
+/// Any number of queries: by fours, then two, then one. The bits are those of one query at a time.
 inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
                         uint32_t d, float* scores, float* const* m, float* const* l, float* const* o) {
     uint32_t a = 0;
@@ -16118,53 +14121,47 @@ inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k
     for (; a + 2 <= n_query; a += 2) attend_queries<2>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
     if (a < n_query) attend_queries<1>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
 }
+/// One query over f16 rows, `ld` values apart.
 inline void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
                    float* scores, float* m, float* l, float* o) {
     const KvRows keys = {reinterpret_cast<const std::byte*>(k), ld * sizeof(uint16_t), Type::f16};
     const KvRows vals = {reinterpret_cast<const std::byte*>(v), ld * sizeof(uint16_t), Type::f16};
     attend_queries<1>(&q, keys, vals, n_key, d, scores, &m, &l, &o);
 }
+// The Gated DeltaNet recurrence, row after row. Part of kernels.inl.
+//
+//   s      [d_key, d_val] f32, in and out: the committed state of one head
+//   terms  n_term committed rows that are not in s yet: decay, k [d_key], u [d_val]; applied first, stored in s
+//   rows   n_row rows: decay, beta, q, k [d_key], v [d_val] f32 in; u, o [d_val] f32 out
+//   scratch  [d_key, kDeltaColumns] f32, for rows that leave s as it is (tentative ones)
+//
+// Formula, for each row:  u = beta (v - decay s'k);  s = decay s + k u';  o = s'q
+//         One pass over s gives both products: o = decay s'q + (k.q) u.
+// Cost    a row: 6 d_key d_val flops; d_key d_val floats read, and written if s changes.
+// Order   a sum over d_key is one chain per column, however columns and rows are cut into blocks.
+// Source  Yang, Kautz, Hatamizadeh: Gated Delta Networks (arXiv 2412.06464).
+// Counterpart  shaders/delta_step.comp, delta_apply.comp. Plain form: loops_reference.cpp.
 
-// --------------------------------------------------------------------------------- DeltaNet, by rows
+/// s after one term. The only place where a state changes, so that a term gives the same bits whether it is applied
+/// with its own row or at the start of a later step.
+AUSPEX_INLINE V apply_term(V s, V decay, V k, V u) { return fma(k, u, mul(decay, s)); }
 
-/// s after a term: the one place where a state changes, so that a term gives the same bits whether it is
-/// applied with its own row or at the start of a later step.
-AUSPEX_LOOPS_INLINE V grown(V s, V decay, V k, V u) { return fma(k, u, mul(decay, s)); }
-
-AUSPEX_LOOPS_INLINE V part_load(const float* p, uint32_t n) { return n < W ? load_n(p, n, 0.0f) : load(p); }
-AUSPEX_LOOPS_INLINE void part_store(float* p, V v, uint32_t n) {
-    if (n < W)
-        store_n(p, v, n);
-    else
-        store(p, v);
-}
-
-inline float dot(const float* a, const float* b, uint32_t n) {
-    V acc = zero();
-    uint32_t i = 0;
-    for (; i + W <= n; i += W) acc = fma(load(a + i), load(b + i), acc);
-    if (i < n) acc = fma(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), acc);
-    return sum_of(acc);
-}
-
-/// A piece of a state: rows i from .. from + n - 1 of some columns, the first at `at`, `ld` floats apart.
+/// Part of a state: rows from .. from + n - 1 of some columns, the first at `at`, `ld` floats apart.
 struct Piece {
     const float* at;
     size_t ld;
     uint32_t from, n;
 };
 enum class Adds { nothing, one_term, terms };
-constexpr uint32_t kStream = 256;  // columns of the walk through memory
+constexpr uint32_t kStream = 256;  // columns that delta_stream handles together
 
-/// One walk over kV vectors of columns (the last of m lanes): reads the state once, adds the terms
-/// (pointers to u at these columns), writes it to `to` when kStore, and takes a row's k and q (both, or
-/// null) into rho = S'k and sigma = S'q, which go on from what they hold.
+/// One pass over kV vectors of columns from j0 on (the last vector has m lanes): reads the state once, applies the
+/// terms, writes the result to `to` if kStore, and if kRow adds this part's share to rho = S'k and sigma = S'q.
 template <uint32_t kV, Adds kAdds, bool kStore, bool kRow>
-AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms,
-                                    uint32_t n_term, uint32_t j0, const DeltaRow* row, float* rho_sum, float* sigma_sum,
-                                    uint32_t m) {
+AUSPEX_INLINE void delta_pass(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms, uint32_t n_term,
+                              uint32_t j0, const DeltaRow* row, float* rho_sum, float* sigma_sum, uint32_t m) {
     V rho[kV], sigma[kV], u[kV];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t v = 0; v < kV; ++v) {
         rho[v] = kRow ? load(rho_sum + v * W) : zero();
         sigma[v] = kRow ? load(sigma_sum + v * W) : zero();
@@ -16176,23 +14173,23 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
     const float* in = piece.at;
     for (uint32_t i = piece.from; i < piece.from + piece.n; ++i, in += piece.ld) {
         V s[kV];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < kV; ++v) s[v] = kV > 1 ? load(in + v * W) : part_load(in, m);
         if (kAdds == Adds::one_term) {
             const V k = splat(term_k[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kV; ++v) s[v] = grown(s[v], decay, k, u[v]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kV; ++v) s[v] = apply_term(s[v], decay, k, u[v]);
         }
         if (kAdds == Adds::terms)
             for (uint32_t t = 0; t < n_term; ++t) {
                 const V k = splat(terms[t].k[i]), d = splat(terms[t].decay);
                 const float* tu = terms[t].u + j0;
-                AUSPEX_LOOPS_UNROLL
+                AUSPEX_UNROLL
                 for (uint32_t v = 0; v < kV; ++v)
-                    s[v] = grown(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
+                    s[v] = apply_term(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
             }
         if (kStore) {
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kV; ++v) {
                 if (kV > 1)
                     store(to + v * W, s[v]);
@@ -16203,7 +14200,7 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
         }
         if (kRow) {
             const V k = splat(row_k[i]), q = splat(row_q[i]);
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kV; ++v) {
                 rho[v] = fma(s[v], k, rho[v]);
                 sigma[v] = fma(s[v], q, sigma[v]);
@@ -16211,7 +14208,7 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
         }
     }
     if (kRow) {
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < kV; ++v) {
             store(rho_sum + v * W, rho[v]);
             store(sigma_sum + v * W, sigma[v]);
@@ -16219,9 +14216,9 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
     }
 }
 
-/// The row's u and o at columns j0 .. j0 + n - 1, from its sums over the state before it.
-AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key,
-                                      uint32_t j0, uint32_t n) {
+/// The row's u and o at columns j0 .. j0 + n - 1, from rho and sigma over the state before the row.
+AUSPEX_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key, uint32_t j0,
+                                uint32_t n) {
     const V kq = splat(dot(row.k, row.q, d_key)), decay = splat(row.decay), beta = splat(row.beta);
     for (uint32_t j = 0; j < n; j += W) {
         const V u = mul(beta, fnma(decay, load(rho + j), part_load(row.v + j0 + j, n - j)));
@@ -16230,8 +14227,8 @@ AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, con
     }
 }
 
-/// Adds the terms to the state and runs the first row on it, through memory in the order it lies there:
-/// for a single row the traffic is the cost.
+/// Applies the terms and runs the first row, reading the state in the order of memory: with one row the time goes into
+/// memory traffic.
 template <Adds kAdds, bool kRow>
 inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
                          const DeltaRow* row) {
@@ -16248,19 +14245,18 @@ inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTe
             Piece piece = {at, d_val, i, d_key - i < kStreamRows ? d_key - i : kStreamRows};
             uint32_t j = 0;
             for (; j + kWide * W <= n_col; j += kWide * W, piece.at += kWide * W)
-                delta_walk<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j,
+                delta_pass<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j,
                                                        sigma + j, W);
             for (; j < n_col; j += W, piece.at += W)
-                delta_walk<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j,
+                delta_pass<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j,
                                                    n_col - j < W ? n_col - j : W);
         }
         if (kRow) delta_finish(*row, rho, sigma, d_key, j0, n_col);
     }
 }
 
-/// The rows after the first on one block of columns. Row t's walk first adds row t-1's term, so each row
-/// costs one read and one write; between rows the block stays in the scratch, where it is not strided and
-/// so fits the first-level cache.
+/// Rows 1 .. n_row-1 on one block of columns. The pass of row t first applies the term of row t-1, so each row costs
+/// one read and one write. Between rows the block lies in the scratch, contiguous, and fits the first-level cache.
 template <uint32_t kV>
 inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, bool in_place,
                         float* scratch, uint32_t j0, uint32_t m) {
@@ -16270,23 +14266,22 @@ inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
         const DeltaTerm last = {rows[t - 1].decay, rows[t - 1].k, rows[t - 1].u};
         float rho[kV * W] = {}, sigma[kV * W] = {};
         if (t + 1 < n_row || in_place) {
-            delta_walk<kV, Adds::one_term, true, true>(piece, scratch, n_col, &last, 1, j0, rows + t, rho, sigma, m);
+            delta_pass<kV, Adds::one_term, true, true>(piece, scratch, n_col, &last, 1, j0, rows + t, rho, sigma, m);
             piece.at = scratch;
             piece.ld = n_col;
         } else {
-            delta_walk<kV, Adds::one_term, false, true>(piece, nullptr, 0, &last, 1, j0, rows + t, rho, sigma, m);
+            delta_pass<kV, Adds::one_term, false, true>(piece, nullptr, 0, &last, 1, j0, rows + t, rho, sigma, m);
         }
         delta_finish(rows[t], rho, sigma, d_key, j0, n_col);
     }
     if (in_place) {
         const DeltaTerm last = {rows[n_row - 1].decay, rows[n_row - 1].k, rows[n_row - 1].u};
-        delta_walk<kV, Adds::one_term, true, false>(piece, s + j0, d_val, &last, 1, j0, nullptr, nullptr, nullptr, m);
+        delta_pass<kV, Adds::one_term, true, false>(piece, s + j0, d_val, &last, 1, j0, nullptr, nullptr, nullptr, m);
     }
 }
 
 inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
                        const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch) {
-    // Every sum over i of one column is one chain in order, however the columns and rows are blocked.
     if (n_row == 0) {
         if (n_term == 1)
             delta_stream<Adds::one_term, false>(s, d_key, d_val, terms, 1, nullptr);
@@ -16313,27 +14308,40 @@ inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm
     for (; j < d_val; j += W)
         delta_block<1>(s, d_key, d_val, rows, n_row, in_place, scratch, j, d_val - j < W ? d_val - j : W);
 }
-
-// ------------------------------------------------------------------------------ DeltaNet, by chunks
+// The Gated DeltaNet recurrence for many rows at once, in the chunked form. Part of kernels.inl.
+//
+//   s       [d_key, d_val] f32, in and out: the state of one head
+//   rows    n <= kDeltaChunk rows: decay, beta, q, k [d_key], v [d_val] f32 in; o [d_val] f32 out
+//   scratch delta_chunk_scratch() floats
+//
+// Formula with D_ij = product of the decays of rows j+1 .. i, g_i = product of the decays of rows 0 .. i:
+//         A_ij = beta_i (k_i . k_j) D_ij for j < i;  P_ij = (q_i . k_j) D_ij for j <= i
+//         W = (I + A)^-1 beta (V - g K S);  O = g Q S + P W;  S = g_last S + sum over i of D_last,i k_i w_i'
+//         Decays stay products of numbers of at most 1, so nothing overflows.
+// Cost    a row: 6 d_key d_val flops and about 4 kSubChunk (d_key + d_val) more; that second part grows with the rows
+//         solved together, so a chunk is cut into sub-chunks of kSubChunk rows. The state is read and written once for
+//         the whole chunk, kPanel columns at a time, which stay in the first-level cache.
+// Source  Yang, Kautz, Hatamizadeh: Gated Delta Networks (arXiv 2412.06464), section 3.
+// Counterpart  shaders/delta_scan.comp. Plain form: loops_reference.cpp. Agrees with delta_rows within rounding.
 
 /// acc[r] += sum over x < n of a[r][x] b[x], for kM rows a and kV vectors of b's columns.
 template <uint32_t kM, uint32_t kV>
-AUSPEX_LOOPS_INLINE void product(V* acc, const float* const* a, const float* b, size_t ld, uint32_t n) {
-    V sum[kM * kV];  // a copy: some compilers keep an array in memory once any loop indexes it
-    AUSPEX_LOOPS_UNROLL
+AUSPEX_INLINE void product(V* acc, const float* const* a, const float* b, size_t ld, uint32_t n) {
+    V sum[kM * kV];  // a copy stays in registers; some compilers keep the caller's array in memory
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kM * kV; ++i) sum[i] = acc[i];
     for (uint32_t x = 0; x < n; ++x, b += ld) {
         V row[kV];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < kV; ++v) row[v] = load(b + v * W);
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t r = 0; r < kM; ++r) {
             const V f = splat(a[r][x]);
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kV; ++v) sum[r * kV + v] = fma(f, row[v], sum[r * kV + v]);
         }
     }
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kM * kV; ++i) acc[i] = sum[i];
 }
 
@@ -16342,18 +14350,18 @@ constexpr uint32_t kPanel = kTile * W;  // columns of one register tile
 constexpr uint32_t kSubChunk = 16;      // rows solved together: see delta_chunk
 static_assert(kSubChunk % (kScore * W) == 0 && kDeltaChunk % kSubChunk == 0 && kPanel <= kDeltaChunk, "tiles must fit");
 
-/// Where delta_chunk keeps what, in its scratch.
+/// The parts of delta_chunk's scratch.
 struct ChunkPlan {
-    float* kt;    ///< [d_key, kDeltaChunk] keys by column; later times their decay to the end of the sub-chunk
-    float* a;     ///< [kDeltaChunk, kSubChunk] -beta_i (k_i . k_j) D_ij within the row's sub-chunk
-    float* p;     ///< [kDeltaChunk, kSubChunk] (q_i . k_j) D_ij, 0 for j > i
-    float* w;     ///< [kSubChunk, kPanel] V', the rows' terms
+    float* kt;    ///< [d_key, kDeltaChunk] transposed keys; later times rest
+    float* a;     ///< [kDeltaChunk, kSubChunk] -A_ij within the row's sub-chunk
+    float* p;     ///< [kDeltaChunk, kSubChunk] P_ij, 0 for j > i
+    float* w;     ///< [kSubChunk, kPanel] W, the rows' terms
     float* s;     ///< [d_key, kPanel] columns of the state
     float* g;     ///< [kDeltaChunk] decay from the start of the sub-chunk to the end of row i
     float* rest;  ///< [kDeltaChunk] decay from the end of row i to the end of the sub-chunk
 };
 
-/// Fills a, p, g, rest and scales kt for the rows from .. from + n - 1 of a chunk.
+/// Fills a, p, g and rest, and scales kt by rest, for rows from .. from + n - 1 of a chunk.
 inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key) {
     float between[kTileRows][kSubChunk] = {};  // D_ij: decay from the end of row j to the end of row i; 0 for j > i
     float run[kSubChunk] = {};
@@ -16372,15 +14380,15 @@ inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t f
         }
         for (uint32_t c = 0; c < i0 + kTileRows; c += kScore * W) {
             V acc[2 * kTileRows * kScore];
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t r = 0; r < 2 * kTileRows * kScore; ++r) acc[r] = zero();
             product<2 * kTileRows, kScore>(acc, x, plan.kt + from + c, kDeltaChunk, d_key);
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t r = 0; r < kTileRows; ++r) {
                 if (i0 + r >= n) continue;
                 const size_t at = size_t{from + i0 + r} * kSubChunk + c;
                 const V minus_beta = splat(-rows[from + i0 + r].beta);
-                AUSPEX_LOOPS_UNROLL
+                AUSPEX_UNROLL
                 for (uint32_t v = 0; v < kScore; ++v) {
                     const V d = load(between[r] + c + v * W);
                     store(plan.a + at + v * W, mul(mul(minus_beta, acc[r * kScore + v]), d));
@@ -16397,95 +14405,116 @@ inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t f
         }
 }
 
-/// One sub-chunk on one panel of columns: the rows' terms w and outputs o, then the state.
-inline void chunk_panel(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key,
-                        uint32_t j0, uint32_t n_col) {
-    constexpr uint32_t n_acc = kTileRows * kTile;
-    V acc[n_acc];
+/// One sub-chunk (rows from .. from + n - 1) on one panel of columns (j0 .. j0 + n_col - 1).
+struct ChunkPanel {
+    const ChunkPlan& plan;
+    const DeltaRow* rows;
+    uint32_t from, n, d_key, j0, n_col;
+    /// Row i0 + r of a tile, as an index into `rows`; tiles that are not full repeat the last row.
+    uint32_t row(uint32_t i0, uint32_t r) const { return from + (i0 + r < n ? i0 + r : n - 1); }
+};
+
+/// Terms W = beta (V - g K S) - A W of the m rows from i0 on. W on the right side is of earlier rows: those of earlier
+/// tiles first, then the tile's own, one after the other.
+AUSPEX_INLINE void chunk_terms(const ChunkPanel& c, uint32_t i0, uint32_t m) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
     const float* a[kTileRows];
-    for (uint32_t i0 = 0; i0 < n; i0 += kTileRows) {
-        const uint32_t m = n - i0 < kTileRows ? n - i0 : kTileRows;
-        // W = beta (v - g k'S) - A W, from the top; the tile's own rows at the end, one after the other.
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < n_acc; ++r) acc[r] = zero();
-        for (uint32_t r = 0; r < kTileRows; ++r) a[r] = rows[from + (i0 + r < n ? i0 + r : n - 1)].k;
-        product<kTileRows, kTile>(acc, a, plan.s, kPanel, d_key);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const uint32_t i = from + (i0 + r < n ? i0 + r : n - 1);
-            const V beta = splat(rows[i].beta), g = splat(plan.g[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v) {
-                const V value = v * W < n_col ? part_load(rows[i].v + j0 + v * W, n_col - v * W) : zero();
-                acc[r * kTile + v] = mul(beta, fnma(g, acc[r * kTile + v], value));
-            }
-            a[r] = plan.a + size_t{i} * kSubChunk;
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows * kTile; ++r) acc[r] = zero();
+    for (uint32_t r = 0; r < kTileRows; ++r) a[r] = c.rows[c.row(i0, r)].k;
+    product<kTileRows, kTile>(acc, a, plan.s, kPanel, c.d_key);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        const uint32_t i = c.row(i0, r);
+        const V beta = splat(c.rows[i].beta), g = splat(plan.g[i]);
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v) {
+            const V value = v * W < c.n_col ? part_load(c.rows[i].v + c.j0 + v * W, c.n_col - v * W) : zero();
+            acc[r * kTile + v] = mul(beta, fnma(g, acc[r * kTile + v], value));
         }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 1; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t y = 0; y < r; ++y) {
-                const V f = splat(a[r][i0 + y]);
-                AUSPEX_LOOPS_UNROLL
-                for (uint32_t v = 0; v < kTile; ++v)
-                    acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
-            }
-        }
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v)
-                if (r < m) store(plan.w + size_t{i0 + r} * kPanel + v * W, acc[r * kTile + v]);
-        }
-        // o = g q'S + P W
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < n_acc; ++r) acc[r] = zero();
-        for (uint32_t r = 0; r < kTileRows; ++r) a[r] = rows[from + (i0 + r < n ? i0 + r : n - 1)].q;
-        product<kTileRows, kTile>(acc, a, plan.s, kPanel, d_key);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const uint32_t i = from + (i0 + r < n ? i0 + r : n - 1);
-            const V g = splat(plan.g[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, acc[r * kTile + v]);
-            a[r] = plan.p + size_t{i} * kSubChunk;
-        }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0 + m);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            if (r >= m) continue;
-            float* o = rows[from + i0 + r].o + j0;
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v)
-                if (v * W < n_col) part_store(o + v * W, acc[r * kTile + v], n_col - v * W);
+        a[r] = plan.a + size_t{i} * kSubChunk;
+    }
+    product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0);
+    AUSPEX_UNROLL
+    for (uint32_t r = 1; r < kTileRows; ++r) {
+        AUSPEX_UNROLL
+        for (uint32_t y = 0; y < r; ++y) {
+            const V f = splat(a[r][i0 + y]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
         }
     }
-    // S = g S + K'W, the keys already decayed to the end of the sub-chunk
-    const V g = splat(plan.g[from + n - 1]);
-    for (uint32_t x0 = 0; x0 < d_key; x0 += kTileRows) {
-        const uint32_t m = d_key - x0 < kTileRows ? d_key - x0 : kTileRows;
-        AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v)
+            if (r < m) store(plan.w + size_t{i0 + r} * kPanel + v * W, acc[r * kTile + v]);
+    }
+}
+
+/// Outputs O = g Q S + P W of the m rows from i0 on.
+AUSPEX_INLINE void chunk_outputs(const ChunkPanel& c, uint32_t i0, uint32_t m) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
+    const float* a[kTileRows];
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows * kTile; ++r) acc[r] = zero();
+    for (uint32_t r = 0; r < kTileRows; ++r) a[r] = c.rows[c.row(i0, r)].q;
+    product<kTileRows, kTile>(acc, a, plan.s, kPanel, c.d_key);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        const uint32_t i = c.row(i0, r);
+        const V g = splat(plan.g[i]);
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, acc[r * kTile + v]);
+        a[r] = plan.p + size_t{i} * kSubChunk;
+    }
+    product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0 + m);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        if (r >= m) continue;
+        float* o = c.rows[c.from + i0 + r].o + c.j0;
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v)
+            if (v * W < c.n_col) part_store(o + v * W, acc[r * kTile + v], c.n_col - v * W);
+    }
+}
+
+/// S = g S + K'W; plan.kt holds the keys decayed to the end of the sub-chunk.
+AUSPEX_INLINE void chunk_state(const ChunkPanel& c) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
+    const float* a[kTileRows];
+    const V g = splat(plan.g[c.from + c.n - 1]);
+    for (uint32_t x0 = 0; x0 < c.d_key; x0 += kTileRows) {
+        const uint32_t m = c.d_key - x0 < kTileRows ? c.d_key - x0 : kTileRows;
+        AUSPEX_UNROLL
         for (uint32_t r = 0; r < kTileRows; ++r) {
-            const size_t x = r < m ? x0 + r : d_key - 1;
-            a[r] = plan.kt + x * kDeltaChunk + from;
-            AUSPEX_LOOPS_UNROLL
+            const size_t x = r < m ? x0 + r : c.d_key - 1;
+            a[r] = plan.kt + x * kDeltaChunk + c.from;
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, load(plan.s + x * kPanel + v * W));
         }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, n);
-        AUSPEX_LOOPS_UNROLL
+        product<kTileRows, kTile>(acc, a, plan.w, kPanel, c.n);
+        AUSPEX_UNROLL
         for (uint32_t r = 0; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kTile; ++v)
                 if (r < m) store(plan.s + size_t{x0 + r} * kPanel + v * W, acc[r * kTile + v]);
         }
     }
 }
 
-// The chunked form of Yang, Kautz, Hatamizadeh (arXiv 2412.06464), section 3, with decays kept as products
-// (at most 1, so nothing overflows). Its work per row is 3 d_key d_val multiply-adds plus what grows with
-// the rows solved together, so the chunk is cut into sub-chunks; the state stays in the first-level cache,
-// one panel of columns at a time, for all of them.
+inline void chunk_panel(const ChunkPanel& c) {
+    for (uint32_t i0 = 0; i0 < c.n; i0 += kTileRows) {
+        const uint32_t m = c.n - i0 < kTileRows ? c.n - i0 : kTileRows;
+        chunk_terms(c, i0, m);
+        chunk_outputs(c, i0, m);
+    }
+    chunk_state(c);
+}
+
 inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n, float* scratch) {
     if (n == 0) return;
     ChunkPlan plan;
@@ -16511,37 +14540,388 @@ inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
                 store(plan.s + size_t{x} * kPanel + v * W,
                       v * W < n_col ? part_load(s + size_t{x} * d_val + j + v * W, n_col - v * W) : zero());
         for (uint32_t from = 0; from < n; from += kSubChunk)
-            chunk_panel(plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key, j, n_col);
+            chunk_panel({plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key, j, n_col});
         for (uint32_t x = 0; x < d_key; ++x)
             for (uint32_t v = 0; v * W < n_col; ++v)
                 part_store(s + size_t{x} * d_val + j + v * W, load(plan.s + size_t{x} * kPanel + v * W), n_col - v * W);
     }
 }
+// Products of activations with weight matrices, and the conversion of activations for them. Part of kernels.inl.
+//
+//   weights  strips of kLane rows (pack.h), or plain rows of f32, f16 or bf16, in
+//   x        Int16Block rows for strips, f32 rows for plain weights, in
+//   y        [n_row][ld_y] f32, out, or in and out to accumulate
+//
+// Formula y[c][r] = sum over k of x[c][k] w[r][k]
+// Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
+//         int8 multiply-adds (high and low byte of x).
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
+// block.
+//         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
+// Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
 
-#undef AUSPEX_LOOPS_INLINE
-#undef AUSPEX_LOOPS_UNROLL
+/// One strip against up to kMaxRow rows of activations.
+struct StripJob {
+    const uint8_t* strip = nullptr;
+    uint32_t n_block = 0;
+    StripForm form;
+    const Int16Block* x[kMaxRow] = {};  ///< all set; the unused ones repeat a used one
+    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
+    size_t ld_y = 0;
+    uint32_t n_in = 0;   ///< activation rows that exist
+    uint32_t n_row = 0;  ///< rows of the strip that exist
+    bool accumulate = false;
+};
 
-}  // namespace loops_avx512
+/// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
+template <CodeForm kCode, int h, int v>
+AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
+    constexpr size_t step = 4 * kLane;
+    if constexpr (kCode == CodeForm::byte) return load_bytes(codes + step * (4 * h + v));
+    Bytes c = load_bytes(codes + step * v);
+    c = h == 1 ? high_nibbles(c) : low_nibbles(c);
+    if constexpr (kCode == CodeForm::codebook) return codebook_values(c);
+    if constexpr (kCode == CodeForm::five)
+        c = byte_or(c, byte_and(byte_shift<4 - (4 * h + v)>(load_bytes(codes + step * 4)), 16));
+    if constexpr (kCode == CodeForm::six)
+        c = byte_or(c, byte_and(byte_shift<4 - 2 * v>(load_bytes(codes + step * (4 + h))), 48));
+    return c;
+}
+
+/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
+/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
+/// (HalfDot).
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
+    HalfDot<n> half;
+    begin_half<kCode, n, h>(half, x, b);
+    if constexpr (kDotVectors == 1) {
+        const Bytes w0 = codes_of<kCode, h, 0>(codes);
+        dot_codes<kCode, n, h, 0>(half, &w0, x, b, dot);
+        const Bytes w1 = codes_of<kCode, h, 1>(codes);
+        dot_codes<kCode, n, h, 1>(half, &w1, x, b, dot);
+        const Bytes w2 = codes_of<kCode, h, 2>(codes);
+        dot_codes<kCode, n, h, 2>(half, &w2, x, b, dot);
+        const Bytes w3 = codes_of<kCode, h, 3>(codes);
+        dot_codes<kCode, n, h, 3>(half, &w3, x, b, dot);
+    } else {
+        static_assert(kDotVectors <= 2, "one or two vectors of codes at a time");
+        const Bytes w01[2] = {codes_of<kCode, h, 0>(codes), codes_of<kCode, h, 1>(codes)};
+        dot_codes<kCode, n, h, 0>(half, w01, x, b, dot);
+        const Bytes w23[2] = {codes_of<kCode, h, 2>(codes), codes_of<kCode, h, 3>(codes)};
+        dot_codes<kCode, n, h, 2>(half, w23, x, b, dot);
+    }
+    finish_half<kCode>(half, dot);
+}
+
+constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
+
+/// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
+AUSPEX_INLINE StripInts combine(const StripInts* dot, int c) {
+    return int_add(int_shift<8>(dot[2 * c]), dot[2 * c + 1]);
+}
+
+template <int n>
+AUSPEX_INLINE void clear(StripInts* dot) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < 2 * n; ++c) dot[c] = int_splat(0);
+}
+/// Forms with a scale for each 16 inputs: adds half h of a block to the row's sums. The offset is taken from the
+/// integer sum, which stays exact.
+template <bool kMin, int offset, int n, int h>
+AUSPEX_INLINE void add_half(const Int16Block* const* x, size_t b, const StripInts* dot, StripFloats scale,
+                            StripFloats min, StripFloats* acc) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const StripFloats unit = strip_splat(x[c][b].scale);
+        StripInts sum = combine(dot, c);
+        if constexpr (offset != 0) sum = int_add(sum, int_shift<log2_of(offset)>(int_splat(x[c][b].minus_sum[h])));
+        acc[c] = fma(mul(to_floats(sum), unit), scale, acc[c]);
+        if constexpr (kMin) acc[c] = fma(mul(to_floats(int_splat(x[c][b].minus_sum[h])), unit), min, acc[c]);
+    }
+}
+
+/// y[c][lane] = sum over blocks b, ascending, of scale * (x.scale * sum(code * q)) - min * x.sum.
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
+inline void strip_product(const StripJob& job) {
+    constexpr int offset = kOffset + bias_of(kCode);
+    constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
+    const Int16Block* x[n];
+    StripFloats acc[n];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        x[c] = job.x[c];
+        acc[c] = strip_splat(0);
+    }
+    StripFloats d = strip_splat(0), d_min = strip_splat(0);
+    const uint8_t* page = job.strip;
+    size_t b = 0;
+    for (uint32_t left = job.n_block; left > 0;) {
+        const uint32_t n_here = left < 8 ? left : 8;
+        const uint8_t* scales = page;
+        const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
+        page = codes + n_here * code_step;
+        left -= n_here;
+        if (job.form.super) {
+            d = strip_f16(scales);
+            if constexpr (kMin) d_min = strip_f16(scales + 2 * kLane);
+            scales += (kMin ? 4 : 2) * kLane;
+        }
+        for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
+            // With one row the hardware prefetcher keeps up; with more, a hint makes it faster.
+            if constexpr (n > 1)
+                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
+            StripFloats scale[kGroup], min[kGroup];
+            if (job.form.super) {
+                AUSPEX_UNROLL
+                for (int g = 0; g < kGroup; ++g) {
+                    scale[g] = mul(d, strip_i8(scales));
+                    scales += kLane;
+                }
+                if constexpr (kMin) {
+                    AUSPEX_UNROLL
+                    for (int g = 0; g < kGroup; ++g) {
+                        min[g] = mul(d_min, strip_i8(scales));
+                        scales += kLane;
+                    }
+                }
+            } else {
+                scale[0] = strip_f16(scales);
+                scales += 2 * kLane;
+                if constexpr (kMin) {
+                    min[0] = strip_f16(scales);
+                    scales += 2 * kLane;
+                }
+                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+            }
+            StripInts dot[2 * n];
+            clear<n>(dot);
+            if constexpr (kGroup == 1) {
+                // An offset is a minimum too: scale * (code - offset) = scale * code - scale * offset.
+                if constexpr (offset != 0) min[0] = mul(scale[0], strip_splat(static_cast<float>(offset)));
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                AUSPEX_UNROLL
+                for (int c = 0; c < n; ++c) {
+                    acc[c] = fma(mul(to_floats(combine(dot, c)), strip_splat(x[c][b].scale)), scale[0], acc[c]);
+                    if constexpr (kMin || offset != 0) acc[c] = fnma(min[0], strip_splat(x[c][b].sum), acc[c]);
+                }
+            } else {
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                add_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
+                clear<n>(dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                add_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
+            }
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c)
+        if (static_cast<uint32_t>(c) < job.n_in)
+            strip_store(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
+}
+
+using StripKernel = void (*)(const StripJob&);
+
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
+inline StripKernel choose_rows(uint32_t n) {
+    if constexpr (kMaxRow >= 8)
+        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
+    if constexpr (kMaxRow >= 4)
+        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
+    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
+}
+
+/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
+inline StripKernel strip_kernel(const StripForm& f, uint32_t n) {
+    switch (f.code) {
+        case CodeForm::nibble:
+            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
+            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
+                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
+        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
+        case CodeForm::five:
+            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
+                             : choose_rows<CodeForm::five, 1, false, 16>(n);
+        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
+        case CodeForm::byte: break;
+    }
+    return choose_rows<CodeForm::byte, 1, false, 0>(n);
+}
+
+/// Rows of the next pass when `left` remain; the last pass may have unused ones.
+inline uint32_t pass_width(uint32_t left, uint32_t max) {
+    if (left >= max) return max;
+    return left > 4 ? 8 : left > 2 ? 4 : left;
+}
+
+/// Rows r0 .. r1 of y from strips; r0 a multiple of kLane.
+inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                   uint32_t r1) {
+    StripForm form;
+    if (!strip_form(w.type, &form)) return;
+    const size_t step = quantised_bytes(1, w.d_in);
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data);
+    const uint8_t* rows = static_cast<const uint8_t*>(in.quantised);
+    StripJob job;
+    job.n_block = w.d_in / 32;
+    job.form = form;
+    job.ld_y = ld_y;
+    job.accumulate = accumulate;
+    for (uint32_t c0 = 0; c0 < n_row;) {
+        const uint32_t width = pass_width(n_row - c0, kMaxRow);
+        job.n_in = n_row - c0 < width ? n_row - c0 : width;
+        for (uint32_t c = 0; c < width; ++c) {
+            const uint32_t from = c0 + (c < job.n_in ? c : 0);
+            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
+        }
+        const StripKernel kernel = strip_kernel(form, width);
+        for (uint32_t r = r0; r < r1; r += kLane) {
+            job.strip = base + w.stride * (r / kLane);
+            job.n_row = r1 - r < kLane ? r1 - r : kLane;
+            job.y = y + static_cast<size_t>(c0) * ld_y + r;
+            kernel(job);
+        }
+        c0 += job.n_in;
+    }
+}
+
+// ------------------------------------------------------------------------------- float weights
+
+/// W weights as floats.
+template <Type kType>
+AUSPEX_INLINE V load_weights(const std::byte* p) {
+    if constexpr (kType == Type::f32) return load(reinterpret_cast<const float*>(p));
+    if constexpr (kType == Type::f16) return load_f16(p);
+    if constexpr (kType == Type::bf16) return load_bf16(p);
+}
+
+constexpr int kFloatRow = 4;  ///< output rows of one pass
+
+/// out[c][i] = w[i] . x[c] for kFloatRow rows of w and n rows of x: a vector of chains each, W inputs at a time; the
+/// last inputs are filled up with zeros.
+template <Type kType, int n>
+inline void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
+                          float (*out)[kFloatRow]) {
+    constexpr size_t size = kType == Type::f32 ? 4 : 2;
+    V acc[n][kFloatRow];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) acc[c][i] = zero();
+    }
+    const uint32_t whole = d_in / W * W;
+    const size_t ahead = kFloatRow * stride;  // the same place in the next rows
+    for (size_t k = 0; k < whole; k += W) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) {
+            prefetch_later(w[i] + k * size + ahead);
+            const V a = load_weights<kType>(w[i] + k * size);
+            AUSPEX_UNROLL
+            for (int c = 0; c < n; ++c) acc[c][i] = fma(a, load(x[c] + k), acc[c][i]);
+        }
+    }
+    if (whole < d_in) {
+        std::byte rest[kFloatRow][W * size] = {};
+        for (int i = 0; i < kFloatRow; ++i) std::memcpy(rest[i], w[i] + whole * size, (d_in - whole) * size);
+        AUSPEX_UNROLL
+        for (int c = 0; c < n; ++c) {
+            float tail[W] = {};
+            std::memcpy(tail, x[c] + whole, (d_in - whole) * sizeof(float));
+            const V b = load(tail);
+            AUSPEX_UNROLL
+            for (int i = 0; i < kFloatRow; ++i) acc[c][i] = fma(load_weights<kType>(rest[i]), b, acc[c][i]);
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) out[c][i] = sum_halves(acc[c][i]);
+    }
+}
+
+using FloatKernel = void (*)(const std::byte* const*, size_t, const float* const*, uint32_t, float (*)[kFloatRow]);
+template <Type kType>
+inline FloatKernel choose_columns(uint32_t n) {
+    if constexpr (kMaxFloatColumn >= 4)
+        if (n > 2) return float_product<kType, kMaxFloatColumn>;
+    return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
+}
+
+/// Rows r0 .. r1 of y from plain rows of f32, f16 or bf16.
+inline void plain(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                  uint32_t r1) {
+    for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
+        const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
+        const float* x[kMaxFloatColumn];
+        for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
+            const uint32_t from = c0 + (c < n ? c : 0);
+            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
+        }
+        const FloatKernel kernel = w.type == Type::f32   ? choose_columns<Type::f32>(n)
+                                   : w.type == Type::f16 ? choose_columns<Type::f16>(n)
+                                                         : choose_columns<Type::bf16>(n);
+        for (uint32_t r = r0; r < r1; r += kFloatRow) {
+            const std::byte* rows[kFloatRow];
+            const uint32_t n_here = r1 - r < kFloatRow ? r1 - r : kFloatRow;
+            for (uint32_t i = 0; i < kFloatRow; ++i) rows[i] = w.data + w.stride * (r + (i < n_here ? i : 0));
+            float out[kMaxFloatColumn][kFloatRow];
+            kernel(rows, static_cast<size_t>(w.stride), x, w.d_in, out);
+            for (uint32_t c = 0; c < n; ++c)
+                for (uint32_t i = 0; i < n_here; ++i) {
+                    float* to = y + ld_y * (c0 + c) + r + i;
+                    *to = accumulate ? *to + out[c][i] : out[c][i];
+                }
+        }
+    }
+}
+
+/// Converts x [32 n_block] f32 to 16-bit integers, as a high byte round(x / (256 scale)) and a low byte for the rest in
+/// steps of scale. A NaN makes its block's scale NaN.
+inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
+    for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
+        float max, scale, inverse, rest[32];
+        bool nan;
+        int32_t high[2], low[2];
+        block_range(x, &max, &nan);
+        int8_scale(max, nan, &scale, &inverse);
+        round_block(x, inverse, to->q, high);
+        for (int i = 0; i < 32; ++i) rest[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
+        round_block(rest, 256 * inverse, to->q + 32, low);
+        to->scale = scale / 256;
+        for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
+        to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));
+    }
+}
+
+/// This instruction set's row of all_kernels().
+constexpr CpuKernels table(const char* name, CpuPath path, bool (*runs)(const CpuFeatures&)) {
+    return {name,
+            path,
+            runs,
+            kLane,
+            bias_of(CodeForm::byte) != 0,
+            {rms_norm, swiglu, silu_gate, sigmoid_gate, conv_silu, to_f16, attend, merge, delta_rows, delta_chunk,
+             attend_many},
+            quantise,
+            strips,
+            plain};
+}
+
+}  // namespace simd_avx512
 }  // namespace detail
 }  // namespace auspex
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#elif defined(__GNUC__)
-#pragma GCC pop_options
-#pragma GCC diagnostic pop
-#endif
+AUSPEX_SIMD_END
 #endif
 
 namespace auspex {
 namespace detail {
 
-const Loops* avx512_loops() {
+const CpuKernels* avx512_kernels() {
 #if AUSPEX_HAS_X86
-    namespace r = loops_avx512;
-    static constexpr Loops loops = {"avx512",  r::rms_norm, r::swiglu, r::silu_gate,  r::sigmoid_gate, r::conv_silu,
-                                    r::to_f16, r::attend,   r::merge,  r::delta_rows, r::delta_chunk,  r::attend_many};
-    return &loops;
+    static constexpr CpuKernels kKernels =
+        simd_avx512::table("avx512", CpuPath::avx512, [](const CpuFeatures& f) { return f.avx512; });
+    return &kKernels;
 #else
     return nullptr;
 #endif
@@ -16550,115 +14930,276 @@ const Loops* avx512_loops() {
 }  // namespace detail
 }  // namespace auspex
 
-// ------------------------------------------------------------------ src/machine/cpu/loops_neon.cpp
+// ------------------------------------------------------------------- src/machine/cpu/simd_avx2.cpp
 
-// machine/cpu/loops_neon: the inner loops on AArch64's Advanced SIMD: the vocabulary of loops_simd.inl.
-// Everything here is in the base instruction set, so no region of its own is needed.
+// machine/cpu/simd_avx2: the vocabulary of kernels.inl in AVX2 with FMA and F16C; 8 rows to a strip.
+//
+// Owns    avx2_kernels(), and the vector operations it is compiled from. kernels.inl says what each one means.
+// Thread  pure functions.
+// Tests   tests/test_ops.cpp, tests/test_matmul.cpp.
 
-#if AUSPEX_HAS_NEON
-#include <arm_neon.h>
+#if AUSPEX_HAS_X86
 
-
+AUSPEX_SIMD_BEGIN("avx2,fma,f16c")
 namespace auspex {
 namespace detail {
-namespace loops_neon {
+namespace simd_avx2 {
 
-using V = float32x4_t;
-constexpr uint32_t W = 4;
-constexpr uint32_t kStreamRows = 4;  // rows of a state between two loads of its sums
-constexpr uint32_t kWide = 8;        // vectors of state columns in one walk of delta_rows
-constexpr uint32_t kTile = 4;        // vectors of one row of a product tile
-constexpr uint32_t kScore = 2;       // the same for twice the rows
-constexpr uint32_t kPairs = 16;      // sums in one tile of attention
+using V = __m256;
+constexpr uint32_t W = 8;
+constexpr uint32_t kStreamRows = 2;
+constexpr uint32_t kWide = 4;
+constexpr uint32_t kTile = 2;
+constexpr uint32_t kScore = 1;
+constexpr uint32_t kPairs = 8;
 
-inline V zero() { return vdupq_n_f32(0.0f); }
-inline V splat(float a) { return vdupq_n_f32(a); }
-inline V add(V a, V b) { return vaddq_f32(a, b); }
-inline V sub(V a, V b) { return vsubq_f32(a, b); }
-inline V mul(V a, V b) { return vmulq_f32(a, b); }
-inline V div(V a, V b) { return vdivq_f32(a, b); }
-inline V fma(V a, V b, V c) { return vfmaq_f32(c, a, b); }
-inline V fnma(V a, V b, V c) { return vfmsq_f32(c, a, b); }
-inline V vmin(V a, V b) { return vminq_f32(a, b); }
-inline V vmax(V a, V b) { return vmaxq_f32(a, b); }
-inline V floor_of(V a) { return vrndmq_f32(a); }
-inline V nearest(V a) { return vrndnq_f32(a); }
-inline V power_of_two(V n) {
-    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
+// ---------------------------------------------------------------------------------------- floats
+
+AUSPEX_INLINE V zero() { return _mm256_setzero_ps(); }
+AUSPEX_INLINE V splat(float a) { return _mm256_set1_ps(a); }
+AUSPEX_INLINE V add(V a, V b) { return _mm256_add_ps(a, b); }
+AUSPEX_INLINE V sub(V a, V b) { return _mm256_sub_ps(a, b); }
+AUSPEX_INLINE V mul(V a, V b) { return _mm256_mul_ps(a, b); }
+AUSPEX_INLINE V div(V a, V b) { return _mm256_div_ps(a, b); }
+AUSPEX_INLINE V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+AUSPEX_INLINE V fnma(V a, V b, V c) { return _mm256_fnmadd_ps(a, b, c); }
+AUSPEX_INLINE V vmin(V a, V b) { return _mm256_min_ps(a, b); }
+AUSPEX_INLINE V vmax(V a, V b) { return _mm256_max_ps(a, b); }
+AUSPEX_INLINE V floor_of(V a) { return _mm256_floor_ps(a); }
+AUSPEX_INLINE V nearest(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+AUSPEX_INLINE V power_of_two(V n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
-inline V load(const float* p) { return vld1q_f32(p); }
-inline void store(float* p, V a) { vst1q_f32(p, a); }
-inline V load_n(const float* p, uint32_t n, float fill) {
-    float t[W] = {fill, fill, fill, fill};
-    std::memcpy(t, p, sizeof(float) * n);
-    return load(t);
+AUSPEX_INLINE float sum_halves(V a) {
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    c = _mm_add_ss(c, _mm_movehdup_ps(c));
+    return _mm_cvtss_f32(c);
 }
-inline void store_n(float* p, V a, uint32_t n) {
-    float t[W];
-    store(t, a);
-    std::memcpy(p, t, sizeof(float) * n);
+AUSPEX_INLINE void sum4(const V* v, float* out) {
+    const V s = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
 }
-inline V load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-inline V load_f16_n(const uint16_t* p, uint32_t n) {
+AUSPEX_INLINE float max_of(V a) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+
+// --------------------------------------------------------------------------- loads and stores
+
+AUSPEX_INLINE void prefetch_soon(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+AUSPEX_INLINE void prefetch_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+AUSPEX_INLINE V load(const float* p) { return _mm256_loadu_ps(p); }
+AUSPEX_INLINE void store(float* p, V a) { _mm256_storeu_ps(p, a); }
+AUSPEX_INLINE __m256i first(uint32_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+AUSPEX_INLINE V load_n(const float* p, uint32_t n, float fill) {
+    const __m256i m = first(n);
+    return _mm256_blendv_ps(splat(fill), _mm256_maskload_ps(p, m), _mm256_castsi256_ps(m));
+}
+AUSPEX_INLINE void store_n(float* p, V a, uint32_t n) { _mm256_maskstore_ps(p, first(n), a); }
+AUSPEX_INLINE __m128i eight_halves(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+AUSPEX_INLINE __m128i eight_bytes(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
+AUSPEX_INLINE V load_f16(const void* p) { return _mm256_cvtph_ps(eight_halves(p)); }
+AUSPEX_INLINE V load_f16_n(const uint16_t* p, uint32_t n) {
     uint16_t t[W] = {};
     std::memcpy(t, p, sizeof(uint16_t) * n);
     return load_f16(t);
 }
-inline V splat_f16(const uint8_t* p) {
-    uint16_t h;
+AUSPEX_INLINE V load_bf16(const void* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight_halves(p)), 16));
+}
+AUSPEX_INLINE V splat_f16(const uint8_t* p) {
+    int16_t h;
     std::memcpy(&h, p, sizeof h);
-    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
+    return _mm256_cvtph_ps(_mm_set1_epi16(h));
 }
-inline V load_i8(const uint8_t* p) {
-    uint32_t x;
-    std::memcpy(&x, p, sizeof x);
-    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(x))))));
+AUSPEX_INLINE void store_f16(uint16_t* p, V a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
-inline V load_nibbles(const uint8_t* p, uint32_t shift) {
-    uint32_t x;
-    std::memcpy(&x, p, sizeof x);
-    x = x >> shift & 0x0f0f0f0fu;
-    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(x))))));
+AUSPEX_INLINE V load_i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
+AUSPEX_INLINE V load_nibbles(const uint8_t* p, uint32_t shift) {
+    const __m128i x =
+        _mm_and_si128(_mm_srl_epi16(eight_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x));
 }
-inline void store_f16(uint16_t* p, V a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
-inline void sum4(const V* v, float* out) { store(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3]))); }
-inline float max_of(V a) { return vmaxvq_f32(a); }
-inline void load_taps4(const float* w, V* t) {
-    const float32x4x4_t x = vld4q_f32(w);
-    t[0] = x.val[0];
-    t[1] = x.val[1];
-    t[2] = x.val[2];
-    t[3] = x.val[3];
+AUSPEX_INLINE void load_taps4(const float* w, V* t) {
+    const V a = load(w), b = load(w + 8), c = load(w + 16), d = load(w + 24);
+    // Channel i beside channel i + 4, then a 4 x 4 transpose in each half.
+    const V c0 = _mm256_permute2f128_ps(a, c, 0x20), c1 = _mm256_permute2f128_ps(a, c, 0x31);
+    const V c2 = _mm256_permute2f128_ps(b, d, 0x20), c3 = _mm256_permute2f128_ps(b, d, 0x31);
+    const V x = _mm256_unpacklo_ps(c0, c1), y = _mm256_unpackhi_ps(c0, c1);
+    const V z = _mm256_unpacklo_ps(c2, c3), u = _mm256_unpackhi_ps(c2, c3);
+    t[0] = _mm256_shuffle_ps(x, z, 0x44);
+    t[1] = _mm256_shuffle_ps(x, z, 0xEE);
+    t[2] = _mm256_shuffle_ps(y, u, 0x44);
+    t[3] = _mm256_shuffle_ps(y, u, 0xEE);
 }
 
-// The inner loops of ops.h, written once for every instruction set. A file that pastes this has opened
-// a namespace, allowed its instructions for every function that follows, and defined the vocabulary:
+// ---------------------------------------------------------------------------------------- strips
+
+constexpr uint32_t kLane = 8;
+constexpr int kMaxRow = 2;
+constexpr int kMaxFloatColumn = 2;
+using StripFloats = V;
+using StripInts = __m256i;
+
+AUSPEX_INLINE StripFloats strip_splat(float a) { return splat(a); }
+AUSPEX_INLINE StripFloats strip_f16(const uint8_t* p) { return load_f16(p); }
+AUSPEX_INLINE StripFloats strip_i8(const uint8_t* p) { return load_i8(p); }
+AUSPEX_INLINE StripFloats to_floats(StripInts a) { return _mm256_cvtepi32_ps(a); }
+AUSPEX_INLINE void strip_store(float* y, uint32_t n, StripFloats a, bool accumulate) {
+    store_n(y, accumulate ? add(load_n(y, n, 0.0f), a) : a, n);
+}
+AUSPEX_INLINE StripInts int_add(StripInts a, StripInts b) { return _mm256_add_epi32(a, b); }
+AUSPEX_INLINE StripInts int_splat(int32_t a) { return _mm256_set1_epi32(a); }
+template <int n>
+AUSPEX_INLINE StripInts int_shift(StripInts a) {
+    return _mm256_slli_epi32(a, n);
+}
+
+using Bytes = __m256i;
+AUSPEX_INLINE Bytes load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+AUSPEX_INLINE Bytes byte_and(Bytes a, uint8_t b) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(b))); }
+AUSPEX_INLINE Bytes byte_or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+AUSPEX_INLINE Bytes low_nibbles(Bytes a) { return byte_and(a, 15); }
+AUSPEX_INLINE Bytes high_nibbles(Bytes a) { return byte_and(_mm256_srli_epi16(a, 4), 15); }
+template <int n>
+AUSPEX_INLINE Bytes byte_shift(Bytes a) {
+    if constexpr (n > 0) return _mm256_slli_epi16(a, n);
+    if constexpr (n < 0) return _mm256_srli_epi16(a, -n);
+    return a;
+}
+/// Byte and codebook codes are signed here.
+constexpr int bias_of(CodeForm) { return 0; }
+constexpr bool signed_codes(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte; }
+AUSPEX_INLINE Bytes codebook_values(Bytes a) {
+    const __m128i codebook = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Values));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codebook), a);
+}
+
+// --------------------------------------------------------------------------------- dot products
+
+/// Pairs of products of codes and activations, as 16-bit sums: at most 2 * 127 * the largest code.
+template <CodeForm kCode>
+AUSPEX_INLINE __m256i pairs(__m256i w, __m256i magnitude, const int8_t* q) {
+    const __m256i x = _mm256_set1_epi32(detail::load<int32_t>(q));
+    if constexpr (signed_codes(kCode)) return _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w));
+    return _mm256_maddubs_epi16(w, x);
+}
+AUSPEX_INLINE __m256i widen(__m256i pair) { return _mm256_madd_epi16(pair, _mm256_set1_epi16(1)); }
+
+constexpr int kDotVectors = 2;
+template <int n>
+struct HalfDot {
+    __m256i sum[n];  ///< 16 bits; of the forms whose half block fits them
+};
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void begin_half(HalfDot<n>& half, const Int16Block* const*, size_t) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) half.sum[c] = _mm256_setzero_si256();
+}
+template <CodeForm kCode, int n, int h, int v>
+AUSPEX_INLINE void dot_codes(HalfDot<n>& half, const Bytes* w, const Int16Block* const* x, size_t b, StripInts* dot) {
+    const __m256i m0 = signed_codes(kCode) ? _mm256_abs_epi8(w[0]) : w[0];
+    const __m256i m1 = signed_codes(kCode) ? _mm256_abs_epi8(w[1]) : w[1];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const __m256i p0 = pairs<kCode>(w[0], m0, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v);
+        const __m256i p1 = pairs<kCode>(w[1], m1, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v + 4);
+        if constexpr (signed_codes(kCode)) {  // 2 * 127 * 128 = 32 512 each: 16 bits hold one
+            dot[c] = int_add(dot[c], int_add(widen(p0), widen(p1)));
+        } else if constexpr (kCode == CodeForm::six) {  // 2 * 127 * 63 = 16 002 each: they hold two
+            dot[c] = int_add(dot[c], widen(_mm256_add_epi16(p0, p1)));
+        } else {  // 2 * 127 * 31 = 7 874 each, 31 496 in four: they hold a half
+            half.sum[c] = v == 0 ? _mm256_add_epi16(p0, p1) : _mm256_add_epi16(half.sum[c], _mm256_add_epi16(p0, p1));
+        }
+    }
+}
+template <CodeForm kCode, int n>
+AUSPEX_INLINE void finish_half(const HalfDot<n>& half, StripInts* dot) {
+    if constexpr (!signed_codes(kCode) && kCode != CodeForm::six) {
+        AUSPEX_UNROLL
+        for (int c = 0; c < n; ++c) dot[c] = int_add(dot[c], widen(half.sum[c]));
+    }
+}
+
+// --------------------------------------------------------------------------------- activations
+
+AUSPEX_INLINE int32_t int_sum(__m256i a) {
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1));
+    return _mm_cvtsi128_si32(c);
+}
+AUSPEX_INLINE void block_range(const float* x, float* max, bool* nan) {
+    __m256 top = _mm256_setzero_ps(), odd = _mm256_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+        const __m256 v = _mm256_loadu_ps(x + 8 * i);
+        top = _mm256_max_ps(top, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v));
+        odd = _mm256_or_ps(odd, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    }
+    *max = max_of(top);
+    *nan = _mm256_movemask_ps(odd) != 0;
+}
+AUSPEX_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t* sums) {
+    const __m256i low = _mm256_set1_epi32(-127), high = _mm256_set1_epi32(127);
+    __m256i p[4];
+    AUSPEX_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        p[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inverse)));
+        p[i] = _mm256_max_epi32(low, _mm256_min_epi32(high, p[i]));
+    }
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(p[0], p[1]), _mm256_packs_epi32(p[2], p[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works within halves
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
+    sums[0] = int_sum(_mm256_add_epi32(p[0], p[1]));
+    sums[1] = int_sum(_mm256_add_epi32(p[2], p[3]));
+}
+
+// The CPU kernels, written once for every instruction set. A simd_*.cpp pastes this file inside a namespace of its
+// own, in which it has defined the vocabulary:
 //
 //   V, W                     a vector of floats and its lanes
-//   load, store, load_n, store_n (first n lanes), load_f16, load_f16_n, store_f16, splat, zero
-//   add, sub, mul, div, vmin, vmax, floor_of, nearest, power_of_two (of a whole number)
+//   load, store, load_n, store_n (first n lanes), prefetch_soon, prefetch_later, zero, splat
+//   load_f16, load_f16_n, load_bf16, store_f16         W halves as floats, from any address
+//   splat_f16(p), load_i8(p), load_nibbles(p, shift)   one half; W signed bytes; W nibbles at bit 0 or 4
+//   add, sub, mul, div, floor_of, nearest, power_of_two (of a whole number)
+//   vmin(a, b), vmax(a, b)   x86: b where either is a NaN; NEON: NaN
 //   fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, each rounded once
-//   sum4(v, out)             the lane sums of four vectors, each in the same fixed order
-//   splat_f16(p), load_i8(p), load_nibbles(p, shift)   of a half; of W signed bytes; of W nibbles at bit 0 or 4
-//   max_of, load_taps4       largest lane; W channels of [n, 4] as four vectors
-//   kWide, kTile, kScore, kPairs   how many vectors the registers hold, per loop; kStreamRows: see delta_stream
+//   sum4(v, out)             the lane sums of four vectors: neighbours first, always in the same order
+//   sum_halves(v)            the lane sum: upper half onto lower half, until one lane is left
+//   max_of(v), load_taps4    largest lane; W channels of [n, 4] as four vectors
+//   kWide, kTile, kScore, kPairs   vectors that the registers hold in delta_rows, in a row of a product tile, in the
+//                            same for twice the rows, in a tile of attention
+//   kStreamRows              rows of a state between two loads of its sums (delta_stream)
+//
+// and for products with strips (pack.h), where a strip has kLane rows:
+//
+//   kMaxRow, kMaxFloatColumn activation rows of one pass over a strip, over plain float rows
+//   StripFloats, StripInts   kLane floats or int32, one for each row; mul, fma, fnma as above
+//   strip_splat, strip_f16(p), strip_i8(p), strip_store(y, n, a, accumulate), to_floats
+//   int_splat, int_add, int_shift<n>
+//   Bytes                    4 kLane codes, four for each row; load_bytes, byte_and, byte_or, byte_shift<n> (left;
+//                            bits that cross a byte are garbage), low_nibbles, high_nibbles, codebook_values
+//   bias_of(form)            what the codes in memory stand above the file's
+//   HalfDot<n>, begin_half, dot_codes, finish_half, kDotVectors   see dot_half in kernels_matmul.inl
+//   block_range(x, max, nan) largest magnitude of 32 values, and whether one is a NaN
+//   round_block(x, inverse, q, sums)   q = round(x inverse) within -127 .. 127, 32 values; sum of each 16
 //
 // Order   Every sum of products is a chain of explicit fma. No product feeds an addition, so a compiler
 //         that contracts a*b + c finds nothing to contract and the bits are the source's.
 // Tails   go through the same vector code with fewer lanes: a value's bits do not depend on its place.
-#if defined(__GNUC__)
-#define AUSPEX_LOOPS_INLINE inline __attribute__((always_inline))
-#else
-#define AUSPEX_LOOPS_INLINE inline
-#endif
-#if defined(__clang__)
-#define AUSPEX_LOOPS_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define AUSPEX_LOOPS_UNROLL _Pragma("GCC unroll 16")
-#else
-#define AUSPEX_LOOPS_UNROLL
-#endif
+// Lambdas are not used: not every compiler passes the instruction set on to them.
 
+// Kernels that work on one row, value by value: norm, gates, convolution, conversion. Part of kernels.inl.
+//
+// Cost    every kernel here reads and writes its arguments once. Counterparts on the GPU: shaders/rms_rows.comp,
+//         swiglu_rows.comp, delta_gate.comp, delta_mix.comp, kv_store.glsl. Plain form: loops_reference.cpp.
+
+/// The lane sum in sum4's order.
 inline float sum_of(V a) {
     const V four[4] = {a, a, a, a};
     float out[4];
@@ -16666,14 +15207,12 @@ inline float sum_of(V a) {
     return out[0];
 }
 
-// ------------------------------------------------------------------------------ values one by one
-
-/// e^x + c, the sum rounded once; e^x within 1 unit in the last place, 0 below -104, held at e^88 above 88.
-/// x = n ln 2 + r; e^r from a polynomial fitted for least relative error (3e-9) on |r| <= ln 2 / 2.
-AUSPEX_LOOPS_INLINE V exp_plus(V x, V c) {
+/// e^x + c, the sum rounded once. e^x is within 1 unit in the last place; 0 below -104, e^88 above 88.
+/// x = n ln 2 + r; e^r is a minimax polynomial on |r| <= ln 2 / 2 (relative error 3e-9).
+AUSPEX_INLINE V exp_plus(V x, V c) {
     x = vmax(splat(-104.0f), vmin(splat(88.0f), x));
     const V n = nearest(mul(x, splat(1.44269504f)));
-    V r = fnma(n, splat(0.693145751953125f), x);  // ln 2, leading bits: n times this is exact
+    V r = fnma(n, splat(0.693145751953125f), x);  // the leading bits of ln 2: n times them is exact
     r = fnma(n, splat(1.42860682e-6f), r);
     V p = splat(0.00138145406f);
     p = fma(p, r, splat(0.00836874545f));
@@ -16682,20 +15221,22 @@ AUSPEX_LOOPS_INLINE V exp_plus(V x, V c) {
     p = fma(p, r, splat(0.49999994f));
     p = fma(mul(p, r), r, r);
     p = add(p, splat(1.0f));
-    // 2^n in two steps, for n reaches down to the smallest subnormal.
+    // 2^n in two factors, because n may reach down to the smallest subnormal.
     const V half = floor_of(mul(n, splat(0.5f)));
     return fma(mul(p, power_of_two(half)), power_of_two(sub(n, half)), c);
 }
-// The divisors below are finite, because a compiler that was told to be fast divides by way of the
-// reciprocal, and infinity times its reciprocal is not a number. What e^-88 leaves is below 1e-36.
-AUSPEX_LOOPS_INLINE V sigmoid(V x) { return div(splat(1.0f), exp_plus(sub(zero(), x), splat(1.0f))); }
-AUSPEX_LOOPS_INLINE V silu(V x) { return div(vmax(splat(-104.0f), x), exp_plus(sub(zero(), x), splat(1.0f))); }
+// The divisors below stay finite: under -ffast-math a compiler multiplies by the reciprocal, and infinity times
+// its reciprocal is a NaN. Holding e^x at e^88 changes a result by less than 1e-36.
+AUSPEX_INLINE V sigmoid(V x) { return div(splat(1.0f), exp_plus(sub(zero(), x), splat(1.0f))); }
+AUSPEX_INLINE V silu(V x) { return div(vmax(splat(-104.0f), x), exp_plus(sub(zero(), x), splat(1.0f))); }
 
+/// y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i]; x, y [n] f32, w [n] f32 or null. Sums in float, 4 W chains, added in
+/// double.
 inline void rms_norm(const float* x, const float* w, float* y, uint32_t n, float eps) {
     V acc[4] = {zero(), zero(), zero(), zero()};
     uint32_t i = 0;
     for (; i + 4 * W <= n; i += 4 * W) {
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < 4; ++v) {
             const V a = load(x + i + v * W);
             acc[v] = fma(a, a, acc[v]);
@@ -16720,9 +15261,9 @@ inline void rms_norm(const float* x, const float* w, float* y, uint32_t n, float
 }
 
 enum class Gate { swiglu, swiglu_limit, silu, sigmoid };
-/// a: the value that goes through the gate's curve, b: the value it multiplies.
+/// b times the gate's function of a; a swiglu with a limit clamps both factors.
 template <Gate kGate>
-AUSPEX_LOOPS_INLINE V gate(V a, V b, float limit) {
+AUSPEX_INLINE V gate(V a, V b, float limit) {
     if (kGate == Gate::sigmoid) return mul(b, sigmoid(a));
     V s = silu(a);
     if (kGate == Gate::swiglu_limit) {
@@ -16732,24 +15273,27 @@ AUSPEX_LOOPS_INLINE V gate(V a, V b, float limit) {
     return mul(s, b);
 }
 template <Gate kGate>
-AUSPEX_LOOPS_INLINE void gate_all(const float* a, const float* b, float* y, uint32_t n, float limit) {
+AUSPEX_INLINE void gate_all(const float* a, const float* b, float* y, uint32_t n, float limit) {
     uint32_t i = 0;
     for (; i + W <= n; i += W) store(y + i, gate<kGate>(load(a + i), load(b + i), limit));
     if (i < n) store_n(y + i, gate<kGate>(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), limit), n - i);
 }
+/// y[i] = min(silu(g[i]), limit) * clamp(u[i], -limit, limit), [n] f32; limit 0: no clamps.
 inline void swiglu(const float* g, const float* u, float* y, uint32_t n, float limit) {
     if (limit > 0)
         gate_all<Gate::swiglu_limit>(g, u, y, n, limit);
     else
         gate_all<Gate::swiglu>(g, u, y, n, limit);
 }
+/// y[i] = x[i] * silu(z[i]), [n] f32.
 inline void silu_gate(const float* x, const float* z, float* y, uint32_t n) { gate_all<Gate::silu>(z, x, y, n, 0.0f); }
+/// y[i] = x[i] * sigmoid(z[i]), [n] f32.
 inline void sigmoid_gate(const float* x, const float* z, float* y, uint32_t n) {
     gate_all<Gate::sigmoid>(z, x, y, n, 0.0f);
 }
 
-/// m channels from c on (m < W: a tail).
-AUSPEX_LOOPS_INLINE V conv_part(const float* const* taps, const float* w, uint32_t c, uint32_t n_tap, uint32_t m) {
+/// m <= W channels from c on, for any number of taps.
+AUSPEX_INLINE V conv_part(const float* const* taps, const float* w, uint32_t c, uint32_t n_tap, uint32_t m) {
     V sum = zero();
     for (uint32_t j = 0; j < n_tap; ++j) {
         float t[W] = {};
@@ -16758,6 +15302,7 @@ AUSPEX_LOOPS_INLINE V conv_part(const float* const* taps, const float* w, uint32
     }
     return silu(sum);
 }
+/// y[c] = silu(sum over j < n_tap of w[c][j] taps[j][c]); taps [n_tap] rows of [n] f32, w [n, n_tap] f32, y [n] f32.
 inline void conv_silu(const float* const* taps, const float* w, float* y, uint32_t n, uint32_t n_tap) {
     uint32_t c = 0;
     if (n_tap == 4) {
@@ -16775,6 +15320,7 @@ inline void conv_silu(const float* const* taps, const float* w, float* y, uint32
     if (c < n) store_n(y + c, conv_part(taps, w, c, n_tap, n - c), n - c);
 }
 
+/// y[i] = x[i] rounded to nearest even; x [n] f32, y [n] f16.
 inline void to_f16(const float* x, uint16_t* y, uint32_t n) {
     uint32_t i = 0;
     for (; i + W <= n; i += W) store_f16(y + i, load(x + i));
@@ -16785,6 +15331,7 @@ inline void to_f16(const float* x, uint16_t* y, uint32_t n) {
     }
 }
 
+/// o[i] = a o[i] + b p[i], [n] f32: adds a partial result of attention, or of an expert.
 inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
     uint32_t i = 0;
     for (; i + W <= n; i += W) store(o + i, fma(load(p + i), splat(b), mul(load(o + i), splat(a))));
@@ -16792,29 +15339,55 @@ inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
         store_n(o + i, fma(load_n(p + i, n - i, 0.0f), splat(b), mul(load_n(o + i, n - i, 0.0f), splat(a))), n - i);
 }
 
-// -------------------------------------------------------------------------------------- attention
+/// The first n lanes, or all of them if n >= W; the rest are 0.
+AUSPEX_INLINE V part_load(const float* p, uint32_t n) { return n < W ? load_n(p, n, 0.0f) : load(p); }
+AUSPEX_INLINE void part_store(float* p, V v, uint32_t n) {
+    if (n < W)
+        store_n(p, v, n);
+    else
+        store(p, v);
+}
 
-// How a row of keys or values is read, W values from j on. Blocks of 32 hold whole vectors, so a quantised
-// row has no rest; its floats are decode_row's bits (a product of 11 and 8 bits is exact).
+/// Sum of a[i] b[i], i < n, in W chains.
+inline float dot(const float* a, const float* b, uint32_t n) {
+    V acc = zero();
+    uint32_t i = 0;
+    for (; i + W <= n; i += W) acc = fma(load(a + i), load(b + i), acc);
+    if (i < n) acc = fma(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), acc);
+    return sum_of(acc);
+}
+// Attention of a few queries over a run of cached keys and values. Part of kernels.inl.
+//
+//   q       n_query rows [d] f32, in, already normed, rotated and scaled
+//   k, v    n_key rows of [d] in an f16, f32 or block format, in
+//   scores  [n_query, n_key] f32, scratch
+//   m, l, o of each query: max score [1], sum [1], weighted values [d], f32, out
+//
+// Formula s_i = q . k_i;  m = max s_i;  l = sum exp(s_i - m);  o = sum exp(s_i - m) v_i
+// Cost    a query and key: 4 d flops and one exp; bytes: keys and values once for each 4 queries.
+// Source  Dao et al., FlashAttention (arXiv 2205.14135): partials with their own maximum, merged later by merge().
+// Counterpart  shaders/attend_step.comp, attend_rows.comp. Plain form: loops_reference.cpp.
+
+// Readers of one row of keys or values: at() gives W values from j on, some() the first n of them. A quantised row is
+// whole blocks of 32, so some() is never called; its floats are decode_row's bits (a product of 11 and 8 bits is
+// exact).
 struct HalfRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
     }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+    static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n);
     }
 };
 struct FloatRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
-        return load(reinterpret_cast<const float*>(row) + j);
-    }
-    static AUSPEX_LOOPS_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
+    static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
         return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
     }
 };
 template <Type kRow>
 struct BlockRow {
-    static AUSPEX_LOOPS_INLINE V at(const uint8_t* row, uint32_t j) {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
         if constexpr (kRow == Type::q8_0) {
             const uint8_t* b = row + j / 32 * 34;
             return mul(splat_f16(b), load_i8(b + 2 + j % 32));
@@ -16826,59 +15399,59 @@ struct BlockRow {
             return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
         }
     }
-    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // never: the rows are whole blocks
+    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
 };
 
-/// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. One chain of multiply-adds per pair, whatever
-/// the tile: converting a key to float is shared, the bits are not.
+/// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
+/// not depend on the tile; the queries share the conversion of a key to float.
 template <class Row, uint32_t kQ, uint32_t kK>
-AUSPEX_LOOPS_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores,
-                                    size_t ld_scores) {
+AUSPEX_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores,
+                              size_t ld_scores) {
     constexpr uint32_t n = kQ * kK, n4 = (n + 3) / 4 * 4;
     V acc[n4];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < n4; ++i) acc[i] = zero();
     uint32_t j = 0;
     for (; j + W <= d; j += W) {
         V key[kK];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t c = 0; c < kK; ++c) key[c] = Row::at(k + c * ld, j);
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
     }
     if (j < d) {
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < n; ++i)
             acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
     }
     float sums[n4];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < n4; i += 4) sum4(acc + i, sums + i);
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < n; ++i) scores[(i / kK) * ld_scores + i % kK] = sums[i];
 }
 
-/// o[a][j ..] = sum over keys, in order, of p[a][i] v[i][j ..], for kQ queries and kV vectors.
+/// o[a][j ..] = sum over keys i, ascending, of p[a][i] v[i][j ..], for kQ queries and kV vectors of columns.
 template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld,
-                                    float* const* o, uint32_t j) {
+AUSPEX_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, float* const* o,
+                              uint32_t j) {
     V acc[kQ * kV];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = zero();
     for (uint32_t key = 0; key < n_key; ++key, v += ld) {
         V value[kV];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < kV; ++i) value[i] = Row::at(v, j + i * W);
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = fma(splat(p[(i / kV) * ld_p + key]), value[i % kV], acc[i]);
     }
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
 }
-/// All columns: tiles of kV vectors, then of half as many, and so on; at last the lanes that are left.
+/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes.
 template <class Row, uint32_t kQ, uint32_t kV>
-AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
-                                float* const* o, uint32_t j) {
+AUSPEX_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
+                          float* const* o, uint32_t j) {
     for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
     if constexpr (kV > 1) {
         values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
@@ -16892,7 +15465,7 @@ AUSPEX_LOOPS_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, u
     }
 }
 
-/// scores become exp(scores - max); their max and sum.
+/// Replaces scores by exp(scores - max). Out: the max m, the sum l.
 inline void softmax(float* scores, uint32_t n, float* m, float* l) {
     V top = splat(-INFINITY);
     uint32_t i = 0;
@@ -16926,6 +15499,7 @@ template <class Row, uint32_t kQ>
 inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t d, float* const* o) {
     values<Row, kQ, kPairs / kQ>(p, n_key, reinterpret_cast<const uint8_t*>(v.data), n_key, v.stride, d, o, 0);
 }
+/// One call for each format of keys and of values; kQ queries.
 template <uint32_t kQ>
 inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
                            float* scores, float* const* m, float* const* l, float* const* o) {
@@ -16945,6 +15519,7 @@ inline void attend_queries(const float* const* q, const KvRows& k, const KvRows&
         default: value_rows<HalfRow, kQ>(scores, v, n_key, d, o); break;
     }
 }
+/// Any number of queries: by fours, then two, then one. The bits are those of one query at a time.
 inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
                         uint32_t d, float* scores, float* const* m, float* const* l, float* const* o) {
     uint32_t a = 0;
@@ -16952,53 +15527,47 @@ inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k
     for (; a + 2 <= n_query; a += 2) attend_queries<2>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
     if (a < n_query) attend_queries<1>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
 }
+/// One query over f16 rows, `ld` values apart.
 inline void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
                    float* scores, float* m, float* l, float* o) {
     const KvRows keys = {reinterpret_cast<const std::byte*>(k), ld * sizeof(uint16_t), Type::f16};
     const KvRows vals = {reinterpret_cast<const std::byte*>(v), ld * sizeof(uint16_t), Type::f16};
     attend_queries<1>(&q, keys, vals, n_key, d, scores, &m, &l, &o);
 }
+// The Gated DeltaNet recurrence, row after row. Part of kernels.inl.
+//
+//   s      [d_key, d_val] f32, in and out: the committed state of one head
+//   terms  n_term committed rows that are not in s yet: decay, k [d_key], u [d_val]; applied first, stored in s
+//   rows   n_row rows: decay, beta, q, k [d_key], v [d_val] f32 in; u, o [d_val] f32 out
+//   scratch  [d_key, kDeltaColumns] f32, for rows that leave s as it is (tentative ones)
+//
+// Formula, for each row:  u = beta (v - decay s'k);  s = decay s + k u';  o = s'q
+//         One pass over s gives both products: o = decay s'q + (k.q) u.
+// Cost    a row: 6 d_key d_val flops; d_key d_val floats read, and written if s changes.
+// Order   a sum over d_key is one chain per column, however columns and rows are cut into blocks.
+// Source  Yang, Kautz, Hatamizadeh: Gated Delta Networks (arXiv 2412.06464).
+// Counterpart  shaders/delta_step.comp, delta_apply.comp. Plain form: loops_reference.cpp.
 
-// --------------------------------------------------------------------------------- DeltaNet, by rows
+/// s after one term. The only place where a state changes, so that a term gives the same bits whether it is applied
+/// with its own row or at the start of a later step.
+AUSPEX_INLINE V apply_term(V s, V decay, V k, V u) { return fma(k, u, mul(decay, s)); }
 
-/// s after a term: the one place where a state changes, so that a term gives the same bits whether it is
-/// applied with its own row or at the start of a later step.
-AUSPEX_LOOPS_INLINE V grown(V s, V decay, V k, V u) { return fma(k, u, mul(decay, s)); }
-
-AUSPEX_LOOPS_INLINE V part_load(const float* p, uint32_t n) { return n < W ? load_n(p, n, 0.0f) : load(p); }
-AUSPEX_LOOPS_INLINE void part_store(float* p, V v, uint32_t n) {
-    if (n < W)
-        store_n(p, v, n);
-    else
-        store(p, v);
-}
-
-inline float dot(const float* a, const float* b, uint32_t n) {
-    V acc = zero();
-    uint32_t i = 0;
-    for (; i + W <= n; i += W) acc = fma(load(a + i), load(b + i), acc);
-    if (i < n) acc = fma(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), acc);
-    return sum_of(acc);
-}
-
-/// A piece of a state: rows i from .. from + n - 1 of some columns, the first at `at`, `ld` floats apart.
+/// Part of a state: rows from .. from + n - 1 of some columns, the first at `at`, `ld` floats apart.
 struct Piece {
     const float* at;
     size_t ld;
     uint32_t from, n;
 };
 enum class Adds { nothing, one_term, terms };
-constexpr uint32_t kStream = 256;  // columns of the walk through memory
+constexpr uint32_t kStream = 256;  // columns that delta_stream handles together
 
-/// One walk over kV vectors of columns (the last of m lanes): reads the state once, adds the terms
-/// (pointers to u at these columns), writes it to `to` when kStore, and takes a row's k and q (both, or
-/// null) into rho = S'k and sigma = S'q, which go on from what they hold.
+/// One pass over kV vectors of columns from j0 on (the last vector has m lanes): reads the state once, applies the
+/// terms, writes the result to `to` if kStore, and if kRow adds this part's share to rho = S'k and sigma = S'q.
 template <uint32_t kV, Adds kAdds, bool kStore, bool kRow>
-AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms,
-                                    uint32_t n_term, uint32_t j0, const DeltaRow* row, float* rho_sum, float* sigma_sum,
-                                    uint32_t m) {
+AUSPEX_INLINE void delta_pass(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms, uint32_t n_term,
+                              uint32_t j0, const DeltaRow* row, float* rho_sum, float* sigma_sum, uint32_t m) {
     V rho[kV], sigma[kV], u[kV];
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t v = 0; v < kV; ++v) {
         rho[v] = kRow ? load(rho_sum + v * W) : zero();
         sigma[v] = kRow ? load(sigma_sum + v * W) : zero();
@@ -17010,23 +15579,23 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
     const float* in = piece.at;
     for (uint32_t i = piece.from; i < piece.from + piece.n; ++i, in += piece.ld) {
         V s[kV];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < kV; ++v) s[v] = kV > 1 ? load(in + v * W) : part_load(in, m);
         if (kAdds == Adds::one_term) {
             const V k = splat(term_k[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kV; ++v) s[v] = grown(s[v], decay, k, u[v]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kV; ++v) s[v] = apply_term(s[v], decay, k, u[v]);
         }
         if (kAdds == Adds::terms)
             for (uint32_t t = 0; t < n_term; ++t) {
                 const V k = splat(terms[t].k[i]), d = splat(terms[t].decay);
                 const float* tu = terms[t].u + j0;
-                AUSPEX_LOOPS_UNROLL
+                AUSPEX_UNROLL
                 for (uint32_t v = 0; v < kV; ++v)
-                    s[v] = grown(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
+                    s[v] = apply_term(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
             }
         if (kStore) {
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kV; ++v) {
                 if (kV > 1)
                     store(to + v * W, s[v]);
@@ -17037,7 +15606,7 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
         }
         if (kRow) {
             const V k = splat(row_k[i]), q = splat(row_q[i]);
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kV; ++v) {
                 rho[v] = fma(s[v], k, rho[v]);
                 sigma[v] = fma(s[v], q, sigma[v]);
@@ -17045,7 +15614,7 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
         }
     }
     if (kRow) {
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < kV; ++v) {
             store(rho_sum + v * W, rho[v]);
             store(sigma_sum + v * W, sigma[v]);
@@ -17053,9 +15622,9 @@ AUSPEX_LOOPS_INLINE void delta_walk(const Piece& piece, float* to, size_t ld_to,
     }
 }
 
-/// The row's u and o at columns j0 .. j0 + n - 1, from its sums over the state before it.
-AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key,
-                                      uint32_t j0, uint32_t n) {
+/// The row's u and o at columns j0 .. j0 + n - 1, from rho and sigma over the state before the row.
+AUSPEX_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key, uint32_t j0,
+                                uint32_t n) {
     const V kq = splat(dot(row.k, row.q, d_key)), decay = splat(row.decay), beta = splat(row.beta);
     for (uint32_t j = 0; j < n; j += W) {
         const V u = mul(beta, fnma(decay, load(rho + j), part_load(row.v + j0 + j, n - j)));
@@ -17064,8 +15633,8 @@ AUSPEX_LOOPS_INLINE void delta_finish(const DeltaRow& row, const float* rho, con
     }
 }
 
-/// Adds the terms to the state and runs the first row on it, through memory in the order it lies there:
-/// for a single row the traffic is the cost.
+/// Applies the terms and runs the first row, reading the state in the order of memory: with one row the time goes into
+/// memory traffic.
 template <Adds kAdds, bool kRow>
 inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
                          const DeltaRow* row) {
@@ -17082,19 +15651,18 @@ inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTe
             Piece piece = {at, d_val, i, d_key - i < kStreamRows ? d_key - i : kStreamRows};
             uint32_t j = 0;
             for (; j + kWide * W <= n_col; j += kWide * W, piece.at += kWide * W)
-                delta_walk<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j,
+                delta_pass<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j,
                                                        sigma + j, W);
             for (; j < n_col; j += W, piece.at += W)
-                delta_walk<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j,
+                delta_pass<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j,
                                                    n_col - j < W ? n_col - j : W);
         }
         if (kRow) delta_finish(*row, rho, sigma, d_key, j0, n_col);
     }
 }
 
-/// The rows after the first on one block of columns. Row t's walk first adds row t-1's term, so each row
-/// costs one read and one write; between rows the block stays in the scratch, where it is not strided and
-/// so fits the first-level cache.
+/// Rows 1 .. n_row-1 on one block of columns. The pass of row t first applies the term of row t-1, so each row costs
+/// one read and one write. Between rows the block lies in the scratch, contiguous, and fits the first-level cache.
 template <uint32_t kV>
 inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, bool in_place,
                         float* scratch, uint32_t j0, uint32_t m) {
@@ -17104,23 +15672,22 @@ inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
         const DeltaTerm last = {rows[t - 1].decay, rows[t - 1].k, rows[t - 1].u};
         float rho[kV * W] = {}, sigma[kV * W] = {};
         if (t + 1 < n_row || in_place) {
-            delta_walk<kV, Adds::one_term, true, true>(piece, scratch, n_col, &last, 1, j0, rows + t, rho, sigma, m);
+            delta_pass<kV, Adds::one_term, true, true>(piece, scratch, n_col, &last, 1, j0, rows + t, rho, sigma, m);
             piece.at = scratch;
             piece.ld = n_col;
         } else {
-            delta_walk<kV, Adds::one_term, false, true>(piece, nullptr, 0, &last, 1, j0, rows + t, rho, sigma, m);
+            delta_pass<kV, Adds::one_term, false, true>(piece, nullptr, 0, &last, 1, j0, rows + t, rho, sigma, m);
         }
         delta_finish(rows[t], rho, sigma, d_key, j0, n_col);
     }
     if (in_place) {
         const DeltaTerm last = {rows[n_row - 1].decay, rows[n_row - 1].k, rows[n_row - 1].u};
-        delta_walk<kV, Adds::one_term, true, false>(piece, s + j0, d_val, &last, 1, j0, nullptr, nullptr, nullptr, m);
+        delta_pass<kV, Adds::one_term, true, false>(piece, s + j0, d_val, &last, 1, j0, nullptr, nullptr, nullptr, m);
     }
 }
 
 inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
                        const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch) {
-    // Every sum over i of one column is one chain in order, however the columns and rows are blocked.
     if (n_row == 0) {
         if (n_term == 1)
             delta_stream<Adds::one_term, false>(s, d_key, d_val, terms, 1, nullptr);
@@ -17147,27 +15714,40 @@ inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm
     for (; j < d_val; j += W)
         delta_block<1>(s, d_key, d_val, rows, n_row, in_place, scratch, j, d_val - j < W ? d_val - j : W);
 }
-
-// ------------------------------------------------------------------------------ DeltaNet, by chunks
+// The Gated DeltaNet recurrence for many rows at once, in the chunked form. Part of kernels.inl.
+//
+//   s       [d_key, d_val] f32, in and out: the state of one head
+//   rows    n <= kDeltaChunk rows: decay, beta, q, k [d_key], v [d_val] f32 in; o [d_val] f32 out
+//   scratch delta_chunk_scratch() floats
+//
+// Formula with D_ij = product of the decays of rows j+1 .. i, g_i = product of the decays of rows 0 .. i:
+//         A_ij = beta_i (k_i . k_j) D_ij for j < i;  P_ij = (q_i . k_j) D_ij for j <= i
+//         W = (I + A)^-1 beta (V - g K S);  O = g Q S + P W;  S = g_last S + sum over i of D_last,i k_i w_i'
+//         Decays stay products of numbers of at most 1, so nothing overflows.
+// Cost    a row: 6 d_key d_val flops and about 4 kSubChunk (d_key + d_val) more; that second part grows with the rows
+//         solved together, so a chunk is cut into sub-chunks of kSubChunk rows. The state is read and written once for
+//         the whole chunk, kPanel columns at a time, which stay in the first-level cache.
+// Source  Yang, Kautz, Hatamizadeh: Gated Delta Networks (arXiv 2412.06464), section 3.
+// Counterpart  shaders/delta_scan.comp. Plain form: loops_reference.cpp. Agrees with delta_rows within rounding.
 
 /// acc[r] += sum over x < n of a[r][x] b[x], for kM rows a and kV vectors of b's columns.
 template <uint32_t kM, uint32_t kV>
-AUSPEX_LOOPS_INLINE void product(V* acc, const float* const* a, const float* b, size_t ld, uint32_t n) {
-    V sum[kM * kV];  // a copy: some compilers keep an array in memory once any loop indexes it
-    AUSPEX_LOOPS_UNROLL
+AUSPEX_INLINE void product(V* acc, const float* const* a, const float* b, size_t ld, uint32_t n) {
+    V sum[kM * kV];  // a copy stays in registers; some compilers keep the caller's array in memory
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kM * kV; ++i) sum[i] = acc[i];
     for (uint32_t x = 0; x < n; ++x, b += ld) {
         V row[kV];
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t v = 0; v < kV; ++v) row[v] = load(b + v * W);
-        AUSPEX_LOOPS_UNROLL
+        AUSPEX_UNROLL
         for (uint32_t r = 0; r < kM; ++r) {
             const V f = splat(a[r][x]);
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kV; ++v) sum[r * kV + v] = fma(f, row[v], sum[r * kV + v]);
         }
     }
-    AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
     for (uint32_t i = 0; i < kM * kV; ++i) acc[i] = sum[i];
 }
 
@@ -17176,18 +15756,18 @@ constexpr uint32_t kPanel = kTile * W;  // columns of one register tile
 constexpr uint32_t kSubChunk = 16;      // rows solved together: see delta_chunk
 static_assert(kSubChunk % (kScore * W) == 0 && kDeltaChunk % kSubChunk == 0 && kPanel <= kDeltaChunk, "tiles must fit");
 
-/// Where delta_chunk keeps what, in its scratch.
+/// The parts of delta_chunk's scratch.
 struct ChunkPlan {
-    float* kt;    ///< [d_key, kDeltaChunk] keys by column; later times their decay to the end of the sub-chunk
-    float* a;     ///< [kDeltaChunk, kSubChunk] -beta_i (k_i . k_j) D_ij within the row's sub-chunk
-    float* p;     ///< [kDeltaChunk, kSubChunk] (q_i . k_j) D_ij, 0 for j > i
-    float* w;     ///< [kSubChunk, kPanel] V', the rows' terms
+    float* kt;    ///< [d_key, kDeltaChunk] transposed keys; later times rest
+    float* a;     ///< [kDeltaChunk, kSubChunk] -A_ij within the row's sub-chunk
+    float* p;     ///< [kDeltaChunk, kSubChunk] P_ij, 0 for j > i
+    float* w;     ///< [kSubChunk, kPanel] W, the rows' terms
     float* s;     ///< [d_key, kPanel] columns of the state
     float* g;     ///< [kDeltaChunk] decay from the start of the sub-chunk to the end of row i
     float* rest;  ///< [kDeltaChunk] decay from the end of row i to the end of the sub-chunk
 };
 
-/// Fills a, p, g, rest and scales kt for the rows from .. from + n - 1 of a chunk.
+/// Fills a, p, g and rest, and scales kt by rest, for rows from .. from + n - 1 of a chunk.
 inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key) {
     float between[kTileRows][kSubChunk] = {};  // D_ij: decay from the end of row j to the end of row i; 0 for j > i
     float run[kSubChunk] = {};
@@ -17206,15 +15786,15 @@ inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t f
         }
         for (uint32_t c = 0; c < i0 + kTileRows; c += kScore * W) {
             V acc[2 * kTileRows * kScore];
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t r = 0; r < 2 * kTileRows * kScore; ++r) acc[r] = zero();
             product<2 * kTileRows, kScore>(acc, x, plan.kt + from + c, kDeltaChunk, d_key);
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t r = 0; r < kTileRows; ++r) {
                 if (i0 + r >= n) continue;
                 const size_t at = size_t{from + i0 + r} * kSubChunk + c;
                 const V minus_beta = splat(-rows[from + i0 + r].beta);
-                AUSPEX_LOOPS_UNROLL
+                AUSPEX_UNROLL
                 for (uint32_t v = 0; v < kScore; ++v) {
                     const V d = load(between[r] + c + v * W);
                     store(plan.a + at + v * W, mul(mul(minus_beta, acc[r * kScore + v]), d));
@@ -17231,95 +15811,116 @@ inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t f
         }
 }
 
-/// One sub-chunk on one panel of columns: the rows' terms w and outputs o, then the state.
-inline void chunk_panel(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key,
-                        uint32_t j0, uint32_t n_col) {
-    constexpr uint32_t n_acc = kTileRows * kTile;
-    V acc[n_acc];
+/// One sub-chunk (rows from .. from + n - 1) on one panel of columns (j0 .. j0 + n_col - 1).
+struct ChunkPanel {
+    const ChunkPlan& plan;
+    const DeltaRow* rows;
+    uint32_t from, n, d_key, j0, n_col;
+    /// Row i0 + r of a tile, as an index into `rows`; tiles that are not full repeat the last row.
+    uint32_t row(uint32_t i0, uint32_t r) const { return from + (i0 + r < n ? i0 + r : n - 1); }
+};
+
+/// Terms W = beta (V - g K S) - A W of the m rows from i0 on. W on the right side is of earlier rows: those of earlier
+/// tiles first, then the tile's own, one after the other.
+AUSPEX_INLINE void chunk_terms(const ChunkPanel& c, uint32_t i0, uint32_t m) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
     const float* a[kTileRows];
-    for (uint32_t i0 = 0; i0 < n; i0 += kTileRows) {
-        const uint32_t m = n - i0 < kTileRows ? n - i0 : kTileRows;
-        // W = beta (v - g k'S) - A W, from the top; the tile's own rows at the end, one after the other.
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < n_acc; ++r) acc[r] = zero();
-        for (uint32_t r = 0; r < kTileRows; ++r) a[r] = rows[from + (i0 + r < n ? i0 + r : n - 1)].k;
-        product<kTileRows, kTile>(acc, a, plan.s, kPanel, d_key);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const uint32_t i = from + (i0 + r < n ? i0 + r : n - 1);
-            const V beta = splat(rows[i].beta), g = splat(plan.g[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v) {
-                const V value = v * W < n_col ? part_load(rows[i].v + j0 + v * W, n_col - v * W) : zero();
-                acc[r * kTile + v] = mul(beta, fnma(g, acc[r * kTile + v], value));
-            }
-            a[r] = plan.a + size_t{i} * kSubChunk;
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows * kTile; ++r) acc[r] = zero();
+    for (uint32_t r = 0; r < kTileRows; ++r) a[r] = c.rows[c.row(i0, r)].k;
+    product<kTileRows, kTile>(acc, a, plan.s, kPanel, c.d_key);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        const uint32_t i = c.row(i0, r);
+        const V beta = splat(c.rows[i].beta), g = splat(plan.g[i]);
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v) {
+            const V value = v * W < c.n_col ? part_load(c.rows[i].v + c.j0 + v * W, c.n_col - v * W) : zero();
+            acc[r * kTile + v] = mul(beta, fnma(g, acc[r * kTile + v], value));
         }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 1; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t y = 0; y < r; ++y) {
-                const V f = splat(a[r][i0 + y]);
-                AUSPEX_LOOPS_UNROLL
-                for (uint32_t v = 0; v < kTile; ++v)
-                    acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
-            }
-        }
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v)
-                if (r < m) store(plan.w + size_t{i0 + r} * kPanel + v * W, acc[r * kTile + v]);
-        }
-        // o = g q'S + P W
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < n_acc; ++r) acc[r] = zero();
-        for (uint32_t r = 0; r < kTileRows; ++r) a[r] = rows[from + (i0 + r < n ? i0 + r : n - 1)].q;
-        product<kTileRows, kTile>(acc, a, plan.s, kPanel, d_key);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            const uint32_t i = from + (i0 + r < n ? i0 + r : n - 1);
-            const V g = splat(plan.g[i]);
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, acc[r * kTile + v]);
-            a[r] = plan.p + size_t{i} * kSubChunk;
-        }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0 + m);
-        AUSPEX_LOOPS_UNROLL
-        for (uint32_t r = 0; r < kTileRows; ++r) {
-            if (r >= m) continue;
-            float* o = rows[from + i0 + r].o + j0;
-            AUSPEX_LOOPS_UNROLL
-            for (uint32_t v = 0; v < kTile; ++v)
-                if (v * W < n_col) part_store(o + v * W, acc[r * kTile + v], n_col - v * W);
+        a[r] = plan.a + size_t{i} * kSubChunk;
+    }
+    product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0);
+    AUSPEX_UNROLL
+    for (uint32_t r = 1; r < kTileRows; ++r) {
+        AUSPEX_UNROLL
+        for (uint32_t y = 0; y < r; ++y) {
+            const V f = splat(a[r][i0 + y]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
         }
     }
-    // S = g S + K'W, the keys already decayed to the end of the sub-chunk
-    const V g = splat(plan.g[from + n - 1]);
-    for (uint32_t x0 = 0; x0 < d_key; x0 += kTileRows) {
-        const uint32_t m = d_key - x0 < kTileRows ? d_key - x0 : kTileRows;
-        AUSPEX_LOOPS_UNROLL
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v)
+            if (r < m) store(plan.w + size_t{i0 + r} * kPanel + v * W, acc[r * kTile + v]);
+    }
+}
+
+/// Outputs O = g Q S + P W of the m rows from i0 on.
+AUSPEX_INLINE void chunk_outputs(const ChunkPanel& c, uint32_t i0, uint32_t m) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
+    const float* a[kTileRows];
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows * kTile; ++r) acc[r] = zero();
+    for (uint32_t r = 0; r < kTileRows; ++r) a[r] = c.rows[c.row(i0, r)].q;
+    product<kTileRows, kTile>(acc, a, plan.s, kPanel, c.d_key);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        const uint32_t i = c.row(i0, r);
+        const V g = splat(plan.g[i]);
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, acc[r * kTile + v]);
+        a[r] = plan.p + size_t{i} * kSubChunk;
+    }
+    product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0 + m);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        if (r >= m) continue;
+        float* o = c.rows[c.from + i0 + r].o + c.j0;
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v)
+            if (v * W < c.n_col) part_store(o + v * W, acc[r * kTile + v], c.n_col - v * W);
+    }
+}
+
+/// S = g S + K'W; plan.kt holds the keys decayed to the end of the sub-chunk.
+AUSPEX_INLINE void chunk_state(const ChunkPanel& c) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
+    const float* a[kTileRows];
+    const V g = splat(plan.g[c.from + c.n - 1]);
+    for (uint32_t x0 = 0; x0 < c.d_key; x0 += kTileRows) {
+        const uint32_t m = c.d_key - x0 < kTileRows ? c.d_key - x0 : kTileRows;
+        AUSPEX_UNROLL
         for (uint32_t r = 0; r < kTileRows; ++r) {
-            const size_t x = r < m ? x0 + r : d_key - 1;
-            a[r] = plan.kt + x * kDeltaChunk + from;
-            AUSPEX_LOOPS_UNROLL
+            const size_t x = r < m ? x0 + r : c.d_key - 1;
+            a[r] = plan.kt + x * kDeltaChunk + c.from;
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, load(plan.s + x * kPanel + v * W));
         }
-        product<kTileRows, kTile>(acc, a, plan.w, kPanel, n);
-        AUSPEX_LOOPS_UNROLL
+        product<kTileRows, kTile>(acc, a, plan.w, kPanel, c.n);
+        AUSPEX_UNROLL
         for (uint32_t r = 0; r < kTileRows; ++r) {
-            AUSPEX_LOOPS_UNROLL
+            AUSPEX_UNROLL
             for (uint32_t v = 0; v < kTile; ++v)
                 if (r < m) store(plan.s + size_t{x0 + r} * kPanel + v * W, acc[r * kTile + v]);
         }
     }
 }
 
-// The chunked form of Yang, Kautz, Hatamizadeh (arXiv 2412.06464), section 3, with decays kept as products
-// (at most 1, so nothing overflows). Its work per row is 3 d_key d_val multiply-adds plus what grows with
-// the rows solved together, so the chunk is cut into sub-chunks; the state stays in the first-level cache,
-// one panel of columns at a time, for all of them.
+inline void chunk_panel(const ChunkPanel& c) {
+    for (uint32_t i0 = 0; i0 < c.n; i0 += kTileRows) {
+        const uint32_t m = c.n - i0 < kTileRows ? c.n - i0 : kTileRows;
+        chunk_terms(c, i0, m);
+        chunk_outputs(c, i0, m);
+    }
+    chunk_state(c);
+}
+
 inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n, float* scratch) {
     if (n == 0) return;
     ChunkPlan plan;
@@ -17345,30 +15946,2205 @@ inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
                 store(plan.s + size_t{x} * kPanel + v * W,
                       v * W < n_col ? part_load(s + size_t{x} * d_val + j + v * W, n_col - v * W) : zero());
         for (uint32_t from = 0; from < n; from += kSubChunk)
-            chunk_panel(plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key, j, n_col);
+            chunk_panel({plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key, j, n_col});
         for (uint32_t x = 0; x < d_key; ++x)
             for (uint32_t v = 0; v * W < n_col; ++v)
                 part_store(s + size_t{x} * d_val + j + v * W, load(plan.s + size_t{x} * kPanel + v * W), n_col - v * W);
     }
 }
+// Products of activations with weight matrices, and the conversion of activations for them. Part of kernels.inl.
+//
+//   weights  strips of kLane rows (pack.h), or plain rows of f32, f16 or bf16, in
+//   x        Int16Block rows for strips, f32 rows for plain weights, in
+//   y        [n_row][ld_y] f32, out, or in and out to accumulate
+//
+// Formula y[c][r] = sum over k of x[c][k] w[r][k]
+// Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
+//         int8 multiply-adds (high and low byte of x).
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
+// block.
+//         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
+// Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
 
-#undef AUSPEX_LOOPS_INLINE
-#undef AUSPEX_LOOPS_UNROLL
+/// One strip against up to kMaxRow rows of activations.
+struct StripJob {
+    const uint8_t* strip = nullptr;
+    uint32_t n_block = 0;
+    StripForm form;
+    const Int16Block* x[kMaxRow] = {};  ///< all set; the unused ones repeat a used one
+    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
+    size_t ld_y = 0;
+    uint32_t n_in = 0;   ///< activation rows that exist
+    uint32_t n_row = 0;  ///< rows of the strip that exist
+    bool accumulate = false;
+};
 
-}  // namespace loops_neon
+/// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
+template <CodeForm kCode, int h, int v>
+AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
+    constexpr size_t step = 4 * kLane;
+    if constexpr (kCode == CodeForm::byte) return load_bytes(codes + step * (4 * h + v));
+    Bytes c = load_bytes(codes + step * v);
+    c = h == 1 ? high_nibbles(c) : low_nibbles(c);
+    if constexpr (kCode == CodeForm::codebook) return codebook_values(c);
+    if constexpr (kCode == CodeForm::five)
+        c = byte_or(c, byte_and(byte_shift<4 - (4 * h + v)>(load_bytes(codes + step * 4)), 16));
+    if constexpr (kCode == CodeForm::six)
+        c = byte_or(c, byte_and(byte_shift<4 - 2 * v>(load_bytes(codes + step * (4 + h))), 48));
+    return c;
+}
+
+/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
+/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
+/// (HalfDot).
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
+    HalfDot<n> half;
+    begin_half<kCode, n, h>(half, x, b);
+    if constexpr (kDotVectors == 1) {
+        const Bytes w0 = codes_of<kCode, h, 0>(codes);
+        dot_codes<kCode, n, h, 0>(half, &w0, x, b, dot);
+        const Bytes w1 = codes_of<kCode, h, 1>(codes);
+        dot_codes<kCode, n, h, 1>(half, &w1, x, b, dot);
+        const Bytes w2 = codes_of<kCode, h, 2>(codes);
+        dot_codes<kCode, n, h, 2>(half, &w2, x, b, dot);
+        const Bytes w3 = codes_of<kCode, h, 3>(codes);
+        dot_codes<kCode, n, h, 3>(half, &w3, x, b, dot);
+    } else {
+        static_assert(kDotVectors <= 2, "one or two vectors of codes at a time");
+        const Bytes w01[2] = {codes_of<kCode, h, 0>(codes), codes_of<kCode, h, 1>(codes)};
+        dot_codes<kCode, n, h, 0>(half, w01, x, b, dot);
+        const Bytes w23[2] = {codes_of<kCode, h, 2>(codes), codes_of<kCode, h, 3>(codes)};
+        dot_codes<kCode, n, h, 2>(half, w23, x, b, dot);
+    }
+    finish_half<kCode>(half, dot);
+}
+
+constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
+
+/// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
+AUSPEX_INLINE StripInts combine(const StripInts* dot, int c) {
+    return int_add(int_shift<8>(dot[2 * c]), dot[2 * c + 1]);
+}
+
+template <int n>
+AUSPEX_INLINE void clear(StripInts* dot) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < 2 * n; ++c) dot[c] = int_splat(0);
+}
+/// Forms with a scale for each 16 inputs: adds half h of a block to the row's sums. The offset is taken from the
+/// integer sum, which stays exact.
+template <bool kMin, int offset, int n, int h>
+AUSPEX_INLINE void add_half(const Int16Block* const* x, size_t b, const StripInts* dot, StripFloats scale,
+                            StripFloats min, StripFloats* acc) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const StripFloats unit = strip_splat(x[c][b].scale);
+        StripInts sum = combine(dot, c);
+        if constexpr (offset != 0) sum = int_add(sum, int_shift<log2_of(offset)>(int_splat(x[c][b].minus_sum[h])));
+        acc[c] = fma(mul(to_floats(sum), unit), scale, acc[c]);
+        if constexpr (kMin) acc[c] = fma(mul(to_floats(int_splat(x[c][b].minus_sum[h])), unit), min, acc[c]);
+    }
+}
+
+/// y[c][lane] = sum over blocks b, ascending, of scale * (x.scale * sum(code * q)) - min * x.sum.
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
+inline void strip_product(const StripJob& job) {
+    constexpr int offset = kOffset + bias_of(kCode);
+    constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
+    const Int16Block* x[n];
+    StripFloats acc[n];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        x[c] = job.x[c];
+        acc[c] = strip_splat(0);
+    }
+    StripFloats d = strip_splat(0), d_min = strip_splat(0);
+    const uint8_t* page = job.strip;
+    size_t b = 0;
+    for (uint32_t left = job.n_block; left > 0;) {
+        const uint32_t n_here = left < 8 ? left : 8;
+        const uint8_t* scales = page;
+        const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
+        page = codes + n_here * code_step;
+        left -= n_here;
+        if (job.form.super) {
+            d = strip_f16(scales);
+            if constexpr (kMin) d_min = strip_f16(scales + 2 * kLane);
+            scales += (kMin ? 4 : 2) * kLane;
+        }
+        for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
+            // With one row the hardware prefetcher keeps up; with more, a hint makes it faster.
+            if constexpr (n > 1)
+                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
+            StripFloats scale[kGroup], min[kGroup];
+            if (job.form.super) {
+                AUSPEX_UNROLL
+                for (int g = 0; g < kGroup; ++g) {
+                    scale[g] = mul(d, strip_i8(scales));
+                    scales += kLane;
+                }
+                if constexpr (kMin) {
+                    AUSPEX_UNROLL
+                    for (int g = 0; g < kGroup; ++g) {
+                        min[g] = mul(d_min, strip_i8(scales));
+                        scales += kLane;
+                    }
+                }
+            } else {
+                scale[0] = strip_f16(scales);
+                scales += 2 * kLane;
+                if constexpr (kMin) {
+                    min[0] = strip_f16(scales);
+                    scales += 2 * kLane;
+                }
+                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+            }
+            StripInts dot[2 * n];
+            clear<n>(dot);
+            if constexpr (kGroup == 1) {
+                // An offset is a minimum too: scale * (code - offset) = scale * code - scale * offset.
+                if constexpr (offset != 0) min[0] = mul(scale[0], strip_splat(static_cast<float>(offset)));
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                AUSPEX_UNROLL
+                for (int c = 0; c < n; ++c) {
+                    acc[c] = fma(mul(to_floats(combine(dot, c)), strip_splat(x[c][b].scale)), scale[0], acc[c]);
+                    if constexpr (kMin || offset != 0) acc[c] = fnma(min[0], strip_splat(x[c][b].sum), acc[c]);
+                }
+            } else {
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                add_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
+                clear<n>(dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                add_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
+            }
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c)
+        if (static_cast<uint32_t>(c) < job.n_in)
+            strip_store(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
+}
+
+using StripKernel = void (*)(const StripJob&);
+
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
+inline StripKernel choose_rows(uint32_t n) {
+    if constexpr (kMaxRow >= 8)
+        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
+    if constexpr (kMaxRow >= 4)
+        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
+    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
+}
+
+/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
+inline StripKernel strip_kernel(const StripForm& f, uint32_t n) {
+    switch (f.code) {
+        case CodeForm::nibble:
+            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
+            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
+                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
+        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
+        case CodeForm::five:
+            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
+                             : choose_rows<CodeForm::five, 1, false, 16>(n);
+        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
+        case CodeForm::byte: break;
+    }
+    return choose_rows<CodeForm::byte, 1, false, 0>(n);
+}
+
+/// Rows of the next pass when `left` remain; the last pass may have unused ones.
+inline uint32_t pass_width(uint32_t left, uint32_t max) {
+    if (left >= max) return max;
+    return left > 4 ? 8 : left > 2 ? 4 : left;
+}
+
+/// Rows r0 .. r1 of y from strips; r0 a multiple of kLane.
+inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                   uint32_t r1) {
+    StripForm form;
+    if (!strip_form(w.type, &form)) return;
+    const size_t step = quantised_bytes(1, w.d_in);
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data);
+    const uint8_t* rows = static_cast<const uint8_t*>(in.quantised);
+    StripJob job;
+    job.n_block = w.d_in / 32;
+    job.form = form;
+    job.ld_y = ld_y;
+    job.accumulate = accumulate;
+    for (uint32_t c0 = 0; c0 < n_row;) {
+        const uint32_t width = pass_width(n_row - c0, kMaxRow);
+        job.n_in = n_row - c0 < width ? n_row - c0 : width;
+        for (uint32_t c = 0; c < width; ++c) {
+            const uint32_t from = c0 + (c < job.n_in ? c : 0);
+            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
+        }
+        const StripKernel kernel = strip_kernel(form, width);
+        for (uint32_t r = r0; r < r1; r += kLane) {
+            job.strip = base + w.stride * (r / kLane);
+            job.n_row = r1 - r < kLane ? r1 - r : kLane;
+            job.y = y + static_cast<size_t>(c0) * ld_y + r;
+            kernel(job);
+        }
+        c0 += job.n_in;
+    }
+}
+
+// ------------------------------------------------------------------------------- float weights
+
+/// W weights as floats.
+template <Type kType>
+AUSPEX_INLINE V load_weights(const std::byte* p) {
+    if constexpr (kType == Type::f32) return load(reinterpret_cast<const float*>(p));
+    if constexpr (kType == Type::f16) return load_f16(p);
+    if constexpr (kType == Type::bf16) return load_bf16(p);
+}
+
+constexpr int kFloatRow = 4;  ///< output rows of one pass
+
+/// out[c][i] = w[i] . x[c] for kFloatRow rows of w and n rows of x: a vector of chains each, W inputs at a time; the
+/// last inputs are filled up with zeros.
+template <Type kType, int n>
+inline void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
+                          float (*out)[kFloatRow]) {
+    constexpr size_t size = kType == Type::f32 ? 4 : 2;
+    V acc[n][kFloatRow];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) acc[c][i] = zero();
+    }
+    const uint32_t whole = d_in / W * W;
+    const size_t ahead = kFloatRow * stride;  // the same place in the next rows
+    for (size_t k = 0; k < whole; k += W) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) {
+            prefetch_later(w[i] + k * size + ahead);
+            const V a = load_weights<kType>(w[i] + k * size);
+            AUSPEX_UNROLL
+            for (int c = 0; c < n; ++c) acc[c][i] = fma(a, load(x[c] + k), acc[c][i]);
+        }
+    }
+    if (whole < d_in) {
+        std::byte rest[kFloatRow][W * size] = {};
+        for (int i = 0; i < kFloatRow; ++i) std::memcpy(rest[i], w[i] + whole * size, (d_in - whole) * size);
+        AUSPEX_UNROLL
+        for (int c = 0; c < n; ++c) {
+            float tail[W] = {};
+            std::memcpy(tail, x[c] + whole, (d_in - whole) * sizeof(float));
+            const V b = load(tail);
+            AUSPEX_UNROLL
+            for (int i = 0; i < kFloatRow; ++i) acc[c][i] = fma(load_weights<kType>(rest[i]), b, acc[c][i]);
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) out[c][i] = sum_halves(acc[c][i]);
+    }
+}
+
+using FloatKernel = void (*)(const std::byte* const*, size_t, const float* const*, uint32_t, float (*)[kFloatRow]);
+template <Type kType>
+inline FloatKernel choose_columns(uint32_t n) {
+    if constexpr (kMaxFloatColumn >= 4)
+        if (n > 2) return float_product<kType, kMaxFloatColumn>;
+    return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
+}
+
+/// Rows r0 .. r1 of y from plain rows of f32, f16 or bf16.
+inline void plain(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                  uint32_t r1) {
+    for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
+        const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
+        const float* x[kMaxFloatColumn];
+        for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
+            const uint32_t from = c0 + (c < n ? c : 0);
+            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
+        }
+        const FloatKernel kernel = w.type == Type::f32   ? choose_columns<Type::f32>(n)
+                                   : w.type == Type::f16 ? choose_columns<Type::f16>(n)
+                                                         : choose_columns<Type::bf16>(n);
+        for (uint32_t r = r0; r < r1; r += kFloatRow) {
+            const std::byte* rows[kFloatRow];
+            const uint32_t n_here = r1 - r < kFloatRow ? r1 - r : kFloatRow;
+            for (uint32_t i = 0; i < kFloatRow; ++i) rows[i] = w.data + w.stride * (r + (i < n_here ? i : 0));
+            float out[kMaxFloatColumn][kFloatRow];
+            kernel(rows, static_cast<size_t>(w.stride), x, w.d_in, out);
+            for (uint32_t c = 0; c < n; ++c)
+                for (uint32_t i = 0; i < n_here; ++i) {
+                    float* to = y + ld_y * (c0 + c) + r + i;
+                    *to = accumulate ? *to + out[c][i] : out[c][i];
+                }
+        }
+    }
+}
+
+/// Converts x [32 n_block] f32 to 16-bit integers, as a high byte round(x / (256 scale)) and a low byte for the rest in
+/// steps of scale. A NaN makes its block's scale NaN.
+inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
+    for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
+        float max, scale, inverse, rest[32];
+        bool nan;
+        int32_t high[2], low[2];
+        block_range(x, &max, &nan);
+        int8_scale(max, nan, &scale, &inverse);
+        round_block(x, inverse, to->q, high);
+        for (int i = 0; i < 32; ++i) rest[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
+        round_block(rest, 256 * inverse, to->q + 32, low);
+        to->scale = scale / 256;
+        for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
+        to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));
+    }
+}
+
+/// This instruction set's row of all_kernels().
+constexpr CpuKernels table(const char* name, CpuPath path, bool (*runs)(const CpuFeatures&)) {
+    return {name,
+            path,
+            runs,
+            kLane,
+            bias_of(CodeForm::byte) != 0,
+            {rms_norm, swiglu, silu_gate, sigmoid_gate, conv_silu, to_f16, attend, merge, delta_rows, delta_chunk,
+             attend_many},
+            quantise,
+            strips,
+            plain};
+}
+
+}  // namespace simd_avx2
 }  // namespace detail
 }  // namespace auspex
+AUSPEX_SIMD_END
 #endif
 
 namespace auspex {
 namespace detail {
 
-const Loops* neon_loops() {
+const CpuKernels* avx2_kernels() {
+#if AUSPEX_HAS_X86
+    static constexpr CpuKernels kKernels =
+        simd_avx2::table("avx2", CpuPath::avx2, [](const CpuFeatures& f) { return f.avx2; });
+    return &kKernels;
+#else
+    return nullptr;
+#endif
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------- src/machine/cpu/simd_neon.cpp
+
+// machine/cpu/simd_neon: the vocabulary of kernels.inl in AArch64's Advanced SIMD; 8 rows to a strip.
+//
+// Owns    neon_kernels() for every such processor, neon_dotprod_kernels() for those with dot products of bytes
+//         (Armv8.2 and later). Both read the same strips and give the same bits: integer sums are exact.
+// Thread  pure functions.
+// Tests   tests/test_ops.cpp, tests/test_matmul.cpp.
+
 #if AUSPEX_HAS_NEON
-    namespace r = loops_neon;
-    static constexpr Loops loops = {"neon",    r::rms_norm, r::swiglu, r::silu_gate,  r::sigmoid_gate, r::conv_silu,
-                                    r::to_f16, r::attend,   r::merge,  r::delta_rows, r::delta_chunk,  r::attend_many};
-    return &loops;
+
+// Apple's compilers have dot products on by default; elsewhere they are asked for.
+#if defined(__clang__)
+#define AUSPEX_DOTPROD "dotprod"
+#else
+#define AUSPEX_DOTPROD "arch=armv8.2-a+dotprod"
+#endif
+
+namespace auspex {
+namespace detail {
+namespace neon_vocabulary {  // but for the dot products
+
+using V = float32x4_t;
+constexpr uint32_t W = 4;
+constexpr uint32_t kStreamRows = 4;
+constexpr uint32_t kWide = 8;
+constexpr uint32_t kTile = 4;
+constexpr uint32_t kScore = 2;
+constexpr uint32_t kPairs = 16;
+
+// ---------------------------------------------------------------------------------------- floats
+
+AUSPEX_INLINE V zero() { return vdupq_n_f32(0.0f); }
+AUSPEX_INLINE V splat(float a) { return vdupq_n_f32(a); }
+AUSPEX_INLINE V add(V a, V b) { return vaddq_f32(a, b); }
+AUSPEX_INLINE V sub(V a, V b) { return vsubq_f32(a, b); }
+AUSPEX_INLINE V mul(V a, V b) { return vmulq_f32(a, b); }
+AUSPEX_INLINE V div(V a, V b) { return vdivq_f32(a, b); }
+AUSPEX_INLINE V fma(V a, V b, V c) { return vfmaq_f32(c, a, b); }
+AUSPEX_INLINE V fnma(V a, V b, V c) { return vfmsq_f32(c, a, b); }
+AUSPEX_INLINE V vmin(V a, V b) { return vminq_f32(a, b); }
+AUSPEX_INLINE V vmax(V a, V b) { return vmaxq_f32(a, b); }
+AUSPEX_INLINE V floor_of(V a) { return vrndmq_f32(a); }
+AUSPEX_INLINE V nearest(V a) { return vrndnq_f32(a); }
+AUSPEX_INLINE V power_of_two(V n) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
+}
+AUSPEX_INLINE float sum_halves(V a) {
+    return (vgetq_lane_f32(a, 0) + vgetq_lane_f32(a, 2)) + (vgetq_lane_f32(a, 1) + vgetq_lane_f32(a, 3));
+}
+AUSPEX_INLINE void sum4(const V* v, float* out) {
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+}
+AUSPEX_INLINE float max_of(V a) { return vmaxvq_f32(a); }
+
+// --------------------------------------------------------------------------- loads and stores
+
+AUSPEX_INLINE void prefetch_soon(const void* p) { __builtin_prefetch(p, 0, 3); }
+AUSPEX_INLINE void prefetch_later(const void* p) { __builtin_prefetch(p, 0, 2); }
+AUSPEX_INLINE V load(const float* p) { return vld1q_f32(p); }
+AUSPEX_INLINE void store(float* p, V a) { vst1q_f32(p, a); }
+AUSPEX_INLINE V load_n(const float* p, uint32_t n, float fill) {
+    float t[W] = {fill, fill, fill, fill};
+    std::memcpy(t, p, sizeof(float) * n);
+    return load(t);
+}
+AUSPEX_INLINE void store_n(float* p, V a, uint32_t n) {
+    float t[W];
+    store(t, a);
+    std::memcpy(p, t, sizeof(float) * n);
+}
+AUSPEX_INLINE uint16x4_t four_halves(const void* p) {
+    return vreinterpret_u16_u8(vld1_u8(static_cast<const uint8_t*>(p)));
+}
+AUSPEX_INLINE V load_f16(const void* p) { return vcvt_f32_f16(vreinterpret_f16_u16(four_halves(p))); }
+AUSPEX_INLINE V load_f16_n(const uint16_t* p, uint32_t n) {
+    uint16_t t[W] = {};
+    std::memcpy(t, p, sizeof(uint16_t) * n);
+    return load_f16(t);
+}
+AUSPEX_INLINE V load_bf16(const void* p) { return vreinterpretq_f32_u32(vshll_n_u16(four_halves(p), 16)); }
+AUSPEX_INLINE V splat_f16(const uint8_t* p) {
+    uint16_t h;
+    std::memcpy(&h, p, sizeof h);
+    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
+}
+AUSPEX_INLINE void store_f16(uint16_t* p, V a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
+AUSPEX_INLINE V load_i8(const uint8_t* p) {
+    uint32_t x;
+    std::memcpy(&x, p, sizeof x);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(x))))));
+}
+AUSPEX_INLINE V load_nibbles(const uint8_t* p, uint32_t shift) {
+    uint32_t x;
+    std::memcpy(&x, p, sizeof x);
+    x = x >> shift & 0x0f0f0f0fu;
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(x))))));
+}
+AUSPEX_INLINE void load_taps4(const float* w, V* t) {
+    const float32x4x4_t x = vld4q_f32(w);
+    t[0] = x.val[0];
+    t[1] = x.val[1];
+    t[2] = x.val[2];
+    t[3] = x.val[3];
+}
+
+// ---------------------------------------------------------------------------------------- strips
+
+constexpr uint32_t kLane = 8;
+constexpr int kMaxRow = 4;
+constexpr int kMaxFloatColumn = 4;
+struct StripFloats {
+    float32x4_t a, b;
+};
+struct StripInts {
+    int32x4_t a, b;
+};
+
+AUSPEX_INLINE StripFloats strip_splat(float v) { return {vdupq_n_f32(v), vdupq_n_f32(v)}; }
+AUSPEX_INLINE StripFloats strip_f16(const uint8_t* p) { return {load_f16(p), load_f16(p + 8)}; }
+AUSPEX_INLINE StripFloats strip_i8(const uint8_t* p) {
+    const int16x8_t w = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
+    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(w))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(w)))};
+}
+AUSPEX_INLINE StripFloats mul(StripFloats x, StripFloats y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
+AUSPEX_INLINE StripFloats fma(StripFloats x, StripFloats y, StripFloats z) {
+    return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
+}
+AUSPEX_INLINE StripFloats fnma(StripFloats x, StripFloats y, StripFloats z) {
+    return {vfmsq_f32(z.a, x.a, y.a), vfmsq_f32(z.b, x.b, y.b)};
+}
+AUSPEX_INLINE StripFloats to_floats(StripInts x) { return {vcvtq_f32_s32(x.a), vcvtq_f32_s32(x.b)}; }
+AUSPEX_INLINE void strip_store(float* y, uint32_t n, StripFloats x, bool accumulate) {
+    float v[kLane];
+    vst1q_f32(v, x.a);
+    vst1q_f32(v + 4, x.b);
+    for (uint32_t i = 0; i < n; ++i) y[i] = accumulate ? y[i] + v[i] : v[i];
+}
+AUSPEX_INLINE StripInts int_add(StripInts x, StripInts y) { return {vaddq_s32(x.a, y.a), vaddq_s32(x.b, y.b)}; }
+AUSPEX_INLINE StripInts int_splat(int32_t v) { return {vdupq_n_s32(v), vdupq_n_s32(v)}; }
+template <int n>
+AUSPEX_INLINE StripInts int_shift(StripInts x) {
+    return {vshlq_n_s32(x.a, n), vshlq_n_s32(x.b, n)};
+}
+
+struct Bytes {
+    uint8x16_t a, b;  ///< of the first four rows, of the other four
+};
+AUSPEX_INLINE Bytes load_bytes(const uint8_t* p) { return {vld1q_u8(p), vld1q_u8(p + 16)}; }
+AUSPEX_INLINE Bytes byte_and(Bytes x, uint8_t y) {
+    return {vandq_u8(x.a, vdupq_n_u8(y)), vandq_u8(x.b, vdupq_n_u8(y))};
+}
+AUSPEX_INLINE Bytes byte_or(Bytes x, Bytes y) { return {vorrq_u8(x.a, y.a), vorrq_u8(x.b, y.b)}; }
+AUSPEX_INLINE Bytes low_nibbles(Bytes x) { return byte_and(x, 15); }
+AUSPEX_INLINE Bytes high_nibbles(Bytes x) { return {vshrq_n_u8(x.a, 4), vshrq_n_u8(x.b, 4)}; }
+template <int n>
+AUSPEX_INLINE Bytes byte_shift(Bytes x) {
+    if constexpr (n > 0) return {vshlq_n_u8(x.a, n), vshlq_n_u8(x.b, n)};
+    if constexpr (n < 0) return {vshrq_n_u8(x.a, -n), vshrq_n_u8(x.b, -n)};
+    return x;
+}
+/// Byte and codebook codes are signed here, and all others fit a signed byte.
+constexpr int bias_of(CodeForm) { return 0; }
+AUSPEX_INLINE Bytes codebook_values(Bytes x) {
+    const int8x16_t codebook = vld1q_s8(kIq4Values);
+    return {vreinterpretq_u8_s8(vqtbl1q_s8(codebook, x.a)), vreinterpretq_u8_s8(vqtbl1q_s8(codebook, x.b))};
+}
+
+// --------------------------------------------------------------------------------- dot products
+
+template <int n>
+struct HalfDot {
+    int8x16_t q[n];  ///< 16 activations of each row and byte
+};
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void begin_half(HalfDot<n>& half, const Int16Block* const* x, size_t b) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) half.q[c] = vld1q_s8(x[c / 2][b].q + 32 * (c % 2) + 16 * h);
+}
+template <CodeForm kCode, int n>
+AUSPEX_INLINE void finish_half(const HalfDot<n>&, StripInts*) {}
+
+// --------------------------------------------------------------------------------- activations
+
+AUSPEX_INLINE void block_range(const float* x, float* max, bool* nan) {
+    float32x4_t top = vdupq_n_f32(0);
+    uint32x4_t number = vdupq_n_u32(~0u);
+    for (int i = 0; i < 8; ++i) {
+        const float32x4_t v = vld1q_f32(x + 4 * i);
+        top = vmaxq_f32(top, vabsq_f32(v));
+        number = vandq_u32(number, vceqq_f32(v, v));
+    }
+    *max = vmaxvq_f32(top);
+    *nan = vminvq_u32(number) == 0;
+}
+AUSPEX_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t* sums) {
+    const int32x4_t low = vdupq_n_s32(-127), high = vdupq_n_s32(127);
+    for (int h = 0; h < 2; ++h) {
+        int32x4_t p[4];
+        AUSPEX_UNROLL
+        for (int i = 0; i < 4; ++i)
+            p[i] = vmaxq_s32(low, vminq_s32(high, vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse))));
+        const int16x8_t a = vcombine_s16(vqmovn_s32(p[0]), vqmovn_s32(p[1]));
+        const int16x8_t b = vcombine_s16(vqmovn_s32(p[2]), vqmovn_s32(p[3]));
+        vst1q_s8(q + 16 * h, vcombine_s8(vqmovn_s16(a), vqmovn_s16(b)));
+        sums[h] = vaddvq_s32(vaddq_s32(vaddq_s32(p[0], p[1]), vaddq_s32(p[2], p[3])));
+    }
+}
+
+}  // namespace neon_vocabulary
+
+// ------------------------------------------------------------------- every processor of this kind
+
+namespace simd_neon {
+
+using namespace neon_vocabulary;
+constexpr int kDotVectors = 2;
+
+/// acc[i] += w0[4 i .. 4 i + 3] . q0 + w1[4 i .. 4 i + 3] . q1, i < 4; q0 and q1 repeat four bytes each.
+/// Two products fit 16 bits: 2 * 128 * 127 = 32 512.
+AUSPEX_INLINE int32x4_t dot4(int32x4_t acc, int8x16_t w0, int8x16_t w1, int8x8_t q0, int8x8_t q1) {
+    const int16x8_t low = vmlal_s8(vmull_s8(vget_low_s8(w0), q0), vget_low_s8(w1), q1);
+    const int16x8_t high = vmlal_s8(vmull_s8(vget_high_s8(w0), q0), vget_high_s8(w1), q1);
+    return vaddq_s32(acc, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+}
+template <int v>
+AUSPEX_INLINE int8x8_t repeat4(int8x16_t q) {
+    return vreinterpret_s8_s32(vdup_laneq_s32(vreinterpretq_s32_s8(q), v));
+}
+template <CodeForm kCode, int n, int h, int v>
+AUSPEX_INLINE void dot_codes(const HalfDot<n>& half, const Bytes* w, const Int16Block* const*, size_t, StripInts* dot) {
+    const int8x16_t a0 = vreinterpretq_s8_u8(w[0].a), a1 = vreinterpretq_s8_u8(w[1].a);
+    const int8x16_t b0 = vreinterpretq_s8_u8(w[0].b), b1 = vreinterpretq_s8_u8(w[1].b);
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const int8x8_t q0 = repeat4<v>(half.q[c]), q1 = repeat4<v + 1>(half.q[c]);
+        dot[c].a = dot4(dot[c].a, a0, a1, q0, q1);
+        dot[c].b = dot4(dot[c].b, b0, b1, q0, q1);
+    }
+}
+// The CPU kernels, written once for every instruction set. A simd_*.cpp pastes this file inside a namespace of its
+// own, in which it has defined the vocabulary:
+//
+//   V, W                     a vector of floats and its lanes
+//   load, store, load_n, store_n (first n lanes), prefetch_soon, prefetch_later, zero, splat
+//   load_f16, load_f16_n, load_bf16, store_f16         W halves as floats, from any address
+//   splat_f16(p), load_i8(p), load_nibbles(p, shift)   one half; W signed bytes; W nibbles at bit 0 or 4
+//   add, sub, mul, div, floor_of, nearest, power_of_two (of a whole number)
+//   vmin(a, b), vmax(a, b)   x86: b where either is a NaN; NEON: NaN
+//   fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, each rounded once
+//   sum4(v, out)             the lane sums of four vectors: neighbours first, always in the same order
+//   sum_halves(v)            the lane sum: upper half onto lower half, until one lane is left
+//   max_of(v), load_taps4    largest lane; W channels of [n, 4] as four vectors
+//   kWide, kTile, kScore, kPairs   vectors that the registers hold in delta_rows, in a row of a product tile, in the
+//                            same for twice the rows, in a tile of attention
+//   kStreamRows              rows of a state between two loads of its sums (delta_stream)
+//
+// and for products with strips (pack.h), where a strip has kLane rows:
+//
+//   kMaxRow, kMaxFloatColumn activation rows of one pass over a strip, over plain float rows
+//   StripFloats, StripInts   kLane floats or int32, one for each row; mul, fma, fnma as above
+//   strip_splat, strip_f16(p), strip_i8(p), strip_store(y, n, a, accumulate), to_floats
+//   int_splat, int_add, int_shift<n>
+//   Bytes                    4 kLane codes, four for each row; load_bytes, byte_and, byte_or, byte_shift<n> (left;
+//                            bits that cross a byte are garbage), low_nibbles, high_nibbles, codebook_values
+//   bias_of(form)            what the codes in memory stand above the file's
+//   HalfDot<n>, begin_half, dot_codes, finish_half, kDotVectors   see dot_half in kernels_matmul.inl
+//   block_range(x, max, nan) largest magnitude of 32 values, and whether one is a NaN
+//   round_block(x, inverse, q, sums)   q = round(x inverse) within -127 .. 127, 32 values; sum of each 16
+//
+// Order   Every sum of products is a chain of explicit fma. No product feeds an addition, so a compiler
+//         that contracts a*b + c finds nothing to contract and the bits are the source's.
+// Tails   go through the same vector code with fewer lanes: a value's bits do not depend on its place.
+// Lambdas are not used: not every compiler passes the instruction set on to them.
+
+// Kernels that work on one row, value by value: norm, gates, convolution, conversion. Part of kernels.inl.
+//
+// Cost    every kernel here reads and writes its arguments once. Counterparts on the GPU: shaders/rms_rows.comp,
+//         swiglu_rows.comp, delta_gate.comp, delta_mix.comp, kv_store.glsl. Plain form: loops_reference.cpp.
+
+/// The lane sum in sum4's order.
+inline float sum_of(V a) {
+    const V four[4] = {a, a, a, a};
+    float out[4];
+    sum4(four, out);
+    return out[0];
+}
+
+/// e^x + c, the sum rounded once. e^x is within 1 unit in the last place; 0 below -104, e^88 above 88.
+/// x = n ln 2 + r; e^r is a minimax polynomial on |r| <= ln 2 / 2 (relative error 3e-9).
+AUSPEX_INLINE V exp_plus(V x, V c) {
+    x = vmax(splat(-104.0f), vmin(splat(88.0f), x));
+    const V n = nearest(mul(x, splat(1.44269504f)));
+    V r = fnma(n, splat(0.693145751953125f), x);  // the leading bits of ln 2: n times them is exact
+    r = fnma(n, splat(1.42860682e-6f), r);
+    V p = splat(0.00138145406f);
+    p = fma(p, r, splat(0.00836874545f));
+    p = fma(p, r, splat(0.041668389f));
+    p = fma(p, r, splat(0.166665211f));
+    p = fma(p, r, splat(0.49999994f));
+    p = fma(mul(p, r), r, r);
+    p = add(p, splat(1.0f));
+    // 2^n in two factors, because n may reach down to the smallest subnormal.
+    const V half = floor_of(mul(n, splat(0.5f)));
+    return fma(mul(p, power_of_two(half)), power_of_two(sub(n, half)), c);
+}
+// The divisors below stay finite: under -ffast-math a compiler multiplies by the reciprocal, and infinity times
+// its reciprocal is a NaN. Holding e^x at e^88 changes a result by less than 1e-36.
+AUSPEX_INLINE V sigmoid(V x) { return div(splat(1.0f), exp_plus(sub(zero(), x), splat(1.0f))); }
+AUSPEX_INLINE V silu(V x) { return div(vmax(splat(-104.0f), x), exp_plus(sub(zero(), x), splat(1.0f))); }
+
+/// y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i]; x, y [n] f32, w [n] f32 or null. Sums in float, 4 W chains, added in
+/// double.
+inline void rms_norm(const float* x, const float* w, float* y, uint32_t n, float eps) {
+    V acc[4] = {zero(), zero(), zero(), zero()};
+    uint32_t i = 0;
+    for (; i + 4 * W <= n; i += 4 * W) {
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < 4; ++v) {
+            const V a = load(x + i + v * W);
+            acc[v] = fma(a, a, acc[v]);
+        }
+    }
+    for (; i < n; i += W) {
+        const V a = n - i < W ? load_n(x + i, n - i, 0.0f) : load(x + i);
+        acc[0] = fma(a, a, acc[0]);
+    }
+    float sums[4];
+    sum4(acc, sums);
+    const double sum = (double{sums[0]} + double{sums[1]}) + (double{sums[2]} + double{sums[3]});
+    const V scale = splat(static_cast<float>(1.0 / std::sqrt(sum / n + double{eps})));
+    for (i = 0; i + W <= n; i += W) {
+        const V a = mul(load(x + i), scale);
+        store(y + i, w ? mul(a, load(w + i)) : a);
+    }
+    if (i < n) {
+        const V a = mul(load_n(x + i, n - i, 0.0f), scale);
+        store_n(y + i, w ? mul(a, load_n(w + i, n - i, 0.0f)) : a, n - i);
+    }
+}
+
+enum class Gate { swiglu, swiglu_limit, silu, sigmoid };
+/// b times the gate's function of a; a swiglu with a limit clamps both factors.
+template <Gate kGate>
+AUSPEX_INLINE V gate(V a, V b, float limit) {
+    if (kGate == Gate::sigmoid) return mul(b, sigmoid(a));
+    V s = silu(a);
+    if (kGate == Gate::swiglu_limit) {
+        s = vmin(splat(limit), s);
+        b = vmax(splat(-limit), vmin(splat(limit), b));
+    }
+    return mul(s, b);
+}
+template <Gate kGate>
+AUSPEX_INLINE void gate_all(const float* a, const float* b, float* y, uint32_t n, float limit) {
+    uint32_t i = 0;
+    for (; i + W <= n; i += W) store(y + i, gate<kGate>(load(a + i), load(b + i), limit));
+    if (i < n) store_n(y + i, gate<kGate>(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), limit), n - i);
+}
+/// y[i] = min(silu(g[i]), limit) * clamp(u[i], -limit, limit), [n] f32; limit 0: no clamps.
+inline void swiglu(const float* g, const float* u, float* y, uint32_t n, float limit) {
+    if (limit > 0)
+        gate_all<Gate::swiglu_limit>(g, u, y, n, limit);
+    else
+        gate_all<Gate::swiglu>(g, u, y, n, limit);
+}
+/// y[i] = x[i] * silu(z[i]), [n] f32.
+inline void silu_gate(const float* x, const float* z, float* y, uint32_t n) { gate_all<Gate::silu>(z, x, y, n, 0.0f); }
+/// y[i] = x[i] * sigmoid(z[i]), [n] f32.
+inline void sigmoid_gate(const float* x, const float* z, float* y, uint32_t n) {
+    gate_all<Gate::sigmoid>(z, x, y, n, 0.0f);
+}
+
+/// m <= W channels from c on, for any number of taps.
+AUSPEX_INLINE V conv_part(const float* const* taps, const float* w, uint32_t c, uint32_t n_tap, uint32_t m) {
+    V sum = zero();
+    for (uint32_t j = 0; j < n_tap; ++j) {
+        float t[W] = {};
+        for (uint32_t i = 0; i < m; ++i) t[i] = w[size_t{c + i} * n_tap + j];
+        sum = fma(load(t), load_n(taps[j] + c, m, 0.0f), sum);
+    }
+    return silu(sum);
+}
+/// y[c] = silu(sum over j < n_tap of w[c][j] taps[j][c]); taps [n_tap] rows of [n] f32, w [n, n_tap] f32, y [n] f32.
+inline void conv_silu(const float* const* taps, const float* w, float* y, uint32_t n, uint32_t n_tap) {
+    uint32_t c = 0;
+    if (n_tap == 4) {
+        const float *t0 = taps[0], *t1 = taps[1], *t2 = taps[2], *t3 = taps[3];
+        for (; c + W <= n; c += W) {
+            V t[4];
+            load_taps4(w + size_t{c} * 4, t);
+            V sum = fma(t[0], load(t0 + c), zero());
+            sum = fma(t[1], load(t1 + c), sum);
+            sum = fma(t[2], load(t2 + c), sum);
+            store(y + c, silu(fma(t[3], load(t3 + c), sum)));
+        }
+    }
+    for (; c + W <= n; c += W) store(y + c, conv_part(taps, w, c, n_tap, W));
+    if (c < n) store_n(y + c, conv_part(taps, w, c, n_tap, n - c), n - c);
+}
+
+/// y[i] = x[i] rounded to nearest even; x [n] f32, y [n] f16.
+inline void to_f16(const float* x, uint16_t* y, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + W <= n; i += W) store_f16(y + i, load(x + i));
+    if (i < n) {
+        uint16_t t[W];
+        store_f16(t, load_n(x + i, n - i, 0.0f));
+        std::memcpy(y + i, t, sizeof(uint16_t) * (n - i));
+    }
+}
+
+/// o[i] = a o[i] + b p[i], [n] f32: adds a partial result of attention, or of an expert.
+inline void merge(float* o, float a, const float* p, float b, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + W <= n; i += W) store(o + i, fma(load(p + i), splat(b), mul(load(o + i), splat(a))));
+    if (i < n)
+        store_n(o + i, fma(load_n(p + i, n - i, 0.0f), splat(b), mul(load_n(o + i, n - i, 0.0f), splat(a))), n - i);
+}
+
+/// The first n lanes, or all of them if n >= W; the rest are 0.
+AUSPEX_INLINE V part_load(const float* p, uint32_t n) { return n < W ? load_n(p, n, 0.0f) : load(p); }
+AUSPEX_INLINE void part_store(float* p, V v, uint32_t n) {
+    if (n < W)
+        store_n(p, v, n);
+    else
+        store(p, v);
+}
+
+/// Sum of a[i] b[i], i < n, in W chains.
+inline float dot(const float* a, const float* b, uint32_t n) {
+    V acc = zero();
+    uint32_t i = 0;
+    for (; i + W <= n; i += W) acc = fma(load(a + i), load(b + i), acc);
+    if (i < n) acc = fma(load_n(a + i, n - i, 0.0f), load_n(b + i, n - i, 0.0f), acc);
+    return sum_of(acc);
+}
+// Attention of a few queries over a run of cached keys and values. Part of kernels.inl.
+//
+//   q       n_query rows [d] f32, in, already normed, rotated and scaled
+//   k, v    n_key rows of [d] in an f16, f32 or block format, in
+//   scores  [n_query, n_key] f32, scratch
+//   m, l, o of each query: max score [1], sum [1], weighted values [d], f32, out
+//
+// Formula s_i = q . k_i;  m = max s_i;  l = sum exp(s_i - m);  o = sum exp(s_i - m) v_i
+// Cost    a query and key: 4 d flops and one exp; bytes: keys and values once for each 4 queries.
+// Source  Dao et al., FlashAttention (arXiv 2205.14135): partials with their own maximum, merged later by merge().
+// Counterpart  shaders/attend_step.comp, attend_rows.comp. Plain form: loops_reference.cpp.
+
+// Readers of one row of keys or values: at() gives W values from j on, some() the first n of them. A quantised row is
+// whole blocks of 32, so some() is never called; its floats are decode_row's bits (a product of 11 and 8 bits is
+// exact).
+struct HalfRow {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
+        return load_f16(reinterpret_cast<const uint16_t*>(row) + j);
+    }
+    static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+        return load_f16_n(reinterpret_cast<const uint16_t*>(row) + j, n);
+    }
+};
+struct FloatRow {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) { return load(reinterpret_cast<const float*>(row) + j); }
+    static AUSPEX_INLINE V some(const uint8_t* row, uint32_t j, uint32_t n) {
+        return load_n(reinterpret_cast<const float*>(row) + j, n, 0.0f);
+    }
+};
+template <Type kRow>
+struct BlockRow {
+    static AUSPEX_INLINE V at(const uint8_t* row, uint32_t j) {
+        if constexpr (kRow == Type::q8_0) {
+            const uint8_t* b = row + j / 32 * 34;
+            return mul(splat_f16(b), load_i8(b + 2 + j % 32));
+        } else if constexpr (kRow == Type::q4_0) {
+            const uint8_t* b = row + j / 32 * 18;
+            return mul(splat_f16(b), sub(load_nibbles(b + 2 + j % 16, j % 32 / 16 * 4), splat(8.0f)));
+        } else {
+            const uint8_t* b = row + j / 32 * 20;
+            return fma(splat_f16(b), load_nibbles(b + 4 + j % 16, j % 32 / 16 * 4), splat_f16(b + 2));
+        }
+    }
+    static V some(const uint8_t*, uint32_t, uint32_t) { return zero(); }  // not called
+};
+
+/// scores[a][c] = q[a] . k[c] for kQ queries and kK keys. Each pair has its own chains of multiply-adds, so its bits do
+/// not depend on the tile; the queries share the conversion of a key to float.
+template <class Row, uint32_t kQ, uint32_t kK>
+AUSPEX_INLINE void score_tile(const float* const* q, const uint8_t* k, size_t ld, uint32_t d, float* scores,
+                              size_t ld_scores) {
+    constexpr uint32_t n = kQ * kK, n4 = (n + 3) / 4 * 4;
+    V acc[n4];
+    AUSPEX_UNROLL
+    for (uint32_t i = 0; i < n4; ++i) acc[i] = zero();
+    uint32_t j = 0;
+    for (; j + W <= d; j += W) {
+        V key[kK];
+        AUSPEX_UNROLL
+        for (uint32_t c = 0; c < kK; ++c) key[c] = Row::at(k + c * ld, j);
+        AUSPEX_UNROLL
+        for (uint32_t i = 0; i < n; ++i) acc[i] = fma(load(q[i / kK] + j), key[i % kK], acc[i]);
+    }
+    if (j < d) {
+        AUSPEX_UNROLL
+        for (uint32_t i = 0; i < n; ++i)
+            acc[i] = fma(load_n(q[i / kK] + j, d - j, 0.0f), Row::some(k + (i % kK) * ld, j, d - j), acc[i]);
+    }
+    float sums[n4];
+    AUSPEX_UNROLL
+    for (uint32_t i = 0; i < n4; i += 4) sum4(acc + i, sums + i);
+    AUSPEX_UNROLL
+    for (uint32_t i = 0; i < n; ++i) scores[(i / kK) * ld_scores + i % kK] = sums[i];
+}
+
+/// o[a][j ..] = sum over keys i, ascending, of p[a][i] v[i][j ..], for kQ queries and kV vectors of columns.
+template <class Row, uint32_t kQ, uint32_t kV>
+AUSPEX_INLINE void value_tile(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, float* const* o,
+                              uint32_t j) {
+    V acc[kQ * kV];
+    AUSPEX_UNROLL
+    for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = zero();
+    for (uint32_t key = 0; key < n_key; ++key, v += ld) {
+        V value[kV];
+        AUSPEX_UNROLL
+        for (uint32_t i = 0; i < kV; ++i) value[i] = Row::at(v, j + i * W);
+        AUSPEX_UNROLL
+        for (uint32_t i = 0; i < kQ * kV; ++i) acc[i] = fma(splat(p[(i / kV) * ld_p + key]), value[i % kV], acc[i]);
+    }
+    AUSPEX_UNROLL
+    for (uint32_t i = 0; i < kQ * kV; ++i) store(o[i / kV] + j + (i % kV) * W, acc[i]);
+}
+/// Columns j .. d-1: in tiles of kV vectors, then of kV / 2, ... 1, then the remaining lanes.
+template <class Row, uint32_t kQ, uint32_t kV>
+AUSPEX_INLINE void values(const float* p, size_t ld_p, const uint8_t* v, uint32_t n_key, size_t ld, uint32_t d,
+                          float* const* o, uint32_t j) {
+    for (; j + kV * W <= d; j += kV * W) value_tile<Row, kQ, kV>(p, ld_p, v, n_key, ld, o, j);
+    if constexpr (kV > 1) {
+        values<Row, kQ, kV / 2>(p, ld_p, v, n_key, ld, d, o, j);
+    } else if (j < d) {
+        for (uint32_t a = 0; a < kQ; ++a) {
+            V acc = zero();
+            for (uint32_t key = 0; key < n_key; ++key)
+                acc = fma(splat(p[a * ld_p + key]), Row::some(v + key * ld, j, d - j), acc);
+            store_n(o[a] + j, acc, d - j);
+        }
+    }
+}
+
+/// Replaces scores by exp(scores - max). Out: the max m, the sum l.
+inline void softmax(float* scores, uint32_t n, float* m, float* l) {
+    V top = splat(-INFINITY);
+    uint32_t i = 0;
+    for (; i + W <= n; i += W) top = vmax(top, load(scores + i));
+    if (i < n) top = vmax(top, load_n(scores + i, n - i, -INFINITY));
+    *m = max_of(top);
+    top = splat(*m);
+    V sum = zero();
+    for (i = 0; i + W <= n; i += W) {
+        const V p = exp_plus(sub(load(scores + i), top), zero());
+        store(scores + i, p);
+        sum = add(sum, p);
+    }
+    if (i < n) {
+        const V p = exp_plus(sub(load_n(scores + i, n - i, -INFINITY), top), zero());
+        store_n(scores + i, p, n - i);
+        sum = add(sum, p);
+    }
+    *l = sum_of(sum);
+}
+
+template <class Row, uint32_t kQ>
+inline void score_rows(const float* const* q, const KvRows& k, uint32_t n_key, uint32_t d, float* scores) {
+    constexpr uint32_t kK = kPairs / kQ;
+    const uint8_t* at = reinterpret_cast<const uint8_t*>(k.data);
+    uint32_t c = 0;
+    for (; c + kK <= n_key; c += kK) score_tile<Row, kQ, kK>(q, at + c * k.stride, k.stride, d, scores + c, n_key);
+    for (; c < n_key; ++c) score_tile<Row, kQ, 1>(q, at + c * k.stride, k.stride, d, scores + c, n_key);
+}
+template <class Row, uint32_t kQ>
+inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t d, float* const* o) {
+    values<Row, kQ, kPairs / kQ>(p, n_key, reinterpret_cast<const uint8_t*>(v.data), n_key, v.stride, d, o, 0);
+}
+/// One call for each format of keys and of values; kQ queries.
+template <uint32_t kQ>
+inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
+                           float* scores, float* const* m, float* const* l, float* const* o) {
+    switch (k.type) {
+        case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
+        case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
+        case Type::q4_1: score_rows<BlockRow<Type::q4_1>, kQ>(q, k, n_key, d, scores); break;
+        case Type::f32: score_rows<FloatRow, kQ>(q, k, n_key, d, scores); break;
+        default: score_rows<HalfRow, kQ>(q, k, n_key, d, scores); break;
+    }
+    for (uint32_t a = 0; a < kQ; ++a) softmax(scores + size_t{a} * n_key, n_key, m[a], l[a]);
+    switch (v.type) {
+        case Type::q8_0: value_rows<BlockRow<Type::q8_0>, kQ>(scores, v, n_key, d, o); break;
+        case Type::q4_0: value_rows<BlockRow<Type::q4_0>, kQ>(scores, v, n_key, d, o); break;
+        case Type::q4_1: value_rows<BlockRow<Type::q4_1>, kQ>(scores, v, n_key, d, o); break;
+        case Type::f32: value_rows<FloatRow, kQ>(scores, v, n_key, d, o); break;
+        default: value_rows<HalfRow, kQ>(scores, v, n_key, d, o); break;
+    }
+}
+/// Any number of queries: by fours, then two, then one. The bits are those of one query at a time.
+inline void attend_many(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
+                        uint32_t d, float* scores, float* const* m, float* const* l, float* const* o) {
+    uint32_t a = 0;
+    for (; a + 4 <= n_query; a += 4) attend_queries<4>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
+    for (; a + 2 <= n_query; a += 2) attend_queries<2>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
+    if (a < n_query) attend_queries<1>(q + a, k, v, n_key, d, scores, m + a, l + a, o + a);
+}
+/// One query over f16 rows, `ld` values apart.
+inline void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
+                   float* scores, float* m, float* l, float* o) {
+    const KvRows keys = {reinterpret_cast<const std::byte*>(k), ld * sizeof(uint16_t), Type::f16};
+    const KvRows vals = {reinterpret_cast<const std::byte*>(v), ld * sizeof(uint16_t), Type::f16};
+    attend_queries<1>(&q, keys, vals, n_key, d, scores, &m, &l, &o);
+}
+// The Gated DeltaNet recurrence, row after row. Part of kernels.inl.
+//
+//   s      [d_key, d_val] f32, in and out: the committed state of one head
+//   terms  n_term committed rows that are not in s yet: decay, k [d_key], u [d_val]; applied first, stored in s
+//   rows   n_row rows: decay, beta, q, k [d_key], v [d_val] f32 in; u, o [d_val] f32 out
+//   scratch  [d_key, kDeltaColumns] f32, for rows that leave s as it is (tentative ones)
+//
+// Formula, for each row:  u = beta (v - decay s'k);  s = decay s + k u';  o = s'q
+//         One pass over s gives both products: o = decay s'q + (k.q) u.
+// Cost    a row: 6 d_key d_val flops; d_key d_val floats read, and written if s changes.
+// Order   a sum over d_key is one chain per column, however columns and rows are cut into blocks.
+// Source  Yang, Kautz, Hatamizadeh: Gated Delta Networks (arXiv 2412.06464).
+// Counterpart  shaders/delta_step.comp, delta_apply.comp. Plain form: loops_reference.cpp.
+
+/// s after one term. The only place where a state changes, so that a term gives the same bits whether it is applied
+/// with its own row or at the start of a later step.
+AUSPEX_INLINE V apply_term(V s, V decay, V k, V u) { return fma(k, u, mul(decay, s)); }
+
+/// Part of a state: rows from .. from + n - 1 of some columns, the first at `at`, `ld` floats apart.
+struct Piece {
+    const float* at;
+    size_t ld;
+    uint32_t from, n;
+};
+enum class Adds { nothing, one_term, terms };
+constexpr uint32_t kStream = 256;  // columns that delta_stream handles together
+
+/// One pass over kV vectors of columns from j0 on (the last vector has m lanes): reads the state once, applies the
+/// terms, writes the result to `to` if kStore, and if kRow adds this part's share to rho = S'k and sigma = S'q.
+template <uint32_t kV, Adds kAdds, bool kStore, bool kRow>
+AUSPEX_INLINE void delta_pass(const Piece& piece, float* to, size_t ld_to, const DeltaTerm* terms, uint32_t n_term,
+                              uint32_t j0, const DeltaRow* row, float* rho_sum, float* sigma_sum, uint32_t m) {
+    V rho[kV], sigma[kV], u[kV];
+    AUSPEX_UNROLL
+    for (uint32_t v = 0; v < kV; ++v) {
+        rho[v] = kRow ? load(rho_sum + v * W) : zero();
+        sigma[v] = kRow ? load(sigma_sum + v * W) : zero();
+        u[v] = kAdds == Adds::one_term ? part_load(terms->u + j0 + v * W, v + 1 < kV ? W : m) : zero();
+    }
+    const V decay = kAdds == Adds::one_term ? splat(terms->decay) : zero();
+    const float* term_k = kAdds == Adds::one_term ? terms->k : nullptr;
+    const float *row_k = kRow ? row->k : nullptr, *row_q = kRow ? row->q : nullptr;
+    const float* in = piece.at;
+    for (uint32_t i = piece.from; i < piece.from + piece.n; ++i, in += piece.ld) {
+        V s[kV];
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kV; ++v) s[v] = kV > 1 ? load(in + v * W) : part_load(in, m);
+        if (kAdds == Adds::one_term) {
+            const V k = splat(term_k[i]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kV; ++v) s[v] = apply_term(s[v], decay, k, u[v]);
+        }
+        if (kAdds == Adds::terms)
+            for (uint32_t t = 0; t < n_term; ++t) {
+                const V k = splat(terms[t].k[i]), d = splat(terms[t].decay);
+                const float* tu = terms[t].u + j0;
+                AUSPEX_UNROLL
+                for (uint32_t v = 0; v < kV; ++v)
+                    s[v] = apply_term(s[v], d, k, kV > 1 ? load(tu + v * W) : part_load(tu, m));
+            }
+        if (kStore) {
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kV; ++v) {
+                if (kV > 1)
+                    store(to + v * W, s[v]);
+                else
+                    part_store(to, s[v], m);
+            }
+            to += ld_to;
+        }
+        if (kRow) {
+            const V k = splat(row_k[i]), q = splat(row_q[i]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kV; ++v) {
+                rho[v] = fma(s[v], k, rho[v]);
+                sigma[v] = fma(s[v], q, sigma[v]);
+            }
+        }
+    }
+    if (kRow) {
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kV; ++v) {
+            store(rho_sum + v * W, rho[v]);
+            store(sigma_sum + v * W, sigma[v]);
+        }
+    }
+}
+
+/// The row's u and o at columns j0 .. j0 + n - 1, from rho and sigma over the state before the row.
+AUSPEX_INLINE void delta_finish(const DeltaRow& row, const float* rho, const float* sigma, uint32_t d_key, uint32_t j0,
+                                uint32_t n) {
+    const V kq = splat(dot(row.k, row.q, d_key)), decay = splat(row.decay), beta = splat(row.beta);
+    for (uint32_t j = 0; j < n; j += W) {
+        const V u = mul(beta, fnma(decay, load(rho + j), part_load(row.v + j0 + j, n - j)));
+        part_store(row.u + j0 + j, u, n - j);
+        part_store(row.o + j0 + j, fma(kq, u, mul(decay, load(sigma + j))), n - j);
+    }
+}
+
+/// Applies the terms and runs the first row, reading the state in the order of memory: with one row the time goes into
+/// memory traffic.
+template <Adds kAdds, bool kRow>
+inline void delta_stream(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
+                         const DeltaRow* row) {
+    constexpr bool kStore = kAdds != Adds::nothing;
+    float rho[kStream], sigma[kStream];
+    for (uint32_t j0 = 0; j0 < d_val; j0 += kStream) {
+        const uint32_t n_col = d_val - j0 < kStream ? d_val - j0 : kStream;
+        for (uint32_t j = 0; kRow && j < n_col; j += W) {
+            store(rho + j, zero());
+            store(sigma + j, zero());
+        }
+        for (uint32_t i = 0; i < d_key; i += kStreamRows) {
+            float* at = s + size_t{i} * d_val + j0;
+            Piece piece = {at, d_val, i, d_key - i < kStreamRows ? d_key - i : kStreamRows};
+            uint32_t j = 0;
+            for (; j + kWide * W <= n_col; j += kWide * W, piece.at += kWide * W)
+                delta_pass<kWide, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j,
+                                                       sigma + j, W);
+            for (; j < n_col; j += W, piece.at += W)
+                delta_pass<1, kAdds, kStore, kRow>(piece, at + j, d_val, terms, n_term, j0 + j, row, rho + j, sigma + j,
+                                                   n_col - j < W ? n_col - j : W);
+        }
+        if (kRow) delta_finish(*row, rho, sigma, d_key, j0, n_col);
+    }
+}
+
+/// Rows 1 .. n_row-1 on one block of columns. The pass of row t first applies the term of row t-1, so each row costs
+/// one read and one write. Between rows the block lies in the scratch, contiguous, and fits the first-level cache.
+template <uint32_t kV>
+inline void delta_block(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, bool in_place,
+                        float* scratch, uint32_t j0, uint32_t m) {
+    Piece piece = {s + j0, d_val, 0, d_key};
+    const uint32_t n_col = (kV - 1) * W + m;
+    for (uint32_t t = 1; t < n_row; ++t) {
+        const DeltaTerm last = {rows[t - 1].decay, rows[t - 1].k, rows[t - 1].u};
+        float rho[kV * W] = {}, sigma[kV * W] = {};
+        if (t + 1 < n_row || in_place) {
+            delta_pass<kV, Adds::one_term, true, true>(piece, scratch, n_col, &last, 1, j0, rows + t, rho, sigma, m);
+            piece.at = scratch;
+            piece.ld = n_col;
+        } else {
+            delta_pass<kV, Adds::one_term, false, true>(piece, nullptr, 0, &last, 1, j0, rows + t, rho, sigma, m);
+        }
+        delta_finish(rows[t], rho, sigma, d_key, j0, n_col);
+    }
+    if (in_place) {
+        const DeltaTerm last = {rows[n_row - 1].decay, rows[n_row - 1].k, rows[n_row - 1].u};
+        delta_pass<kV, Adds::one_term, true, false>(piece, s + j0, d_val, &last, 1, j0, nullptr, nullptr, nullptr, m);
+    }
+}
+
+inline void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
+                       const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch) {
+    if (n_row == 0) {
+        if (n_term == 1)
+            delta_stream<Adds::one_term, false>(s, d_key, d_val, terms, 1, nullptr);
+        else if (n_term)
+            delta_stream<Adds::terms, false>(s, d_key, d_val, terms, n_term, nullptr);
+        return;
+    }
+    if (n_term == 0)
+        delta_stream<Adds::nothing, true>(s, d_key, d_val, nullptr, 0, rows);
+    else if (n_term == 1)
+        delta_stream<Adds::one_term, true>(s, d_key, d_val, terms, 1, rows);
+    else
+        delta_stream<Adds::terms, true>(s, d_key, d_val, terms, n_term, rows);
+    if (n_row == 1 && !in_place) return;
+    if (n_row == 1) {
+        const DeltaTerm last = {rows->decay, rows->k, rows->u};
+        delta_stream<Adds::one_term, false>(s, d_key, d_val, &last, 1, nullptr);
+        return;
+    }
+    constexpr uint32_t kNarrow = kDeltaColumns / W;
+    uint32_t j = 0;
+    for (; j + kNarrow * W <= d_val; j += kNarrow * W)
+        delta_block<kNarrow>(s, d_key, d_val, rows, n_row, in_place, scratch, j, W);
+    for (; j < d_val; j += W)
+        delta_block<1>(s, d_key, d_val, rows, n_row, in_place, scratch, j, d_val - j < W ? d_val - j : W);
+}
+// The Gated DeltaNet recurrence for many rows at once, in the chunked form. Part of kernels.inl.
+//
+//   s       [d_key, d_val] f32, in and out: the state of one head
+//   rows    n <= kDeltaChunk rows: decay, beta, q, k [d_key], v [d_val] f32 in; o [d_val] f32 out
+//   scratch delta_chunk_scratch() floats
+//
+// Formula with D_ij = product of the decays of rows j+1 .. i, g_i = product of the decays of rows 0 .. i:
+//         A_ij = beta_i (k_i . k_j) D_ij for j < i;  P_ij = (q_i . k_j) D_ij for j <= i
+//         W = (I + A)^-1 beta (V - g K S);  O = g Q S + P W;  S = g_last S + sum over i of D_last,i k_i w_i'
+//         Decays stay products of numbers of at most 1, so nothing overflows.
+// Cost    a row: 6 d_key d_val flops and about 4 kSubChunk (d_key + d_val) more; that second part grows with the rows
+//         solved together, so a chunk is cut into sub-chunks of kSubChunk rows. The state is read and written once for
+//         the whole chunk, kPanel columns at a time, which stay in the first-level cache.
+// Source  Yang, Kautz, Hatamizadeh: Gated Delta Networks (arXiv 2412.06464), section 3.
+// Counterpart  shaders/delta_scan.comp. Plain form: loops_reference.cpp. Agrees with delta_rows within rounding.
+
+/// acc[r] += sum over x < n of a[r][x] b[x], for kM rows a and kV vectors of b's columns.
+template <uint32_t kM, uint32_t kV>
+AUSPEX_INLINE void product(V* acc, const float* const* a, const float* b, size_t ld, uint32_t n) {
+    V sum[kM * kV];  // a copy stays in registers; some compilers keep the caller's array in memory
+    AUSPEX_UNROLL
+    for (uint32_t i = 0; i < kM * kV; ++i) sum[i] = acc[i];
+    for (uint32_t x = 0; x < n; ++x, b += ld) {
+        V row[kV];
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kV; ++v) row[v] = load(b + v * W);
+        AUSPEX_UNROLL
+        for (uint32_t r = 0; r < kM; ++r) {
+            const V f = splat(a[r][x]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kV; ++v) sum[r * kV + v] = fma(f, row[v], sum[r * kV + v]);
+        }
+    }
+    AUSPEX_UNROLL
+    for (uint32_t i = 0; i < kM * kV; ++i) acc[i] = sum[i];
+}
+
+constexpr uint32_t kTileRows = 4;       // rows of one register tile
+constexpr uint32_t kPanel = kTile * W;  // columns of one register tile
+constexpr uint32_t kSubChunk = 16;      // rows solved together: see delta_chunk
+static_assert(kSubChunk % (kScore * W) == 0 && kDeltaChunk % kSubChunk == 0 && kPanel <= kDeltaChunk, "tiles must fit");
+
+/// The parts of delta_chunk's scratch.
+struct ChunkPlan {
+    float* kt;    ///< [d_key, kDeltaChunk] transposed keys; later times rest
+    float* a;     ///< [kDeltaChunk, kSubChunk] -A_ij within the row's sub-chunk
+    float* p;     ///< [kDeltaChunk, kSubChunk] P_ij, 0 for j > i
+    float* w;     ///< [kSubChunk, kPanel] W, the rows' terms
+    float* s;     ///< [d_key, kPanel] columns of the state
+    float* g;     ///< [kDeltaChunk] decay from the start of the sub-chunk to the end of row i
+    float* rest;  ///< [kDeltaChunk] decay from the end of row i to the end of the sub-chunk
+};
+
+/// Fills a, p, g and rest, and scales kt by rest, for rows from .. from + n - 1 of a chunk.
+inline void chunk_scores(const ChunkPlan& plan, const DeltaRow* rows, uint32_t from, uint32_t n, uint32_t d_key) {
+    float between[kTileRows][kSubChunk] = {};  // D_ij: decay from the end of row j to the end of row i; 0 for j > i
+    float run[kSubChunk] = {};
+    for (uint32_t i0 = 0; i0 < n; i0 += kTileRows) {
+        const float* x[2 * kTileRows];
+        for (uint32_t r = 0; r < kTileRows; ++r) {
+            const uint32_t i = i0 + r < n ? i0 + r : n - 1;
+            x[r] = rows[from + i].k;
+            x[kTileRows + r] = rows[from + i].q;
+            if (i0 + r >= n) continue;
+            const float decay = rows[from + i].decay;
+            for (uint32_t j = 0; j < i; ++j) run[j] *= decay;
+            run[i] = 1.0f;
+            std::memcpy(between[r], run, sizeof run);
+            plan.g[from + i] = i ? plan.g[from + i - 1] * decay : decay;
+        }
+        for (uint32_t c = 0; c < i0 + kTileRows; c += kScore * W) {
+            V acc[2 * kTileRows * kScore];
+            AUSPEX_UNROLL
+            for (uint32_t r = 0; r < 2 * kTileRows * kScore; ++r) acc[r] = zero();
+            product<2 * kTileRows, kScore>(acc, x, plan.kt + from + c, kDeltaChunk, d_key);
+            AUSPEX_UNROLL
+            for (uint32_t r = 0; r < kTileRows; ++r) {
+                if (i0 + r >= n) continue;
+                const size_t at = size_t{from + i0 + r} * kSubChunk + c;
+                const V minus_beta = splat(-rows[from + i0 + r].beta);
+                AUSPEX_UNROLL
+                for (uint32_t v = 0; v < kScore; ++v) {
+                    const V d = load(between[r] + c + v * W);
+                    store(plan.a + at + v * W, mul(mul(minus_beta, acc[r * kScore + v]), d));
+                    store(plan.p + at + v * W, mul(acc[(kTileRows + r) * kScore + v], d));
+                }
+            }
+        }
+    }
+    for (uint32_t j = 0; j < kSubChunk; ++j) plan.rest[from + j] = j < n ? run[j] : 0.0f;
+    for (uint32_t x = 0; x < d_key; ++x)
+        for (uint32_t j = 0; j < kSubChunk; j += W) {
+            float* k = plan.kt + size_t{x} * kDeltaChunk + from + j;
+            store(k, mul(load(k), load(plan.rest + from + j)));
+        }
+}
+
+/// One sub-chunk (rows from .. from + n - 1) on one panel of columns (j0 .. j0 + n_col - 1).
+struct ChunkPanel {
+    const ChunkPlan& plan;
+    const DeltaRow* rows;
+    uint32_t from, n, d_key, j0, n_col;
+    /// Row i0 + r of a tile, as an index into `rows`; tiles that are not full repeat the last row.
+    uint32_t row(uint32_t i0, uint32_t r) const { return from + (i0 + r < n ? i0 + r : n - 1); }
+};
+
+/// Terms W = beta (V - g K S) - A W of the m rows from i0 on. W on the right side is of earlier rows: those of earlier
+/// tiles first, then the tile's own, one after the other.
+AUSPEX_INLINE void chunk_terms(const ChunkPanel& c, uint32_t i0, uint32_t m) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
+    const float* a[kTileRows];
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows * kTile; ++r) acc[r] = zero();
+    for (uint32_t r = 0; r < kTileRows; ++r) a[r] = c.rows[c.row(i0, r)].k;
+    product<kTileRows, kTile>(acc, a, plan.s, kPanel, c.d_key);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        const uint32_t i = c.row(i0, r);
+        const V beta = splat(c.rows[i].beta), g = splat(plan.g[i]);
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v) {
+            const V value = v * W < c.n_col ? part_load(c.rows[i].v + c.j0 + v * W, c.n_col - v * W) : zero();
+            acc[r * kTile + v] = mul(beta, fnma(g, acc[r * kTile + v], value));
+        }
+        a[r] = plan.a + size_t{i} * kSubChunk;
+    }
+    product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0);
+    AUSPEX_UNROLL
+    for (uint32_t r = 1; r < kTileRows; ++r) {
+        AUSPEX_UNROLL
+        for (uint32_t y = 0; y < r; ++y) {
+            const V f = splat(a[r][i0 + y]);
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = fma(f, acc[y * kTile + v], acc[r * kTile + v]);
+        }
+    }
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v)
+            if (r < m) store(plan.w + size_t{i0 + r} * kPanel + v * W, acc[r * kTile + v]);
+    }
+}
+
+/// Outputs O = g Q S + P W of the m rows from i0 on.
+AUSPEX_INLINE void chunk_outputs(const ChunkPanel& c, uint32_t i0, uint32_t m) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
+    const float* a[kTileRows];
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows * kTile; ++r) acc[r] = zero();
+    for (uint32_t r = 0; r < kTileRows; ++r) a[r] = c.rows[c.row(i0, r)].q;
+    product<kTileRows, kTile>(acc, a, plan.s, kPanel, c.d_key);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        const uint32_t i = c.row(i0, r);
+        const V g = splat(plan.g[i]);
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, acc[r * kTile + v]);
+        a[r] = plan.p + size_t{i} * kSubChunk;
+    }
+    product<kTileRows, kTile>(acc, a, plan.w, kPanel, i0 + m);
+    AUSPEX_UNROLL
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+        if (r >= m) continue;
+        float* o = c.rows[c.from + i0 + r].o + c.j0;
+        AUSPEX_UNROLL
+        for (uint32_t v = 0; v < kTile; ++v)
+            if (v * W < c.n_col) part_store(o + v * W, acc[r * kTile + v], c.n_col - v * W);
+    }
+}
+
+/// S = g S + K'W; plan.kt holds the keys decayed to the end of the sub-chunk.
+AUSPEX_INLINE void chunk_state(const ChunkPanel& c) {
+    const ChunkPlan& plan = c.plan;
+    V acc[kTileRows * kTile];
+    const float* a[kTileRows];
+    const V g = splat(plan.g[c.from + c.n - 1]);
+    for (uint32_t x0 = 0; x0 < c.d_key; x0 += kTileRows) {
+        const uint32_t m = c.d_key - x0 < kTileRows ? c.d_key - x0 : kTileRows;
+        AUSPEX_UNROLL
+        for (uint32_t r = 0; r < kTileRows; ++r) {
+            const size_t x = r < m ? x0 + r : c.d_key - 1;
+            a[r] = plan.kt + x * kDeltaChunk + c.from;
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kTile; ++v) acc[r * kTile + v] = mul(g, load(plan.s + x * kPanel + v * W));
+        }
+        product<kTileRows, kTile>(acc, a, plan.w, kPanel, c.n);
+        AUSPEX_UNROLL
+        for (uint32_t r = 0; r < kTileRows; ++r) {
+            AUSPEX_UNROLL
+            for (uint32_t v = 0; v < kTile; ++v)
+                if (r < m) store(plan.s + size_t{x0 + r} * kPanel + v * W, acc[r * kTile + v]);
+        }
+    }
+}
+
+inline void chunk_panel(const ChunkPanel& c) {
+    for (uint32_t i0 = 0; i0 < c.n; i0 += kTileRows) {
+        const uint32_t m = c.n - i0 < kTileRows ? c.n - i0 : kTileRows;
+        chunk_terms(c, i0, m);
+        chunk_outputs(c, i0, m);
+    }
+    chunk_state(c);
+}
+
+inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n, float* scratch) {
+    if (n == 0) return;
+    ChunkPlan plan;
+    plan.kt = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) & ~uintptr_t{63});
+    plan.s = plan.kt + size_t{d_key} * kDeltaChunk;
+    plan.a = plan.s + size_t{d_key} * kPanel;
+    plan.p = plan.a + size_t{kDeltaChunk} * kSubChunk;
+    plan.w = plan.p + size_t{kDeltaChunk} * kSubChunk;
+    plan.g = plan.w + size_t{kSubChunk} * kPanel;
+    plan.rest = plan.g + kDeltaChunk;
+    const uint32_t n_pad = ceil_div(n, kSubChunk) * kSubChunk;
+    for (uint32_t x = 0; x < d_key; ++x) {
+        float* k = plan.kt + size_t{x} * kDeltaChunk;
+        for (uint32_t i = 0; i < n; ++i) k[i] = rows[i].k[x];
+        for (uint32_t i = n; i < n_pad; ++i) k[i] = 0.0f;
+    }
+    for (uint32_t from = 0; from < n; from += kSubChunk)
+        chunk_scores(plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key);
+    for (uint32_t j = 0; j < d_val; j += kPanel) {
+        const uint32_t n_col = d_val - j < kPanel ? d_val - j : kPanel;
+        for (uint32_t x = 0; x < d_key; ++x)
+            for (uint32_t v = 0; v < kTile; ++v)
+                store(plan.s + size_t{x} * kPanel + v * W,
+                      v * W < n_col ? part_load(s + size_t{x} * d_val + j + v * W, n_col - v * W) : zero());
+        for (uint32_t from = 0; from < n; from += kSubChunk)
+            chunk_panel({plan, rows, from, n - from < kSubChunk ? n - from : kSubChunk, d_key, j, n_col});
+        for (uint32_t x = 0; x < d_key; ++x)
+            for (uint32_t v = 0; v * W < n_col; ++v)
+                part_store(s + size_t{x} * d_val + j + v * W, load(plan.s + size_t{x} * kPanel + v * W), n_col - v * W);
+    }
+}
+// Products of activations with weight matrices, and the conversion of activations for them. Part of kernels.inl.
+//
+//   weights  strips of kLane rows (pack.h), or plain rows of f32, f16 or bf16, in
+//   x        Int16Block rows for strips, f32 rows for plain weights, in
+//   y        [n_row][ld_y] f32, out, or in and out to accumulate
+//
+// Formula y[c][r] = sum over k of x[c][k] w[r][k]
+// Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
+//         int8 multiply-adds (high and low byte of x).
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
+// block.
+//         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
+// Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
+
+/// One strip against up to kMaxRow rows of activations.
+struct StripJob {
+    const uint8_t* strip = nullptr;
+    uint32_t n_block = 0;
+    StripForm form;
+    const Int16Block* x[kMaxRow] = {};  ///< all set; the unused ones repeat a used one
+    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
+    size_t ld_y = 0;
+    uint32_t n_in = 0;   ///< activation rows that exist
+    uint32_t n_row = 0;  ///< rows of the strip that exist
+    bool accumulate = false;
+};
+
+/// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
+template <CodeForm kCode, int h, int v>
+AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
+    constexpr size_t step = 4 * kLane;
+    if constexpr (kCode == CodeForm::byte) return load_bytes(codes + step * (4 * h + v));
+    Bytes c = load_bytes(codes + step * v);
+    c = h == 1 ? high_nibbles(c) : low_nibbles(c);
+    if constexpr (kCode == CodeForm::codebook) return codebook_values(c);
+    if constexpr (kCode == CodeForm::five)
+        c = byte_or(c, byte_and(byte_shift<4 - (4 * h + v)>(load_bytes(codes + step * 4)), 16));
+    if constexpr (kCode == CodeForm::six)
+        c = byte_or(c, byte_and(byte_shift<4 - 2 * v>(load_bytes(codes + step * (4 + h))), 48));
+    return c;
+}
+
+/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
+/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
+/// (HalfDot).
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
+    HalfDot<n> half;
+    begin_half<kCode, n, h>(half, x, b);
+    if constexpr (kDotVectors == 1) {
+        const Bytes w0 = codes_of<kCode, h, 0>(codes);
+        dot_codes<kCode, n, h, 0>(half, &w0, x, b, dot);
+        const Bytes w1 = codes_of<kCode, h, 1>(codes);
+        dot_codes<kCode, n, h, 1>(half, &w1, x, b, dot);
+        const Bytes w2 = codes_of<kCode, h, 2>(codes);
+        dot_codes<kCode, n, h, 2>(half, &w2, x, b, dot);
+        const Bytes w3 = codes_of<kCode, h, 3>(codes);
+        dot_codes<kCode, n, h, 3>(half, &w3, x, b, dot);
+    } else {
+        static_assert(kDotVectors <= 2, "one or two vectors of codes at a time");
+        const Bytes w01[2] = {codes_of<kCode, h, 0>(codes), codes_of<kCode, h, 1>(codes)};
+        dot_codes<kCode, n, h, 0>(half, w01, x, b, dot);
+        const Bytes w23[2] = {codes_of<kCode, h, 2>(codes), codes_of<kCode, h, 3>(codes)};
+        dot_codes<kCode, n, h, 2>(half, w23, x, b, dot);
+    }
+    finish_half<kCode>(half, dot);
+}
+
+constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
+
+/// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
+AUSPEX_INLINE StripInts combine(const StripInts* dot, int c) {
+    return int_add(int_shift<8>(dot[2 * c]), dot[2 * c + 1]);
+}
+
+template <int n>
+AUSPEX_INLINE void clear(StripInts* dot) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < 2 * n; ++c) dot[c] = int_splat(0);
+}
+/// Forms with a scale for each 16 inputs: adds half h of a block to the row's sums. The offset is taken from the
+/// integer sum, which stays exact.
+template <bool kMin, int offset, int n, int h>
+AUSPEX_INLINE void add_half(const Int16Block* const* x, size_t b, const StripInts* dot, StripFloats scale,
+                            StripFloats min, StripFloats* acc) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const StripFloats unit = strip_splat(x[c][b].scale);
+        StripInts sum = combine(dot, c);
+        if constexpr (offset != 0) sum = int_add(sum, int_shift<log2_of(offset)>(int_splat(x[c][b].minus_sum[h])));
+        acc[c] = fma(mul(to_floats(sum), unit), scale, acc[c]);
+        if constexpr (kMin) acc[c] = fma(mul(to_floats(int_splat(x[c][b].minus_sum[h])), unit), min, acc[c]);
+    }
+}
+
+/// y[c][lane] = sum over blocks b, ascending, of scale * (x.scale * sum(code * q)) - min * x.sum.
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
+inline void strip_product(const StripJob& job) {
+    constexpr int offset = kOffset + bias_of(kCode);
+    constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
+    const Int16Block* x[n];
+    StripFloats acc[n];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        x[c] = job.x[c];
+        acc[c] = strip_splat(0);
+    }
+    StripFloats d = strip_splat(0), d_min = strip_splat(0);
+    const uint8_t* page = job.strip;
+    size_t b = 0;
+    for (uint32_t left = job.n_block; left > 0;) {
+        const uint32_t n_here = left < 8 ? left : 8;
+        const uint8_t* scales = page;
+        const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
+        page = codes + n_here * code_step;
+        left -= n_here;
+        if (job.form.super) {
+            d = strip_f16(scales);
+            if constexpr (kMin) d_min = strip_f16(scales + 2 * kLane);
+            scales += (kMin ? 4 : 2) * kLane;
+        }
+        for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
+            // With one row the hardware prefetcher keeps up; with more, a hint makes it faster.
+            if constexpr (n > 1)
+                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
+            StripFloats scale[kGroup], min[kGroup];
+            if (job.form.super) {
+                AUSPEX_UNROLL
+                for (int g = 0; g < kGroup; ++g) {
+                    scale[g] = mul(d, strip_i8(scales));
+                    scales += kLane;
+                }
+                if constexpr (kMin) {
+                    AUSPEX_UNROLL
+                    for (int g = 0; g < kGroup; ++g) {
+                        min[g] = mul(d_min, strip_i8(scales));
+                        scales += kLane;
+                    }
+                }
+            } else {
+                scale[0] = strip_f16(scales);
+                scales += 2 * kLane;
+                if constexpr (kMin) {
+                    min[0] = strip_f16(scales);
+                    scales += 2 * kLane;
+                }
+                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+            }
+            StripInts dot[2 * n];
+            clear<n>(dot);
+            if constexpr (kGroup == 1) {
+                // An offset is a minimum too: scale * (code - offset) = scale * code - scale * offset.
+                if constexpr (offset != 0) min[0] = mul(scale[0], strip_splat(static_cast<float>(offset)));
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                AUSPEX_UNROLL
+                for (int c = 0; c < n; ++c) {
+                    acc[c] = fma(mul(to_floats(combine(dot, c)), strip_splat(x[c][b].scale)), scale[0], acc[c]);
+                    if constexpr (kMin || offset != 0) acc[c] = fnma(min[0], strip_splat(x[c][b].sum), acc[c]);
+                }
+            } else {
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                add_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
+                clear<n>(dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                add_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
+            }
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c)
+        if (static_cast<uint32_t>(c) < job.n_in)
+            strip_store(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
+}
+
+using StripKernel = void (*)(const StripJob&);
+
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
+inline StripKernel choose_rows(uint32_t n) {
+    if constexpr (kMaxRow >= 8)
+        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
+    if constexpr (kMaxRow >= 4)
+        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
+    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
+}
+
+/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
+inline StripKernel strip_kernel(const StripForm& f, uint32_t n) {
+    switch (f.code) {
+        case CodeForm::nibble:
+            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
+            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
+                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
+        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
+        case CodeForm::five:
+            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
+                             : choose_rows<CodeForm::five, 1, false, 16>(n);
+        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
+        case CodeForm::byte: break;
+    }
+    return choose_rows<CodeForm::byte, 1, false, 0>(n);
+}
+
+/// Rows of the next pass when `left` remain; the last pass may have unused ones.
+inline uint32_t pass_width(uint32_t left, uint32_t max) {
+    if (left >= max) return max;
+    return left > 4 ? 8 : left > 2 ? 4 : left;
+}
+
+/// Rows r0 .. r1 of y from strips; r0 a multiple of kLane.
+inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                   uint32_t r1) {
+    StripForm form;
+    if (!strip_form(w.type, &form)) return;
+    const size_t step = quantised_bytes(1, w.d_in);
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data);
+    const uint8_t* rows = static_cast<const uint8_t*>(in.quantised);
+    StripJob job;
+    job.n_block = w.d_in / 32;
+    job.form = form;
+    job.ld_y = ld_y;
+    job.accumulate = accumulate;
+    for (uint32_t c0 = 0; c0 < n_row;) {
+        const uint32_t width = pass_width(n_row - c0, kMaxRow);
+        job.n_in = n_row - c0 < width ? n_row - c0 : width;
+        for (uint32_t c = 0; c < width; ++c) {
+            const uint32_t from = c0 + (c < job.n_in ? c : 0);
+            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
+        }
+        const StripKernel kernel = strip_kernel(form, width);
+        for (uint32_t r = r0; r < r1; r += kLane) {
+            job.strip = base + w.stride * (r / kLane);
+            job.n_row = r1 - r < kLane ? r1 - r : kLane;
+            job.y = y + static_cast<size_t>(c0) * ld_y + r;
+            kernel(job);
+        }
+        c0 += job.n_in;
+    }
+}
+
+// ------------------------------------------------------------------------------- float weights
+
+/// W weights as floats.
+template <Type kType>
+AUSPEX_INLINE V load_weights(const std::byte* p) {
+    if constexpr (kType == Type::f32) return load(reinterpret_cast<const float*>(p));
+    if constexpr (kType == Type::f16) return load_f16(p);
+    if constexpr (kType == Type::bf16) return load_bf16(p);
+}
+
+constexpr int kFloatRow = 4;  ///< output rows of one pass
+
+/// out[c][i] = w[i] . x[c] for kFloatRow rows of w and n rows of x: a vector of chains each, W inputs at a time; the
+/// last inputs are filled up with zeros.
+template <Type kType, int n>
+inline void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
+                          float (*out)[kFloatRow]) {
+    constexpr size_t size = kType == Type::f32 ? 4 : 2;
+    V acc[n][kFloatRow];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) acc[c][i] = zero();
+    }
+    const uint32_t whole = d_in / W * W;
+    const size_t ahead = kFloatRow * stride;  // the same place in the next rows
+    for (size_t k = 0; k < whole; k += W) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) {
+            prefetch_later(w[i] + k * size + ahead);
+            const V a = load_weights<kType>(w[i] + k * size);
+            AUSPEX_UNROLL
+            for (int c = 0; c < n; ++c) acc[c][i] = fma(a, load(x[c] + k), acc[c][i]);
+        }
+    }
+    if (whole < d_in) {
+        std::byte rest[kFloatRow][W * size] = {};
+        for (int i = 0; i < kFloatRow; ++i) std::memcpy(rest[i], w[i] + whole * size, (d_in - whole) * size);
+        AUSPEX_UNROLL
+        for (int c = 0; c < n; ++c) {
+            float tail[W] = {};
+            std::memcpy(tail, x[c] + whole, (d_in - whole) * sizeof(float));
+            const V b = load(tail);
+            AUSPEX_UNROLL
+            for (int i = 0; i < kFloatRow; ++i) acc[c][i] = fma(load_weights<kType>(rest[i]), b, acc[c][i]);
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) out[c][i] = sum_halves(acc[c][i]);
+    }
+}
+
+using FloatKernel = void (*)(const std::byte* const*, size_t, const float* const*, uint32_t, float (*)[kFloatRow]);
+template <Type kType>
+inline FloatKernel choose_columns(uint32_t n) {
+    if constexpr (kMaxFloatColumn >= 4)
+        if (n > 2) return float_product<kType, kMaxFloatColumn>;
+    return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
+}
+
+/// Rows r0 .. r1 of y from plain rows of f32, f16 or bf16.
+inline void plain(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                  uint32_t r1) {
+    for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
+        const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
+        const float* x[kMaxFloatColumn];
+        for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
+            const uint32_t from = c0 + (c < n ? c : 0);
+            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
+        }
+        const FloatKernel kernel = w.type == Type::f32   ? choose_columns<Type::f32>(n)
+                                   : w.type == Type::f16 ? choose_columns<Type::f16>(n)
+                                                         : choose_columns<Type::bf16>(n);
+        for (uint32_t r = r0; r < r1; r += kFloatRow) {
+            const std::byte* rows[kFloatRow];
+            const uint32_t n_here = r1 - r < kFloatRow ? r1 - r : kFloatRow;
+            for (uint32_t i = 0; i < kFloatRow; ++i) rows[i] = w.data + w.stride * (r + (i < n_here ? i : 0));
+            float out[kMaxFloatColumn][kFloatRow];
+            kernel(rows, static_cast<size_t>(w.stride), x, w.d_in, out);
+            for (uint32_t c = 0; c < n; ++c)
+                for (uint32_t i = 0; i < n_here; ++i) {
+                    float* to = y + ld_y * (c0 + c) + r + i;
+                    *to = accumulate ? *to + out[c][i] : out[c][i];
+                }
+        }
+    }
+}
+
+/// Converts x [32 n_block] f32 to 16-bit integers, as a high byte round(x / (256 scale)) and a low byte for the rest in
+/// steps of scale. A NaN makes its block's scale NaN.
+inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
+    for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
+        float max, scale, inverse, rest[32];
+        bool nan;
+        int32_t high[2], low[2];
+        block_range(x, &max, &nan);
+        int8_scale(max, nan, &scale, &inverse);
+        round_block(x, inverse, to->q, high);
+        for (int i = 0; i < 32; ++i) rest[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
+        round_block(rest, 256 * inverse, to->q + 32, low);
+        to->scale = scale / 256;
+        for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
+        to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));
+    }
+}
+
+/// This instruction set's row of all_kernels().
+constexpr CpuKernels table(const char* name, CpuPath path, bool (*runs)(const CpuFeatures&)) {
+    return {name,
+            path,
+            runs,
+            kLane,
+            bias_of(CodeForm::byte) != 0,
+            {rms_norm, swiglu, silu_gate, sigmoid_gate, conv_silu, to_f16, attend, merge, delta_rows, delta_chunk,
+             attend_many},
+            quantise,
+            strips,
+            plain};
+}
+
+}  // namespace simd_neon
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------- processors with dot products of bytes
+
+AUSPEX_SIMD_BEGIN(AUSPEX_DOTPROD)
+namespace auspex {
+namespace detail {
+namespace simd_neon_dotprod {
+
+using namespace neon_vocabulary;
+constexpr int kDotVectors = 1;
+
+/// acc[i] += w[4 i .. 4 i + 3] . q[4 v .. 4 v + 3], i < 4.
+template <int v>
+AUSPEX_INLINE int32x4_t dot4(int32x4_t acc, int8x16_t w, int8x16_t q) {
+#if defined(__clang__) && __clang_major__ < 16 && !defined(__ARM_FEATURE_DOTPROD)
+    // These versions show the intrinsic only when the whole file is compiled for such processors.
+    __asm__("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(acc) : "w"(w), "w"(q), "i"(v));
+    return acc;
+#else
+    return vdotq_laneq_s32(acc, w, q, v);
+#endif
+}
+template <CodeForm kCode, int n, int h, int v>
+AUSPEX_INLINE void dot_codes(const HalfDot<n>& half, const Bytes* w, const Int16Block* const*, size_t, StripInts* dot) {
+    const int8x16_t wa = vreinterpretq_s8_u8(w->a), wb = vreinterpretq_s8_u8(w->b);
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        dot[c].a = dot4<v>(dot[c].a, wa, half.q[c]);
+        dot[c].b = dot4<v>(dot[c].b, wb, half.q[c]);
+    }
+}
+
+// Products of activations with weight matrices, and the conversion of activations for them. Part of kernels.inl.
+//
+//   weights  strips of kLane rows (pack.h), or plain rows of f32, f16 or bf16, in
+//   x        Int16Block rows for strips, f32 rows for plain weights, in
+//   y        [n_row][ld_y] f32, out, or in and out to accumulate
+//
+// Formula y[c][r] = sum over k of x[c][k] w[r][k]
+// Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
+//         int8 multiply-adds (high and low byte of x).
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
+// block.
+//         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
+// Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
+
+/// One strip against up to kMaxRow rows of activations.
+struct StripJob {
+    const uint8_t* strip = nullptr;
+    uint32_t n_block = 0;
+    StripForm form;
+    const Int16Block* x[kMaxRow] = {};  ///< all set; the unused ones repeat a used one
+    float* y = nullptr;                 ///< [n_column][ld_y], at the strip's first row
+    size_t ld_y = 0;
+    uint32_t n_in = 0;   ///< activation rows that exist
+    uint32_t n_row = 0;  ///< rows of the strip that exist
+    bool accumulate = false;
+};
+
+/// Codes (h, v) of a block as bytes: input 16 h + 4 v + j of each row, j < 4.
+template <CodeForm kCode, int h, int v>
+AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
+    constexpr size_t step = 4 * kLane;
+    if constexpr (kCode == CodeForm::byte) return load_bytes(codes + step * (4 * h + v));
+    Bytes c = load_bytes(codes + step * v);
+    c = h == 1 ? high_nibbles(c) : low_nibbles(c);
+    if constexpr (kCode == CodeForm::codebook) return codebook_values(c);
+    if constexpr (kCode == CodeForm::five)
+        c = byte_or(c, byte_and(byte_shift<4 - (4 * h + v)>(load_bytes(codes + step * 4)), 16));
+    if constexpr (kCode == CodeForm::six)
+        c = byte_or(c, byte_and(byte_shift<4 - 2 * v>(load_bytes(codes + step * (4 + h))), 48));
+    return c;
+}
+
+/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
+/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
+/// (HalfDot).
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
+    HalfDot<n> half;
+    begin_half<kCode, n, h>(half, x, b);
+    if constexpr (kDotVectors == 1) {
+        const Bytes w0 = codes_of<kCode, h, 0>(codes);
+        dot_codes<kCode, n, h, 0>(half, &w0, x, b, dot);
+        const Bytes w1 = codes_of<kCode, h, 1>(codes);
+        dot_codes<kCode, n, h, 1>(half, &w1, x, b, dot);
+        const Bytes w2 = codes_of<kCode, h, 2>(codes);
+        dot_codes<kCode, n, h, 2>(half, &w2, x, b, dot);
+        const Bytes w3 = codes_of<kCode, h, 3>(codes);
+        dot_codes<kCode, n, h, 3>(half, &w3, x, b, dot);
+    } else {
+        static_assert(kDotVectors <= 2, "one or two vectors of codes at a time");
+        const Bytes w01[2] = {codes_of<kCode, h, 0>(codes), codes_of<kCode, h, 1>(codes)};
+        dot_codes<kCode, n, h, 0>(half, w01, x, b, dot);
+        const Bytes w23[2] = {codes_of<kCode, h, 2>(codes), codes_of<kCode, h, 3>(codes)};
+        dot_codes<kCode, n, h, 2>(half, w23, x, b, dot);
+    }
+    finish_half<kCode>(half, dot);
+}
+
+constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
+
+/// The integer sums of a row: 256 times that of the high bytes, plus that of the low ones.
+AUSPEX_INLINE StripInts combine(const StripInts* dot, int c) {
+    return int_add(int_shift<8>(dot[2 * c]), dot[2 * c + 1]);
+}
+
+template <int n>
+AUSPEX_INLINE void clear(StripInts* dot) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < 2 * n; ++c) dot[c] = int_splat(0);
+}
+/// Forms with a scale for each 16 inputs: adds half h of a block to the row's sums. The offset is taken from the
+/// integer sum, which stays exact.
+template <bool kMin, int offset, int n, int h>
+AUSPEX_INLINE void add_half(const Int16Block* const* x, size_t b, const StripInts* dot, StripFloats scale,
+                            StripFloats min, StripFloats* acc) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const StripFloats unit = strip_splat(x[c][b].scale);
+        StripInts sum = combine(dot, c);
+        if constexpr (offset != 0) sum = int_add(sum, int_shift<log2_of(offset)>(int_splat(x[c][b].minus_sum[h])));
+        acc[c] = fma(mul(to_floats(sum), unit), scale, acc[c]);
+        if constexpr (kMin) acc[c] = fma(mul(to_floats(int_splat(x[c][b].minus_sum[h])), unit), min, acc[c]);
+    }
+}
+
+/// y[c][lane] = sum over blocks b, ascending, of scale * (x.scale * sum(code * q)) - min * x.sum.
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset, int n>
+inline void strip_product(const StripJob& job) {
+    constexpr int offset = kOffset + bias_of(kCode);
+    constexpr uint32_t code_step = StripForm::kCodeBytes[static_cast<int>(kCode)] * kLane;
+    const Int16Block* x[n];
+    StripFloats acc[n];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        x[c] = job.x[c];
+        acc[c] = strip_splat(0);
+    }
+    StripFloats d = strip_splat(0), d_min = strip_splat(0);
+    const uint8_t* page = job.strip;
+    size_t b = 0;
+    for (uint32_t left = job.n_block; left > 0;) {
+        const uint32_t n_here = left < 8 ? left : 8;
+        const uint8_t* scales = page;
+        const uint8_t* codes = page + job.form.page_scale_bytes(kLane, n_here);
+        page = codes + n_here * code_step;
+        left -= n_here;
+        if (job.form.super) {
+            d = strip_f16(scales);
+            if constexpr (kMin) d_min = strip_f16(scales + 2 * kLane);
+            scales += (kMin ? 4 : 2) * kLane;
+        }
+        for (const size_t end = b + n_here; b < end; ++b, codes += code_step) {
+            // With one row the hardware prefetcher keeps up; with more, a hint makes it faster.
+            if constexpr (n > 1)
+                for (size_t i = 0; i < code_step; i += 64) prefetch_soon(codes + 4096 + i);
+            StripFloats scale[kGroup], min[kGroup];
+            if (job.form.super) {
+                AUSPEX_UNROLL
+                for (int g = 0; g < kGroup; ++g) {
+                    scale[g] = mul(d, strip_i8(scales));
+                    scales += kLane;
+                }
+                if constexpr (kMin) {
+                    AUSPEX_UNROLL
+                    for (int g = 0; g < kGroup; ++g) {
+                        min[g] = mul(d_min, strip_i8(scales));
+                        scales += kLane;
+                    }
+                }
+            } else {
+                scale[0] = strip_f16(scales);
+                scales += 2 * kLane;
+                if constexpr (kMin) {
+                    min[0] = strip_f16(scales);
+                    scales += 2 * kLane;
+                }
+                if constexpr (kGroup == 2) scale[1] = scale[0], min[1] = min[0];
+            }
+            StripInts dot[2 * n];
+            clear<n>(dot);
+            if constexpr (kGroup == 1) {
+                // An offset is a minimum too: scale * (code - offset) = scale * code - scale * offset.
+                if constexpr (offset != 0) min[0] = mul(scale[0], strip_splat(static_cast<float>(offset)));
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                AUSPEX_UNROLL
+                for (int c = 0; c < n; ++c) {
+                    acc[c] = fma(mul(to_floats(combine(dot, c)), strip_splat(x[c][b].scale)), scale[0], acc[c]);
+                    if constexpr (kMin || offset != 0) acc[c] = fnma(min[0], strip_splat(x[c][b].sum), acc[c]);
+                }
+            } else {
+                dot_half<kCode, 2 * n, 0>(codes, x, b, dot);
+                add_half<kMin, offset, n, 0>(x, b, dot, scale[0], min[0], acc);
+                clear<n>(dot);
+                dot_half<kCode, 2 * n, 1>(codes, x, b, dot);
+                add_half<kMin, offset, n, 1>(x, b, dot, scale[1], min[1], acc);
+            }
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c)
+        if (static_cast<uint32_t>(c) < job.n_in)
+            strip_store(job.y + static_cast<size_t>(c) * job.ld_y, job.n_row, acc[c], job.accumulate);
+}
+
+using StripKernel = void (*)(const StripJob&);
+
+template <CodeForm kCode, int kGroup, bool kMin, int kOffset>
+inline StripKernel choose_rows(uint32_t n) {
+    if constexpr (kMaxRow >= 8)
+        if (n == 8) return strip_product<kCode, kGroup, kMin, kOffset, 8>;
+    if constexpr (kMaxRow >= 4)
+        if (n == 4) return strip_product<kCode, kGroup, kMin, kOffset, 4>;
+    return n == 1 ? strip_product<kCode, kGroup, kMin, kOffset, 1> : strip_product<kCode, kGroup, kMin, kOffset, 2>;
+}
+
+/// The kernel of a form for n = 1, 2, 4 or 8 rows, up to kMaxRow. Every form of strip_form() is here.
+inline StripKernel strip_kernel(const StripForm& f, uint32_t n) {
+    switch (f.code) {
+        case CodeForm::nibble:
+            if (f.n_group == 2) return choose_rows<CodeForm::nibble, 2, true, 0>(n);
+            return f.has_min ? choose_rows<CodeForm::nibble, 1, true, 0>(n)
+                             : choose_rows<CodeForm::nibble, 1, false, 8>(n);
+        case CodeForm::codebook: return choose_rows<CodeForm::codebook, 1, false, 0>(n);
+        case CodeForm::five:
+            return f.has_min ? choose_rows<CodeForm::five, 1, true, 0>(n)
+                             : choose_rows<CodeForm::five, 1, false, 16>(n);
+        case CodeForm::six: return choose_rows<CodeForm::six, 2, false, 32>(n);
+        case CodeForm::byte: break;
+    }
+    return choose_rows<CodeForm::byte, 1, false, 0>(n);
+}
+
+/// Rows of the next pass when `left` remain; the last pass may have unused ones.
+inline uint32_t pass_width(uint32_t left, uint32_t max) {
+    if (left >= max) return max;
+    return left > 4 ? 8 : left > 2 ? 4 : left;
+}
+
+/// Rows r0 .. r1 of y from strips; r0 a multiple of kLane.
+inline void strips(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                   uint32_t r1) {
+    StripForm form;
+    if (!strip_form(w.type, &form)) return;
+    const size_t step = quantised_bytes(1, w.d_in);
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data);
+    const uint8_t* rows = static_cast<const uint8_t*>(in.quantised);
+    StripJob job;
+    job.n_block = w.d_in / 32;
+    job.form = form;
+    job.ld_y = ld_y;
+    job.accumulate = accumulate;
+    for (uint32_t c0 = 0; c0 < n_row;) {
+        const uint32_t width = pass_width(n_row - c0, kMaxRow);
+        job.n_in = n_row - c0 < width ? n_row - c0 : width;
+        for (uint32_t c = 0; c < width; ++c) {
+            const uint32_t from = c0 + (c < job.n_in ? c : 0);
+            job.x[c] = reinterpret_cast<const Int16Block*>(rows + step * (in.gather ? in.gather[from] : from));
+        }
+        const StripKernel kernel = strip_kernel(form, width);
+        for (uint32_t r = r0; r < r1; r += kLane) {
+            job.strip = base + w.stride * (r / kLane);
+            job.n_row = r1 - r < kLane ? r1 - r : kLane;
+            job.y = y + static_cast<size_t>(c0) * ld_y + r;
+            kernel(job);
+        }
+        c0 += job.n_in;
+    }
+}
+
+// ------------------------------------------------------------------------------- float weights
+
+/// W weights as floats.
+template <Type kType>
+AUSPEX_INLINE V load_weights(const std::byte* p) {
+    if constexpr (kType == Type::f32) return load(reinterpret_cast<const float*>(p));
+    if constexpr (kType == Type::f16) return load_f16(p);
+    if constexpr (kType == Type::bf16) return load_bf16(p);
+}
+
+constexpr int kFloatRow = 4;  ///< output rows of one pass
+
+/// out[c][i] = w[i] . x[c] for kFloatRow rows of w and n rows of x: a vector of chains each, W inputs at a time; the
+/// last inputs are filled up with zeros.
+template <Type kType, int n>
+inline void float_product(const std::byte* const* w, size_t stride, const float* const* x, uint32_t d_in,
+                          float (*out)[kFloatRow]) {
+    constexpr size_t size = kType == Type::f32 ? 4 : 2;
+    V acc[n][kFloatRow];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) acc[c][i] = zero();
+    }
+    const uint32_t whole = d_in / W * W;
+    const size_t ahead = kFloatRow * stride;  // the same place in the next rows
+    for (size_t k = 0; k < whole; k += W) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) {
+            prefetch_later(w[i] + k * size + ahead);
+            const V a = load_weights<kType>(w[i] + k * size);
+            AUSPEX_UNROLL
+            for (int c = 0; c < n; ++c) acc[c][i] = fma(a, load(x[c] + k), acc[c][i]);
+        }
+    }
+    if (whole < d_in) {
+        std::byte rest[kFloatRow][W * size] = {};
+        for (int i = 0; i < kFloatRow; ++i) std::memcpy(rest[i], w[i] + whole * size, (d_in - whole) * size);
+        AUSPEX_UNROLL
+        for (int c = 0; c < n; ++c) {
+            float tail[W] = {};
+            std::memcpy(tail, x[c] + whole, (d_in - whole) * sizeof(float));
+            const V b = load(tail);
+            AUSPEX_UNROLL
+            for (int i = 0; i < kFloatRow; ++i) acc[c][i] = fma(load_weights<kType>(rest[i]), b, acc[c][i]);
+        }
+    }
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        AUSPEX_UNROLL
+        for (int i = 0; i < kFloatRow; ++i) out[c][i] = sum_halves(acc[c][i]);
+    }
+}
+
+using FloatKernel = void (*)(const std::byte* const*, size_t, const float* const*, uint32_t, float (*)[kFloatRow]);
+template <Type kType>
+inline FloatKernel choose_columns(uint32_t n) {
+    if constexpr (kMaxFloatColumn >= 4)
+        if (n > 2) return float_product<kType, kMaxFloatColumn>;
+    return n > 1 ? float_product<kType, 2> : float_product<kType, 1>;
+}
+
+/// Rows r0 .. r1 of y from plain rows of f32, f16 or bf16.
+inline void plain(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
+                  uint32_t r1) {
+    for (uint32_t c0 = 0; c0 < n_row; c0 += kMaxFloatColumn) {
+        const uint32_t n = n_row - c0 < kMaxFloatColumn ? n_row - c0 : kMaxFloatColumn;
+        const float* x[kMaxFloatColumn];
+        for (uint32_t c = 0; c < kMaxFloatColumn; ++c) {
+            const uint32_t from = c0 + (c < n ? c : 0);
+            x[c] = in.x + in.ld * (in.gather ? in.gather[from] : from);
+        }
+        const FloatKernel kernel = w.type == Type::f32   ? choose_columns<Type::f32>(n)
+                                   : w.type == Type::f16 ? choose_columns<Type::f16>(n)
+                                                         : choose_columns<Type::bf16>(n);
+        for (uint32_t r = r0; r < r1; r += kFloatRow) {
+            const std::byte* rows[kFloatRow];
+            const uint32_t n_here = r1 - r < kFloatRow ? r1 - r : kFloatRow;
+            for (uint32_t i = 0; i < kFloatRow; ++i) rows[i] = w.data + w.stride * (r + (i < n_here ? i : 0));
+            float out[kMaxFloatColumn][kFloatRow];
+            kernel(rows, static_cast<size_t>(w.stride), x, w.d_in, out);
+            for (uint32_t c = 0; c < n; ++c)
+                for (uint32_t i = 0; i < n_here; ++i) {
+                    float* to = y + ld_y * (c0 + c) + r + i;
+                    *to = accumulate ? *to + out[c][i] : out[c][i];
+                }
+        }
+    }
+}
+
+/// Converts x [32 n_block] f32 to 16-bit integers, as a high byte round(x / (256 scale)) and a low byte for the rest in
+/// steps of scale. A NaN makes its block's scale NaN.
+inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
+    for (uint32_t b = 0; b < n_block; ++b, ++to, x += 32) {
+        float max, scale, inverse, rest[32];
+        bool nan;
+        int32_t high[2], low[2];
+        block_range(x, &max, &nan);
+        int8_scale(max, nan, &scale, &inverse);
+        round_block(x, inverse, to->q, high);
+        for (int i = 0; i < 32; ++i) rest[i] = std::fma(-scale, static_cast<float>(to->q[i]), x[i]);
+        round_block(rest, 256 * inverse, to->q + 32, low);
+        to->scale = scale / 256;
+        for (int h = 0; h < 2; ++h) to->minus_sum[h] = -(256 * high[h] + low[h]);
+        to->sum = to->scale * static_cast<float>(-(to->minus_sum[0] + to->minus_sum[1]));
+    }
+}
+
+}  // namespace simd_neon_dotprod
+}  // namespace detail
+}  // namespace auspex
+AUSPEX_SIMD_END
+#undef AUSPEX_DOTPROD
+#endif
+
+namespace auspex {
+namespace detail {
+
+const CpuKernels* neon_kernels() {
+#if AUSPEX_HAS_NEON
+    static constexpr CpuKernels kKernels =
+        simd_neon::table("neon", CpuPath::neon, [](const CpuFeatures& f) { return f.neon; });
+    return &kKernels;
+#else
+    return nullptr;
+#endif
+}
+
+const CpuKernels* neon_dotprod_kernels() {
+#if AUSPEX_HAS_NEON
+    static constexpr CpuKernels kKernels = [] {
+        CpuKernels k =
+            simd_neon::table("neon-dotprod", CpuPath::neon, [](const CpuFeatures& f) { return f.neon && f.dotprod; });
+        k.quantise = simd_neon_dotprod::quantise;
+        k.strips = simd_neon_dotprod::strips;
+        k.plain = simd_neon_dotprod::plain;
+        return k;
+    }();
+    return &kKernels;
 #else
     return nullptr;
 #endif
@@ -17383,7 +18159,7 @@ namespace auspex {
 namespace detail {
 namespace context_impl {
 
-/// Which slots hold rows or caches that no op of the trunk touches.
+/// The slots that no operation of the trunk touches.
 std::vector<bool> outside_trunk(const Plan& plan) {
     std::vector<bool> outside(plan.slots.size(), true);
     auto inside = [&](SlotId id) {
@@ -17404,10 +18180,10 @@ Result<std::unique_ptr<Context>> CpuModel::open(const ContextOptions& options) {
     return CpuContext::open(shared_from_this(), options);
 }
 
-// Runs twice: once to count, once to hand out.
+// Runs twice: without memory, to count the bytes, then with it, to set the pointers.
 void CpuContext::lay_out(const ContextOptions& options) {
-    const Plan& plan = *program_->plan;
-    const uint32_t n_thread = program_->pool->n_thread();
+    const Plan& plan = *model_->plan;
+    const uint32_t n_thread = model_->pool->n_thread();
     n_placed_ = 0;
     rows_.assign(plan.slots.size(), nullptr);
     kv_.assign(plan.slots.size(), KvCache());
@@ -17498,9 +18274,9 @@ void CpuContext::lay_out(const ContextOptions& options) {
     delta_rows_ = place<DeltaRow>(uint64_t{n_thread} * kDeltaChunk);
 }
 
-/// Trunk and draft block never run at the same time: what neither leaves behind lies in the same place.
+/// Trunk and draft block never run at the same time, so the activations that neither keeps share their memory.
 void CpuContext::place_activations(const ContextOptions& options) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     const auto floats = [&](SlotId id) {
         const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative
                                : mtp_only_[id]         ? std::min(n_row_max_, kMaxMtpRows)
@@ -17523,7 +18299,8 @@ void CpuContext::place_activations(const ContextOptions& options) {
     name("activations");
     float* shared = place<float>(n_float[0]);
     name("activations of the draft block");
-    place<float>(n_float[1] > n_float[0] ? n_float[1] - n_float[0] : 0);  // right behind it
+    place<float>(n_float[1] > n_float[0] ? n_float[1] - n_float[0]
+                                         : 0);  // the shared memory is as long as the longer of the two
     for (SlotId id = 0; shared && id < at.size(); ++id)
         if (at[id] != UINT64_MAX) rows_[id] = shared + at[id];
 }
@@ -17541,15 +18318,15 @@ void CpuContext::note(uint64_t bytes) {
 Status CpuContext::prepare(const ContextOptions& options) {
     options_ = options;
     n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
-    mtp_only_ = context_impl::outside_trunk(*program_->plan);
-    AUSPEX_TRY(kv_shapes(*program_->plan, options).get(kv_shapes_));
+    mtp_only_ = context_impl::outside_trunk(*model_->plan);
+    AUSPEX_TRY(kv_shapes(*model_->plan, options).get(kv_shapes_));
     lay_out(options);
     return {};
 }
 
-Status CpuContext::plan_memory(std::shared_ptr<CpuModel> program, const ContextOptions& options,
+Status CpuContext::plan_memory(std::shared_ptr<CpuModel> model, const ContextOptions& options,
                                std::vector<MemoryItem>* items) {
-    CpuContext context(std::move(program));
+    CpuContext context(std::move(model));
     std::vector<MemoryItem> own;
     context.items_ = &own;
     AUSPEX_TRY(context.prepare(options));
@@ -17557,18 +18334,17 @@ Status CpuContext::plan_memory(std::shared_ptr<CpuModel> program, const ContextO
     return {};
 }
 
-Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> program, const ContextOptions& options) {
-    std::unique_ptr<CpuContext> context(new CpuContext(std::move(program)));
+Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> model, const ContextOptions& options) {
+    std::unique_ptr<CpuContext> context(new CpuContext(std::move(model)));
     AUSPEX_TRY(context->prepare(options));
-    AUSPEX_TRY(
-        context->memory_.take(context->program_->allocator, context->n_placed_, "a session's caches and scratch"));
+    AUSPEX_TRY(context->memory_.take(context->model_->allocator, context->n_placed_, "a session's caches and scratch"));
     context->cursor_ = context->memory_.data();
     context->lay_out(options);
     return std::unique_ptr<Context>(std::move(context));
 }
 
 void CpuContext::reset() {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     n_pending_ = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
@@ -17578,7 +18354,7 @@ void CpuContext::reset() {
 }
 
 Status CpuContext::run(const Step& step) {
-    const bool trunk = step.tape == &program_->plan->trunk;
+    const bool trunk = step.tape == &model_->plan->trunk;
     const uint32_t limit = step.tentative || step.hidden ? kMaxTentative
                            : trunk                       ? n_row_max_
                                                          : std::min(n_row_max_, kMaxMtpRows);
@@ -17598,13 +18374,13 @@ Status CpuContext::run(const Step& step) {
     if (trunk) n_pending_ = 0;  // applied by this step; its own rows wait for commit()
     if (trunk && step.tentative && pending_hidden_)
         for (uint32_t i = 0; i < step.n_row; ++i)
-            std::memcpy(pending_hidden(step.first_row + i), row(program_->plan->trunk.hidden, i),
-                        program_->plan->d_model * sizeof(float));
+            std::memcpy(pending_hidden(step.first_row + i), row(model_->plan->trunk.hidden, i),
+                        model_->plan->d_model * sizeof(float));
     return {};
 }
 
 Status CpuContext::head(const Tape& tape, uint32_t first, uint32_t n) {
-    const bool trunk = &tape == &program_->plan->trunk;
+    const bool trunk = &tape == &model_->plan->trunk;
     if (!trunk && !options_.mtp)
         return Status(Code::bad_argument, "logits of an MTP block were asked for on a context opened without it");
     if (n == 0 || n > kMaxTentative || first + n > n_row_max_)
@@ -17616,17 +18392,10 @@ Status CpuContext::head(const Tape& tape, uint32_t first, uint32_t n) {
     return {};
 }
 
-void CpuContext::walk(const Step& step, bool head_only, uint32_t row0) {
-    step_ = step;
-    head_only_ = head_only;
-    row0_ = row0;
-    program_->pool->run(walk_entry, this);
-}
-
 uint64_t CpuContext::memory_bytes() const { return memory_.size() + draft_head_.owned_bytes(); }
 
 Status CpuContext::draft_head(Span<const Token> ids) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     if (ids.empty()) {
         draft_head_ = PackedMatrix();
         return {};
@@ -17643,7 +18412,7 @@ Status CpuContext::draft_head(Span<const Token> ids) {
                     "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
             table = op.w[0];
         }
-    const std::byte* rows = table < program_->file_rows.size() ? program_->file_rows[table] : nullptr;
+    const std::byte* rows = table < model_->file_rows.size() ? model_->file_rows[table] : nullptr;
     if (!rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
     const Slot& s = plan.slot(table);
     const uint64_t one = row_bytes(s.type, s.width());
@@ -17655,7 +18424,7 @@ Status CpuContext::draft_head(Span<const Token> ids) {
         last = id;
     }
     Block chosen;
-    AUSPEX_TRY(chosen.take(program_->allocator, ids.size() * one, "the draft head's rows"));
+    AUSPEX_TRY(chosen.take(model_->allocator, ids.size() * one, "the draft head's rows"));
     for (size_t i = 0; i < ids.size(); ++i)
         std::memcpy(chosen.data() + i * one, rows + static_cast<uint64_t>(ids[i]) * one, static_cast<size_t>(one));
     MatrixShape shape;
@@ -17664,18 +18433,19 @@ Status CpuContext::draft_head(Span<const Token> ids) {
     shape.d_in = static_cast<uint32_t>(s.width());
     PackedMatrix head;
     AUSPEX_TRY(
-        pack_matrix(program_->path, shape, chosen.data(), false, program_->allocator, program_->pool.get(), &head));
+        pack_matrix(*model_->kernels, shape, chosen.data(), false, model_->allocator, model_->pool.get(), &head));
     draft_head_ = std::move(head);
     return {};
 }
 
 Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {
-    return Span<const float>(row(slot, i), static_cast<size_t>(program_->plan->slot(slot).width()));
+    return Span<const float>(row(slot, i), static_cast<size_t>(model_->plan->slot(slot).width()));
 }
 
 void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
-    for (const Op& op : program_->plan->trunk.ops) {
+    const DefaultFloatMode mode;
+    for (const Op& op : model_->plan->trunk.ops) {
         if (op.kind != OpKind::delta) continue;
         const DeltaDims& d = op.delta;
         const DeltaState& state = delta_[op.state];
@@ -17686,8 +18456,8 @@ void CpuContext::apply_pending() {
             for (uint32_t i = 0; i < n_pending_; ++i)
                 terms[i] = {t.decay[i * d.n_head_v + h], t.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
                             t.u + (size_t{i} * d.n_head_v + h) * d.d_val};
-            program_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_,
-                                        nullptr, 0, false, thread_scratch_);
+            model_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_,
+                                      nullptr, 0, false, thread_scratch_);
         }
     }
     n_pending_ = 0;
@@ -17695,15 +18465,15 @@ void CpuContext::apply_pending() {
 
 namespace context_impl {
 
-/// Of the convolution whose inputs this slot keeps.
+/// Taps of the convolution whose inputs this slot keeps.
 uint32_t n_tap(const Plan& plan, SlotId conv) {
     for (const Op& op : plan.trunk.ops)
         if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
     return 1;
 }
 
-/// Visits everything that makes up a timeline of n_token tokens, as (pointer, bytes), in plan order.
-/// MTP caches (`skip`) are no part of it: they shape drafts, not the text.
+/// Visits all state of a sequence of n_token tokens, as (pointer, bytes), in plan order. MTP caches (`skip`) are left
+/// out: they affect drafts, not the text.
 template <class F>
 void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vector<KvCache>& kv,
                const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
@@ -17711,7 +18481,7 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
         const Slot& s = plan.slot(id);
         if (skip[id]) continue;
         if (s.role == SlotRole::kv) {
-            // What later rows may see, by position: at most two pieces of the ring, then the sinks.
+            // The KV rows that later rows may see: at most two pieces of the ring, then the sinks.
             const KvCache& c = kv[id];
             const uint32_t first = c.shape.oldest_kept(n_token), sinks = std::min(c.shape.sinks, n_token);
             for (uint32_t p = first; p < n_token;) {
@@ -17724,7 +18494,7 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
             visit(c.sink_v, sinks * c.shape.v_bytes);
         }
         if (s.role == SlotRole::delta) visit(delta[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float));
-        if (s.role == SlotRole::conv)  // the inputs that the next row's taps reach, so nothing that was rejected
+        if (s.role == SlotRole::conv)  // only what the next row's taps reach, so no rejected row
             for (uint32_t back = n_tap(plan, id) - 1; back > 0; --back)
                 visit(conv[id] + (n_token + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float));
     }
@@ -17734,7 +18504,7 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
 
 Status CpuContext::save(uint32_t n_token, std::vector<std::byte>* to) {
     apply_pending();
-    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
+    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
         const std::byte* b = static_cast<const std::byte*>(p);
         to->insert(to->end(), b, b + n);
     });
@@ -17744,13 +18514,13 @@ Status CpuContext::save(uint32_t n_token, std::vector<std::byte>* to) {
 Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
     uint64_t need = 0;
     auto count = [&](const void*, uint64_t n) { need += n; };
-    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
+    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
     if (need != from.size())
         return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
                     need, "; it belongs to another model or version");
     n_pending_ = 0;
     const std::byte* at = from.data();
-    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
+    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
         if (n) std::memcpy(p, at, n);
         at += n;
     });
@@ -17760,9 +18530,540 @@ Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
 }  // namespace detail
 }  // namespace auspex
 
+// ------------------------------------------------------------------------ src/machine/cpu/walk.cpp
+
+namespace auspex {
+namespace detail {
+namespace walk_impl {
+
+inline bool holds(const SlotId* list, uint32_t n, SlotId id) {
+    for (uint32_t i = 0; i < n; ++i)
+        if (list[i] == id) return true;
+    return false;
+}
+
+void walk_entry(void* job, uint32_t i_thread, uint32_t n_thread) {
+    CpuWalk(*static_cast<const CpuJob*>(job), i_thread, n_thread).run();
+}
+
+}  // namespace walk_impl
+
+void CpuContext::walk(const Step& step, bool head_only, uint32_t row0) {
+    CpuJob job{*this, step, head_only, row0, n_pending_};
+    model_->pool->run(walk_impl::walk_entry, &job);
+}
+
+CpuWalk::CpuWalk(const CpuJob& job, uint32_t i_thread, uint32_t n_thread)
+    : context_(job.context),
+      model_(*job.context.model_),
+      loops_(*job.context.model_->loops),
+      step_(job.step),
+      job_(job),
+      i_thread_(i_thread),
+      n_thread_(n_thread) {}
+
+void CpuWalk::barrier() {
+    model_.pool->barrier(i_thread_);
+    n_written_ = n_read_ = n_ticket_ = 0;
+}
+
+Share CpuWalk::shared() {
+    if (n_ticket_ == Pool::kTicket) barrier();
+    return model_.pool->shared(i_thread_, n_ticket_++);
+}
+
+void CpuWalk::wait_for_inputs(const Op& op) {
+    using walk_impl::holds;
+    bool clash = n_written_ + 2 > kMaxTouched || n_read_ + 4 > kMaxTouched;
+    for (SlotId id : op.in) clash = clash || (id != kNoSlot && holds(written_, n_written_, id));
+    clash = clash || holds(written_, n_written_, op.out) || holds(read_, n_read_, op.out);
+    clash = clash || (op.state != kNoSlot && holds(written_, n_written_, op.state));
+    if (clash) barrier();
+}
+
+void CpuWalk::note_slots(const Op& op) {
+    for (SlotId id : op.in)
+        if (id != kNoSlot) read_[n_read_++] = id;
+    const SlotId out = op.kind == OpKind::kv_write ? op.state : op.out;
+    written_[n_written_++] = out;
+    if (out == quantised_) quantised_ = kNoSlot;
+}
+
+void CpuWalk::run() {
+    if (!job_.head_only) {
+        for (const CpuContext::Rotation& r : context_.rotations_)
+            for (uint32_t i = i_thread_; i < step_.n_row; i += n_thread_)
+                rotation_table(uint64_t{step_.position} + i, r.n_rot, r.base, r.table + size_t{i} * r.n_rot,
+                               vector(r.factors));
+        barrier();
+    }
+    const size_t n = step_.fill_only ? step_.tape->n_fill : step_.tape->ops.size();
+    for (size_t i = 0; i < n; ++i) {
+        const Op& op = step_.tape->ops[i];
+        if (op.head ? step_.n_logit == 0 : job_.head_only) continue;
+        run(op);
+    }
+}
+
+void CpuWalk::run(const Op& op) {
+    wait_for_inputs(op);
+    switch (op.kind) {
+        case OpKind::embed: embed(op); break;
+        case OpKind::hidden: hidden(op); break;
+        case OpKind::rms_norm: norm(op); break;
+        case OpKind::matmul: matmul_op(op); break;
+        case OpKind::swiglu: swiglu(op); break;
+        case OpKind::delta: delta(op); break;
+        case OpKind::kv_write: kv_write(op); break;
+        case OpKind::attend: attend(op); break;
+        case OpKind::moe: moe(op); break;
+    }
+    note_slots(op);
+}
+
+void CpuWalk::embed(const Op& op) {
+    const Matrix& table = model_.matrices[op.w[0]].view();
+    for (uint32_t i = i_thread_; i < step_.n_row; i += n_thread_)
+        unpack_row(table, static_cast<uint32_t>(step_.ids[i]), row(op.out, i));
+}
+
+void CpuWalk::hidden(const Op& op) {
+    const uint32_t d = plan().d_model;
+    for (uint32_t i = i_thread_; i < step_.n_row; i += n_thread_) {
+        const float* from = step_.hidden           ? step_.hidden + size_t{i} * d
+                            : step_.hidden_pending ? context_.pending_hidden(step_.first_row + i)
+                                                   : row(plan().trunk.hidden, step_.hidden_from + i);
+        std::memcpy(row(op.out, i), from, d * sizeof(float));
+    }
+}
+
+void CpuWalk::norm(const Op& op) {
+    const uint32_t d = width(op.in[0]);
+    for (uint32_t i = i_thread_; i < step_.n_row; i += n_thread_)
+        loops_.rms_norm(row(op.in[0], i), vector(op.w[0]), row(op.out, i) + op.out_offset, d, op.eps);
+}
+
+Rows CpuWalk::input_rows(SlotId slot, uint32_t first, uint32_t n_row, bool integers, bool reuse) {
+    Rows in;
+    in.x = row(slot, first);
+    in.ld = width(slot);
+    if (!integers) return in;
+    if (quantised_ != slot || !reuse) {
+        if (n_read_ != 0) barrier();  // another thread may still be multiplying with what the buffer holds
+        quantise_rows(*model_.kernels, in.x, in.ld, n_row, width(slot), context_.quantised_, even());
+        barrier();
+        quantised_ = slot;
+    }
+    in.quantised = context_.quantised_;
+    return in;
+}
+
+void CpuWalk::matmul_op(const Op& op) {
+    const bool draft_head = op.head && !context_.draft_head_.empty() && step_.tape != &plan().trunk;
+    const Matrix& w = draft_head ? context_.draft_head_.view() : model_.matrices[op.w[0]].view();
+    const uint32_t n_row = op.head ? step_.n_logit : step_.n_row;
+    const uint32_t first = op.head ? job_.row0 + step_.n_row - n_row : 0;
+    const Rows in = input_rows(op.in[0], first, n_row, w.wants_integers(), !op.head);
+    matmul(w, in, n_row, row(op.out, 0), width(op.out), op.accumulate, shared());
+}
+
+void CpuWalk::swiglu(const Op& op) {
+    const uint32_t d = width(op.out);
+    constexpr uint32_t kPart = 256;
+    const uint64_t n_part = ceil_div(d, kPart);
+    uint64_t from, to;
+    even_part(n_part * step_.n_row, even(), &from, &to);
+    for (uint64_t i = from; i < to; ++i) {
+        const uint32_t r = static_cast<uint32_t>(i / n_part), c = static_cast<uint32_t>(i % n_part) * kPart;
+        loops_.swiglu(row(op.in[0], r) + c, row(op.in[1], r) + c, row(op.out, r) + c, d - c < kPart ? d - c : kPart,
+                      op.limit);
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ----------------------------------------------------------------- src/machine/cpu/walk_attend.cpp
+
+// machine/cpu/walk_attend: attention layers: keys and values into the cache, queries against it.
+//
+// kv_write
+//   in[0] k, in[1] v  [n_row, n_head_kv * d_head]  f32  in; k normed and rotated in place
+//   state             keys and values by KV row, in the types of the cache  out
+// attend
+//   in[0] q    [n_row, n_head * d_head], or with an interleaved gate [n_row, n_head, 2, d_head]  f32  in
+//   in[1] g    [n_row, n_head] f32, in: gates of whole heads, if the layer has them
+//   out        [n_row, n_head * d_head]  f32  out
+//
+//   o = sum over visible KV rows j of softmax_j(scale q . k_j) v_j, times sigmoid(gate)
+//
+// A row at KV row p sees the rows within its window and the sinks. Its sum is cut into the sinks that lie before the
+// window and chunks of kAttnChunk KV rows at absolute multiples; each gives a partial (m, l, o), merged in that order.
+// So a row's bits depend neither on the other rows of the step nor on the threads.
+//
+// Cost    a row and visible KV row: 4 n_head d_head flops; keys and values are read once for each kAttnRows rows.
+// Source  docs/MODEL.md. Counterpart: shaders/kv_append.comp, attend_step.comp, attend_rows.comp.
+
+
+namespace auspex {
+namespace detail {
+
+const float* CpuWalk::rotation(const Op& op, uint32_t i_row) const {
+    for (const CpuContext::Rotation& r : context_.rotations_)
+        if (r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1])
+            return r.table + size_t{i_row} * r.n_rot;
+    return nullptr;
+}
+
+void CpuWalk::kv_write(const Op& op) {
+    const AttnDims& a = op.attn;
+    const KvCache& kv = context_.kv_[op.state];
+    const float* norm = vector(op.w[0]);
+    for (uint64_t i = i_thread_; i < uint64_t{step_.n_row} * a.n_head_kv; i += n_thread_) {
+        const uint32_t r = static_cast<uint32_t>(i / a.n_head_kv), h = static_cast<uint32_t>(i % a.n_head_kv);
+        float* k = row(op.in[0], r) + size_t{h} * a.d_head;
+        const float* v = row(op.in[1], r) + size_t{h} * a.d_head;
+        if (norm) loops_.rms_norm(k, norm, k, a.d_head, a.eps);
+        rotate(k, a.n_rot, rotation(op, r));
+        auto store = [&](std::byte* to_k, std::byte* to_v, uint32_t place) {
+            auto one = [&](Type type, const float* x, std::byte* to, uint64_t bytes) {
+                to += place * bytes + row_bytes(type, uint64_t{h} * a.d_head);
+                if (type == Type::f16)
+                    loops_.to_f16(x, reinterpret_cast<uint16_t*>(to), a.d_head);
+                else
+                    encode_row(type, x, to, a.d_head);
+            };
+            one(kv.shape.k, k, to_k, kv.shape.k_bytes);
+            one(kv.shape.v, v, to_v, kv.shape.v_bytes);
+        };
+        const uint32_t p = step_.first_row + r;
+        store(kv.k, kv.v, kv.shape.place(p));
+        if (p < kv.shape.sinks) store(kv.sink_k, kv.sink_v, p);
+    }
+}
+
+/// The attend operation of one layer. A partial is part_stride floats: m, l, o [d_head]; l is 0 where a row sees
+/// nothing.
+struct CpuWalk::Attention {
+    CpuWalk& walk;
+    const Op& op;
+    const AttnDims& a;
+    const KvCache& kv;
+    const Step& step;
+    const uint32_t group;   ///< query heads of one key head
+    const size_t q_stride;  ///< floats from one query head to the next
+    const size_t part_stride;
+    float* const scratch;    ///< of this thread
+    const uint32_t n_chunk;  ///< chunks up to the last row of the step
+
+    /// The chunk number of the sinks.
+    static constexpr uint32_t kSinks = ~uint32_t{0};
+
+    Attention(CpuWalk& w, const Op& o)
+        : walk(w),
+          op(o),
+          a(o.attn),
+          kv(w.context_.kv_[o.state]),
+          step(w.step_),
+          group(a.n_head / a.n_head_kv),
+          q_stride(a.gate == AttnGate::interleaved ? size_t{2} * a.d_head : a.d_head),
+          part_stride(w.context_.part_stride_),
+          scratch(w.scratch()),
+          n_chunk(ceil_div(step.first_row + step.n_row, kAttnChunk)) {}
+
+    float* query(uint32_t r, uint32_t h) const { return walk.row(op.in[0], r) + h * q_stride; }
+    /// The oldest KV row that a row at p sees, sinks aside.
+    uint32_t oldest(uint32_t p) const {
+        const uint32_t low = kv.shape.low(p);
+        return low > step.first_key ? low : step.first_key;
+    }
+    /// The KV rows from .. to - 1 of one chunk (or of the sinks) that a row at p sees.
+    void visible(uint32_t chunk, uint32_t p, uint32_t* from, uint32_t* to) const {
+        const uint32_t low = oldest(p);
+        if (chunk == kSinks) {
+            *from = step.first_key;
+            *to = kv.shape.sinks < low ? kv.shape.sinks : low;
+        } else {
+            *from = chunk * kAttnChunk > low ? chunk * kAttnChunk : low;
+            *to = (chunk + 1) * kAttnChunk < p + 1 ? (chunk + 1) * kAttnChunk : p + 1;
+        }
+    }
+
+    void prepare_queries() const;
+    template <class F>
+    void partials(uint32_t r0, uint32_t r1, uint32_t hk, uint32_t chunk, F part) const;
+    void merge(float* sum, const float* part) const;
+    void finish(uint32_t r, uint32_t h, const float* sum) const;
+    void by_row_tiles() const;
+    void by_chunks() const;
+};
+
+/// Norms, rotates and scales the queries in place.
+void CpuWalk::Attention::prepare_queries() const {
+    const float* norm = walk.vector(op.w[0]);
+    for (uint64_t i = walk.i_thread_; i < uint64_t{step.n_row} * a.n_head; i += walk.n_thread_) {
+        const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
+        float* q = query(r, h);
+        if (norm) walk.loops_.rms_norm(q, norm, q, a.d_head, a.eps);
+        rotate(q, a.n_rot, walk.rotation(op, r));
+        for (uint32_t j = 0; j < a.d_head; ++j) q[j] *= a.scale;
+    }
+}
+
+/// What rows r0 .. r1-1 see of one chunk through the query heads of key head hk: a partial for each at part(r, i),
+/// i < group. Queries that see the same KV rows are handed over together, which changes no bit (Loops::attend_many).
+template <class F>
+void CpuWalk::Attention::partials(uint32_t r0, uint32_t r1, uint32_t hk, uint32_t chunk, F part) const {
+    const float* q[kAttnQueries];
+    float *m[kAttnQueries], *l[kAttnQueries], *o[kAttnQueries];
+    uint32_t n = 0, from = 0, to = 0;
+    auto flush = [&] {
+        if (n == 0) return;
+        const std::byte *k = chunk == kSinks ? kv.sink_k : kv.k, *v = chunk == kSinks ? kv.sink_v : kv.v;
+        const uint32_t place = chunk == kSinks ? from : kv.shape.place(from);
+        const uint64_t head = uint64_t{hk} * a.d_head;
+        walk.loops_.attend_many(
+            n, q, {k + place * kv.shape.k_bytes + row_bytes(kv.shape.k, head), kv.shape.k_bytes, kv.shape.k},
+            {v + place * kv.shape.v_bytes + row_bytes(kv.shape.v, head), kv.shape.v_bytes, kv.shape.v}, to - from,
+            a.d_head, scratch, m, l, o);
+        n = 0;
+    };
+    for (uint32_t r = r0; r < r1; ++r) {
+        uint32_t from_r, to_r;
+        visible(chunk, step.first_row + r, &from_r, &to_r);
+        if (from_r != from || to_r != to) flush();
+        from = from_r;
+        to = to_r;
+        for (uint32_t i = 0; i < group; ++i) {
+            float* at = part(r, i);
+            at[1] = 0;
+            if (from >= to) continue;
+            if (n == kAttnQueries) flush();
+            q[n] = query(r, hk * group + i);
+            m[n] = at;
+            l[n] = at + 1;
+            o[n] = at + 2;
+            ++n;
+        }
+    }
+    flush();
+}
+
+/// Merges a partial into a row's sums.
+void CpuWalk::Attention::merge(float* sum, const float* part) const {
+    if (part[1] == 0) return;
+    if (sum[1] == 0) {
+        std::memcpy(sum, part, (a.d_head + 2) * sizeof(float));
+        return;
+    }
+    const float m = sum[0] > part[0] ? sum[0] : part[0];
+    const float keep = std::exp(sum[0] - m), take = std::exp(part[0] - m);
+    sum[0] = m;
+    sum[1] = std::fma(part[1], take, sum[1] * keep);
+    walk.loops_.merge(sum + 2, keep, part + 2, take, a.d_head);
+}
+
+/// Divides by the sum of weights and applies the gate.
+void CpuWalk::Attention::finish(uint32_t r, uint32_t h, const float* sum) const {
+    float* o = walk.row(op.out, r) + size_t{h} * a.d_head;
+    const float scale = 1.0f / sum[1];
+    for (uint32_t j = 0; j < a.d_head; ++j) o[j] = sum[2 + j] * scale;
+    if (a.gate == AttnGate::interleaved) {
+        walk.loops_.sigmoid_gate(o, query(r, h) + a.d_head, o, a.d_head);
+    } else if (a.gate == AttnGate::per_head) {
+        const float g = 1.0f / (1.0f + std::exp(-walk.row(op.in[1], r)[h]));
+        for (uint32_t j = 0; j < a.d_head; ++j) o[j] *= g;
+    }
+}
+
+/// Many rows: each thread takes tiles of kAttnRows rows and one key head, chunk after chunk.
+void CpuWalk::Attention::by_row_tiles() const {
+    float *parts = scratch + kAttnQueries * kAttnChunk, *sums = parts + kAttnRows * group * part_stride;
+    const uint64_t n_tile = ceil_div(step.n_row, kAttnRows);
+    for (uint64_t i = walk.i_thread_; i < n_tile * a.n_head_kv; i += walk.n_thread_) {
+        const uint32_t hk = static_cast<uint32_t>(i % a.n_head_kv),
+                       r0 = static_cast<uint32_t>(i / a.n_head_kv) * kAttnRows;
+        const uint32_t r1 = r0 + kAttnRows < step.n_row ? r0 + kAttnRows : step.n_row, n = (r1 - r0) * group;
+        for (uint32_t k = 0; k < n; ++k) sums[k * part_stride + 1] = 0;
+        auto add = [&](uint32_t chunk) {
+            partials(r0, r1, hk, chunk,
+                     [&](uint32_t r, uint32_t g) { return parts + ((r - r0) * group + g) * part_stride; });
+            for (uint32_t k = 0; k < n; ++k) merge(sums + k * part_stride, parts + k * part_stride);
+        };
+        if (kv.shape.sinks != 0) add(kSinks);
+        for (uint32_t c = oldest(step.first_row + r0) / kAttnChunk; c < n_chunk && c * kAttnChunk < step.first_row + r1;
+             ++c)
+            add(c);
+        for (uint32_t k = 0; k < n; ++k) finish(r0 + k / group, hk * group + k % group, sums + k * part_stride);
+    }
+}
+
+/// Few rows: each thread takes chunks of one key head; the partials are merged afterwards in the same order.
+void CpuWalk::Attention::by_chunks() const {
+    const uint32_t n_sink_part = kv.shape.sinks != 0 ? 1 : 0, chunk0 = oldest(step.first_row) / kAttnChunk;
+    const uint32_t n_part = n_sink_part + n_chunk - chunk0;
+    auto part = [&](uint32_t r, uint32_t h, uint32_t c) {
+        return walk.context_.attn_part_ + ((size_t{r} * a.n_head + h) * walk.context_.n_part_max_ + c) * part_stride;
+    };
+    for (uint64_t i = walk.i_thread_; i < uint64_t{a.n_head_kv} * n_part; i += walk.n_thread_) {
+        const uint32_t c = static_cast<uint32_t>(i / a.n_head_kv), hk = static_cast<uint32_t>(i % a.n_head_kv);
+        partials(0, step.n_row, hk, c < n_sink_part ? kSinks : chunk0 + c - n_sink_part,
+                 [&](uint32_t r, uint32_t g) { return part(r, hk * group + g, c); });
+    }
+    walk.barrier();
+    for (uint64_t i = walk.i_thread_; i < uint64_t{step.n_row} * a.n_head; i += walk.n_thread_) {
+        const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
+        float* sum = scratch;
+        sum[1] = 0;
+        for (uint32_t c = 0; c < n_part; ++c) merge(sum, part(r, h, c));
+        finish(r, h, sum);
+    }
+}
+
+void CpuWalk::attend(const Op& op) {
+    const Attention attention(*this, op);
+    attention.prepare_queries();
+    barrier();
+    if (step_.n_row > kMaxTentative)
+        attention.by_row_tiles();
+    else
+        attention.by_chunks();
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------ src/machine/cpu/walk_delta.cpp
+
+// machine/cpu/walk_delta: a Gated DeltaNet layer: convolution, gates, recurrence, norm and output gate.
+//
+//   in[0] x   [n_row, conv_dim]          f32  in   raw q, k, v: n_head_k heads of q, n_head_k of k, n_head_v of v
+//   in[1] z   [n_row, n_head_v * d_val]  f32  in   output gate
+//   in[2] b   [n_row, n_head_v]          f32  in   beta before its sigmoid
+//   in[3] a   [n_row, n_head_v]          f32  in   alpha before bias and softplus
+//   out       [n_row, n_head_v * d_val]  f32  out
+//   state S   [n_head_v, d_key, d_val]   f32  in, out;  state2: the last raw x by position, [kConvRing, conv_dim]
+//
+//   q, k, v = silu(conv(x)), q and k normalised per head, q scaled by 1 / sqrt(d_key)
+//   decay = exp(A softplus(a + dt));  beta = sigmoid(b)
+//   u = beta (v - decay S'k);  S = decay S + k u';  o = S'q;  out = rms_norm(o) * silu(z)
+//
+// A tentative step leaves S as it is and records decay, k and u of each row; the next step applies those of the
+// committed rows before its own.
+//
+// Cost    a row: 6 n_head_v d_key d_val flops; S is read once per step, and written if it changes.
+// Source  docs/MODEL.md, "qwen35". Counterpart: shaders/delta_mix.comp, delta_gate.comp, delta_step.comp,
+// delta_scan.comp,
+//         delta_apply.comp.
+
+
+namespace auspex {
+namespace detail {
+
+void CpuWalk::delta(const Op& op) {
+    delta_inputs(op);
+    barrier();
+    delta_keep_inputs(op);
+    for (uint32_t h = i_thread_; h < op.delta.n_head_v; h += n_thread_) delta_head(op, h);
+}
+
+/// Convolution and normalisation, by (row, head): query heads, key heads, value heads.
+void CpuWalk::delta_inputs(const Op& op) {
+    const DeltaDims& d = op.delta;
+    const DeltaState::Terms& record = context_.delta_[op.state].terms[context_.parity_];
+    const float *ring = context_.conv_[op.state2], *conv_w = vector(op.w[0]);
+    const uint32_t conv_dim = d.conv_dim(), key_dim = d.n_head_k * d.d_key;
+    const uint32_t n_unit = 2 * d.n_head_k + d.n_head_v;
+    for (uint64_t i = i_thread_; i < uint64_t{step_.n_row} * n_unit; i += n_thread_) {
+        const uint32_t r = static_cast<uint32_t>(i / n_unit), h = static_cast<uint32_t>(i % n_unit);
+        const uint32_t n = h < 2 * d.n_head_k ? d.d_key : d.d_val;
+        const uint32_t c = h < 2 * d.n_head_k ? h * d.d_key : 2 * key_dim + (h - 2 * d.n_head_k) * d.d_val;
+        const float* taps[8];
+        for (uint32_t j = 0; j < d.n_conv; ++j) {
+            const int64_t back = int64_t{r} - (d.n_conv - 1) + j;  // row of this step, or before it
+            const uint64_t place = uint64_t{step_.first_row} + kConvRing + static_cast<uint64_t>(back);
+            taps[j] =
+                (back >= 0 ? row(op.in[0], static_cast<uint32_t>(back)) : ring + size_t{place % kConvRing} * conv_dim) +
+                c;
+        }
+        float* y = context_.conv_out_ + size_t{r} * conv_dim + c;
+        loops_.conv_silu(taps, conv_w + size_t{c} * d.n_conv, y, n, d.n_conv);
+        if (h < d.n_head_k) {
+            l2_normalise(y, n, 1.0f / std::sqrt(static_cast<float>(d.d_key)));
+        } else if (h < 2 * d.n_head_k) {
+            l2_normalise(y, n, 1.0f);
+            if (step_.tentative)
+                std::memcpy(record.k + (size_t{r} * d.n_head_k + h - d.n_head_k) * d.d_key, y, n * sizeof(float));
+        }
+    }
+}
+
+/// Keeps the raw inputs that a later step's taps can reach.
+void CpuWalk::delta_keep_inputs(const Op& op) {
+    const uint32_t conv_dim = op.delta.conv_dim();
+    float* ring = context_.conv_[op.state2];
+    const uint32_t keep = step_.n_row < kConvRing ? step_.n_row : kConvRing;
+    for (uint32_t i = i_thread_; i < keep; i += n_thread_) {
+        const uint32_t r = step_.n_row - keep + i;
+        std::memcpy(ring + size_t{(step_.first_row + r) % kConvRing} * conv_dim, row(op.in[0], r),
+                    conv_dim * sizeof(float));
+    }
+}
+
+/// The recurrence of value head h over the rows of the step.
+void CpuWalk::delta_head(const Op& op, uint32_t h) {
+    const DeltaDims& d = op.delta;
+    const DeltaState& state = context_.delta_[op.state];
+    const DeltaState::Terms &record = state.terms[context_.parity_], &last = state.terms[context_.parity_ ^ 1];
+    const float *dt = vector(op.w[1]), *a = vector(op.w[2]), *norm = vector(op.w[3]);
+    const uint32_t conv_dim = d.conv_dim(), key_dim = d.n_head_k * d.d_key;
+    const uint32_t hk = d.grouped ? h / (d.n_head_v / d.n_head_k) : h % d.n_head_k;
+    float* s = state.s + size_t{h} * d.d_key * d.d_val;
+    DeltaRow* rows = context_.delta_rows_ + size_t{i_thread_} * kDeltaChunk;
+    DeltaTerm terms[kMaxTentative];
+    uint32_t n_term = job_.n_term;
+    for (uint32_t i = 0; i < n_term; ++i)
+        terms[i] = {last.decay[i * d.n_head_v + h], last.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
+                    last.u + (size_t{i} * d.n_head_v + h) * d.d_val};
+    const uint32_t piece = step_.tentative || step_.n_row <= kDeltaSequential ? kDeltaSequential : kDeltaChunk;
+    for (uint32_t r0 = 0; r0 < step_.n_row; r0 += piece) {
+        const uint32_t n = step_.n_row - r0 < piece ? step_.n_row - r0 : piece;
+        float* spare_u = scratch() + size_t{d.d_key} * d.d_val;
+        for (uint32_t i = 0; i < n; ++i) {
+            const uint32_t r = r0 + i;
+            const float* y = context_.conv_out_ + size_t{r} * conv_dim;
+            const float alpha = row(op.in[3], r)[h] + dt[h];
+            const float softplus = alpha > 20.0f ? alpha : std::log1p(std::exp(alpha));
+            rows[i].decay = std::exp(a[h] * softplus);
+            rows[i].beta = 1.0f / (1.0f + std::exp(-row(op.in[2], r)[h]));
+            rows[i].q = y + size_t{hk} * d.d_key;
+            rows[i].k = y + key_dim + size_t{hk} * d.d_key;
+            rows[i].v = y + 2 * key_dim + size_t{h} * d.d_val;
+            rows[i].u = step_.tentative ? record.u + (size_t{r} * d.n_head_v + h) * d.d_val
+                                        : spare_u + size_t{i % kDeltaSequential} * d.d_val;
+            rows[i].o = row(op.out, r) + size_t{h} * d.d_val;
+            if (step_.tentative) record.decay[r * d.n_head_v + h] = rows[i].decay;
+        }
+        if (piece == kDeltaSequential) {
+            loops_.delta_rows(s, d.d_key, d.d_val, terms, n_term, rows, n, !step_.tentative, scratch());
+        } else {
+            if (n_term) loops_.delta_rows(s, d.d_key, d.d_val, terms, n_term, nullptr, 0, true, scratch());
+            loops_.delta_chunk(s, d.d_key, d.d_val, rows, n, scratch());
+        }
+        n_term = 0;
+        for (uint32_t i = 0; i < n; ++i) {
+            loops_.rms_norm(rows[i].o, norm, rows[i].o, d.d_val, d.eps);
+            loops_.silu_gate(rows[i].o, row(op.in[1], r0 + i) + size_t{h} * d.d_val, rows[i].o, d.d_val);
+        }
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex
+
 // ------------------------------------------------------------------------- src/machine/cpu/moe.cpp
 
-// machine/cpu/moe: a layer of experts: route each row, then run the experts that any row chose.
+// machine/cpu/moe: a layer of experts: routes each row, then runs the experts that any row chose.
 //
 //   f      [n_row, d]               f32  in
 //   out    [n_row, d]               f32  in, out
@@ -17774,21 +19075,22 @@ Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
 //   out += sum over I, ids ascending, of w_e down_e(act(gate_e f, up_e f)) + s down_s(act(gate_s f, up_s f))
 //   act(g, u) = min(silu(g), limit) * clamp(u, -limit, limit);   s = sigmoid(f . shared router), or 1
 //
-// Rows are grouped by expert, so the weights of each touched expert pass from memory once for all rows of a
-// step. A row's sum runs over its experts by ascending id, columns cut at fixed places: its bits depend
-// neither on the other rows nor on the threads.
+// Rows are grouped by expert, so the weights of each touched expert are read once for all rows of a step. A row adds
+// its experts by ascending id, and columns are cut at fixed places: its bits depend neither on the other rows nor on
+// the threads.
 //
 // Cost    (touched experts + shared) * 3 d_ff d weights read; 6 d_ff d (n_used + shared) flops a row.
-// Source  docs/MODEL.md, "qwen35moe" and "step35".
+// Source  docs/MODEL.md, "qwen35moe" and "step35". Counterpart: shaders/moe_router.comp, moe_route.comp, moe_list.comp,
+//         moe_sum.comp.
 
 
 namespace auspex {
 namespace detail {
 namespace moe_impl {
 
-constexpr uint32_t kRows = 64;     ///< rows that pass over a piece of an expert together
-constexpr uint32_t kHidden = 64;   ///< hidden values that one thread makes at a time
-constexpr uint32_t kColumns = 32;  ///< columns of the output likewise
+constexpr uint32_t kRows = 64;     ///< rows that share the reading of a piece of an expert
+constexpr uint32_t kHidden = 64;   ///< hidden values that one thread computes at a time
+constexpr uint32_t kColumns = 32;  ///< columns of the output, the same
 
 /// Rows first .. first + n of a matrix; first a multiple of its strips.
 Matrix part(Matrix m, uint32_t first, uint32_t n) {
@@ -17805,16 +19107,15 @@ float dot(const float* a, const float* b, uint32_t n) {
     return static_cast<float>(sum);
 }
 
-/// Which experts a row goes to, ids ascending, and with which weights. `score`: the router's logits,
-/// overwritten.
+/// The experts of a row, ids ascending, and their weights. `score`: the router's logits, overwritten.
 void choose(const MoeDims& d, const float* bias, float* score, uint32_t* id, float* weight) {
     if (d.sigmoid) {
         for (uint32_t e = 0; e < d.n_expert; ++e) score[e] = sigmoid(score[e]);
     } else {
-        float most = score[0];
-        for (uint32_t e = 1; e < d.n_expert; ++e) most = score[e] > most ? score[e] : most;
+        float max = score[0];
+        for (uint32_t e = 1; e < d.n_expert; ++e) max = score[e] > max ? score[e] : max;
         float sum = 0;
-        for (uint32_t e = 0; e < d.n_expert; ++e) sum += score[e] = std::exp(score[e] - most);
+        for (uint32_t e = 0; e < d.n_expert; ++e) sum += score[e] = std::exp(score[e] - max);
         for (uint32_t e = 0; e < d.n_expert; ++e) score[e] /= sum;
     }
     float best[kMaxUsedExpert];
@@ -17837,7 +19138,7 @@ void choose(const MoeDims& d, const float* bias, float* score, uint32_t* id, flo
     for (uint32_t j = 0; j < n; ++j) weight[j] = score[id[j]] * by;
 }
 
-/// Rows by expert: a pair is one row at one of its experts, pairs of an expert stand together.
+/// Sorts the pairs (one row at one of its experts) by expert.
 void group(const MoeDims& d, uint32_t n_row, const CpuMoe& m) {
     std::fill_n(m.first, d.n_expert + 1, 0u);
     for (uint32_t i = 0; i < n_row * d.n_used; ++i) ++m.first[m.id[i] + 1];
@@ -17900,7 +19201,7 @@ Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices) {
 }
 
 void CpuContext::lay_out_moe() {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     uint64_t n_expert = 0, n_pair = 0, d_ff = 0, h = 0, h_shared = 0, used = 0;
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
@@ -17932,536 +19233,155 @@ void CpuContext::lay_out_moe() {
     const uint32_t d_in = static_cast<uint32_t>(round_up(d_ff, 32));
     moe_.q = place<std::byte>(quantised_bytes(static_cast<uint32_t>(n_pair), d_in));
     moe_.q_shared = place<std::byte>(quantised_bytes(n_row_max_, d_in));
-    moe_.part = place<float>(uint64_t{program_->pool->n_thread()} * moe_impl::kRows * moe_impl::kHidden);
+    moe_.part = place<float>(uint64_t{model_->pool->n_thread()} * moe_impl::kRows * moe_impl::kHidden);
 }
 
-void CpuContext::Walk::moe(const Op& op) {
-    using namespace moe_impl;
-    const MoeDims& d = op.moe;
-    const CpuModel& program = *context.program_;
-    const Loops& loops = *program.loops;
-    const CpuMoe& m = context.moe_;
-    const uint32_t n_row = context.step_.n_row, d_model = static_cast<uint32_t>(program.plan->slot(op.in[0]).width());
-    const PackedMatrix &gates = program.matrices[op.w[1]], &ups = program.matrices[d.gate_up ? op.w[1] : op.w[2]],
-                       &downs = program.matrices[op.w[3]];
-    const Matrix router = program.matrices[op.w[0]].view();
-    const bool has_shared = d.d_ff_shared != 0;
-    Matrix gate_s, up_s, down_s;
-    if (has_shared) {
-        gate_s = program.matrices[op.w[4]].view();
-        up_s = program.matrices[op.w[5]].view();
-        down_s = program.matrices[op.w[6]].view();
-    }
-    const Share alone;
-    float* part_rows = m.part + size_t{i_thread} * kRows * kHidden;
-
+/// The moe operation of one layer.
+struct CpuWalk::Experts {
+    CpuWalk& walk;
+    const Op& op;
+    const MoeDims& d;
+    const CpuMoe& m;
+    const uint32_t n_row, d_model;
+    const PackedMatrix &gates, &ups, &downs;
+    Matrix router, gate_s, up_s, down_s;  ///< _s: the shared expert's, empty without one
     Rows in;
-    in.x = context.row(op.in[0], 0);
-    in.ld = d_model;
-    if (router.wants_integers() || gates.view().wants_integers() || ups.view().wants_integers() ||
-        gate_s.wants_integers() || up_s.wants_integers()) {
-        if (quantised != op.in[0]) {
-            if (n_read != 0) barrier();
-            quantise_rows(program.path, in.x, in.ld, n_row, d_model, context.quantised_, even());
-            barrier();
-            quantised = op.in[0];
-        }
-        in.quantised = context.quantised_;
-    }
-    matmul(router, in, n_row, m.score, d.n_expert, false, shared());
-    barrier();
+    float* const part_rows;  ///< of this thread, [kRows, kHidden]
 
-    // A short step is routed by one thread: a meeting costs more than the work.
+    Experts(CpuWalk& w, const Op& o)
+        : walk(w),
+          op(o),
+          d(o.moe),
+          m(w.context_.moe_),
+          n_row(w.step_.n_row),
+          d_model(w.width(o.in[0])),
+          gates(w.model_.matrices[o.w[1]]),
+          ups(w.model_.matrices[o.moe.gate_up ? o.w[1] : o.w[2]]),
+          downs(w.model_.matrices[o.w[3]]),
+          router(w.model_.matrices[o.w[0]].view()),
+          part_rows(m.part + size_t{w.i_thread_} * moe_impl::kRows * moe_impl::kHidden) {
+        if (has_shared()) {
+            gate_s = w.model_.matrices[o.w[4]].view();
+            up_s = w.model_.matrices[o.w[5]].view();
+            down_s = w.model_.matrices[o.w[6]].view();
+        }
+    }
+    bool has_shared() const { return d.d_ff_shared != 0; }
+
+    void route();
+    void hidden();
+    void hidden_part(const Matrix& gate, const Matrix& up, uint32_t n, const uint32_t* rows, float* h, uint32_t ff,
+                     float limit) const;
+    void down() const;
+    void down_part(const Matrix& down, const Rows& from, uint32_t n, const uint32_t* rows, const float* weights,
+                   uint32_t o0) const;
+};
+
+/// Scores, the experts of each row, and the rows of each expert.
+void CpuWalk::Experts::route() {
+    using namespace moe_impl;
+    const bool integers = router.wants_integers() || gates.view().wants_integers() || ups.view().wants_integers() ||
+                          gate_s.wants_integers() || up_s.wants_integers();
+    in = walk.input_rows(op.in[0], 0, n_row, integers, true);
+    matmul(router, in, n_row, m.score, d.n_expert, false, walk.shared());
+    walk.barrier();
+
+    // A short step is routed by one thread: a barrier costs more than the work.
     const bool few = n_row <= kMaxTentative;
-    const float* bias = op.w[8] == kNoSlot ? nullptr : program.vectors[op.w[8]];
-    const float* shared_router = op.w[7] == kNoSlot ? nullptr : program.vectors[op.w[7]];
-    for (uint32_t r = few ? (i_thread == 0 ? 0 : n_row) : i_thread; r < n_row; r += few ? 1 : n_thread) {
+    const float *bias = walk.vector(op.w[8]), *shared_router = walk.vector(op.w[7]);
+    const uint32_t first = few ? (walk.i_thread_ == 0 ? 0 : n_row) : walk.i_thread_;
+    for (uint32_t r = first; r < n_row; r += few ? 1 : walk.n_thread_) {
         choose(d, bias, m.score + size_t{r} * d.n_expert, m.id + size_t{r} * d.n_used, m.weight + size_t{r} * d.n_used);
-        m.shared[r] = shared_router ? sigmoid(dot(context.row(op.in[0], r), shared_router, d_model)) : 1.0f;
+        m.shared[r] = shared_router ? sigmoid(dot(walk.row(op.in[0], r), shared_router, d_model)) : 1.0f;
     }
-    if (!few) barrier();
-    if (i_thread == 0) group(d, n_row, m);
-    barrier();
+    if (!few) walk.barrier();
+    if (walk.i_thread_ == 0) group(d, n_row, m);
+    walk.barrier();
+}
 
-    // h = act(gate f, up f), by expert and piece of its hidden values.
-    const uint32_t n_touched = *m.n_touched, n_pair = n_row * d.n_used;
+/// A few hidden values of one expert for n rows: h[c][..] = act(gate f, up f), f the row rows[c].
+void CpuWalk::Experts::hidden_part(const Matrix& gate, const Matrix& up, uint32_t n, const uint32_t* rows, float* h,
+                                   uint32_t ff, float limit) const {
+    using namespace moe_impl;
+    for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
+        const uint32_t n_c = std::min(kRows, n - c0);
+        Rows piece = in;
+        piece.gather = rows + c0;
+        float* to = h + size_t{c0} * ff;
+        matmul(gate, piece, n_c, to, ff, false, Share());
+        matmul(up, piece, n_c, part_rows, kHidden, false, Share());
+        for (uint32_t c = 0; c < n_c; ++c)
+            walk.loops_.swiglu(to + size_t{c} * ff, part_rows + c * kHidden, to + size_t{c} * ff, gate.d_out, limit);
+    }
+}
+
+/// h = act(gate f, up f), cut by expert and by kHidden of its hidden values.
+void CpuWalk::Experts::hidden() {
+    using namespace moe_impl;
+    const uint32_t n_touched = *m.n_touched;
     const uint32_t n_piece = ceil_div(d.d_ff, kHidden), n_piece_s = ceil_div(d.d_ff_shared, kHidden);
-    auto hidden_part = [&](const Matrix& gate, const Matrix& up, uint32_t n, const uint32_t* rows, float* h,
-                           uint32_t ff, float limit, uint32_t h0) {
-        for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
-            const uint32_t n_c = std::min(kRows, n - c0);
-            Rows piece = in;
-            piece.gather = rows + c0;
-            float* to = h + size_t{c0} * ff + h0;
-            matmul(gate, piece, n_c, to, ff, false, alone);
-            matmul(up, piece, n_c, part_rows, kHidden, false, alone);
-            for (uint32_t c = 0; c < n_c; ++c)
-                loops.swiglu(to + size_t{c} * ff, part_rows + c * kHidden, to + size_t{c} * ff, gate.d_out, limit);
-        }
-    };
-    each_unit(shared(), n_touched * n_piece + n_piece_s, [&](uint32_t u) {
+    each_unit(walk.shared(), n_touched * n_piece + n_piece_s, [&](uint32_t u) {
         if (u < n_touched * n_piece) {
             const uint32_t e = m.touched[u / n_piece], h0 = u % n_piece * kHidden, n = std::min(kHidden, d.d_ff - h0),
                            at = m.first[e];
             hidden_part(part(gates.slice(e), h0, n), part(ups.slice(e), (d.gate_up ? d.d_ff : 0) + h0, n),
-                        m.first[e + 1] - at, m.row + at, m.h + size_t{at} * d.d_ff, d.d_ff, d.limit, h0);
+                        m.first[e + 1] - at, m.row + at, m.h + size_t{at} * d.d_ff + h0, d.d_ff, d.limit);
         } else {
             const uint32_t h0 = (u - n_touched * n_piece) * kHidden, n = std::min(kHidden, d.d_ff_shared - h0);
-            hidden_part(part(gate_s, h0, n), part(up_s, h0, n), n_row, m.all, m.h_shared, d.d_ff_shared, d.limit_shared,
-                        h0);
+            hidden_part(part(gate_s, h0, n), part(up_s, h0, n), n_row, m.all, m.h_shared + h0, d.d_ff_shared,
+                        d.limit_shared);
         }
     });
-    barrier();
+    walk.barrier();
+}
 
+/// out[rows[c]] += weights[c] * (down h)[c] on the columns of `down`, which begin at o0.
+void CpuWalk::Experts::down_part(const Matrix& down, const Rows& from, uint32_t n, const uint32_t* rows,
+                                 const float* weights, uint32_t o0) const {
+    using namespace moe_impl;
+    for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
+        const uint32_t n_c = std::min(kRows, n - c0);
+        matmul(down, rows_from(from, c0, down.d_in), n_c, part_rows, kColumns, false, Share());
+        for (uint32_t c = 0; c < n_c; ++c)
+            walk.loops_.merge(walk.row(op.out, rows[c0 + c]) + o0, 1.0f, part_rows + c * kColumns, weights[c0 + c],
+                              down.d_out);
+    }
+}
+
+/// out += weight * down h, cut by columns; every row adds its experts by ascending id.
+void CpuWalk::Experts::down() const {
+    using namespace moe_impl;
     Rows h, hs;
     h.x = m.h;
     h.ld = d.d_ff;
     hs.x = m.h_shared;
     hs.ld = d.d_ff_shared;
     if (downs.view().wants_integers()) {
-        quantise_rows(program.path, h.x, h.ld, n_pair, d.d_ff, m.q, even());
+        quantise_rows(*walk.model_.kernels, h.x, h.ld, n_row * d.n_used, d.d_ff, m.q, walk.even());
         h.quantised = m.q;
     }
     if (down_s.wants_integers()) {
-        quantise_rows(program.path, hs.x, hs.ld, n_row, d.d_ff_shared, m.q_shared, even());
+        quantise_rows(*walk.model_.kernels, hs.x, hs.ld, n_row, d.d_ff_shared, m.q_shared, walk.even());
         hs.quantised = m.q_shared;
     }
-    if (h.quantised || hs.quantised) barrier();
-
-    // out += weight * down h, by piece of the columns; every row meets its experts by ascending id.
-    auto down_part = [&](const Matrix& down, const Rows& from, uint32_t n, const uint32_t* rows, const float* weights,
-                         uint32_t o0) {
-        for (uint32_t c0 = 0; c0 < n; c0 += kRows) {
-            const uint32_t n_c = std::min(kRows, n - c0);
-            matmul(down, rows_from(from, c0, down.d_in), n_c, part_rows, kColumns, false, alone);
-            for (uint32_t c = 0; c < n_c; ++c)
-                loops.merge(context.row(op.out, rows[c0 + c]) + o0, 1.0f, part_rows + c * kColumns, weights[c0 + c],
-                            down.d_out);
-        }
-    };
-    each_unit(shared(), ceil_div(d_model, kColumns), [&](uint32_t u) {
+    if (h.quantised || hs.quantised) walk.barrier();
+    const uint32_t n_touched = *m.n_touched;
+    each_unit(walk.shared(), ceil_div(d_model, kColumns), [&](uint32_t u) {
         const uint32_t o0 = u * kColumns, n = std::min(kColumns, d_model - o0);
         for (uint32_t t = 0; t < n_touched; ++t) {
             const uint32_t e = m.touched[t], at = m.first[e];
             down_part(part(downs.slice(e), o0, n), rows_from(h, at, d.d_ff), m.first[e + 1] - at, m.row + at,
                       m.pair_weight + at, o0);
         }
-        if (has_shared) down_part(part(down_s, o0, n), hs, n_row, m.all, m.shared, o0);
+        if (has_shared()) down_part(part(down_s, o0, n), hs, n_row, m.all, m.shared, o0);
     });
 }
 
-}  // namespace detail
-}  // namespace auspex
-
-// ------------------------------------------------------------------------ src/machine/cpu/walk.cpp
-
-// machine/cpu/walk: the tape, op by op, on every thread. Formulas stand at the inner loops (ops.h);
-// here is who does which part, and where the threads meet.
-
-
-namespace auspex {
-namespace detail {
-namespace walk_impl {
-
-inline bool holds(const SlotId* list, uint32_t n, SlotId id) {
-    for (uint32_t i = 0; i < n; ++i)
-        if (list[i] == id) return true;
-    return false;
-}
-
-}  // namespace walk_impl
-
-void CpuContext::walk_entry(void* context, uint32_t i_thread, uint32_t n_thread) {
-    Walk walk{*static_cast<CpuContext*>(context), i_thread, n_thread, 0, kNoSlot, {}, {}, 0, 0};
-    walk.tape();
-}
-
-void CpuContext::Walk::barrier() {
-    context.program_->pool->barrier(i_thread);
-    n_written = n_read = n_ticket = 0;
-}
-
-Share CpuContext::Walk::even() const { return {i_thread, n_thread, nullptr}; }
-
-Share CpuContext::Walk::shared() {
-    if (n_ticket == Pool::kTicket) barrier();
-    return context.program_->pool->shared(i_thread, n_ticket++);
-}
-
-/// Meets the other threads if this op would read what one of them may still be writing, or write
-/// what one may still be reading.
-void CpuContext::Walk::settle(const Op& op) {
-    bool clash = n_written + 2 > kMaxTouched || n_read + 4 > kMaxTouched;
-    for (SlotId id : op.in) clash = clash || (id != kNoSlot && walk_impl::holds(written, n_written, id));
-    clash = clash || walk_impl::holds(written, n_written, op.out) || walk_impl::holds(read, n_read, op.out);
-    clash = clash || (op.state != kNoSlot && walk_impl::holds(written, n_written, op.state));
-    if (clash) barrier();
-}
-
-void CpuContext::Walk::touch(const Op& op) {
-    for (SlotId id : op.in)
-        if (id != kNoSlot) read[n_read++] = id;
-    const SlotId out = op.kind == OpKind::kv_write ? op.state : op.out;
-    written[n_written++] = out;
-    if (out == quantised) quantised = kNoSlot;
-}
-
-void CpuContext::Walk::tape() {
-    const Step& step = context.step_;
-    if (!context.head_only_) {
-        for (const Rotation& r : context.rotations_)
-            for (uint32_t i = i_thread; i < step.n_row; i += n_thread)
-                rotation_table(uint64_t{step.position} + i, r.n_rot, r.base, r.table + size_t{i} * r.n_rot,
-                               r.factors == kNoSlot ? nullptr : context.program_->vectors[r.factors]);
-        barrier();
-    }
-    const size_t n = step.fill_only ? step.tape->n_fill : step.tape->ops.size();
-    for (size_t i = 0; i < n; ++i) {
-        const Op& op = step.tape->ops[i];
-        if (op.head ? step.n_logit == 0 : context.head_only_) continue;
-        run(op);
-    }
-}
-
-void CpuContext::Walk::run(const Op& op) {
-    settle(op);
-    switch (op.kind) {
-        case OpKind::embed: embed(op); break;
-        case OpKind::hidden: hidden(op); break;
-        case OpKind::rms_norm: norm(op); break;
-        case OpKind::matmul: matmul_op(op); break;
-        case OpKind::swiglu: swiglu(op); break;
-        case OpKind::delta: delta(op); break;
-        case OpKind::kv_write: kv_write(op); break;
-        case OpKind::attend: attend(op); break;
-        case OpKind::moe: moe(op); break;
-    }
-    touch(op);
-}
-
-void CpuContext::Walk::embed(const Op& op) {
-    const Matrix& table = context.program_->matrices[op.w[0]].view();
-    for (uint32_t i = i_thread; i < context.step_.n_row; i += n_thread)
-        unpack_row(table, static_cast<uint32_t>(context.step_.ids[i]), context.row(op.out, i));
-}
-
-void CpuContext::Walk::hidden(const Op& op) {
-    const uint32_t d = context.program_->plan->d_model;
-    for (uint32_t i = i_thread; i < context.step_.n_row; i += n_thread) {
-        const float* from = context.step_.hidden ? context.step_.hidden + size_t{i} * d
-                            : context.step_.hidden_pending
-                                ? context.pending_hidden(context.step_.first_row + i)
-                                : context.row(context.program_->plan->trunk.hidden, context.step_.hidden_from + i);
-        std::memcpy(context.row(op.out, i), from, d * sizeof(float));
-    }
-}
-
-void CpuContext::Walk::norm(const Op& op) {
-    const float* w = context.program_->vectors[op.w[0]];
-    const uint32_t d = static_cast<uint32_t>(context.program_->plan->slot(op.in[0]).width());
-    for (uint32_t i = i_thread; i < context.step_.n_row; i += n_thread)
-        context.program_->loops->rms_norm(context.row(op.in[0], i), w, context.row(op.out, i) + op.out_offset, d,
-                                          op.eps);
-}
-
-void CpuContext::Walk::matmul_op(const Op& op) {
-    const Plan& plan = *context.program_->plan;
-    const bool drafting = op.head && !context.draft_head_.empty() && context.step_.tape != &plan.trunk;
-    const Matrix& w = drafting ? context.draft_head_.view() : context.program_->matrices[op.w[0]].view();
-    const uint32_t n_row = op.head ? context.step_.n_logit : context.step_.n_row;
-    const uint32_t first = op.head ? context.row0_ + context.step_.n_row - n_row : 0;
-    Rows in;
-    in.x = context.row(op.in[0], first);
-    in.ld = static_cast<size_t>(plan.slot(op.in[0]).width());
-    if (w.wants_integers()) {
-        if (quantised != op.in[0] || op.head) {
-            // Others may still be multiplying with what the buffer holds.
-            if (n_read != 0) barrier();
-            quantise_rows(w.path, in.x, in.ld, n_row, w.d_in, context.quantised_, even());
-            barrier();
-            quantised = op.in[0];
-        }
-        in.quantised = context.quantised_;
-    }
-    matmul(w, in, n_row, context.row(op.out, 0), static_cast<size_t>(plan.slot(op.out).width()), op.accumulate,
-           shared());
-}
-
-void CpuContext::Walk::swiglu(const Op& op) {
-    const uint32_t d = static_cast<uint32_t>(context.program_->plan->slot(op.out).width());
-    constexpr uint32_t kPart = 256;
-    const uint64_t n_part = ceil_div(d, kPart);
-    uint64_t from, to;
-    even_part(n_part * context.step_.n_row, even(), &from, &to);
-    for (uint64_t i = from; i < to; ++i) {
-        const uint32_t r = static_cast<uint32_t>(i / n_part), c = static_cast<uint32_t>(i % n_part) * kPart;
-        context.program_->loops->swiglu(context.row(op.in[0], r) + c, context.row(op.in[1], r) + c,
-                                        context.row(op.out, r) + c, d - c < kPart ? d - c : kPart, op.limit);
-    }
-}
-
-void CpuContext::Walk::delta(const Op& op) {
-    const DeltaDims& d = op.delta;
-    const Step& step = context.step_;
-    const Loops& loops = *context.program_->loops;
-    const DeltaState& state = context.delta_[op.state];
-    const DeltaState::Terms &mine = state.terms[context.parity_], &last = state.terms[context.parity_ ^ 1];
-    float* ring = context.conv_[op.state2];
-    const uint32_t conv_dim = d.conv_dim(), key_dim = d.n_head_k * d.d_key;
-    const float *conv_w = context.program_->vectors[op.w[0]], *dt = context.program_->vectors[op.w[1]],
-                *a = context.program_->vectors[op.w[2]], *norm = context.program_->vectors[op.w[3]];
-
-    // Convolution and normalisation, by (row, head): query heads, key heads, value heads.
-    const uint32_t n_unit = 2 * d.n_head_k + d.n_head_v;
-    for (uint64_t i = i_thread; i < uint64_t{step.n_row} * n_unit; i += n_thread) {
-        const uint32_t r = static_cast<uint32_t>(i / n_unit), h = static_cast<uint32_t>(i % n_unit);
-        const uint32_t n = h < 2 * d.n_head_k ? d.d_key : d.d_val;
-        const uint32_t c = h < 2 * d.n_head_k ? h * d.d_key : 2 * key_dim + (h - 2 * d.n_head_k) * d.d_val;
-        const float* taps[8];
-        for (uint32_t j = 0; j < d.n_conv; ++j) {
-            const int64_t back = int64_t{r} - (d.n_conv - 1) + j;  // row of this step, or before it
-            const uint64_t position = uint64_t{step.first_row} + kConvRing + static_cast<uint64_t>(back);
-            taps[j] = (back >= 0 ? context.row(op.in[0], static_cast<uint32_t>(back))
-                                 : ring + size_t{position % kConvRing} * conv_dim) +
-                      c;
-        }
-        float* y = context.conv_out_ + size_t{r} * conv_dim + c;
-        loops.conv_silu(taps, conv_w + size_t{c} * d.n_conv, y, n, d.n_conv);
-        if (h < d.n_head_k)
-            l2_normalise(y, n, 1.0f / std::sqrt(static_cast<float>(d.d_key)));
-        else if (h < 2 * d.n_head_k) {
-            l2_normalise(y, n, 1.0f);
-            if (step.tentative)
-                std::memcpy(mine.k + (size_t{r} * d.n_head_k + h - d.n_head_k) * d.d_key, y, n * sizeof(float));
-        }
-    }
-    barrier();
-
-    // The raw inputs by position; every row that a later step can look back to.
-    const uint32_t keep = step.n_row < kConvRing ? step.n_row : kConvRing;
-    for (uint32_t i = i_thread; i < keep; i += n_thread) {
-        const uint32_t r = step.n_row - keep + i;
-        std::memcpy(ring + size_t{(step.first_row + r) % kConvRing} * conv_dim, context.row(op.in[0], r),
-                    conv_dim * sizeof(float));
-    }
-
-    // The recurrence, by value head.
-    float* scratch = context.thread_scratch_ + i_thread * context.thread_stride_;
-    DeltaRow* rows = context.delta_rows_ + size_t{i_thread} * kDeltaChunk;
-    const uint32_t piece = step.tentative || step.n_row <= kDeltaSequential ? kDeltaSequential : kDeltaChunk;
-    for (uint32_t h = i_thread; h < d.n_head_v; h += n_thread) {
-        const uint32_t hk = d.grouped ? h / (d.n_head_v / d.n_head_k) : h % d.n_head_k;
-        float* s = state.s + size_t{h} * d.d_key * d.d_val;
-        DeltaTerm terms[kMaxTentative];
-        uint32_t n_term = context.n_pending_;
-        for (uint32_t i = 0; i < n_term; ++i)
-            terms[i] = {last.decay[i * d.n_head_v + h], last.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
-                        last.u + (size_t{i} * d.n_head_v + h) * d.d_val};
-        for (uint32_t r0 = 0; r0 < step.n_row; r0 += piece) {
-            const uint32_t n = step.n_row - r0 < piece ? step.n_row - r0 : piece;
-            float* spare_u = scratch + size_t{d.d_key} * d.d_val;
-            for (uint32_t i = 0; i < n; ++i) {
-                const uint32_t r = r0 + i;
-                const float* y = context.conv_out_ + size_t{r} * conv_dim;
-                const float alpha = context.row(op.in[3], r)[h] + dt[h];
-                const float softplus = alpha > 20.0f ? alpha : std::log1p(std::exp(alpha));
-                rows[i].decay = std::exp(a[h] * softplus);
-                rows[i].beta = 1.0f / (1.0f + std::exp(-context.row(op.in[2], r)[h]));
-                rows[i].q = y + size_t{hk} * d.d_key;
-                rows[i].k = y + key_dim + size_t{hk} * d.d_key;
-                rows[i].v = y + 2 * key_dim + size_t{h} * d.d_val;
-                rows[i].u = step.tentative ? mine.u + (size_t{r} * d.n_head_v + h) * d.d_val
-                                           : spare_u + size_t{i % kDeltaSequential} * d.d_val;
-                rows[i].o = context.row(op.out, r) + size_t{h} * d.d_val;
-                if (step.tentative) mine.decay[r * d.n_head_v + h] = rows[i].decay;
-            }
-            if (piece == kDeltaSequential) {
-                loops.delta_rows(s, d.d_key, d.d_val, terms, n_term, rows, n, !step.tentative, scratch);
-            } else {
-                if (n_term) loops.delta_rows(s, d.d_key, d.d_val, terms, n_term, nullptr, 0, true, scratch);
-                loops.delta_chunk(s, d.d_key, d.d_val, rows, n, scratch);
-            }
-            n_term = 0;
-            for (uint32_t i = 0; i < n; ++i) {
-                loops.rms_norm(rows[i].o, norm, rows[i].o, d.d_val, d.eps);
-                loops.silu_gate(rows[i].o, context.row(op.in[1], r0 + i) + size_t{h} * d.d_val, rows[i].o, d.d_val);
-            }
-        }
-    }
-}
-
-const float* CpuContext::rotation(const Op& op, uint32_t i_row) const {
-    for (const Rotation& r : rotations_)
-        if (r.n_rot == op.attn.n_rot && r.base == op.attn.rope_base && r.factors == op.w[1])
-            return r.table + size_t{i_row} * r.n_rot;
-    return nullptr;
-}
-
-void CpuContext::Walk::kv_write(const Op& op) {
-    const AttnDims& a = op.attn;
-    const Loops& loops = *context.program_->loops;
-    const KvCache& kv = context.kv_[op.state];
-    const float* norm = op.w[0] == kNoSlot ? nullptr : context.program_->vectors[op.w[0]];
-    for (uint64_t i = i_thread; i < uint64_t{context.step_.n_row} * a.n_head_kv; i += n_thread) {
-        const uint32_t r = static_cast<uint32_t>(i / a.n_head_kv), h = static_cast<uint32_t>(i % a.n_head_kv);
-        float* k = context.row(op.in[0], r) + size_t{h} * a.d_head;
-        const float* v = context.row(op.in[1], r) + size_t{h} * a.d_head;
-        if (norm) loops.rms_norm(k, norm, k, a.d_head, a.eps);
-        rotate(k, a.n_rot, context.rotation(op, r));
-        auto put = [&](std::byte* to_k, std::byte* to_v, uint32_t place) {
-            auto one = [&](Type type, const float* x, std::byte* to, uint64_t bytes) {
-                to += place * bytes + row_bytes(type, uint64_t{h} * a.d_head);
-                if (type == Type::f16)
-                    loops.to_f16(x, reinterpret_cast<uint16_t*>(to), a.d_head);
-                else
-                    encode_row(type, x, to, a.d_head);
-            };
-            one(kv.shape.k, k, to_k, kv.shape.k_bytes);
-            one(kv.shape.v, v, to_v, kv.shape.v_bytes);
-        };
-        const uint32_t p = context.step_.first_row + r;
-        put(kv.k, kv.v, kv.shape.place(p));
-        if (p < kv.shape.sinks) put(kv.sink_k, kv.sink_v, p);
-    }
-}
-
-void CpuContext::Walk::attend(const Op& op) {
-    const AttnDims& a = op.attn;
-    const Step& step = context.step_;
-    const Loops& loops = *context.program_->loops;
-    const KvCache& kv = context.kv_[op.state];
-    const float* norm = op.w[0] == kNoSlot ? nullptr : context.program_->vectors[op.w[0]];
-    const size_t q_stride = a.gate == AttnGate::interleaved ? size_t{2} * a.d_head : a.d_head;
-    const uint32_t group = a.n_head / a.n_head_kv;
-    float* scratch = context.thread_scratch_ + i_thread * context.thread_stride_;
-
-    for (uint64_t i = i_thread; i < uint64_t{step.n_row} * a.n_head; i += n_thread) {
-        const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
-        float* q = context.row(op.in[0], r) + h * q_stride;
-        if (norm) loops.rms_norm(q, norm, q, a.d_head, a.eps);
-        rotate(q, a.n_rot, context.rotation(op, r));
-        for (uint32_t j = 0; j < a.d_head; ++j) q[j] *= a.scale;
-    }
-    barrier();
-
-    auto lowest = [&](uint32_t p) {  // the oldest position that a row at p sees, sinks aside
-        const uint32_t low = kv.shape.low(p);
-        return low > step.first_key ? low : step.first_key;
-    };
-    // Parts of the sum, in this order: the sinks that lie before the window, then the chunks it touches.
-    constexpr uint32_t kSinks = ~uint32_t{0};
-    const uint32_t n_chunk = ceil_div(step.first_row + step.n_row, kAttnChunk);
-
-    // What rows r0 .. r1-1 see of one chunk through the query heads of one key head: a partial for each
-    // at part(r, i), i < group; its weight (part[1]) is 0 where a row sees nothing there. Rows that see the
-    // whole chunk share the reading of it; the bits are those of one query at a time.
-    auto partials = [&](uint32_t r0, uint32_t r1, uint32_t hk, uint32_t chunk, auto part) {
-        const float* q[kAttnQueries];
-        float *m[kAttnQueries], *l[kAttnQueries], *o[kAttnQueries];
-        uint32_t n = 0, from = 0, to = 0;
-        auto flush = [&] {
-            if (n == 0) return;
-            const std::byte *k = chunk == kSinks ? kv.sink_k : kv.k, *v = chunk == kSinks ? kv.sink_v : kv.v;
-            const uint32_t place = chunk == kSinks ? from : kv.shape.place(from);
-            const uint64_t head = uint64_t{hk} * a.d_head;
-            loops.attend_many(
-                n, q, {k + place * kv.shape.k_bytes + row_bytes(kv.shape.k, head), kv.shape.k_bytes, kv.shape.k},
-                {v + place * kv.shape.v_bytes + row_bytes(kv.shape.v, head), kv.shape.v_bytes, kv.shape.v}, to - from,
-                a.d_head, scratch, m, l, o);
-            n = 0;
-        };
-        for (uint32_t r = r0; r < r1; ++r) {
-            const uint32_t p = step.first_row + r, low = lowest(p);
-            uint32_t from_r = step.first_key, to_r = kv.shape.sinks < low ? kv.shape.sinks : low;
-            if (chunk != kSinks) {
-                from_r = chunk * kAttnChunk > low ? chunk * kAttnChunk : low;
-                to_r = (chunk + 1) * kAttnChunk < p + 1 ? (chunk + 1) * kAttnChunk : p + 1;
-            }
-            if (from_r != from || to_r != to) flush();
-            from = from_r;
-            to = to_r;
-            for (uint32_t i = 0; i < group; ++i) {
-                float* at = part(r, i);
-                at[1] = 0;
-                if (from >= to) continue;
-                if (n == kAttnQueries) flush();
-                q[n] = context.row(op.in[0], r) + (size_t{hk} * group + i) * q_stride;
-                m[n] = at;
-                l[n] = at + 1;
-                o[n] = at + 2;
-                ++n;
-            }
-        }
-        flush();
-    };
-    // Merges a partial into a row's sums, in chunk order. A sum of weight 0 is still empty.
-    auto merge = [&](float* sum, const float* part) {
-        if (part[1] == 0) return;
-        if (sum[1] == 0) {
-            std::memcpy(sum, part, (a.d_head + 2) * sizeof(float));
-            return;
-        }
-        const float m = sum[0] > part[0] ? sum[0] : part[0];
-        const float keep = std::exp(sum[0] - m), take = std::exp(part[0] - m);
-        sum[0] = m;
-        sum[1] = std::fma(part[1], take, sum[1] * keep);
-        loops.merge(sum + 2, keep, part + 2, take, a.d_head);
-    };
-    auto finish = [&](uint32_t r, uint32_t h, const float* sum) {
-        float* o = context.row(op.out, r) + size_t{h} * a.d_head;
-        const float scale = 1.0f / sum[1];
-        for (uint32_t j = 0; j < a.d_head; ++j) o[j] = sum[2 + j] * scale;
-        if (a.gate == AttnGate::interleaved) {
-            loops.sigmoid_gate(o, context.row(op.in[0], r) + h * q_stride + a.d_head, o, a.d_head);
-        } else if (a.gate == AttnGate::per_head) {
-            const float g = 1.0f / (1.0f + std::exp(-context.row(op.in[1], r)[h]));
-            for (uint32_t j = 0; j < a.d_head; ++j) o[j] *= g;
-        }
-    };
-
-    if (step.n_row > kMaxTentative) {
-        // Enough rows to keep every thread busy: tiles of rows, chunk after chunk.
-        float *parts = scratch + kAttnQueries * kAttnChunk, *sums = parts + kAttnRows * group * context.part_stride_;
-        const uint64_t n_tile = ceil_div(step.n_row, kAttnRows);
-        for (uint64_t i = i_thread; i < n_tile * a.n_head_kv; i += n_thread) {
-            const uint32_t hk = static_cast<uint32_t>(i % a.n_head_kv),
-                           r0 = static_cast<uint32_t>(i / a.n_head_kv) * kAttnRows;
-            const uint32_t r1 = r0 + kAttnRows < step.n_row ? r0 + kAttnRows : step.n_row, n = (r1 - r0) * group;
-            auto part = [&](uint32_t r, uint32_t g) { return parts + ((r - r0) * group + g) * context.part_stride_; };
-            for (uint32_t k = 0; k < n; ++k) sums[k * context.part_stride_ + 1] = 0;
-            auto add = [&](uint32_t c) {
-                partials(r0, r1, hk, c, part);
-                for (uint32_t k = 0; k < n; ++k)
-                    merge(sums + k * context.part_stride_, parts + k * context.part_stride_);
-            };
-            if (kv.shape.sinks != 0) add(kSinks);
-            for (uint32_t c = lowest(step.first_row + r0) / kAttnChunk;
-                 c < n_chunk && c * kAttnChunk < step.first_row + r1; ++c)
-                add(c);
-            for (uint32_t k = 0; k < n; ++k)
-                finish(r0 + k / group, hk * group + k % group, sums + k * context.part_stride_);
-        }
-        return;
-    }
-    // Few rows: parts side by side, merged afterwards in the same order.
-    const uint32_t n_sink_part = kv.shape.sinks != 0 ? 1 : 0, chunk0 = lowest(step.first_row) / kAttnChunk;
-    const uint32_t n_part = n_sink_part + n_chunk - chunk0;
-    auto part = [&](uint32_t r, uint32_t h, uint32_t c) {
-        return context.attn_part_ + ((size_t{r} * a.n_head + h) * context.n_part_max_ + c) * context.part_stride_;
-    };
-    for (uint64_t i = i_thread; i < uint64_t{a.n_head_kv} * n_part; i += n_thread) {
-        const uint32_t c = static_cast<uint32_t>(i / a.n_head_kv), hk = static_cast<uint32_t>(i % a.n_head_kv);
-        partials(0, step.n_row, hk, c < n_sink_part ? kSinks : chunk0 + c - n_sink_part,
-                 [&](uint32_t r, uint32_t g) { return part(r, hk * group + g, c); });
-    }
-    barrier();
-    for (uint64_t i = i_thread; i < uint64_t{step.n_row} * a.n_head; i += n_thread) {
-        const uint32_t r = static_cast<uint32_t>(i / a.n_head), h = static_cast<uint32_t>(i % a.n_head);
-        float* sum = scratch;
-        sum[1] = 0;
-        for (uint32_t c = 0; c < n_part; ++c) merge(sum, part(r, h, c));
-        finish(r, h, sum);
-    }
+void CpuWalk::moe(const Op& op) {
+    Experts experts(*this, op);
+    experts.route();
+    experts.hidden();
+    experts.down();
 }
 
 }  // namespace detail
@@ -18474,17 +19394,19 @@ namespace detail {
 
 class CpuBackend : public Backend {
   public:
-    CpuPath path = CpuPath::reference;
+    const CpuKernels* kernels = nullptr;
     std::shared_ptr<Pool> pool;
     Allocator allocator;
 
     Kind kind() const override { return Kind::cpu; }
     std::string name() const override {
-        return say("cpu (", path_name(path), ", ", pool->n_thread(), pool->n_thread() == 1 ? " thread)" : " threads)");
+        return say("cpu (", path_name(kernels->path), ", ", pool->n_thread(),
+                   pool->n_thread() == 1 ? " thread)" : " threads)");
     }
     std::string report() const override {
-        std::string text = say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(),
-                               " physical cores\npath     ", path_name(path), "\n");
+        std::string text =
+            say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(), " physical cores\npath     ",
+                path_name(kernels->path), "\nkernels  ", kernels->name, "\n");
         for (CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon, CpuPath::reference})
             append(text, say("  ", path_name(p),
                              has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
@@ -18540,17 +19462,18 @@ uint64_t n_value(const Slot& s) {
 Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const Weights& weights,
                                                       const Progress& progress) {
     using namespace cpu_impl;
-    auto program = std::make_shared<CpuModel>();
-    program->plan = &plan;
-    program->path = path;
-    program->loops = &loops_for(path);
-    program->pool = pool;
-    program->allocator = allocator;
-    program->matrices.resize(plan.slots.size());
-    program->vectors.resize(plan.slots.size(), nullptr);
-    if (weights.keep) program->file_rows.assign(weights.data.begin(), weights.data.end());
-    for (SlotId id = 0; id < program->file_rows.size(); ++id)
-        if (!weights.keeps(id)) program->file_rows[id] = nullptr;
+    const DefaultFloatMode mode;
+    auto model = std::make_shared<CpuModel>();
+    model->plan = &plan;
+    model->kernels = kernels;
+    model->loops = &kernels->loops;
+    model->pool = pool;
+    model->allocator = allocator;
+    model->matrices.resize(plan.slots.size());
+    model->vectors.resize(plan.slots.size(), nullptr);
+    if (weights.keep) model->file_rows.assign(weights.data.begin(), weights.data.end());
+    for (SlotId id = 0; id < model->file_rows.size(); ++id)
+        if (!weights.keeps(id)) model->file_rows[id] = nullptr;
     const std::vector<Use> use = uses(plan);
 
     uint64_t total = 0, done = 0, vector_floats = 0;
@@ -18561,17 +19484,17 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
         if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keeps(id)))
             vector_floats += round_up(n_value(s), 16);
     }
-    AUSPEX_TRY(program->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
-    float* next = program->vector_bytes.as<float>();
+    AUSPEX_TRY(model->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
+    float* next = model->vector_bytes.as<float>();
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
         const uint64_t n = n_value(s);
         if (use[id] == Use::vector) {
             if (s.type == Type::f32 && weights.keeps(id)) {
-                program->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
+                model->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
             } else {
                 decode_row(s.type, weights.data[id], next, static_cast<size_t>(n));
-                program->vectors[id] = next;
+                model->vectors[id] = next;
                 next += round_up(n, 16);
             }
         } else if (use[id] == Use::matrix) {
@@ -18579,19 +19502,19 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
                 !progress("loading weights",
                           total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0))
                 return fail(Code::cancelled, "loading was cancelled by the progress callback");
-            Status st = pack_matrix(path, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
-                                    &program->matrices[id]);
+            Status st = pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
+                                    &model->matrices[id]);
             if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
         }
         if (use[id] != Use::none) done += row_bytes(s.type, n);
         if (use[id] == Use::matrix)
-            program->n_weight_bytes +=
-                program->matrices[id].owned_bytes() ? program->matrices[id].owned_bytes() : row_bytes(s.type, n);
-        if (use[id] == Use::vector) program->n_weight_bytes += n * sizeof(float);
+            model->n_weight_bytes +=
+                model->matrices[id].owned_bytes() ? model->matrices[id].owned_bytes() : row_bytes(s.type, n);
+        if (use[id] == Use::vector) model->n_weight_bytes += n * sizeof(float);
     }
-    AUSPEX_TRY(check_moe(plan, program->matrices));
+    AUSPEX_TRY(check_moe(plan, model->matrices));
     if (progress) progress("loading weights", 1.0f);
-    return std::shared_ptr<LoadedModel>(std::move(program));
+    return std::shared_ptr<LoadedModel>(std::move(model));
 }
 
 Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const {
@@ -18622,7 +19545,7 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
             else
                 add(what + ", as F32 vectors", round_up(n_value(s), 16) * sizeof(float), MemoryPlace::allocator);
         } else {
-            const uint64_t packed = packed_bytes(path, shape_of(s), weights.keeps(id));
+            const uint64_t packed = packed_bytes(*kernels, shape_of(s), weights.keeps(id));
             if (packed == 0)
                 add(what, plain, MemoryPlace::file);
             else
@@ -18634,13 +19557,13 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
 }
 
 Status CpuBackend::plan_context(const Plan& plan, const ContextOptions& options, std::vector<MemoryItem>* items) const {
-    auto program = std::make_shared<CpuModel>();  // without weights: a context is laid out, not run
-    program->plan = &plan;
-    program->path = path;
-    program->loops = &loops_for(path);
-    program->pool = pool;
-    program->allocator = allocator;
-    return CpuContext::plan_memory(std::move(program), options, items);
+    auto model = std::make_shared<CpuModel>();  // without weights: a context is laid out, not run
+    model->plan = &plan;
+    model->kernels = kernels;
+    model->loops = &kernels->loops;
+    model->pool = pool;
+    model->allocator = allocator;
+    return CpuContext::plan_memory(std::move(model), options, items);
 }
 
 Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const {
@@ -18649,16 +19572,16 @@ Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<
             if (!op.head || op.kind != OpKind::matmul) continue;
             MatrixShape shape = cpu_impl::shape_of(plan.slot(op.w[0]));
             shape.d_out = n_id;
-            items->push_back({"draft-only head", -1, packed_bytes(path, shape, false), MemoryPlace::allocator});
+            items->push_back({"draft-only head", -1, packed_bytes(*kernels, shape, false), MemoryPlace::allocator});
             return {};
         }
     return {};
 }
 
 Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
-    auto machine = std::make_shared<CpuBackend>();
-    machine->allocator = options.allocator;
-    AUSPEX_TRY(choose_path(options.path, &machine->path));
+    auto backend = std::make_shared<CpuBackend>();
+    backend->allocator = options.allocator;
+    AUSPEX_TRY(choose_kernels(options.path, &backend->kernels));
     if (options.n_thread < 0)
         return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 0 (one per core) or more");
     const uint32_t n = options.n_thread == 0 ? n_physical_core() : static_cast<uint32_t>(options.n_thread);
@@ -18666,8 +19589,8 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
                                                     : options.n_thread == 0 ? Pool::kMaxThread
                                                                             : n);
     if (!pool.ok()) return pool.status();
-    machine->pool = std::move(pool.value());
-    return std::shared_ptr<Backend>(std::move(machine));
+    backend->pool = std::move(pool.value());
+    return std::shared_ptr<Backend>(std::move(backend));
 }
 
 }  // namespace detail

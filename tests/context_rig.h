@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "../src/machine/cpu/cpu.h"
-#include "../src/machine/cpu/features.h"
+#include "../src/machine/cpu/kernels.h"
 #include "../src/plan/arch.h"
 #include "reference.h"
 #include "tiny.h"

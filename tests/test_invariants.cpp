@@ -2,11 +2,15 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cfenv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <thread>
+#if defined(__x86_64__) || defined(_M_X64)
+#include <xmmintrin.h>
+#endif
 
 #include "../src/engine/session.h"
 #include "context_rig.h"
@@ -289,4 +293,40 @@ TEST_CASE("a head over kept rows runs after any step") {
     REQUIRE(context->head(rig.plan.trunk, 19, 1).ok());
     REQUIRE(context->read_row(rig.plan.trunk.logits, 0).get(row).ok());
     CHECK(std::memcmp(row.data(), want.data(), want.size() * sizeof(float)) == 0);
+}
+
+namespace {
+
+/// Sets a floating-point mode of this thread; returns false if this build cannot.
+bool set_float_mode(int mode) {
+    if (mode == 1) return std::fesetround(FE_UPWARD) == 0;
+#if defined(__x86_64__) || defined(_M_X64)
+    if (mode == 2) _mm_setcsr(_mm_getcsr() | 0x8040);  // flush subnormal results and inputs to zero
+    return true;
+#else
+    return mode == 0;
+#endif
+}
+
+}  // namespace
+
+TEST_CASE("the caller's floating-point mode changes no bit, on any number of threads") {
+    const std::vector<Token> ids = tiny_ids(60, 8);
+    for (const CpuPath path : cpu_paths()) {
+        std::vector<float> want;
+        for (const int mode : {0, 1, 2})
+            for (const int n_thread : {1, 3}) {
+                const CpuRig rig(path, n_thread);  // the tiny model itself is computed in the default mode
+                const std::unique_ptr<Context> context = rig.context();
+                std::fenv_t host;
+                std::fegetenv(&host);
+                if (!set_float_mode(mode)) continue;
+                const std::vector<float> got = rig.text(*context, ids, 40, 8);
+                rig.state(*context, 60);
+                std::fesetenv(&host);
+                if (want.empty()) want = got;
+                CHECK_MESSAGE(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0,
+                              path_name(path) << ", mode " << mode << ", " << n_thread << " threads");
+            }
+    }
 }

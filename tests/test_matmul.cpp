@@ -1,6 +1,5 @@
 // Tests of machine/cpu/matmul: every type within its error bound, and row invariance.
-#include "../src/machine/cpu/matmul.h"
-#include "../src/machine/cpu/pack.h"
+#include "../src/machine/cpu/kernels.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -18,14 +17,7 @@ using Bytes = std::vector<std::byte>;
 constexpr const auto& kAll = kAllTypes;
 
 bool is_float(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::bf16; }
-std::string label(CpuPath p, Type t) { return std::string(path_name(p)) + " " + type_info(t).name; }
-
-std::vector<CpuPath> paths() {
-    std::vector<CpuPath> all = {CpuPath::reference};
-    for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
-        if (has_path(p)) all.push_back(p);
-    return all;
-}
+std::string label(const CpuKernels* cpu, Type t) { return std::string(cpu->name) + " " + type_info(t).name; }
 
 enum class Fill { normal, subnormal, highest, lowest, striped };
 
@@ -71,16 +63,16 @@ Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed)
 
 /// A matrix, its decoded rows, and what it takes to multiply by it.
 struct Case {
-    CpuPath path;
+    const CpuKernels* kernels;
     Type type;
     uint32_t d_out, d_in;
     Bytes rows;
     PackedMatrix packed;
     std::vector<float> w;
 
-    Case(CpuPath p, Type t, uint32_t out, uint32_t in, Fill fill = Fill::normal, uint64_t seed = 1)
-        : path(p), type(t), d_out(out), d_in(in), rows(make_rows(t, out, in, fill, seed)), w(size_t{out} * in) {
-        const Status st = pack_matrix(p, {t, out, in}, rows.data(), true, {}, nullptr, &packed);
+    Case(const CpuKernels* cpu, Type t, uint32_t out, uint32_t in, Fill fill = Fill::normal, uint64_t seed = 1)
+        : kernels(cpu), type(t), d_out(out), d_in(in), rows(make_rows(t, out, in, fill, seed)), w(size_t{out} * in) {
+        const Status st = pack_matrix(*cpu, {t, out, in}, rows.data(), true, {}, nullptr, &packed);
         REQUIRE_MESSAGE(st.ok(), st.message());
         for (uint32_t r = 0; r < out; ++r)
             decode_row(t, rows.data() + row_bytes(t, in) * r, w.data() + size_t{in} * r, in);
@@ -88,7 +80,7 @@ struct Case {
 
     Bytes quantised(const std::vector<float>& x, uint32_t n, const Share& share = {}) const {
         Bytes q(packed.view().wants_integers() ? quantised_bytes(n, d_in) : 0);
-        if (!q.empty()) quantise_rows(path, x.data(), d_in, n, d_in, q.data(), share);
+        if (!q.empty()) quantise_rows(*kernels, x.data(), d_in, n, d_in, q.data(), share);
         return q;
     }
     std::vector<float> product(const std::vector<float>& x, uint32_t n) const {
@@ -139,8 +131,8 @@ double check_product(const Case& c, const std::vector<float>& x, uint32_t n) {
             square_error += (got - exact) * (got - exact);
             square += exact * exact;
         }
-    CHECK_MESSAGE(worst_seen <= 1, label(c.path, c.type) << " [" << c.d_out << ", " << c.d_in << "] n=" << n);
-    CHECK_MESSAGE(worst <= 1, label(c.path, c.type) << " [" << c.d_out << ", " << c.d_in << "] n=" << n);
+    CHECK_MESSAGE(worst_seen <= 1, label(c.kernels, c.type) << " [" << c.d_out << ", " << c.d_in << "] n=" << n);
+    CHECK_MESSAGE(worst <= 1, label(c.kernels, c.type) << " [" << c.d_out << ", " << c.d_in << "] n=" << n);
     return square > 0 ? std::sqrt(square_error / square) : 0;
 }
 
@@ -166,32 +158,32 @@ std::vector<uint32_t> widths(Type t) {
 }  // namespace
 
 TEST_CASE("every type on every path agrees with double precision within the bound of its arithmetic") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : kAll)
             for (const uint32_t d_in : widths(t))
                 for (const uint32_t d_out : {1u, 21u}) {
-                    Case c(p, t, d_out, d_in, Fill::normal, d_in + d_out);
+                    Case c(cpu, t, d_out, d_in, Fill::normal, d_in + d_out);
                     const std::vector<float> x = test::Random(d_in).normals(size_t{5} * d_in);
                     check_product(c, x, 5);
                 }
 }
 
 TEST_CASE("integer activations and float products lose almost no precision") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : kAll) {
-            Case c(p, t, 40, 1024);
+            Case c(cpu, t, 40, 1024);
             const std::vector<float> x = test::Random(3).normals(size_t{4} * 1024);
             const double error = check_product(c, x, 4);
-            CHECK_MESSAGE(error < (c.packed.view().wants_integers() ? 4e-5 : 2e-6), label(p, t));
+            CHECK_MESSAGE(error < (c.packed.view().wants_integers() ? 4e-5 : 2e-6), label(cpu, t));
             if (c.packed.view().wants_integers()) check_half_steps(c, x, 4);
         }
 }
 
 TEST_CASE("extreme codes and subnormal scales are neither clamped nor flushed to zero") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : kAll)
             for (const Fill f : {Fill::subnormal, Fill::highest, Fill::lowest, Fill::striped}) {
-                Case c(p, t, 17, 512, f, 5);
+                Case c(cpu, t, 17, 512, f, 5);
                 std::vector<float> x(size_t{3} * 512, 1.0f);  // the high byte becomes 127 throughout
                 for (size_t k = 0; k < 512; ++k) {
                     x[512 + k] = -1.0f;
@@ -199,16 +191,16 @@ TEST_CASE("extreme codes and subnormal scales are neither clamped nor flushed to
                 }
                 check_product(c, x, 3);
                 const std::vector<float> y = c.product(x, 3);
-                CHECK_MESSAGE(std::fabs(y[0]) > 0.0f, label(p, t));
+                CHECK_MESSAGE(std::fabs(y[0]) > 0.0f, label(cpu, t));
             }
 }
 
 TEST_CASE("row invariance: a row's result has the same bits alone and among others") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : kAll) {
             const uint32_t d_in = is_float(t) ? 259 : type_info(t).n_block == 32 ? 352 : 512;
             const uint32_t n_max = t == Type::q4_k || t == Type::f16 ? 100 : 33;
-            Case c(p, t, 37, d_in);
+            Case c(cpu, t, 37, d_in);
             const std::vector<float> x = test::Random(11).normals(size_t{n_max} * d_in);
             std::vector<float> alone;
             for (uint32_t i = 0; i < n_max; ++i) {
@@ -218,7 +210,7 @@ TEST_CASE("row invariance: a row's result has the same bits alone and among othe
             }
             for (const uint32_t n : {2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 33u, n_max}) {
                 const std::vector<float> y = c.product(x, n);
-                CHECK_MESSAGE(same_bits(y.data(), alone.data(), y.size()), label(p, t) << " n=" << n);
+                CHECK_MESSAGE(same_bits(y.data(), alone.data(), y.size()), label(cpu, t) << " n=" << n);
             }
         }
 }
@@ -226,10 +218,10 @@ TEST_CASE("row invariance: a row's result has the same bits alone and among othe
 TEST_CASE("the bits do not depend on threads, shares or the order of work items") {
     std::unique_ptr<Pool> pool;
     REQUIRE(Pool::open(3).get(pool).ok());
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : {Type::q4_k, Type::q6_k, Type::q8_0, Type::bf16}) {
             constexpr uint32_t n = 5, d_in = 512, d_out = 331;
-            Case c(p, t, d_out, d_in);
+            Case c(cpu, t, d_out, d_in);
             const std::vector<float> x = test::Random(12).normals(size_t{n} * d_in);
             const std::vector<float> expected = c.product(x, n);
             const Bytes whole = c.quantised(x, n);
@@ -239,15 +231,15 @@ TEST_CASE("the bits do not depend on threads, shares or the order of work items"
                 std::atomic<uint32_t> ticket{0};
                 if (!q.empty())
                     for (uint32_t i = 0; i < parts; ++i)
-                        quantise_rows(p, x.data(), d_in, n, d_in, q.data(), {i, parts, nullptr});
+                        quantise_rows(*cpu, x.data(), d_in, n, d_in, q.data(), {i, parts, nullptr});
                 CHECK(q == whole);
                 const Rows in{x.data(), d_in, q.data(), nullptr};
                 for (uint32_t i = 0; i < parts; ++i) {
                     matmul(c.packed.view(), in, n, y.data(), d_out, false, {i, parts, nullptr});
                     matmul(c.packed.view(), in, n, z.data(), d_out, false, {i, parts, &ticket});
                 }
-                CHECK_MESSAGE(same_bits(y.data(), expected.data(), y.size()), label(p, t) << " parts " << parts);
-                CHECK_MESSAGE(same_bits(z.data(), expected.data(), z.size()), label(p, t) << " parts " << parts);
+                CHECK_MESSAGE(same_bits(y.data(), expected.data(), y.size()), label(cpu, t) << " parts " << parts);
+                CHECK_MESSAGE(same_bits(z.data(), expected.data(), z.size()), label(cpu, t) << " parts " << parts);
             }
             struct Job {
                 const Case* c;
@@ -259,38 +251,39 @@ TEST_CASE("the bits do not depend on threads, shares or the order of work items"
             pool->run(
                 [](void* context, uint32_t i, uint32_t) {
                     Job& j = *static_cast<Job*>(context);
-                    if (!j.q.empty()) quantise_rows(j.c->path, j.x->data(), d_in, n, d_in, j.q.data(), j.pool->even(i));
+                    if (!j.q.empty())
+                        quantise_rows(*j.c->kernels, j.x->data(), d_in, n, d_in, j.q.data(), j.pool->even(i));
                     j.pool->barrier(i);
                     matmul(j.c->packed.view(), {j.x->data(), d_in, j.q.data(), nullptr}, n, j.y.data(), d_out, false,
                            j.pool->shared(i, 0));
                 },
                 &job);
-            CHECK_MESSAGE(same_bits(job.y.data(), expected.data(), expected.size()), label(p, t) << " pool");
+            CHECK_MESSAGE(same_bits(job.y.data(), expected.data(), expected.size()), label(cpu, t) << " pool");
         }
 }
 
 TEST_CASE("an unpacked row equals the file's row bit for bit") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : kAll)
             for (const Fill f : {Fill::normal, Fill::subnormal, Fill::highest, Fill::lowest}) {
                 for (const uint32_t d_in : widths(t)) {
-                    Case c(p, t, 19, d_in, f, 21);
+                    Case c(cpu, t, 19, d_in, f, 21);
                     std::vector<float> row(d_in);
                     bool same = true;
                     for (uint32_t r = 0; r < 19; ++r) {
                         unpack_row(c.packed.view(), r, row.data());
                         same = same && same_bits(row.data(), c.w.data() + size_t{r} * d_in, d_in);
                     }
-                    CHECK_MESSAGE(same, label(p, t) << " d_in " << d_in);
+                    CHECK_MESSAGE(same, label(cpu, t) << " d_in " << d_in);
                 }
             }
 }
 
 TEST_CASE("a product writes its own rows only, and adds on request") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : {Type::q4_k, Type::q8_0, Type::f32})
             for (const uint32_t d_out : {1u, 7u, 16u, 29u}) {
-                Case c(p, t, d_out, 256);
+                Case c(cpu, t, d_out, 256);
                 constexpr uint32_t n = 3;
                 const uint32_t ld = d_out + 5;
                 const std::vector<float> x = test::Random(13).normals(size_t{n} * 256);
@@ -302,93 +295,91 @@ TEST_CASE("a product writes its own rows only, and adds on request") {
                 for (uint32_t i = 0; i < n; ++i)
                     for (uint32_t r = 0; r < ld; ++r)
                         right = right && y[i * ld + r] == (r < d_out ? 4.0f + expected[i * d_out + r] : 4.0f);
-                CHECK_MESSAGE(right, label(p, t) << " d_out " << d_out);
+                CHECK_MESSAGE(right, label(cpu, t) << " d_out " << d_out);
             }
 }
 
 TEST_CASE("rows can be selected in any order, and the slices of a stack equal its matrices") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : {Type::q4_k, Type::q5_k, Type::f16}) {
             constexpr uint32_t d_in = 256, d_out = 21, n_slice = 3;
             const Bytes rows = make_rows(t, d_out * n_slice, d_in, Fill::normal, 30);
             const MatrixShape shape{t, d_out, d_in, n_slice};
             PackedMatrix stack;
-            REQUIRE(pack_matrix(p, shape, rows.data(), false, {}, nullptr, &stack).ok());
-            CHECK(stack.owned_bytes() == packed_bytes(p, shape, false));
+            REQUIRE(pack_matrix(*cpu, shape, rows.data(), false, {}, nullptr, &stack).ok());
+            CHECK(stack.owned_bytes() == packed_bytes(*cpu, shape, false));
             const std::vector<float> x = test::Random(31).normals(size_t{6} * d_in);
             const uint32_t sample[4] = {5, 0, 3, 3};
             for (uint32_t s = 0; s < n_slice; ++s) {
                 PackedMatrix one;
-                REQUIRE(pack_matrix(p, {t, d_out, d_in}, rows.data() + row_bytes(t, d_in) * d_out * s, true, {},
+                REQUIRE(pack_matrix(*cpu, {t, d_out, d_in}, rows.data() + row_bytes(t, d_in) * d_out * s, true, {},
                                     nullptr, &one)
                             .ok());
                 Bytes q(quantised_bytes(6, d_in));
-                if (one.view().wants_integers()) quantise_rows(p, x.data(), d_in, 6, d_in, q.data(), {});
+                if (one.view().wants_integers()) quantise_rows(*cpu, x.data(), d_in, 6, d_in, q.data(), {});
                 std::vector<float> all(6 * d_out), some(4 * d_out);
                 matmul(one.view(), {x.data(), d_in, q.data(), nullptr}, 6, all.data(), d_out, false, {});
                 matmul(stack.slice(s), {x.data(), d_in, q.data(), sample}, 4, some.data(), d_out, false, {});
                 for (uint32_t i = 0; i < 4; ++i)
-                    CHECK_MESSAGE(same_bits(&some[i * d_out], &all[sample[i] * d_out], d_out), label(p, t)
+                    CHECK_MESSAGE(same_bits(&some[i * d_out], &all[sample[i] * d_out], d_out), label(cpu, t)
                                                                                                    << " slice " << s);
             }
         }
 }
 
 TEST_CASE("a NaN in one row makes that row NaN and no other") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : {Type::q4_k, Type::q8_0, Type::f32})
             for (const size_t at : {0u, 5u, 31u, 200u}) {
-                Case c(p, t, 9, 256);
+                Case c(cpu, t, 9, 256);
                 std::vector<float> x(2 * 256, 0.5f);
                 x[256 + at] = std::numeric_limits<float>::quiet_NaN();
                 const std::vector<float> y = c.product(x, 2);
-                CHECK_MESSAGE(std::isfinite(y[0]), label(p, t));
-                CHECK_MESSAGE(std::isnan(y[9]), label(p, t));
+                CHECK_MESSAGE(std::isfinite(y[0]), label(cpu, t));
+                CHECK_MESSAGE(std::isnan(y[9]), label(cpu, t));
             }
 }
 
 TEST_CASE("rows of zeros and of the smallest numbers give zeros, not infinities") {
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : {Type::q4_k, Type::q6_k}) {
-            Case c(p, t, 9, 256);
+            Case c(cpu, t, 9, 256);
             std::vector<float> x(2 * 256, 0.0f);
             for (size_t k = 256; k < 512; ++k) x[k] = 1e-40f;
-            for (const float y : c.product(x, 2)) CHECK_MESSAGE(std::fabs(y) < 1e-36f, label(p, t));
+            for (const float y : c.product(x, 2)) CHECK_MESSAGE(std::fabs(y) < 1e-36f, label(cpu, t));
         }
 }
 
 TEST_CASE("the memory of a matrix is known beforehand and close to its size in the file") {
     const MatrixShape q4{Type::q4_k, 64, 1024}, q6{Type::q6_k, 64, 1024}, f16{Type::f16, 64, 1024};
-    for (const CpuPath p : paths()) {
+    for (const CpuKernels* cpu : runnable_kernels()) {
         for (const Type t : kAll)
             for (const bool keep : {false, true}) {
                 const MatrixShape shape{t, 23, 512, 2};
                 const Bytes rows = make_rows(t, 46, 512, Fill::normal, 40);
                 PackedMatrix m;
-                REQUIRE(pack_matrix(p, shape, rows.data(), keep, {}, nullptr, &m).ok());
-                CHECK_MESSAGE(m.owned_bytes() == packed_bytes(p, shape, keep), label(p, t));
+                REQUIRE(pack_matrix(*cpu, shape, rows.data(), keep, {}, nullptr, &m).ok());
+                CHECK_MESSAGE(m.owned_bytes() == packed_bytes(*cpu, shape, keep), label(cpu, t));
                 if (keep && !m.view().wants_integers()) CHECK(m.view().data == rows.data());
             }
-        CHECK(packed_bytes(p, q4, false) <= 64 * row_bytes(Type::q4_k, 1024) * 103 / 100);
-        CHECK(packed_bytes(p, q6, false) <= 64 * row_bytes(Type::q6_k, 1024) * 103 / 100);
-        CHECK(packed_bytes(p, f16, true) == 0);
+        CHECK(packed_bytes(*cpu, q4, false) <= 64 * row_bytes(Type::q4_k, 1024) * 103 / 100);
+        CHECK(packed_bytes(*cpu, q6, false) <= 64 * row_bytes(Type::q6_k, 1024) * 103 / 100);
+        CHECK(packed_bytes(*cpu, f16, true) == 0);
     }
 }
 
 TEST_CASE("an invalid matrix and a failed allocation are errors that name the matrix") {
     const Bytes rows(4096);
     PackedMatrix m;
-    Status st = pack_matrix(CpuPath::reference, {Type::q4_k, 4, 100}, rows.data(), true, {}, nullptr, &m);
+    Status st = pack_matrix(*reference_kernels(), {Type::q4_k, 4, 100}, rows.data(), true, {}, nullptr, &m);
     CHECK(st.code == Code::bad_argument);
     CHECK(st.text.find("multiple of 256") != std::string::npos);
-    st = pack_matrix(CpuPath::reference, {Type::f32, 0, 100}, rows.data(), true, {}, nullptr, &m);
+    st = pack_matrix(*reference_kernels(), {Type::f32, 0, 100}, rows.data(), true, {}, nullptr, &m);
     CHECK(st.code == Code::bad_argument);
-    st = pack_matrix(CpuPath::best, {Type::f32, 1, 100}, rows.data(), true, {}, nullptr, &m);
-    CHECK(st.code == Code::unsupported);
     Allocator none;
     none.alloc = [](void*, size_t, size_t) -> void* { return nullptr; };
     none.free = [](void*, void*, size_t, size_t) {};
-    st = pack_matrix(CpuPath::reference, {Type::f32, 1, 100}, rows.data(), false, none, nullptr, &m);
+    st = pack_matrix(*reference_kernels(), {Type::f32, 1, 100}, rows.data(), false, none, nullptr, &m);
     CHECK(st.code == Code::out_of_memory);
     CHECK(m.empty());
 }
@@ -396,30 +387,45 @@ TEST_CASE("an invalid matrix and a failed allocation are errors that name the ma
 TEST_CASE("packing with a pool gives the same matrix as without") {
     std::unique_ptr<Pool> pool;
     REQUIRE(Pool::open(3).get(pool).ok());
-    for (const CpuPath p : paths())
+    for (const CpuKernels* cpu : runnable_kernels())
         for (const Type t : {Type::q4_k, Type::bf16}) {
             const Bytes rows = make_rows(t, 99, 512, Fill::normal, 50);
             const MatrixShape shape{t, 33, 512, 3};
             PackedMatrix a, b;
-            REQUIRE(pack_matrix(p, shape, rows.data(), false, {}, nullptr, &a).ok());
-            REQUIRE(pack_matrix(p, shape, rows.data(), false, {}, pool.get(), &b).ok());
+            REQUIRE(pack_matrix(*cpu, shape, rows.data(), false, {}, nullptr, &a).ok());
+            REQUIRE(pack_matrix(*cpu, shape, rows.data(), false, {}, pool.get(), &b).ok());
             CHECK(std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.owned_bytes())) == 0);
         }
 }
 
 TEST_CASE("the fastest path is supported by this processor, and an unsupported one is rejected with a list") {
-    CpuPath path = CpuPath::best;
-    CHECK(choose_path(CpuPath::best, &path).ok());
-    CHECK(path != CpuPath::best);
-    CHECK(has_path(path));
-    CHECK(path == best_path());
+    const CpuKernels* found = nullptr;
+    CHECK(choose_kernels(CpuPath::best, &found).ok());
+    REQUIRE(found);
+    CHECK(found->path == best_path());
+    CHECK(has_path(found->path));
     CHECK(n_physical_core() >= 1);
     for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon}) {
-        const Status st = choose_path(p, &path);
+        const Status st = choose_kernels(p, &found);
         CHECK(st.ok() == has_path(p));
+        if (st.ok()) CHECK(found->path == p);
         if (!st.ok()) {
             CHECK(st.code == Code::unsupported);
             CHECK(st.text.find("reference") != std::string::npos);
         }
     }
+}
+
+TEST_CASE("instruction sets that share a path give the same bits") {
+    for (const CpuKernels* one : runnable_kernels())
+        for (const CpuKernels* other : runnable_kernels()) {
+            if (one == other || one->path != other->path) continue;
+            for (const Type t : kAll)
+                for (const uint32_t n : {1u, 3u, 9u}) {
+                    Case a(one, t, 37, 768), b(other, t, 37, 768);
+                    const std::vector<float> x = test::Random(n).normals(size_t{n} * 768);
+                    const std::vector<float> ya = a.product(x, n), yb = b.product(x, n);
+                    CHECK_MESSAGE(same_bits(ya.data(), yb.data(), ya.size()), label(one, t) << ", " << other->name);
+                }
+        }
 }

@@ -1,7 +1,6 @@
 // tests/test_ops: every inner loop on every path of this processor, against formulas in double
 // precision written here, and row invariance, commit equivalence and chunk invariance.
-#include "../src/machine/cpu/features.h"
-#include "../src/machine/cpu/ops.h"
+#include "../src/machine/cpu/kernels.h"
 #include "../src/base/number.h"
 #include "support.h"
 
@@ -20,11 +19,23 @@ namespace test_ops {
 using Floats = std::vector<float>;
 constexpr double kEps = 1.0 / 16777216;  // half a unit in the last place, relative
 
-std::vector<const Loops*> all_loops() {
-    std::vector<const Loops*> v;
-    for (CpuPath p : {CpuPath::reference, CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
-        if (has_path(p)) v.push_back(&loops_for(p));
-    return v;
+/// The inner loops of one instruction set, with its name.
+struct NamedLoops : Loops {
+    const char* name;
+    bool reference;
+};
+const std::vector<const NamedLoops*>& all_loops() {
+    static const std::vector<NamedLoops> named = [] {
+        std::vector<NamedLoops> v;
+        for (const CpuKernels* k : runnable_kernels()) v.push_back({k->loops, k->name, k->path == CpuPath::reference});
+        return v;
+    }();
+    static const std::vector<const NamedLoops*> all = [] {
+        std::vector<const NamedLoops*> v;
+        for (const NamedLoops& l : named) v.push_back(&l);
+        return v;
+    }();
+    return all;
 }
 
 bool same_bits(const Floats& a, const Floats& b) {
@@ -223,16 +234,18 @@ struct Attention {
 }  // namespace test_ops
 using namespace test_ops;
 
-TEST_CASE("each path has its own loops, and a missing path falls back to the reference") {
-    for (CpuPath p : {CpuPath::reference, CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
-        if (has_path(p)) CHECK(std::string(loops_for(p).name) == path_name(p));
-    CHECK(std::string(loops_for(CpuPath::best).name) == path_name(best_path()));
-    if (!neon_loops()) CHECK(&loops_for(CpuPath::neon) == &reference_loops());
-    if (!avx2_loops()) CHECK(&loops_for(CpuPath::avx2) == &reference_loops());
+TEST_CASE("every path of this processor has loops, and a missing path has none") {
+    for (CpuPath p : {CpuPath::reference, CpuPath::avx2, CpuPath::avx512, CpuPath::neon}) {
+        const CpuKernels* k = kernels_for(p);
+        CHECK(has_path(p) == (k != nullptr));
+        if (k) CHECK(k->path == p);
+    }
+    CHECK(kernels_for(CpuPath::best)->path == best_path());
+    CHECK(kernels_for(CpuPath::reference) == reference_kernels());
 }
 
 TEST_CASE("rms_norm divides by the root mean square") {
-    for (const Loops* l : all_loops())
+    for (const NamedLoops* l : all_loops())
         for (uint32_t n : {1u, 7u, 8u, 33u, 64u, 256u, 1000u, 4096u}) {
             CAPTURE(l->name);
             CAPTURE(n);
@@ -252,7 +265,7 @@ TEST_CASE("rms_norm divides by the root mean square") {
             }
             CHECK(worst.ratio <= 1);
         }
-    for (const Loops* l : all_loops()) {
+    for (const NamedLoops* l : all_loops()) {
         Floats zero(40, 0.0f), y(40, 1.0f);
         l->rms_norm(zero.data(), nullptr, y.data(), 40, 1e-6f);
         CHECK(same_bits(y, zero));
@@ -268,7 +281,7 @@ TEST_CASE("gates follow sigmoid and silu from large negative to large positive v
     for (float x = -110; x < 110; x += 0.37f) g.push_back(x);
     const uint32_t n = static_cast<uint32_t>(g.size());
     u = r.normals(n, 4);
-    for (const Loops* l : all_loops()) {
+    for (const NamedLoops* l : all_loops()) {
         CAPTURE(l->name);
         Floats s(n), z(n), a(n), b(n);
         l->sigmoid_gate(u.data(), g.data(), s.data(), n);
@@ -294,7 +307,7 @@ TEST_CASE("a value's bits do not depend on its index in a row or on the row's le
     test::Random r(9);
     const uint32_t n = 37;
     const Floats x = r.normals(n), z = r.normals(n, 5), p = r.normals(n), w = r.normals(4 * n), w3 = r.normals(3 * n);
-    for (const Loops* l : all_loops()) {
+    for (const NamedLoops* l : all_loops()) {
         CAPTURE(l->name);
         Floats all[6], one[6];
         for (auto* set : {all, one})
@@ -318,7 +331,7 @@ TEST_CASE("a value's bits do not depend on its index in a row or on the row's le
 }
 
 TEST_CASE("conv_silu weights each channel's taps, oldest first") {
-    for (const Loops* l : all_loops())
+    for (const NamedLoops* l : all_loops())
         for (uint32_t n_tap : {2u, 3u, 4u, 5u, 8u})
             for (uint32_t n : {1u, 15u, 16u, 128u, 131u}) {
                 CAPTURE(l->name);
@@ -356,7 +369,7 @@ TEST_CASE("to_f16 rounds to nearest even, whatever the value") {
         }
     }
     for (float v : {1e30f, -1e30f, INFINITY, -INFINITY, 1e-30f, 1e-40f}) x.push_back(v);
-    for (const Loops* l : all_loops()) {
+    for (const NamedLoops* l : all_loops()) {
         std::vector<uint16_t> y(x.size());
         l->to_f16(x.data(), y.data(), static_cast<uint32_t>(x.size()));
         size_t wrong = 0;
@@ -370,10 +383,10 @@ TEST_CASE("to_f16 rounds to nearest even, whatever the value") {
 }
 
 TEST_CASE("attention weighs the values by exp(score - max)") {
-    for (const Loops* l : all_loops())
+    for (const NamedLoops* l : all_loops())
         for (uint32_t n_key : {1u, 2u, 5u, 17u, 255u, 256u})
             for (uint32_t d : {8u, 24u, 64u, 72u, 128u, 256u, 512u}) {
-                if (l == &reference_loops() && n_key > 17 && d > 128) continue;  // plain code is slow
+                if (l->reference && n_key > 17 && d > 128) continue;  // plain code is slow
                 CAPTURE(l->name);
                 CAPTURE(n_key);
                 CAPTURE(d);
@@ -384,7 +397,7 @@ TEST_CASE("attention weighs the values by exp(score - max)") {
 }
 
 TEST_CASE("attention with scores far apart gives weights of 0 and no NaN") {
-    for (const Loops* l : all_loops()) {
+    for (const NamedLoops* l : all_loops()) {
         CAPTURE(l->name);
         Attention a(1, 40, 64, 60.0f, 3);  // scores of some hundreds, positive and negative
         a.one(*l, 0);
@@ -396,8 +409,8 @@ TEST_CASE("attention with scores far apart gives weights of 0 and no NaN") {
     }
 }
 
-TEST_CASE("row invariance: row invariance: a query's attention has the same bits alone and among others") {
-    for (const Loops* l : all_loops())
+TEST_CASE("row invariance: a query's attention has the same bits alone and among others") {
+    for (const NamedLoops* l : all_loops())
         for (uint32_t n_query : {1u, 2u, 3u, 4u, 7u, 8u})
             for (uint32_t n_key : {1u, 6u, 67u})
                 for (uint32_t d : {24u, 64u, 128u}) {
@@ -411,7 +424,7 @@ TEST_CASE("row invariance: row invariance: a query's attention has the same bits
 }
 
 TEST_CASE("delta_rows follows the gated delta rule") {
-    for (const Loops* l : all_loops())
+    for (const NamedLoops* l : all_loops())
         for (uint32_t d_key : {1u, 16u, 30u, 128u})
             for (uint32_t d_val : {1u, 16u, 40u, 128u, 300u})
                 for (uint32_t n : {1u, 2u, 9u}) {
@@ -427,7 +440,7 @@ TEST_CASE("delta_rows follows the gated delta rule") {
 }
 
 TEST_CASE("row invariance: nine rows at once have the bits of nine steps of one row") {
-    for (const Loops* l : all_loops())
+    for (const NamedLoops* l : all_loops())
         for (uint32_t d_val : {16u, 44u, 128u}) {
             CAPTURE(l->name);
             const Head start(128, d_val, 9, d_val);
@@ -454,7 +467,7 @@ TEST_CASE("row invariance: nine rows at once have the bits of nine steps of one 
 
 TEST_CASE("commit equivalence: run n, commit k, twice in a row, equals running the committed rows") {
     constexpr uint32_t n = 5;
-    for (const Loops* l : all_loops())
+    for (const NamedLoops* l : all_loops())
         for (uint32_t first = 0; first <= n; ++first)
             for (uint32_t second = 0; second <= n; ++second) {
                 CAPTURE(l->name);
@@ -479,7 +492,7 @@ TEST_CASE("commit equivalence: run n, commit k, twice in a row, equals running t
 }
 
 TEST_CASE("chunk invariance: the chunked form agrees with the rows one by one") {
-    for (const Loops* l : all_loops())
+    for (const NamedLoops* l : all_loops())
         for (uint32_t n : {1u, 2u, 3u, 15u, 17u, 33u, 63u, 64u})
             for (uint32_t d : {20u, 128u}) {
                 CAPTURE(l->name);
@@ -496,7 +509,7 @@ TEST_CASE("chunk invariance: the chunked form agrees with the rows one by one") 
 }
 
 TEST_CASE("decays of 0 and 1, closed and open gates and rows of zeros stay within bounds in every form") {
-    for (const Loops* l : all_loops()) {
+    for (const NamedLoops* l : all_loops()) {
         CAPTURE(l->name);
         Head start(32, 64, 40, 12);
         for (uint32_t i = 0; i < start.n; ++i) {
@@ -526,7 +539,7 @@ TEST_CASE("decays of 0 and 1, closed and open gates and rows of zeros stay withi
 }
 
 TEST_CASE("merge adds two partials with their weights") {
-    for (const Loops* l : all_loops()) {
+    for (const NamedLoops* l : all_loops()) {
         test::Random r(2);
         const Floats p = r.normals(70), before = r.normals(70);
         Floats o(before);

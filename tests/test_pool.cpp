@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cfenv>
 #include <chrono>
 
 using namespace auspex;
@@ -183,4 +184,37 @@ TEST_CASE("an even split covers every item once") {
             }
             CHECK(next == n_item);
         }
+}
+
+namespace {
+
+struct ModeProbe {
+    volatile float one = 1.0f, three = 3.0f, tiny = 1e-40f;
+    std::vector<float> third, product;  // by thread
+};
+
+void probe_mode(void* c, uint32_t i, uint32_t) {
+    ModeProbe& p = *static_cast<ModeProbe*>(c);
+    p.third[i] = p.one / p.three;
+    p.product[i] = p.tiny * p.one;
+}
+
+}  // namespace
+
+TEST_CASE("every thread of a pool computes in the default floating-point mode, and the caller's mode is restored") {
+    for (const uint32_t n : {1u, 3u}) {
+        std::fesetround(FE_UPWARD);
+        const std::unique_ptr<Pool> pool = open_pool(n);  // its threads inherit the mode of this one
+        ModeProbe p;
+        p.third.resize(n);
+        p.product.resize(n);
+        pool->run(probe_mode, &p);
+        const int mode = std::fegetround();
+        std::fesetround(FE_TONEAREST);
+        CHECK(mode == FE_UPWARD);
+        for (uint32_t i = 0; i < n; ++i) {
+            CHECK(p.third[i] == p.one / p.three);
+            CHECK(p.product[i] == 1e-40f);
+        }
+    }
 }

@@ -185,9 +185,9 @@ TEST_CASE("attention over rows of every type equals attention over their decoded
                     ls.push_back(ms.back() + 1);
                     os.push_back(ms.back() + 2);
                 }
-                loops_for(path).attend_many(n_query, qs.data(), {k.data(), row_bytes(tk, d), tk},
-                                            {v.data(), row_bytes(tv, d), tv}, n_key, d, scores.data(), ms.data(),
-                                            ls.data(), os.data());
+                kernels_for(path)->loops.attend_many(n_query, qs.data(), {k.data(), row_bytes(tk, d), tk},
+                                                     {v.data(), row_bytes(tv, d), tv}, n_key, d, scores.data(),
+                                                     ms.data(), ls.data(), os.data());
                 double worst = 0;
                 for (uint32_t i = 0; i < n_query; ++i) {
                     std::vector<double> s(n_key), o(d);

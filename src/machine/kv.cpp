@@ -22,7 +22,7 @@ Status check_type(const char* what, Type t, uint32_t d_head, const std::string& 
 
 uint32_t KvShape::n_part() const {
     if (window == 0) return n_ring / kKvChunk;
-    // The window of the first row and the rest of the step, wherever the chunks' borders lie.
+    // The window of the first row and the rest of the step, at any offset within a chunk.
     return static_cast<uint32_t>(ceil_div(uint64_t{window} + kMaxTentative - 2, uint64_t{kKvChunk})) + 1 +
            (sinks != 0 ? 1 : 0);
 }
@@ -39,8 +39,8 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
             const Slot& slot = plan.slot(op.state);
             const KvOptions want = options.kv.empty() ? KvOptions() : options.kv[op.state];
             if (want.sinks > kMaxSinks)
-                return fail(Code::bad_argument, "'", slot.name, "' shall keep ", want.sinks,
-                            " first positions, expected at most ", kMaxSinks);
+                return fail(Code::bad_argument, "'", slot.name, "': ", want.sinks,
+                            " sinks were asked for, expected at most ", kMaxSinks);
             AUSPEX_TRY(kv_impl::check_type("keys", want.k, op.attn.d_head, slot.name));
             AUSPEX_TRY(kv_impl::check_type("values", want.v, op.attn.d_head, slot.name));
             KvShape& s = all[op.state];
@@ -51,7 +51,7 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
             s.width = static_cast<uint32_t>(slot.width());
             s.k_bytes = row_bytes(want.k, s.width);
             s.v_bytes = row_bytes(want.v, s.width);
-            // The narrowest of what is asked for, what the model declares, and what a draft block is allowed.
+            // The narrowest of the options' window, the model's own, and the limit for draft blocks.
             uint64_t window = want.window == 0 ? context : want.window;
             if (draft && options.mtp_window != 0) window = std::min<uint64_t>(window, options.mtp_window);
             s.sinks = want.sinks;

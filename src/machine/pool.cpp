@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include "../base/float_mode.h"
+
 #include <chrono>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -18,12 +20,12 @@ namespace pool_impl {
 
 using Clock = std::chrono::steady_clock;
 
-// Spinning is quickest while every thread has a core to itself. Where others want the cores too, a thread that spins
-// uses up its share of them, and is then made to wait for a whole time slice just when it is awaited itself; one that
-// sleeps is given a core as soon as it is woken. A wait about as long as a time slice tells the two apart.
+// Spinning is fastest while every thread has a core of its own. If other programs want the cores, a spinning thread
+// uses up its time slice and then waits for a whole one just when the others need it; a sleeping thread gets a core as
+// soon as it is woken. A wait of about a time slice shows that the cores are shared.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kTimeSlice = std::chrono::milliseconds(1);
-constexpr uint32_t kCalm = 1000;  ///< barriers to sleep at before spinning is tried again
+constexpr uint32_t kCalm = 1000;  ///< barriers without spinning before it is tried again
 
 /// Tells the core that this is a waiting loop.
 inline void pause() {
@@ -95,6 +97,7 @@ Pool::~Pool() {
 }
 
 void Pool::work_loop(Worker* me) {
+    const DefaultFloatMode mode;  // a new thread inherits the mode of the one that started it
     Pool& pool = *me->pool;
     for (uint32_t seen = 0;; ++seen) {
         pool.wait_change(pool.run_count_, seen);
@@ -105,6 +108,7 @@ void Pool::work_loop(Worker* me) {
 }
 
 void Pool::run(Work work, void* context) {
+    const DefaultFloatMode mode;
     if (n_thread_ == 1) {
         clear_tickets();
         work(context, 0, 1);

@@ -1,11 +1,9 @@
 // machine/pool: a few threads that run one function together.
 //
-// Owns    the worker threads, how they wake, meet and sleep.
-// Reads   base.
-// Serves  the CPU contexts, and the packing of weights on both back ends.
-// Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket()
-//         only inside the function that run() runs. A Pool must not be destroyed while it runs.
-// Laws    HotPath: run() and barrier() allocate nothing; tests/test_pool.cpp.
+// Owns    the worker threads: how they start, wait, meet and sleep.
+// Thread  run() from any thread, one caller at a time (others wait their turn); barrier() and ticket() only inside the
+//         function that run() runs. A Pool must not be destroyed while it runs.
+// Tests   tests/test_pool.cpp. Hot path: run() and barrier() allocate nothing.
 #pragma once
 #include "../base/base.h"
 
@@ -17,12 +15,11 @@
 namespace auspex {
 namespace detail {
 
-/// A thread's part of some shared work: part i of n. With a ticket the parts are handed out in
-/// chunks as threads come for them (good when cores differ in speed), else they are cut evenly.
-/// What is computed never depends on the cut.
+/// A thread's part of shared work: part i of n. With a ticket, threads take chunks one after the other (better if cores
+/// differ in speed); without, the work is cut evenly. Results never depend on the cut.
 struct Share {
     uint32_t i = 0, n = 1;
-    std::atomic<uint32_t>* ticket = nullptr;  ///< zero before the first thread comes
+    std::atomic<uint32_t>* ticket = nullptr;  ///< zero before the first chunk is taken
 };
 
 /// The even cut: items from..to of n_item for a share.
@@ -46,11 +43,11 @@ class Pool {
     Pool& operator=(const Pool&) = delete;
 
     uint32_t n_thread() const { return n_thread_; }
-    /// Calls work on every thread and returns when all have returned. Not from inside `work`.
-    /// cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
+    /// Calls work on every thread, in the default floating-point mode, and returns when all have returned. Not from
+    /// inside `work`. cost      1-3 us while the workers are still awake (they spin about 50 us after a run), a
     ///           system wake-up otherwise, and while other programs want the same cores.
     void run(Work work, void* context);
-    /// Waits until every thread of the run has come here; what each wrote before is then seen by all.
+    /// Waits until every thread of the run has come here; then all see what each wrote before.
     /// Also sets every ticket to zero.
     void barrier(uint32_t i_thread);
     /// Shared counter k < kTicket, zero at the start of a run and after each barrier: one for each loop
@@ -75,11 +72,11 @@ class Pool {
     void clear_tickets();
     /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
     bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
-    /// Wakes whoever sleeps in wait_change, after the word was changed.
+    /// Wakes the threads that sleep in wait_change. Call after changing the word.
     void wake();
 
     const uint32_t n_thread_;
-    const bool may_spin_;  ///< there are processors enough
+    const bool may_spin_;  ///< a processor for each thread
     uint32_t n_started_ = 0;
     std::vector<Worker> workers_;
     std::vector<std::thread> threads_;

@@ -7,7 +7,7 @@
 
 #include "bench_controller.h"
 #include "engine/session.h"
-#include "machine/cpu/features.h"
+#include "machine/cpu/kernels.h"
 #include "examples/cli/platform.h"
 
 namespace cli {

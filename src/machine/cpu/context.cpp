@@ -1,12 +1,14 @@
 #include "context.h"
 
+#include "../../base/float_mode.h"
+
 #include <algorithm>
 
 namespace auspex {
 namespace detail {
 namespace context_impl {
 
-/// Which slots hold rows or caches that no op of the trunk touches.
+/// The slots that no operation of the trunk touches.
 std::vector<bool> outside_trunk(const Plan& plan) {
     std::vector<bool> outside(plan.slots.size(), true);
     auto inside = [&](SlotId id) {
@@ -27,10 +29,10 @@ Result<std::unique_ptr<Context>> CpuModel::open(const ContextOptions& options) {
     return CpuContext::open(shared_from_this(), options);
 }
 
-// Runs twice: once to count, once to hand out.
+// Runs twice: without memory, to count the bytes, then with it, to set the pointers.
 void CpuContext::lay_out(const ContextOptions& options) {
-    const Plan& plan = *program_->plan;
-    const uint32_t n_thread = program_->pool->n_thread();
+    const Plan& plan = *model_->plan;
+    const uint32_t n_thread = model_->pool->n_thread();
     n_placed_ = 0;
     rows_.assign(plan.slots.size(), nullptr);
     kv_.assign(plan.slots.size(), KvCache());
@@ -121,9 +123,9 @@ void CpuContext::lay_out(const ContextOptions& options) {
     delta_rows_ = place<DeltaRow>(uint64_t{n_thread} * kDeltaChunk);
 }
 
-/// Trunk and draft block never run at the same time: what neither leaves behind lies in the same place.
+/// Trunk and draft block never run at the same time, so the activations that neither keeps share their memory.
 void CpuContext::place_activations(const ContextOptions& options) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     const auto floats = [&](SlotId id) {
         const uint32_t n_row = id == plan.trunk.logits ? kMaxTentative
                                : mtp_only_[id]         ? std::min(n_row_max_, kMaxMtpRows)
@@ -146,7 +148,8 @@ void CpuContext::place_activations(const ContextOptions& options) {
     name("activations");
     float* shared = place<float>(n_float[0]);
     name("activations of the draft block");
-    place<float>(n_float[1] > n_float[0] ? n_float[1] - n_float[0] : 0);  // right behind it
+    place<float>(n_float[1] > n_float[0] ? n_float[1] - n_float[0]
+                                         : 0);  // the shared memory is as long as the longer of the two
     for (SlotId id = 0; shared && id < at.size(); ++id)
         if (at[id] != UINT64_MAX) rows_[id] = shared + at[id];
 }
@@ -164,15 +167,15 @@ void CpuContext::note(uint64_t bytes) {
 Status CpuContext::prepare(const ContextOptions& options) {
     options_ = options;
     n_row_max_ = std::max(options.n_ubatch, kMaxTentative);
-    mtp_only_ = context_impl::outside_trunk(*program_->plan);
-    AUSPEX_TRY(kv_shapes(*program_->plan, options).get(kv_shapes_));
+    mtp_only_ = context_impl::outside_trunk(*model_->plan);
+    AUSPEX_TRY(kv_shapes(*model_->plan, options).get(kv_shapes_));
     lay_out(options);
     return {};
 }
 
-Status CpuContext::plan_memory(std::shared_ptr<CpuModel> program, const ContextOptions& options,
+Status CpuContext::plan_memory(std::shared_ptr<CpuModel> model, const ContextOptions& options,
                                std::vector<MemoryItem>* items) {
-    CpuContext context(std::move(program));
+    CpuContext context(std::move(model));
     std::vector<MemoryItem> own;
     context.items_ = &own;
     AUSPEX_TRY(context.prepare(options));
@@ -180,18 +183,17 @@ Status CpuContext::plan_memory(std::shared_ptr<CpuModel> program, const ContextO
     return {};
 }
 
-Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> program, const ContextOptions& options) {
-    std::unique_ptr<CpuContext> context(new CpuContext(std::move(program)));
+Result<std::unique_ptr<Context>> CpuContext::open(std::shared_ptr<CpuModel> model, const ContextOptions& options) {
+    std::unique_ptr<CpuContext> context(new CpuContext(std::move(model)));
     AUSPEX_TRY(context->prepare(options));
-    AUSPEX_TRY(
-        context->memory_.take(context->program_->allocator, context->n_placed_, "a session's caches and scratch"));
+    AUSPEX_TRY(context->memory_.take(context->model_->allocator, context->n_placed_, "a session's caches and scratch"));
     context->cursor_ = context->memory_.data();
     context->lay_out(options);
     return std::unique_ptr<Context>(std::move(context));
 }
 
 void CpuContext::reset() {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     n_pending_ = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
@@ -201,7 +203,7 @@ void CpuContext::reset() {
 }
 
 Status CpuContext::run(const Step& step) {
-    const bool trunk = step.tape == &program_->plan->trunk;
+    const bool trunk = step.tape == &model_->plan->trunk;
     const uint32_t limit = step.tentative || step.hidden ? kMaxTentative
                            : trunk                       ? n_row_max_
                                                          : std::min(n_row_max_, kMaxMtpRows);
@@ -221,13 +223,13 @@ Status CpuContext::run(const Step& step) {
     if (trunk) n_pending_ = 0;  // applied by this step; its own rows wait for commit()
     if (trunk && step.tentative && pending_hidden_)
         for (uint32_t i = 0; i < step.n_row; ++i)
-            std::memcpy(pending_hidden(step.first_row + i), row(program_->plan->trunk.hidden, i),
-                        program_->plan->d_model * sizeof(float));
+            std::memcpy(pending_hidden(step.first_row + i), row(model_->plan->trunk.hidden, i),
+                        model_->plan->d_model * sizeof(float));
     return {};
 }
 
 Status CpuContext::head(const Tape& tape, uint32_t first, uint32_t n) {
-    const bool trunk = &tape == &program_->plan->trunk;
+    const bool trunk = &tape == &model_->plan->trunk;
     if (!trunk && !options_.mtp)
         return Status(Code::bad_argument, "logits of an MTP block were asked for on a context opened without it");
     if (n == 0 || n > kMaxTentative || first + n > n_row_max_)
@@ -239,17 +241,10 @@ Status CpuContext::head(const Tape& tape, uint32_t first, uint32_t n) {
     return {};
 }
 
-void CpuContext::walk(const Step& step, bool head_only, uint32_t row0) {
-    step_ = step;
-    head_only_ = head_only;
-    row0_ = row0;
-    program_->pool->run(walk_entry, this);
-}
-
 uint64_t CpuContext::memory_bytes() const { return memory_.size() + draft_head_.owned_bytes(); }
 
 Status CpuContext::draft_head(Span<const Token> ids) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     if (ids.empty()) {
         draft_head_ = PackedMatrix();
         return {};
@@ -266,7 +261,7 @@ Status CpuContext::draft_head(Span<const Token> ids) {
                     "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
             table = op.w[0];
         }
-    const std::byte* rows = table < program_->file_rows.size() ? program_->file_rows[table] : nullptr;
+    const std::byte* rows = table < model_->file_rows.size() ? model_->file_rows[table] : nullptr;
     if (!rows) return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
     const Slot& s = plan.slot(table);
     const uint64_t one = row_bytes(s.type, s.width());
@@ -278,7 +273,7 @@ Status CpuContext::draft_head(Span<const Token> ids) {
         last = id;
     }
     Block chosen;
-    AUSPEX_TRY(chosen.take(program_->allocator, ids.size() * one, "the draft head's rows"));
+    AUSPEX_TRY(chosen.take(model_->allocator, ids.size() * one, "the draft head's rows"));
     for (size_t i = 0; i < ids.size(); ++i)
         std::memcpy(chosen.data() + i * one, rows + static_cast<uint64_t>(ids[i]) * one, static_cast<size_t>(one));
     MatrixShape shape;
@@ -287,18 +282,19 @@ Status CpuContext::draft_head(Span<const Token> ids) {
     shape.d_in = static_cast<uint32_t>(s.width());
     PackedMatrix head;
     AUSPEX_TRY(
-        pack_matrix(program_->path, shape, chosen.data(), false, program_->allocator, program_->pool.get(), &head));
+        pack_matrix(*model_->kernels, shape, chosen.data(), false, model_->allocator, model_->pool.get(), &head));
     draft_head_ = std::move(head);
     return {};
 }
 
 Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {
-    return Span<const float>(row(slot, i), static_cast<size_t>(program_->plan->slot(slot).width()));
+    return Span<const float>(row(slot, i), static_cast<size_t>(model_->plan->slot(slot).width()));
 }
 
 void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
-    for (const Op& op : program_->plan->trunk.ops) {
+    const DefaultFloatMode mode;
+    for (const Op& op : model_->plan->trunk.ops) {
         if (op.kind != OpKind::delta) continue;
         const DeltaDims& d = op.delta;
         const DeltaState& state = delta_[op.state];
@@ -309,8 +305,8 @@ void CpuContext::apply_pending() {
             for (uint32_t i = 0; i < n_pending_; ++i)
                 terms[i] = {t.decay[i * d.n_head_v + h], t.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
                             t.u + (size_t{i} * d.n_head_v + h) * d.d_val};
-            program_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_,
-                                        nullptr, 0, false, thread_scratch_);
+            model_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_,
+                                      nullptr, 0, false, thread_scratch_);
         }
     }
     n_pending_ = 0;
@@ -318,15 +314,15 @@ void CpuContext::apply_pending() {
 
 namespace context_impl {
 
-/// Of the convolution whose inputs this slot keeps.
+/// Taps of the convolution whose inputs this slot keeps.
 uint32_t n_tap(const Plan& plan, SlotId conv) {
     for (const Op& op : plan.trunk.ops)
         if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
     return 1;
 }
 
-/// Visits everything that makes up a timeline of n_token tokens, as (pointer, bytes), in plan order.
-/// MTP caches (`skip`) are no part of it: they shape drafts, not the text.
+/// Visits all state of a sequence of n_token tokens, as (pointer, bytes), in plan order. MTP caches (`skip`) are left
+/// out: they affect drafts, not the text.
 template <class F>
 void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vector<KvCache>& kv,
                const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
@@ -334,7 +330,7 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
         const Slot& s = plan.slot(id);
         if (skip[id]) continue;
         if (s.role == SlotRole::kv) {
-            // What later rows may see, by position: at most two pieces of the ring, then the sinks.
+            // The KV rows that later rows may see: at most two pieces of the ring, then the sinks.
             const KvCache& c = kv[id];
             const uint32_t first = c.shape.oldest_kept(n_token), sinks = std::min(c.shape.sinks, n_token);
             for (uint32_t p = first; p < n_token;) {
@@ -347,7 +343,7 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
             visit(c.sink_v, sinks * c.shape.v_bytes);
         }
         if (s.role == SlotRole::delta) visit(delta[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float));
-        if (s.role == SlotRole::conv)  // the inputs that the next row's taps reach, so nothing that was rejected
+        if (s.role == SlotRole::conv)  // only what the next row's taps reach, so no rejected row
             for (uint32_t back = n_tap(plan, id) - 1; back > 0; --back)
                 visit(conv[id] + (n_token + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float));
     }
@@ -357,7 +353,7 @@ void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vecto
 
 Status CpuContext::save(uint32_t n_token, std::vector<std::byte>* to) {
     apply_pending();
-    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
+    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
         const std::byte* b = static_cast<const std::byte*>(p);
         to->insert(to->end(), b, b + n);
     });
@@ -367,13 +363,13 @@ Status CpuContext::save(uint32_t n_token, std::vector<std::byte>* to) {
 Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
     uint64_t need = 0;
     auto count = [&](const void*, uint64_t n) { need += n; };
-    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
+    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
     if (need != from.size())
         return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
                     need, "; it belongs to another model or version");
     n_pending_ = 0;
     const std::byte* at = from.data();
-    context_impl::each_part(*program_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
+    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
         if (n) std::memcpy(p, at, n);
         at += n;
     });

@@ -1,14 +1,11 @@
-// machine/cpu/context: one timeline on the CPU: its memory and the walk along a tape.
+// machine/cpu/context: one sequence on the CPU: its caches, states and scratch.
 //
-// Owns    CpuModel (packed weights) and CpuContext (activations, caches, states).
-// Reads   backend, ops, matmul, pool.
-// Serves  cpu.cpp.
-// Thread  run() walks on all threads of the machine's pool.
-// Laws    Row, Commit, Chunk, HotPath: tests/test_invariants.cpp.
+// Owns    CpuModel (packed weights) and CpuContext. walk.h runs a step's operations over them.
+// Thread  one thread at a time; run() and head() work on all threads of the back end's pool.
+// Tests   tests/test_invariants.cpp: row invariance, commit equivalence, chunk invariance, hot path.
 #pragma once
 #include "../kv.h"
-#include "matmul.h"
-#include "ops.h"
+#include "kernels.h"
 
 namespace auspex {
 namespace detail {
@@ -16,56 +13,56 @@ namespace detail {
 class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuModel> {
   public:
     const Plan* plan = nullptr;
-    CpuPath path = CpuPath::reference;
-    const Loops* loops = nullptr;
+    const CpuKernels* kernels = nullptr;
+    const Loops* loops = nullptr;  ///< &kernels->loops
     std::shared_ptr<Pool> pool;
     Allocator allocator;
     std::vector<PackedMatrix> matrices;       ///< by SlotId; empty for others
     std::vector<const float*> vectors;        ///< by SlotId: F32 tensors read directly
-    std::vector<const std::byte*> file_rows;  ///< by SlotId: the tensors' bytes, when they stay; else empty
-    Block vector_bytes;                       ///< those of `vectors` that could not stay in place
+    std::vector<const std::byte*> file_rows;  ///< by SlotId: the tensors' bytes; null where they were not kept
+    Block vector_bytes;                       ///< those of `vectors` that had to be converted or copied
     uint64_t n_weight_bytes = 0;
 
     Result<std::unique_ptr<Context>> open(const ContextOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes; }
 };
 
-/// Raw convolution inputs kept by position: the taps before a row and the longest tentative step.
+/// Raw convolution inputs kept, by KV row: the taps before a row and the longest tentative step.
 constexpr uint32_t kConvRing = 16;
 static_assert(kConvRing >= 7 + kMaxTentative, "8 taps and a full tentative step must fit");
 
 /// Queries that read a chunk of keys together, and the rows of a prefill that one thread takes at a time.
 constexpr uint32_t kAttnQueries = 16, kAttnRows = 4;
 
-/// Where a Gated DeltaNet layer keeps its past.
+/// The recurrent state of a Gated DeltaNet layer.
 struct DeltaState {
     float* s = nullptr;          ///< [n_head_v, d_key, d_val] committed
     struct Terms {               ///< of one tentative step, row by row
         float* decay = nullptr;  ///< [kMaxTentative, n_head_v]
         float* k = nullptr;      ///< [kMaxTentative, n_head_k * d_key]
         float* u = nullptr;      ///< [kMaxTentative, n_head_v * d_val]
-    } terms[2];                  ///< the last step's and this one's, in turn
+    } terms[2];                  ///< the last step's and this one's, alternating
 };
 
 /// Keys and values of one attention layer, normed and rotated, in the types of its shape.
 struct KvCache {
     KvShape shape;
-    std::byte* k = nullptr;  ///< [n_ring] rows; position p at place p mod n_ring
+    std::byte* k = nullptr;  ///< [n_ring] rows; KV row p at p mod n_ring
     std::byte* v = nullptr;
     std::byte* sink_k = nullptr;  ///< [sinks] rows
     std::byte* sink_v = nullptr;
 };
 static_assert(kKvChunk == kAttnChunk, "a chunk of attention must lie in one piece of a ring");
 
-/// What a layer of experts needs between its parts; one for the context. A pair is one row at one of its
-/// experts; pairs of an expert stand together.
+/// Scratch of the expert layers, which take turns with it. A pair is one row at one of its experts; pairs are sorted by
+/// expert.
 struct CpuMoe {
     float* score = nullptr;        ///< [rows, n_expert]
     float* weight = nullptr;       ///< [rows, n_used]
     float* pair_weight = nullptr;  ///< [pairs]
     float* shared = nullptr;       ///< [rows] weight of the shared expert
     uint32_t* id = nullptr;        ///< [rows, n_used] ascending
-    uint32_t* row = nullptr;       ///< [pairs] whose it is
+    uint32_t* row = nullptr;       ///< [pairs] the pair's row
     uint32_t* all = nullptr;       ///< [rows] 0, 1, 2, ..
     uint32_t* first = nullptr;     ///< [n_expert + 1] first pair of each expert
     uint32_t* next = nullptr;      ///< [n_expert]
@@ -73,21 +70,23 @@ struct CpuMoe {
     uint32_t* n_touched = nullptr;
     float* h = nullptr;         ///< [pairs, d_ff]
     float* h_shared = nullptr;  ///< [rows, d_ff_shared]
-    std::byte* q = nullptr;     ///< h as integers
+    std::byte* q = nullptr;     ///< h as 16-bit integers
     std::byte* q_shared = nullptr;
     float* part = nullptr;  ///< by thread
 };
 
-/// errors    unsupported: fused experts whose up rows do not begin with a strip.
+/// errors    unsupported: fused gate and up rows where the up rows do not begin with a strip.
 Status check_moe(const Plan& plan, const std::vector<PackedMatrix>& matrices);
+
+class CpuWalk;  // walk.h
 
 class CpuContext : public Context {
   public:
     /// Takes all memory. errors: out_of_memory.
-    static Result<std::unique_ptr<Context>> open(std::shared_ptr<CpuModel> program, const ContextOptions& options);
+    static Result<std::unique_ptr<Context>> open(std::shared_ptr<CpuModel> model, const ContextOptions& options);
 
-    /// What open() would take; the program needs no weights.
-    static Status plan_memory(std::shared_ptr<CpuModel> program, const ContextOptions& options,
+    /// The memory that open() would take; the model needs no weights.
+    static Status plan_memory(std::shared_ptr<CpuModel> model, const ContextOptions& options,
                               std::vector<MemoryItem>* items);
 
     Status run(const Step& step) override;
@@ -103,46 +102,21 @@ class CpuContext : public Context {
     KernelProfiler* profiler() override { return nullptr; }
 
   private:
-    /// A walk on one thread. All threads take the same decisions.
-    struct Walk {
-        CpuContext& context;
-        uint32_t i_thread, n_thread;
-        uint32_t n_ticket = 0;
-        SlotId quantised = kNoSlot;  ///< whose rows the int8 buffer holds
-        // Slots touched since the last barrier; a full list simply forces one.
-        static constexpr uint32_t kMaxTouched = 16;
-        SlotId written[kMaxTouched], read[kMaxTouched];
-        uint32_t n_written = 0, n_read = 0;
-
-        void tape();
-        void barrier();
-        Share even() const;
-        Share shared();
-        void settle(const Op& op);
-        void touch(const Op& op);
-        void run(const Op& op);
-        void embed(const Op& op);
-        void hidden(const Op& op);
-        void norm(const Op& op);
-        void matmul_op(const Op& op);
-        void swiglu(const Op& op);
-        void delta(const Op& op);
-        void kv_write(const Op& op);
-        void attend(const Op& op);
-        void moe(const Op& op);
-    };
+    friend class CpuWalk;
+    /// Cosines and sines of a step's rotary positions. One table for each distinct (n_rot, base, factors), so at most
+    /// one per attention layer: n_ubatch * n_rot floats each, listed in the memory plan as "rotation tables".
     struct Rotation {
         uint32_t n_rot;
         float base;
-        SlotId factors;  ///< or none
+        SlotId factors;  ///< kNoSlot: none
         float* table;    ///< [rows, n_rot]
     };
 
-    explicit CpuContext(std::shared_ptr<CpuModel> program) : program_(std::move(program)) {}
+    explicit CpuContext(std::shared_ptr<CpuModel> model) : model_(std::move(model)) {}
     Status prepare(const ContextOptions& options);
     void lay_out(const ContextOptions& options);
     void note(uint64_t bytes);
-    /// What is placed from here on, for a plan that lists it.
+    /// Names what is placed from here on, for the memory plan.
     void name(const char* what, int layer = -1) { what_ = what, layer_ = layer; }
     void place_activations(const ContextOptions& options);
     void lay_out_moe();
@@ -154,21 +128,19 @@ class CpuContext : public Context {
         if (items_) note(bytes);
         return at;
     }
-    float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * program_->plan->slot(slot).width(); }
+    float* row(SlotId slot, uint32_t i) const { return rows_[slot] + size_t{i} * model_->plan->slot(slot).width(); }
     float* pending_hidden(uint32_t kv_row) const {
-        return pending_hidden_ + size_t{kv_row % kMaxPendingHidden} * program_->plan->d_model;
+        return pending_hidden_ + size_t{kv_row % kMaxPendingHidden} * model_->plan->d_model;
     }
-    const float* rotation(const Op& op, uint32_t i_row) const;
     /// Runs the step's tape on all threads, or, with `head_only`, its head on the kept rows from row0 on.
     void walk(const Step& step, bool head_only, uint32_t row0);
-    static void walk_entry(void* context, uint32_t i_thread, uint32_t n_thread);
     void apply_pending();
 
-    std::shared_ptr<CpuModel> program_;
+    std::shared_ptr<CpuModel> model_;
     Block memory_;
     std::byte* cursor_ = nullptr;  ///< null while only counting
     uint64_t n_placed_ = 0;
-    std::vector<MemoryItem>* items_ = nullptr;  ///< where a plan wants what is placed
+    std::vector<MemoryItem>* items_ = nullptr;  ///< the memory plan being made, or null
     const char* what_ = "";
     int layer_ = -1;
     ContextOptions options_;
@@ -181,7 +153,7 @@ class CpuContext : public Context {
     std::vector<DeltaState> delta_;    ///< by SlotId
     std::vector<float*> conv_;         ///< by SlotId: [kConvRing, conv_dim]
     std::vector<Rotation> rotations_;
-    float* conv_out_ = nullptr;   ///< [rows, conv_dim] q, k, v of the layer at hand
+    float* conv_out_ = nullptr;   ///< [rows, conv_dim] q, k, v of the current layer
     float* attn_part_ = nullptr;  ///< partials of a short step
     uint32_t n_part_max_ = 0;
     size_t part_stride_ = 0;  ///< floats of one partial: m, l, o
@@ -191,14 +163,10 @@ class CpuContext : public Context {
     CpuMoe moe_;
     DeltaRow* delta_rows_ = nullptr;  ///< [n_thread, kDeltaChunk]
 
-    // Of the walk at hand. walk() sets all three: a walk sees nothing of the one before.
-    Step step_;
-    uint32_t row0_ = 0;  ///< head(): first row to read
-    bool head_only_ = false;
-    uint32_t n_pending_ = 0;      ///< committed rows of the last tentative step, still to be folded in
+    uint32_t n_pending_ = 0;      ///< committed rows of the last tentative step, not applied yet
     std::vector<bool> mtp_only_;  ///< by SlotId: not part of the trunk
     PackedMatrix draft_head_;     ///< rows of the MTP head's table for chosen ids, or empty
-    uint32_t parity_ = 0;         ///< which of DeltaState::terms belongs to the step at hand
+    uint32_t parity_ = 0;         ///< which of DeltaState::terms belongs to the last trunk step
 };
 
 }  // namespace detail

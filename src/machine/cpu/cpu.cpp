@@ -1,23 +1,26 @@
 #include "cpu.h"
 
 #include "context.h"
+#include "../../base/float_mode.h"
 
 namespace auspex {
 namespace detail {
 
 class CpuBackend : public Backend {
   public:
-    CpuPath path = CpuPath::reference;
+    const CpuKernels* kernels = nullptr;
     std::shared_ptr<Pool> pool;
     Allocator allocator;
 
     Kind kind() const override { return Kind::cpu; }
     std::string name() const override {
-        return say("cpu (", path_name(path), ", ", pool->n_thread(), pool->n_thread() == 1 ? " thread)" : " threads)");
+        return say("cpu (", path_name(kernels->path), ", ", pool->n_thread(),
+                   pool->n_thread() == 1 ? " thread)" : " threads)");
     }
     std::string report() const override {
-        std::string text = say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(),
-                               " physical cores\npath     ", path_name(path), "\n");
+        std::string text =
+            say("kind     cpu\nthreads  ", pool->n_thread(), " of ", n_physical_core(), " physical cores\npath     ",
+                path_name(kernels->path), "\nkernels  ", kernels->name, "\n");
         for (CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon, CpuPath::reference})
             append(text, say("  ", path_name(p),
                              has_path(p) ? "  available\n" : "  not on this processor or not in this build\n"));
@@ -73,17 +76,18 @@ uint64_t n_value(const Slot& s) {
 Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const Weights& weights,
                                                       const Progress& progress) {
     using namespace cpu_impl;
-    auto program = std::make_shared<CpuModel>();
-    program->plan = &plan;
-    program->path = path;
-    program->loops = &loops_for(path);
-    program->pool = pool;
-    program->allocator = allocator;
-    program->matrices.resize(plan.slots.size());
-    program->vectors.resize(plan.slots.size(), nullptr);
-    if (weights.keep) program->file_rows.assign(weights.data.begin(), weights.data.end());
-    for (SlotId id = 0; id < program->file_rows.size(); ++id)
-        if (!weights.keeps(id)) program->file_rows[id] = nullptr;
+    const DefaultFloatMode mode;
+    auto model = std::make_shared<CpuModel>();
+    model->plan = &plan;
+    model->kernels = kernels;
+    model->loops = &kernels->loops;
+    model->pool = pool;
+    model->allocator = allocator;
+    model->matrices.resize(plan.slots.size());
+    model->vectors.resize(plan.slots.size(), nullptr);
+    if (weights.keep) model->file_rows.assign(weights.data.begin(), weights.data.end());
+    for (SlotId id = 0; id < model->file_rows.size(); ++id)
+        if (!weights.keeps(id)) model->file_rows[id] = nullptr;
     const std::vector<Use> use = uses(plan);
 
     uint64_t total = 0, done = 0, vector_floats = 0;
@@ -94,17 +98,17 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
         if (use[id] == Use::vector && !(s.type == Type::f32 && weights.keeps(id)))
             vector_floats += round_up(n_value(s), 16);
     }
-    AUSPEX_TRY(program->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
-    float* next = program->vector_bytes.as<float>();
+    AUSPEX_TRY(model->vector_bytes.take(allocator, vector_floats * sizeof(float), "the model's vectors"));
+    float* next = model->vector_bytes.as<float>();
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
         const uint64_t n = n_value(s);
         if (use[id] == Use::vector) {
             if (s.type == Type::f32 && weights.keeps(id)) {
-                program->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
+                model->vectors[id] = reinterpret_cast<const float*>(weights.data[id]);
             } else {
                 decode_row(s.type, weights.data[id], next, static_cast<size_t>(n));
-                program->vectors[id] = next;
+                model->vectors[id] = next;
                 next += round_up(n, 16);
             }
         } else if (use[id] == Use::matrix) {
@@ -112,19 +116,19 @@ Result<std::shared_ptr<LoadedModel>> CpuBackend::load(const Plan& plan, const We
                 !progress("loading weights",
                           total ? static_cast<float>(static_cast<double>(done) / static_cast<double>(total)) : 0))
                 return fail(Code::cancelled, "loading was cancelled by the progress callback");
-            Status st = pack_matrix(path, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
-                                    &program->matrices[id]);
+            Status st = pack_matrix(*kernels, shape_of(s), weights.data[id], weights.keeps(id), allocator, pool.get(),
+                                    &model->matrices[id]);
             if (!st.ok()) return fail(st.code, "tensor '", s.name, "': ", st.text);
         }
         if (use[id] != Use::none) done += row_bytes(s.type, n);
         if (use[id] == Use::matrix)
-            program->n_weight_bytes +=
-                program->matrices[id].owned_bytes() ? program->matrices[id].owned_bytes() : row_bytes(s.type, n);
-        if (use[id] == Use::vector) program->n_weight_bytes += n * sizeof(float);
+            model->n_weight_bytes +=
+                model->matrices[id].owned_bytes() ? model->matrices[id].owned_bytes() : row_bytes(s.type, n);
+        if (use[id] == Use::vector) model->n_weight_bytes += n * sizeof(float);
     }
-    AUSPEX_TRY(check_moe(plan, program->matrices));
+    AUSPEX_TRY(check_moe(plan, model->matrices));
     if (progress) progress("loading weights", 1.0f);
-    return std::shared_ptr<LoadedModel>(std::move(program));
+    return std::shared_ptr<LoadedModel>(std::move(model));
 }
 
 Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::vector<MemoryItem>* items) const {
@@ -155,7 +159,7 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
             else
                 add(what + ", as F32 vectors", round_up(n_value(s), 16) * sizeof(float), MemoryPlace::allocator);
         } else {
-            const uint64_t packed = packed_bytes(path, shape_of(s), weights.keeps(id));
+            const uint64_t packed = packed_bytes(*kernels, shape_of(s), weights.keeps(id));
             if (packed == 0)
                 add(what, plain, MemoryPlace::file);
             else
@@ -167,13 +171,13 @@ Status CpuBackend::plan_weights(const Plan& plan, const Weights& weights, std::v
 }
 
 Status CpuBackend::plan_context(const Plan& plan, const ContextOptions& options, std::vector<MemoryItem>* items) const {
-    auto program = std::make_shared<CpuModel>();  // without weights: a context is laid out, not run
-    program->plan = &plan;
-    program->path = path;
-    program->loops = &loops_for(path);
-    program->pool = pool;
-    program->allocator = allocator;
-    return CpuContext::plan_memory(std::move(program), options, items);
+    auto model = std::make_shared<CpuModel>();  // without weights: a context is laid out, not run
+    model->plan = &plan;
+    model->kernels = kernels;
+    model->loops = &kernels->loops;
+    model->pool = pool;
+    model->allocator = allocator;
+    return CpuContext::plan_memory(std::move(model), options, items);
 }
 
 Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const {
@@ -182,16 +186,16 @@ Status CpuBackend::plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<
             if (!op.head || op.kind != OpKind::matmul) continue;
             MatrixShape shape = cpu_impl::shape_of(plan.slot(op.w[0]));
             shape.d_out = n_id;
-            items->push_back({"draft-only head", -1, packed_bytes(path, shape, false), MemoryPlace::allocator});
+            items->push_back({"draft-only head", -1, packed_bytes(*kernels, shape, false), MemoryPlace::allocator});
             return {};
         }
     return {};
 }
 
 Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
-    auto machine = std::make_shared<CpuBackend>();
-    machine->allocator = options.allocator;
-    AUSPEX_TRY(choose_path(options.path, &machine->path));
+    auto backend = std::make_shared<CpuBackend>();
+    backend->allocator = options.allocator;
+    AUSPEX_TRY(choose_kernels(options.path, &backend->kernels));
     if (options.n_thread < 0)
         return fail(Code::bad_argument, "n_thread is ", options.n_thread, ", expected 0 (one per core) or more");
     const uint32_t n = options.n_thread == 0 ? n_physical_core() : static_cast<uint32_t>(options.n_thread);
@@ -199,8 +203,8 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
                                                     : options.n_thread == 0 ? Pool::kMaxThread
                                                                             : n);
     if (!pool.ok()) return pool.status();
-    machine->pool = std::move(pool.value());
-    return std::shared_ptr<Backend>(std::move(machine));
+    backend->pool = std::move(pool.value());
+    return std::shared_ptr<Backend>(std::move(backend));
 }
 
 }  // namespace detail

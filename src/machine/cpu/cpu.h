@@ -1,10 +1,9 @@
-// machine/cpu/cpu: the CPU as a machine: packs weights, walks tapes.
+// machine/cpu/cpu: the CPU as a back end.
 //
-// Owns    CpuBackend, its LoadedModel and Context: memory layout, order of ops, barriers between them.
-// Reads   backend, ops, matmul, pool.
-// Serves  engine.
-// Thread  a Context is used by one thread; all Lanes of a machine take turns on its pool.
-// Laws    Row, Commit, Chunk, HotPath: tests/test_invariants.cpp over every path.
+// Owns    open_cpu(): loading and packing of weights, plans of what a model and a context take.
+// Thread  a Context is used by one thread at a time; all contexts of a back end take turns on its pool.
+// Tests   tests/test_invariants.cpp over every path: row invariance, commit equivalence, chunk invariance, hot path;
+//         tests/test_memory_plan.cpp: planned memory.
 #pragma once
 #include "../backend.h"
 #include "ops.h"

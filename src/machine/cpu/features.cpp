@@ -41,7 +41,7 @@ Leaf cpuid(uint32_t leaf, uint32_t sub) {
 #endif
     return r;
 }
-/// Which register sets the operating system saves; only where cpuid says OSXSAVE.
+/// XCR0: the register sets that the operating system saves. Only if cpuid says OSXSAVE.
 uint64_t saved_registers() {
 #if defined(_MSC_VER)
     return _xgetbv(0);
@@ -53,6 +53,7 @@ uint64_t saved_registers() {
 }
 bool bits(uint64_t word, uint64_t mask) { return (word & mask) == mask; }
 
+/// AVX2, FMA and F16C; `wide`: also the AVX-512 that CpuFeatures lists.
 bool has_x86(bool wide) {
     // Bit numbers: Intel SDM volume 2, CPUID.
     const Leaf one = cpuid(1, 0), seven = cpuid(7, 0);
@@ -66,8 +67,16 @@ bool has_x86(bool wide) {
 }
 #endif
 
+#if AUSPEX_HAS_NEON && defined(__APPLE__)
+bool has_arm(const char* key) {
+    int v = 0;
+    size_t size = sizeof v;
+    return sysctlbyname(key, &v, &size, nullptr, 0) == 0 && v != 0;
+}
+#endif
+
 #if defined(__linux__)
-/// The first number in a small file of the kernel's, or -1.
+/// The first number in a small file under /sys, or -1.
 long first_number(const char* pattern, int cpu) {
     char path[128];
     std::snprintf(path, sizeof path, pattern, cpu);
@@ -82,56 +91,22 @@ long first_number(const char* pattern, int cpu) {
 
 }  // namespace features_impl
 
-const char* path_name(CpuPath path) {
-    switch (path) {
-        case CpuPath::best: return "best";
-        case CpuPath::reference: return "reference";
-        case CpuPath::avx2: return "avx2";
-        case CpuPath::avx512: return "avx512";
-        case CpuPath::neon: return "neon";
-    }
-    return "unknown";
-}
-
-bool has_path(CpuPath path) {
-    switch (path) {
-        case CpuPath::best:
-        case CpuPath::reference: return true;
+CpuFeatures cpu_features() {
+    CpuFeatures f;
 #if AUSPEX_HAS_X86
-        case CpuPath::avx2: return features_impl::has_x86(false);
-        case CpuPath::avx512: return features_impl::has_x86(true);
-#else
-        case CpuPath::avx2:
-        case CpuPath::avx512: return false;
+    f.avx2 = features_impl::has_x86(false);
+    f.avx512 = features_impl::has_x86(true);
+#elif AUSPEX_HAS_NEON
+    f.neon = true;
+#if defined(__linux__)
+    f.dotprod = (getauxval(AT_HWCAP) & (1ul << 20)) != 0;  // HWCAP_ASIMDDP
+    f.i8mm = (getauxval(AT_HWCAP2) & (1ul << 13)) != 0;    // HWCAP2_I8MM
+#elif defined(__APPLE__)
+    f.dotprod = features_impl::has_arm("hw.optional.arm.FEAT_DotProd");
+    f.i8mm = features_impl::has_arm("hw.optional.arm.FEAT_I8MM");
 #endif
-        case CpuPath::neon:
-#if AUSPEX_HAS_NEON && defined(__linux__)
-            return (getauxval(AT_HWCAP) & (1ul << 20)) != 0;  // HWCAP_ASIMDDP
-#elif AUSPEX_HAS_NEON && defined(__APPLE__)
-            return true;  // every Apple AArch64 Mac has it; phones since the A11
-#else
-            return false;
 #endif
-    }
-    return false;
-}
-
-CpuPath best_path() {
-    for (const CpuPath p : {CpuPath::avx512, CpuPath::avx2, CpuPath::neon})
-        if (has_path(p)) return p;
-    return CpuPath::reference;
-}
-
-Status choose_path(CpuPath wanted, CpuPath* out) {
-    if (!has_path(wanted)) {
-        std::string there = "reference";
-        for (const CpuPath p : {CpuPath::avx2, CpuPath::avx512, CpuPath::neon})
-            if (has_path(p)) there = say(there, ", ", path_name(p));
-        return fail(Code::unsupported, "CPU path '", path_name(wanted),
-                    "' is not available: this processor and build have ", there, ". Choose one of these, or best.");
-    }
-    *out = wanted == CpuPath::best ? best_path() : wanted;
-    return {};
+    return f;
 }
 
 uint32_t n_physical_core() {
@@ -141,8 +116,8 @@ uint32_t n_physical_core() {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-        // A core counts at its first allowed hardware thread. Where cores differ in size (phones), the
-        // small ones would only hold the others up.
+        // A core counts at its first allowed hardware thread. Where cores differ in size (phones), the small ones are
+        // left out: the others would wait for them.
         long largest = -1;
         for (int i = 0; i < CPU_SETSIZE; ++i)
             if (CPU_ISSET(i, &allowed)) {

@@ -1,14 +1,12 @@
-// machine/cpu/features: which code path this processor can run.
+// machine/cpu/features: what this processor can do, and how many cores it has.
 //
-// Owns    feature detection; the names of the paths.
-// Reads   the door's CpuPath.
-// Serves  cpu, matmul, tests.
+// Owns    detection at run time; which code this compiler can build (AUSPEX_HAS_*).
 // Thread  any; no state.
-// Laws    a path is offered only when the processor and the operating system both support it.
+// Tests   tests/test_matmul.cpp.
 #pragma once
 #include "../../base/base.h"
 
-// The paths that this compiler can build; the processor decides at run time among them.
+// Instruction sets this compiler can build for; the processor decides at run time among them.
 #if !defined(AUSPEX_NO_SIMD) && (defined(__x86_64__) || defined(_M_X64))
 #define AUSPEX_HAS_X86 1
 #else
@@ -24,16 +22,17 @@
 namespace auspex {
 namespace detail {
 
-/// "avx512": the name of a path.
-const char* path_name(CpuPath path);
-/// True when this build has the path and this processor runs it. `best` and `reference` always.
-/// avx512 needs AVX-512 F, BW, VL, DQ and VNNI; avx2 needs AVX2, FMA and F16C; neon needs dotprod.
-bool has_path(CpuPath path);
-/// The fastest path of this processor; never `best`.
-CpuPath best_path();
-/// `best` becomes best_path(); any other path itself.
-/// errors    unsupported: this processor or build lacks it; the text lists what there is.
-Status choose_path(CpuPath wanted, CpuPath* out);
+/// True only if the processor has the instructions and the operating system saves their registers.
+struct CpuFeatures {
+    bool avx2 = false;     ///< AVX2, FMA and F16C
+    bool avx512 = false;   ///< the above and AVX-512 F, BW, VL, DQ and VNNI
+    bool neon = false;     ///< AArch64 Advanced SIMD
+    bool dotprod = false;  ///< Armv8.2 dot products of bytes
+    bool i8mm = false;     ///< Armv8.6 matrix products of bytes; reported, not used yet
+};
+/// cost      a few cpuid instructions or system calls: call it once.
+CpuFeatures cpu_features();
+
 /// Processor cores this process may run on, counting two hardware threads of one core once; at least 1.
 uint32_t n_physical_core();
 

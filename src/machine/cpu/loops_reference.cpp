@@ -1,7 +1,9 @@
-// machine/cpu/loops_reference: the inner loops as plainly as they can be said. Shapes and formulas
-// stand in ops.h; the SIMD paths are held to these by tests/test_ops.cpp.
-#include "features.h"
-#include "ops.h"
+// machine/cpu/loops_reference: the inner loops without vector instructions, as plainly as possible.
+//
+// Owns    reference_kernels(). Shapes and formulas are in ops.h.
+// Thread  pure functions.
+// Tests   tests/test_ops.cpp: back-end equivalence of every other instruction set with these.
+#include "kernels.h"
 
 #include <cmath>
 
@@ -9,8 +11,8 @@ namespace auspex {
 namespace detail {
 namespace loops_reference {
 
-/// a * b + c: fused where the build's target does that natively, two roundings elsewhere (a fused one
-/// would be a library call, a hundred times slower). Every sum here uses it, so bits agree within a build.
+/// a * b + c: rounded once if the build's target has such an instruction, else twice (std::fma would be a library call,
+/// a hundred times slower). Every sum here uses it, so bits agree within a build.
 inline float mul_add(float a, float b, float c) {
 #ifdef FP_FAST_FMAF
     return std::fma(a, b, c);
@@ -80,16 +82,16 @@ void attend(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key
     *l = sum;
 }
 
-/// `see(j, n, x)` for the pieces of a row: values j .. j+n-1 as floats.
+/// Calls use(j, n, x) for the pieces of a row: values j .. j+n-1 as floats.
 template <class F>
-void decoded(const KvRows& rows, uint32_t i, uint32_t d, F see) {
+void decoded(const KvRows& rows, uint32_t i, uint32_t d, F use) {
     constexpr uint32_t kPiece = 32;
     const std::byte* row = rows.data + i * rows.stride;
     float x[kPiece];
     for (uint32_t j = 0; j < d; j += kPiece) {
         const uint32_t n = d - j < kPiece ? d - j : kPiece;
         decode_row(rows.type, row + row_bytes(rows.type, j), x, n);
-        see(j, n, x);
+        use(j, n, x);
     }
 }
 
@@ -169,11 +171,10 @@ void delta_rows(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms
 
 void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n, float* scratch) {
     if (n == 0) return;
-    // With G the inclusive sums of log decay and D_ij = exp(G_i - G_j), kept as products of decays
-    // (all at most 1): A_ij = beta_i (k_i.k_j) D_ij below the diagonal, V' = (I + A)^-1 (beta (v - e^G k'S0)).
-    float* a = scratch;  // [n, n] strictly lower: A; attention P on and below
-    float* p = a + size_t{kDeltaChunk} * kDeltaChunk;
-    float* w = p + size_t{kDeltaChunk} * kDeltaChunk;  // [n, d_val] V'
+    // The formulas of kernels_delta_chunk.inl.
+    float* a = scratch;                                // [n, n] A, below the diagonal
+    float* p = a + size_t{kDeltaChunk} * kDeltaChunk;  // [n, n] P, on and below the diagonal
+    float* w = p + size_t{kDeltaChunk} * kDeltaChunk;  // [n, d_val] W
     float* g = w + size_t{kDeltaChunk} * d_val;        // [n] decay from the start of the chunk to row i
     for (uint32_t i = 0; i < n; ++i) g[i] = (i ? g[i - 1] : 1.0f) * rows[i].decay;
     for (uint32_t i = 0; i < n; ++i) {
@@ -220,21 +221,20 @@ void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows,
 
 }  // namespace loops_reference
 
-const Loops& reference_loops() {
+const CpuKernels* reference_kernels() {
     namespace r = loops_reference;
-    static constexpr Loops loops = {"reference",     r::rms_norm,   r::swiglu,      r::silu_gate,
-                                    r::sigmoid_gate, r::conv_silu,  r::to_f16,      r::attend,
-                                    r::merge,        r::delta_rows, r::delta_chunk, r::attend_many};
-    return loops;
-}
-
-const Loops& loops_for(CpuPath path) {
-    if (path == CpuPath::best) path = best_path();
-    const Loops* loops = nullptr;
-    if (path == CpuPath::avx2) loops = avx2_loops();
-    if (path == CpuPath::avx512) loops = avx512_loops();
-    if (path == CpuPath::neon) loops = neon_loops();
-    return loops ? *loops : reference_loops();
+    static constexpr CpuKernels kKernels = {
+        "reference",
+        CpuPath::reference,
+        [](const CpuFeatures&) { return true; },
+        0,
+        false,
+        {r::rms_norm, r::swiglu, r::silu_gate, r::sigmoid_gate, r::conv_silu, r::to_f16, r::attend, r::merge,
+         r::delta_rows, r::delta_chunk, r::attend_many},
+        nullptr,
+        nullptr,
+        reference_rows};
+    return &kKernels;
 }
 
 void l2_normalise(float* x, uint32_t n, float scale) {

@@ -1,25 +1,21 @@
 #include "matmul.h"
 
-#include "pack.h"
+#include "kernels.h"
 
 namespace auspex {
 namespace detail {
 namespace matmul_impl {
 
-bool float_type(Type t) { return t == Type::f32 || t == Type::f16 || t == Type::bf16; }
-
-uint32_t lanes(CpuPath path) { return path == CpuPath::avx512 ? 16 : 8; }
-
-/// The view without data: how a shape is held on a path.
-Matrix layout(CpuPath path, const MatrixShape& s) {
+/// How a shape is held: the view, without data.
+Matrix layout(const CpuKernels& k, const MatrixShape& s) {
     Matrix m;
     m.type = s.type;
-    m.path = path;
+    m.kernels = &k;
     m.d_out = s.d_out;
     m.d_in = s.d_in;
     StripForm f;
-    if (path != CpuPath::reference && strip_form(s.type, &f)) {
-        m.n_lane = lanes(path);
+    if (k.n_lane != 0 && strip_form(s.type, &f)) {
+        m.n_lane = k.n_lane;
         m.stride = f.strip_bytes(m.n_lane, s.d_in);
     } else {
         m.stride = row_bytes(s.type, s.d_in);
@@ -29,26 +25,6 @@ Matrix layout(CpuPath path, const MatrixShape& s) {
 
 uint64_t slice_bytes(const Matrix& m) {
     return m.stride * (m.n_lane ? ceil_div(uint64_t{m.d_out}, uint64_t{m.n_lane}) : m.d_out);
-}
-
-const CpuKernels* kernels(CpuPath path) {
-    switch (path) {
-#if AUSPEX_HAS_X86
-        case CpuPath::avx512: return &avx512_kernels();
-        case CpuPath::avx2: return &avx2_kernels();
-#else
-        case CpuPath::avx512:
-        case CpuPath::avx2: break;
-#endif
-#if AUSPEX_HAS_NEON
-        case CpuPath::neon: return &neon_kernels();
-#else
-        case CpuPath::neon: break;
-#endif
-        case CpuPath::best:
-        case CpuPath::reference: break;
-    }
-    return nullptr;
 }
 
 struct PackJob {
@@ -80,8 +56,8 @@ void pack_part(void* context, uint32_t i_thread, uint32_t n_thread) {
 
 // ----------------------------------------------------------------------------- the reference path
 
-constexpr uint32_t kPiece = 256;   // inputs decoded at once: a multiple of every block
-constexpr uint32_t kColumns = 32;  // activation rows that share a decoded piece
+constexpr uint32_t kPiece = 256;   // inputs decoded at once: whole blocks of every type
+constexpr uint32_t kColumns = 32;  // rows of the input that share a decoded piece
 constexpr uint32_t kPartial = 8;
 
 #if defined(__GNUC__)
@@ -89,7 +65,7 @@ __attribute__((noinline))
 #endif
 double
 dot_piece(const float* w, const float* x, uint32_t n) {
-    // One function for every call, so that whatever a compiler makes of these sums, it makes it of all alike.
+    // Not inlined: a compiler may order these sums as it likes, but it must do so in one way for all callers.
     float sum[kPartial] = {};
     uint32_t k = 0;
     for (; k + kPartial <= n; k += kPartial)
@@ -100,9 +76,12 @@ dot_piece(const float* w, const float* x, uint32_t n) {
     return all;
 }
 
+}  // namespace matmul_impl
+
 /// Rows r0..r1 of y: weights decoded a piece at a time, products in float, pieces summed in double.
 void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
                     uint32_t r0, uint32_t r1) {
+    using namespace matmul_impl;
     const uint64_t piece_bytes = row_bytes(w.type, kPiece);
     for (uint32_t r = r0; r < r1; ++r) {
         const std::byte* row = w.data + w.stride * r;
@@ -126,20 +105,15 @@ void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, s
     }
 }
 
-}  // namespace matmul_impl
-
-uint64_t packed_bytes(CpuPath path, const MatrixShape& shape, bool keep) {
-    const Matrix m = matmul_impl::layout(path, shape);
+uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool keep) {
+    const Matrix m = matmul_impl::layout(kernels, shape);
     if (m.n_lane == 0 && keep) return 0;
     return matmul_impl::slice_bytes(m) * shape.n_slice;
 }
 
-Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows, bool keep, const Allocator& from,
-                   Pool* pool, PackedMatrix* out) {
+Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
+                   const Allocator& from, Pool* pool, PackedMatrix* out) {
     using namespace matmul_impl;
-    if (path == CpuPath::best || (path != CpuPath::reference && !kernels(path)))
-        return fail(Code::unsupported, "weights cannot be packed for CPU path '", path_name(path),
-                    "': this build lacks it");
     const TypeInfo info = type_info(shape.type);
     if (!info.name || !info.supported)
         return fail(Code::unsupported, "weights of type id ", static_cast<uint32_t>(shape.type), ", expected one of ",
@@ -149,7 +123,7 @@ Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows
     if (shape.d_in % info.n_block != 0)
         return fail(Code::bad_argument, "rows of ", shape.d_in, " weights, expected a multiple of ", info.n_block,
                     ", the block of ", info.name);
-    Matrix m = layout(path, shape);
+    Matrix m = layout(kernels, shape);
     uint64_t all = 0;
     if (!mul_fits(slice_bytes(m), shape.n_slice, &all) || all > SIZE_MAX / 2)
         return fail(Code::bad_argument, "a matrix [", shape.n_slice, ", ", shape.d_out, ", ", shape.d_in, "] of ",
@@ -178,11 +152,9 @@ size_t quantised_bytes(uint32_t n_row, uint32_t d_in) {
     return n_row * static_cast<size_t>(round_up(uint64_t{d_in / 32} * sizeof(Int16Block), 64));
 }
 
-void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
+void quantise_rows(const CpuKernels& kernels, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
                    const Share& share) {
-    const CpuKernels* k = matmul_impl::kernels(path);
-    AUSPEX_ASSERT(k && d_in % 32 == 0);
-    if (!k) return;
+    AUSPEX_ASSERT(kernels.quantise && d_in % 32 == 0);
     const uint32_t n_block = d_in / 32;
     uint64_t a, b;
     even_part(uint64_t{n_row} * n_block, share, &a, &b);
@@ -191,17 +163,16 @@ void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint
         const uint64_t n = n_block - block < b - a ? n_block - block : b - a;
         Int16Block* blocks =
             reinterpret_cast<Int16Block*>(static_cast<std::byte*>(to) + quantised_bytes(1, d_in) * row);
-        k->quantise(x + ld * row + 32 * block, static_cast<uint32_t>(n), blocks + block);
+        kernels.quantise(x + ld * row + 32 * block, static_cast<uint32_t>(n), blocks + block);
         a += n;
     }
 }
 
 void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
             const Share& share) {
-    const CpuKernels* k = matmul_impl::kernels(w.path);
-    const auto part = !k ? matmul_impl::reference_rows : w.n_lane ? k->strips : k->floats;
+    const auto part = w.n_lane ? w.kernels->strips : w.kernels->plain;
     AUSPEX_ASSERT(w.wants_integers() ? in.quantised != nullptr : in.x != nullptr);
-    // Chunks of 64 rows keep the weights in the second-level cache while all columns pass over them.
+    // A chunk of 64 rows stays in the second-level cache while all rows of the input pass over it.
     const uint32_t n_chunk = ceil_div(w.d_out, kMatmulChunk);
     const auto rows = [&](uint32_t r0, uint32_t r1) {
         if (r0 < r1) part(w, in, n_row, y, ld_y, accumulate, r0, r1 < w.d_out ? r1 : w.d_out);

@@ -1,39 +1,39 @@
 // machine/cpu/matmul: products of activations with weight matrices of every file type.
 //
-// Owns    Matrix (weights as the CPU reads them), packing, integer activations, the products.
-// Reads   number (formats), pool (shares of work), features (paths).
-// Serves  cpu (the tape walker).
-// Thread  a PackedMatrix is immutable; quantise_rows and matmul run on all threads of a pool at once,
-//         each with its own Share, a barrier between the two.
-// Laws    Row: the bits of y[c][r] depend on the path, the weights and row c of the input, never on how
-//         many rows share the call, nor on threads or their shares. HotPath: no allocation in a step.
-//         tests/test_matmul.cpp.
+// Owns    Matrix (weights as the CPU reads them), packing, conversion of activations, the products.
+// Thread  a PackedMatrix is immutable. quantise_rows() and matmul() are called by all threads of a pool, each with its
+// own
+//         Share, with a barrier between the two.
+// Tests   tests/test_matmul.cpp. Row invariance: the bits of y[c][r] depend on the instruction set, the weights and row
+// c
+//         of the input, never on how many rows share the call, nor on threads or shares. Hot path: allocates nothing.
 //
-// Two ways to hold a matrix:
-//   plain    the file's rows as they are (float types on every path; every type on the reference
-//            path), in place when the bytes may be kept. Products in float with float activations.
-//   strips   16 or 8 rows interleaved, so that one vector lane is one output row; the codes and the
-//            scales stay the file's (within 3 % of its size for the types below), nothing is rounded.
-//            Activations are 16-bit integers held as two int8 columns, high and low: exact integer
-//            sums per block of 32 (16), then one float multiply-add per block, in block order.
+// A matrix is held in one of two ways:
+//   plain    the file's rows as they are (float types; on the reference path every type), in place if the bytes may be
+//            kept. Products in float with float activations.
+//   strips   16 or 8 interleaved rows, so that one vector lane is one output row. Codes and scales stay the file's,
+//   nothing
+//            is rounded (size within 3 % of the file's). Activations are 16-bit integers, as a high and a low int8:
+//            exact integer sums per block of 32 (16), then one float multiply-add per block, in block order.
 #pragma once
 #include "../../base/number.h"
-#include "features.h"
 #include "../pool.h"
 
 namespace auspex {
 namespace detail {
 
+struct CpuKernels;  // kernels.h
+
 struct MatrixShape {
     Type type = Type::f32;
     uint32_t d_out = 0, d_in = 0;
-    uint32_t n_slice = 1;  ///< a stack [n_slice, d_out, d_in], such as the experts of a layer
+    uint32_t n_slice = 1;  ///< a stack [n_slice, d_out, d_in]: the experts of a layer
 };
 
-/// A view of one matrix [d_out, d_in]; owns nothing, cheap to copy.
+/// A view of one matrix [d_out, d_in]; does not own its bytes.
 struct Matrix {
     Type type = Type::f32;
-    CpuPath path = CpuPath::reference;
+    const CpuKernels* kernels = nullptr;  ///< that it was packed for
     uint32_t d_out = 0, d_in = 0;
     uint32_t n_lane = 0;  ///< rows in a strip; 0: plain rows
     uint64_t stride = 0;  ///< bytes of a plain row or of a strip
@@ -53,11 +53,11 @@ class PackedMatrix {
         m.data += i * slice_bytes_;
         return m;
     }
-    /// Bytes taken from the allocator; 0 when the file's bytes are used in place.
+    /// Bytes taken from the allocator; 0 if the file's bytes are used in place.
     uint64_t owned_bytes() const { return own_.size(); }
 
   private:
-    friend Status pack_matrix(CpuPath, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
+    friend Status pack_matrix(const CpuKernels&, const MatrixShape&, const std::byte*, bool, const Allocator&, Pool*,
                               PackedMatrix*);
     Matrix view_;
     uint32_t n_slice_ = 0;
@@ -65,17 +65,17 @@ class PackedMatrix {
     Block own_;
 };
 
-/// What pack_matrix would take from the allocator, exactly. `keep` as there.
-uint64_t packed_bytes(CpuPath path, const MatrixShape& shape, bool keep);
+/// The bytes that pack_matrix would take from the allocator. `keep` as there.
+uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool keep);
 
 /// Makes a matrix from the file's rows, [n_slice * d_out] rows of row_bytes(type, d_in).
 ///
-/// keep      the bytes outlive the matrix: plain matrices then use them in place.
-/// pool      spreads the work; null: the calling thread alone.
-/// errors    bad_argument (an impossible shape), unsupported (path or type), out_of_memory.
+/// keep      the bytes outlive the matrix, so plain matrices use them in place.
+/// pool      shares the work; null: the calling thread alone.
+/// errors    bad_argument (an impossible shape), unsupported (type), out_of_memory.
 /// cost      reads the rows once; about 1 GB/s on each thread.
-Status pack_matrix(CpuPath path, const MatrixShape& shape, const std::byte* rows, bool keep, const Allocator& from,
-                   Pool* pool, PackedMatrix* out);
+Status pack_matrix(const CpuKernels& kernels, const MatrixShape& shape, const std::byte* rows, bool keep,
+                   const Allocator& from, Pool* pool, PackedMatrix* out);
 
 /// Row `row` as floats [d_in], bit for bit decode_row's values.
 void unpack_row(const Matrix& w, uint32_t row, float* to);
@@ -83,26 +83,31 @@ void unpack_row(const Matrix& w, uint32_t row, float* to);
 /// Bytes that n_row quantised rows of d_in need; 64-aligned storage is best. d_in a multiple of 32.
 size_t quantised_bytes(uint32_t n_row, uint32_t d_in);
 
-/// Writes rows x[n_row][d_in], `ld` floats apart, as integers of 16 bits with one scale for 32 values into `to`
-/// (quantised_bytes). All threads call it with their shares (cut evenly, tickets are not used); the
-/// result is the same for any cut. A NaN makes its block NaN.
-void quantise_rows(CpuPath path, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
+/// Converts rows x[n_row][d_in], `ld` floats apart, to 16-bit integers with one scale for 32 values, into `to`
+/// (quantised_bytes). All threads call it with even shares; the result does not depend on the shares. A NaN makes its
+/// block NaN.
+void quantise_rows(const CpuKernels& kernels, const float* x, size_t ld, uint32_t n_row, uint32_t d_in, void* to,
                    const Share& share);
 
 /// The input rows of a product.
 struct Rows {
     const float* x = nullptr;          ///< read when !wants_integers()
     size_t ld = 0;                     ///< floats from one row to the next
-    const void* quantised = nullptr;   ///< from quantise_rows on the matrix's path; read when wants_integers()
+    const void* quantised = nullptr;   ///< from quantise_rows with the matrix's kernels; read when wants_integers()
     const uint32_t* gather = nullptr;  ///< row c of the product is input row gather[c]; null: row c
 };
 
 /// y[c][r] = sum_k in[c][k] w[r][k], c < n_row, r < d_out; accumulate: y += that.
-/// All threads call it with their shares; each writes the rows r that fall to it.
+/// All threads call it with their shares; each writes the rows r of its own.
 void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
             const Share& share);
 
-/// The output rows that one ticket of matmul is worth.
+/// Rows r0 .. r1 - 1 of a product with plain rows of any type, without vector instructions: decoded a piece at a time,
+/// products in float, pieces added in double.
+void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate,
+                    uint32_t r0, uint32_t r1);
+
+/// Output rows of one ticket of matmul.
 constexpr uint32_t kMatmulChunk = 64;
 
 }  // namespace detail

@@ -1,12 +1,9 @@
-// machine/cpu/ops: one function per operation of the tape, and the inner loops they share.
+// machine/cpu/ops: the inner loops of every operation but the matrix products.
 //
-// Owns    the inner loops of every operation but the matrix products (matmul.*), as a table, so
-//         that the plain reference and each SIMD path run the same walk.
-// Reads   plan (dims), number.
-// Serves  cpu.cpp, which walks the tape.
-// Thread  each function is pure; cpu.cpp cuts the work. Which thread computes a value never
-//         changes its bits.
-// Laws    Row, Commit, Chunk, Twin: tests/test_ops.cpp.
+// Owns    Loops, the table of inner loops that each instruction set fills, and the few functions that all of them
+// share. Thread  pure functions; CpuWalk (walk.h) divides the work. Which thread computes a value never changes its
+// bits. Tests   tests/test_ops.cpp: every instruction set against double precision, row invariance, commit equivalence,
+//         chunk invariance, back-end equivalence.
 #pragma once
 #include "../../plan/plan.h"
 #include "../pool.h"
@@ -14,8 +11,7 @@
 namespace auspex {
 namespace detail {
 
-/// Positions one attention partial covers; absolute multiples, so that a row's sums do not depend
-/// on what else is in the step.
+/// KV rows of one partial of attention, at absolute multiples: a row's sums do not depend on the rest of its step.
 constexpr uint32_t kAttnChunk = 256;
 /// Columns of a DeltaNet state handled together: d_key * 32 floats stay in the first-level cache.
 constexpr uint32_t kDeltaColumns = 32;
@@ -39,16 +35,16 @@ struct DeltaRow {
     float* o;        ///< [d_val] out
 };
 
-/// Keys or values of one head for positions in order.
+/// Keys or values of one head for consecutive KV rows.
 struct KvRows {
     const std::byte* data = nullptr;
-    size_t stride = 0;      ///< bytes from one position to the next
+    size_t stride = 0;      ///< bytes from one KV row to the next
     Type type = Type::f16;  ///< or f32; or q8_0, q4_0, q4_1: whole blocks, so d must be a multiple of 32
 };
 
-/// The inner loops. Each is a pure function of its arguments with a fixed order of operations.
+/// The inner loops. Each is a pure function of its arguments with a fixed order of operations. Formulas, costs and
+/// sources stand at the kernels: kernels_rows.inl, kernels_attention.inl, kernels_delta.inl, kernels_delta_chunk.inl.
 struct Loops {
-    const char* name;
     /// y = x / sqrt(mean(x^2) + eps) * w (* w when not null), n values.
     void (*rms_norm)(const float* x, const float* w, float* y, uint32_t n, float eps);
     /// y[i] = min(silu(g[i]), limit) * clamp(u[i], -limit, limit); limit 0: no clamps.
@@ -57,40 +53,32 @@ struct Loops {
     void (*silu_gate)(const float* x, const float* z, float* y, uint32_t n);
     /// y[i] = x[i] * sigmoid(z[i])
     void (*sigmoid_gate)(const float* x, const float* z, float* y, uint32_t n);
-    /// One causal convolution over n channels, then SiLU: taps[j] points at the raw row of tap j,
-    /// w is [n, n_tap].
+    /// One causal convolution over n channels, then SiLU: taps[j] is the row of tap j, w is [n, n_tap].
     void (*conv_silu)(const float* const* taps, const float* w, float* y, uint32_t n, uint32_t n_tap);
+    /// y[i] = x[i] as f16, rounded to nearest even.
     void (*to_f16)(const float* x, uint16_t* y, uint32_t n);
-    /// One attention partial: keys and values k, v [n_key, ld] f16 for positions in order, one query
-    /// q [d] (already scaled); out: max m, sum l, o [d] = sum exp(s - m) v. n_key >= 1.
+    /// One partial of attention: one query q [d] (already scaled), keys and values k, v [n_key, ld] f16, n_key >= 1.
+    /// Out: max m, sum l, o [d] = sum exp(s - m) v.
     void (*attend)(const float* q, const uint16_t* k, const uint16_t* v, uint32_t n_key, size_t ld, uint32_t d,
                    float* scores, float* m, float* l, float* o);
     /// o = o * a + p * b, n values (merging partials).
     void (*merge)(float* o, float a, const float* p, float b, uint32_t n);
-    /// One head's recurrence: S [d_key, d_val]. First applies n_term terms in order and stores them in
-    /// S, then runs the rows on a scratch copy (or on S itself when `in_place`).
+    /// The recurrence of one head, S [d_key, d_val]: applies n_term terms in order and stores them in S, then runs the
+    /// rows on a scratch copy, or on S itself if `in_place`.
     void (*delta_rows)(float* s, uint32_t d_key, uint32_t d_val, const DeltaTerm* terms, uint32_t n_term,
                        const DeltaRow* rows, uint32_t n_row, bool in_place, float* scratch);
-    /// The same result to within rounding for up to kDeltaChunk rows, in the chunked form; always in
-    /// place. scratch: delta_chunk_scratch() floats.
+    /// The same within rounding for up to kDeltaChunk rows, in the chunked form; always in place.
+    /// scratch: delta_chunk_scratch() floats.
     void (*delta_chunk)(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow* rows, uint32_t n_row, float* scratch);
-    /// `attend` for n_query queries that see the same keys (the heads of one group, rows of one step):
-    /// the same bits as one call each, but a key is read and converted once for four of them. Quantised
-    /// keys and values are read where they are; their floats are exactly decode_row's.
-    /// q, m, l, o: one pointer per query; scores: n_query * n_key floats.
+    /// attend() for n_query queries that see the same keys (heads of one group, rows of one step): the bits of one call
+    /// each, but four queries share the reading and conversion of a key. Quantised keys and values are converted as
+    /// they are read, to decode_row's floats. q, m, l, o: one pointer per query; scores: n_query * n_key floats.
     void (*attend_many)(uint32_t n_query, const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key,
                         uint32_t d, float* scores, float* const* m, float* const* l, float* const* o);
 };
 inline size_t delta_chunk_scratch(uint32_t d_key, uint32_t d_val) {
     return size_t{2} * kDeltaChunk * kDeltaChunk + size_t{kDeltaChunk} * (2 * d_val + 2 * d_key) + 4 * kDeltaChunk;
 }
-const Loops& reference_loops();
-/// The loops of a path (`best`: of this processor's best); the reference where the build lacks it.
-const Loops& loops_for(CpuPath path);
-/// The table of one instruction set, or null where this build lacks it.
-const Loops* avx2_loops();
-const Loops* avx512_loops();
-const Loops* neon_loops();
 
 /// x / sqrt(sum(x^2) + 1e-6) * scale, in place.
 void l2_normalise(float* x, uint32_t n, float scale);

@@ -1,4 +1,4 @@
-#include "pack.h"
+#include "kernels.h"
 
 namespace auspex {
 namespace detail {
@@ -28,8 +28,8 @@ bool strip_form(Type type, StripForm* out) {
 
 namespace pack_impl {
 
-/// One block of 32 inputs of one row, spelled out: what the file says, nothing rounded. Codes are
-/// handled four at a time, as the bytes of a word; masks keep shifts within the bytes.
+/// One block of 32 inputs of one row, with one byte per code; nothing is rounded. Codes are handled four at a time, as
+/// the bytes of a word; masks keep shifts within the bytes.
 struct Plain {
     uint16_t d = 0, d_min = 0;          ///< f16 bits; super forms: of the 256
     int8_t scale[2] = {}, min[2] = {};  ///< super forms, for each half (both the same where one covers 32)
@@ -60,7 +60,7 @@ inline void nibbles(const uint8_t* qs, uint32_t* code) {
         code[i + 4] = word(qs, i) >> 4 & 0x0f0f0f0fu;
     }
 }
-/// Bit i of qh on top of the nibble of code i: the product copies four bits to the bottoms of four bytes.
+/// Sets bit 4 of code i to bit i of qh. The product copies four bits to bit 0 of four bytes.
 inline void fifth_bits(uint32_t qh, uint32_t* code) {
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < 8; ++i) code[i] |= ((qh >> (4 * i) & 15u) * 0x00204081u & 0x01010101u) << 4;
@@ -86,7 +86,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
             break;
         case Type::q4_1:
             p->d = load<uint16_t>(f);
-            p->d_min = load<uint16_t>(f + 2) ^ 0x8000u;  // the file adds it, the form takes it away
+            p->d_min = load<uint16_t>(f + 2) ^ 0x8000u;  // the file adds the minimum, the form subtracts it
             nibbles(f + 4, p->code);
             break;
         case Type::q5_0:
@@ -121,7 +121,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
                 const uint32_t high = (f[96 + 8 + k % 4] >> (2 * (k / 4))) & 3u;
                 p->scale[h] = static_cast<int8_t>(static_cast<int32_t>(low | high << 4) - 32);
             }
-            // q - (bit ? 0 : 4), and 32 up: q + 28 + 4 bit; no byte carries over
+            // q - (bit ? 0 : 4) + 32 = q + 28 + 4 bit; no byte overflows
             fields(f + 32 + 32 * (g / 4), 2 * (g % 4), 3, p->code);
             fields(f, g, 1, top);
             for (uint32_t i = 0; i < 8; ++i) p->code[i] += 0x1c1c1c1cu + 4 * top[i];
@@ -157,7 +157,7 @@ inline void read_plain(const TypeInfo& info, const uint8_t* row, uint32_t block,
     }
 }
 
-/// Where a block's bytes are in a strip.
+/// Offsets of a block's bytes in a strip.
 struct Place {
     size_t head = 0, scales = 0, codes = 0;
 };
@@ -174,7 +174,7 @@ void put_f16(uint8_t* to, uint16_t v) { std::memcpy(to, &v, 2); }
 
 inline void put_word(uint8_t* to, uint32_t v) { std::memcpy(to, &v, 4); }
 
-/// The codes of one row's block into its lane of the strip's block.
+/// Writes the codes of one row's block into its lane of the strip.
 inline void write_codes(CodeForm form, uint32_t n_lane, uint32_t lane, const uint32_t* code, uint32_t bias,
                         uint8_t* to) {
     to += 4 * lane;
@@ -215,7 +215,7 @@ void pack_rows(const Matrix& m, const StripForm& f, const uint8_t* rows, uint32_
     const TypeInfo info = type_info(kType);
     const uint32_t R = m.n_lane;
     const size_t row_step = static_cast<size_t>(row_bytes(kType, m.d_in));
-    const uint32_t bias = biased_bytes(m.path) ? 128 : 0;
+    const uint32_t bias = m.kernels->biased_bytes ? 128 : 0;
     for (uint32_t b = 0; b < m.d_in / 32; ++b) {
         const Place at = place(f, R, m.d_in, b);
         uint8_t* s = to + at.scales;
@@ -268,7 +268,7 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
     }
     const uint32_t R = w.n_lane, lane = row % R;
     const uint8_t* base = reinterpret_cast<const uint8_t*>(w.data + w.stride * (row / R));
-    const uint8_t bias = biased_bytes(w.path) ? 128 : 0;
+    const uint8_t bias = w.kernels->biased_bytes ? 128 : 0;
     for (uint32_t b = 0; b < w.d_in / 32; ++b) {
         const Place at = place(f, R, w.d_in, b);
         const uint8_t* s = base + at.scales;

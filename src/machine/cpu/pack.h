@@ -1,20 +1,19 @@
-// machine/cpu/pack: how a strip of interleaved rows lies in memory.
+// machine/cpu/pack: the layout of a strip of interleaved rows.
 //
-// Owns    StripForm, the layout that the packer writes and the kernels read.
-// Reads   matmul (Matrix).
-// Serves  matmul and its kernels.
-// Thread  none of its own; pure functions.
-// Laws    lossless: unpack_row gives decode_row's bits (tests/test_matmul.cpp).
+// Owns    StripForm, the layout that the packer writes and the kernels read; Int16Block, the activations they read.
+// Thread  pure functions.
+// Tests   tests/test_matmul.cpp: lossless, unpack_row gives decode_row's bits.
 //
-// A strip holds n_lane (16 or 8) consecutive output rows over all of d_in, cut into blocks of 32 inputs
-// and pages of 256 (the last one may be shorter). A page is its scales and then its codes, both aligned
-// to a vector, so that a product reads memory in one stream. Rows past d_out are zero.
+// A strip holds n_lane (16 or 8) consecutive output rows over all of d_in, cut into blocks of 32 inputs and pages of
+// 256 (the last one may be shorter). A page is its scales and then its codes, both aligned to a vector, so that a
+// product reads memory in one stream. Rows past d_out are zero.
 //
-//   scales   super: d f16[n_lane], (dmin f16[n_lane]), then for each block int8 scale[n_lane] for each
-//            group (one of 32 or two of 16), (then int8 min[n_lane] for each).
+//   scales   super: d f16[n_lane], (dmin f16[n_lane]), then for each block int8 scale[n_lane] for each group (one of 32
+//   or
+//            two of 16), (then int8 min[n_lane] for each).
 //            else: for each block d f16[n_lane], (min f16[n_lane]).
-//   codes    for each block, as vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v)
-//            belongs to input 16 h + 4 v + j, with h < 2, v < 4:
+//   codes    for each block, vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v) belongs to input
+//            16 h + 4 v + j, with h < 2, v < 4:
 //            nibble, codebook  4 vectors v: low nibble h = 0, high nibble h = 1
 //            five          the same 4, then 1 vector with bit 4 of code (h, v) at bit 4 h + v
 //            six           the same 4, then 2 vectors h with bits 4-5 of code (h, v) at bit 2 v
@@ -57,17 +56,14 @@ struct StripForm {
     }
 };
 
-/// The form in which a file type is held; false for the float types, which stay plain.
+/// The form in which a file type is held; false for the float types, which stay plain rows.
 bool strip_form(Type type, StripForm* out);
 
-/// Whether a path's byte codes are biased by 128 to be unsigned (what its dot product wants).
-inline bool biased_bytes(CpuPath path) { return path == CpuPath::avx512; }
-
-/// Writes one strip from n_row <= n_lane file rows, into zeroed memory (padding is not written).
+/// Writes one strip from n_row <= n_lane rows of the file, into zeroed memory (padding is not written).
 void pack_strip(const Matrix& m, const std::byte* rows, uint32_t n_row, std::byte* strip);
 
-/// A quantised activation row is this, for each 32 values: about 15 bits, so that products are nearly
-/// as exact as with float activations, at the speed of bytes.
+/// 32 values of an activation row as integers of about 15 bits: products are nearly as exact as with float activations,
+/// at the speed of bytes.
 struct Int16Block {
     int8_t q[64];          ///< high bytes, within -127..127, then low ones: x = scale (256 high + low)
     float scale;           ///< max |x| / 127 / 256
@@ -76,23 +72,12 @@ struct Int16Block {
 };
 static_assert(sizeof(Int16Block) == 80, "packed");
 
-/// The scale of a block whose largest magnitude is `most`, and what to multiply by. Blocks below
-/// 1e-30 count as zero, so that the inverse is finite.
-inline void int8_scale(float most, bool nan, float* scale, float* inverse) {
-    *scale = nan ? std::numeric_limits<float>::quiet_NaN() : most < 1e-30f ? 0 : most / 127;
-    *inverse = most < 1e-30f ? 0 : 127 / most;
+/// The scale of a block whose largest magnitude is `max`, and its inverse. A block below 1e-30 becomes zero, so that
+/// the inverse is finite.
+inline void int8_scale(float max, bool nan, float* scale, float* inverse) {
+    *scale = nan ? std::numeric_limits<float>::quiet_NaN() : max < 1e-30f ? 0 : max / 127;
+    *inverse = max < 1e-30f ? 0 : 127 / max;
 }
-/// What one path provides. Rows r0 .. r1 of y; r0 a multiple of the strip.
-struct CpuKernels {
-    void (*quantise)(const float* x, uint32_t n_block, Int16Block* to);
-    void (*strips)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
-                   uint32_t r1);
-    void (*floats)(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld_y, bool accumulate, uint32_t r0,
-                   uint32_t r1);
-};
-const CpuKernels& avx512_kernels();
-const CpuKernels& avx2_kernels();
-const CpuKernels& neon_kernels();
 
 }  // namespace detail
 }  // namespace auspex

@@ -1,0 +1,52 @@
+// base/float_mode: the floating-point mode in which the library computes.
+//
+// Owns    DefaultFloatMode. Hosts change a thread's mode: audio and game threads flush subnormals, interval libraries
+//         change the rounding. Results must not depend on that, and threads that the library starts inherit it.
+// Thread  acts on the calling thread only.
+// Tests   tests/test_pool.cpp, tests/test_invariants.cpp.
+#pragma once
+#include <cfenv>
+#include <cstdint>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <xmmintrin.h>
+#endif
+
+namespace auspex {
+namespace detail {
+
+/// While it lives, the calling thread rounds to nearest, keeps subnormals and traps nothing; then its mode is restored.
+/// cost      a few nanoseconds.
+class DefaultFloatMode {
+  public:
+#if defined(__x86_64__) || defined(_M_X64)
+    DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }  // every exception masked
+    ~DefaultFloatMode() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__) && defined(__GNUC__)
+    DefaultFloatMode() {
+        __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+        __asm__ volatile("msr fpcr, %0" : : "r"(uint64_t{0}) : "memory");
+    }
+    ~DefaultFloatMode() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_) : "memory"); }
+#else
+    DefaultFloatMode() {
+        std::fegetenv(&saved_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~DefaultFloatMode() { std::fesetenv(&saved_); }
+#endif
+    DefaultFloatMode(const DefaultFloatMode&) = delete;
+    DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
+
+  private:
+#if defined(__x86_64__) || defined(_M_X64)
+    unsigned saved_;
+#elif defined(__aarch64__) && defined(__GNUC__)
+    uint64_t saved_ = 0;
+#else
+    std::fenv_t saved_;
+#endif
+};
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,251 @@
+// machine/cpu/simd_avx2: the vocabulary of kernels.inl in AVX2 with FMA and F16C; 8 rows to a strip.
+//
+// Owns    avx2_kernels(), and the vector operations it is compiled from. kernels.inl says what each one means.
+// Thread  pure functions.
+// Tests   tests/test_ops.cpp, tests/test_matmul.cpp.
+#include "simd.h"
+
+#if AUSPEX_HAS_X86
+
+AUSPEX_SIMD_BEGIN("avx2,fma,f16c")
+namespace auspex {
+namespace detail {
+namespace simd_avx2 {
+
+using V = __m256;
+constexpr uint32_t W = 8;
+constexpr uint32_t kStreamRows = 2;
+constexpr uint32_t kWide = 4;
+constexpr uint32_t kTile = 2;
+constexpr uint32_t kScore = 1;
+constexpr uint32_t kPairs = 8;
+
+// ---------------------------------------------------------------------------------------- floats
+
+AUSPEX_INLINE V zero() { return _mm256_setzero_ps(); }
+AUSPEX_INLINE V splat(float a) { return _mm256_set1_ps(a); }
+AUSPEX_INLINE V add(V a, V b) { return _mm256_add_ps(a, b); }
+AUSPEX_INLINE V sub(V a, V b) { return _mm256_sub_ps(a, b); }
+AUSPEX_INLINE V mul(V a, V b) { return _mm256_mul_ps(a, b); }
+AUSPEX_INLINE V div(V a, V b) { return _mm256_div_ps(a, b); }
+AUSPEX_INLINE V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+AUSPEX_INLINE V fnma(V a, V b, V c) { return _mm256_fnmadd_ps(a, b, c); }
+AUSPEX_INLINE V vmin(V a, V b) { return _mm256_min_ps(a, b); }
+AUSPEX_INLINE V vmax(V a, V b) { return _mm256_max_ps(a, b); }
+AUSPEX_INLINE V floor_of(V a) { return _mm256_floor_ps(a); }
+AUSPEX_INLINE V nearest(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+AUSPEX_INLINE V power_of_two(V n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+AUSPEX_INLINE float sum_halves(V a) {
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    c = _mm_add_ss(c, _mm_movehdup_ps(c));
+    return _mm_cvtss_f32(c);
+}
+AUSPEX_INLINE void sum4(const V* v, float* out) {
+    const V s = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
+}
+AUSPEX_INLINE float max_of(V a) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+
+// --------------------------------------------------------------------------- loads and stores
+
+AUSPEX_INLINE void prefetch_soon(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+AUSPEX_INLINE void prefetch_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+AUSPEX_INLINE V load(const float* p) { return _mm256_loadu_ps(p); }
+AUSPEX_INLINE void store(float* p, V a) { _mm256_storeu_ps(p, a); }
+AUSPEX_INLINE __m256i first(uint32_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+AUSPEX_INLINE V load_n(const float* p, uint32_t n, float fill) {
+    const __m256i m = first(n);
+    return _mm256_blendv_ps(splat(fill), _mm256_maskload_ps(p, m), _mm256_castsi256_ps(m));
+}
+AUSPEX_INLINE void store_n(float* p, V a, uint32_t n) { _mm256_maskstore_ps(p, first(n), a); }
+AUSPEX_INLINE __m128i eight_halves(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+AUSPEX_INLINE __m128i eight_bytes(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
+AUSPEX_INLINE V load_f16(const void* p) { return _mm256_cvtph_ps(eight_halves(p)); }
+AUSPEX_INLINE V load_f16_n(const uint16_t* p, uint32_t n) {
+    uint16_t t[W] = {};
+    std::memcpy(t, p, sizeof(uint16_t) * n);
+    return load_f16(t);
+}
+AUSPEX_INLINE V load_bf16(const void* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight_halves(p)), 16));
+}
+AUSPEX_INLINE V splat_f16(const uint8_t* p) {
+    int16_t h;
+    std::memcpy(&h, p, sizeof h);
+    return _mm256_cvtph_ps(_mm_set1_epi16(h));
+}
+AUSPEX_INLINE void store_f16(uint16_t* p, V a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+AUSPEX_INLINE V load_i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
+AUSPEX_INLINE V load_nibbles(const uint8_t* p, uint32_t shift) {
+    const __m128i x =
+        _mm_and_si128(_mm_srl_epi16(eight_bytes(p), _mm_cvtsi32_si128(static_cast<int>(shift))), _mm_set1_epi8(15));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x));
+}
+AUSPEX_INLINE void load_taps4(const float* w, V* t) {
+    const V a = load(w), b = load(w + 8), c = load(w + 16), d = load(w + 24);
+    // Channel i beside channel i + 4, then a 4 x 4 transpose in each half.
+    const V c0 = _mm256_permute2f128_ps(a, c, 0x20), c1 = _mm256_permute2f128_ps(a, c, 0x31);
+    const V c2 = _mm256_permute2f128_ps(b, d, 0x20), c3 = _mm256_permute2f128_ps(b, d, 0x31);
+    const V x = _mm256_unpacklo_ps(c0, c1), y = _mm256_unpackhi_ps(c0, c1);
+    const V z = _mm256_unpacklo_ps(c2, c3), u = _mm256_unpackhi_ps(c2, c3);
+    t[0] = _mm256_shuffle_ps(x, z, 0x44);
+    t[1] = _mm256_shuffle_ps(x, z, 0xEE);
+    t[2] = _mm256_shuffle_ps(y, u, 0x44);
+    t[3] = _mm256_shuffle_ps(y, u, 0xEE);
+}
+
+// ---------------------------------------------------------------------------------------- strips
+
+constexpr uint32_t kLane = 8;
+constexpr int kMaxRow = 2;
+constexpr int kMaxFloatColumn = 2;
+using StripFloats = V;
+using StripInts = __m256i;
+
+AUSPEX_INLINE StripFloats strip_splat(float a) { return splat(a); }
+AUSPEX_INLINE StripFloats strip_f16(const uint8_t* p) { return load_f16(p); }
+AUSPEX_INLINE StripFloats strip_i8(const uint8_t* p) { return load_i8(p); }
+AUSPEX_INLINE StripFloats to_floats(StripInts a) { return _mm256_cvtepi32_ps(a); }
+AUSPEX_INLINE void strip_store(float* y, uint32_t n, StripFloats a, bool accumulate) {
+    store_n(y, accumulate ? add(load_n(y, n, 0.0f), a) : a, n);
+}
+AUSPEX_INLINE StripInts int_add(StripInts a, StripInts b) { return _mm256_add_epi32(a, b); }
+AUSPEX_INLINE StripInts int_splat(int32_t a) { return _mm256_set1_epi32(a); }
+template <int n>
+AUSPEX_INLINE StripInts int_shift(StripInts a) {
+    return _mm256_slli_epi32(a, n);
+}
+
+using Bytes = __m256i;
+AUSPEX_INLINE Bytes load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+AUSPEX_INLINE Bytes byte_and(Bytes a, uint8_t b) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(b))); }
+AUSPEX_INLINE Bytes byte_or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+AUSPEX_INLINE Bytes low_nibbles(Bytes a) { return byte_and(a, 15); }
+AUSPEX_INLINE Bytes high_nibbles(Bytes a) { return byte_and(_mm256_srli_epi16(a, 4), 15); }
+template <int n>
+AUSPEX_INLINE Bytes byte_shift(Bytes a) {
+    if constexpr (n > 0) return _mm256_slli_epi16(a, n);
+    if constexpr (n < 0) return _mm256_srli_epi16(a, -n);
+    return a;
+}
+/// Byte and codebook codes are signed here.
+constexpr int bias_of(CodeForm) { return 0; }
+constexpr bool signed_codes(CodeForm k) { return k == CodeForm::codebook || k == CodeForm::byte; }
+AUSPEX_INLINE Bytes codebook_values(Bytes a) {
+    const __m128i codebook = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Values));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codebook), a);
+}
+
+// --------------------------------------------------------------------------------- dot products
+
+/// Pairs of products of codes and activations, as 16-bit sums: at most 2 * 127 * the largest code.
+template <CodeForm kCode>
+AUSPEX_INLINE __m256i pairs(__m256i w, __m256i magnitude, const int8_t* q) {
+    const __m256i x = _mm256_set1_epi32(detail::load<int32_t>(q));
+    if constexpr (signed_codes(kCode)) return _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, w));
+    return _mm256_maddubs_epi16(w, x);
+}
+AUSPEX_INLINE __m256i widen(__m256i pair) { return _mm256_madd_epi16(pair, _mm256_set1_epi16(1)); }
+
+constexpr int kDotVectors = 2;
+template <int n>
+struct HalfDot {
+    __m256i sum[n];  ///< 16 bits; of the forms whose half block fits them
+};
+template <CodeForm kCode, int n, int h>
+AUSPEX_INLINE void begin_half(HalfDot<n>& half, const Int16Block* const*, size_t) {
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) half.sum[c] = _mm256_setzero_si256();
+}
+template <CodeForm kCode, int n, int h, int v>
+AUSPEX_INLINE void dot_codes(HalfDot<n>& half, const Bytes* w, const Int16Block* const* x, size_t b, StripInts* dot) {
+    const __m256i m0 = signed_codes(kCode) ? _mm256_abs_epi8(w[0]) : w[0];
+    const __m256i m1 = signed_codes(kCode) ? _mm256_abs_epi8(w[1]) : w[1];
+    AUSPEX_UNROLL
+    for (int c = 0; c < n; ++c) {
+        const __m256i p0 = pairs<kCode>(w[0], m0, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v);
+        const __m256i p1 = pairs<kCode>(w[1], m1, x[c / 2][b].q + 32 * (c % 2) + 16 * h + 4 * v + 4);
+        if constexpr (signed_codes(kCode)) {  // 2 * 127 * 128 = 32 512 each: 16 bits hold one
+            dot[c] = int_add(dot[c], int_add(widen(p0), widen(p1)));
+        } else if constexpr (kCode == CodeForm::six) {  // 2 * 127 * 63 = 16 002 each: they hold two
+            dot[c] = int_add(dot[c], widen(_mm256_add_epi16(p0, p1)));
+        } else {  // 2 * 127 * 31 = 7 874 each, 31 496 in four: they hold a half
+            half.sum[c] = v == 0 ? _mm256_add_epi16(p0, p1) : _mm256_add_epi16(half.sum[c], _mm256_add_epi16(p0, p1));
+        }
+    }
+}
+template <CodeForm kCode, int n>
+AUSPEX_INLINE void finish_half(const HalfDot<n>& half, StripInts* dot) {
+    if constexpr (!signed_codes(kCode) && kCode != CodeForm::six) {
+        AUSPEX_UNROLL
+        for (int c = 0; c < n; ++c) dot[c] = int_add(dot[c], widen(half.sum[c]));
+    }
+}
+
+// --------------------------------------------------------------------------------- activations
+
+AUSPEX_INLINE int32_t int_sum(__m256i a) {
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1));
+    return _mm_cvtsi128_si32(c);
+}
+AUSPEX_INLINE void block_range(const float* x, float* max, bool* nan) {
+    __m256 top = _mm256_setzero_ps(), odd = _mm256_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+        const __m256 v = _mm256_loadu_ps(x + 8 * i);
+        top = _mm256_max_ps(top, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v));
+        odd = _mm256_or_ps(odd, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    }
+    *max = max_of(top);
+    *nan = _mm256_movemask_ps(odd) != 0;
+}
+AUSPEX_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t* sums) {
+    const __m256i low = _mm256_set1_epi32(-127), high = _mm256_set1_epi32(127);
+    __m256i p[4];
+    AUSPEX_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        p[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inverse)));
+        p[i] = _mm256_max_epi32(low, _mm256_min_epi32(high, p[i]));
+    }
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(p[0], p[1]), _mm256_packs_epi32(p[2], p[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works within halves
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
+    sums[0] = int_sum(_mm256_add_epi32(p[0], p[1]));
+    sums[1] = int_sum(_mm256_add_epi32(p[2], p[3]));
+}
+
+#include "kernels.inl"
+
+}  // namespace simd_avx2
+}  // namespace detail
+}  // namespace auspex
+AUSPEX_SIMD_END
+#endif
+
+namespace auspex {
+namespace detail {
+
+const CpuKernels* avx2_kernels() {
+#if AUSPEX_HAS_X86
+    static constexpr CpuKernels kKernels =
+        simd_avx2::table("avx2", CpuPath::avx2, [](const CpuFeatures& f) { return f.avx2; });
+    return &kKernels;
+#else
+    return nullptr;
+#endif
+}
+
+}  // namespace detail
+}  // namespace auspex
