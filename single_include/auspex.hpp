@@ -35943,6 +35943,7 @@ void Sampler::penalise(Candidate* c, const Sampling& s, Span<const Token> before
 
 Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
                       Span<const Token> ids) {
+    const DefaultFloatMode mode;  // the text must not depend on the caller's
     Candidate* c = candidates_.as<Candidate>();
     size_t n = logits.size();
     if (s.temperature <= 0 && !penalises(s)) {  // the first of the largest; no list is needed

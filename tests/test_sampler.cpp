@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#if defined(__x86_64__) || defined(_M_X64)
+#include <xmmintrin.h>
+#endif
 
 #include "../src/engine/sampler.h"
 #include "support.h"
@@ -167,3 +170,14 @@ TEST_CASE("pruning samples the same token as the full search") {
         CHECK(b.sample(s, 33) == best);
     }
 }
+
+#if defined(__x86_64__) || defined(_M_X64)
+TEST_CASE("a caller that flushes subnormals samples the same token") {
+    Bench b({0.0f, 1e-40f});
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040);
+    const Token token = b.sample({});
+    _mm_setcsr(mode);
+    CHECK(token == 1);
+}
+#endif

@@ -170,5 +170,8 @@ for cross in aarch64-linux-gnu-g++ x86_64-w64-mingw32-g++; do
     command -v $cross >/dev/null || continue
     queue_step "syntax: $cross" compile $cross -std=c++17 -Wall -Wextra -DAUSPEX_NO_VULKAN
 done
+if [ "$mode" = deep ] && command -v qemu-aarch64-static >/dev/null; then
+    queue_step "kernel tests on ARM processors, under qemu" tools/test_arm.sh
+fi
 
 finish
