@@ -1,4 +1,4 @@
-"""The README and the documents: the program is the one that is built, commands run, options exist, links lead to files."""
+"""README and documents: the program is the one that is built, commands run, options exist, links lead to files."""
 import os
 import re
 import shlex
