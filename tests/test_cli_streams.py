@@ -1,6 +1,7 @@
 """What reaches the terminal and the standard streams: quoted names, write errors, closed streams, bad numbers."""
 import json
 import os
+import shutil
 import struct
 import subprocess
 import unittest
@@ -115,6 +116,14 @@ class Arguments(BaseCli):
                         ["chat", "-m"], ["eval", "-m"], ["bench", "-m"], ["run", "-f"]):
             with self.subTest(command):
                 self.refused(2, "bad_argument", "is a directory", self.folder, run=[*command, self.folder])
+
+    @unittest.skipIf(os.name == "nt", "names of programs on Unix")
+    def test_bench_without_its_program_says_what_is_missing(self):
+        alone = shutil.copy(BINARY, self.folder)
+        r = subprocess.run([alone, "bench"], capture_output=True, timeout=60)
+        self.assertEqual(r.returncode, 2)
+        self.assertIn(b"auspex: not_found: ", r.stderr)
+        self.assertIn(b"auspex_bench", r.stderr)
 
     @unittest.skipUnless(hasattr(os, "mkfifo"), "needs named pipes")
     def test_a_pipe_is_no_model(self):

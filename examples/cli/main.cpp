@@ -12,7 +12,8 @@ namespace {
 int run_bench(char** argv) {
     const std::string folder = cli::executable_folder();
     const std::string path = (folder.empty() ? std::string() : folder + "/") + "auspex-bench";
-    cli::run_program(path, argv + 1);
+    const int exit_code = cli::run_program(path, argv + 1);
+    if (exit_code >= 0) return exit_code;
     return cli::report(cli::Status(cli::Code::not_found, "'" + path +
                                                              "' cannot be started; build the target "
                                                              "auspex_bench, and keep the program beside this one"));
