@@ -26,10 +26,6 @@ VkResult VKAPI_CALL refuse_allocation(VkDevice, const VkMemoryAllocateInfo*, con
     return VK_ERROR_OUT_OF_DEVICE_MEMORY;
 }
 VkResult VKAPI_CALL refuse_submit(VkQueue, uint32_t, const VkSubmitInfo*, VkFence) { return VK_ERROR_DEVICE_LOST; }
-VkResult VKAPI_CALL refuse_pipelines(VkDevice, VkPipelineCache, uint32_t, const VkComputePipelineCreateInfo*,
-                                     const VkAllocationCallbacks*, VkPipeline*) {
-    return VK_ERROR_UNKNOWN;
-}
 VkResult VKAPI_CALL refuse_layout(VkDevice, const VkPipelineLayoutCreateInfo*, const VkAllocationCallbacks*,
                                   VkPipelineLayout*) {
     return VK_ERROR_OUT_OF_HOST_MEMORY;
@@ -46,7 +42,6 @@ VkResult VKAPI_CALL refuse_device(VkPhysicalDevice, const VkDeviceCreateInfo*, c
     return VK_ERROR_INITIALIZATION_FAILED;
 }
 void VKAPI_CALL no_queues(VkPhysicalDevice, uint32_t* n, VkQueueFamilyProperties*) { *n = 0; }
-
 Status open_with(const std::function<void(vk::OpenDetail*)>& edit, DeviceOptions options = {}) {
     vk::OpenDetail detail;
     edit(&detail);
@@ -518,166 +513,4 @@ TEST_CASE("several threads can record and submit at once") {
     v->finish();
 }
 
-// --------------------------------------------------------------------------------------- pipelines
-
-static constexpr vk::SpecId kRowCount = vk::spec::selftest::kNRow;
-
-TEST_CASE("a pipeline is made once, and the next variant is tried when the driver rejects one") {
-    auto v = Vulkan::open();
-    if (!v) return;
-    vk::Pipelines& p = *v->pipelines;
-    const auto a = p.request(vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 2}}, 0, false}),
-               b = p.request(vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 2}}, 0, false});
-    CHECK(a == b);
-    CHECK(p.wait(a).ok());
-    const auto c = p.request({vk::PipelineKey{"no_such_shader", 64, {}, 0, false},
-                              vk::PipelineKey{"selftest_rows", 1u << 20, {{kRowCount, 1}}, 0, false},
-                              vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 1}}, 3, false},
-                              vk::PipelineKey{"selftest_rows", 128, {{kRowCount, 4}}, 0, false}});
-    CHECK(p.wait(c).ok());
-    CHECK(p.chosen(c) == 3);
-    CHECK(p.get(c) != VK_NULL_HANDLE);
-    CHECK(p.report().find("no_such_shader") != std::string::npos);
-    const auto d = p.request(vk::PipelineKey{"no_such_shader", 64, {}, 0, false});
-    CHECK(p.wait(d).code == Code::bad_argument);
-    CHECK(p.wait_all().code == Code::bad_argument);
-    CHECK(p.wait(99).code == Code::bad_argument);
-    if (v->gpu->traits.subgroup_size_control) {
-        const auto e = p.request(vk::PipelineKey{"selftest_shuffle", 64, {}, v->gpu->traits.subgroup_min, true});
-        const Status s = p.wait(e);
-        CHECK_MESSAGE(s.ok(), s.message());
-    }
-    v->finish();
-}
-
-TEST_CASE("a pipeline key with a foreign, missing or doubled specialization constant is rejected by name") {
-    auto v = Vulkan::open();
-    if (!v) return;
-    vk::Pipelines& p = *v->pipelines;
-    auto refused = [&](const vk::PipelineKey& key, std::initializer_list<const char*> words) {
-        const Status s = p.wait(p.request(key));
-        CHECK(s.code == Code::bad_argument);
-        for (const char* w : words) CHECK_MESSAGE(s.text.find(w) != std::string::npos, s.text);
-    };
-    namespace s = vk::spec;
-    refused({"selftest_rows", 64, {}, 0, false}, {"'selftest_rows'", "gives 0", "kNRow"});
-    refused({"selftest_rows", 64, {{kRowCount, 1}, {kRowCount, 2}}, 0, false}, {"'selftest_rows'", "twice"});
-    refused({"selftest_rows", 64, {{s::matvec::kXRows, 1}}, 0, false}, {"'selftest_rows'", "takes: kNRow"});
-    refused({"selftest_rows", 64, {{kRowCount, 1}, {s::selftest::kUnitN, 1}}, 0, false}, {"constant 2", "kNRow"});
-    refused({"attend_any", 64, {{s::attend_any::kDHead, 64}, {s::attend_any::kKType, 0}}, 0, false},
-            {"'attend_any'", "gives 2", "kDHead kKType kVType"});
-    v->finish();
-}
-
-TEST_CASE("a dispatch is checked against the contract of its shader") {
-    for (const vk::ShaderContract& c : vk::kShaderContracts) {
-        CHECK(vk::check_dispatch(c, c.n_binding, c.push_bytes).ok());
-        CHECK(vk::check_dispatch(c, c.n_binding + 1, c.push_bytes).ok());  // an alternative may read it
-        CHECK(vk::check_dispatch(c, c.n_binding - 1, c.push_bytes).text.find(c.bindings) != std::string::npos);
-        if (c.push_bytes > 0) CHECK(vk::check_dispatch(c, c.n_binding, c.push_bytes - 4).code == Code::bad_argument);
-        CHECK(c.n_binding <= vk::kMaxBindings);
-        CHECK(c.push_bytes <= vk::kPushBytes);
-    }
-}
-
-TEST_CASE("a driver that fails to make a pipeline is an error") {
-    vk::OpenDetail detail;
-    detail.edit_device = [](VolkDeviceTable* d) { d->vkCreateComputePipelines = refuse_pipelines; };
-    auto v = Vulkan::open(detail);
-    if (!v) return;
-    const auto id = v->pipelines->request(vk::PipelineKey{"selftest_rows", 64, {{kRowCount, 1}}, 0, false});
-    const Status s = v->pipelines->wait(id);
-    CHECK(s.code == Code::unsupported);
-    CHECK(s.text.find("VK_ERROR_UNKNOWN") != std::string::npos);
-    auto tested = vk::run_selftest(v->gpu, *v->pipelines);
-    REQUIRE(tested.ok());
-    CHECK(!tested.value().passed("half_subnormals"));
-    CHECK(tested.value().report().find("VK_ERROR_UNKNOWN") != std::string::npos);
-    v->finish();
-}
-
-TEST_CASE("a kernel that needs missing capabilities is rejected before the driver sees it") {
-    vk::OpenDetail detail;
-    detail.edit_traits = [](vk::DeviceTraits* t) {
-        t->dot = false;
-        t->subgroup_ops = VK_SUBGROUP_FEATURE_BASIC_BIT;
-    };
-    auto v = Vulkan::open(detail);
-    if (!v) return;
-    for (const char* name : {"selftest_dot", "selftest_shuffle"}) {
-        const Status s = v->pipelines->wait(v->pipelines->request(vk::PipelineKey{name, 64, {}, 0, false}));
-        CHECK(s.code == Code::unsupported);
-        CHECK(s.text.find("lacks") != std::string::npos);
-    }
-    auto tested = vk::run_selftest(v->gpu, *v->pipelines);
-    REQUIRE(tested.ok());
-    CHECK(tested.value().passed("fma_rows"));
-    CHECK(tested.value().report().find("integer_dot skipped") != std::string::npos);
-    v->finish();
-}
-
-TEST_CASE("the pipeline cache is accepted by the device that wrote it only") {
-    auto v = Vulkan::open();
-    if (!v) return;
-    v->make({"selftest_rows", 64, {{kRowCount, 2}}, 0, false});
-    const std::vector<std::byte> blob = v->pipelines->cache_blob();
-    REQUIRE(blob.size() >= 80 + 32);
-    const vk::DeviceTraits& t = v->gpu->traits;
-    const uint64_t hash = test::shaders()->hash();
-    std::string why;
-    CHECK(vk::unwrap_cache(t, hash, blob, &why).size() == blob.size() - 80);
-    CHECK(why.empty());
-    CHECK(vk::unwrap_cache(t, hash + 1, blob, &why).empty());
-    CHECK(why.find("other shaders") != std::string::npos);
-    vk::DeviceTraits other = t;
-    other.device_id += 1;
-    CHECK(vk::unwrap_cache(other, hash, blob, &why).empty());
-    CHECK(why.find("another device") != std::string::npos);
-    other = t;
-    other.driver_version += 1;
-    CHECK(vk::unwrap_cache(other, hash, blob, &why).empty());
-    // A payload that is not this driver's, behind a header that is right.
-    std::vector<std::byte> payload(blob.begin() + 80, blob.end());
-    payload[8] ^= std::byte(1);
-    CHECK(vk::unwrap_cache(t, hash, vk::wrap_cache(t, hash, payload), &why).empty());
-    CHECK(why.find("driver's header") != std::string::npos);
-    CHECK(vk::unwrap_cache(t, hash, vk::wrap_cache(t, hash, {}), &why).empty());
-    for (size_t n = 0; n < blob.size(); ++n)
-        CHECK(vk::unwrap_cache(t, hash, Span<const std::byte>(blob.data(), n), &why).empty());
-    for (size_t i = 0; i < blob.size(); ++i) {
-        std::vector<std::byte> bad = blob;
-        bad[i] ^= std::byte(0x10);
-        CHECK(vk::unwrap_cache(t, hash, bad, &why).empty());
-    }
-    {
-        auto good = vk::Pipelines::create(v->gpu, test::shaders(), blob);
-        REQUIRE(good.ok());
-        CHECK(good.value()->report().find("read, ") != std::string::npos);
-        auto ignored = vk::Pipelines::create(v->gpu, test::shaders(), Span<const std::byte>(blob.data() + 1, 90));
-        REQUIRE(ignored.ok());
-        CHECK(ignored.value()->report().find("ignored: ") != std::string::npos);
-    }
-    v->finish();
-}
-
-TEST_CASE("the self-test passes on this device and reports its results") {
-    auto v = Vulkan::open();
-    if (!v) return;
-    auto tested = vk::run_selftest(v->gpu, *v->pipelines);
-    REQUIRE_MESSAGE(tested.ok(), tested.status().message());
-    const vk::SelfTest& t = tested.value();
-    MESSAGE(v->gpu->report() << t.report() << v->pipelines->report());
-    REQUIRE(t.checks.size() >= 4);
-    CHECK(t.passed("half_subnormals"));
-    CHECK(t.passed("fma_rows"));
-    CHECK(t.passed("shuffle_xor") == v->gpu->traits.shuffle());
-    CHECK(t.passed("integer_dot") == v->gpu->traits.dot);
-    bool f16_product = false;
-    for (const vk::MatrixShape& m : v->gpu->traits.matrix_shapes)
-        f16_product = f16_product || (m.a == vk::Component::f16 && m.b == vk::Component::f16 &&
-                                      m.c == vk::Component::f32 && m.result == vk::Component::f32);
-    CHECK(t.passed("matrix_nv") == (f16_product && v->gpu->traits.matrix_nv));
-    CHECK(t.passed("matrix_khr") == (f16_product && v->gpu->traits.matrix_khr));
-    v->finish();
-}
 #endif  // AUSPEX_NO_VULKAN
