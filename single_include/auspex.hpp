@@ -17,8 +17,9 @@
 //            empty handle returns bad_argument, or an empty value.
 // Threads    Device and Model are immutable and may be used from any thread. A Session or TextStream belongs to one
 //            thread at a time.
-// Callbacks  run on the thread that made the call, unless stated. They must not throw and must not call methods of the
-//            object that calls them.
+// Callbacks  run on the thread that made the call, unless stated. They must not call methods of the object that calls
+//            them, except history(), stats() and draft_report(): the others return bad_argument. They should not
+//            throw: what a callback of a Session throws leaves through the call, and the Session stays usable.
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 
@@ -459,6 +460,13 @@ struct Sampling {
     float presence_penalty = 0;   ///< subtracted once per seen id; -100..100
     uint32_t penalty_window = 64;  ///< how many of the last tokens count as seen; at most 4096
     uint64_t seed = 0;
+
+    friend bool operator==(const Sampling& a, const Sampling& b) {
+        return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p &&
+               a.repeat_penalty == b.repeat_penalty && a.frequency_penalty == b.frequency_penalty &&
+               a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
+    }
+    friend bool operator!=(const Sampling& a, const Sampling& b) { return !(a == b); }
 };
 
 // ------------------------------------------------------------------------------------- session
@@ -562,7 +570,7 @@ struct KernelTime;
 struct SessionOptions {
     uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
     uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
-    Progress progress;                              ///< called during long prefills
+    Progress progress;                              ///< called in every prefill, before each n_ubatch rows and at 1
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything
     /// Unless 0: windows are chosen so that all keys and values take at most this; `windows` must be empty. The last
@@ -572,9 +580,9 @@ struct SessionOptions {
     /// Called once per timeline for each layer with a window, when the window is full.
     std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
-    /// On a GPU: cycles computed ahead of the caller, 0..7, which hides the latency between host and device. The device
-    /// stops by itself at an end token or a full context; a caller who stops elsewhere and changes the text pays for a
-    /// new prefill, because what was computed ahead cannot be undone. Changes neither the text nor anything on the CPU.
+    /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
+    /// stops at an end token or a full context by itself; a caller who stops elsewhere and then changes the text or the
+    /// Sampling pays for computing the history again. No effect on the text or on the CPU.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync() or save(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -633,7 +641,8 @@ class AUSPEX_API Session {
     /// errors    bad_argument: an id outside the vocabulary, or too many tokens (the text names both numbers).
     ///           device_lost: this session is over.
     ///           cancelled: by the progress callback; the rows computed so far are kept.
-    /// cost      one prefill of those rows. An edit in the middle restarts from the beginning.
+    /// cost      one prefill of those rows. Tokens of the last next() can be taken back; an edit before them computes
+    ///           the whole history again. restore() a snapshot first to go on from there.
     Result<size_t> sync(Span<const Token> history);
 
     /// Samples the next token, or several when drafting, and appends them to the history.
@@ -659,7 +668,9 @@ class AUSPEX_API Session {
     Result<Snapshot> save() const;
     /// Replaces the timeline by a saved one.
     ///
-    /// errors    bad_argument: a snapshot of another model or other options, or a damaged one. The timeline is kept.
+    /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights, another
+    ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
+    ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
     /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
@@ -6976,17 +6987,168 @@ class Controller {
 }  // namespace detail
 }  // namespace auspex
 
+// --------------------------------------------------------------------------- src/engine/timeline.h
+
+// engine/timeline: the tokens of a session, and which of their rows the context holds.
+//
+// Owns    the history, the number of computed rows, and the record of how they were computed. Integers only: knows
+//         neither a model nor a device.
+// Thread  belongs to one session.
+// Tests   tests/test_timeline.cpp.
+//
+//   tokens    0 .......... n_row .......... n_given .......... size | tail: guesses
+//             computed     to be computed   (n_row may be beyond n_given: tokens computed ahead of the caller)
+//
+// The last row is computed when its token is needed: after a decode step n_row is size - 1.
+
+namespace auspex {
+namespace detail {
+
+/// How rows were computed, which decides how their sums round.
+enum class RowOrigin : uint8_t {
+    prefilled,  ///< in one committed step of exactly these rows
+    decoded,    ///< in tentative steps of any length: these are row invariant
+    restored,   ///< they came with a snapshot
+};
+struct RowSpan {
+    size_t first = 0, n = 0;
+    RowOrigin origin = RowOrigin::prefilled;
+};
+
+class Timeline {
+  public:
+    /// Takes the memory for n_context tokens and n_tail guesses after them.
+    void reserve(size_t n_context, size_t n_tail);
+    uint64_t memory_bytes() const { return tokens_.capacity() * sizeof(Token); }
+
+    Span<const Token> tokens() const { return Span<const Token>(tokens_.data(), size_); }
+    size_t size() const { return size_; }
+    size_t n_row() const { return n_row_; }
+    /// Tokens that the caller has been told of.
+    size_t n_given() const { return n_given_; }
+    void give() { n_given_ = size_; }
+    /// How many tokens at the start are the same.
+    size_t common_prefix(Span<const Token> other) const;
+    /// Where guesses are written: right after the tokens, so that both are one array.
+    Token* tail() { return tokens_.data() + size_; }
+
+    void append(Token id) { tokens_[size_++] = id; }
+    /// Drops the tokens from n on; no row of them may be computed.
+    void truncate(size_t n);
+    /// Forgets every row, and every token from n on.
+    void restart(size_t n);
+    /// The whole of a restored state.
+    void restored(Span<const Token> tokens);
+
+    /// The next n rows were computed in one committed step.
+    void prefilled(size_t n);
+    /// A tentative step at n_row() was committed with n rows.
+    void decoded(size_t n);
+    /// Whether the last tentative step can be committed again so that n rows remain, and its first row.
+    bool can_step_back(size_t n) const { return step_open_ && n >= step_first_ && n < n_row_; }
+    size_t step_first() const { return step_first_; }
+    void step_back(size_t n);
+    /// The last step can no longer be shortened: its records were applied.
+    void close_step() { step_open_ = false; }
+
+    /// How the rows were computed, in order.
+    Span<const RowSpan> spans() const { return spans_; }
+
+  private:
+    void add_span(size_t n, RowOrigin origin);
+
+    std::vector<Token> tokens_;  ///< [n_context + n_tail]
+    size_t size_ = 0, n_row_ = 0, n_given_ = 0;
+    size_t step_first_ = 0;   ///< first row of the last tentative step
+    bool step_open_ = false;  ///< that step is the last one, and may be committed again, shorter
+    std::vector<RowSpan> spans_;
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/engine/mtp_cache.h
+
+// engine/mtp_cache: which rows the MTP block's own KV cache holds, and bringing it up to date.
+//
+// Owns    those counts. Row p of the cache pairs the hidden row of KV row p with the token at p + 1. Only rows made of
+//         true hidden rows stay; those of guesses are written again.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp, tests/draft_state.cpp.
+
+namespace auspex {
+namespace detail {
+
+class MtpCache {
+  public:
+    /// n_row_max: rows of one step, at most kMaxMtpRows. window: rows that a row of the block sees; 0: all.
+    void open(const Plan& plan, Context& context, uint32_t window, uint32_t n_row_max);
+    bool on() const { return plan_ != nullptr; }
+
+    /// The timeline was reset, or replaced by another.
+    void forget();
+    /// The last trunk step began at row `first`, and n of its rows are history.
+    void ran(size_t first, size_t n, bool tentative);
+    /// A cycle of the device loop began at row `first`, emitted n tokens and had brought the cache up to there.
+    void ran_on_device(size_t first, size_t n);
+    /// No more than the first n tokens are what they were.
+    void cut(size_t n);
+
+    /// The rows of the last trunk step: their hidden rows are the context's kept ones.
+    size_t first() const { return first_; }
+    size_t n_kept() const { return n_kept_; }
+    /// Rows whose hidden rows are kept and that the cache does not hold.
+    size_t n_pending() const { return first_ + n_kept_ > n_row_ ? first_ + n_kept_ - n_row_ : 0; }
+
+    /// Fills the cache with the kept rows whose next token is known, as far as a row at the end of `history` can see
+    /// them. Call it before the next trunk step overwrites their hidden rows.
+    Status fill(Span<const Token> history);
+    /// The same before a tentative step, which overwrites only the oldest: fills nothing until there is need, so that
+    /// many rows are filled in one step.
+    Status fill_lazily(Span<const Token> history);
+    /// Where the step that drafts after `history` begins: the rows it takes in, all from one place.
+    struct Lead {
+        uint32_t n_row = 0;  ///< 0: the hidden row that drafting begins with is not kept
+        uint32_t first_row = 0, hidden_from = 0, first_key = 0;
+    };
+    Result<Lead> lead(Span<const Token> history);
+    /// The rows before `end` are in the cache now.
+    void filled_to(size_t end) { n_row_ = end; }
+
+    /// The rows that an acceptance probe over the last n tokens runs, from `first` up to `end`; none if equal. Their
+    /// cache rows are written again, with the same bits.
+    struct ProbeRows {
+        size_t first = 0, end = 0;
+        size_t n_row_after = 0;  ///< for filled_to()
+    };
+    Result<ProbeRows> begin_probe(Span<const Token> history, uint32_t n);
+    /// A step of at most n_max rows from row `first` on: where its hidden rows come from, which is one place.
+    Step step_at(Span<const Token> history, size_t first, size_t n_max) const;
+
+  private:
+    Status fill_from(Span<const Token> history, bool lazy);
+    Status fill_to(Span<const Token> history, size_t end);
+    size_t lowest() const;
+
+    const Plan* plan_ = nullptr;
+    Context* context_ = nullptr;
+    uint32_t window_ = 0, n_row_max_ = 0;
+    size_t first_ = 0, n_kept_ = 0;  ///< rows of the last trunk step
+    size_t pending_first_ = 0;       ///< from here on all rows came from tentative steps: the context keeps them by row
+    size_t first_key_ = 0;           ///< the cache holds rows first_key_ ..
+    size_t n_row_ = 0;               ///< .. n_row_ - 1
+};
+
+}  // namespace detail
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------ src/engine/draft.h
 
-// engine/draft: where guesses come from.
+// engine/draft: where guesses of the next tokens come from, one class for each source.
 //
-// Owns    the draft sources (lookup, noise, the MTP block), what the MTP cache holds, and which ids a
-//         draft-only head keeps.
-// Reads   backend (Context), sample, controller (what it is told), the tokenizer's kinds.
-// Serves  cycle, session.
+// Owns    the draft sources Lookup and MtpDraft.
 // Thread  a source belongs to one session.
-// Laws    Draft: no source can change the text; HotPath: a guess allocates nothing.
-//         tests/test_draft.cpp.
+// Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp: no source can change the text.
 
 #include <chrono>
 
@@ -6999,112 +7161,106 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 static_assert(kMaxDraft + 1 == kMaxTentative, "the deepest draft fills the longest tentative step");
 
-/// For measuring: whether the guess for a position is taken for right, whatever it says.
-struct SyntheticAcceptance {
-    float share = 0;  ///< chance; 0: guesses are judged by what they say
-    uint32_t seed = 1;
-    bool on() const { return share > 0; }
-    /// The same in shaders/step_accept.comp.
-    bool agrees(size_t position) const;
+/// What a source is asked for.
+struct DraftRequest {
+    Span<const Token> history;  ///< the guesses are for the tokens after it
+    uint32_t n = 0;             ///< at most so many, at least 1
+    const Sampling& sampling;   ///< how the next tokens will be sampled
+    Token* to = nullptr;        ///< [n] the guesses; follows the history in memory
 };
 
-/// A source that reads the text alone. Whatever it says is harmless.
+/// Makes guesses. Any guess is safe: it is verified.
 class DraftSource {
   public:
     virtual ~DraftSource() = default;
-    /// Writes up to n guesses for the ids after `history`; how many. Ids outside the vocabulary end the guess.
-    virtual uint32_t propose(Span<const Token> history, uint32_t n, Token* to) = 0;
-    /// The last guess is worth more than the draft block's.
-    virtual bool sure() const { return true; }
+    /// How many guesses were written. The first id outside the vocabulary ends them.
+    virtual Result<uint32_t> propose(const DraftRequest& request) = 0;
+    /// The last guess is likely better than that of a source that comes later in the session's list.
+    virtual bool confident() const { return true; }
+    /// The device decode loop makes the same guesses by itself. If every source of a session says so, the device
+    /// decodes; else the host does.
+    virtual bool on_device() const { return false; }
 };
 
 /// Prompt lookup: finds the longest earlier occurrence of the last tokens (of equally long ones the
 /// latest) and guesses what followed it.
-/// cost      one scan over the last kReach tokens.
+/// cost      one scan over the last kSearched tokens.
 class Lookup : public DraftSource {
   public:
-    static constexpr size_t kReach = size_t{1} << 16;
-    static constexpr uint32_t kShortest = 2;  ///< tokens that must agree
-    static constexpr uint32_t kSure = 6;      ///< from here on better than a draft block
-    static constexpr uint32_t kLongest = 32;  ///< no longer match is looked for
-    uint32_t propose(Span<const Token> history, uint32_t n, Token* to) override;
-    bool sure() const override { return length_ >= kSure; }
+    static constexpr size_t kSearched = size_t{1} << 16;
+    static constexpr uint32_t kMinMatch = 2;        ///< tokens that must agree
+    static constexpr uint32_t kConfidentMatch = 6;  ///< from here on better than a draft block
+    static constexpr uint32_t kMaxMatch = 32;       ///< longer matches are not told apart
+    Result<uint32_t> propose(const DraftRequest& request) override;
+    bool confident() const override { return length_ >= kConfidentMatch; }
     uint32_t match_length() const { return length_; }  ///< of the last guess
 
   private:
     uint32_t length_ = 0;
 };
 
-/// Guesses to test the law of drafting with: random ids, the first and the last, repetitions, any number.
-class Noise : public DraftSource {
+/// For measuring and tests: decides which guesses count as accepted, whatever they are. The library makes none.
+class AcceptanceJudge {
   public:
-    Noise(uint64_t seed, uint32_t n_vocab) : seed_(seed), n_vocab_(n_vocab) {}
-    uint32_t propose(Span<const Token> history, uint32_t n, Token* to) override;
-
-  private:
-    uint64_t seed_;
-    uint32_t n_vocab_;
+    virtual ~AcceptanceJudge() = default;
+    virtual bool accepts(size_t position) const = 0;
+    /// The same for the device loop (LoopStart::synth_accept, synth_seed).
+    virtual float chance() const = 0;
+    virtual uint32_t seed() const = 0;
 };
 
-/// The model's own draft block. Row p of its cache pairs the hidden row of position p with the token at
-/// p + 1. Only rows made of true hidden rows stay; those of guesses are written again.
-class Mtp {
+/// The model's own draft block.
+class MtpDraft : public DraftSource {
   public:
     /// errors    out_of_memory.
-    /// n_row_most: rows of one step, at most kMaxMtpRows.
-    Status open(const Plan& plan, Context& context, const Allocator& from, uint32_t window, uint32_t n_row_most);
-    bool on() const { return plan_ != nullptr; }
+    Status open(const Plan& plan, Context& context, MtpCache& cache, Sampler& sampler, const Allocator& from,
+                float min_probability);
     uint64_t memory_bytes() const { return chain_.size(); }
     /// Ids of the context's draft head; empty: all.
     void set_ids(std::vector<Token> ids) { ids_ = std::move(ids); }
     Span<const Token> ids() const { return ids_; }
 
-    /// The timeline was reset, or replaced by another.
-    void forget();
-    /// The last trunk step began at position `first`, and n of its rows are history.
-    void ran(size_t first, size_t n, bool tentative);
-    /// A driven cycle began at `first`, emitted n tokens and had brought the block's cache up to there.
-    void drove(size_t first, size_t n);
-    /// Those rows: their hidden rows are the context's kept ones.
-    size_t first() const { return first_; }
-    size_t n_kept() const { return n_kept_; }
-    /// Rows at hand that the cache does not hold.
-    size_t n_pending_hidden() const { return first_ + n_kept_ > n_row_ ? first_ + n_kept_ - n_row_ : 0; }
-    /// No more than n tokens are what they were.
-    void cut(size_t n);
-    /// Fills the cache with the rows at hand whose next token is known, those that a row at the end of
-    /// `history` can see. To be called before the next trunk step loses their hidden rows; `lazy`: before a
-    /// tentative one, which loses only what is long past, so that the rest is left to be filled together.
-    Status fill(Span<const Token> history, bool lazy = false);
-    /// How a driven cycle takes over: false when its hidden row is not at hand.
-    Result<bool> lead(Span<const Token> history, LoopStart* drive);
-    /// Runs the block once over up to n of the last rows whose next tokens both are known: would its guess
-    /// have been right, and what does such a pass take? Fills its cache up to there. `driven`: the context sampled_ids,
-    /// as it did in the drive before.
-    Status acceptance_probe(Span<const Token> history, uint32_t n, const Sampling& sampling,
-                            const SyntheticAcceptance& synthetic, bool driven, Sampler& sampler, AcceptanceProbe* seen);
-    /// Appends up to n guesses to `history`, whose last token has not been run. Fewer when the block
-    /// is unsure, none when the hidden row is not at hand.
-    Status propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability,
-                   Sampler& sampler, uint32_t* n_guess);
+    /// Fewer than n where the block gives its choice less than min_probability, none when the hidden row that drafting
+    /// begins with is not kept.
+    Result<uint32_t> propose(const DraftRequest& request) override;
+    /// The device loop drafts to a given depth; it does not stop by probability.
+    bool on_device() const override { return min_probability_ == 0; }
+    /// Runs the block once over up to n of the last rows whose next tokens are both known: would its guess have been
+    /// right, and how long does such a pass take? Fills its cache up to there. by_device: sampled as the device loop
+    /// samples.
+    Result<AcceptanceProbe> acceptance_probe(Span<const Token> history, uint32_t n, const Sampling& sampling,
+                                             const AcceptanceJudge* judge, bool by_device);
 
   private:
-    Status fill_to(Span<const Token> history, size_t end);
-    size_t lowest() const;
-    /// Where the hidden rows of the step's rows are.
-    void feed(Step* step) const;
+    struct Draft;
+    Step next_step(const Draft& d, uint32_t depth) const;
+    Status fill_block(const Draft& d, const Tape& tape);
+    Status finish(const Draft& d);
+    Status probe_step(Span<const Token> history, Step step, const Sampling& sampling, const AcceptanceJudge* judge,
+                      bool by_device, AcceptanceProbe* seen);
 
     const Plan* plan_ = nullptr;
     Context* context_ = nullptr;
-    uint32_t window_ = 0, n_row_most_ = 0;
+    MtpCache* cache_ = nullptr;
+    Sampler* sampler_ = nullptr;
+    float min_probability_ = 0;
     std::vector<Token> ids_;
-    Block chain_;                    ///< [kMaxTentative, d_model] hidden rows that feed the guesses
-    size_t first_ = 0, n_kept_ = 0;  ///< positions of the hidden rows that the last trunk step left
-    size_t pending_hidden_ =
-        0;  ///< from here on every row was left by a tentative step, for the context to keep by position
-    size_t first_key_ = 0;  ///< the cache holds rows first_key_ ..
-    size_t n_row_ = 0;      ///< .. n_row_ - 1
+    Block chain_;  ///< [kMaxTentative, d_model] hidden rows that feed the guesses
 };
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/engine/draft_vocab.h
+
+// engine/draft_vocab: the ids that a draft-only head keeps.
+//
+// Owns    the counts of used tokens, for DraftOptions::vocab_by_use.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp.
+
+namespace auspex {
+namespace detail {
 
 /// Rows of the draft-only head that the options ask for; 0: none. By use and without a number, about an eighth.
 inline uint32_t draft_vocab_rows(const DraftOptions& d, uint32_t n_vocab) {
@@ -7119,107 +7275,420 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
 /// The same from a given list. errors: bad_argument: an id outside the vocabulary.
 Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> ids);
 
+/// What choosing the ids of a head of n rows again takes meanwhile, beside the old head: the new one (of head_bytes)
+/// and its rows as the file has them. 0 where it is written in place of the old one.
+uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes);
+
+class DraftVocab {
+  public:
+    /// Gives the context the draft head that `draft` asks for, and fills in what it takes (DraftOptions::n_vocab and
+    /// vocab_by_use as used, `bytes`), and takes the memory that choosing its ids again needs.
+    /// errors    bad_argument, unsupported, out_of_memory.
+    Status open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft, uint64_t* bytes);
+    uint64_t memory_bytes() const { return reserve_.size(); }
+    /// With vocab_by_use: counts the tokens that came since, and chooses the head's ids again. Call between
+    /// generations.
+    Status renew(Span<const Token> history);
+    /// The history begins anew.
+    void forget() { n_counted_ = 0; }
+
+  private:
+    const Model::Impl* model_ = nullptr;
+    uint32_t n_head_ = 0;
+    Block reserve_;  ///< given back while the head is made again, so that a sync() takes no more than create() did
+    Context* context_ = nullptr;
+    MtpDraft* mtp_ = nullptr;
+    std::vector<uint32_t> use_count_;  ///< [n_vocab] or empty
+    size_t n_counted_ = 0;             ///< tokens of the history that are counted
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/engine/depth_control.h
+
+// engine/depth_control: the draft depth of each cycle, and what the finished cycles teach.
+//
+// Owns    the depth that was asked for, the Controller that chooses one, and the counts of drafted and accepted tokens.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp, tests/test_device_loop.cpp; the Controller: tests/test_controller.cpp.
+
+namespace auspex {
+namespace detail {
+
+class DepthControl {
+  public:
+    DepthControl(const SessionOptions& options, Stats& stats);
+
+    /// 0 .. kMaxDraft, or -1: the Controller chooses.
+    void set_depth(int depth) { depth_ = depth; }
+    bool chooses() const { return depth_ < 0; }
+    /// The MTP block's cache must not fall behind: drafts may follow soon.
+    bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }
+
+    /// What the next cycle does: how many tokens to draft, and whether an acceptance probe comes before it.
+    /// n_token: tokens that it will see; usable: bit g: depth g can run without waiting for kernels to be built;
+    /// can_draft: the session has a draft source. `cycle` gets what the decision is based on.
+    Decision decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle);
+    /// Learns from an acceptance probe that ran before `cycle`.
+    void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
+    /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
+    /// on_cycle once its own state is consistent.
+    void finish(const DraftCycle& cycle, double us);
+
+    Controller control;
+
+  private:
+    const SessionOptions& options_;
+    Stats& stats_;
+    int depth_;
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------------ src/engine/trunk.h
+
+// engine/trunk: runs rows of the model's trunk and knows where the logits of the last row are.
+//
+// Owns    where the last row's logits are, whether the device is lost, and which windows are full.
+// Thread  belongs to one session.
+// Tests   tests/test_session.cpp, tests/sync_scripts.cpp.
+//
+// Every run gets a Step of its own. State is consistent before a callback is called, so that one that throws leaves
+// nothing half done.
+
+namespace auspex {
+namespace detail {
+
+class Trunk {
+  public:
+    Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
+          MtpCache& cache, Stats& stats);
+
+    /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
+    /// tokens whose rows are missing are dropped.
+    Status prefill(size_t n);
+    /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
+    /// token's. Calls nothing back.
+    Status run_prefill(size_t n);
+    /// Runs the last token and the n_guess guesses in the timeline's tail as one tentative step, with all logits.
+    Status verify(uint32_t n_guess);
+    /// Logits of row i of that step.
+    Result<Span<const float>> verified_row(uint32_t i);
+    /// Makes the first n rows of that step history.
+    void commit(uint32_t n);
+    /// Undoes that step: none of its rows become history.
+    void discard();
+    /// A cycle of the device loop ran rows of its own: n of them are history, and no logits came to the host.
+    void ran_on_device(size_t n);
+    /// The device loop begins: it applies the records of the last step.
+    void begin_device_loop();
+
+    /// Commits the last tentative step again so that n rows remain; only if Timeline::can_step_back(n).
+    void step_back(size_t n);
+    /// Makes n rows remain with the bits they had: commits the last step again, or computes them again as they were
+    /// computed. For tokens that were computed ahead and are not wanted.
+    Status rewind(size_t n);
+    /// Forgets every row, and every token from n_keep on.
+    void restart(size_t n_keep);
+    /// The state became that of a snapshot. logits: of its last row, or empty.
+    void restored(Span<const Token> tokens, std::vector<float> logits);
+
+    bool has_logits() const { return at_ != LogitsAt::nowhere; }
+    /// Computes the logits of the last row again if its hidden row is still kept.
+    Status find_logits();
+    /// The logits of the last row. Only if has_logits().
+    Result<Span<const float>> last_logits();
+    void forget_logits() { at_ = LogitsAt::nowhere; }
+
+    /// Calls on_window_full for windows that the rows so far have filled.
+    void report_windows();
+    /// Remembers a lost device.
+    Status track(Status s);
+    /// The error of every call after the device was lost.
+    Status alive() const;
+    Context& context() { return context_; }
+
+  private:
+    enum class LogitsAt : uint8_t { nowhere, context, restored };
+    Status run(const Step& step);
+
+    const Model::Impl& model_;
+    const SessionOptions& options_;
+    Context& context_;
+    Timeline& timeline_;
+    MtpCache& cache_;
+    Stats& stats_;
+    LogitsAt at_ = LogitsAt::nowhere;
+    uint32_t i_logit_ = 0;         ///< row of the context's logits
+    std::vector<float> restored_;  ///< logits of a restored snapshot
+    bool lost_ = false;
+    std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
+    size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/engine/decoder.h
+
+// engine/decoder: the interface of the generation loop.
+//
+// HostDecoder   logits come to the host, which drafts, samples and accepts: the CPU, and every draft source that the
+//               device does not run.
+// DeviceDecoder the device does all that; the host queues cycles ahead and reads tokens.
+//
+// The rule: the device decodes if its context has a device loop and every draft source of the session runs on it
+// (DraftSource::on_device). Otherwise the host decodes.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp, tests/test_device_loop.cpp: the text is the same with either.
+
+namespace auspex {
+namespace detail {
+
+/// The draft sources of a session, the preferred one first.
+struct DraftSources {
+    std::unique_ptr<DraftSource> text;  ///< reads only the text: lookup, or what a test installs; may be null
+    MtpDraft mtp;                       ///< used if MtpCache::on()
+};
+
+/// What the decoders of a session share; owned by the session.
+struct DecoderParts {
+    const Model::Impl& model;
+    const SessionOptions& options;
+    Context& context;
+    Timeline& timeline;
+    Trunk& trunk;
+    MtpCache& cache;
+    DraftSources& sources;
+    DepthControl& depth;
+    Sampler& sampler;
+    Stats& stats;
+    const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
+
+    bool can_draft() const { return sources.text || cache.on(); }
+    /// Every draft source runs in the device loop.
+    bool on_device() const {
+        return (!sources.text || sources.text->on_device()) && (!cache.on() || sources.mtp.on_device());
+    }
+};
+
+class Decoder {
+  public:
+    virtual ~Decoder() = default;
+    /// Appends at least one token to the timeline, whose rows but the last are computed.
+    virtual Status next(const Sampling& sampling) = 0;
+    /// Waits for what is queued: its tokens become part of the timeline.
+    virtual Status drain() = 0;
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/engine/host_decoder.h
+
+// engine/host_decoder: cycles in which the host drafts, verifies, samples and accepts.
+//
+// A row's logits do not depend on what shares its step, and a token is a pure function of its logits, its position and
+// the tokens before it. So the rows of guesses that turn out right are the rows that plain decoding would have run,
+// and the first token that differs from its guess is the one it would have sampled.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp.
+
+namespace auspex {
+namespace detail {
+
+class HostDecoder : public Decoder {
+  public:
+    explicit HostDecoder(const DecoderParts& parts) : p_(parts) {}
+    Status next(const Sampling& sampling) override { return cycle(sampling, UINT32_MAX, false); }
+    Status drain() override { return {}; }
+    /// One cycle. usable: as DepthControl::decide() takes it; probe_on_device: as MtpDraft::acceptance_probe() takes
+    /// it.
+    Status cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device);
+
+  private:
+    Result<uint32_t> guess(uint32_t n, const Sampling& sampling);
+    Status catch_up(uint32_t n_guess, DraftCycle* cycle);
+    Status accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right);
+
+    DecoderParts p_;
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// --------------------------------------------------------------------- src/engine/device_decoder.h
+
+// engine/device_decoder: cycles in which the device drafts, verifies, samples and accepts.
+//
+// Owns    the queued cycles and what was decided for each. The host says how deep each cycle drafts and reads what came
+//         out; SessionOptions::run_ahead cycles more are queued meanwhile. The loop either keeps the draft block's
+//         cache up to date, or it does not draft: then the block's missing rows are made up for in one pass when
+//         drafting goes on.
+// Thread  belongs to one session.
+// Tests   tests/test_device_loop.cpp.
+
+namespace auspex {
+namespace detail {
+
+class DeviceDecoder : public Decoder {
+  public:
+    /// host: runs the cycles that the device loop cannot begin with, because a hidden row is not kept.
+    DeviceDecoder(const DecoderParts& parts, DeviceLoop& loop, HostDecoder& host)
+        : p_(parts), loop_(loop), host_(host) {}
+    Status next(const Sampling& sampling) override;
+    Status drain() override;
+    /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
+    uint32_t usable_depths() const;
+    /// The tokens computed ahead were sampled like this.
+    bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
+
+  private:
+    Result<bool> start(const Sampling& sampling, bool drafts);
+    Status queue(const Sampling& sampling);
+    Status take();
+    Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
+    DraftCycle measure(const Cycle& c, double* us);
+
+    DecoderParts p_;
+    DeviceLoop& loop_;
+    HostDecoder& host_;
+
+    bool running_ = false;
+    bool drafts_ = false;   ///< the loop keeps the draft block's cache up to date
+    bool ended_ = false;    ///< it has stopped at an end token or the limit
+    uint32_t n_plain_ = 0;  ///< cycles without drafts queued in a row
+    Sampling sampling_;     ///< it was started with this
+    uint32_t n_queued_ = 0, first_queued_ = 0;
+    DraftCycle queued_[kMaxQueued];                      ///< what was decided for each, oldest at first_queued_
+    std::chrono::steady_clock::time_point waits_since_;  ///< the caller, for the next cycle
+    size_t n_caught_up_ = 0;  ///< rows that the draft block made up for right before the next cycle to be taken
+    double catch_up_us_ = 0;  ///< of the host's time for that
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------------- src/engine/session_options.h
+
+// engine/session_options: checks SessionOptions against a model, with the same errors for Session::create and plan.
+//
+// Thread  pure functions.
+// Tests   tests/test_session.cpp.
+
+namespace auspex {
+namespace detail {
+
+/// errors    bad_argument: a value out of range, named; unsupported: drafting with an MTP block that the model lacks.
+Status check_session_options(const Model::Impl& model, const SessionOptions& options);
+
+}  // namespace detail
+}  // namespace auspex
+
+// --------------------------------------------------------------------------- src/engine/snapshot.h
+
+// engine/snapshot: a timeline as bytes.
+//
+// Layout  SnapshotHead | tokens | logits of the last row, if they are known | state, as Context::save writes it.
+// Thread  pure functions.
+// Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
+
+namespace auspex {
+namespace detail {
+
+/// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
+/// formats. Not the number of threads. A few bytes of every tensor stand for the weights.
+/// cost      reads some 500 bytes of each tensor's data.
+uint64_t state_id(const Model::Impl& model, const std::vector<KvShape>& kv);
+
+/// Everything before the state; the caller appends that, then calls finish_snapshot().
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits);
+/// Fills in the checksum.
+void finish_snapshot(std::vector<std::byte>* bytes);
+
+struct SnapshotParts {
+    std::vector<Token> tokens;
+    std::vector<float> logits;  ///< of the last row, or empty
+    Span<const std::byte> state;
+};
+/// errors    bad_argument: no snapshot, of another version or state_id, damaged, cut short, or longer than n_context.
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab);
+
 }  // namespace detail
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/session.h
 
-// engine/session: one timeline: which rows are computed, which token comes next.
+// engine/session: what a Session holds.
 //
-// Owns    the history, the positions, what sync() must compute; the cycle of drafting, verifying and
-//         accepting (cycle.cpp; drive.cpp where the context does it by itself).
-// Reads   model, sample, draft, controller, backend (Context).
-// Serves  the door.
+// Owns    the parts of a session and the order in which public calls use them: Timeline (tokens), Trunk (rows), a
+//         Decoder (generation), DepthControl (how deep to draft). Each keeps its own state; see their files.
 // Thread  one thread at a time.
-// Laws    Commit, Chunk, HotPath: tests/test_session.cpp, tests/test_invariants.cpp. Draft: tests/test_draft.cpp.
+// Tests   tests/test_session.cpp, tests/test_draft.cpp, tests/sync_scripts.cpp.
 
 namespace auspex {
 
 struct Session::Impl {
+    // In this order: a part uses those before it.
     std::shared_ptr<Model::Impl> model;
     SessionOptions options;
+    Stats stats;
+    std::vector<detail::KvShape> kv;  ///< by SlotId
     std::unique_ptr<detail::Context> context;
     detail::Sampler sampler;
-    std::vector<Token> history;          ///< capacity taken at the start: a step allocates nothing
-    size_t n_row = 0;                    ///< rows of the history that the context holds
-    bool has_logits = false;             ///< those of row n_row - 1
-    uint32_t i_logit = 0;                ///< where the context keeps them
-    std::vector<float> restored_logits;  ///< those of a restored snapshot, until the next step
-    bool lost = false;                   ///< the device is gone
-    Stats stats;
+    detail::Timeline timeline;
+    detail::MtpCache cache;
+    detail::DraftSources sources;
+    detail::DraftVocab vocab;
+    std::unique_ptr<detail::DepthControl> depth;
+    std::unique_ptr<detail::Trunk> trunk;
+    std::unique_ptr<detail::HostDecoder> host;
+    std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
+    uint64_t state_id = 0;                          ///< of snapshots; 0: not computed yet
+    bool busy = false;                              ///< a public call is running
 
-    // Drafting.
-    detail::Mtp mtp;
-    std::unique_ptr<detail::DraftSource> text_source;  ///< lookup, or what a test puts here
-    int depth = -1;                                    ///< as DraftOptions::depth
-    detail::Controller control;
-    std::vector<uint32_t> use_count;        ///< [n_vocab] of tokens seen, for vocab_by_use; else empty
-    size_t n_counted = 0;                   ///< tokens of the history that are counted
-    size_t step_first = 0;                  ///< first row of the last tentative step
-    bool can_step_back = false;             ///< that step may be committed again, shorter
-    detail::SyntheticAcceptance synthetic;  ///< of `bench`
+    // For tests and measuring.
+    std::unique_ptr<detail::AcceptanceJudge> judge;
+    bool host_only = false;  ///< the host decodes even where the device could
 
-    // A context that sampled_ids by itself (Context::device_loop): cycles on their way, and what they were started
-    // with.
-    bool driving = false;
-    bool drive_drafts = false;   ///< the drive keeps up the draft block's cache
-    bool drive_ended = false;    ///< it has stopped at an end token
-    bool drive_refused = false;  ///< it cannot draft with this model
-    uint32_t n_plain = 0;        ///< cycles without drafts queued in a row
-    uint32_t n_queued = 0, first_queued = 0;
-    std::chrono::steady_clock::time_point waits_since;  ///< the caller, for the next cycle
-    size_t caught_up = 0;    ///< rows that the draft block made up for right before the cycle that is waited for next
-    double catch_up_us = 0;  ///< of the host's time for that
-    DraftCycle on_way[detail::kMaxQueued];  ///< what was decided for each, oldest at first_queued
-    Sampling drive_sampling;
-
-    bool can_drive() const;
-    /// One cycle of a context that drives itself, appended to the history; as many more as run_ahead are queued.
-    Status drive(const Sampling& sampling);
-    /// false: not from here; the next cycle is the host's.
-    Result<bool> start_drive(const Sampling& sampling, bool drafts);
-    Status queue_cycle(const Sampling& sampling);
-    Status take_cycle();
-    /// Waits for what is queued; tokens computed ahead become history.
-    Status settle();
-
+    /// Takes all memory.
+    Status open();
     Status open_draft();
-    /// Where the depth of the next cycle is chosen, behind n_ahead tokens not seen yet: how many tokens to
-    /// guess, and whether a acceptance_probe pass comes before it.
-    detail::Decision decide(uint32_t n_ahead, DraftCycle* cycle);
-    /// Bit g: depth g can be chosen without waiting for kernels that are still being made.
-    uint32_t usable_depths();
-    /// A acceptance_probe pass over the last n tokens, 0: none; then what it took and saw is learned, and told with
-    /// `cycle`.
-    Result<detail::AcceptanceProbe> acceptance_probe(uint32_t n, const Sampling& sampling);
-    void saw(const detail::AcceptanceProbe& seen, DraftCycle* cycle);
-    /// A cycle is over: counts it, learns from it, tells of it. us: what such a cycle takes; 0: not known
-    void finish(const DraftCycle& cycle, double us);
-    /// The block's cache shall not fall behind.
-    bool keeps_up() const { return depth > 0 || (depth < 0 && control.wants_drafts()); }
-    /// Makes the logits of row n_row - 1 available, if its hidden row still is.
-    Status find_logits();
-    /// Guesses for the tokens after the history, appended to it.
-    Status guess(uint32_t depth, const Sampling& sampling, uint32_t* n_guess);
-    /// Drafts, runs the last token and the guesses, appends what was sampled.
-    Status cycle(const Sampling& sampling);
-    /// The logits of row n_row - 1.
-    Result<Span<const float>> last_logits();
-    /// Chooses the draft-only head anew from what was used, between texts.
-    Status renew_vocab();
-
-    /// Runs and commits rows n_row .. n_row + n - 1 of the history.
-    Status prefill(size_t n);
+    /// The rule of decoder.h.
+    bool decodes_on_device() const;
+    detail::Decoder& decoder();
+    /// Waits for what is queued.
+    Status drain() { return device ? device->drain() : Status(); }
+    /// Makes `wanted` the timeline's tokens, keeping the rows that still hold. Returns how many rows are missing.
+    Result<size_t> replace_tokens(Span<const Token> wanted);
+    /// Tokens computed ahead of the caller with another sampling are dropped.
+    Status drop_ahead(const Sampling& sampling);
+    /// Appends at least one token.
+    Status generate(const Sampling& sampling);
     Status check_ids(Span<const Token> ids) const;
-    void forget();
-    Status run(const detail::Step& step);
-    /// Windows: the shape of each KV slot, and the moments when each lets its first token go.
-    std::vector<detail::KvShape> kv;
-    std::vector<WindowFull> leaving;  ///< n_token: the rows at which it happens, ascending
-    size_t n_left = 0;                ///< of those, how many were told in this timeline
-    void watch_windows();
-    void report_windows(size_t n_token);
-    Status track(Status s);  ///< remembers a lost device
+    uint64_t snapshot_id();
+
+    class Call;
+};
+
+/// A public call on a session: refuses an empty handle, and a call from inside a callback of the same session.
+class Session::Impl::Call {
+  public:
+    explicit Call(Impl* impl) : impl_(impl && !impl->busy ? impl : nullptr), empty_(impl == nullptr) {
+        if (impl_) impl_->busy = true;
+    }
+    ~Call() {
+        if (impl_) impl_->busy = false;
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    Status status() const;
+
+  private:
+    Impl* impl_;
+    bool empty_;
 };
 
 }  // namespace auspex
@@ -34404,7 +34873,10 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         MemoryPlan memory(gpu->traits);
         const auto rows = memory.add(Arena::weights, m.tiling.bytes(), "draft head"),
                    table_ids = memory.add(Arena::weights, ids.size() * sizeof(uint32_t), "draft ids");
-        AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
+        if (buffers_.draft.n_id == ids.size())  // in place: nothing is taken after the first time
+            made.memory = std::move(buffers_.draft.memory);
+        else
+            AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
         // One tile row at a time: the file's rows side by side, then repacked.
         std::vector<std::byte> chosen(static_cast<size_t>(kTileRows * one)),
             tiles(static_cast<size_t>(m.tiling.row_bytes()));
@@ -36863,18 +37335,195 @@ Status CycleCost::load(Span<const std::byte> from) {
 }  // namespace detail
 }  // namespace auspex
 
+// ------------------------------------------------------------------------- src/engine/timeline.cpp
+
+namespace auspex {
+namespace detail {
+
+void Timeline::reserve(size_t n_context, size_t n_tail) {
+    tokens_.assign(n_context + n_tail, 0);
+    spans_.reserve(16);
+}
+
+size_t Timeline::common_prefix(Span<const Token> other) const {
+    const size_t n = std::min(other.size(), size_);
+    return static_cast<size_t>(std::mismatch(other.begin(), other.begin() + n, tokens_.begin()).first - other.begin());
+}
+
+void Timeline::truncate(size_t n) {
+    size_ = std::min(size_, n);
+    n_given_ = std::min(n_given_, size_);
+}
+
+void Timeline::restart(size_t n) {
+    truncate(n);
+    n_row_ = 0;
+    step_first_ = 0;
+    step_open_ = false;
+    spans_.clear();
+}
+
+void Timeline::restored(Span<const Token> tokens) {
+    restart(0);
+    std::copy(tokens.begin(), tokens.end(), tokens_.begin());
+    size_ = n_given_ = tokens.size();
+    add_span(size_, RowOrigin::restored);
+    n_row_ = size_;
+}
+
+void Timeline::prefilled(size_t n) {
+    add_span(n, RowOrigin::prefilled);
+    n_row_ += n;
+    step_open_ = false;
+    spans_.reserve(spans_.size() + 1);  // for the rows that are decoded after these: a decode step allocates nothing
+}
+
+void Timeline::decoded(size_t n) {
+    step_first_ = n_row_;
+    step_open_ = true;
+    add_span(n, RowOrigin::decoded);
+    n_row_ += n;
+}
+
+void Timeline::step_back(size_t n) {
+    n_row_ = n;
+    while (!spans_.empty() && spans_.back().first >= n) spans_.pop_back();
+    if (!spans_.empty()) spans_.back().n = n - spans_.back().first;
+}
+
+void Timeline::add_span(size_t n, RowOrigin origin) {
+    if (n == 0) return;
+    if (origin == RowOrigin::decoded && !spans_.empty() && spans_.back().origin == RowOrigin::decoded)
+        spans_.back().n += n;
+    else
+        spans_.push_back({n_row_, n, origin});
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/engine/mtp_cache.cpp
+
+namespace auspex {
+namespace detail {
+namespace mtp_impl {
+
+/// Tentative rows to come that may overwrite old hidden rows: a step, and others queued after it.
+constexpr size_t kToCome = kMaxTentative * 3;
+
+}  // namespace mtp_impl
+
+void MtpCache::open(const Plan& plan, Context& context, uint32_t window, uint32_t n_row_max) {
+    plan_ = &plan;
+    context_ = &context;
+    window_ = window;
+    n_row_max_ = n_row_max;
+}
+
+void MtpCache::forget() { first_ = n_kept_ = pending_first_ = first_key_ = n_row_ = 0; }
+
+void MtpCache::ran(size_t first, size_t n, bool tentative) {
+    first_ = first;
+    n_kept_ = n;
+    if (!tentative) pending_first_ = first + n;
+}
+
+void MtpCache::ran_on_device(size_t first, size_t n) {
+    ran(first, n, true);
+    n_row_ = first;
+}
+
+void MtpCache::cut(size_t n) {
+    n_row_ = std::min(n_row_, n > 0 ? n - 1 : 0);
+    first_key_ = std::min(first_key_, n_row_);
+    n_kept_ = n > first_ ? std::min(n_kept_, n - first_) : 0;
+    pending_first_ = std::max(pending_first_, n_kept_ == 0 ? n : 0);
+}
+
+/// The first row whose hidden row is still kept.
+size_t MtpCache::lowest() const {
+    const size_t end = first_ + n_kept_ + mtp_impl::kToCome,
+                 low = end > kMaxPendingHidden ? end - kMaxPendingHidden : 0;
+    return std::min(first_, std::max(pending_first_, low));
+}
+
+Step MtpCache::step_at(Span<const Token> history, size_t first, size_t n_max) const {
+    if (first < first_) n_max = std::min(n_max, first_ - first);
+    Step step;
+    step.n_row = static_cast<uint32_t>(n_max);
+    step.ids = history.data() + first + 1;
+    step.place(static_cast<uint32_t>(first));
+    step.first_key = static_cast<uint32_t>(first_key_);
+    step.hidden_pending = first < first_;
+    step.hidden_from = step.hidden_pending ? 0 : static_cast<uint32_t>(first - first_);
+    return step;
+}
+
+Status MtpCache::fill(Span<const Token> history) { return fill_from(history, false); }
+Status MtpCache::fill_lazily(Span<const Token> history) { return fill_from(history, true); }
+
+Status MtpCache::fill_from(Span<const Token> history, bool lazy) {
+    if (!on() || history.empty()) return {};
+    const size_t end = std::min(first_ + n_kept_, history.size() - 1);
+    // A row that the last one cannot see is not worth its time.
+    const size_t seen = window_ != 0 && history.size() > window_ ? history.size() - window_ : 0;
+    const size_t begin = std::max(std::max(n_row_, lowest()), seen);
+    if (begin >= end) return {};
+    if (lazy && begin >= pending_first_ && end - begin + 1 + mtp_impl::kToCome <= kMaxPendingHidden) return {};
+    if (begin != n_row_) n_row_ = first_key_ = begin;
+    return fill_to(history, end);
+}
+
+Status MtpCache::fill_to(Span<const Token> history, size_t end) {
+    while (n_row_ < end) {
+        Step step = step_at(history, n_row_, std::min<size_t>(end - n_row_, n_row_max_));
+        step.fill_only = true;
+        for (const Tape& tape : plan_->mtp) {
+            step.tape = &tape;
+            AUSPEX_TRY(context_->run(step));
+        }
+        n_row_ += step.n_row;
+    }
+    return {};
+}
+
+Result<MtpCache::Lead> MtpCache::lead(Span<const Token> history) {
+    Lead lead;
+    const size_t end = history.size() - 1;  // the first guess comes from row end - 1
+    if (!on() || end == 0 || n_kept_ == 0 || first_ + n_kept_ != end) return lead;
+    n_row_ = std::min(n_row_, end - 1);
+    if (n_row_ < lowest()) n_row_ = first_key_ = lowest();
+    if (end - n_row_ > kMaxTentative || n_row_ < first_) AUSPEX_TRY(fill_to(history, end - 1));
+    lead.n_row = static_cast<uint32_t>(end - n_row_);
+    lead.first_row = static_cast<uint32_t>(n_row_);
+    lead.hidden_from = static_cast<uint32_t>(n_row_ - first_);
+    lead.first_key = static_cast<uint32_t>(first_key_);
+    return lead;
+}
+
+Result<MtpCache::ProbeRows> MtpCache::begin_probe(Span<const Token> history, uint32_t n) {
+    ProbeRows rows;
+    if (!on() || history.size() < 3) return rows;
+    const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
+    const size_t begin = std::max(end - std::min<size_t>(n, end), lowest());
+    if (begin >= end || begin + kMaxPendingHidden < end) return rows;
+    if (n_row_ < lowest()) n_row_ = first_key_ = lowest();  // what came before is lost to the block
+    if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
+    rows.first = begin;
+    rows.end = end;
+    rows.n_row_after = std::max(n_row_, end);
+    n_row_ = begin;
+    return rows;
+}
+
+}  // namespace detail
+}  // namespace auspex
+
 // ---------------------------------------------------------------------------- src/engine/draft.cpp
 
 namespace auspex {
 namespace detail {
 namespace draft_impl {
-
-/// True for ids that text alone never gives; a draft-only head must be able to say them.
-bool is_control(const Tokenizer& tokenizer, Token id) {
-    if (static_cast<uint32_t>(id) >= tokenizer.n_vocab()) return false;
-    const TokenKind kind = tokenizer.kind(id);
-    return kind == TokenKind::control || kind == TokenKind::user_defined || tokenizer.is_end(id);
-}
 
 /// Its share of the softmax over `logits`.
 float probability(Span<const float> logits, float chosen) {
@@ -36886,286 +37535,200 @@ float probability(Span<const float> logits, float chosen) {
 
 }  // namespace draft_impl
 
-bool SyntheticAcceptance::agrees(size_t position) const {
-    // A 32-bit finaliser (Chris Wellons, hash-prospector) over position and seed.
-    uint32_t x = static_cast<uint32_t>(position) * 0x9E3779B9u ^ seed;
-    x = (x ^ (x >> 16)) * 0x7FEB352Du;
-    x = (x ^ (x >> 15)) * 0x846CA68Bu;
-    x ^= x >> 16;
-    return static_cast<float>(x >> 8) < share * 16777216.0f;
-}
-
-uint32_t Lookup::propose(Span<const Token> history, uint32_t n, Token* to) {
+Result<uint32_t> Lookup::propose(const DraftRequest& request) {
     length_ = 0;
-    const size_t size = history.size();
-    if (size < kShortest + 1 || n == 0) return 0;
-    const Token* h = history.data();
+    const uint32_t n = request.n;
+    const size_t size = request.history.size();
+    if (size < kMinMatch + 1 || n == 0) return 0u;
+    const Token* h = request.history.data();
     const Token last = h[size - 1];
-    const size_t low = size > kReach ? size - kReach : 0;
+    const size_t low = size > kSearched ? size - kSearched : 0;
     size_t after = 0;
-    for (size_t end = size - 1; end > low && length_ < kLongest; --end) {  // a match ends before `end`
+    for (size_t end = size - 1; end > low && length_ < kMaxMatch; --end) {  // a match ends before `end`
         if (h[end - 1] != last) continue;
         uint32_t length = 1;
-        while (length < kLongest && length < end - low && h[end - 1 - length] == h[size - 1 - length]) ++length;
+        while (length < kMaxMatch && length < end - low && h[end - 1 - length] == h[size - 1 - length]) ++length;
         if (length <= length_) continue;
         length_ = length;
         after = end;
     }
-    if (length_ < kShortest) return 0;
+    if (length_ < kMinMatch) return 0u;
     // Where the earlier text ends, the guess goes on with itself: a period.
+    Token* to = request.to;
     for (uint32_t i = 0; i < n; ++i) to[i] = after + i < size ? h[after + i] : to[after + i - size];
     return n;
 }
 
-uint32_t Noise::propose(Span<const Token> history, uint32_t n, Token* to) {
-    const Philox r = philox(static_cast<uint32_t>(history.size()), 0, 0, 1, seed_);
-    const uint32_t count = r.word[0] % (n + 1);
-    for (uint32_t i = 0; i < count; ++i) {
-        const Philox p = philox(static_cast<uint32_t>(history.size()), i, 0, 2, seed_);
-        switch (p.word[0] % 8) {
-            case 0: to[i] = 0; break;
-            case 1: to[i] = static_cast<Token>(n_vocab_ - 1); break;
-            case 2: to[i] = i > 0 ? to[i - 1] : history[history.size() - 1]; break;
-            case 3: to[i] = history[p.word[1] % history.size()]; break;
-            default: to[i] = static_cast<Token>(p.word[1] % n_vocab_);
-        }
-    }
-    return count;
-}
-
-Status Mtp::open(const Plan& plan, Context& context, const Allocator& from, uint32_t window, uint32_t n_row_most) {
+Status MtpDraft::open(const Plan& plan, Context& context, MtpCache& cache, Sampler& sampler, const Allocator& from,
+                      float min_probability) {
     AUSPEX_TRY(chain_.take(from, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), "the drafts' hidden rows"));
     plan_ = &plan;
     context_ = &context;
-    window_ = window;
-    n_row_most_ = n_row_most;
+    cache_ = &cache;
+    sampler_ = &sampler;
+    min_probability_ = min_probability;
     return {};
 }
 
-void Mtp::forget() { first_ = n_kept_ = pending_hidden_ = first_key_ = n_row_ = 0; }
+/// One draft: what it begins with, and how far it is.
+struct MtpDraft::Draft {
+    Span<const Token> history;
+    MtpCache::Lead lead;
+    uint32_t block = 0;  ///< of the last guess
+};
 
-void Mtp::ran(size_t first, size_t n, bool tentative) {
-    first_ = first;
-    n_kept_ = n;
-    if (!tentative) pending_hidden_ = first + n;
+/// The step of the block that makes guess `depth`; its head is asked for.
+Step MtpDraft::next_step(const Draft& d, uint32_t depth) const {
+    const size_t end = d.history.size() - 1;
+    const uint32_t block = plan_->mtp_block(depth);
+    Step step;
+    step.tape = &plan_->mtp[block];
+    step.first_key = d.lead.first_key;
+    step.n_logit = 1;
+    if (depth == 1) {  // the true rows that the cache lacks, and the first guess, in one
+        step.n_row = d.lead.n_row;
+        step.place(d.lead.first_row);
+        step.hidden_from = d.lead.hidden_from;
+    } else if (block == d.block) {
+        step.n_row = 1;
+        step.place(static_cast<uint32_t>(end + depth - 2));
+        step.hidden = chain_.as<float>() + size_t{depth - 2} * plan_->d_model;
+    } else {  // a block that has seen nothing of this draft yet: all guesses so far
+        step.n_row = depth - 1;
+        step.place(static_cast<uint32_t>(end));
+        step.hidden = chain_.as<float>();
+    }
+    step.ids = d.history.data() + step.first_row + 1;
+    return step;
 }
 
-void Mtp::drove(size_t first, size_t n) {
-    ran(first, n, true);
-    n_row_ = first;
+/// Gives a block that does not guess from them the true rows that its cache lacks.
+Status MtpDraft::fill_block(const Draft& d, const Tape& tape) {
+    Step step;
+    step.tape = &tape;
+    step.fill_only = true;
+    step.first_key = d.lead.first_key;
+    step.n_row = d.lead.n_row;
+    step.place(d.lead.first_row);
+    step.hidden_from = d.lead.hidden_from;
+    step.ids = d.history.data() + step.first_row + 1;
+    return context_->run(step);
 }
 
-void Mtp::cut(size_t n) {
-    n_row_ = std::min(n_row_, n > 0 ? n - 1 : 0);
-    first_key_ = std::min(first_key_, n_row_);
-    n_kept_ = n > first_ ? std::min(n_kept_, n - first_) : 0;
-    pending_hidden_ = std::max(pending_hidden_, n_kept_ == 0 ? n : 0);
+Result<uint32_t> MtpDraft::propose(const DraftRequest& request) {
+    Draft d;
+    d.history = request.history;
+    AUSPEX_TRY(cache_->lead(d.history).get(d.lead));
+    if (d.lead.n_row == 0) return 0u;
+    uint32_t n_guess = 0;
+    for (uint32_t depth = 1; depth <= request.n; ++depth) {
+        const uint32_t block = plan_->mtp_block(depth);
+        if (depth > 1 && block != d.block) AUSPEX_TRY(fill_block(d, plan_->mtp[block]));
+        const Step step = next_step(d, depth);
+        AUSPEX_TRY(context_->run(step));
+        d.block = block;
+        Span<const float> logits;
+        AUSPEX_TRY(context_->read_row(step.tape->logits, 0).get(logits));
+        if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
+        const size_t size = d.history.size() + n_guess;
+        const Token id =
+            sampler_->sample(logits, request.sampling, size, Span<const Token>(d.history.data(), size), ids_);
+        if (min_probability_ > 0) {
+            const size_t at = ids_.empty()
+                                  ? static_cast<size_t>(id)
+                                  : static_cast<size_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin());
+            if (!(draft_impl::probability(logits, logits[at]) >= min_probability_)) break;
+        }
+        request.to[n_guess++] = id;
+        if (depth == request.n) break;
+        Span<const float> hidden;
+        AUSPEX_TRY(context_->read_row(step.tape->hidden, step.n_row - 1).get(hidden));
+        std::copy(hidden.begin(), hidden.end(), chain_.as<float>() + size_t{depth - 1} * plan_->d_model);
+    }
+    AUSPEX_TRY(finish(d));
+    return n_guess;
 }
 
-namespace draft_impl {
-
-/// Tentative rows to come that may take the place of old ones: a step, and others queued behind it.
-constexpr size_t kToCome = kMaxTentative * 3;
-
-}  // namespace draft_impl
-
-/// The first position whose hidden row is still at hand.
-size_t Mtp::lowest() const {
-    const size_t end = first_ + n_kept_ + draft_impl::kToCome,
-                 low = end > kMaxPendingHidden ? end - kMaxPendingHidden : 0;
-    return std::min(first_, std::max(pending_hidden_, low));
+/// Every block that made no guess still needs the true rows.
+Status MtpDraft::finish(const Draft& d) {
+    for (size_t i = d.block + 1; i < plan_->mtp.size(); ++i) AUSPEX_TRY(fill_block(d, plan_->mtp[i]));
+    cache_->filled_to(d.history.size() - 1);
+    return {};
 }
 
-void Mtp::feed(Step* step) const {
-    step->hidden_pending = step->first_row < first_;
-    step->hidden_from = step->hidden_pending ? 0 : static_cast<uint32_t>(step->first_row - first_);
-}
-
-Status Mtp::fill(Span<const Token> history, bool lazy) {
-    if (!on() || history.empty()) return {};
-    const size_t end = std::min(first_ + n_kept_, history.size() - 1);
-    // A row that the last one cannot see is not worth its time.
-    const size_t seen = window_ != 0 && history.size() > window_ ? history.size() - window_ : 0;
-    const size_t begin = std::max(std::max(n_row_, lowest()), seen);
-    if (begin >= end ||
-        (lazy && begin >= pending_hidden_ && end - begin + 1 + draft_impl::kToCome <= kMaxPendingHidden))
-        return {};
-    if (begin != n_row_) n_row_ = first_key_ = begin;
-    return fill_to(history, end);
-}
-
-Result<bool> Mtp::lead(Span<const Token> history, LoopStart* drive) {
-    const size_t end = history.size() - 1;  // the guess begins at row end - 1
-    if (!on() || end == 0 || n_kept_ == 0 || first_ + n_kept_ != end) return false;
-    n_row_ = std::min(n_row_, end - 1);
-    if (n_row_ < lowest()) n_row_ = first_key_ = lowest();
-    // A guess is led by few rows, all from one place.
-    if (end - n_row_ > kMaxTentative || n_row_ < first_) AUSPEX_TRY(fill_to(history, end - 1));
-    drive->n_mtp_row = static_cast<uint32_t>(end - n_row_);
-    drive->hidden_from = static_cast<uint32_t>(n_row_ - first_);
-    drive->first_key = static_cast<uint32_t>(first_key_);
-    return true;
-}
-
-Status Mtp::acceptance_probe(Span<const Token> history, uint32_t n, const Sampling& sampling,
-                             const SyntheticAcceptance& synthetic, bool driven, Sampler& sampler,
-                             AcceptanceProbe* seen) {
-    using Clock = std::chrono::steady_clock;
-    *seen = AcceptanceProbe();
-    if (!on() || history.size() < 3) return {};
-    const auto start = Clock::now();
-    const size_t end = std::min(first_ + n_kept_, history.size() - 2);  // row p guesses token p + 2
-    const size_t begin = std::max(end - std::min<size_t>(n, end), lowest());
-    if (begin >= end || begin + kMaxPendingHidden < end) return {};
-    if (n_row_ < lowest()) n_row_ = first_key_ = lowest();  // what came before is lost to the block
-    if (n_row_ < begin) AUSPEX_TRY(fill_to(history, begin));
-    const size_t filled = std::max(n_row_, end);
-    n_row_ = begin;  // what is there already is written again, the same
+Status MtpDraft::probe_step(Span<const Token> history, Step step, const Sampling& sampling,
+                            const AcceptanceJudge* judge, bool by_device, AcceptanceProbe* seen) {
+    const size_t first = step.first_row;
     Span<const Token> sampled_ids;
+    for (size_t i = plan_->mtp.size(); i-- > 0;) {  // the first block last: it is the one that guesses
+        step.tape = &plan_->mtp[i];
+        step.fill_only = i > 0;
+        step.n_logit = i > 0 ? 0 : step.n_row;
+        if (i > 0 || !by_device)
+            AUSPEX_TRY(context_->run(step));
+        else
+            AUSPEX_TRY(context_->device_loop()->guess(step).get(sampled_ids));
+    }
+    for (uint32_t i = 0; i < step.n_row; ++i) {
+        const size_t at = first + i + 2;
+        Token sample = 0;
+        if (by_device) {
+            const size_t index = static_cast<size_t>(sampled_ids[i]);
+            sample = ids_.empty() ? sampled_ids[i] : index < ids_.size() ? ids_[index] : -1;
+        } else {
+            Span<const float> logits;
+            AUSPEX_TRY(context_->read_row(step.tape->logits, i).get(logits));
+            if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
+            sample = sampler_->sample(logits, sampling, at, history.subspan(0, at), ids_);
+        }
+        const bool hit = judge ? judge->accepts(at) : sample == history[at];
+        seen->hits += hit;
+        seen->order |= static_cast<uint32_t>(hit) << seen->n++;
+    }
+    return {};
+}
+
+Result<AcceptanceProbe> MtpDraft::acceptance_probe(Span<const Token> history, uint32_t n, const Sampling& sampling,
+                                                   const AcceptanceJudge* judge, bool by_device) {
+    AcceptanceProbe seen;
+    const auto start = std::chrono::steady_clock::now();
+    MtpCache::ProbeRows rows;
+    AUSPEX_TRY(cache_->begin_probe(history, n).get(rows));
+    if (rows.first == rows.end) return seen;
     double longest = 0, shortest = 1e9;  // of the steps of all kAcceptanceProbeRows
-    while (n_row_ < end) {
-        const auto step_start = Clock::now();
-        Step step;
-        step.n_row = step.n_logit = static_cast<uint32_t>(std::min<size_t>(end - n_row_, kAcceptanceProbeRows));
-        step.ids = history.data() + n_row_ + 1;
-        step.place(static_cast<uint32_t>(n_row_));
-        step.first_key = static_cast<uint32_t>(first_key_);
-        feed(&step);
-        if (n_row_ < first_ && n_row_ + step.n_row > first_)
-            step.n_row = step.n_logit = static_cast<uint32_t>(first_ - n_row_);
-        for (size_t i = plan_->mtp.size(); i-- > 0;) {  // the first block last: it is the one that guesses
-            step.tape = &plan_->mtp[i];
-            step.fill_only = i > 0;
-            step.n_logit = i > 0 ? 0 : step.n_row;
-            if (i > 0 || !driven)
-                AUSPEX_TRY(context_->run(step));
-            else
-                AUSPEX_TRY(context_->device_loop()->guess(step).get(sampled_ids));
-        }
-        for (uint32_t i = 0; i < step.n_row; ++i) {
-            const size_t at = n_row_ + i + 2;
-            Token sample = 0;
-            if (driven) {
-                const size_t place = static_cast<size_t>(sampled_ids[i]);
-                sample = ids_.empty() ? sampled_ids[i] : place < ids_.size() ? ids_[place] : -1;
-            } else {
-                Span<const float> logits;
-                AUSPEX_TRY(context_->read_row(step.tape->logits, i).get(logits));
-                if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
-                sample = sampler.sample(logits, sampling, at, history.subspan(0, at), ids_);
-            }
-            const bool agrees = sample == history[at];
-            const bool hit = synthetic.on() ? synthetic.agrees(at) : agrees;
-            seen->hits += hit;
-            seen->order |= static_cast<uint32_t>(hit) << seen->n++;
-        }
-        n_row_ += step.n_row;
+    for (size_t at = rows.first; at < rows.end;) {
+        const auto step_start = std::chrono::steady_clock::now();
+        const Step step = cache_->step_at(history, at, std::min<size_t>(rows.end - at, kAcceptanceProbeRows));
+        AUSPEX_TRY(probe_step(history, step, sampling, judge, by_device, &seen));
+        at += step.n_row;
         if (step.n_row < kAcceptanceProbeRows) continue;
         const double took = seconds_since(step_start);
         longest = std::max(longest, took);
         shortest = std::min(shortest, took);
     }
-    n_row_ = filled;
+    cache_->filled_to(rows.n_row_after);
     // Of equal steps one that takes longer was recorded for the first time, or disturbed: the next pass will not be.
-    seen->seconds = seconds_since(start) - std::max(0.0, longest - shortest);
-    return {};
+    seen.seconds = seconds_since(start) - std::max(0.0, longest - shortest);
+    return seen;
 }
 
-Status Mtp::fill_to(Span<const Token> history, size_t end) {
-    Step step;
-    step.fill_only = true;
-    step.first_key = static_cast<uint32_t>(first_key_);
-    for (; n_row_ < end; n_row_ += step.n_row) {
-        const size_t to = n_row_ < first_ ? std::min(first_, end) : end;  // from one place
-        step.n_row = static_cast<uint32_t>(std::min<size_t>(to - n_row_, n_row_most_));
-        step.ids = history.data() + n_row_ + 1;
-        step.place(static_cast<uint32_t>(n_row_));
-        feed(&step);
-        for (const Tape& tape : plan_->mtp) {
-            step.tape = &tape;
-            AUSPEX_TRY(context_->run(step));
-        }
-    }
-    return {};
+}  // namespace detail
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/engine/draft_vocab.cpp
+
+namespace auspex {
+namespace detail {
+namespace draft_vocab_impl {
+
+/// True for ids that text alone never gives; a draft-only head must be able to say them.
+bool is_control(const Tokenizer& tokenizer, Token id) {
+    if (static_cast<uint32_t>(id) >= tokenizer.n_vocab()) return false;
+    const TokenKind kind = tokenizer.kind(id);
+    return kind == TokenKind::control || kind == TokenKind::user_defined || tokenizer.is_end(id);
 }
 
-Status Mtp::propose(std::vector<Token>& history, uint32_t n, const Sampling& sampling, float min_probability,
-                    Sampler& sampler, uint32_t* n_guess) {
-    *n_guess = 0;
-    if (n == 0) return {};
-    LoopStart led;
-    bool at_hand = false;
-    AUSPEX_TRY(lead(history, &led).get(at_hand));
-    if (!at_hand) return {};
-    const size_t end = history.size() - 1;
-    const uint32_t d = plan_->d_model;
-    float* chain = chain_.as<float>();
-    Step step;
-    step.first_key = static_cast<uint32_t>(first_key_);
-    step.n_logit = 1;
-    size_t i_tape = 0;
-    for (uint32_t depth = 1; depth <= n; ++depth) {
-        const uint32_t i_now = plan_->mtp_block(depth);
-        step.tape = &plan_->mtp[i_now];
-        step.hidden = nullptr;
-        if (depth == 1) {  // the rows that became true since, and the first guess, in one
-            step.n_row = led.n_mtp_row;
-            step.place(static_cast<uint32_t>(n_row_));
-            step.hidden_from = led.hidden_from;
-        } else if (i_now == i_tape) {
-            step.n_row = 1;
-            step.place(static_cast<uint32_t>(end + depth - 2));
-            step.hidden = chain + size_t{depth - 2} * d;
-        } else {  // another block has seen nothing of this guess: first the true rows, then all of it
-            step.n_row = led.n_mtp_row;
-            step.place(static_cast<uint32_t>(n_row_));
-            step.hidden_from = led.hidden_from;
-            step.ids = history.data() + step.first_row + 1;
-            step.n_logit = 0;
-            step.fill_only = true;
-            AUSPEX_TRY(context_->run(step));
-            step.n_logit = 1;
-            step.fill_only = false;
-            step.place(static_cast<uint32_t>(end));
-            step.n_row = depth - 1;
-            step.hidden = chain;
-        }
-        step.ids = history.data() + step.first_row + 1;
-        AUSPEX_TRY(context_->run(step));
-        i_tape = i_now;
-        Span<const float> logits;
-        AUSPEX_TRY(context_->read_row(step.tape->logits, 0).get(logits));
-        if (!ids_.empty()) logits = logits.subspan(0, ids_.size());
-        const Token id = sampler.sample(logits, sampling, history.size(), history, ids_);
-        if (min_probability > 0) {
-            const size_t at = ids_.empty()
-                                  ? static_cast<size_t>(id)
-                                  : static_cast<size_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin());
-            if (!(draft_impl::probability(logits, logits[at]) >= min_probability)) break;
-        }
-        history.push_back(id);
-        *n_guess += 1;
-        if (depth == n) break;
-        Span<const float> hidden;
-        AUSPEX_TRY(context_->read_row(step.tape->hidden, step.n_row - 1).get(hidden));
-        std::copy(hidden.begin(), hidden.end(), chain + size_t{depth - 1} * d);
-    }
-    // Every block that was not asked still needs the true rows.
-    const size_t from = n_row_;
-    for (size_t i = i_tape + 1; i < plan_->mtp.size(); ++i) {
-        step = Step();
-        step.tape = &plan_->mtp[i];
-        step.fill_only = true;
-        step.ids = history.data() + from + 1;
-        step.place(static_cast<uint32_t>(from));
-        step.n_row = static_cast<uint32_t>(end - from);
-        step.hidden_from = static_cast<uint32_t>(from - first_);
-        step.first_key = static_cast<uint32_t>(first_key_);
-        AUSPEX_TRY(context_->run(step));
-    }
-    n_row_ = end;
-    return {};
-}
+}  // namespace draft_vocab_impl
 
 std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, uint32_t n,
                                       Span<const uint32_t> count) {
@@ -37173,7 +37736,7 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
     for (uint32_t i = 0; i < n_vocab; ++i) {
         const Token id = static_cast<Token>(i);
         const bool text = i < tokenizer.n_vocab() && tokenizer.kind(id) != TokenKind::unused;
-        if (draft_impl::is_control(tokenizer, id))
+        if (draft_vocab_impl::is_control(tokenizer, id))
             ids.push_back(id);
         else if (text)
             rest.push_back(id);
@@ -37194,10 +37757,769 @@ Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_
         if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= n_vocab)
             return fail(Code::bad_argument, "draft.vocab: entry ", i, " is id ", ids[i], ", expected 0..", n_vocab - 1);
     for (uint32_t i = 0; i < tokenizer.n_vocab() && i < n_vocab; ++i)
-        if (draft_impl::is_control(tokenizer, static_cast<Token>(i))) ids.push_back(static_cast<Token>(i));
+        if (draft_vocab_impl::is_control(tokenizer, static_cast<Token>(i))) ids.push_back(static_cast<Token>(i));
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     return ids;
+}
+
+uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes) {
+    if (device != Kind::cpu) return 0;
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops)
+            if (op.head && op.kind == OpKind::matmul)
+                return head_bytes + n * row_bytes(plan.slot(op.w[0]).type, plan.slot(op.w[0]).width());
+    return 0;
+}
+
+Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft,
+                        uint64_t* bytes) {
+    const uint32_t n_vocab = model.plan.n_vocab;
+    *bytes = 0;
+    draft->n_vocab = draft_vocab_rows(*draft, n_vocab);
+    std::vector<Token> ids;
+    if (!draft->vocab.empty())
+        AUSPEX_TRY(check_draft_vocab(model.tokenizer, n_vocab, draft->vocab).get(ids));
+    else if (draft->n_vocab > 0 && draft->n_vocab < n_vocab)
+        ids = choose_draft_vocab(model.tokenizer, n_vocab, draft->n_vocab, {});
+    if (ids.empty() || ids.size() >= n_vocab) {
+        draft->vocab_by_use = false;
+        return {};
+    }
+    const uint32_t n = static_cast<uint32_t>(ids.size());
+    const uint64_t before = context.memory_bytes();
+    AUSPEX_TRY(context.draft_head(ids));
+    *bytes = context.memory_bytes() - before;
+    mtp.set_ids(std::move(ids));
+    if (!draft->vocab_by_use) return {};
+    model_ = &model;
+    n_head_ = draft->n_vocab;
+    context_ = &context;
+    mtp_ = &mtp;
+    use_count_.assign(n_vocab, 0);
+    return reserve_.take(model.device->options.allocator,
+                         draft_renewal_bytes(model.plan, model.device->machine->kind(), n, *bytes),
+                         "room to choose the draft head again");
+}
+
+Status DraftVocab::renew(Span<const Token> history) {
+    if (use_count_.empty() || history.size() <= n_counted_) return {};
+    for (; n_counted_ < history.size(); ++n_counted_) ++use_count_[static_cast<size_t>(history[n_counted_])];
+    std::vector<Token> ids = choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_);
+    const Span<const Token> now = mtp_->ids();
+    if (ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
+    const size_t reserved = reserve_.size();
+    reserve_ = Block();
+    Status made = context_->draft_head(ids);
+    if (made.ok()) mtp_->set_ids(std::move(ids));
+    const Status again =
+        reserve_.take(model_->device->options.allocator, reserved, "room to choose the draft head again");
+    return made.ok() ? again : made;
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------------- src/engine/depth_control.cpp
+
+namespace auspex {
+namespace detail {
+
+DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
+    : control(options.draft.max_depth), options_(options), stats_(stats), depth_(options.draft.depth) {}
+
+Decision DepthControl::decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle) {
+    *cycle = DraftCycle();
+    const uint32_t context = static_cast<uint32_t>(n_token);
+    const uint32_t room = context + 1 < options_.n_context ? options_.n_context - context - 1 : 0;
+    Decision d;
+    if (!can_draft)
+        control.fixed(0, context);
+    else if (depth_ < 0)
+        d = control.next(context, usable);
+    else
+        control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
+    d.depth = std::min(d.depth, room);
+    control.explain(cycle);
+    cycle->chosen = d.depth;
+    return d;
+}
+
+void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle) {
+    control.observe_acceptance_probe(seen);
+    cycle->probe_rows = seen.n;
+    cycle->probe_hits = seen.hits;
+    cycle->probe_us = seen.seconds * 1e6;
+}
+
+void DepthControl::finish(const DraftCycle& cycle, double us) {
+    stats_.cycles[cycle.depth] += 1;
+    for (uint32_t i = 0; i < cycle.depth; ++i) stats_.drafted[i] += 1;
+    for (uint32_t i = 0; i < cycle.accepted; ++i) stats_.accepted[i] += 1;
+    DraftSeen seen;
+    seen.depth = cycle.depth;
+    seen.accepted = cycle.accepted;
+    seen.seconds = us * 1e-6;
+    seen.catch_up = cycle.catch_up_us * 1e-6;
+    seen.context = static_cast<uint32_t>(cycle.n_token);
+    control.observe(seen);
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/engine/trunk.cpp
+
+namespace auspex {
+namespace detail {
+
+Trunk::Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
+             MtpCache& cache, Stats& stats)
+    : model_(model), options_(options), context_(context), timeline_(timeline), cache_(cache), stats_(stats) {
+    for (const LayerWindow& w : stats.windows)  // those of draft blocks do not change the text and are not reported
+        if (w.window != 0 && w.layer < model.plan.n_layer)
+            windows_.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
+    std::stable_sort(windows_.begin(), windows_.end(),
+                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
+}
+
+Status Trunk::track(Status s) {
+    if (s.code == Code::device_lost) lost_ = true;
+    return s;
+}
+
+Status Trunk::alive() const {
+    return lost_ ? Status(Code::device_lost, "the device was lost earlier; open a new one") : Status();
+}
+
+Status Trunk::run(const Step& step) {
+    at_ = LogitsAt::nowhere;  // whatever comes of it
+    timeline_.close_step();
+    return track(context_.run(step));
+}
+
+Status Trunk::run_prefill(size_t n) {
+    const size_t first = timeline_.n_row();
+    Step step;
+    step.tape = &model_.plan.trunk;
+    step.ids = timeline_.tokens().data() + first;
+    step.n_row = static_cast<uint32_t>(n);
+    step.place(static_cast<uint32_t>(first));
+    step.n_logit = first + n == timeline_.size() ? 1 : 0;
+    AUSPEX_TRY(run(step));
+    timeline_.prefilled(n);
+    cache_.ran(first, n, false);
+    stats_.rows_prefilled += n;
+    if (step.n_logit == 0) return {};
+    at_ = LogitsAt::context;
+    i_logit_ = 0;
+    return {};
+}
+
+Status Trunk::prefill(size_t n) {
+    const size_t begin = timeline_.n_row(), end = begin + n;
+    const auto go_on = [&] {
+        return !options_.progress ||
+               options_.progress("reading the prompt",
+                                 static_cast<float>(timeline_.n_row() - begin) / static_cast<float>(n));
+    };
+    if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    while (timeline_.n_row() < end) {
+        if (!go_on()) {
+            timeline_.truncate(timeline_.n_row());
+            cache_.cut(timeline_.n_row());
+            return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
+        }
+        AUSPEX_TRY(run_prefill(std::min<size_t>(end - timeline_.n_row(), options_.n_ubatch)));
+        AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+        report_windows();
+    }
+    if (n != 0) (void)go_on();  // 1.0: there is nothing left to cancel
+    return {};
+}
+
+Status Trunk::verify(uint32_t n_guess) {
+    const size_t first = timeline_.n_row();
+    Step step;
+    step.tape = &model_.plan.trunk;
+    step.ids = timeline_.tokens().data() + first;
+    step.n_row = step.n_logit = 1 + n_guess;
+    step.place(static_cast<uint32_t>(first));
+    step.tentative = true;
+    return run(step);
+}
+
+Result<Span<const float>> Trunk::verified_row(uint32_t i) {
+    Result<Span<const float>> row = context_.read_row(model_.plan.trunk.logits, i);
+    if (!row.ok()) return track(row.status());
+    return row;
+}
+
+void Trunk::commit(uint32_t n) {
+    context_.commit(n);
+    cache_.ran(timeline_.n_row(), n, true);
+    timeline_.decoded(n);
+    at_ = LogitsAt::context;
+    i_logit_ = n - 1;
+}
+
+void Trunk::discard() { context_.commit(0); }
+
+void Trunk::ran_on_device(size_t n) {
+    timeline_.decoded(n);
+    at_ = LogitsAt::nowhere;
+}
+
+void Trunk::begin_device_loop() {
+    timeline_.close_step();
+    at_ = LogitsAt::nowhere;
+}
+
+void Trunk::step_back(size_t n) {
+    const size_t first = timeline_.step_first();
+    timeline_.step_back(n);
+    context_.commit(static_cast<uint32_t>(n - first));
+    if (at_ != LogitsAt::context || n == first)
+        at_ = LogitsAt::nowhere;
+    else
+        i_logit_ = static_cast<uint32_t>(n - first - 1);
+}
+
+Status Trunk::rewind(size_t n) {
+    cache_.cut(n);
+    if (n >= timeline_.n_row()) return {};
+    if (timeline_.can_step_back(n)) {
+        step_back(n);
+        return {};
+    }
+    // Whatever was computed after row n is in the recurrent state: compute what came before again, in the same pieces.
+    const std::vector<RowSpan> spans(timeline_.spans().begin(), timeline_.spans().end());
+    const size_t n_reported = n_window_full_;
+    restart(timeline_.size());
+    n_window_full_ = n_reported;
+    for (const RowSpan& span : spans) {
+        const size_t end = std::min(span.first + span.n, n);
+        const bool decoded = span.origin == RowOrigin::decoded;
+        const size_t at_once = decoded ? kMaxTentative : options_.n_ubatch;
+        while (timeline_.n_row() < end) {
+            const size_t k = std::min(end - timeline_.n_row(), at_once);
+            if (decoded) {
+                AUSPEX_TRY(verify(static_cast<uint32_t>(k) - 1));
+                commit(static_cast<uint32_t>(k));
+                stats_.rows_decoded += k;
+            } else {
+                AUSPEX_TRY(run_prefill(k));
+            }
+            AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+        }
+    }
+    return {};
+}
+
+void Trunk::restart(size_t n_keep) {
+    context_.reset();
+    cache_.forget();
+    timeline_.restart(n_keep);
+    n_window_full_ = 0;
+    at_ = LogitsAt::nowhere;
+}
+
+void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+    cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
+    cache_.ran(tokens.size(), 0, false);
+    timeline_.restored(tokens);
+    n_window_full_ = 0;
+    restored_ = std::move(logits);
+    at_ = restored_.empty() ? LogitsAt::nowhere : LogitsAt::restored;
+}
+
+Status Trunk::find_logits() {
+    const uint32_t n_kept = static_cast<uint32_t>(cache_.n_kept());
+    if (has_logits() || n_kept == 0 || cache_.first() + n_kept != timeline_.n_row()) return {};
+    AUSPEX_TRY(track(context_.head(model_.plan.trunk, n_kept - 1, 1)));
+    at_ = LogitsAt::context;
+    i_logit_ = 0;
+    return {};
+}
+
+Result<Span<const float>> Trunk::last_logits() {
+    if (at_ == LogitsAt::restored) return Span<const float>(restored_);
+    return verified_row(i_logit_);
+}
+
+void Trunk::report_windows() {
+    while (n_window_full_ < windows_.size() && timeline_.n_row() >= windows_[n_window_full_].n_token) {
+        WindowFull now = windows_[n_window_full_++];
+        now.n_token = timeline_.n_row();
+        if (options_.on_window_full) options_.on_window_full(now);
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// --------------------------------------------------------------------- src/engine/host_decoder.cpp
+
+namespace auspex {
+namespace detail {
+
+/// Guesses for the tokens after the timeline, in its tail.
+Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
+    if (n == 0) return 0u;
+    const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
+    if (p_.sources.text) {
+        uint32_t n_found = 0;
+        AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
+        n_found = std::min(n_found, n);
+        if (n_found > 0 && (p_.sources.text->confident() || !p_.cache.on())) {
+            const Token end = static_cast<Token>(p_.model.plan.n_vocab);
+            uint32_t n_valid = 0;
+            while (n_valid < n_found && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
+            return n_valid;
+        }
+    }
+    if (!p_.cache.on()) return 0u;
+    return p_.sources.mtp.propose(request);
+}
+
+/// Keeps the draft block's cache from losing hidden rows that the next step overwrites.
+Status HostDecoder::catch_up(uint32_t n_guess, DraftCycle* cycle) {
+    if (!p_.depth.wants_drafts()) return {};
+    const auto start = std::chrono::steady_clock::now();
+    const size_t n_pending = p_.cache.n_pending();
+    AUSPEX_TRY(p_.cache.fill_lazily(p_.timeline.tokens()));
+    if (n_guess != 0) return {};
+    cycle->catch_up_us = seconds_since(start) * 1e6;
+    p_.depth.control.observe_catch_up(cycle->catch_up_us * 1e-6, n_pending - p_.cache.n_pending());
+    return {};
+}
+
+/// Samples a token after each row of the step until one differs from its guess. The step's logits stay where they are.
+Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
+    Token guesses[kMaxDraft] = {};
+    std::copy_n(p_.timeline.tail(), n_guess, guesses);
+    const size_t first = p_.timeline.size();
+    *n_right = 0;
+    for (uint32_t i = 0;; ++i) {
+        Span<const float> logits;
+        Status s = p_.trunk.verified_row(i).get(logits);
+        if (!s.ok()) {
+            p_.timeline.truncate(first);
+            return s;
+        }
+        const size_t position = p_.timeline.size();
+        Token id = p_.sampler.sample(logits, sampling, position, p_.timeline.tokens());
+        bool right = i < n_guess && id == guesses[i];
+        if (p_.judge && i < n_guess) {
+            right = p_.judge->accepts(position);
+            if (right) id = guesses[i];
+        }
+        p_.timeline.append(id);
+        *n_right += right;
+        if (!right || (!p_.judge && p_.model.tokenizer.is_end(id))) return {};
+    }
+}
+
+Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device) {
+    const size_t size = p_.timeline.size();  // of these, all but the last have been run
+    DraftCycle seen;
+    const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
+    p_.trunk.forget_logits();  // guesses write theirs where the last row's are
+    if (wanted.probe_rows > 0 && p_.cache.on()) {
+        AcceptanceProbe probe;
+        AUSPEX_TRY(p_.trunk.track(
+            p_.sources.mtp
+                .acceptance_probe(p_.timeline.tokens(), wanted.probe_rows, sampling, p_.judge.get(), probe_on_device)
+                .get(probe)));
+        p_.depth.observe_probe(probe, &seen);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    uint32_t n_guess = 0, n_right = 0;
+    Status done = guess(wanted.depth, sampling).get(n_guess);
+    if (done.ok()) done = catch_up(n_guess, &seen);
+    if (done.ok()) done = p_.trunk.verify(n_guess);
+    if (!done.ok()) {
+        p_.cache.cut(size);
+        return p_.trunk.track(std::move(done));
+    }
+    done = accept(n_guess, sampling, &n_right);
+    if (!done.ok()) {
+        p_.trunk.discard();
+        return done;
+    }
+    p_.trunk.commit(static_cast<uint32_t>(p_.timeline.size() - size));
+    p_.stats.rows_decoded += 1 + n_guess;
+    seen.n_token = size;
+    seen.depth = n_guess;
+    seen.accepted = n_right;
+    seen.us = seconds_since(start) * 1e6;
+    p_.depth.finish(seen, seen.us);
+    p_.trunk.report_windows();
+    if (p_.options.on_cycle) p_.options.on_cycle(seen);
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------- src/engine/device_decoder.cpp
+
+namespace auspex {
+namespace detail {
+namespace device_decoder_impl {
+
+static_assert(sizeof(Sampling) == 40, "a new field of Sampling is compared by its operator==, too");
+
+/// Plain cycles in a row after which the loop stops keeping up the draft block's cache: a probe of one or two
+/// does not interrupt it.
+constexpr uint32_t kPlainBeforeOff = 4;
+/// Rows that the block may lack before they are made up for, well below what the context keeps.
+constexpr uint32_t kMaxPendingRows = 32;
+
+}  // namespace device_decoder_impl
+
+uint32_t DeviceDecoder::usable_depths() const {
+    uint32_t usable = 1;
+    for (uint32_t g = 1; g <= p_.options.draft.max_depth; ++g)
+        if (loop_.ready(g)) usable |= 1u << g;
+    return usable;
+}
+
+Result<AcceptanceProbe> DeviceDecoder::probe(uint32_t n, const Sampling& sampling) {
+    if (n == 0 || !p_.cache.on()) return AcceptanceProbe();
+    p_.trunk.forget_logits();  // the probe writes where they are
+    AcceptanceProbe seen;
+    AUSPEX_TRY(p_.trunk.track(
+        p_.sources.mtp.acceptance_probe(p_.timeline.tokens(), n, sampling, p_.judge.get(), true).get(seen)));
+    return seen;
+}
+
+/// Starts the loop. False: it cannot begin here, because the hidden row that drafting begins with is not kept.
+Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
+    const std::vector<Token>& ends = p_.model.tokenizer.ends();
+    LoopStart loop;
+    if (drafts) {
+        MtpCache::Lead lead;
+        AUSPEX_TRY(p_.trunk.track(p_.cache.lead(p_.timeline.tokens()).get(lead)));
+        if (lead.n_row == 0) return false;
+        loop.n_mtp_row = lead.n_row;
+        loop.hidden_from = lead.hidden_from;
+        loop.first_key = lead.first_key;
+    } else if (p_.depth.wants_drafts()) {
+        AUSPEX_TRY(p_.trunk.track(p_.cache.fill_lazily(p_.timeline.tokens())));
+    }
+    loop.history = p_.timeline.tokens();
+    loop.sampling = sampling;
+    if (p_.judge) {  // the text means nothing: it does not end
+        loop.synth_accept = p_.judge->chance();
+        loop.synth_seed = p_.judge->seed();
+    } else {
+        loop.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
+    }
+    loop.limit = p_.options.n_context;
+    AUSPEX_TRY(p_.trunk.track(loop_.start(loop)));
+    sampling_ = sampling;
+    running_ = true;
+    drafts_ = drafts;
+    ended_ = false;
+    p_.trunk.begin_device_loop();
+    return true;
+}
+
+/// Decides on the next cycle and queues it. Nothing is queued where the loop cannot begin (running_ is false then), or
+/// where draining for a change of course brought tokens that end the text.
+Status DeviceDecoder::queue(const Sampling& sampling) {
+    using namespace device_decoder_impl;
+    DraftCycle cycle;
+    const Decision d = p_.depth.decide(p_.timeline.size() + n_queued_, usable_depths(), p_.can_draft(), &cycle);
+    n_plain_ = d.depth > 0 ? 0 : n_plain_ + 1;
+    // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
+    const bool may_draft = running_ ? drafts_ : p_.depth.chooses() && p_.depth.wants_drafts() && loop_.ready(0);
+    const bool drafts = p_.cache.on() && (d.depth > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
+    const bool must_fill =
+        p_.cache.on() && !drafts && p_.depth.wants_drafts() && p_.cache.n_pending() + n_queued_ >= kMaxPendingRows;
+    if (running_ && (drafts != drafts_ || d.probe_rows > 0 || must_fill)) AUSPEX_TRY(drain());
+    AcceptanceProbe probed;
+    AUSPEX_TRY(probe(d.probe_rows, sampling).get(probed));
+    const auto start_time = std::chrono::steady_clock::now();
+    const size_t n_pending = p_.cache.n_pending();
+    if (must_fill) AUSPEX_TRY(p_.trunk.track(p_.cache.fill(p_.timeline.tokens())));
+    bool goes_on = p_.timeline.size() < p_.options.n_context && !ended_;
+    if (goes_on && !running_) {
+        AUSPEX_TRY(start(sampling, drafts).get(goes_on));
+        // Probes and changes of course are no part of a cycle.
+        waits_since_ = std::chrono::steady_clock::now();
+    }
+    if (!goes_on) {
+        p_.depth.observe_probe(probed, &cycle);
+        return {};
+    }
+    AUSPEX_TRY(p_.trunk.track(loop_.queue(d.depth)));
+    const double interrupted = seconds_since(start_time);  // the device is idle
+    if (must_fill) {
+        n_caught_up_ = n_pending;
+        catch_up_us_ = interrupted * 1e6;
+    } else if (probed.n > 0) {
+        probed.seconds += interrupted;
+    }
+    p_.depth.observe_probe(probed, &cycle);
+    queued_[(first_queued_ + n_queued_++) % kMaxQueued] = cycle;
+    return {};
+}
+
+Status DeviceDecoder::next(const Sampling& sampling) {
+    // The caller goes on after an end token; another sampling was dealt with by the session.
+    if (running_ && (ended_ || !same_sampling(sampling))) AUSPEX_TRY(drain());
+    ended_ = false;
+    const size_t size = p_.timeline.size();
+    waits_since_ = std::chrono::steady_clock::now();
+    while (p_.timeline.size() == size) {
+        if (size >= p_.options.n_context)
+            return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
+        while (n_queued_ < 1 + p_.options.run_ahead && p_.timeline.size() == size) {
+            AUSPEX_TRY(queue(sampling));
+            if (!running_ && p_.timeline.size() == size) return host_.cycle(sampling, usable_depths(), true);
+        }
+        if (p_.timeline.size() > size) return {};  // a change of course had them waited for
+        AUSPEX_TRY(take());
+    }
+    return {};
+}
+
+/// What the caller waited for: the device, or the host between its cycles; not the caller's own work. us: what such a
+/// cycle takes, 0: not known.
+DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
+    DraftCycle seen = queued_[first_queued_];
+    seen.depth = c.n_draft;
+    seen.accepted = c.n_accept;
+    const auto now = std::chrono::steady_clock::now();
+    seen.us = std::max(c.us, std::chrono::duration<double, std::micro>(now - waits_since_).count());
+    seen.catch_up_us = c.catch_up_us;
+    if (n_caught_up_ > 0 && c.us > 0) {  // the first cycle after it had to wait for the device
+        seen.catch_up_us += seen.us - c.us;
+        if (!c.cold) p_.depth.control.observe_catch_up((catch_up_us_ + seen.us - c.us) * 1e-6, n_caught_up_);
+    }
+    n_caught_up_ = 0;
+    waits_since_ = now;
+    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
+    *us = c.us > 0 ? (c.cold ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us;
+    return seen;
+}
+
+/// Takes the oldest queued cycle: its tokens become part of the timeline.
+Status DeviceDecoder::take() {
+    Cycle c;
+    AUSPEX_TRY(p_.trunk.track(loop_.wait().get(c)));
+    ended_ = c.done;
+    const size_t n = c.tokens.size(), size = p_.timeline.size(), first = p_.timeline.n_row();
+    double us = 0;
+    DraftCycle seen;
+    if (n != 0) seen = measure(c, &us);
+    first_queued_ = (first_queued_ + 1) % kMaxQueued;
+    --n_queued_;
+    if (n == 0) return {};
+    for (const Token id : c.tokens) p_.timeline.append(id);
+    if (drafts_)
+        p_.cache.ran_on_device(first, n);
+    else
+        p_.cache.ran(first, n, true);
+    p_.trunk.ran_on_device(n);
+    p_.stats.rows_decoded += 1 + c.n_draft;
+    seen.n_token = size;
+    p_.depth.finish(seen, us);
+    p_.trunk.report_windows();
+    if (p_.options.on_cycle) p_.options.on_cycle(seen);
+    return {};
+}
+
+Status DeviceDecoder::drain() {
+    while (n_queued_ > 0) AUSPEX_TRY(take());
+    running_ = false;
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------ src/engine/session_options.cpp
+
+namespace auspex {
+namespace detail {
+namespace session_options_impl {
+
+/// Why there is no MTP block to draft with.
+Status no_mtp(const Model::Impl& m) {
+    Result<uint32_t> n = m.gguf.get_u32((m.plan.architecture + ".nextn_predict_layers").c_str(), 0u);
+    if (!n.ok() || n.value() == 0)
+        return Status(Code::unsupported,
+                      "drafting with an MTP block was asked for, but this file has none ('" + m.plan.architecture +
+                          ".nextn_predict_layers' is absent or 0); use Draft::lookup, a file that was converted with "
+                          "its MTP block, or one beside it (LoadOptions::mtp_file)");
+    const std::string name = "blk." + std::to_string(m.plan.n_layer) + ".nextn.eh_proj.weight";
+    if (!m.gguf.tensor(name))
+        return Status(Code::unsupported,
+                      "drafting with an MTP block was asked for; the file's metadata names " +
+                          std::to_string(n.value()) + ", but tensor '" + name +
+                          "' is missing: the block was dropped when the file was made, or is in one of its own "
+                          "(LoadOptions::mtp_file); use Draft::lookup, or convert it again");
+    return Status(Code::unsupported,
+                  "drafting with an MTP block was asked for, but the Model was loaded without it (LoadOptions::mtp)");
+}
+
+Status check_draft(const Model::Impl& model, const DraftOptions& d) {
+    if (d.source > Draft::best)
+        return fail(Code::bad_argument, "draft.source is ", static_cast<int>(d.source),
+                    ", expected a value of Draft, 0..", static_cast<int>(Draft::best));
+    if (d.depth < -1 || d.depth > static_cast<int>(kMaxDraft))
+        return fail(Code::bad_argument, "draft.depth is ", d.depth, ", expected 0..", kMaxDraft,
+                    ", or -1 for a choice of its own");
+    if (!(d.min_probability >= 0 && d.min_probability <= 1))
+        return fail(Code::bad_argument, "draft.min_probability is ", d.min_probability, ", expected 0..1");
+    if (d.max_depth == 0 || d.max_depth > kMaxDraft)
+        return fail(Code::bad_argument, "draft.max_depth is ", d.max_depth, ", expected 1..", kMaxDraft);
+    const bool needs_mtp = d.source == Draft::mtp || d.source == Draft::mtp_lookup;
+    return needs_mtp && model.plan.mtp.empty() ? no_mtp(model) : Status();
+}
+
+}  // namespace session_options_impl
+
+Status check_session_options(const Model::Impl& model, const SessionOptions& o) {
+    if (o.run_ahead >= kMaxQueued)
+        return fail(Code::bad_argument, "run_ahead is ", o.run_ahead, ", expected 0..", kMaxQueued - 1);
+    for (const KvType type : {o.kv_k, o.kv_v})
+        if (type > KvType::f32)
+            return fail(Code::bad_argument, "a KV format is ", static_cast<int>(type),
+                        ", expected a value of KvType, 0..", static_cast<int>(KvType::f32));
+    return session_options_impl::check_draft(model, o.draft);
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/engine/snapshot.cpp
+
+namespace auspex {
+namespace detail {
+namespace snapshot_impl {
+
+struct SnapshotHead {
+    char magic[8];
+    uint64_t n_token;
+    uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
+    uint64_t id;
+    uint64_t checksum;  ///< of all other bytes
+};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '2'};
+
+/// Hashes words in four independent chains: as fast as memory, and any changed bit changes the result.
+uint64_t checksum(Span<const std::byte> bytes) {
+    uint64_t lane[4] = {1, 2, 3, 4};
+    size_t i = 0;
+    for (; i + 32 <= bytes.size(); i += 32) {
+        uint64_t w[4];
+        std::memcpy(w, bytes.data() + i, sizeof w);
+        for (int k = 0; k < 4; ++k) {
+            lane[k] = (lane[k] ^ w[k]) * 0x9E3779B97F4A7C15ull;
+            lane[k] ^= lane[k] >> 29;
+        }
+    }
+    Fnv h;
+    for (const uint64_t l : lane) h.mix(l);
+    h.bytes(bytes.data() + i, bytes.size() - i);
+    h.mix(bytes.size());
+    return h.value;
+}
+
+uint64_t checksum_of(Span<const std::byte> snapshot) {
+    SnapshotHead head;
+    std::memcpy(&head, snapshot.data(), sizeof head);
+    head.checksum = 0;
+    Fnv h;
+    h.bytes(&head, sizeof head);
+    h.mix(checksum(snapshot.subspan(sizeof head, snapshot.size() - sizeof head)));
+    return h.value;
+}
+
+/// Eight pieces of 64 bytes, evenly spread over a tensor's data.
+void mix_tensor(const Tensor& tensor, Fnv* h) {
+    constexpr uint64_t kPieces = 8, kBytes = 64;
+    h->bytes(tensor.name.data(), tensor.name.size());
+    const Span<const std::byte> data(tensor.data, tensor.data ? static_cast<size_t>(tensor.bytes) : 0);
+    for (uint64_t i = 0; i < kPieces; ++i) {
+        const uint64_t n = std::min<uint64_t>(kBytes, data.size());
+        h->bytes(data.data() + (data.size() - n) * i / (kPieces - 1), static_cast<size_t>(n));
+    }
+}
+
+template <class T>
+void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
+    const std::byte* b = reinterpret_cast<const std::byte*>(values.data());
+    to->insert(to->end(), b, b + values.size() * sizeof(T));
+}
+
+}  // namespace snapshot_impl
+
+uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
+    Fnv h;
+    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
+    mix(m.plan.architecture);
+    for (const Slot& s : m.plan.slots)
+        mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
+    for (const Tensor& t : m.gguf.tensors()) snapshot_impl::mix_tensor(t, &h);
+    const std::string device = m.device->machine->name();
+    mix(m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device);  // without the threads
+    for (const KvShape& k : kv)
+        if (k.n_ring != 0 && !k.draft)
+            mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
+    return h.value;
+}
+
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits) {
+    using namespace snapshot_impl;
+    SnapshotHead head{};
+    std::memcpy(head.magic, kMagic, sizeof kMagic);
+    head.n_token = tokens.size();
+    head.n_logit = logits.size();
+    head.id = id;
+    std::vector<std::byte> bytes;
+    append_bytes(&bytes, Span<const SnapshotHead>(&head, 1));
+    append_bytes(&bytes, tokens);
+    append_bytes(&bytes, logits);
+    return bytes;
+}
+
+void finish_snapshot(std::vector<std::byte>* bytes) {
+    using namespace snapshot_impl;
+    const uint64_t sum = checksum_of(*bytes);
+    std::memcpy(bytes->data() + offsetof(SnapshotHead, checksum), &sum, sizeof sum);
+}
+
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab) {
+    using namespace snapshot_impl;
+    SnapshotHead head{};
+    if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+        return Status(Code::bad_argument, "this is no snapshot of a session, or one of another version; save it again");
+    if (head.id != id)
+        return Status(Code::bad_argument,
+                      "this snapshot belongs to another model, other weights, another kind of device, or other windows "
+                      "or KV formats; save it again with this session's");
+    if (head.n_token > n_context)
+        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", n_context,
+                    "; create it with a larger n_context");
+    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit);
+    const size_t logits_at = sizeof head + n * sizeof(Token), state_at = logits_at + n_logit * sizeof(float);
+    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of(bytes) != head.checksum)
+        return Status(Code::bad_argument,
+                      "this snapshot is damaged or cut short: its checksum does not fit; save it "
+                      "again");
+    SnapshotParts parts;
+    parts.tokens.resize(n);
+    parts.logits.resize(n_logit);
+    if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
+    if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
+    parts.state = bytes.subspan(state_at, bytes.size() - state_at);
+    return parts;
 }
 
 }  // namespace detail
@@ -37337,6 +38659,7 @@ Status weigh(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>
 Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
     const Device::Impl& device = *model.device;
     MemoryPlan m;
+    AUSPEX_TRY(check_session_options(model, o));
     ContextOptions context;
     AUSPEX_TRY(plan_context_options(plan, o, &context, &m.window_rule));
     std::vector<KvShape> shapes;
@@ -37354,8 +38677,15 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
             AUSPEX_TRY(check_draft_vocab(model.tokenizer, plan.n_vocab, o.draft.vocab).get(ids));
         else if (n > 0 && n < plan.n_vocab)
             ids = choose_draft_vocab(model.tokenizer, plan.n_vocab, n, {});
-        if (!ids.empty() && ids.size() < plan.n_vocab)
-            AUSPEX_TRY(device.machine->plan_draft_head(plan, static_cast<uint32_t>(ids.size()), &m.items));
+        const uint32_t n_id = static_cast<uint32_t>(ids.size());
+        if (n_id != 0 && n_id < plan.n_vocab) {
+            const size_t n_item = m.items.size();
+            AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
+            if (o.draft.vocab_by_use && m.items.size() > n_item)
+                add(&m, "room to choose the draft head again", -1,
+                    draft_renewal_bytes(plan, device.machine->kind(), n_id, m.items.back().bytes),
+                    MemoryPlace::allocator);
+        }
     }
     add(&m, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
     add(&m, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
@@ -37730,27 +39060,9 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
 Result<size_t> Session::first_visible(uint32_t layer) const {
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
-        if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.n_row))};
+        if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.timeline.n_row()))};
     return detail::fail(Code::bad_argument, "layer ", layer, " keeps no keys; those that do: ",
                         bounds_impl::list_layers(bounds_impl::attention_layers(s.model->plan)));
-}
-
-void Session::Impl::watch_windows() {
-    leaving.clear();
-    for (const LayerWindow& w : stats.windows)  // draft blocks run beside the text; their windows are not told
-        if (w.window != 0 && w.layer < model->plan.n_layer)
-            leaving.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
-    std::stable_sort(leaving.begin(), leaving.end(),
-                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
-}
-
-void Session::Impl::report_windows(size_t n_token) {
-    for (; n_left < leaving.size() && n_token >= leaving[n_left].n_token; ++n_left) {
-        if (!options.on_window_full) continue;
-        WindowFull now = leaving[n_left];
-        now.n_token = n_token;
-        options.on_window_full(now);
-    }
 }
 
 }  // namespace auspex
@@ -37758,51 +39070,74 @@ void Session::Impl::report_windows(size_t n_token) {
 // -------------------------------------------------------------------------- src/engine/session.cpp
 
 namespace auspex {
-namespace session_impl {
 
-using namespace detail;
-
-/// What a snapshot begins with; everything else is the context's.
-struct SnapshotHead {
-    char magic[8];
-    uint64_t n_token;
-    uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
-    uint64_t model_id;
-};
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '1'};
-
-/// Tells models and what is kept of the past apart, so that no snapshot is restored where it means something else.
-uint64_t model_id(const Session::Impl& session) {
-    const Model::Impl& m = *session.model;
-    Fnv h;
-    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
-    mix(m.plan.architecture);
-    for (const Slot& s : m.plan.slots)
-        mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
-    mix(m.device->machine->name());
-    for (const KvShape& k : session.kv)
-        if (k.n_ring != 0 && !k.draft)
-            mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
-    return h.value;
+Status Session::Impl::Call::status() const {
+    if (impl_) return {};
+    return empty_ ? Status(Code::bad_argument, "the Session was never created; call Session::create first")
+                  : Status(Code::bad_argument,
+                           "a callback of this session called it; only history() and stats() may be called from one");
 }
 
-/// What decides how long a cycle takes, for people to read.
-std::string cost_key(const Session::Impl& session) {
-    const Model::Impl& m = *session.model;
-    std::string windows = print_windows(session.stats.windows);
-    return say("device '", m.device->machine->name(), "', driver '", m.device->machine->driver(), "', model '",
-               m.info.name.empty() ? m.plan.architecture : m.info.name, "' (", m.info.weight_bytes, " bytes, ",
-               model_id(session), "), draft head ", session.mtp.on() ? session.mtp.ids().size() : 0, ", source ",
-               static_cast<int>(session.options.draft.source), ", windows '", windows, "'");
-}
-constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '1'};
+// -------------------------------------------------------------------------------------- opening
 
-}  // namespace session_impl
-
-Status Session::Impl::track(Status s) {
-    if (s.code == Code::device_lost) lost = true;
-    return s;
+Status Session::Impl::open() {
+    using namespace detail;
+    const Plan& plan = model->plan;
+    AUSPEX_TRY(check_session_options(*model, options));
+    ContextOptions context_options;
+    AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
+    AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
+    stats.windows = windows_of(plan, kv);
+    AUSPEX_TRY(fits_limit(*model, options));
+    AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
+    AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
+    timeline.reserve(options.n_context, kMaxTentative);
+    depth.reset(new DepthControl(options, stats));
+    trunk.reset(new Trunk(*model, options, *context, timeline, cache, stats));
+    const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
+                             sources, *depth,  sampler,  stats,    judge};
+    host.reset(new HostDecoder(parts));
+    if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
+    AUSPEX_TRY(open_draft());
+    stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
+                         vocab.memory_bytes() + timeline.memory_bytes();
+    return {};
 }
+
+Status Session::Impl::open_draft() {
+    using namespace detail;
+    DraftOptions& d = options.draft;
+    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) sources.text.reset(new Lookup);
+    if (d.source != Draft::mtp && d.source != Draft::mtp_lookup) return {};
+    const Plan& plan = model->plan;
+    cache.open(plan, *context, d.window, std::min(std::max(options.n_ubatch, kMaxTentative), kMaxMtpRows));
+    AUSPEX_TRY(sources.mtp.open(plan, *context, cache, sampler, model->device->options.allocator, d.min_probability));
+    AUSPEX_TRY(vocab.open(*model, *context, sources.mtp, &d, &stats.draft_head_bytes));
+    return depth->chooses() && decodes_on_device() ? context->device_loop()->prepare(d.max_depth) : Status();
+}
+
+Session::Session() noexcept = default;
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+
+Result<Session> Session::create(const Model& model, const SessionOptions& options) {
+    if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
+    auto impl = std::make_unique<Impl>();
+    impl->model = model.impl();
+    impl->options = options;
+    AUSPEX_TRY(impl->open());
+    const Logger& log = impl->model->device->options.log;
+    const uint32_t n_context = impl->options.n_context, trained = impl->model->plan.n_context;
+    if (log && n_context > trained)
+        log(LogLevel::warning, detail::say("n_context is ", n_context, " but the model was trained for ", trained,
+                                           " rows; expect worse text beyond"));
+    Session session;
+    session.impl_ = std::move(impl);
+    return session;
+}
+
+// --------------------------------------------------------------------------------- the timeline
 
 Status Session::Impl::check_ids(Span<const Token> ids) const {
     const Token n = static_cast<Token>(model->plan.n_vocab);
@@ -37812,173 +39147,174 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
     return {};
 }
 
-Status Session::Impl::run(const detail::Step& step) {
-    restored_logits.clear();
-    Status s = context->run(step);
-    if (s.code == Code::device_lost) lost = true;
-    if (s.ok() && step.tape == &model->plan.trunk)
-        report_windows(size_t{step.first_row} + (step.tentative ? 1 : step.n_row));
-    return s;
-}
-
-void Session::Impl::forget() {
-    restored_logits.clear();
-    context->reset();
-    mtp.forget();
-    history.clear();
-    n_left = 0;
-    n_row = 0;
-    n_counted = 0;
-    has_logits = false;
-    can_step_back = false;
-}
-
-Status Session::Impl::prefill(size_t n) {
-    const size_t end = n_row + n, total = n;
-    if (n != 0) AUSPEX_TRY(track(mtp.fill(history)));
-    while (n_row < end) {
-        if (options.progress && total > options.n_ubatch &&
-            !options.progress("reading the prompt",
-                              static_cast<float>(total - (end - n_row)) / static_cast<float>(total))) {
-            history.resize(n_row);
-            mtp.cut(n_row);
-            return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
-        }
-        detail::Step step;
-        step.tape = &model->plan.trunk;
-        step.ids = history.data() + n_row;
-        step.n_row = static_cast<uint32_t>(std::min<size_t>(end - n_row, options.n_ubatch));
-        step.place(static_cast<uint32_t>(n_row));
-        step.n_logit = n_row + step.n_row == end ? 1 : 0;
-        AUSPEX_TRY(run(step));
-        mtp.ran(n_row, step.n_row, false);
-        n_row += step.n_row;
-        has_logits = step.n_logit != 0;
-        i_logit = 0;
-        can_step_back = false;
-        AUSPEX_TRY(track(mtp.fill(history)));
-        stats.rows_prefilled += step.n_row;
+Result<size_t> Session::Impl::replace_tokens(Span<const Token> wanted) {
+    const size_t same = timeline.common_prefix(wanted);
+    const std::vector<Token> rest(wanted.begin() + same, wanted.end());  // `wanted` may view our own tokens
+    cache.cut(same);
+    // Within the last step, whose records are not applied yet. More text is prefilled from where plain decoding, which
+    // has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
+    const size_t back = rest.empty() ? same : std::max<size_t>(same, 1) - 1;
+    if (same <= timeline.n_row() && same > timeline.step_first() && timeline.can_step_back(back))
+        trunk->step_back(back);
+    const bool complete = rest.empty() && same == timeline.n_row();
+    if (complete) AUSPEX_TRY(trunk->find_logits());
+    const bool row_lost = complete && same != 0 && !trunk->has_logits();
+    if (same < timeline.n_row() || row_lost || wanted.empty()) {
+        trunk->restart(same);
+        vocab.forget();
     }
-    return {};
-}
-
-Session::Session() noexcept = default;
-Session::~Session() = default;
-Session::Session(Session&&) noexcept = default;
-Session& Session::operator=(Session&&) noexcept = default;
-
-Result<Session> Session::create(const Model& model, const SessionOptions& given) {
-    using namespace session_impl;
-    if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
-    auto impl = std::make_unique<Impl>();
-    impl->model = model.impl();
-    impl->options = given;
-    SessionOptions& o = impl->options;
-    const Plan& plan = impl->model->plan;
-    if (o.run_ahead >= kMaxQueued)
-        return fail(Code::bad_argument, "run_ahead is ", o.run_ahead, ", expected 0..", kMaxQueued - 1);
-    ContextOptions context;
-    AUSPEX_TRY(plan_context_options(plan, o, &context, &impl->stats.window_rule));
-    AUSPEX_TRY(kv_shapes(plan, context).get(impl->kv));
-    impl->stats.windows = windows_of(plan, impl->kv);
-    impl->watch_windows();
-    AUSPEX_TRY(fits_limit(*impl->model, o));
-    AUSPEX_TRY(explain_shortage(*impl->model, o, impl->model->program->open(context).get(impl->context)));
-    AUSPEX_TRY(impl->sampler.open(impl->model->device->options.allocator, plan.n_vocab));
-    impl->history.reserve(size_t{o.n_context} + kMaxTentative);
-    AUSPEX_TRY(impl->open_draft());
-    impl->stats.memory_bytes = impl->context->memory_bytes() + impl->sampler.memory_bytes() + impl->mtp.memory_bytes() +
-                               impl->history.capacity() * sizeof(Token);
-    const Logger& log = impl->model->device->options.log;
-    if (log && o.n_context > plan.n_context)
-        log(LogLevel::warning, say("n_context is ", o.n_context, " but the model was trained for ", plan.n_context,
-                                   " rows; expect worse text beyond"));
-    Session session;
-    session.impl_ = std::move(impl);
-    return session;
+    timeline.truncate(same);
+    for (const Token id : rest) timeline.append(id);
+    timeline.give();
+    return timeline.size() - timeline.n_row();
 }
 
 Result<size_t> Session::sync(Span<const Token> history) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
     Impl& s = *impl_;
-    if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
+    AUSPEX_TRY(s.trunk->alive());
     if (history.size() > s.options.n_context)
         return detail::fail(Code::bad_argument, "the history has ", history.size(), " tokens, the session holds ",
                             s.options.n_context, "; create it with a larger n_context or shorten the text");
     AUSPEX_TRY(s.check_ids(history));
-    AUSPEX_TRY(s.settle());
+    AUSPEX_TRY(s.drain());
     const auto start = std::chrono::steady_clock::now();
-    // The caller may hand back a view of our own history: keep only what changes.
-    size_t same = 0;
-    while (same < history.size() && same < s.history.size() && history[same] == s.history[same]) ++same;
-    const std::vector<Token> rest(history.begin() + same, history.end());
-    s.mtp.cut(same);
-    // Within the last cycle, whose rows are not folded in yet. More text is prefilled from where plain decoding, which
-    // has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
-    const size_t back = rest.empty() ? same : std::max<size_t>(same, 1) - 1;
-    if (s.can_step_back && same <= s.n_row && back < s.n_row && same > s.step_first) {
-        s.n_row = back;
-        s.context->commit(static_cast<uint32_t>(s.n_row - s.step_first));
-        s.has_logits = s.has_logits && s.n_row > s.step_first;
-        s.i_logit = s.has_logits ? static_cast<uint32_t>(s.n_row - s.step_first - 1) : 0;
-    }
-    if (same == s.n_row && same == history.size()) AUSPEX_TRY(s.find_logits());
-    const bool rewind = same < s.n_row || (same == s.n_row && same == history.size() && !s.has_logits && same != 0);
-    if (rewind || history.empty()) {
-        const std::vector<Token> kept(s.history.begin(), s.history.begin() + static_cast<std::ptrdiff_t>(same));
-        s.forget();
-        s.history.insert(s.history.end(), kept.begin(), kept.end());
-    }
-    s.history.resize(same);
-    s.history.insert(s.history.end(), rest.begin(), rest.end());
-    const size_t n = s.history.size() - s.n_row;
-    Status done = s.renew_vocab();
-    if (done.ok()) done = s.prefill(n);
+    size_t n = 0;
+    Status done = s.replace_tokens(history).get(n);
+    if (done.ok()) done = s.trunk->track(s.vocab.renew(s.timeline.tokens()));
+    if (done.ok()) done = s.trunk->prefill(n);
     s.stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
-    if (n > 1) s.control.new_text();
+    if (n > 1) s.depth->control.new_text();
     return n;
 }
 
-Result<Span<const Token>> Session::next(const Sampling& sampling) {
-    Impl& s = *impl_;
-    if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
-    AUSPEX_TRY(detail::check_sampling(sampling));
-    if (s.history.empty())
-        return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
-    if (s.history.size() >= s.options.n_context)
-        return detail::fail(Code::context_full, "the history has ", s.history.size(),
-                            " tokens, all that n_context allows");
-    const auto start = std::chrono::steady_clock::now();
-    if (s.history.size() > s.n_row + 1)
-        AUSPEX_TRY(s.prefill(s.history.size() - s.n_row - 1));  // an earlier call failed
-    const size_t size = s.history.size();
-    if (s.n_row < size && s.can_drive()) {
-        AUSPEX_TRY(s.drive(sampling));
-    } else if (s.n_row < size) {
-        AUSPEX_TRY(s.cycle(sampling));
-    } else {
-        if (!s.has_logits) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
-            const std::vector<Token> all = s.history;
-            Result<size_t> again = sync(all);
-            if (!again.ok()) return again.status();
-        }
-        Span<const float> logits;
-        AUSPEX_TRY(s.last_logits().get(logits));
-        s.history.push_back(s.sampler.sample(logits, sampling, size, s.history));
-    }
-    const double seconds = detail::seconds_since(start);
-    s.stats.tokens_sampled += s.history.size() - size;
-    s.stats.decode_s += seconds;
-    return Span<const Token>(s.history.data() + size, s.history.size() - size);
+Span<const Token> Session::history() const {
+    return impl_ ? impl_->timeline.tokens().subspan(0, impl_->timeline.n_given()) : Span<const Token>();
 }
 
-Span<const Token> Session::history() const { return impl_->history; }
+// ----------------------------------------------------------------------------------- generation
 
-Stats Session::stats() const { return impl_->stats; }
+bool Session::Impl::decodes_on_device() const {
+    return device && !host_only && (!sources.text || sources.text->on_device()) &&
+           (!cache.on() || sources.mtp.on_device());
+}
 
-DraftReport Session::draft_report() const { return impl_->control.report(); }
+detail::Decoder& Session::Impl::decoder() {
+    return decodes_on_device() ? static_cast<detail::Decoder&>(*device) : *host;
+}
+
+Status Session::Impl::drop_ahead(const Sampling& sampling) {
+    if (!device || device->same_sampling(sampling)) return {};
+    AUSPEX_TRY(device->drain());
+    if (timeline.size() == timeline.n_given()) return {};
+    AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1));
+    timeline.truncate(timeline.n_given());
+    return {};
+}
+
+Status Session::Impl::generate(const Sampling& sampling) {
+    if (timeline.size() > timeline.n_given()) return {};  // computed ahead, and waited for by another call
+    if (timeline.size() > timeline.n_row() + 1)           // an earlier call failed
+        AUSPEX_TRY(trunk->prefill(timeline.size() - timeline.n_row() - 1));
+    if (timeline.n_row() < timeline.size()) return decoder().next(sampling);
+    if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
+        size_t n = 0;
+        AUSPEX_TRY(replace_tokens(timeline.tokens()).get(n));
+        AUSPEX_TRY(trunk->prefill(n));
+    }
+    Span<const float> logits;
+    AUSPEX_TRY(trunk->last_logits().get(logits));
+    timeline.append(sampler.sample(logits, sampling, timeline.size(), timeline.tokens()));
+    return {};
+}
+
+Result<Span<const Token>> Session::next(const Sampling& sampling) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(s.trunk->alive());
+    AUSPEX_TRY(detail::check_sampling(sampling));
+    if (s.timeline.size() == 0)
+        return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
+    if (s.timeline.n_given() >= s.options.n_context)
+        return detail::fail(Code::context_full, "the history has ", s.timeline.n_given(),
+                            " tokens, all that n_context allows");
+    const auto start = std::chrono::steady_clock::now();
+    const size_t size = s.timeline.n_given();
+    AUSPEX_TRY(s.drop_ahead(sampling));
+    AUSPEX_TRY(s.generate(sampling));
+    s.timeline.give();
+    s.stats.tokens_sampled += s.timeline.size() - size;
+    s.stats.decode_s += detail::seconds_since(start);
+    return s.timeline.tokens().subspan(size, s.timeline.size() - size);
+}
+
+Status Session::set_draft_depth(int depth) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    if (depth < -1 || depth > static_cast<int>(kMaxDraft))
+        return detail::fail(Code::bad_argument, "the draft depth is ", depth, ", expected 0..", kMaxDraft,
+                            ", or -1 for a choice of its own");
+    if (depth > 0 && impl_->options.draft.source == Draft::off)
+        return Status(
+            Code::bad_argument,
+            "this session was created with Draft::off and has nothing to draft with; set SessionOptions::draft");
+    impl_->depth->set_depth(depth);
+    return {};
+}
+
+// -------------------------------------------------------------------------------------- snapshots
+
+uint64_t Session::Impl::snapshot_id() {
+    if (state_id == 0) state_id = detail::state_id(*model, kv);
+    return state_id;
+}
+
+Result<Snapshot> Session::save() const {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(s.trunk->alive());
+    AUSPEX_TRY(s.drain());
+    // Only computed rows make up a state; a sampled token that was not run yet is run again later.
+    Snapshot snap;
+    snap.n_token = s.timeline.n_row();
+    Span<const float> logits;
+    if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
+    snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits);
+    s.timeline.close_step();  // saving applies the committed records
+    AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(snap.n_token), &snap.bytes)));
+    detail::finish_snapshot(&snap.bytes);
+    return snap;
+}
+
+Status Session::restore(const Snapshot& snap) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(s.trunk->alive());
+    AUSPEX_TRY(s.drain());
+    detail::SnapshotParts parts;
+    AUSPEX_TRY(
+        detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
+    AUSPEX_TRY(s.check_ids(parts.tokens));
+    s.timeline.close_step();
+    AUSPEX_TRY(s.trunk->track(s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state)));
+    s.trunk->restored(parts.tokens, std::move(parts.logits));
+    s.vocab.forget();
+    return {};
+}
+
+// ------------------------------------------------------------------------------- statistics and costs
+
+Stats Session::stats() const { return impl_ ? impl_->stats : Stats(); }
+
+DraftReport Session::draft_report() const { return impl_ ? impl_->depth->control.report() : DraftReport(); }
 
 void Session::clear_stats() {
+    if (!impl_) return;
     Stats& s = impl_->stats;
     Stats kept;
     kept.memory_bytes = s.memory_bytes;
@@ -37986,24 +39322,44 @@ void Session::clear_stats() {
     kept.window_rule = std::move(s.window_rule);
     kept.draft_head_bytes = s.draft_head_bytes;
     s = std::move(kept);
-    impl_->control.clear_report();
+    impl_->depth->control.clear_report();
 }
+
+namespace session_impl {
+
+constexpr char kCostMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', '1'};
+
+/// What decides how long a cycle takes, for people to read.
+std::string cost_key(Session::Impl& session) {
+    const Model::Impl& m = *session.model;
+    const std::string windows = print_windows(session.stats.windows);
+    const size_t n_head = session.cache.on() ? session.sources.mtp.ids().size() : 0;
+    return detail::say("device '", m.device->machine->name(), "', driver '", m.device->machine->driver(), "', model '",
+                       m.info.name.empty() ? m.plan.architecture : m.info.name, "' (", m.info.weight_bytes, " bytes, ",
+                       session.snapshot_id(), "), draft head ", n_head, ", source ",
+                       static_cast<int>(session.options.draft.source), ", windows '", windows, "'");
+}
+
+}  // namespace session_impl
 
 std::vector<std::byte> Session::save_costs() const {
     using namespace session_impl;
+    if (!impl_) return {};
     const std::string key = cost_key(*impl_);
     std::vector<std::byte> all(sizeof kCostMagic + sizeof(uint32_t) + key.size());
     const uint32_t n = static_cast<uint32_t>(key.size());
     std::memcpy(all.data(), kCostMagic, sizeof kCostMagic);
     std::memcpy(all.data() + sizeof kCostMagic, &n, sizeof n);
     std::memcpy(all.data() + sizeof kCostMagic + sizeof n, key.data(), n);
-    const std::vector<std::byte> costs = impl_->control.save_costs();
+    const std::vector<std::byte> costs = impl_->depth->control.save_costs();
     all.insert(all.end(), costs.begin(), costs.end());
     return all;
 }
 
 Status Session::load_costs(Span<const std::byte> costs) {
     using namespace session_impl;
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
     const size_t begin = sizeof kCostMagic + sizeof(uint32_t);
     uint32_t n = 0;
     if (costs.size() >= begin) std::memcpy(&n, costs.data() + sizeof kCostMagic, sizeof n);
@@ -38015,62 +39371,126 @@ Status Session::load_costs(Span<const std::byte> costs) {
     if (found != key)
         return Status(Code::bad_argument,
                       "these draft costs belong to " + found + "; expected " + key + ". Keep one file for each.");
-    return impl_->control.load_costs(costs.subspan(begin + n, costs.size() - begin - n));
+    return impl_->depth->control.load_costs(costs.subspan(begin + n, costs.size() - begin - n));
 }
 
-Status Session::score(Span<const Token> ids, const RowSink& sink) {
-    using namespace detail;
-    Impl& s = *impl_;
-    if (ids.empty() || ids.size() > s.options.n_context)
-        return fail(Code::bad_argument, ids.size(), " tokens to score, expected 1..", s.options.n_context);
-    AUSPEX_TRY(s.check_ids(ids));
-    const std::vector<Token> all(ids.begin(), ids.end());
-    AUSPEX_TRY(s.settle());
-    s.forget();
-    s.history.insert(s.history.end(), all.begin(), all.end());
-    s.i_logit = 0;
-    while (s.n_row < all.size()) {
-        const uint32_t n = static_cast<uint32_t>(std::min<size_t>(all.size() - s.n_row, s.options.n_ubatch));
-        Step step;
-        step.tape = &s.model->plan.trunk;
-        step.ids = all.data() + s.n_row;
-        step.n_row = n;
-        step.place(static_cast<uint32_t>(s.n_row));
-        AUSPEX_TRY(s.run(step));
-        for (uint32_t first = 0; first < n; first += kMaxTentative) {
-            const uint32_t k = std::min(kMaxTentative, n - first);
-            AUSPEX_TRY(s.track(s.context->head(s.model->plan.trunk, first, k)));
-            for (uint32_t i = 0; i < k; ++i) {
-                Span<const float> row;
-                AUSPEX_TRY(s.track(s.context->read_row(s.model->plan.trunk.logits, i).get(row)));
-                sink(s.n_row + first + i, row);
-            }
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/engine/score.cpp
+
+// engine/score: the measuring functions of a Session: logits of every row, of the MTP block, and kernel times.
+
+
+
+namespace auspex {
+namespace score_impl {
+
+using namespace detail;
+
+/// The logits of rows first .. first + n - 1 of the last prefill step, handed to the caller. The session's state is
+/// consistent all the time: `sink` may throw.
+Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSink& sink) {
+    const Tape& trunk = s.model->plan.trunk;
+    for (size_t i = 0; i < n; i += kMaxTentative) {
+        const uint32_t k = static_cast<uint32_t>(std::min<size_t>(kMaxTentative, n - i));
+        AUSPEX_TRY(s.trunk->track(s.context->head(trunk, static_cast<uint32_t>(i), k)));
+        for (uint32_t j = 0; j < k; ++j) {
+            Span<const float> row;
+            AUSPEX_TRY(s.trunk->track(s.context->read_row(trunk.logits, j).get(row)));
+            sink(first + i + j, row);
         }
-        s.mtp.ran(s.n_row, n, false);
-        s.n_row += n;
     }
-    // Leave the last row's logits where next() looks for them.
-    AUSPEX_TRY(
-        s.track(s.context->head(s.model->plan.trunk, static_cast<uint32_t>((all.size() - 1) % s.options.n_ubatch), 1)));
-    s.has_logits = true;
     return {};
+}
+
+/// A teacher-forced pass of one tape over all rows of a text, on a context of its own.
+struct Teacher {
+    Session::Impl& s;
+    Context& context;
+    Span<const Token> ids;
+
+    /// Rows 0 .. n-1 of `tape`, row p with token p + shift, in steps; `each` sees every step after it ran. given: the
+    /// hidden rows of an MTP block.
+    template <class F>
+    Status pass(const Tape& tape, size_t shift, size_t n, const float* given, F each) {
+        const uint32_t n_max = given ? kMaxTentative : s.options.n_ubatch;
+        for (size_t p = 0; p < n; p += n_max) {
+            Step step;
+            step.tape = &tape;
+            step.ids = ids.data() + p + shift;
+            step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, n_max));
+            step.place(static_cast<uint32_t>(p));
+            step.hidden = given ? given + p * s.model->plan.d_model : nullptr;
+            AUSPEX_TRY(s.trunk->track(context.run(step)));
+            AUSPEX_TRY(each(p, step.n_row));
+        }
+        return {};
+    }
+    Status keep_hidden(const Tape& tape, size_t p, uint32_t n, std::vector<float>* to) {
+        for (uint32_t i = 0; i < n; ++i) {
+            Span<const float> row;
+            AUSPEX_TRY(context.read_row(tape.hidden, i).get(row));
+            std::copy(row.begin(), row.end(),
+                      to->begin() + static_cast<std::ptrdiff_t>((p + i) * s.model->plan.d_model));
+        }
+        return {};
+    }
+    Status hand_out(const Tape& tape, size_t p, uint32_t n, const Session::RowSink& sink) {
+        AUSPEX_TRY(context.head(tape, 0, n));
+        for (uint32_t i = 0; i < n; ++i) {
+            Span<const float> row;
+            AUSPEX_TRY(context.read_row(tape.logits, i).get(row));
+            sink(p + i, row);
+        }
+        return {};
+    }
+};
+
+Status check_score(const Session::Impl& s, Span<const Token> ids, size_t n_min, const Session::RowSink& sink) {
+    AUSPEX_TRY(s.trunk->alive());
+    if (!sink) return Status(Code::bad_argument, "there is no function to hand the rows to; pass one");
+    if (ids.size() < n_min || ids.size() > s.options.n_context)
+        return fail(Code::bad_argument, ids.size(), " tokens to score, expected ", n_min, "..", s.options.n_context);
+    return s.check_ids(ids);
+}
+
+}  // namespace score_impl
+
+Status Session::score(Span<const Token> ids, const RowSink& sink) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
+    const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
+    AUSPEX_TRY(s.drain());
+    s.trunk->restart(0);
+    s.vocab.forget();
+    for (const Token id : all) s.timeline.append(id);
+    s.timeline.give();
+    while (s.timeline.n_row() < all.size()) {
+        const size_t first = s.timeline.n_row(), n = std::min<size_t>(all.size() - first, s.options.n_ubatch);
+        AUSPEX_TRY(s.trunk->run_prefill(n));
+        s.trunk->forget_logits();  // the heads below write where they are
+        AUSPEX_TRY(score_impl::score_rows(s, first, n, sink));
+    }
+    return s.trunk->find_logits();
 }
 
 Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) {
     using namespace detail;
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
     Impl& s = *impl_;
-    AUSPEX_TRY(s.settle());
     const Plan& plan = s.model->plan;
     if (plan.mtp.empty())
         return Status(Code::unsupported, "this model has no MTP block loaded, so there are no draft rows to score");
     if (depth == 0 || depth > kMaxTentative - 1)
         return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
-    if (ids.size() <= depth || ids.size() > s.options.n_context)
-        return fail(Code::bad_argument, ids.size(), " tokens to score at depth ", depth, ", expected ", depth + 1, "..",
-                    s.options.n_context);
-    AUSPEX_TRY(s.check_ids(ids));
+    AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
     const std::vector<Token> all(ids.begin(), ids.end());
-    s.forget();
+    AUSPEX_TRY(s.drain());
+    s.trunk->restart(0);
+    s.vocab.forget();
     // A session need not have a context that drafts. Formats and windows are its own,
     // but for the draft block's default window, which is there for speed.
     ContextOptions options;
@@ -38080,57 +39500,27 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     options.mtp_window = 0;
     std::unique_ptr<Context> context;
     AUSPEX_TRY(s.model->program->open(options).get(context));
-    std::vector<float> hidden(all.size() * plan.d_model);
-    // One causal pass over `tape`, rows in ubatches; `each` sees every step after it ran.
-    auto pass = [&](const Tape& tape, size_t shift, size_t n, const float* given, auto each) -> Status {
-        const uint32_t most = given ? kMaxTentative : s.options.n_ubatch;
-        for (size_t p = 0; p < n; p += most) {
-            Step step;
-            step.tape = &tape;
-            step.ids = all.data() + p + shift;
-            step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, most));
-            step.place(static_cast<uint32_t>(p));
-            step.hidden = given ? given + p * plan.d_model : nullptr;
-            AUSPEX_TRY(s.track(context->run(step)));
-            AUSPEX_TRY(each(p, step.n_row));
-        }
-        return {};
-    };
-    auto keep_hidden = [&](const Tape& tape, std::vector<float>& to) {
-        return [&](size_t p, uint32_t n) -> Status {
-            for (uint32_t i = 0; i < n; ++i) {
-                Span<const float> row;
-                AUSPEX_TRY(context->read_row(tape.hidden, i).get(row));
-                std::copy(row.begin(), row.end(), to.begin() + static_cast<std::ptrdiff_t>((p + i) * plan.d_model));
-            }
-            return {};
-        };
-    };
-    AUSPEX_TRY(pass(plan.trunk, 0, all.size(), nullptr, keep_hidden(plan.trunk, hidden)));
-    std::vector<float> next(hidden.size());
+    score_impl::Teacher teacher{s, *context, all};
+    std::vector<float> hidden(all.size() * plan.d_model), next(hidden.size());
+    const auto keep_trunk = [&](size_t p, uint32_t n) { return teacher.keep_hidden(plan.trunk, p, n, &hidden); };
+    AUSPEX_TRY(teacher.pass(plan.trunk, 0, all.size(), nullptr, keep_trunk));
     for (uint32_t d = 1; d <= depth; ++d) {
         const Tape& tape = plan.mtp[plan.mtp_block(d)];
-        auto keep = keep_hidden(tape, next);
-        auto each = [&](size_t p, uint32_t n) -> Status {
-            AUSPEX_TRY(keep(p, n));
-            if (d < depth) return {};
-            AUSPEX_TRY(context->head(tape, 0, n));
-            for (uint32_t i = 0; i < n; ++i) {
-                Span<const float> row;
-                AUSPEX_TRY(context->read_row(tape.logits, i).get(row));
-                sink(p + i, row);
-            }
-            return {};
+        const auto keep = [&](size_t p, uint32_t n) {
+            const Status kept = teacher.keep_hidden(tape, p, n, &next);
+            return d < depth || !kept.ok() ? kept : teacher.hand_out(tape, p, n, sink);
         };
-        AUSPEX_TRY(pass(tape, d, all.size() - d, hidden.data(), each));
+        AUSPEX_TRY(teacher.pass(tape, d, all.size() - d, hidden.data(), keep));
         hidden.swap(next);
     }
     return {};
 }
 
 Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
     Impl& s = *impl_;
-    if (s.lost) return Status(Code::device_lost, "the device was lost earlier; open a new one");
+    AUSPEX_TRY(s.trunk->alive());
     if (n_row == 0 || n_row > detail::kMaxTentative)
         return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 1..", detail::kMaxTentative);
     if (n_token > s.options.n_context)
@@ -38141,494 +39531,13 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
         return Status(Code::unsupported,
                       "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
                       "device to profile a step");
-    AUSPEX_TRY(s.settle());
-    s.forget();
+    AUSPEX_TRY(s.drain());
+    s.trunk->restart(0);
+    s.vocab.forget();
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
-    if (!times.ok()) return s.track(times.status());
-    s.forget();  // what it ran is nobody's past
+    s.trunk->restart(0);  // what it ran is no text
+    if (!times.ok()) return s.trunk->track(times.status());
     return times;
-}
-
-Result<Snapshot> Session::save() const {
-    using namespace session_impl;
-    Impl& s = *impl_;
-    AUSPEX_TRY(s.settle());
-    Snapshot snap;
-    // Only computed rows make up a state; a sampled token that was not run yet is run again later.
-    snap.n_token = s.n_row;
-    SnapshotHead head;
-    std::memcpy(head.magic, kMagic, sizeof kMagic);
-    head.n_token = s.n_row;
-    head.n_logit = s.has_logits ? s.model->plan.n_vocab : 0;
-    head.model_id = model_id(s);
-    const std::byte* h = reinterpret_cast<const std::byte*>(&head);
-    snap.bytes.insert(snap.bytes.end(), h, h + sizeof head);
-    const std::byte* ids = reinterpret_cast<const std::byte*>(s.history.data());
-    snap.bytes.insert(snap.bytes.end(), ids, ids + s.n_row * sizeof(Token));
-    if (s.has_logits) {
-        Span<const float> logits;
-        AUSPEX_TRY(s.last_logits().get(logits));
-        const std::byte* l = reinterpret_cast<const std::byte*>(logits.data());
-        snap.bytes.insert(snap.bytes.end(), l, l + logits.size() * sizeof(float));
-    }
-    s.can_step_back = false;  // saving applies the committed terms
-    AUSPEX_TRY(s.track(s.context->save(static_cast<uint32_t>(s.n_row), &snap.bytes)));
-    return snap;
-}
-
-Status Session::restore(const Snapshot& snap) {
-    using namespace session_impl;
-    Impl& s = *impl_;
-    AUSPEX_TRY(s.settle());
-    SnapshotHead head{};
-    if (snap.bytes.size() >= sizeof head) std::memcpy(&head, snap.bytes.data(), sizeof head);
-    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
-        return Status(Code::bad_argument, "this is no snapshot of a session");
-    if (head.model_id != model_id(s))
-        return Status(
-            Code::bad_argument,
-            "this snapshot belongs to another model, device, window or KV format; save it again with this one");
-    if (head.n_token > s.options.n_context)
-        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ",
-                    s.options.n_context);
-    const size_t n = static_cast<size_t>(head.n_token), ids_end = sizeof head + n * sizeof(Token);
-    if (head.n_logit != 0 && head.n_logit != s.model->plan.n_vocab)
-        return Status(Code::bad_argument, "this snapshot is damaged");
-    const size_t n_logit = static_cast<size_t>(head.n_logit), state = ids_end + n_logit * sizeof(float);
-    if (snap.bytes.size() < state) return Status(Code::bad_argument, "this snapshot is cut short");
-    std::vector<Token> ids(n);
-    if (n) std::memcpy(ids.data(), snap.bytes.data() + sizeof head, n * sizeof(Token));
-    AUSPEX_TRY(s.check_ids(ids));
-    s.forget();
-    AUSPEX_TRY(s.track(s.context->restore(
-        static_cast<uint32_t>(n), Span<const std::byte>(snap.bytes.data() + state, snap.bytes.size() - state))));
-    s.history.insert(s.history.end(), ids.begin(), ids.end());
-    s.n_row = n;
-    s.restored_logits.resize(n_logit);
-    if (n_logit) std::memcpy(s.restored_logits.data(), snap.bytes.data() + ids_end, n_logit * sizeof(float));
-    s.has_logits = n_logit != 0;
-    return {};
-}
-
-}  // namespace auspex
-
-// ---------------------------------------------------------------------------- src/engine/cycle.cpp
-
-// engine/cycle: one pass of next(): guess, verify, accept.
-//
-// A row's logits do not depend on what shares its step, and a token is a pure function of its logits, its
-// position and the tokens before it. So the rows of guesses that turn out right are the rows that plain
-// decoding would have run, and the first token that differs from its guess is the one it would have sampled.
-
-
-namespace auspex {
-namespace cycle_impl {
-
-Status no_mtp(const Model::Impl& m) {
-    Result<uint32_t> n = m.gguf.get_u32((m.plan.architecture + ".nextn_predict_layers").c_str(), 0u);
-    if (!n.ok() || n.value() == 0)
-        return Status(Code::unsupported,
-                      "drafting with an MTP block was asked for, but this file has none ('" + m.plan.architecture +
-                          ".nextn_predict_layers' is absent or 0); use Draft::lookup, a file that was converted with "
-                          "its MTP block, or one beside it (LoadOptions::mtp_file)");
-    const std::string name = "blk." + std::to_string(m.plan.n_layer) + ".nextn.eh_proj.weight";
-    if (!m.gguf.tensor(name))
-        return Status(Code::unsupported,
-                      "drafting with an MTP block was asked for; the file's metadata names " +
-                          std::to_string(n.value()) + ", but tensor '" + name +
-                          "' is missing: the block was dropped when the file was made, or is in one of its own "
-                          "(LoadOptions::mtp_file); use Draft::lookup, or convert it again");
-    return Status(Code::unsupported,
-                  "drafting with an MTP block was asked for, but the Model was loaded without it (LoadOptions::mtp)");
-}
-
-}  // namespace cycle_impl
-
-Status Session::Impl::open_draft() {
-    using namespace detail;
-    DraftOptions& d = options.draft;
-    if (d.depth < -1 || d.depth > static_cast<int>(kMaxDraft))
-        return fail(Code::bad_argument, "draft.depth is ", d.depth, ", expected 0..", kMaxDraft,
-                    ", or -1 for a choice of its own");
-    if (!(d.min_probability >= 0 && d.min_probability <= 1))
-        return fail(Code::bad_argument, "draft.min_probability is ", d.min_probability, ", expected 0..1");
-    if (d.max_depth == 0 || d.max_depth > kMaxDraft)
-        return fail(Code::bad_argument, "draft.max_depth is ", d.max_depth, ", expected 1..", kMaxDraft);
-    depth = d.depth;
-    control = Controller(d.max_depth);
-    const bool uses_mtp = d.source == Draft::mtp || d.source == Draft::mtp_lookup;
-    if (d.source == Draft::lookup || d.source == Draft::mtp_lookup) text_source.reset(new Lookup);
-    if (!uses_mtp) return {};
-    const Plan& plan = model->plan;
-    if (plan.mtp.empty()) return cycle_impl::no_mtp(*model);
-    AUSPEX_TRY(mtp.open(plan, *context, model->device->options.allocator, d.window,
-                        std::min(std::max(options.n_ubatch, kMaxTentative), kMaxMtpRows)));
-    d.n_vocab = draft_vocab_rows(d, plan.n_vocab);
-    std::vector<Token> ids;
-    if (!d.vocab.empty())
-        AUSPEX_TRY(check_draft_vocab(model->tokenizer, plan.n_vocab, d.vocab).get(ids));
-    else if (d.n_vocab > 0 && d.n_vocab < plan.n_vocab)
-        ids = choose_draft_vocab(model->tokenizer, plan.n_vocab, d.n_vocab, {});
-    if (ids.empty() || ids.size() >= plan.n_vocab) {
-        d.vocab_by_use = false;
-    } else {
-        const uint64_t before = context->memory_bytes();
-        AUSPEX_TRY(context->draft_head(ids));
-        stats.draft_head_bytes = context->memory_bytes() - before;
-        mtp.set_ids(std::move(ids));
-        if (d.vocab_by_use) use_count.assign(plan.n_vocab, 0);
-    }
-    return depth < 0 && can_drive() ? context->device_loop()->prepare(d.max_depth) : Status();
-}
-
-Status Session::Impl::renew_vocab() {
-    if (use_count.empty() || history.size() <= n_counted) return {};
-    for (; n_counted < history.size(); ++n_counted) ++use_count[static_cast<size_t>(history[n_counted])];
-    std::vector<Token> ids =
-        detail::choose_draft_vocab(model->tokenizer, model->plan.n_vocab, options.draft.n_vocab, use_count);
-    const Span<const Token> now = mtp.ids();
-    if (ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
-    AUSPEX_TRY(track(context->draft_head(ids)));
-    mtp.set_ids(std::move(ids));
-    return {};
-}
-
-Status Session::set_draft_depth(int depth) {
-    Impl& s = *impl_;
-    if (depth < -1 || depth > static_cast<int>(kMaxDraft))
-        return detail::fail(Code::bad_argument, "the draft depth is ", depth, ", expected 0..", kMaxDraft,
-                            ", or -1 for a choice of its own");
-    if (depth > 0 && s.options.draft.source == Draft::off)
-        return Status(
-            Code::bad_argument,
-            "this session was created with Draft::off and has nothing to draft with; set SessionOptions::draft");
-    s.depth = depth;
-    return {};
-}
-
-uint32_t Session::Impl::usable_depths() {
-    uint32_t usable = 1;
-    for (uint32_t g = 1; g <= options.draft.max_depth; ++g)
-        if (!can_drive() || context->device_loop()->ready(g)) usable |= 1u << g;
-    return usable;
-}
-
-detail::Decision Session::Impl::decide(uint32_t n_ahead, DraftCycle* cycle) {
-    using namespace detail;
-    *cycle = DraftCycle();
-    const uint32_t context = static_cast<uint32_t>(history.size()) + n_ahead;
-    const uint32_t most = context + 1 < options.n_context ? options.n_context - context - 1 : 0;
-    Decision d;
-    if (!text_source && !mtp.on())
-        control.fixed(0, context);
-    else if (depth < 0)
-        d = control.next(context, usable_depths());
-    else
-        control.fixed(d.depth = static_cast<uint32_t>(depth), context);
-    d.depth = std::min(d.depth, most);
-    control.explain(cycle);
-    cycle->chosen = d.depth;
-    return d;
-}
-
-Result<detail::AcceptanceProbe> Session::Impl::acceptance_probe(uint32_t n, const Sampling& sampling) {
-    detail::AcceptanceProbe seen;
-    if (n > 0) AUSPEX_TRY(track(mtp.acceptance_probe(history, n, sampling, synthetic, can_drive(), sampler, &seen)));
-    return seen;
-}
-
-void Session::Impl::saw(const detail::AcceptanceProbe& seen, DraftCycle* cycle) {
-    control.observe_acceptance_probe(seen);
-    cycle->probe_rows = seen.n;
-    cycle->probe_hits = seen.hits;
-    cycle->probe_us = seen.seconds * 1e6;
-}
-
-void Session::Impl::finish(const DraftCycle& cycle, double us) {
-    stats.cycles[cycle.depth] += 1;
-    for (uint32_t i = 0; i < cycle.depth; ++i) stats.drafted[i] += 1;
-    for (uint32_t i = 0; i < cycle.accepted; ++i) stats.accepted[i] += 1;
-    detail::DraftSeen seen;
-    seen.depth = cycle.depth;
-    seen.accepted = cycle.accepted;
-    seen.seconds = us * 1e-6;
-    seen.catch_up = cycle.catch_up_us * 1e-6;
-    seen.context = static_cast<uint32_t>(cycle.n_token);
-    control.observe(seen);
-    if (options.on_cycle) options.on_cycle(cycle);
-}
-
-Status Session::Impl::find_logits() {
-    const uint32_t n_kept = static_cast<uint32_t>(mtp.n_kept());
-    if (has_logits || n_kept == 0 || mtp.first() + n_kept != n_row) return {};
-    AUSPEX_TRY(track(context->head(model->plan.trunk, n_kept - 1, 1)));
-    has_logits = true;
-    i_logit = 0;
-    return {};
-}
-
-Status Session::Impl::guess(uint32_t n, const Sampling& sampling, uint32_t* n_guess) {
-    *n_guess = 0;
-    if (n == 0) return {};
-    if (text_source) {
-        Token found[kMaxDraft] = {};
-        const uint32_t n_found = std::min(text_source->propose(history, n, found), n);
-        if (n_found > 0 && (text_source->sure() || !mtp.on())) {
-            const Token end = static_cast<Token>(model->plan.n_vocab);
-            while (*n_guess < n_found && found[*n_guess] >= 0 && found[*n_guess] < end)
-                history.push_back(found[(*n_guess)++]);
-            return {};
-        }
-    }
-    return mtp.propose(history, n, sampling, options.draft.min_probability, sampler, n_guess);
-}
-
-Result<Span<const float>> Session::Impl::last_logits() {
-    if (!restored_logits.empty()) return Span<const float>(restored_logits);
-    Result<Span<const float>> row = context->read_row(model->plan.trunk.logits, i_logit);
-    if (!row.ok()) return track(row.status());
-    return row;
-}
-
-Status Session::Impl::cycle(const Sampling& sampling) {
-    using namespace detail;
-    const size_t size = history.size();  // of these, all but the last have been run
-    DraftCycle seen;
-    const Decision wanted = decide(0, &seen);
-    has_logits = false;  // guesses write theirs where the last row's stand
-    AcceptanceProbe looked;
-    AUSPEX_TRY(acceptance_probe(wanted.probe_rows, sampling).get(looked));
-    saw(looked, &seen);
-    const auto start = std::chrono::steady_clock::now();
-    uint32_t n_guess = 0;
-    Status done = guess(wanted.depth, sampling, &n_guess);
-    if (done.ok() && keeps_up()) {
-        const auto guessed = std::chrono::steady_clock::now();
-        const size_t behind = mtp.n_pending_hidden();
-        done = mtp.fill(history, true);
-        if (n_guess == 0) {
-            seen.catch_up_us = seconds_since(guessed) * 1e6;
-            control.observe_catch_up(seen.catch_up_us * 1e-6, behind - mtp.n_pending_hidden());
-        }
-    }
-    Token guesses[kMaxDraft] = {};
-    std::copy_n(history.begin() + static_cast<std::ptrdiff_t>(size), n_guess, guesses);
-    Step step;
-    step.tape = &model->plan.trunk;
-    step.ids = history.data() + n_row;
-    step.n_row = step.n_logit = 1 + n_guess;
-    step.place(static_cast<uint32_t>(n_row));
-    step.tentative = true;
-    if (done.ok()) done = run(step);
-    history.resize(size);
-    if (!done.ok()) {
-        mtp.cut(size);
-        return track(std::move(done));
-    }
-
-    uint32_t n_new = 0, n_right = 0;
-    for (bool more = true; more; ++n_new) {
-        Span<const float> logits;
-        done = context->read_row(model->plan.trunk.logits, n_new).get(logits);
-        if (!done.ok()) break;
-        Token id = sampler.sample(logits, sampling, history.size(), history);
-        bool right = n_new < n_guess && id == guesses[n_new];
-        if (synthetic.on() && n_new < n_guess) {
-            right = synthetic.agrees(history.size());
-            if (right) id = guesses[n_new];
-        }
-        n_right += right;
-        history.push_back(id);
-        more = right && (synthetic.on() || !model->tokenizer.is_end(id));
-    }
-    if (!done.ok()) {  // nothing of this pass has happened
-        history.resize(size);
-        context->commit(0);
-        return track(std::move(done));
-    }
-    context->commit(n_new);
-    mtp.ran(n_row, n_new, true);
-    step_first = n_row;
-    can_step_back = true;
-    n_row += n_new;
-    i_logit = n_new - 1;
-    has_logits = true;
-    stats.rows_decoded += step.n_row;
-    seen.n_token = size;
-    seen.depth = n_guess;
-    seen.accepted = n_right;
-    seen.us = seconds_since(start) * 1e6;
-    finish(seen, seen.us);
-    return {};
-}
-
-}  // namespace auspex
-
-// ---------------------------------------------------------------------------- src/engine/drive.cpp
-
-// engine/drive: next() where the context drafts, verifies, sampled_ids and accepts by itself.
-//
-// The host says how deep each cycle drafts and reads what came out; run_ahead cycles more are on their way
-// meanwhile. A drive either keeps the draft block's cache up, or it does not draft: then what the block has
-// not seen waits behind it, and is made up for in one pass when drafting goes on.
-
-
-namespace auspex {
-namespace drive_impl {
-
-/// Plain cycles in a row after which a drive stops keeping up the draft block's cache: a probe of one or two
-/// does not interrupt it.
-constexpr uint32_t kPlainBeforeOff = 4;
-/// Tokens that the block may not have seen before they are made up for, well below what the context keeps.
-constexpr uint32_t kMostBehind = 32;
-
-bool same(const Sampling& a, const Sampling& b) {
-    return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p &&
-           a.repeat_penalty == b.repeat_penalty && a.frequency_penalty == b.frequency_penalty &&
-           a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
-}
-
-}  // namespace drive_impl
-
-bool Session::Impl::can_drive() const {
-    return context->device_loop() != nullptr && !text_source &&
-           !(mtp.on() && (drive_refused || options.draft.min_probability > 0));
-}
-
-Result<bool> Session::Impl::start_drive(const Sampling& sampling, bool drafts) {
-    using namespace detail;
-    const std::vector<Token>& ends = model->tokenizer.ends();
-    LoopStart d;
-    if (drafts) {
-        bool at_hand = false;
-        AUSPEX_TRY(track(mtp.lead(history, &d).get(at_hand)));
-        if (!at_hand) return false;
-    } else {
-        if (keeps_up()) AUSPEX_TRY(track(mtp.fill(history, true)));
-    }
-    d.history = history;
-    d.sampling = drive_sampling = sampling;
-    if (synthetic.on()) {  // the text means nothing: it does not end
-        d.synth_accept = synthetic.share;
-        d.synth_seed = synthetic.seed;
-    } else {
-        d.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
-    }
-    d.limit = options.n_context;
-    const Status s = context->device_loop()->start(d);
-    if (s.code == Code::unsupported && drafts) {
-        drive_refused = true;
-        return false;
-    }
-    AUSPEX_TRY(track(s));
-    driving = true;
-    drive_drafts = drafts;
-    drive_ended = false;
-    can_step_back = has_logits = false;
-    restored_logits.clear();
-    return true;
-}
-
-Status Session::Impl::queue_cycle(const Sampling& sampling) {
-    using namespace detail;
-    DraftCycle cycle;
-    const Decision d = decide(n_queued, &cycle);
-    n_plain = d.depth > 0 ? 0 : n_plain + 1;
-    // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
-    const bool may_draft = driving ? drive_drafts : depth < 0 && keeps_up() && context->device_loop()->ready(0);
-    const bool drafts = mtp.on() && (d.depth > 0 || (may_draft && n_plain <= drive_impl::kPlainBeforeOff));
-    const bool behind =
-        mtp.on() && !drafts && keeps_up() && mtp.n_pending_hidden() + n_queued >= drive_impl::kMostBehind;
-    if (driving && (drafts != drive_drafts || d.probe_rows > 0 || behind)) AUSPEX_TRY(settle());
-    AcceptanceProbe looked;
-    AUSPEX_TRY(acceptance_probe(d.probe_rows, sampling).get(looked));
-    const auto start = std::chrono::steady_clock::now();
-    const size_t n_pending_hidden = mtp.n_pending_hidden();
-    if (behind) AUSPEX_TRY(track(mtp.fill(history)));
-    bool goes_on = history.size() < options.n_context && !drive_ended;
-    if (goes_on && !driving) {
-        AUSPEX_TRY(start_drive(sampling, drafts).get(goes_on));
-        waits_since =
-            std::chrono::steady_clock::now();  // acceptance_probe passes and changes of course are no part of a cycle
-    }
-    if (!goes_on) {
-        saw(looked, &cycle);
-        return {};
-    }
-    AUSPEX_TRY(track(context->device_loop()->queue(d.depth)));
-    const double interrupted = seconds_since(start);  // the device idles
-    if (behind) {
-        caught_up = n_pending_hidden;
-        catch_up_us = interrupted * 1e6;
-    } else if (looked.n > 0) {
-        looked.seconds += interrupted;
-    }
-    saw(looked, &cycle);
-    on_way[(first_queued + n_queued++) % kMaxQueued] = cycle;
-    return {};
-}
-
-Status Session::Impl::drive(const Sampling& sampling) {
-    using namespace detail;
-    // Another sampling, or it had stopped at an end token and the caller wants to go on.
-    if (driving && (drive_ended || !drive_impl::same(sampling, drive_sampling))) AUSPEX_TRY(settle());
-    drive_ended = false;
-    const size_t size = history.size();
-    waits_since = std::chrono::steady_clock::now();
-    while (history.size() == size) {
-        if (size >= options.n_context)
-            return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
-        while (n_queued < 1 + options.run_ahead && history.size() == size) {
-            AUSPEX_TRY(queue_cycle(sampling));
-            if (!driving && history.size() == size) return cycle(sampling);
-        }
-        if (history.size() > size) return {};  // a change of course had them waited for
-        AUSPEX_TRY(take_cycle());
-    }
-    return {};
-}
-
-Status Session::Impl::take_cycle() {
-    detail::Cycle c;
-    AUSPEX_TRY(track(context->device_loop()->wait().get(c)));
-    DraftCycle seen = on_way[first_queued];
-    first_queued = (first_queued + 1) % detail::kMaxQueued;
-    --n_queued;
-    drive_ended = c.done;
-    const size_t n = c.tokens.size(), size = history.size();
-    if (n == 0) return {};
-    history.insert(history.end(), c.tokens.begin(), c.tokens.end());
-    if (drive_drafts)
-        mtp.drove(n_row, n);
-    else
-        mtp.ran(n_row, n, true);
-    step_first = n_row;
-    can_step_back = true;
-    n_row += n;
-    stats.rows_decoded += 1 + c.n_draft;
-    report_windows(n_row);
-    seen.n_token = size;
-    seen.depth = c.n_draft;
-    seen.accepted = c.n_accept;
-    // What bounds the caller's wait: the device, or the host between its cycles; not the caller's own work.
-    const auto now = std::chrono::steady_clock::now();
-    seen.us = std::max(c.us, std::chrono::duration<double, std::micro>(now - waits_since).count());
-    seen.catch_up_us = c.catch_up_us;
-    if (caught_up > 0 && c.us > 0) {  // the first cycle behind it had to wait for the device
-        seen.catch_up_us += seen.us - c.us;
-        if (!c.cold) control.observe_catch_up((catch_up_us + seen.us - c.us) * 1e-6, caught_up);
-    }
-    caught_up = 0;
-    waits_since = now;
-    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
-    finish(seen, c.us > 0 ? (c.cold ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us);
-    return {};
-}
-
-Status Session::Impl::settle() {
-    while (n_queued > 0) AUSPEX_TRY(take_cycle());
-    driving = false;
-    return {};
 }
 
 }  // namespace auspex

@@ -12,8 +12,9 @@
 //            empty handle returns bad_argument, or an empty value.
 // Threads    Device and Model are immutable and may be used from any thread. A Session or TextStream belongs to one
 //            thread at a time.
-// Callbacks  run on the thread that made the call, unless stated. They must not throw and must not call methods of the
-//            object that calls them.
+// Callbacks  run on the thread that made the call, unless stated. They must not call methods of the object that calls
+//            them, except history(), stats() and draft_report(): the others return bad_argument. They should not
+//            throw: what a callback of a Session throws leaves through the call, and the Session stays usable.
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 #pragma once
@@ -455,6 +456,13 @@ struct Sampling {
     float presence_penalty = 0;   ///< subtracted once per seen id; -100..100
     uint32_t penalty_window = 64;  ///< how many of the last tokens count as seen; at most 4096
     uint64_t seed = 0;
+
+    friend bool operator==(const Sampling& a, const Sampling& b) {
+        return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p &&
+               a.repeat_penalty == b.repeat_penalty && a.frequency_penalty == b.frequency_penalty &&
+               a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
+    }
+    friend bool operator!=(const Sampling& a, const Sampling& b) { return !(a == b); }
 };
 
 // ------------------------------------------------------------------------------------- session
@@ -558,7 +566,7 @@ struct KernelTime;
 struct SessionOptions {
     uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
     uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
-    Progress progress;                              ///< called during long prefills
+    Progress progress;                              ///< called in every prefill, before each n_ubatch rows and at 1
     KvType kv_k = KvType::f16, kv_v = KvType::f16;  ///< how keys and values are kept
     std::vector<LayerWindow> windows;               ///< later entries override; other layers see everything
     /// Unless 0: windows are chosen so that all keys and values take at most this; `windows` must be empty. The last
@@ -568,9 +576,9 @@ struct SessionOptions {
     /// Called once per timeline for each layer with a window, when the window is full.
     std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
-    /// On a GPU: cycles computed ahead of the caller, 0..7, which hides the latency between host and device. The device
-    /// stops by itself at an end token or a full context; a caller who stops elsewhere and changes the text pays for a
-    /// new prefill, because what was computed ahead cannot be undone. Changes neither the text nor anything on the CPU.
+    /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
+    /// stops at an end token or a full context by itself; a caller who stops elsewhere and then changes the text or the
+    /// Sampling pays for computing the history again. No effect on the text or on the CPU.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync() or save(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -629,7 +637,8 @@ class AUSPEX_API Session {
     /// errors    bad_argument: an id outside the vocabulary, or too many tokens (the text names both numbers).
     ///           device_lost: this session is over.
     ///           cancelled: by the progress callback; the rows computed so far are kept.
-    /// cost      one prefill of those rows. An edit in the middle restarts from the beginning.
+    /// cost      one prefill of those rows. Tokens of the last next() can be taken back; an edit before them computes
+    ///           the whole history again. restore() a snapshot first to go on from there.
     Result<size_t> sync(Span<const Token> history);
 
     /// Samples the next token, or several when drafting, and appends them to the history.
@@ -655,7 +664,9 @@ class AUSPEX_API Session {
     Result<Snapshot> save() const;
     /// Replaces the timeline by a saved one.
     ///
-    /// errors    bad_argument: a snapshot of another model or other options, or a damaged one. The timeline is kept.
+    /// errors    bad_argument: damaged, cut short, longer than n_context, or of another model, other weights, another
+    ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
+    ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
 
     /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.

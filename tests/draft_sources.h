@@ -1,4 +1,4 @@
-// tests/draft_sources: draft sources that know the coming text and draft from it with planned errors.
+// tests/draft_sources: draft sources for tests: right, wrong or random as each test needs.
 #pragma once
 #include "../src/engine/draft.h"
 #include "support.h"
@@ -10,15 +10,15 @@ class Teacher : public auspex::detail::DraftSource {
   public:
     Teacher(std::vector<auspex::Token> truth, uint32_t n_vocab, uint64_t seed)
         : truth_(std::move(truth)), n_vocab_(n_vocab), random_(seed) {}
-    uint32_t propose(auspex::Span<const auspex::Token> history, uint32_t n, auspex::Token* to) override {
-        n = random_.below(n + 1);
+    auspex::Result<uint32_t> propose(const auspex::detail::DraftRequest& request) override {
+        const uint32_t n = random_.below(request.n + 1);
         const uint32_t wrong = random_.below(2 * n + 1);
         for (uint32_t i = 0; i < n; ++i) {
-            const size_t at = history.size() + i;
-            to[i] = at < truth_.size() ? truth_[at] : 0;
+            const size_t at = request.history.size() + i;
+            request.to[i] = at < truth_.size() ? truth_[at] : 0;
             if (i == wrong)
-                to[i] = static_cast<auspex::Token>((static_cast<uint32_t>(to[i]) + 1 + random_.below(n_vocab_ - 1)) %
-                                                   n_vocab_);
+                request.to[i] = static_cast<auspex::Token>(
+                    (static_cast<uint32_t>(request.to[i]) + 1 + random_.below(n_vocab_ - 1)) % n_vocab_);
         }
         return n;
     }
@@ -33,17 +33,44 @@ class Teacher : public auspex::detail::DraftSource {
 class Wrong : public auspex::detail::DraftSource {
   public:
     Wrong(std::vector<auspex::Token> truth, uint32_t n_vocab) : truth_(std::move(truth)), n_vocab_(n_vocab) {}
-    uint32_t propose(auspex::Span<const auspex::Token> history, uint32_t n, auspex::Token* to) override {
-        for (uint32_t i = 0; i < n; ++i) {
-            const size_t at = history.size() + i;
+    auspex::Result<uint32_t> propose(const auspex::detail::DraftRequest& request) override {
+        for (uint32_t i = 0; i < request.n; ++i) {
+            const size_t at = request.history.size() + i;
             const uint32_t right = at < truth_.size() ? static_cast<uint32_t>(truth_[at]) : 0;
-            to[i] = static_cast<auspex::Token>((right + 7 * (i + 1)) % n_vocab_);
+            request.to[i] = static_cast<auspex::Token>((right + 7 * (i + 1)) % n_vocab_);
+        }
+        return request.n;
+    }
+
+  private:
+    std::vector<auspex::Token> truth_;
+    uint32_t n_vocab_;
+};
+
+/// Random ids, the first and the last, repetitions, any number of them.
+class Noise : public auspex::detail::DraftSource {
+  public:
+    Noise(uint64_t seed, uint32_t n_vocab) : seed_(seed), n_vocab_(n_vocab) {}
+    auspex::Result<uint32_t> propose(const auspex::detail::DraftRequest& request) override {
+        using auspex::Token;
+        const auspex::Span<const Token> history = request.history;
+        Random random(seed_ ^ history.size() * 0x9E3779B9u);
+        const uint32_t n = random.below(request.n + 1);
+        for (uint32_t i = 0; i < n; ++i) {
+            Token& to = request.to[i];
+            switch (random.below(8)) {
+                case 0: to = 0; break;
+                case 1: to = static_cast<Token>(n_vocab_ - 1); break;
+                case 2: to = i > 0 ? request.to[i - 1] : history[history.size() - 1]; break;
+                case 3: to = history[random.below(static_cast<uint32_t>(history.size()))]; break;
+                default: to = static_cast<Token>(random.below(n_vocab_));
+            }
         }
         return n;
     }
 
   private:
-    std::vector<auspex::Token> truth_;
+    uint64_t seed_;
     uint32_t n_vocab_;
 };
 

@@ -96,9 +96,9 @@ struct Walk {
     std::vector<std::byte> state() {
         Session::Impl& s = *session.impl();
         std::vector<std::byte> bytes;
-        if (ok()) status = s.settle();
-        s.can_step_back = false;
-        if (ok()) status = s.context->save(static_cast<uint32_t>(s.n_row), &bytes);
+        if (ok()) status = s.drain();
+        s.timeline.close_step();
+        if (ok()) status = s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &bytes);
         return bytes;
     }
 };
@@ -112,7 +112,8 @@ std::vector<Token> random_ids(size_t n, uint32_t n_vocab, uint64_t seed) {
 
 /// Compares the whole state of both at the same token. Where a back end saves whole rings, both first run plain rows.
 std::string compare(Walk& drafted, Walk& plain, bool canonical, const Sampling& sampling, FuzzCounts* counts) {
-    if (drafted.ok() && drafted.session.impl()->n_row == drafted.size()) {  // after a cut or a turn nothing is pending
+    if (drafted.ok() &&
+        drafted.session.impl()->timeline.n_row() == drafted.size()) {  // after a cut or a turn nothing is pending
         drafted.status = drafted.session.set_draft_depth(0);
         drafted.cycle(sampling);
     }
@@ -131,8 +132,9 @@ std::string compare(Walk& drafted, Walk& plain, bool canonical, const Sampling& 
     const Span<const Token> x = drafted.session.history(), y = plain.session.history();
     if (x.size() != y.size() || !std::equal(x.begin(), x.end(), y.begin()))
         return say("the texts differ before token ", x.size());
-    if (drafted.session.impl()->n_row != plain.session.impl()->n_row)
-        return say("one has ", drafted.session.impl()->n_row, " rows, the other ", plain.session.impl()->n_row);
+    if (drafted.session.impl()->timeline.n_row() != plain.session.impl()->timeline.n_row())
+        return say("one has ", drafted.session.impl()->timeline.n_row(), " rows, the other ",
+                   plain.session.impl()->timeline.n_row());
     if (a.size() != b.size()) return say("the states have ", a.size(), " and ", b.size(), " bytes");
     for (size_t i = 0; i < a.size(); ++i)
         if (a[i] != b[i]) return say("the states differ at byte ", i, " of ", a.size(), " after ", x.size(), " tokens");
@@ -195,12 +197,12 @@ std::string fuzz_state(const Model& model, const FuzzOptions& o, FuzzCounts* cou
                 continue;
             }
             switch (random.below(6)) {  // another source, or the one before
-                case 0: impl.text_source.reset(new detail::Noise(random.next(), n_vocab)); break;
-                case 1: impl.text_source.reset(new Teacher(truth, n_vocab, random.next())); break;
-                case 2: impl.text_source.reset(new Wrong(truth, n_vocab)); break;
-                case 3: impl.text_source.reset(new detail::Lookup); break;
+                case 0: impl.sources.text.reset(new Noise(random.next(), n_vocab)); break;
+                case 1: impl.sources.text.reset(new Teacher(truth, n_vocab, random.next())); break;
+                case 2: impl.sources.text.reset(new Wrong(truth, n_vocab)); break;
+                case 3: impl.sources.text.reset(new detail::Lookup); break;
                 case 4:
-                    if (mtp) impl.text_source.reset();
+                    if (mtp) impl.sources.text.reset();
                     break;
                 default: break;
             }
@@ -247,7 +249,7 @@ std::string reject_all(const Model& model, const FuzzOptions& o, FuzzCounts* cou
     Walk drafted(model, options, n_context);
     drafted.sync(prompt);
     if (!drafted.ok()) return "drafting: " + drafted.status.message();
-    drafted.session.impl()->text_source.reset(
+    drafted.session.impl()->sources.text.reset(
         new Wrong({first.session.history().begin(), first.session.history().end()}, n_vocab));
     for (uint64_t i = 0; i < o.n_rejection + 1; ++i) {
         if (drafted.ok()) drafted.status = drafted.session.set_draft_depth(static_cast<int>(1 + i % kMaxDraft));

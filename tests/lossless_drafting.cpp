@@ -310,9 +310,9 @@ Text write(const Subject& on, const Case& c, size_t n_token, const Drafting* dra
     text.status = Session::create(on.model, o).get(session);
     if (!text.status.ok()) return text;
     if (drafting && drafting->hostile != Hostile::no) {
-        auto& text_source = session.impl()->text_source;
+        auto& text_source = session.impl()->sources.text;
         const uint32_t n_vocab = on.model.info().n_vocab;
-        if (drafting->hostile == Hostile::noise) text_source.reset(new detail::Noise(n_token + c.prompt, n_vocab));
+        if (drafting->hostile == Hostile::noise) text_source.reset(new Noise(n_token + c.prompt, n_vocab));
         if (drafting->hostile == Hostile::teacher) text_source.reset(new Teacher(truth, n_vocab, n_token + c.prompt));
         if (drafting->hostile == Hostile::wrong) text_source.reset(new Wrong(truth, n_vocab));
     }

@@ -4,6 +4,7 @@
 #ifndef AUSPEX_NO_VULKAN
 #include "../src/engine/session.h"
 #include "../src/machine/vulkan/loaded_model.h"
+#include "../tools/synthetic_acceptance.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -84,7 +85,7 @@ TEST_CASE("lossless drafting in the device loop: the same text at every depth an
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(70, 12);
     Session off = open(tiny.model, drafting(kOff)), host = open(tiny.model, drafting(0));
-    host.impl()->drive_refused = true;
+    host.impl()->host_only = true;
     std::vector<Session> looped;
     for (uint32_t run_ahead : {0u, 3u}) looped.push_back(open(tiny.model, drafting(0, run_ahead)));
     uint64_t n_accepted = 0, n_rejected = 0;
@@ -134,7 +135,7 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
     for (int run_ahead : {-1, 0, 3}) {  // -1: by the host
         CAPTURE(run_ahead);
         Session session = open(tiny.model, drafting(0, static_cast<uint32_t>(std::max(run_ahead, 0))));
-        session.impl()->drive_refused = run_ahead < 0;
+        session.impl()->host_only = run_ahead < 0;
         sync(session, prompt);
         Random random(5);
         Snapshot snap;
@@ -170,7 +171,7 @@ TEST_CASE("a session in the device loop drops tokens after a stop without a pref
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(40, 3);
     Session session = open(tiny.model, drafting(6));
-    session.impl()->synthetic.share = 1;  // every guess stands: long cycles
+    tools::set_acceptance(session, 1);  // every guess stands: long cycles
     sync(session, prompt);
     more(session, 2);
     while (more(session, 1).size() < 5) {
@@ -181,7 +182,7 @@ TEST_CASE("a session in the device loop drops tokens after a stop without a pref
     CHECK(session.history().size() == now.size());
     Session other = open(tiny.model, drafting(kOff));
     sync(other, now);
-    session.impl()->synthetic.share = 0;
+    tools::set_acceptance(session, 0);
     CHECK(more(session, 12).front() == more(other, 12).front());
     const size_t n = std::min(session.history().size(), other.history().size());
     CHECK(std::equal(session.history().begin(), session.history().begin() + static_cast<std::ptrdiff_t>(n),
@@ -199,17 +200,17 @@ TEST_CASE("synthetic acceptance runs real cycles with the given acceptance on ho
         const std::vector<std::byte> bytes = tiny_model(tiny);
         const Model model = load_model(looped ? device() : cpu_device(), bytes);
         Session session = open(model, drafting(4, looped ? 2 : 0));
-        session.impl()->synthetic.share = 0.8f;
+        tools::set_acceptance(session, 0.8f);
         sync(session, prompt);
         more(session, 300);
         const Stats s = session.stats();
         REQUIRE(s.cycles[4] > 50);
-        // Acceptance at places 1 and 2, given those before: both are the synthetic's.
+        // Acceptance at places 1 and 2, given those before: both have the given chance.
         CHECK(double(s.accepted[0]) / double(s.drafted[0]) == doctest::Approx(0.8).epsilon(0.12));
         CHECK(double(s.accepted[1]) / double(s.accepted[0]) == doctest::Approx(0.8).epsilon(0.15));
         const std::vector<uint64_t> now(s.accepted, s.accepted + 4);
         if (first.empty()) first = now;
-        CHECK(now == first);  // the same synthetic
+        CHECK(now == first);  // the same guesses on both
     }
 }
 
@@ -223,33 +224,36 @@ TEST_CASE("with a controller no text waits for a pipeline: starting, stopping an
         CAPTURE(sampling.temperature);
         text(session, tiny_ids(30, 2), 6, sampling);
         REQUIRE(pipelines->wait_all().ok());
-        CHECK(s.usable_depths() == (2u << s.options.draft.max_depth) - 1);
-        s.synthetic.share = 0.7f;
+        CHECK(s.device->usable_depths() == (2u << s.options.draft.max_depth) - 1);
+        tools::set_acceptance(session, 0.7f);
         more(session, 2, sampling);
         const size_t n = pipelines->size();
         for (const int depth : {3, 0, 6, 1, 2, 0, 5, 4, 0, 6, 6, 0, 1}) {
             REQUIRE(session.set_draft_depth(depth).ok());
-            more(session, depth == 0 ? 7 + s.history.size() % 13 : 5, sampling);
+            more(session, depth == 0 ? 7 + s.timeline.size() % 13 : 5, sampling);
         }
         for (const uint32_t rest : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 17u, 33u, 39u}) {  // so far behind
             REQUIRE(session.set_draft_depth(0).ok());
             more(session, rest, sampling);
             REQUIRE(session.set_draft_depth(2).ok());
             more(session, 1, sampling);
-            if (s.history.size() > 440) text(session, tiny_ids(30, 3), 6, sampling), s.synthetic.share = 0.7f;
+            if (s.timeline.size() > 440)
+                text(session, tiny_ids(30, 3), 6, sampling), tools::set_acceptance(session, 0.7f);
         }
         REQUIRE(session.set_draft_depth(0).ok());
         for (const uint32_t rows : {4u, 5u, 6u, 7u, Controller::kMaxAcceptanceProbe}) {
             more(session, rows, sampling);
-            REQUIRE(s.settle().ok());
+            REQUIRE(s.drain().ok());
             AcceptanceProbe looked;
-            REQUIRE(s.acceptance_probe(rows, sampling).get(looked).ok());
+            REQUIRE(s.sources.mtp.acceptance_probe(s.timeline.tokens(), rows, sampling, s.judge.get(), true)
+                        .get(looked)
+                        .ok());
             CHECK(looked.n == rows);
             CHECK(looked.seconds > 0);
-            if (s.history.size() > 440) text(session, tiny_ids(30, 4), 20, sampling);
+            if (s.timeline.size() > 440) text(session, tiny_ids(30, 4), 20, sampling);
         }
         CHECK(pipelines->size() == n);
-        s.synthetic.share = 0;
+        tools::set_acceptance(session, 0);
         REQUIRE(session.set_draft_depth(-1).ok());
     }
     // With its kernels there a text begins as one that drafts, though its first cycle is plain: no change of course
@@ -263,6 +267,31 @@ TEST_CASE("with a controller no text waits for a pipeline: starting, stopping an
     REQUIRE(!seen.empty());
     CHECK(seen[0].depth == 0);
     CHECK(seen[0].catch_up_us > 0);
+}
+
+TEST_CASE("run_ahead has no effect on the text where the sampling changes, or another call comes between") {
+    if (!device()) return;
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(20, 8);
+    Sampling hot;
+    hot.temperature = 5;
+    hot.seed = 42;
+    std::vector<Token> want;
+    for (const uint32_t run_ahead : {0u, 1u, 3u}) {
+        CAPTURE(run_ahead);
+        Session session = open(tiny.model, drafting(kOff, run_ahead));
+        sync(session, prompt);
+        std::vector<Token> out;
+        for (int i = 0; i < 14; ++i) {
+            const std::vector<Token> one = more(session, 1, i < 4 || i > 9 ? Sampling() : hot);
+            out.insert(out.end(), one.begin(), one.end());
+            if (i == 6 || i == 9) REQUIRE(session.save().ok());  // waits for what is queued
+        }
+        REQUIRE(session.history().size() == prompt.size() + out.size());
+        CHECK(std::equal(out.begin(), out.end(), session.history().begin() + 20));
+        if (run_ahead == 0) want = out;
+        CHECK(out == want);
+    }
 }
 
 TEST_CASE("the controller keeps learning while drafting is off, and its statistics add up") {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "../src/engine/session.h"
@@ -48,7 +49,7 @@ Session open(const Model& model, Setup setup) {
     Session session;
     Status s = Session::create(model, options).get(session);
     REQUIRE_MESSAGE(s.ok(), s.message());
-    if (setup.text_source) session.impl()->text_source = std::move(setup.text_source);
+    if (setup.text_source) session.impl()->sources.text = std::move(setup.text_source);
     return session;
 }
 
@@ -349,24 +350,27 @@ TEST_CASE("save, restore and sync work with pending drafts") {
 TEST_CASE("lookup drafts the tokens after the longest earlier match") {
     Lookup lookup;
     Token to[8];
+    const auto propose = [&](Span<const Token> history, uint32_t n) {
+        return lookup.propose({history, n, Sampling(), to}).value();
+    };
     const std::vector<Token> text = {9, 1, 2, 3, 40, 41, 42, 7, 2, 3, 50, 51, 1, 2, 3};
-    CHECK(lookup.propose(text, 3, to) == 3);
+    CHECK(propose(text, 3) == 3);
     CHECK(lookup.match_length() == 3);
     CHECK(to[0] == 40);
     CHECK(to[2] == 42);
-    CHECK_FALSE(lookup.sure());
+    CHECK_FALSE(lookup.confident());
     const std::vector<Token> recent = {7, 2, 3, 50, 8, 2, 3, 60, 2, 3};
-    CHECK(lookup.propose(recent, 1, to) == 1);
+    CHECK(propose(recent, 1) == 1);
     CHECK(to[0] == 60);  // of equally long matches the latest
     const std::vector<Token> period = {1, 2, 1, 2, 1, 2, 1, 2};
-    CHECK(lookup.propose(period, 5, to) == 5);
+    CHECK(propose(period, 5) == 5);
     CHECK(std::vector<Token>(to, to + 5) == std::vector<Token>{1, 2, 1, 2, 1});
-    CHECK(lookup.sure());
-    CHECK(lookup.propose(std::vector<Token>{1, 2, 3, 4}, 4, to) == 0);
-    CHECK(lookup.propose(std::vector<Token>{1}, 4, to) == 0);
-    CHECK(lookup.propose(text, 0, to) == 0);
-    CHECK(lookup.propose(std::vector<Token>(5000, 5), 8, to) == 8);
-    CHECK(lookup.match_length() == Lookup::kLongest);
+    CHECK(lookup.confident());
+    CHECK(propose(std::vector<Token>{1, 2, 3, 4}, 4) == 0);
+    CHECK(propose(std::vector<Token>{1}, 4) == 0);
+    CHECK(propose(text, 0) == 0);
+    CHECK(propose(std::vector<Token>(5000, 5), 8) == 8);
+    CHECK(lookup.match_length() == Lookup::kMaxMatch);
 }
 
 TEST_CASE("a draft head over chosen ids gives the model's own draft logits for them") {
@@ -576,7 +580,8 @@ TEST_CASE("after plain cycles the draft block makes the same drafts as without t
             sync(session, prompt);
             while (session.history().size() < prompt.size() + n_sleep) {
                 more(session, 1, sampling);
-                REQUIRE(s.mtp.fill(s.history, !awake).ok());
+                const Span<const Token> now = s.timeline.tokens();
+                REQUIRE((awake ? s.cache.fill(now) : s.cache.fill_lazily(now)).ok());
             }
             REQUIRE(session.set_draft_depth(3).ok());
             while (session.history().size() < prompt.size() + n_sleep + 60) more(session, 1, sampling);
@@ -668,9 +673,10 @@ TEST_CASE("drafts on the reference texts are accepted as often as the framework'
         for (size_t p = kStart; p + 1 < ids.size(); ++p) {
             // History: ids[0 .. p-1], all run. Make ids[p] the pending token and run one cycle.
             Session::Impl& s = *session.impl();
-            s.history.push_back(ids[p]);
+            s.timeline.append(ids[p]);
+            s.timeline.give();
             const uint64_t before = s.stats.accepted[0];
-            REQUIRE(s.cycle({}).ok());
+            REQUIRE(s.host->next({}).ok());
             ours += s.stats.accepted[0] - before;
             sync(session, Span<const Token>(ids.data(), p + 1));
         }
@@ -706,4 +712,45 @@ TEST_CASE("a cancelled sync leaves a session that drafts with the text of one th
             got.resize(20);
             CHECK(got == want);
         }
+}
+
+TEST_CASE("a draft head by use is chosen again within the memory that create() took and plan() announced") {
+    struct Limited {
+        size_t live = 0, limit = SIZE_MAX;
+    } memory;
+    DeviceOptions d;
+    d.kind = Kind::cpu;
+    d.n_thread = 1;
+    d.allocator.user = &memory;
+    d.allocator.alloc = [](void* user, size_t n, size_t) -> void* {
+        Limited& m = *static_cast<Limited*>(user);
+        if (m.live + n > m.limit) return nullptr;
+        m.live += n;
+        return std::aligned_alloc(64, round_up(n, 64));
+    };
+    d.allocator.free = [](void* user, void* p, size_t n, size_t) {
+        static_cast<Limited*>(user)->live -= n;
+        std::free(p);
+    };
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = load_model(open_device(d), bytes);
+    SessionOptions o;
+    o.n_context = 256;
+    o.draft.source = Draft::mtp;
+    o.draft.n_vocab = 100;
+    o.draft.vocab_by_use = true;
+    uint64_t planned = 0;
+    const MemoryPlan plan = Session::plan(model, o).value();
+    for (const MemoryItem& item : plan.items) planned += item.place == MemoryPlace::allocator ? item.bytes : 0;
+    Session session;
+    REQUIRE(Session::create(model, o).get(session).ok());
+    CHECK(memory.live == planned);
+    memory.limit = memory.live;
+    for (const Token first : {255, 60, 120}) {
+        std::vector<Token> ids;
+        for (Token i = 0; i < 40; ++i) ids.push_back(first - i);
+        sync(session, ids);
+        more(session, 3);
+        CHECK(memory.live == planned);
+    }
 }

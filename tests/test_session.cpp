@@ -149,7 +149,7 @@ TEST_CASE("a long prompt reports progress and can be cancelled; the rows so far 
     bool stop = true;
     options.progress = [&](const char*, float fraction) {
         CHECK(fraction >= 0);
-        CHECK(fraction < 1);
+        CHECK(fraction <= 1);
         return ++calls < 3 || !stop;
     };
     Session session;
@@ -214,4 +214,127 @@ TEST_CASE("a failed allocation becomes a Status, and nothing leaks") {
     }
     CHECK(refused > 0);
     CHECK(served > 0);
+}
+
+TEST_CASE("every method of an empty session answers") {
+    Session s;
+    const std::vector<Token> ids{1, 2};
+    CHECK(s.sync(ids).status().code == Code::bad_argument);
+    CHECK(s.next().status().code == Code::bad_argument);
+    CHECK(s.set_draft_depth(1).code == Code::bad_argument);
+    CHECK(s.score(ids, {}).code == Code::bad_argument);
+    CHECK(s.score_mtp(ids, 1, {}).code == Code::bad_argument);
+    CHECK(s.profile().status().code == Code::bad_argument);
+    CHECK(s.save().status().code == Code::bad_argument);
+    CHECK(s.restore({}).code == Code::bad_argument);
+    CHECK(s.load_costs({}).code == Code::bad_argument);
+    CHECK(s.history().empty());
+    CHECK(s.stats().tokens_sampled == 0);
+    CHECK(s.save_costs().empty());
+    s.clear_stats();
+}
+
+TEST_CASE("score() without a function to hand rows to is refused") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Session session = tiny_session(tiny_model(bytes));
+    CHECK(session.score(tiny_ids(5, 1), {}).code == Code::bad_argument);
+    CHECK(session.score_mtp(tiny_ids(5, 1), 1, {}).code == Code::bad_argument);
+}
+
+TEST_CASE("progress is reported for every prefill, from 0 to 1") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    std::vector<float> seen;
+    SessionOptions o;
+    o.n_context = 256;
+    o.n_ubatch = 64;
+    o.progress = [&](const char*, float f) {
+        seen.push_back(f);
+        return true;
+    };
+    Session session;
+    REQUIRE(Session::create(tiny_model(bytes), o).get(session).ok());
+    sync(session, tiny_ids(20, 1));
+    CHECK(seen == std::vector<float>{0, 1});
+    seen.clear();
+    sync(session, tiny_ids(128, 2));
+    CHECK(seen == std::vector<float>{0, 0.5f, 1});
+}
+
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+TEST_CASE("a callback that throws leaves through the call, and the session goes on as if it had not") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    const std::vector<Token> ids = tiny_ids(40, 3);
+    Session plain = tiny_session(model);
+    sync(plain, ids);
+    const std::vector<Token> want = generate(plain, 20);
+    Session session = tiny_session(model);
+    CHECK_THROWS((void)session.score(ids, [](size_t i, Span<const float>) { return i == 20 ? throw 1 : void(); }).ok());
+    sync(session, ids);
+    CHECK(generate(session, 20) == want);
+
+    SessionOptions o;
+    o.n_context = 256;
+    o.n_ubatch = 64;
+    o.windows = {{kAllLayers, 44, 0}};
+    REQUIRE(Session::create(model, o).get(plain).ok());
+    sync(plain, ids);
+    const std::vector<Token> windowed = generate(plain, 20);
+    o.draft.source = Draft::mtp;
+    o.draft.depth = 4;
+    int n_cycle = 0, n_window = 0;
+    o.on_window_full = [&](const WindowFull&) { n_window++ == 0 ? throw 1 : void(); };
+    o.on_cycle = [&](const DraftCycle&) { n_cycle++ == 3 ? throw 1 : void(); };
+    REQUIRE(Session::create(model, o).get(session).ok());
+    sync(session, ids);
+    int n_thrown = 0;
+    while (session.history().size() < 60) try {
+            (void)session.next().ok();
+        } catch (int) {
+            ++n_thrown;
+        }
+    CHECK(n_thrown == 2);
+    CHECK(std::equal(windowed.begin(), windowed.begin() + 20, session.history().begin() + 40));
+}
+#endif
+
+TEST_CASE("a callback may not call the session that called it") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    Session session;
+    SessionOptions o;
+    o.n_context = 256;
+    Code inner = Code::ok;
+    o.on_cycle = [&](const DraftCycle&) { inner = session.next().status().code; };
+    REQUIRE(Session::create(tiny_model(bytes), o).get(session).ok());
+    sync(session, tiny_ids(10, 1));
+    generate(session, 3);
+    CHECK(inner == Code::bad_argument);
+    CHECK(session.history().size() == 13);
+}
+
+TEST_CASE("what create() refuses, plan() refuses with the same words") {
+    const std::vector<std::byte> bytes = tiny_qwen35();
+    LoadOptions load;
+    load.mtp = false;
+    const Model model = load_model(cpu_device(), bytes, load);
+    const auto refused = [&](SessionOptions o) {
+        Session session;
+        const Status a = Session::create(model, o).get(session), b = Session::plan(model, o).status();
+        CHECK_FALSE(a.ok());
+        CHECK(a.message() == b.message());
+    };
+    SessionOptions o;
+    o.draft.source = Draft::mtp;
+    refused(o);
+    o.draft.source = static_cast<Draft>(77);
+    refused(o);
+    o.draft.source = Draft::lookup;
+    o.draft.depth = 9;
+    refused(o);
+    o.draft.depth = 1;
+    o.run_ahead = 8;
+    refused(o);
+    o.run_ahead = 0;
+    o.kv_v = static_cast<KvType>(99);
+    refused(o);
 }

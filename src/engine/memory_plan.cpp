@@ -1,5 +1,8 @@
 #include "memory_plan.h"
 
+#include "draft_vocab.h"
+#include "session_options.h"
+
 #include <algorithm>
 #include <map>
 
@@ -137,6 +140,7 @@ Status weigh(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>
 Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOptions o) {
     const Device::Impl& device = *model.device;
     MemoryPlan m;
+    AUSPEX_TRY(check_session_options(model, o));
     ContextOptions context;
     AUSPEX_TRY(plan_context_options(plan, o, &context, &m.window_rule));
     std::vector<KvShape> shapes;
@@ -154,8 +158,15 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
             AUSPEX_TRY(check_draft_vocab(model.tokenizer, plan.n_vocab, o.draft.vocab).get(ids));
         else if (n > 0 && n < plan.n_vocab)
             ids = choose_draft_vocab(model.tokenizer, plan.n_vocab, n, {});
-        if (!ids.empty() && ids.size() < plan.n_vocab)
-            AUSPEX_TRY(device.machine->plan_draft_head(plan, static_cast<uint32_t>(ids.size()), &m.items));
+        const uint32_t n_id = static_cast<uint32_t>(ids.size());
+        if (n_id != 0 && n_id < plan.n_vocab) {
+            const size_t n_item = m.items.size();
+            AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
+            if (o.draft.vocab_by_use && m.items.size() > n_item)
+                add(&m, "room to choose the draft head again", -1,
+                    draft_renewal_bytes(plan, device.machine->kind(), n_id, m.items.back().bytes),
+                    MemoryPlace::allocator);
+        }
     }
     add(&m, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
     add(&m, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
@@ -530,27 +541,9 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
 Result<size_t> Session::first_visible(uint32_t layer) const {
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
-        if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.n_row))};
+        if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.timeline.n_row()))};
     return detail::fail(Code::bad_argument, "layer ", layer, " keeps no keys; those that do: ",
                         bounds_impl::list_layers(bounds_impl::attention_layers(s.model->plan)));
-}
-
-void Session::Impl::watch_windows() {
-    leaving.clear();
-    for (const LayerWindow& w : stats.windows)  // draft blocks run beside the text; their windows are not told
-        if (w.window != 0 && w.layer < model->plan.n_layer)
-            leaving.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
-    std::stable_sort(leaving.begin(), leaving.end(),
-                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
-}
-
-void Session::Impl::report_windows(size_t n_token) {
-    for (; n_left < leaving.size() && n_token >= leaving[n_left].n_token; ++n_left) {
-        if (!options.on_window_full) continue;
-        WindowFull now = leaving[n_left];
-        now.n_token = n_token;
-        options.on_window_full(now);
-    }
 }
 
 }  // namespace auspex

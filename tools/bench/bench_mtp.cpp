@@ -5,7 +5,7 @@
 // all of them.
 #include "bench_texts.h"
 #include "examples/cli/draft.h"
-#include "engine/session.h"
+#include "../synthetic_acceptance.h"
 #include "examples/cli/platform.h"
 
 namespace cli {
@@ -97,7 +97,7 @@ Status bench_mtp(Bench& b) {
     if (s.ok() && drafting) s = drafting.next().status();
     clear_progress_line();
     if (!s.ok()) return s;
-    if (drafting) drafting.impl()->synthetic.share = static_cast<float>(o.synth_accept);
+    if (drafting) tools::set_acceptance(drafting, static_cast<float>(o.synth_accept));
     for (int64_t run = -1; run < o.repeat; ++run) {  // the first one is not counted: it records and compiles
         for (Depth& d : depths) {
             auspex::Session& on = d.g == 0 ? plain : drafting;

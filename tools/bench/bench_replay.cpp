@@ -11,7 +11,7 @@
 
 #include "bench_texts.h"
 #include "examples/cli/draft.h"
-#include "engine/session.h"
+#include "../synthetic_acceptance.h"
 #include "examples/cli/plot.h"
 
 namespace cli {
@@ -30,6 +30,7 @@ struct Played {
     std::vector<auspex::DraftCycle> cycles;
     std::vector<size_t> first;  ///< cycle with which each phase begins
     auspex::Session session;    ///< while it runs; writes to `cycles`
+    uint32_t synth_seed = 1;
 };
 
 class Replay {
@@ -118,7 +119,7 @@ class Replay {
             draft.max_depth = static_cast<uint32_t>(o_.draft_max);
             const Status s = b_.session(o_.window, n_context_, draft, &now[i].cycles).get(now[i].session);
             if (!s.ok()) return s;
-            now[i].session.impl()->synthetic.seed = static_cast<uint32_t>(run + 2);
+            now[i].synth_seed = static_cast<uint32_t>(run + 2);
         }
         std::vector<Token> history;
         const size_t n = static_cast<size_t>(o_.phase);
@@ -173,7 +174,8 @@ class Replay {
     /// Brings a session to where a phase begins; its first sample needs no pass and is not timed.
     Status open_phase(const Phase& phase, const std::vector<Token>& history, bool drafts, Played* to) {
         Status s;
-        if (phase.synth_accept > 0 && drafts) to->session.impl()->synthetic.share = phase.synth_accept;
+        if (phase.synth_accept > 0 && drafts)
+            tools::set_acceptance(to->session, static_cast<float>(phase.synth_accept), to->synth_seed);
         if (!phase.opening.empty()) {
             s = to->session.sync(history).status();
             if (s.ok()) s = to->session.next(o_.sampling).status();

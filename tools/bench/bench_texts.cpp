@@ -1,6 +1,6 @@
 #include "bench_texts.h"
 
-#include "engine/session.h"
+#include "../synthetic_acceptance.h"
 #include "examples/cli/platform.h"
 #include "examples/cli/texts.h"
 
@@ -41,7 +41,7 @@ Status generate_timed(auspex::Session& on, const auspex::Sampling& sampling, siz
     Status s;
     while (s.ok() && on.history().size() < n)
         s = interrupted() ? Status(Code::cancelled, "interrupted") : on.next(sampling).status();
-    if (s.ok()) s = on.impl()->settle();
+    if (s.ok()) s = tools::wait_for_queued(on);
     *seconds += now() - start;
     return s;
 }

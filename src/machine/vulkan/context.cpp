@@ -119,7 +119,10 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
         MemoryPlan memory(gpu->traits);
         const auto rows = memory.add(Arena::weights, m.tiling.bytes(), "draft head"),
                    table_ids = memory.add(Arena::weights, ids.size() * sizeof(uint32_t), "draft ids");
-        AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
+        if (buffers_.draft.n_id == ids.size())  // in place: nothing is taken after the first time
+            made.memory = std::move(buffers_.draft.memory);
+        else
+            AUSPEX_TRY(Memory::take(gpu, memory).get(made.memory));
         // One tile row at a time: the file's rows side by side, then repacked.
         std::vector<std::byte> chosen(static_cast<size_t>(kTileRows * one)),
             tiles(static_cast<size_t>(m.tiling.row_bytes()));

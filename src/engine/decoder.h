@@ -1,0 +1,55 @@
+// engine/decoder: the interface of the generation loop.
+//
+// HostDecoder   logits come to the host, which drafts, samples and accepts: the CPU, and every draft source that the
+//               device does not run.
+// DeviceDecoder the device does all that; the host queues cycles ahead and reads tokens.
+//
+// The rule: the device decodes if its context has a device loop and every draft source of the session runs on it
+// (DraftSource::on_device). Otherwise the host decodes.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp, tests/test_device_loop.cpp: the text is the same with either.
+#pragma once
+#include "depth_control.h"
+#include "trunk.h"
+
+namespace auspex {
+namespace detail {
+
+/// The draft sources of a session, the preferred one first.
+struct DraftSources {
+    std::unique_ptr<DraftSource> text;  ///< reads only the text: lookup, or what a test installs; may be null
+    MtpDraft mtp;                       ///< used if MtpCache::on()
+};
+
+/// What the decoders of a session share; owned by the session.
+struct DecoderParts {
+    const Model::Impl& model;
+    const SessionOptions& options;
+    Context& context;
+    Timeline& timeline;
+    Trunk& trunk;
+    MtpCache& cache;
+    DraftSources& sources;
+    DepthControl& depth;
+    Sampler& sampler;
+    Stats& stats;
+    const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
+
+    bool can_draft() const { return sources.text || cache.on(); }
+    /// Every draft source runs in the device loop.
+    bool on_device() const {
+        return (!sources.text || sources.text->on_device()) && (!cache.on() || sources.mtp.on_device());
+    }
+};
+
+class Decoder {
+  public:
+    virtual ~Decoder() = default;
+    /// Appends at least one token to the timeline, whose rows but the last are computed.
+    virtual Status next(const Sampling& sampling) = 0;
+    /// Waits for what is queued: its tokens become part of the timeline.
+    virtual Status drain() = 0;
+};
+
+}  // namespace detail
+}  // namespace auspex

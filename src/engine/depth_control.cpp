@@ -1,0 +1,49 @@
+#include "depth_control.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+
+DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
+    : control(options.draft.max_depth), options_(options), stats_(stats), depth_(options.draft.depth) {}
+
+Decision DepthControl::decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle) {
+    *cycle = DraftCycle();
+    const uint32_t context = static_cast<uint32_t>(n_token);
+    const uint32_t room = context + 1 < options_.n_context ? options_.n_context - context - 1 : 0;
+    Decision d;
+    if (!can_draft)
+        control.fixed(0, context);
+    else if (depth_ < 0)
+        d = control.next(context, usable);
+    else
+        control.fixed(d.depth = static_cast<uint32_t>(depth_), context);
+    d.depth = std::min(d.depth, room);
+    control.explain(cycle);
+    cycle->chosen = d.depth;
+    return d;
+}
+
+void DepthControl::observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle) {
+    control.observe_acceptance_probe(seen);
+    cycle->probe_rows = seen.n;
+    cycle->probe_hits = seen.hits;
+    cycle->probe_us = seen.seconds * 1e6;
+}
+
+void DepthControl::finish(const DraftCycle& cycle, double us) {
+    stats_.cycles[cycle.depth] += 1;
+    for (uint32_t i = 0; i < cycle.depth; ++i) stats_.drafted[i] += 1;
+    for (uint32_t i = 0; i < cycle.accepted; ++i) stats_.accepted[i] += 1;
+    DraftSeen seen;
+    seen.depth = cycle.depth;
+    seen.accepted = cycle.accepted;
+    seen.seconds = us * 1e-6;
+    seen.catch_up = cycle.catch_up_us * 1e-6;
+    seen.context = static_cast<uint32_t>(cycle.n_token);
+    control.observe(seen);
+}
+
+}  // namespace detail
+}  // namespace auspex

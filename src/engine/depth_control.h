@@ -1,0 +1,42 @@
+// engine/depth_control: the draft depth of each cycle, and what the finished cycles teach.
+//
+// Owns    the depth that was asked for, the Controller that chooses one, and the counts of drafted and accepted tokens.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp, tests/test_device_loop.cpp; the Controller: tests/test_controller.cpp.
+#pragma once
+#include "controller.h"
+#include "draft.h"
+
+namespace auspex {
+namespace detail {
+
+class DepthControl {
+  public:
+    DepthControl(const SessionOptions& options, Stats& stats);
+
+    /// 0 .. kMaxDraft, or -1: the Controller chooses.
+    void set_depth(int depth) { depth_ = depth; }
+    bool chooses() const { return depth_ < 0; }
+    /// The MTP block's cache must not fall behind: drafts may follow soon.
+    bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }
+
+    /// What the next cycle does: how many tokens to draft, and whether an acceptance probe comes before it.
+    /// n_token: tokens that it will see; usable: bit g: depth g can run without waiting for kernels to be built;
+    /// can_draft: the session has a draft source. `cycle` gets what the decision is based on.
+    Decision decide(size_t n_token, uint32_t usable, bool can_draft, DraftCycle* cycle);
+    /// Learns from an acceptance probe that ran before `cycle`.
+    void observe_probe(const AcceptanceProbe& seen, DraftCycle* cycle);
+    /// Counts a finished cycle and learns from it. us: what such a cycle takes; 0: not known. The caller calls
+    /// on_cycle once its own state is consistent.
+    void finish(const DraftCycle& cycle, double us);
+
+    Controller control;
+
+  private:
+    const SessionOptions& options_;
+    Stats& stats_;
+    int depth_;
+};
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,180 @@
+#include "device_decoder.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace device_decoder_impl {
+
+static_assert(sizeof(Sampling) == 40, "a new field of Sampling is compared by its operator==, too");
+
+/// Plain cycles in a row after which the loop stops keeping up the draft block's cache: a probe of one or two
+/// does not interrupt it.
+constexpr uint32_t kPlainBeforeOff = 4;
+/// Rows that the block may lack before they are made up for, well below what the context keeps.
+constexpr uint32_t kMaxPendingRows = 32;
+
+}  // namespace device_decoder_impl
+
+uint32_t DeviceDecoder::usable_depths() const {
+    uint32_t usable = 1;
+    for (uint32_t g = 1; g <= p_.options.draft.max_depth; ++g)
+        if (loop_.ready(g)) usable |= 1u << g;
+    return usable;
+}
+
+Result<AcceptanceProbe> DeviceDecoder::probe(uint32_t n, const Sampling& sampling) {
+    if (n == 0 || !p_.cache.on()) return AcceptanceProbe();
+    p_.trunk.forget_logits();  // the probe writes where they are
+    AcceptanceProbe seen;
+    AUSPEX_TRY(p_.trunk.track(
+        p_.sources.mtp.acceptance_probe(p_.timeline.tokens(), n, sampling, p_.judge.get(), true).get(seen)));
+    return seen;
+}
+
+/// Starts the loop. False: it cannot begin here, because the hidden row that drafting begins with is not kept.
+Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
+    const std::vector<Token>& ends = p_.model.tokenizer.ends();
+    LoopStart loop;
+    if (drafts) {
+        MtpCache::Lead lead;
+        AUSPEX_TRY(p_.trunk.track(p_.cache.lead(p_.timeline.tokens()).get(lead)));
+        if (lead.n_row == 0) return false;
+        loop.n_mtp_row = lead.n_row;
+        loop.hidden_from = lead.hidden_from;
+        loop.first_key = lead.first_key;
+    } else if (p_.depth.wants_drafts()) {
+        AUSPEX_TRY(p_.trunk.track(p_.cache.fill_lazily(p_.timeline.tokens())));
+    }
+    loop.history = p_.timeline.tokens();
+    loop.sampling = sampling;
+    if (p_.judge) {  // the text means nothing: it does not end
+        loop.synth_accept = p_.judge->chance();
+        loop.synth_seed = p_.judge->seed();
+    } else {
+        loop.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
+    }
+    loop.limit = p_.options.n_context;
+    AUSPEX_TRY(p_.trunk.track(loop_.start(loop)));
+    sampling_ = sampling;
+    running_ = true;
+    drafts_ = drafts;
+    ended_ = false;
+    p_.trunk.begin_device_loop();
+    return true;
+}
+
+/// Decides on the next cycle and queues it. Nothing is queued where the loop cannot begin (running_ is false then), or
+/// where draining for a change of course brought tokens that end the text.
+Status DeviceDecoder::queue(const Sampling& sampling) {
+    using namespace device_decoder_impl;
+    DraftCycle cycle;
+    const Decision d = p_.depth.decide(p_.timeline.size() + n_queued_, usable_depths(), p_.can_draft(), &cycle);
+    n_plain_ = d.depth > 0 ? 0 : n_plain_ + 1;
+    // Where drafts may follow soon a text begins as one that drafts: no change of course before the first of them.
+    const bool may_draft = running_ ? drafts_ : p_.depth.chooses() && p_.depth.wants_drafts() && loop_.ready(0);
+    const bool drafts = p_.cache.on() && (d.depth > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
+    const bool must_fill =
+        p_.cache.on() && !drafts && p_.depth.wants_drafts() && p_.cache.n_pending() + n_queued_ >= kMaxPendingRows;
+    if (running_ && (drafts != drafts_ || d.probe_rows > 0 || must_fill)) AUSPEX_TRY(drain());
+    AcceptanceProbe probed;
+    AUSPEX_TRY(probe(d.probe_rows, sampling).get(probed));
+    const auto start_time = std::chrono::steady_clock::now();
+    const size_t n_pending = p_.cache.n_pending();
+    if (must_fill) AUSPEX_TRY(p_.trunk.track(p_.cache.fill(p_.timeline.tokens())));
+    bool goes_on = p_.timeline.size() < p_.options.n_context && !ended_;
+    if (goes_on && !running_) {
+        AUSPEX_TRY(start(sampling, drafts).get(goes_on));
+        // Probes and changes of course are no part of a cycle.
+        waits_since_ = std::chrono::steady_clock::now();
+    }
+    if (!goes_on) {
+        p_.depth.observe_probe(probed, &cycle);
+        return {};
+    }
+    AUSPEX_TRY(p_.trunk.track(loop_.queue(d.depth)));
+    const double interrupted = seconds_since(start_time);  // the device is idle
+    if (must_fill) {
+        n_caught_up_ = n_pending;
+        catch_up_us_ = interrupted * 1e6;
+    } else if (probed.n > 0) {
+        probed.seconds += interrupted;
+    }
+    p_.depth.observe_probe(probed, &cycle);
+    queued_[(first_queued_ + n_queued_++) % kMaxQueued] = cycle;
+    return {};
+}
+
+Status DeviceDecoder::next(const Sampling& sampling) {
+    // The caller goes on after an end token; another sampling was dealt with by the session.
+    if (running_ && (ended_ || !same_sampling(sampling))) AUSPEX_TRY(drain());
+    ended_ = false;
+    const size_t size = p_.timeline.size();
+    waits_since_ = std::chrono::steady_clock::now();
+    while (p_.timeline.size() == size) {
+        if (size >= p_.options.n_context)
+            return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
+        while (n_queued_ < 1 + p_.options.run_ahead && p_.timeline.size() == size) {
+            AUSPEX_TRY(queue(sampling));
+            if (!running_ && p_.timeline.size() == size) return host_.cycle(sampling, usable_depths(), true);
+        }
+        if (p_.timeline.size() > size) return {};  // a change of course had them waited for
+        AUSPEX_TRY(take());
+    }
+    return {};
+}
+
+/// What the caller waited for: the device, or the host between its cycles; not the caller's own work. us: what such a
+/// cycle takes, 0: not known.
+DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
+    DraftCycle seen = queued_[first_queued_];
+    seen.depth = c.n_draft;
+    seen.accepted = c.n_accept;
+    const auto now = std::chrono::steady_clock::now();
+    seen.us = std::max(c.us, std::chrono::duration<double, std::micro>(now - waits_since_).count());
+    seen.catch_up_us = c.catch_up_us;
+    if (n_caught_up_ > 0 && c.us > 0) {  // the first cycle after it had to wait for the device
+        seen.catch_up_us += seen.us - c.us;
+        if (!c.cold) p_.depth.control.observe_catch_up((catch_up_us_ + seen.us - c.us) * 1e-6, n_caught_up_);
+    }
+    n_caught_up_ = 0;
+    waits_since_ = now;
+    // The host's share of a first time comes once, and a cycle that nobody waited for took an unknown time.
+    *us = c.us > 0 ? (c.cold ? c.us : seen.us) : (c.cold || c.ready) ? 0 : seen.us;
+    return seen;
+}
+
+/// Takes the oldest queued cycle: its tokens become part of the timeline.
+Status DeviceDecoder::take() {
+    Cycle c;
+    AUSPEX_TRY(p_.trunk.track(loop_.wait().get(c)));
+    ended_ = c.done;
+    const size_t n = c.tokens.size(), size = p_.timeline.size(), first = p_.timeline.n_row();
+    double us = 0;
+    DraftCycle seen;
+    if (n != 0) seen = measure(c, &us);
+    first_queued_ = (first_queued_ + 1) % kMaxQueued;
+    --n_queued_;
+    if (n == 0) return {};
+    for (const Token id : c.tokens) p_.timeline.append(id);
+    if (drafts_)
+        p_.cache.ran_on_device(first, n);
+    else
+        p_.cache.ran(first, n, true);
+    p_.trunk.ran_on_device(n);
+    p_.stats.rows_decoded += 1 + c.n_draft;
+    seen.n_token = size;
+    p_.depth.finish(seen, us);
+    p_.trunk.report_windows();
+    if (p_.options.on_cycle) p_.options.on_cycle(seen);
+    return {};
+}
+
+Status DeviceDecoder::drain() {
+    while (n_queued_ > 0) AUSPEX_TRY(take());
+    running_ = false;
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,51 @@
+// engine/device_decoder: cycles in which the device drafts, verifies, samples and accepts.
+//
+// Owns    the queued cycles and what was decided for each. The host says how deep each cycle drafts and reads what came
+//         out; SessionOptions::run_ahead cycles more are queued meanwhile. The loop either keeps the draft block's
+//         cache up to date, or it does not draft: then the block's missing rows are made up for in one pass when
+//         drafting goes on.
+// Thread  belongs to one session.
+// Tests   tests/test_device_loop.cpp.
+#pragma once
+#include "host_decoder.h"
+
+namespace auspex {
+namespace detail {
+
+class DeviceDecoder : public Decoder {
+  public:
+    /// host: runs the cycles that the device loop cannot begin with, because a hidden row is not kept.
+    DeviceDecoder(const DecoderParts& parts, DeviceLoop& loop, HostDecoder& host)
+        : p_(parts), loop_(loop), host_(host) {}
+    Status next(const Sampling& sampling) override;
+    Status drain() override;
+    /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
+    uint32_t usable_depths() const;
+    /// The tokens computed ahead were sampled like this.
+    bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
+
+  private:
+    Result<bool> start(const Sampling& sampling, bool drafts);
+    Status queue(const Sampling& sampling);
+    Status take();
+    Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
+    DraftCycle measure(const Cycle& c, double* us);
+
+    DecoderParts p_;
+    DeviceLoop& loop_;
+    HostDecoder& host_;
+
+    bool running_ = false;
+    bool drafts_ = false;   ///< the loop keeps the draft block's cache up to date
+    bool ended_ = false;    ///< it has stopped at an end token or the limit
+    uint32_t n_plain_ = 0;  ///< cycles without drafts queued in a row
+    Sampling sampling_;     ///< it was started with this
+    uint32_t n_queued_ = 0, first_queued_ = 0;
+    DraftCycle queued_[kMaxQueued];                      ///< what was decided for each, oldest at first_queued_
+    std::chrono::steady_clock::time_point waits_since_;  ///< the caller, for the next cycle
+    size_t n_caught_up_ = 0;  ///< rows that the draft block made up for right before the next cycle to be taken
+    double catch_up_us_ = 0;  ///< of the host's time for that
+};
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,106 @@
+#include "draft_vocab.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+namespace draft_vocab_impl {
+
+/// True for ids that text alone never gives; a draft-only head must be able to say them.
+bool is_control(const Tokenizer& tokenizer, Token id) {
+    if (static_cast<uint32_t>(id) >= tokenizer.n_vocab()) return false;
+    const TokenKind kind = tokenizer.kind(id);
+    return kind == TokenKind::control || kind == TokenKind::user_defined || tokenizer.is_end(id);
+}
+
+}  // namespace draft_vocab_impl
+
+std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, uint32_t n,
+                                      Span<const uint32_t> count) {
+    std::vector<Token> ids, rest;
+    for (uint32_t i = 0; i < n_vocab; ++i) {
+        const Token id = static_cast<Token>(i);
+        const bool text = i < tokenizer.n_vocab() && tokenizer.kind(id) != TokenKind::unused;
+        if (draft_vocab_impl::is_control(tokenizer, id))
+            ids.push_back(id);
+        else if (text)
+            rest.push_back(id);
+    }
+    const size_t n_rest = std::min<size_t>(rest.size(), n > ids.size() ? n - ids.size() : 0);
+    if (!count.empty())
+        std::stable_sort(rest.begin(), rest.end(), [&](Token a, Token b) {
+            return count[static_cast<size_t>(a)] > count[static_cast<size_t>(b)];
+        });
+    ids.insert(ids.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(n_rest));
+    std::sort(ids.begin(), ids.end());
+    return ids;
+}
+
+Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> given) {
+    std::vector<Token> ids(given.begin(), given.end());
+    for (size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] < 0 || static_cast<uint32_t>(ids[i]) >= n_vocab)
+            return fail(Code::bad_argument, "draft.vocab: entry ", i, " is id ", ids[i], ", expected 0..", n_vocab - 1);
+    for (uint32_t i = 0; i < tokenizer.n_vocab() && i < n_vocab; ++i)
+        if (draft_vocab_impl::is_control(tokenizer, static_cast<Token>(i))) ids.push_back(static_cast<Token>(i));
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+}
+
+uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes) {
+    if (device != Kind::cpu) return 0;
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops)
+            if (op.head && op.kind == OpKind::matmul)
+                return head_bytes + n * row_bytes(plan.slot(op.w[0]).type, plan.slot(op.w[0]).width());
+    return 0;
+}
+
+Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft,
+                        uint64_t* bytes) {
+    const uint32_t n_vocab = model.plan.n_vocab;
+    *bytes = 0;
+    draft->n_vocab = draft_vocab_rows(*draft, n_vocab);
+    std::vector<Token> ids;
+    if (!draft->vocab.empty())
+        AUSPEX_TRY(check_draft_vocab(model.tokenizer, n_vocab, draft->vocab).get(ids));
+    else if (draft->n_vocab > 0 && draft->n_vocab < n_vocab)
+        ids = choose_draft_vocab(model.tokenizer, n_vocab, draft->n_vocab, {});
+    if (ids.empty() || ids.size() >= n_vocab) {
+        draft->vocab_by_use = false;
+        return {};
+    }
+    const uint32_t n = static_cast<uint32_t>(ids.size());
+    const uint64_t before = context.memory_bytes();
+    AUSPEX_TRY(context.draft_head(ids));
+    *bytes = context.memory_bytes() - before;
+    mtp.set_ids(std::move(ids));
+    if (!draft->vocab_by_use) return {};
+    model_ = &model;
+    n_head_ = draft->n_vocab;
+    context_ = &context;
+    mtp_ = &mtp;
+    use_count_.assign(n_vocab, 0);
+    return reserve_.take(model.device->options.allocator,
+                         draft_renewal_bytes(model.plan, model.device->machine->kind(), n, *bytes),
+                         "room to choose the draft head again");
+}
+
+Status DraftVocab::renew(Span<const Token> history) {
+    if (use_count_.empty() || history.size() <= n_counted_) return {};
+    for (; n_counted_ < history.size(); ++n_counted_) ++use_count_[static_cast<size_t>(history[n_counted_])];
+    std::vector<Token> ids = choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_);
+    const Span<const Token> now = mtp_->ids();
+    if (ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
+    const size_t reserved = reserve_.size();
+    reserve_ = Block();
+    Status made = context_->draft_head(ids);
+    if (made.ok()) mtp_->set_ids(std::move(ids));
+    const Status again =
+        reserve_.take(model_->device->options.allocator, reserved, "room to choose the draft head again");
+    return made.ok() ? again : made;
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,105 @@
+#include "host_decoder.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+
+/// Guesses for the tokens after the timeline, in its tail.
+Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
+    if (n == 0) return 0u;
+    const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
+    if (p_.sources.text) {
+        uint32_t n_found = 0;
+        AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
+        n_found = std::min(n_found, n);
+        if (n_found > 0 && (p_.sources.text->confident() || !p_.cache.on())) {
+            const Token end = static_cast<Token>(p_.model.plan.n_vocab);
+            uint32_t n_valid = 0;
+            while (n_valid < n_found && request.to[n_valid] >= 0 && request.to[n_valid] < end) ++n_valid;
+            return n_valid;
+        }
+    }
+    if (!p_.cache.on()) return 0u;
+    return p_.sources.mtp.propose(request);
+}
+
+/// Keeps the draft block's cache from losing hidden rows that the next step overwrites.
+Status HostDecoder::catch_up(uint32_t n_guess, DraftCycle* cycle) {
+    if (!p_.depth.wants_drafts()) return {};
+    const auto start = std::chrono::steady_clock::now();
+    const size_t n_pending = p_.cache.n_pending();
+    AUSPEX_TRY(p_.cache.fill_lazily(p_.timeline.tokens()));
+    if (n_guess != 0) return {};
+    cycle->catch_up_us = seconds_since(start) * 1e6;
+    p_.depth.control.observe_catch_up(cycle->catch_up_us * 1e-6, n_pending - p_.cache.n_pending());
+    return {};
+}
+
+/// Samples a token after each row of the step until one differs from its guess. The step's logits stay where they are.
+Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
+    Token guesses[kMaxDraft] = {};
+    std::copy_n(p_.timeline.tail(), n_guess, guesses);
+    const size_t first = p_.timeline.size();
+    *n_right = 0;
+    for (uint32_t i = 0;; ++i) {
+        Span<const float> logits;
+        Status s = p_.trunk.verified_row(i).get(logits);
+        if (!s.ok()) {
+            p_.timeline.truncate(first);
+            return s;
+        }
+        const size_t position = p_.timeline.size();
+        Token id = p_.sampler.sample(logits, sampling, position, p_.timeline.tokens());
+        bool right = i < n_guess && id == guesses[i];
+        if (p_.judge && i < n_guess) {
+            right = p_.judge->accepts(position);
+            if (right) id = guesses[i];
+        }
+        p_.timeline.append(id);
+        *n_right += right;
+        if (!right || (!p_.judge && p_.model.tokenizer.is_end(id))) return {};
+    }
+}
+
+Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device) {
+    const size_t size = p_.timeline.size();  // of these, all but the last have been run
+    DraftCycle seen;
+    const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
+    p_.trunk.forget_logits();  // guesses write theirs where the last row's are
+    if (wanted.probe_rows > 0 && p_.cache.on()) {
+        AcceptanceProbe probe;
+        AUSPEX_TRY(p_.trunk.track(
+            p_.sources.mtp
+                .acceptance_probe(p_.timeline.tokens(), wanted.probe_rows, sampling, p_.judge.get(), probe_on_device)
+                .get(probe)));
+        p_.depth.observe_probe(probe, &seen);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    uint32_t n_guess = 0, n_right = 0;
+    Status done = guess(wanted.depth, sampling).get(n_guess);
+    if (done.ok()) done = catch_up(n_guess, &seen);
+    if (done.ok()) done = p_.trunk.verify(n_guess);
+    if (!done.ok()) {
+        p_.cache.cut(size);
+        return p_.trunk.track(std::move(done));
+    }
+    done = accept(n_guess, sampling, &n_right);
+    if (!done.ok()) {
+        p_.trunk.discard();
+        return done;
+    }
+    p_.trunk.commit(static_cast<uint32_t>(p_.timeline.size() - size));
+    p_.stats.rows_decoded += 1 + n_guess;
+    seen.n_token = size;
+    seen.depth = n_guess;
+    seen.accepted = n_right;
+    seen.us = seconds_since(start) * 1e6;
+    p_.depth.finish(seen, seen.us);
+    p_.trunk.report_windows();
+    if (p_.options.on_cycle) p_.options.on_cycle(seen);
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex

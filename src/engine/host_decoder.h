@@ -1,0 +1,32 @@
+// engine/host_decoder: cycles in which the host drafts, verifies, samples and accepts.
+//
+// A row's logits do not depend on what shares its step, and a token is a pure function of its logits, its position and
+// the tokens before it. So the rows of guesses that turn out right are the rows that plain decoding would have run,
+// and the first token that differs from its guess is the one it would have sampled.
+// Thread  belongs to one session.
+// Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp.
+#pragma once
+#include "decoder.h"
+
+namespace auspex {
+namespace detail {
+
+class HostDecoder : public Decoder {
+  public:
+    explicit HostDecoder(const DecoderParts& parts) : p_(parts) {}
+    Status next(const Sampling& sampling) override { return cycle(sampling, UINT32_MAX, false); }
+    Status drain() override { return {}; }
+    /// One cycle. usable: as DepthControl::decide() takes it; probe_on_device: as MtpDraft::acceptance_probe() takes
+    /// it.
+    Status cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device);
+
+  private:
+    Result<uint32_t> guess(uint32_t n, const Sampling& sampling);
+    Status catch_up(uint32_t n_guess, DraftCycle* cycle);
+    Status accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right);
+
+    DecoderParts p_;
+};
+
+}  // namespace detail
+}  // namespace auspex

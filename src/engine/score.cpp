@@ -1,0 +1,166 @@
+// engine/score: the measuring functions of a Session: logits of every row, of the MTP block, and kernel times.
+#include "session.h"
+
+#include "memory_plan.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace score_impl {
+
+using namespace detail;
+
+/// The logits of rows first .. first + n - 1 of the last prefill step, handed to the caller. The session's state is
+/// consistent all the time: `sink` may throw.
+Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSink& sink) {
+    const Tape& trunk = s.model->plan.trunk;
+    for (size_t i = 0; i < n; i += kMaxTentative) {
+        const uint32_t k = static_cast<uint32_t>(std::min<size_t>(kMaxTentative, n - i));
+        AUSPEX_TRY(s.trunk->track(s.context->head(trunk, static_cast<uint32_t>(i), k)));
+        for (uint32_t j = 0; j < k; ++j) {
+            Span<const float> row;
+            AUSPEX_TRY(s.trunk->track(s.context->read_row(trunk.logits, j).get(row)));
+            sink(first + i + j, row);
+        }
+    }
+    return {};
+}
+
+/// A teacher-forced pass of one tape over all rows of a text, on a context of its own.
+struct Teacher {
+    Session::Impl& s;
+    Context& context;
+    Span<const Token> ids;
+
+    /// Rows 0 .. n-1 of `tape`, row p with token p + shift, in steps; `each` sees every step after it ran. given: the
+    /// hidden rows of an MTP block.
+    template <class F>
+    Status pass(const Tape& tape, size_t shift, size_t n, const float* given, F each) {
+        const uint32_t n_max = given ? kMaxTentative : s.options.n_ubatch;
+        for (size_t p = 0; p < n; p += n_max) {
+            Step step;
+            step.tape = &tape;
+            step.ids = ids.data() + p + shift;
+            step.n_row = static_cast<uint32_t>(std::min<size_t>(n - p, n_max));
+            step.place(static_cast<uint32_t>(p));
+            step.hidden = given ? given + p * s.model->plan.d_model : nullptr;
+            AUSPEX_TRY(s.trunk->track(context.run(step)));
+            AUSPEX_TRY(each(p, step.n_row));
+        }
+        return {};
+    }
+    Status keep_hidden(const Tape& tape, size_t p, uint32_t n, std::vector<float>* to) {
+        for (uint32_t i = 0; i < n; ++i) {
+            Span<const float> row;
+            AUSPEX_TRY(context.read_row(tape.hidden, i).get(row));
+            std::copy(row.begin(), row.end(),
+                      to->begin() + static_cast<std::ptrdiff_t>((p + i) * s.model->plan.d_model));
+        }
+        return {};
+    }
+    Status hand_out(const Tape& tape, size_t p, uint32_t n, const Session::RowSink& sink) {
+        AUSPEX_TRY(context.head(tape, 0, n));
+        for (uint32_t i = 0; i < n; ++i) {
+            Span<const float> row;
+            AUSPEX_TRY(context.read_row(tape.logits, i).get(row));
+            sink(p + i, row);
+        }
+        return {};
+    }
+};
+
+Status check_score(const Session::Impl& s, Span<const Token> ids, size_t n_min, const Session::RowSink& sink) {
+    AUSPEX_TRY(s.trunk->alive());
+    if (!sink) return Status(Code::bad_argument, "there is no function to hand the rows to; pass one");
+    if (ids.size() < n_min || ids.size() > s.options.n_context)
+        return fail(Code::bad_argument, ids.size(), " tokens to score, expected ", n_min, "..", s.options.n_context);
+    return s.check_ids(ids);
+}
+
+}  // namespace score_impl
+
+Status Session::score(Span<const Token> ids, const RowSink& sink) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
+    const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
+    AUSPEX_TRY(s.drain());
+    s.trunk->restart(0);
+    s.vocab.forget();
+    for (const Token id : all) s.timeline.append(id);
+    s.timeline.give();
+    while (s.timeline.n_row() < all.size()) {
+        const size_t first = s.timeline.n_row(), n = std::min<size_t>(all.size() - first, s.options.n_ubatch);
+        AUSPEX_TRY(s.trunk->run_prefill(n));
+        s.trunk->forget_logits();  // the heads below write where they are
+        AUSPEX_TRY(score_impl::score_rows(s, first, n, sink));
+    }
+    return s.trunk->find_logits();
+}
+
+Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) {
+    using namespace detail;
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    const Plan& plan = s.model->plan;
+    if (plan.mtp.empty())
+        return Status(Code::unsupported, "this model has no MTP block loaded, so there are no draft rows to score");
+    if (depth == 0 || depth > kMaxTentative - 1)
+        return fail(Code::bad_argument, "depth is ", depth, ", expected 1..", kMaxTentative - 1);
+    AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
+    const std::vector<Token> all(ids.begin(), ids.end());
+    AUSPEX_TRY(s.drain());
+    s.trunk->restart(0);
+    s.vocab.forget();
+    // A session need not have a context that drafts. Formats and windows are its own,
+    // but for the draft block's default window, which is there for speed.
+    ContextOptions options;
+    std::string rule;
+    AUSPEX_TRY(plan_context_options(plan, s.options, &options, &rule));
+    options.mtp = true;
+    options.mtp_window = 0;
+    std::unique_ptr<Context> context;
+    AUSPEX_TRY(s.model->program->open(options).get(context));
+    score_impl::Teacher teacher{s, *context, all};
+    std::vector<float> hidden(all.size() * plan.d_model), next(hidden.size());
+    const auto keep_trunk = [&](size_t p, uint32_t n) { return teacher.keep_hidden(plan.trunk, p, n, &hidden); };
+    AUSPEX_TRY(teacher.pass(plan.trunk, 0, all.size(), nullptr, keep_trunk));
+    for (uint32_t d = 1; d <= depth; ++d) {
+        const Tape& tape = plan.mtp[plan.mtp_block(d)];
+        const auto keep = [&](size_t p, uint32_t n) {
+            const Status kept = teacher.keep_hidden(tape, p, n, &next);
+            return d < depth || !kept.ok() ? kept : teacher.hand_out(tape, p, n, sink);
+        };
+        AUSPEX_TRY(teacher.pass(tape, d, all.size() - d, hidden.data(), keep));
+        hidden.swap(next);
+    }
+    return {};
+}
+
+Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(s.trunk->alive());
+    if (n_row == 0 || n_row > detail::kMaxTentative)
+        return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 1..", detail::kMaxTentative);
+    if (n_token > s.options.n_context)
+        return detail::fail(Code::bad_argument, n_token, " tokens before the step, the session holds ",
+                            s.options.n_context);
+    detail::KernelProfiler* profiler = s.context->profiler();
+    if (!profiler)
+        return Status(Code::unsupported,
+                      "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
+                      "device to profile a step");
+    AUSPEX_TRY(s.drain());
+    s.trunk->restart(0);
+    s.vocab.forget();
+    Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
+    s.trunk->restart(0);  // what it ran is no text
+    if (!times.ok()) return s.trunk->track(times.status());
+    return times;
+}
+
+}  // namespace auspex

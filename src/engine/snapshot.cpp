@@ -1,0 +1,131 @@
+#include "snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace auspex {
+namespace detail {
+namespace snapshot_impl {
+
+struct SnapshotHead {
+    char magic[8];
+    uint64_t n_token;
+    uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
+    uint64_t id;
+    uint64_t checksum;  ///< of all other bytes
+};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '2'};
+
+/// Hashes words in four independent chains: as fast as memory, and any changed bit changes the result.
+uint64_t checksum(Span<const std::byte> bytes) {
+    uint64_t lane[4] = {1, 2, 3, 4};
+    size_t i = 0;
+    for (; i + 32 <= bytes.size(); i += 32) {
+        uint64_t w[4];
+        std::memcpy(w, bytes.data() + i, sizeof w);
+        for (int k = 0; k < 4; ++k) {
+            lane[k] = (lane[k] ^ w[k]) * 0x9E3779B97F4A7C15ull;
+            lane[k] ^= lane[k] >> 29;
+        }
+    }
+    Fnv h;
+    for (const uint64_t l : lane) h.mix(l);
+    h.bytes(bytes.data() + i, bytes.size() - i);
+    h.mix(bytes.size());
+    return h.value;
+}
+
+uint64_t checksum_of(Span<const std::byte> snapshot) {
+    SnapshotHead head;
+    std::memcpy(&head, snapshot.data(), sizeof head);
+    head.checksum = 0;
+    Fnv h;
+    h.bytes(&head, sizeof head);
+    h.mix(checksum(snapshot.subspan(sizeof head, snapshot.size() - sizeof head)));
+    return h.value;
+}
+
+/// Eight pieces of 64 bytes, evenly spread over a tensor's data.
+void mix_tensor(const Tensor& tensor, Fnv* h) {
+    constexpr uint64_t kPieces = 8, kBytes = 64;
+    h->bytes(tensor.name.data(), tensor.name.size());
+    const Span<const std::byte> data(tensor.data, tensor.data ? static_cast<size_t>(tensor.bytes) : 0);
+    for (uint64_t i = 0; i < kPieces; ++i) {
+        const uint64_t n = std::min<uint64_t>(kBytes, data.size());
+        h->bytes(data.data() + (data.size() - n) * i / (kPieces - 1), static_cast<size_t>(n));
+    }
+}
+
+template <class T>
+void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
+    const std::byte* b = reinterpret_cast<const std::byte*>(values.data());
+    to->insert(to->end(), b, b + values.size() * sizeof(T));
+}
+
+}  // namespace snapshot_impl
+
+uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
+    Fnv h;
+    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
+    mix(m.plan.architecture);
+    for (const Slot& s : m.plan.slots)
+        mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
+    for (const Tensor& t : m.gguf.tensors()) snapshot_impl::mix_tensor(t, &h);
+    const std::string device = m.device->machine->name();
+    mix(m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device);  // without the threads
+    for (const KvShape& k : kv)
+        if (k.n_ring != 0 && !k.draft)
+            mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
+    return h.value;
+}
+
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits) {
+    using namespace snapshot_impl;
+    SnapshotHead head{};
+    std::memcpy(head.magic, kMagic, sizeof kMagic);
+    head.n_token = tokens.size();
+    head.n_logit = logits.size();
+    head.id = id;
+    std::vector<std::byte> bytes;
+    append_bytes(&bytes, Span<const SnapshotHead>(&head, 1));
+    append_bytes(&bytes, tokens);
+    append_bytes(&bytes, logits);
+    return bytes;
+}
+
+void finish_snapshot(std::vector<std::byte>* bytes) {
+    using namespace snapshot_impl;
+    const uint64_t sum = checksum_of(*bytes);
+    std::memcpy(bytes->data() + offsetof(SnapshotHead, checksum), &sum, sizeof sum);
+}
+
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab) {
+    using namespace snapshot_impl;
+    SnapshotHead head{};
+    if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+        return Status(Code::bad_argument, "this is no snapshot of a session, or one of another version; save it again");
+    if (head.id != id)
+        return Status(Code::bad_argument,
+                      "this snapshot belongs to another model, other weights, another kind of device, or other windows "
+                      "or KV formats; save it again with this session's");
+    if (head.n_token > n_context)
+        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", n_context,
+                    "; create it with a larger n_context");
+    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit);
+    const size_t logits_at = sizeof head + n * sizeof(Token), state_at = logits_at + n_logit * sizeof(float);
+    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of(bytes) != head.checksum)
+        return Status(Code::bad_argument,
+                      "this snapshot is damaged or cut short: its checksum does not fit; save it "
+                      "again");
+    SnapshotParts parts;
+    parts.tokens.resize(n);
+    parts.logits.resize(n_logit);
+    if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
+    if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
+    parts.state = bytes.subspan(state_at, bytes.size() - state_at);
+    return parts;
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,32 @@
+// engine/snapshot: a timeline as bytes.
+//
+// Layout  SnapshotHead | tokens | logits of the last row, if they are known | state, as Context::save writes it.
+// Thread  pure functions.
+// Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
+#pragma once
+#include "../machine/kv.h"
+#include "model.h"
+
+namespace auspex {
+namespace detail {
+
+/// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
+/// formats. Not the number of threads. A few bytes of every tensor stand for the weights.
+/// cost      reads some 500 bytes of each tensor's data.
+uint64_t state_id(const Model::Impl& model, const std::vector<KvShape>& kv);
+
+/// Everything before the state; the caller appends that, then calls finish_snapshot().
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits);
+/// Fills in the checksum.
+void finish_snapshot(std::vector<std::byte>* bytes);
+
+struct SnapshotParts {
+    std::vector<Token> tokens;
+    std::vector<float> logits;  ///< of the last row, or empty
+    Span<const std::byte> state;
+};
+/// errors    bad_argument: no snapshot, of another version or state_id, damaged, cut short, or longer than n_context.
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab);
+
+}  // namespace detail
+}  // namespace auspex

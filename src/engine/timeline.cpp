@@ -1,0 +1,68 @@
+#include "timeline.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+
+void Timeline::reserve(size_t n_context, size_t n_tail) {
+    tokens_.assign(n_context + n_tail, 0);
+    spans_.reserve(16);
+}
+
+size_t Timeline::common_prefix(Span<const Token> other) const {
+    const size_t n = std::min(other.size(), size_);
+    return static_cast<size_t>(std::mismatch(other.begin(), other.begin() + n, tokens_.begin()).first - other.begin());
+}
+
+void Timeline::truncate(size_t n) {
+    size_ = std::min(size_, n);
+    n_given_ = std::min(n_given_, size_);
+}
+
+void Timeline::restart(size_t n) {
+    truncate(n);
+    n_row_ = 0;
+    step_first_ = 0;
+    step_open_ = false;
+    spans_.clear();
+}
+
+void Timeline::restored(Span<const Token> tokens) {
+    restart(0);
+    std::copy(tokens.begin(), tokens.end(), tokens_.begin());
+    size_ = n_given_ = tokens.size();
+    add_span(size_, RowOrigin::restored);
+    n_row_ = size_;
+}
+
+void Timeline::prefilled(size_t n) {
+    add_span(n, RowOrigin::prefilled);
+    n_row_ += n;
+    step_open_ = false;
+    spans_.reserve(spans_.size() + 1);  // for the rows that are decoded after these: a decode step allocates nothing
+}
+
+void Timeline::decoded(size_t n) {
+    step_first_ = n_row_;
+    step_open_ = true;
+    add_span(n, RowOrigin::decoded);
+    n_row_ += n;
+}
+
+void Timeline::step_back(size_t n) {
+    n_row_ = n;
+    while (!spans_.empty() && spans_.back().first >= n) spans_.pop_back();
+    if (!spans_.empty()) spans_.back().n = n - spans_.back().first;
+}
+
+void Timeline::add_span(size_t n, RowOrigin origin) {
+    if (n == 0) return;
+    if (origin == RowOrigin::decoded && !spans_.empty() && spans_.back().origin == RowOrigin::decoded)
+        spans_.back().n += n;
+    else
+        spans_.push_back({n_row_, n, origin});
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,79 @@
+// engine/timeline: the tokens of a session, and which of their rows the context holds.
+//
+// Owns    the history, the number of computed rows, and the record of how they were computed. Integers only: knows
+//         neither a model nor a device.
+// Thread  belongs to one session.
+// Tests   tests/test_timeline.cpp.
+//
+//   tokens    0 .......... n_row .......... n_given .......... size | tail: guesses
+//             computed     to be computed   (n_row may be beyond n_given: tokens computed ahead of the caller)
+//
+// The last row is computed when its token is needed: after a decode step n_row is size - 1.
+#pragma once
+#include "../base/base.h"
+
+namespace auspex {
+namespace detail {
+
+/// How rows were computed, which decides how their sums round.
+enum class RowOrigin : uint8_t {
+    prefilled,  ///< in one committed step of exactly these rows
+    decoded,    ///< in tentative steps of any length: these are row invariant
+    restored,   ///< they came with a snapshot
+};
+struct RowSpan {
+    size_t first = 0, n = 0;
+    RowOrigin origin = RowOrigin::prefilled;
+};
+
+class Timeline {
+  public:
+    /// Takes the memory for n_context tokens and n_tail guesses after them.
+    void reserve(size_t n_context, size_t n_tail);
+    uint64_t memory_bytes() const { return tokens_.capacity() * sizeof(Token); }
+
+    Span<const Token> tokens() const { return Span<const Token>(tokens_.data(), size_); }
+    size_t size() const { return size_; }
+    size_t n_row() const { return n_row_; }
+    /// Tokens that the caller has been told of.
+    size_t n_given() const { return n_given_; }
+    void give() { n_given_ = size_; }
+    /// How many tokens at the start are the same.
+    size_t common_prefix(Span<const Token> other) const;
+    /// Where guesses are written: right after the tokens, so that both are one array.
+    Token* tail() { return tokens_.data() + size_; }
+
+    void append(Token id) { tokens_[size_++] = id; }
+    /// Drops the tokens from n on; no row of them may be computed.
+    void truncate(size_t n);
+    /// Forgets every row, and every token from n on.
+    void restart(size_t n);
+    /// The whole of a restored state.
+    void restored(Span<const Token> tokens);
+
+    /// The next n rows were computed in one committed step.
+    void prefilled(size_t n);
+    /// A tentative step at n_row() was committed with n rows.
+    void decoded(size_t n);
+    /// Whether the last tentative step can be committed again so that n rows remain, and its first row.
+    bool can_step_back(size_t n) const { return step_open_ && n >= step_first_ && n < n_row_; }
+    size_t step_first() const { return step_first_; }
+    void step_back(size_t n);
+    /// The last step can no longer be shortened: its records were applied.
+    void close_step() { step_open_ = false; }
+
+    /// How the rows were computed, in order.
+    Span<const RowSpan> spans() const { return spans_; }
+
+  private:
+    void add_span(size_t n, RowOrigin origin);
+
+    std::vector<Token> tokens_;  ///< [n_context + n_tail]
+    size_t size_ = 0, n_row_ = 0, n_given_ = 0;
+    size_t step_first_ = 0;   ///< first row of the last tentative step
+    bool step_open_ = false;  ///< that step is the last one, and may be committed again, shorter
+    std::vector<RowSpan> spans_;
+};
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,191 @@
+#include "trunk.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+
+Trunk::Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
+             MtpCache& cache, Stats& stats)
+    : model_(model), options_(options), context_(context), timeline_(timeline), cache_(cache), stats_(stats) {
+    for (const LayerWindow& w : stats.windows)  // those of draft blocks do not change the text and are not reported
+        if (w.window != 0 && w.layer < model.plan.n_layer)
+            windows_.push_back({w.layer, w.window, w.sinks, size_t{w.window} + w.sinks + 1});
+    std::stable_sort(windows_.begin(), windows_.end(),
+                     [](const WindowFull& a, const WindowFull& b) { return a.n_token < b.n_token; });
+}
+
+Status Trunk::track(Status s) {
+    if (s.code == Code::device_lost) lost_ = true;
+    return s;
+}
+
+Status Trunk::alive() const {
+    return lost_ ? Status(Code::device_lost, "the device was lost earlier; open a new one") : Status();
+}
+
+Status Trunk::run(const Step& step) {
+    at_ = LogitsAt::nowhere;  // whatever comes of it
+    timeline_.close_step();
+    return track(context_.run(step));
+}
+
+Status Trunk::run_prefill(size_t n) {
+    const size_t first = timeline_.n_row();
+    Step step;
+    step.tape = &model_.plan.trunk;
+    step.ids = timeline_.tokens().data() + first;
+    step.n_row = static_cast<uint32_t>(n);
+    step.place(static_cast<uint32_t>(first));
+    step.n_logit = first + n == timeline_.size() ? 1 : 0;
+    AUSPEX_TRY(run(step));
+    timeline_.prefilled(n);
+    cache_.ran(first, n, false);
+    stats_.rows_prefilled += n;
+    if (step.n_logit == 0) return {};
+    at_ = LogitsAt::context;
+    i_logit_ = 0;
+    return {};
+}
+
+Status Trunk::prefill(size_t n) {
+    const size_t begin = timeline_.n_row(), end = begin + n;
+    const auto go_on = [&] {
+        return !options_.progress ||
+               options_.progress("reading the prompt",
+                                 static_cast<float>(timeline_.n_row() - begin) / static_cast<float>(n));
+    };
+    if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+    while (timeline_.n_row() < end) {
+        if (!go_on()) {
+            timeline_.truncate(timeline_.n_row());
+            cache_.cut(timeline_.n_row());
+            return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
+        }
+        AUSPEX_TRY(run_prefill(std::min<size_t>(end - timeline_.n_row(), options_.n_ubatch)));
+        AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+        report_windows();
+    }
+    if (n != 0) (void)go_on();  // 1.0: there is nothing left to cancel
+    return {};
+}
+
+Status Trunk::verify(uint32_t n_guess) {
+    const size_t first = timeline_.n_row();
+    Step step;
+    step.tape = &model_.plan.trunk;
+    step.ids = timeline_.tokens().data() + first;
+    step.n_row = step.n_logit = 1 + n_guess;
+    step.place(static_cast<uint32_t>(first));
+    step.tentative = true;
+    return run(step);
+}
+
+Result<Span<const float>> Trunk::verified_row(uint32_t i) {
+    Result<Span<const float>> row = context_.read_row(model_.plan.trunk.logits, i);
+    if (!row.ok()) return track(row.status());
+    return row;
+}
+
+void Trunk::commit(uint32_t n) {
+    context_.commit(n);
+    cache_.ran(timeline_.n_row(), n, true);
+    timeline_.decoded(n);
+    at_ = LogitsAt::context;
+    i_logit_ = n - 1;
+}
+
+void Trunk::discard() { context_.commit(0); }
+
+void Trunk::ran_on_device(size_t n) {
+    timeline_.decoded(n);
+    at_ = LogitsAt::nowhere;
+}
+
+void Trunk::begin_device_loop() {
+    timeline_.close_step();
+    at_ = LogitsAt::nowhere;
+}
+
+void Trunk::step_back(size_t n) {
+    const size_t first = timeline_.step_first();
+    timeline_.step_back(n);
+    context_.commit(static_cast<uint32_t>(n - first));
+    if (at_ != LogitsAt::context || n == first)
+        at_ = LogitsAt::nowhere;
+    else
+        i_logit_ = static_cast<uint32_t>(n - first - 1);
+}
+
+Status Trunk::rewind(size_t n) {
+    cache_.cut(n);
+    if (n >= timeline_.n_row()) return {};
+    if (timeline_.can_step_back(n)) {
+        step_back(n);
+        return {};
+    }
+    // Whatever was computed after row n is in the recurrent state: compute what came before again, in the same pieces.
+    const std::vector<RowSpan> spans(timeline_.spans().begin(), timeline_.spans().end());
+    const size_t n_reported = n_window_full_;
+    restart(timeline_.size());
+    n_window_full_ = n_reported;
+    for (const RowSpan& span : spans) {
+        const size_t end = std::min(span.first + span.n, n);
+        const bool decoded = span.origin == RowOrigin::decoded;
+        const size_t at_once = decoded ? kMaxTentative : options_.n_ubatch;
+        while (timeline_.n_row() < end) {
+            const size_t k = std::min(end - timeline_.n_row(), at_once);
+            if (decoded) {
+                AUSPEX_TRY(verify(static_cast<uint32_t>(k) - 1));
+                commit(static_cast<uint32_t>(k));
+                stats_.rows_decoded += k;
+            } else {
+                AUSPEX_TRY(run_prefill(k));
+            }
+            AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+        }
+    }
+    return {};
+}
+
+void Trunk::restart(size_t n_keep) {
+    context_.reset();
+    cache_.forget();
+    timeline_.restart(n_keep);
+    n_window_full_ = 0;
+    at_ = LogitsAt::nowhere;
+}
+
+void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+    cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
+    cache_.ran(tokens.size(), 0, false);
+    timeline_.restored(tokens);
+    n_window_full_ = 0;
+    restored_ = std::move(logits);
+    at_ = restored_.empty() ? LogitsAt::nowhere : LogitsAt::restored;
+}
+
+Status Trunk::find_logits() {
+    const uint32_t n_kept = static_cast<uint32_t>(cache_.n_kept());
+    if (has_logits() || n_kept == 0 || cache_.first() + n_kept != timeline_.n_row()) return {};
+    AUSPEX_TRY(track(context_.head(model_.plan.trunk, n_kept - 1, 1)));
+    at_ = LogitsAt::context;
+    i_logit_ = 0;
+    return {};
+}
+
+Result<Span<const float>> Trunk::last_logits() {
+    if (at_ == LogitsAt::restored) return Span<const float>(restored_);
+    return verified_row(i_logit_);
+}
+
+void Trunk::report_windows() {
+    while (n_window_full_ < windows_.size() && timeline_.n_row() >= windows_[n_window_full_].n_token) {
+        WindowFull now = windows_[n_window_full_++];
+        now.n_token = timeline_.n_row();
+        if (options_.on_window_full) options_.on_window_full(now);
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,86 @@
+// engine/trunk: runs rows of the model's trunk and knows where the logits of the last row are.
+//
+// Owns    where the last row's logits are, whether the device is lost, and which windows are full.
+// Thread  belongs to one session.
+// Tests   tests/test_session.cpp, tests/sync_scripts.cpp.
+//
+// Every run gets a Step of its own. State is consistent before a callback is called, so that one that throws leaves
+// nothing half done.
+#pragma once
+#include "../machine/kv.h"
+#include "model.h"
+#include "mtp_cache.h"
+#include "timeline.h"
+
+namespace auspex {
+namespace detail {
+
+class Trunk {
+  public:
+    Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
+          MtpCache& cache, Stats& stats);
+
+    /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
+    /// tokens whose rows are missing are dropped.
+    Status prefill(size_t n);
+    /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
+    /// token's. Calls nothing back.
+    Status run_prefill(size_t n);
+    /// Runs the last token and the n_guess guesses in the timeline's tail as one tentative step, with all logits.
+    Status verify(uint32_t n_guess);
+    /// Logits of row i of that step.
+    Result<Span<const float>> verified_row(uint32_t i);
+    /// Makes the first n rows of that step history.
+    void commit(uint32_t n);
+    /// Undoes that step: none of its rows become history.
+    void discard();
+    /// A cycle of the device loop ran rows of its own: n of them are history, and no logits came to the host.
+    void ran_on_device(size_t n);
+    /// The device loop begins: it applies the records of the last step.
+    void begin_device_loop();
+
+    /// Commits the last tentative step again so that n rows remain; only if Timeline::can_step_back(n).
+    void step_back(size_t n);
+    /// Makes n rows remain with the bits they had: commits the last step again, or computes them again as they were
+    /// computed. For tokens that were computed ahead and are not wanted.
+    Status rewind(size_t n);
+    /// Forgets every row, and every token from n_keep on.
+    void restart(size_t n_keep);
+    /// The state became that of a snapshot. logits: of its last row, or empty.
+    void restored(Span<const Token> tokens, std::vector<float> logits);
+
+    bool has_logits() const { return at_ != LogitsAt::nowhere; }
+    /// Computes the logits of the last row again if its hidden row is still kept.
+    Status find_logits();
+    /// The logits of the last row. Only if has_logits().
+    Result<Span<const float>> last_logits();
+    void forget_logits() { at_ = LogitsAt::nowhere; }
+
+    /// Calls on_window_full for windows that the rows so far have filled.
+    void report_windows();
+    /// Remembers a lost device.
+    Status track(Status s);
+    /// The error of every call after the device was lost.
+    Status alive() const;
+    Context& context() { return context_; }
+
+  private:
+    enum class LogitsAt : uint8_t { nowhere, context, restored };
+    Status run(const Step& step);
+
+    const Model::Impl& model_;
+    const SessionOptions& options_;
+    Context& context_;
+    Timeline& timeline_;
+    MtpCache& cache_;
+    Stats& stats_;
+    LogitsAt at_ = LogitsAt::nowhere;
+    uint32_t i_logit_ = 0;         ///< row of the context's logits
+    std::vector<float> restored_;  ///< logits of a restored snapshot
+    bool lost_ = false;
+    std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
+    size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
+};
+
+}  // namespace detail
+}  // namespace auspex

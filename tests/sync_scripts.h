@@ -1,0 +1,237 @@
+// tests/sync_scripts: random scripts of public calls on one session, checked against a session that computes the same
+// history from the start, in the same pieces.
+//
+// What is checked: the tokens that next() gives after syncs, edits, cancels, saves, restores, changes of draft depth,
+// source and sampling are those of plain decoding, and now and then that the whole state has the same bytes.
+#pragma once
+#include <algorithm>
+#include <string>
+
+#include "../src/engine/session.h"
+#include "support.h"
+
+namespace test {
+
+class SyncScripts {
+  public:
+    /// ahead: SessionOptions::run_ahead of the scripts is random.
+    SyncScripts(const auspex::Model& model, uint64_t seed, bool ahead) : model_(model), random_(seed), ahead_(ahead) {}
+
+    /// Scripts until n checks were made. The first difference, or an empty text.
+    std::string run(uint64_t n) {
+        const uint64_t goal = n_check + n;
+        while (n_check < goal) {
+            const std::string bad = script();
+            if (!bad.empty()) return auspex::detail::say("script ", n_script, ": ", log_, bad);
+            ++n_script;
+        }
+        return {};
+    }
+
+    uint64_t n_check = 0, n_script = 0, n_cancel = 0, n_restore = 0, n_edit = 0, n_accepted = 0, n_state = 0;
+
+  private:
+    using Token = auspex::Token;
+    using Session = auspex::Session;
+    static constexpr uint32_t kContext = 160;
+    struct Saved {
+        auspex::Snapshot snap;
+        std::vector<Token> tokens;
+        std::vector<auspex::detail::RowSpan> spans;
+    };
+
+    std::string script() {
+        using namespace auspex;
+        log_.clear();
+        saved_.clear();
+        restored_.clear();
+        static constexpr Draft kSources[] = {Draft::off, Draft::mtp, Draft::mtp, Draft::lookup, Draft::mtp_lookup};
+        SessionOptions o;
+        o.n_context = kContext;
+        o.n_ubatch = random_.below(2) != 0 ? 16 : 48;
+        if (random_.below(4) == 0) o.windows = {{kAllLayers, 40, 4}};
+        SessionOptions plain = o;
+        o.draft.source = kSources[random_.below(5)];
+        o.draft.depth = static_cast<int>(random_.below(5)) - 1;
+        if (ahead_) o.run_ahead = random_.below(4);
+        o.progress = [this](const char*, float) { return n_call_++ != stop_at_; };
+        Status s = Session::create(model_, o).get(a_);
+        if (s.ok()) s = Session::create(model_, plain).get(b_);
+        if (!s.ok()) return s.message();
+        std::string bad = sync(ids(1 + random_.below(60)), false);
+        for (uint32_t i = 0; i < 24 && bad.empty(); ++i) bad = step();
+        const Stats stats = a_.stats();
+        for (const uint64_t n : stats.accepted) n_accepted += n;
+        return bad;
+    }
+
+    std::string step() {
+        const size_t size = a_.history().size();
+        if (size == 0 || size + 40 > kContext) return sync(ids(1 + random_.below(20)), false);
+        switch (random_.below(12)) {
+            case 0:
+            case 1: return sync(longer(size, 1 + random_.below(30)), random_.below(2) == 0);
+            case 2: {  // an edit near the end, or anywhere
+                const size_t keep = random_.below(2) == 0 ? size - std::min<size_t>(size, random_.below(8))
+                                                          : random_.below(static_cast<uint32_t>(size));
+                ++n_edit;
+                return sync(longer(keep, random_.below(3) * random_.below(20)), random_.below(3) == 0);
+            }
+            case 3: return save();
+            case 4: return restore();
+            case 5:
+                if (a_.impl()->options.draft.source == auspex::Draft::off) return {};
+                log_ += "depth ";
+                return text(a_.set_draft_depth(static_cast<int>(random_.below(6)) - 1));
+            case 6: return compare_states();
+            default: return check();
+        }
+    }
+
+    std::vector<Token> ids(size_t n) {
+        std::vector<Token> v(n);
+        const uint32_t n_id = random_.below(3) == 0 ? 6 : model_.info().n_vocab;  // few: so that lookup finds something
+        for (Token& id : v) id = static_cast<Token>(random_.below(n_id));
+        return v;
+    }
+    std::vector<Token> longer(size_t keep, size_t n) {
+        std::vector<Token> v(a_.history().begin(), a_.history().begin() + static_cast<std::ptrdiff_t>(keep));
+        for (Token id : ids(n)) v.push_back(id);
+        return v;
+    }
+    static std::string text(const auspex::Status& s) { return s.ok() ? std::string() : s.message(); }
+
+    std::string sync(const std::vector<Token>& wanted, bool cancel) {
+        log_ += auspex::detail::say(cancel ? "cancel " : "sync ", wanted.size(), " ");
+        n_call_ = 0;
+        stop_at_ = cancel ? random_.below(4) : ~0u;
+        const auspex::Status s = a_.sync(wanted).status();
+        stop_at_ = ~0u;
+        if (s.code != auspex::Code::cancelled) return text(s);
+        ++n_cancel;
+        return a_.history().empty() ? sync(wanted, false) : std::string();
+    }
+    std::string save() {
+        log_ += "save ";
+        Saved saved;
+        const auspex::Status s = a_.save().get(saved.snap);
+        if (!s.ok()) return s.message();
+        const auspex::detail::Timeline& t = a_.impl()->timeline;
+        saved.tokens.assign(t.tokens().begin(), t.tokens().begin() + static_cast<std::ptrdiff_t>(t.n_row()));
+        saved.spans = spans();
+        if (saved.snap.n_token != 0) saved_.push_back(std::move(saved));
+        return {};
+    }
+    std::string restore() {
+        if (saved_.empty()) return {};
+        const Saved& saved = saved_[random_.below(static_cast<uint32_t>(saved_.size()))];
+        log_ += auspex::detail::say("restore ", saved.snap.n_token, " ");
+        const auspex::Status s = a_.restore(saved.snap);
+        restored_ = saved.spans;
+        ++n_restore;
+        return text(s);
+    }
+
+    /// How the rows of `a_` were computed; what came with a snapshot, as it was when that was saved.
+    std::vector<auspex::detail::RowSpan> spans() const {
+        std::vector<auspex::detail::RowSpan> all;
+        for (const auspex::detail::RowSpan& span : a_.impl()->timeline.spans())
+            if (span.origin != auspex::detail::RowOrigin::restored) {
+                all.push_back(span);
+            } else {
+                for (auspex::detail::RowSpan part : restored_) {
+                    if (part.first >= span.n) break;
+                    part.n = std::min(part.n, span.n - part.first);
+                    all.push_back(part);
+                }
+            }
+        return all;
+    }
+    /// Computes rows 0 .. n_row-1 of `tokens` in `b_`, from the start, as `a_` did.
+    std::string replay(auspex::Span<const Token> tokens, size_t n_row) {
+        auspex::Session::Impl& b = *b_.impl();
+        auspex::Status s = b.drain();
+        b.trunk->restart(0);
+        for (const Token id : tokens) b.timeline.append(id);
+        b.timeline.give();
+        for (const auspex::detail::RowSpan& span : spans()) {
+            const size_t end = std::min(span.first + span.n, n_row);
+            while (s.ok() && b.timeline.n_row() < end) {
+                if (span.origin == auspex::detail::RowOrigin::decoded) {
+                    s = b.trunk->verify(0);
+                    if (s.ok()) b.trunk->commit(1);
+                } else {
+                    s = b.trunk->run_prefill(end - b.timeline.n_row());
+                }
+            }
+        }
+        if (s.ok() && b.timeline.n_row() != n_row)
+            return auspex::detail::say("the record covers ", b.timeline.n_row(), " of ", n_row, " rows");
+        return text(s);
+    }
+    bool decoded(size_t row) const {
+        for (const auspex::detail::RowSpan& span : spans())
+            if (row >= span.first && row < span.first + span.n)
+                return span.origin == auspex::detail::RowOrigin::decoded;
+        return false;
+    }
+
+    /// Some tokens of `a_`, each call's against those of plain decoding.
+    std::string check() {
+        using namespace auspex;
+        Sampling sampling;
+        if (random_.below(3) == 0) {
+            sampling.temperature = 1.5f;
+            sampling.seed = random_.below(4);
+        }
+        std::vector<Token> want(a_.history().begin(), a_.history().end());
+        const size_t first = want.size(), n = 1 + random_.below(6);
+        log_ += detail::say("next ", first, " ");
+        if (first == 0) return {};
+        bool began_decoding = false;
+        while (a_.history().size() < first + n) {
+            const size_t size = a_.history().size();
+            auto r = a_.next(sampling);
+            if (!r.ok()) return r.status().message();
+            if (r.value().empty() || a_.history().size() != size + r.value().size()) return "next() gave nothing";
+            if (size == first) began_decoding = decoded(first - 1);
+        }
+        const size_t end = a_.history().size();
+        std::string bad = replay(want, began_decoding ? first - 1 : first);
+        while (bad.empty() && b_.history().size() < end) bad = text(b_.next(sampling).status());
+        ++n_check;
+        if (!bad.empty()) return bad;
+        for (size_t i = 0; i < end; ++i)
+            if (a_.history()[i] != b_.history()[i])
+                return detail::say("token ", i, " of ", end, " is ", a_.history()[i], ", expected ", b_.history()[i]);
+        return {};
+    }
+
+    /// The state's bytes, at the same row. Only where a save contains nothing that rejected rows wrote.
+    std::string compare_states() {
+        using namespace auspex;
+        if (model_.impl()->device->machine->kind() != Kind::cpu) return {};
+        Session::Impl &a = *a_.impl(), &b = *b_.impl();
+        const size_t n = a.timeline.n_row();
+        if (n == 0) return {};
+        log_ += "state ";
+        std::string bad = replay(a.timeline.tokens(), n);
+        std::vector<std::byte> x, y;
+        a.timeline.close_step();
+        if (bad.empty()) bad = text(a.context->save(static_cast<uint32_t>(n), &x));
+        if (bad.empty()) bad = text(b.context->save(static_cast<uint32_t>(n), &y));
+        ++n_state;
+        return !bad.empty() || x == y ? bad : detail::say("the states differ after ", n, " rows");
+    }
+
+    auspex::Model model_;
+    Random random_;
+    bool ahead_;
+    Session a_, b_;  ///< under test; plain
+    std::vector<Saved> saved_;
+    std::vector<auspex::detail::RowSpan> restored_;
+    std::string log_;
+    uint32_t n_call_ = 0, stop_at_ = ~0u;
+};
+
+}  // namespace test

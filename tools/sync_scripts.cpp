@@ -1,0 +1,50 @@
+// sync_scripts: as many checks of tests/sync_scripts.h as asked for.
+// usage: sync_scripts [--count N] [--seed S] [--device cpu|vulkan] [MODEL]
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "../tests/sync_scripts.h"
+#include "../tests/tiny.h"
+
+int main(int argc, char** argv) {
+    using namespace auspex;
+    uint64_t count = 1000, seed = 1;
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = 1;
+    const char* path = nullptr;
+    for (int i = 1; i < argc; ++i) {
+        const bool more = i + 1 < argc;
+        if (std::strcmp(argv[i], "--count") == 0 && more)
+            count = std::strtoull(argv[++i], nullptr, 10);
+        else if (std::strcmp(argv[i], "--seed") == 0 && more)
+            seed = std::strtoull(argv[++i], nullptr, 10);
+        else if (std::strcmp(argv[i], "--device") == 0 && more)
+            options.kind = std::strcmp(argv[++i], "vulkan") == 0 ? Kind::vulkan : Kind::cpu;
+        else if (argv[i][0] != '-')
+            path = argv[i];
+        else
+            return std::fprintf(stderr, "usage: sync_scripts [--count N] [--seed S] [--device cpu|vulkan] [MODEL]\n"),
+                   2;
+    }
+    test::TinyOptions tiny;
+    if (options.kind == Kind::vulkan) tiny.n_head_k = 1, tiny.n_head_v = 2;
+    const std::vector<std::byte> bytes = path ? std::vector<std::byte>() : test::tiny_model(tiny);
+    Device device;
+    Model model;
+    Status s = Device::open(options).get(device);
+    if (s.ok()) s = (path ? Model::load(device, path) : Model::load(device, bytes)).get(model);
+    if (!s.ok()) return std::fprintf(stderr, "%s\n", s.message().c_str()), 1;
+    test::SyncScripts scripts(model, seed, options.kind == Kind::vulkan);
+    const std::string bad = scripts.run(count);
+    std::printf(
+        "%llu checks in %llu scripts on %s: %llu cancels, %llu edits, %llu restores, %llu states compared, "
+        "%llu drafts accepted: %s\n",
+        static_cast<unsigned long long>(scripts.n_check), static_cast<unsigned long long>(scripts.n_script),
+        device.name().c_str(), static_cast<unsigned long long>(scripts.n_cancel),
+        static_cast<unsigned long long>(scripts.n_edit), static_cast<unsigned long long>(scripts.n_restore),
+        static_cast<unsigned long long>(scripts.n_state), static_cast<unsigned long long>(scripts.n_accepted),
+        bad.empty() ? "none differs" : bad.c_str());
+    return bad.empty() ? 0 : 1;
+}
