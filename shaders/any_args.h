@@ -1,14 +1,10 @@
-// any_args.h: the push constants of the kernels for head sizes that the fast ones are not made for
-// (attend_any, kv_any, delta_any, ring_any), read by GLSL and C++. Offsets and strides count floats.
+// any_args.h: push constants of delta_any and ring_any, which run the head sizes that delta_step and delta_scan do not.
+// For C++ and GLSL. Offsets and strides count floats.
 #ifndef AUSPEX_SHADERS_ANY_ARGS_H
 #define AUSPEX_SHADERS_ANY_ARGS_H
-#ifdef __cplusplus
-#include <cstdint>
-namespace auspex {
-namespace detail {
-namespace args {
-using uint = uint32_t;
-#endif
+#include "shared.h"
+
+AUSPEX_SHARED_BEGIN
 
 struct DeltaAnyArgs {
     uint n_head_k, n_head_v;
@@ -23,9 +19,6 @@ struct DeltaAnyArgs {
     uint out_stride;
 };
 
-#ifdef __cplusplus
-}  // namespace args
-}  // namespace detail
-}  // namespace auspex
-#endif
+AUSPEX_SHARED_END
+
 #endif

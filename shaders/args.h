@@ -1,46 +1,35 @@
-// args.h: what C++ and GLSL must agree on: the state block of a lane and the push constants of the
-// kernels that hold state. Included by both; only 32-bit scalars and arrays of them, so that the
-// layouts (std430 and C++) are the same by construction.
+// args.h: the step buffer of a context and the push constants of the kernels with state, for C++ and GLSL.
 //
-// The step buffer, one per lane, bound wherever a kernel needs time:
-//   word 0      StepState (1024 words, 4 KiB)
-//   word 1024   history [8192]: the token at absolute position p stands at word 1024 + (p & 8191).
-//               The tokens of a pass are there already: row i runs history[position + token_shift + i].
-//               Rejected drafts are simply overwritten, because they are found by position.
+// The step buffer, one per context, is bound wherever a kernel needs the rows of the pass:
+//   word 0             StepState
+//   word kHistoryWord  history [kHistory]: the token at position p is at word kHistoryWord + p mod kHistory. The tokens
+//                      of a pass are there before it runs: row i runs history[position + token_shift + i]. Rejected
+//                      drafts are overwritten, because tokens are found by position.
 //
-// Passes. A pass is one run of a tape over n_row rows. step_open starts a trunk pass, step_mtp a pass
-// of the MTP block over the rows just committed, step_next a one-row pass with the token just picked.
-// step_accept ends a trunk pass: it compares drafts with picks and emits tokens. n_row = 0 means
-// nothing to do (a stop id or the limit was reached): every kernel then leaves at once.
+// A pass is one run of a tape over n_row rows. step_open opens a trunk pass, step_mtp an MTP pass over the rows just
+// committed, step_next a pass of one row with the token just sampled. step_accept ends a trunk pass: it compares drafts
+// with sampled tokens and emits tokens. n_row = 0: a stop id or the limit was reached and every kernel returns at once.
 #ifndef AUSPEX_SHADERS_ARGS_H
 #define AUSPEX_SHADERS_ARGS_H
 
-#ifdef __cplusplus
-#include <cstddef>
-#include <cstdint>
-namespace auspex {
-namespace detail {
-namespace args {
-using uint = uint32_t;
-#define AUSPEX_CONST constexpr
-#else
-#define AUSPEX_CONST const
-#endif
+#include "shared.h"
+
+AUSPEX_SHARED_BEGIN
 
 AUSPEX_CONST uint kHistory = 8192;      // tokens kept by position; a power of two
 AUSPEX_CONST uint kHistoryWord = 1024;  // where they begin in the step buffer
-AUSPEX_CONST uint kMaxRows = 9;         // rows of a tentative pass at most
-AUSPEX_CONST uint kMaxSample = 16;
-AUSPEX_CONST uint kConvRing = 16;  // rows of raw convolution input kept by position; >= 3 + kMaxRows
+AUSPEX_CONST uint kMaxSample = 16;      // rows of logits that one pass samples from
+AUSPEX_CONST uint kMaxStop = 16;        // ids that end a text
+AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by position; >= 3 + kMaxRows
 
-// Chunks of positions for attention: a pure function of the absolute position, so that a row's sums
-// never depend on what shares its step. The first 128 chunks hold 128 positions, the next 128 hold 256,
-// then 512, and so on: chunk c of octave o = c / 128 begins at 16384 (2^o - 1) + (c & 127) 128 2^o.
-// With a window of at most 16384 every chunk holds 128.
+// Chunks of positions for attention: a pure function of the absolute position, so that a row's sums do not depend on
+// the other rows of its step. The first 128 chunks hold 128 positions, the next 128 hold 256, then 512, and so on:
+// chunk c of octave o = c / 128 begins at 16384 (2^o - 1) + (c & 127) 128 2^o. With a window of at most 16384 every
+// chunk holds 128.
 AUSPEX_CONST uint kChunk = 128;
 AUSPEX_CONST uint kChunkOctave = 128;
 
-// How the next token is picked; the public Sampling in order. 48 bytes.
+// How the next token is sampled: the fields of the public Sampling. 48 bytes.
 struct SampleArgs {
     float temperature;  // 0: greedy
     uint top_k;         // 0: all
@@ -61,8 +50,8 @@ struct StepState {
     uint n_row;        // 0: nothing to do
     uint position;     // KV row of row 0: its index in the timeline
     uint first_logit;  // logits row j belongs to row first_logit + j
-    uint tentative;    // 1: delta rows leave terms and the state stays; 0: rows are committed at once
-    // DeltaNet: terms of the previous trunk pass that became history and are applied by this one.
+    uint tentative;    // 1: DeltaNet rows leave terms and the state stays; 0: rows are committed at once
+    // DeltaNet: how many terms of the previous trunk pass were committed and are applied by this one.
     uint n_commit;
     uint parity;       // this pass writes half `parity` of the terms and reads half 1 - parity
     uint token_shift;  // row i runs the token at position + token_shift + i
@@ -70,28 +59,28 @@ struct StepState {
     // The cycle.
     uint base;      // position of the first row of the last trunk pass whose logits are wanted
     uint n_draft;   // drafted tokens in that pass (rows 1 .. n_draft)
-    uint n_accept;  // of those, accepted: rows 0 .. n_accept became history
+    uint n_accept;  // of those, accepted: rows 0 .. n_accept are committed
     uint done;      // 1: a stop id or the limit was reached
-    uint limit;     // no token is chosen for a position >= limit
+    uint limit;     // no token is sampled for a position >= limit
     uint n_stop;
-    uint ring_write;     // tokens emitted so far
-    uint cycle;          // trunk passes so far
-    uint base_row;       // that row's index in its pass: 0 unless a prompt was run
-    uint first_key;      // keys before this position were never written and are not seen; 0 in a trunk pass
-    uint mtp_first_key;  // the same for MTP passes, kept from the host's last request for one
-    uint stop[16];       // ids that end the text
-    uint sampled[16];    // sampled[j]: the token chosen after row first_logit + j
+    uint ring_write;           // tokens emitted so far
+    uint cycle;                // trunk passes so far
+    uint base_row;             // that row's index in its pass: 0 unless a prompt was run
+    uint first_key;            // keys before this position were never written and are masked; 0 in a trunk pass
+    uint mtp_first_key;        // the same for MTP passes, kept from the host's last request for one
+    uint stop[kMaxStop];       // ids that end the text
+    uint sampled[kMaxSample];  // sampled[j]: the token sampled after row first_logit + j
     SampleArgs sampling;
-    // Several MTP blocks: the pass over rows that became history, to be run by each.
+    // Several MTP blocks: the pass over committed rows that each of them runs.
     uint true_row, true_position, true_from;
-    // For measuring: unless 0, a draft counts as right with this chance, whatever it says.
+    // Synthetic acceptance, for measuring: unless 0, a draft is accepted with this probability, whatever its token.
     float synth_accept;
     uint synth_seed;
     uint rotary_shift;  // row i is rotated for position + rotary_shift + i, modulo 2^32
 };
 AUSPEX_CONST uint kStateWords = 69;  // words of StepState in use
 
-// What the host asks of a trunk or MTP pass; the tokens follow the struct in the request buffer.
+// A host request for a trunk or MTP pass; the tokens follow the struct in the request buffer.
 struct StepRequest {
     uint n_row;
     uint position;
@@ -105,7 +94,7 @@ struct StepRequest {
     uint n_draft;
     uint limit;
     uint n_stop;
-    uint stop[16];
+    uint stop[kMaxStop];
     SampleArgs sampling;
     uint first_key;      // MTP: see StepState
     float synth_accept;  // see StepState
@@ -113,17 +102,20 @@ struct StepRequest {
     uint rotary_shift;  // see StepState
 };
 AUSPEX_CONST uint kRequestWords = 44;
-AUSPEX_CONST uint kRequestTrunk = 1;     // a trunk pass: takes n_commit, turns parity, counts a cycle
+AUSPEX_CONST uint kRequestTrunk = 1;     // a trunk pass: takes n_commit, flips parity, counts a cycle
 AUSPEX_CONST uint kRequestSampling = 2;  // take sampling, stop ids and limit; clears done
 AUSPEX_CONST uint kRequestSeedRing = 4;  // restart ring_write at 0
 
-// An entry of the token ring (host-visible, 16 bytes, stored at once; entry s at s mod its length).
+// An entry of the token ring (host-visible, 16 bytes, one store; entry s is at s mod its length).
 struct RingEntry {
-    uint sequence;  // s + 1: the entry is written when this is what the reader waits for
+    uint sequence;  // s + 1: equal to what the reader waits for once the entry is written
     uint token;
     uint position;  // of the token
-    uint info;      // bit 0: last of its pass; bit 1: done; bits 8..15: n_draft; bits 16..23: n_accept
+    uint info;  // kRingLast: last of its pass; kRingDone: end of the text; bits 8..15: n_draft; bits 16..23: n_accept
 };
+
+AUSPEX_CONST uint kRingLast = 1;  // bits of RingEntry::info
+AUSPEX_CONST uint kRingDone = 2;
 
 struct StepArgs {
     uint mode;         // step_open: 0 host request, 1 continue after step_accept
@@ -180,16 +172,16 @@ struct AttendArgs {
 };
 AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;
-AUSPEX_CONST uint kAttendInterleaved = 4;  // the gate stands behind each query
+AUSPEX_CONST uint kAttendInterleaved = 4;  // the gate follows each query
 AUSPEX_CONST uint kAttendPerHead = 8;      // one gate value per head
 
-// How keys or values are kept: a specialization constant of every attention kernel; kv_formats.glsl.
+// Formats of keys and values: a specialization constant of every attention kernel; kv_formats.glsl.
 AUSPEX_CONST uint kKvF16 = 0;
 AUSPEX_CONST uint kKvQ8 = 1;
 AUSPEX_CONST uint kKvQ40 = 2;
 AUSPEX_CONST uint kKvQ41 = 3;
 
-// ----------------------------------------------------------------------------------------- pick
+// ------------------------------------------------------------------------------------- sampling
 struct SamplePassArgs {
     uint n_vocab;
     uint logits_offset;
@@ -198,34 +190,19 @@ struct SamplePassArgs {
     uint d_part;  // ids per slice
     uint spare;
 };
+AUSPEX_CONST uint kSampleSlice = 1024;  // ids that a workgroup of sample_part looks at
+AUSPEX_CONST uint kMaxPenaltyWindow = 4096;
 AUSPEX_CONST uint kSampleBins = 1024;    // of the histogram: 1/64 of a nat each, then a tail
 AUSPEX_CONST uint kSampleHeadWords = 8;  // per row before its bins: see sample_hist.comp
-AUSPEX_CONST uint kSampleRowWords = 8 + 3 * 1024;
+AUSPEX_CONST uint kSampleRowWords = kSampleHeadWords + 3 * kSampleBins;
 
-// ----------------------------------------------------------------------------------------- norm
-struct NormArgs {
-    uint from;  // input row of output row i: kRowSame i, kRowHidden hidden_from + i, kRowLogit first_logit + i
-    uint copy;  // 1: copies without norm
-    uint width;
-    uint in_offset;
-    uint in_stride;
-    uint out_offset;
-    uint out_stride;
-    float eps;
-};
-AUSPEX_CONST uint kRowSame = 0;
-AUSPEX_CONST uint kRowHidden = 1;
-AUSPEX_CONST uint kRowLogit = 2;
-
-#undef AUSPEX_CONST
 #ifdef __cplusplus
 static_assert(sizeof(SampleArgs) == 48, "std430 and C++ must agree");
 static_assert(sizeof(StepState) == 4 * kStateWords && sizeof(StepState) <= 4 * kHistoryWord,
               "the state block is 4 KiB");
 static_assert(sizeof(StepRequest) == 4 * kRequestWords, "tokens follow at this word");
 static_assert(sizeof(StepArgs) <= 128 && sizeof(DeltaArgs) <= 128 && sizeof(AttendArgs) <= 128, "push constants");
-}  // namespace args
-}  // namespace detail
-}  // namespace auspex
 #endif
+AUSPEX_SHARED_END
+
 #endif

@@ -1,39 +1,42 @@
 #version 450
-// attend_any.comp: attention for any head size and any number of rows, plainly, after kv_any: what attend_step,
-// attend_step and attend_rows do for heads of 128 and 256. Twin of src/machine/cpu's attend.
+// attend_any.comp: attention for any head size and number of rows, after kv_any. The fallback for heads that
+// attend_step and attend_rows are not compiled for.
 //
-// Grid    x: row, y: head.   Group  64 (spec 0, always 64).
-// Spec    1 D_HEAD: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...
-// Memory  0 step   1 acts: gates   2 query f32 [row][n_head][D_HEAD]      read
-//         3 k   4 v   see kv_formats.glsl                            read
-//         5 out   f32 by offset                                      written
-// Push    AttendArgs.
-// Order   keys in absolute blocks of 64, one invocation a key, then one four columns; a row's bits do not
-//         depend on what shares its pass.
+// Formula as attend_step.comp
+// Buffers 0 step   StepState                              read
+//         1 acts   f32: gates at their offsets            read
+//         2 query  f32 [row, n_head, D_HEAD]              read
+//         3 k, 4 v see kv_formats.glsl                    read
+//         5 out    f32 at its offset                      written
+// Push    AttendArgs
+// Spec    D_HEAD a multiple of 4, at most 256. K_TYPE, V_TYPE kKv...
+// Grid    x: row, y: head. Group 64
+// Shared  D_HEAD + 64 floats
+// Cost    4 * D_HEAD flops per row, head and key; K and V are read once per row and head
+// Order   keys in blocks of 64 at absolute positions, one invocation a key, then one invocation four columns: a row's
+//         bits do not depend on the other rows of its pass.
+// Source  online softmax (Milakov 2018)
+// CPU     src/machine/cpu, attend
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(constant_id = 1) const uint D_HEAD = 64;
 layout(constant_id = 2) const uint K_TYPE = 0;
 layout(constant_id = 3) const uint V_TYPE = 0;
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { AttendArgs args; };
-layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
-layout(set = 0, binding = 1, std430) readonly buffer Acts { float acts[]; };
-layout(set = 0, binding = 2, std430) readonly buffer Query { float query[]; };
-layout(set = 0, binding = 3, std430) readonly buffer K { uvec2 k_cache[]; };
-layout(set = 0, binding = 4, std430) readonly buffer V { uvec2 v_cache[]; };
-layout(set = 0, binding = 5, std430) writeonly buffer Out { float result[]; };
+#define ACTS float
+#define QUERY float
+#define K_UNIT uvec2
+#define CACHE readonly
+#include "attend_prologue.glsl"
 shared float q_s[D_HEAD];
 shared float p_s[64];
 #include "kv_formats.glsl"
-
-uint slot_of(uint p) { return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring; }
 
 void main() {
     const uint row = gl_WorkGroupID.x, h = gl_WorkGroupID.y, t = gl_LocalInvocationIndex;
     if (row >= step.n_row) return;
     const uint p = step.position + row, g = h / (args.n_head / args.n_head_kv), head_row = g * args.capacity;
-    const uint oldest = max(args.window > 0u && p + 1u > args.window ? p + 1u - args.window : 0u, step.first_key);
+    const uint oldest = oldest_key(p);
     for (uint i = t; i < D_HEAD; i += 64u) q_s[i] = query[(row * args.n_head + h) * D_HEAD + i];
     vec4 o = vec4(0.0);  // columns 4 t .. 4 t + 3
     float top = kMasked, sum = 0.0;
@@ -55,27 +58,30 @@ void main() {
         }
         p_s[t] = s;
         barrier();
-        float most = top;
-        for (uint i = 0u; i < 64u; i++) most = max(most, p_s[i]);
-        precise float alpha = most == top ? 1.0 : exp(top - most);
+        float highest = top;
+        for (uint i = 0u; i < 64u; i++) highest = max(highest, p_s[i]);
+        precise float alpha = highest == top ? 1.0 : exp(top - highest);
         precise float add = 0.0;
         vec4 part = vec4(0.0);
         for (uint i = 0u; i < 64u; i++) {
             if (p_s[i] == kMasked) continue;
-            precise float e = exp(p_s[i] - most);
+            precise float e = exp(p_s[i] - highest);
             add = add + e;
-            if (t < D_HEAD / 4u) part = fma(vec4(e), kv_values(V_TYPE, v_fetch(head_row + slot_of(block + i), t), t), part);
+            if (t < D_HEAD / 4u) part = fma(vec4(e), kv_values(V_TYPE, v_fetch(head_row + slot_of(block + i), t), t),
+                part);
         }
         sum = fma(sum, alpha, add);
         o = fma(o, vec4(alpha), part);
-        top = most;
+        top = highest;
     }
     for (uint k = 0u; k < 4u; k++) {
         const uint c = 4u * t + k;
         if (c >= D_HEAD) break;
         precise float y = o[k] / sum;
-        if ((args.flags & kAttendInterleaved) != 0u) y = y * sigmoid(acts[args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD + c]);
-        else if ((args.flags & kAttendPerHead) != 0u) y = y * sigmoid(acts[args.gate_offset + row * args.gate_stride + h]);
+        if ((args.flags & kAttendInterleaved) != 0u)
+            y = y * sigmoid(acts[args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD + c]);
+        else if ((args.flags & kAttendPerHead) != 0u)
+            y = y * sigmoid(acts[args.gate_offset + row * args.gate_stride + h]);
         result[args.out_offset + row * args.out_stride + h * D_HEAD + c] = y;
     }
 }

@@ -1,9 +1,10 @@
-// attend_common.glsl: norm, rotation and cache addresses, shared by every attention kernel, so that a
-// key has the same bits whoever wrote it.
+// attend_common.glsl: norm and rotation of q and k, shared by attend_step, attend_mma and kv_append, so that a key has
+// the same bits whichever kernel wrote it.
 //
-// Declared by the including kernel before this file: args (AttendArgs), vec4 q_norm[], k_norm[], rope[]
-// (one uvec2 per pair: the frequency in turns per position, times 2^64, low word first), D_HEAD, K_TYPE, QUADS (D_HEAD / 4),
-// AT_ONCE (heads at a time, at most group size / QUADS), shared vec4 q_s[rows * QUADS], shared float sums_s[group size / 8].
+// The including kernel declares before this file: what attend_prologue.glsl declares with APPENDS (rope[]: one uvec2
+// per pair, the frequency in turns per position times 2^64, low word first), D_HEAD, K_TYPE, QUADS (D_HEAD / 4),
+// AT_ONCE (heads at a time, at most group size / QUADS), shared vec4 q_s[rows * QUADS], shared float sums_s[group size
+// / 8].
 
 #include "rotation.glsl"
 
@@ -12,9 +13,9 @@ uint place(uint quad) {  // where the lanes of the first product read columns 4 
     return (quad & ~15u) + (quad & 1u) * 8u + ((quad >> 1) & 7u);
 }
 
-// Norms, scales and rotates AT_ONCE heads, one invocation per quad of a head: x are this invocation's raw values of
-// head `stream`, of KV row `position`; they go to row `row` of q_s. Every invocation of the workgroup comes here; streams
-// from AT_ONCE on have no head. Short on purpose: code that runs once is paid for by the instruction.
+// Normalises, scales and rotates AT_ONCE heads, one invocation per quad of a head: x are this invocation's raw values
+// of head `stream`, of KV row `position`; the result goes to row `row` of q_s. Every invocation of the workgroup calls
+// it; streams from AT_ONCE on have no head. Kept short: code that runs once costs its instruction fetches.
 void norm_rotate(vec4 x, uint position, uint quad, uint stream, uint row, bool is_key, float scale) {
     const uint t = gl_LocalInvocationIndex;
     const bool normed = (args.flags & (is_key ? kAttendKNorm : kAttendQNorm)) != 0u;
@@ -47,12 +48,4 @@ void norm_rotate(vec4 x, uint position, uint quad, uint stream, uint row, bool i
             q_s[b][pair & 3u] = second;
         }
     barrier();
-}
-
-uint slot_of(uint p) {
-    return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
-}
-
-bool visible(uint key, uint row) {
-    return key <= row && key >= step.first_key && (args.window == 0u || row - key < args.window || key < args.sinks);
 }

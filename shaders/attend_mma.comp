@@ -1,20 +1,23 @@
 #version 450
-// attend_mma.comp: twin of attend_step.comp on 16x8x16 matrix units, for keys and values in halves and heads of 256.
+// attend_mma.comp: attend_step.comp on 16x8x16 matrix units, for f16 caches and heads of 256.
 //
-// Grid    x: query tiles, at least ceil(n_row * PER_KV / 8), y: kv head, z: at least the chunks this pass can see (what
-//         is too much leaves at once).   Group  256 = 8 subgroups of 32, full ones.
-// Spec    1 D_HEAD 256   3 APPEND   6 PER_KV as in attend_step.comp     7 8 9 the units' shape 16 8 16
-// Shared  22 KiB.
-// Memory  as in attend_step.comp, but
-//         10 count  u32 [n_head_kv][x][count_stride]: sets that are done, then chunks of each set; 0 before and after
-// Numbers queries (times 16) and weights (times 4096) enter as two halves each, the second what the first left: 2^-22
-//         relative. Sums are float.
-// Order   a block of 128 keys: subgroup s has the scores of keys 16 s .. 16 s + 15 (its rows of a matrix), then columns
-//         32 s .. 32 s + 31 of the values of all of them. A query is a column of a matrix: what stands in the others
-//         does not matter. Chunks are joined in sets of 16 by position, then the sets; what a row does not see is an
-//         exact no-op, so a row's bits do not depend on n_row.
-// Needs   matrices whose elements lie as tune.h matrix_layout_fits() wants them; K and V zeroed once.
-// Cost    bandwidth decides up to 8 queries; a further tile reads what the one before left in the device's cache.
+// Formula, buffers, push constants and CPU counterpart as in attend_step.comp, but
+//         10 count  u32 [n_head_kv, x, count_stride]: finished sets, then chunks of each set; 0 before and after
+// Spec    D_HEAD 256. APPEND, PER_KV as in attend_step.comp. UNIT_M, UNIT_N, UNIT_K 16, 8, 16
+// Grid    x: query tiles, at least ceil(n_row * PER_KV / 8), y: kv head, z: at least the chunks that the pass sees
+//         (surplus workgroups return at once). Group 256: 8 full subgroups of 32
+// Shared  22 KiB
+// Cost    as attend_step.comp. Memory bandwidth bounds it up to 8 queries; a further tile reads what the one before
+//         left in the device's cache.
+// Numbers queries (times 16) and weights (times 4096) enter as two halves each, the second holding the rounding error
+//         of the first: 2^-22 relative. Sums are float.
+// Order   a block of 128 keys: subgroup s computes the scores of keys 16 s .. 16 s + 15 (rows of its matrix), then
+//         columns 32 s .. 32 s + 31 of the values of all keys. A query is a column of a matrix: the other columns do
+//         not affect it. Chunks are joined in sets of 16 by position, then the sets. What a row does not see changes
+//         nothing, so a row's bits do not depend on n_row.
+// Source  as attend_step.comp; two-term halves as in Markidis 2018
+// Needs   matrices whose elements lie as matrix_layout_fits() in tune.h requires; K and V zeroed when the context
+//         opens.
 // variant: attend_mma @khr
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -22,7 +25,8 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_NV_cooperative_matrix : require
 #extension GL_EXT_spirv_intrinsics : require
-spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);   // halves: to nearest even
+// halves: to nearest even
+spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);
 #include "step_common.glsl"
 
 layout(constant_id = 1) const uint D_HEAD = 256;
@@ -33,14 +37,11 @@ layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
 const uint TILE = 8u, GROUP = 256u, K_TYPE = 0u, V_TYPE = 0u;
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { AttendArgs args; };
-layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
-layout(set = 0, binding = 1, std430) readonly buffer Acts { vec4 acts[]; };
-layout(set = 0, binding = 2, std430) readonly buffer QNorm { vec4 q_norm[]; };
-layout(set = 0, binding = 3, std430) readonly buffer KNorm { vec4 k_norm[]; };
-layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
-layout(set = 0, binding = 5, std430) coherent buffer K { uvec4 k_cache[]; };
-layout(set = 0, binding = 6, std430) coherent buffer V { uvec2 v_cache[]; };
+#define ACTS vec4
+#define K_UNIT uvec4
+#define CACHE coherent
+#define APPENDS
+#include "attend_prologue.glsl"
 layout(set = 0, binding = 7, std430) coherent buffer Part { vec4 part[]; };
 layout(set = 0, binding = 8, std430) coherent buffer Stat { vec2 stat[]; };
 layout(set = 0, binding = 9, std430) writeonly buffer Out { vec4 result[]; };
@@ -51,13 +52,14 @@ const uint QX = 33u, PX = 17u;      // units of 8 halves from query to query: qu
 shared vec4 q_s[TILE * QUADS];      // rotated queries; later the results
 shared uvec4 half_s[2u * TILE * QX];    // queries as halves, in the order of the matrices; then what that left
 shared uvec4 p_s[2u * TILE * PX];       // weights of a block, likewise
-shared vec2 most_s[8u * 4u];        // by subgroup: maxima, then sums of two queries
+shared vec2 highest_s[8u * 4u];        // by subgroup: maxima, then sums of two queries
 shared float sums_s[LANE_GROUPS];
 shared vec2 stat_s[TILE];
 shared uint ends_s[4];
 #include "attend_common.glsl"
 #define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
-#define K_PUT(row, quad, w) k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
+#define K_PUT(row, quad, w) k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * \
+    (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
 #include "kv_store.glsl"
 
 #define FragA fcoopmatNV<16, gl_ScopeSubgroup, UNIT_M, UNIT_K>
@@ -65,7 +67,8 @@ shared uint ends_s[4];
 #define FragC fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N>
 // A: this lane's columns of row g (a0, a1) and of row g + 8 (a2, a3).
 #define ROWS(A, a0, a1, a2, a3) FragA A; { \
-    const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = unpackFloat2x16(a3); \
+    const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = \
+    unpackFloat2x16(a3); \
     A[0] = p0_.x; A[1] = p0_.y; A[2] = p1_.x; A[3] = p1_.y; A[4] = p2_.x; A[5] = p2_.y; A[6] = p3_.x; A[7] = p3_.y; }
 // C += A B, B being two halves each, of 16 rows at `at` of `from`, the second TILE columns further on.
 #define MMA(C, A, from, at, stride) { FragB B_; \
@@ -76,18 +79,22 @@ shared uint ends_s[4];
 
 // Columns 64 i .. 64 i + 63 of keys g and g + 8: a lane has 8 t .. 8 t + 7 of each 32, which stand for columns 2t,
 // 2t + 1, 2t + 8, 2t + 9 of two matrices.
-#define KEYS(k, i) k[0] = k_cache[row_a + 8u * (i)], k[1] = k_cache[row_b + 8u * (i)], k[2] = k_cache[row_a + 8u * (i) + 4u], k[3] = k_cache[row_b + 8u * (i) + 4u];
+#define KEYS(k, i) k[0] = k_cache[row_a + 8u * (i)], k[1] = k_cache[row_b + 8u * (i)], k[2] = k_cache[row_a + 8u * \
+    (i) + 4u], k[3] = k_cache[row_b + 8u * (i) + 4u];
 #define SCORES(k, i) { ROWS(A0, k[0].x, k[0].y, k[1].x, k[1].y) MMA(S, A0, half_s, 8u * (i), QX) \
                        ROWS(A1, k[0].z, k[0].w, k[1].z, k[1].w) MMA(S, A1, half_s, 8u * (i) + 2u, QX) \
                        ROWS(A2, k[2].x, k[2].y, k[3].x, k[3].y) MMA(S, A2, half_s, 8u * (i) + 4u, QX) \
                        ROWS(A3, k[2].z, k[2].w, k[3].z, k[3].w) MMA(S, A3, half_s, 8u * (i) + 6u, QX) }
 // Four columns of the values of keys 2t, 2t + 1, 2t + 8, 2t + 9 of sixteen, twice.
-#define VALUE(v, j, k) { const uint key = (k); v[j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * (D_HEAD / 4u) + 8u * sub + g]; }
-#define VALUES(v, i) { const uint at = 32u * (i) + 2u * t; VALUE(v, 0, at) VALUE(v, 1, at + 1u) VALUE(v, 2, at + 8u) VALUE(v, 3, at + 9u) \
+#define VALUE(v, j, k) { const uint key = (k); v[j] = v_cache[(slot0 + key - (key >= wrap ? args.ring : 0u)) * \
+    (D_HEAD / 4u) + 8u * sub + g]; }
+#define VALUES(v, i) { const uint at = 32u * (i) + 2u * t; VALUE(v, 0, at) VALUE(v, 1, at + 1u) VALUE(v, 2, at + 8u) \
+    VALUE(v, 3, at + 9u) \
                        VALUE(v, 4, at + 16u) VALUE(v, 5, at + 17u) VALUE(v, 6, at + 24u) VALUE(v, 7, at + 25u) }
 #define LOW(a, b) (((a) & 0xffffu) | ((b) << 16))
 #define HIGH(a, b) (((a) >> 16) | ((b) & 0xffff0000u))
-#define SUM(O, v, j, c, at) { ROWS(A_, LOW(v[j].c, v[j + 1].c), LOW(v[j + 2].c, v[j + 3].c), HIGH(v[j].c, v[j + 1].c), HIGH(v[j + 2].c, v[j + 3].c)) MMA(O, A_, p_s, at, PX) }
+#define SUM(O, v, j, c, at) { ROWS(A_, LOW(v[j].c, v[j + 1].c), LOW(v[j + 2].c, v[j + 3].c), HIGH(v[j].c, v[j + \
+    1].c), HIGH(v[j + 2].c, v[j + 3].c)) MMA(O, A_, p_s, at, PX) }
 
 // A number as two halves, the second what the first left: of the rounded first one, which a driver was seen to take for
 // the unrounded number unless it gets bits that it cannot see through. n_rot is even.
@@ -97,16 +104,18 @@ uint two_halves(float x) {
     return hi | packFloat2x16(f16vec2(0.0, rest));
 }
 
-float weight(float top, float most) {  // of what was summed under the maximum `top`
-    precise float e = exp(top - most);
-    return top > kMasked ? (top == most ? 1.0 : e) : 0.0;
+float weight(float top, float highest) {  // of what was summed under the maximum `top`
+    precise float e = exp(top - highest);
+    return top > kMasked ? (top == highest ? 1.0 : e) : 0.0;
 }
 
 // Sets of 16 chunks: the chunks before chunk c that this pass sees, the sets it sees, and the number of one among them.
 uint seen_before(Chunks s, uint c) { return min(c, s.n_sink) + clamp(c, s.first, s.end) - s.first; }
 uint sets_sink(Chunks s) { return (s.n_sink + 15u) / 16u; }
-uint sets_count(Chunks s) { return sets_sink(s) + (s.end + 15u) / 16u - min(max(s.first / 16u, sets_sink(s)), (s.end + 15u) / 16u); }
-uint set_number(Chunks s, uint set) { return set < sets_sink(s) ? set : set - max(s.first / 16u, sets_sink(s)) + sets_sink(s); }
+uint sets_count(Chunks s) { return sets_sink(s) + (s.end + 15u) / 16u - min(max(s.first / 16u, sets_sink(s)),
+    (s.end + 15u) / 16u); }
+uint set_number(Chunks s, uint set) { return set < sets_sink(s) ? set : set - max(s.first / 16u, sets_sink(s))
+    + sets_sink(s); }
 
 void main() {
     const uint n_row = step.n_row;
@@ -122,7 +131,7 @@ void main() {
     const uint begin = chunk_begin(chunk, args.window);
     const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
     const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
-    const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u, step.first_key);
+    const uint oldest = oldest_key(position);
     const uint head_row = head * args.capacity;
 
     // This pass's rows that lie in this chunk, whose keys and values join the caches, then the queries.
@@ -133,7 +142,8 @@ void main() {
         const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = tile + nth;
         const uint i = is_key ? first + nth : query / PER_KV;
         const bool real = is_key ? nth < n_new : query < n_query;
-        const uint at = is_key ? args.k_offset + i * args.k_stride + head * D_HEAD : args.q_offset + i * args.q_stride + (head * PER_KV + query % PER_KV) * q_width;
+        const uint at = is_key ? args.k_offset + i * args.k_stride + head * D_HEAD
+            : args.q_offset + i * args.q_stride + (head * PER_KV + query % PER_KV) * q_width;
         const vec4 a = real ? acts[at / 4u + quad] : vec4(0.0);
         vec4 value = vec4(0.0);
         if (is_key && real) value = acts[(args.v_offset + i * args.v_stride + head * D_HEAD) / 4u + quad];
@@ -145,8 +155,10 @@ void main() {
             barrier();
         } else {
             // Columns 4 quad .. + 3 stand where KEY() wants them.
-            const uint ab = two_halves(y.x * 16.0), cd = two_halves(y.y * 16.0), ef = two_halves(y.z * 16.0), gh = two_halves(y.w * 16.0);
-            const uint word = 16u * (quad / 8u) + 8u * (quad & 1u) + (quad & 7u) / 2u, to = nth * QX + word / 4u, c = word & 3u;
+            const uint ab = two_halves(y.x * 16.0), cd = two_halves(y.y * 16.0), ef = two_halves(y.z * 16.0),
+                gh = two_halves(y.w * 16.0);
+            const uint word = 16u * (quad / 8u) + 8u * (quad & 1u) + (quad & 7u) / 2u, to = nth * QX + word / 4u,
+                c = word & 3u;
             half_s[to][c] = LOW(ab, cd);
             half_s[to + 1u][c] = LOW(ef, gh);
             half_s[to + TILE * QX][c] = HIGH(ab, cd);
@@ -167,7 +179,8 @@ void main() {
         const uint slot0 = head_row + (block < args.sinks ? block : args.sinks + ring_at);
         const uint wrap = block < args.sinks ? kChunk : args.ring - ring_at;
         uint key_a = 16u * sub + g, key_b = key_a + 8u;
-        const uint row_a = (slot0 + key_a - (key_a >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t, row_b = (slot0 + key_b - (key_b >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t;
+        const uint row_a = (slot0 + key_a - (key_a >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t,
+            row_b = (slot0 + key_b - (key_b >= wrap ? args.ring : 0u)) * (D_HEAD / 8u) + t;
         uvec4 k[4], k1[4], k2[4];   // two further ones are on their way
         KEYS(k1, 0u)
         KEYS(k2, 1u)
@@ -187,23 +200,24 @@ void main() {
         s.y = key_a < end && visible(key_a, row1) ? s.y : kMasked;
         s.z = key_b < end && visible(key_b, row0) ? s.z : kMasked;
         s.w = key_b < end && visible(key_b, row1) ? s.w : kMasked;
-        vec2 most = max(s.xy, s.zw);
-        most = max(most, subgroupShuffleXor(most, 4u));
-        most = max(most, subgroupShuffleXor(most, 8u));
-        most = max(most, subgroupShuffleXor(most, 16u));
-        if (g == 0u) most_s[sub * 4u + t] = most;
+        vec2 highest = max(s.xy, s.zw);
+        highest = max(highest, subgroupShuffleXor(highest, 4u));
+        highest = max(highest, subgroupShuffleXor(highest, 8u));
+        highest = max(highest, subgroupShuffleXor(highest, 16u));
+        if (g == 0u) highest_s[sub * 4u + t] = highest;
         barrier();
-        most = top;
-        [[unroll]] for (uint i = 0u; i < 8u; i++) most = max(most, most_s[i * 4u + t]);
-        precise vec4 e = exp(s - most.xyxy);
+        highest = top;
+        [[unroll]] for (uint i = 0u; i < 8u; i++) highest = max(highest, highest_s[i * 4u + t]);
+        precise vec4 e = exp(s - highest.xyxy);
         e = mix(vec4(0.0), e, greaterThan(s, vec4(kMasked)));
-        precise vec2 alpha = exp(top - most);
-        alpha = mix(alpha, vec2(1.0), equal(top, most));
+        precise vec2 alpha = exp(top - highest);
+        alpha = mix(alpha, vec2(1.0), equal(top, highest));
         sum = fma(sum, alpha, e.xy + e.zw);
-        top = most;
+        top = highest;
         // Neighbouring keys are in neighbouring lanes (4 apart): they exchange, so that each writes whole words.
         const bool odd = (g & 1u) != 0u;
-        const uint w0 = two_halves(e.x * 4096.0), w1 = two_halves(e.y * 4096.0), w2 = two_halves(e.z * 4096.0), w3 = two_halves(e.w * 4096.0);
+        const uint w0 = two_halves(e.x * 4096.0), w1 = two_halves(e.y * 4096.0), w2 = two_halves(e.z * 4096.0),
+            w3 = two_halves(e.w * 4096.0);
         const uint other_a = subgroupShuffleXor(odd ? w0 : w1, 4u), other_b = subgroupShuffleXor(odd ? w2 : w3, 4u);
         const uint a0 = odd ? other_a : w0, a1 = odd ? w1 : other_a, b0 = odd ? other_b : w2, b1 = odd ? w3 : other_b;
         const uint to = (2u * t + (odd ? 1u : 0u)) * PX + 2u * sub, c = g >> 1;
@@ -215,8 +229,10 @@ void main() {
         O0[0] *= alpha.x; O0[1] *= alpha.y; O0[2] *= alpha.x; O0[3] *= alpha.y;
         O1[0] *= alpha.x; O1[1] *= alpha.y; O1[2] *= alpha.x; O1[3] *= alpha.y;
         [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
-            v[0] = v1[0], v[1] = v1[1], v[2] = v1[2], v[3] = v1[3], v[4] = v1[4], v[5] = v1[5], v[6] = v1[6], v[7] = v1[7];
-            v1[0] = v2[0], v1[1] = v2[1], v1[2] = v2[2], v1[3] = v2[3], v1[4] = v2[4], v1[5] = v2[5], v1[6] = v2[6], v1[7] = v2[7];
+            v[0] = v1[0], v[1] = v1[1], v[2] = v1[2], v[3] = v1[3], v[4] = v1[4], v[5] = v1[5], v[6] = v1[6],
+                v[7] = v1[7];
+            v1[0] = v2[0], v1[1] = v2[1], v1[2] = v2[2], v1[3] = v2[3], v1[4] = v2[4], v1[5] = v2[5], v1[6] = v2[6],
+                v1[7] = v2[7];
             if (i < 2u) VALUES(v2, i + 2u)
             SUM(O0, v, 0, x, 4u * i)
             SUM(O1, v, 0, y, 4u * i)
@@ -231,13 +247,13 @@ void main() {
     all = all + subgroupShuffleXor(all, 8u);
     all = all + subgroupShuffleXor(all, 16u);
     barrier();
-    if (g == 0u) most_s[sub * 4u + t] = all;
+    if (g == 0u) highest_s[sub * 4u + t] = all;
     q_s[2u * t * QUADS + 8u * sub + g] = vec4(O0[0], O0[2], O1[0], O1[2]) * (1.0 / 4096.0);
     q_s[(2u * t + 1u) * QUADS + 8u * sub + g] = vec4(O0[1], O0[3], O1[1], O1[3]) * (1.0 / 4096.0);
     barrier();
     if (me < 4u) {
         precise vec2 both = vec2(0.0);
-        [[dont_unroll]] for (uint k = 0u; k < 8u; k++) both = both + most_s[k * 4u + t];
+        [[dont_unroll]] for (uint k = 0u; k < 8u; k++) both = both + highest_s[k * 4u + t];
         stat_s[2u * t] = vec2(top.x, both.x);
         stat_s[2u * t + 1u] = vec2(top.y, both.y);
     }
@@ -245,19 +261,23 @@ void main() {
 
     // Each stream has query rows of its own from here on. Chunks are joined set by set, then the sets, each by the
     // workgroup that comes last. Results of sets stand behind those of the chunks.
-    const uint set = chunk / 16u, number = set_number(seen, set), first_of_set = seen_before(seen, 16u * set), n_set = sets_count(seen);
+    const uint set = chunk / 16u, number = set_number(seen, set), first_of_set = seen_before(seen, 16u * set),
+        n_set = sets_count(seen);
     uint mine = x, from = first_of_set, n_here = seen_before(seen, 16u * set + 16u) - first_of_set;
-    [[dont_unroll]] for (uint level = 0u; level < 2u; level++, mine = n_chunk + number, from = n_chunk, n_here = n_set) {
+    [[dont_unroll]] for (uint level = 0u; level < 2u; level++, mine = n_chunk + number, from = n_chunk,
+        n_here = n_set) {
         if (n_here == 1u) continue;
         [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
-            const uint query = tile + r, to = mine * args.part_stride + (query / PER_KV) * args.n_head + head * PER_KV + query % PER_KV;
+            const uint query = tile + r, to = mine * args.part_stride + (query / PER_KV)
+                * args.n_head + head * PER_KV + query % PER_KV;
             if (query < n_query) part[to * QUADS + quad] = q_s[r * QUADS + quad];
             if (query < n_query && quad == 0u) stat[to] = stat_s[r];
         }
         memoryBarrierBuffer();
         barrier();
         if (me == 0u) {
-            const uint at = (head * gl_NumWorkGroups.x + gl_WorkGroupID.x) * args.count_stride + (level == 0u ? 1u + number : 0u);
+            const uint at = (head * gl_NumWorkGroups.x + gl_WorkGroupID.x)
+                * args.count_stride + (level == 0u ? 1u + number : 0u);
             const bool ends = atomicAdd(count[at], 1u) + 1u == n_here;
             if (ends) count[at] = 0u;
             ends_s[0] = ends ? 1u : 0u;
@@ -266,19 +286,22 @@ void main() {
         if (ends_s[0] == 0u) return;
         memoryBarrierBuffer();
         [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
-            const uint query = min(tile + r, n_query - 1u), at = (query / PER_KV) * args.n_head + head * PER_KV + query % PER_KV;
+            const uint query = min(tile + r, n_query - 1u), at = (query / PER_KV)
+                * args.n_head + head * PER_KV + query % PER_KV;
             // A lane has the sums of one chunk in eight, and columns of all.
             const uint own = quad & 7u;
-            float most = kMasked;
-            [[dont_unroll]] for (uint c = own; c < n_here; c += 8u) most = max(most, stat[(from + c) * args.part_stride + at].x);
-            most = group_max(most);
+            float highest = kMasked;
+            [[dont_unroll]] for (uint c = own; c < n_here; c += 8u)
+                highest = max(highest, stat[(from + c) * args.part_stride + at].x);
+            highest = group_max(highest);
             precise float total = 0.0;
             precise vec4 y = vec4(0.0);
             [[dont_unroll]] for (uint c = 0u; c < n_here; c += 8u) {
                 vec4 value[8];
-                [[unroll]] for (uint u = 0u; u < 8u; u++) value[u] = part[((from + min(c + u, n_here - 1u)) * args.part_stride + at) * QUADS + quad];
+                [[unroll]] for (uint u = 0u; u < 8u; u++)
+                    value[u] = part[((from + min(c + u, n_here - 1u)) * args.part_stride + at) * QUADS + quad];
                 const vec2 s = stat[(from + min(c + own, n_here - 1u)) * args.part_stride + at];
-                const float e = c + own < n_here ? weight(s.x, most) : 0.0;
+                const float e = c + own < n_here ? weight(s.x, highest) : 0.0;
                 [[unroll]] for (uint u = 0u; u < 8u; u++) {
                     const float w = subgroupShuffle(e, (l & 24u) + u);
                     total = fma(w, subgroupShuffle(s.y, (l & 24u) + u), total);
@@ -286,7 +309,7 @@ void main() {
                 }
             }
             q_s[r * QUADS + quad] = y;
-            if (quad == 0u) stat_s[r] = vec2(most, total);
+            if (quad == 0u) stat_s[r] = vec2(highest, total);
         }
         barrier();
     }

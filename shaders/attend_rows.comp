@@ -1,21 +1,24 @@
 #version 450
+// attend_rows.comp: attention of a committed pass (prefill): 64 queries of one kv head against all keys they see, in
+// tiles with an online softmax. Runs after kv_append with QUERIES 1. Its bits need not match attend_step's.
+//
+// Formula as attend_step.comp
+// Buffers 0 step   StepState                                            read
+//         1 acts   f32: q (interleaved gates) and gate at their offsets read
+//         2 query  f32 [n_head_kv, part_stride, D_HEAD, 64]             read
+//         3 k, 4 v see kv_formats.glsl                                  read
+//         5 out    f32 at its offset                                    written
+// Push    AttendArgs; part_stride: tiles per kv head
+// Spec    KEYS 32 or 64: keys per tile; 64 is faster. K_TYPE, V_TYPE kKv... D_HEAD is fixed by the variant: an
+//         invocation keeps D_HEAD / 4 sums in registers and no driver may index them.
+// Grid    x: tiles of 64 queries, ceil(n_row * n_head / n_head_kv / 64), y: kv head. Group 256
+// Shared  12.6 KiB with KEYS 32, 18.7 with 64
+// Cost    n_row * n_key * n_head * D_HEAD * 4 flops: float arithmetic bounds it
+// Order   tiles of keys in order of position, keys of a tile in order; independent of n_row
+// Source  FlashAttention (Dao 2022)
+// CPU     src/machine/cpu, attend
 // variant: attend_rows_256 -DHEAD=256
 // variant: attend_rows_128 -DHEAD=128
-// attend_rows.comp: attention of a committed pass (prefill): 64 queries of one kv head against all keys
-// they see, in tiles with an online softmax. Runs after kv_append with QUERIES 1. Twin of
-// src/machine/cpu's attend; its bits need not match attend_step's.
-//
-// Grid    x: tiles of 64 queries, ceil(rows * n_head / n_head_kv / 64); y: kv head.   Group  256 (spec 0).
-// Spec    1 KEYS 32 (64): keys per tile; 64 needs 18.7 KiB of shared memory and is faster, 32 needs 12.6
-//         2 K_TYPE   3 V_TYPE: kKv...
-//         d_head D_HEAD is fixed per variant: registers hold D_HEAD / 4 sums, and no driver may index them.
-// Memory  0 step   StepState                                       read
-//         1 acts   f32: q (for interleaved gates), gate            read
-//         2 query  f32 [n_head_kv][part_stride][D_HEAD][64]             read
-//         3 k      4 v    see kv_formats.glsl                      read
-//         5 out    f32 by offset                                   written
-// Push    AttendArgs (part_stride: tiles per kv head).
-// Cost    n_row * n_key * n_head * D_HEAD * 4 flops: fp32 arithmetic decides.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -25,13 +28,11 @@ const uint D_HEAD = HEAD;
 layout(constant_id = 1) const uint KEYS = 32;
 layout(constant_id = 2) const uint K_TYPE = 0;
 layout(constant_id = 3) const uint V_TYPE = 0;
-layout(push_constant) uniform Push { AttendArgs args; };
-layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
-layout(set = 0, binding = 1, std430) readonly buffer Acts { float acts[]; };
-layout(set = 0, binding = 2, std430) readonly buffer Query { vec4 query[]; };
-layout(set = 0, binding = 3, std430) readonly buffer K { uvec2 k_cache[]; };
-layout(set = 0, binding = 4, std430) readonly buffer V { uvec2 v_cache[]; };
-layout(set = 0, binding = 5, std430) writeonly buffer Out { float result[]; };
+#define ACTS float
+#define QUERY vec4
+#define K_UNIT uvec2
+#define CACHE readonly
+#include "attend_prologue.glsl"
 
 const uint SLICE = 32u;            // values of d_head per round of the first product
 const uint KEYS_EACH = KEYS / 16u; // neighbouring keys per invocation there: 2 or 4
@@ -46,10 +47,6 @@ shared vec4 alpha_s[16];
 
 #include "kv_formats.glsl"
 
-uint slot_of(uint p) {
-    return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
-}
-
 void main() {
     const uint per_kv = args.n_head / args.n_head_kv, n_query = step.n_row * per_kv;
     const uint n_tile = (n_query + 63u) / 64u;
@@ -58,7 +55,7 @@ void main() {
     const uint t = gl_LocalInvocationIndex;
     const uint first_row = step.position + tile * 64u / per_kv;
     const uint last_row = step.position + (min(tile * 64u + 64u, n_query) - 1u) / per_kv;
-    const uint oldest = max(args.window > 0u && first_row + 1u > args.window ? first_row + 1u - args.window : 0u, step.first_key);
+    const uint oldest = oldest_key(first_row);
     const uint head_row = g * args.capacity;
     const uint query_at = (g * args.part_stride + tile) * D_HEAD * 16u;
 
@@ -101,7 +98,8 @@ void main() {
             const uint d1 = min(d0 + SLICE, D_HEAD - SLICE);
             next_q0 = query[query_at + d1 * 16u + t];
             next_q1 = query[query_at + d1 * 16u + 256u + t];
-            [[unroll]] for (uint i = 0u; i < PIECES; i++) next_k[i] = k_fetch(key_row, d1 / 4u + load_piece + i * (256u / KEYS));
+            [[unroll]] for (uint i = 0u; i < PIECES; i++)
+                next_k[i] = k_fetch(key_row, d1 / 4u + load_piece + i * (256u / KEYS));
             [[dont_unroll]] for (uint d8 = 0u; d8 < SLICE; d8 += 8u)
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 const uint d = d8 + i;
@@ -124,29 +122,30 @@ void main() {
         [[unroll]] for (uint i = 0u; i < KEYS_EACH; i++) tile_s[(tk * KEYS_EACH + i) * STRIDE + tq] = s[i];
         barrier();
 
-        float most = top;
+        float highest = top;
         [[unroll]] for (uint i = 0u; i < KEYS / 4u; i++) {
             const uint key = part + 4u * i, p = key0 + key;
-            const bool seen = p <= my_row && p >= step.first_key && (args.window == 0u || my_row - p < args.window || p < args.sinks);
+            const bool seen = p <= my_row && p >= step.first_key
+                && (args.window == 0u || my_row - p < args.window || p < args.sinks);
             const float x = seen ? tile_s[key * STRIDE + sq / 4u][sq & 3u] : kMasked;
             tile_s[key * STRIDE + sq / 4u][sq & 3u] = x;
-            most = max(most, x);
+            highest = max(highest, x);
         }
-        most = max(most, subgroupShuffleXor(most, 1u));
-        most = max(most, subgroupShuffleXor(most, 2u));
+        highest = max(highest, subgroupShuffleXor(highest, 1u));
+        highest = max(highest, subgroupShuffleXor(highest, 2u));
         float add = 0.0;
         [[unroll]] for (uint i = 0u; i < KEYS / 4u; i++) {
             const uint key = part + 4u * i;
             const float x = tile_s[key * STRIDE + sq / 4u][sq & 3u];
-            const float e = x > kMasked ? exp(x - most) : 0.0;
+            const float e = x > kMasked ? exp(x - highest) : 0.0;
             tile_s[key * STRIDE + sq / 4u][sq & 3u] = e;
             add += e;
         }
         add += subgroupShuffleXor(add, 1u);
         add += subgroupShuffleXor(add, 2u);
-        const float alpha = most == top ? 1.0 : exp(top - most);
+        const float alpha = highest == top ? 1.0 : exp(top - highest);
         sum = fma(sum, alpha, add);
-        top = most;
+        top = highest;
         if (part == 0u) alpha_s[sq / 4u][sq & 3u] = alpha;
         barrier();
 
@@ -164,7 +163,8 @@ void main() {
                     w[u][j] = v_fetch(slot0 + key - (key >= wrap ? args.ring : 0u), column + 32u * j);
                 }
             [[unroll]] for (uint u = 0u; u < 4u; u++) {
-                const vec4 a = tile_s[(key4 + u) * STRIDE + warp * 2u], b = tile_s[(key4 + u) * STRIDE + warp * 2u + 1u];
+                const vec4 a = tile_s[(key4 + u) * STRIDE + warp * 2u],
+                    b = tile_s[(key4 + u) * STRIDE + warp * 2u + 1u];
                 [[unroll]] for (uint j = 0u; j < QUADS; j++) {
                     const vec4 v = kv_values(V_TYPE, w[u][j], column + 32u * j);
                     [[unroll]] for (uint i = 0u; i < 4u; i++) {

@@ -1,33 +1,36 @@
 #version 450
-// attend_step.comp: attention of a tentative pass: norms and rotation of q and k, append of this pass's keys and
-// values, then chunk by chunk of positions scores and partial softmax; the workgroup that comes last joins the
-// chunks and applies the output gate. Twin of src/machine/cpu's kv_write and attend.
+// attend_step.comp: attention of a tentative pass: normalises and rotates q and k, appends the pass's keys and values,
+// then computes scores and partial softmax by chunks of positions. The workgroup that finishes last joins the chunks
+// and applies the output gate.
 //
-// Grid    x: at least the chunks this pass can see (what is too much leaves at once), y: kv head, z: query tiles, at
-//         least ceil(n_row * n_head / n_head_kv / TILE); each appends the pass's keys, with the same bits.
-//         Group  spec 0 GROUP.
-// Spec    0 GROUP 256 (512: not faster on Hopper). It decides the order of sums: one value for all passes
-//         of a lane.     1 D_HEAD 256 (128): d_head
-//         2 TILE 4 (8, 16): query rows at a time; a query row is one head of one row of the pass,
-//         n_row * n_head / n_head_kv in all. TILE changes speed, not bits.
-//         3 APPEND 1: writes k and v too; 0: kv_append did     4 K_TYPE   5 V_TYPE: kKv...
-//         6 PER_KV: n_head / n_head_kv
-// Shared  TILE * (D_HEAD + 137) * 4 bytes: 6.2 KiB at TILE 4, 12.4 at 8, 25 at 16.
-// Memory  0 step    StepState                                      read
-//         1 acts    f32: q, k, v by offset; offsets and strides are multiples of 4   read
-//         2 q_norm  f32 [d_head]     3 k_norm  f32 [d_head]        read
-//         4 rope    uvec2 [n_rot / 2], see attend_common.glsl      read
-//         5 k       6 v   see kv_formats.glsl                      read, written (own chunk only)
-//         7 part    f32 [chunk][part_stride][d_head]               written, read by the last
-//         8 stat    f32 [chunk][part_stride][2]: maximum, sum      written, read by the last
-//         9 out     f32 by offset, rows 16-byte aligned            written
-//         10 count  u32 [n_head_kv][z]: chunks that are done; 0 before and after
-// Push    AttendArgs.
-// Order   chunks and the blocks of 128 in them stand at absolute positions and are joined in order; a block
-//         or chunk that a row does not see is an exact no-op, so a row's bits do not depend on n_row.
-// Needs   K and V zeroed once when the lane opens: slots that were never written are read (with weight 0).
-// Cost    K and V are read once per tile: bandwidth decides while n_row * n_head / n_head_kv <= TILE. While the
-//         cache is short, instructions fetched for the first time do: loops stay rolled where they can.
+// Formula out[row, h] = gate * sum over visible keys of softmax(scale * q . k) v, q and k after norm and rotation
+// Buffers 0 step    StepState                                                                       read
+//         1 acts    f32: q, k, v at their offsets; offsets and strides are multiples of 4           read
+//         2 q_norm  f32 [d_head]                                                                    read
+//         3 k_norm  f32 [d_head]                                                                    read
+//         4 rope    uvec2 [n_rot / 2], see attend_common.glsl                                       read
+//         5 k       see kv_formats.glsl                                                         read; own chunk written
+//         6 v       likewise                                                                    read; own chunk written
+//         7 part    f32 [chunk, part_stride, d_head]                                written, read by the last workgroup
+//         8 stat    f32 [chunk, part_stride, 2]: maximum, sum                       written, read by the last workgroup
+//         9 out     f32 at its offset, rows 16-byte aligned                                         written
+//         10 count  u32 [n_head_kv, z]: finished chunks; 0 before and after                         read, written
+// Push    AttendArgs
+// Spec    D_HEAD 128 or 256. TILE 4, 8 or 16: query rows at a time; a query row is one head of one row of the pass,
+//         there are n_row * PER_KV for each kv head. TILE does not change bits. APPEND 1: stores k and v; 0: kv_append
+//         did. K_TYPE, V_TYPE kKv... PER_KV n_head / n_head_kv
+// Grid    x: at least the chunks that the pass sees (surplus workgroups return at once), y: kv head, z: query tiles,
+//         at least ceil(n_row * PER_KV / TILE); each appends the pass's keys, with the same bits. Group GROUP 256 (512
+//         is not faster on Hopper). GROUP decides the order of sums: use one value for all passes of a context.
+// Shared  TILE * (D_HEAD + 137) * 4 bytes: 6.2 KiB with TILE 4, 12.4 with 8, 25 with 16
+// Cost    K and V are read once per query tile; 4 * D_HEAD flops per query row and key. Memory bandwidth bounds it
+//         while n_row * PER_KV <= TILE. With a short cache, fetching instructions for the first time does: loops stay
+//         rolled where they can.
+// Order   chunks, and blocks of 128 keys in them, lie at absolute positions and are joined in order. A block or chunk
+//         that a row does not see changes nothing, so a row's bits do not depend on n_row.
+// Source  online softmax (Milakov 2018), split over keys as in Flash-Decoding (Dao 2023)
+// CPU     src/machine/cpu, kv_write and attend
+// Needs   K and V zeroed when the context opens: slots never written are read, with weight 0.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -40,14 +43,11 @@ layout(constant_id = 5) const uint V_TYPE = 0;
 layout(constant_id = 6) const uint PER_KV = 1;
 layout(constant_id = 0) const uint GROUP = 256;
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { AttendArgs args; };
-layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
-layout(set = 0, binding = 1, std430) readonly buffer Acts { vec4 acts[]; };
-layout(set = 0, binding = 2, std430) readonly buffer QNorm { vec4 q_norm[]; };
-layout(set = 0, binding = 3, std430) readonly buffer KNorm { vec4 k_norm[]; };
-layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
-layout(set = 0, binding = 5, std430) coherent buffer K { uvec4 k_cache[]; };
-layout(set = 0, binding = 6, std430) coherent buffer V { uvec2 v_cache[]; };
+#define ACTS vec4
+#define K_UNIT uvec4
+#define CACHE coherent
+#define APPENDS
+#include "attend_prologue.glsl"
 layout(set = 0, binding = 7, std430) coherent buffer Part { vec4 part[]; };
 layout(set = 0, binding = 8, std430) coherent buffer Stat { vec2 stat[]; };
 layout(set = 0, binding = 9, std430) writeonly buffer Out { vec4 result[]; };
@@ -69,7 +69,8 @@ const uint ROUNDS = TILE / AT_ONCE;
 shared float sums_s[LANE_GROUPS];
 #include "attend_common.glsl"
 #define K_WORD(i) k_cache[(i) >> 2][(i) & 3u]
-#define K_PUT(row, quad, w) k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
+#define K_PUT(row, quad, w) k_cache[(row) * (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u] = (w).x, k_cache[(row) * \
+    (D_HEAD / 8u) + (quad) / 2u][((quad) & 1u) * 2u + 1u] = (w).y
 #include "kv_store.glsl"
 
 // A lane's part of a key in a quantised cache: D_HEAD / 8 neighbouring columns, all of one block.
@@ -127,9 +128,9 @@ void key_piece(uvec4 codes[UNITS], vec2 unit, uint i, out vec4 lo, out vec4 hi) 
         } \
     }
 
-float weight(float top, float most) {  // of what was summed under the maximum `top`
-    precise float e = exp(top - most);
-    return top > kMasked ? (top == most ? 1.0 : e) : 0.0;
+float weight(float top, float highest) {  // of what was summed under the maximum `top`
+    precise float e = exp(top - highest);
+    return top > kMasked ? (top == highest ? 1.0 : e) : 0.0;
 }
 
 void main() {
@@ -147,7 +148,8 @@ void main() {
     const uint end = min(chunk_begin(chunk + 1u, args.window), position + n_row);
     const uint n_query = n_row * PER_KV;
     const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
-    const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u, step.first_key);
+    const uint oldest = max(args.window > 0u && position + 1u > args.window ? position + 1u - args.window : 0u,
+        step.first_key);
     const uint head_row = g * args.capacity;
 
     const uint quad = t % QUADS, stream = t / QUADS;
@@ -163,13 +165,15 @@ void main() {
         const uint nth = (is_key ? turn : turn - key_turns) * AT_ONCE + stream, query = tile + nth;
         const uint i = is_key ? first + nth : query / PER_KV;
         const bool real = stream < AT_ONCE && (is_key ? nth < n_new : query < n_query);
-        const uint at = is_key ? args.k_offset + i * args.k_stride + g * D_HEAD : args.q_offset + i * args.q_stride + (g * PER_KV + query % PER_KV) * q_width;
+        const uint at = is_key ? args.k_offset + i * args.k_stride + g * D_HEAD
+            : args.q_offset + i * args.q_stride + (g * PER_KV + query % PER_KV) * q_width;
         const vec4 a = real ? acts[at / 4u + quad] : vec4(0.0);
         vec4 v = vec4(0.0);
         if (is_key && real) v = acts[(args.v_offset + i * args.v_stride + g * D_HEAD) / 4u + quad];
         norm_rotate(a, position + i, quad, stream, is_key ? stream : nth, is_key, is_key ? 1.0 : args.scale);
         if (is_key) {
-            kv_store(real, head_row + slot_of(position + i), quad, stream < AT_ONCE ? q_s[stream * QUADS + place(quad)] : vec4(0.0), v);
+            kv_store(real, head_row + slot_of(position + i), quad, stream < AT_ONCE ? q_s[stream * QUADS + place(quad)]
+                : vec4(0.0), v);
             memoryBarrierBuffer();
             barrier();
         }
@@ -224,11 +228,13 @@ void main() {
                 precise float s = acc[i] * unit[i % KEYS].x;
                 acc[i] = s;
             }
-        // Sums over the lane group, folded: lane l is left with values l, l + 8, ... (value: row, key).
-        [[unroll]] for (uint i = 0u; i < KEYS * TILE / 2u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 1u);
-        [[unroll]] for (uint i = 0u; i < KEYS * TILE / 4u; i++) acc[i] = fold(acc[2u * i], acc[2u * i + 1u], lane, 2u);
+        // Sums over the lane group: lane l ends with values l, l + 8, ... (value: row, key).
+        [[unroll]] for (uint i = 0u; i < KEYS * TILE / 2u; i++)
+            acc[i] = reduce_pair(acc[2u * i], acc[2u * i + 1u], lane, 1u);
+        [[unroll]] for (uint i = 0u; i < KEYS * TILE / 4u; i++)
+            acc[i] = reduce_pair(acc[2u * i], acc[2u * i + 1u], lane, 2u);
         [[unroll]] for (uint i = 0u; i < KEYS * TILE / 8u; i++) {
-            const float s = fold(acc[2u * i], acc[2u * i + 1u], lane, 4u);
+            const float s = reduce_pair(acc[2u * i], acc[2u * i + 1u], lane, 4u);
             const uint r = (8u * i + lane) / KEYS, key = group + LANE_GROUPS * ((8u * i + lane) % KEYS);
             p_s[key * (TILE / 4u) + r / 4u][r & 3u] =
                 key < n_key && visible(block + key, position + (tile + r) / PER_KV) ? s : kMasked;
@@ -239,23 +245,24 @@ void main() {
 
         if (group < TILE) {
             const uint at = group / 4u, part_of = group & 3u;
-            float most = kMasked;
+            float highest = kMasked;
             [[dont_unroll]] for (uint k = lane; k < kChunk; k += 32u)
-                [[unroll]] for (uint i = 0u; i < 4u; i++) most = max(most, p_s[(k + 8u * i) * (TILE / 4u) + at][part_of]);
-            most = max(group_max(most), top);
+                [[unroll]] for (uint i = 0u; i < 4u; i++)
+                    highest = max(highest, p_s[(k + 8u * i) * (TILE / 4u) + at][part_of]);
+            highest = max(group_max(highest), top);
             precise float add = 0.0;
             [[dont_unroll]] for (uint k = lane; k < kChunk; k += 32u)
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     const uint to = (k + 8u * i) * (TILE / 4u) + at;
                     const float s = p_s[to][part_of];
-                    precise float e = exp(s - most);
+                    precise float e = exp(s - highest);
                     e = s > kMasked ? e : 0.0;
                     p_s[to][part_of] = e;
                     add = add + e;
                 }
-            precise float alpha = most == top ? 1.0 : exp(top - most);
+            precise float alpha = highest == top ? 1.0 : exp(top - highest);
             sum = fma(sum, alpha, group_sum(add));
-            top = most;
+            top = highest;
             if (lane == 0u) alpha_s[group] = alpha;
         }
         barrier();
@@ -296,7 +303,8 @@ void main() {
     bool ends = n_chunk == 1u;
     if (!ends) {
         [[dont_unroll]] for (uint r = stream; r < TILE; r += STREAMS) {
-            const uint query = tile + r, to = x * args.part_stride + (query / PER_KV) * args.n_head + g * PER_KV + query % PER_KV;
+            const uint query = tile + r, to = x * args.part_stride + (query / PER_KV)
+                * args.n_head + g * PER_KV + query % PER_KV;
             if (query < n_query) part[to * QUADS + quad] = q_s[r * QUADS + quad];
             if (query < n_query && quad == 0u) stat[to] = stat_s[r];
         }
@@ -313,7 +321,8 @@ void main() {
     }
     if (!ends) return;
     [[dont_unroll]] for (uint r0 = 0u; r0 < TILE; r0 += STREAMS) {
-        const uint r = min(r0 + stream, TILE - 1u), query = min(tile + r, n_query - 1u), row = query / PER_KV, h = g * PER_KV + query % PER_KV, at = row * args.n_head + h;
+        const uint r = min(r0 + stream, TILE - 1u), query = min(tile + r, n_query - 1u), row = query / PER_KV,
+            h = g * PER_KV + query % PER_KV, at = row * args.n_head + h;
         vec4 gate = vec4(0.0);
         const bool inter = (args.flags & kAttendInterleaved) != 0u, per_head = (args.flags & kAttendPerHead) != 0u;
         if (inter) gate = acts[(args.q_offset + row * args.q_stride + h * 2u * D_HEAD + D_HEAD) / 4u + quad];
@@ -325,24 +334,27 @@ void main() {
             y = fma(vec4(1.0), q_s[r * QUADS + quad], y);
             total = fma(1.0, stat_s[r].y, total);
         } else {
-            float most = kMasked;
-            [[dont_unroll]] for (uint c = quad; c < n_chunk; c += QUADS) most = max(most, stat[c * args.part_stride + at].x);
-            most = group_max(most);
-            if (lane == 0u) sums_s[group] = most;
+            float highest = kMasked;
+            [[dont_unroll]] for (uint c = quad; c < n_chunk; c += QUADS)
+                highest = max(highest, stat[c * args.part_stride + at].x);
+            highest = group_max(highest);
+            if (lane == 0u) sums_s[group] = highest;
             barrier();
-            [[dont_unroll]] for (uint k = 0u; k < QUADS / 8u; k++) most = max(most, sums_s[stream * (QUADS / 8u) + k]);
+            [[dont_unroll]] for (uint k = 0u; k < QUADS / 8u; k++)
+                highest = max(highest, sums_s[stream * (QUADS / 8u) + k]);
             [[dont_unroll]] for (uint c0 = 0u; c0 < n_chunk; c0 += kChunk) {
                 // Weights and sums of 128 chunks at a time.
                 [[dont_unroll]] for (uint c = quad; c < kChunk; c += QUADS) {
                     const vec2 s = c0 + c < n_chunk ? stat[(c0 + c) * args.part_stride + at] : vec2(kMasked, 0.0);
-                    p_s[c * (TILE / 4u) + r / 4u][r & 3u] = weight(s.x, most);
+                    p_s[c * (TILE / 4u) + r / 4u][r & 3u] = weight(s.x, highest);
                     q_s[r * QUADS + c / 4u][c & 3u] = s.y;
                 }
                 barrier();
                 const uint n = min(n_chunk - c0, kChunk);
                 [[dont_unroll]] for (uint c = 0u; c < n; c += 16u) {
                     vec4 v[16];
-                    [[unroll]] for (uint u = 0u; u < 16u; u++) v[u] = part[((c0 + min(c + u, n - 1u)) * args.part_stride + at) * QUADS + quad];
+                    [[unroll]] for (uint u = 0u; u < 16u; u++)
+                        v[u] = part[((c0 + min(c + u, n - 1u)) * args.part_stride + at) * QUADS + quad];
                     [[unroll]] for (uint u = 0u; u < 16u; u++) {
                         const float e = p_s[(c + u) * (TILE / 4u) + r / 4u][r & 3u];
                         total = fma(e, q_s[r * QUADS + (c + u) / 4u][u & 3u], total);
@@ -360,6 +372,7 @@ void main() {
                 gate = gate.yzwx;
             }
         }
-        if (r0 + stream < TILE && tile + r < n_query) result[(args.out_offset + row * args.out_stride + h * D_HEAD) / 4u + quad] = y;
+        if (r0 + stream < TILE && tile + r < n_query)
+            result[(args.out_offset + row * args.out_stride + h * D_HEAD) / 4u + quad] = y;
     }
 }

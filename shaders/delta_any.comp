@@ -1,16 +1,25 @@
 #version 450
-// delta_any.comp: one Gated DeltaNet layer for any head sizes and any number of rows, plainly: what
-// delta_step and delta_scan do for heads of 128. Twin of src/machine/cpu's delta. ring_any.comp follows.
+// delta_any.comp: one Gated DeltaNet layer for any head sizes and number of rows; ring_any.comp follows. The fallback
+// for heads other than 128, which delta_step and delta_scan run.
 //
-// Grid    x: value head.   Group  128 (spec 0, always 128): invocation t owns the columns t, t + 128 of S.
-// Memory  0 step   1 acts   2 conv f32 [conv_dim][n_conv]   3 dt   4 a   5 norm      read, as in delta_step
-//         6 ring   f32 [kConvRing][conv_dim]                                         read
-//         7 state  f32 [n_head_v][d_val][d_key]      read, written: committed rows
-//         8 term   f32 [2][kMaxRows][n_head_v (1 + d_key + d_val)]: decay, k, u      read, written
-//         9 out    f32 [row, n_head_v d_val]                                         written
-//         10 spare f32 [n_head_v][d_val][d_key]: S while rows are tentative          read, written
-// Push    DeltaAnyArgs.
+// Formula as delta_step.comp
+// Buffers 0 step   StepState                                                        read
+//         1 acts   f32: u, z, beta, alpha at their offsets                          read
+//         2 conv   f32 [conv_dim, n_conv]                                           read
+//         3 dt     f32 [n_head_v]                                                   read
+//         4 a      f32 [n_head_v]                                                   read
+//         5 norm   f32 [d_val]                                                      read
+//         6 ring   f32 [kConvRing, conv_dim]                                        read
+//         7 state  f32 [n_head_v, d_val, d_key]                                     read; written: committed rows
+//         8 term   f32 [2, kMaxRows, n_head_v * (1 + d_key + d_val)]: decay, k, u   read, written
+//         9 out    f32 [row, n_head_v * d_val]                                      written
+//         10 spare f32 [n_head_v, d_val, d_key]: S while rows are tentative         read, written
+// Push    DeltaAnyArgs
+// Grid    x: value head. Group 128: invocation t owns columns t, t + 128 of S
+// Cost    8 * d_key * d_val flops and 16 * d_key * d_val bytes per row and head
 // Order   every sum runs over its index in one invocation: a row's bits do not depend on n_row.
+// Source  Gated Delta Networks (Yang 2024)
+// CPU     src/machine/cpu, delta
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 #include "any_args.h"

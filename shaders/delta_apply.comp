@@ -1,12 +1,16 @@
 #version 450
-// delta_apply.comp: applies the committed rows of the last tentative pass to the state, outside of a pass:
-// before a state is saved. The same multiply-adds in the same order as delta_step's and delta_any's.
+// delta_apply.comp: applies the committed rows of the last tentative pass to the state, outside a pass: before a state
+// is saved. Same multiply-adds in the same order as delta_step and delta_any.
 //
-// Grid    x: value head, y: d_val d_key / 256 (rounded up).   Group  256 (spec 0): a number each.
-// Memory  0 step    StepState (parity)                                      read
-//         1 state   f32 [n_head_v][d_val][d_key]                            read, written
-//         2 term    f32 [2][kMaxRows][n_head_v (1 + d_key + d_val)]         read
-// Push    ApplyArgs.
+// Formula S = decay * S + u k', once for each committed row
+// Buffers 0 step    StepState (parity)                                             read
+//         1 state   f32 [n_head_v, d_val, d_key]                                   read, written
+//         2 term    f32 [2, kMaxRows, n_head_v * (1 + d_key + d_val)]              read
+// Push    ApplyArgs
+// Grid    x: value head, y: ceil(d_val * d_key / 256). Group 256: a number each
+// Cost    8 * d_key * d_val bytes per head
+// Order   rows in order, one number per invocation
+// CPU     src/machine/cpu, delta
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "rows_args.h"
@@ -25,7 +29,8 @@ void main() {
     for (uint k = 0u; k < min(args.n_commit, kMaxRows); k++) {
         const uint base = step.parity * half_term + k * d_term;
         precise float d = s * term[base + h];
-        s = fma(term[base + args.n_head_v + h * args.d_key + key], term[base + args.n_head_v * (1u + args.d_key) + h * args.d_val + column], d);
+        s = fma(term[base + args.n_head_v + h * args.d_key + key],
+            term[base + args.n_head_v * (1u + args.d_key) + h * args.d_val + column], d);
     }
     state[at] = s;
 }

@@ -1,11 +1,16 @@
 #version 450
-// delta_gate.comp: last third of a DeltaNet layer for a committed pass: per value head, rms norm over 128
-// columns, then times silu(z).
+// delta_gate.comp: third of three kernels of a DeltaNet layer in a committed pass: the gated norm.
 //
-// Grid    x: row, y: value head / 8 (rounded up).   Group  64 (spec 0, always 64): a lane group per head.
-// Memory  0 step   1 acts: z by offset   2 norm f32 [128]                read
-//         3 out    f32 by offset, S'q from delta_scan       read, overwritten in place by its only reader
-// Push    DeltaArgs.
+// Formula out = norm * S'q / rms(S'q) * silu(z), rms over 128 columns of a value head
+// Buffers 0 step   StepState                              read
+//         1 acts   f32: z at its offset                   read
+//         2 norm   f32 [128]                              read
+//         3 out    f32 at its offset: S'q of delta_scan   read, overwritten in place by its only reader
+// Push    DeltaArgs
+// Grid    x: row, y: ceil(n_head_v / 8). Group 64: a lane group per head
+// Cost    12 * 128 bytes per row and head
+// Order   see step_common.glsl
+// CPU     src/machine/cpu, delta
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"

@@ -1,13 +1,20 @@
 #version 450
-// delta_mix.comp: first third of a DeltaNet layer for a committed pass (prefill): convolution, silu, unit
-// length of q and k, gates, for all rows at once. delta_scan.comp and delta_gate.comp follow.
+// delta_mix.comp: first of three kernels of a DeltaNet layer in a committed pass (prefill): convolution, silu, unit
+// length of q and k, and gates for all rows at once. delta_scan.comp and delta_gate.comp follow.
 //
-// Grid    x: row, y: blocks of 128 channels (2 n_head_k + n_head_v).   Group  32 (spec 0, always 32): four
-//         channels an invocation.
-// Memory  0 step    1 acts    2 conv    3 dt    4 a         read, as in delta_step
-//         5 ring    f32 [kConvRing][conv_dim]               read (delta_scan writes it)
-//         6 mixed   f32 [row][mix_stride]: q | k | v as in acts, then decay [n_head_v], beta [n_head_v]   written
-// Push    DeltaArgs; out_offset, out_stride place `mixed`: stride at least conv_dim + 2 n_head_v, multiple of 4.
+// Formula c = silu(conv(u)); q, k = c / |c|; decay = exp(-exp(a) softplus(alpha + dt)); beta = sigmoid(b)
+// Buffers 0 step   StepState                                  read
+//         1 acts   f32: u, beta, alpha at their offsets       read
+//         2 conv   f32 [conv_dim, 4]                          read
+//         3 dt     f32 [n_head_v]                             read
+//         4 a      f32 [n_head_v]                             read
+//         5 ring   f32 [kConvRing, conv_dim]                  read; delta_scan writes it
+//         6 mixed  f32 [row, out_stride]: q, k, v as in acts, then decay [n_head_v], beta [n_head_v]   written
+// Push    DeltaArgs; out_offset, out_stride place `mixed`: stride at least conv_dim + 2 n_head_v, a multiple of 4
+// Grid    x: row, y: blocks of 128 channels (2 n_head_k + n_head_v). Group 32: four channels an invocation
+// Cost    8 * conv_dim bytes a row
+// Order   see step_common.glsl
+// CPU     src/machine/cpu, delta
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -37,7 +44,8 @@ void main() {
             const int r = int(row + tap) - 3;
             x[tap] = 0.0;
             if (r >= 0) x[tap] = acts[args.u_offset + uint(r) * args.u_stride + channel];
-            else if (int(step.position) + r >= 0) x[tap] = ring[(uint(int(step.position) + r) % kConvRing) * conv_dim + channel];
+            else if (int(step.position) + r >= 0) x[tap] =
+                ring[(uint(int(step.position) + r) % kConvRing) * conv_dim + channel];
         }
         const vec4 w = conv[channel];
         precise float y = w.x * x[0];

@@ -1,19 +1,24 @@
 #version 450
-// delta_scan.comp: the recurrence of a DeltaNet layer over the rows of a committed pass (prefill), after
-// delta_mix. The state moves row by row in registers; nothing stays tentative.
+// delta_scan.comp: second of three kernels of a DeltaNet layer in a committed pass (prefill), after delta_mix: the
+// recurrence. The state moves row by row in registers; nothing stays tentative.
 //
-// Grid    x: value head * (128 / WIDTH) + slice of WIDTH columns.   Group  spec 0 LANES (64, 128 or 256): a
-//         lane group of 8 owns 8 WIDTH / LANES columns, a lane 16 of a column's 128 keys.
-// Spec    0 LANES 128     1 WIDTH 32 (16): columns per group
-// Memory  0 step    StepState                           read
-//         1 acts    f32: u by offset                    read (only for the ring)
-//         2 mixed   f32, as delta_mix left it           read
-//         3 ring    f32 [kConvRing][conv_dim]           written: the last 3 rows
-//         4 state   f32 [n_head_v][d_val][d_key]        read, written
-//         5 term    as in delta_step                    read: committed rows are applied first
-//         6 out     f32 [row][n_head_v * 128]: S'q, for delta_gate    written
-// Push    DeltaArgs: z_offset, z_stride place `mixed`; out_offset, out_stride place `out`; offsets and strides of `mixed` are multiples of 4.
-// Cost    sequential in rows: latency of one dot product a row; blocks of 8 rows are fetched ahead.
+// Formula as delta_step.comp, for S'q alone
+// Buffers 0 step   StepState                                       read
+//         1 acts   f32: u at its offset, only for the ring         read
+//         2 mixed  f32, as delta_mix left it                       read
+//         3 ring   f32 [kConvRing, conv_dim]                       written: the last 3 rows
+//         4 state  f32 [n_head_v, d_val, d_key]                    read, written
+//         5 term   as in delta_step; committed rows come first     read
+//         6 out    f32 [row, n_head_v * 128]: S'q                  written
+// Push    DeltaArgs; z_offset, z_stride place `mixed`, multiples of 4; out_offset, out_stride place `out`
+// Spec    LANES 64, 128 or 256: invocations of a workgroup. WIDTH 16 or 32: columns of a workgroup
+// Grid    x: value head * (128 / WIDTH) + slice of WIDTH columns. Group LANES: a lane group of 8 owns 8 WIDTH / LANES
+//         columns, a lane 16 of a column's 128 keys
+// Shared  8 rows of q, k, v and gates: 8 * (256 + WIDTH + 2) floats
+// Cost    rows are sequential: the latency of one dot product a row; blocks of 8 rows are fetched ahead
+// Order   see step_common.glsl
+// Source  Gated Delta Networks (Yang 2024)
+// CPU     src/machine/cpu, delta
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -98,7 +103,8 @@ void main() {
         if (block < n_row) {
             [[unroll]] for (uint i = 0u; i < QK_EACH; i++) {
                 const uint j = t + i * LANES, row = min(block + j / 64u, n_row - 1u), c = j & 63u;
-                ahead[i] = mixed[(args.z_offset + row * args.z_stride) / 4u + (c < 32u ? hk * 32u + c : d_key_all / 4u + hk * 32u + c - 32u)];
+                ahead[i] = mixed[(args.z_offset + row * args.z_stride) / 4u + (c < 32u ? hk * 32u + c
+                    : d_key_all / 4u + hk * 32u + c - 32u)];
             }
             [[unroll]] for (uint i = 0u; i < V_EACH; i++) {
                 const uint j = t + i * LANES, row = min(block + j / WIDTH, n_row - 1u);
@@ -106,8 +112,10 @@ void main() {
                 ahead_v[i] = mixed[at / 4u][at & 3u];
             }
             // Rows beyond the end keep the state as it is: decay 1, beta 0.
-            const uint at = args.z_offset + min(block + t, n_row - 1u) * args.z_stride + conv_dim + h, at_beta = at + args.n_head_v;
-            if (t < ROWS) ahead_gate = block + t < n_row ? vec2(mixed[at / 4u][at & 3u], mixed[at_beta / 4u][at_beta & 3u]) : vec2(1.0, 0.0);
+            const uint at = args.z_offset + min(block + t, n_row - 1u) * args.z_stride + conv_dim + h,
+                at_beta = at + args.n_head_v;
+            if (t < ROWS) ahead_gate = block + t < n_row
+                ? vec2(mixed[at / 4u][at & 3u], mixed[at_beta / 4u][at_beta & 3u]) : vec2(1.0, 0.0);
         }
         if (block == 0u) continue;
         const uint first = block - ROWS;
@@ -128,7 +136,8 @@ void main() {
                 }
                 u[c] = add4(dk);
             }
-            [[unroll]] for (uint c = 0u; c < COLS; c++) u[c] = gate.y * (v_s[i * WIDTH + group + c * GROUPS] - group_sum(u[c]));
+            [[unroll]] for (uint c = 0u; c < COLS; c++)
+                u[c] = gate.y * (v_s[i * WIDTH + group + c * GROUPS] - group_sum(u[c]));
             [[unroll]] for (uint c = 0u; c < COLS; c++) {
                 vec4 dq = vec4(0.0);
                 [[unroll]] for (uint m = 0u; m < 4u; m++) {
@@ -140,10 +149,11 @@ void main() {
         }
         // Eight sums over eight lanes at once: lane i is left with row i's.
         [[unroll]] for (uint c = 0u; c < COLS; c++) {
-            [[unroll]] for (uint i = 0u; i < 4u; i++) o[c][i] = fold(o[c][2u * i], o[c][2u * i + 1u], lane, 1u);
-            [[unroll]] for (uint i = 0u; i < 2u; i++) o[c][i] = fold(o[c][2u * i], o[c][2u * i + 1u], lane, 2u);
-            const float mine = fold(o[c][0], o[c][1], lane, 4u);
-            if (first + lane < n_row) result[args.out_offset + (first + lane) * args.out_stride + h * 128u + column0 + group + c * GROUPS] = mine;
+            [[unroll]] for (uint i = 0u; i < 4u; i++) o[c][i] = reduce_pair(o[c][2u * i], o[c][2u * i + 1u], lane, 1u);
+            [[unroll]] for (uint i = 0u; i < 2u; i++) o[c][i] = reduce_pair(o[c][2u * i], o[c][2u * i + 1u], lane, 2u);
+            const float mine = reduce_pair(o[c][0], o[c][1], lane, 4u);
+            if (first + lane < n_row) result[args.out_offset + (first + lane) * args.out_stride + h * 128u + column0
+                + group + c * GROUPS] = mine;
         }
     }
     [[unroll]] for (uint c = 0u; c < COLS; c++)

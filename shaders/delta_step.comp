@@ -1,27 +1,33 @@
 #version 450
-// delta_step.comp: one Gated DeltaNet layer for the rows of a tentative pass, complete: convolution,
-// gates, commit of the previous pass's rows, recurrence, gated norm. Twin of src/machine/cpu's delta.
+// delta_step.comp: one complete Gated DeltaNet layer for the rows of a tentative pass: convolution, gates, committed
+// rows of the pass before, recurrence, gated norm.
 //
-// Grid    x: value head.   Group  LANES invocations = LANES/8 lane groups; lane group g owns the
-//         columns g, g + LANES/8, ... of S, a lane 16 of a column's 128 keys in registers.
-// Spec    0 group size LANES 256 (128; 512 and 1024 where the device allows: the same bits, faster)
-//         1 MAX_ROW 9: rows this pipeline can run; shared memory is 1.5 KiB per row
-// Sizes   d_key = d_val = 128, 4 convolution taps; the recorder refuses others.
-// Memory  0 step    StepState                            read
-//         1 acts    f32, u, z, beta, alpha by offset     read
-//         2 conv    f32 [conv_dim, 4] weights            read
-//         3 dt      f32 [n_head_v]                       read
-//         4 a       f32 [n_head_v]                       read
-//         5 norm    f32 [d_val]                          read
-//         6 ring    f32 [kConvRing][conv_dim]            read and written, never the same rows
-//         7 state   f32 [n_head_v][d_val][d_key]         read; written when n_commit > 0
-//         8 term    f32 [2][kMaxRows][n_head_v * 257]    decay, k, u of a row; one half read, the other
-//                   written: no workgroup reads what another writes
-//         9 out     f32 by offset                        written
-// Push    DeltaArgs.
-// Rows    committed terms first, then n_row rows in order; S itself is written once, before the rows.
-// Order   see step_common.glsl: a row's bits depend neither on n_row nor on LANES.
-// Cost    S is read once and written once.
+// Formula c = silu(conv(u)); q, k = c / |c|; S = decay * S + beta * (v - decay * S k) k'; out = norm * S q / rms(S q)
+//         * silu(z)
+// Buffers 0 step   StepState                                       read
+//         1 acts   f32: u, z, beta, alpha at their offsets         read
+//         2 conv   f32 [conv_dim, 4]                               read
+//         3 dt     f32 [n_head_v]                                  read
+//         4 a      f32 [n_head_v]                                  read
+//         5 norm   f32 [d_val]                                     read
+//         6 ring   f32 [kConvRing, conv_dim]                       read and written, never the same rows
+//         7 state  f32 [n_head_v, d_val, d_key]                    read; written when n_commit > 0
+//         8 term   f32 [2, kMaxRows, n_head_v * 257]: decay, k, u of a row. One half is read, the other written: no
+//                  workgroup reads what another writes
+//         9 out    f32 at its offset                               written
+// Push    DeltaArgs
+// Spec    LANES 128, 256, 512 or 1024: the same bits, faster where the device allows it. MAX_ROW: rows that this
+//         pipeline can run
+// Sizes   d_key = d_val = 128, 4 convolution taps; fast_delta() in lower.h decides
+// Grid    x: value head. Group LANES = LANES / 8 lane groups; lane group g owns columns g, g + LANES / 8, .. of S, a
+//         lane 16 of a column's 128 keys in registers
+// Shared  1.5 KiB per row
+// Cost    S is read once, and written once when rows were committed: 128 KiB per head; 8 * 128 * 128 flops per row and
+//         head
+// Order   committed terms first, then n_row rows in order; S is written once, before the rows. See step_common.glsl: a
+//         row's bits depend neither on n_row nor on LANES.
+// Source  Gated Delta Networks (Yang 2024)
+// CPU     src/machine/cpu, delta
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -54,7 +60,8 @@ shared float unit_of[MAX_ROW];
 
 uint channel_of(uint h, uint hk, uint c) {
     uint d_key_all = args.n_head_k * 128u;
-    return c < 128u ? hk * 128u + c : c < 256u ? d_key_all + hk * 128u + (c - 128u) : 2u * d_key_all + h * 128u + (c - 256u);
+    return c < 128u ? hk * 128u + c : c < 256u ? d_key_all + hk * 128u + (c - 128u)
+        : 2u * d_key_all + h * 128u + (c - 256u);
 }
 
 void main() {
@@ -77,7 +84,8 @@ void main() {
     // What ends the kernel is fetched now: z of column t & 127 in rows t / 128, t / 128 + LANES / 128, ...
     float z[Z_EACH];
     [[unroll]] for (uint i = 0u; i < Z_EACH; i++)
-        z[i] = acts[args.z_offset + min((t >> 7) + i * (LANES >> 7), n_row - 1u) * args.z_stride + h * 128u + (t & 127u)];
+        z[i] = acts[args.z_offset + min((t >> 7) + i * (LANES >> 7), n_row - 1u) * args.z_stride + h * 128u
+            + (t & 127u)];
 
     // Causal convolution of 4 taps and silu, one channel at a time, four rows in flight; older inputs come
     // from the ring, which this pass's rows join.
@@ -90,7 +98,8 @@ void main() {
             if (position + i >= 3u) x[i] = ring[((position + i - 3u) % kConvRing) * conv_dim + channel];
         }
         for (uint row0 = 0u; row0 < n_row; row0 += 4u) {
-            [[unroll]] for (uint i = 0u; i < 4u; i++) x[3u + i] = acts[args.u_offset + min(row0 + i, n_row - 1u) * args.u_stride + channel];
+            [[unroll]] for (uint i = 0u; i < 4u; i++)
+                x[3u + i] = acts[args.u_offset + min(row0 + i, n_row - 1u) * args.u_stride + channel];
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
                 const uint row = row0 + i;
                 precise float y = w.x * x[i];

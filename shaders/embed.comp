@@ -1,13 +1,18 @@
 #version 450
-// embed.comp: y = rows of the token embedding, decoded from the tiles that the head reads, and their
-// partial sums of squares for the norm that follows.
+// embed.comp: rows of the token embedding, decoded from the tiles that the head reads, and their sums of squares for
+// the norm that follows.
 //
-// Grid    x: column tile (n_col), y: row of the step.   Group  8.
-// Memory  0 w    tiles as in quant/tile.glsl                     read
-//         1 ids  uint [T], or a lane's step buffer               read
-//         2 y    f32 [T, d_in]                                   written
-//         3 out  f32 [T, d_in / 16]: sums of squares of 16 values, as matvec writes them
-// Slices  a matrix cut into several slices is embedded by one dispatch each; one of them writes a row.
+// Formula y[row] = W[id]; out[row, i] = sum of squares of y[row, 16 i .. 16 i + 15]
+// Buffers 0 w    tiles as in quant/tile.glsl                     read
+//         1 ids  u32 [row], or a context's step buffer           read
+//         2 y    f32 [row, d_in]                                 written
+//         3 out  f32 [row, d_in / 16]                            written
+// Push    EmbedArgs
+// Grid    x: column tile (n_col), y: row of the step. Group 8
+// Cost    one row of the matrix and 4 * d_in bytes a row
+// Order   as matvec leaves sums of squares
+// Slices  a matrix cut into slices takes one dispatch each; one of them writes a row
+// CPU     src/machine/cpu, embed
 // variant: embed_q4_k -DTYPE_Q4_K
 // variant: embed_q5_k -DTYPE_Q5_K
 // variant: embed_q6_k -DTYPE_Q6_K
@@ -55,6 +60,7 @@ void main() {
     barrier();
     for (uint b = me; b < 16u; b += 8u) {
         if (c * 256u + b * 16u < args.d_in)
-            out_[args.out_offset + row * args.out_stride + c * 16u + b] = (part[b * 4u] + part[b * 4u + 1u]) + (part[b * 4u + 2u] + part[b * 4u + 3u]);
+            out_[args.out_offset + row * args.out_stride + c * 16u + b] = (part[b * 4u] + part[b * 4u + 1u])
+                + (part[b * 4u + 2u] + part[b * 4u + 3u]);
     }
 }

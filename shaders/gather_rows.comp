@@ -1,11 +1,12 @@
 #version 450
-// gather_rows.comp: the kept rows whose logits are wanted, side by side, for the head.
+// gather_rows.comp: copies the kept rows whose logits are wanted side by side, for the head.
 //
-// Grid    x: row j of n_row, y: width / 256 (rounded up).   Group  256 (spec 0).
-// Memory  0 step   StepState             read
-//         1 x      f32 [row, x_stride]   read: row first_logit + j, counted from hidden_from if from_kept
-//         2 y      f32 by offset         written
-// Push    RowsArgs.
+// Buffers 0 step   StepState                                                               read
+//         1 x      f32 [row, x_stride]: row first_logit + j, from hidden_from on if from_kept   read
+//         2 y      f32 at its offset                                                       written
+// Push    RowsArgs
+// Grid    x: row j of n_row, y: ceil(width / 256). Group 256
+// Cost    8 * width bytes a row
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "rows_args.h"

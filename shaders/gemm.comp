@@ -1,10 +1,16 @@
 #version 450
-// gemm.comp: twin of src/machine/cpu matmul for many rows on devices without matrix units: y = x W' in float.
+// gemm.comp: matrix product for many rows on devices without matrix units.
 //
-// Grid    x: ceil(n_row / 64), y: ceil(n_tile / 2).   Group  128: a workgroup makes 64 rows x 32 columns of y,
-//         an invocation 4 x 4 of them: rows 16 i + (me >> 3), columns (me & 7) + 8 i.
-// Steps   64 columns at a time through 16 KiB of shared memory. No subgroup operations.
-// Order   columns by their places in one invocation: a result does not depend on the number of rows.
+// Formula y = x W' in float, with the epilogues of shared.h
+// Buffers, arguments: see gemm_common.glsl
+// Spec    EPILOGUE kEpilogue... SCALED 1: rows have factors of their own. EXPERTS 1: rows by expert, as a list says
+// Grid    x: ceil(n_row / 64), y: ceil(n_tile / 2). Group 128: a workgroup computes 64 rows x 32 columns of y, an
+//         invocation
+//         4 x 4 of them: rows 16 i + (me >> 3), columns (me & 7) + 8 i
+// Shared  16 KiB: 64 columns at a time. No subgroup operations
+// Cost    2 * d_in * d_out flops a row; weights are read once per 64 rows
+// Order   columns by their places in one invocation: a result does not depend on the number of rows
+// CPU     src/machine/cpu, matmul
 // variant: gemm_q4_k -DTYPE_Q4_K
 // variant: gemm_q5_k -DTYPE_Q5_K
 // variant: gemm_q6_k -DTYPE_Q6_K
@@ -53,7 +59,8 @@ void main() {
                 ws[q * SW + ((4u * t + b + q) & 15u)] = step == 0u ? v[b] : v[4u + b];
             }
             for (uint u = me; u < 1024u; u += 128u) {
-                const uint row = u >> 4, at = (args.x_offset + row_in(min(row0 + row, n_row - 1u)) * args.x_stride) * 2u;
+                const uint row = u >> 4, at = (args.x_offset + row_in(min(row0 + row, n_row - 1u)) * args.x_stride)
+                    * 2u;
                 xs[row * SX + ((u + row) & 15u)] = x[at + half_tile * 32u + step * 16u + (u & 15u)];
             }
             barrier();
@@ -85,13 +92,14 @@ void main() {
         const uint row = row0 + 16u * i + m;
         if (row < n_row) {
             const float f = row_factor(row);
-            if (EPILOGUE == EPI_SWIGLU || EPILOGUE == EPI_HALVES) {
+            if (EPILOGUE == kEpilogueSwiglu || EPILOGUE == kEpilogueHalves) {
                 const uint tile = tile0 + (n >> 1), c = m * 8u + 4u * (n >> 1) + (n & 1u);
                 if (n < 4u && tile < args.n_tile)
                     write_swiglu(row, ((args.first_row + tile * 16u) >> 1) + 4u * (n & 1u), ws[c] * f, ws[c + 2u] * f);
             } else {
                 const uint tile = tile0 + (n >> 2);
-                if (tile < args.n_tile) write_four(row, args.first_row + tile * 16u + 4u * (n & 3u), ws[m * 8u + n] * f);
+                if (tile < args.n_tile) write_four(row, args.first_row + tile * 16u + 4u * (n & 3u),
+                    ws[m * 8u + n] * f);
             }
         }
     }

@@ -1,13 +1,11 @@
-// gemm_args.h: the push constants of gemm.comp, gemm_mma.comp and gemm_pack.comp, read by GLSL and C++.
+// gemm_args.h: push constants of gemm.comp, gemm_mma.comp and gemm_pack.comp, for C++ and GLSL.
 #ifndef AUSPEX_SHADERS_GEMM_ARGS_H
 #define AUSPEX_SHADERS_GEMM_ARGS_H
-#ifdef __cplusplus
-#include <cstdint>
-namespace auspex {
-namespace detail {
-namespace args {
-using uint = uint32_t;
-#endif
+#include "shared.h"
+
+AUSPEX_SHARED_BEGIN
+
+AUSPEX_CONST float kHalvesFactor = 16.0;  // what kEpilogueHalves divides its values by
 
 // y = x W' over many rows; x are the halves that gemm_pack (or the epilogue 3 of another gemm) wrote.
 struct GemmArgs {
@@ -40,9 +38,6 @@ struct GemmPackArgs {
     uint from_step;                 // 1: run only as many rows as StepState::n_row says
 };
 
-#ifdef __cplusplus
-}  // namespace args
-}  // namespace detail
-}  // namespace auspex
-#endif
+AUSPEX_SHARED_END
+
 #endif

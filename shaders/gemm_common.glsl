@@ -9,8 +9,8 @@ uint place(uint k) { return (k & 0xffffffc3u) | ((k & 0xcu) << 2) | ((k & 0x30u)
 // Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl                 read
 //         1 x         halves [n_row, 256 n_col] in places, 16-byte aligned           read
 //         2 scale     f32 [n_row]                                       (SCALED)     read
-//         3 y         f32 [n_row, d_out]; EPI_HALVES: halves in places               written
-//         4 residual  f32 [n_row, d_out]; may be y itself               (EPI_ADD)    read
+//         3 y         f32 [n_row, d_out]; kEpilogueHalves: halves in places               written
+//         4 residual  f32 [n_row, d_out]; may be y itself               (kEpilogueAdd)    read
 //         5 step      StepState, of which the first word                (from_step)  read
 //         4 list      as moe_args.h says, in its place                  (EXPERTS)    read
 // EXPERTS x: entry of the list: rows of one expert; they stand where the list says.
@@ -25,11 +25,6 @@ layout(set = 0, binding = 4, std430) readonly buffer R_ { vec4 residual4[]; };
 layout(set = 0, binding = 4, std430) readonly buffer R1_ { float residual1[]; };
 layout(set = 0, binding = 4, std430) readonly buffer List_ { uint list[]; };
 layout(set = 0, binding = 5, std430) readonly buffer Step_ { uint step_n_row; };
-const uint EPI_STORE = 0u;    // y = x W'
-const uint EPI_ADD = 1u;      // y = residual + x W'
-const uint EPI_SWIGLU = 2u;   // rows 0..7 of a tile: gate, 8..15: up; y = silu(gate) * up
-const uint EPI_HALVES = 3u;   // the same divided by HALVES_FACTOR, as halves in places: x of the next product
-const float HALVES_FACTOR = 16.0;
 
 uint n_row = 0u;                               // set by open_rows() first
 uint first_place = 0u, first_tile = 0u;        // EXPERTS: in the list; in the weights
@@ -58,13 +53,15 @@ float row_factor(uint row) { return SCALED == 1u ? scale[args.scale_offset + row
 // Four neighbouring results of a row of y; n: the first one's place among the rows of the matrix.
 void write_four(uint row, uint n, vec4 v) {
     if (row >= n_row || n >= args.d_out) return;
-    const uint at = args.y_offset + row_out(row) * args.y_stride + n, from = args.residual_offset + row_out(row) * args.residual_stride + n;
+    const uint at = args.y_offset + row_out(row) * args.y_stride + n, from = args.residual_offset + row_out(row)
+        * args.residual_stride + n;
     if (n + 4u <= args.d_out) {
-        if (EPILOGUE == EPI_ADD) v += residual4[from >> 2];
+        if (EPILOGUE == kEpilogueAdd) v += residual4[from >> 2];
         y4[at >> 2] = v;
         return;
     }
-    for (uint i = 0u; n + i < args.d_out; i++) y1[at + i] = EPILOGUE == EPI_ADD ? v[i] + residual1[from + i] : v[i];
+    for (uint i = 0u; n + i < args.d_out; i++) y1[at + i] = EPILOGUE == kEpilogueAdd ? v[i] + residual1[from + i]
+        : v[i];
 }
 
 vec4 swiglu(vec4 gate, vec4 up) {
@@ -80,8 +77,8 @@ vec4 swiglu(vec4 gate, vec4 up) {
 void write_swiglu(uint row, uint n, vec4 gate, vec4 up) {
     if (row >= n_row || n >= args.d_out) return;
     const vec4 v = swiglu(gate, up);
-    if (EPILOGUE == EPI_HALVES) {
-        const vec4 h = clamp(v * (1.0 / HALVES_FACTOR), vec4(-65504.0), vec4(65504.0));
+    if (EPILOGUE == kEpilogueHalves) {
+        const vec4 h = clamp(v * (1.0 / kHalvesFactor), vec4(-65504.0), vec4(65504.0));
         const uint at = args.y_offset + row_out(row) * args.y_stride + (place(n) >> 1);
         yu[at] = packHalf2x16(h.xy);
         yu[at + 1u] = packHalf2x16(h.zw);

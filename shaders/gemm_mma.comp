@@ -1,14 +1,22 @@
 #version 450
-// gemm_mma.comp: twin of src/machine/cpu matmul for many rows on matrix units: y = x W' (10..2048+ rows).
+// gemm_mma.comp: matrix product for many rows (10 and more) on matrix units.
 //
-// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile * 16 / GROUP_N).   Group  subgroup size * (GROUP_M / SUBGROUP_M) * (GROUP_N / SUBGROUP_N).
-//         Full subgroups of a required size. A workgroup makes GROUP_M rows x GROUP_N columns of y, a subgroup
-//         SUBGROUP_M x SUBGROUP_N of them; GROUP_N * 4 must be a multiple of the group size, and so must GROUP_M * 8.
-// Steps   64 columns at a time: x is copied, weights are unpacked to halves, both to shared memory, while
-//         the words of the step after are on their way; rows are padded by 16 bytes against bank conflicts.
-// Numbers halves times halves, summed in float in the order of the columns' places: a result depends on
-//         neither the tile sizes nor the number of rows. Rounding: 2^-12 for x, 2^-11 for weights.
-// Shared  STAGES * 144 * (GROUP_M + GROUP_N) + 80 * UNIT_M * subgroups bytes.
+// Formula y = x W', with the epilogues of shared.h
+// Buffers, arguments: see gemm_common.glsl
+// Spec    GROUP_M, GROUP_N: rows and columns of y that a workgroup computes. SUBGROUP_M, SUBGROUP_N: of them a
+//         subgroup's. STAGES 1, or 2 to fill one half of the memory while the other is read. EPILOGUE kEpilogue...
+//         SCALED 1: rows have factors of their own. UNIT_M, UNIT_N, UNIT_K 16, 16, 16. EXPERTS 1: rows by expert, as a
+//         list says
+// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile * 16 / GROUP_N). Group subgroup size * (GROUP_M / SUBGROUP_M) *
+//         (GROUP_N / SUBGROUP_N), full subgroups of a required size. GROUP_N * 4 and GROUP_M * 8 must be multiples of
+//         it
+// Shared  STAGES * 144 * (GROUP_M + GROUP_N) + 80 * UNIT_M * subgroups bytes; rows are padded by 16 bytes against bank
+//         conflicts
+// Cost    2 * d_in * d_out flops a row; weights are read once per GROUP_M rows. 64 columns at a time: x is copied and
+//         weights are unpacked to halves while the words of the next 64 are being loaded
+// Numbers halves times halves, summed in float. Rounding: 2^-12 for x, 2^-11 for weights
+// Order   columns by their places: a result depends neither on the tile sizes nor on the number of rows
+// CPU     src/machine/cpu, matmul
 // variant: gemm_mma_q4_k -DTYPE_Q4_K @khr
 // variant: gemm_mma_q5_k -DTYPE_Q5_K @khr
 // variant: gemm_mma_q6_k -DTYPE_Q6_K @khr
@@ -72,7 +80,8 @@ void main() {
         const uint u = me + i * N;
         x_at[i] = args.x_offset + row_in(min(row0 + (u >> 3), n_row - 1u)) * args.x_stride + (u & 7u);
     }
-    [[unroll]] for (uint i = 0u; i < NW; i++) w_at[i] = tile_of(min(tile0 + ((me + i * N) >> 6), args.n_tile - 1u)) * args.n_col * TILE;
+    [[unroll]] for (uint i = 0u; i < NW; i++) w_at[i] = tile_of(min(tile0 + ((me + i * N) >> 6), args.n_tile - 1u))
+        * args.n_col * TILE;
     uvec4 x_next[NX];
     Share w_next[NW];
     [[unroll]] for (uint i = 0u; i < NX; i++) x_next[i] = x[x_at[i]];
@@ -87,7 +96,8 @@ void main() {
             xs[xb + (u >> 3) * SX + (u & 7u)] = x_next[i];
         }
         [[unroll]] for (uint i = 0u; i < NW; i++) {
-            const uint u = me + i * N, l = u & 31u, to = wb + ((u >> 6) * 16u + 8u * ((u >> 5) & 1u) + (l >> 2)) * SX + 2u * (l & 3u);
+            const uint u = me + i * N, l = u & 31u, to = wb + ((u >> 6) * 16u + 8u * ((u >> 5) & 1u) + (l >> 2))
+                * SX + 2u * (l & 3u);
             uvec4 lo, hi;
             decode_share(w_next[i], step & 3u, lo, hi);
             ws[to] = lo;
@@ -97,11 +107,13 @@ void main() {
         if (step + 1u < n_step) {
             const uint at = ((step + 1u) >> 2) * TILE, kb = (step + 1u) & 3u;
             [[unroll]] for (uint i = 0u; i < NX; i++) x_next[i] = x[x_at[i] + (step + 1u) * 8u];
-            [[unroll]] for (uint i = 0u; i < NW; i++) w_next[i] = fetch_share(w_at[i] + at, me & 31u, ((me + i * N) >> 5) & 1u, kb);
+            [[unroll]] for (uint i = 0u; i < NW; i++)
+                w_next[i] = fetch_share(w_at[i] + at, me & 31u, ((me + i * N) >> 5) & 1u, kb);
         }
         [[unroll]] for (uint k = 0u; k < 64u / UNIT_K; k++) {
             FragA a[CM];
-            [[unroll]] for (uint i = 0u; i < CM; i++) coopMatLoadNV(a[i], xs, xb + (sub_m * SUBGROUP_M + i * UNIT_M) * SX + k * (UNIT_K / 8u), SX, false);
+            [[unroll]] for (uint i = 0u; i < CM; i++)
+                coopMatLoadNV(a[i], xs, xb + (sub_m * SUBGROUP_M + i * UNIT_M) * SX + k * (UNIT_K / 8u), SX, false);
             [[unroll]] for (uint j = 0u; j < CN; j++) {
                 FragB b;
                 coopMatLoadNV(b, ws, wb + (sub_n * SUBGROUP_N + j * UNIT_N) * SX + k * (UNIT_K / 8u), SX, true);
@@ -117,14 +129,16 @@ void main() {
             coopMatStoreNV(acc[i * CN + j], patch_s, patch0, 5u, false);
             subgroupMemoryBarrierShared();
             subgroupBarrier();
-            const uint row = row0 + sub_m * SUBGROUP_M + i * UNIT_M, tile = tile0 + sub_n * (SUBGROUP_N / 16u) + j, first = args.first_row + tile * 16u;
+            const uint row = row0 + sub_m * SUBGROUP_M + i * UNIT_M, tile = tile0 + sub_n * (SUBGROUP_N / 16u) + j,
+                first = args.first_row + tile * 16u;
             if (tile < args.n_tile) {
-                if (EPILOGUE == EPI_SWIGLU || EPILOGUE == EPI_HALVES) {
+                if (EPILOGUE == kEpilogueSwiglu || EPILOGUE == kEpilogueHalves) {
                     for (uint o = lane; o < UNIT_M * 2u; o += gl_SubgroupSize) {
                         const uint r = o >> 1, c = o & 1u;
                         if (row + r < n_row) {
                             const float f = row_factor(row + r) * (1.0 / WEIGHT_FACTOR);
-                            write_swiglu(row + r, (first >> 1) + 4u * c, patched(patch0 + r * 5u + c) * f, patched(patch0 + r * 5u + 2u + c) * f);
+                            write_swiglu(row + r, (first >> 1) + 4u * c, patched(patch0 + r * 5u + c) * f,
+                                patched(patch0 + r * 5u + 2u + c) * f);
                         }
                     }
                 } else {

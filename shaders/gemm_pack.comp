@@ -1,16 +1,21 @@
 #version 450
-// gemm_pack.comp: rows of floats become rows of halves for gemm*.comp: RMS norm or none, then rounding.
+// gemm_pack.comp: rows of floats to rows of halves for gemm*.comp, with or without RMS norm.
 //
-// Grid    x: row.   Group  a power of two, 32..256.
-// Memory  0 x      f32 [n_row, d_in]                                                read
-//         1 norm   f32 [d_in], the norm's weight                       (NORM)       read
-//         2 y      halves [n_row, 256 n_col], in places (gemm_common.glsl)          written
-//         3 scale  f32 [n_row]: y * scale is the row                                written
-//         4 part   f32 [n_row, d_in / 16]: sums of squares of x        (SQUARES)    written
-//         5 step   StepState, of which the first word                  (from_step)  read
-// Numbers a row is divided by a power of two that brings its largest value into 2^10..2^11: halves cannot
-//         overflow, and values down to 2^-24 of the largest keep their eleven bits.
-// Order   sums in an invocation, then a tree over the group: nothing depends on the number of rows.
+// Formula y = round(x * norm / rms(x) / 2^e), scale = 2^e; without NORM y = round(x / 2^e)
+// Buffers 0 x      f32 [n_row, d_in]                                              read
+//         1 norm   f32 [d_in]                                      (NORM)         read
+//         2 y      f16 [n_row, 256 n_col], in places (gemm_common.glsl)           written
+//         3 scale  f32 [n_row]                                                    written
+//         4 part   f32 [n_row, d_in / 16]: sums of squares of x    (SQUARES)      written
+//         5 step   StepState, its first word                       (from_step)    read
+// Push    GemmPackArgs
+// Spec    NORM, SQUARES 0 or 1
+// Grid    x: row. Group a power of two, 32 .. 256
+// Cost    6 * d_in bytes a row
+// Numbers e brings the largest value of a row into 2^10 .. 2^11: halves cannot overflow, and values down to 2^-24 of
+//         the largest keep their eleven bits
+// Order   sums in an invocation, then a tree over the group: nothing depends on the number of rows
+// CPU     src/machine/cpu, rms_norm
 #extension GL_GOOGLE_include_directive : require
 #include "gemm_args.h"
 #include "gemm_common.glsl"

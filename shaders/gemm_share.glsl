@@ -1,10 +1,11 @@
 // gemm_share.glsl: weights from tiles (quant/) to halves, one share at a time.
 //
-// Share   of a tile: row (l >> 2) + 8 e, 64 columns kb (0..3), of every block of 16 the four columns
-//         4 (l & 3)..: 16 weights. fetch_share() reads its words, decode_share() makes 16 halves, blocks
-//         in order, times WEIGHT_FACTOR.
-// Numbers integers become halves exactly, by setting an exponent under them and taking it off again; scale
-//         and minimum are rounded to halves, one multiply-add rounds the weight: about 2^-11.
+// Share   of a tile: row (l >> 2) + 8 e, 64 columns kb (0 .. 3), of every block of 16 the four columns from 4 (l & 3)
+//         on: 16 weights. fetch_share() reads its words, decode_share() makes 16 halves, blocks in order, times
+//         WEIGHT_FACTOR.
+// Numbers integers become halves exactly, by setting an exponent below them and subtracting it again; scale and
+//         minimum are rounded to halves, one multiply-add rounds the weight: about 2^-11.
+
 layout(set = 0, binding = 0, std430) readonly buffer W2_ { uvec2 w2[]; };
 layout(set = 0, binding = 0, std430) readonly buffer W1_ { uint w1[]; };
 
@@ -81,7 +82,8 @@ void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
     }
     const vec2 d = unpackHalf2x16(r.head.x) * WEIGHT_FACTOR;
     // s n - m = s (n - MIDDLE) - (m - s MIDDLE): smaller numbers meet, so less is lost to rounding.
-    const vec2 s = d.x * vec2(float(sc & 255u), float(sc >> 8)), m = d.y * vec2(float(mn & 255u), float(mn >> 8)) - s * MIDDLE;
+    const vec2 s = d.x * vec2(float(sc & 255u), float(sc >> 8)), m = d.y * vec2(float(mn & 255u), float(mn >> 8))
+        - s * MIDDLE;
     const float16_t s0 = float16_t(s.x), s1 = float16_t(s.y), m0 = float16_t(m.x), m1 = float16_t(m.y);
     const float16_t x0 = float16_t(1024.0 + MIDDLE), x1 = float16_t(64.0 + MIDDLE);
     lo = uvec4(grow(a0, x0, s0, m0), grow(a1, x0, s0, m0), grow(a2, x0, s0, m0), grow(a3, x0, s0, m0));

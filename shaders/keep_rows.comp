@@ -1,11 +1,12 @@
 #version 450
-// keep_rows.comp: the hidden rows of a tentative trunk pass, put where later MTP passes find them by position.
+// keep_rows.comp: stores the hidden rows of a tentative trunk pass by position, for later MTP passes.
 //
-// Grid    x: row, y: width / 256 (rounded up).   Group  256 (spec 0).
-// Memory  0 step    StepState                     read
-//         1 x       f32 [row, x_stride]           read
-//         2 behind  f32 [kMaxPendingHidden, width]       written
-// Push    RowsArgs.
+// Buffers 0 step     StepState                          read
+//         1 x        f32 [row, x_stride]                read
+//         2 pending  f32 [kPendingRows, width]          written
+// Push    RowsArgs
+// Grid    x: row, y: ceil(width / 256). Group 256
+// Cost    8 * width bytes a row
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "rows_args.h"
@@ -13,10 +14,10 @@ layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { RowsArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer X { float x[]; };
-layout(set = 0, binding = 2, std430) writeonly buffer Behind { float behind[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Pending { float pending[]; };
 
 void main() {
     const uint row = gl_WorkGroupID.x, i = gl_WorkGroupID.y * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
     if (row >= step.n_row || i >= args.width) return;
-    behind[(step.position + row) % kPendingRows * args.width + i] = x[row * args.x_stride + i];
+    pending[(step.position + row) % kPendingRows * args.width + i] = x[row * args.x_stride + i];
 }

@@ -1,13 +1,22 @@
 #version 450
-// kv_any.comp: norms, rotation and the caches for any head size, and the queries for attend_any. Twin of
-// src/machine/cpu's kv_write.
+// kv_any.comp: normalises and rotates q and k for any head size, stores keys and values, leaves queries for
+// attend_any.
 //
-// Grid    x: row, y: n_head_kv + n_head (0 queries: n_head_kv).   Group  64 (spec 0, always 64).
-// Spec    1 D_HEAD: d_head, a multiple of 4, at most 256     2 K_TYPE   3 V_TYPE: kKv...
-// Memory  0 step   1 acts   2 q_norm   3 k_norm   4 rope             read, as in attend_step
-//         5 k   6 v   see kv_formats.glsl                            written
-//         7 query  f32 [row][n_head][D_HEAD]: normed, rotated, scaled     written
-// Push    AttendArgs.
+// Formula y = rotate(norm(x)); queries times scale
+// Buffers 0 step    StepState                                          read
+//         1 acts    f32: q, k, v at their offsets                      read
+//         2 q_norm  f32 [d_head]                                       read
+//         3 k_norm  f32 [d_head]                                       read
+//         4 rope    uvec2 [n_rot / 2]                                  read
+//         5 k, 6 v  see kv_formats.glsl                                written
+//         7 query   f32 [row, n_head, D_HEAD]                          written
+// Push    AttendArgs
+// Spec    D_HEAD a multiple of 4, at most 256. K_TYPE, V_TYPE kKv...
+// Grid    x: row, y: n_head_kv + n_head (without queries: n_head_kv). Group 64
+// Shared  D_HEAD floats
+// Cost    12 * D_HEAD bytes per head and row; about 8 * D_HEAD flops
+// Order   a head's sum of squares runs over its columns in one invocation
+// CPU     src/machine/cpu, kv_write
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
@@ -15,14 +24,11 @@ layout(constant_id = 1) const uint D_HEAD = 64;
 layout(constant_id = 2) const uint K_TYPE = 0;
 layout(constant_id = 3) const uint V_TYPE = 0;
 layout(local_size_x_id = 0) in;
-layout(push_constant) uniform Push { AttendArgs args; };
-layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
-layout(set = 0, binding = 1, std430) readonly buffer Acts { float acts[]; };
-layout(set = 0, binding = 2, std430) readonly buffer QNorm { float q_norm[]; };
-layout(set = 0, binding = 3, std430) readonly buffer KNorm { float k_norm[]; };
-layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
-layout(set = 0, binding = 5, std430) writeonly buffer K { uvec2 k_cache[]; };
-layout(set = 0, binding = 6, std430) writeonly buffer V { uvec2 v_cache[]; };
+#define ACTS float
+#define K_UNIT uvec2
+#define CACHE writeonly
+#define APPENDS
+#include "attend_prologue.glsl"
 layout(set = 0, binding = 7, std430) writeonly buffer Query { float query[]; };
 shared float x_s[D_HEAD];
 const uint LANE_GROUPS = 8u;
@@ -35,7 +41,8 @@ void main() {
     const bool is_key = gl_WorkGroupID.y < args.n_head_kv;
     const uint h = is_key ? gl_WorkGroupID.y : gl_WorkGroupID.y - args.n_head_kv, p = step.position + row;
     const uint q_width = (args.flags & kAttendInterleaved) != 0u ? 2u * D_HEAD : D_HEAD;
-    const uint at = is_key ? args.k_offset + row * args.k_stride + h * D_HEAD : args.q_offset + row * args.q_stride + h * q_width;
+    const uint at = is_key ? args.k_offset + row * args.k_stride + h * D_HEAD
+        : args.q_offset + row * args.q_stride + h * q_width;
     for (uint i = t; i < D_HEAD; i += 64u) x_s[i] = acts[at + i];
     barrier();
     precise float unit = 1.0;
@@ -62,7 +69,7 @@ void main() {
     }
     barrier();
     if (is_key) {
-        const uint slot = p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
+        const uint slot = slot_of(p);
         const uint v_at = args.v_offset + row * args.v_stride + h * D_HEAD;
         const bool real = t < D_HEAD / 4u;  // a quad each
         vec4 k = vec4(0.0), v = vec4(0.0);

@@ -1,17 +1,17 @@
-// kv_formats.glsl: how rows of keys and values lie in their caches, for every kernel that reads one.
-// kv_store.glsl writes them.
+// kv_formats.glsl: layout of keys and values in their caches, for every kernel that reads one. kv_store.glsl writes
+// them.
 //
-// A cache is [n_head_kv][capacity] rows of D_HEAD codes; the quantised ones have as many rows of scales behind
-// all codes, each padded to words. Codes and scales are those of src/base/number_encode.cpp.
+// A cache is [n_head_kv, capacity] rows of D_HEAD codes. A quantised one has as many rows of scales after all codes,
+// each padded to words. Codes and scales are those of src/base/number_encode.cpp.
 //   f16    D_HEAD halves
-//   q8_0   D_HEAD signed bytes; a half for each block of 32:            value = scale * code
+//   q8_0   D_HEAD signed bytes; a half for each block of 32:       value = scale * code
 //   q4_0   D_HEAD nibbles in two's complement; likewise
-//   q4_1   D_HEAD nibbles; two halves for each block:                   value = scale * code + low
-// A word of nibbles holds eight columns, 0 .. 3 in the low and 4 .. 7 in the high halves of its bytes: a
-// quad, four neighbouring columns, is four bytes of a word whatever the format.
+//   q4_1   D_HEAD nibbles; two halves for each block:              value = scale * code + low
+// A word of nibbles holds eight columns, 0 .. 3 in the low and 4 .. 7 in the high halves of its bytes: a quad, four
+// neighbouring columns, is four bytes of a word in every format.
 //
-// Declared by the including kernel before this file: args (AttendArgs), D_HEAD, K_TYPE and V_TYPE (kKv...), and
-// uvec2 k_cache[], v_cache[]; or other ones and K_WORD(i), the l-value of word i of the keys.
+// The including kernel declares before this file: args (AttendArgs), D_HEAD, K_TYPE and V_TYPE (kKv...), and uvec2
+// k_cache[], v_cache[]; or other ones and K_WORD(i), the l-value of word i of the keys.
 
 #ifndef K_WORD
 #define K_WORD(i) k_cache[(i) >> 1][(i) & 1u]
@@ -22,7 +22,8 @@
 
 uint kv_code_words(uint type) { return type == kKvF16 ? D_HEAD / 2u : type == kKvQ8 ? D_HEAD / 4u : D_HEAD / 8u; }
 uint kv_scale_words(uint type) { return type == kKvQ41 ? D_HEAD / 32u : (D_HEAD / 32u + 1u) / 2u; }
-uint kv_scales(uint type, uint row) { return args.n_head_kv * args.capacity * kv_code_words(type) + row * kv_scale_words(type); }
+uint kv_scales(uint type, uint row) { return args.n_head_kv * args.capacity * kv_code_words(type)
+    + row * kv_scale_words(type); }
 uint kv_scale_word(uint type, uint block) { return type == kKvQ41 ? block : block / 2u; }
 
 // The word of a quad's codes in its row. Bytes of keys of 256 stand in the order in which the lanes of
@@ -35,7 +36,8 @@ uint v_code(uint quad) { return V_TYPE == kKvQ8 ? quad : quad / 2u; }
 
 vec4 kv_bytes(uint w) {
     const int i = int(w);
-    return vec4(bitfieldExtract(i, 0, 8), bitfieldExtract(i, 8, 8), bitfieldExtract(i, 16, 8), bitfieldExtract(i, 24, 8));
+    return vec4(bitfieldExtract(i, 0, 8), bitfieldExtract(i, 8, 8), bitfieldExtract(i, 16, 8),
+        bitfieldExtract(i, 24, 8));
 }
 // The codes of the low (high 0) or high quad of a word of nibbles. Those of q4_0 come times 16.
 vec4 kv_nibbles(uint type, uint w, uint high) {
@@ -61,12 +63,14 @@ vec4 kv_values(uint type, uvec2 raw, uint quad) {
 #ifdef K_HALVES
 uvec2 k_fetch(uint row, uint quad) {
     if (K_TYPE == kKvF16) return K_HALVES(row, quad);
-    const uint code = row * kv_code_words(K_TYPE) + k_code(quad), scale = kv_scales(K_TYPE, row) + kv_scale_word(K_TYPE, quad / 8u);
+    const uint code = row * kv_code_words(K_TYPE) + k_code(quad), scale = kv_scales(K_TYPE, row)
+        + kv_scale_word(K_TYPE, quad / 8u);
     return uvec2(K_WORD(code), K_WORD(scale));
 }
 #endif
 uvec2 v_fetch(uint row, uint quad) {
     if (V_TYPE == kKvF16) return V_HALVES(row, quad);
-    const uint code = row * kv_code_words(V_TYPE) + v_code(quad), scale = kv_scales(V_TYPE, row) + kv_scale_word(V_TYPE, quad / 8u);
+    const uint code = row * kv_code_words(V_TYPE) + v_code(quad), scale = kv_scales(V_TYPE, row)
+        + kv_scale_word(V_TYPE, quad / 8u);
     return uvec2(V_WORD(code), V_WORD(scale));
 }

@@ -1,8 +1,8 @@
-// kv_store.glsl: rows of keys and values into their caches, shared by every kernel that writes them, so that
-// a row has the same bits whoever wrote it. Rounding is that of src/base/number_encode.cpp.
+// kv_store.glsl: stores rows of keys and values in their caches, shared by every kernel that writes them, so that a
+// row has the same bits whichever kernel wrote it. Rounding is that of src/base/number_encode.cpp.
 //
-// Declared by the including kernel before this file: what kv_formats.glsl asks for, LANE_GROUPS (group
-// size / 8), and K_PUT(row, quad, w) where k_cache is no uvec2[].
+// The including kernel declares before this file: what kv_formats.glsl requires, LANE_GROUPS (group size / 8), and
+// K_PUT(row, quad, w) where k_cache is not uvec2[].
 #include "kv_formats.glsl"
 
 #ifndef K_PUT
@@ -24,14 +24,14 @@ KvCodes kv_encode(uint type, vec4 x) {
         span = range;
         steps = 15.0;
     } else {
-        float most = x.x;
-        most = abs(x.y) > abs(most) ? x.y : most;
-        most = abs(x.z) > abs(most) ? x.z : most;
-        most = abs(x.w) > abs(most) ? x.w : most;
-        span = group_max(abs(most));
+        float highest = x.x;
+        highest = abs(x.y) > abs(highest) ? x.y : highest;
+        highest = abs(x.z) > abs(highest) ? x.z : highest;
+        highest = abs(x.w) > abs(highest) ? x.w : highest;
+        span = group_max(abs(highest));
         steps = 127.0;
         if (type == kKvQ40) {  // the first of the largest magnitude decides the sign
-            uint first = abs(most) == span ? (gl_LocalInvocationIndex & 7u) * 2u + (most < 0.0 ? 1u : 0u) : 16u;
+            uint first = abs(highest) == span ? (gl_LocalInvocationIndex & 7u) * 2u + (highest < 0.0 ? 1u : 0u) : 16u;
             first = min(first, subgroupShuffleXor(first, 1u));
             first = min(first, subgroupShuffleXor(first, 2u));
             first = min(first, subgroupShuffleXor(first, 4u));
@@ -46,7 +46,8 @@ KvCodes kv_encode(uint type, vec4 x) {
     vec4 codes;
     if (type == kKvQ8) {  // to nearest, half away from zero
         const vec4 whole = trunc(p), rest = p - whole;
-        codes = clamp(whole + vec4(greaterThanEqual(rest, vec4(0.5))) - vec4(lessThanEqual(rest, vec4(-0.5))), -128.0, 127.0);
+        codes = clamp(whole + vec4(greaterThanEqual(rest, vec4(0.5))) - vec4(lessThanEqual(rest, vec4(-0.5))), -128.0,
+            127.0);
     } else {
         precise vec4 q = p + (type == kKvQ40 ? 8.5 : 0.5);
         codes = clamp(trunc(q), 0.0, 15.0);
@@ -94,5 +95,6 @@ void kv_store(bool real, uint row, uint quad, vec4 k, vec4 v) {
     if (!real || (quad & 15u) != 0u) return;
     const bool odd = quad + 8u >= D_HEAD / 4u;  // the last block of an odd number
     if (k_pairs) K_WORD(kv_scales(K_TYPE, row) + quad / 16u) = scale_s[group] | (odd ? 0u : scale_s[group + 1u] << 16);
-    if (v_pairs) V_WORD(kv_scales(V_TYPE, row) + quad / 16u) = scale_s[LANE_GROUPS + group] | (odd ? 0u : scale_s[LANE_GROUPS + group + 1u] << 16);
+    if (v_pairs) V_WORD(kv_scales(V_TYPE, row) + quad / 16u) =
+        scale_s[LANE_GROUPS + group] | (odd ? 0u : scale_s[LANE_GROUPS + group + 1u] << 16);
 }

@@ -1,11 +1,13 @@
 #version 450
-// matrix_layout.comp: which elements of a 16x8x16 matrix an invocation holds. Asked once at start:
-// matvec_mma.comp fills its matrices element by element and must know.
+// matrix_layout.comp: which elements of a 16x8x16 matrix an invocation holds. Runs once when a device opens:
+// matvec_mma and attend_mma fill their matrices element by element.
 //
-// Grid    1.   Group  32 (spec 0), one full subgroup.
-// Memory  0 halves  f16 [256]: 0, 1, .. 255        read
-//         1 floats  f32 [128]: 0, 1, .. 127        read
-//         2 seen    f32 [32][16]: of each invocation 8 elements of A and 4 of C      written
+// Buffers 0 halves  f16 [256]: 0, 1, .. 255                                       read
+//         1 floats  f32 [128]: 0, 1, .. 127                                       read
+//         2 seen    f32 [32, 16]: of each invocation 8 elements of A and 4 of C   written
+// Spec    UNIT_M, UNIT_N, UNIT_K 16, 8, 16
+// Grid    1. Group 32, one full subgroup
+// Host    matrix_layout_fits() in tune.h
 // variant: matrix_layout @khr
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,12 +1,18 @@
 #version 450
-// matvec.comp: twin of src/machine/cpu matmul for few rows of x, on any device: y = x W' in float.
+// matvec.comp: matrix product for few rows of x, on any device.
 //
-// Grid    x: ceil(n_tile / TILES).   Group  a multiple of 8; 8 lanes of one group of 8 share a row: lane
-//         t + 4j takes columns 128 j + 16 i + 4 t + 0..3 of every column tile.
-//         Of the group's n / 8 lane groups SPLIT share a row (column tiles s, s + SPLIT, ...), so it
-//         holds ROWS = 16 SPLIT 8 / n rows per lane group.
-// Rows    X_ROWS <= 9. Order: columns in a lane, column tiles in turn, lanes by 1, 2, 4, parts in order; nothing
-//         depends on X_ROWS, on the slice or on TILES. No subgroup operations.
+// Formula y = x W' in float, with the epilogues of shared.h
+// Buffers, arguments: see matvec_common.glsl
+// Spec    X_ROWS rows of x, at most kMaxRows. SPLIT, TILES, NORM, EPILOGUE: see matvec_common.glsl. ROLE:
+//         moe_columns.glsl
+// Grid    x: ceil(n_tile / TILES). Group n, a multiple of 8; 8 lanes share a row: lane t + 4 j takes columns
+//         128 j + 16 i + 4 t + 0 .. 3 of every column tile. Of the n / 8 lane groups SPLIT share a row (column tiles s,
+//         s + SPLIT, ..), so a lane group holds ROWS = 16 * SPLIT * 8 / n rows
+// Shared  n * ROWS * X_ROWS floats and what matvec_common.glsl has. No subgroup operations
+// Cost    weights are read once: memory bandwidth bounds it; 2 * d_in * d_out flops a row
+// Order   columns in a lane, column tiles in turn, lanes by 1, 2, 4, parts in order: nothing depends on X_ROWS, the
+//         slice or TILES
+// CPU     src/machine/cpu, matmul
 // variant: matvec_q4_k -DTYPE_Q4_K
 // variant: matvec_q5_k -DTYPE_Q5_K
 // variant: matvec_q6_k -DTYPE_Q6_K
@@ -34,7 +40,8 @@ float total(uint o) {
     float v = 0.0;
     for (uint k = 0u; k < SPLIT; k++) {
         const uint b = at + k * 8u;
-        v += ((red[b] + red[b + 1u]) + (red[b + 2u] + red[b + 3u])) + ((red[b + 4u] + red[b + 5u]) + (red[b + 6u] + red[b + 7u]));
+        v += ((red[b] + red[b + 1u]) + (red[b + 2u] + red[b + 3u]))
+            + ((red[b + 4u] + red[b + 5u]) + (red[b + 6u] + red[b + 7u]));
     }
     return v;
 }
@@ -57,7 +64,7 @@ void read_norm(uint me) {
 void main() {
     const uint me = gl_LocalInvocationIndex, t = me & 3u, j = (me >> 2) & 1u, group = me >> 3;
     const uint part = group % SPLIT, row0 = (group / SPLIT) * ROWS;
-    if (ROLE != MOE_NONE && !open_columns(me, N)) return;
+    if (ROLE != kRoleNone && !open_columns(me, N)) return;
     if (NORM == 1u) read_norm(me);
     hold_residual(me, N, gl_WorkGroupID.x * TILES);
     for (uint slot = 0u; slot < TILES; slot++) {

@@ -5,9 +5,9 @@
 //         2 norm      f32 [d_in], the norm's weight             (NORM)             read
 //         3 squares   f32 [X_ROWS, n_part]: partial sums of x^2      (NORM)             read
 //         4 y         f32 [X_ROWS, ...]                                                 written
-//         5 residual  f32 [X_ROWS, d_out]; may be y itself           (EPI_ADD)          read
-//         6 out       EPI_ADD: f32 [X_ROWS, d_out / 16], the sums of squares of 16 new values each;
-//                     EPI_LOGITS: (f32 bits, id) pairs [X_ROWS, n_group], the largest of a group  written
+//         5 residual  f32 [X_ROWS, d_out]; may be y itself           (kEpilogueAdd)          read
+//         6 out       kEpilogueAdd: f32 [X_ROWS, d_out / 16], the sums of squares of 16 new values each;
+//                     kEpilogueLogits: (f32 bits, id) pairs [X_ROWS, n_group], the largest of a group  written
 // A buffer that a variant does not use may be bound to anything.
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint X_ROWS = 1u;        // rows of x
@@ -18,22 +18,18 @@ layout(constant_id = 3) const uint TILES = 1u;    // row tiles of a workgroup
 // holds, and each line of it that another stage has just used is one less to wait for.
 layout(constant_id = 4) const uint NORM_ = 0u;
 layout(constant_id = 5) const uint EPILOGUE_ = 0u;
-const uint NORM_ANY = 2u, EPI_ANY = 4u;
-#define NORM (NORM_ == NORM_ANY ? (args.mode >> 2) & 1u : NORM_)   // 1: x * norm / rms(x) instead of x
-#define EPILOGUE (EPILOGUE_ == EPI_ANY ? args.mode & 3u : EPILOGUE_)
+#define NORM (NORM_ == kNormAny ? (args.mode >> 2) & 1u : NORM_)   // 1: x * norm / rms(x) instead of x
+#define EPILOGUE (EPILOGUE_ == kEpilogueAny ? args.mode & 3u : EPILOGUE_)
 #else
 layout(constant_id = 4) const uint NORM = 0u;
 layout(constant_id = 5) const uint EPILOGUE = 0u;
 #endif
-const uint EPI_STORE = 0u;    // y = W x
-const uint EPI_ADD = 1u;      // y = residual + W x, and partial sums of squares of y
-const uint EPI_SWIGLU = 2u;   // rows 0..7 of a tile: gate, 8..15: up; y = silu(gate) * up
-const uint EPI_LOGITS = 3u;   // y = W x, and the largest of each workgroup, ties to the lower id
 
 #ifdef MATRIX
 // By address: a binding's descriptor is one more fetch, cold in every stage, before the first load can leave.
 // Measured on an H100: 0.4 us of a stage's 6.
-#define BUFFER(binding_, access, Name, type, name) layout(buffer_reference, std430, buffer_reference_align = 16) access buffer Name { type name[]; };
+#define BUFFER(binding_, access, Name, type, name) layout(buffer_reference, std430, buffer_reference_align = 16) \
+    access buffer Name { type name[]; };
 #define UNITS at_w.w
 #define X at_x.x
 #define NORMS at_norm.norm
@@ -41,9 +37,10 @@ const uint EPI_LOGITS = 3u;   // y = W x, and the largest of each workgroup, tie
 #define Y at_y.y
 #define RESIDUAL at_residual.residual
 #define OUT at_out.out_
-#define CHOICE(i) (ROLE == MOE_ROW ? C_(at_squares).choice[i] : C_(at_residual).choice[i])
+#define CHOICE(i) (ROLE == kRoleRow ? C_(at_squares).choice[i] : C_(at_residual).choice[i])
 #else
-#define BUFFER(binding_, access, Name, type, name) layout(set = 0, binding = binding_, std430) access buffer Name { type name[]; };
+#define BUFFER(binding_, access, Name, type, name) layout(set = 0, binding = binding_, std430) access buffer Name { \
+    type name[]; };
 #define UNITS w
 #define X x
 #define NORMS norm
@@ -51,7 +48,7 @@ const uint EPI_LOGITS = 3u;   // y = W x, and the largest of each workgroup, tie
 #define Y y
 #define RESIDUAL residual
 #define OUT out_
-#define CHOICE(i) (ROLE == MOE_ROW ? choice_row[i] : choice[i])
+#define CHOICE(i) (ROLE == kRoleRow ? choice_row[i] : choice[i])
 #endif
 BUFFER(0, readonly, W_, uvec4, w)
 BUFFER(1, readonly, X_, vec4, x)
@@ -70,7 +67,7 @@ BUFFER(3, readonly, CR_, uvec2, choice_row)
 layout(push_constant) uniform Push {
     MatvecArgs args;
 #ifdef MATRIX
-    layout(offset = 128) W_ at_w;   // kPushBytes: Commands::bind() puts the addresses there
+    layout(offset = kPushBytes) W_ at_w;   // kPushBytes: Commands::bind() puts the addresses there
     X_ at_x;
     N_ at_norm;
     P_ at_squares;
@@ -112,7 +109,7 @@ uint residual_at(uint o, uint tile0, out bool inside) {
 }
 
 void hold_residual(uint i, uint n, uint tile0) {
-    if (EPILOGUE != EPI_ADD) return;
+    if (EPILOGUE != kEpilogueAdd) return;
     [[unroll]] for (uint k = 0u; k < 2u; k++) {
         bool inside = false;
         const uint at = residual_at(i + k * n, tile0, inside);
@@ -123,9 +120,10 @@ void hold_residual(uint i, uint n, uint tile0) {
 // Writes the results of n_slot tiles from tile0 on; n invocations, all of them, i = 0..n-1.
 // `first`: the workgroup has finished no tile yet; `end`: it will finish no more.
 void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
-    if (EPILOGUE == EPI_SWIGLU) {
+    if (EPILOGUE == kEpilogueSwiglu) {
         [[dont_unroll]] for (uint o = i; o < n_slot * X_ROWS * 8u; o += n) {
-            const uint row = o & 7u, col = (o >> 3) % X_ROWS, tile = tile0 + (o >> 3) / X_ROWS, at = (args.first_row >> 1) + tile * 8u + row;
+            const uint row = o & 7u, col = (o >> 3) % X_ROWS, tile = tile0 + (o >> 3) / X_ROWS,
+                at = (args.first_row >> 1) + tile * 8u + row;
             float gate = total((o >> 3) * 16u + row), up = total((o >> 3) * 16u + row + 8u);
             if (NORM == 1u) {
                 precise float g = gate * inv_rms[col], u = up * inv_rms[col];
@@ -137,15 +135,17 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
                 gate = min(gate, args.limit);
                 up = clamp(up, -args.limit, args.limit);
             }
-            if (tile < args.n_tile && at < args.d_out && has_column(col)) Y[args.y_offset + row_out(col) * args.y_stride + at] = gate * up;
+            if (tile < args.n_tile && at < args.d_out && has_column(col))
+                Y[args.y_offset + row_out(col) * args.y_stride + at] = gate * up;
         }
         return;
     }
     [[dont_unroll]] for (uint o = i, k = 0u; o < n_slot * X_ROWS * 16u; o += n, k++) {
-        const uint col = (o >> 4) % X_ROWS, tile = tile0 + (o >> 4) / X_ROWS, at = args.first_row + tile * 16u + (o & 15u);
+        const uint col = (o >> 4) % X_ROWS, tile = tile0 + (o >> 4) / X_ROWS,
+            at = args.first_row + tile * 16u + (o & 15u);
         bool inside = tile < args.n_tile && at < args.d_out && has_column(col);
         float v = total(o);
-        if (EPILOGUE == EPI_ADD) {
+        if (EPILOGUE == kEpilogueAdd) {
             float r = 0.0;
             if (first && k < 2u) r = k == 0u ? held[0] : held[1];
             else {
@@ -155,11 +155,13 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
             v = NORM == 1u ? fma(v, inv_rms[col], r) : v + r;
 #ifdef MATRIX
             // The same sum as below, of 16 neighbouring lanes: no barrier.
-            const float s0 = inside ? v : 0.0, s1 = subgroupShuffleXor(s0, 1u), s2 = subgroupShuffleXor(s0, 2u), s3 = subgroupShuffleXor(s0, 3u);
+            const float s0 = inside ? v : 0.0, s1 = subgroupShuffleXor(s0, 1u), s2 = subgroupShuffleXor(s0, 2u),
+                s3 = subgroupShuffleXor(s0, 3u);
             float q = fma(s3, s3, fma(s2, s2, fma(s1, s1, s0 * s0)));
             q += subgroupShuffleXor(q, 4u);
             q += subgroupShuffleXor(q, 8u);
-            if ((o & 15u) == 0u && tile < args.n_tile) OUT[args.out_offset + row_out(col) * args.out_stride + (args.first_row >> 4) + tile] = q;
+            if ((o & 15u) == 0u && tile < args.n_tile)
+                OUT[args.out_offset + row_out(col) * args.out_stride + (args.first_row >> 4) + tile] = q;
 #else
             best_s[o] = inside ? v : 0.0;
 #endif
@@ -167,24 +169,27 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
             precise float scaled = v * inv_rms[col];
             v = scaled;
         }
-        if (EPILOGUE == EPI_LOGITS) best_s[o] = inside ? v : -3.4028234e38;
+        if (EPILOGUE == kEpilogueLogits) best_s[o] = inside ? v : -3.4028234e38;
         if (inside) Y[args.y_offset + row_out(col) * args.y_stride + at] = v;
     }
 #ifndef MATRIX
-    if (EPILOGUE == EPI_ADD) {
+    if (EPILOGUE == kEpilogueAdd) {
         barrier();
         [[dont_unroll]] for (uint o = i; o < n_slot * X_ROWS; o += n) {
             const uint b = o * 16u, tile = tile0 + o / X_ROWS;
             float q[4];
             [[unroll]] for (uint k = 0u; k < 4u; k++) {
                 const uint at = b + 4u * k;
-                q[k] = fma(best_s[at + 3u], best_s[at + 3u], fma(best_s[at + 2u], best_s[at + 2u], fma(best_s[at + 1u], best_s[at + 1u], best_s[at] * best_s[at])));
+                q[k] = fma(best_s[at + 3u], best_s[at + 3u],
+                    fma(best_s[at + 2u], best_s[at + 2u],
+                    fma(best_s[at + 1u], best_s[at + 1u], best_s[at] * best_s[at])));
             }
-            if (tile < args.n_tile) OUT[args.out_offset + row_out(o % X_ROWS) * args.out_stride + (args.first_row >> 4) + tile] = (q[0] + q[1]) + (q[2] + q[3]);
+            if (tile < args.n_tile) OUT[args.out_offset + row_out(o % X_ROWS) * args.out_stride + (args.first_row >> 4)
+                + tile] = (q[0] + q[1]) + (q[2] + q[3]);
         }
     }
 #endif
-    if (EPILOGUE == EPI_LOGITS) {
+    if (EPILOGUE == kEpilogueLogits) {
         barrier();
         [[dont_unroll]] for (uint o = i; o < n_slot * X_ROWS; o += n) {
             const uint b = o * 16u;

@@ -1,18 +1,25 @@
 #version 450
-// matvec_mma.comp: twin of src/machine/cpu matmul on 16x8x16 matrix units; y = x W' for few rows of x.
+// matvec_mma.comp: matrix product for few rows of x on 16x8x16 matrix units.
 //
-// Grid    x: ceil(n_tile / args.tiles).   Group  32 * SPLIT invocations; subgroup s owns column tiles
-//         s, s + SPLIT, ... of args.tiles row tiles. Subgroup size 32, full subgroups. It holds the x of
-//         CHUNK of its column tiles in shared memory and goes through all row tiles with them.
-// Rows    X_ROWS <= 8, which cost about alike; run nine as five and four.
-// Numbers x * norm is scaled by a power of two per 256 columns and rounded to the nearest halves (2^-12
-//         relative); weights enter as exact integers; products are summed in float, 32 or 16 columns at a time,
-//         times the block's scale. Mins and zero points meet the sums of the rounded x instead.
-// Order   columns of a block in the matrix unit, blocks and column tiles in turn, then subgroups in
-//         order: nothing depends on X_ROWS, TILES or the slice. SPLIT is fixed by the weight's shape.
-// Sizes   TILES and CHUNK by tune.h: all row tiles of a stage in whole waves.
+// Formula y = x W', with the epilogues of shared.h
+// Buffers, arguments: see matvec_common.glsl; by address
+// Spec    X_ROWS rows of x, at most 8, which cost about the same; run nine as five and four. SPLIT, TILES, NORM,
+//         EPILOGUE: see matvec_common.glsl. CHUNK: column tiles of a subgroup whose x is held at once. UNIT_M, UNIT_N,
+// UNIT_K 16, 8, 16. BATCH 4: loads of x in flight. ROLE, SUBGROUP_SCORES: moe_columns.glsl. tune.h chooses TILES
+//         and CHUNK
+// Grid    x: ceil(n_tile / args.tiles). Group 32 * SPLIT, full subgroups of 32; subgroup s owns column tiles s, s +
+//         SPLIT, .. of args.tiles row tiles. It holds the x of CHUNK of its column tiles in shared memory and goes
+//         through all row tiles with them
+// Shared  matrix_shared() in tune.h
+// Cost    weights are read once: memory bandwidth bounds it
+// Numbers x * norm is scaled by a power of two per 256 columns and rounded to halves (2^-12 relative). Weights enter
+//         as exact integers; products are summed in float, 32 or 16 columns at a time, times the block's scale. Mins
+//         and zero points are multiplied by the sums of the rounded x
+// Order   columns of a block in the matrix unit, blocks and column tiles in turn, then subgroups in order: nothing
+//         depends on X_ROWS, TILES or the slice. The weight's shape fixes SPLIT
+// CPU     src/machine/cpu, matmul
 // Needs   16-byte addresses for matrix loads (all shared arrays are multiples of 16 bytes) and matrices whose elements
-//         lie as tune.h matrix_layout_fits() wants them: asked at start.
+//         lie as matrix_layout_fits() in tune.h requires
 // variant: matvec_mma_q4_k -DTYPE_Q4_K @khr
 // variant: matvec_mma_q5_k -DTYPE_Q5_K @khr
 // variant: matvec_mma_q6_k -DTYPE_Q6_K @khr
@@ -31,7 +38,8 @@
 #extension GL_NV_cooperative_matrix : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_spirv_intrinsics : require
-spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);   // halves: to nearest even
+// halves: to nearest even
+spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);
 #include "matvec_args.h"
 #define SLOTS TILES
 #define MATRIX
@@ -41,7 +49,7 @@ layout(constant_id = 7) const uint UNIT_M = 16u;     // the matrix units' shape
 layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
 
-const uint SX = 296u;   // halves of a row of x: 256 values, 16 sums, what rounding left of them, 8 spare
+const uint SX = kMatvecRowHalves;
 // In units of 8 halves, because matrix loads want 16-byte addresses. A matrix has 8 columns; those beyond
 // X_ROWS are anything.
 shared uvec4 s[((SPLIT * CHUNK - 1u) * X_ROWS + 8u) * (SX / 8u)];
@@ -53,13 +61,16 @@ shared float red[TILES * SPLIT * 16u * X_ROWS];
 #define FragC fcoopmatNV<32, gl_ScopeSubgroup, UNIT_M, UNIT_N>
 // C += A B. A: this lane's columns 0 1 and 2 3 of row g, then of row g + 8; B: 16 columns of x at `at`.
 #define MMA(C, a0, a1, a2, a3, at) { FragA A_; FragB B_; \
-    const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = unpackFloat2x16(a3); \
-    A_[0] = p0_.x; A_[1] = p0_.y; A_[2] = p1_.x; A_[3] = p1_.y; A_[4] = p2_.x; A_[5] = p2_.y; A_[6] = p3_.x; A_[7] = p3_.y; \
+    const f16vec2 p0_ = unpackFloat2x16(a0), p1_ = unpackFloat2x16(a1), p2_ = unpackFloat2x16(a2), p3_ = \
+    unpackFloat2x16(a3); \
+    A_[0] = p0_.x; A_[1] = p0_.y; A_[2] = p1_.x; A_[3] = p1_.y; A_[4] = p2_.x; A_[5] = p2_.y; A_[6] = p3_.x; \
+    A_[7] = p3_.y; \
     coopMatLoadNV(B_, s, (at) >> 3, SX / 8u, true); \
     C = coopMatMulAddNV(A_, B_, C); }
 // sum += C, row g times e0, row g + 8 times e1.
 #define ADD(sum, e0, e1, C) { const float f0_ = e0, f1_ = e1; \
-    sum.x = fma(f0_, C[0], sum.x); sum.y = fma(f0_, C[1], sum.y); sum.z = fma(f1_, C[2], sum.z); sum.w = fma(f1_, C[3], sum.w); }
+    sum.x = fma(f0_, C[0], sum.x); sum.y = fma(f0_, C[1], sum.y); sum.z = fma(f1_, C[2], sum.z); \
+    sum.w = fma(f1_, C[3], sum.w); }
 const float TINY = 16777216.0;   // 2^24 makes a tiny half the integer it stands for
 
 // Half t of two words, in both halves of a word.
@@ -145,7 +156,8 @@ void store_x(uint n0, uint first, uint l) {
         // The sums must be those of the rounded values. A driver was seen to add the unrounded ones, so it
         // gets bits that it cannot see through: first_row is a multiple of 16.
         const uvec4 same = bits ^ (args.first_row & 15u);
-        const vec2 n0 = unpackHalf2x16(same.x), n1 = unpackHalf2x16(same.y), n2 = unpackHalf2x16(same.z), n3 = unpackHalf2x16(same.w);
+        const vec2 n0 = unpackHalf2x16(same.x), n1 = unpackHalf2x16(same.y), n2 = unpackHalf2x16(same.z),
+            n3 = unpackHalf2x16(same.w);
         vec2 sum = vec2((n0.x + n0.y) + (n1.x + n1.y), (n2.x + n2.y) + (n3.x + n3.y));
         sum += subgroupShuffleXor(sum, 1u);
         sum += subgroupShuffleXor(sum, 2u);
@@ -172,23 +184,24 @@ void begin_x(uint me, uint first, uint tile0, uint n_own) {
 
 void main() {
     const uint me = gl_LocalInvocationIndex, l = me & 31u, sub = me >> 5, g = l >> 2, t = l & 3u;
-    const uint first = sub * CHUNK * X_ROWS, tile0 = gl_WorkGroupID.x * args.tiles, n_tile = min(args.tiles, args.n_tile - tile0);
+    const uint first = sub * CHUNK * X_ROWS, tile0 = gl_WorkGroupID.x * args.tiles,
+        n_tile = min(args.tiles, args.n_tile - tile0);
     n_slot = args.tiles;
     const uint n_own = sub < args.n_col ? (args.n_col - sub + SPLIT - 1u) / SPLIT : 0u;   // column tiles of mine
     n_piece = min(CHUNK, n_own) * X_ROWS;
     Raw next;
-    if (ROLE_ == MOE_ANY && LANE_SCORES > 0u) {
+    if (ROLE_ == kRoleAny && SUBGROUP_SCORES > 0u) {
         // Where an expert is chosen for the only row, x is known before: the first subgroup chooses, and the others see
         // to x meanwhile. One copy of each part, because code is what this waits for.
-        const bool late = ROLE == MOE_EXPERT && sub != 0u;
+        const bool late = ROLE == kRoleExpert && sub != 0u;
         [[dont_unroll]] for (uint turn = 0u; turn < (late ? 1u : 2u); turn++) {
             if (turn == (late ? 0u : 1u)) begin_x(me, first, tile0, n_own);
             if (turn > 0u) break;
-            if (ROLE != MOE_NONE && !open_columns(me, SPLIT * 32u)) return;
+            if (ROLE != kRoleNone && !open_columns(me, SPLIT * 32u)) return;
             if (n_own > 0u) next = fetch(tile_of(tile0, sub) * TILE, l);
         }
     } else {
-        if (ROLE != MOE_NONE && !open_columns(me, SPLIT * 32u)) return;
+        if (ROLE != kRoleNone && !open_columns(me, SPLIT * 32u)) return;
         if (n_own > 0u) next = fetch(tile_of(tile0, sub) * TILE, l);
         begin_x(me, first, tile0, n_own);
     }
@@ -239,7 +252,8 @@ void main() {
         }
     }
     if (n_own == 0u) {
-        [[dont_unroll]] for (uint i = l; i < args.tiles * 16u * X_ROWS; i += 32u) red[((i / (16u * X_ROWS)) * SPLIT + sub) * 16u * X_ROWS + i % (16u * X_ROWS)] = 0.0;
+        [[dont_unroll]] for (uint i = l; i < args.tiles * 16u * X_ROWS; i += 32u)
+            red[((i / (16u * X_ROWS)) * SPLIT + sub) * 16u * X_ROWS + i % (16u * X_ROWS)] = 0.0;
     }
     barrier();
     write_tiles(me, SPLIT * 32u, tile0, true, true);

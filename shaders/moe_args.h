@@ -1,22 +1,20 @@
-// moe_args.h: the push constants of the kernels for layers of experts, read by GLSL and C++.
+// moe_args.h: push constants of the kernels for layers of experts, for C++ and GLSL.
 //
 // A row's choice (buffer `choice`): n_used + 1 pairs (id, weight as f32 bits), ids ascending; the last
-// is the shared expert's: id 0 and its weight. A pair of a row and one of its experts is called by its
-// place, row * n_used + j. The products of experts have their arguments in matvec_args.h and gemm_args.h.
+// is the shared expert's: id 0 and its weight. The place of a row's j-th expert is row * n_used + j. The products of
+// experts have their arguments in matvec_args.h and gemm_args.h.
 #ifndef AUSPEX_SHADERS_MOE_ARGS_H
 #define AUSPEX_SHADERS_MOE_ARGS_H
-#ifdef __cplusplus
-#include <cstdint>
-namespace auspex {
-namespace detail {
-namespace args {
-using uint = uint32_t;
-#define AUSPEX_CONST constexpr
-#else
-#define AUSPEX_CONST const
-#endif
+#include "shared.h"
+
+AUSPEX_SHARED_BEGIN
 
 AUSPEX_CONST uint kMaxExpert = 1024;  // of a layer; what shared memory is sized for
+AUSPEX_CONST uint kMaxUsed = 64;      // of them by one row
+// Limits for products that choose the experts themselves: lane i holds scores i, i + 32, .. and the i-th choice.
+AUSPEX_CONST uint kMaxRoutedExpert = 512;
+AUSPEX_CONST uint kMaxRoutedUsed = 32;
+AUSPEX_CONST uint kMaxPlaces = kMaxRows * kMaxRoutedUsed;
 
 // moe_router.comp, moe_route.comp. Strides count floats.
 struct RouterArgs {
@@ -37,7 +35,7 @@ AUSPEX_CONST uint kRouteBias = 4;    // added to the scores for the choice alone
 AUSPEX_CONST uint kRouteShared = 8;  // logit n_expert is that of the shared expert's weight
 
 // moe_list.comp. The list: kListFirst: where an expert's places begin [n_expert + 1]; kListCount: entries;
-// kListEntry: expert | block << 12, a block is bm places of one expert; places behind n_entry_max of them.
+// kListEntry: expert | block << 12, a block is bm places of one expert; the places follow n_entry_max entries.
 struct ListArgs {
     uint n_expert, n_used;
     uint n_row;
@@ -46,8 +44,8 @@ struct ListArgs {
     uint from_step;
 };
 AUSPEX_CONST uint kListFirst = 0;
-AUSPEX_CONST uint kListCount = 1028;
-AUSPEX_CONST uint kListEntry = 1032;
+AUSPEX_CONST uint kListCount = kMaxExpert + 4;
+AUSPEX_CONST uint kListEntry = kListCount + 4;
 
 // moe_sum.comp: y += weights times parts.
 struct SumArgs {
@@ -59,10 +57,6 @@ struct SumArgs {
     uint from_step;
 };
 
-#undef AUSPEX_CONST
-#ifdef __cplusplus
-}  // namespace args
-}  // namespace detail
-}  // namespace auspex
-#endif
+AUSPEX_SHARED_END
+
 #endif

@@ -1,45 +1,42 @@
 // moe_columns.glsl: which column of a matrix-vector product is which row of the step, and where its matrix
 // lies: one for all (ROLE 0), or an expert's. Included by matvec_common.glsl.
 //
-// MOE_EXPERT  group (x, y): y is a place. The first row of the step that chose this expert takes all rows
+// kRoleExpert  group (x, y): y is a place. The first row of the step that chose this expert takes all rows
 //             that did as its columns (X_ROWS at once; the X_ROWS-th after it the next ones), the others leave: an
 //             expert's weights come from memory once. Column c reads row place / n_used, writes row `place`.
-//             With LANE_SCORES every workgroup makes the choice itself from the scores, as moe_route.comp does, in
+//             With SUBGROUP_SCORES every workgroup makes the choice itself from the scores, as moe_route.comp does, in
 //             less time than a dispatch of its own would take; the first one leaves it for others.
-// MOE_ROW     group (x, y): y is a row. Its matrix is that of its experts side by side, ids ascending, its
+// kRoleRow     group (x, y): y is a row. Its matrix is that of its experts side by side, ids ascending, its
 //             columns their hidden values times their weights; X_ROWS is 1.
-//             With X_ROWS = 1 MOE_EXPERT means that the step has one row.
-// MOE_SHARED  likewise with the one shared expert, whose weight is the sigmoid of its score, or 1.
+//             With X_ROWS = 1 kRoleExpert means that the step has one row.
+// kRoleShared  likewise with the one shared expert, whose weight is the sigmoid of its score, or 1.
 // Order       a row's sums follow from its own choice alone.
 // Memory      in the place of what the role does not use:
-//             5 choice    pairs (id, weight) [n_row, n_used + 1]    (MOE_EXPERT)          read
-//             3 choice    likewise                                  (MOE_ROW)             read
-//             3 squares   scores f32 [n_row, n_out]                 (MOE_SHARED)          read
-//             5 residual  likewise                                  (MOE_EXPERT, LANE_SCORES)     read
-//             6 out       choice                                    (MOE_EXPERT, LANE_SCORES)     written
-//             7 bias      f32 [n_expert]                            (kRouteBias, LANE_SCORES)     read
+//             5 choice    pairs (id, weight) [n_row, n_used + 1]    (kRoleExpert)          read
+//             3 choice    likewise                                  (kRoleRow)             read
+//             3 squares   scores f32 [n_row, n_out]                 (kRoleShared)          read
+//             5 residual  likewise                                  (kRoleExpert, SUBGROUP_SCORES)     read
+//             6 out       choice                                    (kRoleExpert, SUBGROUP_SCORES)     written
+//             7 bias      f32 [n_expert]                            (kRouteBias, SUBGROUP_SCORES)     read
 #include "moe_args.h"
-const uint MOE_NONE = 0u;
-const uint MOE_EXPERT = 1u;
-const uint MOE_ROW = 2u;
-const uint MOE_SHARED = 3u;
 #ifdef MATRIX
 layout(constant_id = 11) const uint ROLE_ = 0u;
-layout(constant_id = 12) const uint LANE_SCORES = 0u;   // scores of a lane: ceil(experts / 32); 0: the choice is made
-const uint MOE_ANY = 4u;                        // X_ROWS is 1, and args.mode says which
-#define ROLE (ROLE_ == MOE_ANY ? args.mode >> 3 : ROLE_)
-#define MAY_CHOOSE (LANE_SCORES > 0u && (ROLE_ == MOE_EXPERT || ROLE_ == MOE_ANY))
-#define MAY_BE_ROW (ROLE_ >= MOE_ROW)
+// scores of a lane: ceil(experts / 32); 0: the choice is made
+layout(constant_id = 12) const uint SUBGROUP_SCORES = 0u;
+#define ROLE (ROLE_ == kRoleAny ? args.mode >> 3 : ROLE_)
+#define MAY_CHOOSE (SUBGROUP_SCORES > 0u && (ROLE_ == kRoleExpert || ROLE_ == kRoleAny))
+#define MAY_BE_ROW (ROLE_ >= kRoleRow)
 #else
 layout(constant_id = 6) const uint ROLE = 0u;
-#define MAY_BE_ROW (ROLE >= MOE_ROW)
+#define MAY_BE_ROW (ROLE >= kRoleRow)
 #endif
-#define BY_ROW (MAY_BE_ROW && ROLE >= MOE_ROW)
+#define BY_ROW (MAY_BE_ROW && ROLE >= kRoleRow)
 // Sizes are multiples of 16 bytes, and least where nothing is kept.
-shared uint place_s[X_ROWS > 1u ? 12u : 4u];                // by row: its place at this expert, or NONE
+// by row: its place at this expert, or NONE
+shared uint place_s[X_ROWS > 1u ? (kMaxRows + 3u) / 4u * 4u : 4u];
 shared uint column_s[(X_ROWS + 3u) / 4u * 4u];              // places of the columns
-shared uint pair_id_s[MAY_BE_ROW ? 64u : 4u];
-shared float pair_weight_s[MAY_BE_ROW ? 64u : 4u];
+shared uint pair_id_s[MAY_BE_ROW ? kMaxUsed : 4u];
+shared float pair_weight_s[MAY_BE_ROW ? kMaxUsed : 4u];
 const uint NONE = 0xffffffffu;
 uint expert = 0u, n_column = 1u;
 
@@ -50,10 +47,10 @@ float sigmoid_of(float v) {
 }
 
 #ifdef MATRIX
-shared uint chosen_s[LANE_SCORES > 0u ? 288u : 4u];         // by place: ids
-shared float scores_s[4u + 32u * LANE_SCORES * (X_ROWS == 1u ? 1u : 9u)];   // of a subgroup's row
-shared float chosen_weight_s[LANE_SCORES > 0u ? 288u : 4u];
-#define CHOSEN(place) (LANE_SCORES > 0u ? chosen_s[place] : CHOICE((place) + (place) / args.n_used).x)
+shared uint chosen_s[SUBGROUP_SCORES > 0u ? kMaxPlaces : 4u];         // by place: ids
+shared float scores_s[4u + 32u * SUBGROUP_SCORES * (X_ROWS == 1u ? 1u : kMaxRows)];   // of a subgroup's row
+shared float chosen_weight_s[SUBGROUP_SCORES > 0u ? kMaxPlaces : 4u];
+#define CHOSEN(place) (SUBGROUP_SCORES > 0u ? chosen_s[place] : CHOICE((place) + (place) / args.n_used).x)
 
 // A subgroup takes a row, a lane every 32nd expert; the largest leave one by one, equal ones by lower id.
 const float LOWEST = -3.4028234e38;
@@ -61,15 +58,16 @@ const int NOTHING = -0x7fffffff - 1;
 void choose_rows(uint i, uint n) {
     const uint l = i & 31u, n_out = args.n_score + ((args.flags & kRouteShared) != 0u ? 1u : 0u);
     for (uint row = i >> 5; row < args.n_row; row += n >> 5) {
-#define score_s(e) scores_s[(i >> 5) * 32u * LANE_SCORES + (e)]
+#define score_s(e) scores_s[(i >> 5) * 32u * SUBGROUP_SCORES + (e)]
         const uint from = row * n_out, to = row * args.n_used;
-        float p[LANE_SCORES + 1u], most = LOWEST, sum = 0.0;
-        [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) p[k] = l + 32u * k < args.n_score ? RESIDUAL[from + l + 32u * k] : LOWEST;
+        float p[SUBGROUP_SCORES + 1u], highest = LOWEST, sum = 0.0;
+        [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] = l + 32u * k < args.n_score
+            ? RESIDUAL[from + l + 32u * k] : LOWEST;
         if ((args.flags & kRouteSigmoid) == 0u) {
-            [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) most = max(most, p[k]);
-            most = subgroupMax(most);   // exact in any order
-            [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) {
-                p[k] = exp(p[k] - most);
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) highest = max(highest, p[k]);
+            highest = subgroupMax(highest);   // exact in any order
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) {
+                p[k] = exp(p[k] - highest);
                 sum += p[k];
             }
             sum += subgroupShuffleXor(sum, 1u);
@@ -78,18 +76,18 @@ void choose_rows(uint i, uint n) {
             sum += subgroupShuffleXor(sum, 8u);
             sum += subgroupShuffleXor(sum, 16u);
             const float by = 1.0 / sum;
-            [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) p[k] *= by;
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] *= by;
         }
-        [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) score_s(l + 32u * k) = p[k];
+        [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) score_s(l + 32u * k) = p[k];
         if ((args.flags & kRouteSigmoid) != 0u) {   // rarer, so it runs less code for more time
             [[dont_unroll]] for (uint e = l; e < args.n_score; e += 32u) {
                 score_s(e) = sigmoid_of(score_s(e));
             }
-            [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) p[k] = score_s(l + 32u * k);
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] = score_s(l + 32u * k);
         }
         // Integers in the order of what they stand for: lanes compare those at once.
-        int v[LANE_SCORES + 1u];
-        [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) {
+        int v[SUBGROUP_SCORES + 1u];
+        [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) {
             float x = p[k];
             if ((args.flags & kRouteBias) != 0u && l + 32u * k < args.n_score) x += at_bias.bias[l + 32u * k];
             const int b = floatBitsToInt(x);
@@ -98,12 +96,12 @@ void choose_rows(uint i, uint n) {
         uint mine = NONE;   // lane j: the j-th of the largest
         [[dont_unroll]] for (uint j = 0u; j < args.n_used; j++) {
             int best = NOTHING;
-            [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) best = max(best, v[k]);
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) best = max(best, v[k]);
             const int top = subgroupMax(best);
             uint id = NONE;
-            [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) id = v[k] == top ? min(id, l + 32u * k) : id;
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) id = v[k] == top ? min(id, l + 32u * k) : id;
             id = subgroupMin(id);
-            [[unroll]] for (uint k = 0u; k < LANE_SCORES; k++) v[k] = id == l + 32u * k ? NOTHING : v[k];
+            [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) v[k] = id == l + 32u * k ? NOTHING : v[k];
             mine = l == j ? id : mine;
         }
         uint at = 0u;
@@ -133,15 +131,16 @@ void choose_rows(uint i, uint n) {
 // False: this workgroup has nothing to do. All invocations, i = 0..n-1.
 bool open_columns(uint i, uint n) {
     const uint y = gl_WorkGroupID.y;
-    if (MAY_BE_ROW && ROLE == MOE_SHARED) {
+    if (MAY_BE_ROW && ROLE == kRoleShared) {
         if (i == 0u) {
             pair_id_s[0] = 0u;
-            pair_weight_s[0] = (args.flags & kRouteShared) != 0u ? sigmoid_of(SQUARES[y * (args.n_score + 1u) + args.n_score]) : 1.0;
+            pair_weight_s[0] = (args.flags & kRouteShared) != 0u
+                ? sigmoid_of(SQUARES[y * (args.n_score + 1u) + args.n_score]) : 1.0;
         }
         barrier();
         return true;
     }
-    if (MAY_BE_ROW && ROLE == MOE_ROW) {
+    if (MAY_BE_ROW && ROLE == kRoleRow) {
         for (uint j = i; j < args.n_used; j += n) {
             const uvec2 c = CHOICE(y * (args.n_used + 1u) + j);
             const bool here = c.x - args.first_expert < args.n_expert;   // else another slice adds it
@@ -152,7 +151,7 @@ bool open_columns(uint i, uint n) {
         return true;
     }
 #ifdef MATRIX
-    if (LANE_SCORES > 0u) choose_rows(i, n);
+    if (SUBGROUP_SCORES > 0u) choose_rows(i, n);
 #endif
     expert = CHOSEN(y);
     if (X_ROWS > 1u) {
@@ -178,9 +177,11 @@ bool open_columns(uint i, uint n) {
 }
 
 // Row of x that column c reads, and row of y that it writes; columns that are none read the first one's.
-uint row_in(uint c) { return X_ROWS == 1u ? (ROLE == MOE_EXPERT ? 0u : gl_WorkGroupID.y) : ROLE == MOE_NONE ? c : column_s[min(c, n_column - 1u)] / args.n_used; }
-uint row_out(uint c) { return X_ROWS == 1u ? gl_WorkGroupID.y : ROLE == MOE_NONE ? c : column_s[min(c, n_column - 1u)]; }
-bool has_column(uint c) { return X_ROWS == 1u || ROLE == MOE_NONE || c < n_column; }
+uint row_in(uint c) { return X_ROWS == 1u ? (ROLE == kRoleExpert ? 0u : gl_WorkGroupID.y) : ROLE == kRoleNone ? c
+    : column_s[min(c, n_column - 1u)] / args.n_used; }
+uint row_out(uint c) { return X_ROWS == 1u ? gl_WorkGroupID.y : ROLE == kRoleNone ? c
+    : column_s[min(c, n_column - 1u)]; }
+bool has_column(uint c) { return X_ROWS == 1u || ROLE == kRoleNone || c < n_column; }
 // The pair whose matrix column tile c belongs to.
 uint pair_of(uint c) { return min(c / (args.d_slot >> 8), args.n_used - 1u); }
 // Where the columns of column tile c end.

@@ -1,11 +1,14 @@
 #version 450
-// moe_list.comp: sorts the pairs of many rows and their experts by expert, for products of many rows.
+// moe_list.comp: sorts the pairs of rows and their experts by expert, for products of many rows.
 //
-// Grid    1.   Group  a power of two.
-// Memory  0 choice  pairs (id, weight) [n_row, n_used + 1]                 read
+// Buffers 0 choice  pairs (id, weight) [n_row, n_used + 1]                 read
 //         1 list    as moe_args.h says                                     written
-//         2 step    StepState, of which the first word    (from_step)      read
-// Order   an expert's pairs stand as they come: a row's results do not depend on its neighbours.
+//         2 step    StepState, its first word             (from_step)      read
+// Push    ListArgs
+// Grid    1. Group a power of two
+// Cost    8 bytes read and 4 written per pair
+// Order   an expert's pairs keep their order: a row's results do not depend on its neighbours
+// CPU     src/machine/cpu/moe.cpp
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "moe_args.h"
@@ -21,7 +24,8 @@ shared uvec2 sum_s[N];   // pairs and blocks of the experts of an invocation
 
 void main() {
     const uint me = gl_LocalInvocationIndex, n_row = args.from_step == 1u ? min(args.n_row, step_n_row) : args.n_row;
-    const uint n_pair = n_row * args.n_used, own = (args.n_expert + N - 1u) / N, e0 = me * own, e1 = min(e0 + own, args.n_expert);
+    const uint n_pair = n_row * args.n_used, own = (args.n_expert + N - 1u) / N, e0 = me * own,
+        e1 = min(e0 + own, args.n_expert);
     for (uint e = me; e < kMaxExpert; e += N) count_s[e] = 0u;
     barrier();
     for (uint p = me; p < n_pair; p += N) atomicAdd(count_s[choice[p + p / args.n_used].x], 1u);
@@ -49,5 +53,6 @@ void main() {
         list[kListCount] = sum_s[me].y;
     }
     barrier();
-    for (uint p = me; p < n_pair; p += N) list[kListEntry + args.n_entry_max + atomicAdd(next_s[choice[p + p / args.n_used].x], 1u)] = p;
+    for (uint p = me; p < n_pair; p += N) list[kListEntry + args.n_entry_max
+        + atomicAdd(next_s[choice[p + p / args.n_used].x], 1u)] = p;
 }

@@ -1,13 +1,19 @@
 #version 450
-// moe_route.comp: which experts a row goes to, and with which weights. Twin of src/machine/cpu/moe.cpp's choose().
+// moe_route.comp: which experts a row uses, and with which weights.
 //
-// Grid    x: row.   Group  256 (spec 0, a power of two).
-// Memory  0 logits  f32 [n_row, n_out]                                      read
+// Formula p = softmax(logits) or sigmoid(logits); the n_used largest of p + bias; weights p of those, normalised if
+//         asked, times scale
+// Buffers 0 logits  f32 [n_row, n_out]                                      read
 //         1 bias    f32 [n_expert]                        (kRouteBias)      read
 //         2 choice  pairs (id, weight) [n_row, n_used + 1]                  written
-//         3 step    StepState, of which the first word    (from_step)       read
-// Order   by rank: an expert counts those before it, larger ones and equal ones with a lower id. Sums in an
-//         invocation by id, then a tree; the chosen ones by id.
+//         3 step    StepState, its first word             (from_step)       read
+// Push    RouterArgs
+// Grid    x: row. Group 256 (a power of two)
+// Shared  kMaxExpert floats and bits, a float per invocation, kMaxUsed pairs: 6 KiB
+// Cost    4 * n_expert bytes and n_expert^2 / 4 comparisons a row
+// Order   by rank: an expert counts those before it, larger ones and equal ones with a lower id. Sums in an invocation
+//         by id, then a tree; the chosen ones by id
+// CPU     src/machine/cpu/moe.cpp, choose()
 // lint: exact
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -24,7 +30,7 @@ const float LOWEST = -3.4028234e38;
 shared vec4 value_s[kMaxExpert / 4u];   // what decides the choice; LOWEST behind the last
 shared uint taken_s[kMaxExpert / 32u];
 shared float red[N];
-shared uvec2 chosen_s[64];
+shared uvec2 chosen_s[kMaxUsed];
 
 float sigmoid(float v) {
     precise float d = 1.0 + exp(-v);
@@ -56,12 +62,12 @@ void main() {
     if ((args.flags & kRouteSigmoid) != 0u) {
         [[unroll]] for (uint i = 0u; i < OWN; i++) p[i] = sigmoid(p[i]);
     } else {
-        float most = LOWEST;
-        [[unroll]] for (uint i = 0u; i < OWN; i++) most = max(most, p[i]);
-        most = tree(me, most, true);
+        float highest = LOWEST;
+        [[unroll]] for (uint i = 0u; i < OWN; i++) highest = max(highest, p[i]);
+        highest = tree(me, highest, true);
         precise float sum = 0.0;
         [[unroll]] for (uint i = 0u; i < OWN; i++) {
-            precise float e = me + i * N < n ? exp(p[i] - most) : 0.0;
+            precise float e = me + i * N < n ? exp(p[i] - highest) : 0.0;
             p[i] = e;
             sum = sum + e;
         }
@@ -73,7 +79,7 @@ void main() {
     }
     float v[OWN];
     if (me < kMaxExpert / 32u) taken_s[me] = 0u;
-    if (me < 64u) chosen_s[me] = uvec2(min(me, n - 1u), 0u);
+    if (me < kMaxUsed) chosen_s[me] = uvec2(min(me, n - 1u), 0u);
     [[unroll]] for (uint i = 0u; i < OWN; i++) {
         const uint e = me + i * N;
         precise float biased = p[i] + ((args.flags & kRouteBias) != 0u && e < n ? bias[e] : 0.0);
@@ -88,8 +94,10 @@ void main() {
         for (uint q = 0u; q < (n + 3u) >> 2; q++) {
             const vec4 o = value_s[q];
             const uint j = 4u * q;
-            rank += (o.x > v[i] || (o.x == v[i] && j < e) ? 1u : 0u) + (o.y > v[i] || (o.y == v[i] && j + 1u < e) ? 1u : 0u) +
-                    (o.z > v[i] || (o.z == v[i] && j + 2u < e) ? 1u : 0u) + (o.w > v[i] || (o.w == v[i] && j + 3u < e) ? 1u : 0u);
+            rank += (o.x > v[i] || (o.x == v[i] && j < e) ? 1u : 0u)
+                + (o.y > v[i] || (o.y == v[i] && j + 1u < e) ? 1u : 0u) +
+                    (o.z > v[i] || (o.z == v[i] && j + 2u < e) ? 1u : 0u)
+                        + (o.w > v[i] || (o.w == v[i] && j + 3u < e) ? 1u : 0u);
         }
         if (rank < args.n_used) atomicOr(taken_s[e >> 5], 1u << (e & 31u));
     }
@@ -110,5 +118,6 @@ void main() {
         precise float weight = uintBitsToFloat(chosen_s[me].y) * by;
         choice[to + me] = uvec2(chosen_s[me].x, floatBitsToUint(weight));
     }
-    if (me == 0u) choice[to + args.n_used] = uvec2(0u, floatBitsToUint((args.flags & kRouteShared) != 0u ? sigmoid(logits[from + n]) : 1.0));
+    if (me == 0u) choice[to + args.n_used] = uvec2(0u,
+        floatBitsToUint((args.flags & kRouteShared) != 0u ? sigmoid(logits[from + n]) : 1.0));
 }

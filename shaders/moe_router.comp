@@ -1,14 +1,20 @@
 #version 450
-// moe_router.comp: scores of every expert, in float: logits = rms(x) router'. Twin of src/machine/cpu/moe.cpp.
+// moe_router.comp: scores of every expert, in float.
 //
-// Grid    x: ceil(n_out / 2), y: ceil(n_row / X_ROWS).   Group  128: 64 invocations share an output row.
-// Memory  0 w       f32 [n_out, d_in]                                  read
+// Formula logits = (x * norm / rms(x)) router'; without NORM x router'
+// Buffers 0 w       f32 [n_out, d_in]                                  read
 //         1 x       f32 [n_row, x_stride]                              read
-//         2 norm    f32 [d_in], the norm's weight         (NORM)       read
+//         2 norm    f32 [d_in]                            (NORM)       read
 //         3 logits  f32 [n_row, n_out]                                 written
-//         4 step    StepState, of which the first word    (from_step)  read
-// Order   an invocation's columns in turn, then halves are added: a row's bits depend on nothing but the row,
-//         be it one of nine or of thousands; the sum of squares is made here, alike for both.
+//         4 step    StepState, its first word             (from_step)  read
+// Push    RouterArgs
+// Spec    X_ROWS 1, 2 or 4: rows of a workgroup. NORM 0 or 1
+// Grid    x: ceil(n_out / 2), y: ceil(n_row / X_ROWS). Group 128: 64 invocations share an output
+// Shared  256 * X_ROWS floats
+// Cost    w is read once per X_ROWS rows
+// Order   an invocation's columns in turn, then halves are added: a row's bits depend on the row alone, be it one of
+//         nine or of thousands; the sum of squares is computed here, alike for both
+// CPU     src/machine/cpu/moe.cpp
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "moe_args.h"
@@ -65,7 +71,8 @@ void main() {
     if (lane != 0u || o >= args.n_out) return;
     [[unroll]] for (uint t = 0u; t < X_ROWS; t++) {
         if (row0 + t >= args.n_row) break;
-        precise float v = red[2u * t * 128u + me] * (NORM == 1u ? inversesqrt(fma(red[(2u * t + 1u) * 128u + me], args.inv_d, args.eps)) : 1.0);
+        precise float v = red[2u * t * 128u + me] * (NORM == 1u
+            ? inversesqrt(fma(red[(2u * t + 1u) * 128u + me], args.inv_d, args.eps)) : 1.0);
         logits[(row0 + t) * args.n_out + o] = v;
     }
 }

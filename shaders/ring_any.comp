@@ -1,9 +1,13 @@
 #version 450
-// ring_any.comp: after delta_any: the last raw inputs of the convolution join its ring.
+// ring_any.comp: after delta_any, stores the last raw inputs of the convolution in its ring.
 //
-// Grid    x: conv_dim / 64 (rounded up), y: kConvRing.   Group  64 (spec 0).
-// Memory  0 step   1 acts   read      2 ring  f32 [kConvRing][conv_dim]  written
-// Push    DeltaAnyArgs.
+// Buffers 0 step  StepState                            read
+//         1 acts  f32: u at its offset                 read
+//         2 ring  f32 [kConvRing, conv_dim]            written
+// Push    DeltaAnyArgs
+// Grid    x: ceil(conv_dim / 64), y: kConvRing. Group 64
+// Cost    8 * kConvRing * conv_dim bytes
+// CPU     src/machine/cpu, delta
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "any_args.h"
@@ -18,5 +22,6 @@ void main() {
     const uint channel = gl_WorkGroupID.x * gl_WorkGroupSize.x + gl_LocalInvocationIndex, back = gl_WorkGroupID.y;
     if (channel >= conv_dim || back >= step.n_row) return;
     const uint row = step.n_row - 1u - back;
-    ring[((step.position + row) % kConvRing) * conv_dim + channel] = acts[args.u_offset + row * args.u_stride + channel];
+    ring[((step.position + row) % kConvRing) * conv_dim + channel] =
+        acts[args.u_offset + row * args.u_stride + channel];
 }

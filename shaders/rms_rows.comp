@@ -1,14 +1,17 @@
 #version 450
-// rms_rows.comp: y = x / rms(x) * w, row by row, where the rows are wanted as such: the kept hidden rows
-// above all. Twin of src/machine/cpu's rms_norm.
+// rms_rows.comp: RMS norm as a kernel of its own, where the rows themselves are wanted: the kept hidden rows above
+// all.
 //
-// Grid    x: row.   Group  256 (spec 0, a power of two).
-// Memory  0 step  StepState                      read
+// Formula y = x / rms(x) * w
+// Buffers 0 step  StepState                      read
 //         1 x     f32 [row, x_stride]            read
 //         2 w     f32 [width]                    read
-//         3 y     f32 by offset                  written
-// Push    RowsArgs; from_kept: row i is written as row hidden_from + i.
-// Order   an invocation sums its columns in turn, then halves are added: the same for any number of rows.
+//         3 y     f32 at its offset              written
+// Push    RowsArgs; from_kept: row i is written as row hidden_from + i
+// Grid    x: row. Group 256 (a power of two)
+// Cost    8 * width bytes a row
+// Order   an invocation sums its columns in turn, then halves are added: the same for any number of rows
+// CPU     src/machine/cpu, rms_norm
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "rows_args.h"
@@ -23,7 +26,8 @@ shared float sum_s[gl_WorkGroupSize.x];
 void main() {
     const uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex;
     if (row >= step.n_row) return;
-    const uint from = row * args.x_stride, to = args.y_offset + (row + (args.from_kept != 0u ? step.hidden_from : 0u)) * args.y_stride;
+    const uint from = row * args.x_stride, to = args.y_offset + (row + (args.from_kept != 0u ? step.hidden_from : 0u))
+        * args.y_stride;
     float sum = 0.0;
     for (uint i = t; i < args.width; i += gl_WorkGroupSize.x) sum = fma(x[from + i], x[from + i], sum);
     sum_s[t] = sum;

@@ -1,5 +1,5 @@
-// rotation.glsl: the angle of a pair at a position; needs args (AttendArgs). f: turns per position, times 2^64,
-// low word first.
+// rotation.glsl: the angle of a pair at a position. Needs args (AttendArgs). f: turns per position times 2^64, low
+// word first.
 
 // cos and sin of position * frequency. The angle is reduced in integers, exact to 2^-32 of a turn for
 // every position; the polynomials then work within an eighth of a turn.

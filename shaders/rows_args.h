@@ -1,17 +1,10 @@
-// rows_args.h: the push constants of the plain row kernels (rms_rows, copy_rows, gather_rows, swiglu_rows,
-// keep_rows, delta_apply), read by GLSL and C++. Offsets and strides count floats.
+// rows_args.h: push constants of the row kernels (rms_rows, copy_rows, gather_rows, swiglu_rows, keep_rows,
+// delta_apply), for C++ and GLSL. Offsets and strides count floats.
 #ifndef AUSPEX_SHADERS_ROWS_ARGS_H
 #define AUSPEX_SHADERS_ROWS_ARGS_H
-#ifdef __cplusplus
-#include <cstdint>
-namespace auspex {
-namespace detail {
-namespace args {
-using uint = uint32_t;
-#define AUSPEX_CONST constexpr
-#else
-#define AUSPEX_CONST const
-#endif
+#include "shared.h"
+
+AUSPEX_SHARED_BEGIN
 
 struct RowsArgs {
     uint width;  // values of a row
@@ -23,9 +16,9 @@ struct RowsArgs {
     uint n_row;      // gather_rows: rows to take
 };
 
-// StepState::hidden_from with this bit set: the rows are not the kept ones but those the host gave.
+// Bits of StepState::hidden_from. The host gave the rows; the kept ones are not used.
 AUSPEX_CONST uint kHiddenGiven = 0x80000000u;
-// With this one: what keep_rows left for the positions of the pass.
+// The rows are what keep_rows stored for the positions of the pass.
 AUSPEX_CONST uint kHiddenPending = 0x40000000u;
 AUSPEX_CONST uint kPendingRows = 64;
 
@@ -34,10 +27,6 @@ struct ApplyArgs {
     uint n_commit;  // rows of the last tentative pass to apply
 };
 
-#undef AUSPEX_CONST
-#ifdef __cplusplus
-}  // namespace args
-}  // namespace detail
-}  // namespace auspex
-#endif
+AUSPEX_SHARED_END
+
 #endif

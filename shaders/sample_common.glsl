@@ -1,9 +1,10 @@
-// sample_common.glsl: the definitions the sampling kernels share.
+// sample_common.glsl: definitions shared by the sampling kernels.
 //
-// Mass    exp(l - largest) in units of 2^-24, cut to an integer: sums of masses are exact, so they do not
-//         depend on the order in which invocations arrive.
-// Noise   Philox4x32-10, key = seed, counter = (id / 4, position, 0, 0), word id mod 4; E = -log1p(-v) with
-//         v = (r + 0.5) / 2^32; the sampled id is the largest l / T - log(E), ties to the lower id.
+// Mass    exp(l - largest) in units of 2^-24, truncated to an integer: sums of masses are exact, so they do not depend
+//         on the order in which invocations add.
+// Noise   Philox4x32-10, key = seed, counter = (id / 4, position, 0, 0), word id mod 4; E = -log1p(-v) with v = (r +
+//         0.5) / 2^32; the sampled id has the largest l / T - log(E), ties to the lower id.
+// Source  Salmon 2011 (Philox)
 
 // Order-preserving bits of a float (larger value, larger key).
 uint key_of(float x) {

@@ -1,17 +1,21 @@
 #version 450
-// sample_draw.comp: sampling, after sample_gather: applies top-k, top-p and min-p exactly to the row's list and
-// picks by Gumbel-max. Leaves the row's histogram zero again.
+// sample_draw.comp: sampling, after sample_gather: applies top-k, top-p and min-p exactly to the row's list and draws
+// by Gumbel-max. Leaves the row's histogram zero.
 //
-// Grid    x: logits row.   Group  256 (spec 0, always 256).
-// Memory  0 step   StepState: sampled[row] written
-//         1 part   (f32 bits, id) [row][n_part]     read (largest logit)
-//         2 hist   as sample_hist                     read, zeroed
-//         3 list   (f32 bits, id) [row][n_vocab]    read
-//         4 best   (f32 bits, id) [row][n_part]     read when unfiltered
-// Push    SamplePassArgs.
-// Ranks   ids stand in order of (logit, larger first; id, lower first). A filter keeps a prefix, found by
-//         descending eight bits at a time through the 64-bit rank (logit bits, then inverted id), summing
-//         counts or masses per digit. Sums are integers, so the list's order does not matter.
+// Formula argmax over kept ids of logit / temperature + Gumbel noise(seed, position, id)
+// Buffers 0 step   StepState                         read; sampled[row] written
+//         1 part   (f32 bits, id) [row, n_part]      read: the largest logit
+//         2 hist   as sample_hist                    read, zeroed
+//         3 list   (f32 bits, id) [row, n_vocab]     read
+//         4 best   (f32 bits, id) [row, n_part]      read when unfiltered
+// Push    SamplePassArgs
+// Grid    x: logits row. Group 256
+// Cost    8 bytes per id in the list, up to nine times
+// Order   ids are ranked by (logit, larger first; id, lower first). A filter keeps a prefix, found by descending eight
+//         bits at a time through the 64-bit rank (logit bits, then inverted id), summing counts or masses per digit.
+//         Sums are integers, so the order of the list does not matter
+// Source  Gumbel-max trick; radix select
+// CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 #include "sample_common.glsl"
@@ -34,7 +38,7 @@ uvec2 carry(uvec2 w) {
     return uvec2(w.x & 0xfffu, w.y + (w.x >> 12));
 }
 
-bool at_least(uvec2 a, uvec2 b) {  // both carried
+bool not_less(uvec2 a, uvec2 b) {  // both carried
     return a.y > b.y || (a.y == b.y && a.x >= b.x);
 }
 
@@ -91,11 +95,12 @@ uvec2 select(uint from, uint n, uvec2 last, bool by_mass, uvec2 need, float larg
         const uvec2 want = need_s;
         barrier();
         const uvec2 above = t < 255u ? uvec2(low_s[t + 1u], high_s[t + 1u]) : uvec2(0u);
-        const bool enough = at_least(uvec2(low_s[0], high_s[0]), want);
-        if (enough ? at_least(sum, want) && !at_least(above, want) : t == 0u) {
+        const bool enough = not_less(uvec2(low_s[0], high_s[0]), want);
+        if (enough ? not_less(sum, want) && !not_less(above, want) : t == 0u) {
             // The digit that the last item has; where all items together are too few, the lowest of all.
             const uint borrow = want.x < above.x ? 1u : 0u;
-            need_s = enough ? uvec2(want.x + (borrow << 12) - above.x, want.y - borrow - above.y) : uvec2(0xfffu, 0xffffffu);
+            need_s = enough ? uvec2(want.x + (borrow << 12) - above.x, want.y - borrow - above.y)
+                : uvec2(0xfffu, 0xffffffu);
             if (digit < 4u) prefix_s.x |= t << shift;
             else prefix_s.y |= t << shift;
         }
@@ -127,7 +132,8 @@ void main() {
         const uint head = row * kSampleRowWords, from = row * args.n_vocab, n = hist[head + 2u];
         const uvec2 all = carry(uvec2(hist[head], hist[head + 1u]));
         uvec2 last = uvec2(0u);  // every rank is kept
-        if (s.top_k > 0u && s.top_k < n) last = select(from, n, last, false, carry(uvec2(s.top_k & 0xfffu, s.top_k >> 12)), largest);
+        if (s.top_k > 0u && s.top_k < n) last = select(from, n, last, false,
+            carry(uvec2(s.top_k & 0xfffu, s.top_k >> 12)), largest);
         if (s.top_p < 1.0) {
             uvec2 total = all;
             if (s.top_k > 0u) {  // the mass that top-k left
@@ -169,7 +175,8 @@ void main() {
         if (t < n) {
             const float y = largest_s[t + n];
             const uint j = id_s[t + n];
-            if (j != 0xffffffffu && (id_s[t] == 0xffffffffu || y > largest_s[t] || (y == largest_s[t] && j < id_s[t]))) {
+            if (j != 0xffffffffu && (id_s[t] == 0xffffffffu || y > largest_s[t]
+                || (y == largest_s[t] && j < id_s[t]))) {
                 largest_s[t] = y;
                 id_s[t] = j;
             }

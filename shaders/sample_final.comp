@@ -1,10 +1,13 @@
 #version 450
-// sample_final.comp: the token of each logits row from the slices' largest: greedy.
+// sample_final.comp: greedy sampling: the token of each logits row from the largest of its slices.
 //
-// Grid    x: logits row.   Group  256 (spec 0, a power of two).
-// Memory  0 step  StepState                       read; sampled[row] written
-//         1 part  (f32 bits, id) [row][n_part]    read
-// Push    SamplePassArgs.
+// Buffers 0 step  StepState                       read; sampled[row] written
+//         1 part  (f32 bits, id) [row, n_part]    read
+// Push    SamplePassArgs
+// Grid    x: logits row. Group 256 (a power of two)
+// Cost    8 * n_part bytes a row
+// Order   a maximum, ties to the lower id
+// CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;

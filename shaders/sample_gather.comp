@@ -1,13 +1,18 @@
 #version 450
-// sample_gather.comp: sampling, after sample_hist: collects every id that the filters may keep into the row's
-// list. Without top-k and top-p there is nothing to rank: then it picks the slice's best itself.
+// sample_gather.comp: sampling, after sample_hist: collects every id that the filters may keep into the row's list.
+// Without top-k and top-p nothing is ranked: then it draws the slice's best itself.
 //
-// Grid    x: slice (n_part), y: logits row.   Group  256 (spec 0, a power of two, at most 256).
-// Memory  0 step    1 logits    2 part      read, as sample_hist
-//         3 hist    read; word 2 counts the list
-//         4 list    (f32 bits, id) [row][n_vocab]          written, in no particular order
-//         5 best    (f32 bits, id) [row][n_part]           written when unfiltered: noisy score and id
-// Push    SamplePassArgs.
+// Buffers 0 step    StepState                              read
+//         1 logits  f32 at its offset                      read
+//         2 part    (f32 bits, id) [row, n_part]           read
+//         3 hist    as sample_hist left it                 read; word 2 counts the list
+//         4 list    (f32 bits, id) [row, n_vocab]          written, in any order
+//         5 best    (f32 bits, id) [row, n_part]           written when unfiltered: score with noise, and id
+// Push    SamplePassArgs
+// Grid    x: slice (n_part), y: logits row. Group 256 (a power of two, at most 256)
+// Cost    4 * n_vocab bytes a row
+// Order   integer sums and maxima: any order gives the same bits
+// CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 #include "sample_common.glsl"
@@ -53,7 +58,8 @@ void main() {
             if (t < n) {
                 const float y = largest_s[t + n];
                 const uint j = id_s[t + n];
-                if (j != 0xffffffffu && (id_s[t] == 0xffffffffu || y > largest_s[t] || (y == largest_s[t] && j < id_s[t]))) {
+                if (j != 0xffffffffu && (id_s[t] == 0xffffffffu || y > largest_s[t]
+                    || (y == largest_s[t] && j < id_s[t]))) {
                     largest_s[t] = y;
                     id_s[t] = j;
                 }

@@ -1,15 +1,18 @@
 #version 450
-// sample_hist.comp: sampling, after sample_part: how many ids, and how much mass, lie how far below the
-// largest logit. Does nothing when neither top-k nor top-p is in force.
+// sample_hist.comp: sampling, after sample_part: counts ids and their mass by distance below the largest logit.
+// Returns at once when neither top-k nor top-p is in force.
 //
-// Grid    x: slice (n_part), y: logits row.   Group  256 (spec 0, a power of two).
-// Memory  0 step    StepState                            read
-//         1 logits  f32 by offset                        read
-//         2 part    (f32 bits, id) [row][n_part]         read
-//         3 hist    u32 [row][kSampleRowWords]             added to; zero before, zero again after sample_draw:
-//                   words 0, 1 total mass (low 12 bits, rest), 2 ids in the list, 3.. free; then kSampleBins
-//                   times: count, mass low 12 bits, mass rest
-// Push    SamplePassArgs, as sample_part.
+// Buffers 0 step    StepState                          read
+//         1 logits  f32 at its offset                  read
+//         2 part    (f32 bits, id) [row, n_part]       read
+//         3 hist    u32 [row, kSampleRowWords]: words 0, 1 total mass (low 12 bits, rest), 2 ids in the list; from
+//                   kSampleHeadWords on, for each bin: count, mass (low 12 bits, rest)
+//                                                      added to; zero before, zero again after sample_draw
+// Push    SamplePassArgs, as sample_part
+// Grid    x: slice (n_part), y: logits row. Group 256 (a power of two)
+// Cost    4 * n_vocab bytes and an exp per id and row
+// Order   integer sums: any order gives the same bits
+// CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 #include "sample_common.glsl"

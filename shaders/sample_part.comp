@@ -1,11 +1,14 @@
 #version 450
 // sample_part.comp: the largest logit of each slice of the vocabulary, ties to the lower id.
 //
-// Grid    x: slice (n_part), y: logits row (kMaxRows or fewer).   Group  256 (spec 0, a power of two).
-// Memory  0 step    StepState                         read
-//         1 logits  f32 by offset, 16-byte aligned    read
-//         2 part    (f32 bits, id) [row][n_part]      written
-// Push    SamplePassArgs; slice s holds ids s * d_part .. + d_part - 1; n_part * d_part >= n_vocab.
+// Buffers 0 step    StepState                            read
+//         1 logits  f32 at its offset, 16-byte aligned   read
+//         2 part    (f32 bits, id) [row, n_part]         written
+// Push    SamplePassArgs; slice s holds ids s * d_part .. s * d_part + d_part - 1; n_part * d_part >= n_vocab
+// Grid    x: slice (n_part), y: logits row (at most kMaxRows). Group 256 (a power of two)
+// Cost    4 * n_vocab bytes a row
+// Order   a maximum: any order gives the same bits
+// CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;

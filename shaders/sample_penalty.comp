@@ -1,18 +1,21 @@
 #version 450
-// sample_penalty.comp: repeat, frequency and presence penalties on the logits of each row, in place. Run
-// before sample_part when any of them is in force.
+// sample_penalty.comp: repeat, frequency and presence penalties on the logits of each row, in place. Runs before
+// sample_part when any of them is in force.
 //
-// Grid    x: logits row.   Group  256 (spec 0).
-// Memory  0 step    StepState and history     read
-//         1 logits  f32 by offset             read, written: one invocation per distinct id
-// Push    SamplePassArgs.
-// Rule    the last `penalty_window` tokens up to the row's own count; once per distinct id, k = how often:
-//         l = l > 0 ? l / repeat : l * repeat, then l -= k * frequency + presence.
+// Formula once per distinct id among the last penalty_window tokens before the row's own position, k = how often it
+//         occurs: l = l > 0 ? l / repeat : l * repeat, then l -= k * frequency + presence
+// Buffers 0 step    StepState and history      read
+//         1 logits  f32 at its offset          read, written: one invocation per distinct id
+// Push    SamplePassArgs
+// Grid    x: logits row. Group 256
+// Cost    penalty_window^2 / 2 comparisons a row
+// CPU     src/engine/sampler.cpp
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { SamplePassArgs args; };
-layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
+layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
+    uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) buffer Logits { float logits[]; };
 shared uint ids_s[2048];
 
@@ -20,7 +23,7 @@ void main() {
     const uint row = gl_WorkGroupID.x, t = gl_LocalInvocationIndex;
     if (step.n_row == 0u || row >= step.n_row - step.first_logit) return;
     const uint end = step.position + step.token_shift + step.first_logit + row + 1u;  // one past the row's token
-    const uint n = min(min(step.sampling.penalty_window, 4096u), end);
+    const uint n = min(min(step.sampling.penalty_window, kMaxPenaltyWindow), end);
     const SampleArgs s = step.sampling;
     // Pieces of the window are compared with the whole window, 2048 ids of it at a time.
     for (uint i0 = 0u; i0 < n; i0 += gl_WorkGroupSize.x) {
@@ -30,7 +33,8 @@ void main() {
         bool first = true;
         for (uint j0 = 0u; j0 < n; j0 += 2048u) {
             barrier();
-            for (uint j = j0 + t; j < min(j0 + 2048u, n); j += gl_WorkGroupSize.x) ids_s[j - j0] = history[(end - n + j) % kHistory];
+            for (uint j = j0 + t; j < min(j0 + 2048u, n); j += gl_WorkGroupSize.x)
+                ids_s[j - j0] = history[(end - n + j) % kHistory];
             barrier();
             for (uint j = j0; j < min(j0 + 2048u, n); j++)
                 if (ids_s[j - j0] == id) {

@@ -1,26 +1,24 @@
 #version 450
-// selftest.comp: what a driver must get right before its results are trusted; see
-// src/machine/vulkan/selftest.cpp for the questions and the expected answers.
+// selftest.comp: what a driver must compute correctly before its results are trusted.
 //
+// Buffers 0 in   u32; matrix: f16       read
+//         1 out  u32; matrix: f32       written
+// Push    n: elements (half, dot: words; shuffle: lanes), or the length of a row, a multiple of 8 (rows)
+// Grid    x: groups of 64. Group 64 invocations; matrix: one subgroup
+// half    out[i] = bits of unpackHalf2x16(in[i]).x, out[n + i] = of .y
+// rows    N_ROW rows of length n, then W [n]; out[t] = bits of sum over k of in[t, k] * W[k], summed by 8 lanes: each
+//         its own multiply-adds with a scale as in a quantised product, then a fixed tree. Row 0 must not depend on
+//         N_ROW, although N_ROW changes how the compiler unrolls
+// shuffle out[i] = sum of the 8 lanes around i by xor 1, 2, 4
+// dot     out[i] = packed signed dot product of in[i] and in[n + i]
+// matrix  A [UNIT_M, UNIT_K], then B [UNIT_K, UNIT_N], as halves; out [UNIT_M, UNIT_N] = A B as floats
+// Host    src/machine/vulkan/selftest.cpp: inputs and expected answers
 // variant: selftest_half -DHALF
 // variant: selftest_rows -DROWS
 // variant: selftest_shuffle -DSHUFFLE
 // variant: selftest_dot -DDOT
 // variant: selftest_matrix_nv -DMATRIX
 // variant: selftest_matrix_khr -DMATRIX @khr
-//
-// Grid    x: groups of 64.   Group  64 invocations (spec 0).
-// Memory  0 in    u32                 read
-//         1 out   u32                 written
-// Push    n: elements (half, dot: words; shuffle: lanes), or the row length, a multiple of 8 (rows)
-//
-// half     out[i] = bits of unpackHalf2x16(in[i]).x, out[n + i] = of .y
-// rows     N_ROW rows of length n, then W [n]; out[t] = bits of sum_k in[t, k] * W[k], summed by 8 lanes: each
-//          its own multiply-adds with a scale as in a quantised product, then a fixed tree. Row 0 must
-//          not depend on N_ROW, although N_ROW changes how the compiler unrolls.
-// shuffle  out[i] = sum of the 8 lanes around i by xor 1, 2, 4
-// dot      out[i] = packed signed dot of in[i] and in[n + i]
-// matrix   one subgroup: A [UNIT_M, UNIT_K] then B [UNIT_K, UNIT_N] as halves; out [UNIT_M, UNIT_N] = A B as floats
 #if defined(SHUFFLE)
 #extension GL_KHR_shader_subgroup_shuffle : require
 #endif

@@ -1,12 +1,11 @@
 #version 450
-// step_block.comp: between the passes of one cycle's drafts, where the plan has several MTP blocks: each
-// block's cache needs the rows that became history, then the guesses so far.
+// step_block.comp: between the passes of one cycle's drafts, for plans with several MTP blocks: each block's cache
+// needs the committed rows, then the drafts so far.
 //
-// Grid    1 group of 32 (spec 0).
-// Memory  0 step  StepState   read, written
-// Push    StepArgs: mode 0: remembers the pass just opened, over rows that became history;
-//         1: opens it again, without logits; 2: opens one over the n_draft guesses after it, fed from row 0
-//         on, logits of the last.
+// Buffers 0 step  StepState   read, written
+// Push    StepArgs; mode 0: remembers the pass just opened, over committed rows; 1: opens it again, without logits; 2:
+//         opens one over the n_draft drafts after it, fed from row 0 on, logits of the last
+// Grid    1. Group 32
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;

@@ -1,9 +1,9 @@
 // step_common.glsl: what the kernels that hold state share.
 //
-// Lanes   a lane group is 8 neighbouring invocations; sums run inside a lane first, then over the group
-//         by xor 1, 2, 4. That order never depends on the device or on the rows of a step.
-// Bits    multiply-adds are written fma(); everything else that rounds is `precise`, so that no driver
-//         may contract it in one pipeline and not in another.
+// Lanes   a lane group is 8 neighbouring invocations; a sum runs inside a lane first, then over the group by xor 1, 2,
+//         4. That order never depends on the device or on the rows of a step.
+// Bits    multiply-adds are written fma(); everything else that rounds is `precise`, so that no driver contracts it in
+//         one pipeline and not in another.
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_GOOGLE_include_directive : require
@@ -26,10 +26,10 @@ float add4(vec4 x) {
     return s;
 }
 
-// One level of a sum of two values over a lane group: lanes with the bit keep the second, the others the
-// first. Three levels (1, 2, 4) sum eight values with 7 shuffles, lane i being left with value i; the
-// order of each sum is that of group_sum.
-float fold(float first, float second, uint lane, uint bit) {
+// One level of summing two values over a lane group: lanes with the bit keep the second, the others the first. Three
+// levels (1, 2, 4) sum eight values with 7 shuffles and leave value i in lane i; the order of each sum is that of
+// group_sum.
+float reduce_pair(float first, float second, uint lane, uint bit) {
     const bool upper = (lane & bit) != 0u;
     precise float s = (upper ? second : first) + subgroupShuffleXor(upper ? first : second, bit);
     return s;

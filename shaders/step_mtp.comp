@@ -1,12 +1,11 @@
 #version 450
-// step_mtp.comp: after step_accept, opens the MTP pass over the rows that became history: row i holds the
-// token that followed row i of the trunk pass, fed from that row's hidden state.
+// step_mtp.comp: after step_accept, opens the MTP pass over the rows just committed: row i holds the token that
+// followed row i of the trunk pass, and is fed with that row's hidden state. Logits of the last row only.
 //
-// Grid    1 group of 32 (spec 0).
-// Memory  0 step  StepState   read, written
-// Push    StepArgs: token_shift 1 puts the row of token p at position p - 1 (no gap at position 0),
-//         0 at position p.
-// Logits  of the last row only (first_logit).
+// Buffers 0 step  StepState   read, written
+// Push    StepArgs; token_shift 1: the row of token p is at position p - 1 (no gap at position 0), 0: at position p
+// Grid    1. Group 32
+// Host    src/engine runs the same pass by Step on the CPU
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;

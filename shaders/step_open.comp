@@ -1,17 +1,18 @@
 #version 450
-// step_open.comp: begins a trunk pass (or an MTP pass asked for by the host): rows, position, what to
-// commit, where the tokens are.
+// step_open.comp: opens a trunk pass, or an MTP pass that the host requests: rows, position, rows to commit, tokens.
 //
-// Grid    1 group of 256 (spec 0).
-// Memory  0 step     StepState and history     read, written
-//         1 request  StepRequest and tokens    read (mode 0; may be any buffer otherwise)
-// Push    StepArgs: mode 0 takes the host's request; mode 1 continues after step_accept with n_draft
-//         tokens that step_next left in the history.
+// Buffers 0 step     StepState and history     read, written
+//         1 request  StepRequest and tokens    read (mode 0; else any buffer)
+// Push    StepArgs; mode 0: takes the host's request; 1: continues after step_accept with n_draft tokens that
+//         step_next left in the history
+// Grid    1. Group 256
+// Host    src/machine/vulkan/context.cpp writes the request
 #extension GL_GOOGLE_include_directive : require
 #include "step_common.glsl"
 layout(local_size_x_id = 0) in;
 layout(push_constant) uniform Push { StepArgs args; };
-layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords]; uint history[kHistory]; };
+layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
+    uint history[kHistory]; };
 layout(set = 0, binding = 1, std430) readonly buffer Request { StepRequest request; uint ids[]; };
 
 void main() {
@@ -25,7 +26,7 @@ void main() {
             step.sampling = request.sampling;
             step.limit = request.limit;
             step.n_stop = request.n_stop;
-            for (uint i = 0u; i < 16u; i++) step.stop[i] = request.stop[i];
+            for (uint i = 0u; i < kMaxStop; i++) step.stop[i] = request.stop[i];
             step.done = 0u;
             step.synth_accept = request.synth_accept;
             step.synth_seed = request.synth_seed;

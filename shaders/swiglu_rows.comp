@@ -1,13 +1,15 @@
 #version 450
-// swiglu_rows.comp: y = min(silu(g), limit) * clamp(u, -limit, limit), where the product before it could not
-// do so itself. Twin of src/machine/cpu's swiglu.
+// swiglu_rows.comp: SwiGLU as a kernel of its own, where the product before it could not apply it.
 //
-// Grid    x: row, y: width / 256 (rounded up).   Group  256 (spec 0).
-// Memory  0 step   StepState             read
-//         1 g      f32 [row, x_stride]   read; may be y itself
-//         2 u      f32 [row, x_stride]   read
-//         3 y      f32 by offset         written
-// Push    RowsArgs.
+// Formula y = min(silu(g), limit) * clamp(u, -limit, limit); limit 0: no clamps
+// Buffers 0 step   StepState                                read
+//         1 g      f32 [row, x_stride]; may be y itself     read
+//         2 u      f32 [row, x_stride]                      read
+//         3 y      f32 at its offset                        written
+// Push    RowsArgs
+// Grid    x: row, y: ceil(width / 256). Group 256
+// Cost    12 * width bytes a row
+// CPU     src/machine/cpu, swiglu
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "rows_args.h"

@@ -90,6 +90,7 @@
 #include "machine/cpu/cpu.cpp"
 
 #ifndef AUSPEX_NO_VULKAN
+#include "../shaders/shared.h"
 #include "../shaders/any_args.h"
 #include "../shaders/args.h"
 #include "../shaders/gemm_args.h"

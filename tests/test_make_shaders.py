@@ -90,7 +90,8 @@ class MakeShadersTestCase(unittest.TestCase):
         self.stale("spirv.inc is missing")
 
     def test_the_committed_blob_is_not_stale(self):
-        r = subprocess.run([sys.executable, os.path.join(REPO, "tools", "make_shaders.py"), "--check", "--glslc", "no-such-compiler"],
+        tool = os.path.join(REPO, "tools", "make_shaders.py")
+        r = subprocess.run([sys.executable, tool, "--check", "--glslc", "no-such-compiler"],
                            capture_output=True, text=True)
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
         self.assertIn("sources unchanged", r.stdout)
@@ -187,16 +188,18 @@ class MakeShadersTestCase(unittest.TestCase):
     def test_the_contract_names_constants_bindings_push_constants_and_group(self):
         text = self.make_contract_kernel()
         self.assertIn("namespace demo {\nconstexpr SpecId kRowCount{0x1};\nconstexpr SpecId kUnused{0x2};\n}", text)
-        # family 0, constants 1 and 2, three bindings of which 0 and 1 are read and 1 and 2 written, 8 bytes, group by key
-        self.assertIn('{"demo", "kRowCount kUnused", "x y z",\n     0, 0x6, 3, 0x3, 0x6, 8, {0, 1, 1}, false},', text)
+        # Family 0, constants 1 and 2, three bindings: 0 and 1 are read, 1 and 2 written; 8 bytes; group by key.
+        self.assertIn('{"demo", "kRowCount kUnused",\n     "x y z",\n     0, 0x6, 3, 0x3, 0x6, 8, {0, 1, 1}, false},',
+                      text)
         self.assertIn("static_assert(sizeof(args::DemoArgs) == 8);", text)
-        self.assertIn('{"twice", "", "x",\n     1, 0x0, 1, 0x1, 0x1, 0, {0, 1, 1}, false},', text)
+        self.assertIn('{"twice", "",\n     "x",\n     1, 0x0, 1, 0x1, 0x1, 0, {0, 1, 1}, false},', text)
 
     @unittest.skipUnless(GLSLC and shutil.which("g++"), "needs glslc and g++")
     def test_a_host_struct_of_another_size_and_a_wrong_constant_name_do_not_compile(self):
         self.make_contract_kernel()
         def compile_host(code):
-            self.write("host.cpp", '#include "src/machine/vulkan/shader_contract.h"\nusing namespace auspex::detail;\n' + code)
+            header = '#include "src/machine/vulkan/shader_contract.h"\n'
+            self.write("host.cpp", header + "using namespace auspex::detail;\n" + code)
             r = subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-I", self.root, self.path("host.cpp")],
                                capture_output=True, text=True)
             return r.returncode, r.stderr
@@ -223,9 +226,9 @@ class MakeShadersTestCase(unittest.TestCase):
         held = make_shaders.parse(self.read("src/machine/vulkan/spirv.inc"))[1]["demo"][2]
         code = list(make_shaders.instructions(list(make_shaders.struct.unpack(f"<{len(held) // 4}I", held))))
         shader_contract.reflect(code, DEMO)
-        for change, expected in (("binding = 1", "binding = 4"), "binding 1 is used but not declared"), \
-                                (("buffer Y", "readonly buffer Y"), "binding 1 (y) is declared readonly"), \
-                                (("constant_id = 1", "constant_id = 7"), "specialization constant 1 is used but not declared"):
+        for change, expected in ((("binding = 1", "binding = 4"), "binding 1 is used but not declared"),
+                                 (("buffer Y", "readonly buffer Y"), "binding 1 (y) is declared readonly"),
+                                 (("constant_id = 1", "constant_id = 7"), "constant 1 is used but not declared")):
             with self.assertRaises(shader_contract.Mismatch) as raised:
                 shader_contract.reflect(code, DEMO.replace(*change))
             self.assertIn(expected, str(raised.exception))

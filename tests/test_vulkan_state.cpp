@@ -624,46 +624,4 @@ TEST_CASE("quantised keys and values have the CPU's codes in every writing kerne
     check({4, 2, 256, 64, 9, 4, kFlags, 140, 0, Type::q4_1, Type::q8_0}, {Attend::How::fused, Attend::How::append});
     vulkan->finish();
 }
-
-TEST_CASE("rows are normalised or copied from the rows that the step names") {
-    auto vulkan = test::Vulkan::open();
-    if (!vulkan) return;
-    {
-        constexpr u32 kWidth = 1000, kN = 5;
-        Rig rig(*vulkan);
-        const u32 step = rig.add(kStepBytes), in = rig.add(4 * kWidth * kN), weight = rig.add(4 * kWidth),
-                  out = rig.add(4 * kWidth * kN);
-        rig.take();
-        test::Random random(1);
-        const std::vector<float> x = random.normals(kWidth * kN), w = random.normals(kWidth);
-        rig.put(in, x);
-        rig.put(weight, w);
-        rig.at<StepState>(step)->n_row = 3;
-        rig.at<StepState>(step)->hidden_from = 2;
-        rig.at<StepState>(step)->first_logit = 1;
-        for (u32 from : {kRowSame, kRowHidden, kRowLogit})
-            for (u32 copy : {0u, 1u}) {
-                std::memset(rig.memory[out].mapped, 0, rig.memory[out].bytes);
-                rig.begin();
-                rig.run("norm_rows", 256, {}, {step, in, weight, out},
-                        NormArgs{from, copy, kWidth, 0, kWidth, 0, kWidth, 1e-6f}, kN);
-                rig.end();
-                rig.go();
-                const u32 first = from == kRowHidden ? 2 : from == kRowLogit ? 1 : 0, n = from == kRowLogit ? 2 : 3;
-                for (u32 r = 0; r < kN; r++) {
-                    std::vector<double> want(kWidth);
-                    double sum = 0;
-                    for (u32 i = 0; i < kWidth && r < n; i++)
-                        sum += double(x[(first + r) * kWidth + i]) * x[(first + r) * kWidth + i];
-                    for (u32 i = 0; i < kWidth && r < n; i++) {
-                        const double v = x[(first + r) * kWidth + i];
-                        want[i] = copy != 0 ? v : v / std::sqrt(sum / kWidth + 1e-6) * w[i];
-                    }
-                    const float* got = rig.at<float>(out) + r * kWidth;
-                    CHECK(worst(std::vector<float>(got, got + kWidth), want) < 1e-5);
-                }
-            }
-    }
-    vulkan->finish();
-}
 #endif  // AUSPEX_NO_VULKAN

@@ -117,8 +117,10 @@ vec4 product(Raw raw, uint at, uint t) {
         const vec2 e0 = vec2(d0.x * float(b0 & 255u), d0.x * 0.0625 * float((b0 >> 8) & 255u));
         const vec2 e1 = vec2(d1.x * float(b1 & 255u), d1.x * 0.0625 * float((b1 >> 8) & 255u));
 #else
-        const uint x0 = p < 2u ? (p == 0u ? raw.h0.x : raw.h0.y) : (p == 2u ? raw.h0.z : raw.h0.w), x1 = p < 2u ? (p == 0u ? raw.h1.x : raw.h1.y) : (p == 2u ? raw.h1.z : raw.h1.w);
-        const vec2 e0 = unpackHalf2x16(x0) * vec2(TINY, TINY * 0.0625), e1 = unpackHalf2x16(x1) * vec2(TINY, TINY * 0.0625);
+        const uint x0 = p < 2u ? (p == 0u ? raw.h0.x : raw.h0.y) : (p == 2u ? raw.h0.z : raw.h0.w), x1 = p < 2u
+            ? (p == 0u ? raw.h1.x : raw.h1.y) : (p == 2u ? raw.h1.z : raw.h1.w);
+        const vec2 e0 = unpackHalf2x16(x0) * vec2(TINY, TINY * 0.0625), e1 = unpackHalf2x16(x1)
+            * vec2(TINY, TINY * 0.0625);
 #endif
         const uint k = at + p * 64u;
         FragC C = FragC(0.0);
@@ -143,7 +145,8 @@ vec4 product(Raw raw, uint at, uint t) {
     MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -d0.y, -d1.y, M)
 #else
-    const uint m0 = half_twice(raw.h0.xy, t), m1 = half_twice(raw.h0.zw, t), m2 = half_twice(raw.h1.xy, t), m3 = half_twice(raw.h1.zw, t);
+    const uint m0 = half_twice(raw.h0.xy, t), m1 = half_twice(raw.h0.zw, t), m2 = half_twice(raw.h1.xy, t),
+        m3 = half_twice(raw.h1.zw, t);
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -ZERO, -ZERO, M)

@@ -48,7 +48,7 @@ Raw fetch(uint at, uint l) {
     return r;
 }
 
-uint pick4(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
+uint word_of(uvec4 v, uint i) { return i < 2u ? (i == 0u ? v.x : v.y) : (i == 2u ? v.z : v.w); }
 
 uint scale_pair(uint v, uint i) { return packFloat2x16(f16vec2(signed_byte(v, i), signed_byte(v, i + 1u))); }
 
@@ -59,7 +59,7 @@ vec4 product(Raw raw, uint at, uint t) {
         const uvec4 q0 = p < 2u ? raw.q00 : raw.q10, q1 = p < 2u ? raw.q01 : raw.q11;
         const uvec2 v0 = (p & 1u) == 0u ? q0.xy : q0.zw, v1 = (p & 1u) == 0u ? q1.xy : q1.zw;
         const uvec2 u0 = v0 >> 8, u1 = v1 >> 8;
-        const uint z0 = pick4(raw.z0, p), z1 = pick4(raw.z1, p), s0 = pick4(raw.h0, p), s1 = pick4(raw.h1, p);
+        const uint z0 = word_of(raw.z0, p), z1 = word_of(raw.z1, p), s0 = word_of(raw.h0, p), s1 = word_of(raw.h1, p);
         const uint k = at + p * 64u;
         FragC C = FragC(0.0);
         MMA(C, (v0.x & 0x000f000fu) | (z0 & 0x00300030u), (u0.x & 0x000f000fu) | ((z0 >> 2) & 0x00300030u),
@@ -67,7 +67,8 @@ vec4 product(Raw raw, uint at, uint t) {
         ADD(sum, d0 * signed_byte(s0, 0u), d1 * signed_byte(s1, 0u), C)
         FragC D = FragC(0.0);
         MMA(D, (v0.y & 0x000f000fu) | ((z0 << 4) & 0x00300030u), (u0.y & 0x000f000fu) | ((z0 << 2) & 0x00300030u),
-               (v1.y & 0x000f000fu) | ((z1 << 4) & 0x00300030u), (u1.y & 0x000f000fu) | ((z1 << 2) & 0x00300030u), k + 16u)
+               (v1.y & 0x000f000fu) | ((z1 << 4) & 0x00300030u), (u1.y & 0x000f000fu) | ((z1 << 2) & 0x00300030u),
+                   k + 16u)
         ADD(sum, d0 * signed_byte(s0, 1u), d1 * signed_byte(s1, 1u), D)
         FragC E = FragC(0.0);
         MMA(E, (v0.x & 0x00f000f0u) | (z0 & 0x03000300u), (u0.x & 0x00f000f0u) | ((z0 >> 2) & 0x03000300u),
@@ -75,7 +76,8 @@ vec4 product(Raw raw, uint at, uint t) {
         ADD(sum, d0 * 0.0625 * signed_byte(s0, 2u), d1 * 0.0625 * signed_byte(s1, 2u), E)
         FragC F = FragC(0.0);
         MMA(F, (v0.y & 0x00f000f0u) | ((z0 >> 4) & 0x03000300u), (u0.y & 0x00f000f0u) | ((z0 >> 6) & 0x03000300u),
-               (v1.y & 0x00f000f0u) | ((z1 >> 4) & 0x03000300u), (u1.y & 0x00f000f0u) | ((z1 >> 6) & 0x03000300u), k + 48u)
+               (v1.y & 0x00f000f0u) | ((z1 >> 4) & 0x03000300u), (u1.y & 0x00f000f0u) | ((z1 >> 6) & 0x03000300u),
+                   k + 48u)
         ADD(sum, d0 * 0.0625 * signed_byte(s0, 3u), d1 * 0.0625 * signed_byte(s1, 3u), F)
     }
     // q - 32: blocks 2t, 2t + 1 and 8 + 2t, 9 + 2t of the sums of x.

@@ -46,7 +46,8 @@ vec4 product(Raw raw, uint at, uint t) {
         ADD(sum, e0.y, e1.y, D)
     }
     FragC M = FragC(0.0);
-    const uint m0 = half_twice(raw.h0.xy, t), m1 = half_twice(raw.h0.zw, t), m2 = half_twice(raw.h1.xy, t), m3 = half_twice(raw.h1.zw, t);
+    const uint m0 = half_twice(raw.h0.xy, t), m1 = half_twice(raw.h0.zw, t), m2 = half_twice(raw.h1.xy, t),
+        m3 = half_twice(raw.h1.zw, t);
     MMA(M, m0, m1, m2, m3, at + 256u)
     MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -128.0, -128.0, M)

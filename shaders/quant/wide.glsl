@@ -8,7 +8,8 @@
 void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uint e = r >> 3, l = (r & 7u) * 4u + t;
     for (uint i = 0u; i < 8u; i++) {
-        const uint v = UNITS[at + 128u + 64u * (2u * j + (i >> 2)) + 32u * e + l][i & 3u], u = at + 8u * r + 2u * j + (i >> 2);
+        const uint v = UNITS[at + 128u + 64u * (2u * j + (i >> 2)) + 32u * e + l][i & 3u],
+            u = at + 8u * r + 2u * j + (i >> 2);
         const float d = uintBitsToFloat(UNITS[u][i & 3u]), m = uintBitsToFloat(UNITS[u + 4u][i & 3u]);
         const vec4 n = vec4(float(v & 255u), float((v >> 16) & 255u), float((v >> 8) & 255u), float(v >> 24)) - 128.0;
         precise vec4 product = d * n;

@@ -8,6 +8,7 @@
 // Laws    HotPath; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/shared.h"
 #include "../../base/base.h"
 
 #include <atomic>
@@ -30,8 +31,8 @@ namespace vk {
 /// What the library needs at least; also the version its shaders are compiled for.
 constexpr uint32_t kApiVersion = VK_API_VERSION_1_2;
 /// Every kernel has this one layout: set 0, bindings 0..11 storage buffers, 128 bytes of push constants.
-constexpr uint32_t kMaxBindings = 12;
-constexpr uint32_t kPushBytes = 128;                               // of a kernel's arguments
+constexpr uint32_t kMaxBindings = args::kMaxBindings;
+constexpr uint32_t kPushBytes = args::kPushBytes;                  // of a kernel's arguments
 constexpr uint32_t kPushAllBytes = kPushBytes + 8 * kMaxBindings;  // and the addresses of its buffers
 
 /// Functions that belong to no device. Filled from vkGetInstanceProcAddr.

@@ -25,8 +25,6 @@ args::SampleArgs sample_args(const Sampling& s) {
     return a;
 }
 
-constexpr uint32_t kLast = 1, kDone = 2;  // bits of RingEntry::info
-
 }  // namespace drive_impl
 
 Status VulkanContext::start(const LoopStart& d) {
@@ -267,11 +265,11 @@ Result<Cycle> VulkanContext::wait() {
         const args::RingEntry& e = ring[ring_read_ % kRingLength];
         if (e.sequence != ring_read_ + 1) break;  // after the end nothing is emitted
         tokens_.push_back(static_cast<Token>(e.token));
-        last = (e.info & drive_impl::kLast) != 0;
+        last = (e.info & args::kRingLast) != 0;
         if (!last) continue;
         c.n_draft = (e.info >> 8) & 255u;
         c.n_accept = (e.info >> 16) & 255u;
-        done_ = done_ || (e.info & drive_impl::kDone) != 0;
+        done_ = done_ || (e.info & args::kRingDone) != 0;
         n_pending_ = c.n_accept + 1;
         n_last_row_ = c.n_draft + 1;
     }

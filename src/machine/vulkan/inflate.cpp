@@ -6,8 +6,8 @@ namespace detail {
 namespace inflate_impl {
 
 constexpr uint32_t kMaxBits = 15;       // of a code
-constexpr uint32_t kMaxLiterals = 288;  // literal and length codes, two of them never used
-constexpr uint32_t kMaxDistances = 32;  // two of them never used
+constexpr uint32_t kMaxLiterals = 288;  // literal and length codes, two of them unused
+constexpr uint32_t kMaxDistances = 32;  // two of them unused
 
 // RFC 1951, 3.2.5: length codes 257..285 and distance codes 0..29.
 constexpr uint16_t kLengthBase[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
@@ -49,7 +49,7 @@ struct Tree {
     uint16_t count[kMaxBits + 1] = {};
     uint16_t symbol[kMaxLiterals] = {};
 
-    // False when the lengths promise more codes than there are, or fewer without being a lone code.
+    // False if the lengths give more codes than exist, or fewer and not exactly one.
     bool build(const uint8_t* length, uint32_t n) {
         for (uint16_t& c : count) c = 0;
         for (uint32_t i = 0; i < n; ++i) ++count[length[i]];
@@ -67,7 +67,7 @@ struct Tree {
             if (length[i]) symbol[next[length[i]]++] = static_cast<uint16_t>(i);
         return true;
     }
-    // The next symbol, or UINT32_MAX when the bits are no code or the input ends.
+    // The next symbol, or UINT32_MAX if the bits are no code or the input ends.
     uint32_t decode(Input& in) const {
         uint32_t code = 0, first = 0, index = 0;
         for (uint32_t b = 1; b <= kMaxBits; ++b) {
@@ -87,7 +87,7 @@ struct Output {
     size_t size, at = 0;
 };
 
-// Reads the two trees of a dynamic block; null or what was wrong.
+// Reads the two trees of a dynamic block. Null, or what is wrong.
 const char* read_trees(Input& in, Tree* literals, Tree* distances) {
     const uint32_t n_literal = in.bits(5) + 257, n_distance = in.bits(5) + 1, n_order = in.bits(4) + 4;
     if (in.short_read) return "the stream ends early";
@@ -123,7 +123,7 @@ const char* read_codes(Input& in, Output& out, const Tree& literals, const Tree&
         if (s == UINT32_MAX) return "a code is damaged or missing";
         if (s == 256) return nullptr;
         if (s < 256) {
-            if (out.at == out.size) return "the stream holds more than was promised";
+            if (out.at == out.size) return "the stream holds more bytes than expected";
             out.data[out.at++] = static_cast<uint8_t>(s);
             continue;
         }
@@ -133,8 +133,8 @@ const char* read_codes(Input& in, Output& out, const Tree& literals, const Tree&
         if (d >= 30) return "a distance code is damaged or missing";
         const uint32_t back = kDistanceBase[d] + in.bits(kDistanceBits[d]);
         if (in.short_read) return "the stream ends early";
-        if (back > out.at) return "a distance reaches before the beginning";
-        if (n > out.size - out.at) return "the stream holds more than was promised";
+        if (back > out.at) return "a distance points before the beginning";
+        if (n > out.size - out.at) return "the stream holds more bytes than expected";
         for (uint32_t i = 0; i < n; ++i, ++out.at) out.data[out.at] = out.data[out.at - back];  // may overlap
     }
 }
@@ -145,12 +145,12 @@ const char* read_blocks(Input& in, Output& out) {
         const uint32_t kind = in.bits(2);
         if (in.short_read) return "the stream ends early";
         if (kind == 0) {
-            in.held = in.n_held = 0;  // to the next byte; never more than 7 bits are held here
+            in.held = in.n_held = 0;  // skips to the next byte; at most 7 bits are held here
             const uint32_t n = in.bits(16), inverse = in.bits(16);
             if (in.short_read) return "the stream ends early";
             if (n != (~inverse & 0xffffu)) return "a stored block's size is damaged";
             if (n > in.size - in.at) return "the stream ends early";
-            if (n > out.size - out.at) return "the stream holds more than was promised";
+            if (n > out.size - out.at) return "the stream holds more bytes than expected";
             std::memcpy(out.data + out.at, in.data + in.at, n);
             in.at += n;
             out.at += n;
@@ -175,7 +175,7 @@ const char* read_blocks(Input& in, Output& out) {
 uint32_t adler32(const uint8_t* data, size_t size) {
     uint32_t a = 1, b = 0;
     for (size_t at = 0; at < size;) {
-        const size_t end = size - at > 5552 ? at + 5552 : size;  // the longest run that cannot overflow
+        const size_t end = size - at > 5552 ? at + 5552 : size;  // the longest run without overflow
         for (; at < end; ++at) b += a += data[at];
         a %= 65521;
         b %= 65521;
@@ -197,7 +197,7 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to) {
     impl::Input in{bytes + 2, from.size() - 6};
     impl::Output out{reinterpret_cast<uint8_t*>(to.data()), to.size()};
     if (const char* wrong = impl::read_blocks(in, out)) return bad(wrong, in.at + 2);
-    if (out.at != out.size) return bad("it holds less than was promised", in.at + 2);
+    if (out.at != out.size) return bad("it holds fewer bytes than expected", in.at + 2);
     if (in.at != in.size) return bad("bytes follow its end", in.at + 2);
     const uint8_t* c = bytes + from.size() - 4;
     const uint32_t promised = uint32_t(c[0]) << 24 | uint32_t(c[1]) << 16 | uint32_t(c[2]) << 8 | c[3];

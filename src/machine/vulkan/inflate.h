@@ -1,10 +1,9 @@
-// machine/vulkan/inflate: a small decoder of zlib streams, for the embedded SPIR-V.
+// machine/vulkan/inflate: a decoder of zlib streams, for the embedded SPIR-V.
 //
-// Owns    RFC 1950 and RFC 1951 decoding with bounds on everything.
-// Reads   base.
-// Serves  shader.
-// Thread  none of its own; no state.
-// Laws    any input gives bytes or a Status, never a read or write outside: tests/test_vulkan_device.cpp.
+// What    RFC 1950 and RFC 1951 decoding; any input gives bytes or a Status, never an access out of bounds.
+// Owns    nothing.
+// Thread  any.
+// Tests   tests/test_inflate.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../base/base.h"

@@ -26,6 +26,7 @@
 // A stack of matrices (experts) is one long run of tile rows, the same number for each of its matrices.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/shared.h"
 #include "../../base/number.h"
 
 namespace auspex {
@@ -33,17 +34,16 @@ namespace detail {
 namespace vk {
 
 /// Layouts: name, which is also the ending of the kernels' names, and 16-byte units of a tile.
-#define AUSPEX_LAYOUTS(X)                                                                                  \
-    X(q4_k, 144)                                                                                           \
-    X(q5_k, 176) X(q6_k, 210) X(q8_0, 272) X(q4_0, 144) X(q5_0, 176) X(wide, 384) X(f16, 512) X(bf16, 512) \
-        X(f32, 1024)
+#define AUSPEX_LAYOUTS(X) \
+    X(q4_k, 144)          \
+    X(q5_k, 176) X(q6_k, 210) X(q8_0, 272) X(q4_0, 144) X(q5_0, 176) X(wide, 384) X(f16, 512) X(bf16, 512) X(f32, 1024)
 
 enum class Layout : uint32_t {
 #define AUSPEX_ENUMERATOR(layout, units) layout,
     AUSPEX_LAYOUTS(AUSPEX_ENUMERATOR)
 #undef AUSPEX_ENUMERATOR
 };
-constexpr uint32_t kTileRows = 16, kTileColumns = 256;
+constexpr uint32_t kTileRows = args::kTileRows, kTileColumns = args::kTileColumns;
 
 Layout layout_of(Type type);
 const char* layout_name(Layout layout);

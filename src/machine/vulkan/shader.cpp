@@ -1,6 +1,7 @@
 #include "shader.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "inflate.h"
+#include "../backend.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,6 +9,12 @@
 namespace auspex {
 namespace detail {
 namespace vk {
+
+// The limits of the engine and those that shaders are compiled with.
+static_assert(kMaxTentative == args::kMaxRows && kMaxTentative <= args::kMaxSample);
+static_assert(kMaxUsedExpert == args::kMaxUsed);
+static_assert(kLayoutBindings == args::kMaxBindings && kLayoutPushBytes == args::kPushBytes);
+
 namespace shader_impl {
 
 #include "spirv.inc"
@@ -78,7 +85,7 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
         return fail(Code::bad_file, "the embedded shaders are damaged (", why,
                     "): run tools/make_shaders.py and build again.");
     };
-    if (raw_bytes % 4 || raw_bytes < 8 || raw_bytes > shader_impl::kMaxRawBytes) return bad("their size is impossible");
+    if (raw_bytes % 4 || raw_bytes < 8 || raw_bytes > shader_impl::kMaxRawBytes) return bad("their size is invalid");
     auto s = std::make_shared<Shaders>();
     s->raw_.resize(raw_bytes / 4);
     std::byte* raw = reinterpret_cast<std::byte*>(s->raw_.data());
@@ -86,7 +93,7 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
     // [magic, n_module] then per module [name offset, name bytes, word offset, n_word], names, words.
     const std::vector<uint32_t>& w = s->raw_;
     const uint64_t n = w[1];
-    if (w[0] != shader_impl::kRawMagic) return bad("no magic");
+    if (w[0] != shader_impl::kRawMagic) return bad("the magic number is missing");
     if (n > (w.size() - 2) / 4) return bad("the index is too long");
     s->modules_.reserve(n);
     for (uint64_t i = 0; i < n; ++i) {
@@ -143,108 +150,51 @@ Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t pu
 
 Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
     auto sub = [&](uint32_t bit) { return (t.subgroup_ops & bit) != 0; };
+    struct Capability {
+        uint32_t id;
+        bool has;
+        const char* name;
+    };
+    // The list in tools/make_shaders.py has the same numbers.
+    const Capability known[] = {
+        {0, true, "Matrix"},
+        {1, true, "Shader"},
+        {9, t.float16, "Float16"},
+        {11, t.int64, "Int64"},
+        {22, t.int16, "Int16"},
+        {39, t.int8, "Int8"},
+        {61, sub(VK_SUBGROUP_FEATURE_BASIC_BIT), "GroupNonUniform"},
+        {62, sub(VK_SUBGROUP_FEATURE_VOTE_BIT), "GroupNonUniformVote"},
+        {63, sub(VK_SUBGROUP_FEATURE_ARITHMETIC_BIT), "GroupNonUniformArithmetic"},
+        {64, sub(VK_SUBGROUP_FEATURE_BALLOT_BIT), "GroupNonUniformBallot"},
+        {65, sub(VK_SUBGROUP_FEATURE_SHUFFLE_BIT), "GroupNonUniformShuffle"},
+        {66, sub(VK_SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT), "GroupNonUniformShuffleRelative"},
+        {67, sub(VK_SUBGROUP_FEATURE_CLUSTERED_BIT), "GroupNonUniformClustered"},
+        {68, sub(VK_SUBGROUP_FEATURE_QUAD_BIT), "GroupNonUniformQuad"},
+        {4433, t.storage16, "StorageBuffer16BitAccess"},
+        {4448, t.storage8, "StorageBuffer8BitAccess"},
+        {4466, t.keep_nan32, "SignedZeroInfNanPreserve"},
+        {4467, t.rounding_rte32, "RoundingModeRTE"},
+        {5345, t.memory_model, "VulkanMemoryModel"},
+        {5346, t.memory_model, "VulkanMemoryModelDeviceScope"},
+        {5347, t.addresses, "PhysicalStorageBufferAddresses"},
+        {5357, t.matrix_nv, "CooperativeMatrixNV"},
+        {6016, t.dot, "DotProductInputAll"},
+        {6017, t.dot, "DotProductInput4x8Bit"},
+        {6018, t.dot, "DotProductInput4x8BitPacked"},
+        {6019, t.dot, "DotProduct"},
+        {6022, t.matrix_khr, "CooperativeMatrixKHR"},
+    };
     for (size_t at = 5; at < words.size();) {
         const uint32_t op = words[at] & 0xffffu, n = words[at] >> 16;
         if (n == 0 || n > words.size() - at)
             return fail(Code::bad_file, "a SPIR-V module is cut short at word ", at, ".");
-        if (op != 17) break;  // OpCapability comes first; nothing after it matters here
-        const uint32_t capability = n > 1 ? words[at + 1] : 0;
-        bool has = false;
-        const char* name = "a capability unknown here";
-        switch (capability) {
-            case 0:
-            case 1: has = true; break;  // Matrix, Shader
-            case 9:
-                has = t.float16;
-                name = "Float16";
-                break;
-            case 11:
-                has = t.int64;
-                name = "Int64";
-                break;
-            case 22:
-                has = t.int16;
-                name = "Int16";
-                break;
-            case 39:
-                has = t.int8;
-                name = "Int8";
-                break;
-            case 61:
-                has = sub(VK_SUBGROUP_FEATURE_BASIC_BIT);
-                name = "GroupNonUniform";
-                break;
-            case 62:
-                has = sub(VK_SUBGROUP_FEATURE_VOTE_BIT);
-                name = "GroupNonUniformVote";
-                break;
-            case 63:
-                has = sub(VK_SUBGROUP_FEATURE_ARITHMETIC_BIT);
-                name = "GroupNonUniformArithmetic";
-                break;
-            case 64:
-                has = sub(VK_SUBGROUP_FEATURE_BALLOT_BIT);
-                name = "GroupNonUniformBallot";
-                break;
-            case 65:
-                has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
-                name = "GroupNonUniformShuffle";
-                break;
-            case 66:
-                has = sub(VK_SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT);
-                name = "GroupNonUniformShuffleRelative";
-                break;
-            case 67:
-                has = sub(VK_SUBGROUP_FEATURE_CLUSTERED_BIT);
-                name = "GroupNonUniformClustered";
-                break;
-            case 68:
-                has = sub(VK_SUBGROUP_FEATURE_QUAD_BIT);
-                name = "GroupNonUniformQuad";
-                break;
-            case 4433:
-                has = t.storage16;
-                name = "StorageBuffer16BitAccess";
-                break;
-            case 4448:
-                has = t.storage8;
-                name = "StorageBuffer8BitAccess";
-                break;
-            case 4466:
-                has = t.keep_nan32;
-                name = "SignedZeroInfNanPreserve";
-                break;
-            case 4467:
-                has = t.rounding_rte32;
-                name = "RoundingModeRTE";
-                break;
-            case 5345:
-            case 5346:
-                has = t.memory_model;
-                name = "VulkanMemoryModel";
-                break;
-            case 5347:
-                has = t.addresses;
-                name = "PhysicalStorageBufferAddresses";
-                break;
-            case 5357:
-                has = t.matrix_nv;
-                name = "CooperativeMatrixNV";
-                break;
-            case 6016:
-            case 6017:
-            case 6018:
-            case 6019:
-                has = t.dot;
-                name = "DotProduct";
-                break;
-            case 6022:
-                has = t.matrix_khr;
-                name = "CooperativeMatrixKHR";
-                break;
-            default: break;
-        }
-        if (!has) return fail(Code::unsupported, t.name, " lacks ", name, " (SPIR-V capability ", capability, ").");
+        if (op != 17) break;  // OpCapability comes first; later instructions do not matter here
+        const uint32_t id = n > 1 ? words[at + 1] : 0;
+        const Capability* c = std::find_if(std::begin(known), std::end(known), [&](auto& k) { return k.id == id; });
+        if (c == std::end(known) || !c->has)
+            return fail(Code::unsupported, t.name, " lacks ", c == std::end(known) ? "an unknown capability" : c->name,
+                        " (SPIR-V capability ", id, ").");
         at += n;
     }
     return {};
@@ -307,7 +257,7 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& t, uint64_t hash, Span<co
     const Span<const std::byte> payload = blob.subspan(sizeof h, blob.size() - sizeof h);
     if (h.payload_bytes != payload.size()) return refuse("it is cut short");
     if (h.checksum != shader_impl::fnv64(payload.data(), payload.size())) return refuse("its checksum does not match");
-    // Vulkan's own header: some drivers trust it blindly.
+    // Vulkan's own header: some drivers do not check it.
     if (payload.size() < 16 + VK_UUID_SIZE) return refuse("the driver's header is cut short");
     const uint32_t header_bytes = load<uint32_t>(payload.data()), version = load<uint32_t>(payload.data() + 4);
     if (header_bytes < 16 + VK_UUID_SIZE || header_bytes > payload.size() ||
@@ -325,7 +275,7 @@ Result<std::unique_ptr<Pipelines>> Pipelines::create(GpuRef gpu, std::shared_ptr
     std::unique_ptr<Pipelines> p(new Pipelines());
     p->gpu_ = gpu;
     p->shaders_ = std::move(shaders);
-    // Two threads are left to the application; more than eight gain nothing, drivers take turns inside.
+    // Leaves two threads to the application. More than eight gain nothing: drivers serialise inside.
     const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
     p->max_workers_ = n_thread ? n_thread : std::min(8u, std::max(1u, cores > 3 ? cores - 2 : cores));
     Span<const std::byte> payload;
@@ -490,7 +440,7 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &special;
     if (key.subgroup_size) info.stage.pNext = &size;
-    // Full subgroups may only be asked for where the group is a whole number of them.
+    // Full subgroups are only allowed where the group is a whole number of them.
     const uint32_t whole = key.subgroup_size ? key.subgroup_size : t.subgroup_max;
     if (key.full_subgroups && t.full_subgroups && whole && key.group % whole == 0)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
@@ -548,7 +498,7 @@ std::vector<std::byte> Pipelines::cache_blob() const {
     if (gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, nullptr) != VK_SUCCESS || n == 0) return {};
     std::vector<std::byte> payload(n);
     const VkResult r = gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, payload.data());
-    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew meanwhile; the next call will have it all
+    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew meanwhile; the next call returns all of it
     payload.resize(n);
     return wrap_cache(gpu_->traits, shaders_->hash(), payload);
 }

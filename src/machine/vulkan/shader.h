@@ -1,17 +1,18 @@
 // machine/vulkan/shader: from embedded SPIR-V to pipelines.
 //
-// Owns    the registry (name to SPIR-V words, unpacked from spirv.inc), pipelines made on worker
-//         threads, the pipeline cache with its own validated header.
-// Reads   device, inflate, spirv.inc (tools/make_shaders.py writes it from shaders/*.comp).
-// Serves  record, selftest, kernel tests.
+// What    The registry of modules (unpacked from spirv.inc), pipelines built on worker threads, the pipeline cache
+//         with a header of its own: a damaged cache, or one of another device, driver or set of shaders, is ignored.
+// Owns    the unpacked modules; pipelines and the driver's cache object.
 // Thread  Shaders is immutable; Pipelines may be used from any thread.
-// Laws    Fresh: spirv.inc equals a fresh run; a foreign or damaged cache is ignored, never used.
+// Tests   tests/test_vulkan_device.cpp, tests/test_inflate.cpp, tests/test_make_shaders.py.
 //
-// What every kernel must keep to:
+// What every kernel keeps to:
 //   layout(local_size_x_id = 0) in;              the group size is specialization constant 0
-//   layout(constant_id = 1) const uint ...;      PipelineKey::constants[0], then 2, 3, ...
+//   layout(constant_id = 1) const uint NAME;     named spec::SHADER::kName in PipelineKey::constants
 //   layout(set = 0, binding = 0..11)             storage buffers, readonly / writeonly where true
-//   layout(push_constant)                        128 bytes at most
+//   layout(push_constant)                        one struct of shaders/*_args.h, at most kPushBytes
+// shader_contract.h has what each module declares. Key and dispatches are compared with it by check_key() and
+// check_dispatch(), structs by static_assert.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../thread.h"
@@ -26,7 +27,7 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-/// How a kernel finds its buffers; `both` serves any kernel, the others spare the device some reading.
+/// How a kernel finds its buffers. `both` works for any kernel; the others save writing descriptors or addresses.
 enum class BufferAccess : uint8_t { both, bindings, addresses };
 
 /// The embedded SPIR-V modules, unpacked once.
@@ -39,9 +40,9 @@ class Shaders {
     };
     /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
     static Result<std::shared_ptr<const Shaders>> open();
-    /// The same from bytes in the format of tools/make_shaders.py (zlib); for tests.
+    /// Likewise from bytes in the format of tools/make_shaders.py (zlib); for tests.
     static Result<std::shared_ptr<const Shaders>> open(Span<const std::byte> packed, uint64_t raw_bytes);
-    /// Null when there is none of that name.
+    /// Null if no module has this name.
     const Module* find(std::string_view name) const;
     const std::vector<Module>& modules() const { return modules_; }
     /// Changes when any module changes; part of the pipeline cache's header.
@@ -79,24 +80,24 @@ struct PipelineKey {
     }
 };
 
-/// Pipelines by key, made on worker threads, each once.
+/// Pipelines by key, each built once on a worker thread.
 class Pipelines {
   public:
     using Id = uint32_t;
-    /// `cache` is a blob from cache_blob() or empty; a bad one is ignored and `note` in report() says why.
+    /// `cache`: a blob from cache_blob(), or empty. An invalid one is ignored and report() says why.
     static Result<std::unique_ptr<Pipelines>> create(GpuRef gpu, std::shared_ptr<const Shaders> shaders,
                                                      Span<const std::byte> cache = {}, uint32_t n_thread = 0);
     ~Pipelines();
     Pipelines(const Pipelines&) = delete;
     Pipelines& operator=(const Pipelines&) = delete;
 
-    /// Starts making a pipeline and returns at once, or makes it on the calling thread where the system gives no
-    /// thread. The same key gives the same Id.
+    /// Starts building a pipeline and returns at once, or builds it on the calling thread where the system gives no
+    /// thread. Equal keys give the same Id.
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
-    /// The first of the alternatives that this device accepts; why the others failed is in report().
+    /// The first of the alternatives that this device accepts; report() says why the others failed.
     Id request(std::vector<PipelineKey> alternatives);
-    /// Waits for one. errors: unsupported (no alternative works; the text says why each failed),
-    /// out_of_memory, device_lost, bad_argument (no such shader).
+    /// Waits for one. errors: unsupported (no alternative works; the text says why each failed), out_of_memory,
+    /// device_lost, bad_argument (no such shader, or the key does not match its contract).
     Status wait(Id id);
     /// Whether wait() would return at once.
     bool done(Id id) const;
@@ -108,9 +109,9 @@ class Pipelines {
     /// Which alternative was taken, after a successful wait().
     uint32_t chosen(Id id) const;
     size_t size() const;
-    /// The driver's pipeline cache behind a validated header.
+    /// The driver's pipeline cache with our header before it.
     std::vector<std::byte> cache_blob() const;
-    /// What was made, how long it took, which variants were refused and why.
+    /// Pipelines with build times, and refused variants with the reason.
     std::string report() const;
 
   private:
@@ -122,7 +123,7 @@ class Pipelines {
         double seconds = 0;
         Status status;
         const ShaderContract* contract = nullptr;
-        std::string refused;  ///< what was said of the alternatives before the chosen one
+        std::string refused;  ///< why the alternatives before the chosen one failed
     };
     Pipelines() = default;
     static void* work_entry(void* me);
@@ -144,7 +145,7 @@ class Pipelines {
     bool stop_ = false;
 };
 
-/// Compares what a key, or a dispatch, gives with what the module asks for.
+/// Compares a key, or a dispatch, with the contract of its module.
 ///
 /// errors    bad_argument: names the module, what it expects and what was found.
 Status check_key(const ShaderContract& contract, const PipelineKey& key);
@@ -153,7 +154,7 @@ Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t pu
 /// Why a module cannot run on a device (a capability it lacks), or ok. Reads OpCapability only.
 Status module_fits(Span<const uint32_t> words, const DeviceTraits& traits);
 
-/// Wraps and checks the driver's cache bytes; exposed for tests. `why` gets the reason of a refusal.
+/// Adds our header to the driver's cache bytes, or checks and removes it; for tests. `why`: the reason of a refusal.
 std::vector<std::byte> wrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> payload);
 Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> blob,
                                    std::string* why);

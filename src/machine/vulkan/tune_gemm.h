@@ -1,26 +1,24 @@
-// machine/vulkan/tune_gemm: which matrix-matrix kernel, in which size.
+// machine/vulkan/tune_gemm: which matrix-matrix kernel, and its sizes.
 //
-// Owns    choose_gemm(), choose_gemm_pack(): pure functions of the device, the shape and the rows of a pass.
-// Reads   device (traits), shader (PipelineKey), repack (Tiling).
-// Serves  record, kernel tests.
-// Thread  pure functions.
-// Laws    Row: a row's bits depend neither on the number of rows nor on the sizes chosen here
-//         (tests/test_vulkan_gemm.cpp); they do differ from those of the matrix-vector kernels.
+// What    choose_gemm(), choose_gemm_experts(), choose_gemm_pack(): pure functions of the device, the shape and the
+//         rows of a pass. A row's bits depend neither on the number of rows nor on the sizes chosen here; they differ
+//         from those of the matrix-vector kernels.
+// Owns    nothing.
+// Thread  any.
+// Tests   tests/test_vulkan_gemm.cpp.
 //
-// How a product of many rows is recorded (shaders/gemm_common.glsl has the bindings, gemm_args.h the
-// arguments):
-//   1. Pack: rows of floats become halves, normalised where a norm comes before the products:
-//      gemm_pack, one workgroup a row; bindings 0..5 = x, norm weight, halves, scale, part, step.
-//      halves takes gemm_pack_bytes() a row, scale a float a row. One pack serves all products that
-//      read the same rows.
-//   2. Products: bindings 0..5 = w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row),
-//      c.groups_y(n_tile)); factor = 1. Those of one pack follow each other without a barrier.
-//   3. Weights cut into slices: one dispatch each, n_tile and first_row of the slice, all else alike.
-//   4. gate and up, interleaved as for matvec: kSwigluHalves leaves the halves that the down product reads,
-//      without a pack: its y_stride is 128 * n_col of the down matrix, its reader is chosen with
-//      scaled = false and has factor = kHalvesFactor. The down matrix's d_in must be a multiple of 256,
-//      or the rest of each row zeroed beforehand; else take kSwiglu and a pack.
-//   5. What is unused is bound to anything. from_step = 1 where a recording may run with fewer rows.
+// How a product of many rows is dispatched (shaders/gemm_common.glsl has the buffers, gemm_args.h the arguments):
+//   1. Pack: rows of floats become halves, normalised where a norm precedes the products: gemm_pack, one workgroup a
+//      row; bindings 0..5 = x, norm weight, halves, scale, part, step. `halves` takes gemm_pack_bytes() a row, `scale`
+//      a float. One pack serves all products that read the same rows.
+//   2. Products: bindings 0..5 = w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row), c.groups_y(n_tile));
+//      factor = 1. Products of one pack follow each other without a barrier.
+//   3. Weights cut into slices: one dispatch each with the slice's n_tile and first_row.
+//   4. gate and up, interleaved as for matvec: kEpilogueHalves leaves the halves that the down product reads, without
+//      a pack: its y_stride is 128 * n_col of the down matrix, its reader is chosen with scaled = false and has factor
+//      = kHalvesFactor. The down matrix's d_in must be a multiple of 256, or the rest of each row zeroed beforehand;
+//      otherwise use kEpilogueSwiglu and a pack.
+//   5. Unused buffers are bound to any buffer. from_step = 1 where a recording may run with fewer rows.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "repack.h"
@@ -30,16 +28,20 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-enum class GemmEpilogue : uint32_t { store = 0, add = 1, swiglu = 2, swiglu_halves = 3 };
+enum class GemmEpilogue : uint32_t {
+    store = args::kEpilogueStore,
+    add = args::kEpilogueAdd,
+    swiglu = args::kEpilogueSwiglu,
+    swiglu_halves = args::kEpilogueHalves
+};
 
-/// What a row of halves made by swiglu_halves was divided by.
-constexpr float kHalvesFactor = 16.0f;
+/// swiglu_halves divides its rows by this.
+constexpr float kHalvesFactor = args::kHalvesFactor;
 /// Bytes of a row of halves.
 inline uint64_t gemm_pack_bytes(uint64_t d_in) { return ceil_div(d_in, uint64_t{kTileColumns}) * kTileColumns * 2; }
 
-/// True when gemm_mma.comp can be asked of this device: KHR matrices of 16x16x16 halves summed in
-/// float, in subgroups of 32, and 32 KiB of shared memory. Whether they compute rightly says the self-test
-/// ("matrix_khr").
+/// True if the device reports what gemm_mma.comp needs: KHR matrices of 16x16x16 halves summed in float, subgroups of
+/// 32, and 32 KiB of shared memory. The self-test ("matrix_khr") checks that they compute correctly.
 inline bool gemm_matrix_fits(const DeviceTraits& t) {
     if (!t.matrix_khr || !t.float16 || !t.memory_model || t.max_group_invocations < 256 || t.max_shared_bytes < 32768)
         return false;
@@ -53,7 +55,7 @@ inline bool gemm_matrix_fits(const DeviceTraits& t) {
     return false;
 }
 
-/// A kernel, ready to be asked for.
+/// A kernel to request.
 struct GemmChoice {
     PipelineKey key;
     uint32_t bm = 64, bn = 32;  ///< rows and columns of y that a workgroup makes
@@ -63,9 +65,9 @@ struct GemmChoice {
 
 namespace tune_gemm_impl {
 
-/// A size of gemm_mma and what 64 columns cost a core that runs 1, 2, .. `n` of its workgroups at once,
-/// in hundredths of a microsecond. Measured on an H200 (same cores as an H100), Q4_K, 2026: the estimate
-/// below is within 15 % of the best of 22 sizes on every shape of the models, 1 % on average.
+/// A size of gemm_mma and the time that 64 columns take on a core that runs 1, 2, .. `n` of its workgroups at once, in
+/// hundredths of a microsecond. Measured on an H200 (same cores as an H100), Q4_K, 2026: the estimate below is within
+/// 15 % of the best of 22 sizes on every shape of the models, 1 % on average.
 struct Size {
     uint32_t bm, bn, wm, wn, stages, n;
     uint32_t cost[4];
@@ -80,7 +82,7 @@ inline uint32_t shared_bytes(const Size& s) {
     return s.stages * 144 * (s.bm + s.bn) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
 }
 
-/// Whole rounds of full cores, then what is left.
+/// Full rounds on all cores, then the rest.
 inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_t n_tile) {
     const uint64_t groups = ceil_div(n_row, uint64_t{s.bm}) * ceil_div(n_tile * kTileRows, uint64_t{s.bn});
     const uint64_t round = uint64_t{n_core} * s.n, rest = groups % round;

@@ -1,0 +1,40 @@
+// attend_prologue.glsl: the arguments and buffers of every attention kernel, and which keys a row sees.
+//
+// The including kernel defines before this file
+//   ACTS      element type of activations and norm weights: float, or vec4 where offsets are multiples of 4
+//   QUERY     likewise of queries, without APPENDS
+//   K_UNIT    element type of the key cache: uvec2, or uvec4 where a key is read 16 bytes at a time
+//   CACHE     access to the caches: readonly, writeonly, or coherent (read and written)
+//   APPENDS   the kernel normalises, rotates and stores keys (buffers 2 .. 6); else it reads queries that kv_append or
+//             kv_any left (buffers 2 .. 5)
+// and includes step_common.glsl. It declares its specialization constants and the buffers that it alone has.
+
+layout(push_constant) uniform Push { AttendArgs args; };
+layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
+layout(set = 0, binding = 1, std430) readonly buffer Acts { ACTS acts[]; };
+#ifdef APPENDS
+layout(set = 0, binding = 2, std430) readonly buffer QNorm { ACTS q_norm[]; };
+layout(set = 0, binding = 3, std430) readonly buffer KNorm { ACTS k_norm[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Rope { uvec2 rope[]; };
+layout(set = 0, binding = 5, std430) CACHE buffer K { K_UNIT k_cache[]; };
+layout(set = 0, binding = 6, std430) CACHE buffer V { uvec2 v_cache[]; };
+#else
+layout(set = 0, binding = 2, std430) readonly buffer Query { QUERY query[]; };
+layout(set = 0, binding = 3, std430) CACHE buffer K { K_UNIT k_cache[]; };
+layout(set = 0, binding = 4, std430) CACHE buffer V { uvec2 v_cache[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer Out { float result[]; };
+#endif
+
+// The slot of KV row p in its head's part of a cache: sinks first, then a ring.
+uint slot_of(uint p) {
+    return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
+}
+
+// The first key that row p sees through its window; sinks before it are seen as well.
+uint oldest_key(uint p) {
+    return max(args.window > 0u && p + 1u > args.window ? p + 1u - args.window : 0u, step.first_key);
+}
+
+bool visible(uint key, uint row) {
+    return key <= row && key >= step.first_key && (args.window == 0u || row - key < args.window || key < args.sinks);
+}
