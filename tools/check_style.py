@@ -23,7 +23,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = ("src", "shaders", "tests", "examples", "tools", "docs")
-GENERATED = ("src/machine/vulkan/spirv.inc", "src/base/unicode_table.inc")
+GENERATED = ("src/machine/vulkan/spirv.inc", "src/machine/vulkan/shader_contract.h", "src/base/unicode_table.inc")
 ONE_FILE = ("src/auspex.hpp",)  # the public interface and its manual: one file by its purpose, of any length
 MAX_COLUMNS, MAX_FUNCTION, MAX_FILE, N_SHOWN = 120, 100, 650, 10
 
@@ -51,7 +51,7 @@ ALLOWED = {
     "super": "Python's built-in",
 }
 # Rooms in which `lane` is the field's word: an element of a SIMD register, an invocation of a subgroup.
-LANE_ROOMS = ("src/machine/cpu/", "shaders/", "tests/test_matmul", "src/machine/vulkan/tune")
+LANE_ROOMS = ("src/machine/cpu/", "shaders/", "src/machine/vulkan/tune", "src/machine/vulkan/selftest")
 
 # Jargon that no comment, error text or document uses, as regular expressions over whole words.
 JARGON = {
