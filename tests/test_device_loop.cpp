@@ -1,4 +1,4 @@
-// Sessions on a context that drives itself: drafting there changes the speed, never the text.
+// Sessions in the device decode loop: drafting there changes the speed, never the text.
 #include <doctest/doctest.h>
 
 #ifndef AUSPEX_NO_VULKAN

@@ -18,18 +18,18 @@ constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '2'};
 
 /// Hashes words in four independent chains: as fast as memory, and any changed bit changes the result.
 uint64_t checksum(Span<const std::byte> bytes) {
-    uint64_t lane[4] = {1, 2, 3, 4};
+    uint64_t chain[4] = {1, 2, 3, 4};
     size_t i = 0;
     for (; i + 32 <= bytes.size(); i += 32) {
         uint64_t w[4];
         std::memcpy(w, bytes.data() + i, sizeof w);
         for (int k = 0; k < 4; ++k) {
-            lane[k] = (lane[k] ^ w[k]) * 0x9E3779B97F4A7C15ull;
-            lane[k] ^= lane[k] >> 29;
+            chain[k] = (chain[k] ^ w[k]) * 0x9E3779B97F4A7C15ull;
+            chain[k] ^= chain[k] >> 29;
         }
     }
     Fnv h;
-    for (const uint64_t l : lane) h.mix(l);
+    for (const uint64_t l : chain) h.mix(l);
     h.bytes(bytes.data() + i, bytes.size() - i);
     h.mix(bytes.size());
     return h.value;

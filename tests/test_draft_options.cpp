@@ -1,0 +1,280 @@
+// Draft sources, heads and depths: what they take, what they report, what they refuse.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "draft_rig.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+using namespace draft_rig;
+
+TEST_CASE("lookup drafts the tokens after the longest earlier match") {
+    Lookup lookup;
+    Token to[8];
+    const auto propose = [&](Span<const Token> history, uint32_t n) {
+        return lookup.propose({history, n, Sampling(), to}).value();
+    };
+    const std::vector<Token> text = {9, 1, 2, 3, 40, 41, 42, 7, 2, 3, 50, 51, 1, 2, 3};
+    CHECK(propose(text, 3) == 3);
+    CHECK(lookup.match_length() == 3);
+    CHECK(to[0] == 40);
+    CHECK(to[2] == 42);
+    CHECK_FALSE(lookup.confident());
+    const std::vector<Token> recent = {7, 2, 3, 50, 8, 2, 3, 60, 2, 3};
+    CHECK(propose(recent, 1) == 1);
+    CHECK(to[0] == 60);  // of equally long matches the latest
+    const std::vector<Token> period = {1, 2, 1, 2, 1, 2, 1, 2};
+    CHECK(propose(period, 5) == 5);
+    CHECK(std::vector<Token>(to, to + 5) == std::vector<Token>{1, 2, 1, 2, 1});
+    CHECK(lookup.confident());
+    CHECK(propose(std::vector<Token>{1, 2, 3, 4}, 4) == 0);
+    CHECK(propose(std::vector<Token>{1}, 4) == 0);
+    CHECK(propose(text, 0) == 0);
+    CHECK(propose(std::vector<Token>(5000, 5), 8) == 8);
+    CHECK(lookup.match_length() == Lookup::kMaxMatch);
+}
+
+TEST_CASE("a draft head over chosen ids gives the model's own draft logits for them") {
+    const Tiny tiny(Type::q6_k);
+    const Plan& plan = tiny.model.impl()->plan;
+    std::unique_ptr<Context> full, part;
+    ContextOptions options;
+    options.n_context = 64;
+    options.n_ubatch = 16;
+    REQUIRE(tiny.model.impl()->program->open(options).get(full).ok());
+    REQUIRE(tiny.model.impl()->program->open(options).get(part).ok());
+    const std::vector<Token> ids = choose_draft_vocab(tiny.model.impl()->tokenizer, plan.n_vocab, 50, {});
+    CHECK(ids.size() == 50);
+    CHECK(std::is_sorted(ids.begin(), ids.end()));
+    for (Token control : {264, 265, 266}) CHECK(std::binary_search(ids.begin(), ids.end(), control));
+    REQUIRE(part->draft_head(ids).ok());
+    const std::vector<Token> rows = tiny_ids(10, 4);
+    for (Context* context : {full.get(), part.get()}) {
+        Step step;
+        step.tape = &plan.trunk;
+        step.ids = rows.data();
+        step.n_row = 9;
+        REQUIRE(context->run(step).ok());
+        step.tape = &plan.mtp[0];
+        step.ids = rows.data() + 1;
+        step.n_logit = 1;
+        REQUIRE(context->run(step).ok());
+    }
+    Span<const float> a, b;
+    REQUIRE(full->read_row(plan.mtp[0].logits, 0).get(a).ok());
+    REQUIRE(part->read_row(plan.mtp[0].logits, 0).get(b).ok());
+    for (size_t i = 0; i < ids.size(); ++i) CHECK(a[static_cast<size_t>(ids[i])] == b[i]);
+    CHECK(part->memory_bytes() > full->memory_bytes());
+    REQUIRE(part->draft_head({}).ok());
+    CHECK(part->memory_bytes() == full->memory_bytes());
+    CHECK(full->draft_head(std::vector<Token>{5, 5}).code == Code::bad_argument);
+    CHECK(full->draft_head(std::vector<Token>{5, static_cast<Token>(kTinyVocab)}).code == Code::bad_argument);
+
+    // By use: the most frequent tokens of the text come in, in place of the lowest ids.
+    std::vector<uint32_t> count(plan.n_vocab, 0);
+    count[250] = 3;
+    count[251] = 1;
+    const std::vector<Token> used = choose_draft_vocab(tiny.model.impl()->tokenizer, plan.n_vocab, 10, count);
+    CHECK(used.size() == 10);
+    CHECK(std::binary_search(used.begin(), used.end(), 250));
+    CHECK(std::binary_search(used.begin(), used.end(), 251));
+}
+
+TEST_CASE("a session without drafting allocates no memory for it") {
+    const Tiny tiny;
+    LoadOptions load;
+    load.mtp = false;
+    const Model bare = load_model(cpu_device(), tiny.bytes, load);
+    const Session off = open(tiny.model, {}), none = open(bare, {}), on = open(tiny.model, with(Draft::mtp, 2));
+    CHECK(off.stats().memory_bytes == none.stats().memory_bytes);
+    CHECK(on.stats().memory_bytes > off.stats().memory_bytes);
+    // At most one more key-value cache (2 heads of 64, f16), 64 rows of the block's activations (5 d_model) and hidden
+    // rows.
+    const uint64_t max_extra =
+        uint64_t{512} * 2 * 128 * 2 + uint64_t{64} * 5 * 256 * 4 + (9 + kMaxPendingHidden) * 256 * 4 + 4096;
+    CHECK(on.stats().memory_bytes <= off.stats().memory_bytes + max_extra);
+}
+
+TEST_CASE("drafting that is not possible is an error with the reason") {
+    auto status = [](const Model& model, const DraftOptions& draft) {
+        SessionOptions options;
+        options.draft = draft;
+        return Session::create(model, options).status();
+    };
+    DraftOptions mtp;
+    mtp.source = Draft::mtp;
+    TinyOptions without;
+    without.mtp = false;
+    const std::vector<std::byte> bytes = tiny_qwen35(without);
+    const Model bare = load_model(cpu_device(), bytes);
+    CHECK(status(bare, mtp).code == Code::unsupported);
+    CHECK(status(bare, mtp).text.find("nextn_predict_layers") != std::string::npos);
+    const Tiny tiny;
+    LoadOptions load;
+    load.mtp = false;
+    CHECK(status(load_model(cpu_device(), tiny.bytes, load), mtp).text.find("LoadOptions::mtp") != std::string::npos);
+    DraftOptions lookup;
+    lookup.source = Draft::lookup;
+    CHECK(status(bare, lookup).ok());
+
+    DraftOptions bad = mtp;
+    bad.depth = 9;
+    CHECK(status(tiny.model, bad).text.find("9") != std::string::npos);
+    bad = mtp;
+    bad.min_probability = 2;
+    CHECK(status(tiny.model, bad).code == Code::bad_argument);
+    bad = mtp;
+    bad.vocab = {1, static_cast<Token>(kTinyVocab)};
+    CHECK(status(tiny.model, bad).text.find("288") != std::string::npos);
+    Session off = open(tiny.model, {});
+    CHECK(off.set_draft_depth(2).code == Code::bad_argument);
+    CHECK(off.set_draft_depth(0).ok());
+    CHECK(off.set_draft_depth(9).code == Code::bad_argument);
+
+    // Blocks with missing tensors: the projection gone means no block; any other tensor is an error with its name.
+    auto renamed = [&](const std::string& from) {
+        std::vector<std::byte> copy = tiny.bytes;
+        char* p = reinterpret_cast<char*>(copy.data());
+        char* at = std::search(p, p + copy.size(), from.begin(), from.end());
+        REQUIRE(at != p + copy.size());
+        at[from.size() - 1] = 'X';
+        return copy;
+    };
+    const std::vector<std::byte> no_projection = renamed("blk.4.nextn.eh_proj.weight");
+    const Model dropped = load_model(cpu_device(), no_projection);
+    CHECK(status(dropped, mtp).text.find("blk.4.nextn.eh_proj.weight") != std::string::npos);
+    for (const char* name : {"blk.4.nextn.enorm.weight", "blk.4.attn_k.weight"}) {
+        const std::vector<std::byte> broken = renamed(name);
+        const Device device = cpu_device();
+        const Status s = Model::load(device, broken).status();
+        CHECK(s.code == Code::bad_file);
+        CHECK(s.text.find(name) != std::string::npos);
+        CHECK(Model::load(device, broken, load).ok());  // without the block it is a whole model
+    }
+}
+
+TEST_CASE("Draft::best drafts where the model can and otherwise does not") {
+    const Tiny tiny;
+    TinyOptions without;
+    without.mtp = false;
+    const std::vector<std::byte> bytes = tiny_qwen35(without);
+    const Model bare = load_model(cpu_device(), bytes);
+    const std::vector<Token> prompt = tiny_ids(30, 2);
+    Setup best;
+    best.draft.source = Draft::best;
+    Stats stats;
+    CHECK(text(tiny.model, std::move(best), prompt, 60, {}, &stats) == text(tiny.model, {}, prompt, 60, {}));
+    CHECK(stats.cycles[1] > 0);
+    best = Setup();
+    best.draft.source = Draft::best;
+    CHECK(text(bare, std::move(best), prompt, 60, {}, &stats) == text(bare, {}, prompt, 60, {}));
+    CHECK(stats.cycles[0] > 0);
+    CHECK(sum(stats.cycles + 1, kMaxDraft) == 0);
+    best = Setup();
+    best.draft.source = Draft::best;
+    CHECK(open(bare, std::move(best)).stats().memory_bytes == open(bare, {}).stats().memory_bytes);
+}
+
+TEST_CASE("a fixed depth does not change the text, and its statistics add up") {
+    const Tiny tiny(Type::q4_k);
+    const std::vector<Token> prompt = tiny_ids(30, 2);
+    size_t i_sampling = 0;
+    uint64_t n_acceptance_probe = 0;
+    for (const Sampling& sampling : samplings()) {
+        CAPTURE(i_sampling);
+        ++i_sampling;
+        const std::vector<Token> plain = text(tiny.model, {}, prompt, 400, sampling);
+        std::vector<DraftCycle> seen;
+        SessionOptions o;
+        o.n_context = 512;
+        o.n_ubatch = 16;
+        o.draft.source = Draft::best;
+        o.draft.max_depth = 4;
+        o.on_cycle = [&](const DraftCycle& c) { seen.push_back(c); };
+        Session session;
+        REQUIRE(Session::create(tiny.model, o).get(session).ok());
+        sync(session, prompt);
+        std::vector<Token> got = more(session, 400, sampling);
+        got.resize(400);
+        CHECK(got == plain);
+        const DraftReport r = session.draft_report();
+        CHECK(r.n_cycle == seen.size());
+        uint64_t n_token = 0, n_switch = 0, n_row = 0;
+        for (const DraftCycle& c : seen) {
+            CHECK(c.accepted <= c.depth);
+            CHECK(c.depth <= std::min(c.chosen, 4u));
+            CHECK(c.us > 0);
+            CHECK(c.probe_hits <= c.probe_rows);
+            CHECK(c.n_token == prompt.size() + 1 + n_token);
+            n_token += 1 + c.accepted;
+            n_switch += c.reason != DraftReason::none;
+            n_row += c.probe_rows;
+        }
+        CHECK(r.n_token == n_token);
+        CHECK(r.n_token == sum(r.tokens, kMaxDraft + 1));
+        CHECK(r.n_cycle == sum(r.cycles, kMaxDraft + 1));
+        CHECK(r.n_depth_change == n_switch);
+        CHECK(r.probe_rows == n_row);
+        CHECK(r.accepted[1] <= r.evaluated[1]);
+        CHECK(r.cycle_seconds[0] > 0);
+        CHECK(r.relative_cost[0] == doctest::Approx(1.0));
+        n_acceptance_probe += n_row;
+        session.clear_stats();
+        CHECK(session.draft_report().n_token == 0);
+        CHECK(session.draft_report().cycle_seconds[0] == doctest::Approx(r.cycle_seconds[0]));
+    }
+    MESSAGE(n_acceptance_probe << " acceptance_probe rows");
+}
+
+TEST_CASE("after plain cycles the draft block makes the same drafts as without them") {
+    const Tiny tiny(Type::q4_k);
+    const std::vector<Token> prompt = tiny_ids(50, 6);
+    Sampling sampling;
+    sampling.temperature = 1;
+    sampling.seed = 2;
+    for (const uint32_t n_sleep : {1u, 7u, 20u, 31u, 90u}) {
+        CAPTURE(n_sleep);
+        std::vector<uint64_t> accepted[2];
+        for (const bool awake : {true, false}) {
+            Session session = open(tiny.model, with(Draft::mtp, 0));
+            Session::Impl& s = *session.impl();
+            sync(session, prompt);
+            while (session.history().size() < prompt.size() + n_sleep) {
+                more(session, 1, sampling);
+                const Span<const Token> now = s.timeline.tokens();
+                REQUIRE((awake ? s.cache.fill(now) : s.cache.fill_lazily(now)).ok());
+            }
+            REQUIRE(session.set_draft_depth(3).ok());
+            while (session.history().size() < prompt.size() + n_sleep + 60) more(session, 1, sampling);
+            const Stats stats = session.stats();
+            accepted[awake].assign(stats.accepted, stats.accepted + 3);
+            CHECK(stats.accepted[0] > 0);
+        }
+        CHECK(accepted[0] == accepted[1]);
+    }
+}
+
+TEST_CASE("costs measured by one session serve another; those of other models are rejected") {
+    const Tiny tiny(Type::q4_k), stranger(Type::q8_0);
+    Session session = open(tiny.model, with(Draft::mtp, -1));
+    sync(session, tiny_ids(30, 2));
+    more(session, 200);
+    const std::vector<std::byte> costs = session.save_costs();
+    Session other = open(tiny.model, with(Draft::mtp, -1)), foreign = open(stranger.model, with(Draft::mtp, -1));
+    Status s = other.load_costs(costs);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    const DraftReport a = session.draft_report(), b = other.draft_report();
+    for (uint32_t g = 0; g <= 4; ++g) CHECK(b.cycle_seconds[g] == doctest::Approx(a.cycle_seconds[g]));
+    s = foreign.load_costs(costs);
+    CHECK(s.code == Code::bad_argument);
+    CHECK(s.text.find("model '") != std::string::npos);
+    CHECK(open(tiny.model, {}).load_costs(costs).code == Code::bad_argument);  // without a block its cycles are others
+    std::vector<std::byte> damaged = costs;
+    damaged.back() ^= std::byte{1};
+    CHECK(other.load_costs(damaged).code == Code::bad_file);
+    damaged.resize(5);
+    CHECK(other.load_costs(damaged).code == Code::bad_file);
+    CHECK(other.draft_report().cycle_seconds[1] == doctest::Approx(b.cycle_seconds[1]));
+}
