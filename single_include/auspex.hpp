@@ -234,6 +234,9 @@ struct ModelInfo {
 struct LoadOptions {
     Progress progress;
     bool mtp = true;  ///< load the MTP blocks, if there are any
+    /// Copy the file into memory (DeviceOptions::allocator) instead of mapping it. Slower to load, and takes the file's
+    /// size for as long as the Model lives, but then nothing that happens to the file can harm the process.
+    bool copy_file = false;
     /// A file with the model's MTP blocks ("mtp-*.gguf"; of a split one the first shard), for models whose own file has
     /// none or to replace them. Or its bytes, which must outlive the Model. Embedding and head are the model's, unless
     /// this file has a smaller head: drafts then use that.
@@ -265,12 +268,14 @@ class AUSPEX_API Model {
     Model() = default;
     /// Loads a GGUF file; of a split model, the first shard.
     ///
-    /// path      UTF-8. The CPU reads many weights in place, where the file is mapped: nobody may shorten or overwrite
-    ///           the file while the Model lives, or the operating system ends the process (SIGBUS).
+    /// path      UTF-8. Unless LoadOptions::copy_file is set the file is mapped: while the Model lives nobody may
+    ///           shorten the file or overwrite it in place, or the operating system may end the process (SIGBUS).
+    ///           Replacing it by rename or deleting it is safe.
     /// errors    bad_argument, not_found, io_error, bad_file, unsupported, out_of_memory, cancelled.
     /// cost      reads the file once.
     static Result<Model> load(const Device& device, const char* path, const LoadOptions& options = {});
-    /// The same from memory; the bytes must outlive the Model.
+    /// The same from memory. The bytes must outlive the Model and are read in place, unless their address is no
+    /// multiple of 8: then they are copied.
     static Result<Model> load(const Device& device, Span<const std::byte> file, const LoadOptions& options = {});
 
     const ModelInfo& info() const;
@@ -441,9 +446,10 @@ struct ChatReply {
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
 ///                   they do not describe is JSON if it parses as such, else a string.
+/// errors    out_of_memory.
 /// cost      linear.
-AUSPEX_API ChatReply parse_reply(std::string_view text, bool inside_thinking,
-                                 const std::vector<std::string>& tools = {});
+AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
+                                         const std::vector<std::string>& tools = {});
 
 // ------------------------------------------------------------------------------------ sampling
 
@@ -529,7 +535,7 @@ struct WindowFull {
 enum class MemoryPlace {
     allocator,  ///< through DeviceOptions::allocator
     device,     ///< the GPU's memory
-    file,       ///< read in place where the file is mapped; takes nothing
+    file,       ///< read in place in the file's mapping or copy; takes nothing itself
     host,       ///< bookkeeping, through the standard allocator
     pinned,     ///< the system's memory, read there by the GPU: experts for which its own memory has no room
 };
@@ -556,10 +562,10 @@ struct MemoryPlan {
     uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: saved by LoadOptions::mtp = false
     uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off
     uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
-    uint64_t limit_bytes = 0;          ///< DeviceOptions::memory_limit_bytes
-    bool fits = true;                  ///< total_bytes - pinned_bytes is within the limit, or there is none
-    std::vector<LayerWindow> windows;  ///< of every attention layer
-    std::string window_rule;           ///< how kv_budget_bytes was met; else empty
+    uint64_t limit_bytes = 0;  ///< memory_limit_bytes, or what is free and held by the loaded model; 0: not known
+    bool fits = true;          ///< total_bytes - pinned_bytes is within the limit, or it is not known
+    std::vector<LayerWindow> windows;             ///< of every attention layer
+    std::string window_rule;                      ///< how kv_budget_bytes was met; else empty
     std::vector<MemoryAlternative> alternatives;  ///< unless it fits: from the smallest change to the largest
 };
 
@@ -1008,6 +1014,68 @@ class Block {
 }  // namespace detail
 }  // namespace auspex
 
+// -------------------------------------------------------------------------------- src/base/guard.h
+
+// base/guard: what the standard library throws when memory or threads run out becomes a Status at the public boundary.
+//
+// Owns    the function-try-blocks that stand around each public function.
+// Thread  none of its own.
+// Test    tests/test_fault.cpp: every allocation and thread start fails in turn.
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+/// Wraps the body of a function that returns a Status or a Result:
+///     Status f() AUSPEX_BOUNDARY { ... }
+///     AUSPEX_CATCH
+/// Exceptions that are not the standard library's own for memory or threads pass through. Without exceptions the macros
+/// are empty.
+#define AUSPEX_BOUNDARY try
+#define AUSPEX_CATCH                                    \
+    catch (...) {                                       \
+        return ::auspex::detail::status_of_exception(); \
+    }
+/// For a function that returns a plain value, an empty one on failure.
+#define AUSPEX_CATCH_EMPTY                             \
+    catch (...) {                                      \
+        (void)::auspex::detail::status_of_exception(); \
+        return {};                                     \
+    }
+#else
+#define AUSPEX_BOUNDARY
+#define AUSPEX_CATCH
+#define AUSPEX_CATCH_EMPTY
+#endif
+
+namespace auspex {
+namespace detail {
+
+/// The Status for the exception that is being handled. Call in a catch block only; rethrows what it does not know.
+Status status_of_exception();
+
+/// bad_argument for a method of a handle that was never filled.
+Status empty_handle(const char* handle, const char* make);
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------------- src/base/system.h
+
+// base/system: what the operating system says about itself.
+//
+// Owns    the question how much memory is free.
+// Thread  any.
+// Test    tests/test_base.cpp.
+
+namespace auspex {
+namespace detail {
+
+/// Bytes of memory that this process can still take without pushing others out, a control group's limit included;
+/// UINT64_MAX where the system does not say.
+/// cost      tens of microseconds.
+uint64_t free_memory_bytes();
+
+}  // namespace detail
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------- src/base/number.h
 
 // base/number: the number formats of GGUF files.
@@ -1230,15 +1298,16 @@ inline float iq4_value_near(float v) { return static_cast<float>(kIq4Values[near
 
 // base/file: read-only files and the names of shards.
 //
-// Owns    mapping a file, or reading it where mapping is not possible.
+// Owns    mapping a file, or copying it into memory.
 // Thread  any thread may read an open File.
 // Tests   tests/test_base.cpp
 
 namespace auspex {
 namespace detail {
 
-/// A read-only file, mapped if the platform can, else read into memory. Its size is fixed at open(). While a mapped
-/// file is open nobody may truncate it: the operating system ends a process that reads a missing page.
+/// A read-only file: mapped if the platform can, else, or on request, copied into memory. Its size is fixed at open().
+/// While a mapped file is open nobody may truncate it: the operating system ends a process that reads a missing page
+/// (SIGBUS). A copy is safe from that.
 class File {
   public:
     File() = default;
@@ -1248,10 +1317,11 @@ class File {
     File(const File&) = delete;
     File& operator=(const File&) = delete;
     /// path      UTF-8.
+    /// copy_to   if given, the file is copied into memory from there instead of being mapped.
     /// errors    bad_argument: no path; not_found; io_error: a directory, empty, no permission (the text has the path
-    ///           and the operating system's reason); out_of_memory: only without mapping.
+    ///           and the operating system's reason); out_of_memory: for a copy.
     /// cost      a mapped file is not read yet.
-    static Result<File> open(const char* path);
+    static Result<File> open(const char* path, const Allocator* copy_to = nullptr);
     Span<const std::byte> bytes() const { return {data_, size_}; }
 
   private:
@@ -1260,6 +1330,7 @@ class File {
     const std::byte* data_ = nullptr;
     size_t size_ = 0;
     bool mapped_ = false;
+    Block copy_;
 };
 
 /// Largest number of shards of a split model.
@@ -2069,24 +2140,46 @@ inline uint64_t hash_mix(uint64_t x) {
 
 // -------------------------------------------------------------------------- src/base/text_stream.h
 
-// base/text_stream: the part of a growing text that can be shown.
+// base/text_stream: what may be shown of a text that is still growing.
 //
-// Owns    holding back incomplete characters and text that may begin a stop string.
-// Thread  functions on the caller's strings.
-// Tests   tests/test_token.cpp: the text shown does not depend on how it arrives in pieces
+// Owns    holding back the bytes of an unfinished character, and text that may begin a stop string.
+// Thread  a StopFilter belongs to one stream; take_characters() works on the caller's string.
+// Test    tests/test_token.cpp: the text shown does not depend on how it was cut.
 
 namespace auspex {
 namespace detail {
 
-/// Moves the complete characters at the front of `bytes` out. At most 3 bytes stay, those of a
-/// character that may still become valid; `all` takes them too. Broken bytes become U+FFFD each.
+/// Moves the complete characters at the front of `bytes` out. At most 3 bytes stay, those of a character that may still
+/// become valid; `all` takes them too. Each broken byte becomes U+FFFD.
 std::string take_characters(std::string& bytes, bool all);
 
-/// Moves text out of `held` that no stop string can claim any more; what stays is the longest end of
-/// it that some stop string begins with (nothing with `all`). At the first complete stop string sets
-/// *stopped, gives what stands before it and drops the rest; of two that end at one place the longer.
-/// cost      linear in `held` plus the stop strings, for each stop string.
-std::string take_unstopped(std::string& held, const std::vector<std::string>& stops, bool all, bool* stopped);
+/// Finds stop strings in text that arrives in pieces, by the algorithm of Knuth, Morris and Pratt.
+class StopFilter {
+  public:
+    /// Empty stop strings are ignored.
+    explicit StopFilter(std::vector<std::string> stops = {});
+    /// Appends `text` and returns what no stop string can begin in any more; what stays is the longest end that some
+    /// stop string begins with. At the first complete stop string returns the text before it and drops the rest; of
+    /// two that end at one place the longer counts.
+    /// cost      linear in `text` for each stop string, over all calls together.
+    std::string push(std::string_view text);
+    /// The text that is still held, when no more follows.
+    std::string finish();
+    bool stopped() const { return stopped_; }
+    /// Bytes held back.
+    size_t n_held() const { return held_.size() - from_; }
+
+  private:
+    struct Stop {
+        std::string text;
+        std::vector<size_t> border;  ///< [i]: length of the longest border of the first i + 1 bytes
+        size_t n_match = 0;          ///< bytes of the stop string that the text so far ends with
+    };
+    std::vector<Stop> stops_;
+    std::string held_;  ///< from from_ on: not returned yet
+    size_t from_ = 0;
+    bool stopped_ = false;
+};
 
 }  // namespace detail
 }  // namespace auspex
@@ -2548,6 +2641,10 @@ struct ContextOptions {
 /// The most cycles that may be queued and not yet waited for.
 constexpr uint32_t kMaxQueued = 8;
 
+/// Below this a temperature counts as 0: logits divided by it would overflow.
+constexpr float kMinTemperature = 1e-30f;
+inline bool is_greedy(const Sampling& s) { return !(s.temperature >= kMinTemperature); }
+
 /// How the device decode loop begins.
 struct LoopStart {
     Span<const Token> history;  ///< every token; rows of all but the last have been run. Read by start() only
@@ -2668,7 +2765,7 @@ class Backend {
     virtual std::string report() const = 0;
     /// Name and version of the driver; empty where there is none.
     virtual std::string driver() const = 0;
-    /// Bytes that the device can still give; UINT64_MAX: not known, or no device of its own.
+    /// Bytes that the device can still give, on the CPU what the system has free; UINT64_MAX: not known.
     virtual uint64_t budget_bytes() const = 0;
     /// What shortens the next start; see Device::pipeline_cache(). Empty where there is none.
     virtual std::vector<std::byte> pipeline_cache() const = 0;
@@ -6736,13 +6833,11 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
 // ------------------------------------------------------------------------------ src/engine/model.h
 
-// engine/model: what Device and Model hold.
+// engine/model: what a Device and a Model hold.
 //
-// Owns    opening devices, loading a file into a LoadedModel, and the facts about it.
-// Reads   everything below: file, gguf, token, chat, plan, machines.
-// Serves  session; the door.
-// Thread  immutable once built.
-// Laws    HotPath: every bad file is a Status, tests/test_model.cpp.
+// Owns    opening devices, loading files into a LoadedModel, the facts about a model.
+// Thread  immutable once built; any thread may read.
+// Test    tests/test_model.cpp.
 
 namespace auspex {
 
@@ -6752,9 +6847,11 @@ struct Device::Impl {
 };
 
 struct Model::Impl {
-    // In this order: what stands above is used by what stands below, and goes last.
+    // Later members use earlier ones and are destroyed first.
     std::shared_ptr<Device::Impl> device;
     std::vector<detail::File> files;
+    std::vector<detail::Block> copies;  ///< of bytes that the caller passed at an odd address
+    uint64_t copied_bytes = 0;          ///< of files and bytes that are held as copies
     detail::Gguf gguf;
     detail::Plan plan;
     detail::Tokenizer tokenizer;
@@ -6763,29 +6860,35 @@ struct Model::Impl {
 };
 
 namespace detail {
-/// Decides which layers' experts stay in the system's memory, by LoadOptions::host_expert_layers, before anything
-/// is loaded. A pure function of the file, the options and the device's limit. errors: bad_argument.
-Status place_experts(Model::Impl& model, const LoadOptions& options);
-/// Fills in all facts of a model but weight_bytes.
-void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
-/// Opens a GGUF file and, of a split model, its other shards; no tensor is read. `files` gets what `to` looks into.
-Status open_gguf(const char* path, std::vector<File>* files, Gguf* to);
-/// Adds the draft blocks of LoadOptions::mtp_file to a model's table, if one is named.
-Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model);
-}  // namespace detail
 
+/// Decides which layers keep their experts in the system's memory, by LoadOptions::host_expert_layers, before anything
+/// is loaded. A pure function of the file, the options and the device's limit.
+///
+/// errors    bad_argument.
+Status place_experts(Model::Impl& model, const LoadOptions& options);
+
+/// Fills in all facts of a model except weight_bytes.
+void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
+
+/// out_of_memory if a CPU without memory_limit_bytes has no room for the weights.
+Status check_weights(const Model::Impl& model);
+
+/// Opens a GGUF file and, if it is split, its other shards, and adds the MTP blocks of LoadOptions::mtp_file, if one is
+/// named. Reads no tensor. Without `copy` files are mapped even if the options ask for copies, and copied_bytes says
+/// what copies would take.
+Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model);
+
+}  // namespace detail
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/sampler.h
 
-// engine/sample: from one row of logits to a token.
+// engine/sampler: from one row of logits to a token.
 //
-// Owns    penalties, filters and the keyed sample.
-// Reads   the door's Sampling.
-// Serves  session.
+// Owns    penalties, filters, the keyed noise and the draw. The device kernels (shaders/sample_*.comp) compute the same
+//         token.
 // Thread  a Sampler belongs to one session.
-// Laws    Draft: a token is a pure function of (logits, sampling, position, the tokens before it);
-//         tests/test_sampler.cpp.
+// Test    tests/test_sampler.cpp: a token is a pure function of (logits, sampling, position, the tokens before it).
 
 namespace auspex {
 namespace detail {
@@ -6796,8 +6899,8 @@ struct Philox {
 };
 Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key);
 
-/// Gumbel noise of an id at a position: -ln(-log1p(-v)), v uniform in (0, 1) from Philox with the
-/// counter (id / 4, position, 0, 0), word id mod 4, and the seed as key.
+/// Gumbel noise of an id at a position: -ln(-log1p(-v)), v uniform in (0, 1) from Philox with the counter
+/// (id / 4, position, 0, 0), word id mod 4, and the seed as key.
 float gumbel(uint64_t seed, uint64_t position, uint32_t id);
 
 /// errors    bad_argument: a value out of range, named.
@@ -6805,14 +6908,18 @@ Status check_sampling(const Sampling& sampling);
 
 class Sampler {
   public:
-    /// Scratch for n_vocab candidates.
+    /// Takes memory for n_vocab candidates and counts.
+    ///
+    /// errors    out_of_memory.
     Status open(const Allocator& from, uint32_t n_vocab);
-    uint64_t memory_bytes() const { return candidates_.size(); }
+    uint64_t memory_bytes() const { return candidates_.size() + counts_.size(); }
     /// What open() takes.
-    static uint64_t bytes_for(uint32_t n_vocab) { return uint64_t{n_vocab} * sizeof(Candidate); }
-    /// The token for `position`, given everything before it. Allocates nothing.
+    static uint64_t bytes_for(uint32_t n_vocab) { return uint64_t{n_vocab} * (sizeof(Candidate) + sizeof(uint16_t)); }
+    /// The token for `position`, given everything before it.
+    ///
     /// logits    [n_vocab]; a NaN counts as minus infinity.
-    /// ids       ascending: the ids that the logits belong to, when they are not 0, 1, 2 and so on.
+    /// ids       ascending: the ids that the logits belong to; empty: 0, 1, 2 and so on.
+    /// cost      linear in the logits, plus the sort for top-p and the penalty window. Allocates nothing.
     Token sample(Span<const float> logits, const Sampling& sampling, uint64_t position, Span<const Token> before,
                  Span<const Token> ids = {});
 
@@ -6821,11 +6928,16 @@ class Sampler {
         float logit;
         uint32_t id;
     };
-    static bool penalises(const Sampling& s) {
-        return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0;
+    /// A higher logit first, on ties the lower id: the order of every filter.
+    static bool precedes(const Candidate& a, const Candidate& b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
     }
-    void penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids);
+    void penalise(const Sampling& s, Span<const Token> before, Span<const Token> ids);
+    static size_t keep_top_p(Candidate* c, size_t n, float top_p);
+    static Token draw(const Candidate* c, size_t n, const Sampling& s, uint64_t position);
+
     Block candidates_;
+    Block counts_;  ///< uint16_t [n_vocab], occurrences in the penalty window; zero between calls
 };
 
 }  // namespace detail
@@ -7793,20 +7905,20 @@ class Session::Impl::Call {
 
 // ------------------------------------------------------------------------ src/engine/memory_plan.h
 
-// engine/memory: what a session keeps, and what that takes.
+// engine/memory_plan: every byte that a model and a session take, before it is taken.
 //
-// Owns    windows and KV formats as the caller says them, the rule that sampled_ids windows for a budget, the
-//         plan of every byte, and the alternatives of what would fit.
-// Reads   model, machine/kv.
-// Serves  session; the door.
+// Owns    windows and KV formats as options say them, the windows for a budget, the plan, and the alternatives when it
+//         does not fit.
 // Thread  none of its own; pure functions.
-// Laws    a plan equals what the allocators then hand out: tests/test_memory_plan.cpp.
+// Test    tests/test_memory_plan.cpp: a plan equals what the allocators then hand out.
 
 namespace auspex {
 namespace detail {
 
-/// Fills in the defaults of `o`, checks it, and says it in the machine's terms. `rule`, if given, tells how a
-/// budget was met. errors: bad_argument, unsupported; the text names the option.
+/// Fills in the defaults of `o`, checks it, and translates it for the back end. `rule`, if given, gets how a budget was
+/// met.
+///
+/// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
 /// The window of every attention layer, trunk first.
@@ -7815,10 +7927,10 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
 /// Every byte that loading `model` (its plan alone is read) and opening a session takes.
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives);
 
-/// Passes `done` on; where memory was short, with the alternatives.
+/// Returns `done`; if it is out_of_memory, with the alternatives.
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done);
-/// out_of_memory, with the alternatives, when the device's memory limit does not allow this.
-Status fits_limit(const Model::Impl& model, const SessionOptions& options);
+/// out_of_memory, with the alternatives, if the memory limit, or on the CPU what is free, does not allow this.
+Status check_limit(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail
 }  // namespace auspex
@@ -7909,6 +8021,144 @@ void Block::reset() {
     data_ = nullptr;
     size_ = 0;
 }
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------------ src/base/guard.cpp
+
+#include <stdexcept>
+#include <system_error>
+
+namespace auspex {
+namespace detail {
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+namespace guard_impl {
+
+/// Memory has just run out: the short text fits a std::string without allocating.
+Status short_of(Code code, const char* brief, const char* text) noexcept {
+    Status status;
+    status.code = code;
+    try {
+        status.text = text;
+    } catch (...) {
+        status.text = brief;
+    }
+    return status;
+}
+
+}  // namespace guard_impl
+
+Status status_of_exception() {
+    using guard_impl::short_of;
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+    } catch (const std::length_error&) {  // a container asked for more than it can address
+    } catch (const std::system_error&) {
+        return short_of(Code::out_of_memory, "no more threads",
+                        "the system refused to start another thread; end other programs, or ask for fewer threads "
+                        "(DeviceOptions::n_thread)");
+    }
+    return short_of(Code::out_of_memory, "no host memory",
+                    "the standard allocator has no memory left; free some, or use a smaller model, context or file");
+}
+#endif
+
+Status empty_handle(const char* handle, const char* make) {
+    return fail(Code::bad_argument, "the ", handle, " is empty; call ", make, " first");
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ----------------------------------------------------------------------------- src/base/system.cpp
+
+#if defined(_WIN32)
+#if !defined(NOMINMAX)
+#define NOMINMAX
+#endif
+#if !defined(WIN32_LEAN_AND_MEAN)
+#define WIN32_LEAN_AND_MEAN
+#endif
+#include <windows.h>
+#elif defined(__APPLE__)
+#include <mach/mach.h>
+#endif
+
+namespace auspex {
+namespace detail {
+
+#if defined(_WIN32)
+
+uint64_t free_memory_bytes() {
+    MEMORYSTATUSEX status;
+    status.dwLength = sizeof status;
+    return GlobalMemoryStatusEx(&status) ? status.ullAvailPhys : UINT64_MAX;
+}
+
+#elif defined(__APPLE__)
+
+uint64_t free_memory_bytes() {
+    vm_statistics64_data_t pages;
+    mach_msg_type_number_t n = HOST_VM_INFO64_COUNT;
+    const mach_port_t host = mach_host_self();
+    vm_size_t page_bytes = 0;
+    if (host_page_size(host, &page_bytes) != KERN_SUCCESS ||
+        host_statistics64(host, HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&pages), &n) != KERN_SUCCESS)
+        return UINT64_MAX;
+    return (uint64_t{pages.free_count} + pages.inactive_count + pages.purgeable_count) * page_bytes;
+}
+
+#elif defined(__linux__)
+
+namespace system_impl {
+
+/// The first number in `path` after `key`; UINT64_MAX if there is none ("max" in a control group).
+uint64_t read_number(const char* path, const char* key) {
+    std::FILE* file = std::fopen(path, "re");
+    if (!file) return UINT64_MAX;
+    char line[256];
+    uint64_t value = UINT64_MAX;
+    const size_t n_key = std::strlen(key);
+    while (value == UINT64_MAX && std::fgets(line, sizeof line, file)) {
+        if (std::strncmp(line, key, n_key) != 0) continue;
+        const char* p = line + n_key;
+        while (*p == ' ' || *p == '\t') ++p;
+        if (*p >= '0' && *p <= '9') value = std::strtoull(p, nullptr, 10);
+    }
+    std::fclose(file);
+    return value;
+}
+
+/// What a control group of version 2 or 1 leaves; file pages that it can drop count as free.
+uint64_t left_in_group(const char* limit_path, const char* used_path, const char* stat_path, const char* cache_key) {
+    const uint64_t limit = read_number(limit_path, ""), used = read_number(used_path, "");
+    if (limit == UINT64_MAX || used == UINT64_MAX) return UINT64_MAX;
+    const uint64_t cache = read_number(stat_path, cache_key), kept = cache <= used ? used - cache : used;
+    return limit > kept ? limit - kept : 0;
+}
+
+}  // namespace system_impl
+
+uint64_t free_memory_bytes() {
+    using namespace system_impl;
+    uint64_t left = UINT64_MAX;
+    const uint64_t kib = read_number("/proc/meminfo", "MemAvailable:");
+    if (kib <= UINT64_MAX >> 10) left = kib << 10;
+    left = std::min(left, left_in_group("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current",
+                                        "/sys/fs/cgroup/memory.stat", "inactive_file"));
+    return std::min(left, left_in_group("/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                                        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+                                        "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"));
+}
+
+#else
+
+uint64_t free_memory_bytes() { return UINT64_MAX; }
+
+#endif
 
 }  // namespace detail
 }  // namespace auspex
@@ -8537,7 +8787,6 @@ void encode_iq4_xs(const float* x, uint8_t* b) {
 // ------------------------------------------------------------------------------- src/base/file.cpp
 
 #include <cerrno>
-#include <system_error>
 
 #if defined(_WIN32)
 #if !defined(NOMINMAX)
@@ -8585,9 +8834,9 @@ inline Status too_large(const char* path, uint64_t size) {
     return fail(Code::io_error, "'", path, "' has ", size, " bytes, more than a ", 8 * sizeof(size_t),
                 "-bit process can hold. Use a 64-bit build.");
 }
-inline Status no_memory(const char* path, uint64_t size) {
-    return fail(Code::out_of_memory, "'", path, "' could not be mapped, and reading it needs ", size,
-                " bytes that are not free. Close other programs or take a smaller file.");
+/// Memory for all of the file, when it is copied or cannot be mapped.
+inline Status take_copy(const char* path, uint64_t size, const Allocator* copy_to, Block* copy) {
+    return copy->take(copy_to ? *copy_to : Allocator(), size, say("a copy of '", path, "'").c_str());
 }
 inline Status changed(const char* path, size_t got, size_t size) {
     return fail(Code::io_error, "'", path, "' ended after ", got, " bytes, expected ", size,
@@ -8612,7 +8861,7 @@ inline std::error_code last_error() {
     return std::error_code(static_cast<int>(GetLastError()), std::system_category());
 }
 
-inline Result<Bytes> take(const char* path) {
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
     if (n_wide <= 0) return refused(path, "read the name of", last_error());
     std::wstring wide(static_cast<size_t>(n_wide), L'\0');
@@ -8633,23 +8882,20 @@ inline Result<Bytes> take(const char* path) {
     Bytes out;
     out.size = static_cast<size_t>(size);
     Handle mapping;  // a view stays valid after both handles are closed
-    mapping.h = CreateFileMappingW(file.h, nullptr, PAGE_READONLY, 0, 0, nullptr);
+    if (!copy_to) mapping.h = CreateFileMappingW(file.h, nullptr, PAGE_READONLY, 0, 0, nullptr);
     if (mapping.h) out.data = static_cast<const std::byte*>(MapViewOfFile(mapping.h, FILE_MAP_READ, 0, 0, 0));
     out.mapped = out.data != nullptr;
     if (out.mapped) return out;
 
-    std::byte* p = new (std::nothrow) std::byte[out.size];
-    if (!p) return no_memory(path, size);
+    AUSPEX_TRY(take_copy(path, size, copy_to, copy));
+    std::byte* p = copy->data();
     for (size_t got = 0; got < out.size;) {
         const size_t left = out.size - got;
         DWORD n = 0;
         const DWORD want = left > (1u << 30) ? (1u << 30) : static_cast<DWORD>(left);
-        if (!ReadFile(file.h, p + got, want, &n, nullptr) || n == 0) {
-            Status why = n == 0 && GetLastError() == ERROR_SUCCESS ? changed(path, got, out.size)
-                                                                   : refused(path, "read", last_error());
-            delete[] p;
-            return why;
-        }
+        if (!ReadFile(file.h, p + got, want, &n, nullptr) || n == 0)
+            return n == 0 && GetLastError() == ERROR_SUCCESS ? changed(path, got, out.size)
+                                                             : refused(path, "read", last_error());
         got += n;
     }
     out.data = p;
@@ -8667,7 +8913,7 @@ struct Descriptor {
 };
 inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
 
-inline Result<Bytes> take(const char* path) {
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Descriptor file;
     // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
     file.fd = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -8684,7 +8930,7 @@ inline Result<Bytes> take(const char* path) {
 
     Bytes out;
     out.size = static_cast<size_t>(size);
-    void* view = ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+    void* view = copy_to ? MAP_FAILED : ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
     if (view != MAP_FAILED) {
         // Weights are read from front to back or used in place; reading ahead helps both. Only a hint.
         (void)::madvise(view, out.size, MADV_WILLNEED);
@@ -8693,17 +8939,13 @@ inline Result<Bytes> take(const char* path) {
         return out;
     }
 
-    std::byte* p = new (std::nothrow) std::byte[out.size];
-    if (!p) return no_memory(path, size);
+    AUSPEX_TRY(take_copy(path, size, copy_to, copy));
+    std::byte* p = copy->data();
     for (size_t got = 0; got < out.size;) {
         const size_t left = out.size - got;
         const ssize_t n = ::read(file.fd, p + got, left > (size_t{1} << 30) ? (size_t{1} << 30) : left);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            Status why = n == 0 ? changed(path, got, out.size) : refused(path, "read", last_error());
-            delete[] p;
-            return why;
-        }
+        if (n <= 0) return n == 0 ? changed(path, got, out.size) : refused(path, "read", last_error());
         got += static_cast<size_t>(n);
     }
     out.data = p;
@@ -8721,7 +8963,7 @@ struct Stream {
 };
 inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
 
-inline Result<Bytes> take(const char* path) {
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Stream file;
     errno = 0;
     file.f = std::fopen(path, "rb");
@@ -8733,14 +8975,10 @@ inline Result<Bytes> take(const char* path) {
     if (std::fseek(file.f, 0, SEEK_SET) != 0) return refused(path, "read", last_error());
     Bytes out;
     out.size = static_cast<size_t>(size);
-    std::byte* p = new (std::nothrow) std::byte[out.size];
-    if (!p) return no_memory(path, out.size);
-    const size_t got = std::fread(p, 1, out.size, file.f);
-    if (got != out.size) {
-        delete[] p;
-        return changed(path, got, out.size);
-    }
-    out.data = p;
+    AUSPEX_TRY(take_copy(path, out.size, copy_to, copy));
+    const size_t got = std::fread(copy->data(), 1, out.size, file.f);
+    if (got != out.size) return changed(path, got, out.size);
+    out.data = copy->data();
     return out;
 }
 inline void unmap(const std::byte*, size_t) {}
@@ -8759,10 +8997,8 @@ inline std::string shard_suffix(uint32_t no, uint32_t count) {
 File::~File() { close(); }
 
 void File::close() {
-    if (mapped_)
-        file_impl::unmap(data_, size_);
-    else
-        delete[] data_;
+    if (mapped_) file_impl::unmap(data_, size_);
+    copy_.reset();
     data_ = nullptr;
     size_ = 0;
     mapped_ = false;
@@ -8776,15 +9012,17 @@ File& File::operator=(File&& o) noexcept {
         data_ = std::exchange(o.data_, nullptr);
         size_ = std::exchange(o.size_, size_t{0});
         mapped_ = std::exchange(o.mapped_, false);
+        copy_ = std::move(o.copy_);
     }
     return *this;
 }
 
-Result<File> File::open(const char* path) {
-    if (!path || !*path) return fail(Code::bad_argument, "the path is empty, expected the name of a GGUF file");
-    Result<file_impl::Bytes> taken = file_impl::take(path);
-    if (!taken.ok()) return taken.status();
+Result<File> File::open(const char* path, const Allocator* copy_to) {
+    if (!path || !*path)
+        return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a GGUF file");
     File f;
+    Result<file_impl::Bytes> taken = file_impl::take(path, copy_to, &f.copy_);
+    if (!taken.ok()) return taken.status();
     f.data_ = taken.value().data;
     f.size_ = taken.value().size;
     f.mapped_ = taken.value().mapped;
@@ -10750,40 +10988,58 @@ std::string take_characters(std::string& bytes, bool all) {
     return out;
 }
 
-std::string take_unstopped(std::string& held, const std::vector<std::string>& stops, bool all, bool* stopped) {
-    constexpr size_t kNever = std::string::npos;
-    size_t stop_end = kNever, stop_from = kNever, n_hold = 0;
-    std::vector<size_t> back;  // Knuth, Morris, Pratt: the longest border of each prefix of the stop
-    for (const std::string& stop : stops) {
-        if (stop.empty()) continue;
-        back.assign(stop.size(), 0);
-        for (size_t i = 1, n = 0; i < stop.size(); ++i) {
-            while (n > 0 && stop[i] != stop[n]) n = back[n - 1];
-            if (stop[i] == stop[n]) ++n;
-            back[i] = n;
-        }
-        size_t n = 0;
-        for (size_t i = 0; i < held.size() && i < stop_end; ++i) {
-            while (n > 0 && held[i] != stop[n]) n = back[n - 1];
-            if (held[i] == stop[n]) ++n;
-            if (n < stop.size()) continue;
-            const size_t from = i + 1 - n;
-            if (i + 1 < stop_end || from < stop_from) stop_from = from;
-            stop_end = i + 1;
-            break;
-        }
-        if (n < stop.size() && n > n_hold) n_hold = n;
+namespace text_stream_impl {
+namespace {
+
+/// One more byte: how much of `stop` the text now ends with, if it ended with n bytes of it.
+size_t next_match(const std::string& stop, const std::vector<size_t>& border, size_t n, char byte) {
+    if (n == stop.size()) n = border[n - 1];
+    while (n > 0 && byte != stop[n]) n = border[n - 1];
+    return byte == stop[n] ? n + 1 : n;
+}
+
+}  // namespace
+}  // namespace text_stream_impl
+
+StopFilter::StopFilter(std::vector<std::string> stops) {
+    using text_stream_impl::next_match;
+    for (std::string& text : stops) {
+        if (text.empty()) continue;
+        Stop stop;
+        stop.border.assign(text.size(), 0);
+        for (size_t i = 1; i < text.size(); ++i)
+            stop.border[i] = next_match(text, stop.border, stop.border[i - 1], text[i]);
+        stop.text = std::move(text);
+        stops_.push_back(std::move(stop));
     }
-    std::string out;
-    if (stop_end != kNever) {
-        *stopped = true;
-        out = held.substr(0, stop_from);
-        held.clear();
-        return out;
+}
+
+std::string StopFilter::push(std::string_view text) {
+    if (stopped_) return std::string();
+    if (from_ > held_.size() / 2) held_.erase(0, std::exchange(from_, size_t{0}));
+    size_t end = held_.size();  // of the text that was looked at
+    held_ += text;
+    size_t n_stop = 0, n_hold = 0;
+    for (; end < held_.size() && n_stop == 0; ++end)
+        for (Stop& stop : stops_) {
+            stop.n_match = text_stream_impl::next_match(stop.text, stop.border, stop.n_match, held_[end]);
+            if (stop.n_match == stop.text.size()) n_stop = std::max(n_stop, stop.n_match);
+        }
+    for (const Stop& stop : stops_) n_hold = std::max(n_hold, stop.n_match);
+    const size_t to = end - (n_stop != 0 ? n_stop : n_hold);
+    std::string out = held_.substr(from_, to - from_);
+    from_ = to;
+    if (n_stop != 0) {
+        stopped_ = true;
+        from_ = held_.size();
     }
-    if (all) n_hold = 0;
-    out = held.substr(0, held.size() - n_hold);
-    held.erase(0, held.size() - n_hold);
+    return out;
+}
+
+std::string StopFilter::finish() {
+    std::string out = held_.substr(from_);
+    from_ = held_.size();
+    for (Stop& stop : stops_) stop.n_match = 0;
     return out;
 }
 
@@ -11163,19 +11419,26 @@ uint64_t template_fingerprint(std::string_view jinja) {
 
 }  // namespace detail
 
-Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style) {
+Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
+    for (size_t i = 0; i < request.messages.size(); ++i)
+        for (const ContentPart& part : request.messages[i].parts)
+            if (part.kind > ContentPart::Kind::video)
+                return detail::fail(Code::bad_argument, detail::message_path(i), " has a part of kind ",
+                                    static_cast<int>(part.kind), ", expected text, image or video");
     switch (style) {
         case ChatStyle::qwen35:
         case ChatStyle::qwen36:
         case ChatStyle::qwen36_unsloth: return Qwen(request, style).render();
         case ChatStyle::chatml:
-        case ChatStyle::chatml_no_think: break;
+        case ChatStyle::chatml_no_think: return render_chatml(request, style == ChatStyle::chatml_no_think);
     }
-    return render_chatml(request, style == ChatStyle::chatml_no_think);
+    return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(style),
+                        ", expected a value of ChatStyle; recognise_template() gives one");
 }
+AUSPEX_CATCH
 
-ChatStyle recognise_template(std::string_view jinja, std::string* note) {
+ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
     std::string unused;
     std::string& why = note != nullptr ? *note : unused;
@@ -11220,6 +11483,7 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) {
               : "the chat template is not known; plain ChatML is used, which may not suit this model";
     return ChatStyle::chatml;
 }
+AUSPEX_CATCH_EMPTY
 
 }  // namespace auspex
 
@@ -11380,13 +11644,14 @@ Status read_request(const Json& json, ChatRequest& r) {
 }  // namespace chat_request_impl
 }  // namespace detail
 
-Result<ChatRequest> ChatRequest::from_json(std::string_view text) {
+Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDARY {
     detail::Json json;
     if (Status s = detail::Json::parse(text).get(json); !s.ok()) return s;
     ChatRequest request;
     if (Status s = detail::chat_request_impl::read_request(json, request); !s.ok()) return s;
     return request;
 }
+AUSPEX_CATCH
 
 }  // namespace auspex
 
@@ -11597,7 +11862,8 @@ std::string_view without_newlines_in_front(std::string_view text) {
 }  // namespace chat_parse_impl
 }  // namespace detail
 
-ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::vector<std::string>& tools) {
+Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
+                              const std::vector<std::string>& tools) AUSPEX_BOUNDARY {
     using namespace detail::chat_parse_impl;
     const Schemas schemas(tools);
     ChatReply reply;
@@ -11632,6 +11898,7 @@ ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::ve
     take_calls(text, schemas, reply);
     return reply;
 }
+AUSPEX_CATCH
 
 }  // namespace auspex
 
@@ -13027,6 +13294,8 @@ inline void pause() {
 
 Pool::Pool(uint32_t n_thread) : n_thread_(n_thread), may_spin_(n_thread <= std::thread::hardware_concurrency()) {
     workers_.resize(n_thread);
+    handles_.reserve(n_thread);  // a thread that runs must not be lost for want of memory
+    threads_.reserve(n_thread);
     for (uint32_t i = 0; i < n_thread; ++i) workers_[i] = {this, i};
 }
 
@@ -19980,7 +20249,7 @@ class CpuBackend : public Backend {
         return text;
     }
     std::string driver() const override { return {}; }
-    uint64_t budget_bytes() const override { return UINT64_MAX; }
+    uint64_t budget_bytes() const override { return free_memory_bytes(); }
     std::vector<std::byte> pipeline_cache() const override { return {}; }
     Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
                                               const Progress& progress) override;
@@ -35519,7 +35788,7 @@ namespace drive_impl {
 
 args::SampleArgs sample_args(const Sampling& s) {
     args::SampleArgs a{};
-    a.temperature = s.temperature;
+    a.temperature = is_greedy(s) ? 0 : s.temperature;
     a.top_k = s.top_k > 0 ? static_cast<uint32_t>(s.top_k) : 0;
     a.top_p = s.top_p;
     a.min_p = s.min_p;
@@ -35553,7 +35822,7 @@ Status VulkanContext::start(const LoopStart& d) {
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
-    mode_.noise = d.sampling.temperature > 0;
+    mode_.noise = !is_greedy(d.sampling);
     mode_.penalties =
         d.sampling.penalty_window > 0 &&
         (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
@@ -36040,6 +36309,7 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 
 namespace auspex {
 namespace model_impl {
+namespace {
 
 using namespace detail;
 
@@ -36048,17 +36318,17 @@ std::string text_of(const Gguf& file, const char* key) {
     return r.ok() ? r.value() : std::string();
 }
 
-/// Everything after the bytes are there. `keep`: they stay.
-Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const LoadOptions& options) {
+/// Everything after the header is parsed.
+Status build(const LoadOptions& options, Model::Impl* m) {
     PlanOptions plan_options;
     plan_options.mtp = options.mtp;
-    AUSPEX_TRY(add_mtp_file(options, &m->files, &m->gguf));
     AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
     AUSPEX_TRY(Tokenizer::load(m->gguf, options.progress).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
         return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(),
                     " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
     AUSPEX_TRY(place_experts(*m, options));
+    AUSPEX_TRY(check_weights(*m));
     Weights weights;
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
     weights.keep = true;
@@ -36067,9 +36337,102 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     m->info.weight_bytes = m->program->weight_bytes();
     const Logger& log = m->device->options.log;
     if (log && !m->info.chat_note.empty()) log(LogLevel::warning, m->info.chat_note);
+    return {};
+}
+
+/// A GGUF file's tensors are aligned to at least this, counted from its beginning; kernels read them so.
+constexpr size_t kByteAlignment = 8;
+
+/// Parses a model that is in memory. Bytes at another address than kernels can read are copied.
+Status parse_bytes(Span<const std::byte> bytes, Model::Impl* m, Gguf* to) {
+    if (bytes.data() && reinterpret_cast<uintptr_t>(bytes.data()) % kByteAlignment != 0) {
+        Block copy;
+        const Allocator from = m->device ? m->device->options.allocator : Allocator();
+        AUSPEX_TRY(copy.take(from, bytes.size(), "an aligned copy of the model's bytes"));
+        std::memcpy(copy.data(), bytes.data(), bytes.size());
+        bytes = Span<const std::byte>(copy.data(), copy.size());
+        m->copied_bytes += copy.size();
+        m->copies.push_back(std::move(copy));
+    }
+    std::vector<Gguf> one(1);
+    AUSPEX_TRY(Gguf::parse(bytes).get(one[0]));
+    return Gguf::join(std::move(one)).get(*to);
+}
+
+/// Opens a GGUF file and, if it is split, its other shards.
+Status open_gguf(const char* path, bool copy, Model::Impl* m, Gguf* to) {
+    const Allocator* copy_to = copy ? &m->device->options.allocator : nullptr;
+    auto open = [&](const char* name, Gguf* one) -> Status {
+        File file;
+        AUSPEX_TRY(File::open(name, copy_to).get(file));
+        AUSPEX_TRY(Gguf::parse(file.bytes()).get(*one));
+        m->files.push_back(std::move(file));
+        return {};
+    };
+    std::vector<Gguf> shards(1);
+    AUSPEX_TRY(open(path, &shards[0]));
+    uint32_t n = 1, no = 0;
+    AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
+    AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
+    if (n > 1) {
+        if (no != 0)
+            return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
+        std::vector<std::string> paths;
+        AUSPEX_TRY(shard_paths(path, no, n).get(paths));
+        shards.resize(n);
+        for (uint32_t i = 1; i < n; ++i) {
+            const Status s = open(paths[i].c_str(), &shards[i]);
+            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
+        }
+    }
+    return Gguf::join(std::move(shards)).get(*to);
+}
+
+/// Adds the MTP blocks of LoadOptions::mtp_file or mtp_bytes to the model's table, if given.
+Status add_mtp_file(const LoadOptions& options, bool copy, Model::Impl* m) {
+    const bool named = !options.mtp_file.empty(), given = !options.mtp_bytes.empty();
+    if (named && given)
+        return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
+    if (!options.mtp || (!named && !given)) return {};
+    Gguf draft;
+    Status s = named ? open_gguf(options.mtp_file.c_str(), copy, m, &draft) : parse_bytes(options.mtp_bytes, m, &draft);
+    if (s.ok()) s = pair_files(m->gguf, draft).get(m->gguf);
+    if (s.ok()) return s;
+    return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+}
+
+Result<std::shared_ptr<Model::Impl>> begin_load(const Device& device) {
+    if (!device) return empty_handle("Device", "Device::open");
+    auto m = std::make_shared<Model::Impl>();
+    m->device = device.impl();
     return m;
 }
 
+/// Device::open() on a GPU; no_device where there is none.
+Status open_gpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
+#ifndef AUSPEX_NO_VULKAN
+    return open_vulkan(options).get(*to);
+#else
+    (void)options, (void)to;
+    return Status(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
+#endif
+}
+
+/// errors    bad_argument: a value that is none of the enumeration's.
+Status check_device_options(const DeviceOptions& o) {
+    if (o.kind != Kind::best && o.kind != Kind::cpu && o.kind != Kind::vulkan)
+        return fail(Code::bad_argument, "kind is ", static_cast<int>(o.kind), ", expected best, cpu or vulkan");
+    if (o.cpu_path < CpuPath::best || o.cpu_path > CpuPath::neon)
+        return fail(Code::bad_argument, "cpu_path is ", static_cast<int>(o.cpu_path),
+                    ", expected best, reference, avx2, avx512 or neon");
+    if (!o.allocator.alloc != !o.allocator.free)
+        return Status(Code::bad_argument, "of allocator, one of alloc and free is null; expected both or neither");
+    if (o.borrow && o.kind == Kind::cpu)
+        return Status(Code::bad_argument, "Vulkan handles were given for Kind::cpu; use Kind::vulkan or Kind::best");
+    return {};
+}
+
+}  // namespace
 }  // namespace model_impl
 
 namespace detail {
@@ -36096,130 +36459,115 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
     to->chat_style = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
 }
 
-Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
-    auto open = [&](const char* name, Gguf* one) -> Status {
-        File file;
-        AUSPEX_TRY(File::open(name).get(file));
-        AUSPEX_TRY(Gguf::parse(file.bytes()).get(*one));
-        files->push_back(std::move(file));
-        return {};
-    };
-    std::vector<Gguf> shards(1);
-    AUSPEX_TRY(open(path, &shards[0]));
-    uint32_t n = 1, no = 0;
-    AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
-    AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
-    if (n > 1) {
-        if (no != 0)
-            return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
-        std::vector<std::string> paths;
-        AUSPEX_TRY(shard_paths(path, no, n).get(paths));
-        shards.resize(n);
-        for (uint32_t i = 1; i < n; ++i) {
-            const Status s = open(paths[i].c_str(), &shards[i]);
-            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
-        }
-    }
-    return Gguf::join(std::move(shards)).get(*to);
-}
-
-Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model) {
-    const bool named = !options.mtp_file.empty(), given = !options.mtp_bytes.empty();
-    if (named && given)
-        return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
-    if (!options.mtp || (!named && !given)) return {};
-    Gguf draft;
-    Status s;
-    if (named) {
-        s = open_gguf(options.mtp_file.c_str(), files, &draft);
-    } else {
-        std::vector<Gguf> one(1);
-        s = Gguf::parse(options.mtp_bytes).get(one[0]);
-        if (s.ok()) s = Gguf::join(std::move(one)).get(draft);
-    }
-    if (s.ok()) s = pair_files(*model, draft).get(*model);
-    if (s.ok()) return s;
-    return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {
+    const bool copies = options.copy_file;
+    AUSPEX_TRY(model_impl::open_gguf(path, copies && copy, model, &model->gguf));
+    AUSPEX_TRY(model_impl::add_mtp_file(options, copies && copy, model));
+    if (copies)
+        for (const File& f : model->files) model->copied_bytes += f.bytes().size();
+    return {};
 }
 
 }  // namespace detail
 
-Result<Device> Device::open(const DeviceOptions& options) {
+Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
+    using namespace detail;
+    AUSPEX_TRY(model_impl::check_device_options(options));
     auto impl = std::make_shared<Impl>();
     impl->options = options;
-    const bool must = options.kind == Kind::vulkan || options.borrow != nullptr;
     if (options.kind != Kind::cpu) {
-#ifndef AUSPEX_NO_VULKAN
-        Status gpu = detail::open_vulkan(options).get(impl->machine);
-#else
-        Status gpu(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
-#endif
-        if (!gpu.ok() && must) return gpu;
+        const Status gpu = model_impl::open_gpu(options, &impl->machine);
+        if (!gpu.ok() && (options.kind == Kind::vulkan || options.borrow)) return gpu;
         if (!gpu.ok() && options.log) options.log(LogLevel::info, "running on the CPU: " + gpu.text);
-        if (gpu.ok()) {
-            Device device;
-            device.impl_ = std::move(impl);
-            return device;
-        }
-    } else if (must) {
-        return Status(Code::bad_argument, "Vulkan handles were given for Kind::cpu; use Kind::vulkan or Kind::best");
     }
-    detail::CpuOptions cpu;
-    cpu.path = options.cpu_path;
-    cpu.n_thread = options.n_thread;
-    cpu.allocator = options.allocator;
-    AUSPEX_TRY(detail::open_cpu(cpu).get(impl->machine));
+    if (!impl->machine) {
+        CpuOptions cpu;
+        cpu.path = options.cpu_path;
+        cpu.n_thread = options.n_thread;
+        cpu.allocator = options.allocator;
+        AUSPEX_TRY(open_cpu(cpu).get(impl->machine));
+    }
     Device device;
     device.impl_ = std::move(impl);
     return device;
 }
+AUSPEX_CATCH
 
-std::string Device::name() const { return impl_->machine->name(); }
-std::string Device::report() const { return impl_->machine->report(); }
-Kind Device::kind() const { return impl_->machine->kind(); }
-std::vector<std::byte> Device::pipeline_cache() const { return impl_->machine->pipeline_cache(); }
+std::string Device::name() const AUSPEX_BOUNDARY { return impl_ ? impl_->machine->name() : std::string(); }
+AUSPEX_CATCH_EMPTY
 
-Result<Model> Model::load(const Device& device, const char* path, const LoadOptions& options) {
-    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
-    auto m = std::make_shared<Impl>();
-    m->device = device.impl();
-    Status s = detail::open_gguf(path, &m->files, &m->gguf);
-    Result<std::shared_ptr<Impl>> built = s.ok() ? model_impl::build(m, options) : Result<std::shared_ptr<Impl>>(s);
-    if (!built.ok()) return detail::fail(built.status().code, "'", path, "': ", built.status().text);
+std::string Device::report() const AUSPEX_BOUNDARY { return impl_ ? impl_->machine->report() : std::string(); }
+AUSPEX_CATCH_EMPTY
+
+Kind Device::kind() const { return impl_ ? impl_->machine->kind() : Kind::best; }
+
+std::vector<std::byte> Device::pipeline_cache() const AUSPEX_BOUNDARY {
+    return impl_ ? impl_->machine->pipeline_cache() : std::vector<std::byte>();
+}
+AUSPEX_CATCH_EMPTY
+
+Result<Model> Model::load(const Device& device, const char* path, const LoadOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<Impl> m;
+    AUSPEX_TRY(model_impl::begin_load(device).get(m));
+    if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
+    Status s = detail::open_files(path, options, true, m.get());
+    if (s.ok()) s = model_impl::build(options, m.get());
+    if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
     Model model;
     model.impl_ = std::move(m);
     return model;
 }
+AUSPEX_CATCH
 
-Result<Model> Model::load(const Device& device, Span<const std::byte> file, const LoadOptions& options) {
-    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
-    auto m = std::make_shared<Impl>();
-    m->device = device.impl();
-    std::vector<detail::Gguf> one(1);
-    AUSPEX_TRY(detail::Gguf::parse(file).get(one[0]));
-    AUSPEX_TRY(detail::Gguf::join(std::move(one)).get(m->gguf));
-    Result<std::shared_ptr<Impl>> built = model_impl::build(m, options);
-    if (!built.ok()) return built.status();
+Result<Model> Model::load(const Device& device, Span<const std::byte> file,
+                          const LoadOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<Impl> m;
+    AUSPEX_TRY(model_impl::begin_load(device).get(m));
+    AUSPEX_TRY(model_impl::parse_bytes(file, m.get(), &m->gguf));
+    AUSPEX_TRY(model_impl::add_mtp_file(options, options.copy_file, m.get()));
+    if (options.copy_file)
+        for (const detail::File& f : m->files) m->copied_bytes += f.bytes().size();
+    AUSPEX_TRY(model_impl::build(options, m.get()));
     Model model;
     model.impl_ = std::move(m);
     return model;
 }
+AUSPEX_CATCH
 
-const ModelInfo& Model::info() const { return impl_->info; }
-Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOptions& options) const {
+const ModelInfo& Model::info() const {
+    static const ModelInfo empty;
+    return impl_ ? impl_->info : empty;
+}
+
+Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
     return impl_->tokenizer.encode(text, options.special);
 }
-Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
-Result<std::string> Model::decode(Span<const Token> ids, const DecodeOptions& options) const {
+AUSPEX_CATCH
+
+Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
+    return impl_->tokenizer.encode(prompt);
+}
+AUSPEX_CATCH
+
+Result<std::string> Model::decode(Span<const Token> ids, const DecodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
     return impl_->tokenizer.decode(ids, options.special);
 }
-bool Model::is_end(Token id) const { return impl_->tokenizer.is_end(id); }
-Result<ChatPrompt> Model::render(const ChatRequest& request) const {
+AUSPEX_CATCH
+
+bool Model::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
+
+Result<ChatPrompt> Model::render(const ChatRequest& request) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
     return render_chat(request, impl_->info.chat_style);
 }
+AUSPEX_CATCH
 
-std::string Model::describe_plan() const {
+std::string Model::describe_plan() const AUSPEX_BOUNDARY {
     using namespace detail;
+    if (!impl_) return std::string();
     const Plan& plan = impl_->plan;
     std::map<std::string, std::pair<uint64_t, uint64_t>> by_type;  // name -> (tensors, bytes)
     for (const Slot& s : plan.slots) {
@@ -36239,6 +36587,7 @@ std::string Model::describe_plan() const {
                          print_tape(plan, plan.mtp[i]));
     return text;
 }
+AUSPEX_CATCH_EMPTY
 
 }  // namespace auspex
 
@@ -36252,6 +36601,7 @@ std::string Model::describe_plan() const {
 
 namespace auspex {
 namespace file_info_impl {
+namespace {
 
 using namespace detail;
 
@@ -36307,23 +36657,23 @@ FileTensor tensor(const Tensor& t) {
     return out;
 }
 
-Status open(const char* path, const LoadOptions& options, std::vector<File>* files, Gguf* gguf) {
-    if (!path) return Status(Code::bad_argument, "the path is null; expected the name of a GGUF file");
-    Status s = open_gguf(path, files, gguf);
-    if (s.ok()) s = add_mtp_file(options, files, gguf);
+Status open(const char* path, const LoadOptions& options, Model::Impl* file) {
+    if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
+    const Status s = open_files(path, options, false, file);
     return s.ok() ? s : fail(s.code, "'", path, "': ", s.text);
 }
 
+}  // namespace
 }  // namespace file_info_impl
 
-Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) {
+Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) AUSPEX_BOUNDARY {
     using namespace detail;
-    std::vector<File> files;
-    Gguf gguf;
-    AUSPEX_TRY(file_info_impl::open(path, options, &files, &gguf));
+    Model::Impl file;
+    AUSPEX_TRY(file_info_impl::open(path, options, &file));
+    const Gguf& gguf = file.gguf;
     FileInfo info;
     info.gguf_version = gguf.version();
-    info.n_file = static_cast<uint32_t>(files.size());
+    info.n_file = static_cast<uint32_t>(file.files.size());
     info.bytes = gguf.file_bytes();
     for (const Meta& m : gguf.meta()) info.metadata.push_back(file_info_impl::value(m));
     for (const Tensor& t : gguf.tensors()) info.tensors.push_back(file_info_impl::tensor(t));
@@ -36337,31 +36687,38 @@ Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) {
     for (const Tape& t : plan.mtp) info.mtp.push_back(print_tape(plan, t));
     return info;
 }
+AUSPEX_CATCH
 
 struct Vocabulary::Impl {
     detail::Tokenizer tokenizer;
 };
 
-Result<Vocabulary> Vocabulary::load(const char* path) {
-    std::vector<detail::File> files;
-    detail::Gguf gguf;
-    AUSPEX_TRY(file_info_impl::open(path, LoadOptions(), &files, &gguf));
+Result<Vocabulary> Vocabulary::load(const char* path) AUSPEX_BOUNDARY {
+    Model::Impl file;
+    AUSPEX_TRY(file_info_impl::open(path, LoadOptions(), &file));
     auto impl = std::make_shared<Impl>();
-    AUSPEX_TRY(detail::Tokenizer::load(gguf).get(impl->tokenizer));
+    AUSPEX_TRY(detail::Tokenizer::load(file.gguf).get(impl->tokenizer));
     Vocabulary vocabulary;
     vocabulary.impl_ = std::move(impl);
     return vocabulary;
 }
+AUSPEX_CATCH
 
 uint32_t Vocabulary::n_token() const { return impl_ ? impl_->tokenizer.n_vocab() : 0; }
-Result<std::vector<Token>> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
-    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+
+Result<std::vector<Token>> Vocabulary::encode(std::string_view text,
+                                              const EncodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Vocabulary", "Vocabulary::load");
     return impl_->tokenizer.encode(text, options.special);
 }
-Result<std::string> Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
-    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+AUSPEX_CATCH
+
+Result<std::string> Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Vocabulary", "Vocabulary::load");
     return impl_->tokenizer.decode(ids, options.special);
 }
+AUSPEX_CATCH
+
 bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 
 }  // namespace auspex
@@ -36387,20 +36744,22 @@ Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key) 
 }
 
 namespace sample_impl {
+namespace {
 
-inline float gumbel_of(uint32_t r) {
+float gumbel_of(uint32_t r) {
     // E = -log1p(-v) keeps its resolution where it is small and the noise large.
     const double v = (static_cast<double>(r) + 0.5) / 4294967296.0;
     return static_cast<float>(-std::log(-std::log1p(-v)));
 }
 
-/// No noise exceeds -ln(-log1p(-2^-33)) = 22.87: what trails the leader by more cannot win.
+/// No noise exceeds -ln(-log1p(-2^-33)) = 22.87: an id that is further below the best cannot win.
 constexpr float kGumbelMax = 22.88f;
 
 Status out_of_range(const char* name, double found, const char* expected) {
     return fail(Code::bad_argument, "sampling.", name, " is ", found, ", expected ", expected);
 }
 
+}  // namespace
 }  // namespace sample_impl
 
 float gumbel(uint64_t seed, uint64_t position, uint32_t id) {
@@ -36426,82 +36785,87 @@ Status check_sampling(const Sampling& s) {
     return {};
 }
 
+namespace sample_impl {
+namespace {
+
+bool penalises(const Sampling& s) {
+    return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0;
+}
+
+/// The first of the largest logits; a NaN never wins.
+size_t largest(Span<const float> logits) {
+    size_t best = 0;
+    float max = -INFINITY;
+    for (size_t i = 0; i < logits.size(); ++i) {
+        if (!(logits[i] > max)) continue;
+        max = logits[i];
+        best = i;
+    }
+    return best;
+}
+
+}  // namespace
+}  // namespace sample_impl
+
 Status Sampler::open(const Allocator& from, uint32_t n_vocab) {
-    return candidates_.take(from, uint64_t{n_vocab} * sizeof(Candidate), "the sampler's candidates");
+    AUSPEX_TRY(candidates_.take(from, uint64_t{n_vocab} * sizeof(Candidate), "the sampler's candidates"));
+    return counts_.take(from, uint64_t{n_vocab} * sizeof(uint16_t), "the sampler's counts");
 }
 
-void Sampler::penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
-    if (!penalises(s)) return;
-    const size_t n = std::min<size_t>(before.size(), s.penalty_window);
-    const Token* last = before.end() - n;
-    // Windows are short: counting by looking back needs no table and no memory.
-    for (size_t i = 0; i < n; ++i) {
-        if (std::find(last, last + i, last[i]) != last + i) continue;  // counted at its first place
-        const auto count = std::count(last + i, last + n, last[i]);
-        const Token* at = std::lower_bound(ids.begin(), ids.end(), last[i]);
-        if (!ids.empty() && (at == ids.end() || *at != last[i])) continue;
-        float& l = c[ids.empty() ? last[i] : static_cast<Token>(at - ids.begin())].logit;
-        l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
-        l -= static_cast<float>(count) * s.frequency_penalty + s.presence_penalty;
-    }
-}
-
-Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
-                      Span<const Token> ids) {
-    const DefaultFloatMode mode;  // the text must not depend on the caller's
+/// l = l > 0 ? l / repeat : l * repeat, then l -= count * frequency + presence, once for each id in the window.
+void Sampler::penalise(const Sampling& s, Span<const Token> before, Span<const Token> ids) {
     Candidate* c = candidates_.as<Candidate>();
-    size_t n = logits.size();
-    if (s.temperature <= 0 && !penalises(s)) {  // the first of the largest; no list is needed
-        size_t best = 0;
-        float most = -INFINITY;
-        for (size_t i = 0; i < n; ++i) {
-            if (!(logits[i] > most)) continue;
-            most = logits[i];
-            best = i;
-        }
-        return ids.empty() ? static_cast<Token>(best) : ids[best];
+    uint16_t* count = counts_.as<uint16_t>();
+    const size_t n = std::min<size_t>(before.size(), s.penalty_window);
+    const Span<const Token> window = before.subspan(before.size() - n, n);
+    for (const Token id : window) ++count[id];
+    for (const Token id : window) {
+        const float k = count[id];
+        if (count[id] == 0) continue;  // an earlier occurrence did it
+        count[id] = 0;
+        const Token* at = std::lower_bound(ids.begin(), ids.end(), id);
+        if (!ids.empty() && (at == ids.end() || *at != id)) continue;
+        float& l = c[ids.empty() ? id : static_cast<Token>(at - ids.begin())].logit;
+        l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
+        l -= k * s.frequency_penalty + s.presence_penalty;
     }
-    for (uint32_t i = 0; i < n; ++i)
-        c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
-    penalise(c, s, before, ids);
-    // Higher logit first, lower id on ties: the order of every filter.
-    auto ahead = [](const Candidate& a, const Candidate& b) {
-        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-    };
-    if (s.temperature <= 0) return static_cast<Token>(std::min_element(c, c + n, ahead)->id);
+}
 
-    if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {
-        std::nth_element(c, c + s.top_k, c + n, ahead);
-        n = static_cast<size_t>(s.top_k);
+/// Moves the smallest set with this share of the probability to the front.
+size_t Sampler::keep_top_p(Candidate* c, size_t n, float top_p) {
+    // Sorted by id for the sum, so that its rounding does not depend on how an earlier filter ordered them.
+    std::sort(c, c + n, [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    const float top = std::min_element(c, c + n, precedes)->logit;
+    double total = 0;
+    for (size_t i = 0; i < n; ++i) total += std::exp(double{c[i].logit} - double{top});
+    const auto follows = [](const Candidate& a, const Candidate& b) { return precedes(b, a); };
+    std::make_heap(c, c + n, follows);
+    double mass = 0;
+    size_t n_kept = 0;
+    while (n_kept < n && mass < double{top_p} * total) {
+        std::pop_heap(c, c + (n - n_kept), follows);
+        mass += std::exp(double{c[n - n_kept - 1].logit} - double{top});
+        ++n_kept;
     }
-    if (s.top_p < 1) {
-        // By id for the sum, so that its rounding does not depend on how the selection shuffled.
-        std::sort(c, c + n, [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-        const float top = std::min_element(c, c + n, ahead)->logit;
-        double total = 0;
-        for (size_t i = 0; i < n; ++i) total += std::exp(double{c[i].logit} - double{top});
-        auto behind = [&](const Candidate& a, const Candidate& b) { return ahead(b, a); };
-        std::make_heap(c, c + n, behind);
-        double mass = 0;
-        size_t kept = 0;
-        while (kept < n && mass < double{s.top_p} * total) {
-            std::pop_heap(c, c + (n - kept), behind);
-            mass += std::exp(double{c[n - kept - 1].logit} - double{top});
-            ++kept;
-        }
-        std::copy(c + (n - kept), c + n, c);
-        n = kept;
-    }
-    const float top = std::min_element(c, c + n, ahead)->logit;
+    std::copy(c + (n - n_kept), c + n, c);
+    return n_kept;
+}
+
+/// min-p, temperature and Gumbel-max: the id with the largest logit / temperature + noise.
+Token Sampler::draw(const Candidate* c, size_t n, const Sampling& s, uint64_t position) {
+    using sample_impl::kGumbelMax;
+    const Candidate& first = *std::min_element(c, c + n, precedes);
+    const float top = first.logit;
+    // No logit above minus infinity, or a quotient beyond float: noise cannot change the order.
+    if (!std::isfinite(top / s.temperature)) return static_cast<Token>(first.id);
     const float floor = s.min_p > 0 ? top + std::log(s.min_p) : -INFINITY;
-
-    const float reach = top / s.temperature - 2 * sample_impl::kGumbelMax;
+    const float min_scaled = top / s.temperature - 2 * kGumbelMax;
     Token best = -1;
     float best_score = 0;
     for (size_t i = 0; i < n; ++i) {
         if (c[i].logit < floor) continue;
         const float scaled = c[i].logit / s.temperature;
-        if (scaled < reach || (best >= 0 && scaled + sample_impl::kGumbelMax < best_score)) continue;
+        if (scaled < min_scaled || (best >= 0 && scaled + kGumbelMax < best_score)) continue;
         const float score = scaled + gumbel(s.seed, position, c[i].id);
         const Token id = static_cast<Token>(c[i].id);
         if (best < 0 || score > best_score || (score == best_score && id < best)) {
@@ -36509,8 +36873,29 @@ Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t posi
             best_score = score;
         }
     }
-    // Every logit at minus infinity leaves nothing to compare: the lowest id, as for greedy.
-    return best >= 0 ? best : static_cast<Token>(std::min_element(c, c + n, ahead)->id);
+    return best;
+}
+
+Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
+                      Span<const Token> ids) {
+    const DefaultFloatMode mode;  // the text must not depend on the caller's
+    const bool penalised = sample_impl::penalises(s);
+    if (is_greedy(s) && !penalised) {  // no list is needed
+        const size_t best = sample_impl::largest(logits);
+        return ids.empty() ? static_cast<Token>(best) : ids[best];
+    }
+    Candidate* c = candidates_.as<Candidate>();
+    size_t n = logits.size();
+    for (uint32_t i = 0; i < n; ++i)
+        c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
+    if (penalised) penalise(s, before, ids);
+    if (is_greedy(s)) return static_cast<Token>(std::min_element(c, c + n, precedes)->id);
+    if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {
+        std::nth_element(c, c + s.top_k, c + n, precedes);
+        n = static_cast<size_t>(s.top_k);
+    }
+    if (s.top_p < 1) n = keep_top_p(c, n, s.top_p);
+    return draw(c, n, s, position);
 }
 
 }  // namespace detail
@@ -38561,12 +38946,13 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
 // ---------------------------------------------------------------------- src/engine/memory_plan.cpp
 
 namespace auspex {
-namespace bounds_impl {
+namespace memory_plan_impl {
+namespace {
 
 using namespace detail;
 
 constexpr uint32_t kDefaultContext = 4096, kMaxContext = 1u << 24, kMaxUbatch = 4096;
-constexpr uint32_t kBudgetSinks = 4, kLeastWithFull = 1024, kLeastWindow = 64;
+constexpr uint32_t kBudgetSinks = 4, kMinWindowWithFull = 1024, kMinWindow = 64;
 
 Type type_of(KvType t) {
     switch (t) {
@@ -38634,18 +39020,18 @@ Status set_windows(const std::vector<Layer>& layers, const std::vector<LayerWind
         }
         if (!found)
             return fail(Code::bad_argument, "a window for layer ", w.layer,
-                        ", which is no attention layer; those are: ", list_layers(layers));
+                        ", which is not an attention layer; the attention layers are: ", list_layers(layers));
     }
     return {};
 }
 
-/// The rule that stands at SessionOptions::kv_budget_bytes.
+/// Chooses windows by the rule of SessionOptions::kv_budget_bytes; `rule`, if given, gets the outcome in words.
 Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t budget, ContextOptions* context,
                    std::string* rule) {
     const uint32_t n =
         static_cast<uint32_t>(std::count_if(layers.begin(), layers.end(), [](const Layer& l) { return !l.draft; }));
     std::vector<KvShape> shapes;
-    uint64_t least = 0;
+    uint64_t bytes = 0;  // of the last attempt
     auto attempt = [&](uint32_t n_full, uint32_t window) -> Result<bool> {
         for (uint32_t i = 0; i < layers.size(); ++i) {
             const bool full = window == 0 || (!layers[i].draft && i + n_full >= n && i < n);
@@ -38653,39 +39039,51 @@ Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t 
             context->kv[layers[i].slot].sinks = full ? 0 : kBudgetSinks;
         }
         AUSPEX_TRY(kv_shapes(plan, *context).get(shapes));
-        least = kv_bytes(shapes);
-        return least <= budget;
+        bytes = kv_bytes(shapes);
+        return bytes <= budget;
     };
-    auto tell = [&](const std::string& how) {
-        if (rule) *rule = say("kv budget of ", budget, " bytes: ", how, "; keys and values take ", least);
+    auto describe = [&](const std::string& how) {
+        if (rule) *rule = say("kv budget of ", budget, " bytes: ", how, "; keys and values take ", bytes);
     };
     bool fits = false;
     AUSPEX_TRY(attempt(n, 0).get(fits));
-    if (fits) return tell("every layer sees everything"), Status();
-    uint32_t largest = kLeastWindow;
+    if (fits) return describe("every layer sees everything"), Status();
+    uint32_t largest = kMinWindow;
     while (uint64_t{largest} * 2 < context->n_context) largest *= 2;
     for (uint32_t n_full = ceil_div(2 * n, 5u) + 1; n_full-- > 0;)
-        for (uint32_t w = largest; w >= (n_full != 0 ? kLeastWithFull : kLeastWindow); w /= 2) {
+        for (uint32_t w = largest; w >= (n_full != 0 ? kMinWindowWithFull : kMinWindow); w /= 2) {
             AUSPEX_TRY(attempt(n_full, w).get(fits));
             if (!fits) continue;
-            return tell(say("the last ", n_full, " of ", n, " attention layers see everything, the others the last ", w,
-                            " rows and ", kBudgetSinks, " sinks")),
+            return describe(say("the last ", n_full, " of ", n,
+                                " attention layers see everything, the others the last ", w, " rows and ", kBudgetSinks,
+                                " sinks")),
                    Status();
         }
-    return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", least, " (",
-                kLeastWindow, " rows in every layer, n_ubatch ", context->n_ubatch,
+    return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", bytes, " (",
+                kMinWindow, " rows in every layer, n_ubatch ", context->n_ubatch,
                 "); allow that much, take a smaller n_ubatch, or another KV format");
 }
 
-void add(MemoryPlan* plan, std::string what, int layer, uint64_t bytes, MemoryPlace place) {
-    if (bytes != 0) plan->items.push_back({std::move(what), layer, bytes, place});
+void add(std::vector<MemoryItem>* items, std::string what, int layer, uint64_t bytes, MemoryPlace place) {
+    if (bytes != 0) items->push_back({std::move(what), layer, bytes, place});
 }
 
-Status weigh(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
+/// Adds what the weights of `plan` take.
+Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
+    add(items, "copy of the file", -1, model.copied_bytes, MemoryPlace::allocator);
     Weights weights;
     AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
     weights.keep = true;
     return model.device->machine->plan_weights(plan, weights, items);
+}
+
+/// What a model and a session may take together: the caller's limit, or what is free now and what the loaded weights
+/// hold already. 0: not known.
+uint64_t limit_of(const Model::Impl& model, const MemoryPlan& m) {
+    const Device::Impl& device = *model.device;
+    if (device.options.memory_limit_bytes != 0) return device.options.memory_limit_bytes;
+    const uint64_t left = device.machine->budget_bytes(), held = model.program ? m.weight_bytes - m.pinned_bytes : 0;
+    return left >= UINT64_MAX - held ? 0 : left + held;
 }
 
 /// Items and sums of one set of options.
@@ -38698,11 +39096,11 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
     m.windows = windows_of(plan, shapes);
-    AUSPEX_TRY(weigh(model, plan, &m.items));
+    AUSPEX_TRY(plan_weights(model, plan, &m.items));
     const size_t n_weight = m.items.size();
     AUSPEX_TRY(device.machine->plan_context(plan, context, &m.items));
     if (context.mtp) {
-        add(&m, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float),
+        add(&m.items, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float),
             MemoryPlace::allocator);
         std::vector<Token> ids;
         const uint32_t n = draft_vocab_rows(o.draft, plan.n_vocab);
@@ -38715,13 +39113,13 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
             const size_t n_item = m.items.size();
             AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
             if (o.draft.vocab_by_use && m.items.size() > n_item)
-                add(&m, "room to choose the draft head again", -1,
+                add(&m.items, "room to choose the draft head again", -1,
                     draft_renewal_bytes(plan, device.machine->kind(), n_id, m.items.back().bytes),
                     MemoryPlace::allocator);
         }
     }
-    add(&m, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
-    add(&m, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
+    add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
+    add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
         const MemoryItem& item = m.items[i];
         (item.place == MemoryPlace::file ? m.file_bytes
@@ -38732,7 +39130,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     m.total_bytes = m.weight_bytes + m.session_bytes;
     for (const KvShape& s : shapes)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
-    m.limit_bytes = device.options.memory_limit_bytes;
+    m.limit_bytes = limit_of(model, m);
     m.fits = m.limit_bytes == 0 || m.total_bytes - m.pinned_bytes <= m.limit_bytes;
     return m;
 }
@@ -38786,18 +39184,18 @@ std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<Layer
     return trunk;
 }
 
-/// What of `m` is there for drafting alone: the same, less what it would be without.
+/// Sets the parts of `m` that drafting alone takes: the same plan, less what it would be without.
 Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
     if (model.plan.mtp.empty()) return {};
     Plan bare;
     AUSPEX_TRY(without_mtp(model, &bare));
     std::vector<MemoryItem> weights;
-    AUSPEX_TRY(weigh(model, bare, &weights));
+    AUSPEX_TRY(plan_weights(model, bare, &weights));
     m->draft_weight_bytes = m->weight_bytes + m->file_bytes;
     for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
     if (o.draft.source == Draft::off) return {};
     o.draft.source = Draft::off;
-    o.kv_budget_bytes = 0;  // which would give the trunk what drafting leaves
+    o.kv_budget_bytes = 0;  // it would give the trunk what drafting no longer takes
     o.windows = trunk_windows(model.plan, m->windows);
     MemoryPlan off;
     AUSPEX_TRY(measure(model, bare, o).get(off));
@@ -38805,7 +39203,8 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     return {};
 }
 
-/// Other ways to set this up, from the mildest change to the harshest; the last ones together.
+/// Fills m->alternatives: options that take less, from the smallest change to the largest. Later ones include the
+/// earlier changes.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_full = {};
@@ -38820,7 +39219,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         m->alternatives.push_back({std::move(what), bytes, r.value().fits});
     };
     std::string so_far;
-    auto step = [&](const std::string& what) {  // each rung keeps the ones before
+    auto step = [&](const std::string& what) {
         so_far += (so_far.empty() ? "" : ", ") + what;
         offer(so_far);
     };
@@ -38828,13 +39227,13 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     ContextOptions context;
     std::string rule;
     if (!plan_context_options(*plan, defaults, &context, &rule).ok()) return;
-    // Experts elsewhere change the speed alone.
-    Plan elsewhere;
+    // Experts in the system's memory change the speed alone.
+    Plan on_host;
     const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
     if (model.device->machine->kind() == Kind::vulkan && n_host < n_layer) {
-        elsewhere = *plan;
-        keep_experts_on_host(elsewhere, n_layer);
-        plan = &elsewhere;
+        on_host = *plan;
+        keep_experts_on_host(on_host, n_layer);
+        plan = &on_host;
         offer(
             say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
         plan = &model.plan;
@@ -38855,7 +39254,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     for (uint32_t window : {16384u, 4096u, 1024u, 256u}) {
         if (window >= defaults.n_context) continue;
         o.kv_budget_bytes = 0;
-        // No wider than what was asked for.
+        // No wider than the windows that were asked for.
         std::vector<LayerWindow> windows;
         for (const LayerWindow& w : m->windows) {
             if (w.layer >= plan->n_layer) continue;
@@ -38874,7 +39273,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         o.kv_k = o.kv_v = KvType::q4_0;
         step("keys and values in q4_0 instead");
     }
-    // And the longest context that fits with nothing else changed.
+    // The longest context that fits with nothing else changed.
     if (m->limit_bytes == 0) return;
     o = given;
     o.on_window_full = {};
@@ -38892,7 +39291,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     }
 }
 
-std::string say_alternatives(const MemoryPlan& m) {
+std::string describe_alternatives(const MemoryPlan& m) {
     std::string text;
     for (const MemoryAlternative& c : m.alternatives)
         text += say("\n  ", c.total_bytes, " bytes (", mib(c.total_bytes),
@@ -38900,12 +39299,11 @@ std::string say_alternatives(const MemoryPlan& m) {
                     : c.fits           ? ", fits)"
                                        : ", does not fit)",
                     ": ", c.what);
-    return text.empty() ? "; nothing that this session could leave out would change that"
-                        : "; what would take less:" + text;
+    return text.empty() ? "; no option of this session would take less" : "; these options would take less:" + text;
 }
 
-/// Digits at `at`, moved behind them. False where there are none or too many.
-bool number(std::string_view s, size_t* at, uint32_t* out) {
+/// Parses digits at *at and moves it past them. False if there are none or too many.
+bool parse_number(std::string_view s, size_t* at, uint32_t* out) {
     uint64_t n = 0;
     const size_t from = *at;
     while (*at < s.size() && s[*at] >= '0' && s[*at] <= '9' && n < 0xffffffffu)
@@ -38914,10 +39312,11 @@ bool number(std::string_view s, size_t* at, uint32_t* out) {
     return *at > from && n < 0xfffffff0u;
 }
 
-}  // namespace bounds_impl
+}  // namespace
+}  // namespace memory_plan_impl
 
-Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
-    using namespace bounds_impl;
+Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) AUSPEX_BOUNDARY {
+    using namespace memory_plan_impl;
     std::vector<LayerWindow> all;
     for (size_t from = 0; from <= spec.size();) {
         const size_t end = std::min(spec.find(',', from), spec.size());
@@ -38929,22 +39328,22 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
         };
         LayerWindow w;
         const size_t colon = piece.find(':');
-        if (colon == std::string_view::npos) return bad(piece.empty() ? "nothing stands there" : "it has no ':'");
+        if (colon == std::string_view::npos) return bad(piece.empty() ? "the entry is empty" : "it has no ':'");
         const std::string_view layer = piece.substr(0, colon), rows = piece.substr(colon + 1);
         size_t at = 0;
         if (layer == "all")
             w.layer = kAllLayers;
         else if (layer == "mtp")
             w.layer = kDraftLayers;
-        else if (!number(layer, &at, &w.layer) || at != layer.size())
-            return bad("its layer is no number");
+        else if (!parse_number(layer, &at, &w.layer) || at != layer.size())
+            return bad("its layer is not a number");
         if (rows != "full") {
             at = 0;
-            if (!number(rows, &at, &w.window)) return bad("its rows are no number");
+            if (!parse_number(rows, &at, &w.window)) return bad("its rows are not a number");
             if (w.window == 0) return bad("a window of 0 rows would see nothing");
             if (at < rows.size()) {
-                if (rows[at++] != '+' || !number(rows, &at, &w.sinks) || at != rows.size())
-                    return bad("after the rows may come only +SINKS");
+                if (rows[at++] != '+' || !parse_number(rows, &at, &w.sinks) || at != rows.size())
+                    return bad("only +SINKS may follow the rows");
                 if (w.sinks > kMaxSinks) return bad("at most 256 sinks are kept");
             }
         }
@@ -38953,8 +39352,9 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
     }
     return all;
 }
+AUSPEX_CATCH
 
-std::string print_windows(const std::vector<LayerWindow>& windows) {
+std::string print_windows(const std::vector<LayerWindow>& windows) AUSPEX_BOUNDARY {
     std::string text;
     for (const LayerWindow& w : windows) {
         if (!text.empty()) text += ",";
@@ -38964,11 +39364,12 @@ std::string print_windows(const std::vector<LayerWindow>& windows) {
     }
     return text;
 }
+AUSPEX_CATCH_EMPTY
 
 namespace detail {
 
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule) {
-    using namespace bounds_impl;
+    using namespace memory_plan_impl;
     if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
     if (o.n_context > kMaxContext)
         return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", kMaxContext);
@@ -38996,7 +39397,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
     std::vector<LayerWindow> all;
-    for (const bounds_impl::Layer& l : bounds_impl::attention_layers(plan)) {
+    for (const memory_plan_impl::Layer& l : memory_plan_impl::attention_layers(plan)) {
         const KvShape& s = shapes[l.slot];
         if (s.n_ring != 0) all.push_back({l.layer, s.window, s.sinks});
     }
@@ -39005,18 +39406,18 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
 
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives) {
     MemoryPlan m;
-    AUSPEX_TRY(bounds_impl::measure(model, model.plan, options).get(m));
-    AUSPEX_TRY(bounds_impl::measure_drafting(model, options, &m));
-    if (alternatives) bounds_impl::build_alternatives(model, options, &m);
+    AUSPEX_TRY(memory_plan_impl::measure(model, model.plan, options).get(m));
+    AUSPEX_TRY(memory_plan_impl::measure_drafting(model, options, &m));
+    if (alternatives) memory_plan_impl::build_alternatives(model, options, &m);
     return m;
 }
 
 Status place_experts(Model::Impl& model, const LoadOptions& options) {
-    using namespace bounds_impl;
+    using namespace memory_plan_impl;
     const uint32_t n_layer = n_expert_layer(model.plan);
     if (options.host_expert_layers < -1)
         return fail(Code::bad_argument, "host_expert_layers is ", options.host_expert_layers,
-                    ", expected a number of layers, or -1 for as few as must be");
+                    ", expected a number of layers, or -1 for as few as needed");
     if (n_layer == 0 || model.device->machine->kind() != Kind::vulkan) return {};
     if (options.host_expert_layers >= 0) {
         keep_experts_on_host(model.plan, std::min(static_cast<uint32_t>(options.host_expert_layers), n_layer));
@@ -39027,7 +39428,7 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
     if (budget == UINT64_MAX) return {};
     uint32_t low = 0, high = n_layer;
     for (bool first = true; low < high; first = false) {
-        const uint32_t n = first ? 0 : low + (high - low) / 2;  // mostly none has to go
+        const uint32_t n = first ? 0 : low + (high - low) / 2;  // often none is needed
         keep_experts_on_host(model.plan, n);
         MemoryPlan m;
         AUSPEX_TRY(plan_memory(model, SessionOptions(), false).get(m));
@@ -39043,39 +39444,59 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done) {
     if (done.code != Code::out_of_memory) return done;
     MemoryPlan m;
-    if (plan_memory(model, options, true).get(m).ok()) done.text += bounds_impl::say_alternatives(m);
+    if (plan_memory(model, options, true).get(m).ok()) done.text += memory_plan_impl::describe_alternatives(m);
     return done;
 }
 
-Status fits_limit(const Model::Impl& model, const SessionOptions& options) {
-    if (model.device->options.memory_limit_bytes == 0) return {};
+Status check_weights(const Model::Impl& model) {
+    if (model.device->machine->kind() != Kind::cpu || model.device->options.memory_limit_bytes != 0) return {};
+    std::vector<MemoryItem> items;
+    AUSPEX_TRY(memory_plan_impl::plan_weights(model, model.plan, &items));
+    uint64_t bytes = 0;
+    for (const MemoryItem& item : items)
+        if (item.place == MemoryPlace::allocator) bytes += item.bytes;
+    bytes -= std::min(bytes, model.copied_bytes);  // taken by now
+    const uint64_t left = model.device->machine->budget_bytes();
+    if (bytes <= left) return {};
+    return fail(Code::out_of_memory, "the weights take ", bytes, " bytes (", memory_plan_impl::mib(bytes),
+                "), the system has ", left,
+                " free; close other programs, use a smaller model, or set memory_limit_bytes "
+                "to override this check");
+}
+
+Status check_limit(const Model::Impl& model, const SessionOptions& options) {
+    const bool given = model.device->options.memory_limit_bytes != 0;
+    // A GPU's driver is asked when the memory is taken; it knows its budget to the byte.
+    if (!given && model.device->machine->kind() != Kind::cpu) return {};
     MemoryPlan m;
-    const Status planned = plan_memory(model, options, false).get(m);
-    if (planned.code == Code::unsupported) return {};  // the machine keeps to the limit itself
+    const Status planned = memory_plan_impl::measure(model, model.plan, options).get(m);
+    if (planned.code == Code::unsupported) return {};  // the back end keeps to the limit itself
     if (!planned.ok() || m.fits) return planned;
     AUSPEX_TRY(plan_memory(model, options, true).get(m));
     return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes,
-                ") take ", m.total_bytes, " bytes (", bounds_impl::mib(m.total_bytes), "), memory_limit_bytes is ",
-                m.limit_bytes, bounds_impl::say_alternatives(m));
+                ") take ", m.total_bytes, " bytes (", memory_plan_impl::mib(m.total_bytes), "), ",
+                given ? "memory_limit_bytes is " : "the system has room for ", m.limit_bytes,
+                memory_plan_impl::describe_alternatives(m));
 }
 
 }  // namespace detail
 
-Result<MemoryPlan> Session::plan(const Model& model, const SessionOptions& options) {
-    if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
+Result<MemoryPlan> Session::plan(const Model& model, const SessionOptions& options) AUSPEX_BOUNDARY {
+    if (!model) return detail::empty_handle("Model", "Model::load");
     MemoryPlan m;
     AUSPEX_TRY(detail::plan_memory(*model.impl(), options, false).get(m));
     if (m.fits) return m;
     return detail::plan_memory(*model.impl(), options, true);
 }
+AUSPEX_CATCH
 
 Result<MemoryPlan> Session::plan(const Device& device, const char* path, const SessionOptions& options,
-                                 const LoadOptions& load) {
-    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
+                                 const LoadOptions& load) AUSPEX_BOUNDARY {
+    if (!device) return detail::empty_handle("Device", "Device::open");
+    if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
     Model::Impl header;
     header.device = device.impl();
-    Status s = detail::open_gguf(path, &header.files, &header.gguf);
-    if (s.ok()) s = detail::add_mtp_file(load, &header.files, &header.gguf);
+    Status s = detail::open_files(path, load, false, &header);
     detail::PlanOptions plan_options;
     plan_options.mtp = load.mtp;
     if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);
@@ -39089,14 +39510,16 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
     return m;
 }
+AUSPEX_CATCH
 
-Result<size_t> Session::first_visible(uint32_t layer) const {
+Result<size_t> Session::first_visible(uint32_t layer) const AUSPEX_BOUNDARY {
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
         if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.timeline.n_row()))};
     return detail::fail(Code::bad_argument, "layer ", layer, " keeps no keys; those that do: ",
-                        bounds_impl::list_layers(bounds_impl::attention_layers(s.model->plan)));
+                        memory_plan_impl::list_layers(memory_plan_impl::attention_layers(s.model->plan)));
 }
+AUSPEX_CATCH
 
 }  // namespace auspex
 
@@ -39121,7 +39544,7 @@ Status Session::Impl::open() {
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
     stats.windows = windows_of(plan, kv);
-    AUSPEX_TRY(fits_limit(*model, options));
+    AUSPEX_TRY(check_limit(*model, options));
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
     timeline.reserve(options.n_context, kMaxTentative);
@@ -39154,7 +39577,7 @@ Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
-Result<Session> Session::create(const Model& model, const SessionOptions& options) {
+Result<Session> Session::create(const Model& model, const SessionOptions& options) AUSPEX_BOUNDARY {
     if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
     auto impl = std::make_unique<Impl>();
     impl->model = model.impl();
@@ -39169,6 +39592,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
     session.impl_ = std::move(impl);
     return session;
 }
+AUSPEX_CATCH
 
 // --------------------------------------------------------------------------------- the timeline
 
@@ -39202,7 +39626,7 @@ Result<size_t> Session::Impl::replace_tokens(Span<const Token> wanted) {
     return timeline.size() - timeline.n_row();
 }
 
-Result<size_t> Session::sync(Span<const Token> history) {
+Result<size_t> Session::sync(Span<const Token> history) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -39222,6 +39646,7 @@ Result<size_t> Session::sync(Span<const Token> history) {
     if (n > 1) s.depth->control.new_text();
     return n;
 }
+AUSPEX_CATCH
 
 Span<const Token> Session::history() const {
     return impl_ ? impl_->timeline.tokens().subspan(0, impl_->timeline.n_given()) : Span<const Token>();
@@ -39263,7 +39688,7 @@ Status Session::Impl::generate(const Sampling& sampling) {
     return {};
 }
 
-Result<Span<const Token>> Session::next(const Sampling& sampling) {
+Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -39283,8 +39708,9 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
     s.stats.decode_s += detail::seconds_since(start);
     return s.timeline.tokens().subspan(size, s.timeline.size() - size);
 }
+AUSPEX_CATCH
 
-Status Session::set_draft_depth(int depth) {
+Status Session::set_draft_depth(int depth) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     if (depth < -1 || depth > static_cast<int>(kMaxDraft))
@@ -39297,6 +39723,7 @@ Status Session::set_draft_depth(int depth) {
     impl_->depth->set_depth(depth);
     return {};
 }
+AUSPEX_CATCH
 
 // -------------------------------------------------------------------------------------- snapshots
 
@@ -39305,7 +39732,7 @@ uint64_t Session::Impl::snapshot_id() {
     return state_id;
 }
 
-Result<Snapshot> Session::save() const {
+Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -39322,8 +39749,9 @@ Result<Snapshot> Session::save() const {
     detail::finish_snapshot(&snap.bytes);
     return snap;
 }
+AUSPEX_CATCH
 
-Status Session::restore(const Snapshot& snap) {
+Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -39339,12 +39767,17 @@ Status Session::restore(const Snapshot& snap) {
     s.vocab.forget();
     return {};
 }
+AUSPEX_CATCH
 
 // ------------------------------------------------------------------------------- statistics and costs
 
-Stats Session::stats() const { return impl_ ? impl_->stats : Stats(); }
+Stats Session::stats() const AUSPEX_BOUNDARY { return impl_ ? impl_->stats : Stats(); }
+AUSPEX_CATCH_EMPTY
 
-DraftReport Session::draft_report() const { return impl_ ? impl_->depth->control.report() : DraftReport(); }
+DraftReport Session::draft_report() const AUSPEX_BOUNDARY {
+    return impl_ ? impl_->depth->control.report() : DraftReport();
+}
+AUSPEX_CATCH_EMPTY
 
 void Session::clear_stats() {
     if (!impl_) return;
@@ -39375,7 +39808,7 @@ std::string cost_key(Session::Impl& session) {
 
 }  // namespace session_impl
 
-std::vector<std::byte> Session::save_costs() const {
+std::vector<std::byte> Session::save_costs() const AUSPEX_BOUNDARY {
     using namespace session_impl;
     if (!impl_) return {};
     const std::string key = cost_key(*impl_);
@@ -39388,8 +39821,9 @@ std::vector<std::byte> Session::save_costs() const {
     all.insert(all.end(), costs.begin(), costs.end());
     return all;
 }
+AUSPEX_CATCH_EMPTY
 
-Status Session::load_costs(Span<const std::byte> costs) {
+Status Session::load_costs(Span<const std::byte> costs) AUSPEX_BOUNDARY {
     using namespace session_impl;
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
@@ -39406,12 +39840,14 @@ Status Session::load_costs(Span<const std::byte> costs) {
                       "these draft costs belong to " + found + "; expected " + key + ". Keep one file for each.");
     return impl_->depth->control.load_costs(costs.subspan(begin + n, costs.size() - begin - n));
 }
+AUSPEX_CATCH
 
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/score.cpp
 
 // engine/score: the measuring functions of a Session: logits of every row, of the MTP block, and kernel times.
+
 
 
 
@@ -39489,7 +39925,7 @@ Status check_score(const Session::Impl& s, Span<const Token> ids, size_t n_min, 
 
 }  // namespace score_impl
 
-Status Session::score(Span<const Token> ids, const RowSink& sink) {
+Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -39508,8 +39944,9 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
     }
     return s.trunk->find_logits();
 }
+AUSPEX_CATCH
 
-Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) {
+Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) AUSPEX_BOUNDARY {
     using namespace detail;
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
@@ -39548,8 +39985,9 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     }
     return {};
 }
+AUSPEX_CATCH
 
-Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) {
+Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -39572,6 +40010,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
 }
+AUSPEX_CATCH
 
 }  // namespace auspex
 
@@ -39581,15 +40020,9 @@ namespace auspex {
 
 struct TextStream::Impl {
     Model model;
-    std::vector<std::string> stops;
     DecodeOptions options;
-    std::string bytes, held;
-    bool stopped = false;
-
-    std::string take(bool all) {
-        held += detail::take_characters(bytes, all);
-        return detail::take_unstopped(held, stops, all, &stopped);
-    }
+    std::string bytes;  ///< of an unfinished character
+    detail::StopFilter stops;
 };
 
 TextStream::TextStream() noexcept = default;
@@ -39597,23 +40030,39 @@ TextStream::~TextStream() = default;
 TextStream::TextStream(TextStream&&) noexcept = default;
 TextStream& TextStream::operator=(TextStream&&) noexcept = default;
 
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options) {
+    try {
+        impl_.reset(new Impl{model, options, {}, detail::StopFilter(std::move(stops))});
+    } catch (...) {
+        (void)detail::status_of_exception();  // stays empty: push() says so
+    }
+}
+#else
 TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options)
-    : impl_(new Impl{model, std::move(stops), options, {}, {}, false}) {}
+    : impl_(new Impl{model, options, {}, detail::StopFilter(std::move(stops))}) {}
+#endif
 
-Result<std::string> TextStream::push(Token id) {
-    if (impl_->stopped) return std::string();
+Result<std::string> TextStream::push(Token id) AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("TextStream", "its constructor with a Model");
+    if (impl_->stops.stopped()) return std::string();
     std::string bytes;
     AUSPEX_TRY(impl_->model.decode(Span<const Token>(&id, 1), impl_->options).get(bytes));
     impl_->bytes += bytes;
-    return impl_->take(false);
+    return impl_->stops.push(detail::take_characters(impl_->bytes, false));
 }
+AUSPEX_CATCH
 
-Result<std::string> TextStream::finish() {
-    if (impl_->stopped) return std::string();
-    return impl_->take(true);
+Result<std::string> TextStream::finish() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("TextStream", "its constructor with a Model");
+    if (impl_->stops.stopped()) return std::string();
+    std::string text = impl_->stops.push(detail::take_characters(impl_->bytes, true));
+    if (!impl_->stops.stopped()) text += impl_->stops.finish();
+    return text;
 }
+AUSPEX_CATCH
 
-bool TextStream::stopped() const { return impl_ && impl_->stopped; }
+bool TextStream::stopped() const { return impl_ && impl_->stops.stopped(); }
 
 }  // namespace auspex
 

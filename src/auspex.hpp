@@ -230,6 +230,9 @@ struct ModelInfo {
 struct LoadOptions {
     Progress progress;
     bool mtp = true;  ///< load the MTP blocks, if there are any
+    /// Copy the file into memory (DeviceOptions::allocator) instead of mapping it. Slower to load, and takes the file's
+    /// size for as long as the Model lives, but then nothing that happens to the file can harm the process.
+    bool copy_file = false;
     /// A file with the model's MTP blocks ("mtp-*.gguf"; of a split one the first shard), for models whose own file has
     /// none or to replace them. Or its bytes, which must outlive the Model. Embedding and head are the model's, unless
     /// this file has a smaller head: drafts then use that.
@@ -261,12 +264,14 @@ class AUSPEX_API Model {
     Model() = default;
     /// Loads a GGUF file; of a split model, the first shard.
     ///
-    /// path      UTF-8. The CPU reads many weights in place, where the file is mapped: nobody may shorten or overwrite
-    ///           the file while the Model lives, or the operating system ends the process (SIGBUS).
+    /// path      UTF-8. Unless LoadOptions::copy_file is set the file is mapped: while the Model lives nobody may
+    ///           shorten the file or overwrite it in place, or the operating system may end the process (SIGBUS).
+    ///           Replacing it by rename or deleting it is safe.
     /// errors    bad_argument, not_found, io_error, bad_file, unsupported, out_of_memory, cancelled.
     /// cost      reads the file once.
     static Result<Model> load(const Device& device, const char* path, const LoadOptions& options = {});
-    /// The same from memory; the bytes must outlive the Model.
+    /// The same from memory. The bytes must outlive the Model and are read in place, unless their address is no
+    /// multiple of 8: then they are copied.
     static Result<Model> load(const Device& device, Span<const std::byte> file, const LoadOptions& options = {});
 
     const ModelInfo& info() const;
@@ -437,9 +442,10 @@ struct ChatReply {
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
 ///                   they do not describe is JSON if it parses as such, else a string.
+/// errors    out_of_memory.
 /// cost      linear.
-AUSPEX_API ChatReply parse_reply(std::string_view text, bool inside_thinking,
-                                 const std::vector<std::string>& tools = {});
+AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
+                                         const std::vector<std::string>& tools = {});
 
 // ------------------------------------------------------------------------------------ sampling
 
@@ -525,7 +531,7 @@ struct WindowFull {
 enum class MemoryPlace {
     allocator,  ///< through DeviceOptions::allocator
     device,     ///< the GPU's memory
-    file,       ///< read in place where the file is mapped; takes nothing
+    file,       ///< read in place in the file's mapping or copy; takes nothing itself
     host,       ///< bookkeeping, through the standard allocator
     pinned,     ///< the system's memory, read there by the GPU: experts for which its own memory has no room
 };
@@ -552,10 +558,10 @@ struct MemoryPlan {
     uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: saved by LoadOptions::mtp = false
     uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off
     uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
-    uint64_t limit_bytes = 0;          ///< DeviceOptions::memory_limit_bytes
-    bool fits = true;                  ///< total_bytes - pinned_bytes is within the limit, or there is none
-    std::vector<LayerWindow> windows;  ///< of every attention layer
-    std::string window_rule;           ///< how kv_budget_bytes was met; else empty
+    uint64_t limit_bytes = 0;  ///< memory_limit_bytes, or what is free and held by the loaded model; 0: not known
+    bool fits = true;          ///< total_bytes - pinned_bytes is within the limit, or it is not known
+    std::vector<LayerWindow> windows;             ///< of every attention layer
+    std::string window_rule;                      ///< how kv_budget_bytes was met; else empty
     std::vector<MemoryAlternative> alternatives;  ///< unless it fits: from the smallest change to the largest
 };
 

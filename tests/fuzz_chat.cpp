@@ -35,7 +35,7 @@ void check_request(std::string_view text) {
             demand(!pieces[i].text.empty());
             demand(i == 0 || pieces[i].from_template != pieces[i - 1].from_template);
         }
-        parse_reply(prompt.value().text(), prompt.value().inside_thinking, request.tools);
+        (void)parse_reply(prompt.value().text(), prompt.value().inside_thinking, request.tools);
     }
 }
 
@@ -45,7 +45,7 @@ void check_reply(std::string_view text) {
             {"s": {"type": "string"}, "b": {"type": ["boolean", "null"]}, "o": {}}}})"};
     for (const bool inside : {false, true})
         for (const bool known : {false, true}) {
-            const ChatReply reply = parse_reply(text, inside, known ? tools : std::vector<std::string>());
+            const ChatReply reply = parse_reply(text, inside, known ? tools : std::vector<std::string>()).value();
             demand(reply.content.size() + reply.thinking.size() <= text.size());
             for (const ToolCall& call : reply.tool_calls) {
                 demand(!call.name.empty() || text.find("\"name\"") != std::string_view::npos ||

@@ -107,14 +107,12 @@ void check(const detail::Tokenizer& t, const std::string& text, Input in) {
 
 void check_stops(const std::string& text, Input in) {
     const std::vector<std::string> stops = {in.text(in.byte() % 4), in.text(in.byte() % 6)};
-    std::string whole_held = text, held, shown;
-    bool whole_stopped = false, stopped = false;
-    std::string whole = detail::take_unstopped(whole_held, stops, false, &whole_stopped);
-    for (size_t at = 0; at < text.size() && !stopped; ++at) {
-        held += text[at];
-        shown += detail::take_unstopped(held, stops, false, &stopped);
-    }
-    demand(shown == whole && stopped == whole_stopped && held == whole_held);
+    detail::StopFilter all(stops), cut(stops);
+    const std::string whole = all.push(text);
+    std::string shown;
+    for (size_t at = 0; at < text.size() && !cut.stopped(); ++at)
+        shown += cut.push(std::string_view(text).substr(at, 1));
+    demand(shown == whole && cut.stopped() == all.stopped() && cut.n_held() == all.n_held());
 }
 
 }  // namespace

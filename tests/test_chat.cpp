@@ -37,7 +37,7 @@ std::string call_text(const ToolCall& c) {
 }
 /// A reply in one line: [thinking] content, then its calls.
 std::string taken(const std::string& text, bool inside, const std::vector<std::string>& tools = {}) {
-    const ChatReply r = auspex::parse_reply(text, inside, tools);
+    const ChatReply r = auspex::parse_reply(text, inside, tools).value();
     std::string s = "[" + r.thinking + "]" + r.content;
     for (const ToolCall& c : r.tool_calls) s += "|" + call_text(c);
     return s;
@@ -414,7 +414,7 @@ TEST_CASE("a rendered call parses to the same call") {
     std::string text = auspex::render_chat(r, ChatStyle::qwen36).value().text();
     text = text.substr(text.find("assistant\n") + 10);
     text = text.substr(0, text.find("<|im_end|>"));
-    const ChatReply reply = auspex::parse_reply(text, false);
+    const ChatReply reply = auspex::parse_reply(text, false).value();
     CHECK(reply.thinking == "r");
     CHECK(reply.content == "c");
     REQUIRE(reply.tool_calls.size() == 1);
@@ -430,7 +430,7 @@ TEST_CASE("parsing a reply takes linear time on adversarial text") {
           "<tool_call> ", "<think>", "</think>"}) {
         std::string text;
         while (text.size() < 400000) text += part;
-        const ChatReply reply = auspex::parse_reply(text + "</parameter>", true, tools);
+        const ChatReply reply = auspex::parse_reply(text + "</parameter>", true, tools).value();
         CHECK(reply.thinking.size() + reply.content.size() + reply.tool_calls.size() > 0);
     }
 }

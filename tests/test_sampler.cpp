@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #if defined(__x86_64__) || defined(_M_X64)
@@ -181,3 +182,49 @@ TEST_CASE("a caller that flushes subnormals samples the same token") {
     CHECK(token == 1);
 }
 #endif
+
+TEST_CASE("a temperature too small to divide by gives the greedy token") {
+    Bench b({0.5f, 1, 3, 2.9f, -4});
+    for (const float t : {1e-30f, 1e-37f, 1e-38f, 1e-45f}) {
+        Sampling s;
+        s.temperature = t;
+        for (uint64_t seed = 0; seed < 20; ++seed) {
+            s.seed = seed;
+            CHECK(b.sample(s) == 2);  // logits / 1e-38 are infinite, and the lowest id won
+        }
+    }
+    b.logits = {1, 3e38f, 3.1e38f, 0, 0};  // too large for any temperature below 1
+    Sampling s;
+    s.temperature = 0.5f;
+    CHECK(b.sample(s) == 2);
+}
+
+TEST_CASE("penalties over a long window cost time in proportion to it, and equal the sum by hand") {
+    test::Random random(9);
+    Bench b(random.normals(5000, 3));
+    std::vector<Token> before;
+    for (int i = 0; i < 4096; ++i) before.push_back(static_cast<Token>(random.below(5000)));
+    Sampling s;
+    s.penalty_window = 4096;
+    s.repeat_penalty = 1.3f;
+    s.frequency_penalty = 0.25f;
+    s.presence_penalty = 0.5f;
+    std::vector<float> by_hand = b.logits;
+    for (Token id = 0; id < 5000; ++id) {
+        const auto n = std::count(before.begin(), before.end(), id);
+        if (n == 0) continue;
+        float& l = by_hand[static_cast<size_t>(id)];
+        l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
+        l -= static_cast<float>(n) * s.frequency_penalty + s.presence_penalty;
+    }
+    const auto want = std::max_element(by_hand.begin(), by_hand.end()) - by_hand.begin();
+    for (int i = 0; i < 3; ++i) CHECK(b.sample(s, 7, before) == want);  // no count is left over for the next call
+    const std::vector<Token> same(4096, 17);
+    const auto seconds = [&](const std::vector<Token>& window) {
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < 20; ++i) (void)b.sample(s, 7, window);
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    // Distinct ids made the old search quadratic: 60 times as long as one id alone.
+    CHECK(seconds(before) < 20 * seconds(same) + 1e-3);
+}

@@ -191,7 +191,9 @@ class Chat {
         if (!s.ok()) return s;
         if (made.stop_reason == "context") note("the context is full: /reset, or start with a larger --ctx");
         answer->role = "assistant";
-        const auspex::ChatReply taken = auspex::parse_reply(made.text, prompt.inside_thinking);
+        auspex::ChatReply taken;
+        s = auspex::parse_reply(made.text, prompt.inside_thinking).get(taken);
+        if (!s.ok()) return s;
         if (!taken.tool_calls.empty() && !has_tool_calls(on_.model.info().chat_style)) {
             answer->content = made.text;  // no tool was offered, so this is text that looks like a call
             return {};

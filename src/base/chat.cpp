@@ -1,4 +1,5 @@
 #include "chat.h"
+#include "guard.h"
 
 namespace auspex {
 namespace detail {
@@ -371,19 +372,26 @@ uint64_t template_fingerprint(std::string_view jinja) {
 
 }  // namespace detail
 
-Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style) {
+Result<ChatPrompt> render_chat(const ChatRequest& request, ChatStyle style) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
+    for (size_t i = 0; i < request.messages.size(); ++i)
+        for (const ContentPart& part : request.messages[i].parts)
+            if (part.kind > ContentPart::Kind::video)
+                return detail::fail(Code::bad_argument, detail::message_path(i), " has a part of kind ",
+                                    static_cast<int>(part.kind), ", expected text, image or video");
     switch (style) {
         case ChatStyle::qwen35:
         case ChatStyle::qwen36:
         case ChatStyle::qwen36_unsloth: return Qwen(request, style).render();
         case ChatStyle::chatml:
-        case ChatStyle::chatml_no_think: break;
+        case ChatStyle::chatml_no_think: return render_chatml(request, style == ChatStyle::chatml_no_think);
     }
-    return render_chatml(request, style == ChatStyle::chatml_no_think);
+    return detail::fail(Code::bad_argument, "the chat style is ", static_cast<int>(style),
+                        ", expected a value of ChatStyle; recognise_template() gives one");
 }
+AUSPEX_CATCH
 
-ChatStyle recognise_template(std::string_view jinja, std::string* note) {
+ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_BOUNDARY {
     using namespace detail::chat_impl;
     std::string unused;
     std::string& why = note != nullptr ? *note : unused;
@@ -428,5 +436,6 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) {
               : "the chat template is not known; plain ChatML is used, which may not suit this model";
     return ChatStyle::chatml;
 }
+AUSPEX_CATCH_EMPTY
 
 }  // namespace auspex

@@ -1,4 +1,5 @@
 #include "chat.h"
+#include "guard.h"
 
 namespace auspex {
 namespace detail {
@@ -205,7 +206,8 @@ std::string_view without_newlines_in_front(std::string_view text) {
 }  // namespace chat_parse_impl
 }  // namespace detail
 
-ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::vector<std::string>& tools) {
+Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
+                              const std::vector<std::string>& tools) AUSPEX_BOUNDARY {
     using namespace detail::chat_parse_impl;
     const Schemas schemas(tools);
     ChatReply reply;
@@ -240,5 +242,6 @@ ChatReply parse_reply(std::string_view text, bool inside_thinking, const std::ve
     take_calls(text, schemas, reply);
     return reply;
 }
+AUSPEX_CATCH
 
 }  // namespace auspex

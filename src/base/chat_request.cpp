@@ -1,4 +1,5 @@
 #include "chat.h"
+#include "guard.h"
 
 namespace auspex {
 namespace detail {
@@ -155,12 +156,13 @@ Status read_request(const Json& json, ChatRequest& r) {
 }  // namespace chat_request_impl
 }  // namespace detail
 
-Result<ChatRequest> ChatRequest::from_json(std::string_view text) {
+Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDARY {
     detail::Json json;
     if (Status s = detail::Json::parse(text).get(json); !s.ok()) return s;
     ChatRequest request;
     if (Status s = detail::chat_request_impl::read_request(json, request); !s.ok()) return s;
     return request;
 }
+AUSPEX_CATCH
 
 }  // namespace auspex

@@ -50,9 +50,9 @@ inline Status too_large(const char* path, uint64_t size) {
     return fail(Code::io_error, "'", path, "' has ", size, " bytes, more than a ", 8 * sizeof(size_t),
                 "-bit process can hold. Use a 64-bit build.");
 }
-inline Status no_memory(const char* path, uint64_t size) {
-    return fail(Code::out_of_memory, "'", path, "' could not be mapped, and reading it needs ", size,
-                " bytes that are not free. Close other programs or take a smaller file.");
+/// Memory for all of the file, when it is copied or cannot be mapped.
+inline Status take_copy(const char* path, uint64_t size, const Allocator* copy_to, Block* copy) {
+    return copy->take(copy_to ? *copy_to : Allocator(), size, say("a copy of '", path, "'").c_str());
 }
 inline Status changed(const char* path, size_t got, size_t size) {
     return fail(Code::io_error, "'", path, "' ended after ", got, " bytes, expected ", size,
@@ -77,7 +77,7 @@ inline std::error_code last_error() {
     return std::error_code(static_cast<int>(GetLastError()), std::system_category());
 }
 
-inline Result<Bytes> take(const char* path) {
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
     if (n_wide <= 0) return refused(path, "read the name of", last_error());
     std::wstring wide(static_cast<size_t>(n_wide), L'\0');
@@ -98,23 +98,20 @@ inline Result<Bytes> take(const char* path) {
     Bytes out;
     out.size = static_cast<size_t>(size);
     Handle mapping;  // a view stays valid after both handles are closed
-    mapping.h = CreateFileMappingW(file.h, nullptr, PAGE_READONLY, 0, 0, nullptr);
+    if (!copy_to) mapping.h = CreateFileMappingW(file.h, nullptr, PAGE_READONLY, 0, 0, nullptr);
     if (mapping.h) out.data = static_cast<const std::byte*>(MapViewOfFile(mapping.h, FILE_MAP_READ, 0, 0, 0));
     out.mapped = out.data != nullptr;
     if (out.mapped) return out;
 
-    std::byte* p = new (std::nothrow) std::byte[out.size];
-    if (!p) return no_memory(path, size);
+    AUSPEX_TRY(take_copy(path, size, copy_to, copy));
+    std::byte* p = copy->data();
     for (size_t got = 0; got < out.size;) {
         const size_t left = out.size - got;
         DWORD n = 0;
         const DWORD want = left > (1u << 30) ? (1u << 30) : static_cast<DWORD>(left);
-        if (!ReadFile(file.h, p + got, want, &n, nullptr) || n == 0) {
-            Status why = n == 0 && GetLastError() == ERROR_SUCCESS ? changed(path, got, out.size)
-                                                                   : refused(path, "read", last_error());
-            delete[] p;
-            return why;
-        }
+        if (!ReadFile(file.h, p + got, want, &n, nullptr) || n == 0)
+            return n == 0 && GetLastError() == ERROR_SUCCESS ? changed(path, got, out.size)
+                                                             : refused(path, "read", last_error());
         got += n;
     }
     out.data = p;
@@ -132,7 +129,7 @@ struct Descriptor {
 };
 inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
 
-inline Result<Bytes> take(const char* path) {
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Descriptor file;
     // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
     file.fd = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -149,7 +146,7 @@ inline Result<Bytes> take(const char* path) {
 
     Bytes out;
     out.size = static_cast<size_t>(size);
-    void* view = ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+    void* view = copy_to ? MAP_FAILED : ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
     if (view != MAP_FAILED) {
         // Weights are read from front to back or used in place; reading ahead helps both. Only a hint.
         (void)::madvise(view, out.size, MADV_WILLNEED);
@@ -158,17 +155,13 @@ inline Result<Bytes> take(const char* path) {
         return out;
     }
 
-    std::byte* p = new (std::nothrow) std::byte[out.size];
-    if (!p) return no_memory(path, size);
+    AUSPEX_TRY(take_copy(path, size, copy_to, copy));
+    std::byte* p = copy->data();
     for (size_t got = 0; got < out.size;) {
         const size_t left = out.size - got;
         const ssize_t n = ::read(file.fd, p + got, left > (size_t{1} << 30) ? (size_t{1} << 30) : left);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            Status why = n == 0 ? changed(path, got, out.size) : refused(path, "read", last_error());
-            delete[] p;
-            return why;
-        }
+        if (n <= 0) return n == 0 ? changed(path, got, out.size) : refused(path, "read", last_error());
         got += static_cast<size_t>(n);
     }
     out.data = p;
@@ -186,7 +179,7 @@ struct Stream {
 };
 inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
 
-inline Result<Bytes> take(const char* path) {
+inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Stream file;
     errno = 0;
     file.f = std::fopen(path, "rb");
@@ -198,14 +191,10 @@ inline Result<Bytes> take(const char* path) {
     if (std::fseek(file.f, 0, SEEK_SET) != 0) return refused(path, "read", last_error());
     Bytes out;
     out.size = static_cast<size_t>(size);
-    std::byte* p = new (std::nothrow) std::byte[out.size];
-    if (!p) return no_memory(path, out.size);
-    const size_t got = std::fread(p, 1, out.size, file.f);
-    if (got != out.size) {
-        delete[] p;
-        return changed(path, got, out.size);
-    }
-    out.data = p;
+    AUSPEX_TRY(take_copy(path, out.size, copy_to, copy));
+    const size_t got = std::fread(copy->data(), 1, out.size, file.f);
+    if (got != out.size) return changed(path, got, out.size);
+    out.data = copy->data();
     return out;
 }
 inline void unmap(const std::byte*, size_t) {}
@@ -224,10 +213,8 @@ inline std::string shard_suffix(uint32_t no, uint32_t count) {
 File::~File() { close(); }
 
 void File::close() {
-    if (mapped_)
-        file_impl::unmap(data_, size_);
-    else
-        delete[] data_;
+    if (mapped_) file_impl::unmap(data_, size_);
+    copy_.reset();
     data_ = nullptr;
     size_ = 0;
     mapped_ = false;
@@ -241,15 +228,17 @@ File& File::operator=(File&& o) noexcept {
         data_ = std::exchange(o.data_, nullptr);
         size_ = std::exchange(o.size_, size_t{0});
         mapped_ = std::exchange(o.mapped_, false);
+        copy_ = std::move(o.copy_);
     }
     return *this;
 }
 
-Result<File> File::open(const char* path) {
-    if (!path || !*path) return fail(Code::bad_argument, "the path is empty, expected the name of a GGUF file");
-    Result<file_impl::Bytes> taken = file_impl::take(path);
-    if (!taken.ok()) return taken.status();
+Result<File> File::open(const char* path, const Allocator* copy_to) {
+    if (!path || !*path)
+        return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a GGUF file");
     File f;
+    Result<file_impl::Bytes> taken = file_impl::take(path, copy_to, &f.copy_);
+    if (!taken.ok()) return taken.status();
     f.data_ = taken.value().data;
     f.size_ = taken.value().size;
     f.mapped_ = taken.value().mapped;

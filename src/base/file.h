@@ -1,6 +1,6 @@
 // base/file: read-only files and the names of shards.
 //
-// Owns    mapping a file, or reading it where mapping is not possible.
+// Owns    mapping a file, or copying it into memory.
 // Thread  any thread may read an open File.
 // Tests   tests/test_base.cpp
 #pragma once
@@ -9,8 +9,9 @@
 namespace auspex {
 namespace detail {
 
-/// A read-only file, mapped if the platform can, else read into memory. Its size is fixed at open(). While a mapped
-/// file is open nobody may truncate it: the operating system ends a process that reads a missing page.
+/// A read-only file: mapped if the platform can, else, or on request, copied into memory. Its size is fixed at open().
+/// While a mapped file is open nobody may truncate it: the operating system ends a process that reads a missing page
+/// (SIGBUS). A copy is safe from that.
 class File {
   public:
     File() = default;
@@ -20,10 +21,11 @@ class File {
     File(const File&) = delete;
     File& operator=(const File&) = delete;
     /// path      UTF-8.
+    /// copy_to   if given, the file is copied into memory from there instead of being mapped.
     /// errors    bad_argument: no path; not_found; io_error: a directory, empty, no permission (the text has the path
-    ///           and the operating system's reason); out_of_memory: only without mapping.
+    ///           and the operating system's reason); out_of_memory: for a copy.
     /// cost      a mapped file is not read yet.
-    static Result<File> open(const char* path);
+    static Result<File> open(const char* path, const Allocator* copy_to = nullptr);
     Span<const std::byte> bytes() const { return {data_, size_}; }
 
   private:
@@ -32,6 +34,7 @@ class File {
     const std::byte* data_ = nullptr;
     size_t size_ = 0;
     bool mapped_ = false;
+    Block copy_;
 };
 
 /// Largest number of shards of a split model.

@@ -1,5 +1,7 @@
 #include "text_stream.h"
 
+#include <algorithm>
+
 namespace auspex {
 namespace detail {
 
@@ -15,40 +17,58 @@ std::string take_characters(std::string& bytes, bool all) {
     return out;
 }
 
-std::string take_unstopped(std::string& held, const std::vector<std::string>& stops, bool all, bool* stopped) {
-    constexpr size_t kNever = std::string::npos;
-    size_t stop_end = kNever, stop_from = kNever, n_hold = 0;
-    std::vector<size_t> back;  // Knuth, Morris, Pratt: the longest border of each prefix of the stop
-    for (const std::string& stop : stops) {
-        if (stop.empty()) continue;
-        back.assign(stop.size(), 0);
-        for (size_t i = 1, n = 0; i < stop.size(); ++i) {
-            while (n > 0 && stop[i] != stop[n]) n = back[n - 1];
-            if (stop[i] == stop[n]) ++n;
-            back[i] = n;
-        }
-        size_t n = 0;
-        for (size_t i = 0; i < held.size() && i < stop_end; ++i) {
-            while (n > 0 && held[i] != stop[n]) n = back[n - 1];
-            if (held[i] == stop[n]) ++n;
-            if (n < stop.size()) continue;
-            const size_t from = i + 1 - n;
-            if (i + 1 < stop_end || from < stop_from) stop_from = from;
-            stop_end = i + 1;
-            break;
-        }
-        if (n < stop.size() && n > n_hold) n_hold = n;
+namespace text_stream_impl {
+namespace {
+
+/// One more byte: how much of `stop` the text now ends with, if it ended with n bytes of it.
+size_t next_match(const std::string& stop, const std::vector<size_t>& border, size_t n, char byte) {
+    if (n == stop.size()) n = border[n - 1];
+    while (n > 0 && byte != stop[n]) n = border[n - 1];
+    return byte == stop[n] ? n + 1 : n;
+}
+
+}  // namespace
+}  // namespace text_stream_impl
+
+StopFilter::StopFilter(std::vector<std::string> stops) {
+    using text_stream_impl::next_match;
+    for (std::string& text : stops) {
+        if (text.empty()) continue;
+        Stop stop;
+        stop.border.assign(text.size(), 0);
+        for (size_t i = 1; i < text.size(); ++i)
+            stop.border[i] = next_match(text, stop.border, stop.border[i - 1], text[i]);
+        stop.text = std::move(text);
+        stops_.push_back(std::move(stop));
     }
-    std::string out;
-    if (stop_end != kNever) {
-        *stopped = true;
-        out = held.substr(0, stop_from);
-        held.clear();
-        return out;
+}
+
+std::string StopFilter::push(std::string_view text) {
+    if (stopped_) return std::string();
+    if (from_ > held_.size() / 2) held_.erase(0, std::exchange(from_, size_t{0}));
+    size_t end = held_.size();  // of the text that was looked at
+    held_ += text;
+    size_t n_stop = 0, n_hold = 0;
+    for (; end < held_.size() && n_stop == 0; ++end)
+        for (Stop& stop : stops_) {
+            stop.n_match = text_stream_impl::next_match(stop.text, stop.border, stop.n_match, held_[end]);
+            if (stop.n_match == stop.text.size()) n_stop = std::max(n_stop, stop.n_match);
+        }
+    for (const Stop& stop : stops_) n_hold = std::max(n_hold, stop.n_match);
+    const size_t to = end - (n_stop != 0 ? n_stop : n_hold);
+    std::string out = held_.substr(from_, to - from_);
+    from_ = to;
+    if (n_stop != 0) {
+        stopped_ = true;
+        from_ = held_.size();
     }
-    if (all) n_hold = 0;
-    out = held.substr(0, held.size() - n_hold);
-    held.erase(0, held.size() - n_hold);
+    return out;
+}
+
+std::string StopFilter::finish() {
+    std::string out = held_.substr(from_);
+    from_ = held_.size();
+    for (Stop& stop : stops_) stop.n_match = 0;
     return out;
 }
 

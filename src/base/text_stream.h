@@ -1,23 +1,45 @@
-// base/text_stream: the part of a growing text that can be shown.
+// base/text_stream: what may be shown of a text that is still growing.
 //
-// Owns    holding back incomplete characters and text that may begin a stop string.
-// Thread  functions on the caller's strings.
-// Tests   tests/test_token.cpp: the text shown does not depend on how it arrives in pieces
+// Owns    holding back the bytes of an unfinished character, and text that may begin a stop string.
+// Thread  a StopFilter belongs to one stream; take_characters() works on the caller's string.
+// Test    tests/test_token.cpp: the text shown does not depend on how it was cut.
 #pragma once
 #include "unicode.h"
 
 namespace auspex {
 namespace detail {
 
-/// Moves the complete characters at the front of `bytes` out. At most 3 bytes stay, those of a
-/// character that may still become valid; `all` takes them too. Broken bytes become U+FFFD each.
+/// Moves the complete characters at the front of `bytes` out. At most 3 bytes stay, those of a character that may still
+/// become valid; `all` takes them too. Each broken byte becomes U+FFFD.
 std::string take_characters(std::string& bytes, bool all);
 
-/// Moves text out of `held` that no stop string can claim any more; what stays is the longest end of
-/// it that some stop string begins with (nothing with `all`). At the first complete stop string sets
-/// *stopped, gives what stands before it and drops the rest; of two that end at one place the longer.
-/// cost      linear in `held` plus the stop strings, for each stop string.
-std::string take_unstopped(std::string& held, const std::vector<std::string>& stops, bool all, bool* stopped);
+/// Finds stop strings in text that arrives in pieces, by the algorithm of Knuth, Morris and Pratt.
+class StopFilter {
+  public:
+    /// Empty stop strings are ignored.
+    explicit StopFilter(std::vector<std::string> stops = {});
+    /// Appends `text` and returns what no stop string can begin in any more; what stays is the longest end that some
+    /// stop string begins with. At the first complete stop string returns the text before it and drops the rest; of
+    /// two that end at one place the longer counts.
+    /// cost      linear in `text` for each stop string, over all calls together.
+    std::string push(std::string_view text);
+    /// The text that is still held, when no more follows.
+    std::string finish();
+    bool stopped() const { return stopped_; }
+    /// Bytes held back.
+    size_t n_held() const { return held_.size() - from_; }
+
+  private:
+    struct Stop {
+        std::string text;
+        std::vector<size_t> border;  ///< [i]: length of the longest border of the first i + 1 bytes
+        size_t n_match = 0;          ///< bytes of the stop string that the text so far ends with
+    };
+    std::vector<Stop> stops_;
+    std::string held_;  ///< from from_ on: not returned yet
+    size_t from_ = 0;
+    bool stopped_ = false;
+};
 
 }  // namespace detail
 }  // namespace auspex

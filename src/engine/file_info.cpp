@@ -3,11 +3,13 @@
 // Owns    read_file_info() and Vocabulary of the public header.
 // Thread  none of its own; a loaded Vocabulary is immutable.
 // Tests   tests/test_file_info.cpp; tests/test_cli.py through `auspex inspect` and `auspex tokenize`.
+#include "../base/guard.h"
 #include "../plan/arch.h"
 #include "model.h"
 
 namespace auspex {
 namespace file_info_impl {
+namespace {
 
 using namespace detail;
 
@@ -63,23 +65,23 @@ FileTensor tensor(const Tensor& t) {
     return out;
 }
 
-Status open(const char* path, const LoadOptions& options, std::vector<File>* files, Gguf* gguf) {
-    if (!path) return Status(Code::bad_argument, "the path is null; expected the name of a GGUF file");
-    Status s = open_gguf(path, files, gguf);
-    if (s.ok()) s = add_mtp_file(options, files, gguf);
+Status open(const char* path, const LoadOptions& options, Model::Impl* file) {
+    if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
+    const Status s = open_files(path, options, false, file);
     return s.ok() ? s : fail(s.code, "'", path, "': ", s.text);
 }
 
+}  // namespace
 }  // namespace file_info_impl
 
-Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) {
+Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) AUSPEX_BOUNDARY {
     using namespace detail;
-    std::vector<File> files;
-    Gguf gguf;
-    AUSPEX_TRY(file_info_impl::open(path, options, &files, &gguf));
+    Model::Impl file;
+    AUSPEX_TRY(file_info_impl::open(path, options, &file));
+    const Gguf& gguf = file.gguf;
     FileInfo info;
     info.gguf_version = gguf.version();
-    info.n_file = static_cast<uint32_t>(files.size());
+    info.n_file = static_cast<uint32_t>(file.files.size());
     info.bytes = gguf.file_bytes();
     for (const Meta& m : gguf.meta()) info.metadata.push_back(file_info_impl::value(m));
     for (const Tensor& t : gguf.tensors()) info.tensors.push_back(file_info_impl::tensor(t));
@@ -93,31 +95,38 @@ Result<FileInfo> read_file_info(const char* path, const LoadOptions& options) {
     for (const Tape& t : plan.mtp) info.mtp.push_back(print_tape(plan, t));
     return info;
 }
+AUSPEX_CATCH
 
 struct Vocabulary::Impl {
     detail::Tokenizer tokenizer;
 };
 
-Result<Vocabulary> Vocabulary::load(const char* path) {
-    std::vector<detail::File> files;
-    detail::Gguf gguf;
-    AUSPEX_TRY(file_info_impl::open(path, LoadOptions(), &files, &gguf));
+Result<Vocabulary> Vocabulary::load(const char* path) AUSPEX_BOUNDARY {
+    Model::Impl file;
+    AUSPEX_TRY(file_info_impl::open(path, LoadOptions(), &file));
     auto impl = std::make_shared<Impl>();
-    AUSPEX_TRY(detail::Tokenizer::load(gguf).get(impl->tokenizer));
+    AUSPEX_TRY(detail::Tokenizer::load(file.gguf).get(impl->tokenizer));
     Vocabulary vocabulary;
     vocabulary.impl_ = std::move(impl);
     return vocabulary;
 }
+AUSPEX_CATCH
 
 uint32_t Vocabulary::n_token() const { return impl_ ? impl_->tokenizer.n_vocab() : 0; }
-Result<std::vector<Token>> Vocabulary::encode(std::string_view text, const EncodeOptions& options) const {
-    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+
+Result<std::vector<Token>> Vocabulary::encode(std::string_view text,
+                                              const EncodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Vocabulary", "Vocabulary::load");
     return impl_->tokenizer.encode(text, options.special);
 }
-Result<std::string> Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const {
-    if (!impl_) return Status(Code::bad_argument, "the Vocabulary is empty; call Vocabulary::load first");
+AUSPEX_CATCH
+
+Result<std::string> Vocabulary::decode(Span<const Token> ids, const DecodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Vocabulary", "Vocabulary::load");
     return impl_->tokenizer.decode(ids, options.special);
 }
+AUSPEX_CATCH
+
 bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 
 }  // namespace auspex

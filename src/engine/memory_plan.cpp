@@ -1,5 +1,6 @@
 #include "memory_plan.h"
 
+#include "../base/guard.h"
 #include "draft_vocab.h"
 #include "session_options.h"
 
@@ -9,12 +10,13 @@
 #include "../plan/arch.h"
 
 namespace auspex {
-namespace bounds_impl {
+namespace memory_plan_impl {
+namespace {
 
 using namespace detail;
 
 constexpr uint32_t kDefaultContext = 4096, kMaxContext = 1u << 24, kMaxUbatch = 4096;
-constexpr uint32_t kBudgetSinks = 4, kLeastWithFull = 1024, kLeastWindow = 64;
+constexpr uint32_t kBudgetSinks = 4, kMinWindowWithFull = 1024, kMinWindow = 64;
 
 Type type_of(KvType t) {
     switch (t) {
@@ -82,18 +84,18 @@ Status set_windows(const std::vector<Layer>& layers, const std::vector<LayerWind
         }
         if (!found)
             return fail(Code::bad_argument, "a window for layer ", w.layer,
-                        ", which is no attention layer; those are: ", list_layers(layers));
+                        ", which is not an attention layer; the attention layers are: ", list_layers(layers));
     }
     return {};
 }
 
-/// The rule that stands at SessionOptions::kv_budget_bytes.
+/// Chooses windows by the rule of SessionOptions::kv_budget_bytes; `rule`, if given, gets the outcome in words.
 Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t budget, ContextOptions* context,
                    std::string* rule) {
     const uint32_t n =
         static_cast<uint32_t>(std::count_if(layers.begin(), layers.end(), [](const Layer& l) { return !l.draft; }));
     std::vector<KvShape> shapes;
-    uint64_t least = 0;
+    uint64_t bytes = 0;  // of the last attempt
     auto attempt = [&](uint32_t n_full, uint32_t window) -> Result<bool> {
         for (uint32_t i = 0; i < layers.size(); ++i) {
             const bool full = window == 0 || (!layers[i].draft && i + n_full >= n && i < n);
@@ -101,39 +103,51 @@ Status meet_budget(const Plan& plan, const std::vector<Layer>& layers, uint64_t 
             context->kv[layers[i].slot].sinks = full ? 0 : kBudgetSinks;
         }
         AUSPEX_TRY(kv_shapes(plan, *context).get(shapes));
-        least = kv_bytes(shapes);
-        return least <= budget;
+        bytes = kv_bytes(shapes);
+        return bytes <= budget;
     };
-    auto tell = [&](const std::string& how) {
-        if (rule) *rule = say("kv budget of ", budget, " bytes: ", how, "; keys and values take ", least);
+    auto describe = [&](const std::string& how) {
+        if (rule) *rule = say("kv budget of ", budget, " bytes: ", how, "; keys and values take ", bytes);
     };
     bool fits = false;
     AUSPEX_TRY(attempt(n, 0).get(fits));
-    if (fits) return tell("every layer sees everything"), Status();
-    uint32_t largest = kLeastWindow;
+    if (fits) return describe("every layer sees everything"), Status();
+    uint32_t largest = kMinWindow;
     while (uint64_t{largest} * 2 < context->n_context) largest *= 2;
     for (uint32_t n_full = ceil_div(2 * n, 5u) + 1; n_full-- > 0;)
-        for (uint32_t w = largest; w >= (n_full != 0 ? kLeastWithFull : kLeastWindow); w /= 2) {
+        for (uint32_t w = largest; w >= (n_full != 0 ? kMinWindowWithFull : kMinWindow); w /= 2) {
             AUSPEX_TRY(attempt(n_full, w).get(fits));
             if (!fits) continue;
-            return tell(say("the last ", n_full, " of ", n, " attention layers see everything, the others the last ", w,
-                            " rows and ", kBudgetSinks, " sinks")),
+            return describe(say("the last ", n_full, " of ", n,
+                                " attention layers see everything, the others the last ", w, " rows and ", kBudgetSinks,
+                                " sinks")),
                    Status();
         }
-    return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", least, " (",
-                kLeastWindow, " rows in every layer, n_ubatch ", context->n_ubatch,
+    return fail(Code::bad_argument, "kv_budget_bytes is ", budget, ", but keys and values take at least ", bytes, " (",
+                kMinWindow, " rows in every layer, n_ubatch ", context->n_ubatch,
                 "); allow that much, take a smaller n_ubatch, or another KV format");
 }
 
-void add(MemoryPlan* plan, std::string what, int layer, uint64_t bytes, MemoryPlace place) {
-    if (bytes != 0) plan->items.push_back({std::move(what), layer, bytes, place});
+void add(std::vector<MemoryItem>* items, std::string what, int layer, uint64_t bytes, MemoryPlace place) {
+    if (bytes != 0) items->push_back({std::move(what), layer, bytes, place});
 }
 
-Status weigh(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
+/// Adds what the weights of `plan` take.
+Status plan_weights(const Model::Impl& model, const Plan& plan, std::vector<MemoryItem>* items) {
+    add(items, "copy of the file", -1, model.copied_bytes, MemoryPlace::allocator);
     Weights weights;
     AUSPEX_TRY(find_weights(plan, model.gguf).get(weights));
     weights.keep = true;
     return model.device->machine->plan_weights(plan, weights, items);
+}
+
+/// What a model and a session may take together: the caller's limit, or what is free now and what the loaded weights
+/// hold already. 0: not known.
+uint64_t limit_of(const Model::Impl& model, const MemoryPlan& m) {
+    const Device::Impl& device = *model.device;
+    if (device.options.memory_limit_bytes != 0) return device.options.memory_limit_bytes;
+    const uint64_t left = device.machine->budget_bytes(), held = model.program ? m.weight_bytes - m.pinned_bytes : 0;
+    return left >= UINT64_MAX - held ? 0 : left + held;
 }
 
 /// Items and sums of one set of options.
@@ -146,11 +160,11 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     std::vector<KvShape> shapes;
     AUSPEX_TRY(kv_shapes(plan, context).get(shapes));
     m.windows = windows_of(plan, shapes);
-    AUSPEX_TRY(weigh(model, plan, &m.items));
+    AUSPEX_TRY(plan_weights(model, plan, &m.items));
     const size_t n_weight = m.items.size();
     AUSPEX_TRY(device.machine->plan_context(plan, context, &m.items));
     if (context.mtp) {
-        add(&m, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float),
+        add(&m.items, "hidden rows of drafts", -1, uint64_t{kMaxTentative} * plan.d_model * sizeof(float),
             MemoryPlace::allocator);
         std::vector<Token> ids;
         const uint32_t n = draft_vocab_rows(o.draft, plan.n_vocab);
@@ -163,13 +177,13 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
             const size_t n_item = m.items.size();
             AUSPEX_TRY(device.machine->plan_draft_head(plan, n_id, &m.items));
             if (o.draft.vocab_by_use && m.items.size() > n_item)
-                add(&m, "room to choose the draft head again", -1,
+                add(&m.items, "room to choose the draft head again", -1,
                     draft_renewal_bytes(plan, device.machine->kind(), n_id, m.items.back().bytes),
                     MemoryPlace::allocator);
         }
     }
-    add(&m, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
-    add(&m, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
+    add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
+    add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
         const MemoryItem& item = m.items[i];
         (item.place == MemoryPlace::file ? m.file_bytes
@@ -180,7 +194,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
     m.total_bytes = m.weight_bytes + m.session_bytes;
     for (const KvShape& s : shapes)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
-    m.limit_bytes = device.options.memory_limit_bytes;
+    m.limit_bytes = limit_of(model, m);
     m.fits = m.limit_bytes == 0 || m.total_bytes - m.pinned_bytes <= m.limit_bytes;
     return m;
 }
@@ -234,18 +248,18 @@ std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<Layer
     return trunk;
 }
 
-/// What of `m` is there for drafting alone: the same, less what it would be without.
+/// Sets the parts of `m` that drafting alone takes: the same plan, less what it would be without.
 Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
     if (model.plan.mtp.empty()) return {};
     Plan bare;
     AUSPEX_TRY(without_mtp(model, &bare));
     std::vector<MemoryItem> weights;
-    AUSPEX_TRY(weigh(model, bare, &weights));
+    AUSPEX_TRY(plan_weights(model, bare, &weights));
     m->draft_weight_bytes = m->weight_bytes + m->file_bytes;
     for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
     if (o.draft.source == Draft::off) return {};
     o.draft.source = Draft::off;
-    o.kv_budget_bytes = 0;  // which would give the trunk what drafting leaves
+    o.kv_budget_bytes = 0;  // it would give the trunk what drafting no longer takes
     o.windows = trunk_windows(model.plan, m->windows);
     MemoryPlan off;
     AUSPEX_TRY(measure(model, bare, o).get(off));
@@ -253,7 +267,8 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     return {};
 }
 
-/// Other ways to set this up, from the mildest change to the harshest; the last ones together.
+/// Fills m->alternatives: options that take less, from the smallest change to the largest. Later ones include the
+/// earlier changes.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_full = {};
@@ -268,7 +283,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         m->alternatives.push_back({std::move(what), bytes, r.value().fits});
     };
     std::string so_far;
-    auto step = [&](const std::string& what) {  // each rung keeps the ones before
+    auto step = [&](const std::string& what) {
         so_far += (so_far.empty() ? "" : ", ") + what;
         offer(so_far);
     };
@@ -276,13 +291,13 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     ContextOptions context;
     std::string rule;
     if (!plan_context_options(*plan, defaults, &context, &rule).ok()) return;
-    // Experts elsewhere change the speed alone.
-    Plan elsewhere;
+    // Experts in the system's memory change the speed alone.
+    Plan on_host;
     const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
     if (model.device->machine->kind() == Kind::vulkan && n_host < n_layer) {
-        elsewhere = *plan;
-        keep_experts_on_host(elsewhere, n_layer);
-        plan = &elsewhere;
+        on_host = *plan;
+        keep_experts_on_host(on_host, n_layer);
+        plan = &on_host;
         offer(
             say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
         plan = &model.plan;
@@ -303,7 +318,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     for (uint32_t window : {16384u, 4096u, 1024u, 256u}) {
         if (window >= defaults.n_context) continue;
         o.kv_budget_bytes = 0;
-        // No wider than what was asked for.
+        // No wider than the windows that were asked for.
         std::vector<LayerWindow> windows;
         for (const LayerWindow& w : m->windows) {
             if (w.layer >= plan->n_layer) continue;
@@ -322,7 +337,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         o.kv_k = o.kv_v = KvType::q4_0;
         step("keys and values in q4_0 instead");
     }
-    // And the longest context that fits with nothing else changed.
+    // The longest context that fits with nothing else changed.
     if (m->limit_bytes == 0) return;
     o = given;
     o.on_window_full = {};
@@ -340,7 +355,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     }
 }
 
-std::string say_alternatives(const MemoryPlan& m) {
+std::string describe_alternatives(const MemoryPlan& m) {
     std::string text;
     for (const MemoryAlternative& c : m.alternatives)
         text += say("\n  ", c.total_bytes, " bytes (", mib(c.total_bytes),
@@ -348,12 +363,11 @@ std::string say_alternatives(const MemoryPlan& m) {
                     : c.fits           ? ", fits)"
                                        : ", does not fit)",
                     ": ", c.what);
-    return text.empty() ? "; nothing that this session could leave out would change that"
-                        : "; what would take less:" + text;
+    return text.empty() ? "; no option of this session would take less" : "; these options would take less:" + text;
 }
 
-/// Digits at `at`, moved behind them. False where there are none or too many.
-bool number(std::string_view s, size_t* at, uint32_t* out) {
+/// Parses digits at *at and moves it past them. False if there are none or too many.
+bool parse_number(std::string_view s, size_t* at, uint32_t* out) {
     uint64_t n = 0;
     const size_t from = *at;
     while (*at < s.size() && s[*at] >= '0' && s[*at] <= '9' && n < 0xffffffffu)
@@ -362,10 +376,11 @@ bool number(std::string_view s, size_t* at, uint32_t* out) {
     return *at > from && n < 0xfffffff0u;
 }
 
-}  // namespace bounds_impl
+}  // namespace
+}  // namespace memory_plan_impl
 
-Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
-    using namespace bounds_impl;
+Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) AUSPEX_BOUNDARY {
+    using namespace memory_plan_impl;
     std::vector<LayerWindow> all;
     for (size_t from = 0; from <= spec.size();) {
         const size_t end = std::min(spec.find(',', from), spec.size());
@@ -377,22 +392,22 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
         };
         LayerWindow w;
         const size_t colon = piece.find(':');
-        if (colon == std::string_view::npos) return bad(piece.empty() ? "nothing stands there" : "it has no ':'");
+        if (colon == std::string_view::npos) return bad(piece.empty() ? "the entry is empty" : "it has no ':'");
         const std::string_view layer = piece.substr(0, colon), rows = piece.substr(colon + 1);
         size_t at = 0;
         if (layer == "all")
             w.layer = kAllLayers;
         else if (layer == "mtp")
             w.layer = kDraftLayers;
-        else if (!number(layer, &at, &w.layer) || at != layer.size())
-            return bad("its layer is no number");
+        else if (!parse_number(layer, &at, &w.layer) || at != layer.size())
+            return bad("its layer is not a number");
         if (rows != "full") {
             at = 0;
-            if (!number(rows, &at, &w.window)) return bad("its rows are no number");
+            if (!parse_number(rows, &at, &w.window)) return bad("its rows are not a number");
             if (w.window == 0) return bad("a window of 0 rows would see nothing");
             if (at < rows.size()) {
-                if (rows[at++] != '+' || !number(rows, &at, &w.sinks) || at != rows.size())
-                    return bad("after the rows may come only +SINKS");
+                if (rows[at++] != '+' || !parse_number(rows, &at, &w.sinks) || at != rows.size())
+                    return bad("only +SINKS may follow the rows");
                 if (w.sinks > kMaxSinks) return bad("at most 256 sinks are kept");
             }
         }
@@ -401,8 +416,9 @@ Result<std::vector<LayerWindow>> parse_windows(std::string_view spec) {
     }
     return all;
 }
+AUSPEX_CATCH
 
-std::string print_windows(const std::vector<LayerWindow>& windows) {
+std::string print_windows(const std::vector<LayerWindow>& windows) AUSPEX_BOUNDARY {
     std::string text;
     for (const LayerWindow& w : windows) {
         if (!text.empty()) text += ",";
@@ -412,11 +428,12 @@ std::string print_windows(const std::vector<LayerWindow>& windows) {
     }
     return text;
 }
+AUSPEX_CATCH_EMPTY
 
 namespace detail {
 
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule) {
-    using namespace bounds_impl;
+    using namespace memory_plan_impl;
     if (o.n_context == 0) o.n_context = std::min(kDefaultContext, plan.n_context);
     if (o.n_context > kMaxContext)
         return fail(Code::bad_argument, "n_context is ", o.n_context, ", expected at most ", kMaxContext);
@@ -444,7 +461,7 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes) {
     std::vector<LayerWindow> all;
-    for (const bounds_impl::Layer& l : bounds_impl::attention_layers(plan)) {
+    for (const memory_plan_impl::Layer& l : memory_plan_impl::attention_layers(plan)) {
         const KvShape& s = shapes[l.slot];
         if (s.n_ring != 0) all.push_back({l.layer, s.window, s.sinks});
     }
@@ -453,18 +470,18 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
 
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives) {
     MemoryPlan m;
-    AUSPEX_TRY(bounds_impl::measure(model, model.plan, options).get(m));
-    AUSPEX_TRY(bounds_impl::measure_drafting(model, options, &m));
-    if (alternatives) bounds_impl::build_alternatives(model, options, &m);
+    AUSPEX_TRY(memory_plan_impl::measure(model, model.plan, options).get(m));
+    AUSPEX_TRY(memory_plan_impl::measure_drafting(model, options, &m));
+    if (alternatives) memory_plan_impl::build_alternatives(model, options, &m);
     return m;
 }
 
 Status place_experts(Model::Impl& model, const LoadOptions& options) {
-    using namespace bounds_impl;
+    using namespace memory_plan_impl;
     const uint32_t n_layer = n_expert_layer(model.plan);
     if (options.host_expert_layers < -1)
         return fail(Code::bad_argument, "host_expert_layers is ", options.host_expert_layers,
-                    ", expected a number of layers, or -1 for as few as must be");
+                    ", expected a number of layers, or -1 for as few as needed");
     if (n_layer == 0 || model.device->machine->kind() != Kind::vulkan) return {};
     if (options.host_expert_layers >= 0) {
         keep_experts_on_host(model.plan, std::min(static_cast<uint32_t>(options.host_expert_layers), n_layer));
@@ -475,7 +492,7 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
     if (budget == UINT64_MAX) return {};
     uint32_t low = 0, high = n_layer;
     for (bool first = true; low < high; first = false) {
-        const uint32_t n = first ? 0 : low + (high - low) / 2;  // mostly none has to go
+        const uint32_t n = first ? 0 : low + (high - low) / 2;  // often none is needed
         keep_experts_on_host(model.plan, n);
         MemoryPlan m;
         AUSPEX_TRY(plan_memory(model, SessionOptions(), false).get(m));
@@ -491,39 +508,59 @@ Status place_experts(Model::Impl& model, const LoadOptions& options) {
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done) {
     if (done.code != Code::out_of_memory) return done;
     MemoryPlan m;
-    if (plan_memory(model, options, true).get(m).ok()) done.text += bounds_impl::say_alternatives(m);
+    if (plan_memory(model, options, true).get(m).ok()) done.text += memory_plan_impl::describe_alternatives(m);
     return done;
 }
 
-Status fits_limit(const Model::Impl& model, const SessionOptions& options) {
-    if (model.device->options.memory_limit_bytes == 0) return {};
+Status check_weights(const Model::Impl& model) {
+    if (model.device->machine->kind() != Kind::cpu || model.device->options.memory_limit_bytes != 0) return {};
+    std::vector<MemoryItem> items;
+    AUSPEX_TRY(memory_plan_impl::plan_weights(model, model.plan, &items));
+    uint64_t bytes = 0;
+    for (const MemoryItem& item : items)
+        if (item.place == MemoryPlace::allocator) bytes += item.bytes;
+    bytes -= std::min(bytes, model.copied_bytes);  // taken by now
+    const uint64_t left = model.device->machine->budget_bytes();
+    if (bytes <= left) return {};
+    return fail(Code::out_of_memory, "the weights take ", bytes, " bytes (", memory_plan_impl::mib(bytes),
+                "), the system has ", left,
+                " free; close other programs, use a smaller model, or set memory_limit_bytes "
+                "to override this check");
+}
+
+Status check_limit(const Model::Impl& model, const SessionOptions& options) {
+    const bool given = model.device->options.memory_limit_bytes != 0;
+    // A GPU's driver is asked when the memory is taken; it knows its budget to the byte.
+    if (!given && model.device->machine->kind() != Kind::cpu) return {};
     MemoryPlan m;
-    const Status planned = plan_memory(model, options, false).get(m);
-    if (planned.code == Code::unsupported) return {};  // the machine keeps to the limit itself
+    const Status planned = memory_plan_impl::measure(model, model.plan, options).get(m);
+    if (planned.code == Code::unsupported) return {};  // the back end keeps to the limit itself
     if (!planned.ok() || m.fits) return planned;
     AUSPEX_TRY(plan_memory(model, options, true).get(m));
     return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes,
-                ") take ", m.total_bytes, " bytes (", bounds_impl::mib(m.total_bytes), "), memory_limit_bytes is ",
-                m.limit_bytes, bounds_impl::say_alternatives(m));
+                ") take ", m.total_bytes, " bytes (", memory_plan_impl::mib(m.total_bytes), "), ",
+                given ? "memory_limit_bytes is " : "the system has room for ", m.limit_bytes,
+                memory_plan_impl::describe_alternatives(m));
 }
 
 }  // namespace detail
 
-Result<MemoryPlan> Session::plan(const Model& model, const SessionOptions& options) {
-    if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
+Result<MemoryPlan> Session::plan(const Model& model, const SessionOptions& options) AUSPEX_BOUNDARY {
+    if (!model) return detail::empty_handle("Model", "Model::load");
     MemoryPlan m;
     AUSPEX_TRY(detail::plan_memory(*model.impl(), options, false).get(m));
     if (m.fits) return m;
     return detail::plan_memory(*model.impl(), options, true);
 }
+AUSPEX_CATCH
 
 Result<MemoryPlan> Session::plan(const Device& device, const char* path, const SessionOptions& options,
-                                 const LoadOptions& load) {
-    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
+                                 const LoadOptions& load) AUSPEX_BOUNDARY {
+    if (!device) return detail::empty_handle("Device", "Device::open");
+    if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
     Model::Impl header;
     header.device = device.impl();
-    Status s = detail::open_gguf(path, &header.files, &header.gguf);
-    if (s.ok()) s = detail::add_mtp_file(load, &header.files, &header.gguf);
+    Status s = detail::open_files(path, load, false, &header);
     detail::PlanOptions plan_options;
     plan_options.mtp = load.mtp;
     if (s.ok()) s = detail::make_plan(header.gguf, plan_options).get(header.plan);
@@ -537,13 +574,15 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
     return m;
 }
+AUSPEX_CATCH
 
-Result<size_t> Session::first_visible(uint32_t layer) const {
+Result<size_t> Session::first_visible(uint32_t layer) const AUSPEX_BOUNDARY {
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
         if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.timeline.n_row()))};
     return detail::fail(Code::bad_argument, "layer ", layer, " keeps no keys; those that do: ",
-                        bounds_impl::list_layers(bounds_impl::attention_layers(s.model->plan)));
+                        memory_plan_impl::list_layers(memory_plan_impl::attention_layers(s.model->plan)));
 }
+AUSPEX_CATCH
 
 }  // namespace auspex

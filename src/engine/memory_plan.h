@@ -1,11 +1,9 @@
-// engine/memory: what a session keeps, and what that takes.
+// engine/memory_plan: every byte that a model and a session take, before it is taken.
 //
-// Owns    windows and KV formats as the caller says them, the rule that sampled_ids windows for a budget, the
-//         plan of every byte, and the alternatives of what would fit.
-// Reads   model, machine/kv.
-// Serves  session; the door.
+// Owns    windows and KV formats as options say them, the windows for a budget, the plan, and the alternatives when it
+//         does not fit.
 // Thread  none of its own; pure functions.
-// Laws    a plan equals what the allocators then hand out: tests/test_memory_plan.cpp.
+// Test    tests/test_memory_plan.cpp: a plan equals what the allocators then hand out.
 #pragma once
 #include "../machine/kv.h"
 #include "draft.h"
@@ -14,8 +12,10 @@
 namespace auspex {
 namespace detail {
 
-/// Fills in the defaults of `o`, checks it, and says it in the machine's terms. `rule`, if given, tells how a
-/// budget was met. errors: bad_argument, unsupported; the text names the option.
+/// Fills in the defaults of `o`, checks it, and translates it for the back end. `rule`, if given, gets how a budget was
+/// met.
+///
+/// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
 
 /// The window of every attention layer, trunk first.
@@ -24,10 +24,10 @@ std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>
 /// Every byte that loading `model` (its plan alone is read) and opening a session takes.
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives);
 
-/// Passes `done` on; where memory was short, with the alternatives.
+/// Returns `done`; if it is out_of_memory, with the alternatives.
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done);
-/// out_of_memory, with the alternatives, when the device's memory limit does not allow this.
-Status fits_limit(const Model::Impl& model, const SessionOptions& options);
+/// out_of_memory, with the alternatives, if the memory limit, or on the CPU what is free, does not allow this.
+Status check_limit(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail
 }  // namespace auspex

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "../base/chat.h"
+#include "../base/guard.h"
 #include "../machine/cpu/cpu.h"
 #include "../machine/vulkan/vulkan.h"
 #include "../plan/arch.h"
@@ -11,6 +12,7 @@
 
 namespace auspex {
 namespace model_impl {
+namespace {
 
 using namespace detail;
 
@@ -19,17 +21,17 @@ std::string text_of(const Gguf& file, const char* key) {
     return r.ok() ? r.value() : std::string();
 }
 
-/// Everything after the bytes are there. `keep`: they stay.
-Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const LoadOptions& options) {
+/// Everything after the header is parsed.
+Status build(const LoadOptions& options, Model::Impl* m) {
     PlanOptions plan_options;
     plan_options.mtp = options.mtp;
-    AUSPEX_TRY(add_mtp_file(options, &m->files, &m->gguf));
     AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
     AUSPEX_TRY(Tokenizer::load(m->gguf, options.progress).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
         return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(),
                     " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
     AUSPEX_TRY(place_experts(*m, options));
+    AUSPEX_TRY(check_weights(*m));
     Weights weights;
     AUSPEX_TRY(find_weights(m->plan, m->gguf).get(weights));
     weights.keep = true;
@@ -38,9 +40,102 @@ Result<std::shared_ptr<Model::Impl>> build(std::shared_ptr<Model::Impl> m, const
     m->info.weight_bytes = m->program->weight_bytes();
     const Logger& log = m->device->options.log;
     if (log && !m->info.chat_note.empty()) log(LogLevel::warning, m->info.chat_note);
+    return {};
+}
+
+/// A GGUF file's tensors are aligned to at least this, counted from its beginning; kernels read them so.
+constexpr size_t kByteAlignment = 8;
+
+/// Parses a model that is in memory. Bytes at another address than kernels can read are copied.
+Status parse_bytes(Span<const std::byte> bytes, Model::Impl* m, Gguf* to) {
+    if (bytes.data() && reinterpret_cast<uintptr_t>(bytes.data()) % kByteAlignment != 0) {
+        Block copy;
+        const Allocator from = m->device ? m->device->options.allocator : Allocator();
+        AUSPEX_TRY(copy.take(from, bytes.size(), "an aligned copy of the model's bytes"));
+        std::memcpy(copy.data(), bytes.data(), bytes.size());
+        bytes = Span<const std::byte>(copy.data(), copy.size());
+        m->copied_bytes += copy.size();
+        m->copies.push_back(std::move(copy));
+    }
+    std::vector<Gguf> one(1);
+    AUSPEX_TRY(Gguf::parse(bytes).get(one[0]));
+    return Gguf::join(std::move(one)).get(*to);
+}
+
+/// Opens a GGUF file and, if it is split, its other shards.
+Status open_gguf(const char* path, bool copy, Model::Impl* m, Gguf* to) {
+    const Allocator* copy_to = copy ? &m->device->options.allocator : nullptr;
+    auto open = [&](const char* name, Gguf* one) -> Status {
+        File file;
+        AUSPEX_TRY(File::open(name, copy_to).get(file));
+        AUSPEX_TRY(Gguf::parse(file.bytes()).get(*one));
+        m->files.push_back(std::move(file));
+        return {};
+    };
+    std::vector<Gguf> shards(1);
+    AUSPEX_TRY(open(path, &shards[0]));
+    uint32_t n = 1, no = 0;
+    AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
+    AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
+    if (n > 1) {
+        if (no != 0)
+            return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
+        std::vector<std::string> paths;
+        AUSPEX_TRY(shard_paths(path, no, n).get(paths));
+        shards.resize(n);
+        for (uint32_t i = 1; i < n; ++i) {
+            const Status s = open(paths[i].c_str(), &shards[i]);
+            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
+        }
+    }
+    return Gguf::join(std::move(shards)).get(*to);
+}
+
+/// Adds the MTP blocks of LoadOptions::mtp_file or mtp_bytes to the model's table, if given.
+Status add_mtp_file(const LoadOptions& options, bool copy, Model::Impl* m) {
+    const bool named = !options.mtp_file.empty(), given = !options.mtp_bytes.empty();
+    if (named && given)
+        return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
+    if (!options.mtp || (!named && !given)) return {};
+    Gguf draft;
+    Status s = named ? open_gguf(options.mtp_file.c_str(), copy, m, &draft) : parse_bytes(options.mtp_bytes, m, &draft);
+    if (s.ok()) s = pair_files(m->gguf, draft).get(m->gguf);
+    if (s.ok()) return s;
+    return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+}
+
+Result<std::shared_ptr<Model::Impl>> begin_load(const Device& device) {
+    if (!device) return empty_handle("Device", "Device::open");
+    auto m = std::make_shared<Model::Impl>();
+    m->device = device.impl();
     return m;
 }
 
+/// Device::open() on a GPU; no_device where there is none.
+Status open_gpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
+#ifndef AUSPEX_NO_VULKAN
+    return open_vulkan(options).get(*to);
+#else
+    (void)options, (void)to;
+    return Status(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
+#endif
+}
+
+/// errors    bad_argument: a value that is none of the enumeration's.
+Status check_device_options(const DeviceOptions& o) {
+    if (o.kind != Kind::best && o.kind != Kind::cpu && o.kind != Kind::vulkan)
+        return fail(Code::bad_argument, "kind is ", static_cast<int>(o.kind), ", expected best, cpu or vulkan");
+    if (o.cpu_path < CpuPath::best || o.cpu_path > CpuPath::neon)
+        return fail(Code::bad_argument, "cpu_path is ", static_cast<int>(o.cpu_path),
+                    ", expected best, reference, avx2, avx512 or neon");
+    if (!o.allocator.alloc != !o.allocator.free)
+        return Status(Code::bad_argument, "of allocator, one of alloc and free is null; expected both or neither");
+    if (o.borrow && o.kind == Kind::cpu)
+        return Status(Code::bad_argument, "Vulkan handles were given for Kind::cpu; use Kind::vulkan or Kind::best");
+    return {};
+}
+
+}  // namespace
 }  // namespace model_impl
 
 namespace detail {
@@ -67,130 +162,115 @@ void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to) {
     to->chat_style = recognise_template(text_of(gguf, "tokenizer.chat_template"), &to->chat_note);
 }
 
-Status open_gguf(const char* path, std::vector<File>* files, Gguf* to) {
-    auto open = [&](const char* name, Gguf* one) -> Status {
-        File file;
-        AUSPEX_TRY(File::open(name).get(file));
-        AUSPEX_TRY(Gguf::parse(file.bytes()).get(*one));
-        files->push_back(std::move(file));
-        return {};
-    };
-    std::vector<Gguf> shards(1);
-    AUSPEX_TRY(open(path, &shards[0]));
-    uint32_t n = 1, no = 0;
-    AUSPEX_TRY(shards[0].get_u32("split.count", 1u).get(n));
-    AUSPEX_TRY(shards[0].get_u32("split.no", 0u).get(no));
-    if (n > 1) {
-        if (no != 0)
-            return fail(Code::bad_argument, "'", path, "' is shard ", no + 1, " of ", n, "; pass the first shard");
-        std::vector<std::string> paths;
-        AUSPEX_TRY(shard_paths(path, no, n).get(paths));
-        shards.resize(n);
-        for (uint32_t i = 1; i < n; ++i) {
-            const Status s = open(paths[i].c_str(), &shards[i]);
-            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
-        }
-    }
-    return Gguf::join(std::move(shards)).get(*to);
-}
-
-Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model) {
-    const bool named = !options.mtp_file.empty(), given = !options.mtp_bytes.empty();
-    if (named && given)
-        return Status(Code::bad_argument, "mtp_file and mtp_bytes were both given; expected one of them");
-    if (!options.mtp || (!named && !given)) return {};
-    Gguf draft;
-    Status s;
-    if (named) {
-        s = open_gguf(options.mtp_file.c_str(), files, &draft);
-    } else {
-        std::vector<Gguf> one(1);
-        s = Gguf::parse(options.mtp_bytes).get(one[0]);
-        if (s.ok()) s = Gguf::join(std::move(one)).get(draft);
-    }
-    if (s.ok()) s = pair_files(*model, draft).get(*model);
-    if (s.ok()) return s;
-    return fail(s.code, "with the draft file", named ? " '" + options.mtp_file + "'" : std::string(), ": ", s.text);
+Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model) {
+    const bool copies = options.copy_file;
+    AUSPEX_TRY(model_impl::open_gguf(path, copies && copy, model, &model->gguf));
+    AUSPEX_TRY(model_impl::add_mtp_file(options, copies && copy, model));
+    if (copies)
+        for (const File& f : model->files) model->copied_bytes += f.bytes().size();
+    return {};
 }
 
 }  // namespace detail
 
-Result<Device> Device::open(const DeviceOptions& options) {
+Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
+    using namespace detail;
+    AUSPEX_TRY(model_impl::check_device_options(options));
     auto impl = std::make_shared<Impl>();
     impl->options = options;
-    const bool must = options.kind == Kind::vulkan || options.borrow != nullptr;
     if (options.kind != Kind::cpu) {
-#ifndef AUSPEX_NO_VULKAN
-        Status gpu = detail::open_vulkan(options).get(impl->machine);
-#else
-        Status gpu(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
-#endif
-        if (!gpu.ok() && must) return gpu;
+        const Status gpu = model_impl::open_gpu(options, &impl->machine);
+        if (!gpu.ok() && (options.kind == Kind::vulkan || options.borrow)) return gpu;
         if (!gpu.ok() && options.log) options.log(LogLevel::info, "running on the CPU: " + gpu.text);
-        if (gpu.ok()) {
-            Device device;
-            device.impl_ = std::move(impl);
-            return device;
-        }
-    } else if (must) {
-        return Status(Code::bad_argument, "Vulkan handles were given for Kind::cpu; use Kind::vulkan or Kind::best");
     }
-    detail::CpuOptions cpu;
-    cpu.path = options.cpu_path;
-    cpu.n_thread = options.n_thread;
-    cpu.allocator = options.allocator;
-    AUSPEX_TRY(detail::open_cpu(cpu).get(impl->machine));
+    if (!impl->machine) {
+        CpuOptions cpu;
+        cpu.path = options.cpu_path;
+        cpu.n_thread = options.n_thread;
+        cpu.allocator = options.allocator;
+        AUSPEX_TRY(open_cpu(cpu).get(impl->machine));
+    }
     Device device;
     device.impl_ = std::move(impl);
     return device;
 }
+AUSPEX_CATCH
 
-std::string Device::name() const { return impl_->machine->name(); }
-std::string Device::report() const { return impl_->machine->report(); }
-Kind Device::kind() const { return impl_->machine->kind(); }
-std::vector<std::byte> Device::pipeline_cache() const { return impl_->machine->pipeline_cache(); }
+std::string Device::name() const AUSPEX_BOUNDARY { return impl_ ? impl_->machine->name() : std::string(); }
+AUSPEX_CATCH_EMPTY
 
-Result<Model> Model::load(const Device& device, const char* path, const LoadOptions& options) {
-    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
-    auto m = std::make_shared<Impl>();
-    m->device = device.impl();
-    Status s = detail::open_gguf(path, &m->files, &m->gguf);
-    Result<std::shared_ptr<Impl>> built = s.ok() ? model_impl::build(m, options) : Result<std::shared_ptr<Impl>>(s);
-    if (!built.ok()) return detail::fail(built.status().code, "'", path, "': ", built.status().text);
+std::string Device::report() const AUSPEX_BOUNDARY { return impl_ ? impl_->machine->report() : std::string(); }
+AUSPEX_CATCH_EMPTY
+
+Kind Device::kind() const { return impl_ ? impl_->machine->kind() : Kind::best; }
+
+std::vector<std::byte> Device::pipeline_cache() const AUSPEX_BOUNDARY {
+    return impl_ ? impl_->machine->pipeline_cache() : std::vector<std::byte>();
+}
+AUSPEX_CATCH_EMPTY
+
+Result<Model> Model::load(const Device& device, const char* path, const LoadOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<Impl> m;
+    AUSPEX_TRY(model_impl::begin_load(device).get(m));
+    if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
+    Status s = detail::open_files(path, options, true, m.get());
+    if (s.ok()) s = model_impl::build(options, m.get());
+    if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
     Model model;
     model.impl_ = std::move(m);
     return model;
 }
+AUSPEX_CATCH
 
-Result<Model> Model::load(const Device& device, Span<const std::byte> file, const LoadOptions& options) {
-    if (!device) return Status(Code::bad_argument, "the Device was never opened; call Device::open first");
-    auto m = std::make_shared<Impl>();
-    m->device = device.impl();
-    std::vector<detail::Gguf> one(1);
-    AUSPEX_TRY(detail::Gguf::parse(file).get(one[0]));
-    AUSPEX_TRY(detail::Gguf::join(std::move(one)).get(m->gguf));
-    Result<std::shared_ptr<Impl>> built = model_impl::build(m, options);
-    if (!built.ok()) return built.status();
+Result<Model> Model::load(const Device& device, Span<const std::byte> file,
+                          const LoadOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<Impl> m;
+    AUSPEX_TRY(model_impl::begin_load(device).get(m));
+    AUSPEX_TRY(model_impl::parse_bytes(file, m.get(), &m->gguf));
+    AUSPEX_TRY(model_impl::add_mtp_file(options, options.copy_file, m.get()));
+    if (options.copy_file)
+        for (const detail::File& f : m->files) m->copied_bytes += f.bytes().size();
+    AUSPEX_TRY(model_impl::build(options, m.get()));
     Model model;
     model.impl_ = std::move(m);
     return model;
 }
+AUSPEX_CATCH
 
-const ModelInfo& Model::info() const { return impl_->info; }
-Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOptions& options) const {
+const ModelInfo& Model::info() const {
+    static const ModelInfo empty;
+    return impl_ ? impl_->info : empty;
+}
+
+Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
     return impl_->tokenizer.encode(text, options.special);
 }
-Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const { return impl_->tokenizer.encode(prompt); }
-Result<std::string> Model::decode(Span<const Token> ids, const DecodeOptions& options) const {
+AUSPEX_CATCH
+
+Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
+    return impl_->tokenizer.encode(prompt);
+}
+AUSPEX_CATCH
+
+Result<std::string> Model::decode(Span<const Token> ids, const DecodeOptions& options) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
     return impl_->tokenizer.decode(ids, options.special);
 }
-bool Model::is_end(Token id) const { return impl_->tokenizer.is_end(id); }
-Result<ChatPrompt> Model::render(const ChatRequest& request) const {
+AUSPEX_CATCH
+
+bool Model::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
+
+Result<ChatPrompt> Model::render(const ChatRequest& request) const AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("Model", "Model::load");
     return render_chat(request, impl_->info.chat_style);
 }
+AUSPEX_CATCH
 
-std::string Model::describe_plan() const {
+std::string Model::describe_plan() const AUSPEX_BOUNDARY {
     using namespace detail;
+    if (!impl_) return std::string();
     const Plan& plan = impl_->plan;
     std::map<std::string, std::pair<uint64_t, uint64_t>> by_type;  // name -> (tensors, bytes)
     for (const Slot& s : plan.slots) {
@@ -210,5 +290,6 @@ std::string Model::describe_plan() const {
                          print_tape(plan, plan.mtp[i]));
     return text;
 }
+AUSPEX_CATCH_EMPTY
 
 }  // namespace auspex

@@ -1,10 +1,8 @@
-// engine/model: what Device and Model hold.
+// engine/model: what a Device and a Model hold.
 //
-// Owns    opening devices, loading a file into a LoadedModel, and the facts about it.
-// Reads   everything below: file, gguf, token, chat, plan, machines.
-// Serves  session; the door.
-// Thread  immutable once built.
-// Laws    HotPath: every bad file is a Status, tests/test_model.cpp.
+// Owns    opening devices, loading files into a LoadedModel, the facts about a model.
+// Thread  immutable once built; any thread may read.
+// Test    tests/test_model.cpp.
 #pragma once
 #include "../base/file.h"
 #include "../base/token.h"
@@ -18,9 +16,11 @@ struct Device::Impl {
 };
 
 struct Model::Impl {
-    // In this order: what stands above is used by what stands below, and goes last.
+    // Later members use earlier ones and are destroyed first.
     std::shared_ptr<Device::Impl> device;
     std::vector<detail::File> files;
+    std::vector<detail::Block> copies;  ///< of bytes that the caller passed at an odd address
+    uint64_t copied_bytes = 0;          ///< of files and bytes that are held as copies
     detail::Gguf gguf;
     detail::Plan plan;
     detail::Tokenizer tokenizer;
@@ -29,15 +29,23 @@ struct Model::Impl {
 };
 
 namespace detail {
-/// Decides which layers' experts stay in the system's memory, by LoadOptions::host_expert_layers, before anything
-/// is loaded. A pure function of the file, the options and the device's limit. errors: bad_argument.
-Status place_experts(Model::Impl& model, const LoadOptions& options);
-/// Fills in all facts of a model but weight_bytes.
-void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
-/// Opens a GGUF file and, of a split model, its other shards; no tensor is read. `files` gets what `to` looks into.
-Status open_gguf(const char* path, std::vector<File>* files, Gguf* to);
-/// Adds the draft blocks of LoadOptions::mtp_file to a model's table, if one is named.
-Status add_mtp_file(const LoadOptions& options, std::vector<File>* files, Gguf* model);
-}  // namespace detail
 
+/// Decides which layers keep their experts in the system's memory, by LoadOptions::host_expert_layers, before anything
+/// is loaded. A pure function of the file, the options and the device's limit.
+///
+/// errors    bad_argument.
+Status place_experts(Model::Impl& model, const LoadOptions& options);
+
+/// Fills in all facts of a model except weight_bytes.
+void describe_model(const Plan& plan, const Gguf& gguf, ModelInfo* to);
+
+/// out_of_memory if a CPU without memory_limit_bytes has no room for the weights.
+Status check_weights(const Model::Impl& model);
+
+/// Opens a GGUF file and, if it is split, its other shards, and adds the MTP blocks of LoadOptions::mtp_file, if one is
+/// named. Reads no tensor. Without `copy` files are mapped even if the options ask for copies, and copied_bytes says
+/// what copies would take.
+Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model);
+
+}  // namespace detail
 }  // namespace auspex

@@ -24,20 +24,22 @@ Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key) 
 }
 
 namespace sample_impl {
+namespace {
 
-inline float gumbel_of(uint32_t r) {
+float gumbel_of(uint32_t r) {
     // E = -log1p(-v) keeps its resolution where it is small and the noise large.
     const double v = (static_cast<double>(r) + 0.5) / 4294967296.0;
     return static_cast<float>(-std::log(-std::log1p(-v)));
 }
 
-/// No noise exceeds -ln(-log1p(-2^-33)) = 22.87: what trails the leader by more cannot win.
+/// No noise exceeds -ln(-log1p(-2^-33)) = 22.87: an id that is further below the best cannot win.
 constexpr float kGumbelMax = 22.88f;
 
 Status out_of_range(const char* name, double found, const char* expected) {
     return fail(Code::bad_argument, "sampling.", name, " is ", found, ", expected ", expected);
 }
 
+}  // namespace
 }  // namespace sample_impl
 
 float gumbel(uint64_t seed, uint64_t position, uint32_t id) {
@@ -63,82 +65,87 @@ Status check_sampling(const Sampling& s) {
     return {};
 }
 
+namespace sample_impl {
+namespace {
+
+bool penalises(const Sampling& s) {
+    return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0;
+}
+
+/// The first of the largest logits; a NaN never wins.
+size_t largest(Span<const float> logits) {
+    size_t best = 0;
+    float max = -INFINITY;
+    for (size_t i = 0; i < logits.size(); ++i) {
+        if (!(logits[i] > max)) continue;
+        max = logits[i];
+        best = i;
+    }
+    return best;
+}
+
+}  // namespace
+}  // namespace sample_impl
+
 Status Sampler::open(const Allocator& from, uint32_t n_vocab) {
-    return candidates_.take(from, uint64_t{n_vocab} * sizeof(Candidate), "the sampler's candidates");
+    AUSPEX_TRY(candidates_.take(from, uint64_t{n_vocab} * sizeof(Candidate), "the sampler's candidates"));
+    return counts_.take(from, uint64_t{n_vocab} * sizeof(uint16_t), "the sampler's counts");
 }
 
-void Sampler::penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
-    if (!penalises(s)) return;
-    const size_t n = std::min<size_t>(before.size(), s.penalty_window);
-    const Token* last = before.end() - n;
-    // Windows are short: counting by looking back needs no table and no memory.
-    for (size_t i = 0; i < n; ++i) {
-        if (std::find(last, last + i, last[i]) != last + i) continue;  // counted at its first place
-        const auto count = std::count(last + i, last + n, last[i]);
-        const Token* at = std::lower_bound(ids.begin(), ids.end(), last[i]);
-        if (!ids.empty() && (at == ids.end() || *at != last[i])) continue;
-        float& l = c[ids.empty() ? last[i] : static_cast<Token>(at - ids.begin())].logit;
-        l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
-        l -= static_cast<float>(count) * s.frequency_penalty + s.presence_penalty;
-    }
-}
-
-Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
-                      Span<const Token> ids) {
-    const DefaultFloatMode mode;  // the text must not depend on the caller's
+/// l = l > 0 ? l / repeat : l * repeat, then l -= count * frequency + presence, once for each id in the window.
+void Sampler::penalise(const Sampling& s, Span<const Token> before, Span<const Token> ids) {
     Candidate* c = candidates_.as<Candidate>();
-    size_t n = logits.size();
-    if (s.temperature <= 0 && !penalises(s)) {  // the first of the largest; no list is needed
-        size_t best = 0;
-        float most = -INFINITY;
-        for (size_t i = 0; i < n; ++i) {
-            if (!(logits[i] > most)) continue;
-            most = logits[i];
-            best = i;
-        }
-        return ids.empty() ? static_cast<Token>(best) : ids[best];
+    uint16_t* count = counts_.as<uint16_t>();
+    const size_t n = std::min<size_t>(before.size(), s.penalty_window);
+    const Span<const Token> window = before.subspan(before.size() - n, n);
+    for (const Token id : window) ++count[id];
+    for (const Token id : window) {
+        const float k = count[id];
+        if (count[id] == 0) continue;  // an earlier occurrence did it
+        count[id] = 0;
+        const Token* at = std::lower_bound(ids.begin(), ids.end(), id);
+        if (!ids.empty() && (at == ids.end() || *at != id)) continue;
+        float& l = c[ids.empty() ? id : static_cast<Token>(at - ids.begin())].logit;
+        l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
+        l -= k * s.frequency_penalty + s.presence_penalty;
     }
-    for (uint32_t i = 0; i < n; ++i)
-        c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
-    penalise(c, s, before, ids);
-    // Higher logit first, lower id on ties: the order of every filter.
-    auto ahead = [](const Candidate& a, const Candidate& b) {
-        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-    };
-    if (s.temperature <= 0) return static_cast<Token>(std::min_element(c, c + n, ahead)->id);
+}
 
-    if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {
-        std::nth_element(c, c + s.top_k, c + n, ahead);
-        n = static_cast<size_t>(s.top_k);
+/// Moves the smallest set with this share of the probability to the front.
+size_t Sampler::keep_top_p(Candidate* c, size_t n, float top_p) {
+    // Sorted by id for the sum, so that its rounding does not depend on how an earlier filter ordered them.
+    std::sort(c, c + n, [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    const float top = std::min_element(c, c + n, precedes)->logit;
+    double total = 0;
+    for (size_t i = 0; i < n; ++i) total += std::exp(double{c[i].logit} - double{top});
+    const auto follows = [](const Candidate& a, const Candidate& b) { return precedes(b, a); };
+    std::make_heap(c, c + n, follows);
+    double mass = 0;
+    size_t n_kept = 0;
+    while (n_kept < n && mass < double{top_p} * total) {
+        std::pop_heap(c, c + (n - n_kept), follows);
+        mass += std::exp(double{c[n - n_kept - 1].logit} - double{top});
+        ++n_kept;
     }
-    if (s.top_p < 1) {
-        // By id for the sum, so that its rounding does not depend on how the selection shuffled.
-        std::sort(c, c + n, [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-        const float top = std::min_element(c, c + n, ahead)->logit;
-        double total = 0;
-        for (size_t i = 0; i < n; ++i) total += std::exp(double{c[i].logit} - double{top});
-        auto behind = [&](const Candidate& a, const Candidate& b) { return ahead(b, a); };
-        std::make_heap(c, c + n, behind);
-        double mass = 0;
-        size_t kept = 0;
-        while (kept < n && mass < double{s.top_p} * total) {
-            std::pop_heap(c, c + (n - kept), behind);
-            mass += std::exp(double{c[n - kept - 1].logit} - double{top});
-            ++kept;
-        }
-        std::copy(c + (n - kept), c + n, c);
-        n = kept;
-    }
-    const float top = std::min_element(c, c + n, ahead)->logit;
+    std::copy(c + (n - n_kept), c + n, c);
+    return n_kept;
+}
+
+/// min-p, temperature and Gumbel-max: the id with the largest logit / temperature + noise.
+Token Sampler::draw(const Candidate* c, size_t n, const Sampling& s, uint64_t position) {
+    using sample_impl::kGumbelMax;
+    const Candidate& first = *std::min_element(c, c + n, precedes);
+    const float top = first.logit;
+    // No logit above minus infinity, or a quotient beyond float: noise cannot change the order.
+    if (!std::isfinite(top / s.temperature)) return static_cast<Token>(first.id);
     const float floor = s.min_p > 0 ? top + std::log(s.min_p) : -INFINITY;
-
-    const float reach = top / s.temperature - 2 * sample_impl::kGumbelMax;
+    const float min_scaled = top / s.temperature - 2 * kGumbelMax;
     Token best = -1;
     float best_score = 0;
     for (size_t i = 0; i < n; ++i) {
         if (c[i].logit < floor) continue;
         const float scaled = c[i].logit / s.temperature;
-        if (scaled < reach || (best >= 0 && scaled + sample_impl::kGumbelMax < best_score)) continue;
+        if (scaled < min_scaled || (best >= 0 && scaled + kGumbelMax < best_score)) continue;
         const float score = scaled + gumbel(s.seed, position, c[i].id);
         const Token id = static_cast<Token>(c[i].id);
         if (best < 0 || score > best_score || (score == best_score && id < best)) {
@@ -146,8 +153,29 @@ Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t posi
             best_score = score;
         }
     }
-    // Every logit at minus infinity leaves nothing to compare: the lowest id, as for greedy.
-    return best >= 0 ? best : static_cast<Token>(std::min_element(c, c + n, ahead)->id);
+    return best;
+}
+
+Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
+                      Span<const Token> ids) {
+    const DefaultFloatMode mode;  // the text must not depend on the caller's
+    const bool penalised = sample_impl::penalises(s);
+    if (is_greedy(s) && !penalised) {  // no list is needed
+        const size_t best = sample_impl::largest(logits);
+        return ids.empty() ? static_cast<Token>(best) : ids[best];
+    }
+    Candidate* c = candidates_.as<Candidate>();
+    size_t n = logits.size();
+    for (uint32_t i = 0; i < n; ++i)
+        c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
+    if (penalised) penalise(s, before, ids);
+    if (is_greedy(s)) return static_cast<Token>(std::min_element(c, c + n, precedes)->id);
+    if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {
+        std::nth_element(c, c + s.top_k, c + n, precedes);
+        n = static_cast<size_t>(s.top_k);
+    }
+    if (s.top_p < 1) n = keep_top_p(c, n, s.top_p);
+    return draw(c, n, s, position);
 }
 
 }  // namespace detail

@@ -1,13 +1,11 @@
-// engine/sample: from one row of logits to a token.
+// engine/sampler: from one row of logits to a token.
 //
-// Owns    penalties, filters and the keyed sample.
-// Reads   the door's Sampling.
-// Serves  session.
+// Owns    penalties, filters, the keyed noise and the draw. The device kernels (shaders/sample_*.comp) compute the same
+//         token.
 // Thread  a Sampler belongs to one session.
-// Laws    Draft: a token is a pure function of (logits, sampling, position, the tokens before it);
-//         tests/test_sampler.cpp.
+// Test    tests/test_sampler.cpp: a token is a pure function of (logits, sampling, position, the tokens before it).
 #pragma once
-#include "../base/base.h"
+#include "../machine/backend.h"
 
 namespace auspex {
 namespace detail {
@@ -18,8 +16,8 @@ struct Philox {
 };
 Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key);
 
-/// Gumbel noise of an id at a position: -ln(-log1p(-v)), v uniform in (0, 1) from Philox with the
-/// counter (id / 4, position, 0, 0), word id mod 4, and the seed as key.
+/// Gumbel noise of an id at a position: -ln(-log1p(-v)), v uniform in (0, 1) from Philox with the counter
+/// (id / 4, position, 0, 0), word id mod 4, and the seed as key.
 float gumbel(uint64_t seed, uint64_t position, uint32_t id);
 
 /// errors    bad_argument: a value out of range, named.
@@ -27,14 +25,18 @@ Status check_sampling(const Sampling& sampling);
 
 class Sampler {
   public:
-    /// Scratch for n_vocab candidates.
+    /// Takes memory for n_vocab candidates and counts.
+    ///
+    /// errors    out_of_memory.
     Status open(const Allocator& from, uint32_t n_vocab);
-    uint64_t memory_bytes() const { return candidates_.size(); }
+    uint64_t memory_bytes() const { return candidates_.size() + counts_.size(); }
     /// What open() takes.
-    static uint64_t bytes_for(uint32_t n_vocab) { return uint64_t{n_vocab} * sizeof(Candidate); }
-    /// The token for `position`, given everything before it. Allocates nothing.
+    static uint64_t bytes_for(uint32_t n_vocab) { return uint64_t{n_vocab} * (sizeof(Candidate) + sizeof(uint16_t)); }
+    /// The token for `position`, given everything before it.
+    ///
     /// logits    [n_vocab]; a NaN counts as minus infinity.
-    /// ids       ascending: the ids that the logits belong to, when they are not 0, 1, 2 and so on.
+    /// ids       ascending: the ids that the logits belong to; empty: 0, 1, 2 and so on.
+    /// cost      linear in the logits, plus the sort for top-p and the penalty window. Allocates nothing.
     Token sample(Span<const float> logits, const Sampling& sampling, uint64_t position, Span<const Token> before,
                  Span<const Token> ids = {});
 
@@ -43,11 +45,16 @@ class Sampler {
         float logit;
         uint32_t id;
     };
-    static bool penalises(const Sampling& s) {
-        return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0;
+    /// A higher logit first, on ties the lower id: the order of every filter.
+    static bool precedes(const Candidate& a, const Candidate& b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
     }
-    void penalise(Candidate* c, const Sampling& s, Span<const Token> before, Span<const Token> ids);
+    void penalise(const Sampling& s, Span<const Token> before, Span<const Token> ids);
+    static size_t keep_top_p(Candidate* c, size_t n, float top_p);
+    static Token draw(const Candidate* c, size_t n, const Sampling& s, uint64_t position);
+
     Block candidates_;
+    Block counts_;  ///< uint16_t [n_vocab], occurrences in the penalty window; zero between calls
 };
 
 }  // namespace detail

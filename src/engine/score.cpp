@@ -1,6 +1,8 @@
 // engine/score: the measuring functions of a Session: logits of every row, of the MTP block, and kernel times.
 #include "session.h"
 
+#include "../base/guard.h"
+
 #include "memory_plan.h"
 
 #include <algorithm>
@@ -79,7 +81,7 @@ Status check_score(const Session::Impl& s, Span<const Token> ids, size_t n_min, 
 
 }  // namespace score_impl
 
-Status Session::score(Span<const Token> ids, const RowSink& sink) {
+Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -98,8 +100,9 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) {
     }
     return s.trunk->find_logits();
 }
+AUSPEX_CATCH
 
-Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) {
+Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& sink) AUSPEX_BOUNDARY {
     using namespace detail;
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
@@ -138,8 +141,9 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     }
     return {};
 }
+AUSPEX_CATCH
 
-Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) {
+Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -162,5 +166,6 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
 }
+AUSPEX_CATCH
 
 }  // namespace auspex

@@ -1,5 +1,7 @@
 #include "session.h"
 
+#include "../base/guard.h"
+
 #include "memory_plan.h"
 #include "session_options.h"
 #include "snapshot.h"
@@ -26,7 +28,7 @@ Status Session::Impl::open() {
     AUSPEX_TRY(plan_context_options(plan, options, &context_options, &stats.window_rule));
     AUSPEX_TRY(kv_shapes(plan, context_options).get(kv));
     stats.windows = windows_of(plan, kv);
-    AUSPEX_TRY(fits_limit(*model, options));
+    AUSPEX_TRY(check_limit(*model, options));
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
     timeline.reserve(options.n_context, kMaxTentative);
@@ -59,7 +61,7 @@ Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
-Result<Session> Session::create(const Model& model, const SessionOptions& options) {
+Result<Session> Session::create(const Model& model, const SessionOptions& options) AUSPEX_BOUNDARY {
     if (!model) return Status(Code::bad_argument, "the Model was never loaded; call Model::load first");
     auto impl = std::make_unique<Impl>();
     impl->model = model.impl();
@@ -74,6 +76,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
     session.impl_ = std::move(impl);
     return session;
 }
+AUSPEX_CATCH
 
 // --------------------------------------------------------------------------------- the timeline
 
@@ -107,7 +110,7 @@ Result<size_t> Session::Impl::replace_tokens(Span<const Token> wanted) {
     return timeline.size() - timeline.n_row();
 }
 
-Result<size_t> Session::sync(Span<const Token> history) {
+Result<size_t> Session::sync(Span<const Token> history) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -127,6 +130,7 @@ Result<size_t> Session::sync(Span<const Token> history) {
     if (n > 1) s.depth->control.new_text();
     return n;
 }
+AUSPEX_CATCH
 
 Span<const Token> Session::history() const {
     return impl_ ? impl_->timeline.tokens().subspan(0, impl_->timeline.n_given()) : Span<const Token>();
@@ -168,7 +172,7 @@ Status Session::Impl::generate(const Sampling& sampling) {
     return {};
 }
 
-Result<Span<const Token>> Session::next(const Sampling& sampling) {
+Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -188,8 +192,9 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) {
     s.stats.decode_s += detail::seconds_since(start);
     return s.timeline.tokens().subspan(size, s.timeline.size() - size);
 }
+AUSPEX_CATCH
 
-Status Session::set_draft_depth(int depth) {
+Status Session::set_draft_depth(int depth) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     if (depth < -1 || depth > static_cast<int>(kMaxDraft))
@@ -202,6 +207,7 @@ Status Session::set_draft_depth(int depth) {
     impl_->depth->set_depth(depth);
     return {};
 }
+AUSPEX_CATCH
 
 // -------------------------------------------------------------------------------------- snapshots
 
@@ -210,7 +216,7 @@ uint64_t Session::Impl::snapshot_id() {
     return state_id;
 }
 
-Result<Snapshot> Session::save() const {
+Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -227,8 +233,9 @@ Result<Snapshot> Session::save() const {
     detail::finish_snapshot(&snap.bytes);
     return snap;
 }
+AUSPEX_CATCH
 
-Status Session::restore(const Snapshot& snap) {
+Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -244,12 +251,17 @@ Status Session::restore(const Snapshot& snap) {
     s.vocab.forget();
     return {};
 }
+AUSPEX_CATCH
 
 // ------------------------------------------------------------------------------- statistics and costs
 
-Stats Session::stats() const { return impl_ ? impl_->stats : Stats(); }
+Stats Session::stats() const AUSPEX_BOUNDARY { return impl_ ? impl_->stats : Stats(); }
+AUSPEX_CATCH_EMPTY
 
-DraftReport Session::draft_report() const { return impl_ ? impl_->depth->control.report() : DraftReport(); }
+DraftReport Session::draft_report() const AUSPEX_BOUNDARY {
+    return impl_ ? impl_->depth->control.report() : DraftReport();
+}
+AUSPEX_CATCH_EMPTY
 
 void Session::clear_stats() {
     if (!impl_) return;
@@ -280,7 +292,7 @@ std::string cost_key(Session::Impl& session) {
 
 }  // namespace session_impl
 
-std::vector<std::byte> Session::save_costs() const {
+std::vector<std::byte> Session::save_costs() const AUSPEX_BOUNDARY {
     using namespace session_impl;
     if (!impl_) return {};
     const std::string key = cost_key(*impl_);
@@ -293,8 +305,9 @@ std::vector<std::byte> Session::save_costs() const {
     all.insert(all.end(), costs.begin(), costs.end());
     return all;
 }
+AUSPEX_CATCH_EMPTY
 
-Status Session::load_costs(Span<const std::byte> costs) {
+Status Session::load_costs(Span<const std::byte> costs) AUSPEX_BOUNDARY {
     using namespace session_impl;
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
@@ -311,5 +324,6 @@ Status Session::load_costs(Span<const std::byte> costs) {
                       "these draft costs belong to " + found + "; expected " + key + ". Keep one file for each.");
     return impl_->depth->control.load_costs(costs.subspan(begin + n, costs.size() - begin - n));
 }
+AUSPEX_CATCH
 
 }  // namespace auspex

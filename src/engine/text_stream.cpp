@@ -1,18 +1,13 @@
+#include "../base/guard.h"
 #include "../base/text_stream.h"
 
 namespace auspex {
 
 struct TextStream::Impl {
     Model model;
-    std::vector<std::string> stops;
     DecodeOptions options;
-    std::string bytes, held;
-    bool stopped = false;
-
-    std::string take(bool all) {
-        held += detail::take_characters(bytes, all);
-        return detail::take_unstopped(held, stops, all, &stopped);
-    }
+    std::string bytes;  ///< of an unfinished character
+    detail::StopFilter stops;
 };
 
 TextStream::TextStream() noexcept = default;
@@ -20,22 +15,38 @@ TextStream::~TextStream() = default;
 TextStream::TextStream(TextStream&&) noexcept = default;
 TextStream& TextStream::operator=(TextStream&&) noexcept = default;
 
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options) {
+    try {
+        impl_.reset(new Impl{model, options, {}, detail::StopFilter(std::move(stops))});
+    } catch (...) {
+        (void)detail::status_of_exception();  // stays empty: push() says so
+    }
+}
+#else
 TextStream::TextStream(const Model& model, std::vector<std::string> stops, const DecodeOptions& options)
-    : impl_(new Impl{model, std::move(stops), options, {}, {}, false}) {}
+    : impl_(new Impl{model, options, {}, detail::StopFilter(std::move(stops))}) {}
+#endif
 
-Result<std::string> TextStream::push(Token id) {
-    if (impl_->stopped) return std::string();
+Result<std::string> TextStream::push(Token id) AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("TextStream", "its constructor with a Model");
+    if (impl_->stops.stopped()) return std::string();
     std::string bytes;
     AUSPEX_TRY(impl_->model.decode(Span<const Token>(&id, 1), impl_->options).get(bytes));
     impl_->bytes += bytes;
-    return impl_->take(false);
+    return impl_->stops.push(detail::take_characters(impl_->bytes, false));
 }
+AUSPEX_CATCH
 
-Result<std::string> TextStream::finish() {
-    if (impl_->stopped) return std::string();
-    return impl_->take(true);
+Result<std::string> TextStream::finish() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("TextStream", "its constructor with a Model");
+    if (impl_->stops.stopped()) return std::string();
+    std::string text = impl_->stops.push(detail::take_characters(impl_->bytes, true));
+    if (!impl_->stops.stopped()) text += impl_->stops.finish();
+    return text;
 }
+AUSPEX_CATCH
 
-bool TextStream::stopped() const { return impl_ && impl_->stopped; }
+bool TextStream::stopped() const { return impl_ && impl_->stops.stopped(); }
 
 }  // namespace auspex

@@ -66,6 +66,10 @@ struct ContextOptions {
 /// The most cycles that may be queued and not yet waited for.
 constexpr uint32_t kMaxQueued = 8;
 
+/// Below this a temperature counts as 0: logits divided by it would overflow.
+constexpr float kMinTemperature = 1e-30f;
+inline bool is_greedy(const Sampling& s) { return !(s.temperature >= kMinTemperature); }
+
 /// How the device decode loop begins.
 struct LoopStart {
     Span<const Token> history;  ///< every token; rows of all but the last have been run. Read by start() only
@@ -186,7 +190,7 @@ class Backend {
     virtual std::string report() const = 0;
     /// Name and version of the driver; empty where there is none.
     virtual std::string driver() const = 0;
-    /// Bytes that the device can still give; UINT64_MAX: not known, or no device of its own.
+    /// Bytes that the device can still give, on the CPU what the system has free; UINT64_MAX: not known.
     virtual uint64_t budget_bytes() const = 0;
     /// What shortens the next start; see Device::pipeline_cache(). Empty where there is none.
     virtual std::vector<std::byte> pipeline_cache() const = 0;

@@ -42,6 +42,8 @@ inline void pause() {
 
 Pool::Pool(uint32_t n_thread) : n_thread_(n_thread), may_spin_(n_thread <= std::thread::hardware_concurrency()) {
     workers_.resize(n_thread);
+    handles_.reserve(n_thread);  // a thread that runs must not be lost for want of memory
+    threads_.reserve(n_thread);
     for (uint32_t i = 0; i < n_thread; ++i) workers_[i] = {this, i};
 }
 

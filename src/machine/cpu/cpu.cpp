@@ -1,5 +1,6 @@
 #include "cpu.h"
 
+#include "../../base/system.h"
 #include "context.h"
 #include "../../base/float_mode.h"
 
@@ -27,7 +28,7 @@ class CpuBackend : public Backend {
         return text;
     }
     std::string driver() const override { return {}; }
-    uint64_t budget_bytes() const override { return UINT64_MAX; }
+    uint64_t budget_bytes() const override { return free_memory_bytes(); }
     std::vector<std::byte> pipeline_cache() const override { return {}; }
     Result<std::shared_ptr<LoadedModel>> load(const Plan& plan, const Weights& weights,
                                               const Progress& progress) override;

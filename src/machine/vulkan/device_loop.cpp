@@ -12,7 +12,7 @@ namespace drive_impl {
 
 args::SampleArgs sample_args(const Sampling& s) {
     args::SampleArgs a{};
-    a.temperature = s.temperature;
+    a.temperature = is_greedy(s) ? 0 : s.temperature;
     a.top_k = s.top_k > 0 ? static_cast<uint32_t>(s.top_k) : 0;
     a.top_p = s.top_p;
     a.min_p = s.min_p;
@@ -46,7 +46,7 @@ Status VulkanContext::start(const LoopStart& d) {
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
-    mode_.noise = d.sampling.temperature > 0;
+    mode_.noise = !is_greedy(d.sampling);
     mode_.penalties =
         d.sampling.penalty_window > 0 &&
         (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);

@@ -1,0 +1,42 @@
+// base/guard: what the standard library throws when memory or threads run out becomes a Status at the public boundary.
+//
+// Owns    the function-try-blocks that stand around each public function.
+// Thread  none of its own.
+// Test    tests/test_fault.cpp: every allocation and thread start fails in turn.
+#pragma once
+#include "base.h"
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+/// Wraps the body of a function that returns a Status or a Result:
+///     Status f() AUSPEX_BOUNDARY { ... }
+///     AUSPEX_CATCH
+/// Exceptions that are not the standard library's own for memory or threads pass through. Without exceptions the macros
+/// are empty.
+#define AUSPEX_BOUNDARY try
+#define AUSPEX_CATCH                                    \
+    catch (...) {                                       \
+        return ::auspex::detail::status_of_exception(); \
+    }
+/// For a function that returns a plain value, an empty one on failure.
+#define AUSPEX_CATCH_EMPTY                             \
+    catch (...) {                                      \
+        (void)::auspex::detail::status_of_exception(); \
+        return {};                                     \
+    }
+#else
+#define AUSPEX_BOUNDARY
+#define AUSPEX_CATCH
+#define AUSPEX_CATCH_EMPTY
+#endif
+
+namespace auspex {
+namespace detail {
+
+/// The Status for the exception that is being handled. Call in a catch block only; rethrows what it does not know.
+Status status_of_exception();
+
+/// bad_argument for a method of a handle that was never filled.
+Status empty_handle(const char* handle, const char* make);
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,18 @@
+// base/system: what the operating system says about itself.
+//
+// Owns    the question how much memory is free.
+// Thread  any.
+// Test    tests/test_base.cpp.
+#pragma once
+#include "base.h"
+
+namespace auspex {
+namespace detail {
+
+/// Bytes of memory that this process can still take without pushing others out, a control group's limit included;
+/// UINT64_MAX where the system does not say.
+/// cost      tens of microseconds.
+uint64_t free_memory_bytes();
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,184 @@
+// The public interface refuses what it cannot use, with a Status: empty handles, null arguments, values out of range.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "../src/base/base.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace test;
+
+namespace {
+
+/// A file that is removed with the test.
+struct TempFile {
+    std::string path;
+    TempFile(const std::string& name, const std::vector<std::byte>& bytes) : path(name) {
+        std::ofstream(path, std::ios::binary)
+            .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    }
+    ~TempFile() { std::remove(path.c_str()); }
+};
+
+/// The whole text of a greedy session.
+std::vector<Token> text_of(const Model& model, size_t n) {
+    SessionOptions options;
+    options.n_context = 64;
+    Session session;
+    REQUIRE(Session::create(model, options).get(session).ok());
+    REQUIRE(session.sync(tiny_ids(20, 4)).ok());
+    while (session.history().size() < 20 + n) REQUIRE(session.next().ok());
+    return {session.history().begin(), session.history().end()};
+}
+
+}  // namespace
+
+TEST_CASE("the version's numbers and its text agree") {
+    CHECK(detail::say(AUSPEX_VERSION_MAJOR, ".", AUSPEX_VERSION_MINOR, ".", AUSPEX_VERSION_PATCH) == AUSPEX_VERSION);
+}
+
+TEST_CASE("an empty Device, Model or TextStream answers with a Status or an empty value") {
+    const Device device;
+    CHECK(device.name().empty());
+    CHECK(device.report().empty());
+    CHECK(device.kind() == Kind::best);
+    CHECK(device.pipeline_cache().empty());
+    const Model model;
+    CHECK(model.info().n_vocab == 0);
+    CHECK(model.encode("text").status().code == Code::bad_argument);
+    CHECK(model.encode(ChatPrompt()).status().code == Code::bad_argument);
+    CHECK(model.decode(std::vector<Token>{1}).status().code == Code::bad_argument);
+    CHECK(model.render(ChatRequest()).status().code == Code::bad_argument);
+    CHECK_FALSE(model.is_end(1));
+    CHECK(model.describe_plan().empty());
+    CHECK(Model::load(device, "x").status().code == Code::bad_argument);
+    CHECK(Session::create(model).status().code == Code::bad_argument);
+    CHECK(Session::plan(model).status().code == Code::bad_argument);
+    CHECK(Session::plan(device, "x").status().code == Code::bad_argument);
+    for (TextStream* stream : {new TextStream, new TextStream(model)}) {
+        CHECK(stream->push(1).status().code == Code::bad_argument);
+        CHECK_FALSE(stream->stopped());
+        delete stream;
+    }
+}
+
+TEST_CASE("a null path is refused by name") {
+    const Device device = cpu_device();
+    const char* path = nullptr;
+    const Status load = Model::load(device, path).status(), plan = Session::plan(device, path).status();
+    CHECK(load.code == Code::bad_argument);
+    CHECK(load.text.find("null") != std::string::npos);
+    CHECK(plan.code == Code::bad_argument);
+    CHECK(plan.text.find("null") != std::string::npos);
+}
+
+TEST_CASE("enumeration values out of range are refused by name") {
+    DeviceOptions options;
+    options.kind = static_cast<Kind>(77);
+    CHECK(Device::open(options).status().text.find("kind is 77") != std::string::npos);
+    options.kind = Kind::cpu;
+    options.cpu_path = static_cast<CpuPath>(99);
+    CHECK(Device::open(options).status().text.find("cpu_path is 99") != std::string::npos);
+    options.cpu_path = CpuPath::best;
+    options.allocator.free = [](void*, void*, size_t, size_t) {};
+    CHECK(Device::open(options).status().code == Code::bad_argument);
+    ChatRequest request;
+    request.messages.resize(1);
+    request.messages[0].role = "user";
+    CHECK(render_chat(request, static_cast<ChatStyle>(9)).status().text.find("style is 9") != std::string::npos);
+    request.messages[0].parts.push_back({static_cast<ContentPart::Kind>(5), {}});
+    CHECK(render_chat(request, ChatStyle::qwen35).status().text.find("kind 5") != std::string::npos);
+}
+
+TEST_CASE("a file that was copied may be changed while the model runs") {
+    const std::vector<std::byte> bytes = tiny_model();
+    const Device device = cpu_device();
+    const std::vector<Token> want = text_of(load_model(device, bytes), 30);
+    TempFile file("auspex-test-copied.gguf", bytes);
+    LoadOptions options;
+    options.copy_file = true;
+    Model model;
+    const Status s = Model::load(device, file.path.c_str(), options).get(model);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    std::ofstream(file.path, std::ios::trunc).put('x');  // a mapped file would end the process with SIGBUS
+    CHECK(text_of(model, 30) == want);
+}
+
+TEST_CASE("a copied file is planned to the byte and taken from the device's allocator") {
+    const std::vector<std::byte> bytes = tiny_model();
+    TempFile file("auspex-test-copy-plan.gguf", bytes);
+    uint64_t held = 0;
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = 1;
+    options.allocator.user = &held;
+    options.allocator.alloc = [](void* user, size_t n, size_t alignment) {
+        *static_cast<uint64_t*>(user) += n;
+        return ::operator new(n, std::align_val_t(alignment));
+    };
+    options.allocator.free = [](void* user, void* p, size_t n, size_t alignment) {
+        *static_cast<uint64_t*>(user) -= n;
+        ::operator delete(p, std::align_val_t(alignment));
+    };
+    {
+        const Device device = open_device(options);
+        LoadOptions load;
+        load.copy_file = true;
+        MemoryPlan before, after;
+        REQUIRE(Session::plan(device, file.path.c_str(), {}, load).get(before).ok());
+        CHECK(held == 0);
+        Model model;
+        REQUIRE(Model::load(device, file.path.c_str(), load).get(model).ok());
+        CHECK(held == before.weight_bytes);
+        CHECK(held >= bytes.size());
+        REQUIRE(Session::plan(model).get(after).ok());
+        CHECK(after.weight_bytes == before.weight_bytes);
+        CHECK(after.total_bytes == before.total_bytes);
+    }
+    CHECK(held == 0);
+}
+
+TEST_CASE("bytes at an odd address load, and give the same text") {
+    const std::vector<std::byte> bytes = tiny_model();
+    const Device device = cpu_device();
+    const std::vector<Token> want = text_of(load_model(device, bytes), 10);
+    std::vector<std::byte> shifted(bytes.size() + 8);
+    for (size_t by : {size_t{1}, size_t{4}}) {
+        std::memcpy(shifted.data() + by, bytes.data(), bytes.size());
+        Model model;
+        const Status s = Model::load(device, Span<const std::byte>(shifted.data() + by, bytes.size())).get(model);
+        REQUIRE_MESSAGE(s.ok(), s.message());
+        std::memset(shifted.data(), 0, shifted.size());  // nothing is read there any more
+        CHECK(text_of(model, 10) == want);
+    }
+}
+
+TEST_CASE("without a limit of its own the CPU refuses what the system has no room for") {
+    const std::vector<std::byte> bytes = tiny_model();
+    const Model model = load_model(cpu_device(), bytes);
+    MemoryPlan plan;
+    REQUIRE(Session::plan(model).get(plan).ok());
+    if (plan.limit_bytes == 0) return skip("this system does not say how much memory is free");
+    CHECK(plan.fits);
+    SessionOptions options;
+    options.n_context = 1u << 24;
+    options.kv_k = options.kv_v = KvType::f32;
+    options.n_ubatch = 4096;
+    REQUIRE(Session::plan(model, options).get(plan).ok());
+    CHECK(plan.fits == (plan.total_bytes <= plan.limit_bytes));
+    if (plan.fits) return skip("this machine has room for the largest session of the tiny model");
+    const Status s = Session::create(model, options).status();
+    CHECK(s.code == Code::out_of_memory);
+    CHECK(s.text.find("the system has room for") != std::string::npos);
+}
+
+TEST_CASE("parse_windows and print_windows are inverse, and later entries override") {
+    std::vector<LayerWindow> windows;
+    REQUIRE(parse_windows("all:64,3:128+4").get(windows).ok());
+    CHECK(print_windows(windows) == "all:64,3:128+4");
+    CHECK(parse_windows("3:x").status().text.find("not a number") != std::string::npos);
+}
