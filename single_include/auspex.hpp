@@ -6943,140 +6943,111 @@ class Sampler {
 }  // namespace detail
 }  // namespace auspex
 
-// ------------------------------------------------------------------------- src/engine/controller.h
+// ------------------------------------------------------------------------- src/engine/acceptance.h
 
-// engine/controller: how many tokens to draft next, and when not to draft at all.
+// engine/acceptance: how likely drafts are to be accepted, learned from those that were verified.
 //
-// Owns    what was learned about the text (acceptance), about the machine (cost), and the choice
-//         that follows. Pure arithmetic over observations: no clock, no device, no random numbers.
-// Reads   base.
-// Serves  session: next() before a cycle is queued, observe() when its result is there.
-// Thread  none of its own; a Controller belongs to one session.
-// Laws    Drafting is never slower than not drafting by more than 2 %; a choice allocates nothing.
-//         tests/test_controller.cpp, on a virtual clock.
+// Owns    the filter over levels of acceptance. Arithmetic alone: no clock, no device, no random numbers.
+// Thread  belongs to one Controller.
+// Test    tests/test_controller.cpp.
 //
-// The quantities. One cycle at depth g drafts g tokens, verifies g+1 rows and commits 1 + (accepted).
-//
-//   a_i       chance that draft i is accepted when drafts 1..i-1 were
-//   S_i       a_1 a_2 ... a_i
-//   E(g)      1 + S_1 + ... + S_g         tokens that a cycle is expected to commit
-//   T(g)      seconds of a cycle, drafting and host work included; T(0) is one plain step
-//   R(g)      T(g) / T(0)
-//   rate(g)   E(g) / T(g)                 what is maximised over g = 0 .. max_depth
-//
-// Drafting at depth g pays when E(g) > R(g). Two units of the same break-even are in use and must not
-// be mixed: (R(g)-1)/g is in accepted/drafted, the root of 1 + a + .. + a^g = R(g) in conditional a.
-//
-// Acceptance. The text has a level q, the chance that the first draft is right; deeper drafts have
-// a_i = q d_i with slowly learned ratios d_i <= 1. The level is constant for a while and then jumps
-// (code, then prose, then code): a hidden Markov model on a grid of levels, times a few hypotheses on
-// how often it jumps. Every judged draft is one step of its forward filter. Drafts behind the first
-// rejected one were never judged, so they say nothing.
-//
-// Cost. log T(g) = speed + ratio(g), both in log seconds and kept for each octave of context length.
-// What changes together (clock, load, context) moves `speed` after one cycle at any depth; what changes
-// for one depth moves its ratio. A scalar Kalman step divides each surprise between the two by how
-// uncertain they are, and a ratio grows uncertain while it is not measured. A jump, three surprises in a
-// row, is taken for the speed's; the next cycle at another depth tells whether it was that depth's own.
-//
-// Off is depth 0, and off still learns: every few tokens the session runs the draft head once over the
-// tokens committed since, teacher-forced (Decision::probe_rows). That keeps the head's cache current
-// and says for each token whether the head would have had it: exact outcomes for a_1, without a verify.
+// The text has a level q, the chance that the first draft is accepted; deeper drafts have a_i = q d_i with slowly
+// learned ratios d_i <= 1. The level is constant for a while and then jumps (code, then prose, then code): a hidden
+// Markov model on a grid of levels, times a few hypotheses on how often it jumps. Each evaluated draft is one step of
+// its forward filter. Drafts after the first rejected one were not evaluated and say nothing.
 
 namespace auspex {
 namespace detail {
 
-/// What to do in the next cycle.
-struct Decision {
-    uint32_t depth = 0;       ///< tokens to draft; 0: a plain step
-    uint32_t probe_rows = 0;  ///< before it, run the head over this many of the last committed tokens
-};
+/// The deepest draft that the tables have room for.
+constexpr uint32_t kMaxDepth = kMaxDraft;
 
-/// One finished cycle.
-struct DraftSeen {
-    uint32_t depth = 0;     ///< drafted and verified; less than decided after an early stop
-    uint32_t accepted = 0;  ///< at most depth
-    double seconds = 0;     ///< of the whole cycle, drafting included, the acceptance_probe pass not; 0: not known
-    double catch_up =
-        0;  ///< of these, in a cycle without drafts: for the draft block's cache, which a plain step has no need of
-    uint32_t context = 0;  ///< tokens in the history before it
-    /// Sum of the draft's own probabilities over the judged drafts (the accepted ones and the first
-    /// rejected one); 0 when not known.
-    double confidence = 0;
-};
-
-/// One finished acceptance_probe pass.
+/// One finished acceptance probe: a pass of the MTP block over tokens that are already known.
 struct AcceptanceProbe {
     uint32_t n = 0;     ///< rows, at most Controller::kMaxAcceptanceProbe
-    uint32_t hits = 0;  ///< rows where the head's token is the one that came
+    uint32_t hits = 0;  ///< rows where the block's token is the one that came
     double seconds = 0;
     uint32_t order = 0;  ///< bit i: row i (0 is the oldest) was a hit; 0 with hits > 0: order not known
 };
 
-/// The deepest draft that the tables below have room for.
-constexpr uint32_t kMaxDepth = kMaxDraft;
-
-// ---------------------------------------------------------------------------------------- the text
-
-/// The level of acceptance, learned from judged drafts.
 class Acceptance {
   public:
     Acceptance();
-    /// Drafts 1..accepted were hits; draft accepted+1, if there was one, a miss; deeper ones unjudged.
-    void cycle(uint32_t depth, uint32_t accepted);
+    /// Drafts 1..accepted were hits; draft accepted+1, if there was one, a miss; deeper ones were not evaluated.
+    void observe(uint32_t depth, uint32_t accepted);
     /// Outcomes of first drafts, oldest first.
-    void acceptance_probe(const AcceptanceProbe& seen);
-    /// Another text begins: the level is open again, what is usual is kept.
+    void observe(const AcceptanceProbe& probe);
+    /// Another text begins: its level is unknown, but likely to be one of those seen before.
     void new_text();
-    /// E(0) .. E(max_depth).
+    /// E(0) .. E(max_depth), the tokens that a cycle is expected to commit.
     void expected(uint32_t max_depth, double* tokens) const;
-    /// a_i of position i >= 1, before anything of this cycle is known.
+    /// a_i of position i >= 1.
     double at(uint32_t position) const { return level() * ratio_[position]; }
     double ratio(uint32_t position) const { return ratio_[position]; }
     double level() const;
     /// Expected tokens from one jump of the level to the next, under the filter's hypotheses.
     double run_length() const;
-    /// Plain steps per token that the best depth would save, averaged over the levels as the filter
-    /// stands, and in `usual` over the levels that jumps lead to. relative: R(0) .. R(max_depth)
+    /// Plain steps per token that the best depth would save: at the present distribution of the level, and in `usual`
+    /// at the distribution that jumps lead to. relative: R(0) .. R(max_depth)
     double saving(uint32_t max_depth, const double* relative, double* usual) const;
 
   private:
     static constexpr uint32_t kLevel = 12, kPace = 3;
-    void token_passes();
-    void judge(uint32_t position, bool hit);
+    void advance();
+    void evaluate(uint32_t position, bool hit);
     double weight(uint32_t level) const;
 
-    double p_[kPace][kLevel];                           // P(pace, level | all outcomes), sums to 1
-    double usual_[kLevel];                              // slow average of the level's distribution: where jumps go
-    double ratio_[kMaxDepth + 1];                       // d_i
-    double hit_[kMaxDepth + 1], hoped_[kMaxDepth + 1];  // discounted hits, and what the level alone promised
+    double p_[kPace][kLevel];                              // P(pace, level | all outcomes), sums to 1
+    double usual_[kLevel];                                 // slow average of the level's distribution: where jumps lead
+    double ratio_[kMaxDepth + 1];                          // d_i
+    double hit_[kMaxDepth + 1], expected_[kMaxDepth + 1];  // discounted hits, and what the level alone predicted
 };
 
-// ------------------------------------------------------------------------------------- the machine
+}  // namespace detail
+}  // namespace auspex
 
-/// Seconds of a cycle by depth, learned in each octave of context length.
+// ------------------------------------------------------------------------- src/engine/cycle_cost.h
+
+// engine/cycle_cost: how long a cycle takes, by draft depth and context length, learned from measured cycles.
+//
+// Owns    the filter over costs, and its form as bytes. Arithmetic alone: no clock, no device.
+// Thread  belongs to one Controller.
+// Test    tests/test_controller.cpp.
+//
+// log T(g) = speed + ratio(g), both in log seconds, kept for each octave of context length. What changes for all depths
+// (clock, load, context) moves `speed` after one cycle at any depth; what changes for one depth moves its ratio. A
+// scalar Kalman step divides each surprise between the two by how uncertain they are, and a ratio grows uncertain while
+// it is not measured. A jump, three surprises in a row, is attributed to the speed; the next cycle at another depth
+// tells whether it was that one depth's own.
+
+namespace auspex {
+namespace detail {
+
 class CycleCost {
   public:
     static constexpr uint32_t kBucket = 12;  ///< octaves from 1K tokens on; the last has no end
     static uint32_t bucket_of(uint32_t context);
     /// Makes the bucket of `context` current; a new one starts from its nearest neighbour.
     void enter(uint32_t context);
+    /// A cycle at `depth` took so long. Times that are not positive and finite are ignored.
     void observe(uint32_t depth, double seconds);
     /// Every depth but 0 is unmeasured again in the current bucket.
     void forget_drafts();
     bool knows(uint32_t depth) const { return now().ratio[depth].n > 0; }
-    uint32_t samples(uint32_t depth) const { return now().ratio[depth].n; }
-    /// T(g); unmeasured depths lie on a line through the measured ones with g >= 1 (the step from 0 to 1
-    /// is a jump and says nothing about slope). 0 before the first observation.
+    uint32_t n_sample(uint32_t depth) const { return now().ratio[depth].n; }
+    /// T(g). Unmeasured depths are on a line through the measured ones with g >= 1 (the step from 0 to 1 is a jump and
+    /// says nothing about the slope). 0 before the first observation.
     double seconds(uint32_t depth) const;
+    /// Cycles since this depth was last measured.
     uint64_t age(uint32_t depth) const { return n_cycle_ - now().ratio[depth].when; }
     uint64_t cycles_since_jump() const { return jump_when_ > 0 ? n_cycle_ - jump_when_ : UINT64_MAX; }
     /// Standard deviation of log T(g) against the other depths.
-    double doubt(uint32_t depth) const;
-    /// The depth whose last measurement was out of the ordinary, accident or not; UINT32_MAX: none.
+    double uncertainty(uint32_t depth) const;
+    /// The depth whose last measurement was an outlier; UINT32_MAX: none.
     uint32_t surprised() const { return now().ratio[surprised_].n_surprise > 0 ? surprised_ : UINT32_MAX; }
 
     void save(std::vector<std::byte>* to) const;
+    /// errors    bad_file: not what save() wrote, or damaged. Nothing is changed then.
     Status load(Span<const std::byte> from);
 
   private:
@@ -7084,8 +7055,8 @@ class CycleCost {
         double log = 0, variance = 0;
         uint64_t when = 0;  // cycle of the last measurement
         uint32_t n = 0;
-        double surprise = 0;      // the last measurement that was out of the ordinary
-        uint32_t n_surprise = 0;  // so many in a row, in one direction
+        double surprise = 0;      // the last outlier
+        uint32_t n_surprise = 0;  // outliers in a row, in one direction
     };
     struct Bucket {
         bool known = false;
@@ -7094,20 +7065,67 @@ class CycleCost {
     };
     const Bucket& now() const { return bucket_[current_]; }
     double variance(const Ratio& r) const;
+    void first_sample(Bucket& b, Ratio& r, double log_t);
+    void second_sample(Bucket& b, Ratio& r, double log_t);
     void jump(uint32_t depth, double e);
-    void settle_jump(uint32_t depth, double log_t);
+    void attribute_jump(uint32_t depth, double log_t);
 
     Bucket bucket_[kBucket];
     uint32_t current_ = 0;
     uint64_t n_cycle_ = 0;
     double noise_variance_ = 0;
-    double jump_ = 0;          // the last jump, until another depth has told whose it was
+    double jump_ = 0;          // the last jump, until a cycle at another depth shows whose it was
     uint32_t jump_depth_ = 0;  // where it was seen
     uint64_t jump_when_ = 0;   // and in which cycle
     uint32_t surprised_ = 0;   // depth
 };
 
-// -------------------------------------------------------------------------------------- the choice
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/engine/controller.h
+
+// engine/controller: how many tokens to draft next, and when not to draft at all.
+//
+// Owns    what was learned about the text (Acceptance) and about the machine (CycleCost), and the choice that follows.
+//         Arithmetic alone: no clock, no device, no random numbers.
+// Thread  a Controller belongs to one session: next() before a cycle is queued, observe() when its result is there.
+// Test    tests/test_controller.cpp, on a virtual clock: drafting is never slower than not drafting by more than 2 %; a
+//         choice allocates nothing.
+//
+// One cycle at depth g drafts g tokens, verifies g+1 rows and commits 1 + (accepted).
+//
+//   a_i       chance that draft i is accepted when drafts 1..i-1 were
+//   S_i       a_1 a_2 ... a_i
+//   E(g)      1 + S_1 + ... + S_g         tokens that a cycle is expected to commit
+//   T(g)      seconds of a cycle, drafting and host work included; T(0) is one plain step
+//   R(g)      T(g) / T(0)
+//   rate(g)   E(g) / T(g)                 what is maximised over g = 0 .. max_depth
+//
+// Drafting at depth g pays when E(g) > R(g). Two units of the same break-even are in use and must not be mixed:
+// (R(g)-1)/g is in accepted/drafted, the root of 1 + a + .. + a^g = R(g) in conditional a.
+//
+// Off is depth 0, and off still learns: every few tokens the session runs an acceptance probe, the MTP block once over
+// the tokens committed since, given the true tokens (Decision::probe_rows). That keeps the block's cache current and
+// says for each token whether the block would have had it: exact outcomes for a_1, without verification.
+
+namespace auspex {
+namespace detail {
+
+/// What to do in the next cycle.
+struct Decision {
+    uint32_t depth = 0;       ///< tokens to draft; 0: a plain step
+    uint32_t probe_rows = 0;  ///< before it, an acceptance probe over this many of the last committed tokens
+};
+
+/// One finished cycle.
+struct DraftSeen {
+    uint32_t depth = 0;     ///< drafted and verified; less than decided after an early stop
+    uint32_t accepted = 0;  ///< at most depth
+    double seconds = 0;     ///< of the whole cycle with drafting, without the acceptance probe; 0: not known
+    double catch_up = 0;   ///< of these, in a cycle without drafts: for the MTP cache, which a plain step does not need
+    uint32_t context = 0;  ///< tokens in the history before it
+};
 
 class Controller {
   public:
@@ -7116,41 +7134,39 @@ class Controller {
     /// max_depth   deepest draft, at most kMaxDepth; 0: never drafts.
     explicit Controller(uint32_t max_depth = 6);
 
-    /// Another text begins in the same session, its prompt already run through the head: forgets the
-    /// level of the old text, keeps what is known of the machine.
+    /// Another text begins in the same session, and the MTP block has seen its prompt: forgets the acceptance of the
+    /// old text, keeps what is known of the machine.
     void new_text();
-    /// The choice for the next cycle to be queued. Each call stands for one cycle; it may come before
-    /// the results of cycles still on their way.
+    /// Decides on the next cycle to be queued. Each call stands for one cycle; it may come before the results of
+    /// earlier cycles.
     ///
     /// context   tokens in the history, as far as known
-    /// usable    bit g: depth g can be had now; 0 always can
+    /// usable    bit g: depth g can be run now; 0 always can
     /// cost      below a microsecond; allocates nothing.
     Decision next(uint32_t context, uint32_t usable = UINT32_MAX);
-    /// In its place where the depth is not ours to choose.
+    /// Instead of next() where the caller fixes the depth.
     void fixed(uint32_t depth, uint32_t context);
     void observe(const DraftSeen& seen);
-    void observe_acceptance_probe(const AcceptanceProbe& seen);
-    /// Between plain steps the head's cache was filled by n_row rows, for that many seconds.
+    void observe_acceptance_probe(const AcceptanceProbe& probe);
+    /// Between plain steps the MTP cache was filled by n_row rows, in so many seconds.
     void observe_catch_up(double seconds, size_t n_row);
-    /// Within a cycle, after `drafted` >= 1 drafts: does one more pay?
-    ///
-    /// confidence   product of the draft's own probabilities of them: its chance that all stand
-    bool keep_drafting(uint32_t drafted, double confidence) const;
 
-    /// Allocates the list of switches.
+    /// Allocates the list of depth changes.
     DraftReport report() const;
-    /// The statistics begin anew.
+    /// Starts the report's counts from zero.
     void clear_report();
-    /// Drafting may go on any time, and what that takes can be afforded: the head's cache is to be kept up. Where it is
-    /// not, the next drafts see as much of the text as is still at hand.
+    /// True if drafting may resume at any time and keeping the MTP cache current is cheap enough. If it is not kept
+    /// current, the next drafts see only the part of the text that is still at hand.
     bool wants_drafts() const;
-    /// What the last decision stood on.
+    /// The basis of the last decision.
     void explain(DraftCycle* to) const;
 
-    /// The learned costs as bytes. They hold for one device, driver and model: the caller keys them so.
-    /// Context buckets are inside.
+    /// The learned costs of all context lengths as bytes. They are valid for one device, driver and model, which the
+    /// caller must note.
     std::vector<std::byte> save_costs() const;
-    /// Spares the cold start. errors: bad_file, and nothing is changed.
+    /// Replaces the cold start by saved costs.
+    ///
+    /// errors    bad_file. Nothing is changed then.
     Status load_costs(Span<const std::byte> from);
 
   private:
@@ -7161,6 +7177,9 @@ class Controller {
     bool acceptance_probe_due() const;
     double saving(double* usual) const;
     double exploration_cost() const;
+    bool update_suspension(uint32_t context);
+    uint32_t next_depth(uint32_t usable, DraftReason* reason);
+    void record_change(uint32_t depth, DraftReason reason);
     uint32_t known_or_once(uint32_t depth, const double* rate);
     uint32_t cold_depth(uint32_t usable);
     uint32_t choose(const double* rate, DraftReason* reason);
@@ -7170,28 +7189,27 @@ class Controller {
     Acceptance text_;
     CycleCost cost_;
 
-    uint32_t depth_ = 0;                  // the standing choice; probes do not change it
+    uint32_t depth_ = 0;                  // the present choice; probes do not change it
     uint32_t last_ = 0;                   // depth of the last decision, probes included
     uint32_t i_cold_ = 0;                 // next entry of the cold start
-    bool reopened_ = false;               // the cold start runs again after a lock
+    bool reopened_ = false;               // the cold start runs again after a suspension
     uint32_t since_probe_ = 0;            // decisions
     uint32_t n_decision_ = 0;             // after the cold start
     uint32_t asked_[kMaxDepth + 1] = {};  // the decision at which a depth of unknown time was last chosen
     uint32_t pending_ = 0;                // tokens of plain steps whose outcome is not known
     uint32_t stale_ = 0;                  // drafting cycles whose outcomes are not counted
-    bool locked_ = false;
-    uint32_t locked_context_ = 0;
-    double locked_seconds_ = 0;                 // T(0) at the lock
-    double acceptance_probe_seconds_ = 0;       // of a pass, smoothed; 0: not measured
-    double last_acceptance_probe_seconds_ = 0;  // of the last one
-    double catch_up_[2] = {};  // seconds per row, the last and the one before; 0: not seen since drafting paid
-    double deficit_ = 0;       // plain steps lost against never drafting, since the beginning
-    double steps_ = 0;         // plain steps that the tokens so far are worth
-    double calibration_hit_ = 0, calibration_hoped_ = 0;
+    bool suspended_ = false;              // unprofitable: no drafts until costs or context change
+    uint32_t suspended_context_ = 0;
+    double suspended_seconds_ = 0;   // T(0) at that time
+    double probe_seconds_ = 0;       // of an acceptance probe, smoothed; 0: not measured
+    double last_probe_seconds_ = 0;  // of the last one
+    double catch_up_[2] = {};        // seconds per row, the last and the one before; 0: not seen since drafting paid
+    double deficit_ = 0;             // plain steps lost against never drafting, since the beginning
+    double steps_ = 0;               // plain steps that the tokens so far are worth
     DraftReason reason_ = DraftReason::none;  // of the last decision
     DraftReport seen_;                        // the counting half of the report
-    static constexpr uint32_t kMaxSwitch = 64;
-    DepthChange switches_[kMaxSwitch];  // a ring
+    static constexpr uint32_t kMaxChange = 64;
+    DepthChange changes_[kMaxChange];  // a ring
 };
 
 }  // namespace detail
@@ -36903,33 +36921,32 @@ Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t posi
 
 // ----------------------------------------------------------------------- src/engine/acceptance.cpp
 
-// engine/acceptance: how often guesses are right, learned from those that were judged.
-
-
 namespace auspex {
 namespace detail {
 namespace acceptance_impl {
+namespace {
 
 /// The grid of levels. Finer near 1, where one step of q moves E(6) most.
 constexpr double kLevels[] = {0.04, 0.14, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.84, 0.91, 0.96, 0.985};
-/// Chance per token that the level jumps: texts that change every sentence, every paragraph, every
-/// page. The filter finds out which one it reads.
+/// Chance per token that the level jumps: texts that change with every sentence, paragraph or page. The filter learns
+/// which one it reads.
 constexpr double kPaces[] = {1.0 / 32, 1.0 / 128, 1.0 / 768};
 /// Chance per token that the pace itself changes: a few times in a long conversation.
 constexpr double kPaceChange = 1.0 / 1024;
-/// A jump goes where this text has been before; this part of it goes anywhere.
-constexpr double kSurpriseShare = 0.15;
-/// Tokens over which "where this text has been" is averaged: several phases.
+/// A jump leads to levels that this text has had before; this share of it leads to any level.
+constexpr double kAnyLevelShare = 0.15;
+/// Tokens over which the levels of this text are averaged: several phases.
 constexpr double kUsualTokens = 512;
-/// Before anything is known deeper drafts are a little worse: each sees its own guesses, not the
-/// trunk's rows. Published heads lose 1 to 2 % per position.
-constexpr double kDeeper = 0.985;
-/// What was just said weighs as much as this many judged drafts. The ratios change with the head, not
-/// with the text, so a long memory is right.
-constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kRatioLeast = 0.2;
+/// Before anything is known deeper drafts are a little worse: each sees drafts, not the trunk's rows. Published heads
+/// lose 1 to 2 % per position.
+constexpr double kDepthDecay = 0.985;
+/// That prior weighs as much as this many evaluated drafts. The ratios change with the head, not with the text, so they
+/// are averaged over a long time.
+constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kMinRatio = 0.2;
 /// No draft is certain, in either direction: keeps the filter's likelihoods away from 0.
-constexpr double kSurest = 0.995;
+constexpr double kMaxAcceptance = 0.995;
 
+}  // namespace
 }  // namespace acceptance_impl
 
 Acceptance::Acceptance() {
@@ -36937,8 +36954,8 @@ Acceptance::Acceptance() {
     static_assert(sizeof acceptance_impl::kPaces / sizeof(double) == kPace, "one row of p_ per pace");
     for (double& u : usual_) u = 1.0 / kLevel;
     for (uint32_t i = 0; i <= kMaxDepth; ++i) {
-        ratio_[i] = i < 2 ? 1 : ratio_[i - 1] * acceptance_impl::kDeeper;
-        hit_[i] = hoped_[i] = 0;
+        ratio_[i] = i < 2 ? 1 : ratio_[i - 1] * acceptance_impl::kDepthDecay;
+        hit_[i] = expected_[i] = 0;
     }
     for (auto& pace : p_)
         for (double& p : pace) p = 1.0 / (kLevel * kPace);
@@ -36963,16 +36980,16 @@ double Acceptance::run_length() const {
     return 1 / jumps;
 }
 
-/// The time step of the filter, once per token: with the chance of its pace the level jumps to where
-/// this text usually is; rarely the pace changes.
+/// The time step of the filter, once per token: with the chance of its pace the level jumps to a usual level of this
+/// text; rarely the pace changes.
 ///   p(h, k)  <-  (1 - pace_h) p(h, k) + pace_h p(h) to(k),   then   (1 - c) p(h, k) + c p(k) / n_pace
-void Acceptance::token_passes() {
+void Acceptance::advance() {
     using namespace acceptance_impl;
     for (uint32_t h = 0; h < kPace; ++h) {
         double sum = 0;
         for (const double p : p_[h]) sum += p;
         for (uint32_t k = 0; k < kLevel; ++k) {
-            const double to = (1 - kSurpriseShare) * usual_[k] + kSurpriseShare / kLevel;
+            const double to = (1 - kAnyLevelShare) * usual_[k] + kAnyLevelShare / kLevel;
             p_[h][k] += kPaces[h] * (sum * to - p_[h][k]);
         }
     }
@@ -36984,45 +37001,45 @@ void Acceptance::token_passes() {
 }
 
 /// The measurement step: Bayes' rule with the likelihood q d_i of a hit, 1 - q d_i of a miss.
-void Acceptance::judge(uint32_t position, bool hit) {
+void Acceptance::evaluate(uint32_t position, bool hit) {
     using namespace acceptance_impl;
-    token_passes();
-    // The ratio first, against what the level alone promised before this outcome:
-    //   d_i = (n0 d_(i-1) 0.985 + hits at i) / (n0 + promised at i)
+    advance();
+    // The ratio first, against what the level alone predicted before this outcome:
+    //   d_i = (n0 d_(i-1) 0.985 + hits at i) / (n0 + predicted at i)
     if (position > 1) {
         hit_[position] = hit_[position] * kRatioKeep + (hit ? 1 : 0);
-        hoped_[position] = hoped_[position] * kRatioKeep + level();
+        expected_[position] = expected_[position] * kRatioKeep + level();
     }
     double sum = 0;
     for (uint32_t k = 0; k < kLevel; ++k) {
-        const double a = std::min(kLevels[k] * ratio_[position], kSurest);
+        const double a = std::min(kLevels[k] * ratio_[position], kMaxAcceptance);
         for (auto& pace : p_) sum += pace[k] *= hit ? a : 1 - a;
     }
     for (auto& pace : p_)
         for (double& p : pace) p /= sum;
     if (position > 1) {
-        // A position that is never reached follows its shallower neighbour: censored, not missed.
+        // A position that is never reached follows its shallower neighbour: it is censored, not missed.
         for (uint32_t i = position; i <= kMaxDepth; ++i) {
-            const double d = (kRatioPrior * ratio_[i - 1] * kDeeper + hit_[i]) / (kRatioPrior + hoped_[i]);
-            ratio_[i] = std::clamp(d, kRatioLeast, 1.0);
+            const double d = (kRatioPrior * ratio_[i - 1] * kDepthDecay + hit_[i]) / (kRatioPrior + expected_[i]);
+            ratio_[i] = std::clamp(d, kMinRatio, 1.0);
         }
     }
 }
 
-void Acceptance::cycle(uint32_t depth, uint32_t accepted) {
-    for (uint32_t i = 1; i <= accepted; ++i) judge(i, true);
+void Acceptance::observe(uint32_t depth, uint32_t accepted) {
+    for (uint32_t i = 1; i <= accepted; ++i) evaluate(i, true);
     if (accepted < depth)
-        judge(accepted + 1, false);
+        evaluate(accepted + 1, false);
     else
-        token_passes();  // the token behind a full accept came without a draft
+        advance();  // the token after a full accept came without a draft
 }
 
-void Acceptance::acceptance_probe(const AcceptanceProbe& seen) {
+void Acceptance::observe(const AcceptanceProbe& probe) {
     uint32_t hits = 0;
-    for (uint32_t i = 0; i < seen.n; ++i) {
+    for (uint32_t i = 0; i < probe.n; ++i) {
         // Without the order, hits are spread evenly: row i is one where the running count steps up.
-        const uint32_t even = (i + 1) * seen.hits / seen.n;
-        judge(1, seen.order != 0 ? (seen.order >> i & 1) != 0 : even > hits);
+        const uint32_t even = (i + 1) * probe.hits / probe.n;
+        evaluate(1, probe.order != 0 ? (probe.order >> i & 1) != 0 : even > hits);
         hits = even;
     }
 }
@@ -37038,7 +37055,7 @@ void Acceptance::expected(uint32_t max_depth, double* tokens) const {
     for (uint32_t k = 0; k < kLevel; ++k) {  // E is not linear in q: average it, not q
         double survival = weight(k), sum = 0;
         for (uint32_t g = 1; g <= max_depth; ++g) {
-            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            survival *= std::min(kLevels[k] * ratio_[g], kMaxAcceptance);
             sum += survival;
             tokens[g] += sum;
         }
@@ -37050,14 +37067,14 @@ double Acceptance::saving(uint32_t max_depth, const double* relative, double* us
     double now = 0;
     *usual = 0;
     for (uint32_t k = 0; k < kLevel; ++k) {
-        double survival = 1, tokens = 1, least = 1;  // plain steps per token: R(g) / E(g)
+        double survival = 1, tokens = 1, min_cost = 1;  // plain steps per token: R(g) / E(g)
         for (uint32_t g = 1; g <= max_depth; ++g) {
-            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            survival *= std::min(kLevels[k] * ratio_[g], kMaxAcceptance);
             tokens += survival;
-            least = std::min(least, relative[g] / tokens);
+            min_cost = std::min(min_cost, relative[g] / tokens);
         }
-        now += weight(k) * (1 - least);
-        *usual += usual_[k] * (1 - least);
+        now += weight(k) * (1 - min_cost);
+        *usual += usual_[k] * (1 - min_cost);
     }
     return now;
 }
@@ -37065,112 +37082,51 @@ double Acceptance::saving(uint32_t max_depth, const double* relative, double* us
 }  // namespace detail
 }  // namespace auspex
 
-// ----------------------------------------------------------------------- src/engine/controller.cpp
+// ----------------------------------------------------------------------- src/engine/cycle_cost.cpp
 
 namespace auspex {
 namespace detail {
-namespace controller_impl {
-
-// ---- the machine
+namespace cycle_cost_impl {
+namespace {
 
 constexpr uint32_t kFirstOctave = 10;  // contexts below 2K share bucket 0: there attention is a small part
 /// Noise of one cycle's time before it is known, and its bounds. Logs: 0.03 is 3 %.
-constexpr double kNoise = 0.03, kNoiseLeast = 0.01, kNoiseMost = 0.15, kNoiseWeight = 0.03;
+constexpr double kNoise = 0.03, kMinNoise = 0.01, kMaxNoise = 0.15, kNoiseWeight = 0.03;
 /// Random walk per cycle of what all depths share: heat, clocks, a context that grows.
 constexpr double kSpeedWalk = 0.006;
-/// Random walk per cycle of one depth against the others; after a thousand cycles without a
-/// measurement 9 %, and never more than 12 %: beyond that a probe is due in any case.
-constexpr double kRatioWalk = 0.003, kRatioDoubtMost = 0.12, kRatioDoubtLeast = 0.004;
-/// An unmeasured depth on the line.
-constexpr double kLineDoubt = 0.10;
-/// A single measurement may have been an accident of two or three times the time.
-constexpr double kOnceDoubt = 1.0;
+/// Random walk per cycle of one depth against the others: 9 % after a thousand cycles without a measurement, and never
+/// more than 12 %, at which a probe is due in any case.
+constexpr double kRatioWalk = 0.003, kMaxRatioSigma = 0.12, kMinRatioSigma = 0.004;
+/// Uncertainty of a depth that is interpolated.
+constexpr double kLineSigma = 0.10;
+/// And of one that was measured once: that may have been an outlier of two or three times the true time.
+constexpr double kOnceSigma = 1.0;
 /// With one measured depth there is no slope yet: further rows cost about half of the first.
 constexpr double kSlopeGuess = 0.5;
 /// A neighbouring octave's ratios are right to a few per cent, and its speed to more.
-constexpr double kOctaveDoubt = 0.04, kOctaveSpeedDoubt = 0.15;
-/// A surprise above 25 % and three standard deviations is an accident (a page fault, another process)
-/// once, and taken in part; three times in a row at one depth in the same direction it is a fact.
-constexpr double kAccident = 0.223, kSigmas = 3, kAccidentShare = 0.1;
-constexpr uint32_t kFact = 3;
-/// After a fact, how much of it the other depths may not have shared, and how much may pass again.
+constexpr double kOctaveSigma = 0.04, kOctaveSpeedSigma = 0.15;
+/// A surprise above 25 % and three standard deviations is an outlier (a page fault, another process) and counts in
+/// part. Three in a row at one depth in the same direction are a jump.
+constexpr double kOutlier = 0.223, kSigmas = 3, kOutlierShare = 0.1;
+constexpr uint32_t kJumpAfter = 3;
+/// After a jump: the share of it that the other depths may not have, and that may pass again.
 constexpr double kUnshared = 0.5;
-/// A speed known worse than this has just jumped.
+/// A speed that is less certain than this has just jumped.
 constexpr double kSpeedOpen = 0.1;
-
-// ---- the choice
-
-/// Another depth, off among them, must promise this much more: estimates are noisy by as much, and a change has its
-/// price. Nor may it be more: staying with what is this much worse is all that may ever be lost to off.
-constexpr double kHysteresis = 0.02;
-/// Plain, then one, two and four drafts, twice: enough for a line, and every cycle commits tokens.
-/// The third round is for those whose time was not known.
-constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
-/// Of these, what could not gain so much with every guess right is left out.
-constexpr double kColdGain = 1.1;
-/// A probe measures a depth again whose cost, one standard deviation lower, would make it the best.
-/// Not more often than this many cycles: a probe costs less than half a step, so below 2 %.
-constexpr uint32_t kProbeGap = 48;
-/// What is nearly as good costs less to try: the gap shrinks with the loss, from this share on, so that probes cost as
-/// much in all, but not below so many cycles.
-constexpr double kProbeLoss = 0.25;
-constexpr uint32_t kProbeGapLeast = 16;
-constexpr double kProbeDoubt = 0.015;  // what is known better than this is not worth a probe
-/// The comparison with off must not grow stale: while drafting, a plain step is taken this many cycles
-/// after its last, and two of them soon after a jump of speed that was seen at another depth. Where a plain step loses
-/// less than this share of itself it comes sooner in proportion: it costs less, and a wrong price hides more.
-constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
-constexpr double kPlainLoss = 0.5;
-/// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
-constexpr double kLossSteps = 12, kLossShare = 0.01;
-/// While drafting has not earned it, acceptance_probe passes cost at most this share of plain steps.
-constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeAccident = 2;
-/// And keeping up the head's cache at most this one: it is hardly felt but where the whole model is few such blocks.
-/// Of two times the smaller counts, one alone in so many parts: it may have been an accident.
-constexpr double kCatchUpShare = 0.01, kCatchUpAccident = 4;
-/// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
-constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
-/// A result that has not come after this many decisions will not: its time was not known.
-constexpr uint32_t kResultWithin = 8;
-/// Fewer outcomes than these say too little.
-constexpr uint32_t kAcceptanceProbeMin = 4;
-/// Cycles whose outcomes are not counted after the head missed tokens: its cache has a hole.
-constexpr uint32_t kStaleCycles = 2;
-/// The draft's own probabilities, put right by what became of them; starts at "as it says".
-constexpr double kCalibrationPrior = 16, kCalibrationKeep = 0.99;
 
 double square(double x) { return x * x; }
 
-}  // namespace controller_impl
-
-}  // namespace detail
-
-const char* draft_reason_name(DraftReason reason) {
-    switch (reason) {
-        case DraftReason::none: return "none";
-        case DraftReason::cold_start: return "cold start";
-        case DraftReason::drafting_pays: return "drafting pays";
-        case DraftReason::off_pays: return "off pays";
-        case DraftReason::better_depth: return "better depth";
-        case DraftReason::probe: return "probe";
-        case DraftReason::unprofitable: return "unprofitable";
-        case DraftReason::costs_changed: return "unlocked";
-    }
-    return "none";
-}
-
-namespace detail {
-
-// ------------------------------------------------------------------------------------- the machine
+}  // namespace
+}  // namespace cycle_cost_impl
 
 uint32_t CycleCost::bucket_of(uint32_t context) {
     uint32_t octave = 0;
-    for (uint32_t c = context >> controller_impl::kFirstOctave; c > 1 && octave + 1 < kBucket; c >>= 1) ++octave;
+    for (uint32_t c = context >> cycle_cost_impl::kFirstOctave; c > 1 && octave + 1 < kBucket; c >>= 1) ++octave;
     return octave;
 }
 
 void CycleCost::enter(uint32_t context) {
-    using namespace controller_impl;
+    using namespace cycle_cost_impl;
     const uint32_t b = bucket_of(context);
     if (noise_variance_ <= 0) noise_variance_ = square(kNoise);
     if (b == current_) return;
@@ -37180,7 +37136,7 @@ void CycleCost::enter(uint32_t context) {
         return false;
     };
     if (!known(b)) {
-        uint32_t from = kBucket;  // the nearest known one, the shorter of two
+        uint32_t from = kBucket;  // the nearest known one; of two, that of the shorter context
         for (uint32_t d = 1; d < kBucket && from == kBucket; ++d) {
             if (d <= b && known(b - d))
                 from = b - d;
@@ -37189,29 +37145,29 @@ void CycleCost::enter(uint32_t context) {
         }
         if (from < kBucket) {
             bucket_[b] = bucket_[from];
-            for (Ratio& r : bucket_[b].ratio) r.variance += square(kOctaveDoubt);
+            for (Ratio& r : bucket_[b].ratio) r.variance += square(kOctaveSigma);
         }
     } else {
-        bucket_[b].speed_variance += square(kOctaveSpeedDoubt);
+        bucket_[b].speed_variance += square(kOctaveSpeedSigma);
     }
     current_ = b;
     jump_ = 0;
 }
 
 double CycleCost::variance(const Ratio& r) const {
-    using namespace controller_impl;
+    using namespace cycle_cost_impl;
     const double age = static_cast<double>(n_cycle_ - std::min(n_cycle_, r.when));
-    return std::min(r.variance + age * square(kRatioWalk), square(kRatioDoubtMost));
+    return std::min(r.variance + age * square(kRatioWalk), square(kMaxRatioSigma));
 }
 
-double CycleCost::doubt(uint32_t depth) const {
+double CycleCost::uncertainty(uint32_t depth) const {
     const Ratio& r = now().ratio[depth];
-    if (r.n == 0) return controller_impl::kLineDoubt;
-    return std::sqrt(variance(r)) + (r.n == 1 ? controller_impl::kOnceDoubt : 0);
+    if (r.n == 0) return cycle_cost_impl::kLineSigma;
+    return std::sqrt(variance(r)) + (r.n == 1 ? cycle_cost_impl::kOnceSigma : 0);
 }
 
 double CycleCost::seconds(uint32_t depth) const {
-    using namespace controller_impl;
+    using namespace cycle_cost_impl;
     const Bucket& b = now();
     const auto measured = [&](uint32_t g) { return std::exp(b.speed + b.ratio[g].log); };
     if (b.ratio[depth].n > 0) return measured(depth);
@@ -37234,23 +37190,23 @@ void CycleCost::forget_drafts() {
     for (uint32_t g = 1; g <= kMaxDepth; ++g) bucket_[current_].ratio[g] = Ratio();
 }
 
-/// A fact: the speed opens for it, and the ratios of the other depths for what they may not have shared.
+/// The speed becomes uncertain by the jump, and the ratios of the other depths by what they may not have shared.
 void CycleCost::jump(uint32_t depth, double e) {
-    using namespace controller_impl;
+    using namespace cycle_cost_impl;
     Bucket& b = bucket_[current_];
     b.speed_variance += e * e;
     for (uint32_t g = 0; g <= kMaxDepth; ++g)
         if (g != depth && b.ratio[g].n > 0)
-            b.ratio[g].variance = std::min(variance(b.ratio[g]) + square(kUnshared * e), square(kRatioDoubtMost));
+            b.ratio[g].variance = std::min(variance(b.ratio[g]) + square(kUnshared * e), square(kMaxRatioSigma));
     b.ratio[depth].n_surprise = 0;
     jump_ = e;
     jump_depth_ = depth;
     jump_when_ = n_cycle_;
 }
 
-/// The last jump was seen at one depth and laid upon the machine. Does this cycle at another find the machine where
-/// the jump has put it, or where it was? Then the jump was that depth's own.
-void CycleCost::settle_jump(uint32_t depth, double log_t) {
+/// The last jump was seen at one depth and attributed to the speed. If this cycle at another depth finds the speed of
+/// before the jump, the jump belongs to that one depth's ratio.
+void CycleCost::attribute_jump(uint32_t depth, double log_t) {
     if (jump_ == 0 || depth == jump_depth_) return;
     Bucket& b = bucket_[current_];
     const double e = log_t - b.speed - b.ratio[depth].log;
@@ -37261,11 +37217,29 @@ void CycleCost::settle_jump(uint32_t depth, double log_t) {
     jump_ = 0;
 }
 
+void CycleCost::first_sample(Bucket& b, Ratio& r, double log_t) {
+    r.log = log_t - b.speed;
+    r.variance = noise_variance_ + b.speed_variance;
+    r.when = n_cycle_;
+    r.n = 1;
+}
+
+/// Outliers only ever add time: of two measurements the smaller is nearer to the truth, unless the speed is uncertain
+/// just after a jump: then the difference belongs to the speed.
+void CycleCost::second_sample(Bucket& b, Ratio& r, double log_t) {
+    using namespace cycle_cost_impl;
+    const double fall = std::min(log_t - b.speed - r.log, 0.0);
+    (b.speed_variance > square(kSpeedOpen) ? b.speed : r.log) += fall;
+    r.variance = noise_variance_;
+    r.when = n_cycle_;
+    r.n = 2;
+}
+
 /// Kalman step for log t = speed + ratio(g) + noise, with the two variances kept apart:
 ///   e = log t - speed - ratio(g),   V = V_speed + V_ratio + V_noise,
 ///   speed += e V_speed / V,   ratio(g) += e V_ratio / V,   each V shrinks by its own share.
 void CycleCost::observe(uint32_t depth, double seconds) {
-    using namespace controller_impl;
+    using namespace cycle_cost_impl;
     if (!(seconds > 0) || !std::isfinite(seconds)) return;
     const double log_t = std::log(seconds);
     Bucket& b = bucket_[current_];
@@ -37278,44 +37252,29 @@ void CycleCost::observe(uint32_t depth, double seconds) {
         b.speed_variance = noise_variance_;
     }
     b.speed_variance += square(kSpeedWalk);
-    if (r.n == 0) {
-        r.log = log_t - b.speed;
-        r.variance = noise_variance_ + b.speed_variance;
-        r.when = n_cycle_;
-        r.n = 1;
-        return;
-    }
-    if (r.n == 1) {
-        // Accidents only ever add time: of two measurements the smaller is nearer to the truth, unless
-        // the speed is open, just after a fact: then the difference is the speed's.
-        const double fall = std::min(log_t - b.speed - r.log, 0.0);
-        (b.speed_variance > square(kSpeedOpen) ? b.speed : r.log) += fall;
-        r.variance = noise_variance_;
-        r.when = n_cycle_;
-        r.n = 2;
-        return;
-    }
-    r.variance = std::max(variance(r), square(kRatioDoubtLeast));
+    if (r.n == 0) return first_sample(b, r, log_t);
+    if (r.n == 1) return second_sample(b, r, log_t);
+    r.variance = std::max(variance(r), square(kMinRatioSigma));
     r.when = n_cycle_;
-    settle_jump(depth, log_t);
+    attribute_jump(depth, log_t);
     double e = log_t - b.speed - r.log, still_open = 0;
     double total = b.speed_variance + r.variance + noise_variance_;
-    const double bound = std::max(kAccident, kSigmas * std::sqrt(total));
+    const double bound = std::max(kOutlier, kSigmas * std::sqrt(total));
     if (std::fabs(e) > bound) {
         r.n_surprise = r.surprise * e > 0 ? r.n_surprise + 1 : 1;
         r.surprise = e;
         surprised_ = depth;
-        if (r.n_surprise >= kFact) {
+        if (r.n_surprise >= kJumpAfter) {
             jump(depth, e);
             total += e * e;
             still_open = square(kUnshared * e);
         } else {
-            e = kAccidentShare * std::copysign(bound, e);
+            e = kOutlierShare * std::copysign(bound, e);
         }
     } else {
         r.n_surprise = 0;
         noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
-        noise_variance_ = std::clamp(noise_variance_, square(kNoiseLeast), square(kNoiseMost));
+        noise_variance_ = std::clamp(noise_variance_, square(kMinNoise), square(kMaxNoise));
     }
     const double to_speed = b.speed_variance / total, to_ratio = r.variance / total;
     b.speed += to_speed * e;
@@ -37325,7 +37284,158 @@ void CycleCost::observe(uint32_t depth, double seconds) {
     ++r.n;
 }
 
-// -------------------------------------------------------------------------------------- the choice
+// ----------------------------------------------------------------------------- costs as bytes
+
+namespace cycle_cost_impl {
+namespace {
+
+/// "AXC" and a version; the layout is little-endian words, as everywhere in the formats we write.
+constexpr uint32_t kMagic = 0x01435841;
+constexpr uint32_t kSavedRatio = 2 * 8 + 4;  // log, variance, n
+constexpr uint32_t kSavedBucket = 1 + 8 + (kMaxDepth + 1) * kSavedRatio;
+constexpr size_t kSavedBytes = 4 + 8 + CycleCost::kBucket * kSavedBucket + 4;
+/// Bounds of what can have been learned: a cycle of a nanosecond .. a day.
+constexpr double kMinLog = -21, kMaxLog = 12;
+
+uint32_t checksum(const std::byte* p, size_t n) {  // FNV-1a
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < n; ++i) h = (h ^ static_cast<uint32_t>(p[i])) * 16777619u;
+    return h;
+}
+template <class T>
+void put(std::vector<std::byte>* to, T v) {
+    std::byte b[sizeof v];
+    std::memcpy(b, &v, sizeof v);
+    to->insert(to->end(), b, b + sizeof v);
+}
+template <class T>
+T get(const std::byte** p) {
+    const T v = detail::load<T>(*p);
+    *p += sizeof v;
+    return v;
+}
+
+}  // namespace
+}  // namespace cycle_cost_impl
+
+void CycleCost::save(std::vector<std::byte>* to) const {
+    using namespace cycle_cost_impl;
+    to->clear();
+    to->reserve(kSavedBytes);
+    put(to, kMagic);
+    put(to, noise_variance_);
+    for (const Bucket& b : bucket_) {
+        put(to, static_cast<uint8_t>(b.known));
+        put(to, b.speed);
+        for (const Ratio& r : b.ratio) put(to, r.log), put(to, variance(r)), put(to, r.n);
+    }
+    put(to, checksum(to->data(), to->size()));
+}
+
+Status CycleCost::load(Span<const std::byte> from) {
+    using namespace cycle_cost_impl;
+    if (from.size() != kSavedBytes)
+        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes,
+                    ". Delete them: they are measured again.");
+    const std::byte* p = from.data();
+    if (get<uint32_t>(&p) != kMagic)
+        return fail(Code::bad_file, "saved draft costs are of another version. Delete them: they are measured again.");
+    if (detail::load<uint32_t>(from.data() + kSavedBytes - 4) != checksum(from.data(), kSavedBytes - 4))
+        return fail(Code::bad_file,
+                    "saved draft costs do not match their checksum. Delete them: they are measured again.");
+    CycleCost loaded;
+    bool fine = true;
+    const auto within = [&](double v, double low, double high) {
+        fine = fine && v >= low && v <= high;  // false for NaN
+        return v;
+    };
+    loaded.noise_variance_ = within(get<double>(&p), 0, 1);
+    for (Bucket& b : loaded.bucket_) {
+        b.known = get<uint8_t>(&p) != 0;
+        b.speed = within(get<double>(&p), kMinLog, kMaxLog);
+        b.speed_variance = square(kOctaveSpeedSigma);  // the clock may differ today
+        for (Ratio& r : b.ratio) {
+            r.log = within(get<double>(&p), kMinLog, kMaxLog);
+            r.variance = within(get<double>(&p), 0, 1);
+            r.n = get<uint32_t>(&p);
+        }
+    }
+    if (!fine)
+        return fail(Code::bad_file,
+                    "saved draft costs hold a value out of range. Delete them: they are measured again.");
+    loaded.current_ = current_;
+    *this = loaded;
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/engine/controller.cpp
+
+namespace auspex {
+namespace detail {
+namespace controller_impl {
+namespace {
+
+/// Another depth (or off) must promise this much more: estimates are noisy by as much, and a change has its cost. Not
+/// more than this, because staying with a choice that is this much worse is all that may ever be lost against off.
+constexpr double kHysteresis = 0.02;
+/// The cold start: a plain step, then one, two and four drafts, twice: enough for a line, and every cycle commits
+/// tokens. The third round is for depths whose time was not known.
+constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
+/// It leaves out depths that would gain less than this with every draft accepted.
+constexpr double kColdGain = 1.1;
+/// A probe measures a depth again whose cost, one standard deviation lower, would make it the best. It comes at most
+/// once in so many cycles: it costs less than half a step, so below 2 %.
+constexpr uint32_t kProbeGap = 48;
+/// A depth that is nearly as good costs less to try: below this loss the gap shrinks in proportion, so that probes cost
+/// as much in all, but not below so many cycles.
+constexpr double kProbeLoss = 0.25;
+constexpr uint32_t kMinProbeGap = 16;
+constexpr double kProbeSigma = 0.015;  // a cost that is known better than this needs no probe
+/// While drafting, a plain step is taken this many cycles after the last one, so that the comparison with off stays
+/// current, and two of them soon after a jump of the speed that was seen at another depth. Where a plain step loses
+/// less than this share of itself it comes sooner in proportion: it costs less, and a wrong estimate hides more.
+constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
+constexpr double kPlainLoss = 0.5;
+/// Exploring stops while drafting has lost this much against off: a few steps at the start, then 1 %.
+constexpr double kLossSteps = 12, kLossShare = 0.01;
+/// While drafting has lost against off, acceptance probes cost at most this share of plain steps; an outlier counts as
+/// at most this many times the usual cost.
+constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeOutlier = 2;
+/// Keeping the MTP cache current costs at most this share: more is noticed only where the whole model is a few such
+/// blocks. Of two measured times the smaller counts; a single one is divided by this, because it may be an outlier.
+constexpr double kCatchUpShare = 0.01, kCatchUpOutlier = 4;
+/// A suspension ends when the context has doubled or a plain step takes 20 % more or less: R has changed.
+constexpr double kResumeDrift = 0.18232155679395463;  // log 1.2
+/// A result that has not come after this many decisions will not come: its time was not known.
+constexpr uint32_t kResultWithin = 8;
+/// An acceptance probe over fewer tokens says too little.
+constexpr uint32_t kMinAcceptanceProbe = 4;
+/// Cycles whose outcomes are not counted after the MTP block missed tokens: its cache has a gap.
+constexpr uint32_t kStaleCycles = 2;
+
+}  // namespace
+}  // namespace controller_impl
+
+}  // namespace detail
+
+const char* draft_reason_name(DraftReason reason) {
+    switch (reason) {
+        case DraftReason::none: return "none";
+        case DraftReason::cold_start: return "cold start";
+        case DraftReason::drafting_pays: return "drafting pays";
+        case DraftReason::off_pays: return "off pays";
+        case DraftReason::better_depth: return "better depth";
+        case DraftReason::probe: return "probe";
+        case DraftReason::unprofitable: return "unprofitable";
+        case DraftReason::costs_changed: return "costs changed";
+    }
+    return "none";
+}
+
+namespace detail {
 
 Controller::Controller(uint32_t max_depth) : max_depth_(std::min(max_depth, kMaxDepth)) {}
 
@@ -37339,15 +37449,15 @@ void Controller::rates(double* rate) const {
     for (uint32_t g = 0; g <= max_depth_; ++g) rate[g] /= cost_.seconds(g);
 }
 
-/// Would depth g beat off if every draft were accepted and its cost were at the low end of what is known?
+/// True if depth g would beat off with every draft accepted and its cost one standard deviation lower.
 bool Controller::can_pay(uint32_t g) const {
-    return (g + 1) * cost_.seconds(0) * std::exp(cost_.doubt(g)) > cost_.seconds(g);
+    return (g + 1) * cost_.seconds(0) * std::exp(cost_.uncertainty(g)) > cost_.seconds(g);
 }
 
 bool Controller::unprofitable() const {
-    if (cost_.samples(0) == 0) return false;
+    if (cost_.n_sample(0) == 0) return false;
     uint32_t n_measured = 0;  // two depths make a line that is more than a guess
-    for (uint32_t g = 1; g <= max_depth_; ++g) n_measured += cost_.samples(g) > 1;
+    for (uint32_t g = 1; g <= max_depth_; ++g) n_measured += cost_.n_sample(g) > 1;
     if (n_measured < std::min(max_depth_, 2u)) return false;
     for (uint32_t g = 1; g <= max_depth_; ++g)
         if (can_pay(g)) return false;
@@ -37365,10 +37475,10 @@ uint32_t Controller::cold_depth(uint32_t usable) {
         const uint32_t i = i_cold_, g = kColdStart[i], round = i / 4 == 1 ? 1 : 0;
         if (g <= max_depth_ && !(usable >> g & 1)) return 0;  // its turn comes when it can be run
         ++i_cold_;
-        if (g > max_depth_ || cost_.samples(g) > round) continue;
-        // What could hardly pay with every guess right, as far as is known, waits for a probe: trying it would cost a
-        // short text more than drafting may. The lock wants to have seen the first two twice.
-        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) &&
+        if (g > max_depth_ || cost_.n_sample(g) > round) continue;
+        // A depth that could hardly pay with every draft accepted waits for a probe: trying it would cost a short text
+        // more than drafting may. unprofitable() needs the first two measured twice.
+        if (g > 2 && cost_.n_sample(0) > 0 && cost_.knows(1) &&
             (g + 1) * cost_.seconds(0) <= kColdGain * cost_.seconds(g))
             continue;
         return g;
@@ -37376,7 +37486,7 @@ uint32_t Controller::cold_depth(uint32_t usable) {
     return max_depth_ + 1;
 }
 
-/// argmax of E(g) / T(g), with hysteresis against the standing choice.
+/// argmax of E(g) / T(g), with hysteresis in favour of the present choice.
 uint32_t Controller::choose(const double* rate, DraftReason* reason) {
     using namespace controller_impl;
     const auto best = static_cast<uint32_t>(std::max_element(rate, rate + max_depth_ + 1) - rate);
@@ -37389,23 +37499,23 @@ uint32_t Controller::choose(const double* rate, DraftReason* reason) {
 uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     using namespace controller_impl;
     ++since_probe_;
-    // What surprised is looked at again before anything else: an accident, or a fact?
+    // An outlier is measured again before anything else: was it a jump?
     const uint32_t again = cost_.surprised();
     if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
         const uint64_t jump = cost_.cycles_since_jump();
         const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss,
-                     gap = std::clamp(kPlainEvery * share, double{kProbeGapLeast}, double{kPlainEvery});
+                     gap = std::clamp(kPlainEvery * share, double{kMinProbeGap}, double{kPlainEvery});
         if (static_cast<double>(cost_.age(0)) >= gap || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2))
             return 0;
     }
-    if (since_probe_ < kProbeGapLeast || !may_explore()) return chosen;
+    if (since_probe_ < kMinProbeGap || !may_explore()) return chosen;
     uint32_t best = chosen;
-    double most = rate[chosen] * (1 + kHysteresis);
+    double max = rate[chosen] * (1 + kHysteresis);
     for (uint32_t g = 0; g <= max_depth_; ++g) {
-        const double doubt = cost_.doubt(g), hope = rate[g] * std::exp(doubt);
-        if (g == chosen || doubt < kProbeDoubt || hope <= most) continue;
-        most = hope;
+        const double doubt = cost_.uncertainty(g), hope = rate[g] * std::exp(doubt);
+        if (g == chosen || doubt < kProbeSigma || hope <= max) continue;
+        max = hope;
         best = g;
     }
     if (best == chosen || since_probe_ < kProbeGap * std::min(1.0, (1 - rate[best] / rate[chosen]) / kProbeLoss))
@@ -37414,8 +37524,8 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     return best;
 }
 
-/// `depth`, unless its time was never seen and a cycle of it is on its way: then the best of those known. What
-/// a line promises is paid for once, however many cycles are queued before the result is there.
+/// `depth`, unless its time was never measured and a cycle of it is queued: then the best of the measured ones. An
+/// interpolated promise is paid for once, however many cycles are queued before its result is there.
 uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
     ++n_decision_;
     if (cost_.knows(depth)) return depth;
@@ -37429,44 +37539,97 @@ uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
     return best;
 }
 
-/// What drafting saves per token, in plain steps, as the filter stands; `usual`: as this text usually is.
+/// Plain steps per token that drafting saves now; `usual`: at the usual levels of this text.
 double Controller::saving(double* usual) const {
     double relative[kMaxDepth + 1];
     for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / cost_.seconds(0);
     return text_.saving(max_depth_, relative, usual);
 }
 
-/// What off costs per token beside its plain step: while drafting, every cycle tells how good the text is for it; while
-/// off only passes do, and between them what was better is missed. At the best interval (acceptance_probe_due()) the
-/// two sum to
+/// What off costs per token besides its plain step. While drafting, every cycle shows how well the text suits it; while
+/// off only acceptance probes do, and between them a better text goes unnoticed. At the best interval
+/// (acceptance_probe_due()) the probes and the delay sum to
 ///   sqrt(2 cost usual / run_length),
-/// nothing for a text that never pays. Before a pass was timed, its cost is taken for what one draft adds to a step.
+/// which is 0 for a text where drafting does not pay. Before a probe was timed, its cost is taken to be what one draft
+/// adds to a step.
 double Controller::exploration_cost() const {
     double usual = 0;
     saving(&usual);
-    const double pass =
-        acceptance_probe_seconds_ > 0 ? acceptance_probe_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
+    const double pass = probe_seconds_ > 0 ? probe_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
     return std::sqrt(2 * pass / cost_.seconds(0) * usual / text_.run_length());
 }
 
-/// Is it time for a acceptance_probe pass over the `pending_` tokens since the last? Each of them cost what
-/// drafting would have saved if the text is better than thought: `now` as the filter stands, plus what
-/// jumps since then may have brought, `usual` once in run_length tokens. When that sum,
+/// Whether an acceptance probe over the `pending_` tokens since the last one pays now. Each of these tokens has lost
+/// what drafting would have saved if the text is better than estimated: `now` at the present distribution of the level,
+/// plus what jumps since then may have brought, `usual` once in run_length tokens. When that sum,
 ///   n now + n^2 / 2 usual / run_length,
-/// reaches the cost of a pass, the pass pays. (For now = 0 this is the interval sqrt(2 cost run_length /
-/// usual) that minimises the sum of passes and delay.)
+/// reaches the cost of a probe, the probe pays. (For now = 0 this is the interval sqrt(2 cost run_length / usual) that
+/// minimises the sum of probes and delay.)
 bool Controller::acceptance_probe_due() const {
     using namespace controller_impl;
     const double plain = cost_.seconds(0), n = pending_;
-    if (!(acceptance_probe_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxAcceptanceProbe;
-    const double c = acceptance_probe_seconds_ / plain;
-    // What the last one took is paid off, accident or not, but for one so large that it will hardly come again.
+    if (!(probe_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxAcceptanceProbe;
+    const double c = probe_seconds_ / plain;
+    // The cost of the last probe is spread over enough tokens, up to the limit for outliers.
     if (deficit_ > 0 &&
-        std::clamp(last_acceptance_probe_seconds_ / plain, c, kAcceptanceProbeAccident * c) > n * kAcceptanceProbeShare)
+        std::clamp(last_probe_seconds_ / plain, c, kAcceptanceProbeOutlier * c) > n * kAcceptanceProbeShare)
         return false;
     double usual = 0;
     const double now = saving(&usual);
     return n * now + n * n / 2 * usual / text_.run_length() >= c;
+}
+
+/// Suspends drafting where no acceptance would make it pay, and resumes it when costs or context have changed. True: it
+/// was suspended right now.
+bool Controller::update_suspension(uint32_t context) {
+    using namespace controller_impl;
+    if (suspended_) {
+        const bool far = context / 2 >= std::max(suspended_context_, 1u);
+        if (!far && std::fabs(std::log(cost_.seconds(0) / suspended_seconds_)) < kResumeDrift) return false;
+        suspended_ = false;
+        cost_.forget_drafts();  // the old costs no longer hold
+        i_cold_ = 0;
+        stale_ = kStaleCycles;
+        reopened_ = true;
+        return false;
+    }
+    if (!cost_.knows(0) || !unprofitable()) return false;
+    suspended_ = true;
+    suspended_context_ = context;
+    suspended_seconds_ = cost_.seconds(0);
+    depth_ = 0;
+    return true;
+}
+
+/// The depth of the next cycle while drafting is not suspended.
+uint32_t Controller::next_depth(uint32_t usable, DraftReason* reason) {
+    uint32_t g = cold_depth(usable);
+    *reason = reopened_ ? DraftReason::costs_changed : DraftReason::cold_start;
+    if (g <= max_depth_) return g;
+    *reason = DraftReason::none;
+    if (!cost_.knows(0)) return 0;  // no result has come yet
+    double rate[kMaxDepth + 1] = {};
+    rates(rate);
+    for (g = 1; g <= max_depth_; ++g)
+        if (!(usable >> g & 1)) rate[g] = 0;
+    if (depth_ > 0) rate[0] /= 1 + exploration_cost();
+    depth_ = choose(rate, reason);
+    if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
+    g = known_or_once(probe(rate, depth_), rate);
+    if (g != depth_) *reason = DraftReason::probe;
+    return g;
+}
+
+void Controller::record_change(uint32_t depth, DraftReason reason) {
+    reason_ = DraftReason::none;
+    if (depth == last_) return;
+    reason_ = reason != DraftReason::none ? reason : DraftReason::probe;  // back from one
+    DepthChange& c = changes_[seen_.n_depth_change++ % kMaxChange];
+    c.n_token = seen_.n_token;
+    c.from = last_;
+    c.to = depth;
+    c.reason = reason_;
+    last_ = depth;
 }
 
 Decision Controller::next(uint32_t context, uint32_t usable) {
@@ -37474,59 +37637,15 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
     cost_.enter(context);
     Decision d;
     DraftReason reason = DraftReason::none;
-    double rate[kMaxDepth + 1] = {};
-    const bool measured = cost_.knows(0);
-    if (locked_) {
-        const bool far = context / 2 >= std::max(locked_context_, 1u);
-        if (far || std::fabs(std::log(cost_.seconds(0) / locked_seconds_)) >= kUnlockDrift) {
-            locked_ = false;
-            cost_.forget_drafts();  // measured afresh: the old costs are of another machine, as it were
-            i_cold_ = 0;
-            stale_ = kStaleCycles;
-            reopened_ = true;
-        }
-    } else if (measured && unprofitable()) {
-        locked_ = true;
-        locked_context_ = context;
-        locked_seconds_ = cost_.seconds(0);
-        if (last_ != 0) reason = DraftReason::unprofitable;
-        depth_ = 0;
-    }
-    if (!locked_ && max_depth_ > 0) {
-        uint32_t g = cold_depth(usable);
-        reason = reopened_ ? DraftReason::costs_changed : DraftReason::cold_start;
-        if (g > max_depth_) {
-            reason = DraftReason::none;
-            if (measured) {
-                rates(rate);
-                for (g = 1; g <= max_depth_; ++g)
-                    if (!(usable >> g & 1)) rate[g] = 0;
-                if (depth_ > 0) rate[0] /= 1 + exploration_cost();
-                depth_ = choose(rate, &reason);
-                if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
-                g = probe(rate, depth_);
-                g = known_or_once(g, rate);
-                if (g != depth_) reason = DraftReason::probe;
-            } else {
-                g = 0;  // the first results are still on their way
-            }
-        }
-        d.depth = g;
-        // What came while off says how good the drafts to come will be; none can come before their kernels are there.
-        if (usable > 1 && pending_ >= kAcceptanceProbeMin && acceptance_probe_due())
+    if (update_suspension(context) && last_ != 0) reason = DraftReason::unprofitable;
+    if (!suspended_ && max_depth_ > 0) {
+        d.depth = next_depth(usable, &reason);
+        // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist.
+        if (usable > 1 && pending_ >= kMinAcceptanceProbe && acceptance_probe_due())
             d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
-        if (g > 0 || d.probe_rows > 0) pending_ = 0;
+        if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
     }
-    reason_ = DraftReason::none;
-    if (d.depth != last_) {
-        reason_ = reason != DraftReason::none ? reason : DraftReason::probe;  // back from one
-        DepthChange& s = switches_[seen_.n_depth_change++ % kMaxSwitch];
-        s.n_token = seen_.n_token;
-        s.from = last_;
-        s.to = d.depth;
-        s.reason = reason_;
-        last_ = d.depth;
-    }
+    record_change(d.depth, reason);
     return d;
 }
 
@@ -37546,17 +37665,13 @@ void Controller::observe(const DraftSeen& seen) {
     } else if (stale_ > 0) {
         --stale_;
     } else {
-        text_.cycle(depth, accepted);
-        if (seen.confidence > 0) {
-            calibration_hit_ = calibration_hit_ * kCalibrationKeep + accepted;
-            calibration_hoped_ = calibration_hoped_ * kCalibrationKeep + seen.confidence;
-        }
+        text_.observe(depth, accepted);
     }
     const double plain = cost_.seconds(0), n_new = accepted + 1.0,
                  seconds = seen.seconds > 0 ? seen.seconds : cost_.seconds(depth);
     if (plain > 0 && cost_.knows(0)) {
-        // Plain steps that went by, less the tokens they brought. Gains are kept only up to what pays
-        // for a loss of the same size: old gains buy no new losses.
+        // Plain steps that went by, less the tokens they brought. Gains are kept only up to a loss of the same size:
+        // old gains do not allow new losses.
         deficit_ = std::max(deficit_ + seconds / plain - n_new, -kLossSteps);
         steps_ += n_new;
         seen_.baseline_seconds += n_new * plain;
@@ -37572,23 +37687,23 @@ void Controller::observe(const DraftSeen& seen) {
     if (accepted < depth) ++seen_.evaluated[accepted + 1];
 }
 
-void Controller::observe_acceptance_probe(const AcceptanceProbe& seen) {
-    AcceptanceProbe s = seen;
+void Controller::observe_acceptance_probe(const AcceptanceProbe& probe) {
+    AcceptanceProbe s = probe;
     s.n = std::min(s.n, kMaxAcceptanceProbe);
     s.hits = std::min(s.hits, s.n);
     if (s.n == 0) return;
-    text_.acceptance_probe(s);
+    text_.observe(s);
     ++seen_.n_probe;
     seen_.probe_rows += s.n;
     seen_.probe_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
     seen_.probe_seconds += s.seconds;
-    last_acceptance_probe_seconds_ = s.seconds;
-    // Accidents only ever add time; the first pass may have prepared something.
-    if (acceptance_probe_seconds_ <= 0 || s.seconds < acceptance_probe_seconds_)
-        acceptance_probe_seconds_ = s.seconds;
+    last_probe_seconds_ = s.seconds;
+    // Outliers only ever add time; the first probe may have prepared something.
+    if (probe_seconds_ <= 0 || s.seconds < probe_seconds_)
+        probe_seconds_ = s.seconds;
     else
-        acceptance_probe_seconds_ += (s.seconds - acceptance_probe_seconds_) / 8;
+        probe_seconds_ += (s.seconds - probe_seconds_) / 8;
     if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
 }
 
@@ -37596,20 +37711,6 @@ void Controller::observe_catch_up(double seconds, size_t n_row) {
     if (n_row == 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
     catch_up_[1] = catch_up_[0];
     catch_up_[0] = seconds / static_cast<double>(n_row);
-}
-
-/// One more draft brings S_(d+1) tokens for T(d+1) - T(d) seconds: it pays when that is a better rate
-/// than the best whole cycle has.
-bool Controller::keep_drafting(uint32_t drafted, double confidence) const {
-    using namespace controller_impl;
-    if (drafted >= max_depth_ || drafted >= kMaxDepth) return false;
-    if (drafted == 0 || !cost_.knows(0)) return true;
-    const double calibration = (calibration_hit_ + kCalibrationPrior) / (calibration_hoped_ + kCalibrationPrior);
-    const double survival = std::clamp(confidence * calibration, 0.0, 1.0) * text_.at(drafted + 1);
-    double rate[kMaxDepth + 1];
-    rates(rate);
-    const double most = *std::max_element(rate, rate + max_depth_ + 1);
-    return survival > most * (cost_.seconds(drafted + 1) - cost_.seconds(drafted));
 }
 
 void Controller::clear_report() { seen_ = DraftReport(); }
@@ -37628,22 +37729,22 @@ void Controller::explain(DraftCycle* to) const {
 
 bool Controller::wants_drafts() const {
     using namespace controller_impl;
-    const double each = catch_up_[1] > 0 ? std::min(catch_up_[0], catch_up_[1]) : catch_up_[0] / kCatchUpAccident;
-    const bool dear = deficit_ > 0 && cost_.knows(0) && each > kCatchUpShare * cost_.seconds(0);
-    return max_depth_ > 0 && !locked_ && !dear;
+    const double each = catch_up_[1] > 0 ? std::min(catch_up_[0], catch_up_[1]) : catch_up_[0] / kCatchUpOutlier;
+    const bool expensive = deficit_ > 0 && cost_.knows(0) && each > kCatchUpShare * cost_.seconds(0);
+    return max_depth_ > 0 && !suspended_ && !expensive;
 }
 
 DraftReport Controller::report() const {
     DraftReport r = seen_;
     r.depth = last_;
-    r.unprofitable = locked_;
-    for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxSwitch);
+    r.unprofitable = suspended_;
+    for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxChange);
          i < seen_.n_depth_change; ++i)
-        r.depth_changes.push_back(switches_[i % kMaxSwitch]);
+        r.depth_changes.push_back(changes_[i % kMaxChange]);
     text_.expected(kMaxDepth, r.expected_tokens);
     const double plain = cost_.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
-        r.n_sample[g] = cost_.samples(g);
+        r.n_sample[g] = cost_.n_sample(g);
         r.cycle_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
         r.relative_cost[g] = plain > 0 ? r.cycle_seconds[g] / plain : 1;
         if (g == 0) continue;
@@ -37668,87 +37769,6 @@ std::vector<std::byte> Controller::save_costs() const {
 }
 
 Status Controller::load_costs(Span<const std::byte> from) { return cost_.load(from); }
-
-// ----------------------------------------------------------------------------- costs as bytes
-
-namespace controller_impl {
-/// "AXC" and a version; the layout is little-endian words, as everywhere in the formats we write.
-constexpr uint32_t kMagic = 0x01435841;
-constexpr uint32_t kSavedRatio = 2 * 8 + 4;  // log, variance, n
-constexpr uint32_t kSavedBucket = 1 + 8 + (kMaxDepth + 1) * kSavedRatio;
-constexpr size_t kSavedBytes = 4 + 8 + CycleCost::kBucket * kSavedBucket + 4;
-/// Bounds of what can have been learned: a cycle of a nanosecond .. a day.
-constexpr double kLogLeast = -21, kLogMost = 12;
-
-uint32_t check_sum(const std::byte* p, size_t n) {  // FNV-1a
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; ++i) h = (h ^ static_cast<uint32_t>(p[i])) * 16777619u;
-    return h;
-}
-template <class T>
-void put(std::vector<std::byte>* to, T v) {
-    std::byte b[sizeof v];
-    std::memcpy(b, &v, sizeof v);
-    to->insert(to->end(), b, b + sizeof v);
-}
-template <class T>
-T get(const std::byte** p) {
-    const T v = detail::load<T>(*p);
-    *p += sizeof v;
-    return v;
-}
-}  // namespace controller_impl
-
-void CycleCost::save(std::vector<std::byte>* to) const {
-    using namespace controller_impl;
-    to->clear();
-    to->reserve(kSavedBytes);
-    put(to, kMagic);
-    put(to, noise_variance_);
-    for (const Bucket& b : bucket_) {
-        put(to, static_cast<uint8_t>(b.known));
-        put(to, b.speed);
-        for (const Ratio& r : b.ratio) put(to, r.log), put(to, variance(r)), put(to, r.n);
-    }
-    put(to, check_sum(to->data(), to->size()));
-}
-
-Status CycleCost::load(Span<const std::byte> from) {
-    using namespace controller_impl;
-    if (from.size() != kSavedBytes)
-        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes,
-                    ". Delete them: they are measured again.");
-    const std::byte* p = from.data();
-    if (get<uint32_t>(&p) != kMagic)
-        return fail(Code::bad_file,
-                    "saved draft costs do not begin with this version's mark. Delete them: they are measured again.");
-    if (detail::load<uint32_t>(from.data() + kSavedBytes - 4) != check_sum(from.data(), kSavedBytes - 4))
-        return fail(Code::bad_file,
-                    "saved draft costs do not match their check sum. Delete them: they are measured again.");
-    CycleCost loaded;
-    bool fine = true;
-    const auto within = [&](double v, double low, double high) {
-        fine = fine && v >= low && v <= high;  // false for NaN
-        return v;
-    };
-    loaded.noise_variance_ = within(get<double>(&p), 0, 1);
-    for (Bucket& b : loaded.bucket_) {
-        b.known = get<uint8_t>(&p) != 0;
-        b.speed = within(get<double>(&p), kLogLeast, kLogMost);
-        b.speed_variance = square(kOctaveSpeedDoubt);  // the clock may be another today
-        for (Ratio& r : b.ratio) {
-            r.log = within(get<double>(&p), kLogLeast, kLogMost);
-            r.variance = within(get<double>(&p), 0, 1);
-            r.n = get<uint32_t>(&p);
-        }
-    }
-    if (!fine)
-        return fail(Code::bad_file,
-                    "saved draft costs hold a value out of range. Delete them: they are measured again.");
-    loaded.current_ = current_;
-    *this = loaded;
-    return {};
-}
 
 }  // namespace detail
 }  // namespace auspex

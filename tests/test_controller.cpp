@@ -117,12 +117,12 @@ TEST_CASE("the virtual clock is exact and repeatable") {
 
 TEST_CASE("a draft after the first rejected one is never counted as a miss") {
     Acceptance text;
-    for (int i = 0; i < 200; ++i) text.cycle(6, 1);  // first right, second wrong, four never judged
+    for (int i = 0; i < 200; ++i) text.observe(6, 1);  // first right, second wrong, four never judged
     CHECK(text.ratio(2) < 0.6);
     CHECK(text.ratio(3) >= text.ratio(2) * 0.98);  // they follow their neighbour
     CHECK(text.ratio(6) >= text.ratio(2) * 0.9);
     Acceptance full;
-    for (int i = 0; i < 50; ++i) full.cycle(3, 3);
+    for (int i = 0; i < 50; ++i) full.observe(3, 3);
     CHECK(full.level() > 0.95);
     CHECK(full.ratio(4) == doctest::Approx(full.ratio(3) * 0.985).epsilon(0.02));
 }
@@ -135,14 +135,14 @@ TEST_CASE("a change of acceptance is detected within three outcomes") {
         good.hits = 16;
         bad.hits = 5;
         bad.order = 0x1211u | 1u << 15;
-        text.acceptance_probe(good);
-        text.acceptance_probe(bad);
+        text.observe(good);
+        text.observe(bad);
     }
     AcceptanceProbe good;
     good.n = good.hits = 16;
-    text.acceptance_probe(good);
+    text.observe(good);
     CHECK(text.level() > 0.85);
-    for (int i = 0; i < 3; ++i) text.cycle(1, 0);
+    for (int i = 0; i < 3; ++i) text.observe(1, 0);
     CHECK(text.level() < 0.6);
 }
 
@@ -356,15 +356,6 @@ TEST_CASE("two depths of equal value do not alternate") {
     const uint64_t before = c.report().n_depth_change;
     run(c, m, 500, 8);
     CHECK(c.report().n_depth_change - before <= 80);  // probes and plain steps, there and back: one in 12 cycles
-}
-
-TEST_CASE("a cycle stops early when the next draft cannot pay") {
-    Costs m;
-    Controller c;
-    run(c, m, 60, 8);
-    CHECK(c.keep_drafting(1, 0.99));
-    CHECK_FALSE(c.keep_drafting(1, 0.05));
-    CHECK_FALSE(c.keep_drafting(6, 1.0));  // the deepest
 }
 
 TEST_CASE("break-even is reported in both units") {

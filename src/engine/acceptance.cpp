@@ -1,32 +1,33 @@
-// engine/acceptance: how often guesses are right, learned from those that were judged.
-#include "controller.h"
+#include "acceptance.h"
 
 #include <algorithm>
 
 namespace auspex {
 namespace detail {
 namespace acceptance_impl {
+namespace {
 
 /// The grid of levels. Finer near 1, where one step of q moves E(6) most.
 constexpr double kLevels[] = {0.04, 0.14, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.84, 0.91, 0.96, 0.985};
-/// Chance per token that the level jumps: texts that change every sentence, every paragraph, every
-/// page. The filter finds out which one it reads.
+/// Chance per token that the level jumps: texts that change with every sentence, paragraph or page. The filter learns
+/// which one it reads.
 constexpr double kPaces[] = {1.0 / 32, 1.0 / 128, 1.0 / 768};
 /// Chance per token that the pace itself changes: a few times in a long conversation.
 constexpr double kPaceChange = 1.0 / 1024;
-/// A jump goes where this text has been before; this part of it goes anywhere.
-constexpr double kSurpriseShare = 0.15;
-/// Tokens over which "where this text has been" is averaged: several phases.
+/// A jump leads to levels that this text has had before; this share of it leads to any level.
+constexpr double kAnyLevelShare = 0.15;
+/// Tokens over which the levels of this text are averaged: several phases.
 constexpr double kUsualTokens = 512;
-/// Before anything is known deeper drafts are a little worse: each sees its own guesses, not the
-/// trunk's rows. Published heads lose 1 to 2 % per position.
-constexpr double kDeeper = 0.985;
-/// What was just said weighs as much as this many judged drafts. The ratios change with the head, not
-/// with the text, so a long memory is right.
-constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kRatioLeast = 0.2;
+/// Before anything is known deeper drafts are a little worse: each sees drafts, not the trunk's rows. Published heads
+/// lose 1 to 2 % per position.
+constexpr double kDepthDecay = 0.985;
+/// That prior weighs as much as this many evaluated drafts. The ratios change with the head, not with the text, so they
+/// are averaged over a long time.
+constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kMinRatio = 0.2;
 /// No draft is certain, in either direction: keeps the filter's likelihoods away from 0.
-constexpr double kSurest = 0.995;
+constexpr double kMaxAcceptance = 0.995;
 
+}  // namespace
 }  // namespace acceptance_impl
 
 Acceptance::Acceptance() {
@@ -34,8 +35,8 @@ Acceptance::Acceptance() {
     static_assert(sizeof acceptance_impl::kPaces / sizeof(double) == kPace, "one row of p_ per pace");
     for (double& u : usual_) u = 1.0 / kLevel;
     for (uint32_t i = 0; i <= kMaxDepth; ++i) {
-        ratio_[i] = i < 2 ? 1 : ratio_[i - 1] * acceptance_impl::kDeeper;
-        hit_[i] = hoped_[i] = 0;
+        ratio_[i] = i < 2 ? 1 : ratio_[i - 1] * acceptance_impl::kDepthDecay;
+        hit_[i] = expected_[i] = 0;
     }
     for (auto& pace : p_)
         for (double& p : pace) p = 1.0 / (kLevel * kPace);
@@ -60,16 +61,16 @@ double Acceptance::run_length() const {
     return 1 / jumps;
 }
 
-/// The time step of the filter, once per token: with the chance of its pace the level jumps to where
-/// this text usually is; rarely the pace changes.
+/// The time step of the filter, once per token: with the chance of its pace the level jumps to a usual level of this
+/// text; rarely the pace changes.
 ///   p(h, k)  <-  (1 - pace_h) p(h, k) + pace_h p(h) to(k),   then   (1 - c) p(h, k) + c p(k) / n_pace
-void Acceptance::token_passes() {
+void Acceptance::advance() {
     using namespace acceptance_impl;
     for (uint32_t h = 0; h < kPace; ++h) {
         double sum = 0;
         for (const double p : p_[h]) sum += p;
         for (uint32_t k = 0; k < kLevel; ++k) {
-            const double to = (1 - kSurpriseShare) * usual_[k] + kSurpriseShare / kLevel;
+            const double to = (1 - kAnyLevelShare) * usual_[k] + kAnyLevelShare / kLevel;
             p_[h][k] += kPaces[h] * (sum * to - p_[h][k]);
         }
     }
@@ -81,45 +82,45 @@ void Acceptance::token_passes() {
 }
 
 /// The measurement step: Bayes' rule with the likelihood q d_i of a hit, 1 - q d_i of a miss.
-void Acceptance::judge(uint32_t position, bool hit) {
+void Acceptance::evaluate(uint32_t position, bool hit) {
     using namespace acceptance_impl;
-    token_passes();
-    // The ratio first, against what the level alone promised before this outcome:
-    //   d_i = (n0 d_(i-1) 0.985 + hits at i) / (n0 + promised at i)
+    advance();
+    // The ratio first, against what the level alone predicted before this outcome:
+    //   d_i = (n0 d_(i-1) 0.985 + hits at i) / (n0 + predicted at i)
     if (position > 1) {
         hit_[position] = hit_[position] * kRatioKeep + (hit ? 1 : 0);
-        hoped_[position] = hoped_[position] * kRatioKeep + level();
+        expected_[position] = expected_[position] * kRatioKeep + level();
     }
     double sum = 0;
     for (uint32_t k = 0; k < kLevel; ++k) {
-        const double a = std::min(kLevels[k] * ratio_[position], kSurest);
+        const double a = std::min(kLevels[k] * ratio_[position], kMaxAcceptance);
         for (auto& pace : p_) sum += pace[k] *= hit ? a : 1 - a;
     }
     for (auto& pace : p_)
         for (double& p : pace) p /= sum;
     if (position > 1) {
-        // A position that is never reached follows its shallower neighbour: censored, not missed.
+        // A position that is never reached follows its shallower neighbour: it is censored, not missed.
         for (uint32_t i = position; i <= kMaxDepth; ++i) {
-            const double d = (kRatioPrior * ratio_[i - 1] * kDeeper + hit_[i]) / (kRatioPrior + hoped_[i]);
-            ratio_[i] = std::clamp(d, kRatioLeast, 1.0);
+            const double d = (kRatioPrior * ratio_[i - 1] * kDepthDecay + hit_[i]) / (kRatioPrior + expected_[i]);
+            ratio_[i] = std::clamp(d, kMinRatio, 1.0);
         }
     }
 }
 
-void Acceptance::cycle(uint32_t depth, uint32_t accepted) {
-    for (uint32_t i = 1; i <= accepted; ++i) judge(i, true);
+void Acceptance::observe(uint32_t depth, uint32_t accepted) {
+    for (uint32_t i = 1; i <= accepted; ++i) evaluate(i, true);
     if (accepted < depth)
-        judge(accepted + 1, false);
+        evaluate(accepted + 1, false);
     else
-        token_passes();  // the token behind a full accept came without a draft
+        advance();  // the token after a full accept came without a draft
 }
 
-void Acceptance::acceptance_probe(const AcceptanceProbe& seen) {
+void Acceptance::observe(const AcceptanceProbe& probe) {
     uint32_t hits = 0;
-    for (uint32_t i = 0; i < seen.n; ++i) {
+    for (uint32_t i = 0; i < probe.n; ++i) {
         // Without the order, hits are spread evenly: row i is one where the running count steps up.
-        const uint32_t even = (i + 1) * seen.hits / seen.n;
-        judge(1, seen.order != 0 ? (seen.order >> i & 1) != 0 : even > hits);
+        const uint32_t even = (i + 1) * probe.hits / probe.n;
+        evaluate(1, probe.order != 0 ? (probe.order >> i & 1) != 0 : even > hits);
         hits = even;
     }
 }
@@ -135,7 +136,7 @@ void Acceptance::expected(uint32_t max_depth, double* tokens) const {
     for (uint32_t k = 0; k < kLevel; ++k) {  // E is not linear in q: average it, not q
         double survival = weight(k), sum = 0;
         for (uint32_t g = 1; g <= max_depth; ++g) {
-            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            survival *= std::min(kLevels[k] * ratio_[g], kMaxAcceptance);
             sum += survival;
             tokens[g] += sum;
         }
@@ -147,14 +148,14 @@ double Acceptance::saving(uint32_t max_depth, const double* relative, double* us
     double now = 0;
     *usual = 0;
     for (uint32_t k = 0; k < kLevel; ++k) {
-        double survival = 1, tokens = 1, least = 1;  // plain steps per token: R(g) / E(g)
+        double survival = 1, tokens = 1, min_cost = 1;  // plain steps per token: R(g) / E(g)
         for (uint32_t g = 1; g <= max_depth; ++g) {
-            survival *= std::min(kLevels[k] * ratio_[g], kSurest);
+            survival *= std::min(kLevels[k] * ratio_[g], kMaxAcceptance);
             tokens += survival;
-            least = std::min(least, relative[g] / tokens);
+            min_cost = std::min(min_cost, relative[g] / tokens);
         }
-        now += weight(k) * (1 - least);
-        *usual += usual_[k] * (1 - least);
+        now += weight(k) * (1 - min_cost);
+        *usual += usual_[k] * (1 - min_cost);
     }
     return now;
 }

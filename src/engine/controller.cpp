@@ -6,77 +6,47 @@
 namespace auspex {
 namespace detail {
 namespace controller_impl {
+namespace {
 
-// ---- the machine
-
-constexpr uint32_t kFirstOctave = 10;  // contexts below 2K share bucket 0: there attention is a small part
-/// Noise of one cycle's time before it is known, and its bounds. Logs: 0.03 is 3 %.
-constexpr double kNoise = 0.03, kNoiseLeast = 0.01, kNoiseMost = 0.15, kNoiseWeight = 0.03;
-/// Random walk per cycle of what all depths share: heat, clocks, a context that grows.
-constexpr double kSpeedWalk = 0.006;
-/// Random walk per cycle of one depth against the others; after a thousand cycles without a
-/// measurement 9 %, and never more than 12 %: beyond that a probe is due in any case.
-constexpr double kRatioWalk = 0.003, kRatioDoubtMost = 0.12, kRatioDoubtLeast = 0.004;
-/// An unmeasured depth on the line.
-constexpr double kLineDoubt = 0.10;
-/// A single measurement may have been an accident of two or three times the time.
-constexpr double kOnceDoubt = 1.0;
-/// With one measured depth there is no slope yet: further rows cost about half of the first.
-constexpr double kSlopeGuess = 0.5;
-/// A neighbouring octave's ratios are right to a few per cent, and its speed to more.
-constexpr double kOctaveDoubt = 0.04, kOctaveSpeedDoubt = 0.15;
-/// A surprise above 25 % and three standard deviations is an accident (a page fault, another process)
-/// once, and taken in part; three times in a row at one depth in the same direction it is a fact.
-constexpr double kAccident = 0.223, kSigmas = 3, kAccidentShare = 0.1;
-constexpr uint32_t kFact = 3;
-/// After a fact, how much of it the other depths may not have shared, and how much may pass again.
-constexpr double kUnshared = 0.5;
-/// A speed known worse than this has just jumped.
-constexpr double kSpeedOpen = 0.1;
-
-// ---- the choice
-
-/// Another depth, off among them, must promise this much more: estimates are noisy by as much, and a change has its
-/// price. Nor may it be more: staying with what is this much worse is all that may ever be lost to off.
+/// Another depth (or off) must promise this much more: estimates are noisy by as much, and a change has its cost. Not
+/// more than this, because staying with a choice that is this much worse is all that may ever be lost against off.
 constexpr double kHysteresis = 0.02;
-/// Plain, then one, two and four drafts, twice: enough for a line, and every cycle commits tokens.
-/// The third round is for those whose time was not known.
+/// The cold start: a plain step, then one, two and four drafts, twice: enough for a line, and every cycle commits
+/// tokens. The third round is for depths whose time was not known.
 constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
-/// Of these, what could not gain so much with every guess right is left out.
+/// It leaves out depths that would gain less than this with every draft accepted.
 constexpr double kColdGain = 1.1;
-/// A probe measures a depth again whose cost, one standard deviation lower, would make it the best.
-/// Not more often than this many cycles: a probe costs less than half a step, so below 2 %.
+/// A probe measures a depth again whose cost, one standard deviation lower, would make it the best. It comes at most
+/// once in so many cycles: it costs less than half a step, so below 2 %.
 constexpr uint32_t kProbeGap = 48;
-/// What is nearly as good costs less to try: the gap shrinks with the loss, from this share on, so that probes cost as
-/// much in all, but not below so many cycles.
+/// A depth that is nearly as good costs less to try: below this loss the gap shrinks in proportion, so that probes cost
+/// as much in all, but not below so many cycles.
 constexpr double kProbeLoss = 0.25;
-constexpr uint32_t kProbeGapLeast = 16;
-constexpr double kProbeDoubt = 0.015;  // what is known better than this is not worth a probe
-/// The comparison with off must not grow stale: while drafting, a plain step is taken this many cycles
-/// after its last, and two of them soon after a jump of speed that was seen at another depth. Where a plain step loses
-/// less than this share of itself it comes sooner in proportion: it costs less, and a wrong price hides more.
+constexpr uint32_t kMinProbeGap = 16;
+constexpr double kProbeSigma = 0.015;  // a cost that is known better than this needs no probe
+/// While drafting, a plain step is taken this many cycles after the last one, so that the comparison with off stays
+/// current, and two of them soon after a jump of the speed that was seen at another depth. Where a plain step loses
+/// less than this share of itself it comes sooner in proportion: it costs less, and a wrong estimate hides more.
 constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 constexpr double kPlainLoss = 0.5;
-/// Exploring stops while drafting has lost this against off: a few steps at the start, then 1 %.
+/// Exploring stops while drafting has lost this much against off: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
-/// While drafting has not earned it, acceptance_probe passes cost at most this share of plain steps.
-constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeAccident = 2;
-/// And keeping up the head's cache at most this one: it is hardly felt but where the whole model is few such blocks.
-/// Of two times the smaller counts, one alone in so many parts: it may have been an accident.
-constexpr double kCatchUpShare = 0.01, kCatchUpAccident = 4;
-/// A lock opens when the context has doubled or a plain step takes 20 % more or less: R is another.
-constexpr double kUnlockDrift = 0.18232155679395463;  // log 1.2
-/// A result that has not come after this many decisions will not: its time was not known.
+/// While drafting has lost against off, acceptance probes cost at most this share of plain steps; an outlier counts as
+/// at most this many times the usual cost.
+constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeOutlier = 2;
+/// Keeping the MTP cache current costs at most this share: more is noticed only where the whole model is a few such
+/// blocks. Of two measured times the smaller counts; a single one is divided by this, because it may be an outlier.
+constexpr double kCatchUpShare = 0.01, kCatchUpOutlier = 4;
+/// A suspension ends when the context has doubled or a plain step takes 20 % more or less: R has changed.
+constexpr double kResumeDrift = 0.18232155679395463;  // log 1.2
+/// A result that has not come after this many decisions will not come: its time was not known.
 constexpr uint32_t kResultWithin = 8;
-/// Fewer outcomes than these say too little.
-constexpr uint32_t kAcceptanceProbeMin = 4;
-/// Cycles whose outcomes are not counted after the head missed tokens: its cache has a hole.
+/// An acceptance probe over fewer tokens says too little.
+constexpr uint32_t kMinAcceptanceProbe = 4;
+/// Cycles whose outcomes are not counted after the MTP block missed tokens: its cache has a gap.
 constexpr uint32_t kStaleCycles = 2;
-/// The draft's own probabilities, put right by what became of them; starts at "as it says".
-constexpr double kCalibrationPrior = 16, kCalibrationKeep = 0.99;
 
-double square(double x) { return x * x; }
-
+}  // namespace
 }  // namespace controller_impl
 
 }  // namespace detail
@@ -90,178 +60,12 @@ const char* draft_reason_name(DraftReason reason) {
         case DraftReason::better_depth: return "better depth";
         case DraftReason::probe: return "probe";
         case DraftReason::unprofitable: return "unprofitable";
-        case DraftReason::costs_changed: return "unlocked";
+        case DraftReason::costs_changed: return "costs changed";
     }
     return "none";
 }
 
 namespace detail {
-
-// ------------------------------------------------------------------------------------- the machine
-
-uint32_t CycleCost::bucket_of(uint32_t context) {
-    uint32_t octave = 0;
-    for (uint32_t c = context >> controller_impl::kFirstOctave; c > 1 && octave + 1 < kBucket; c >>= 1) ++octave;
-    return octave;
-}
-
-void CycleCost::enter(uint32_t context) {
-    using namespace controller_impl;
-    const uint32_t b = bucket_of(context);
-    if (noise_variance_ <= 0) noise_variance_ = square(kNoise);
-    if (b == current_) return;
-    const auto known = [&](uint32_t i) {
-        for (const Ratio& r : bucket_[i].ratio)
-            if (r.n > 0) return true;
-        return false;
-    };
-    if (!known(b)) {
-        uint32_t from = kBucket;  // the nearest known one, the shorter of two
-        for (uint32_t d = 1; d < kBucket && from == kBucket; ++d) {
-            if (d <= b && known(b - d))
-                from = b - d;
-            else if (b + d < kBucket && known(b + d))
-                from = b + d;
-        }
-        if (from < kBucket) {
-            bucket_[b] = bucket_[from];
-            for (Ratio& r : bucket_[b].ratio) r.variance += square(kOctaveDoubt);
-        }
-    } else {
-        bucket_[b].speed_variance += square(kOctaveSpeedDoubt);
-    }
-    current_ = b;
-    jump_ = 0;
-}
-
-double CycleCost::variance(const Ratio& r) const {
-    using namespace controller_impl;
-    const double age = static_cast<double>(n_cycle_ - std::min(n_cycle_, r.when));
-    return std::min(r.variance + age * square(kRatioWalk), square(kRatioDoubtMost));
-}
-
-double CycleCost::doubt(uint32_t depth) const {
-    const Ratio& r = now().ratio[depth];
-    if (r.n == 0) return controller_impl::kLineDoubt;
-    return std::sqrt(variance(r)) + (r.n == 1 ? controller_impl::kOnceDoubt : 0);
-}
-
-double CycleCost::seconds(uint32_t depth) const {
-    using namespace controller_impl;
-    const Bucket& b = now();
-    const auto measured = [&](uint32_t g) { return std::exp(b.speed + b.ratio[g].log); };
-    if (b.ratio[depth].n > 0) return measured(depth);
-    // Least squares through the measured g >= 1:  T(g) = mean_T + slope (g - mean_g).
-    double n = 0, sum_g = 0, sum_t = 0, sum_gg = 0, sum_gt = 0;
-    for (uint32_t g = 1; g <= kMaxDepth; ++g) {
-        if (b.ratio[g].n == 0) continue;
-        const double t = measured(g), x = g;
-        n += 1, sum_g += x, sum_t += t, sum_gg += x * x, sum_gt += x * t;
-    }
-    const double plain = b.ratio[0].n > 0 ? measured(0) : 0;
-    if (n == 0) return plain;
-    const double spread = sum_gg - sum_g * sum_g / n;
-    const double slope =
-        spread > 0 ? (sum_gt - sum_g * sum_t / n) / spread : kSlopeGuess * (sum_t / n - plain) / (sum_g / n);
-    return std::max(sum_t / n + std::max(slope, 0.0) * (depth - sum_g / n), plain);
-}
-
-void CycleCost::forget_drafts() {
-    for (uint32_t g = 1; g <= kMaxDepth; ++g) bucket_[current_].ratio[g] = Ratio();
-}
-
-/// A fact: the speed opens for it, and the ratios of the other depths for what they may not have shared.
-void CycleCost::jump(uint32_t depth, double e) {
-    using namespace controller_impl;
-    Bucket& b = bucket_[current_];
-    b.speed_variance += e * e;
-    for (uint32_t g = 0; g <= kMaxDepth; ++g)
-        if (g != depth && b.ratio[g].n > 0)
-            b.ratio[g].variance = std::min(variance(b.ratio[g]) + square(kUnshared * e), square(kRatioDoubtMost));
-    b.ratio[depth].n_surprise = 0;
-    jump_ = e;
-    jump_depth_ = depth;
-    jump_when_ = n_cycle_;
-}
-
-/// The last jump was seen at one depth and laid upon the machine. Does this cycle at another find the machine where
-/// the jump has put it, or where it was? Then the jump was that depth's own.
-void CycleCost::settle_jump(uint32_t depth, double log_t) {
-    if (jump_ == 0 || depth == jump_depth_) return;
-    Bucket& b = bucket_[current_];
-    const double e = log_t - b.speed - b.ratio[depth].log;
-    if (std::fabs(e + jump_) < std::fabs(e)) {
-        b.speed -= jump_;
-        b.ratio[jump_depth_].log += jump_;
-    }
-    jump_ = 0;
-}
-
-/// Kalman step for log t = speed + ratio(g) + noise, with the two variances kept apart:
-///   e = log t - speed - ratio(g),   V = V_speed + V_ratio + V_noise,
-///   speed += e V_speed / V,   ratio(g) += e V_ratio / V,   each V shrinks by its own share.
-void CycleCost::observe(uint32_t depth, double seconds) {
-    using namespace controller_impl;
-    if (!(seconds > 0) || !std::isfinite(seconds)) return;
-    const double log_t = std::log(seconds);
-    Bucket& b = bucket_[current_];
-    Ratio& r = b.ratio[depth];
-    ++n_cycle_;
-    if (noise_variance_ <= 0) noise_variance_ = square(kNoise);
-    if (!b.known) {  // the first cycle of all: everything is speed
-        b.known = true;
-        b.speed = log_t;
-        b.speed_variance = noise_variance_;
-    }
-    b.speed_variance += square(kSpeedWalk);
-    if (r.n == 0) {
-        r.log = log_t - b.speed;
-        r.variance = noise_variance_ + b.speed_variance;
-        r.when = n_cycle_;
-        r.n = 1;
-        return;
-    }
-    if (r.n == 1) {
-        // Accidents only ever add time: of two measurements the smaller is nearer to the truth, unless
-        // the speed is open, just after a fact: then the difference is the speed's.
-        const double fall = std::min(log_t - b.speed - r.log, 0.0);
-        (b.speed_variance > square(kSpeedOpen) ? b.speed : r.log) += fall;
-        r.variance = noise_variance_;
-        r.when = n_cycle_;
-        r.n = 2;
-        return;
-    }
-    r.variance = std::max(variance(r), square(kRatioDoubtLeast));
-    r.when = n_cycle_;
-    settle_jump(depth, log_t);
-    double e = log_t - b.speed - r.log, still_open = 0;
-    double total = b.speed_variance + r.variance + noise_variance_;
-    const double bound = std::max(kAccident, kSigmas * std::sqrt(total));
-    if (std::fabs(e) > bound) {
-        r.n_surprise = r.surprise * e > 0 ? r.n_surprise + 1 : 1;
-        r.surprise = e;
-        surprised_ = depth;
-        if (r.n_surprise >= kFact) {
-            jump(depth, e);
-            total += e * e;
-            still_open = square(kUnshared * e);
-        } else {
-            e = kAccidentShare * std::copysign(bound, e);
-        }
-    } else {
-        r.n_surprise = 0;
-        noise_variance_ += kNoiseWeight * (e * e - noise_variance_);
-        noise_variance_ = std::clamp(noise_variance_, square(kNoiseLeast), square(kNoiseMost));
-    }
-    const double to_speed = b.speed_variance / total, to_ratio = r.variance / total;
-    b.speed += to_speed * e;
-    r.log += to_ratio * e;
-    b.speed_variance = std::max(b.speed_variance - to_speed * b.speed_variance, still_open);
-    r.variance -= to_ratio * r.variance;
-    ++r.n;
-}
-
-// -------------------------------------------------------------------------------------- the choice
 
 Controller::Controller(uint32_t max_depth) : max_depth_(std::min(max_depth, kMaxDepth)) {}
 
@@ -275,15 +79,15 @@ void Controller::rates(double* rate) const {
     for (uint32_t g = 0; g <= max_depth_; ++g) rate[g] /= cost_.seconds(g);
 }
 
-/// Would depth g beat off if every draft were accepted and its cost were at the low end of what is known?
+/// True if depth g would beat off with every draft accepted and its cost one standard deviation lower.
 bool Controller::can_pay(uint32_t g) const {
-    return (g + 1) * cost_.seconds(0) * std::exp(cost_.doubt(g)) > cost_.seconds(g);
+    return (g + 1) * cost_.seconds(0) * std::exp(cost_.uncertainty(g)) > cost_.seconds(g);
 }
 
 bool Controller::unprofitable() const {
-    if (cost_.samples(0) == 0) return false;
+    if (cost_.n_sample(0) == 0) return false;
     uint32_t n_measured = 0;  // two depths make a line that is more than a guess
-    for (uint32_t g = 1; g <= max_depth_; ++g) n_measured += cost_.samples(g) > 1;
+    for (uint32_t g = 1; g <= max_depth_; ++g) n_measured += cost_.n_sample(g) > 1;
     if (n_measured < std::min(max_depth_, 2u)) return false;
     for (uint32_t g = 1; g <= max_depth_; ++g)
         if (can_pay(g)) return false;
@@ -301,10 +105,10 @@ uint32_t Controller::cold_depth(uint32_t usable) {
         const uint32_t i = i_cold_, g = kColdStart[i], round = i / 4 == 1 ? 1 : 0;
         if (g <= max_depth_ && !(usable >> g & 1)) return 0;  // its turn comes when it can be run
         ++i_cold_;
-        if (g > max_depth_ || cost_.samples(g) > round) continue;
-        // What could hardly pay with every guess right, as far as is known, waits for a probe: trying it would cost a
-        // short text more than drafting may. The lock wants to have seen the first two twice.
-        if (g > 2 && cost_.samples(0) > 0 && cost_.knows(1) &&
+        if (g > max_depth_ || cost_.n_sample(g) > round) continue;
+        // A depth that could hardly pay with every draft accepted waits for a probe: trying it would cost a short text
+        // more than drafting may. unprofitable() needs the first two measured twice.
+        if (g > 2 && cost_.n_sample(0) > 0 && cost_.knows(1) &&
             (g + 1) * cost_.seconds(0) <= kColdGain * cost_.seconds(g))
             continue;
         return g;
@@ -312,7 +116,7 @@ uint32_t Controller::cold_depth(uint32_t usable) {
     return max_depth_ + 1;
 }
 
-/// argmax of E(g) / T(g), with hysteresis against the standing choice.
+/// argmax of E(g) / T(g), with hysteresis in favour of the present choice.
 uint32_t Controller::choose(const double* rate, DraftReason* reason) {
     using namespace controller_impl;
     const auto best = static_cast<uint32_t>(std::max_element(rate, rate + max_depth_ + 1) - rate);
@@ -325,23 +129,23 @@ uint32_t Controller::choose(const double* rate, DraftReason* reason) {
 uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     using namespace controller_impl;
     ++since_probe_;
-    // What surprised is looked at again before anything else: an accident, or a fact?
+    // An outlier is measured again before anything else: was it a jump?
     const uint32_t again = cost_.surprised();
     if (again == 0 || again == chosen || (again <= max_depth_ && may_explore())) return again;
     if (chosen != 0) {
         const uint64_t jump = cost_.cycles_since_jump();
         const double share = (1 - rate[0] / rate[chosen]) / kPlainLoss,
-                     gap = std::clamp(kPlainEvery * share, double{kProbeGapLeast}, double{kPlainEvery});
+                     gap = std::clamp(kPlainEvery * share, double{kMinProbeGap}, double{kPlainEvery});
         if (static_cast<double>(cost_.age(0)) >= gap || (jump >= kPlainAfterJump && jump < kPlainAfterJump + 2))
             return 0;
     }
-    if (since_probe_ < kProbeGapLeast || !may_explore()) return chosen;
+    if (since_probe_ < kMinProbeGap || !may_explore()) return chosen;
     uint32_t best = chosen;
-    double most = rate[chosen] * (1 + kHysteresis);
+    double max = rate[chosen] * (1 + kHysteresis);
     for (uint32_t g = 0; g <= max_depth_; ++g) {
-        const double doubt = cost_.doubt(g), hope = rate[g] * std::exp(doubt);
-        if (g == chosen || doubt < kProbeDoubt || hope <= most) continue;
-        most = hope;
+        const double doubt = cost_.uncertainty(g), hope = rate[g] * std::exp(doubt);
+        if (g == chosen || doubt < kProbeSigma || hope <= max) continue;
+        max = hope;
         best = g;
     }
     if (best == chosen || since_probe_ < kProbeGap * std::min(1.0, (1 - rate[best] / rate[chosen]) / kProbeLoss))
@@ -350,8 +154,8 @@ uint32_t Controller::probe(const double* rate, uint32_t chosen) {
     return best;
 }
 
-/// `depth`, unless its time was never seen and a cycle of it is on its way: then the best of those known. What
-/// a line promises is paid for once, however many cycles are queued before the result is there.
+/// `depth`, unless its time was never measured and a cycle of it is queued: then the best of the measured ones. An
+/// interpolated promise is paid for once, however many cycles are queued before its result is there.
 uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
     ++n_decision_;
     if (cost_.knows(depth)) return depth;
@@ -365,44 +169,97 @@ uint32_t Controller::known_or_once(uint32_t depth, const double* rate) {
     return best;
 }
 
-/// What drafting saves per token, in plain steps, as the filter stands; `usual`: as this text usually is.
+/// Plain steps per token that drafting saves now; `usual`: at the usual levels of this text.
 double Controller::saving(double* usual) const {
     double relative[kMaxDepth + 1];
     for (uint32_t g = 0; g <= max_depth_; ++g) relative[g] = cost_.seconds(g) / cost_.seconds(0);
     return text_.saving(max_depth_, relative, usual);
 }
 
-/// What off costs per token beside its plain step: while drafting, every cycle tells how good the text is for it; while
-/// off only passes do, and between them what was better is missed. At the best interval (acceptance_probe_due()) the
-/// two sum to
+/// What off costs per token besides its plain step. While drafting, every cycle shows how well the text suits it; while
+/// off only acceptance probes do, and between them a better text goes unnoticed. At the best interval
+/// (acceptance_probe_due()) the probes and the delay sum to
 ///   sqrt(2 cost usual / run_length),
-/// nothing for a text that never pays. Before a pass was timed, its cost is taken for what one draft adds to a step.
+/// which is 0 for a text where drafting does not pay. Before a probe was timed, its cost is taken to be what one draft
+/// adds to a step.
 double Controller::exploration_cost() const {
     double usual = 0;
     saving(&usual);
-    const double pass =
-        acceptance_probe_seconds_ > 0 ? acceptance_probe_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
+    const double pass = probe_seconds_ > 0 ? probe_seconds_ : std::max(0.0, cost_.seconds(1) - cost_.seconds(0));
     return std::sqrt(2 * pass / cost_.seconds(0) * usual / text_.run_length());
 }
 
-/// Is it time for a acceptance_probe pass over the `pending_` tokens since the last? Each of them cost what
-/// drafting would have saved if the text is better than thought: `now` as the filter stands, plus what
-/// jumps since then may have brought, `usual` once in run_length tokens. When that sum,
+/// Whether an acceptance probe over the `pending_` tokens since the last one pays now. Each of these tokens has lost
+/// what drafting would have saved if the text is better than estimated: `now` at the present distribution of the level,
+/// plus what jumps since then may have brought, `usual` once in run_length tokens. When that sum,
 ///   n now + n^2 / 2 usual / run_length,
-/// reaches the cost of a pass, the pass pays. (For now = 0 this is the interval sqrt(2 cost run_length /
-/// usual) that minimises the sum of passes and delay.)
+/// reaches the cost of a probe, the probe pays. (For now = 0 this is the interval sqrt(2 cost run_length / usual) that
+/// minimises the sum of probes and delay.)
 bool Controller::acceptance_probe_due() const {
     using namespace controller_impl;
     const double plain = cost_.seconds(0), n = pending_;
-    if (!(acceptance_probe_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxAcceptanceProbe;
-    const double c = acceptance_probe_seconds_ / plain;
-    // What the last one took is paid off, accident or not, but for one so large that it will hardly come again.
+    if (!(probe_seconds_ > 0) || !(plain > 0)) return pending_ >= kMaxAcceptanceProbe;
+    const double c = probe_seconds_ / plain;
+    // The cost of the last probe is spread over enough tokens, up to the limit for outliers.
     if (deficit_ > 0 &&
-        std::clamp(last_acceptance_probe_seconds_ / plain, c, kAcceptanceProbeAccident * c) > n * kAcceptanceProbeShare)
+        std::clamp(last_probe_seconds_ / plain, c, kAcceptanceProbeOutlier * c) > n * kAcceptanceProbeShare)
         return false;
     double usual = 0;
     const double now = saving(&usual);
     return n * now + n * n / 2 * usual / text_.run_length() >= c;
+}
+
+/// Suspends drafting where no acceptance would make it pay, and resumes it when costs or context have changed. True: it
+/// was suspended right now.
+bool Controller::update_suspension(uint32_t context) {
+    using namespace controller_impl;
+    if (suspended_) {
+        const bool far = context / 2 >= std::max(suspended_context_, 1u);
+        if (!far && std::fabs(std::log(cost_.seconds(0) / suspended_seconds_)) < kResumeDrift) return false;
+        suspended_ = false;
+        cost_.forget_drafts();  // the old costs no longer hold
+        i_cold_ = 0;
+        stale_ = kStaleCycles;
+        reopened_ = true;
+        return false;
+    }
+    if (!cost_.knows(0) || !unprofitable()) return false;
+    suspended_ = true;
+    suspended_context_ = context;
+    suspended_seconds_ = cost_.seconds(0);
+    depth_ = 0;
+    return true;
+}
+
+/// The depth of the next cycle while drafting is not suspended.
+uint32_t Controller::next_depth(uint32_t usable, DraftReason* reason) {
+    uint32_t g = cold_depth(usable);
+    *reason = reopened_ ? DraftReason::costs_changed : DraftReason::cold_start;
+    if (g <= max_depth_) return g;
+    *reason = DraftReason::none;
+    if (!cost_.knows(0)) return 0;  // no result has come yet
+    double rate[kMaxDepth + 1] = {};
+    rates(rate);
+    for (g = 1; g <= max_depth_; ++g)
+        if (!(usable >> g & 1)) rate[g] = 0;
+    if (depth_ > 0) rate[0] /= 1 + exploration_cost();
+    depth_ = choose(rate, reason);
+    if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
+    g = known_or_once(probe(rate, depth_), rate);
+    if (g != depth_) *reason = DraftReason::probe;
+    return g;
+}
+
+void Controller::record_change(uint32_t depth, DraftReason reason) {
+    reason_ = DraftReason::none;
+    if (depth == last_) return;
+    reason_ = reason != DraftReason::none ? reason : DraftReason::probe;  // back from one
+    DepthChange& c = changes_[seen_.n_depth_change++ % kMaxChange];
+    c.n_token = seen_.n_token;
+    c.from = last_;
+    c.to = depth;
+    c.reason = reason_;
+    last_ = depth;
 }
 
 Decision Controller::next(uint32_t context, uint32_t usable) {
@@ -410,59 +267,15 @@ Decision Controller::next(uint32_t context, uint32_t usable) {
     cost_.enter(context);
     Decision d;
     DraftReason reason = DraftReason::none;
-    double rate[kMaxDepth + 1] = {};
-    const bool measured = cost_.knows(0);
-    if (locked_) {
-        const bool far = context / 2 >= std::max(locked_context_, 1u);
-        if (far || std::fabs(std::log(cost_.seconds(0) / locked_seconds_)) >= kUnlockDrift) {
-            locked_ = false;
-            cost_.forget_drafts();  // measured afresh: the old costs are of another machine, as it were
-            i_cold_ = 0;
-            stale_ = kStaleCycles;
-            reopened_ = true;
-        }
-    } else if (measured && unprofitable()) {
-        locked_ = true;
-        locked_context_ = context;
-        locked_seconds_ = cost_.seconds(0);
-        if (last_ != 0) reason = DraftReason::unprofitable;
-        depth_ = 0;
-    }
-    if (!locked_ && max_depth_ > 0) {
-        uint32_t g = cold_depth(usable);
-        reason = reopened_ ? DraftReason::costs_changed : DraftReason::cold_start;
-        if (g > max_depth_) {
-            reason = DraftReason::none;
-            if (measured) {
-                rates(rate);
-                for (g = 1; g <= max_depth_; ++g)
-                    if (!(usable >> g & 1)) rate[g] = 0;
-                if (depth_ > 0) rate[0] /= 1 + exploration_cost();
-                depth_ = choose(rate, &reason);
-                if (depth_ > 0) catch_up_[0] = catch_up_[1] = 0;
-                g = probe(rate, depth_);
-                g = known_or_once(g, rate);
-                if (g != depth_) reason = DraftReason::probe;
-            } else {
-                g = 0;  // the first results are still on their way
-            }
-        }
-        d.depth = g;
-        // What came while off says how good the drafts to come will be; none can come before their kernels are there.
-        if (usable > 1 && pending_ >= kAcceptanceProbeMin && acceptance_probe_due())
+    if (update_suspension(context) && last_ != 0) reason = DraftReason::unprofitable;
+    if (!suspended_ && max_depth_ > 0) {
+        d.depth = next_depth(usable, &reason);
+        // Tokens that came while off show how good the next drafts will be; none can come before their kernels exist.
+        if (usable > 1 && pending_ >= kMinAcceptanceProbe && acceptance_probe_due())
             d.probe_rows = std::min(pending_, kMaxAcceptanceProbe);
-        if (g > 0 || d.probe_rows > 0) pending_ = 0;
+        if (d.depth > 0 || d.probe_rows > 0) pending_ = 0;
     }
-    reason_ = DraftReason::none;
-    if (d.depth != last_) {
-        reason_ = reason != DraftReason::none ? reason : DraftReason::probe;  // back from one
-        DepthChange& s = switches_[seen_.n_depth_change++ % kMaxSwitch];
-        s.n_token = seen_.n_token;
-        s.from = last_;
-        s.to = d.depth;
-        s.reason = reason_;
-        last_ = d.depth;
-    }
+    record_change(d.depth, reason);
     return d;
 }
 
@@ -482,17 +295,13 @@ void Controller::observe(const DraftSeen& seen) {
     } else if (stale_ > 0) {
         --stale_;
     } else {
-        text_.cycle(depth, accepted);
-        if (seen.confidence > 0) {
-            calibration_hit_ = calibration_hit_ * kCalibrationKeep + accepted;
-            calibration_hoped_ = calibration_hoped_ * kCalibrationKeep + seen.confidence;
-        }
+        text_.observe(depth, accepted);
     }
     const double plain = cost_.seconds(0), n_new = accepted + 1.0,
                  seconds = seen.seconds > 0 ? seen.seconds : cost_.seconds(depth);
     if (plain > 0 && cost_.knows(0)) {
-        // Plain steps that went by, less the tokens they brought. Gains are kept only up to what pays
-        // for a loss of the same size: old gains buy no new losses.
+        // Plain steps that went by, less the tokens they brought. Gains are kept only up to a loss of the same size:
+        // old gains do not allow new losses.
         deficit_ = std::max(deficit_ + seconds / plain - n_new, -kLossSteps);
         steps_ += n_new;
         seen_.baseline_seconds += n_new * plain;
@@ -508,23 +317,23 @@ void Controller::observe(const DraftSeen& seen) {
     if (accepted < depth) ++seen_.evaluated[accepted + 1];
 }
 
-void Controller::observe_acceptance_probe(const AcceptanceProbe& seen) {
-    AcceptanceProbe s = seen;
+void Controller::observe_acceptance_probe(const AcceptanceProbe& probe) {
+    AcceptanceProbe s = probe;
     s.n = std::min(s.n, kMaxAcceptanceProbe);
     s.hits = std::min(s.hits, s.n);
     if (s.n == 0) return;
-    text_.acceptance_probe(s);
+    text_.observe(s);
     ++seen_.n_probe;
     seen_.probe_rows += s.n;
     seen_.probe_hits += s.hits;
     if (!(s.seconds > 0) || !std::isfinite(s.seconds)) return;
     seen_.probe_seconds += s.seconds;
-    last_acceptance_probe_seconds_ = s.seconds;
-    // Accidents only ever add time; the first pass may have prepared something.
-    if (acceptance_probe_seconds_ <= 0 || s.seconds < acceptance_probe_seconds_)
-        acceptance_probe_seconds_ = s.seconds;
+    last_probe_seconds_ = s.seconds;
+    // Outliers only ever add time; the first probe may have prepared something.
+    if (probe_seconds_ <= 0 || s.seconds < probe_seconds_)
+        probe_seconds_ = s.seconds;
     else
-        acceptance_probe_seconds_ += (s.seconds - acceptance_probe_seconds_) / 8;
+        probe_seconds_ += (s.seconds - probe_seconds_) / 8;
     if (cost_.knows(0)) deficit_ += s.seconds / cost_.seconds(0);
 }
 
@@ -532,20 +341,6 @@ void Controller::observe_catch_up(double seconds, size_t n_row) {
     if (n_row == 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
     catch_up_[1] = catch_up_[0];
     catch_up_[0] = seconds / static_cast<double>(n_row);
-}
-
-/// One more draft brings S_(d+1) tokens for T(d+1) - T(d) seconds: it pays when that is a better rate
-/// than the best whole cycle has.
-bool Controller::keep_drafting(uint32_t drafted, double confidence) const {
-    using namespace controller_impl;
-    if (drafted >= max_depth_ || drafted >= kMaxDepth) return false;
-    if (drafted == 0 || !cost_.knows(0)) return true;
-    const double calibration = (calibration_hit_ + kCalibrationPrior) / (calibration_hoped_ + kCalibrationPrior);
-    const double survival = std::clamp(confidence * calibration, 0.0, 1.0) * text_.at(drafted + 1);
-    double rate[kMaxDepth + 1];
-    rates(rate);
-    const double most = *std::max_element(rate, rate + max_depth_ + 1);
-    return survival > most * (cost_.seconds(drafted + 1) - cost_.seconds(drafted));
 }
 
 void Controller::clear_report() { seen_ = DraftReport(); }
@@ -564,22 +359,22 @@ void Controller::explain(DraftCycle* to) const {
 
 bool Controller::wants_drafts() const {
     using namespace controller_impl;
-    const double each = catch_up_[1] > 0 ? std::min(catch_up_[0], catch_up_[1]) : catch_up_[0] / kCatchUpAccident;
-    const bool dear = deficit_ > 0 && cost_.knows(0) && each > kCatchUpShare * cost_.seconds(0);
-    return max_depth_ > 0 && !locked_ && !dear;
+    const double each = catch_up_[1] > 0 ? std::min(catch_up_[0], catch_up_[1]) : catch_up_[0] / kCatchUpOutlier;
+    const bool expensive = deficit_ > 0 && cost_.knows(0) && each > kCatchUpShare * cost_.seconds(0);
+    return max_depth_ > 0 && !suspended_ && !expensive;
 }
 
 DraftReport Controller::report() const {
     DraftReport r = seen_;
     r.depth = last_;
-    r.unprofitable = locked_;
-    for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxSwitch);
+    r.unprofitable = suspended_;
+    for (uint64_t i = seen_.n_depth_change - std::min<uint64_t>(seen_.n_depth_change, kMaxChange);
          i < seen_.n_depth_change; ++i)
-        r.depth_changes.push_back(switches_[i % kMaxSwitch]);
+        r.depth_changes.push_back(changes_[i % kMaxChange]);
     text_.expected(kMaxDepth, r.expected_tokens);
     const double plain = cost_.seconds(0);
     for (uint32_t g = 0; g <= kMaxDepth; ++g) {
-        r.n_sample[g] = cost_.samples(g);
+        r.n_sample[g] = cost_.n_sample(g);
         r.cycle_seconds[g] = plain > 0 ? cost_.seconds(g) : 0;
         r.relative_cost[g] = plain > 0 ? r.cycle_seconds[g] / plain : 1;
         if (g == 0) continue;
@@ -604,87 +399,6 @@ std::vector<std::byte> Controller::save_costs() const {
 }
 
 Status Controller::load_costs(Span<const std::byte> from) { return cost_.load(from); }
-
-// ----------------------------------------------------------------------------- costs as bytes
-
-namespace controller_impl {
-/// "AXC" and a version; the layout is little-endian words, as everywhere in the formats we write.
-constexpr uint32_t kMagic = 0x01435841;
-constexpr uint32_t kSavedRatio = 2 * 8 + 4;  // log, variance, n
-constexpr uint32_t kSavedBucket = 1 + 8 + (kMaxDepth + 1) * kSavedRatio;
-constexpr size_t kSavedBytes = 4 + 8 + CycleCost::kBucket * kSavedBucket + 4;
-/// Bounds of what can have been learned: a cycle of a nanosecond .. a day.
-constexpr double kLogLeast = -21, kLogMost = 12;
-
-uint32_t check_sum(const std::byte* p, size_t n) {  // FNV-1a
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; ++i) h = (h ^ static_cast<uint32_t>(p[i])) * 16777619u;
-    return h;
-}
-template <class T>
-void put(std::vector<std::byte>* to, T v) {
-    std::byte b[sizeof v];
-    std::memcpy(b, &v, sizeof v);
-    to->insert(to->end(), b, b + sizeof v);
-}
-template <class T>
-T get(const std::byte** p) {
-    const T v = detail::load<T>(*p);
-    *p += sizeof v;
-    return v;
-}
-}  // namespace controller_impl
-
-void CycleCost::save(std::vector<std::byte>* to) const {
-    using namespace controller_impl;
-    to->clear();
-    to->reserve(kSavedBytes);
-    put(to, kMagic);
-    put(to, noise_variance_);
-    for (const Bucket& b : bucket_) {
-        put(to, static_cast<uint8_t>(b.known));
-        put(to, b.speed);
-        for (const Ratio& r : b.ratio) put(to, r.log), put(to, variance(r)), put(to, r.n);
-    }
-    put(to, check_sum(to->data(), to->size()));
-}
-
-Status CycleCost::load(Span<const std::byte> from) {
-    using namespace controller_impl;
-    if (from.size() != kSavedBytes)
-        return fail(Code::bad_file, "saved draft costs have ", from.size(), " bytes, expected ", kSavedBytes,
-                    ". Delete them: they are measured again.");
-    const std::byte* p = from.data();
-    if (get<uint32_t>(&p) != kMagic)
-        return fail(Code::bad_file,
-                    "saved draft costs do not begin with this version's mark. Delete them: they are measured again.");
-    if (detail::load<uint32_t>(from.data() + kSavedBytes - 4) != check_sum(from.data(), kSavedBytes - 4))
-        return fail(Code::bad_file,
-                    "saved draft costs do not match their check sum. Delete them: they are measured again.");
-    CycleCost loaded;
-    bool fine = true;
-    const auto within = [&](double v, double low, double high) {
-        fine = fine && v >= low && v <= high;  // false for NaN
-        return v;
-    };
-    loaded.noise_variance_ = within(get<double>(&p), 0, 1);
-    for (Bucket& b : loaded.bucket_) {
-        b.known = get<uint8_t>(&p) != 0;
-        b.speed = within(get<double>(&p), kLogLeast, kLogMost);
-        b.speed_variance = square(kOctaveSpeedDoubt);  // the clock may be another today
-        for (Ratio& r : b.ratio) {
-            r.log = within(get<double>(&p), kLogLeast, kLogMost);
-            r.variance = within(get<double>(&p), 0, 1);
-            r.n = get<uint32_t>(&p);
-        }
-    }
-    if (!fine)
-        return fail(Code::bad_file,
-                    "saved draft costs hold a value out of range. Delete them: they are measured again.");
-    loaded.current_ = current_;
-    *this = loaded;
-    return {};
-}
 
 }  // namespace detail
 }  // namespace auspex
