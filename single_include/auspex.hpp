@@ -36341,7 +36341,9 @@ Status build(const LoadOptions& options, Model::Impl* m) {
     PlanOptions plan_options;
     plan_options.mtp = options.mtp;
     AUSPEX_TRY(make_plan(m->gguf, plan_options).get(m->plan));
-    AUSPEX_TRY(Tokenizer::load(m->gguf, options.progress).get(m->tokenizer));
+    Progress tokenizer_progress;  // the weights take longer by far: the fraction stays 0 until they begin
+    if (options.progress) tokenizer_progress = [&](const char* what, float) { return options.progress(what, 0.0f); };
+    AUSPEX_TRY(Tokenizer::load(m->gguf, tokenizer_progress).get(m->tokenizer));
     if (m->tokenizer.n_vocab() > m->plan.n_vocab)
         return fail(Code::bad_file, "the tokenizer has ", m->tokenizer.n_vocab(),
                     " tokens but 'token_embd.weight' only ", m->plan.n_vocab, " rows; convert the model again");
