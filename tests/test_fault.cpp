@@ -4,6 +4,7 @@
 // The test program's operator new counts here. It fails only while a Fault is armed.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -144,6 +145,42 @@ TEST_CASE("where an allocation fails, encode, decode, render and streams return 
     const char* reply = "<think>\nhm hm hm hm hm hm hm\n</think>\n\nan answer that is longer than a small string";
     CHECK(fail_each(g_until_fault, "parse_reply", [&] { return parse_reply(reply, true).status(); }) > 0);
     CHECK(fail_each(g_until_fault, "parse_windows", [&] { return parse_windows("all:64,3:full").status(); }) > 0);
+}
+
+TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing and goes on to the same text") {
+    const std::vector<std::byte> bytes = tiny_model();
+    const Model model = load_model(cpu_device(), bytes);
+    SessionOptions options;
+    options.n_context = 128;
+    options.draft.source = Draft::mtp;
+    options.draft.depth = 2;
+    const std::vector<Token> prompt = tiny_ids(20, 4);
+    const auto create = [&] { return Session::create(model, options).status(); };
+    REQUIRE(create().ok());
+    CHECK(fail_each(g_until_fault, "create", create) > 10);
+    Session plain, session;
+    REQUIRE(Session::create(model, options).get(plain).ok());
+    REQUIRE(plain.sync(prompt).ok());
+    while (plain.history().size() < 40) REQUIRE(plain.next().ok());
+    // The calls keep what they have allocated, so that only their answers are looked at here.
+    const auto fail_in_turn = [&](const char* what, auto call) {
+        for (int64_t i = 0;; ++i) {
+            g_until_fault = i;
+            const Status s = call();
+            const bool met = g_until_fault.exchange(kNever) < 0;
+            if (s.ok()) return;
+            CHECK_MESSAGE(s.code == Code::out_of_memory, what << ", failure " << i << ": " << s.message());
+            REQUIRE(met);
+        }
+    };
+    REQUIRE(Session::create(model, options).get(session).ok());
+    fail_in_turn("sync", [&] { return session.sync(prompt).status(); });
+    while (session.history().size() < 30) fail_in_turn("next", [&] { return session.next().status(); });
+    Snapshot snapshot;
+    fail_in_turn("save", [&] { return session.save().get(snapshot); });
+    fail_in_turn("restore", [&] { return session.restore(snapshot); });
+    while (session.history().size() < 40) fail_in_turn("next", [&] { return session.next().status(); });
+    CHECK(std::equal(plain.history().begin(), plain.history().begin() + 40, session.history().begin()));
 }
 
 #ifdef AUSPEX_TEST_THREADS

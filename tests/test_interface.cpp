@@ -56,6 +56,7 @@ TEST_CASE("an empty Device, Model or TextStream answers with a Status or an empt
     CHECK_FALSE(model.is_end(1));
     CHECK(model.describe_plan().empty());
     CHECK(Model::load(device, "x").status().code == Code::bad_argument);
+    CHECK(Session().first_visible(0).status().code == Code::bad_argument);
     CHECK(Session::create(model).status().code == Code::bad_argument);
     CHECK(Session::plan(model).status().code == Code::bad_argument);
     CHECK(Session::plan(device, "x").status().code == Code::bad_argument);
