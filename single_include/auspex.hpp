@@ -7255,6 +7255,7 @@ class Timeline {
     /// Tokens that the caller has been told of.
     size_t n_given() const { return n_given_; }
     void give() { n_given_ = size_; }
+    void give_one() { ++n_given_; }
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;
     /// Where guesses are written: right after the tokens, so that both are one array.
@@ -39696,8 +39697,7 @@ Status Session::Impl::drop_ahead(const Sampling& sampling) {
 }
 
 Status Session::Impl::generate(const Sampling& sampling) {
-    if (timeline.size() > timeline.n_given()) return {};  // computed ahead, and waited for by another call
-    if (timeline.size() > timeline.n_row() + 1)           // an earlier call failed
+    if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
         AUSPEX_TRY(trunk->prefill(timeline.size() - timeline.n_row() - 1));
     if (timeline.n_row() < timeline.size()) return decoder().next(sampling);
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
@@ -39725,11 +39725,15 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
     AUSPEX_TRY(s.drop_ahead(sampling));
-    AUSPEX_TRY(s.generate(sampling));
-    s.timeline.give();
-    s.stats.tokens_sampled += s.timeline.size() - size;
+    if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
+        s.timeline.give_one();
+    } else {
+        AUSPEX_TRY(s.generate(sampling));
+        s.timeline.give();
+    }
+    s.stats.tokens_sampled += s.timeline.n_given() - size;
     s.stats.decode_s += detail::seconds_since(start);
-    return s.timeline.tokens().subspan(size, s.timeline.size() - size);
+    return s.timeline.tokens().subspan(size, s.timeline.n_given() - size);
 }
 AUSPEX_CATCH
 

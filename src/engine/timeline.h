@@ -38,6 +38,7 @@ class Timeline {
     /// Tokens that the caller has been told of.
     size_t n_given() const { return n_given_; }
     void give() { n_given_ = size_; }
+    void give_one() { ++n_given_; }
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;
     /// Where guesses are written: right after the tokens, so that both are one array.
