@@ -1117,6 +1117,29 @@ namespace detail {
     X(iq4_nl, 20, "IQ4_NL", 32, 18, false) \
     X(iq4_xs, 23, "IQ4_XS", 256, 136, false)
 
+/// Formats that this library only knows by name, for error texts: file id, name, elements and bytes of a block.
+#define AUSPEX_OTHER_TYPES(X) \
+    X(9, "Q8_1", 32, 36)      \
+    X(15, "Q8_K", 256, 292)   \
+    X(16, "IQ2_XXS", 256, 66) \
+    X(17, "IQ2_XS", 256, 74)  \
+    X(18, "IQ3_XXS", 256, 98) \
+    X(19, "IQ1_S", 256, 50)   \
+    X(21, "IQ3_S", 256, 110)  \
+    X(22, "IQ2_S", 256, 82)   \
+    X(24, "I8", 1, 1)         \
+    X(25, "I16", 1, 2)        \
+    X(26, "I32", 1, 4)        \
+    X(27, "I64", 1, 8)        \
+    X(28, "F64", 1, 8)        \
+    X(29, "IQ1_M", 256, 56)   \
+    X(34, "TQ1_0", 256, 54)   \
+    X(35, "TQ2_0", 256, 66)   \
+    X(39, "MXFP4", 32, 17)    \
+    X(40, "NVFP4", 64, 36)    \
+    X(41, "Q1_0", 128, 18)    \
+    X(42, "Q2_0", 64, 18)
+
 /// The type of a tensor; the value is its id in the file.
 enum class Type : uint32_t {
 #define AUSPEX_ENUMERATOR(type, id, name, n_block, block_bytes, kv) type = id,
@@ -8199,7 +8222,7 @@ const int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 
 namespace number_impl {
 
 constexpr TypeInfo kNoType = {nullptr, 1, 0, false, false};
-constexpr uint32_t kMaxTypeId = 42;
+constexpr uint32_t kMaxTypeId = 63;  ///< of the table; grow it with the format
 
 constexpr TypeInfo info_of(uint32_t id) {
     switch (id) {
@@ -8208,27 +8231,10 @@ constexpr TypeInfo info_of(uint32_t id) {
         AUSPEX_PLAIN_TYPES(AUSPEX_ROW)
         AUSPEX_BLOCK_TYPES(AUSPEX_ROW)
 #undef AUSPEX_ROW
-        // Known from the format, so that an error can name them.
-        case 9: return {"Q8_1", 32, 36, false, false};
-        case 15: return {"Q8_K", 256, 292, false, false};
-        case 16: return {"IQ2_XXS", 256, 66, false, false};
-        case 17: return {"IQ2_XS", 256, 74, false, false};
-        case 18: return {"IQ3_XXS", 256, 98, false, false};
-        case 19: return {"IQ1_S", 256, 50, false, false};
-        case 21: return {"IQ3_S", 256, 110, false, false};
-        case 22: return {"IQ2_S", 256, 82, false, false};
-        case 24: return {"I8", 1, 1, false, false};
-        case 25: return {"I16", 1, 2, false, false};
-        case 26: return {"I32", 1, 4, false, false};
-        case 27: return {"I64", 1, 8, false, false};
-        case 28: return {"F64", 1, 8, false, false};
-        case 29: return {"IQ1_M", 256, 56, false, false};
-        case 34: return {"TQ1_0", 256, 54, false, false};
-        case 35: return {"TQ2_0", 256, 66, false, false};
-        case 39: return {"MXFP4", 32, 17, false, false};
-        case 40: return {"NVFP4", 64, 36, false, false};
-        case 41: return {"Q1_0", 128, 18, false, false};
-        case 42: return {"Q2_0", 64, 18, false, false};
+#define AUSPEX_ROW(id, name, n_block, block_bytes) \
+    case id: return {name, n_block, block_bytes, false, false};
+        AUSPEX_OTHER_TYPES(AUSPEX_ROW)
+#undef AUSPEX_ROW
         default: return kNoType;  // not a Type: any number that a file holds
     }
 }

@@ -91,6 +91,7 @@ void check(const detail::Tokenizer& t, const std::string& text, Input in) {
         demand(shown + detail::take_characters(bytes, true) == want);
     }
     demand(work.n_look <= 12 * (want.size() + 1));
+    demand(work.n_special <= 8 * (want.size() + 1));
 
     // Cut at borders of characters, the pieces of a template encode as the whole.
     auspex::ChatPrompt prompt;

@@ -7,7 +7,7 @@
 
 using namespace test_vocabulary;
 
-TEST_CASE("encoding work grows with the text, not faster") {
+TEST_CASE("encoding takes linear time") {
     Small v;
     v.merge(" ", " ");
     v.merge("  ", "  ");
@@ -111,7 +111,7 @@ TEST_CASE("loading a tokenizer can be cancelled, and reports rising fractions") 
     CHECK(s.code == Code::cancelled);
 }
 
-TEST_CASE("a damaged tokenizer is refused, and the text names the damage") {
+TEST_CASE("a damaged tokenizer is rejected, and the error names the damage") {
     Small v;
     v.model = "llama";
     CHECK(refusal(v, Code::unsupported).find("'llama', supported: gpt2") != std::string::npos);
@@ -150,7 +150,7 @@ TEST_CASE("a damaged tokenizer is refused, and the text names the damage") {
     CHECK(load(v).piece_bytes(271) == "\xE9");
 }
 
-TEST_CASE("tokenizer keys of another type or missing are refused") {
+TEST_CASE("missing tokenizer keys and keys of another type are rejected") {
     const Small v;
     for (int damage = 0; damage < 6; ++damage) {
         detail::GgufWriter w;

@@ -31,7 +31,7 @@ inline std::string alphabet(const std::string& bytes) {
     return out;
 }
 
-/// A vocabulary made for a test: 256 bytes, then what the merges build, then special tokens.
+/// A vocabulary made for a test: 256 bytes, then the results of the merges, then special tokens.
 struct Vocabulary {
     std::string model = "gpt2", pre = "qwen35";
     std::vector<std::string> tokens, merges;

@@ -14,7 +14,7 @@ const int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 
 namespace number_impl {
 
 constexpr TypeInfo kNoType = {nullptr, 1, 0, false, false};
-constexpr uint32_t kMaxTypeId = 42;
+constexpr uint32_t kMaxTypeId = 63;  ///< of the table; grow it with the format
 
 constexpr TypeInfo info_of(uint32_t id) {
     switch (id) {
@@ -23,27 +23,10 @@ constexpr TypeInfo info_of(uint32_t id) {
         AUSPEX_PLAIN_TYPES(AUSPEX_ROW)
         AUSPEX_BLOCK_TYPES(AUSPEX_ROW)
 #undef AUSPEX_ROW
-        // Known from the format, so that an error can name them.
-        case 9: return {"Q8_1", 32, 36, false, false};
-        case 15: return {"Q8_K", 256, 292, false, false};
-        case 16: return {"IQ2_XXS", 256, 66, false, false};
-        case 17: return {"IQ2_XS", 256, 74, false, false};
-        case 18: return {"IQ3_XXS", 256, 98, false, false};
-        case 19: return {"IQ1_S", 256, 50, false, false};
-        case 21: return {"IQ3_S", 256, 110, false, false};
-        case 22: return {"IQ2_S", 256, 82, false, false};
-        case 24: return {"I8", 1, 1, false, false};
-        case 25: return {"I16", 1, 2, false, false};
-        case 26: return {"I32", 1, 4, false, false};
-        case 27: return {"I64", 1, 8, false, false};
-        case 28: return {"F64", 1, 8, false, false};
-        case 29: return {"IQ1_M", 256, 56, false, false};
-        case 34: return {"TQ1_0", 256, 54, false, false};
-        case 35: return {"TQ2_0", 256, 66, false, false};
-        case 39: return {"MXFP4", 32, 17, false, false};
-        case 40: return {"NVFP4", 64, 36, false, false};
-        case 41: return {"Q1_0", 128, 18, false, false};
-        case 42: return {"Q2_0", 64, 18, false, false};
+#define AUSPEX_ROW(id, name, n_block, block_bytes) \
+    case id: return {name, n_block, block_bytes, false, false};
+        AUSPEX_OTHER_TYPES(AUSPEX_ROW)
+#undef AUSPEX_ROW
         default: return kNoType;  // not a Type: any number that a file holds
     }
 }

@@ -39,6 +39,29 @@ namespace detail {
     X(iq4_nl, 20, "IQ4_NL", 32, 18, false) \
     X(iq4_xs, 23, "IQ4_XS", 256, 136, false)
 
+/// Formats that this library only knows by name, for error texts: file id, name, elements and bytes of a block.
+#define AUSPEX_OTHER_TYPES(X) \
+    X(9, "Q8_1", 32, 36)      \
+    X(15, "Q8_K", 256, 292)   \
+    X(16, "IQ2_XXS", 256, 66) \
+    X(17, "IQ2_XS", 256, 74)  \
+    X(18, "IQ3_XXS", 256, 98) \
+    X(19, "IQ1_S", 256, 50)   \
+    X(21, "IQ3_S", 256, 110)  \
+    X(22, "IQ2_S", 256, 82)   \
+    X(24, "I8", 1, 1)         \
+    X(25, "I16", 1, 2)        \
+    X(26, "I32", 1, 4)        \
+    X(27, "I64", 1, 8)        \
+    X(28, "F64", 1, 8)        \
+    X(29, "IQ1_M", 256, 56)   \
+    X(34, "TQ1_0", 256, 54)   \
+    X(35, "TQ2_0", 256, 66)   \
+    X(39, "MXFP4", 32, 17)    \
+    X(40, "NVFP4", 64, 36)    \
+    X(41, "Q1_0", 128, 18)    \
+    X(42, "Q2_0", 64, 18)
+
 /// The type of a tensor; the value is its id in the file.
 enum class Type : uint32_t {
 #define AUSPEX_ENUMERATOR(type, id, name, n_block, block_bytes, kv) type = id,
