@@ -1153,6 +1153,12 @@ constexpr Type kAllTypes[] = {
 #undef AUSPEX_ELEMENT
 };
 
+/// How many of them a KV cache may use. Code that handles each of those by hand asserts this number.
+constexpr int kKvTypeCount =
+#define AUSPEX_COUNT(type, id, name, n_block, block_bytes, kv) +(kv ? 1 : 0)
+    AUSPEX_PLAIN_TYPES(AUSPEX_COUNT) AUSPEX_BLOCK_TYPES(AUSPEX_COUNT);
+#undef AUSPEX_COUNT
+
 struct TypeInfo {
     const char* name;      ///< "Q4_K", or null for an id that no file may use
     uint32_t n_block;      ///< elements in one block, at least 1
@@ -2076,7 +2082,7 @@ class Tokenizer {
     Tokenizer() = default;
     /// Copies what it needs from `gguf`.
     ///
-    /// progress  called with "reading the tokenizer" every few thousand entries; false cancels.
+    /// progress  called with ("reading the tokenizer", 0) every few thousand entries; false cancels.
     /// errors    unsupported: tokenizer.ggml.model is not gpt2, or tokenizer.ggml.pre not qwen2 or qwen35.
     ///           bad_file: arrays of the wrong type or length, token text outside the byte alphabet, a byte
     ///           without a token, an id outside the vocabulary, a merge that is not a pair.
@@ -10546,7 +10552,7 @@ struct Tokenizer::Loader {
     const Gguf& gguf;
     const Progress& progress;
     TokenizerLoadWork& work;
-    size_t n_done = 0, n_all = 1;  ///< tokens and merges, for the callback
+    size_t n_done = 0;  ///< tokens and merges
 
     Status load();
     Status step();
@@ -10577,7 +10583,6 @@ Status Tokenizer::Loader::load() {
     AUSPEX_TRY(token_impl::string_array(gguf, "tokenizer.ggml.merges", &merges));
     if (merges->size() > token_impl::kMaxTokens * 2)
         return fail(Code::bad_file, merges->size(), " merges, at most ", token_impl::kMaxTokens * 2, " are allowed");
-    n_all = tokens->size() + merges->size();
     AUSPEX_TRY(read_tokens(*tokens, *types));
     AUSPEX_TRY(index_normal());
     AUSPEX_TRY(index_special());
@@ -10585,10 +10590,10 @@ Status Tokenizer::Loader::load() {
     return read_ends();
 }
 
-/// Counts one entry and reports every 8192nd.
+/// Counts one entry and calls back at every 8192nd. The fraction is that of loading the model, of which this is no part
+/// that a user would notice: 0.
 Status Tokenizer::Loader::step() {
-    if (n_done++ % 8192 == 0 && progress &&
-        !progress("reading the tokenizer", static_cast<float>(n_done) / static_cast<float>(n_all)))
+    if (n_done++ % 8192 == 0 && progress && !progress("reading the tokenizer", 0.0f))
         return fail(Code::cancelled, "loading was cancelled by the progress callback");
     return Status();
 }
@@ -14958,6 +14963,7 @@ inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t
 template <uint32_t kQ>
 inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
                            float* scores, float* const* m, float* const* l, float* const* o) {
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case in both switches");
     switch (k.type) {
         case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
         case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
@@ -16364,6 +16370,7 @@ inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t
 template <uint32_t kQ>
 inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
                            float* scores, float* const* m, float* const* l, float* const* o) {
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case in both switches");
     switch (k.type) {
         case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
         case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
@@ -17781,6 +17788,7 @@ inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t
 template <uint32_t kQ>
 inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
                            float* scores, float* const* m, float* const* l, float* const* o) {
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case in both switches");
     switch (k.type) {
         case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
         case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;
@@ -33495,22 +33503,15 @@ struct Needs {
 Buffers::Cache Buffers::Cache::of(Type type, uint32_t d_head) {
     Cache c;
     const uint32_t blocks = d_head / 32;
-    switch (type) {
-        case Type::q8_0: c.format = args::kKvQ8, c.code_bytes = d_head; break;
-        case Type::q4_0: c.format = args::kKvQ40, c.code_bytes = d_head / 2; break;
-        case Type::q4_1: c.format = args::kKvQ41, c.code_bytes = d_head / 2; break;
-        case Type::f32:  // as F16: the Vulkan back end refuses an F32 cache
-        case Type::f16: c.format = args::kKvF16, c.code_bytes = 2 * d_head; break;
-        case Type::bf16:
-        case Type::q5_0:
-        case Type::q5_1:
-        case Type::q2_k:
-        case Type::q3_k:
-        case Type::q4_k:
-        case Type::q5_k:
-        case Type::q6_k:
-        case Type::iq4_nl:
-        case Type::iq4_xs: AUSPEX_ASSERT(false);  // kv_shapes() lets none through
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case here");
+    if (type == Type::q8_0) {
+        c.format = args::kKvQ8, c.code_bytes = d_head;
+    } else if (type == Type::q4_0) {
+        c.format = args::kKvQ40, c.code_bytes = d_head / 2;
+    } else if (type == Type::q4_1) {
+        c.format = args::kKvQ41, c.code_bytes = d_head / 2;
+    } else {  // F16; the back end refuses F32
+        c.format = args::kKvF16, c.code_bytes = 2 * d_head;
     }
     c.scale_bytes = c.format == args::kKvF16 ? 0 : c.format == args::kKvQ41 ? 4 * blocks : 4 * ceil_div(blocks, 2u);
     return c;

@@ -75,6 +75,12 @@ constexpr Type kAllTypes[] = {
 #undef AUSPEX_ELEMENT
 };
 
+/// How many of them a KV cache may use. Code that handles each of those by hand asserts this number.
+constexpr int kKvTypeCount =
+#define AUSPEX_COUNT(type, id, name, n_block, block_bytes, kv) +(kv ? 1 : 0)
+    AUSPEX_PLAIN_TYPES(AUSPEX_COUNT) AUSPEX_BLOCK_TYPES(AUSPEX_COUNT);
+#undef AUSPEX_COUNT
+
 struct TypeInfo {
     const char* name;      ///< "Q4_K", or null for an id that no file may use
     uint32_t n_block;      ///< elements in one block, at least 1

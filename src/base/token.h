@@ -72,7 +72,7 @@ class Tokenizer {
     Tokenizer() = default;
     /// Copies what it needs from `gguf`.
     ///
-    /// progress  called with "reading the tokenizer" every few thousand entries; false cancels.
+    /// progress  called with ("reading the tokenizer", 0) every few thousand entries; false cancels.
     /// errors    unsupported: tokenizer.ggml.model is not gpt2, or tokenizer.ggml.pre not qwen2 or qwen35.
     ///           bad_file: arrays of the wrong type or length, token text outside the byte alphabet, a byte
     ///           without a token, an id outside the vocabulary, a merge that is not a pair.

@@ -145,6 +145,7 @@ inline void value_rows(const float* p, const KvRows& v, uint32_t n_key, uint32_t
 template <uint32_t kQ>
 inline void attend_queries(const float* const* q, const KvRows& k, const KvRows& v, uint32_t n_key, uint32_t d,
                            float* scores, float* const* m, float* const* l, float* const* o) {
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case in both switches");
     switch (k.type) {
         case Type::q8_0: score_rows<BlockRow<Type::q8_0>, kQ>(q, k, n_key, d, scores); break;
         case Type::q4_0: score_rows<BlockRow<Type::q4_0>, kQ>(q, k, n_key, d, scores); break;

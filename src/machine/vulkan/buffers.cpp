@@ -124,22 +124,15 @@ struct Needs {
 Buffers::Cache Buffers::Cache::of(Type type, uint32_t d_head) {
     Cache c;
     const uint32_t blocks = d_head / 32;
-    switch (type) {
-        case Type::q8_0: c.format = args::kKvQ8, c.code_bytes = d_head; break;
-        case Type::q4_0: c.format = args::kKvQ40, c.code_bytes = d_head / 2; break;
-        case Type::q4_1: c.format = args::kKvQ41, c.code_bytes = d_head / 2; break;
-        case Type::f32:  // as F16: the Vulkan back end refuses an F32 cache
-        case Type::f16: c.format = args::kKvF16, c.code_bytes = 2 * d_head; break;
-        case Type::bf16:
-        case Type::q5_0:
-        case Type::q5_1:
-        case Type::q2_k:
-        case Type::q3_k:
-        case Type::q4_k:
-        case Type::q5_k:
-        case Type::q6_k:
-        case Type::iq4_nl:
-        case Type::iq4_xs: AUSPEX_ASSERT(false);  // kv_shapes() lets none through
+    static_assert(kKvTypeCount == 5, "a new KV cache format needs a case here");
+    if (type == Type::q8_0) {
+        c.format = args::kKvQ8, c.code_bytes = d_head;
+    } else if (type == Type::q4_0) {
+        c.format = args::kKvQ40, c.code_bytes = d_head / 2;
+    } else if (type == Type::q4_1) {
+        c.format = args::kKvQ41, c.code_bytes = d_head / 2;
+    } else {  // F16; the back end refuses F32
+        c.format = args::kKvF16, c.code_bytes = 2 * d_head;
     }
     c.scale_bytes = c.format == args::kKvF16 ? 0 : c.format == args::kKvQ41 ? 4 * blocks : 4 * ceil_div(blocks, 2u);
     return c;
