@@ -94,6 +94,7 @@ finish() {
 queue_step "generated: single_include/auspex.hpp" python3 amalgamate.py --check
 queue_step "generated: src/machine/vulkan/spirv.inc" python3 tools/make_shaders.py --check
 wait_steps
+grep -h -A 10 'longest functions' "$logs"/style*.log
 
 # ------------------------------------------------------------------------ the release build, its tests
 
