@@ -4646,12 +4646,11 @@ static_assert(sizeof(args::SumArgs) == 24);
 
 // machine/vulkan/device: one Vulkan device, opened or borrowed, and what is known about it.
 //
-// Owns    the loader, instance, device and queue (unless borrowed), the function tables, the
-//         probe (DeviceTraits), VkResult to Status, timelines (submit and wait).
-// Reads   base; volk.h for types only: volk's global pointers are neither defined nor used.
-// Serves  memory, shader, commands, selftest; then record and context.
-// Thread  a Gpu may be used from any thread; submit takes its lock (and the host's, when borrowed).
-// Laws    HotPath; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
+// What    The loader, the function tables, the traits that probe() found, VkResult to Status, submission.
+//         volk.h is included for types only: volk's global pointers are neither defined nor used.
+// Owns    instance, device and queue, unless borrowed.
+// Thread  a Gpu may be used from any thread; submit() takes its lock (and the application's, when borrowed).
+// Tests   nothing leaks on any failing path: tests/test_vulkan_device.cpp; hanging devices: tests/test_vulkan_lost.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 
@@ -4669,7 +4668,7 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-/// What the library needs at least; also the version its shaders are compiled for.
+/// The lowest version that the library needs, and the one its shaders are compiled for.
 constexpr uint32_t kApiVersion = VK_API_VERSION_1_2;
 /// Every kernel has this one layout: set 0, bindings 0..11 storage buffers, 128 bytes of push constants.
 constexpr uint32_t kMaxBindings = args::kMaxBindings;
@@ -4871,14 +4870,12 @@ const char* result_name(VkResult result);
 
 // ---------------------------------------------------------------------- src/machine/vulkan/probe.h
 
-// machine/vulkan/probe: what a device can do, and a VkDevice with just that enabled.
+// machine/vulkan/probe: what a device can do, and a VkDevice with exactly that enabled.
 //
-// Owns    the feature chain: asked of the driver, read from a borrowed device, or handed to
-//         vkCreateDevice; the choice of memory types; the cooperative matrix shapes.
-// Reads   device (Gpu's tables and traits).
-// Serves  device only.
-// Thread  none of its own; called while a Gpu is being opened.
-// Laws    only what is used is enabled, and never robustBufferAccess.
+// What    The feature chain (queried, read from a borrowed device, or passed to vkCreateDevice), the choice of memory
+//         types, the cooperative matrix shapes. Only what is used is enabled, and never robustBufferAccess.
+// Thread  called while a Gpu is being opened.
+// Tests   tests/test_vulkan_device.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -4986,13 +4983,12 @@ class Timeline {
 
 // --------------------------------------------------------------------- src/machine/vulkan/memory.h
 
-// machine/vulkan/memory: device memory planned first and taken at once; bytes up and down.
+// machine/vulkan/memory: device memory planned first and allocated at once; transfers between host and device.
 //
-// Owns    MemoryPlan (sizes to regions), Memory (the allocations), Transfer (staging, direct writes).
-// Reads   device.
-// Serves  program (weights), context (caches, scratch, ring), tests.
-// Thread  a Memory is immutable once taken; a Transfer belongs to one thread.
-// Laws    HotPath: all memory of a step is taken before it; accounting is exact to the byte.
+// What    MemoryPlan (sizes become regions), Memory (the allocations), Transfer (staging, direct writes).
+// Owns    the allocations, counted to the byte; a step allocates nothing.
+// Thread  a Memory is immutable once allocated; a Transfer belongs to one thread.
+// Tests   tests/test_vulkan_device.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -5330,13 +5326,12 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 
 // ------------------------------------------------------------------- src/machine/vulkan/commands.h
 
-// machine/vulkan/commands: a recorded list of dispatches, to be submitted once or again and again.
+// machine/vulkan/commands: a recorded command buffer, submitted once or again and again.
 //
-// Owns    one command buffer with its descriptor sets and timestamps.
-// Reads   device, memory (Region), shader (Pipelines).
-// Serves  record (production) and every kernel test.
+// Owns    the command buffer with its descriptor sets and timestamps. Descriptor sets are written while recording and
+//         never again: a replay writes none.
 // Thread  one thread at a time; several Commands may be recorded on several threads.
-// Laws    descriptor sets are written while recording and never again: a replay touches no set.
+// Tests   tests/test_vulkan_device.cpp.
 //
 //   auto commands = std::move(Commands::create(gpu)).value();
 //   commands.begin();
@@ -5456,13 +5451,13 @@ class Commands {
 
 // ---------------------------------------------------------------------- src/machine/vulkan/clock.h
 
-// machine/vulkan/clock: what a queued cycle takes, told by the device.
+// machine/vulkan/clock: how long the device works on each queued cycle.
 //
-// Owns    three marks for each cycle that can be on its way.
-// Reads   commands.
-// Serves  context.
+// What    Timestamps before, in and after a cycle. The time counts device work only: neither what the host did
+//         meanwhile nor the wait for a late caller.
+// Owns    three timestamp recordings for each cycle that may be queued.
 // Thread  the context's.
-// Laws    a cycle's time holds neither what the host did meanwhile nor the wait for a caller who came late.
+// Tests   tests/test_device_loop.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -5500,13 +5495,12 @@ class CycleClock {
 
 // ------------------------------------------------------------------- src/machine/vulkan/selftest.h
 
-// machine/vulkan/selftest: what a driver must get right before it is trusted, asked at start.
+// machine/vulkan/selftest: checks of the driver when a device is opened.
 //
-// Owns    the checks of shaders/selftest.comp and their verdicts, with reasons.
-// Reads   commands.
-// Serves  context (which variants to take), `auspex inspect --device`.
-// Thread  none of its own.
-// Laws    a failing check names what it saw; it changes the choice of kernels, never the text.
+// What    The checks of shaders/selftest.comp with their verdicts and reasons. A failed check changes which kernels are
+//         chosen, never the text.
+// Thread  called while a device is being opened.
+// Tests   tests/test_vulkan_device.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -5545,11 +5539,9 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines);
 
 // machine/vulkan/repack: rows of a GGUF matrix become tiles that the kernels read in 16-byte units.
 //
-// Owns    the device layouts of weights: which type becomes which, bytes, and the rearranging itself.
-// Reads   number (type table, codebook).
-// Serves  program (loading), record (which kernel), kernel tests.
+// What    The device layouts of weights: which type becomes which, their sizes, and the repacking.
 // Thread  pure functions; tile rows are independent, so threads may share a matrix by tile rows.
-// Laws    Twin: the kernels' unpackers give decode_row()'s bits: tests/test_vulkan_matvec.cpp.
+// Tests   the kernels' unpackers give decode_row()'s bits: tests/test_vulkan_matvec.cpp.
 //
 // A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, zeros where it ends; tile row i is
 // tile_row_bytes() long and contiguous, so a matrix may be cut between tile rows into slices that fit
@@ -5597,7 +5589,7 @@ struct Tiling {
     uint64_t d_out = 0, d_in = 0;   ///< of one matrix, also when two are interleaved
     uint32_t n_row = 0, n_col = 0;  ///< tile rows and column tiles
     bool interleaved = false;
-    uint32_t n_stack = 1;  ///< matrices one behind the other
+    uint32_t n_stack = 1;  ///< matrices, one after the other
     uint64_t row_bytes() const { return uint64_t{n_col} * tile_bytes(layout); }
     uint64_t bytes() const { return n_row * row_bytes(); }
     /// One matrix of a stack.
@@ -6040,18 +6032,16 @@ inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool 
 
 // machine/vulkan/vulkan: any Vulkan GPU as a Backend.
 //
-// Owns    opening: device, shaders, pipelines, self-test; what they found as a report.
-// Reads   backend, device, shader, selftest.
-// Serves  engine (Device::open), tests.
+// What    Opening: device, shaders, pipelines, self-test; the report of what they found.
 // Thread  a Backend may be shared by all threads.
-// Laws    Twin, Row, Commit, Chunk: tests/test_vulkan_model.cpp.
+// Tests   back-end equivalence, row invariance, commit equivalence, chunk invariance: tests/test_vulkan_model.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
 namespace detail {
 namespace vk {
 
-/// What programs and contexts of one device share.
+/// What models and contexts of one device share.
 struct OpenDevice {
     GpuRef gpu;
     std::unique_ptr<Pipelines> pipelines;
@@ -6090,13 +6080,11 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 
 // machine/vulkan/lower: a tape of the plan becomes a list of kernels, fused where neighbours allow it.
 //
-// Owns    the patterns: norms folded into the products that read them, residuals into those that feed
-//         them, gate, up and activation into one, cache writes into attention. No device, no bytes.
-// Reads   plan.
-// Serves  program (which matrices go to the device as pairs), record (which runs what stands here).
-// Thread  pure functions.
-// Laws    what is not recognised is run by a plain kernel or refused by name, never skipped:
-//         tests/test_vulkan_model.cpp.
+// What    The patterns: norms are fused into the products that read them, residuals into the products that feed them,
+//         gate, up and activation into one product, cache writes into attention. An operation that no pattern matches
+//         is run by a plain kernel or refused by name, never skipped.
+// Thread  pure functions; no device, no bytes.
+// Tests   tests/test_vulkan_model.cpp, tests/test_dispatch_list.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -6154,15 +6142,13 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 
 // --------------------------------------------------------------- src/machine/vulkan/loaded_model.h
 
-// machine/vulkan/program: a model's weights on the device.
+// machine/vulkan/loaded_model: a model's weights on the device.
 //
-// Owns    Matrix (a weight as tiles, in slices the device can see), the vectors, rotation tables, and
-//         how they get there: repacked by several threads into bounded staging, never held twice; the
-//         kernels that its tapes are lowered to.
-// Reads   vulkan (Context), memory, repack, lower.
-// Serves  record, context.
+// What    Matrix (a weight as tiles, in slices that one binding can hold), vectors, rotation tables, and the lowered
+//         operations. Weights are repacked by several threads into bounded staging memory, never held twice.
+// Owns    the memory of the weights; byte counts are exact, and a cancelled or failed load frees everything.
 // Thread  immutable once loaded: contexts of several threads share it.
-// Laws    byte counts are exact; a cancelled or failed load leaves nothing behind.
+// Tests   tests/test_vulkan_model.cpp, tests/test_vulkan_families.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -6193,15 +6179,15 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
     const Plan* plan = nullptr;
     OpenDeviceRef device;
     std::vector<Pair> pairs;
-    std::vector<Matrix> matrices;  ///< by SlotId; a pair stands at its gate
-    std::vector<Region> vectors;   ///< by SlotId: f32; a router's: its rows, behind them the shared expert's own gate
+    std::vector<Matrix> matrices;  ///< by SlotId; a pair has the id of its gate
+    std::vector<Region> vectors;   ///< by SlotId: f32; a router's: its rows, then the shared expert's own gate
     std::vector<Rope> ropes;
     Region zeros;  ///< f32, as long as the widest row
 
     /// Uploads everything. errors: unsupported, out_of_memory, cancelled, device_lost.
     static Result<std::shared_ptr<LoadedModel>> load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                      const Progress& progress);
-    /// A program without weights, to lay out contexts with.
+    /// A model without weights: enough to plan the memory of contexts.
     static Result<std::shared_ptr<VulkanModel>> bare(OpenDeviceRef device, const Plan& plan);
     /// What load() would take, by type.
     static Status plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items);
@@ -6239,13 +6225,12 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
 
 // -------------------------------------------------------------------- src/machine/vulkan/buffers.h
 
-// machine/vulkan/buffers: everything that a context holds on the device, by meaning.
+// machine/vulkan/buffers: every buffer that a context holds on the device.
 //
-// Owns    the sizes: rows of activations, caches, states, partial results, the host's windows on them.
-// Reads   program (plan, pairs), memory, shaders/args.h (the step buffer).
-// Serves  record (which binds them), context (which fills and reads them).
-// Thread  immutable once taken.
-// Laws    HotPath: all memory of a context is taken here, once; the byte count is exact.
+// What    The sizes: rows of activations, caches, states, partial results, and what the host reads and writes.
+// Owns    all memory of a context, allocated once when it is opened; the byte count is exact.
+// Thread  immutable once allocated.
+// Tests   tests/test_vulkan_model.cpp, tests/test_memory_plan.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 
@@ -6255,7 +6240,7 @@ namespace vk {
 
 constexpr uint32_t kRequests = 4;             ///< host requests that may be on their way at once
 constexpr uint32_t kRingLength = 1024;        ///< tokens in the ring, more than any queue can emit unread
-constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, at most
+constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, maximum
 constexpr uint64_t kStagingBytes = 1u << 20;  ///< of a half, where the host does not see device memory
 constexpr uint32_t kSampleSlice = args::kSampleSlice;
 constexpr uint32_t kAttendTile = 4;           ///< query rows of a group of attend_step
@@ -6272,8 +6257,9 @@ inline uint32_t row_class(uint32_t n) {
     return c;
 }
 
-/// Blocks of `bm` places that n places of n_expert experts can fall into at most; how small blocks are.
-constexpr uint32_t kLeastBlock = 16;
+/// The smallest block of places, and the maximum number of blocks of `bm` places that n_place places of n_expert
+/// experts fall into.
+constexpr uint32_t kMinBlock = 16;
 inline uint64_t list_entries(uint64_t n_place, uint64_t n_expert, uint64_t bm) {
     return n_place / bm + std::min(n_place, n_expert);
 }
@@ -6291,6 +6277,10 @@ struct DraftHead {
     Region ids;         ///< u32: the token of each row
     uint32_t n_id = 0;  ///< 0: none
 };
+
+namespace buffers_impl {
+struct Needs;
+}
 
 struct Buffers {
     Memory memory;
@@ -6351,14 +6341,19 @@ struct Buffers {
     uint32_t n_sample_part = 0;
 
     /// errors    out_of_memory, bad_argument (a cache longer than the device can see at once).
-    static Result<Buffers> take(const VulkanModel& program, const ContextOptions& options);
+    static Result<Buffers> take(const VulkanModel& model, const ContextOptions& options);
     /// What take() would take, item by item; the same errors but for out_of_memory.
-    static Status plan(const VulkanModel& program, const ContextOptions& options, std::vector<MemoryItem>* items);
+    static Status plan(const VulkanModel& model, const ContextOptions& options, std::vector<MemoryItem>* items);
     uint64_t memory_bytes() const { return memory.device_bytes() + memory.host_bytes() + draft.memory.device_bytes(); }
 
   private:
     struct Planned;
-    Status lay_out(const VulkanModel& program, const ContextOptions& options, Planned* to);
+    /// Plans everything, in this order.
+    Status lay_out(Planned* to);
+    void plan_activations(buffers_impl::Needs* needs, Planned* to);
+    void plan_states(buffers_impl::Needs* needs, Planned* to);
+    void plan_scratch(const buffers_impl::Needs& needs, Planned* to);
+    void plan_host(Planned* to);
 };
 
 }  // namespace vk
@@ -6675,13 +6670,13 @@ class ListBuilder {
 
 // -------------------------------------------------------------------- src/machine/vulkan/context.h
 
-// machine/vulkan/context: one timeline on the GPU: its buffers, its recordings, what is in flight.
+// machine/vulkan/context: one sequence on the GPU.
 //
-// Owns    VulkanContext: requests, submissions, reading back, snapshots, driving.
-// Reads   backend, buffers, record.
-// Serves  engine, through backend.h.
+// What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), snapshots,
+//         kernel times (profile.cpp).
+// Owns    the buffers of the sequence, its recordings, and what is submitted and not yet finished.
 // Thread  one thread at a time; contexts of one device may run in several threads.
-// Laws    Row, Commit, Chunk, HotPath: tests/test_vulkan_model.cpp.
+// Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 #include <chrono>
@@ -6695,7 +6690,7 @@ namespace vk {
 class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
   public:
     /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
-    static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> program,
+    static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> model,
                                                  const ContextOptions& options);
     ~VulkanContext() override;
 
@@ -6760,7 +6755,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
         static SampleMode of(uint32_t bits) { return {(bits & 1) != 0, (bits & 2) != 0}; }
     };
 
-    explicit VulkanContext(std::shared_ptr<const VulkanModel> program) : program_(std::move(program)) {}
+    explicit VulkanContext(std::shared_ptr<const VulkanModel> model) : model_(std::move(model)) {}
     Status take_memory(const ContextOptions& options);
     // recordings.cpp
     void append(ListBuilder& b, const RecordingKey& key) const;
@@ -6781,7 +6776,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     /// Builds a list ahead of its recording and starts making its pipelines, which cycles of n_draft drafts need.
     Status prepare_list(uint32_t n_draft, const RecordingKey& key);
     Status check(const Step& step) const;
-    /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
+    /// The next host request, zeroed; its tokens follow it in memory. Waits until the device is done with its last use.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
     /// The cycle that takes the next place in flight, with the marks of its time: what the draft block does, then the
@@ -6794,7 +6789,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Status barrier();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
-    /// Opens an MTP pass and runs these behind it.
+    /// Opens an MTP pass and runs `body` and `head` after it.
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     Status apply_pending();
@@ -6804,9 +6799,10 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
     Status queue_first(uint32_t n_draft);
     Status queue_next(uint32_t n_draft);
-    Status see(const Region& r) const;
+    /// Makes what kernels wrote to host memory visible to the host.
+    Status invalidate(const Region& r) const;
 
-    std::shared_ptr<const VulkanModel> program_;
+    std::shared_ptr<const VulkanModel> model_;
     Buffers buffers_;
     Timeline timeline_;
     Transfer transfer_;
@@ -6827,7 +6823,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     SlotId read_slot_ = kNoSlot;
     uint32_t read_first_ = 0, read_n_ = 0;
 
-    // Driving.
+    // The device decode loop.
     struct InFlight {
         uint64_t value = 0;
         bool had_begin = false;   ///< a mark of its own: no cycle ran right before it
@@ -6844,11 +6840,10 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     uint32_t ring_read_ = 0;
     bool done_ = false;
     bool recorded_ = false;  ///< something, since the last cycle was queued
-    /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
-    /// block, whatever n is, at [0].
+    /// [n]: pipelines that a cycle of n drafts needs and that may not be ready yet; [0]: those of the draft block too.
     std::vector<Pipelines::Id> needs_[kMaxTentative];
-    uint32_t most_drafts_ = 0;     ///< as prepare() was asked for
-    uint32_t prepared_modes_ = 0;  ///< bit b: for sampled_ids of SampleMode::bits() b
+    uint32_t max_drafts_ = 0;      ///< as prepare() was asked for
+    uint32_t prepared_modes_ = 0;  ///< bit b: for samples of SampleMode::bits() b
     std::vector<Token> tokens_;    ///< of the last cycle waited for
     CycleClock clock_;
 };
@@ -21512,8 +21507,8 @@ uint64_t Gpu::budget_bytes() {
         vki.vkGetPhysicalDeviceMemoryProperties2(physical, &m);
         room = b.heapBudget[heap] > b.heapUsage[heap] ? b.heapBudget[heap] - b.heapUsage[heap] : 0;
     } else if (!traits.uma) {
-        const uint64_t most = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
-        room = most > used ? most - used : 0;
+        const uint64_t limit = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
+        room = limit > used ? limit - used : 0;
     }
     return std::min(left, room);
 }
@@ -21911,16 +21906,16 @@ Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const F
         return fail(Code::bad_argument, "a write of ", bytes, " bytes does not fit a region of ", to.bytes, ".");
     if (grain == 0 || grain > half_bytes_)
         return fail(Code::bad_argument, "a transfer grain of ", grain, " bytes: expected 1 to ", half_bytes_, ".");
-    const uint64_t most = half_bytes_ / grain * grain;
+    const uint64_t max_chunk = half_bytes_ / grain * grain;
     if (to.mapped) {
         if (Status s = finish(); !s.ok()) return s;  // keeps the order with fills and copies before
-        for (uint64_t at = 0; at < bytes; at += most)
-            if (Status s = fill(to.mapped + at, at, std::min(most, bytes - at)); !s.ok()) return s;
+        for (uint64_t at = 0; at < bytes; at += max_chunk)
+            if (Status s = fill(to.mapped + at, at, std::min(max_chunk, bytes - at)); !s.ok()) return s;
         return flush(to, bytes, true);
     }
     if (Status s = need_staging(); !s.ok()) return s;
-    for (uint64_t at = 0; at < bytes; at += most) {
-        const uint64_t n = std::min(most, bytes - at);
+    for (uint64_t at = 0; at < bytes; at += max_chunk) {
+        const uint64_t n = std::min(max_chunk, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
         if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;
@@ -31923,10 +31918,10 @@ void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
     if (!recording_ || !status_.ok()) return;
     if (!bound_ || (!bound_set_ && !by_address_))
         return refuse(fail(Code::bad_argument, "dispatch: nothing is bound."));
-    const uint32_t* most = gpu_->traits.max_group_count;
-    if (x > most[0] || y > most[1] || z > most[2])
+    const uint32_t* limit = gpu_->traits.max_group_count;
+    if (x > limit[0] || y > limit[1] || z > limit[2])
         return refuse(fail(Code::bad_argument, "dispatch: ", x, " x ", y, " x ", z, " groups, but ", gpu_->traits.name,
-                           " takes at most ", most[0], " x ", most[1], " x ", most[2], ": fold the rows into y."));
+                           " takes at most ", limit[0], " x ", limit[1], " x ", limit[2], ": spread the rows over y."));
     if (x == 0 || y == 0 || z == 0) return;
     gpu_->vk.vkCmdDispatch(commands_, x, y, z);
     ++n_dispatch_;
@@ -32074,7 +32069,7 @@ namespace selftest_impl {
 constexpr uint32_t kGroup = 64;
 constexpr uint32_t kRowLength = 1024;
 constexpr uint32_t kRows[] = {1, 3, 8};  // how many rows share a pass; row 0 must not notice
-constexpr uint32_t kLanes = 1024;
+constexpr uint32_t kInvocations = 1024;
 constexpr uint32_t kDots = 1024;
 constexpr uint32_t kHalfWords = 65536 / 2;  // every half there is
 
@@ -32134,10 +32129,10 @@ std::vector<Question> questions(const DeviceTraits& traits) {
         all.push_back(std::move(rows));
     }
     Question shuffle{"shuffle_xor", {"selftest_shuffle", kGroup, {}, 0, true}, {}, {}, 0, 0, 0, 0, 0, {}};
-    for (uint32_t i = 0; i < kLanes; ++i) shuffle.input.push_back(bits(s.real()));
-    shuffle.output.resize(kLanes);
-    shuffle.n = kLanes;
-    shuffle.n_group = kLanes / kGroup;
+    for (uint32_t i = 0; i < kInvocations; ++i) shuffle.input.push_back(bits(s.real()));
+    shuffle.output.resize(kInvocations);
+    shuffle.n = kInvocations;
+    shuffle.n_group = kInvocations / kGroup;
     all.push_back(std::move(shuffle));
 
     Question dot{"integer_dot", {"selftest_dot", kGroup, {}, 0, false}, {}, {}, 0, 0, 0, 0, 0, {}};
@@ -32218,7 +32213,7 @@ Check judge_rows(const std::vector<const Question*>& rows) {
         scale += term < 0 ? -term : term;
     }
     const double off = double(real(one.output[0])) - want;
-    // 128 steps a context and 3 of the tree, each rounding by half an ulp of at most the sum of magnitudes.
+    // 128 steps an invocation and 3 of the tree, each rounding by half an ulp of at most the sum of magnitudes.
     const double bound = scale * 131 * 6e-8;
     if (is_nan(one.output[0]) || !(off < bound && -off < bound))
         return verdict(one.name, false,
@@ -32232,17 +32227,18 @@ Check judge_rows(const std::vector<const Question*>& rows) {
 }
 
 Check judge_shuffle(const Question& q) {
-    std::vector<float> v(kLanes), next(kLanes);
-    for (uint32_t i = 0; i < kLanes; ++i) v[i] = real(q.input[i]);
+    std::vector<float> v(kInvocations), next(kInvocations);
+    for (uint32_t i = 0; i < kInvocations; ++i) v[i] = real(q.input[i]);
     for (uint32_t step : {1u, 2u, 4u}) {
-        for (uint32_t i = 0; i < kLanes; ++i) next[i] = v[i] + v[i ^ step];
+        for (uint32_t i = 0; i < kInvocations; ++i) next[i] = v[i] + v[i ^ step];
         v.swap(next);
     }
     uint32_t wrong = 0;
-    for (uint32_t i = 0; i < kLanes; ++i) wrong += bits(v[i]) != q.output[i];
+    for (uint32_t i = 0; i < kInvocations; ++i) wrong += bits(v[i]) != q.output[i];
     if (wrong == 0)
-        return verdict(q.name, true, "sums of 8 neighbouring contexts are exact, contexts follow the local index");
-    return verdict(q.name, false, say(wrong, " of ", kLanes, " sums of 8 neighbouring contexts are wrong"));
+        return verdict(q.name, true,
+                       "sums of 8 neighbouring invocations are exact, invocations follow the local index");
+    return verdict(q.name, false, say(wrong, " of ", kInvocations, " sums of 8 neighbouring invocations are wrong"));
 }
 
 Check judge_dot(const Question& q) {
@@ -32386,7 +32382,7 @@ inline void store_float(uint8_t* p, float v) { std::memcpy(p, &v, 4); }
 /// Four bytes of neighbouring columns, 0 1 2 3, in the order of a word on the device: 0 2 1 3.
 inline uint32_t swap_middle(uint32_t v) { return (v & 0xff0000ffu) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u); }
 
-/// Where the share of context t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
+/// Where the share of invocation t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
 inline uint8_t* share(uint8_t* region, uint32_t group, uint32_t r, uint32_t t) {
     return region + 16u * (64u * group + 32u * (r >> 3) + (r & 7u) * 4u + t);
 }
@@ -32835,7 +32831,7 @@ struct Lowering {
     }
 
     /// Leaves a norm to the products that read it. False: it must be computed.
-    bool fold(size_t i) {
+    bool fuse(size_t i) {
         const Op& op = ops[i];
         if (op.out_offset != 0 || plan.slot(op.out).width() != plan.slot(op.in[0]).width()) return false;
         Node* from = producer(op.in[0]);
@@ -32889,7 +32885,7 @@ Status Lowering::run() {
     for (size_t i = 0; i < n; ++i) {
         const Op& op = ops[i];
         AUSPEX_TRY(check_kernel(plan, op));
-        // A slot that is written no longer stands for a folded norm.
+        // A slot that is written no longer stands for a fused norm.
         if (op.kind != OpKind::kv_write && op.kind != OpKind::rms_norm) fused_from[op.out] = kNoSlot;
         Node d;
         d.op = &op;
@@ -32909,7 +32905,7 @@ Status Lowering::run() {
                 break;
             case OpKind::rms_norm:
                 fused_from[op.out] = kNoSlot;
-                if (fold(i)) break;
+                if (fuse(i)) break;
                 d.kind = Node::Kind::norm;
                 d.norm = op.w[0];
                 d.eps = op.eps;
@@ -33028,7 +33024,7 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace program_impl {
+namespace loaded_model_impl {
 
 constexpr uint64_t kHalfBytes = 32u << 20;  ///< of staging; twice that in all
 constexpr uint32_t kMaxThread = 16;
@@ -33108,7 +33104,7 @@ struct PackedConstants {
     }
 };
 
-}  // namespace program_impl
+}  // namespace loaded_model_impl
 
 const Region* VulkanModel::rope(const Op& op) const {
     for (const Rope& r : ropes)
@@ -33121,9 +33117,9 @@ struct VulkanModel::Uploads {
     explicit Uploads(const DeviceTraits& traits)
         : memory(traits), packed_constants{std::max<uint64_t>(traits.storage_align, 256), {}} {}
     MemoryPlan memory;
-    program_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotation tables
-    std::vector<program_impl::Use> use;              ///< by SlotId
-    std::vector<SlotId> partner;                     ///< by SlotId: the second of a pair
+    loaded_model_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotation tables
+    std::vector<loaded_model_impl::Use> use;              ///< by SlotId
+    std::vector<SlotId> partner;                          ///< by SlotId: the second of a pair
     std::vector<bool> second, fused;
     std::vector<SlotId> own_gate;                     ///< by SlotId: what follows a router's rows
     std::vector<MemoryPlan::Id> router_id;            ///< by SlotId
@@ -33135,21 +33131,21 @@ struct VulkanModel::Uploads {
 };
 
 Result<std::shared_ptr<VulkanModel>> VulkanModel::bare(OpenDeviceRef device, const Plan& plan) {
-    auto program = std::make_shared<VulkanModel>();
-    program->plan = &plan;
-    program->device = std::move(device);
-    program->pairs = find_pairs(plan);
-    program->matrices.resize(plan.slots.size());
-    program->vectors.resize(plan.slots.size());
+    auto model = std::make_shared<VulkanModel>();
+    model->plan = &plan;
+    model->device = std::move(device);
+    model->pairs = find_pairs(plan);
+    model->matrices.resize(plan.slots.size());
+    model->vectors.resize(plan.slots.size());
     for (const bool fill_only : {false, true}) {
         auto add = [&](const Tape& tape) {
-            program->nodes_[fill_only].emplace_back();
-            return lower(plan, tape, program->pairs, fill_only).get(program->nodes_[fill_only].back());
+            model->nodes_[fill_only].emplace_back();
+            return lower(plan, tape, model->pairs, fill_only).get(model->nodes_[fill_only].back());
         };
         AUSPEX_TRY(add(plan.trunk));
         for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
     }
-    return program;
+    return model;
 }
 
 uint32_t VulkanModel::tape_index(const Tape& tape) const {
@@ -33157,7 +33153,7 @@ uint32_t VulkanModel::tape_index(const Tape& tape) const {
 }
 
 Status VulkanModel::lay_out(Uploads* to) {
-    using namespace program_impl;
+    using namespace loaded_model_impl;
     const Plan& p = *plan;
     const DeviceTraits& traits = device->gpu->traits;
     const size_t n_slot = p.slots.size();
@@ -33182,7 +33178,7 @@ Status VulkanModel::lay_out(Uploads* to) {
         to->partner[pair.gate] = pair.up;
         to->second[pair.up] = true;
     }
-    const uint64_t most = std::min(traits.max_storage_range, to->memory.max_region_bytes());
+    const uint64_t max_slice_bytes = std::min(traits.max_storage_range, to->memory.max_region_bytes());
     uint64_t width = 0;
     for (SlotId id = 0; id < n_slot; ++id) {
         const Slot& s = p.slot(id);
@@ -33199,7 +33195,7 @@ Status VulkanModel::lay_out(Uploads* to) {
         const bool stack = to->use[id] == Use::stack, fused = to->fused[id];
         m.tiling = tiling(s.type, s.shape[s.n_dim - 2] / (fused ? 2 : 1), s.width(),
                           fused || to->partner[id] != kNoSlot, stack ? static_cast<uint32_t>(s.shape[0]) : 1);
-        const uint32_t step = m.tiling.rows_within(most);
+        const uint32_t step = m.tiling.rows_within(max_slice_bytes);
         if (step == 0 || m.tiling.row_bytes() > kHalfBytes)
             return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ",
                         traits.name, " can see at once");
@@ -33234,10 +33230,10 @@ Status VulkanModel::lay_out(Uploads* to) {
 }
 
 Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items) {
-    std::shared_ptr<VulkanModel> program;
-    AUSPEX_TRY(bare(device, plan).get(program));
+    std::shared_ptr<VulkanModel> model;
+    AUSPEX_TRY(bare(device, plan).get(model));
     Uploads up(device->gpu->traits);
-    AUSPEX_TRY(program->lay_out(&up));
+    AUSPEX_TRY(model->lay_out(&up));
     std::vector<bool> trunk(plan.slots.size(), false);
     std::vector<int> layer(plan.slots.size(), -1);  // of experts
     for (const Op& op : plan.trunk.ops)
@@ -33262,7 +33258,7 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
     };
     uint64_t rest = up.memory.device_bytes(), rest_pinned = up.memory.arena_bytes(Arena::pinned);
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        const Matrix& m = program->matrices[id];
+        const Matrix& m = model->matrices[id];
         if (m.empty()) continue;
         const bool pinned = plan.slot(id).on_host;
         const char *whose = trunk[id] ? "" : "draft block: ", *type = type_info(plan.slot(id).type).name;
@@ -33291,49 +33287,49 @@ SlotId VulkanModel::draft_table() const {
 
 Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                        const Progress& progress) {
-    using namespace program_impl;
-    std::shared_ptr<VulkanModel> program;
-    AUSPEX_TRY(bare(device, plan).get(program));
+    using namespace loaded_model_impl;
+    std::shared_ptr<VulkanModel> model;
+    AUSPEX_TRY(bare(device, plan).get(model));
     const GpuRef& gpu = device->gpu;
     Uploads up(gpu->traits);
-    AUSPEX_TRY(program->lay_out(&up));
-    const SlotId table = program->draft_table();
-    if (table != kNoSlot && weights.keeps(table)) program->draft_rows = weights.data[table];
-    AUSPEX_TRY(Memory::take(gpu, up.memory).get(program->memory_));
+    AUSPEX_TRY(model->lay_out(&up));
+    const SlotId table = model->draft_table();
+    if (table != kNoSlot && weights.keeps(table)) model->draft_rows = weights.data[table];
+    AUSPEX_TRY(Memory::take(gpu, up.memory).get(model->memory_));
     Transfer transfer;
     AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));
 
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::router) continue;
         const Slot& s = plan.slot(id);
-        std::vector<float> rows(program->vectors[id].bytes / sizeof(float));
+        std::vector<float> rows(model->vectors[id].bytes / sizeof(float));
         decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(n_value(s)));
         if (const SlotId gate = up.own_gate[id]; gate != kNoSlot)
             decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s),
                        static_cast<size_t>(s.width()));
-        program->vectors[id] = program->memory_[up.router_id[id]];
-        program->n_weight_bytes_ += rows.size() * sizeof(float);
-        AUSPEX_TRY(transfer.write(program->vectors[id], rows.data(), rows.size() * sizeof(float)));
+        model->vectors[id] = model->memory_[up.router_id[id]];
+        model->n_weight_bytes_ += rows.size() * sizeof(float);
+        AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
     // Vectors and rotation tables.
-    auto shelved = [&](uint64_t at) { return reinterpret_cast<float*>(up.packed_constants.bytes.data() + at); };
-    const Region& vectors = program->memory_[up.packed_constants_id];
+    auto constants_at = [&](uint64_t at) { return reinterpret_cast<float*>(up.packed_constants.bytes.data() + at); };
+    const Region& vectors = model->memory_[up.packed_constants_id];
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::vector) continue;
         const Slot& s = plan.slot(id);
-        decode_row(s.type, weights.data[id], shelved(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
-        program->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
-        program->n_weight_bytes_ += n_value(s) * sizeof(float);
+        decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
+        model->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
+        model->n_weight_bytes_ += n_value(s) * sizeof(float);
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
-        Rope& r = program->ropes[i];
-        const float* factors = r.factors == kNoSlot ? nullptr : shelved(up.packed_constants_at[r.factors]);
+        Rope& r = model->ropes[i];
+        const float* factors = r.factors == kNoSlot ? nullptr : constants_at(up.packed_constants_at[r.factors]);
         const std::vector<uint32_t> words = rope_words(r.n_rot, r.base, factors);
         std::memcpy(up.packed_constants.bytes.data() + up.rope_at[i], words.data(), words.size() * sizeof(uint32_t));
         r.table = vectors.part(up.rope_at[i], r.table.bytes);
     }
     AUSPEX_TRY(transfer.write(vectors, up.packed_constants.bytes.data(), up.packed_constants.bytes.size()));
-    program->zeros = vectors.part(up.zeros_at, up.zeros_bytes);
+    model->zeros = vectors.part(up.zeros_at, up.zeros_bytes);
 
     uint32_t n_thread = std::thread::hardware_concurrency();
     n_thread = std::min(std::max(n_thread, 1u), kMaxThread);
@@ -33341,12 +33337,12 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     if (!Pool::open(n_thread).get(pool).ok()) AUSPEX_TRY(Pool::open(1).get(pool));
     uint64_t done = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        Matrix& m = program->matrices[id];
+        Matrix& m = model->matrices[id];
         if (m.empty()) continue;
         const std::byte* b = up.partner[id] == kNoSlot ? nullptr : weights.data[up.partner[id]];
         for (size_t i = 0; i < m.slices.size(); ++i) {
             Matrix::Slice& slice = m.slices[i];
-            slice.region = program->memory_[up.slices[id][i]];
+            slice.region = model->memory_[up.slices[id][i]];
             const uint64_t row_bytes = m.tiling.row_bytes();
             AUSPEX_TRY(transfer.write(
                 slice.region, slice.n * row_bytes, row_bytes, [&](std::byte* to, uint64_t at, uint64_t n) {
@@ -33367,11 +33363,11 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                     return Status();
                 }));
         }
-        program->n_weight_bytes_ += m.tiling.bytes();
+        model->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);
-    return std::shared_ptr<LoadedModel>(std::move(program));
+    return std::shared_ptr<LoadedModel>(std::move(model));
 }
 
 }  // namespace vk
@@ -33389,14 +33385,14 @@ namespace detail {
 namespace vk {
 namespace buffers_impl {
 
-/// Twin of step_common.glsl chunk_of() without a window.
+/// chunk_of() of step_common.glsl without a window.
 uint32_t chunk_of(uint32_t p) {
     uint32_t o = 0;
     while ((p / (args::kChunk * args::kChunkOctave) + 1) >> (o + 1)) ++o;
     return o * args::kChunkOctave + (((p - args::kChunk * args::kChunkOctave * ((1u << o) - 1)) / args::kChunk) >> o);
 }
 
-/// Chunks that a tentative step can see at most.
+/// Maximum of chunks that a tentative step reads.
 uint32_t chunks_max(uint32_t n_context, const KvShape& s) {
     const uint32_t all = chunk_of(n_context - 1) + 1, sinks = ceil_div(s.sinks, args::kChunk);
     if (s.window == 0) return all;
@@ -33423,6 +33419,10 @@ struct MoeNeeds {
 
 /// What the kernels of every tape touch.
 struct Needs {
+    Needs(const Plan& p, uint32_t n_row_of_trunk)
+        : plan(p), n_row(p.slots.size(), 0), squares(p.slots.size(), false), n_row_max(n_row_of_trunk) {
+        for (SlotId id = 0; id < p.slots.size(); ++id) together.push_back(id);
+    }
     const Plan& plan;
     std::vector<uint64_t> n_row;  ///< by SlotId: rows of an activation; 0: never touched
     std::vector<bool> squares;
@@ -33431,6 +33431,7 @@ struct Needs {
              d_pack = 0, d_swiglu = 0;
     uint32_t n_row_max, n_query_tile = 0;  ///< n_row_max: of the tape that is looked at
     MoeNeeds moe;
+    uint64_t spare_bytes = 0;  ///< of a recurrent state while its rows are tentative (plain kernel)
 
     SlotId root(SlotId id) const {
         while (together[id] != id) id = together[id];
@@ -33517,27 +33518,53 @@ Buffers::Cache Buffers::Cache::of(Type type, uint32_t d_head) {
     return c;
 }
 
-/// Regions wanted, and what puts them where they belong once there is memory.
+/// What will be allocated, and where its regions go once there is memory.
 struct Buffers::Planned {
+    Planned(const VulkanModel& m, const ContextOptions& o)
+        : model(m), options(o), traits(m.device->gpu->traits), memory(traits) {}
+    const VulkanModel& model;
+    const ContextOptions& options;
+    const DeviceTraits& traits;
     MemoryPlan memory;
     std::vector<std::function<void(const Memory&)>> place;
     std::vector<MemoryItem> items;
+    std::vector<KvShape> shapes;    ///< by SlotId
+    std::vector<bool> trunk_needs;  ///< by SlotId
+    Status status;                  ///< the first error
+
+    /// Plans a region; `region` is set once there is memory.
+    void want(Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
+        if (bytes > traits.max_storage_range && status.ok())
+            status = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
+                          " binds at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
+        bytes = std::max<uint64_t>(bytes, 16);
+        const MemoryPlan::Id id = memory.add(arena, bytes, name);
+        place.push_back([region, id](const Memory& m) { *region = m[id]; });
+        const MemoryPlace where =
+            arena == Arena::ring || arena == Arena::staging ? MemoryPlace::host : MemoryPlace::device;
+        for (MemoryItem& i : items)
+            if (i.what == name && i.layer == layer && i.place == where) {
+                i.bytes += bytes;
+                return;
+            }
+        items.push_back({name, layer, bytes, where});
+    }
 };
 
-Result<Buffers> Buffers::take(const VulkanModel& program, const ContextOptions& options) {
-    const GpuRef& gpu = program.device->gpu;
+Result<Buffers> Buffers::take(const VulkanModel& model, const ContextOptions& options) {
+    const GpuRef& gpu = model.device->gpu;
     Buffers b;
-    Planned planned{MemoryPlan(gpu->traits), {}, {}};
-    AUSPEX_TRY(b.lay_out(program, options, &planned));
+    Planned planned(model, options);
+    AUSPEX_TRY(b.lay_out(&planned));
     AUSPEX_TRY(Memory::take(gpu, planned.memory).get(b.memory));
     for (const auto& p : planned.place) p(b.memory);
     return b;
 }
 
-Status Buffers::plan(const VulkanModel& program, const ContextOptions& options, std::vector<MemoryItem>* items) {
+Status Buffers::plan(const VulkanModel& model, const ContextOptions& options, std::vector<MemoryItem>* items) {
     Buffers b;
-    Planned planned{MemoryPlan(program.device->gpu->traits), {}, {}};
-    AUSPEX_TRY(b.lay_out(program, options, &planned));
+    Planned planned(model, options);
+    AUSPEX_TRY(b.lay_out(&planned));
     // What alignment adds to the regions, so that the sum is what will be allocated.
     uint64_t device = planned.memory.device_bytes(),
              host = planned.memory.arena_bytes(Arena::ring) + planned.memory.arena_bytes(Arena::staging);
@@ -33548,68 +33575,46 @@ Status Buffers::plan(const VulkanModel& program, const ContextOptions& options, 
     return {};
 }
 
-Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& options, Planned* to) {
+Status Buffers::lay_out(Planned* to) {
     using namespace buffers_impl;
-    const Plan& plan = *program.plan;
-    const DeviceTraits& traits = program.device->gpu->traits;
+    const VulkanModel& model = to->model;
+    const ContextOptions& options = to->options;
+    const Plan& plan = *model.plan;
     const size_t n_slot = plan.slots.size();
     Buffers& b = *this;
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     b.n_row_once = std::min(b.n_row_max, kChunkRows);
-    Needs needs{plan,
-                std::vector<uint64_t>(n_slot, 0),
-                std::vector<bool>(n_slot, false),
-                {},
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                b.n_row_max,
-                0,
-                {}};
-    for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
-    std::vector<KvShape> shapes;
-    AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
+    Needs needs(plan, b.n_row_max);
+    AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {
         needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
-        for (const Node& d : program.nodes(tape)) needs.look(d, options.n_context, shapes);
+        for (const Node& d : model.nodes(tape)) needs.look(d, options.n_context, to->shapes);
         if (tape.hidden != kNoSlot) needs.touch(tape.hidden);
     };
     const bool mtp = options.mtp;
     look(plan.trunk);
-    std::vector<bool> trunk_needs(n_slot);
-    for (SlotId id = 0; id < n_slot; ++id) trunk_needs[id] = needs.n_row[id] != 0;
+    to->trunk_needs.resize(n_slot);
+    for (SlotId id = 0; id < n_slot; ++id) to->trunk_needs[id] = needs.n_row[id] != 0;
     for (const Tape& t : plan.mtp)
         if (mtp) look(t);
 
-    Status bad;
-    std::vector<std::function<void(const Memory&)>>& place = to->place;
-    auto want = [&](Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
-        if (bytes > traits.max_storage_range && bad.ok())
-            bad = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
-                       " sees at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
-        bytes = std::max<uint64_t>(bytes, 16);
-        const MemoryPlan::Id id = to->memory.add(arena, bytes, name);
-        place.push_back([region, id](const Memory& m) { *region = m[id]; });
-        const MemoryPlace where =
-            arena == Arena::ring || arena == Arena::staging ? MemoryPlace::host : MemoryPlace::device;
-        for (MemoryItem& i : to->items)
-            if (i.what == name && i.layer == layer && i.place == where) {
-                i.bytes += bytes;
-                return;
-            }
-        to->items.push_back({name, layer, bytes, where});
-    };
-    const uint64_t align = std::max<uint64_t>(traits.storage_align, 256);
+    plan_activations(&needs, to);
+    plan_states(&needs, to);
+    plan_scratch(needs, to);
+    plan_host(to);
+    return to->status;
+}
 
-    // Activations: those bound together in one region. Trunk and draft block never run in one recording: what neither
-    // leaves behind lies in the same place.
+/// Activations, those bound together in one region. Trunk and draft block never run in one recording, so activations
+/// that neither keeps share memory.
+void Buffers::plan_activations(buffers_impl::Needs* all, Planned* to) {
+    buffers_impl::Needs& needs = *all;
+    const Plan& plan = *to->model.plan;
+    const size_t n_slot = plan.slots.size();
+    Buffers& b = *this;
+    const uint64_t align = std::max<uint64_t>(to->traits.storage_align, 256);
+
     b.row.resize(n_slot);
     b.squares.resize(n_slot);
     b.group.resize(n_slot);
@@ -33627,7 +33632,7 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
         for (SlotId m = id; m < n_slot; ++m) {
             if (needs.root(m) != id || needs.n_row[m] == 0) continue;
             members.push_back({m, bytes});
-            of_trunk = of_trunk || trunk_needs[m];
+            of_trunk = of_trunk || to->trunk_needs[m];
             passing = passing && plan.slot(m).role == SlotRole::activation && m != plan.trunk.hidden &&
                       m != plan.trunk.logits;
             bytes += round_up(needs.n_row[m] * row_stride(plan, m) * sizeof(float), align);
@@ -33636,17 +33641,17 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
         const auto room =
             std::find_if(rooms.begin(), rooms.end(), [&](const Room& r) { return r.bytes - r.at >= bytes; });
         if (passing && !of_trunk && room != rooms.end()) {
-            place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) {
+            to->place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) {
                 b.group[to_group] = b.group[r.first].part(r.at, bytes);
             });
             room->at += bytes;
         } else {
-            want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
+            to->want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
             if (passing && of_trunk) rooms.push_back({members[0].first, 0, bytes});
         }
         for (const auto& m : members)
             b.row[m.first].bytes = needs.n_row[m.first] * row_stride(plan, m.first) * sizeof(float);
-        place.push_back([&b, members](const Memory&) {
+        to->place.push_back([&b, members](const Memory&) {
             const Region whole = b.group[members[0].first];
             for (const auto& m : members) {
                 b.group[m.first] = whole;
@@ -33657,110 +33662,129 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
     }
     for (SlotId id = 0; id < n_slot; ++id)
         if (needs.squares[id])
-            want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float),
-                 &b.squares[id], "activations");
+            to->want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float),
+                     &b.squares[id], "activations");
+}
 
-    // Caches and states.
+/// Caches and recurrent states.
+void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
+    const Plan& plan = *to->model.plan;
+    const size_t n_slot = plan.slots.size();
+    Buffers& b = *this;
     b.kv.resize(n_slot);
     b.delta.resize(n_slot);
     b.conv.resize(n_slot);
     b.term.resize(n_slot);
-    uint64_t spare = 0;
+    uint64_t& spare = needs->spare_bytes;
     auto states = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
             if (op.kind == OpKind::delta) {
                 const DeltaDims& d = op.delta;
-                want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
-                     "DeltaNet state", static_cast<int>(op.layer));
+                to->want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
+                         "DeltaNet state", static_cast<int>(op.layer));
                 if (!fast_delta(d)) spare = std::max(spare, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float));
-                want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2],
-                     "DeltaNet state", static_cast<int>(op.layer));
-                want(Arena::caches, uint64_t{2} * args::kMaxRows * d.n_head_v * (1 + d.d_key + d.d_val) * sizeof(float),
-                     &b.term[op.state], "DeltaNet terms", static_cast<int>(op.layer));
+                to->want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2],
+                         "DeltaNet state", static_cast<int>(op.layer));
+                to->want(Arena::caches,
+                         uint64_t{2} * args::kMaxRows * d.n_head_v * (1 + d.d_key + d.d_val) * sizeof(float),
+                         &b.term[op.state], "DeltaNet terms", static_cast<int>(op.layer));
             }
             if (op.kind == OpKind::kv_write) {
                 const AttnDims& a = op.attn;
-                const KvShape& shape = shapes[op.state];
+                const KvShape& shape = to->shapes[op.state];
                 Kv& kv = b.kv[op.state];
-                if ((shape.k == Type::f32 || shape.v == Type::f32) && bad.ok())
-                    bad = fail(Code::unsupported,
-                               "the Vulkan machine keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '",
-                               plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ",
-                               type_info(shape.v).name, "; use Kind::cpu");
+                if ((shape.k == Type::f32 || shape.v == Type::f32) && to->status.ok())
+                    to->status = fail(Code::unsupported,
+                                      "the Vulkan back end keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '",
+                                      plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ",
+                                      type_info(shape.v).name, "; use Kind::cpu");
                 kv.n_head = a.n_head_kv;
                 kv.window = shape.window;
                 kv.sinks = shape.sinks;
                 kv.ring = shape.n_ring;
                 kv.capacity = shape.n_ring + shape.sinks;
-                kv.n_chunk = chunks_max(options.n_context, shape);
+                kv.n_chunk = buffers_impl::chunks_max(to->options.n_context, shape);
                 const uint64_t rows = uint64_t{a.n_head_kv} * kv.capacity;
                 kv.k = Cache::of(shape.k, a.d_head);
                 kv.v = Cache::of(shape.v, a.d_head);
-                want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,
-                     say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
-                want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v,
-                     say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
+                to->want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,
+                         say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
+                to->want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v,
+                         say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
             }
         }
     };
     states(plan.trunk);
     for (const Tape& t : plan.mtp)
-        if (mtp) states(t);
+        if (to->options.mtp) states(t);
+}
 
+/// What a pass writes and reads again.
+void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
+    const Plan& plan = *to->model.plan;
+    Buffers& b = *this;
     b.n_query_tile = needs.n_query_tile;
     b.n_sample_part = ceil_div(plan.n_vocab, kSampleSlice);
-    // As many as there are slices of the vocabulary, or groups of a head that sampled_ids by itself.
-    const uint64_t vocab = plan.n_vocab, sampled_ids = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
-    want(Arena::scratch, spare, &b.spare, "state of tentative rows");
-    want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
-    want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
-    want(Arena::scratch, needs.n_count * sizeof(uint32_t), &b.count, "attention sums");
-    want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float), &b.mixed,
-         "convolved rows");
-    want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
-    want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
-    want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
-    want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
-    if (const MoeNeeds& m = needs.moe; m.n_used != 0) {
+    // One for each slice of the vocabulary, or for each group of a head that leaves the largest logits.
+    const uint64_t vocab = plan.n_vocab, n_best = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
+    to->want(Arena::scratch, needs.spare_bytes, &b.spare, "state of tentative rows");
+    to->want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
+    to->want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
+    to->want(Arena::scratch, needs.n_count * sizeof(uint32_t), &b.count, "attention sums");
+    to->want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float),
+             &b.mixed, "convolved rows");
+    to->want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
+    to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
+    to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
+    to->want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
+    if (const buffers_impl::MoeNeeds& m = needs.moe; m.n_used != 0) {
         const uint64_t few = kMaxTentative, many = b.n_row_once, places = many * m.n_used;
-        want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
-        want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
-        want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
-        want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared,
-             "experts");
-        want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
-        want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
-        want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kLeastBlock) + places) * 4,
-             &b.moe.list, "experts");
-        want(Arena::scratch, places * m.d_halves * 2, &b.moe.halves, "experts");
-        want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
+        to->want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
+        to->want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
+        to->want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
+        to->want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared,
+                 "experts");
+        to->want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
+        to->want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
+        to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kMinBlock) + places) * 4,
+                 &b.moe.list, "experts");
+        to->want(Arena::scratch, places * m.d_halves * 2, &b.moe.halves, "experts");
+        to->want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
     }
-    want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
-    want(Arena::scratch, sampled_ids * 8, &b.sample_part, "largest logits");
-    want(Arena::scratch, sampled_ids * 8, &b.sample_best, "best tokens");
-    want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");
-    want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.sample_list, "candidates");
-    want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
+    to->want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
+    to->want(Arena::scratch, n_best * 8, &b.sample_part, "largest logits");
+    to->want(Arena::scratch, n_best * 8, &b.sample_best, "best tokens");
+    to->want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");
+    to->want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.sample_list, "candidates");
+    to->want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
+}
+
+/// Requests, hidden rows for drafts, and what the host reads.
+void Buffers::plan_host(Planned* to) {
+    const Plan& plan = *to->model.plan;
+    const bool mtp = to->options.mtp;
+    const uint64_t vocab = plan.n_vocab;
+    Buffers& b = *this;
     for (Region& r : b.request)
-        want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r,
-             "request");
-    static_assert(kMaxPendingHidden == args::kPendingRows, "the waist and the shaders agree on how many");
-    want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
-         "hidden rows of drafts");
-    want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.pending_hidden,
-         "hidden rows of drafts");
+        to->want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r,
+                 "request");
+    static_assert(kMaxPendingHidden == args::kPendingRows, "backend.h and the shaders agree");
+    to->want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
+             "hidden rows of drafts");
+    to->want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.pending_hidden,
+             "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
     const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(),
                                  [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
-    if (raw) want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
+    if (raw)
+        to->want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
     if (mtp && plan.mtp.size() > 1)
-        want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.guess_hidden,
-             "hidden rows of guesses");
-    want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
-    want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
+        to->want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.guess_hidden,
+                 "hidden rows of guesses");
+    to->want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
+    to->want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
     for (Region& r : b.staging)
-        if (!traits.device_mapped) want(Arena::ring, kStagingBytes, &r, "staging");
-    return bad;
+        if (!to->traits.device_mapped) to->want(Arena::ring, kStagingBytes, &r, "staging");
 }
 
 }  // namespace vk
@@ -34779,18 +34803,18 @@ void ListBuilder::apply_records(const Tape& tape, uint32_t n_commit) {
 
 // ------------------------------------------------------------ src/machine/vulkan/build_experts.cpp
 
-// machine/vulkan/experts: a layer of experts as dispatches. Twin of machine/cpu/moe.cpp, where the formulas stand.
+// machine/vulkan/build_experts: a layer of experts. machine/cpu/moe.cpp has the formulas.
 //
-// Few rows, three stages, or four:
-//   scores of all experts | gate and up of the shared expert
-//   the choice of each row, unless the next kernels make it themselves
-//   gate and up of the chosen experts | down of the shared one, onto the residual
-//   down of the chosen ones, onto that
-// An expert that several rows chose is read once for its gate and up, and from the cache for its down. A row's
-// sum runs over its own experts, ids ascending, in one chain of columns: its bits are its own.
+// Few rows, in three or four stages between barriers:
+//   1. scores of all experts; gate and up of the shared expert
+//   2. each row's choice of experts (only where the kernels of stage 3 do not choose themselves)
+//   3. gate and up of the chosen experts; down of the shared expert, added to the residual
+//   4. down of the chosen experts, added to that
+// An expert that several rows chose is read from memory once for gate and up, and from the cache for down. A row sums
+// over its own experts in ascending order of their ids, so its bits do not depend on the other rows.
 //
-// Many rows: the pairs of rows and experts are sorted by expert, and the products of many rows run over blocks
-// of one expert each; moe_sum.comp adds a row's results, ids ascending.
+// Many rows: pairs of row and expert are sorted by expert, and matrix products run over blocks of one expert each.
+// moe_sum.comp adds the results of each row, in ascending order of the ids.
 #ifndef AUSPEX_NO_VULKAN
 
 
@@ -34799,16 +34823,16 @@ namespace detail {
 namespace vk {
 namespace build_experts_impl {
 
-/// How a layer chooses.
+/// RouterArgs::flags of a layer.
 uint32_t flags_of(const Op& op) {
     return (op.moe.sigmoid ? args::kRouteSigmoid : 0u) | (op.moe.normalise ? args::kRouteNormalise : 0u) |
            (op.w[8] != kNoSlot ? args::kRouteBias : 0u) | (op.w[7] != kNoSlot ? args::kRouteShared : 0u);
 }
 
-/// Rows of a power of two that one dispatch takes.
-uint32_t power_of_two(uint32_t n, uint32_t most) {
+/// The smallest power of two that is at least n, or the largest up to n_max.
+uint32_t power_of_two(uint32_t n, uint32_t n_max) {
     uint32_t p = 1;
-    while (p < n && 2 * p <= most) p *= 2;
+    while (p < n && 2 * p <= n_max) p *= 2;
     return p;
 }
 
@@ -35101,7 +35125,7 @@ double us_since(std::chrono::steady_clock::time_point t) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
 }
 
-/// Keys and values of a draft block: no part of a timeline, they shape drafts, not the text.
+/// Keys and values of a draft block: not saved, because they affect drafts and never the text.
 bool of_draft(const Plan& plan, SlotId id) {
     for (const Tape& tape : plan.mtp)
         for (const Op& op : tape.ops)
@@ -35115,9 +35139,9 @@ Result<std::unique_ptr<Context>> VulkanModel::open(const ContextOptions& options
     return VulkanContext::open(shared_from_this(), options);
 }
 
-Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const VulkanModel> program,
+Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const VulkanModel> model,
                                                      const ContextOptions& options) {
-    std::unique_ptr<VulkanContext> context(new VulkanContext(std::move(program)));
+    std::unique_ptr<VulkanContext> context(new VulkanContext(std::move(model)));
     AUSPEX_TRY(context->take_memory(options));
     return std::unique_ptr<Context>(std::move(context));
 }
@@ -35125,18 +35149,18 @@ Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const Vulka
 VulkanContext::~VulkanContext() { timeline_.finish(); }
 
 Status VulkanContext::take_memory(const ContextOptions& options) {
-    const GpuRef& gpu = program_->device->gpu;
+    const GpuRef& gpu = model_->device->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
     n_chunk_ = std::min(row_class(options_.n_ubatch), kChunkRows);
-    AUSPEX_TRY(Buffers::take(*program_, options_).get(buffers_));
+    AUSPEX_TRY(Buffers::take(*model_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));
     AUSPEX_TRY(CommandPool::create(gpu).get(pool_));
     AUSPEX_TRY(CycleClock::create(gpu, pool_, kMaxQueued).get(clock_));
     tokens_.reserve(kMaxTentative);
     list_.reserve(16);
-    // What is never written is read with weight zero: it must not be a NaN.
+    // Values that were never written are read with weight zero: they must not be NaN.
     Commands zero;
     AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(zero));
     AUSPEX_TRY(zero.begin(true));
@@ -35171,19 +35195,19 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
 uint64_t VulkanContext::memory_bytes() const { return buffers_.memory_bytes(); }
 
 Status VulkanContext::draft_head(Span<const Token> ids) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     AUSPEX_TRY(barrier());
     if (!ids.empty() && (plan.mtp.empty() || !options_.mtp))
         return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     DraftHead made;
     if (!ids.empty()) {
-        const SlotId table = program_->draft_table();
+        const SlotId table = model_->draft_table();
         if (table == kNoSlot)
             return Status(
                 Code::unsupported,
                 "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
-        if (!program_->draft_rows)
+        if (!model_->draft_rows)
             return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
         const Slot& s = plan.slot(table);
         const uint64_t one = row_bytes(s.type, s.width());
@@ -35194,7 +35218,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
                             ", expected ascending ids below ", s.shape[0]);
             before = id;
         }
-        const GpuRef& gpu = program_->device->gpu;
+        const GpuRef& gpu = model_->device->gpu;
         Matrix& m = made.matrix;
         m.tiling = tiling(s.type, ids.size(), s.width());
         if (m.tiling.bytes() > gpu->traits.max_storage_range)
@@ -35216,7 +35240,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
             piece.d_out = std::min<uint64_t>(kTileRows, ids.size() - uint64_t{i} * kTileRows);
             for (uint64_t k = 0; k < piece.d_out; ++k)
                 std::memcpy(chosen.data() + k * one,
-                            program_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
+                            model_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
                             static_cast<size_t>(one));
             repack(piece, s.type, chosen.data(), nullptr, 0, 1, tiles.data());
             AUSPEX_TRY(transfer_.write(made.memory[rows].part(i * m.tiling.row_bytes(), m.tiling.row_bytes()),
@@ -35279,10 +35303,9 @@ Status VulkanContext::submit_wide(Recording* body) {
 
 Status VulkanContext::barrier() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last()); }
 
-/// Makes what kernels wrote to host memory visible where it is not by itself.
-Status VulkanContext::see(const Region& r) const {
+Status VulkanContext::invalidate(const Region& r) const {
     if (r.coherent) return {};
-    const GpuRef& gpu = program_->device->gpu;
+    const GpuRef& gpu = model_->device->gpu;
     const uint64_t atom = gpu->traits.atom_bytes;
     VkMappedMemoryRange range{};
     range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
@@ -35300,7 +35323,7 @@ void VulkanContext::forget_rows() {
 // -------------------------------------------------------------------------------------- steps
 
 Status VulkanContext::check(const Step& step) const {
-    const bool trunk = step.tape == &program_->plan->trunk;
+    const bool trunk = step.tape == &model_->plan->trunk;
     const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative || step.hidden
                                                                                   ? kMaxTentative
                                                                               : trunk ? rows
@@ -35324,13 +35347,13 @@ Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
     looping_ = false;
     forget_rows();
-    const bool trunk = step.tape == &program_->plan->trunk;
+    const bool trunk = step.tape == &model_->plan->trunk;
     AUSPEX_TRY(trunk ? run_trunk(step) : run_mtp(step));
     n_last_row_ = step.n_row;
     if (step.n_logit != 0) {
         logits_slot_ = step.tape->logits;
         AUSPEX_TRY(barrier());
-        AUSPEX_TRY(see(buffers_.logits_host));
+        AUSPEX_TRY(invalidate(buffers_.logits_host));
     }
     return {};
 }
@@ -35358,7 +35381,7 @@ Status VulkanContext::run_trunk(const Step& step) {
         return {};
     }
     // Many rows: pieces whose kept rows lie one after the other.
-    const bool small = program_->small();
+    const bool small = model_->small();
     Step piece = step;
     piece.n_logit = 0;
     for (uint32_t at = 0; at < step.n_row;) {
@@ -35390,11 +35413,11 @@ Status VulkanContext::run_trunk(const Step& step) {
     return {};
 }
 
-/// Where the hidden rows are the residual stream itself, the next piece overwrites them: they wait elsewhere.
+/// Where the hidden rows are the residual stream itself, the next piece overwrites them: they are kept in raw_hidden.
 Status VulkanContext::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
-    const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[program_->plan->trunk.hidden];
+    const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[model_->plan->trunk.hidden];
     if (kept.bytes == 0 || n == n_row) return {};
-    const uint64_t one = uint64_t{program_->plan->d_model} * sizeof(float);
+    const uint64_t one = uint64_t{model_->plan->d_model} * sizeof(float);
     AUSPEX_TRY(transfer_.copy(kept.part(at * one, n * one), rows.part(0, n * one)));
     if (at + n == n_row) AUSPEX_TRY(transfer_.copy(rows.part(0, n_row * one), kept.part(0, n_row * one)));
     return transfer_.finish();
@@ -35418,7 +35441,7 @@ Status VulkanContext::submit_mtp(const Step& step, const Recording* body, const 
     Recording* open = nullptr;
     if (step.hidden) {
         AUSPEX_TRY(barrier());  // an earlier step may still read what was given to it
-        std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * program_->plan->d_model * sizeof(float));
+        std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * model_->plan->d_model * sizeof(float));
     }
     AUSPEX_TRY(take_request(&index).get(request));
     AUSPEX_TRY(open_recording(index).get(open));
@@ -35452,7 +35475,7 @@ Status VulkanContext::head(const Tape& tape, uint32_t first, uint32_t n) {
     AUSPEX_TRY(submit({open, body}));
     logits_slot_ = tape.logits;
     AUSPEX_TRY(barrier());
-    return see(buffers_.logits_host);
+    return invalidate(buffers_.logits_host);
 }
 
 void VulkanContext::reset() {
@@ -35468,7 +35491,7 @@ void VulkanContext::reset() {
 }
 
 Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     const uint32_t width = static_cast<uint32_t>(plan.slot(slot).width());
     if (slot == logits_slot_ && row < kMaxTentative)
         return Span<const float>(reinterpret_cast<const float*>(buffers_.logits_host.mapped) + size_t{row} * width,
@@ -35505,10 +35528,10 @@ Status VulkanContext::apply_pending() {
     return barrier();
 }
 
-/// Visits everything that makes up a timeline of n_token tokens, in plan order.
+/// Visits all state of the first n_token rows, in plan order.
 template <class F>
 Status VulkanContext::each_part(uint32_t n_token, F visit) const {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (context_impl::of_draft(plan, id)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
@@ -35577,12 +35600,12 @@ namespace detail {
 namespace vk {
 
 const Tape& VulkanContext::tape_of(const RecordingKey& key) const {
-    return key.tape == 0 ? program_->plan->trunk : program_->plan->mtp[key.tape - 1];
+    return key.tape == 0 ? model_->plan->trunk : model_->plan->mtp[key.tape - 1];
 }
 
 void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
     using Kind = RecordingKey::Kind;
-    const Tape &trunk = program_->plan->trunk, &tape = tape_of(key);
+    const Tape &trunk = model_->plan->trunk, &tape = tape_of(key);
     switch (key.kind) {
         case Kind::open: return b.open_request(key.n);
         case Kind::narrow: {
@@ -35611,7 +35634,7 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
 }
 
 void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
     const SampleMode mode = SampleMode::of(key.mode);
     // Noise belongs to ids: an index into a draft vocabulary would get another id's, so the likeliest is drafted.
@@ -35656,7 +35679,7 @@ void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const
 }
 
 void VulkanContext::append_verify(ListBuilder& b, const RecordingKey& key) const {
-    const Tape& trunk = program_->plan->trunk;
+    const Tape& trunk = model_->plan->trunk;
     const SampleMode mode = SampleMode::of(key.mode);
     Pass pass;
     pass.tape = &trunk;
@@ -35673,7 +35696,7 @@ void VulkanContext::append_guesses(ListBuilder& b, const RecordingKey& key) cons
     const SampleMode mode = SampleMode::of(key.mode);
     const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
     Pass pass;
-    pass.tape = &program_->plan->mtp[0];
+    pass.tape = &model_->plan->mtp[0];
     pass.n_row = key.n;
     pass.head = true;
     pass.largest = !noise && !penalties;
@@ -35683,7 +35706,7 @@ void VulkanContext::append_guesses(ListBuilder& b, const RecordingKey& key) cons
 }
 
 Result<std::vector<DispatchList>> VulkanContext::build(const RecordingKey& key) const {
-    ListBuilder builder(*program_, buffers_);
+    ListBuilder builder(*model_, buffers_);
     std::vector<DispatchList> lists;
     auto add = [&](const ListBuilder::Piece& piece) {
         lists.emplace_back();
@@ -35709,7 +35732,7 @@ Result<std::vector<DispatchList>> VulkanContext::build(const RecordingKey& key) 
 Result<VulkanContext::Recording*> VulkanContext::recording(const RecordingKey& key) {
     auto found = recordings_.find(key);
     if (found != recordings_.end()) return &found->second;
-    Pipelines& pipelines = *program_->device->pipelines;
+    Pipelines& pipelines = *model_->device->pipelines;
     std::vector<DispatchList> lists;
     if (auto prepared = prepared_.find(key); prepared != prepared_.end()) {
         lists.push_back(std::move(prepared->second));
@@ -35722,7 +35745,7 @@ Result<VulkanContext::Recording*> VulkanContext::recording(const RecordingKey& k
     Recording made;
     made.parts.resize(lists.size());
     for (size_t i = 0; i < lists.size(); ++i) {
-        AUSPEX_TRY(Commands::create(program_->device->gpu, 0, pool_).get(made.parts[i]));
+        AUSPEX_TRY(Commands::create(model_->device->gpu, 0, pool_).get(made.parts[i]));
         AUSPEX_TRY(lists[i].record(pipelines, ids[i], &made.parts[i]));
     }
     recorded_ = true;
@@ -35733,7 +35756,7 @@ Status VulkanContext::prepare_list(uint32_t n_draft, const RecordingKey& key) {
     std::vector<DispatchList> lists;
     AUSPEX_TRY(build(key).get(lists));
     for (DispatchList& list : lists) {
-        const std::vector<Pipelines::Id> ids = list.request(program_->device->pipelines.get());
+        const std::vector<Pipelines::Id> ids = list.request(model_->device->pipelines.get());
         needs_[n_draft].insert(needs_[n_draft].end(), ids.begin(), ids.end());
     }
     if (lists.size() == 1 && recordings_.count(key) == 0) prepared_[key] = std::move(lists[0]);
@@ -35750,7 +35773,7 @@ Result<VulkanContext::Recording*> VulkanContext::open_recording(uint32_t request
 Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::wide;
-    key.tape = program_->tape_index(tape);
+    key.tape = model_->tape_index(tape);
     key.n = n_row;
     key.fill_only = fill_only;
     return recording(key);
@@ -35759,7 +35782,7 @@ Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape
 Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::head;
-    key.tape = program_->tape_index(tape);
+    key.tape = model_->tape_index(tape);
     key.n = n;
     return recording(key);
 }
@@ -35768,7 +35791,7 @@ Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape
 Result<VulkanContext::Recording*> VulkanContext::body_recording(const Step& step, uint32_t n_row) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::narrow;
-    key.tape = program_->tape_index(*step.tape);
+    key.tape = model_->tape_index(*step.tape);
     key.n = n_row;
     key.fill_only = step.fill_only;
     key.logits = step.n_logit == n_row;
@@ -35810,7 +35833,7 @@ Result<VulkanContext::Recording*> VulkanContext::verify_recording(uint32_t n_row
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace drive_impl {
+namespace device_loop_impl {
 
 args::SampleArgs sample_args(const Sampling& s) {
     args::SampleArgs a{};
@@ -35827,7 +35850,7 @@ args::SampleArgs sample_args(const Sampling& s) {
     return a;
 }
 
-}  // namespace drive_impl
+}  // namespace device_loop_impl
 
 Status VulkanContext::start(const LoopStart& d) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
@@ -35842,7 +35865,7 @@ Status VulkanContext::start(const LoopStart& d) {
                     std::min<uint64_t>(kMaxTentative, n - 1));
     if (d.n_mtp_row != 0 && !options_.mtp)
         return Status(Code::bad_argument, "n_mtp_row is set on a context opened without MTP");
-    if (d.n_mtp_row != 0 && program_->plan->mtp.empty())
+    if (d.n_mtp_row != 0 && model_->plan->mtp.empty())
         return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
     looping_ = first_ = true;
     done_ = false;
@@ -35852,8 +35875,8 @@ Status VulkanContext::start(const LoopStart& d) {
     mode_.penalties =
         d.sampling.penalty_window > 0 &&
         (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
-    if (most_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1))
-        AUSPEX_TRY(prepare(most_drafts_));  // another way to sample
+    if (max_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1))
+        AUSPEX_TRY(prepare(max_drafts_));  // another way to sample
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -35875,7 +35898,7 @@ Status VulkanContext::start(const LoopStart& d) {
         q->limit = d.limit;
         q->n_stop = static_cast<uint32_t>(d.stop.size());
         for (uint32_t i = 0; i < q->n_stop; ++i) q->stop[i] = static_cast<uint32_t>(d.stop[i]);
-        q->sampling = drive_impl::sample_args(d.sampling);
+        q->sampling = device_loop_impl::sample_args(d.sampling);
         q->synth_accept = d.synth_accept;
         q->synth_seed = d.synth_seed;
     };
@@ -35960,10 +35983,10 @@ Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block
     return {};
 }
 
-Status VulkanContext::prepare(uint32_t most) {
-    const Plan& plan = *program_->plan;
+Status VulkanContext::prepare(uint32_t max_drafts) {
+    const Plan& plan = *model_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
-    most_drafts_ = most = std::min(most, kMaxTentative - 1);
+    max_drafts_ = max_drafts = std::min(max_drafts, kMaxTentative - 1);
     prepared_modes_ |= 1u << mode_.bits();
     const auto key_of = [&](RecordingKey::Kind kind, uint32_t n) {
         RecordingKey key;
@@ -35975,13 +35998,13 @@ Status VulkanContext::prepare(uint32_t most) {
     // In the order in which depths are tried: pipelines are made in the order of the requests. The block may have to
     // take up more rows than a cycle leaves, after some cycles without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= most) AUSPEX_TRY(prepare_list(g, key_of(RecordingKey::Kind::verify, 1 + g)));
+        if (g <= max_drafts) AUSPEX_TRY(prepare_list(g, key_of(RecordingKey::Kind::verify, 1 + g)));
         if (g == 0) {
             RecordingKey plain = key_of(RecordingKey::Kind::cycle, 1);
             plain.keep = true;
             AUSPEX_TRY(prepare_list(0, plain));
         }
-        for (const uint32_t n_draft : {0u, g == 0 ? most : 1u}) {
+        for (const uint32_t n_draft : {0u, g == 0 ? max_drafts : 1u}) {
             RecordingKey draft = key_of(RecordingKey::Kind::draft, 1 + g);
             draft.n_draft = n_draft;
             draft.next = true;
@@ -36004,7 +36027,7 @@ Status VulkanContext::prepare(uint32_t most) {
 
 Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     AUSPEX_TRY(check(step));
-    if (step.tape != &program_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
+    if (step.tape != &model_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
         return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative,
                     " of the first MTP block, all with logits");
     looping_ = false;
@@ -36018,14 +36041,14 @@ Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     AUSPEX_TRY(submit_mtp(step, body, nullptr));
     logits_slot_ = kNoSlot;  // what lay there is gone
     AUSPEX_TRY(barrier());
-    AUSPEX_TRY(see(buffers_.logits_host));
+    AUSPEX_TRY(invalidate(buffers_.logits_host));
     const auto* sampled_ids = reinterpret_cast<const uint32_t*>(buffers_.logits_host.mapped);
     tokens_.assign(sampled_ids, sampled_ids + step.n_row);
     return Span<const Token>(tokens_);
 }
 
 bool VulkanContext::ready(uint32_t n_draft) {
-    const Pipelines& pipelines = *program_->device->pipelines;
+    const Pipelines& pipelines = *model_->device->pipelines;
     for (const uint32_t at : {0u, std::min(n_draft, kMaxTentative - 1)}) {
         std::vector<Pipelines::Id>& ids = needs_[at];
         while (!ids.empty() && pipelines.done(ids.back())) ids.pop_back();
@@ -36053,7 +36076,7 @@ Result<Cycle> VulkanContext::wait() {
     Cycle c;
     AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
     AUSPEX_TRY(timeline_.wait(f.value));
-    AUSPEX_TRY(see(buffers_.ring));
+    AUSPEX_TRY(invalidate(buffers_.ring));
     CycleClock::Times times;
     AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));
     c.us = times.us;
@@ -36087,9 +36110,9 @@ Result<Cycle> VulkanContext::wait() {
 
 // ------------------------------------------------------------------ src/machine/vulkan/profile.cpp
 
-// machine/vulkan/profile: where the time of a pass goes, kernel class by kernel class.
-// A recording of its own, with a mark after every kernel, so that nothing overlaps; production
-// recordings carry no marks. Bytes are what must move at least: weights, state, logits.
+// machine/vulkan/profile: the time of each kernel class of a step.
+// The dispatch list of the step is recorded once more, with a timestamp at every barrier; recordings that decode carry
+// none. Bytes are the minimum that must move: weights, states, logits.
 #ifndef AUSPEX_NO_VULKAN
 
 
@@ -36104,8 +36127,8 @@ constexpr uint32_t kMarks = 4096, kWarm = 3, kRuns = 7;
 
 Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t first_row) {
     using namespace profile_impl;
-    const Plan& plan = *program_->plan;
-    const GpuRef& gpu = program_->device->gpu;
+    const Plan& plan = *model_->plan;
+    const GpuRef& gpu = model_->device->gpu;
     if (gpu->traits.timestamp_bits == 0)
         return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
     Step step;
@@ -36118,7 +36141,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     Commands commands;
     AUSPEX_TRY(Commands::create(gpu, kMarks).get(commands));
     DispatchList list;
-    AUSPEX_TRY(ListBuilder(*program_, buffers_)
+    AUSPEX_TRY(ListBuilder(*model_, buffers_)
                    .build([&](ListBuilder& b) {
                        Pass pass;
                        pass.tape = &plan.trunk;
@@ -36128,7 +36151,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
                        b.sample(plan.trunk, n_row, false, false, true);
                    })
                    .get(list));
-    Pipelines& pipelines = *program_->device->pipelines;
+    Pipelines& pipelines = *model_->device->pipelines;
     AUSPEX_TRY(list.record(pipelines, list.request(&pipelines), &commands, true));
     const std::vector<DispatchList::Stage> stages = list.stages();
     std::vector<std::vector<double>> us(stages.size());
@@ -36227,7 +36250,7 @@ Status ask_matrix(OpenDevice& c) {
     AUSPEX_TRY(commands.run());
     AUSPEX_TRY(transfer.read(memory[seen], s, sizeof s));
     c.matrix = matrix_layout_fits(s);
-    *verdict = c.matrix ? "yes" : "no: the elements lie otherwise than the kernels expect";
+    *verdict = c.matrix ? "yes" : "no: the elements are not laid out as the kernels expect";
     return {};
 }
 
@@ -36271,14 +36294,14 @@ class VulkanBackend : public Backend {
     }
     Status plan_context(const Plan& plan, const ContextOptions& options,
                         std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanModel> program;
-        AUSPEX_TRY(VulkanModel::bare(device, plan).get(program));
-        return Buffers::plan(*program, options, items);
+        std::shared_ptr<VulkanModel> model;
+        AUSPEX_TRY(VulkanModel::bare(device, plan).get(model));
+        return Buffers::plan(*model, options, items);
     }
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanModel> program;
-        AUSPEX_TRY(VulkanModel::bare(device, plan).get(program));
-        const SlotId table = program->draft_table();
+        std::shared_ptr<VulkanModel> model;
+        AUSPEX_TRY(VulkanModel::bare(device, plan).get(model));
+        const SlotId table = model->draft_table();
         if (table == kNoSlot || n_id == 0) return {};
         detail::vk::MemoryPlan memory(device->gpu->traits);
         memory.add(Arena::weights, tiling(plan.slot(table).type, n_id, plan.slot(table).width()).bytes());
@@ -36312,9 +36335,9 @@ Result<OpenDeviceRef> open_device(const DeviceOptions& options, const OpenDetail
 }
 
 std::shared_ptr<Backend> make_backend(OpenDeviceRef device) {
-    auto machine = std::make_shared<vulkan_impl::VulkanBackend>();
-    machine->device = std::move(device);
-    return machine;
+    auto backend = std::make_shared<vulkan_impl::VulkanBackend>();
+    backend->device = std::move(device);
+    return backend;
 }
 
 }  // namespace vk

@@ -10,14 +10,14 @@ namespace detail {
 namespace vk {
 namespace buffers_impl {
 
-/// Twin of step_common.glsl chunk_of() without a window.
+/// chunk_of() of step_common.glsl without a window.
 uint32_t chunk_of(uint32_t p) {
     uint32_t o = 0;
     while ((p / (args::kChunk * args::kChunkOctave) + 1) >> (o + 1)) ++o;
     return o * args::kChunkOctave + (((p - args::kChunk * args::kChunkOctave * ((1u << o) - 1)) / args::kChunk) >> o);
 }
 
-/// Chunks that a tentative step can see at most.
+/// Maximum of chunks that a tentative step reads.
 uint32_t chunks_max(uint32_t n_context, const KvShape& s) {
     const uint32_t all = chunk_of(n_context - 1) + 1, sinks = ceil_div(s.sinks, args::kChunk);
     if (s.window == 0) return all;
@@ -44,6 +44,10 @@ struct MoeNeeds {
 
 /// What the kernels of every tape touch.
 struct Needs {
+    Needs(const Plan& p, uint32_t n_row_of_trunk)
+        : plan(p), n_row(p.slots.size(), 0), squares(p.slots.size(), false), n_row_max(n_row_of_trunk) {
+        for (SlotId id = 0; id < p.slots.size(); ++id) together.push_back(id);
+    }
     const Plan& plan;
     std::vector<uint64_t> n_row;  ///< by SlotId: rows of an activation; 0: never touched
     std::vector<bool> squares;
@@ -52,6 +56,7 @@ struct Needs {
              d_pack = 0, d_swiglu = 0;
     uint32_t n_row_max, n_query_tile = 0;  ///< n_row_max: of the tape that is looked at
     MoeNeeds moe;
+    uint64_t spare_bytes = 0;  ///< of a recurrent state while its rows are tentative (plain kernel)
 
     SlotId root(SlotId id) const {
         while (together[id] != id) id = together[id];
@@ -138,27 +143,53 @@ Buffers::Cache Buffers::Cache::of(Type type, uint32_t d_head) {
     return c;
 }
 
-/// Regions wanted, and what puts them where they belong once there is memory.
+/// What will be allocated, and where its regions go once there is memory.
 struct Buffers::Planned {
+    Planned(const VulkanModel& m, const ContextOptions& o)
+        : model(m), options(o), traits(m.device->gpu->traits), memory(traits) {}
+    const VulkanModel& model;
+    const ContextOptions& options;
+    const DeviceTraits& traits;
     MemoryPlan memory;
     std::vector<std::function<void(const Memory&)>> place;
     std::vector<MemoryItem> items;
+    std::vector<KvShape> shapes;    ///< by SlotId
+    std::vector<bool> trunk_needs;  ///< by SlotId
+    Status status;                  ///< the first error
+
+    /// Plans a region; `region` is set once there is memory.
+    void want(Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
+        if (bytes > traits.max_storage_range && status.ok())
+            status = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
+                          " binds at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
+        bytes = std::max<uint64_t>(bytes, 16);
+        const MemoryPlan::Id id = memory.add(arena, bytes, name);
+        place.push_back([region, id](const Memory& m) { *region = m[id]; });
+        const MemoryPlace where =
+            arena == Arena::ring || arena == Arena::staging ? MemoryPlace::host : MemoryPlace::device;
+        for (MemoryItem& i : items)
+            if (i.what == name && i.layer == layer && i.place == where) {
+                i.bytes += bytes;
+                return;
+            }
+        items.push_back({name, layer, bytes, where});
+    }
 };
 
-Result<Buffers> Buffers::take(const VulkanModel& program, const ContextOptions& options) {
-    const GpuRef& gpu = program.device->gpu;
+Result<Buffers> Buffers::take(const VulkanModel& model, const ContextOptions& options) {
+    const GpuRef& gpu = model.device->gpu;
     Buffers b;
-    Planned planned{MemoryPlan(gpu->traits), {}, {}};
-    AUSPEX_TRY(b.lay_out(program, options, &planned));
+    Planned planned(model, options);
+    AUSPEX_TRY(b.lay_out(&planned));
     AUSPEX_TRY(Memory::take(gpu, planned.memory).get(b.memory));
     for (const auto& p : planned.place) p(b.memory);
     return b;
 }
 
-Status Buffers::plan(const VulkanModel& program, const ContextOptions& options, std::vector<MemoryItem>* items) {
+Status Buffers::plan(const VulkanModel& model, const ContextOptions& options, std::vector<MemoryItem>* items) {
     Buffers b;
-    Planned planned{MemoryPlan(program.device->gpu->traits), {}, {}};
-    AUSPEX_TRY(b.lay_out(program, options, &planned));
+    Planned planned(model, options);
+    AUSPEX_TRY(b.lay_out(&planned));
     // What alignment adds to the regions, so that the sum is what will be allocated.
     uint64_t device = planned.memory.device_bytes(),
              host = planned.memory.arena_bytes(Arena::ring) + planned.memory.arena_bytes(Arena::staging);
@@ -169,68 +200,46 @@ Status Buffers::plan(const VulkanModel& program, const ContextOptions& options, 
     return {};
 }
 
-Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& options, Planned* to) {
+Status Buffers::lay_out(Planned* to) {
     using namespace buffers_impl;
-    const Plan& plan = *program.plan;
-    const DeviceTraits& traits = program.device->gpu->traits;
+    const VulkanModel& model = to->model;
+    const ContextOptions& options = to->options;
+    const Plan& plan = *model.plan;
     const size_t n_slot = plan.slots.size();
     Buffers& b = *this;
     b.n_context = options.n_context;
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     b.n_row_once = std::min(b.n_row_max, kChunkRows);
-    Needs needs{plan,
-                std::vector<uint64_t>(n_slot, 0),
-                std::vector<bool>(n_slot, false),
-                {},
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-                b.n_row_max,
-                0,
-                {}};
-    for (SlotId id = 0; id < n_slot; ++id) needs.together.push_back(id);
-    std::vector<KvShape> shapes;
-    AUSPEX_TRY(kv_shapes(plan, options).get(shapes));
+    Needs needs(plan, b.n_row_max);
+    AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {
         needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
-        for (const Node& d : program.nodes(tape)) needs.look(d, options.n_context, shapes);
+        for (const Node& d : model.nodes(tape)) needs.look(d, options.n_context, to->shapes);
         if (tape.hidden != kNoSlot) needs.touch(tape.hidden);
     };
     const bool mtp = options.mtp;
     look(plan.trunk);
-    std::vector<bool> trunk_needs(n_slot);
-    for (SlotId id = 0; id < n_slot; ++id) trunk_needs[id] = needs.n_row[id] != 0;
+    to->trunk_needs.resize(n_slot);
+    for (SlotId id = 0; id < n_slot; ++id) to->trunk_needs[id] = needs.n_row[id] != 0;
     for (const Tape& t : plan.mtp)
         if (mtp) look(t);
 
-    Status bad;
-    std::vector<std::function<void(const Memory&)>>& place = to->place;
-    auto want = [&](Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
-        if (bytes > traits.max_storage_range && bad.ok())
-            bad = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
-                       " sees at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
-        bytes = std::max<uint64_t>(bytes, 16);
-        const MemoryPlan::Id id = to->memory.add(arena, bytes, name);
-        place.push_back([region, id](const Memory& m) { *region = m[id]; });
-        const MemoryPlace where =
-            arena == Arena::ring || arena == Arena::staging ? MemoryPlace::host : MemoryPlace::device;
-        for (MemoryItem& i : to->items)
-            if (i.what == name && i.layer == layer && i.place == where) {
-                i.bytes += bytes;
-                return;
-            }
-        to->items.push_back({name, layer, bytes, where});
-    };
-    const uint64_t align = std::max<uint64_t>(traits.storage_align, 256);
+    plan_activations(&needs, to);
+    plan_states(&needs, to);
+    plan_scratch(needs, to);
+    plan_host(to);
+    return to->status;
+}
 
-    // Activations: those bound together in one region. Trunk and draft block never run in one recording: what neither
-    // leaves behind lies in the same place.
+/// Activations, those bound together in one region. Trunk and draft block never run in one recording, so activations
+/// that neither keeps share memory.
+void Buffers::plan_activations(buffers_impl::Needs* all, Planned* to) {
+    buffers_impl::Needs& needs = *all;
+    const Plan& plan = *to->model.plan;
+    const size_t n_slot = plan.slots.size();
+    Buffers& b = *this;
+    const uint64_t align = std::max<uint64_t>(to->traits.storage_align, 256);
+
     b.row.resize(n_slot);
     b.squares.resize(n_slot);
     b.group.resize(n_slot);
@@ -248,7 +257,7 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
         for (SlotId m = id; m < n_slot; ++m) {
             if (needs.root(m) != id || needs.n_row[m] == 0) continue;
             members.push_back({m, bytes});
-            of_trunk = of_trunk || trunk_needs[m];
+            of_trunk = of_trunk || to->trunk_needs[m];
             passing = passing && plan.slot(m).role == SlotRole::activation && m != plan.trunk.hidden &&
                       m != plan.trunk.logits;
             bytes += round_up(needs.n_row[m] * row_stride(plan, m) * sizeof(float), align);
@@ -257,17 +266,17 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
         const auto room =
             std::find_if(rooms.begin(), rooms.end(), [&](const Room& r) { return r.bytes - r.at >= bytes; });
         if (passing && !of_trunk && room != rooms.end()) {
-            place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) {
+            to->place.push_back([&b, to_group = members[0].first, r = *room, bytes](const Memory&) {
                 b.group[to_group] = b.group[r.first].part(r.at, bytes);
             });
             room->at += bytes;
         } else {
-            want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
+            to->want(Arena::scratch, bytes, &b.group[members[0].first], "activations");
             if (passing && of_trunk) rooms.push_back({members[0].first, 0, bytes});
         }
         for (const auto& m : members)
             b.row[m.first].bytes = needs.n_row[m.first] * row_stride(plan, m.first) * sizeof(float);
-        place.push_back([&b, members](const Memory&) {
+        to->place.push_back([&b, members](const Memory&) {
             const Region whole = b.group[members[0].first];
             for (const auto& m : members) {
                 b.group[m.first] = whole;
@@ -278,110 +287,129 @@ Status Buffers::lay_out(const VulkanModel& program, const ContextOptions& option
     }
     for (SlotId id = 0; id < n_slot; ++id)
         if (needs.squares[id])
-            want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float),
-                 &b.squares[id], "activations");
+            to->want(Arena::scratch, needs.n_row[id] * ceil_div<uint64_t>(plan.slot(id).width(), 16) * sizeof(float),
+                     &b.squares[id], "activations");
+}
 
-    // Caches and states.
+/// Caches and recurrent states.
+void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
+    const Plan& plan = *to->model.plan;
+    const size_t n_slot = plan.slots.size();
+    Buffers& b = *this;
     b.kv.resize(n_slot);
     b.delta.resize(n_slot);
     b.conv.resize(n_slot);
     b.term.resize(n_slot);
-    uint64_t spare = 0;
+    uint64_t& spare = needs->spare_bytes;
     auto states = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
             if (op.kind == OpKind::delta) {
                 const DeltaDims& d = op.delta;
-                want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
-                     "DeltaNet state", static_cast<int>(op.layer));
+                to->want(Arena::caches, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float), &b.delta[op.state],
+                         "DeltaNet state", static_cast<int>(op.layer));
                 if (!fast_delta(d)) spare = std::max(spare, uint64_t{d.n_head_v} * d.d_key * d.d_val * sizeof(float));
-                want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2],
-                     "DeltaNet state", static_cast<int>(op.layer));
-                want(Arena::caches, uint64_t{2} * args::kMaxRows * d.n_head_v * (1 + d.d_key + d.d_val) * sizeof(float),
-                     &b.term[op.state], "DeltaNet terms", static_cast<int>(op.layer));
+                to->want(Arena::caches, uint64_t{args::kConvRing} * d.conv_dim() * sizeof(float), &b.conv[op.state2],
+                         "DeltaNet state", static_cast<int>(op.layer));
+                to->want(Arena::caches,
+                         uint64_t{2} * args::kMaxRows * d.n_head_v * (1 + d.d_key + d.d_val) * sizeof(float),
+                         &b.term[op.state], "DeltaNet terms", static_cast<int>(op.layer));
             }
             if (op.kind == OpKind::kv_write) {
                 const AttnDims& a = op.attn;
-                const KvShape& shape = shapes[op.state];
+                const KvShape& shape = to->shapes[op.state];
                 Kv& kv = b.kv[op.state];
-                if ((shape.k == Type::f32 || shape.v == Type::f32) && bad.ok())
-                    bad = fail(Code::unsupported,
-                               "the Vulkan machine keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '",
-                               plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ",
-                               type_info(shape.v).name, "; use Kind::cpu");
+                if ((shape.k == Type::f32 || shape.v == Type::f32) && to->status.ok())
+                    to->status = fail(Code::unsupported,
+                                      "the Vulkan back end keeps keys and values in F16, Q8_0, Q4_0 or Q4_1; '",
+                                      plan.slot(op.state).name, "' was asked for in ", type_info(shape.k).name, " and ",
+                                      type_info(shape.v).name, "; use Kind::cpu");
                 kv.n_head = a.n_head_kv;
                 kv.window = shape.window;
                 kv.sinks = shape.sinks;
                 kv.ring = shape.n_ring;
                 kv.capacity = shape.n_ring + shape.sinks;
-                kv.n_chunk = chunks_max(options.n_context, shape);
+                kv.n_chunk = buffers_impl::chunks_max(to->options.n_context, shape);
                 const uint64_t rows = uint64_t{a.n_head_kv} * kv.capacity;
                 kv.k = Cache::of(shape.k, a.d_head);
                 kv.v = Cache::of(shape.v, a.d_head);
-                want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,
-                     say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
-                want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v,
-                     say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
+                to->want(Arena::caches, rows * (kv.k.code_bytes + kv.k.scale_bytes), &kv.k,
+                         say("keys ", type_info(shape.k).name), static_cast<int>(op.layer));
+                to->want(Arena::caches, rows * (kv.v.code_bytes + kv.v.scale_bytes), &kv.v,
+                         say("values ", type_info(shape.v).name), static_cast<int>(op.layer));
             }
         }
     };
     states(plan.trunk);
     for (const Tape& t : plan.mtp)
-        if (mtp) states(t);
+        if (to->options.mtp) states(t);
+}
 
+/// What a pass writes and reads again.
+void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
+    const Plan& plan = *to->model.plan;
+    Buffers& b = *this;
     b.n_query_tile = needs.n_query_tile;
     b.n_sample_part = ceil_div(plan.n_vocab, kSampleSlice);
-    // As many as there are slices of the vocabulary, or groups of a head that sampled_ids by itself.
-    const uint64_t vocab = plan.n_vocab, sampled_ids = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
-    want(Arena::scratch, spare, &b.spare, "state of tentative rows");
-    want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
-    want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
-    want(Arena::scratch, needs.n_count * sizeof(uint32_t), &b.count, "attention sums");
-    want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float), &b.mixed,
-         "convolved rows");
-    want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
-    want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
-    want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
-    want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
-    if (const MoeNeeds& m = needs.moe; m.n_used != 0) {
+    // One for each slice of the vocabulary, or for each group of a head that leaves the largest logits.
+    const uint64_t vocab = plan.n_vocab, n_best = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);
+    to->want(Arena::scratch, needs.spare_bytes, &b.spare, "state of tentative rows");
+    to->want(Arena::scratch, needs.part_floats * sizeof(float), &b.part, "attention partials");
+    to->want(Arena::scratch, needs.stat_floats * sizeof(float), &b.stat, "attention sums");
+    to->want(Arena::scratch, needs.n_count * sizeof(uint32_t), &b.count, "attention sums");
+    to->want(Arena::scratch, uint64_t{b.n_row_max} * (needs.conv_dim + 2 * needs.n_head_v + 4) * sizeof(float),
+             &b.mixed, "convolved rows");
+    to->want(Arena::scratch, needs.query_floats * sizeof(float), &b.query, "queries");
+    to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_pack), &b.halves, "packed rows");
+    to->want(Arena::scratch, b.n_row_max * gemm_pack_bytes(needs.d_swiglu), &b.swiglu_halves, "packed activations");
+    to->want(Arena::scratch, uint64_t{b.n_row_max} * sizeof(float), &b.scale, "scales of packed rows");
+    if (const buffers_impl::MoeNeeds& m = needs.moe; m.n_used != 0) {
         const uint64_t few = kMaxTentative, many = b.n_row_once, places = many * m.n_used;
-        want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
-        want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
-        want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
-        want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared,
-             "experts");
-        want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
-        want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
-        want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kLeastBlock) + places) * 4,
-             &b.moe.list, "experts");
-        want(Arena::scratch, places * m.d_halves * 2, &b.moe.halves, "experts");
-        want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
+        to->want(Arena::scratch, many * m.n_out * sizeof(float), &b.moe.logits, "experts");
+        to->want(Arena::scratch, many * (m.n_used + 1) * 8, &b.moe.choice, "experts");
+        to->want(Arena::scratch, few * m.d_slots * sizeof(float), &b.moe.hidden, "experts");
+        to->want(Arena::scratch, std::max(few * m.d_shared * sizeof(float), many * m.d_shared * 2), &b.moe.shared,
+                 "experts");
+        to->want(Arena::scratch, few * m.d_model * sizeof(float), &b.moe.sum, "experts");
+        to->want(Arena::scratch, few * (m.d_model / 16) * sizeof(float), &b.moe.squares, "experts");
+        to->want(Arena::scratch, (args::kListEntry + list_entries(places, m.n_expert, kMinBlock) + places) * 4,
+                 &b.moe.list, "experts");
+        to->want(Arena::scratch, places * m.d_halves * 2, &b.moe.halves, "experts");
+        to->want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
     }
-    want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
-    want(Arena::scratch, sampled_ids * 8, &b.sample_part, "largest logits");
-    want(Arena::scratch, sampled_ids * 8, &b.sample_best, "best tokens");
-    want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");
-    want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.sample_list, "candidates");
-    want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
+    to->want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
+    to->want(Arena::scratch, n_best * 8, &b.sample_part, "largest logits");
+    to->want(Arena::scratch, n_best * 8, &b.sample_best, "best tokens");
+    to->want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");
+    to->want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.sample_list, "candidates");
+    to->want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
+}
+
+/// Requests, hidden rows for drafts, and what the host reads.
+void Buffers::plan_host(Planned* to) {
+    const Plan& plan = *to->model.plan;
+    const bool mtp = to->options.mtp;
+    const uint64_t vocab = plan.n_vocab;
+    Buffers& b = *this;
     for (Region& r : b.request)
-        want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r,
-             "request");
-    static_assert(kMaxPendingHidden == args::kPendingRows, "the waist and the shaders agree on how many");
-    want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
-         "hidden rows of drafts");
-    want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.pending_hidden,
-         "hidden rows of drafts");
+        to->want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r,
+                 "request");
+    static_assert(kMaxPendingHidden == args::kPendingRows, "backend.h and the shaders agree");
+    to->want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
+             "hidden rows of drafts");
+    to->want(Arena::caches, mtp ? uint64_t{kMaxPendingHidden} * plan.d_model * sizeof(float) : 0, &b.pending_hidden,
+             "hidden rows of drafts");
     // Hidden rows that are the residual stream itself do not outlive the next piece of a long step.
     const bool raw = std::any_of(plan.trunk.ops.begin(), plan.trunk.ops.end(),
                                  [&](const Op& op) { return op.kind == OpKind::embed && op.out == plan.trunk.hidden; });
-    if (raw) want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
+    if (raw)
+        to->want(Arena::scratch, uint64_t{b.n_row_max} * plan.d_model * sizeof(float), &b.raw_hidden, "hidden rows");
     if (mtp && plan.mtp.size() > 1)
-        want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.guess_hidden,
-             "hidden rows of guesses");
-    want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
-    want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
+        to->want(Arena::scratch, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), &b.guess_hidden,
+                 "hidden rows of guesses");
+    to->want(Arena::ring, uint64_t{kRingLength} * sizeof(args::RingEntry), &b.ring, "token ring");
+    to->want(Arena::ring, uint64_t{kMaxTentative} * vocab * sizeof(float), &b.logits_host, "logits for the host");
     for (Region& r : b.staging)
-        if (!traits.device_mapped) want(Arena::ring, kStagingBytes, &r, "staging");
-    return bad;
+        if (!to->traits.device_mapped) to->want(Arena::ring, kStagingBytes, &r, "staging");
 }
 
 }  // namespace vk

@@ -1,10 +1,9 @@
-// machine/vulkan/buffers: everything that a context holds on the device, by meaning.
+// machine/vulkan/buffers: every buffer that a context holds on the device.
 //
-// Owns    the sizes: rows of activations, caches, states, partial results, the host's windows on them.
-// Reads   program (plan, pairs), memory, shaders/args.h (the step buffer).
-// Serves  record (which binds them), context (which fills and reads them).
-// Thread  immutable once taken.
-// Laws    HotPath: all memory of a context is taken here, once; the byte count is exact.
+// What    The sizes: rows of activations, caches, states, partial results, and what the host reads and writes.
+// Owns    all memory of a context, allocated once when it is opened; the byte count is exact.
+// Thread  immutable once allocated.
+// Tests   tests/test_vulkan_model.cpp, tests/test_memory_plan.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/args.h"
@@ -21,7 +20,7 @@ namespace vk {
 
 constexpr uint32_t kRequests = 4;             ///< host requests that may be on their way at once
 constexpr uint32_t kRingLength = 1024;        ///< tokens in the ring, more than any queue can emit unread
-constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, at most
+constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, maximum
 constexpr uint64_t kStagingBytes = 1u << 20;  ///< of a half, where the host does not see device memory
 constexpr uint32_t kSampleSlice = args::kSampleSlice;
 constexpr uint32_t kAttendTile = 4;           ///< query rows of a group of attend_step
@@ -38,8 +37,9 @@ inline uint32_t row_class(uint32_t n) {
     return c;
 }
 
-/// Blocks of `bm` places that n places of n_expert experts can fall into at most; how small blocks are.
-constexpr uint32_t kLeastBlock = 16;
+/// The smallest block of places, and the maximum number of blocks of `bm` places that n_place places of n_expert
+/// experts fall into.
+constexpr uint32_t kMinBlock = 16;
 inline uint64_t list_entries(uint64_t n_place, uint64_t n_expert, uint64_t bm) {
     return n_place / bm + std::min(n_place, n_expert);
 }
@@ -57,6 +57,10 @@ struct DraftHead {
     Region ids;         ///< u32: the token of each row
     uint32_t n_id = 0;  ///< 0: none
 };
+
+namespace buffers_impl {
+struct Needs;
+}
 
 struct Buffers {
     Memory memory;
@@ -117,14 +121,19 @@ struct Buffers {
     uint32_t n_sample_part = 0;
 
     /// errors    out_of_memory, bad_argument (a cache longer than the device can see at once).
-    static Result<Buffers> take(const VulkanModel& program, const ContextOptions& options);
+    static Result<Buffers> take(const VulkanModel& model, const ContextOptions& options);
     /// What take() would take, item by item; the same errors but for out_of_memory.
-    static Status plan(const VulkanModel& program, const ContextOptions& options, std::vector<MemoryItem>* items);
+    static Status plan(const VulkanModel& model, const ContextOptions& options, std::vector<MemoryItem>* items);
     uint64_t memory_bytes() const { return memory.device_bytes() + memory.host_bytes() + draft.memory.device_bytes(); }
 
   private:
     struct Planned;
-    Status lay_out(const VulkanModel& program, const ContextOptions& options, Planned* to);
+    /// Plans everything, in this order.
+    Status lay_out(Planned* to);
+    void plan_activations(buffers_impl::Needs* needs, Planned* to);
+    void plan_states(buffers_impl::Needs* needs, Planned* to);
+    void plan_scratch(const buffers_impl::Needs& needs, Planned* to);
+    void plan_host(Planned* to);
 };
 
 }  // namespace vk

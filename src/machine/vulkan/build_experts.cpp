@@ -1,15 +1,15 @@
-// machine/vulkan/experts: a layer of experts as dispatches. Twin of machine/cpu/moe.cpp, where the formulas stand.
+// machine/vulkan/build_experts: a layer of experts. machine/cpu/moe.cpp has the formulas.
 //
-// Few rows, three stages, or four:
-//   scores of all experts | gate and up of the shared expert
-//   the choice of each row, unless the next kernels make it themselves
-//   gate and up of the chosen experts | down of the shared one, onto the residual
-//   down of the chosen ones, onto that
-// An expert that several rows chose is read once for its gate and up, and from the cache for its down. A row's
-// sum runs over its own experts, ids ascending, in one chain of columns: its bits are its own.
+// Few rows, in three or four stages between barriers:
+//   1. scores of all experts; gate and up of the shared expert
+//   2. each row's choice of experts (only where the kernels of stage 3 do not choose themselves)
+//   3. gate and up of the chosen experts; down of the shared expert, added to the residual
+//   4. down of the chosen experts, added to that
+// An expert that several rows chose is read from memory once for gate and up, and from the cache for down. A row sums
+// over its own experts in ascending order of their ids, so its bits do not depend on the other rows.
 //
-// Many rows: the pairs of rows and experts are sorted by expert, and the products of many rows run over blocks
-// of one expert each; moe_sum.comp adds a row's results, ids ascending.
+// Many rows: pairs of row and expert are sorted by expert, and matrix products run over blocks of one expert each.
+// moe_sum.comp adds the results of each row, in ascending order of the ids.
 #include "list_builder.h"
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/matvec_args.h"
@@ -22,16 +22,16 @@ namespace detail {
 namespace vk {
 namespace build_experts_impl {
 
-/// How a layer chooses.
+/// RouterArgs::flags of a layer.
 uint32_t flags_of(const Op& op) {
     return (op.moe.sigmoid ? args::kRouteSigmoid : 0u) | (op.moe.normalise ? args::kRouteNormalise : 0u) |
            (op.w[8] != kNoSlot ? args::kRouteBias : 0u) | (op.w[7] != kNoSlot ? args::kRouteShared : 0u);
 }
 
-/// Rows of a power of two that one dispatch takes.
-uint32_t power_of_two(uint32_t n, uint32_t most) {
+/// The smallest power of two that is at least n, or the largest up to n_max.
+uint32_t power_of_two(uint32_t n, uint32_t n_max) {
     uint32_t p = 1;
-    while (p < n && 2 * p <= most) p *= 2;
+    while (p < n && 2 * p <= n_max) p *= 2;
     return p;
 }
 

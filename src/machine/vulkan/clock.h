@@ -1,10 +1,10 @@
-// machine/vulkan/clock: what a queued cycle takes, told by the device.
+// machine/vulkan/clock: how long the device works on each queued cycle.
 //
-// Owns    three marks for each cycle that can be on its way.
-// Reads   commands.
-// Serves  context.
+// What    Timestamps before, in and after a cycle. The time counts device work only: neither what the host did
+//         meanwhile nor the wait for a late caller.
+// Owns    three timestamp recordings for each cycle that may be queued.
 // Thread  the context's.
-// Laws    a cycle's time holds neither what the host did meanwhile nor the wait for a caller who came late.
+// Tests   tests/test_device_loop.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "commands.h"

@@ -241,10 +241,10 @@ void Commands::dispatch(uint32_t x, uint32_t y, uint32_t z) {
     if (!recording_ || !status_.ok()) return;
     if (!bound_ || (!bound_set_ && !by_address_))
         return refuse(fail(Code::bad_argument, "dispatch: nothing is bound."));
-    const uint32_t* most = gpu_->traits.max_group_count;
-    if (x > most[0] || y > most[1] || z > most[2])
+    const uint32_t* limit = gpu_->traits.max_group_count;
+    if (x > limit[0] || y > limit[1] || z > limit[2])
         return refuse(fail(Code::bad_argument, "dispatch: ", x, " x ", y, " x ", z, " groups, but ", gpu_->traits.name,
-                           " takes at most ", most[0], " x ", most[1], " x ", most[2], ": fold the rows into y."));
+                           " takes at most ", limit[0], " x ", limit[1], " x ", limit[2], ": spread the rows over y."));
     if (x == 0 || y == 0 || z == 0) return;
     gpu_->vk.vkCmdDispatch(commands_, x, y, z);
     ++n_dispatch_;

@@ -1,10 +1,9 @@
-// machine/vulkan/commands: a recorded list of dispatches, to be submitted once or again and again.
+// machine/vulkan/commands: a recorded command buffer, submitted once or again and again.
 //
-// Owns    one command buffer with its descriptor sets and timestamps.
-// Reads   device, memory (Region), shader (Pipelines).
-// Serves  record (production) and every kernel test.
+// Owns    the command buffer with its descriptor sets and timestamps. Descriptor sets are written while recording and
+//         never again: a replay writes none.
 // Thread  one thread at a time; several Commands may be recorded on several threads.
-// Laws    descriptor sets are written while recording and never again: a replay touches no set.
+// Tests   tests/test_vulkan_device.cpp.
 //
 //   auto commands = std::move(Commands::create(gpu)).value();
 //   commands.begin();

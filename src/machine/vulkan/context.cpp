@@ -17,7 +17,7 @@ double us_since(std::chrono::steady_clock::time_point t) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
 }
 
-/// Keys and values of a draft block: no part of a timeline, they shape drafts, not the text.
+/// Keys and values of a draft block: not saved, because they affect drafts and never the text.
 bool of_draft(const Plan& plan, SlotId id) {
     for (const Tape& tape : plan.mtp)
         for (const Op& op : tape.ops)
@@ -31,9 +31,9 @@ Result<std::unique_ptr<Context>> VulkanModel::open(const ContextOptions& options
     return VulkanContext::open(shared_from_this(), options);
 }
 
-Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const VulkanModel> program,
+Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const VulkanModel> model,
                                                      const ContextOptions& options) {
-    std::unique_ptr<VulkanContext> context(new VulkanContext(std::move(program)));
+    std::unique_ptr<VulkanContext> context(new VulkanContext(std::move(model)));
     AUSPEX_TRY(context->take_memory(options));
     return std::unique_ptr<Context>(std::move(context));
 }
@@ -41,18 +41,18 @@ Result<std::unique_ptr<Context>> VulkanContext::open(std::shared_ptr<const Vulka
 VulkanContext::~VulkanContext() { timeline_.finish(); }
 
 Status VulkanContext::take_memory(const ContextOptions& options) {
-    const GpuRef& gpu = program_->device->gpu;
+    const GpuRef& gpu = model_->device->gpu;
     options_ = options;
     options_.n_ubatch = std::max(options.n_ubatch, 1u);
     n_chunk_ = std::min(row_class(options_.n_ubatch), kChunkRows);
-    AUSPEX_TRY(Buffers::take(*program_, options_).get(buffers_));
+    AUSPEX_TRY(Buffers::take(*model_, options_).get(buffers_));
     AUSPEX_TRY(Timeline::create(gpu).get(timeline_));
     AUSPEX_TRY(Transfer::create(gpu, kStagingBytes, buffers_.staging).get(transfer_));
     AUSPEX_TRY(CommandPool::create(gpu).get(pool_));
     AUSPEX_TRY(CycleClock::create(gpu, pool_, kMaxQueued).get(clock_));
     tokens_.reserve(kMaxTentative);
     list_.reserve(16);
-    // What is never written is read with weight zero: it must not be a NaN.
+    // Values that were never written are read with weight zero: they must not be NaN.
     Commands zero;
     AUSPEX_TRY(Commands::create(gpu, 0, pool_).get(zero));
     AUSPEX_TRY(zero.begin(true));
@@ -87,19 +87,19 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
 uint64_t VulkanContext::memory_bytes() const { return buffers_.memory_bytes(); }
 
 Status VulkanContext::draft_head(Span<const Token> ids) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     AUSPEX_TRY(barrier());
     if (!ids.empty() && (plan.mtp.empty() || !options_.mtp))
         return Status(Code::unsupported, "a draft vocabulary needs an MTP block, and a context opened with it");
     DraftHead made;
     if (!ids.empty()) {
-        const SlotId table = program_->draft_table();
+        const SlotId table = model_->draft_table();
         if (table == kNoSlot)
             return Status(
                 Code::unsupported,
                 "the MTP blocks of this model have heads of their own; a draft vocabulary needs them to share one");
-        if (!program_->draft_rows)
+        if (!model_->draft_rows)
             return Status(Code::unsupported, "a draft vocabulary needs the model's file to stay readable");
         const Slot& s = plan.slot(table);
         const uint64_t one = row_bytes(s.type, s.width());
@@ -110,7 +110,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
                             ", expected ascending ids below ", s.shape[0]);
             before = id;
         }
-        const GpuRef& gpu = program_->device->gpu;
+        const GpuRef& gpu = model_->device->gpu;
         Matrix& m = made.matrix;
         m.tiling = tiling(s.type, ids.size(), s.width());
         if (m.tiling.bytes() > gpu->traits.max_storage_range)
@@ -132,7 +132,7 @@ Status VulkanContext::draft_head(Span<const Token> ids) {
             piece.d_out = std::min<uint64_t>(kTileRows, ids.size() - uint64_t{i} * kTileRows);
             for (uint64_t k = 0; k < piece.d_out; ++k)
                 std::memcpy(chosen.data() + k * one,
-                            program_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
+                            model_->draft_rows + static_cast<uint64_t>(ids[i * kTileRows + k]) * one,
                             static_cast<size_t>(one));
             repack(piece, s.type, chosen.data(), nullptr, 0, 1, tiles.data());
             AUSPEX_TRY(transfer_.write(made.memory[rows].part(i * m.tiling.row_bytes(), m.tiling.row_bytes()),
@@ -195,10 +195,9 @@ Status VulkanContext::submit_wide(Recording* body) {
 
 Status VulkanContext::barrier() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last()); }
 
-/// Makes what kernels wrote to host memory visible where it is not by itself.
-Status VulkanContext::see(const Region& r) const {
+Status VulkanContext::invalidate(const Region& r) const {
     if (r.coherent) return {};
-    const GpuRef& gpu = program_->device->gpu;
+    const GpuRef& gpu = model_->device->gpu;
     const uint64_t atom = gpu->traits.atom_bytes;
     VkMappedMemoryRange range{};
     range.sType = VK_STRUCTURE_TYPE_MAPPED_MEMORY_RANGE;
@@ -216,7 +215,7 @@ void VulkanContext::forget_rows() {
 // -------------------------------------------------------------------------------------- steps
 
 Status VulkanContext::check(const Step& step) const {
-    const bool trunk = step.tape == &program_->plan->trunk;
+    const bool trunk = step.tape == &model_->plan->trunk;
     const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative || step.hidden
                                                                                   ? kMaxTentative
                                                                               : trunk ? rows
@@ -240,13 +239,13 @@ Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
     looping_ = false;
     forget_rows();
-    const bool trunk = step.tape == &program_->plan->trunk;
+    const bool trunk = step.tape == &model_->plan->trunk;
     AUSPEX_TRY(trunk ? run_trunk(step) : run_mtp(step));
     n_last_row_ = step.n_row;
     if (step.n_logit != 0) {
         logits_slot_ = step.tape->logits;
         AUSPEX_TRY(barrier());
-        AUSPEX_TRY(see(buffers_.logits_host));
+        AUSPEX_TRY(invalidate(buffers_.logits_host));
     }
     return {};
 }
@@ -274,7 +273,7 @@ Status VulkanContext::run_trunk(const Step& step) {
         return {};
     }
     // Many rows: pieces whose kept rows lie one after the other.
-    const bool small = program_->small();
+    const bool small = model_->small();
     Step piece = step;
     piece.n_logit = 0;
     for (uint32_t at = 0; at < step.n_row;) {
@@ -306,11 +305,11 @@ Status VulkanContext::run_trunk(const Step& step) {
     return {};
 }
 
-/// Where the hidden rows are the residual stream itself, the next piece overwrites them: they wait elsewhere.
+/// Where the hidden rows are the residual stream itself, the next piece overwrites them: they are kept in raw_hidden.
 Status VulkanContext::keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n) {
-    const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[program_->plan->trunk.hidden];
+    const Region &kept = buffers_.raw_hidden, &rows = buffers_.row[model_->plan->trunk.hidden];
     if (kept.bytes == 0 || n == n_row) return {};
-    const uint64_t one = uint64_t{program_->plan->d_model} * sizeof(float);
+    const uint64_t one = uint64_t{model_->plan->d_model} * sizeof(float);
     AUSPEX_TRY(transfer_.copy(kept.part(at * one, n * one), rows.part(0, n * one)));
     if (at + n == n_row) AUSPEX_TRY(transfer_.copy(rows.part(0, n_row * one), kept.part(0, n_row * one)));
     return transfer_.finish();
@@ -334,7 +333,7 @@ Status VulkanContext::submit_mtp(const Step& step, const Recording* body, const 
     Recording* open = nullptr;
     if (step.hidden) {
         AUSPEX_TRY(barrier());  // an earlier step may still read what was given to it
-        std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * program_->plan->d_model * sizeof(float));
+        std::memcpy(buffers_.given.mapped, step.hidden, uint64_t{step.n_row} * model_->plan->d_model * sizeof(float));
     }
     AUSPEX_TRY(take_request(&index).get(request));
     AUSPEX_TRY(open_recording(index).get(open));
@@ -368,7 +367,7 @@ Status VulkanContext::head(const Tape& tape, uint32_t first, uint32_t n) {
     AUSPEX_TRY(submit({open, body}));
     logits_slot_ = tape.logits;
     AUSPEX_TRY(barrier());
-    return see(buffers_.logits_host);
+    return invalidate(buffers_.logits_host);
 }
 
 void VulkanContext::reset() {
@@ -384,7 +383,7 @@ void VulkanContext::reset() {
 }
 
 Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     const uint32_t width = static_cast<uint32_t>(plan.slot(slot).width());
     if (slot == logits_slot_ && row < kMaxTentative)
         return Span<const float>(reinterpret_cast<const float*>(buffers_.logits_host.mapped) + size_t{row} * width,
@@ -421,10 +420,10 @@ Status VulkanContext::apply_pending() {
     return barrier();
 }
 
-/// Visits everything that makes up a timeline of n_token tokens, in plan order.
+/// Visits all state of the first n_token rows, in plan order.
 template <class F>
 Status VulkanContext::each_part(uint32_t n_token, F visit) const {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (context_impl::of_draft(plan, id)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];

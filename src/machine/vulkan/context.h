@@ -1,10 +1,10 @@
-// machine/vulkan/context: one timeline on the GPU: its buffers, its recordings, what is in flight.
+// machine/vulkan/context: one sequence on the GPU.
 //
-// Owns    VulkanContext: requests, submissions, reading back, snapshots, driving.
-// Reads   backend, buffers, record.
-// Serves  engine, through backend.h.
+// What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), snapshots,
+//         kernel times (profile.cpp).
+// Owns    the buffers of the sequence, its recordings, and what is submitted and not yet finished.
 // Thread  one thread at a time; contexts of one device may run in several threads.
-// Laws    Row, Commit, Chunk, HotPath: tests/test_vulkan_model.cpp.
+// Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "clock.h"
@@ -21,7 +21,7 @@ namespace vk {
 class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
   public:
     /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
-    static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> program,
+    static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> model,
                                                  const ContextOptions& options);
     ~VulkanContext() override;
 
@@ -86,7 +86,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
         static SampleMode of(uint32_t bits) { return {(bits & 1) != 0, (bits & 2) != 0}; }
     };
 
-    explicit VulkanContext(std::shared_ptr<const VulkanModel> program) : program_(std::move(program)) {}
+    explicit VulkanContext(std::shared_ptr<const VulkanModel> model) : model_(std::move(model)) {}
     Status take_memory(const ContextOptions& options);
     // recordings.cpp
     void append(ListBuilder& b, const RecordingKey& key) const;
@@ -107,7 +107,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     /// Builds a list ahead of its recording and starts making its pipelines, which cycles of n_draft drafts need.
     Status prepare_list(uint32_t n_draft, const RecordingKey& key);
     Status check(const Step& step) const;
-    /// The next request of the host, zeroed, its tokens behind it; waits until its last use is over.
+    /// The next host request, zeroed; its tokens follow it in memory. Waits until the device is done with its last use.
     Result<args::StepRequest*> take_request(uint32_t* index);
     Status submit(std::initializer_list<const Recording*> list);
     /// The cycle that takes the next place in flight, with the marks of its time: what the draft block does, then the
@@ -120,7 +120,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Status barrier();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
-    /// Opens an MTP pass and runs these behind it.
+    /// Opens an MTP pass and runs `body` and `head` after it.
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
     Status apply_pending();
@@ -130,9 +130,10 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
     Status queue_first(uint32_t n_draft);
     Status queue_next(uint32_t n_draft);
-    Status see(const Region& r) const;
+    /// Makes what kernels wrote to host memory visible to the host.
+    Status invalidate(const Region& r) const;
 
-    std::shared_ptr<const VulkanModel> program_;
+    std::shared_ptr<const VulkanModel> model_;
     Buffers buffers_;
     Timeline timeline_;
     Transfer transfer_;
@@ -153,7 +154,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     SlotId read_slot_ = kNoSlot;
     uint32_t read_first_ = 0, read_n_ = 0;
 
-    // Driving.
+    // The device decode loop.
     struct InFlight {
         uint64_t value = 0;
         bool had_begin = false;   ///< a mark of its own: no cycle ran right before it
@@ -170,11 +171,10 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     uint32_t ring_read_ = 0;
     bool done_ = false;
     bool recorded_ = false;  ///< something, since the last cycle was queued
-    /// Pipelines that a cycle of n drafts needs and that may still be in the making, at [n]; those of the draft
-    /// block, whatever n is, at [0].
+    /// [n]: pipelines that a cycle of n drafts needs and that may not be ready yet; [0]: those of the draft block too.
     std::vector<Pipelines::Id> needs_[kMaxTentative];
-    uint32_t most_drafts_ = 0;     ///< as prepare() was asked for
-    uint32_t prepared_modes_ = 0;  ///< bit b: for sampled_ids of SampleMode::bits() b
+    uint32_t max_drafts_ = 0;      ///< as prepare() was asked for
+    uint32_t prepared_modes_ = 0;  ///< bit b: for samples of SampleMode::bits() b
     std::vector<Token> tokens_;    ///< of the last cycle waited for
     CycleClock clock_;
 };

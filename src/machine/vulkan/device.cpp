@@ -559,8 +559,8 @@ uint64_t Gpu::budget_bytes() {
         vki.vkGetPhysicalDeviceMemoryProperties2(physical, &m);
         room = b.heapBudget[heap] > b.heapUsage[heap] ? b.heapBudget[heap] - b.heapUsage[heap] : 0;
     } else if (!traits.uma) {
-        const uint64_t most = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
-        room = most > used ? most - used : 0;
+        const uint64_t limit = traits.memory.memoryHeaps[heap].size / 5 * 4, used = device_bytes.load();
+        room = limit > used ? limit - used : 0;
     }
     return std::min(left, room);
 }

@@ -1,11 +1,10 @@
 // machine/vulkan/device: one Vulkan device, opened or borrowed, and what is known about it.
 //
-// Owns    the loader, instance, device and queue (unless borrowed), the function tables, the
-//         probe (DeviceTraits), VkResult to Status, timelines (submit and wait).
-// Reads   base; volk.h for types only: volk's global pointers are neither defined nor used.
-// Serves  memory, shader, commands, selftest; then record and context.
-// Thread  a Gpu may be used from any thread; submit takes its lock (and the host's, when borrowed).
-// Laws    HotPath; nothing leaks on any failing path: tests/test_vulkan_device.cpp.
+// What    The loader, the function tables, the traits that probe() found, VkResult to Status, submission.
+//         volk.h is included for types only: volk's global pointers are neither defined nor used.
+// Owns    instance, device and queue, unless borrowed.
+// Thread  a Gpu may be used from any thread; submit() takes its lock (and the application's, when borrowed).
+// Tests   nothing leaks on any failing path: tests/test_vulkan_device.cpp; hanging devices: tests/test_vulkan_lost.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../../shaders/shared.h"
@@ -28,7 +27,7 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-/// What the library needs at least; also the version its shaders are compiled for.
+/// The lowest version that the library needs, and the one its shaders are compiled for.
 constexpr uint32_t kApiVersion = VK_API_VERSION_1_2;
 /// Every kernel has this one layout: set 0, bindings 0..11 storage buffers, 128 bytes of push constants.
 constexpr uint32_t kMaxBindings = args::kMaxBindings;

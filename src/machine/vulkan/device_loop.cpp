@@ -8,7 +8,7 @@
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace drive_impl {
+namespace device_loop_impl {
 
 args::SampleArgs sample_args(const Sampling& s) {
     args::SampleArgs a{};
@@ -25,7 +25,7 @@ args::SampleArgs sample_args(const Sampling& s) {
     return a;
 }
 
-}  // namespace drive_impl
+}  // namespace device_loop_impl
 
 Status VulkanContext::start(const LoopStart& d) {
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
@@ -40,7 +40,7 @@ Status VulkanContext::start(const LoopStart& d) {
                     std::min<uint64_t>(kMaxTentative, n - 1));
     if (d.n_mtp_row != 0 && !options_.mtp)
         return Status(Code::bad_argument, "n_mtp_row is set on a context opened without MTP");
-    if (d.n_mtp_row != 0 && program_->plan->mtp.empty())
+    if (d.n_mtp_row != 0 && model_->plan->mtp.empty())
         return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
     looping_ = first_ = true;
     done_ = false;
@@ -50,8 +50,8 @@ Status VulkanContext::start(const LoopStart& d) {
     mode_.penalties =
         d.sampling.penalty_window > 0 &&
         (d.sampling.repeat_penalty != 1 || d.sampling.frequency_penalty != 0 || d.sampling.presence_penalty != 0);
-    if (most_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1))
-        AUSPEX_TRY(prepare(most_drafts_));  // another way to sample
+    if (max_drafts_ != 0 && !(prepared_modes_ >> mode_.bits() & 1))
+        AUSPEX_TRY(prepare(max_drafts_));  // another way to sample
     position_ = static_cast<uint32_t>(n - 1);
     limit_ = d.limit;
     n_mtp_row_ = d.n_mtp_row;
@@ -73,7 +73,7 @@ Status VulkanContext::start(const LoopStart& d) {
         q->limit = d.limit;
         q->n_stop = static_cast<uint32_t>(d.stop.size());
         for (uint32_t i = 0; i < q->n_stop; ++i) q->stop[i] = static_cast<uint32_t>(d.stop[i]);
-        q->sampling = drive_impl::sample_args(d.sampling);
+        q->sampling = device_loop_impl::sample_args(d.sampling);
         q->synth_accept = d.synth_accept;
         q->synth_seed = d.synth_seed;
     };
@@ -158,10 +158,10 @@ Status VulkanContext::submit_cycle(std::initializer_list<const Recording*> block
     return {};
 }
 
-Status VulkanContext::prepare(uint32_t most) {
-    const Plan& plan = *program_->plan;
+Status VulkanContext::prepare(uint32_t max_drafts) {
+    const Plan& plan = *model_->plan;
     if (plan.mtp.empty() || !options_.mtp) return {};
-    most_drafts_ = most = std::min(most, kMaxTentative - 1);
+    max_drafts_ = max_drafts = std::min(max_drafts, kMaxTentative - 1);
     prepared_modes_ |= 1u << mode_.bits();
     const auto key_of = [&](RecordingKey::Kind kind, uint32_t n) {
         RecordingKey key;
@@ -173,13 +173,13 @@ Status VulkanContext::prepare(uint32_t most) {
     // In the order in which depths are tried: pipelines are made in the order of the requests. The block may have to
     // take up more rows than a cycle leaves, after some cycles without drafts.
     for (const uint32_t g : {0u, 1u, 2u, 4u, 3u, 5u, 6u, 7u, 8u}) {
-        if (g <= most) AUSPEX_TRY(prepare_list(g, key_of(RecordingKey::Kind::verify, 1 + g)));
+        if (g <= max_drafts) AUSPEX_TRY(prepare_list(g, key_of(RecordingKey::Kind::verify, 1 + g)));
         if (g == 0) {
             RecordingKey plain = key_of(RecordingKey::Kind::cycle, 1);
             plain.keep = true;
             AUSPEX_TRY(prepare_list(0, plain));
         }
-        for (const uint32_t n_draft : {0u, g == 0 ? most : 1u}) {
+        for (const uint32_t n_draft : {0u, g == 0 ? max_drafts : 1u}) {
             RecordingKey draft = key_of(RecordingKey::Kind::draft, 1 + g);
             draft.n_draft = n_draft;
             draft.next = true;
@@ -202,7 +202,7 @@ Status VulkanContext::prepare(uint32_t most) {
 
 Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     AUSPEX_TRY(check(step));
-    if (step.tape != &program_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
+    if (step.tape != &model_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
         return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative,
                     " of the first MTP block, all with logits");
     looping_ = false;
@@ -216,14 +216,14 @@ Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     AUSPEX_TRY(submit_mtp(step, body, nullptr));
     logits_slot_ = kNoSlot;  // what lay there is gone
     AUSPEX_TRY(barrier());
-    AUSPEX_TRY(see(buffers_.logits_host));
+    AUSPEX_TRY(invalidate(buffers_.logits_host));
     const auto* sampled_ids = reinterpret_cast<const uint32_t*>(buffers_.logits_host.mapped);
     tokens_.assign(sampled_ids, sampled_ids + step.n_row);
     return Span<const Token>(tokens_);
 }
 
 bool VulkanContext::ready(uint32_t n_draft) {
-    const Pipelines& pipelines = *program_->device->pipelines;
+    const Pipelines& pipelines = *model_->device->pipelines;
     for (const uint32_t at : {0u, std::min(n_draft, kMaxTentative - 1)}) {
         std::vector<Pipelines::Id>& ids = needs_[at];
         while (!ids.empty() && pipelines.done(ids.back())) ids.pop_back();
@@ -251,7 +251,7 @@ Result<Cycle> VulkanContext::wait() {
     Cycle c;
     AUSPEX_TRY(timeline_.done(f.value).get(c.ready));
     AUSPEX_TRY(timeline_.wait(f.value));
-    AUSPEX_TRY(see(buffers_.ring));
+    AUSPEX_TRY(invalidate(buffers_.ring));
     CycleClock::Times times;
     AUSPEX_TRY(clock_.read(flight_begin_, f.had_begin, f.had_middle).get(times));
     c.us = times.us;

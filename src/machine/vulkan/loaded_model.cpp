@@ -8,7 +8,7 @@
 namespace auspex {
 namespace detail {
 namespace vk {
-namespace program_impl {
+namespace loaded_model_impl {
 
 constexpr uint64_t kHalfBytes = 32u << 20;  ///< of staging; twice that in all
 constexpr uint32_t kMaxThread = 16;
@@ -88,7 +88,7 @@ struct PackedConstants {
     }
 };
 
-}  // namespace program_impl
+}  // namespace loaded_model_impl
 
 const Region* VulkanModel::rope(const Op& op) const {
     for (const Rope& r : ropes)
@@ -101,9 +101,9 @@ struct VulkanModel::Uploads {
     explicit Uploads(const DeviceTraits& traits)
         : memory(traits), packed_constants{std::max<uint64_t>(traits.storage_align, 256), {}} {}
     MemoryPlan memory;
-    program_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotation tables
-    std::vector<program_impl::Use> use;              ///< by SlotId
-    std::vector<SlotId> partner;                     ///< by SlotId: the second of a pair
+    loaded_model_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotation tables
+    std::vector<loaded_model_impl::Use> use;              ///< by SlotId
+    std::vector<SlotId> partner;                          ///< by SlotId: the second of a pair
     std::vector<bool> second, fused;
     std::vector<SlotId> own_gate;                     ///< by SlotId: what follows a router's rows
     std::vector<MemoryPlan::Id> router_id;            ///< by SlotId
@@ -115,21 +115,21 @@ struct VulkanModel::Uploads {
 };
 
 Result<std::shared_ptr<VulkanModel>> VulkanModel::bare(OpenDeviceRef device, const Plan& plan) {
-    auto program = std::make_shared<VulkanModel>();
-    program->plan = &plan;
-    program->device = std::move(device);
-    program->pairs = find_pairs(plan);
-    program->matrices.resize(plan.slots.size());
-    program->vectors.resize(plan.slots.size());
+    auto model = std::make_shared<VulkanModel>();
+    model->plan = &plan;
+    model->device = std::move(device);
+    model->pairs = find_pairs(plan);
+    model->matrices.resize(plan.slots.size());
+    model->vectors.resize(plan.slots.size());
     for (const bool fill_only : {false, true}) {
         auto add = [&](const Tape& tape) {
-            program->nodes_[fill_only].emplace_back();
-            return lower(plan, tape, program->pairs, fill_only).get(program->nodes_[fill_only].back());
+            model->nodes_[fill_only].emplace_back();
+            return lower(plan, tape, model->pairs, fill_only).get(model->nodes_[fill_only].back());
         };
         AUSPEX_TRY(add(plan.trunk));
         for (const Tape& t : plan.mtp) AUSPEX_TRY(add(t));
     }
-    return program;
+    return model;
 }
 
 uint32_t VulkanModel::tape_index(const Tape& tape) const {
@@ -137,7 +137,7 @@ uint32_t VulkanModel::tape_index(const Tape& tape) const {
 }
 
 Status VulkanModel::lay_out(Uploads* to) {
-    using namespace program_impl;
+    using namespace loaded_model_impl;
     const Plan& p = *plan;
     const DeviceTraits& traits = device->gpu->traits;
     const size_t n_slot = p.slots.size();
@@ -162,7 +162,7 @@ Status VulkanModel::lay_out(Uploads* to) {
         to->partner[pair.gate] = pair.up;
         to->second[pair.up] = true;
     }
-    const uint64_t most = std::min(traits.max_storage_range, to->memory.max_region_bytes());
+    const uint64_t max_slice_bytes = std::min(traits.max_storage_range, to->memory.max_region_bytes());
     uint64_t width = 0;
     for (SlotId id = 0; id < n_slot; ++id) {
         const Slot& s = p.slot(id);
@@ -179,7 +179,7 @@ Status VulkanModel::lay_out(Uploads* to) {
         const bool stack = to->use[id] == Use::stack, fused = to->fused[id];
         m.tiling = tiling(s.type, s.shape[s.n_dim - 2] / (fused ? 2 : 1), s.width(),
                           fused || to->partner[id] != kNoSlot, stack ? static_cast<uint32_t>(s.shape[0]) : 1);
-        const uint32_t step = m.tiling.rows_within(most);
+        const uint32_t step = m.tiling.rows_within(max_slice_bytes);
         if (step == 0 || m.tiling.row_bytes() > kHalfBytes)
             return fail(Code::unsupported, "tensor '", s.name, "' has rows of ", s.width(), " values, more than ",
                         traits.name, " can see at once");
@@ -214,10 +214,10 @@ Status VulkanModel::lay_out(Uploads* to) {
 }
 
 Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items) {
-    std::shared_ptr<VulkanModel> program;
-    AUSPEX_TRY(bare(device, plan).get(program));
+    std::shared_ptr<VulkanModel> model;
+    AUSPEX_TRY(bare(device, plan).get(model));
     Uploads up(device->gpu->traits);
-    AUSPEX_TRY(program->lay_out(&up));
+    AUSPEX_TRY(model->lay_out(&up));
     std::vector<bool> trunk(plan.slots.size(), false);
     std::vector<int> layer(plan.slots.size(), -1);  // of experts
     for (const Op& op : plan.trunk.ops)
@@ -242,7 +242,7 @@ Status VulkanModel::plan_weights(OpenDeviceRef device, const Plan& plan, std::ve
     };
     uint64_t rest = up.memory.device_bytes(), rest_pinned = up.memory.arena_bytes(Arena::pinned);
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        const Matrix& m = program->matrices[id];
+        const Matrix& m = model->matrices[id];
         if (m.empty()) continue;
         const bool pinned = plan.slot(id).on_host;
         const char *whose = trunk[id] ? "" : "draft block: ", *type = type_info(plan.slot(id).type).name;
@@ -271,49 +271,49 @@ SlotId VulkanModel::draft_table() const {
 
 Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                        const Progress& progress) {
-    using namespace program_impl;
-    std::shared_ptr<VulkanModel> program;
-    AUSPEX_TRY(bare(device, plan).get(program));
+    using namespace loaded_model_impl;
+    std::shared_ptr<VulkanModel> model;
+    AUSPEX_TRY(bare(device, plan).get(model));
     const GpuRef& gpu = device->gpu;
     Uploads up(gpu->traits);
-    AUSPEX_TRY(program->lay_out(&up));
-    const SlotId table = program->draft_table();
-    if (table != kNoSlot && weights.keeps(table)) program->draft_rows = weights.data[table];
-    AUSPEX_TRY(Memory::take(gpu, up.memory).get(program->memory_));
+    AUSPEX_TRY(model->lay_out(&up));
+    const SlotId table = model->draft_table();
+    if (table != kNoSlot && weights.keeps(table)) model->draft_rows = weights.data[table];
+    AUSPEX_TRY(Memory::take(gpu, up.memory).get(model->memory_));
     Transfer transfer;
     AUSPEX_TRY(Transfer::create(gpu, kHalfBytes).get(transfer));
 
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::router) continue;
         const Slot& s = plan.slot(id);
-        std::vector<float> rows(program->vectors[id].bytes / sizeof(float));
+        std::vector<float> rows(model->vectors[id].bytes / sizeof(float));
         decode_row(s.type, weights.data[id], rows.data(), static_cast<size_t>(n_value(s)));
         if (const SlotId gate = up.own_gate[id]; gate != kNoSlot)
             decode_row(plan.slot(gate).type, weights.data[gate], rows.data() + n_value(s),
                        static_cast<size_t>(s.width()));
-        program->vectors[id] = program->memory_[up.router_id[id]];
-        program->n_weight_bytes_ += rows.size() * sizeof(float);
-        AUSPEX_TRY(transfer.write(program->vectors[id], rows.data(), rows.size() * sizeof(float)));
+        model->vectors[id] = model->memory_[up.router_id[id]];
+        model->n_weight_bytes_ += rows.size() * sizeof(float);
+        AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
     // Vectors and rotation tables.
-    auto shelved = [&](uint64_t at) { return reinterpret_cast<float*>(up.packed_constants.bytes.data() + at); };
-    const Region& vectors = program->memory_[up.packed_constants_id];
+    auto constants_at = [&](uint64_t at) { return reinterpret_cast<float*>(up.packed_constants.bytes.data() + at); };
+    const Region& vectors = model->memory_[up.packed_constants_id];
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         if (up.use[id] != Use::vector) continue;
         const Slot& s = plan.slot(id);
-        decode_row(s.type, weights.data[id], shelved(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
-        program->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
-        program->n_weight_bytes_ += n_value(s) * sizeof(float);
+        decode_row(s.type, weights.data[id], constants_at(up.packed_constants_at[id]), static_cast<size_t>(n_value(s)));
+        model->vectors[id] = vectors.part(up.packed_constants_at[id], n_value(s) * sizeof(float));
+        model->n_weight_bytes_ += n_value(s) * sizeof(float);
     }
     for (size_t i = 0; i < up.rope_at.size(); ++i) {
-        Rope& r = program->ropes[i];
-        const float* factors = r.factors == kNoSlot ? nullptr : shelved(up.packed_constants_at[r.factors]);
+        Rope& r = model->ropes[i];
+        const float* factors = r.factors == kNoSlot ? nullptr : constants_at(up.packed_constants_at[r.factors]);
         const std::vector<uint32_t> words = rope_words(r.n_rot, r.base, factors);
         std::memcpy(up.packed_constants.bytes.data() + up.rope_at[i], words.data(), words.size() * sizeof(uint32_t));
         r.table = vectors.part(up.rope_at[i], r.table.bytes);
     }
     AUSPEX_TRY(transfer.write(vectors, up.packed_constants.bytes.data(), up.packed_constants.bytes.size()));
-    program->zeros = vectors.part(up.zeros_at, up.zeros_bytes);
+    model->zeros = vectors.part(up.zeros_at, up.zeros_bytes);
 
     uint32_t n_thread = std::thread::hardware_concurrency();
     n_thread = std::min(std::max(n_thread, 1u), kMaxThread);
@@ -321,12 +321,12 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
     if (!Pool::open(n_thread).get(pool).ok()) AUSPEX_TRY(Pool::open(1).get(pool));
     uint64_t done = 0;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        Matrix& m = program->matrices[id];
+        Matrix& m = model->matrices[id];
         if (m.empty()) continue;
         const std::byte* b = up.partner[id] == kNoSlot ? nullptr : weights.data[up.partner[id]];
         for (size_t i = 0; i < m.slices.size(); ++i) {
             Matrix::Slice& slice = m.slices[i];
-            slice.region = program->memory_[up.slices[id][i]];
+            slice.region = model->memory_[up.slices[id][i]];
             const uint64_t row_bytes = m.tiling.row_bytes();
             AUSPEX_TRY(transfer.write(
                 slice.region, slice.n * row_bytes, row_bytes, [&](std::byte* to, uint64_t at, uint64_t n) {
@@ -347,11 +347,11 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
                     return Status();
                 }));
         }
-        program->n_weight_bytes_ += m.tiling.bytes();
+        model->n_weight_bytes_ += m.tiling.bytes();
     }
     AUSPEX_TRY(transfer.finish());
     if (progress) progress("loading weights", 1.0f);
-    return std::shared_ptr<LoadedModel>(std::move(program));
+    return std::shared_ptr<LoadedModel>(std::move(model));
 }
 
 }  // namespace vk

@@ -1,12 +1,10 @@
-// machine/vulkan/program: a model's weights on the device.
+// machine/vulkan/loaded_model: a model's weights on the device.
 //
-// Owns    Matrix (a weight as tiles, in slices the device can see), the vectors, rotation tables, and
-//         how they get there: repacked by several threads into bounded staging, never held twice; the
-//         kernels that its tapes are lowered to.
-// Reads   vulkan (Context), memory, repack, lower.
-// Serves  record, context.
+// What    Matrix (a weight as tiles, in slices that one binding can hold), vectors, rotation tables, and the lowered
+//         operations. Weights are repacked by several threads into bounded staging memory, never held twice.
+// Owns    the memory of the weights; byte counts are exact, and a cancelled or failed load frees everything.
 // Thread  immutable once loaded: contexts of several threads share it.
-// Laws    byte counts are exact; a cancelled or failed load leaves nothing behind.
+// Tests   tests/test_vulkan_model.cpp, tests/test_vulkan_families.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "lower.h"
@@ -42,15 +40,15 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
     const Plan* plan = nullptr;
     OpenDeviceRef device;
     std::vector<Pair> pairs;
-    std::vector<Matrix> matrices;  ///< by SlotId; a pair stands at its gate
-    std::vector<Region> vectors;   ///< by SlotId: f32; a router's: its rows, behind them the shared expert's own gate
+    std::vector<Matrix> matrices;  ///< by SlotId; a pair has the id of its gate
+    std::vector<Region> vectors;   ///< by SlotId: f32; a router's: its rows, then the shared expert's own gate
     std::vector<Rope> ropes;
     Region zeros;  ///< f32, as long as the widest row
 
     /// Uploads everything. errors: unsupported, out_of_memory, cancelled, device_lost.
     static Result<std::shared_ptr<LoadedModel>> load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                      const Progress& progress);
-    /// A program without weights, to lay out contexts with.
+    /// A model without weights: enough to plan the memory of contexts.
     static Result<std::shared_ptr<VulkanModel>> bare(OpenDeviceRef device, const Plan& plan);
     /// What load() would take, by type.
     static Status plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items);

@@ -136,7 +136,7 @@ struct Lowering {
     }
 
     /// Leaves a norm to the products that read it. False: it must be computed.
-    bool fold(size_t i) {
+    bool fuse(size_t i) {
         const Op& op = ops[i];
         if (op.out_offset != 0 || plan.slot(op.out).width() != plan.slot(op.in[0]).width()) return false;
         Node* from = producer(op.in[0]);
@@ -190,7 +190,7 @@ Status Lowering::run() {
     for (size_t i = 0; i < n; ++i) {
         const Op& op = ops[i];
         AUSPEX_TRY(check_kernel(plan, op));
-        // A slot that is written no longer stands for a folded norm.
+        // A slot that is written no longer stands for a fused norm.
         if (op.kind != OpKind::kv_write && op.kind != OpKind::rms_norm) fused_from[op.out] = kNoSlot;
         Node d;
         d.op = &op;
@@ -210,7 +210,7 @@ Status Lowering::run() {
                 break;
             case OpKind::rms_norm:
                 fused_from[op.out] = kNoSlot;
-                if (fold(i)) break;
+                if (fuse(i)) break;
                 d.kind = Node::Kind::norm;
                 d.norm = op.w[0];
                 d.eps = op.eps;

@@ -1,12 +1,10 @@
 // machine/vulkan/lower: a tape of the plan becomes a list of kernels, fused where neighbours allow it.
 //
-// Owns    the patterns: norms folded into the products that read them, residuals into those that feed
-//         them, gate, up and activation into one, cache writes into attention. No device, no bytes.
-// Reads   plan.
-// Serves  program (which matrices go to the device as pairs), record (which runs what stands here).
-// Thread  pure functions.
-// Laws    what is not recognised is run by a plain kernel or refused by name, never skipped:
-//         tests/test_vulkan_model.cpp.
+// What    The patterns: norms are fused into the products that read them, residuals into the products that feed them,
+//         gate, up and activation into one product, cache writes into attention. An operation that no pattern matches
+//         is run by a plain kernel or refused by name, never skipped.
+// Thread  pure functions; no device, no bytes.
+// Tests   tests/test_vulkan_model.cpp, tests/test_dispatch_list.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../backend.h"

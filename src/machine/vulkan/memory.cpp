@@ -281,16 +281,16 @@ Status Transfer::write(const Region& to, uint64_t bytes, uint64_t grain, const F
         return fail(Code::bad_argument, "a write of ", bytes, " bytes does not fit a region of ", to.bytes, ".");
     if (grain == 0 || grain > half_bytes_)
         return fail(Code::bad_argument, "a transfer grain of ", grain, " bytes: expected 1 to ", half_bytes_, ".");
-    const uint64_t most = half_bytes_ / grain * grain;
+    const uint64_t max_chunk = half_bytes_ / grain * grain;
     if (to.mapped) {
         if (Status s = finish(); !s.ok()) return s;  // keeps the order with fills and copies before
-        for (uint64_t at = 0; at < bytes; at += most)
-            if (Status s = fill(to.mapped + at, at, std::min(most, bytes - at)); !s.ok()) return s;
+        for (uint64_t at = 0; at < bytes; at += max_chunk)
+            if (Status s = fill(to.mapped + at, at, std::min(max_chunk, bytes - at)); !s.ok()) return s;
         return flush(to, bytes, true);
     }
     if (Status s = need_staging(); !s.ok()) return s;
-    for (uint64_t at = 0; at < bytes; at += most) {
-        const uint64_t n = std::min(most, bytes - at);
+    for (uint64_t at = 0; at < bytes; at += max_chunk) {
+        const uint64_t n = std::min(max_chunk, bytes - at);
         const uint32_t half = next_;
         next_ ^= 1u;
         if (Status s = timeline_.wait(half_[half].value); !s.ok()) return s;

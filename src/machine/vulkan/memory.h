@@ -1,10 +1,9 @@
-// machine/vulkan/memory: device memory planned first and taken at once; bytes up and down.
+// machine/vulkan/memory: device memory planned first and allocated at once; transfers between host and device.
 //
-// Owns    MemoryPlan (sizes to regions), Memory (the allocations), Transfer (staging, direct writes).
-// Reads   device.
-// Serves  program (weights), context (caches, scratch, ring), tests.
-// Thread  a Memory is immutable once taken; a Transfer belongs to one thread.
-// Laws    HotPath: all memory of a step is taken before it; accounting is exact to the byte.
+// What    MemoryPlan (sizes become regions), Memory (the allocations), Transfer (staging, direct writes).
+// Owns    the allocations, counted to the byte; a step allocates nothing.
+// Thread  a Memory is immutable once allocated; a Transfer belongs to one thread.
+// Tests   tests/test_vulkan_device.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "timeline.h"

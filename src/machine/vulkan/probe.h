@@ -1,11 +1,9 @@
-// machine/vulkan/probe: what a device can do, and a VkDevice with just that enabled.
+// machine/vulkan/probe: what a device can do, and a VkDevice with exactly that enabled.
 //
-// Owns    the feature chain: asked of the driver, read from a borrowed device, or handed to
-//         vkCreateDevice; the choice of memory types; the cooperative matrix shapes.
-// Reads   device (Gpu's tables and traits).
-// Serves  device only.
-// Thread  none of its own; called while a Gpu is being opened.
-// Laws    only what is used is enabled, and never robustBufferAccess.
+// What    The feature chain (queried, read from a borrowed device, or passed to vkCreateDevice), the choice of memory
+//         types, the cooperative matrix shapes. Only what is used is enabled, and never robustBufferAccess.
+// Thread  called while a Gpu is being opened.
+// Tests   tests/test_vulkan_device.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "device.h"

@@ -1,6 +1,6 @@
-// machine/vulkan/profile: where the time of a pass goes, kernel class by kernel class.
-// A recording of its own, with a mark after every kernel, so that nothing overlaps; production
-// recordings carry no marks. Bytes are what must move at least: weights, state, logits.
+// machine/vulkan/profile: the time of each kernel class of a step.
+// The dispatch list of the step is recorded once more, with a timestamp at every barrier; recordings that decode carry
+// none. Bytes are the minimum that must move: weights, states, logits.
 #include "context.h"
 #ifndef AUSPEX_NO_VULKAN
 
@@ -17,8 +17,8 @@ constexpr uint32_t kMarks = 4096, kWarm = 3, kRuns = 7;
 
 Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t first_row) {
     using namespace profile_impl;
-    const Plan& plan = *program_->plan;
-    const GpuRef& gpu = program_->device->gpu;
+    const Plan& plan = *model_->plan;
+    const GpuRef& gpu = model_->device->gpu;
     if (gpu->traits.timestamp_bits == 0)
         return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
     Step step;
@@ -31,7 +31,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
     Commands commands;
     AUSPEX_TRY(Commands::create(gpu, kMarks).get(commands));
     DispatchList list;
-    AUSPEX_TRY(ListBuilder(*program_, buffers_)
+    AUSPEX_TRY(ListBuilder(*model_, buffers_)
                    .build([&](ListBuilder& b) {
                        Pass pass;
                        pass.tape = &plan.trunk;
@@ -41,7 +41,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
                        b.sample(plan.trunk, n_row, false, false, true);
                    })
                    .get(list));
-    Pipelines& pipelines = *program_->device->pipelines;
+    Pipelines& pipelines = *model_->device->pipelines;
     AUSPEX_TRY(list.record(pipelines, list.request(&pipelines), &commands, true));
     const std::vector<DispatchList::Stage> stages = list.stages();
     std::vector<std::vector<double>> us(stages.size());

@@ -9,12 +9,12 @@ namespace detail {
 namespace vk {
 
 const Tape& VulkanContext::tape_of(const RecordingKey& key) const {
-    return key.tape == 0 ? program_->plan->trunk : program_->plan->mtp[key.tape - 1];
+    return key.tape == 0 ? model_->plan->trunk : model_->plan->mtp[key.tape - 1];
 }
 
 void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
     using Kind = RecordingKey::Kind;
-    const Tape &trunk = program_->plan->trunk, &tape = tape_of(key);
+    const Tape &trunk = model_->plan->trunk, &tape = tape_of(key);
     switch (key.kind) {
         case Kind::open: return b.open_request(key.n);
         case Kind::narrow: {
@@ -43,7 +43,7 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
 }
 
 void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const {
-    const Plan& plan = *program_->plan;
+    const Plan& plan = *model_->plan;
     const uint32_t n_block = static_cast<uint32_t>(plan.mtp.size());
     const SampleMode mode = SampleMode::of(key.mode);
     // Noise belongs to ids: an index into a draft vocabulary would get another id's, so the likeliest is drafted.
@@ -88,7 +88,7 @@ void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const
 }
 
 void VulkanContext::append_verify(ListBuilder& b, const RecordingKey& key) const {
-    const Tape& trunk = program_->plan->trunk;
+    const Tape& trunk = model_->plan->trunk;
     const SampleMode mode = SampleMode::of(key.mode);
     Pass pass;
     pass.tape = &trunk;
@@ -105,7 +105,7 @@ void VulkanContext::append_guesses(ListBuilder& b, const RecordingKey& key) cons
     const SampleMode mode = SampleMode::of(key.mode);
     const bool noise = mode.noise && buffers_.draft.n_id == 0, penalties = mode.penalties && buffers_.draft.n_id == 0;
     Pass pass;
-    pass.tape = &program_->plan->mtp[0];
+    pass.tape = &model_->plan->mtp[0];
     pass.n_row = key.n;
     pass.head = true;
     pass.largest = !noise && !penalties;
@@ -115,7 +115,7 @@ void VulkanContext::append_guesses(ListBuilder& b, const RecordingKey& key) cons
 }
 
 Result<std::vector<DispatchList>> VulkanContext::build(const RecordingKey& key) const {
-    ListBuilder builder(*program_, buffers_);
+    ListBuilder builder(*model_, buffers_);
     std::vector<DispatchList> lists;
     auto add = [&](const ListBuilder::Piece& piece) {
         lists.emplace_back();
@@ -141,7 +141,7 @@ Result<std::vector<DispatchList>> VulkanContext::build(const RecordingKey& key) 
 Result<VulkanContext::Recording*> VulkanContext::recording(const RecordingKey& key) {
     auto found = recordings_.find(key);
     if (found != recordings_.end()) return &found->second;
-    Pipelines& pipelines = *program_->device->pipelines;
+    Pipelines& pipelines = *model_->device->pipelines;
     std::vector<DispatchList> lists;
     if (auto prepared = prepared_.find(key); prepared != prepared_.end()) {
         lists.push_back(std::move(prepared->second));
@@ -154,7 +154,7 @@ Result<VulkanContext::Recording*> VulkanContext::recording(const RecordingKey& k
     Recording made;
     made.parts.resize(lists.size());
     for (size_t i = 0; i < lists.size(); ++i) {
-        AUSPEX_TRY(Commands::create(program_->device->gpu, 0, pool_).get(made.parts[i]));
+        AUSPEX_TRY(Commands::create(model_->device->gpu, 0, pool_).get(made.parts[i]));
         AUSPEX_TRY(lists[i].record(pipelines, ids[i], &made.parts[i]));
     }
     recorded_ = true;
@@ -165,7 +165,7 @@ Status VulkanContext::prepare_list(uint32_t n_draft, const RecordingKey& key) {
     std::vector<DispatchList> lists;
     AUSPEX_TRY(build(key).get(lists));
     for (DispatchList& list : lists) {
-        const std::vector<Pipelines::Id> ids = list.request(program_->device->pipelines.get());
+        const std::vector<Pipelines::Id> ids = list.request(model_->device->pipelines.get());
         needs_[n_draft].insert(needs_[n_draft].end(), ids.begin(), ids.end());
     }
     if (lists.size() == 1 && recordings_.count(key) == 0) prepared_[key] = std::move(lists[0]);
@@ -182,7 +182,7 @@ Result<VulkanContext::Recording*> VulkanContext::open_recording(uint32_t request
 Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape, uint32_t n_row, bool fill_only) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::wide;
-    key.tape = program_->tape_index(tape);
+    key.tape = model_->tape_index(tape);
     key.n = n_row;
     key.fill_only = fill_only;
     return recording(key);
@@ -191,7 +191,7 @@ Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape
 Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::head;
-    key.tape = program_->tape_index(tape);
+    key.tape = model_->tape_index(tape);
     key.n = n;
     return recording(key);
 }
@@ -200,7 +200,7 @@ Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape
 Result<VulkanContext::Recording*> VulkanContext::body_recording(const Step& step, uint32_t n_row) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::narrow;
-    key.tape = program_->tape_index(*step.tape);
+    key.tape = model_->tape_index(*step.tape);
     key.n = n_row;
     key.fill_only = step.fill_only;
     key.logits = step.n_logit == n_row;

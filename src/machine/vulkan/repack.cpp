@@ -24,7 +24,7 @@ inline void store_float(uint8_t* p, float v) { std::memcpy(p, &v, 4); }
 /// Four bytes of neighbouring columns, 0 1 2 3, in the order of a word on the device: 0 2 1 3.
 inline uint32_t swap_middle(uint32_t v) { return (v & 0xff0000ffu) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u); }
 
-/// Where the share of context t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
+/// Where the share of invocation t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
 inline uint8_t* share(uint8_t* region, uint32_t group, uint32_t r, uint32_t t) {
     return region + 16u * (64u * group + 32u * (r >> 3) + (r & 7u) * 4u + t);
 }

@@ -1,10 +1,8 @@
 // machine/vulkan/repack: rows of a GGUF matrix become tiles that the kernels read in 16-byte units.
 //
-// Owns    the device layouts of weights: which type becomes which, bytes, and the rearranging itself.
-// Reads   number (type table, codebook).
-// Serves  program (loading), record (which kernel), kernel tests.
+// What    The device layouts of weights: which type becomes which, their sizes, and the repacking.
 // Thread  pure functions; tile rows are independent, so threads may share a matrix by tile rows.
-// Laws    Twin: the kernels' unpackers give decode_row()'s bits: tests/test_vulkan_matvec.cpp.
+// Tests   the kernels' unpackers give decode_row()'s bits: tests/test_vulkan_matvec.cpp.
 //
 // A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, zeros where it ends; tile row i is
 // tile_row_bytes() long and contiguous, so a matrix may be cut between tile rows into slices that fit
@@ -55,7 +53,7 @@ struct Tiling {
     uint64_t d_out = 0, d_in = 0;   ///< of one matrix, also when two are interleaved
     uint32_t n_row = 0, n_col = 0;  ///< tile rows and column tiles
     bool interleaved = false;
-    uint32_t n_stack = 1;  ///< matrices one behind the other
+    uint32_t n_stack = 1;  ///< matrices, one after the other
     uint64_t row_bytes() const { return uint64_t{n_col} * tile_bytes(layout); }
     uint64_t bytes() const { return n_row * row_bytes(); }
     /// One matrix of a stack.

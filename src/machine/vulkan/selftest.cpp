@@ -12,7 +12,7 @@ namespace selftest_impl {
 constexpr uint32_t kGroup = 64;
 constexpr uint32_t kRowLength = 1024;
 constexpr uint32_t kRows[] = {1, 3, 8};  // how many rows share a pass; row 0 must not notice
-constexpr uint32_t kLanes = 1024;
+constexpr uint32_t kInvocations = 1024;
 constexpr uint32_t kDots = 1024;
 constexpr uint32_t kHalfWords = 65536 / 2;  // every half there is
 
@@ -72,10 +72,10 @@ std::vector<Question> questions(const DeviceTraits& traits) {
         all.push_back(std::move(rows));
     }
     Question shuffle{"shuffle_xor", {"selftest_shuffle", kGroup, {}, 0, true}, {}, {}, 0, 0, 0, 0, 0, {}};
-    for (uint32_t i = 0; i < kLanes; ++i) shuffle.input.push_back(bits(s.real()));
-    shuffle.output.resize(kLanes);
-    shuffle.n = kLanes;
-    shuffle.n_group = kLanes / kGroup;
+    for (uint32_t i = 0; i < kInvocations; ++i) shuffle.input.push_back(bits(s.real()));
+    shuffle.output.resize(kInvocations);
+    shuffle.n = kInvocations;
+    shuffle.n_group = kInvocations / kGroup;
     all.push_back(std::move(shuffle));
 
     Question dot{"integer_dot", {"selftest_dot", kGroup, {}, 0, false}, {}, {}, 0, 0, 0, 0, 0, {}};
@@ -156,7 +156,7 @@ Check judge_rows(const std::vector<const Question*>& rows) {
         scale += term < 0 ? -term : term;
     }
     const double off = double(real(one.output[0])) - want;
-    // 128 steps a context and 3 of the tree, each rounding by half an ulp of at most the sum of magnitudes.
+    // 128 steps an invocation and 3 of the tree, each rounding by half an ulp of at most the sum of magnitudes.
     const double bound = scale * 131 * 6e-8;
     if (is_nan(one.output[0]) || !(off < bound && -off < bound))
         return verdict(one.name, false,
@@ -170,17 +170,18 @@ Check judge_rows(const std::vector<const Question*>& rows) {
 }
 
 Check judge_shuffle(const Question& q) {
-    std::vector<float> v(kLanes), next(kLanes);
-    for (uint32_t i = 0; i < kLanes; ++i) v[i] = real(q.input[i]);
+    std::vector<float> v(kInvocations), next(kInvocations);
+    for (uint32_t i = 0; i < kInvocations; ++i) v[i] = real(q.input[i]);
     for (uint32_t step : {1u, 2u, 4u}) {
-        for (uint32_t i = 0; i < kLanes; ++i) next[i] = v[i] + v[i ^ step];
+        for (uint32_t i = 0; i < kInvocations; ++i) next[i] = v[i] + v[i ^ step];
         v.swap(next);
     }
     uint32_t wrong = 0;
-    for (uint32_t i = 0; i < kLanes; ++i) wrong += bits(v[i]) != q.output[i];
+    for (uint32_t i = 0; i < kInvocations; ++i) wrong += bits(v[i]) != q.output[i];
     if (wrong == 0)
-        return verdict(q.name, true, "sums of 8 neighbouring contexts are exact, contexts follow the local index");
-    return verdict(q.name, false, say(wrong, " of ", kLanes, " sums of 8 neighbouring contexts are wrong"));
+        return verdict(q.name, true,
+                       "sums of 8 neighbouring invocations are exact, invocations follow the local index");
+    return verdict(q.name, false, say(wrong, " of ", kInvocations, " sums of 8 neighbouring invocations are wrong"));
 }
 
 Check judge_dot(const Question& q) {

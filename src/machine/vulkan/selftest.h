@@ -1,10 +1,9 @@
-// machine/vulkan/selftest: what a driver must get right before it is trusted, asked at start.
+// machine/vulkan/selftest: checks of the driver when a device is opened.
 //
-// Owns    the checks of shaders/selftest.comp and their verdicts, with reasons.
-// Reads   commands.
-// Serves  context (which variants to take), `auspex inspect --device`.
-// Thread  none of its own.
-// Laws    a failing check names what it saw; it changes the choice of kernels, never the text.
+// What    The checks of shaders/selftest.comp with their verdicts and reasons. A failed check changes which kernels are
+//         chosen, never the text.
+// Thread  called while a device is being opened.
+// Tests   tests/test_vulkan_device.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "commands.h"

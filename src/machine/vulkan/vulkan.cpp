@@ -57,7 +57,7 @@ Status ask_matrix(OpenDevice& c) {
     AUSPEX_TRY(commands.run());
     AUSPEX_TRY(transfer.read(memory[seen], s, sizeof s));
     c.matrix = matrix_layout_fits(s);
-    *verdict = c.matrix ? "yes" : "no: the elements lie otherwise than the kernels expect";
+    *verdict = c.matrix ? "yes" : "no: the elements are not laid out as the kernels expect";
     return {};
 }
 
@@ -101,14 +101,14 @@ class VulkanBackend : public Backend {
     }
     Status plan_context(const Plan& plan, const ContextOptions& options,
                         std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanModel> program;
-        AUSPEX_TRY(VulkanModel::bare(device, plan).get(program));
-        return Buffers::plan(*program, options, items);
+        std::shared_ptr<VulkanModel> model;
+        AUSPEX_TRY(VulkanModel::bare(device, plan).get(model));
+        return Buffers::plan(*model, options, items);
     }
     Status plan_draft_head(const Plan& plan, uint32_t n_id, std::vector<MemoryItem>* items) const override {
-        std::shared_ptr<VulkanModel> program;
-        AUSPEX_TRY(VulkanModel::bare(device, plan).get(program));
-        const SlotId table = program->draft_table();
+        std::shared_ptr<VulkanModel> model;
+        AUSPEX_TRY(VulkanModel::bare(device, plan).get(model));
+        const SlotId table = model->draft_table();
         if (table == kNoSlot || n_id == 0) return {};
         detail::vk::MemoryPlan memory(device->gpu->traits);
         memory.add(Arena::weights, tiling(plan.slot(table).type, n_id, plan.slot(table).width()).bytes());
@@ -142,9 +142,9 @@ Result<OpenDeviceRef> open_device(const DeviceOptions& options, const OpenDetail
 }
 
 std::shared_ptr<Backend> make_backend(OpenDeviceRef device) {
-    auto machine = std::make_shared<vulkan_impl::VulkanBackend>();
-    machine->device = std::move(device);
-    return machine;
+    auto backend = std::make_shared<vulkan_impl::VulkanBackend>();
+    backend->device = std::move(device);
+    return backend;
 }
 
 }  // namespace vk

@@ -1,10 +1,8 @@
 // machine/vulkan/vulkan: any Vulkan GPU as a Backend.
 //
-// Owns    opening: device, shaders, pipelines, self-test; what they found as a report.
-// Reads   backend, device, shader, selftest.
-// Serves  engine (Device::open), tests.
+// What    Opening: device, shaders, pipelines, self-test; the report of what they found.
 // Thread  a Backend may be shared by all threads.
-// Laws    Twin, Row, Commit, Chunk: tests/test_vulkan_model.cpp.
+// Tests   back-end equivalence, row invariance, commit equivalence, chunk invariance: tests/test_vulkan_model.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../backend.h"
@@ -14,7 +12,7 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
-/// What programs and contexts of one device share.
+/// What models and contexts of one device share.
 struct OpenDevice {
     GpuRef gpu;
     std::unique_ptr<Pipelines> pipelines;
