@@ -39018,17 +39018,6 @@ Type type_of(KvType t) {
     return Type::f16;
 }
 
-const char* name_of(KvType t) {
-    switch (t) {
-        case KvType::q8_0: return "q8_0";
-        case KvType::q4_0: return "q4_0";
-        case KvType::q4_1: return "q4_1";
-        case KvType::f32: return "f32";
-        case KvType::f16: break;
-    }
-    return "f16";
-}
-
 /// One attention layer and its slot.
 struct Layer {
     uint32_t layer;
@@ -39729,7 +39718,10 @@ Status Session::Impl::drop_ahead(const Sampling& sampling) {
 Status Session::Impl::generate(const Sampling& sampling) {
     if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
         AUSPEX_TRY(trunk->prefill(timeline.size() - timeline.n_row() - 1));
-    if (timeline.n_row() < timeline.size()) return decoder().next(sampling);
+    const size_t size = timeline.size();
+    if (!decodes_on_device()) AUSPEX_TRY(drain());  // the host's steps end the device loop
+    if (timeline.size() > size) return {};          // it had tokens queued
+    if (timeline.n_row() < size) return decoder().next(sampling);
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
         size_t n = 0;
         AUSPEX_TRY(replace_tokens(timeline.tokens()).get(n));

@@ -1,7 +1,7 @@
 // Every allocation and every thread start fails in turn: each public call returns a Status, leaks nothing, and works
 // when it is called again.
 //
-// The test program's operator new counts here. It fails only while a Fault is armed.
+// Allocations fail through tests/allocations.h, thread starts through tests/thread_failure.h.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,75 +9,9 @@
 #include <cstdlib>
 #include <new>
 
+#include "allocations.h"
+#include "thread_failure.h"
 #include "tiny.h"
-
-#if defined(__linux__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define AUSPEX_TEST_THREADS 1
-#include <dlfcn.h>
-#include <pthread.h>
-#endif
-
-namespace {
-
-constexpr int64_t kNever = INT64_MAX;
-/// Allocations (or thread starts) until one fails; after that one all succeed again.
-std::atomic<int64_t> g_until_fault{kNever}, g_until_thread_fault{kNever};
-std::atomic<int64_t> g_held{0};  ///< blocks that were allocated and not freed
-
-bool fails(std::atomic<int64_t>& until) {
-    return until.load(std::memory_order_relaxed) != kNever && until.fetch_sub(1) == 0;
-}
-
-void* allocate(size_t n, size_t alignment) {
-    if (fails(g_until_fault)) return nullptr;
-    const size_t bytes = n == 0 ? 1 : n;
-    void* p = nullptr;
-    if (alignment <= alignof(std::max_align_t)) {
-        p = std::malloc(bytes);
-    } else {
-        p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    }
-    if (p) g_held.fetch_add(1, std::memory_order_relaxed);
-    return p;
-}
-void* allocate_or_throw(size_t n, size_t alignment) {
-    if (void* p = allocate(n, alignment)) return p;
-    throw std::bad_alloc();
-}
-void release(void* p) {
-    if (!p) return;
-    g_held.fetch_sub(1, std::memory_order_relaxed);
-    std::free(p);
-}
-
-}  // namespace
-
-void* operator new(size_t n) { return allocate_or_throw(n, 1); }
-void* operator new[](size_t n) { return allocate_or_throw(n, 1); }
-void* operator new(size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void* operator new[](size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate(n, 1); }
-void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate(n, 1); }
-void* operator new(size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
-    return allocate(n, static_cast<size_t>(a));
-}
-void operator delete(void* p) noexcept { release(p); }
-void operator delete[](void* p) noexcept { release(p); }
-void operator delete(void* p, size_t) noexcept { release(p); }
-void operator delete[](void* p, size_t) noexcept { release(p); }
-void operator delete(void* p, std::align_val_t) noexcept { release(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { release(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { release(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(p); }
-
-#ifdef AUSPEX_TEST_THREADS
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*entry)(void*),
-                              void* context) {
-    using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-    static const Create real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
-    return fails(g_until_thread_fault) ? EAGAIN : real(thread, attributes, entry, context);
-}
-#endif
 
 using namespace auspex;
 using namespace test;
@@ -91,7 +25,7 @@ template <class Call>
 int fail_each(std::atomic<int64_t>& until, const char* what, Call call) {
     int n = 0;
     for (int64_t i = 0;; i += 1 + i / 24, ++n) {
-        const int64_t held = g_held.load();
+        const int64_t held = n_held.load();
         bool met = false;
         {
             until = i;
@@ -101,7 +35,7 @@ int fail_each(std::atomic<int64_t>& until, const char* what, Call call) {
                 FAIL_CHECK(what << ", failure " << i << ": " << (s.ok() ? "ok" : s.message()));
             if (!met && !s.ok()) FAIL_CHECK(what << " without a failure: " << s.message());
         }
-        if (g_held.load() != held) FAIL_CHECK(what << ", failure " << i << ": leaks " << g_held.load() - held);
+        if (n_held.load() != held) FAIL_CHECK(what << ", failure " << i << ": leaks " << n_held.load() - held);
         if (!met) return n;
     }
 }
@@ -115,17 +49,17 @@ TEST_CASE("where an allocation fails, opening a device and loading a model retur
     options.n_thread = 2;
     const auto open = [&] { return Device::open(options).status(); };
     REQUIRE(open().ok());
-    CHECK(fail_each(g_until_fault, "Device::open", open) > 3);
+    CHECK(fail_each(allocations_until_fault, "Device::open", open) > 3);
     const Device device = open_device(options);
     const auto load = [&] { return Model::load(device, bytes).status(); };
     REQUIRE(load().ok());  // tables that live as long as the program are made now
-    CHECK(fail_each(g_until_fault, "Model::load", load) > 50);
+    CHECK(fail_each(allocations_until_fault, "Model::load", load) > 50);
     const auto plan = [&] {
         return Session::plan(device, "no-such-file.gguf").status().code == Code::not_found
                    ? Status()
                    : Status(Code::out_of_memory, "");
     };
-    CHECK(fail_each(g_until_fault, "Session::plan of a missing file", plan) > 0);
+    CHECK(fail_each(allocations_until_fault, "Session::plan of a missing file", plan) > 0);
 }
 
 TEST_CASE("where an allocation fails, encode, decode, render and streams return a Status and leak nothing") {
@@ -133,18 +67,19 @@ TEST_CASE("where an allocation fails, encode, decode, render and streams return 
     const Model model = load_model(cpu_device(), bytes);
     const std::string text = "the cat, the hat and the text of a longer line than fits anywhere without memory";
     std::vector<Token> ids;
-    CHECK(fail_each(g_until_fault, "encode", [&] { return model.encode(text).status(); }) > 3);
+    CHECK(fail_each(allocations_until_fault, "encode", [&] { return model.encode(text).status(); }) > 3);
     REQUIRE(model.encode(text).get(ids).ok());
-    CHECK(fail_each(g_until_fault, "decode", [&] { return model.decode(ids).status(); }) > 0);
+    CHECK(fail_each(allocations_until_fault, "decode", [&] { return model.decode(ids).status(); }) > 0);
     const char* json = R"({"messages": [{"role": "user", "content": "a question of more than a few characters"}]})";
-    CHECK(fail_each(g_until_fault, "from_json", [&] { return ChatRequest::from_json(json).status(); }) > 5);
+    CHECK(fail_each(allocations_until_fault, "from_json", [&] { return ChatRequest::from_json(json).status(); }) > 5);
     ChatRequest request;
     REQUIRE(ChatRequest::from_json(json).get(request).ok());
     for (ChatStyle style : {ChatStyle::chatml, ChatStyle::qwen35, ChatStyle::qwen36_unsloth})
-        CHECK(fail_each(g_until_fault, "render", [&] { return render_chat(request, style).status(); }) > 3);
+        CHECK(fail_each(allocations_until_fault, "render", [&] { return render_chat(request, style).status(); }) > 3);
     const char* reply = "<think>\nhm hm hm hm hm hm hm\n</think>\n\nan answer that is longer than a small string";
-    CHECK(fail_each(g_until_fault, "parse_reply", [&] { return parse_reply(reply, true).status(); }) > 0);
-    CHECK(fail_each(g_until_fault, "parse_windows", [&] { return parse_windows("all:64,3:full").status(); }) > 0);
+    CHECK(fail_each(allocations_until_fault, "parse_reply", [&] { return parse_reply(reply, true).status(); }) > 0);
+    CHECK(fail_each(allocations_until_fault, "parse_windows", [&] { return parse_windows("all:64,3:full").status(); }) >
+          0);
 }
 
 TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing and goes on to the same text") {
@@ -157,7 +92,7 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     const std::vector<Token> prompt = tiny_ids(20, 4);
     const auto create = [&] { return Session::create(model, options).status(); };
     REQUIRE(create().ok());
-    CHECK(fail_each(g_until_fault, "create", create) > 10);
+    CHECK(fail_each(allocations_until_fault, "create", create) > 10);
     Session plain, session;
     REQUIRE(Session::create(model, options).get(plain).ok());
     REQUIRE(plain.sync(prompt).ok());
@@ -165,9 +100,9 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     // The calls keep what they have allocated, so that only their answers are looked at here.
     const auto fail_in_turn = [&](const char* what, auto call) {
         for (int64_t i = 0;; ++i) {
-            g_until_fault = i;
+            allocations_until_fault = i;
             const Status s = call();
-            const bool met = g_until_fault.exchange(kNever) < 0;
+            const bool met = allocations_until_fault.exchange(kNever) < 0;
             if (s.ok()) return;
             CHECK_MESSAGE(s.code == Code::out_of_memory, what << ", failure " << i << ": " << s.message());
             REQUIRE(met);
@@ -183,13 +118,12 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     CHECK(std::equal(plain.history().begin(), plain.history().begin() + 40, session.history().begin()));
 }
 
-#ifdef AUSPEX_TEST_THREADS
 TEST_CASE("where a thread cannot be started, opening a device returns a Status and leaks nothing") {
+    if (!can_refuse_threads()) return skip("thread starts cannot be intercepted here");
     DeviceOptions options;
     options.kind = Kind::cpu;
     options.n_thread = 4;
     const auto open = [&] { return Device::open(options).status(); };
     REQUIRE(open().ok());
-    CHECK(fail_each(g_until_thread_fault, "Device::open with 4 threads", open) == 3);
+    CHECK(fail_each(threads_until_fault, "Device::open with 4 threads", open) == 3);
 }
-#endif

@@ -13,6 +13,7 @@
 #endif
 
 #include "../src/engine/session.h"
+#include "allocations.h"
 #include "context_rig.h"
 #include "reference.h"
 
@@ -21,8 +22,6 @@ using namespace auspex::detail;
 using namespace test;
 
 namespace {
-
-std::atomic<size_t> n_allocation{0};
 
 /// The path and the weight formats that an invariant is tested on.
 template <class F>
@@ -47,20 +46,6 @@ void each_rig(F check) {
 }
 
 }  // namespace
-
-// Counts every allocation of the process, for the hot-path tests.
-void* operator new(size_t n) {
-    n_allocation.fetch_add(1, std::memory_order_relaxed);
-    if (void* p = std::malloc(n ? n : 1)) return p;
-    std::abort();
-}
-// The standard library's temporary buffers come from this one and go to the plain delete.
-void* operator new(size_t n, const std::nothrow_t&) noexcept {
-    n_allocation.fetch_add(1, std::memory_order_relaxed);
-    return std::malloc(n ? n : 1);
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 TEST_CASE("row invariance: a row's logits are the same bits alone and among nine" * doctest::test_suite("long")) {
     each_rig([](CpuRig& rig, CpuPath) {
@@ -187,7 +172,7 @@ TEST_CASE("hot path: a decode step allocates nothing") {
                 sampling.top_k = temperature > 0 ? 20 : 0;
                 sampling.top_p = temperature > 0 ? 0.9f : 1.0f;
                 sampling.presence_penalty = 0.5f;
-                const size_t before = n_allocation.load();
+                const int64_t before = n_allocation.load();
                 for (int i = 0; i < 20; ++i) REQUIRE(session.next(sampling).ok());
                 CHECK(n_allocation.load() == before);
             }
@@ -211,7 +196,7 @@ TEST_CASE("hot path: a drafting cycle allocates nothing at any depth") {
         Sampling sampling;
         sampling.temperature = temperature;
         sampling.presence_penalty = temperature;
-        const size_t before = n_allocation.load();
+        const int64_t before = n_allocation.load();
         for (int i = 0; i < 27; ++i) {
             REQUIRE(session.set_draft_depth(i % 9).ok());
             REQUIRE(session.next(sampling).ok());
@@ -222,7 +207,7 @@ TEST_CASE("hot path: a drafting cycle allocates nothing at any depth") {
 }
 
 TEST_CASE("the allocation counter counts") {
-    const size_t before = n_allocation.load();
+    const int64_t before = n_allocation.load();
     std::string* p = new std::string(100, 'x');
     CHECK(n_allocation.load() > before);
     delete p;

@@ -1,6 +1,6 @@
 #include "thread_failure.h"
 
-#include <atomic>
+#include "allocations.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
@@ -24,6 +24,8 @@ std::atomic<int> allowed{-1}, refused{0};  // allowed < 0: all
 
 namespace test {
 
+std::atomic<int64_t> threads_until_fault{kNever};
+
 bool can_refuse_threads() { return AUSPEX_TEST_THREADS != 0; }
 ThreadFailure::ThreadFailure(int n_allowed) {
     refused = 0;
@@ -43,6 +45,7 @@ extern "C" int pthread_create(pthread_t* t, const pthread_attr_t* attributes, vo
         return EAGAIN;
     }
     if (allowed > 0) --allowed;
+    if (test::fails(test::threads_until_fault)) return EAGAIN;
     return real(t, attributes, main, argument);
 }
 #endif

@@ -29,17 +29,6 @@ Type type_of(KvType t) {
     return Type::f16;
 }
 
-const char* name_of(KvType t) {
-    switch (t) {
-        case KvType::q8_0: return "q8_0";
-        case KvType::q4_0: return "q4_0";
-        case KvType::q4_1: return "q4_1";
-        case KvType::f32: return "f32";
-        case KvType::f16: break;
-    }
-    return "f16";
-}
-
 /// One attention layer and its slot.
 struct Layer {
     uint32_t layer;

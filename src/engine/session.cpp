@@ -159,7 +159,10 @@ Status Session::Impl::drop_ahead(const Sampling& sampling) {
 Status Session::Impl::generate(const Sampling& sampling) {
     if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
         AUSPEX_TRY(trunk->prefill(timeline.size() - timeline.n_row() - 1));
-    if (timeline.n_row() < timeline.size()) return decoder().next(sampling);
+    const size_t size = timeline.size();
+    if (!decodes_on_device()) AUSPEX_TRY(drain());  // the host's steps end the device loop
+    if (timeline.size() > size) return {};          // it had tokens queued
+    if (timeline.n_row() < size) return decoder().next(sampling);
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
         size_t n = 0;
         AUSPEX_TRY(replace_tokens(timeline.tokens()).get(n));

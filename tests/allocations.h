@@ -1,0 +1,20 @@
+// tests/allocations: the operator new of the test program, which counts and can be made to fail.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace test {
+
+constexpr int64_t kNever = INT64_MAX;
+
+/// Calls of operator new by the whole process.
+extern std::atomic<int64_t> n_allocation;
+/// Blocks that were allocated and not freed.
+extern std::atomic<int64_t> n_held;
+/// Allocations until one fails, after which all succeed again; kNever: none fails.
+extern std::atomic<int64_t> allocations_until_fault;
+
+/// Counts down; true for the one call that shall fail.
+bool fails(std::atomic<int64_t>& until);
+
+}  // namespace test
