@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the tests of the CPU kernels for AArch64 and runs them under qemu: as a Cortex-A72, which has no dot products of
-# bytes, and as a processor that has every extension.
+# Builds the tests of the CPU kernels for AArch64 and runs them under qemu: as a Cortex-A72, which has no dot products
+# of bytes, and as a processor that has every extension.
 #
 #   tools/test_arm.sh        needs aarch64-linux-gnu-g++ and qemu-aarch64-static (Debian: g++-aarch64-linux-gnu
 #                            qemu-user-static); exits 1 if a test fails, 77 if one of the two programs is missing
@@ -8,16 +8,19 @@ set -u
 cd "$(dirname "$0")/.."
 for program in aarch64-linux-gnu-g++ qemu-aarch64-static; do
     command -v $program >/dev/null && continue
-    echo "tools/test_arm.sh: $program was not found; install the Debian packages g++-aarch64-linux-gnu and qemu-user-static"
+    echo "tools/test_arm.sh: $program was not found; install g++-aarch64-linux-gnu and qemu-user-static"
     exit 77
 done
-doctest=$(for folder in /usr/include /usr/local/include; do [ -f $folder/doctest/doctest.h ] && echo $folder/doctest; done)
+for folder in /usr/include /usr/local/include; do
+    [ -f $folder/doctest/doctest.h ] && doctest=$folder/doctest
+done
 out=build/arm
-mkdir -p $out/include && ln -sfn "$doctest" $out/include/doctest || exit 1  # the host's other headers stay out of reach
+mkdir -p $out/include && ln -sfn "${doctest:?was not found}" $out/include/doctest || exit 1
+# The link keeps the other headers of this machine out of the compiler's reach.
 
 compile() {
-    $(command -v ccache) aarch64-linux-gnu-g++ -std=c++17 -O2 -Wall -Wextra -Werror -DAUSPEX_NO_VULKAN -DAUSPEX_REPO_DIR="\"$PWD\"" \
-        -Isrc -I. -isystem $out/include -c "$1" -o "$out/$(basename "$1" .cpp).o"
+    $(command -v ccache) aarch64-linux-gnu-g++ -std=c++17 -O2 -Wall -Wextra -Werror -DAUSPEX_NO_VULKAN \
+        -DAUSPEX_REPO_DIR="\"$PWD\"" -Isrc -I. -isystem $out/include -c "$1" -o "$out/$(basename "$1" .cpp).o"
 }
 rm -f $out/*.o
 pids=()
