@@ -23,8 +23,8 @@ constexpr uint32_t kRingLength = 1024;        ///< tokens in the ring, more than
 constexpr uint32_t kChunkRows = 512;          ///< rows of a committed step run at once, maximum
 constexpr uint64_t kStagingBytes = 1u << 20;  ///< of a half, where the host does not see device memory
 constexpr uint32_t kSampleSlice = args::kSampleSlice;
-constexpr uint32_t kAttendTile = 4;           ///< query rows of a group of attend_step
-constexpr uint32_t kAttendLong = 16384;       ///< rows of a cache from which on there are more of them
+constexpr uint32_t kAttendTile = 4;      ///< query rows of a group of attend_step
+constexpr uint32_t kAttendLong = 16384;  ///< rows of a cache from which on there are more of them
 constexpr uint32_t kAttendLongTile = 8;
 
 /// Counters of a query tile of attend_mma: sets of 16 chunks that it can see, and one for the sets.

@@ -157,6 +157,149 @@ void probe_shapes(const Gpu& gpu, DeviceTraits* t) {
     }
 }
 
+// Every property that is read, in one chain. A struct joins it only where version or extension allow it.
+struct PropertyChain {
+    VkPhysicalDeviceProperties2 core{};
+    VkPhysicalDeviceVulkan11Properties v11{};
+    VkPhysicalDeviceVulkan12Properties v12{};
+    VkPhysicalDeviceMaintenance4Properties buffer{};
+    VkPhysicalDeviceSubgroupSizeControlProperties size{};
+    VkPhysicalDeviceShaderIntegerDotProductProperties dot{};
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV sm_nv{};
+    VkPhysicalDeviceShaderCorePropertiesAMD core_amd{};
+    bool has_buffer = false;  ///< `buffer` was filled
+    void** tail = nullptr;
+
+    PropertyChain() {
+        core.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+        tail = &core.pNext;
+        add(&v11, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES);
+        add(&v12, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES);
+    }
+    PropertyChain(const PropertyChain&) = delete;
+    PropertyChain& operator=(const PropertyChain&) = delete;
+    template <class T>
+    void add(T* s, VkStructureType type) {
+        s->sType = type;
+        *tail = s;
+        tail = &s->pNext;
+    }
+};
+
+using Extensions = std::vector<VkExtensionProperties>;
+
+// Which optional features can be asked for: by version or extension. Of a borrowed device only the extensions count
+// that its owner enabled.
+struct Support {
+    bool v13, dot, size, matrix_khr, matrix_nv;
+};
+
+Support supported(uint32_t api_version, const Extensions& present, const VulkanHandles* borrow) {
+    auto has = [&](const char* name) {
+        if (!borrow) return has_extension(present, name);
+        for (const char* e : borrow->enabled_extensions)
+            if (std::strcmp(e, name) == 0) return true;
+        return false;
+    };
+    Support s{};
+    s.v13 = api_version >= VK_API_VERSION_1_3;
+    s.dot = s.v13 || has("VK_KHR_shader_integer_dot_product");
+    s.size = s.v13 || has("VK_EXT_subgroup_size_control");
+    s.matrix_khr = has(kMatrixKhr);
+    s.matrix_nv = has("VK_NV_cooperative_matrix");
+    return s;
+}
+
+void query_properties(const Gpu& gpu, const Extensions& present, const Support& support, PropertyChain* chain) {
+    chain->has_buffer = support.v13 || has_extension(present, "VK_KHR_maintenance4");
+    if (chain->has_buffer) chain->add(&chain->buffer, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES);
+    if (support.size) chain->add(&chain->size, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
+    if (support.dot) chain->add(&chain->dot, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES);
+    if (has_extension(present, "VK_NV_shader_sm_builtins"))
+        chain->add(&chain->sm_nv, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV);
+    if (has_extension(present, "VK_AMD_shader_core_properties"))
+        chain->add(&chain->core_amd, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);
+    gpu.vki.vkGetPhysicalDeviceProperties2(gpu.physical, &chain->core);
+}
+
+void set_identity(const PropertyChain& chain, DeviceTraits* t) {
+    const VkPhysicalDeviceProperties& p = chain.core.properties;
+    t->name = p.deviceName;
+    t->driver_name = chain.v12.driverName;
+    t->driver_info = chain.v12.driverInfo;
+    t->vendor_id = p.vendorID;
+    t->device_id = p.deviceID;
+    t->driver_id = static_cast<uint32_t>(chain.v12.driverID);
+    t->driver_version = p.driverVersion;
+    t->type = p.deviceType;
+    copy_uuid(t->pipeline_cache_uuid, p.pipelineCacheUUID);
+    copy_uuid(t->driver_uuid, chain.v11.driverUUID);
+    copy_uuid(t->device_uuid, chain.v11.deviceUUID);
+    t->timestamp_period_ns = double(p.limits.timestampPeriod);
+    const VkPhysicalDeviceShaderCorePropertiesAMD& amd = chain.core_amd;
+    t->n_core = chain.sm_nv.shaderSMCount
+                    ? chain.sm_nv.shaderSMCount
+                    : amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
+}
+
+void set_limits(const PropertyChain& chain, DeviceTraits* t) {
+    const VkPhysicalDeviceLimits& limits = chain.core.properties.limits;
+    const VkPhysicalDeviceVulkan11Properties& v11 = chain.v11;
+    t->max_storage_range = limits.maxStorageBufferRange;
+    t->max_allocation_bytes = v11.maxMemoryAllocationSize;
+    t->max_buffer_bytes = chain.has_buffer ? chain.buffer.maxBufferSize : v11.maxMemoryAllocationSize;
+    t->max_allocation_count = limits.maxMemoryAllocationCount;
+    t->storage_align = std::max<uint64_t>(limits.minStorageBufferOffsetAlignment, 16);
+    t->atom_bytes = std::max<uint64_t>(limits.nonCoherentAtomSize, 1);
+    t->max_shared_bytes = limits.maxComputeSharedMemorySize;
+    t->max_group_invocations = limits.maxComputeWorkGroupInvocations;
+    for (int i = 0; i < 3; ++i) {
+        t->max_group_size[i] = limits.maxComputeWorkGroupSize[i];
+        t->max_group_count[i] = limits.maxComputeWorkGroupCount[i];
+    }
+    t->max_storage_bindings =
+        std::min(limits.maxPerStageDescriptorStorageBuffers, limits.maxDescriptorSetStorageBuffers);
+    t->subgroup_size = t->subgroup_min = t->subgroup_max = v11.subgroupSize;
+    if (v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) t->subgroup_ops = v11.subgroupSupportedOperations;
+}
+
+void set_features(const PropertyChain& chain, const FeatureChain& f, DeviceTraits* t) {
+    t->dot = f.dot.shaderIntegerDotProduct != 0;
+    t->dot_accelerated = t->dot && chain.dot.integerDotProduct4x8BitPackedSignedAccelerated != 0;
+    t->subgroup_size_control =
+        f.size.subgroupSizeControl != 0 && (chain.size.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
+    t->full_subgroups = f.size.computeFullSubgroups != 0;
+    if (t->subgroup_size_control) {
+        t->subgroup_min = chain.size.minSubgroupSize;
+        t->subgroup_max = chain.size.maxSubgroupSize;
+        t->max_group_subgroups = chain.size.maxComputeWorkgroupSubgroups;
+    }
+    t->float16 = f.v12.shaderFloat16 != 0;
+    t->int8 = f.v12.shaderInt8 != 0;
+    t->int16 = f.core.features.shaderInt16 != 0;
+    t->int64 = f.core.features.shaderInt64 != 0;
+    t->storage16 = f.v11.storageBuffer16BitAccess != 0;
+    t->storage8 = f.v12.storageBuffer8BitAccess != 0;
+    t->rounding_rte32 = chain.v12.shaderRoundingModeRTEFloat32 != 0;
+    t->keep_nan32 = chain.v12.shaderSignedZeroInfNanPreserveFloat32 != 0;
+    t->memory_model = f.v12.vulkanMemoryModel != 0 && f.v12.vulkanMemoryModelDeviceScope != 0;
+    t->addresses = f.v12.bufferDeviceAddress != 0 && chain.core.properties.limits.maxPushConstantsSize >= kPushAllBytes;
+    t->matrix_khr = f.matrix_khr.matrix != 0 && t->memory_model;
+    t->matrix_nv = f.matrix_nv.cooperativeMatrix != 0 && t->memory_model;
+}
+
+void query_memory(const Gpu& gpu, DeviceTraits* t) {
+    VkPhysicalDeviceMemoryProperties2 m{};
+    m.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
+    gpu.vki.vkGetPhysicalDeviceMemoryProperties2(gpu.physical, &m);
+    t->memory = m.memoryProperties;
+    t->uma = t->is_cpu() || t->type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    bool all_local = t->memory.memoryHeapCount > 0;
+    for (uint32_t i = 0; i < t->memory.memoryHeapCount; ++i)
+        all_local = all_local && (t->memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT);
+    t->uma = t->uma || all_local;
+}
+
 }  // namespace probe_impl
 
 bool has_extension(const std::vector<VkExtensionProperties>& all, const char* name) {
@@ -175,126 +318,34 @@ void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need
     const auto present = enumerate<VkExtensionProperties>([&](uint32_t* n, VkExtensionProperties* p) {
         return vki.vkEnumerateDeviceExtensionProperties(gpu->physical, nullptr, n, p);
     });
-    auto has = [&](const char* name) {
-        if (!borrow) return has_extension(present, name);
-        for (const char* e : borrow->enabled_extensions)
-            if (std::strcmp(e, name) == 0) return true;
-        return false;
-    };
+    VkPhysicalDeviceProperties2 basic{};
+    basic.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    vki.vkGetPhysicalDeviceProperties2(gpu->physical, &basic);
+    t.api_version = basic.properties.apiVersion;
+    const probe_impl::Support support = probe_impl::supported(t.api_version, present, borrow);
 
-    VkPhysicalDeviceProperties2 p2{};
-    p2.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    vki.vkGetPhysicalDeviceProperties2(gpu->physical, &p2);
-    t.api_version = p2.properties.apiVersion;
-    const bool v13 = t.api_version >= VK_API_VERSION_1_3;
-    const bool can_dot = v13 || has("VK_KHR_shader_integer_dot_product");
-    const bool can_size = v13 || has("VK_EXT_subgroup_size_control");
+    probe_impl::PropertyChain properties;
+    probe_impl::query_properties(*gpu, present, support, &properties);
+    probe_impl::set_identity(properties, &t);
+    probe_impl::set_limits(properties, &t);
 
-    void** tail = &p2.pNext;
-    auto add = [&](auto* s, VkStructureType type) {
-        s->sType = type;
-        *tail = s;
-        tail = &s->pNext;
-    };
-    VkPhysicalDeviceVulkan11Properties p11{};
-    VkPhysicalDeviceVulkan12Properties p12{};
-    VkPhysicalDeviceMaintenance4Properties p_buffer{};
-    VkPhysicalDeviceSubgroupSizeControlProperties p_size{};
-    VkPhysicalDeviceShaderIntegerDotProductProperties p_dot{};
-    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV p_nv{};
-    VkPhysicalDeviceShaderCorePropertiesAMD p_amd{};
-    add(&p11, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES);
-    add(&p12, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES);
-    const bool can_buffer = v13 || has_extension(present, "VK_KHR_maintenance4");
-    if (can_buffer) add(&p_buffer, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES);
-    if (can_size) add(&p_size, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
-    if (can_dot) add(&p_dot, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES);
-    if (has_extension(present, "VK_NV_shader_sm_builtins"))
-        add(&p_nv, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV);
-    if (has_extension(present, "VK_AMD_shader_core_properties"))
-        add(&p_amd, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);
-    vki.vkGetPhysicalDeviceProperties2(gpu->physical, &p2);
-
-    const VkPhysicalDeviceProperties& p = p2.properties;
-    t.name = p.deviceName;
-    t.driver_name = p12.driverName;
-    t.driver_info = p12.driverInfo;
-    t.vendor_id = p.vendorID;
-    t.device_id = p.deviceID;
-    t.driver_id = static_cast<uint32_t>(p12.driverID);
-    t.driver_version = p.driverVersion;
-    t.type = p.deviceType;
-    probe_impl::copy_uuid(t.pipeline_cache_uuid, p.pipelineCacheUUID);
-    probe_impl::copy_uuid(t.driver_uuid, p11.driverUUID);
-    probe_impl::copy_uuid(t.device_uuid, p11.deviceUUID);
-    t.timestamp_period_ns = double(p.limits.timestampPeriod);
-    t.n_core = p_nv.shaderSMCount
-                   ? p_nv.shaderSMCount
-                   : p_amd.shaderEngineCount * p_amd.shaderArraysPerEngineCount * p_amd.computeUnitsPerShaderArray;
-    t.max_storage_range = p.limits.maxStorageBufferRange;
-    t.max_allocation_bytes = p11.maxMemoryAllocationSize;
-    t.max_buffer_bytes = can_buffer ? p_buffer.maxBufferSize : p11.maxMemoryAllocationSize;
-    t.max_allocation_count = p.limits.maxMemoryAllocationCount;
-    t.storage_align = std::max<uint64_t>(p.limits.minStorageBufferOffsetAlignment, 16);
-    t.atom_bytes = std::max<uint64_t>(p.limits.nonCoherentAtomSize, 1);
-    t.max_shared_bytes = p.limits.maxComputeSharedMemorySize;
-    t.max_group_invocations = p.limits.maxComputeWorkGroupInvocations;
-    for (int i = 0; i < 3; ++i) {
-        t.max_group_size[i] = p.limits.maxComputeWorkGroupSize[i];
-        t.max_group_count[i] = p.limits.maxComputeWorkGroupCount[i];
-    }
-    t.max_storage_bindings =
-        std::min(p.limits.maxPerStageDescriptorStorageBuffers, p.limits.maxDescriptorSetStorageBuffers);
-    t.subgroup_size = t.subgroup_min = t.subgroup_max = p11.subgroupSize;
-    if (p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) t.subgroup_ops = p11.subgroupSupportedOperations;
-
-    probe_impl::FeatureChain f;
-    if (can_dot) f.add(&f.dot);
-    if (can_size) f.add(&f.size);
-    if (has(probe_impl::kMatrixKhr)) f.add(&f.matrix_khr);
-    if (has("VK_NV_cooperative_matrix")) f.add(&f.matrix_nv);
+    probe_impl::FeatureChain features;
+    if (support.dot) features.add(&features.dot);
+    if (support.size) features.add(&features.size);
+    if (support.matrix_khr) features.add(&features.matrix_khr);
+    if (support.matrix_nv) features.add(&features.matrix_nv);
     if (borrow)
-        f.read(borrow->enabled_features);
+        features.read(borrow->enabled_features);
     else
-        vki.vkGetPhysicalDeviceFeatures2(gpu->physical, &f.core);
+        vki.vkGetPhysicalDeviceFeatures2(gpu->physical, &features.core);
     t.borrowed = borrow != nullptr;
-    t.dot = f.dot.shaderIntegerDotProduct != 0;
-    t.dot_accelerated = t.dot && p_dot.integerDotProduct4x8BitPackedSignedAccelerated != 0;
-    t.subgroup_size_control =
-        f.size.subgroupSizeControl != 0 && (p_size.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
-    t.full_subgroups = f.size.computeFullSubgroups != 0;
-    if (t.subgroup_size_control) {
-        t.subgroup_min = p_size.minSubgroupSize;
-        t.subgroup_max = p_size.maxSubgroupSize;
-        t.max_group_subgroups = p_size.maxComputeWorkgroupSubgroups;
-    }
-    t.float16 = f.v12.shaderFloat16 != 0;
-    t.int8 = f.v12.shaderInt8 != 0;
-    t.int16 = f.core.features.shaderInt16 != 0;
-    t.int64 = f.core.features.shaderInt64 != 0;
-    t.storage16 = f.v11.storageBuffer16BitAccess != 0;
-    t.storage8 = f.v12.storageBuffer8BitAccess != 0;
-    t.rounding_rte32 = p12.shaderRoundingModeRTEFloat32 != 0;
-    t.keep_nan32 = p12.shaderSignedZeroInfNanPreserveFloat32 != 0;
-    t.memory_model = f.v12.vulkanMemoryModel != 0 && f.v12.vulkanMemoryModelDeviceScope != 0;
-    t.addresses = f.v12.bufferDeviceAddress != 0 && p.limits.maxPushConstantsSize >= kPushAllBytes;
-    t.matrix_khr = f.matrix_khr.matrix != 0 && t.memory_model;
-    t.matrix_nv = f.matrix_nv.cooperativeMatrix != 0 && t.memory_model;
+    probe_impl::set_features(properties, features, &t);
     t.memory_budget = has_extension(present, "VK_EXT_memory_budget");
     probe_impl::probe_shapes(*gpu, &t);
+    probe_impl::query_memory(*gpu, &t);
 
-    VkPhysicalDeviceMemoryProperties2 m{};
-    m.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
-    vki.vkGetPhysicalDeviceMemoryProperties2(gpu->physical, &m);
-    t.memory = m.memoryProperties;
-    t.uma = t.is_cpu() || t.type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
-    bool all_local = t.memory.memoryHeapCount > 0;
-    for (uint32_t i = 0; i < t.memory.memoryHeapCount; ++i)
-        all_local = all_local && (t.memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT);
-    t.uma = t.uma || all_local;
-
-    if (!v13 && t.dot) need->push_back("VK_KHR_shader_integer_dot_product");
-    if (!v13 && (t.subgroup_size_control || t.full_subgroups)) need->push_back("VK_EXT_subgroup_size_control");
+    if (!support.v13 && t.dot) need->push_back("VK_KHR_shader_integer_dot_product");
+    if (!support.v13 && (t.subgroup_size_control || t.full_subgroups)) need->push_back("VK_EXT_subgroup_size_control");
     if (has_extension(present, "VK_KHR_portability_subset")) need->push_back("VK_KHR_portability_subset");
 }
 
@@ -370,7 +421,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     constexpr VkMemoryPropertyFlags kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // anything else is special
-    // The type with all of `must` that has most of `want`, least of `avoid`, then the largest heap.
+    // The type with all of `must` that matches the most bits of `want` and the fewest of `avoid`, then the largest
+    // heap.
     auto choose = [&](VkMemoryPropertyFlags must, VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid) {
         uint32_t best = UINT32_MAX;
         int best_score = -1;
