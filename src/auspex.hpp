@@ -12,9 +12,10 @@
 //            empty handle returns bad_argument, or an empty value.
 // Threads    Device and Model are immutable and may be used from any thread. A Session or TextStream belongs to one
 //            thread at a time.
-// Callbacks  run on the thread that made the call, unless stated. They must not call methods of the object that calls
-//            them, except history(), stats() and draft_report(): the others return bad_argument. They should not
-//            throw: what a callback of a Session throws leaves through the call, and the Session stays usable.
+// Callbacks  run on the thread that made the call, unless stated. A callback of a Session may call only history() and
+//            stats() of that Session; calls that read, generate, score, save or restore return bad_argument there.
+//            Callbacks should not throw: what a callback of a Session throws leaves through the call, and the Session
+//            stays usable.
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 #pragma once
