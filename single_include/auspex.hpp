@@ -33587,7 +33587,8 @@ struct Buffers::Planned {
 
     /// Plans a region; `region` is set once there is memory.
     void want(Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
-        if (bytes > traits.max_storage_range && status.ok())
+        const bool bound = arena != Arena::ring;  // what the host reads is copied, or small
+        if (bound && bytes > traits.max_storage_range && status.ok())
             status = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
                           " binds at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
         bytes = std::max<uint64_t>(bytes, 16);
@@ -38977,8 +38978,9 @@ void mix_tensor(const Tensor& tensor, Fnv* h) {
 
 template <class T>
 void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
-    const std::byte* b = reinterpret_cast<const std::byte*>(values.data());
-    to->insert(to->end(), b, b + values.size() * sizeof(T));
+    const size_t at = to->size(), n = values.size() * sizeof(T);
+    to->resize(at + n);
+    if (n != 0) std::memcpy(to->data() + at, values.data(), n);
 }
 
 }  // namespace snapshot_impl

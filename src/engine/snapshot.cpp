@@ -58,8 +58,9 @@ void mix_tensor(const Tensor& tensor, Fnv* h) {
 
 template <class T>
 void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
-    const std::byte* b = reinterpret_cast<const std::byte*>(values.data());
-    to->insert(to->end(), b, b + values.size() * sizeof(T));
+    const size_t at = to->size(), n = values.size() * sizeof(T);
+    to->resize(at + n);
+    if (n != 0) std::memcpy(to->data() + at, values.data(), n);
 }
 
 }  // namespace snapshot_impl

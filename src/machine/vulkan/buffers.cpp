@@ -159,7 +159,8 @@ struct Buffers::Planned {
 
     /// Plans a region; `region` is set once there is memory.
     void want(Arena arena, uint64_t bytes, Region* region, const std::string& name, int layer = -1) {
-        if (bytes > traits.max_storage_range && status.ok())
+        const bool bound = arena != Arena::ring;  // what the host reads is copied, or small
+        if (bound && bytes > traits.max_storage_range && status.ok())
             status = fail(Code::bad_argument, "'", name, "' needs ", bytes, " bytes at once, but ", traits.name,
                           " binds at most ", traits.max_storage_range, "; lower n_context or n_ubatch");
         bytes = std::max<uint64_t>(bytes, 16);
