@@ -15,7 +15,8 @@ namespace test_device_loop {
 
 /// One device for all tests here. Null where there is none.
 const Device& device() {
-    static Device one;
+    // Never destroyed: a driver's own exit handlers run before those of this program.
+    static Device& one = *new Device;
     if (!one) one = gpu_device();
     return one;
 }
