@@ -2666,6 +2666,11 @@ struct ContextOptions {
     std::vector<KvOptions> kv = {};  ///< by SlotId; empty: the defaults for every layer
 };
 
+/// What every back end refuses before it runs anything.
+/// errors    bad_argument: too many rows or logits for this kind of step, another sequence, or a step of an MTP block
+///           on a context opened without it; context_full: rows beyond n_context.
+Status check_step(const Step& step, const Plan& plan, const ContextOptions& options);
+
 // ------------------------------------------------------------------------------- the device decode loop
 
 /// The most cycles that may be queued and not yet waited for.
@@ -2969,13 +2974,12 @@ class Pool {
     struct Worker {
         Pool* pool = nullptr;
         uint32_t i = 0;
+        Thread thread;
     };
     struct alignas(64) Ticket {
         std::atomic<uint32_t> count{0};
     };
-    static void work_loop(Worker* me);
-    static void* thread_entry(void* me);
-    bool start(uint32_t i, int* error);
+    static void* work_loop(void* me);
     void clear_tickets();
     /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
     bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
@@ -2983,11 +2987,8 @@ class Pool {
     void wake();
 
     const uint32_t n_thread_;
-    const bool may_spin_;  ///< a processor for each thread
-    uint32_t n_started_ = 0;
-    std::vector<Worker> workers_;
-    std::vector<std::thread> threads_;
-    std::vector<uint64_t> handles_;
+    const bool may_spin_;                ///< a processor for each thread
+    std::unique_ptr<Worker[]> workers_;  ///< [n_thread]; worker 0 is the caller of run()
 
     Work work_ = nullptr;  ///< published by run_count_
     void* context_ = nullptr;
@@ -6622,6 +6623,9 @@ class ListBuilder {
     void delta(const Node& d, const Pass& pass);
     void delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_row);
     void delta_any(const Op& op);
+    /// What DeltaArgs and DeltaAnyArgs share: heads, norm, and where the four inputs and the output are.
+    template <class Args>
+    void fill_delta(const Op& op, Args* a) const;
 
     void experts(const Node& d, const Pass& pass);
     void scores(const Node& d, const Pass& pass, args::RouterArgs* a);
@@ -13153,6 +13157,33 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }  // namespace detail
 }  // namespace auspex
 
+// ------------------------------------------------------------------------- src/machine/backend.cpp
+
+namespace auspex {
+namespace detail {
+
+Status check_step(const Step& step, const Plan& plan, const ContextOptions& options) {
+    const bool trunk = step.tape == &plan.trunk;
+    const uint32_t n_row_max = std::max(options.n_ubatch, kMaxTentative);
+    uint32_t limit = trunk ? n_row_max : std::min(n_row_max, kMaxMtpRows);
+    if (step.tentative || step.hidden) limit = kMaxTentative;
+    if (!trunk && !options.mtp)
+        return Status(Code::bad_argument, "a step of an MTP block on a context opened without it");
+    if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
+        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
+                    limit, " and at most ", kMaxTentative);
+    if (step.sequence != 0)
+        return fail(Code::bad_argument, "rows of sequence ", step.sequence,
+                    " were given, expected 0: a context holds one sequence");
+    if (step.first_row > options.n_context || options.n_context - step.first_row < step.n_row)
+        return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
+                    " do not fit a context of ", options.n_context);
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------ src/machine/kv.cpp
 
 namespace auspex {
@@ -13282,12 +13313,6 @@ void Thread::join() {
 
 // ---------------------------------------------------------------------------- src/machine/pool.cpp
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <pthread.h>
-#define AUSPEX_PTHREAD 1
-#else
-#define AUSPEX_PTHREAD 0
-#endif
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__GNUC__)
 #include <immintrin.h>
 #endif
@@ -13318,34 +13343,14 @@ inline void pause() {
 
 }  // namespace pool_impl
 
-Pool::Pool(uint32_t n_thread) : n_thread_(n_thread), may_spin_(n_thread <= std::thread::hardware_concurrency()) {
-    workers_.resize(n_thread);
-    handles_.reserve(n_thread);  // a thread that runs must not be lost for want of memory
-    threads_.reserve(n_thread);
-    for (uint32_t i = 0; i < n_thread; ++i) workers_[i] = {this, i};
-}
-
-void* Pool::thread_entry(void* me) {
-    work_loop(static_cast<Worker*>(me));
-    return nullptr;
-}
-
-// pthread_create reports a failure as a value, std::thread only as an exception.
-bool Pool::start(uint32_t i, int* error) {
-#if AUSPEX_PTHREAD
-    static_assert(sizeof(pthread_t) <= sizeof(uint64_t), "a handle fits");
-    pthread_t t{};
-    *error = pthread_create(&t, nullptr, thread_entry, &workers_[i]);
-    if (*error != 0) return false;
-    uint64_t handle = 0;
-    std::memcpy(&handle, &t, sizeof t);
-    handles_.push_back(handle);
-#else
-    *error = 0;
-    threads_.emplace_back(work_loop, &workers_[i]);
-#endif
-    ++n_started_;
-    return true;
+Pool::Pool(uint32_t n_thread)
+    : n_thread_(n_thread),
+      may_spin_(n_thread <= std::thread::hardware_concurrency()),
+      workers_(std::make_unique<Worker[]>(n_thread)) {
+    for (uint32_t i = 0; i < n_thread; ++i) {
+        workers_[i].pool = this;
+        workers_[i].i = i;
+    }
 }
 
 Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
@@ -13354,7 +13359,8 @@ Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
     std::unique_ptr<Pool> pool(new Pool(n_thread));
     for (uint32_t i = 1; i < n_thread; ++i) {
         int error = 0;
-        if (!pool->start(i, &error))
+        Worker& worker = pool->workers_[i];
+        if (!worker.thread.start(work_loop, &worker, &error))
             return fail(Code::out_of_memory, "the system started ", i - 1, " of ", n_thread - 1,
                         " threads and then refused with error ", error, ": ", std::strerror(error),
                         ". Ask for fewer threads.");
@@ -13366,22 +13372,16 @@ Pool::~Pool() {
     stop_ = true;
     run_count_.fetch_add(1);
     wake();
-#if AUSPEX_PTHREAD
-    for (const uint64_t handle : handles_) {
-        pthread_t t{};
-        std::memcpy(&t, &handle, sizeof t);
-        pthread_join(t, nullptr);
-    }
-#endif
-    for (std::thread& t : threads_) t.join();
+    for (uint32_t i = 1; i < n_thread_; ++i) workers_[i].thread.join();
 }
 
-void Pool::work_loop(Worker* me) {
+void* Pool::work_loop(void* argument) {
     const DefaultFloatMode mode;  // a new thread inherits the mode of the one that started it
+    Worker* me = static_cast<Worker*>(argument);
     Pool& pool = *me->pool;
     for (uint32_t seen = 0;; ++seen) {
         pool.wait_change(pool.run_count_, seen);
-        if (pool.stop_) return;
+        if (pool.stop_) return nullptr;
         pool.work_(pool.context_, me->i, pool.n_thread_);
         pool.barrier(me->i);
     }
@@ -13457,7 +13457,6 @@ void Pool::wake() {
 
 }  // namespace detail
 }  // namespace auspex
-#undef AUSPEX_PTHREAD
 
 // -------------------------------------------------------------------- src/machine/cpu/features.cpp
 
@@ -19220,20 +19219,7 @@ void CpuContext::reset() {
 
 Status CpuContext::run(const Step& step) {
     const bool trunk = step.tape == &model_->plan->trunk;
-    const uint32_t limit = step.tentative || step.hidden ? kMaxTentative
-                           : trunk                       ? n_row_max_
-                                                         : std::min(n_row_max_, kMaxMtpRows);
-    if (!trunk && !options_.mtp)
-        return Status(Code::bad_argument, "a step of an MTP block on a context opened without it");
-    if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
-        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
-                    limit, " and at most ", kMaxTentative);
-    if (step.sequence != 0)
-        return fail(Code::bad_argument, "rows of sequence ", step.sequence,
-                    " were given, expected 0: a context holds one sequence");
-    if (step.first_row > options_.n_context || options_.n_context - step.first_row < step.n_row)
-        return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
-                    " do not fit a context of ", options_.n_context);
+    AUSPEX_TRY(check_step(step, *model_->plan, options_));
     if (trunk) parity_ ^= 1;
     walk(step, false, 0);
     if (trunk) n_pending_ = 0;  // applied by this step; its own rows wait for commit()
@@ -34755,22 +34741,29 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
+template <class Args>
+void ListBuilder::fill_delta(const Op& op, Args* a) const {
+    a->n_head_k = op.delta.n_head_k;
+    a->n_head_v = op.delta.n_head_v;
+    a->grouped = op.delta.grouped;
+    a->eps = op.delta.eps;
+    uint32_t* const to[4][2] = {{&a->u_offset, &a->u_stride},
+                                {&a->z_offset, &a->z_stride},
+                                {&a->b_offset, &a->b_stride},
+                                {&a->a_offset, &a->a_stride}};
+    for (uint32_t i = 0; i < 4; ++i) {
+        *to[i][0] = buffers_.at[op.in[i]];
+        *to[i][1] = stride(op.in[i]);
+    }
+    a->out_stride = stride(op.out);
+}
+
 void ListBuilder::delta(const Node& d, const Pass& pass) {
     const Op& op = *d.op;
     const DeltaDims& g = op.delta;
     if (!fast_delta(g)) return delta_any(op);
     args::DeltaArgs a{};
-    a.n_head_k = g.n_head_k;
-    a.n_head_v = g.n_head_v;
-    a.grouped = g.grouped;
-    a.eps = g.eps;
-    uint32_t* const to[4][2] = {
-        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
-    for (uint32_t i = 0; i < 4; ++i) {
-        *to[i][0] = buffers_.at[op.in[i]];
-        *to[i][1] = stride(op.in[i]);
-    }
-    a.out_stride = stride(op.out);
+    fill_delta(op, &a);
     const Region &acts = buffers_.group[op.in[0]], &out = buffers_.row[op.out];
     const Region &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state], &term = buffers_.term[op.state];
     if (!pass.wide) {
@@ -34814,20 +34807,10 @@ void ListBuilder::delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_
 void ListBuilder::delta_any(const Op& op) {
     const DeltaDims& g = op.delta;
     args::DeltaAnyArgs a{};
-    a.n_head_k = g.n_head_k;
-    a.n_head_v = g.n_head_v;
+    fill_delta(op, &a);
     a.d_key = g.d_key;
     a.d_val = g.d_val;
     a.n_conv = g.n_conv;
-    a.grouped = g.grouped;
-    a.eps = g.eps;
-    uint32_t* const to[4][2] = {
-        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
-    for (uint32_t i = 0; i < 4; ++i) {
-        *to[i][0] = buffers_.at[op.in[i]];
-        *to[i][1] = stride(op.in[i]);
-    }
-    a.out_stride = stride(op.out);
     const Region &acts = buffers_.group[op.in[0]], &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state];
     uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3], op.state2}, {op.out, op.state, id(kSpare)}});
     dispatch(key_of("delta_any", 128),
@@ -35377,22 +35360,7 @@ void VulkanContext::forget_rows() {
 // -------------------------------------------------------------------------------------- steps
 
 Status VulkanContext::check(const Step& step) const {
-    const bool trunk = step.tape == &model_->plan->trunk;
-    const uint32_t rows = std::max(options_.n_ubatch, kMaxTentative), limit = step.tentative || step.hidden
-                                                                                  ? kMaxTentative
-                                                                              : trunk ? rows
-                                                                                      : std::min(rows, kMaxMtpRows);
-    if (!trunk && !options_.mtp)
-        return Status(Code::bad_argument, "a step of an MTP block on a context opened without it");
-    if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
-        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
-                    limit, " and at most ", kMaxTentative);
-    if (step.sequence != 0)
-        return fail(Code::bad_argument, "rows of sequence ", step.sequence,
-                    " were given, expected 0: a context holds one sequence");
-    if (step.first_row > options_.n_context || options_.n_context - step.first_row < step.n_row)
-        return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
-                    " do not fit a context of ", options_.n_context);
+    AUSPEX_TRY(check_step(step, *model_->plan, options_));
     if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
     return {};
 }

@@ -62,6 +62,7 @@
 
 // machine
 #include "machine/backend.h"
+#include "machine/backend.cpp"
 #include "machine/kv.h"
 #include "machine/kv.cpp"
 #include "machine/thread.h"

@@ -6,6 +6,7 @@
 #include "../src/machine/cpu/kernels.h"
 #include "../src/plan/arch.h"
 #include "reference.h"
+#include "support.h"
 #include "tiny.h"
 
 #include <doctest/doctest.h>
@@ -123,17 +124,6 @@ struct CpuRig : ContextRig {
     }
 };
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define AUSPEX_TEST_ASAN 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(AUSPEX_TEST_ASAN)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 /// The ways in which this processor can compute.
 inline std::vector<auspex::CpuPath> cpu_paths() {
     std::vector<auspex::CpuPath> all;
@@ -141,7 +131,7 @@ inline std::vector<auspex::CpuPath> cpu_paths() {
          {auspex::CpuPath::reference, auspex::CpuPath::avx2, auspex::CpuPath::avx512, auspex::CpuPath::neon})
         if (auspex::detail::has_path(p)) all.push_back(p);
     // Under a sanitizer the reference path takes most of the time; the tests of its kernels run it there, too.
-    if (kSanitized && all.size() > 1) all.erase(all.begin());
+    if (AUSPEX_TEST_SANITIZED && all.size() > 1) all.erase(all.begin());
     return all;
 }
 

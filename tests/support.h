@@ -5,6 +5,19 @@
 #include <string>
 #include <vector>
 
+// Whether this build runs under a sanitizer that takes over memory or threads.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define AUSPEX_TEST_SANITIZED 1
+#endif
+#endif
+#if !defined(AUSPEX_TEST_SANITIZED) && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
+#define AUSPEX_TEST_SANITIZED 1
+#endif
+#ifndef AUSPEX_TEST_SANITIZED
+#define AUSPEX_TEST_SANITIZED 0
+#endif
+
 namespace test {
 
 /// Whether tests run at their long lengths: AUSPEX_TEST_DEEP=1 in the environment, set by `tools/test.sh deep`.

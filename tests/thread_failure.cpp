@@ -1,14 +1,9 @@
 #include "thread_failure.h"
 
 #include "allocations.h"
+#include "support.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define AUSPEX_TEST_SANITIZED 1
-#endif
-#endif
-#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(AUSPEX_TEST_SANITIZED)
+#if defined(__linux__) && !AUSPEX_TEST_SANITIZED
 #include <dlfcn.h>
 #include <pthread.h>
 

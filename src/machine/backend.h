@@ -61,6 +61,11 @@ struct ContextOptions {
     std::vector<KvOptions> kv = {};  ///< by SlotId; empty: the defaults for every layer
 };
 
+/// What every back end refuses before it runs anything.
+/// errors    bad_argument: too many rows or logits for this kind of step, another sequence, or a step of an MTP block
+///           on a context opened without it; context_full: rows beyond n_context.
+Status check_step(const Step& step, const Plan& plan, const ContextOptions& options);
+
 // ------------------------------------------------------------------------------- the device decode loop
 
 /// The most cycles that may be queued and not yet waited for.

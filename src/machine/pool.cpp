@@ -4,12 +4,6 @@
 
 #include <chrono>
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <pthread.h>
-#define AUSPEX_PTHREAD 1
-#else
-#define AUSPEX_PTHREAD 0
-#endif
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__GNUC__)
 #include <immintrin.h>
 #endif
@@ -40,34 +34,14 @@ inline void pause() {
 
 }  // namespace pool_impl
 
-Pool::Pool(uint32_t n_thread) : n_thread_(n_thread), may_spin_(n_thread <= std::thread::hardware_concurrency()) {
-    workers_.resize(n_thread);
-    handles_.reserve(n_thread);  // a thread that runs must not be lost for want of memory
-    threads_.reserve(n_thread);
-    for (uint32_t i = 0; i < n_thread; ++i) workers_[i] = {this, i};
-}
-
-void* Pool::thread_entry(void* me) {
-    work_loop(static_cast<Worker*>(me));
-    return nullptr;
-}
-
-// pthread_create reports a failure as a value, std::thread only as an exception.
-bool Pool::start(uint32_t i, int* error) {
-#if AUSPEX_PTHREAD
-    static_assert(sizeof(pthread_t) <= sizeof(uint64_t), "a handle fits");
-    pthread_t t{};
-    *error = pthread_create(&t, nullptr, thread_entry, &workers_[i]);
-    if (*error != 0) return false;
-    uint64_t handle = 0;
-    std::memcpy(&handle, &t, sizeof t);
-    handles_.push_back(handle);
-#else
-    *error = 0;
-    threads_.emplace_back(work_loop, &workers_[i]);
-#endif
-    ++n_started_;
-    return true;
+Pool::Pool(uint32_t n_thread)
+    : n_thread_(n_thread),
+      may_spin_(n_thread <= std::thread::hardware_concurrency()),
+      workers_(std::make_unique<Worker[]>(n_thread)) {
+    for (uint32_t i = 0; i < n_thread; ++i) {
+        workers_[i].pool = this;
+        workers_[i].i = i;
+    }
 }
 
 Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
@@ -76,7 +50,8 @@ Result<std::unique_ptr<Pool>> Pool::open(uint32_t n_thread) {
     std::unique_ptr<Pool> pool(new Pool(n_thread));
     for (uint32_t i = 1; i < n_thread; ++i) {
         int error = 0;
-        if (!pool->start(i, &error))
+        Worker& worker = pool->workers_[i];
+        if (!worker.thread.start(work_loop, &worker, &error))
             return fail(Code::out_of_memory, "the system started ", i - 1, " of ", n_thread - 1,
                         " threads and then refused with error ", error, ": ", std::strerror(error),
                         ". Ask for fewer threads.");
@@ -88,22 +63,16 @@ Pool::~Pool() {
     stop_ = true;
     run_count_.fetch_add(1);
     wake();
-#if AUSPEX_PTHREAD
-    for (const uint64_t handle : handles_) {
-        pthread_t t{};
-        std::memcpy(&t, &handle, sizeof t);
-        pthread_join(t, nullptr);
-    }
-#endif
-    for (std::thread& t : threads_) t.join();
+    for (uint32_t i = 1; i < n_thread_; ++i) workers_[i].thread.join();
 }
 
-void Pool::work_loop(Worker* me) {
+void* Pool::work_loop(void* argument) {
     const DefaultFloatMode mode;  // a new thread inherits the mode of the one that started it
+    Worker* me = static_cast<Worker*>(argument);
     Pool& pool = *me->pool;
     for (uint32_t seen = 0;; ++seen) {
         pool.wait_change(pool.run_count_, seen);
-        if (pool.stop_) return;
+        if (pool.stop_) return nullptr;
         pool.work_(pool.context_, me->i, pool.n_thread_);
         pool.barrier(me->i);
     }
@@ -179,4 +148,3 @@ void Pool::wake() {
 
 }  // namespace detail
 }  // namespace auspex
-#undef AUSPEX_PTHREAD

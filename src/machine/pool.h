@@ -5,12 +5,11 @@
 //         function that run() runs. A Pool must not be destroyed while it runs.
 // Tests   tests/test_pool.cpp. Hot path: run() and barrier() allocate nothing.
 #pragma once
-#include "../base/base.h"
+#include "thread.h"
 
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 
 namespace auspex {
 namespace detail {
@@ -62,13 +61,12 @@ class Pool {
     struct Worker {
         Pool* pool = nullptr;
         uint32_t i = 0;
+        Thread thread;
     };
     struct alignas(64) Ticket {
         std::atomic<uint32_t> count{0};
     };
-    static void work_loop(Worker* me);
-    static void* thread_entry(void* me);
-    bool start(uint32_t i, int* error);
+    static void* work_loop(void* me);
     void clear_tickets();
     /// Returns when `word` no longer holds `old`: spins, then sleeps. True if it took as long as a time slice.
     bool wait_change(const std::atomic<uint32_t>& word, uint32_t old);
@@ -76,11 +74,8 @@ class Pool {
     void wake();
 
     const uint32_t n_thread_;
-    const bool may_spin_;  ///< a processor for each thread
-    uint32_t n_started_ = 0;
-    std::vector<Worker> workers_;
-    std::vector<std::thread> threads_;
-    std::vector<uint64_t> handles_;
+    const bool may_spin_;                ///< a processor for each thread
+    std::unique_ptr<Worker[]> workers_;  ///< [n_thread]; worker 0 is the caller of run()
 
     Work work_ = nullptr;  ///< published by run_count_
     void* context_ = nullptr;

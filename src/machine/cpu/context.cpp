@@ -204,20 +204,7 @@ void CpuContext::reset() {
 
 Status CpuContext::run(const Step& step) {
     const bool trunk = step.tape == &model_->plan->trunk;
-    const uint32_t limit = step.tentative || step.hidden ? kMaxTentative
-                           : trunk                       ? n_row_max_
-                                                         : std::min(n_row_max_, kMaxMtpRows);
-    if (!trunk && !options_.mtp)
-        return Status(Code::bad_argument, "a step of an MTP block on a context opened without it");
-    if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
-        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
-                    limit, " and at most ", kMaxTentative);
-    if (step.sequence != 0)
-        return fail(Code::bad_argument, "rows of sequence ", step.sequence,
-                    " were given, expected 0: a context holds one sequence");
-    if (step.first_row > options_.n_context || options_.n_context - step.first_row < step.n_row)
-        return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
-                    " do not fit a context of ", options_.n_context);
+    AUSPEX_TRY(check_step(step, *model_->plan, options_));
     if (trunk) parity_ ^= 1;
     walk(step, false, 0);
     if (trunk) n_pending_ = 0;  // applied by this step; its own rows wait for commit()

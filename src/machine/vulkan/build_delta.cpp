@@ -8,22 +8,29 @@ namespace auspex {
 namespace detail {
 namespace vk {
 
+template <class Args>
+void ListBuilder::fill_delta(const Op& op, Args* a) const {
+    a->n_head_k = op.delta.n_head_k;
+    a->n_head_v = op.delta.n_head_v;
+    a->grouped = op.delta.grouped;
+    a->eps = op.delta.eps;
+    uint32_t* const to[4][2] = {{&a->u_offset, &a->u_stride},
+                                {&a->z_offset, &a->z_stride},
+                                {&a->b_offset, &a->b_stride},
+                                {&a->a_offset, &a->a_stride}};
+    for (uint32_t i = 0; i < 4; ++i) {
+        *to[i][0] = buffers_.at[op.in[i]];
+        *to[i][1] = stride(op.in[i]);
+    }
+    a->out_stride = stride(op.out);
+}
+
 void ListBuilder::delta(const Node& d, const Pass& pass) {
     const Op& op = *d.op;
     const DeltaDims& g = op.delta;
     if (!fast_delta(g)) return delta_any(op);
     args::DeltaArgs a{};
-    a.n_head_k = g.n_head_k;
-    a.n_head_v = g.n_head_v;
-    a.grouped = g.grouped;
-    a.eps = g.eps;
-    uint32_t* const to[4][2] = {
-        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
-    for (uint32_t i = 0; i < 4; ++i) {
-        *to[i][0] = buffers_.at[op.in[i]];
-        *to[i][1] = stride(op.in[i]);
-    }
-    a.out_stride = stride(op.out);
+    fill_delta(op, &a);
     const Region &acts = buffers_.group[op.in[0]], &out = buffers_.row[op.out];
     const Region &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state], &term = buffers_.term[op.state];
     if (!pass.wide) {
@@ -67,20 +74,10 @@ void ListBuilder::delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_
 void ListBuilder::delta_any(const Op& op) {
     const DeltaDims& g = op.delta;
     args::DeltaAnyArgs a{};
-    a.n_head_k = g.n_head_k;
-    a.n_head_v = g.n_head_v;
+    fill_delta(op, &a);
     a.d_key = g.d_key;
     a.d_val = g.d_val;
     a.n_conv = g.n_conv;
-    a.grouped = g.grouped;
-    a.eps = g.eps;
-    uint32_t* const to[4][2] = {
-        {&a.u_offset, &a.u_stride}, {&a.z_offset, &a.z_stride}, {&a.b_offset, &a.b_stride}, {&a.a_offset, &a.a_stride}};
-    for (uint32_t i = 0; i < 4; ++i) {
-        *to[i][0] = buffers_.at[op.in[i]];
-        *to[i][1] = stride(op.in[i]);
-    }
-    a.out_stride = stride(op.out);
     const Region &acts = buffers_.group[op.in[0]], &ring = buffers_.conv[op.state2], &state = buffers_.delta[op.state];
     uses({{id(kStep), op.in[0], op.in[1], op.in[2], op.in[3], op.state2}, {op.out, op.state, id(kSpare)}});
     dispatch(key_of("delta_any", 128),

@@ -169,6 +169,9 @@ class ListBuilder {
     void delta(const Node& d, const Pass& pass);
     void delta_wide(const Op& op, const args::DeltaArgs& a, uint32_t n_row);
     void delta_any(const Op& op);
+    /// What DeltaArgs and DeltaAnyArgs share: heads, norm, and where the four inputs and the output are.
+    template <class Args>
+    void fill_delta(const Op& op, Args* a) const;
 
     void experts(const Node& d, const Pass& pass);
     void scores(const Node& d, const Pass& pass, args::RouterArgs* a);

@@ -1,0 +1,28 @@
+#include "backend.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+
+Status check_step(const Step& step, const Plan& plan, const ContextOptions& options) {
+    const bool trunk = step.tape == &plan.trunk;
+    const uint32_t n_row_max = std::max(options.n_ubatch, kMaxTentative);
+    uint32_t limit = trunk ? n_row_max : std::min(n_row_max, kMaxMtpRows);
+    if (step.tentative || step.hidden) limit = kMaxTentative;
+    if (!trunk && !options.mtp)
+        return Status(Code::bad_argument, "a step of an MTP block on a context opened without it");
+    if (step.n_row == 0 || step.n_row > limit || step.n_logit > step.n_row || step.n_logit > kMaxTentative)
+        return fail(Code::bad_argument, "a step of ", step.n_row, " rows with ", step.n_logit, " logits, expected 1..",
+                    limit, " and at most ", kMaxTentative);
+    if (step.sequence != 0)
+        return fail(Code::bad_argument, "rows of sequence ", step.sequence,
+                    " were given, expected 0: a context holds one sequence");
+    if (step.first_row > options.n_context || options.n_context - step.first_row < step.n_row)
+        return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
+                    " do not fit a context of ", options.n_context);
+    return {};
+}
+
+}  // namespace detail
+}  // namespace auspex
