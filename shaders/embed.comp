@@ -13,16 +13,7 @@
 // Order   as matvec leaves sums of squares
 // Slices  a matrix cut into slices takes one dispatch each; one of them writes a row
 // CPU     src/machine/cpu, embed
-// variant: embed_q4_k -DTYPE_Q4_K
-// variant: embed_q5_k -DTYPE_Q5_K
-// variant: embed_q6_k -DTYPE_Q6_K
-// variant: embed_q8_0 -DTYPE_Q8_0
-// variant: embed_q4_0 -DTYPE_Q4_0
-// variant: embed_q5_0 -DTYPE_Q5_0
-// variant: embed_wide -DTYPE_WIDE
-// variant: embed_f16 -DTYPE_F16
-// variant: embed_bf16 -DTYPE_BF16
-// variant: embed_f32 -DTYPE_F32
+// variant: embed_<layout>
 #extension GL_GOOGLE_include_directive : require
 #include "args.h"
 #include "matvec_args.h"

@@ -11,16 +11,7 @@
 // Cost    2 * d_in * d_out flops a row; weights are read once per 64 rows
 // Order   columns by their places in one invocation: a result does not depend on the number of rows
 // CPU     src/machine/cpu, matmul
-// variant: gemm_q4_k -DTYPE_Q4_K
-// variant: gemm_q5_k -DTYPE_Q5_K
-// variant: gemm_q6_k -DTYPE_Q6_K
-// variant: gemm_q8_0 -DTYPE_Q8_0
-// variant: gemm_q4_0 -DTYPE_Q4_0
-// variant: gemm_q5_0 -DTYPE_Q5_0
-// variant: gemm_wide -DTYPE_WIDE
-// variant: gemm_f16 -DTYPE_F16
-// variant: gemm_bf16 -DTYPE_BF16
-// variant: gemm_f32 -DTYPE_F32
+// variant: gemm_<layout>
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "gemm_args.h"

@@ -1,19 +1,19 @@
-// gemm_common.glsl: what the kernels of the prefill matrix product share.
+// gemm_common.glsl: definitions shared by the kernels of the prefill matrix product.
 //
-// Halves  a row of x is cut into 64 columns, 4 blocks of 16; column 16 b + 4 t + i lies at place
-//         16 t + 4 b + i, because an invocation that unpacks weights holds columns 4 t..4 t + 3 of every
-//         block. Sums over columns do not mind, as long as x and the weights agree. place() is its own inverse.
+// Places  x is stored as halves with its columns permuted: of each 64 columns, column 16 b + 4 t + i lies at place
+//         16 t + 4 b + i. An invocation that unpacks weights has columns 4 t .. 4 t + 3 of every block of 16, and with
+//         the same permutation of x it stores them contiguously. place() is its own inverse.
 uint place(uint k) { return (k & 0xffffffc3u) | ((k & 0xcu) << 2) | ((k & 0x30u) >> 2); }
 
 #ifdef GEMM
 // Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl                 read
-//         1 x         halves [n_row, 256 n_col] in places, 16-byte aligned           read
+//         1 x         f16 [n_row, 256 n_col] in places, 16-byte aligned              read
 //         2 scale     f32 [n_row]                                       (SCALED)     read
-//         3 y         f32 [n_row, d_out]; kEpilogueHalves: halves in places               written
-//         4 residual  f32 [n_row, d_out]; may be y itself               (kEpilogueAdd)    read
-//         5 step      StepState, of which the first word                (from_step)  read
-//         4 list      as moe_args.h says, in its place                  (EXPERTS)    read
-// EXPERTS x: entry of the list: rows of one expert; they stand where the list says.
+//         3 y         f32 [n_row, d_out]; kEpilogueHalves: f16 in places             written
+//         4 residual  f32 [n_row, d_out]; may be y itself               (kEpilogueAdd)  read
+//         4 list      in the place of residual: see moe_args.h          (EXPERTS)    read
+//         5 step      StepState, its first word                         (from_step)  read
+// EXPERTS workgroup x computes rows of one expert: entry x of the list says which expert, and where its rows are.
 // A buffer that a variant does not use may be bound to anything.
 layout(push_constant) uniform Push { GemmArgs args; };
 layout(set = 0, binding = 0, std430) readonly buffer W_ { uvec4 w[]; };
@@ -26,10 +26,11 @@ layout(set = 0, binding = 4, std430) readonly buffer R1_ { float residual1[]; };
 layout(set = 0, binding = 4, std430) readonly buffer List_ { uint list[]; };
 layout(set = 0, binding = 5, std430) readonly buffer Step_ { uint step_n_row; };
 
-uint n_row = 0u;                               // set by open_rows() first
-uint first_place = 0u, first_tile = 0u;        // EXPERTS: in the list; in the weights
+uint n_row = 0u;                               // open_rows() sets it
+uint first_place = 0u, first_tile = 0u;        // EXPERTS: of this expert, in the list and in the weights
 
-// The workgroup's first row, of `bm`; of those of its expert. Nothing is to be done where that is not below n_row.
+// The first of the workgroup's `bm` rows; with EXPERTS, counted among the rows of its expert. The workgroup has nothing
+// to do if that is n_row or more.
 uint open_rows(uint bm) {
     if (EXPERTS == 0u) {
         n_row = args.from_step == 1u ? min(args.n_row, step_n_row) : args.n_row;
@@ -50,7 +51,7 @@ uint tile_of(uint tile) { return EXPERTS == 0u ? tile : first_tile + tile; }
 
 float row_factor(uint row) { return SCALED == 1u ? scale[args.scale_offset + row_in(row)] * args.factor : args.factor; }
 
-// Four neighbouring results of a row of y; n: the first one's place among the rows of the matrix.
+// Writes four neighbouring values of a row of y, beginning with value n.
 void write_four(uint row, uint n, vec4 v) {
     if (row >= n_row || n >= args.d_out) return;
     const uint at = args.y_offset + row_out(row) * args.y_stride + n, from = args.residual_offset + row_out(row)
@@ -73,7 +74,7 @@ vec4 swiglu(vec4 gate, vec4 up) {
     return v * up;
 }
 
-// n: place of the first of four values in a row of y.
+// Applies swiglu and writes four neighbouring values of a row of y, beginning with value n.
 void write_swiglu(uint row, uint n, vec4 gate, vec4 up) {
     if (row >= n_row || n >= args.d_out) return;
     const vec4 v = swiglu(gate, up);

@@ -17,16 +17,7 @@
 // Numbers halves times halves, summed in float. Rounding: 2^-12 for x, 2^-11 for weights
 // Order   columns by their places: a result depends neither on the tile sizes nor on the number of rows
 // CPU     src/machine/cpu, matmul
-// variant: gemm_mma_q4_k -DTYPE_Q4_K @khr
-// variant: gemm_mma_q5_k -DTYPE_Q5_K @khr
-// variant: gemm_mma_q6_k -DTYPE_Q6_K @khr
-// variant: gemm_mma_q8_0 -DTYPE_Q8_0 @khr
-// variant: gemm_mma_q4_0 -DTYPE_Q4_0 @khr
-// variant: gemm_mma_q5_0 -DTYPE_Q5_0 @khr
-// variant: gemm_mma_wide -DTYPE_WIDE @khr
-// variant: gemm_mma_f16 -DTYPE_F16 @khr
-// variant: gemm_mma_bf16 -DTYPE_BF16 @khr
-// variant: gemm_mma_f32 -DTYPE_F32 @khr
+// variant: gemm_mma_<layout> @khr
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -50,8 +41,8 @@ layout(constant_id = 11) const uint EXPERTS = 0u; // 1: rows by expert, as a lis
 #define GEMM
 #include "gemm_common.glsl"
 layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec4 x[]; };
+#define SHARES
 #include "quant/tile.glsl"
-#include "gemm_share.glsl"
 
 const uint N = gl_WorkGroupSize.x;
 const uint SX = 9u;                      // units of 16 bytes from row to row

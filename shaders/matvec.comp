@@ -13,16 +13,7 @@
 // Order   columns in a lane, column tiles in turn, lanes by 1, 2, 4, parts in order: nothing depends on X_ROWS, the
 //         slice or TILES
 // CPU     src/machine/cpu, matmul
-// variant: matvec_q4_k -DTYPE_Q4_K
-// variant: matvec_q5_k -DTYPE_Q5_K
-// variant: matvec_q6_k -DTYPE_Q6_K
-// variant: matvec_q8_0 -DTYPE_Q8_0
-// variant: matvec_q4_0 -DTYPE_Q4_0
-// variant: matvec_q5_0 -DTYPE_Q5_0
-// variant: matvec_wide -DTYPE_WIDE
-// variant: matvec_f16 -DTYPE_F16
-// variant: matvec_bf16 -DTYPE_BF16
-// variant: matvec_f32 -DTYPE_F32
+// variant: matvec_<layout>
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "matvec_args.h"

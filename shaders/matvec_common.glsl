@@ -1,21 +1,22 @@
-// matvec_common.glsl: what the two matrix-vector kernels share: their arguments and how a result leaves.
+// matvec_common.glsl: arguments and epilogues of the two matrix-vector kernels.
 //
-// Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl               read
-//         1 x         f32 [X_ROWS, d_in], rows 16-byte aligned                          read
-//         2 norm      f32 [d_in], the norm's weight             (NORM)             read
-//         3 squares   f32 [X_ROWS, n_part]: partial sums of x^2      (NORM)             read
-//         4 y         f32 [X_ROWS, ...]                                                 written
-//         5 residual  f32 [X_ROWS, d_out]; may be y itself           (kEpilogueAdd)          read
-//         6 out       kEpilogueAdd: f32 [X_ROWS, d_out / 16], the sums of squares of 16 new values each;
-//                     kEpilogueLogits: (f32 bits, id) pairs [X_ROWS, n_group], the largest of a group  written
-// A buffer that a variant does not use may be bound to anything.
+// Memory  0 w         units of 16 bytes, tiles as in quant/tile.glsl            read
+//         1 x         f32 [X_ROWS, d_in], rows 16-byte aligned                  read
+//         2 norm      f32 [d_in], the norm's weight          (NORM)             read
+//         3 squares   f32 [X_ROWS, n_part], partial sums of x^2  (NORM)         read
+//         4 y         f32 [X_ROWS, ...]                                         written
+//         5 residual  f32 [X_ROWS, d_out]; may be y itself   (kEpilogueAdd)     read
+//         6 out       kEpilogueAdd: f32 [X_ROWS, d_out / 16], sums of squares of 16 values of y each
+//                     kEpilogueLogits: (f32 bits, id) [X_ROWS, n_group], the largest of each workgroup
+//                                                                               written
+// moe_columns.glsl says what experts read instead. A buffer that a variant does not use may be bound to anything.
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint X_ROWS = 1u;        // rows of x
 layout(constant_id = 2) const uint SPLIT = 4u;    // parts that the columns are cut into, summed in order
 layout(constant_id = 3) const uint TILES = 1u;    // row tiles of a workgroup
 #ifdef MATRIX
-// One pipeline for whatever stands between two norms: a step runs through more code than a core's instruction cache
-// holds, and each line of it that another stage has just used is one less to wait for.
+// With kNormAny and kEpilogueAny, one pipeline serves all products between two norms. The code of a step exceeds a
+// core's instruction cache, so stages that share code miss less often.
 layout(constant_id = 4) const uint NORM_ = 0u;
 layout(constant_id = 5) const uint EPILOGUE_ = 0u;
 #define NORM (NORM_ == kNormAny ? (args.mode >> 2) & 1u : NORM_)   // 1: x * norm / rms(x) instead of x
@@ -26,8 +27,8 @@ layout(constant_id = 5) const uint EPILOGUE = 0u;
 #endif
 
 #ifdef MATRIX
-// By address: a binding's descriptor is one more fetch, cold in every stage, before the first load can leave.
-// Measured on an H100: 0.4 us of a stage's 6.
+// Buffers by address: a descriptor would be one more fetch, a cache miss in every stage, before the first load.
+// Measured on an H100: 0.4 us of a stage's 6 us.
 #define BUFFER(binding_, access, Name, type, name) layout(buffer_reference, std430, buffer_reference_align = 16) \
     access buffer Name { type name[]; };
 #define UNITS at_w.w
@@ -80,12 +81,13 @@ layout(push_constant) uniform Push {
 
 #include "moe_columns.glsl"
 
-// The includer says how many tiles it finishes at once: SLOTS at most, n_slot. All sizes are multiples of 16 bytes: a
-// driver was seen to pack shared arrays without regard to what matrix loads need.
+// The including kernel defines SLOTS, the largest number of tiles that it finishes at once; n_slot is the actual
+// number. All sizes are multiples of 16 bytes: a driver was seen to pack shared arrays without the alignment that
+// matrix loads need.
 shared float inv_rms[(X_ROWS + 3u) / 4u * 4u];
 shared float best_s[16u * X_ROWS * SLOTS];
 shared uint best_id[(X_ROWS * SLOTS + 3u) / 4u * 4u];
-shared uint kept[(2u * X_ROWS + 3u) / 4u * 4u];   // the largest of the tiles before, and its id
+shared uint kept[(2u * X_ROWS + 3u) / 4u * 4u];   // by row of x: the largest value of earlier tiles, and its id
 
 float silu(float v) {
     precise float e = exp(-abs(v));
@@ -95,12 +97,12 @@ float silu(float v) {
     return p;
 }
 
-// The finished sum number o of a workgroup: row o & 15 of the tile, x row (o >> 4) % X_ROWS, tile (o >> 4) / X_ROWS.
+// Sum o of the workgroup: row o & 15 of tile (o >> 4) / X_ROWS times row (o >> 4) % X_ROWS of x. The kernel defines it.
 float total(uint o);
 
 uint n_slot = SLOTS;
 
-float held[2];   // the residuals of an invocation's first results, fetched early
+float held[2];   // residuals of the invocation's first two results, loaded early
 
 uint residual_at(uint o, uint tile0, out bool inside) {
     const uint tile = tile0 + (o >> 4) / X_ROWS, at = args.first_row + tile * 16u + (o & 15u);
@@ -117,8 +119,8 @@ void hold_residual(uint i, uint n, uint tile0) {
     }
 }
 
-// Writes the results of n_slot tiles from tile0 on; n invocations, all of them, i = 0..n-1.
-// `first`: the workgroup has finished no tile yet; `end`: it will finish no more.
+// Writes the results of n_slot tiles from tile0 on. All n invocations of the workgroup call it, i = 0 .. n - 1.
+// `first`: these are the workgroup's first tiles; `end`: they are its last.
 void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
     if (EPILOGUE == kEpilogueSwiglu) {
         [[dont_unroll]] for (uint o = i; o < n_slot * X_ROWS * 8u; o += n) {
@@ -154,7 +156,7 @@ void write_tiles(uint i, uint n, uint tile0, bool first, bool end) {
             }
             v = NORM == 1u ? fma(v, inv_rms[col], r) : v + r;
 #ifdef MATRIX
-            // The same sum as below, of 16 neighbouring lanes: no barrier.
+            // Sums over 16 neighbouring lanes, in the order of the sums below, without a barrier.
             const float s0 = inside ? v : 0.0, s1 = subgroupShuffleXor(s0, 1u), s2 = subgroupShuffleXor(s0, 2u),
                 s3 = subgroupShuffleXor(s0, 3u);
             float q = fma(s3, s3, fma(s2, s2, fma(s1, s1, s0 * s0)));

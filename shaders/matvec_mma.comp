@@ -20,13 +20,7 @@
 // CPU     src/machine/cpu, matmul
 // Needs   16-byte addresses for matrix loads (all shared arrays are multiples of 16 bytes) and matrices whose elements
 //         lie as matrix_layout_fits() in tune.h requires
-// variant: matvec_mma_q4_k -DTYPE_Q4_K @khr
-// variant: matvec_mma_q5_k -DTYPE_Q5_K @khr
-// variant: matvec_mma_q6_k -DTYPE_Q6_K @khr
-// variant: matvec_mma_q8_0 -DTYPE_Q8_0 @khr
-// variant: matvec_mma_q4_0 -DTYPE_Q4_0 @khr
-// variant: matvec_mma_q5_0 -DTYPE_Q5_0 @khr
-// variant: matvec_mma_f16 -DTYPE_F16 @khr
+// variant: matvec_mma_<layout> @product @khr
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require

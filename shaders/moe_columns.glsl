@@ -1,27 +1,28 @@
-// moe_columns.glsl: which column of a matrix-vector product is which row of the step, and where its matrix
-// lies: one for all (ROLE 0), or an expert's. Included by matvec_common.glsl.
+// moe_columns.glsl: which rows and which matrix a workgroup of a matrix-vector product works on, by ROLE. Included by
+// matvec_common.glsl.
 //
-// kRoleExpert  group (x, y): y is a place. The first row of the step that chose this expert takes all rows
-//             that did as its columns (X_ROWS at once; the X_ROWS-th after it the next ones), the others leave: an
-//             expert's weights come from memory once. Column c reads row place / n_used, writes row `place`.
-//             With SUBGROUP_SCORES every workgroup makes the choice itself from the scores, as moe_route.comp does, in
-//             less time than a dispatch of its own would take; the first one leaves it for others.
-// kRoleRow     group (x, y): y is a row. Its matrix is that of its experts side by side, ids ascending, its
-//             columns their hidden values times their weights; X_ROWS is 1.
-//             With X_ROWS = 1 kRoleExpert means that the step has one row.
-// kRoleShared  likewise with the one shared expert, whose weight is the sigmoid of its score, or 1.
-// Order       a row's sums follow from its own choice alone.
-// Memory      in the place of what the role does not use:
-//             5 choice    pairs (id, weight) [n_row, n_used + 1]    (kRoleExpert)          read
-//             3 choice    likewise                                  (kRoleRow)             read
-//             3 squares   scores f32 [n_row, n_out]                 (kRoleShared)          read
-//             5 residual  likewise                                  (kRoleExpert, SUBGROUP_SCORES)     read
-//             6 out       choice                                    (kRoleExpert, SUBGROUP_SCORES)     written
-//             7 bias      f32 [n_expert]                            (kRouteBias, SUBGROUP_SCORES)     read
+// kRoleNone    one matrix for all rows; column c is row c.
+// kRoleExpert  Workgroup (x, y), where y is a place: row * n_used + j for the j-th expert of a row. The first row that
+//              chose an expert computes all rows that did, X_ROWS of them at once (every X_ROWS-th starts the next
+//              group); the workgroups of the other rows return. So an expert's weights are read once. Column c reads
+//              row place / n_used of x and writes row `place` of y. X_ROWS = 1 implies a step of one row.
+//              With SUBGROUP_SCORES every workgroup chooses the experts itself from the scores, as moe_route.comp does:
+//              that takes less time than one more dispatch. The first workgroup stores the choice for later products.
+// kRoleRow     Workgroup (x, y), where y is a row. Its matrix is those of its experts side by side, by ascending id,
+//              and its x their hidden values times their weights. X_ROWS is 1.
+// kRoleShared  As kRoleRow, with the one shared expert, whose weight is the sigmoid of its score, or 1.
+// Order        A row's sums depend on its own choice alone.
+// Memory       These replace the buffers of matvec_common.glsl that the role does not use:
+//              5 choice    pairs (id, weight) [n_row, n_used + 1]    (kRoleExpert)                     read
+//              3 choice    the same                                  (kRoleRow)                        read
+//              3 squares   scores f32 [n_row, n_out]                 (kRoleShared)                     read
+//              5 residual  the same                                  (kRoleExpert, SUBGROUP_SCORES)    read
+//              6 out       choice                                    (kRoleExpert, SUBGROUP_SCORES)    written
+//              7 bias      f32 [n_expert]                            (kRouteBias, SUBGROUP_SCORES)     read
 #include "moe_args.h"
 #ifdef MATRIX
 layout(constant_id = 11) const uint ROLE_ = 0u;
-// scores of a lane: ceil(experts / 32); 0: the choice is made
+// scores of a lane: ceil(experts / 32); 0: the choice was made before
 layout(constant_id = 12) const uint SUBGROUP_SCORES = 0u;
 #define ROLE (ROLE_ == kRoleAny ? args.mode >> 3 : ROLE_)
 #define MAY_CHOOSE (SUBGROUP_SCORES > 0u && (ROLE_ == kRoleExpert || ROLE_ == kRoleAny))
@@ -31,10 +32,10 @@ layout(constant_id = 6) const uint ROLE = 0u;
 #define MAY_BE_ROW (ROLE >= kRoleRow)
 #endif
 #define BY_ROW (MAY_BE_ROW && ROLE >= kRoleRow)
-// Sizes are multiples of 16 bytes, and least where nothing is kept.
-// by row: its place at this expert, or NONE
+// Sizes are multiples of 16 bytes; an array that the role does not use has 16 bytes.
+// by row: its place with this expert, or NONE
 shared uint place_s[X_ROWS > 1u ? (kMaxRows + 3u) / 4u * 4u : 4u];
-shared uint column_s[(X_ROWS + 3u) / 4u * 4u];              // places of the columns
+shared uint column_s[(X_ROWS + 3u) / 4u * 4u];              // by column: its place
 shared uint pair_id_s[MAY_BE_ROW ? kMaxUsed : 4u];
 shared float pair_weight_s[MAY_BE_ROW ? kMaxUsed : 4u];
 const uint NONE = 0xffffffffu;
@@ -47,12 +48,13 @@ float sigmoid_of(float v) {
 }
 
 #ifdef MATRIX
-shared uint chosen_s[SUBGROUP_SCORES > 0u ? kMaxPlaces : 4u];         // by place: ids
-shared float scores_s[4u + 32u * SUBGROUP_SCORES * (X_ROWS == 1u ? 1u : kMaxRows)];   // of a subgroup's row
+shared uint chosen_s[SUBGROUP_SCORES > 0u ? kMaxPlaces : 4u];         // by place: the id
+shared float scores_s[4u + 32u * SUBGROUP_SCORES * (X_ROWS == 1u ? 1u : kMaxRows)];   // of the row of each subgroup
 shared float chosen_weight_s[SUBGROUP_SCORES > 0u ? kMaxPlaces : 4u];
 #define CHOSEN(place) (SUBGROUP_SCORES > 0u ? chosen_s[place] : CHOICE((place) + (place) / args.n_used).x)
 
-// A subgroup takes a row, a lane every 32nd expert; the largest leave one by one, equal ones by lower id.
+// Chooses the n_used experts with the largest scores, ties to the lower id. A subgroup handles a row, a lane every 32nd
+// expert.
 const float LOWEST = -3.4028234e38;
 const int NOTHING = -0x7fffffff - 1;
 void choose_rows(uint i, uint n) {
@@ -65,7 +67,7 @@ void choose_rows(uint i, uint n) {
             ? RESIDUAL[from + l + 32u * k] : LOWEST;
         if ((args.flags & kRouteSigmoid) == 0u) {
             [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) highest = max(highest, p[k]);
-            highest = subgroupMax(highest);   // exact in any order
+            highest = subgroupMax(highest);   // a maximum does not depend on the order
             [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) {
                 p[k] = exp(p[k] - highest);
                 sum += p[k];
@@ -79,13 +81,13 @@ void choose_rows(uint i, uint n) {
             [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] *= by;
         }
         [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) score_s(l + 32u * k) = p[k];
-        if ((args.flags & kRouteSigmoid) != 0u) {   // rarer, so it runs less code for more time
+        if ((args.flags & kRouteSigmoid) != 0u) {   // rare: small code instead of fast code
             [[dont_unroll]] for (uint e = l; e < args.n_score; e += 32u) {
                 score_s(e) = sigmoid_of(score_s(e));
             }
             [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) p[k] = score_s(l + 32u * k);
         }
-        // Integers in the order of what they stand for: lanes compare those at once.
+        // Integers with the same order as the floats, for subgroupMax.
         int v[SUBGROUP_SCORES + 1u];
         [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) {
             float x = p[k];
@@ -93,7 +95,7 @@ void choose_rows(uint i, uint n) {
             const int b = floatBitsToInt(x);
             v[k] = l + 32u * k < args.n_score ? b ^ ((b >> 31) & 0x7fffffff) : NOTHING;
         }
-        uint mine = NONE;   // lane j: the j-th of the largest
+        uint mine = NONE;   // lane j: the expert with the j-th largest score
         [[dont_unroll]] for (uint j = 0u; j < args.n_used; j++) {
             int best = NOTHING;
             [[unroll]] for (uint k = 0u; k < SUBGROUP_SCORES; k++) best = max(best, v[k]);
@@ -128,7 +130,7 @@ void choose_rows(uint i, uint n) {
 #define CHOSEN(place) CHOICE((place) + (place) / args.n_used).x
 #endif
 
-// False: this workgroup has nothing to do. All invocations, i = 0..n-1.
+// False if the workgroup has nothing to do. All n invocations call it, i = 0 .. n - 1.
 bool open_columns(uint i, uint n) {
     const uint y = gl_WorkGroupID.y;
     if (MAY_BE_ROW && ROLE == kRoleShared) {
@@ -143,7 +145,7 @@ bool open_columns(uint i, uint n) {
     if (MAY_BE_ROW && ROLE == kRoleRow) {
         for (uint j = i; j < args.n_used; j += n) {
             const uvec2 c = CHOICE(y * (args.n_used + 1u) + j);
-            const bool here = c.x - args.first_expert < args.n_expert;   // else another slice adds it
+            const bool here = c.x - args.first_expert < args.n_expert;   // else another slice of the matrices adds it
             pair_id_s[j] = here ? c.x - args.first_expert : 0u;
             pair_weight_s[j] = here ? uintBitsToFloat(c.y) : 0.0;
         }
@@ -176,18 +178,18 @@ bool open_columns(uint i, uint n) {
     return expert < args.n_expert;
 }
 
-// Row of x that column c reads, and row of y that it writes; columns that are none read the first one's.
+// The rows that column c reads of x and writes of y. A column beyond the last repeats the last one.
 uint row_in(uint c) { return X_ROWS == 1u ? (ROLE == kRoleExpert ? 0u : gl_WorkGroupID.y) : ROLE == kRoleNone ? c
     : column_s[min(c, n_column - 1u)] / args.n_used; }
 uint row_out(uint c) { return X_ROWS == 1u ? gl_WorkGroupID.y : ROLE == kRoleNone ? c
     : column_s[min(c, n_column - 1u)]; }
 bool has_column(uint c) { return X_ROWS == 1u || ROLE == kRoleNone || c < n_column; }
-// The pair whose matrix column tile c belongs to.
+// The expert (index into pair_*_s) that column tile c belongs to.
 uint pair_of(uint c) { return min(c / (args.d_slot >> 8), args.n_used - 1u); }
-// Where the columns of column tile c end.
+// The end of the columns that column tile c belongs to.
 uint columns_end(uint c) { return BY_ROW ? pair_of(c) * args.d_slot + args.d_in : args.d_in; }
 float weight_of(uint c) { return pair_weight_s[pair_of(c)]; }
-// Number of the tile where tile row `tile` meets column tile c.
+// The index of the tile in tile row `tile` and column tile c.
 uint tile_of(uint tile, uint c) {
     if (!BY_ROW) return (expert * args.n_tile + tile) * args.n_col + c;   // expert is 0 where there is none
     const uint own = args.d_slot >> 8, j = pair_of(c);

@@ -47,6 +47,15 @@ void main() {
     for (uint i = 0; i < ROW_COUNT; i++) z[i] = y[i];
 }
 """
+LAYOUT_KERNEL = """#version 450
+// variant: sum_<layout>
+// variant: product_<layout> -DPRODUCT @product
+#extension GL_GOOGLE_include_directive : require
+#include "layout.glsl"
+layout(local_size_x_id = 0) in;
+layout(set = 0, binding = 0, std430) buffer Data { uint x[]; };
+void main() { x[gl_GlobalInvocationID.x] = weight(TILE); }
+"""
 
 
 class MakeShadersTestCase(unittest.TestCase):
@@ -117,6 +126,48 @@ class MakeShadersTestCase(unittest.TestCase):
         self.make()
         self.write("shaders/kernel.comp", KERNEL.replace("variant: thrice", "variant: fourfold"))
         self.stale("'thrice' has no source", "'fourfold' (shaders/kernel.comp) is missing")
+
+    def write_layouts(self):
+        self.write("shaders/kernel.comp", LAYOUT_KERNEL)
+        self.write("shaders/quant/pair.glsl", "// layout: even 2 @product -DSTEP=2u\n// layout: odd 3 -DSTEP=3u\n"
+                   "uint weight(uint n) { return n * STEP; }\n")
+        self.write("shaders/quant/one.glsl", "// layout: one 1\nuint weight(uint n) { return n; }\n")
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_a_kernel_is_made_for_each_layout_from_its_own_file_and_the_host_gets_the_list(self):
+        self.write_layouts()
+        held = make_shaders.parse(self.make())[1]
+        self.assertEqual(sorted(held), ["product_even", "sum_even", "sum_odd", "sum_one"])
+        self.assertEqual(held["product_even"][2], held["sum_even"][2])
+        for name, value in (("sum_even", 4), ("sum_odd", 9), ("sum_one", 1)):
+            words = list(make_shaders.struct.unpack(f"<{len(held[name][2]) // 4}I", held[name][2]))
+            self.assertIn(value, [w[3] for op, w in make_shaders.instructions(words) if op == 43], name)
+        rows = ["#define AUSPEX_LAYOUTS(X)", "    X(even, 2, true)", "    X(odd, 3, false)", "    X(one, 1, false)\n"]
+        self.assertIn(" \\\n".join(rows), self.read("src/machine/vulkan/shader_contract.h"))
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_a_changed_layout_makes_its_own_modules_stale_and_no_others(self):
+        self.write_layouts()
+        self.make()
+        self.write("shaders/quant/one.glsl", "// layout: one 1\nuint weight(uint n) { return n + 5u; }\n")
+        self.stale("'sum_one' is older")
+        self.assertNotIn("sum_odd", self.run_tool("--check")[1])
+        self.write_layouts()
+        self.write("shaders/quant/more.glsl", "// layout: more 7\nuint weight(uint n) { return n; }\n")
+        self.stale("'sum_more' (shaders/kernel.comp) is missing")
+
+    def test_an_odd_or_repeated_layout_line_is_named(self):
+        for line, expected in (("one x", "quant/one.glsl: the layout line 'one x' has an odd"),
+                               ("one 1 @produce", "'one 1 @produce' has an odd"),
+                               ("odd 1", "layout 'odd' is one of")):
+            self.write_layouts()
+            self.write("shaders/quant/one.glsl", f"// layout: {line}\nuint weight(uint n) {{ return n; }}\n")
+            code, said = self.run_tool()
+            self.assertEqual(code, 1)
+            self.assertIn(expected, said)
+        self.write("shaders/quant/one.glsl", "uint weight(uint n) { return n; }\n")
+        self.write("shaders/kernel.comp", LAYOUT_KERNEL.replace("product_<layout>", "product"))
+        self.assertIn("product -DPRODUCT @product", self.run_tool()[1])
 
     @unittest.skipUnless(GLSLC, "needs glslc")
     def test_an_edited_blob_is_found(self):

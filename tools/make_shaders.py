@@ -12,8 +12,14 @@
 Needs Python's standard library and glslc (Debian: glslc; checked with spirv-val where it is there).
 
 A source says in comment lines what is made of it. Without such a line: one module of the file's name.
-  // variant: NAME [-DKEY=VALUE ...] [@khr] [@prebuilt]
+  // variant: NAME [-DKEY=VALUE ...] [@khr] [@prebuilt] [@product]
   // lint: exact          every float add, subtract and multiply must be `precise` or an fma
+A name that ends in <layout> makes a module for each layout of weights. A file in shaders/quant lists its layouts:
+  // layout: NAME UNITS [-DKEY=VALUE ...] [@product]
+UNITS      16-byte units of a tile. The modules of a layout are compiled with its defines and with TILE = UNITS, and
+           their `#include "layout.glsl"` is the file with that line. shader_contract.h gets the list as
+           AUSPEX_LAYOUTS, from which the host takes names and sizes.
+@product   the layout has a product(). A variant with this word is made for such layouts only.
 @khr       the source uses GL_NV_cooperative_matrix with M, N and K as three different specialization
            constants; the module is rewritten to SPV_KHR_cooperative_matrix, which glslc of Debian 12
            cannot write by itself.
@@ -46,13 +52,27 @@ class Broken(Exception):
     pass
 
 
+class Layout:
+    """How a matrix of weights lies on the device: a `// layout:` line of a file in shaders/quant."""
+
+    def __init__(self, line, source):
+        words = line.split()
+        odd = [w for w in words[2:] if not w.startswith("-D") and w != "@product"]
+        if len(words) < 2 or odd or not re.fullmatch(r"[a-z0-9_]+", words[0]) or not words[1].isdecimal():
+            raise Broken(f"{os.path.relpath(source, ROOT)}: the layout line '{line}' has an odd name, size or word")
+        self.name, self.units, self.source = words[0], int(words[1]), source
+        self.product = "@product" in words
+        self.defines = [w for w in words if w.startswith("-D")] + [f"-DTILE={self.units}u"]
+
+
 class Module:
-    def __init__(self, name, source, defines, khr, prebuilt, exact):
-        self.name, self.source, self.defines = name, source, defines
-        self.khr, self.prebuilt, self.exact = khr, prebuilt, exact
+    def __init__(self, name, source, words, exact, layout=None):
+        self.name, self.source, self.exact, self.layout = name, source, exact, layout
+        self.khr, self.prebuilt = "@khr" in words, "@prebuilt" in words
+        self.defines = [w for w in words if w.startswith("-D")] + (layout.defines if layout else [])
         self.family = os.path.basename(source)[:-5]  # variants of one source share their specialization constants
         self.words, self.origin, self.contract = None, None, None
-        self.hash = source_hash(source, defines + (["@khr"] if khr else []))
+        self.hash = source_hash(source, self.defines + (["@khr"] if self.khr else []), layout)
 
 
 def read_text(path):
@@ -60,33 +80,58 @@ def read_text(path):
         return f.read()
 
 
-def closure(path, seen):
+def closure(path, seen, layout):
     """The file and everything it includes, in order of first use."""
     if path in seen:
         return seen
     seen.append(path)
     for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', read_text(path), re.M):
-        for folder in [os.path.dirname(path)] + INCLUDES:
-            inner = os.path.normpath(os.path.join(folder, name))
-            if os.path.exists(inner):
-                closure(inner, seen)
-                break
-        else:
+        inner = [os.path.normpath(os.path.join(folder, name)) for folder in [os.path.dirname(path)] + INCLUDES]
+        if layout and name == "layout.glsl":
+            inner = [layout.source]
+        found = next((i for i in inner if os.path.exists(i)), None)
+        if found is None:
             raise Broken(f"{os.path.relpath(path, ROOT)} includes \"{name}\", which is nowhere")
+        closure(found, seen, layout)
     return seen
 
 
-def source_hash(path, flags):
+def source_hash(path, flags, layout):
     """Of the flags and of the code with everything it includes; comments and white space do not count."""
     h = hashlib.sha256("\0".join(FLAGS + flags).encode())
-    for part in closure(path, []):
+    for part in closure(path, [], layout):
         lines = shader_contract.strip_comments(read_text(part)).split("\n")
         code = "\n".join(" ".join(l.split()) for l in lines if l.strip())
         h.update(os.path.basename(part).encode() + b"\0" + code.encode() + b"\0")
     return h.hexdigest()[:16]
 
 
-def find_modules(skip_broken=False):
+def find_layouts():
+    layouts, folder = {}, os.path.join(SHADERS, "quant")
+    for file in sorted(os.listdir(folder)):
+        path = os.path.join(folder, file)
+        for line in re.findall(r"^//\s*layout:[ \t]*(.*)$", read_text(path), re.M):
+            layout = Layout(line, path)
+            if layout.name in layouts:
+                raise Broken(f"shaders/quant/{file}: layout '{layout.name}' is one of "
+                             f"{os.path.basename(layouts[layout.name].source)}, too")
+            layouts[layout.name] = layout
+    return [layouts[name] for name in sorted(layouts)]
+
+
+def expand(variants, layouts):
+    """[(name, words, layout or None)] of variant lines: one for each layout where the name asks for that."""
+    out = []
+    for name, *words in variants:
+        if not name.endswith("_<layout>"):
+            out.append((name, words, None))
+            continue
+        out += [(name.replace("<layout>", layout.name), words, layout) for layout in layouts
+                if layout.product or "@product" not in words]
+    return out
+
+
+def find_modules(layouts, skip_broken=False):
     modules, names = [], {}
     for file in sorted(os.listdir(SHADERS)):
         if not file.endswith(".comp"):
@@ -95,20 +140,20 @@ def find_modules(skip_broken=False):
         text = read_text(path)
         exact = re.search(r"^//\s*lint:\s*exact\b", text, re.M) is not None
         variants = [v.split() for v in re.findall(r"^//\s*variant:[ \t]*(\S.*)$", text, re.M)] or [[file[:-5]]]
-        for v in variants:
-            unknown = [w for w in v[1:] if not w.startswith("-D") and w not in ("@khr", "@prebuilt")]
-            if unknown or not re.fullmatch(r"[a-z0-9_]+", v[0]):
-                raise Broken(f"shaders/{file}: the variant line '{' '.join(v)}' has an odd name or word")
-            if v[0] in names:
-                raise Broken(f"shaders/{file}: module '{v[0]}' is made by {names[v[0]]}, too")
-            names[v[0]] = file
+        for name, words, layout in expand(variants, layouts):
+            known = ("@khr", "@prebuilt") + (("@product",) if layout else ())
+            unknown = [w for w in words if not w.startswith("-D") and w not in known]
+            if unknown or not re.fullmatch(r"[a-z0-9_]+", name):
+                raise Broken(f"shaders/{file}: the variant line '{' '.join([name] + words)}' has an odd name or word")
+            if name in names:
+                raise Broken(f"shaders/{file}: module '{name}' is made by {names[name]}, too")
+            names[name] = file
             try:
-                defines = [w for w in v[1:] if w.startswith("-D")]
-                modules.append(Module(v[0], path, defines, "@khr" in v, "@prebuilt" in v, exact))
+                modules.append(Module(name, path, words, exact, layout))
             except Broken as e:
                 if not skip_broken:
                     raise
-                print(f"skipped: {v[0]}: {e}", file=sys.stderr)
+                print(f"skipped: {name}: {e}", file=sys.stderr)
     return sorted(modules, key=lambda m: m.name)
 
 
@@ -120,23 +165,27 @@ def glslc_version(glslc):
     return ", ".join(l.strip() for l in r.stdout.splitlines()[:3]) if r.returncode == 0 else None
 
 
+def call_glslc(glslc, m, words, what):
+    """Runs the compiler on a module's source, with its layout as layout.glsl; returns what it wrote, as bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out")
+        if m.layout:
+            with open(os.path.join(folder, "layout.glsl"), "w") as f:
+                f.write(f'#include "quant/{os.path.basename(m.layout.source)}"\n')
+        command = [glslc] + words + FLAGS + [f"-I{i}" for i in INCLUDES + [folder]] + m.defines + [m.source, "-o", out]
+        r = subprocess.run(command, capture_output=True, text=True)
+        if r.returncode != 0:
+            raise Broken(f"{m.name} ({os.path.relpath(m.source, ROOT)}) does not {what}:\n{r.stderr.strip()}")
+        with open(out, "rb") as f:
+            return f.read()
+
+
 def preprocess(glslc, m):
-    command = [glslc, "-E"] + FLAGS + [f"-I{i}" for i in INCLUDES] + m.defines + [m.source, "-o", "-"]
-    r = subprocess.run(command, capture_output=True, text=True)
-    if r.returncode != 0:
-        raise Broken(f"{m.name} ({os.path.relpath(m.source, ROOT)}) does not preprocess:\n{r.stderr.strip()}")
-    return r.stdout
+    return call_glslc(glslc, m, ["-E"], "preprocess").decode()
 
 
 def run_glslc(glslc, m):
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.spv")
-        command = [glslc] + FLAGS + [f"-I{i}" for i in INCLUDES] + m.defines + [m.source, "-o", out]
-        r = subprocess.run(command, capture_output=True, text=True)
-        if r.returncode != 0:
-            raise Broken(f"{m.name} ({os.path.relpath(m.source, ROOT)}) does not compile:\n{r.stderr.strip()}")
-        with open(out, "rb") as f:
-            data = f.read()
+    data = call_glslc(glslc, m, [], "compile")
     return list(struct.unpack(f"<{len(data) // 4}I", data))
 
 
@@ -304,9 +353,9 @@ def contract_path(path):
     return os.path.join(os.path.dirname(os.path.abspath(path)), "shader_contract.h")
 
 
-def render_contract(modules):
+def render_contract(modules, layouts):
     try:
-        return shader_contract.render(modules, [f for f in os.listdir(SHADERS) if f.endswith(".h")])
+        return shader_contract.render(modules, layouts, [f for f in os.listdir(SHADERS) if f.endswith(".h")])
     except shader_contract.Mismatch as e:
         raise Broken(str(e))
 
@@ -396,7 +445,7 @@ def up_to_date(path, version):
     return held if held_version == version else {}
 
 
-def check(modules, glslc, spirv_val, path):
+def check(modules, layouts, glslc, spirv_val, path):
     for p in (path, contract_path(path)):
         if not os.path.exists(p):
             raise Broken(f"{os.path.relpath(p, ROOT)} is missing; {MEND}")
@@ -424,7 +473,7 @@ def check(modules, glslc, spirv_val, path):
     if here == version and len(same) != len(modules):
         names = ", ".join(m.name for m in modules if m not in same)
         raise Broken(f"spirv.inc differs from a fresh compilation with the same compiler ({names}); {MEND}")
-    contract = render_contract(modules)
+    contract = render_contract(modules, layouts)
     if contract != read_text(contract_path(path)):
         raise Broken(f"shader_contract.h differs from what the modules of a new compilation say; {MEND}")
     if here == version and read_text(path) != render(modules, version, contract):
@@ -470,7 +519,8 @@ def main():
             for name, (h, origin, words) in sorted(held.items()):
                 print(f"{len(words):8d} bytes  {origin:10s} {name}")
             return 0
-        modules = find_modules(a.skip_broken)
+        layouts = find_layouts()
+        modules = find_modules(layouts, a.skip_broken)
         spirv_val = shutil.which("spirv-val")
         if a.prebuild:
             m = next((m for m in modules if m.name == a.prebuild and m.prebuilt), None)
@@ -485,13 +535,13 @@ def main():
             print(f"wrote shaders/prebuilt/{m.name}.spv, {4 * len(words)} bytes; now {MEND}")
             return 0
         if a.check:
-            check(modules, a.glslc, spirv_val, a.out)
+            check(modules, layouts, a.glslc, spirv_val, a.out)
             return 0
         version = glslc_version(a.glslc)
         if version is None:
             raise Broken("glslc was not found: install it (Debian: apt install glslc), or give its path with --glslc")
         compile_all(modules, a.glslc, spirv_val, a.skip_broken, {} if a.all else up_to_date(a.out, version))
-        contract = render_contract(modules)
+        contract = render_contract(modules, layouts)
         text = render(modules, version, contract)
         for path, content in ((contract_path(a.out), contract), (a.out, text)):
             with open(path + ".new", "w", encoding="ascii") as f:

@@ -1,14 +1,15 @@
 // quant/half.glsl: F16 and BF16.
 //
-// 64m + 32e + l  lane l, row (l >> 2) + 8e: words xy: block 2m, words zw: block 2m + 1; columns in order
-#define TILE 512u
+// 64 m + 32 e + l    lane l, row (l >> 2) + 8 e: words x and y have block 2 m, z and w block 2 m + 1; columns in order
+// layout: f16 512 @product -DWEIGHT_FACTOR=1.0
+// layout: bf16 512 -DBF16
 
 void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uint e = r >> 3, l = (r & 7u) * 4u + t;
     for (uint i = 0u; i < 8u; i++) {
         const uvec4 q = UNITS[at + 64u * (4u * j + (i >> 1)) + 32u * e + l];
         const uvec2 v = (i & 1u) == 0u ? q.xy : q.zw;
-#ifdef TYPE_BF16
+#ifdef BF16
         to[i] = uintBitsToFloat(uvec4(v.x << 16, v.x & 0xffff0000u, v.y << 16, v.y & 0xffff0000u));
 #else
         to[i] = vec4(unpackHalf2x16(v.x), unpackHalf2x16(v.y));
@@ -40,4 +41,31 @@ vec4 product(Raw raw, uint at, uint t) {
     }
     return sum;
 }
+#endif
+
+#ifdef SHARES
+#include "gemm_share.glsl"
+
+struct Share { uvec4 a, b; };
+
+Share fetch_share(uint at, uint l, uint e, uint kb) {
+    Share r;
+    r.a = w[at + 128u * kb + 32u * e + l];
+    r.b = w[at + 128u * kb + 64u + 32u * e + l];
+    return r;
+}
+
+#ifdef BF16
+uint two_halves(uint v) { return two_halves(uintBitsToFloat(v << 16), uintBitsToFloat(v & 0xffff0000u)); }
+
+void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+    lo = uvec4(two_halves(r.a.x), two_halves(r.a.y), two_halves(r.a.z), two_halves(r.a.w));
+    hi = uvec4(two_halves(r.b.x), two_halves(r.b.y), two_halves(r.b.z), two_halves(r.b.w));
+}
+#else
+void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+    lo = r.a;
+    hi = r.b;
+}
+#endif
 #endif

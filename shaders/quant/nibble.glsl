@@ -1,35 +1,33 @@
-// quant/nibble.glsl: Q4_K, Q5_K, Q4_0, Q5_0: four bits a weight, and one more for the fives.
+// quant/nibble.glsl: Q4_K, Q5_K, Q4_0 and Q5_0: four bits a weight, and a fifth one with FIVE.
 //
-// units 0..15         scales of row r. K types: half d, half dmin, 12 bytes of 6-bit scales and mins as
-//                     in the file; others: eight halves d, one for 32 columns each
-// HIGH units 16..47   fives only: 8 bytes for row (l >> 2) + 8e and lane l at 8 (32e + l); word j, bits
-//                     8 n + k: see high()
-// QUANT + 64j + 32e + l   lane l, row (l >> 2) + 8e, columns 128 j ..: word 2c + h (c, h = 0, 1) holds
-//                     block 8j + 4c + h in its low nibbles and block 8j + 4c + 2 + h in its high ones
-#if defined(TYPE_Q5_K) || defined(TYPE_Q5_0)
-#define FIVE
+// units 0 .. 15            row r: with MINS half d, half dmin and 12 bytes of 6-bit scales and minimums, as in the
+//                          file; else eight halves d, one for 32 columns each
+// units 16 .. 47           FIVE: lane l, row (l >> 2) + 8 e: two words at byte 8 (32 e + l). Word j has the columns
+//                          from 128 j on: bits 8 n + 4 c + 2 h + p of its halves belong to columns 2 p and 2 p + 1 of
+//                          block 8 j + 4 c + 2 n + h
+// QUANT + 64 j + 32 e + l  lane l, row (l >> 2) + 8 e, columns from 128 j on: word 2 c + h (c, h = 0, 1) has block
+//                          8 j + 4 c + h in its low nibbles and block 8 j + 4 c + 2 + h in its high nibbles
+// layout: q4_k 144 @product -DMINS
+// layout: q5_k 176 @product -DMINS -DFIVE
+// layout: q4_0 144 @product
+// layout: q5_0 176 @product -DFIVE
+#ifdef FIVE
 #define QUANT 48u
-#define TILE 176u
-#else
-#define QUANT 16u
-#define TILE 144u
-#endif
-#if defined(TYPE_Q4_K) || defined(TYPE_Q5_K)
-#define MINS
-#elif defined(FIVE)
 #define ZERO 16.0
 #else
+#define QUANT 16u
 #define ZERO 8.0
 #endif
 
-// The eight scales (xy, bytes) and mins (zw) of a K header.
+// The eight scales (bytes of xy) and minimums (bytes of zw) of a row with MINS.
 uvec4 k_scales(uvec4 h) {
     return uvec4(h.y & 0x3f3f3f3fu, (h.w & 0x0f0f0f0fu) | ((h.y >> 2) & 0x30303030u),
                  h.z & 0x3f3f3f3fu, ((h.w >> 4) & 0x0f0f0f0fu) | ((h.z >> 2) & 0x30303030u));
 }
 
 #ifdef FIVE
-// The fifth bits of two columns (k = 2h + p; z shifted down by 4 for odd c), low or high nibbles' block.
+// The fifth bits of columns 2 p and 2 p + 1 of block h, k = 2 h + p, above their low (bit 4) or high (bit 8) nibbles.
+// z: the word of the fifth bits, shifted right by 4 c.
 uint high_low(uint z, uint k) { return (z << (4u - k)) & 0x00100010u; }
 uint high_high(uint z, uint k) { return (z >> k) & 0x01000100u; }
 #else
@@ -51,7 +49,7 @@ void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uvec4 sc = k_scales(head);
     const vec2 d = unpackHalf2x16(head.x);
 #endif
-    for (uint i = 0u; i < 8u; i++) {  // i = 4c + 2 hi + h
+    for (uint i = 0u; i < 8u; i++) {  // i = 4 c + 2 hi + h
         const uint c = i >> 2, hi = (i >> 1) & 1u, h = i & 1u, b = 4u * j + (i >> 1), z = bits >> (4u * c);
         const uint v = q[2u * c + h] >> (4u * hi);
         uint p0 = v & 0x000f000fu, p1 = (v >> 8) & 0x000f000fu;
@@ -95,7 +93,6 @@ Raw fetch(uint at, uint l) {
     return r;
 }
 
-// Columns 2t, 2t + 1 of x against rows g (xy) and g + 8 (zw) of the tile; x at `at` in s.
 vec4 product(Raw raw, uint at, uint t) {
     vec4 sum = vec4(0.0);
 #ifdef MINS
@@ -136,7 +133,7 @@ vec4 product(Raw raw, uint at, uint t) {
                (v1.y & 0x00f000f0u) | high_high(z1, 2u), (u1.y & 0x00f000f0u) | high_high(z1, 3u), k + 48u)
         ADD(sum, e0.y, e1.y, D)
     }
-    // What every weight has too little or too much, against the sums of x.
+    // Minimums and zero points are the same for a whole block, so they are multiplied by the sums of x.
     FragC M = FragC(0.0);
 #ifdef MINS
     const uint m0 = ((s0.z >> (8u * t)) & 255u) * 0x10001u, m1 = ((s0.w >> (8u * t)) & 255u) * 0x10001u;
@@ -152,5 +149,74 @@ vec4 product(Raw raw, uint at, uint t) {
     ADD(sum, -ZERO, -ZERO, M)
 #endif
     return sum;
+}
+#endif
+
+#ifdef SHARES
+#include "gemm_share.glsl"
+
+struct Share {
+    uvec2 q;
+#ifdef FIVE
+    uint bits;
+#endif
+#ifdef MINS
+    uvec4 head;
+#else
+    uint head;
+#endif
+};
+
+Share fetch_share(uint at, uint l, uint e, uint kb) {
+    Share r;
+    const uint j = kb >> 1, c = kb & 1u, row = (l >> 2) + 8u * e;
+    r.q = w2[(at + QUANT + 64u * j + 32u * e + l) * 2u + c];
+#ifdef FIVE
+    r.bits = w1[(at + 16u + 16u * e + (l >> 1)) * 4u + 2u * (l & 1u) + j];
+#endif
+#ifdef MINS
+    r.head = w[at + row];
+#else
+    r.head = w1[(at + row) * 4u + kb];
+#endif
+    return r;
+}
+
+void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+    const uint v0 = r.q.x, v1 = r.q.y, u0 = v0 >> 8, u1 = v1 >> 8;
+#ifdef FIVE
+    const uint z = r.bits >> (4u * (kb & 1u));
+#else
+    const uint z = 0u;
+#endif
+    const uint a0 = (v0 & 0x000f000fu) | high_low(z, 0u) | LOW, a1 = (u0 & 0x000f000fu) | high_low(z, 1u) | LOW;
+    const uint a2 = (v1 & 0x000f000fu) | high_low(z, 2u) | LOW, a3 = (u1 & 0x000f000fu) | high_low(z, 3u) | LOW;
+    const uint b0 = (v0 & 0x00f000f0u) | high_high(z, 0u) | HIGH, b1 = (u0 & 0x00f000f0u) | high_high(z, 1u) | HIGH;
+    const uint b2 = (v1 & 0x00f000f0u) | high_high(z, 2u) | HIGH, b3 = (u1 & 0x00f000f0u) | high_high(z, 3u) | HIGH;
+#ifdef MINS
+    const uint shift = 16u * (kb & 1u);
+    uint sc, mn;
+    if (kb < 2u) {
+        sc = (r.head.y >> shift) & 0x3f3fu;
+        mn = (r.head.z >> shift) & 0x3f3fu;
+    } else {
+        sc = ((r.head.w >> shift) & 0x0f0fu) | ((r.head.y >> (shift + 2u)) & 0x3030u);
+        mn = ((r.head.w >> (shift + 4u)) & 0x0f0fu) | ((r.head.z >> (shift + 2u)) & 0x3030u);
+    }
+    const vec2 d = unpackHalf2x16(r.head.x) * WEIGHT_FACTOR;
+    // s n - m = s (n - ZERO) - (m - s ZERO): smaller operands, hence less rounding.
+    const vec2 s = d.x * vec2(float(sc & 255u), float(sc >> 8)), m = d.y * vec2(float(mn & 255u), float(mn >> 8))
+        - s * ZERO;
+    const float16_t s0 = float16_t(s.x), s1 = float16_t(s.y), m0 = float16_t(m.x), m1 = float16_t(m.y);
+    const float16_t x0 = float16_t(1024.0 + ZERO), x1 = float16_t(64.0 + ZERO);
+    lo = uvec4(grow(a0, x0, s0, m0), grow(a1, x0, s0, m0), grow(a2, x0, s0, m0), grow(a3, x0, s0, m0));
+    hi = uvec4(grow(b0, x1, s1, m1), grow(b1, x1, s1, m1), grow(b2, x1, s1, m1), grow(b3, x1, s1, m1));
+#else
+    const vec2 d = unpackHalf2x16(r.head) * WEIGHT_FACTOR;
+    const float16_t s0 = float16_t(d.x), s1 = float16_t(d.y);
+    const float16_t x0 = float16_t(1024.0 + ZERO), x1 = float16_t(64.0 + ZERO);
+    lo = uvec4(grow(a0, x0, s0), grow(a1, x0, s0), grow(a2, x0, s0), grow(a3, x0, s0));
+    hi = uvec4(grow(b0, x1, s1), grow(b1, x1, s1), grow(b2, x1, s1), grow(b3, x1, s1));
+#endif
 }
 #endif

@@ -1,12 +1,13 @@
 // quant/q6_k.glsl: Q6_K, and Q3_K widened to it.
 //
-// units 0..15    row r: sixteen signed scales, one for 16 columns each
-// units 16, 17   sixteen halves d, one a row
-// 18 + 64j + 32e + l    low nibbles, as in quant/nibble.glsl
-// 146 + 32e + l  lane l, row (l >> 2) + 8e: word c: bits 4, 5 of blocks 4c..4c+3, two bits a weight.
-//                Within a half: block 4c + h at bits 4, 6 (h = 0), 0, 2 (h = 1), block 4c + 2 + h at
-//                8, 10 (h = 0), 12, 14 (h = 1): first for columns 0, 1, then for columns 2, 3.
-#define TILE 210u
+// units 0 .. 15           row r: sixteen signed 8-bit scales, one for 16 columns each
+// units 16, 17            sixteen halves d, one for each row
+// 18 + 64 j + 32 e + l    low nibbles, as in quant/nibble.glsl
+// 146 + 32 e + l          lane l, row (l >> 2) + 8 e: word c has bits 4 and 5 of blocks 4 c .. 4 c + 3. In its halves,
+//                         two bits each for columns 0 and 1, then for columns 2 and 3:
+//                           block 4 c       bits 4, 6      block 4 c + 1   bits 0, 2
+//                           block 4 c + 2   bits 8, 10     block 4 c + 3   bits 12, 14
+// layout: q6_k 210 @product
 
 float signed_byte(uint v, uint i) { return float(int(v << (24u - 8u * i)) >> 24); }
 
@@ -80,7 +81,7 @@ vec4 product(Raw raw, uint at, uint t) {
                    k + 48u)
         ADD(sum, d0 * 0.0625 * signed_byte(s0, 3u), d1 * 0.0625 * signed_byte(s1, 3u), F)
     }
-    // q - 32: blocks 2t, 2t + 1 and 8 + 2t, 9 + 2t of the sums of x.
+    // The 32 of q - 32, times the sums of x: blocks 2 t, 2 t + 1, 8 + 2 t and 9 + 2 t.
     const uint b = 2u * (t & 1u);
     const uint m0 = scale_pair(t < 2u ? raw.h0.x : raw.h0.y, b), m1 = scale_pair(t < 2u ? raw.h0.z : raw.h0.w, b);
     const uint m2 = scale_pair(t < 2u ? raw.h1.x : raw.h1.y, b), m3 = scale_pair(t < 2u ? raw.h1.z : raw.h1.w, b);
@@ -89,5 +90,37 @@ vec4 product(Raw raw, uint at, uint t) {
     MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -32.0 * raw.d.x, -32.0 * raw.d.y, M)
     return sum;
+}
+#endif
+
+#ifdef SHARES
+#include "gemm_share.glsl"
+
+struct Share { uvec2 q; uint z, scales, d; };
+
+Share fetch_share(uint at, uint l, uint e, uint kb) {
+    Share r;
+    const uint j = kb >> 1, c = kb & 1u, g = l >> 2;
+    r.q = w2[(at + 18u + 64u * j + 32u * e + l) * 2u + c];
+    r.z = w1[(at + 146u + 32u * e + l) * 4u + kb];
+    r.scales = w1[(at + g + 8u * e) * 4u + kb];
+    r.d = w1[(at + 16u + e) * 4u + (g >> 1)] >> (16u * (g & 1u));
+    return r;
+}
+
+void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+    const uint v0 = r.q.x, v1 = r.q.y, u0 = v0 >> 8, u1 = v1 >> 8, z = r.z;
+    const float d = unpackHalf2x16(r.d).x * WEIGHT_FACTOR;
+    const float16_t s0 = float16_t(d * signed_byte(r.scales, 0u)), s1 = float16_t(d * signed_byte(r.scales, 1u));
+    const float16_t s2 = float16_t(d * signed_byte(r.scales, 2u)), s3 = float16_t(d * signed_byte(r.scales, 3u));
+    const float16_t x0 = float16_t(1056.0), x1 = float16_t(96.0);
+    lo = uvec4(grow((v0 & 0x000f000fu) | (z & 0x00300030u) | LOW, x0, s0),
+               grow((u0 & 0x000f000fu) | ((z >> 2) & 0x00300030u) | LOW, x0, s0),
+               grow((v1 & 0x000f000fu) | ((z << 4) & 0x00300030u) | LOW, x0, s1),
+               grow((u1 & 0x000f000fu) | ((z << 2) & 0x00300030u) | LOW, x0, s1));
+    hi = uvec4(grow((v0 & 0x00f000f0u) | (z & 0x03000300u) | HIGH, x1, s2),
+               grow((u0 & 0x00f000f0u) | ((z >> 2) & 0x03000300u) | HIGH, x1, s2),
+               grow((v1 & 0x00f000f0u) | ((z >> 4) & 0x03000300u) | HIGH, x1, s3),
+               grow((u1 & 0x00f000f0u) | ((z >> 6) & 0x03000300u) | HIGH, x1, s3));
 }
 #endif

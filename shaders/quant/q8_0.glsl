@@ -1,8 +1,8 @@
 // quant/q8_0.glsl: Q8_0, and IQ4_NL widened to it.
 //
-// units 0..15    row r: eight halves d, one for 32 columns each
-// 16 + 64m + 32e + l    lane l, row (l >> 2) + 8e: word i: block 4m + i; a byte holds weight + 128
-#define TILE 272u
+// units 0 .. 15           row r: eight halves d, one for 32 columns each
+// 16 + 64 m + 32 e + l    lane l, row (l >> 2) + 8 e: word i has block 4 m + i, a byte a weight, plus 128
+// layout: q8_0 272 @product
 
 void unpack(uint at, uint r, uint j, uint t, out vec4 to[8]) {
     const uint e = r >> 3, l = (r & 7u) * 4u + t;
@@ -52,5 +52,26 @@ vec4 product(Raw raw, uint at, uint t) {
     MMA(M, m0, m1, m2, m3, at + 272u)
     ADD(sum, -128.0, -128.0, M)
     return sum;
+}
+#endif
+
+#ifdef SHARES
+#include "gemm_share.glsl"
+
+struct Share { uvec4 q; uint d; };
+
+Share fetch_share(uint at, uint l, uint e, uint kb) {
+    Share r;
+    r.q = w[at + 16u + 64u * kb + 32u * e + l];
+    r.d = w1[(at + (l >> 2) + 8u * e) * 4u + kb];
+    return r;
+}
+
+void decode_share(Share r, uint kb, out uvec4 lo, out uvec4 hi) {
+    const vec2 d = unpackHalf2x16(r.d) * WEIGHT_FACTOR;
+    const float16_t s0 = float16_t(d.x), s1 = float16_t(d.y), x0 = float16_t(1152.0);
+    const uvec4 v = (r.q & 0x00ff00ffu) | LOW, u = ((r.q >> 8) & 0x00ff00ffu) | LOW;
+    lo = uvec4(grow(v.x, x0, s0), grow(u.x, x0, s0), grow(v.y, x0, s0), grow(u.y, x0, s0));
+    hi = uvec4(grow(v.z, x0, s1), grow(u.z, x0, s1), grow(v.w, x0, s1), grow(u.w, x0, s1));
 }
 #endif

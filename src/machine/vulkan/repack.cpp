@@ -274,7 +274,7 @@ Layout layout_of(Type type) {
 
 const char* layout_name(Layout layout) {
     switch (layout) {
-#define AUSPEX_NAME(layout, units) \
+#define AUSPEX_NAME(layout, units, product) \
     case Layout::layout: return #layout;
         AUSPEX_LAYOUTS(AUSPEX_NAME)
 #undef AUSPEX_NAME
@@ -284,12 +284,22 @@ const char* layout_name(Layout layout) {
 
 uint32_t tile_bytes(Layout layout) {
     switch (layout) {
-#define AUSPEX_BYTES(layout, units) \
+#define AUSPEX_BYTES(layout, units, product) \
     case Layout::layout: return 16 * units;
         AUSPEX_LAYOUTS(AUSPEX_BYTES)
 #undef AUSPEX_BYTES
     }
     return 0;
+}
+
+bool has_product(Layout layout) {
+    switch (layout) {
+#define AUSPEX_PRODUCT(layout, units, product) \
+    case Layout::layout: return product;
+        AUSPEX_LAYOUTS(AUSPEX_PRODUCT)
+#undef AUSPEX_PRODUCT
+    }
+    return false;
 }
 
 Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved, uint32_t n_stack) {
@@ -310,6 +320,9 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
     const uint32_t bytes = tile_bytes(t.layout), n_one = t.n_row / t.n_stack;
     const bool fused = t.interleaved && !b;  // the second half of each matrix of `a`
     uint8_t tile[16384];
+#define AUSPEX_FITS(layout, units, product) static_assert(16 * units <= sizeof tile);
+    AUSPEX_LAYOUTS(AUSPEX_FITS)
+#undef AUSPEX_FITS
     for (uint32_t k = first; k < first + n; k++) {
         const uint64_t i = k % n_one, skip = k / n_one * (fused ? 2 : 1) * t.d_out * pitch;
         const uint8_t* const from_a = static_cast<const uint8_t*>(a) + skip;

@@ -24,20 +24,16 @@
 // A stack of matrices (experts) is one long run of tile rows, the same number for each of its matrices.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
-#include "../../../shaders/shared.h"
 #include "../../base/number.h"
+#include "shader_contract.h"
 
 namespace auspex {
 namespace detail {
 namespace vk {
 
-/// Layouts: name, which is also the ending of the kernels' names, and 16-byte units of a tile.
-#define AUSPEX_LAYOUTS(X) \
-    X(q4_k, 144)          \
-    X(q5_k, 176) X(q6_k, 210) X(q8_0, 272) X(q4_0, 144) X(q5_0, 176) X(wide, 384) X(f16, 512) X(bf16, 512) X(f32, 1024)
-
+/// The layouts that shaders/quant has; AUSPEX_LAYOUTS is in shader_contract.h.
 enum class Layout : uint32_t {
-#define AUSPEX_ENUMERATOR(layout, units) layout,
+#define AUSPEX_ENUMERATOR(layout, units, product) layout,
     AUSPEX_LAYOUTS(AUSPEX_ENUMERATOR)
 #undef AUSPEX_ENUMERATOR
 };
@@ -46,6 +42,7 @@ constexpr uint32_t kTileRows = args::kTileRows, kTileColumns = args::kTileColumn
 Layout layout_of(Type type);
 const char* layout_name(Layout layout);
 uint32_t tile_bytes(Layout layout);
+bool has_product(Layout layout);  ///< matvec_mma.comp has a kernel for it
 
 /// A matrix as it lies on the device.
 struct Tiling {

@@ -26,6 +26,20 @@ enum class SpecId : uint32_t {};
 // What make_shaders.py took the layout of every pipeline for.
 constexpr uint32_t kLayoutBindings = 12, kLayoutPushBytes = 128;
 
+/// Layouts of weights, from shaders/quant: name, which ends the names of its kernels; 16-byte units of a
+/// tile; true if matvec_mma.comp has a kernel for it.
+#define AUSPEX_LAYOUTS(X) \
+    X(bf16, 512, false) \
+    X(f16, 512, true) \
+    X(f32, 1024, false) \
+    X(q4_0, 144, true) \
+    X(q4_k, 144, true) \
+    X(q5_0, 176, true) \
+    X(q5_k, 176, true) \
+    X(q6_k, 210, true) \
+    X(q8_0, 272, true) \
+    X(wide, 384, false)
+
 // Specialization constants by source file.
 namespace spec {
 namespace attend_any {

@@ -96,9 +96,7 @@ inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uin
     return x + scale + sums + out + 256;
 }
 
-inline bool on_matrix(bool matrix, Layout layout) {
-    return matrix && layout != Layout::wide && layout != Layout::bf16 && layout != Layout::f32;
-}
+inline bool on_matrix(bool matrix, Layout layout) { return matrix && has_product(layout); }
 
 }  // namespace tune_impl
 
