@@ -29,19 +29,25 @@ AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by
 AUSPEX_CONST uint kChunk = 128;
 AUSPEX_CONST uint kChunkOctave = 128;
 
-// How the next token is sampled: the fields of the public Sampling. 48 bytes.
+// How the next token is sampled: the fields of the public Sampling by their names, except the seed. device_loop.cpp
+// copies each of them. A temperature of 0 is greedy.
+#define AUSPEX_SAMPLING(X)      \
+    X(float, temperature)       \
+    X(uint, top_k)              \
+    X(float, top_p)             \
+    X(float, min_p)             \
+    X(float, repeat_penalty)    \
+    X(float, frequency_penalty) \
+    X(float, presence_penalty)  \
+    X(uint, penalty_window)
+
 struct SampleArgs {
-    float temperature;  // 0: greedy
-    uint top_k;         // 0: all
-    float top_p;
-    float min_p;
-    float repeat_penalty;
-    float frequency_penalty;
-    float presence_penalty;
-    uint penalty_window;
+#define AUSPEX_FIELD(type, name) type name;
+    AUSPEX_SAMPLING(AUSPEX_FIELD)
+#undef AUSPEX_FIELD
     uint seed_lo;
     uint seed_hi;
-    uint spare0;
+    uint spare0;  // a new field of the list takes the place of a spare word
     uint spare1;
 };
 
@@ -197,7 +203,7 @@ AUSPEX_CONST uint kSampleHeadWords = 8;  // per row before its bins: see sample_
 AUSPEX_CONST uint kSampleRowWords = kSampleHeadWords + 3 * kSampleBins;
 
 #ifdef __cplusplus
-static_assert(sizeof(SampleArgs) == 48, "std430 and C++ must agree");
+static_assert(sizeof(SampleArgs) == 48, "a new field of AUSPEX_SAMPLING takes the place of a spare word");
 static_assert(sizeof(StepState) == 4 * kStateWords && sizeof(StepState) <= 4 * kHistoryWord,
               "the state block is 4 KiB");
 static_assert(sizeof(StepRequest) == 4 * kRequestWords, "tokens follow at this word");

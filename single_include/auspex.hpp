@@ -3830,19 +3830,25 @@ AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by
 AUSPEX_CONST uint kChunk = 128;
 AUSPEX_CONST uint kChunkOctave = 128;
 
-// How the next token is sampled: the fields of the public Sampling. 48 bytes.
+// How the next token is sampled: the fields of the public Sampling by their names, except the seed. device_loop.cpp
+// copies each of them. A temperature of 0 is greedy.
+#define AUSPEX_SAMPLING(X)      \
+    X(float, temperature)       \
+    X(uint, top_k)              \
+    X(float, top_p)             \
+    X(float, min_p)             \
+    X(float, repeat_penalty)    \
+    X(float, frequency_penalty) \
+    X(float, presence_penalty)  \
+    X(uint, penalty_window)
+
 struct SampleArgs {
-    float temperature;  // 0: greedy
-    uint top_k;         // 0: all
-    float top_p;
-    float min_p;
-    float repeat_penalty;
-    float frequency_penalty;
-    float presence_penalty;
-    uint penalty_window;
+#define AUSPEX_FIELD(type, name) type name;
+    AUSPEX_SAMPLING(AUSPEX_FIELD)
+#undef AUSPEX_FIELD
     uint seed_lo;
     uint seed_hi;
-    uint spare0;
+    uint spare0;  // a new field of the list takes the place of a spare word
     uint spare1;
 };
 
@@ -3998,7 +4004,7 @@ AUSPEX_CONST uint kSampleHeadWords = 8;  // per row before its bins: see sample_
 AUSPEX_CONST uint kSampleRowWords = kSampleHeadWords + 3 * kSampleBins;
 
 #ifdef __cplusplus
-static_assert(sizeof(SampleArgs) == 48, "std430 and C++ must agree");
+static_assert(sizeof(SampleArgs) == 48, "a new field of AUSPEX_SAMPLING takes the place of a spare word");
 static_assert(sizeof(StepState) == 4 * kStateWords && sizeof(StepState) <= 4 * kHistoryWord,
               "the state block is 4 KiB");
 static_assert(sizeof(StepRequest) == 4 * kRequestWords, "tokens follow at this word");
@@ -22282,29 +22288,29 @@ namespace shader_impl {
 // compiler: shaderc 2023.2-1, spirv-tools 2022.4+1.3.236.0-1, glslang 11.13.0-1
 // contract: 2b848d0fa2913109
 // module: name, hash of its source, words, origin
-// module: attend_any 80b250f6add22c40 4312 glslc
-// module: attend_mma 315ea3bdcedd7f9a 21527 glslc+khr
-// module: attend_rows_128 d0b722c416beb133 12705 glslc
-// module: attend_rows_256 cafd057d03a70f44 17625 glslc
-// module: attend_step 4948ad03d6067006 24835 glslc
-// module: copy_rows 38230b60be66d37b 1029 glslc
-// module: delta_any aa1e9dc744c75a5e 4184 glslc
-// module: delta_apply bd9caed8c1b0e497 897 glslc
-// module: delta_gate 4e754ceb0e00b1e2 3099 glslc
-// module: delta_mix d53f8c05b327fd2f 4766 glslc
-// module: delta_scan 3337097cd8b96eb9 4764 glslc
-// module: delta_step 4315429e81407bfb 6326 glslc
-// module: embed_bf16 25fc56b851162ecc 1685 glslc
-// module: embed_f16 ddcd48103a319690 1689 glslc
-// module: embed_f32 7a2ea142a5e07eb7 1575 glslc
-// module: embed_q4_0 53b4854edc8bfaa8 1857 glslc
-// module: embed_q4_k 9dc60740c4d12384 1984 glslc
-// module: embed_q5_0 7861a6ae831f898f 2101 glslc
-// module: embed_q5_k 2874dd4eb68d03c0 2232 glslc
-// module: embed_q6_k dc596fa1d2fdb339 2092 glslc
-// module: embed_q8_0 6bb559a7a610de26 1809 glslc
-// module: embed_wide 48a55f2aaeb77d2d 1749 glslc
-// module: gather_rows 53001bce663133f6 888 glslc
+// module: attend_any 7d5cd08648ef561e 4312 glslc
+// module: attend_mma 8cb36eb607ca445b 21527 glslc+khr
+// module: attend_rows_128 4e398040dbc3a5a2 12705 glslc
+// module: attend_rows_256 7ec8e3510d470c61 17625 glslc
+// module: attend_step 6ba7f7b392e9e721 24835 glslc
+// module: copy_rows 013c9bcf2b1d52cb 1029 glslc
+// module: delta_any acce99c704f84613 4184 glslc
+// module: delta_apply 02c4d24c6d63f9be 897 glslc
+// module: delta_gate 57f380746ae7ab3f 3099 glslc
+// module: delta_mix 6224d600202dced2 4766 glslc
+// module: delta_scan 729c5aca4ee33f11 4764 glslc
+// module: delta_step 974d7e75693f65d9 6326 glslc
+// module: embed_bf16 34b15ce7e1576468 1685 glslc
+// module: embed_f16 8ca7c5256f0d99b3 1689 glslc
+// module: embed_f32 2cba58a7090e20a7 1575 glslc
+// module: embed_q4_0 8c43c577eb8b24b7 1857 glslc
+// module: embed_q4_k ffbb4210482ac612 1984 glslc
+// module: embed_q5_0 79b70ddaa7fcb7c5 2101 glslc
+// module: embed_q5_k 7bd59bbd65d6d0db 2232 glslc
+// module: embed_q6_k 1658c33ef720e591 2092 glslc
+// module: embed_q8_0 3f549187de4f2fb8 1809 glslc
+// module: embed_wide 766a0e51c54c8065 1749 glslc
+// module: gather_rows 6a0fadb71a0fab4c 888 glslc
 // module: gemm_bf16 e3064270bbcb7dad 5141 glslc
 // module: gemm_f16 c5bea853394f3261 5145 glslc
 // module: gemm_f32 e6fd4f0c36aa00a9 5043 glslc
@@ -22326,9 +22332,9 @@ namespace shader_impl {
 // module: gemm_q6_k 47a63c9ae06c2d36 5544 glslc
 // module: gemm_q8_0 ce7e6d953da8a2d4 5269 glslc
 // module: gemm_wide ef16fc6d7c73fedf 5213 glslc
-// module: keep_rows 81e5b868bcdd601a 773 glslc
-// module: kv_any 1f1b30ae20129d95 8321 glslc
-// module: kv_append f31c21c2b599c146 9162 glslc
+// module: keep_rows f634b1f0867df925 773 glslc
+// module: kv_any 02d2cf71675dd068 8321 glslc
+// module: kv_append f2da7728efbc69f5 9162 glslc
 // module: matrix_layout 58047d68587e9856 847 glslc+khr
 // module: matvec_bf16 fb05b700cbbfd62a 8203 glslc
 // module: matvec_f16 0186445311e6691b 8211 glslc
@@ -22351,26 +22357,26 @@ namespace shader_impl {
 // module: moe_route 087e1478491224da 2828 glslc
 // module: moe_router e2fbaecf366656a1 2488 glslc
 // module: moe_sum 00d9406fdfed9f0d 826 glslc
-// module: ring_any 91c00a5b5f223d52 912 glslc
-// module: rms_rows e34d45e91cbec1d4 1162 glslc
-// module: sample_draw 35e67469572d619d 5860 glslc
-// module: sample_final fdeb1ae24a9d1045 1207 glslc
-// module: sample_gather 355ac3aae13904da 3093 glslc
-// module: sample_hist 270dfe5daf23c0cb 1785 glslc
-// module: sample_part 07caa5527d8a53cd 1260 glslc
-// module: sample_penalty ab13d4e4e46d602a 1395 glslc
+// module: ring_any f2ef5ccfe922e799 912 glslc
+// module: rms_rows d2ff073a4b1c6e28 1162 glslc
+// module: sample_draw e76775f0e7a3c4c6 5860 glslc
+// module: sample_final c150dc9cc61e4ff6 1207 glslc
+// module: sample_gather 7a5e6576f8b4ab2a 3093 glslc
+// module: sample_hist 2c2101e26d010135 1785 glslc
+// module: sample_part 919c9aba54370cd3 1260 glslc
+// module: sample_penalty e21734105880e424 1395 glslc
 // module: selftest_dot 1b41c9db2a226baa 320 glslc
 // module: selftest_half a68fb47d59c0ffa6 320 glslc
 // module: selftest_matrix_khr ad9646c24f3f8dde 461 glslc+khr
 // module: selftest_matrix_nv 57db5a9249cd4d62 446 glslc
 // module: selftest_rows ea4c788ea2a9a879 796 glslc
 // module: selftest_shuffle ca63a77e94913180 279 glslc
-// module: step_accept 1dc3dc77d64762a9 1372 glslc
-// module: step_block 8040059d860ae1af 841 glslc
-// module: step_mtp 630d41b4b53ec29a 729 glslc
-// module: step_next 5f5dc876e74838f2 776 glslc
-// module: step_open dac819f1d900dd1c 1870 glslc
-// module: swiglu_rows c32bb078739b44e9 963 glslc
+// module: step_accept 645f6995f5221e04 1372 glslc
+// module: step_block aa244270acc7e5fe 841 glslc
+// module: step_mtp 1ea1817101aede76 729 glslc
+// module: step_next 683fd08c577391d1 776 glslc
+// module: step_open 9ba08e089b9186c7 1870 glslc
+// module: swiglu_rows f81b38e9b935f107 963 glslc
 
 // A zlib stream in base 85, in pieces, because compilers limit the length of one literal.
 constexpr uint64_t kSpirvRawBytes = 2740064;
@@ -35879,18 +35885,18 @@ namespace detail {
 namespace vk {
 namespace device_loop_impl {
 
+/// Copies what AUSPEX_SAMPLING of shaders/args.h lists. Does not compile unless that is every field but the seed.
 args::SampleArgs sample_args(const Sampling& s) {
+#define AUSPEX_NAME(type, name) name,
+    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed] = s;
+#undef AUSPEX_NAME
     args::SampleArgs a{};
-    a.temperature = is_greedy(s) ? 0 : s.temperature;
-    a.top_k = s.top_k > 0 ? static_cast<uint32_t>(s.top_k) : 0;
-    a.top_p = s.top_p;
-    a.min_p = s.min_p;
-    a.repeat_penalty = s.repeat_penalty;
-    a.frequency_penalty = s.frequency_penalty;
-    a.presence_penalty = s.presence_penalty;
-    a.penalty_window = s.penalty_window;
-    a.seed_lo = static_cast<uint32_t>(s.seed);
-    a.seed_hi = static_cast<uint32_t>(s.seed >> 32);
+#define AUSPEX_COPY(type, name) a.name = static_cast<decltype(a.name)>(s.name);
+    AUSPEX_SAMPLING(AUSPEX_COPY)
+#undef AUSPEX_COPY
+    if (is_greedy(s)) a.temperature = 0;
+    a.seed_lo = static_cast<uint32_t>(seed);
+    a.seed_hi = static_cast<uint32_t>(seed >> 32);
     return a;
 }
 

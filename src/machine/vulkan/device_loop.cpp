@@ -10,18 +10,18 @@ namespace detail {
 namespace vk {
 namespace device_loop_impl {
 
+/// Copies what AUSPEX_SAMPLING of shaders/args.h lists. Does not compile unless that is every field but the seed.
 args::SampleArgs sample_args(const Sampling& s) {
+#define AUSPEX_NAME(type, name) name,
+    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed] = s;
+#undef AUSPEX_NAME
     args::SampleArgs a{};
-    a.temperature = is_greedy(s) ? 0 : s.temperature;
-    a.top_k = s.top_k > 0 ? static_cast<uint32_t>(s.top_k) : 0;
-    a.top_p = s.top_p;
-    a.min_p = s.min_p;
-    a.repeat_penalty = s.repeat_penalty;
-    a.frequency_penalty = s.frequency_penalty;
-    a.presence_penalty = s.presence_penalty;
-    a.penalty_window = s.penalty_window;
-    a.seed_lo = static_cast<uint32_t>(s.seed);
-    a.seed_hi = static_cast<uint32_t>(s.seed >> 32);
+#define AUSPEX_COPY(type, name) a.name = static_cast<decltype(a.name)>(s.name);
+    AUSPEX_SAMPLING(AUSPEX_COPY)
+#undef AUSPEX_COPY
+    if (is_greedy(s)) a.temperature = 0;
+    a.seed_lo = static_cast<uint32_t>(seed);
+    a.seed_hi = static_cast<uint32_t>(seed >> 32);
     return a;
 }
 
