@@ -7340,6 +7340,397 @@ class Timeline {
 }  // namespace detail
 }  // namespace auspex
 
+// --------------------------------------------------------------------------- src/engine/run_tree.h
+
+// engine/run_tree: a tree of token runs with what is kept of their rows.
+//
+// Owns    runs of tokens, each stored once; where a run's kept states and parked rows are. Integers only: who copies
+//         the bytes is not known here.
+// Thread  belongs to one PrefixTree.
+// Tests   tests/test_prefix_tree.cpp.
+//
+// A run covers the rows begin .. end of every history that passes through it, and a state at row r (after r tokens)
+// belongs to the run with begin < r <= end. Siblings may begin with the same tokens: rows that were computed twice are
+// two runs, because their bits may differ and a state rests on the rows that it was computed with.
+
+namespace auspex {
+namespace detail {
+
+using RunId = uint32_t;
+constexpr RunId kNoRun = UINT32_MAX;
+constexpr RunId kRootRun = 0;
+/// The block of rows that are to be parked and still lie in the context.
+constexpr uint32_t kNoBlock = UINT32_MAX;
+
+/// Rows of a run that lie in a parked block. Two runs share a block if it was parked before they were split.
+struct ParkedRows {
+    size_t begin = 0, end = 0;
+    uint32_t block = kNoBlock;
+};
+
+struct Run {
+    struct Child {
+        Token first = 0;
+        RunId run = kNoRun;
+    };
+    RunId parent = kNoRun;
+    size_t begin = 0, end = 0;
+    std::vector<Token> tokens;  ///< [end - begin], empty while the run is open
+    std::vector<Child> children;
+    std::vector<uint32_t> states;    ///< indices of states, by ascending row
+    std::vector<ParkedRows> parked;  ///< by ascending row
+    size_t n_state = 0;              ///< in this run and everything below it
+    uint64_t last_use = 0;           ///< request
+    size_t given_up_row = 0;         ///< the highest row at which a state was given up, or 0
+    bool used = false;
+
+    bool has_states_below() const { return n_state > states.size(); }
+};
+
+class RunTree {
+  public:
+    RunTree();
+    Run& operator[](RunId id) { return runs_[id]; }
+    const Run& operator[](RunId id) const { return runs_[id]; }
+    size_t size() const { return runs_.size(); }
+    /// Tokens stored in closed runs.
+    size_t n_token() const { return n_token_; }
+
+    /// A new open run, which begins where its parent ends. first: its first token, or -1 if it is not known yet.
+    RunId add(RunId parent, Token first, uint64_t now);
+    /// Stores the tokens of an open run.
+    void close(RunId id, Span<const Token> tokens);
+    /// Cuts a run in two; the lower part keeps the id. states_end: how many of its states go to the upper part.
+    RunId split(RunId id, size_t row, size_t states_end);
+    /// Removes a run without children, states and parked rows.
+    void remove(RunId id);
+    /// Adds n to the states of a run and of everything above it.
+    void count_states(RunId id, int n);
+    /// Whether `id` is `above` or below it.
+    bool is_below(RunId id, RunId above) const;
+
+  private:
+    RunId take();
+    std::vector<Run> runs_;
+    std::vector<RunId> free_;
+    size_t n_token_ = 0;
+};
+
+}  // namespace detail
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/engine/prefix_policy.h
+
+// engine/prefix_policy: at which rows a prefill keeps its state, and what a kept state is worth.
+//
+// Owns    nothing: pure functions of numbers.
+// Thread  no shared state.
+// Tests   tests/test_prefix_tree.cpp; `auspex bench --replay` compares the policies on recorded requests.
+
+namespace auspex {
+namespace detail {
+
+enum class PrefixPolicy : uint8_t {
+    none,      ///< only the live state: a prompt that does not continue it starts over
+    stride,    ///< every 8192 rows and at the prompt's end, 32 states, the least recently used goes first
+    by_score,  ///< the places that are asked for again, the lowest score goes first; rows are parked
+};
+
+/// Why a state was kept.
+enum class StateKind : uint8_t { system_end, user_end, generation_end, tip, junction, stride };
+const char* state_kind_name(StateKind kind);
+
+/// A row of the caller's prompt at which the state is worth keeping: the end of the system part (pinned) or of the last
+/// user message.
+struct Mark {
+    size_t row = 0;
+    bool pinned = false;  ///< kept for as long as there is anything else to give up
+};
+
+/// A row at which a prefill has to stop, so that its state can be kept.
+struct Stop {
+    size_t row = 0;
+    StateKind kind = StateKind::stride;
+    bool pinned = false;
+};
+
+struct StopsInput {
+    size_t base = 0;      ///< rows that are reused
+    size_t n_row = 0;     ///< of the prompt
+    size_t junction = 0;  ///< where this prompt leaves a path that was left there before, or 0
+    size_t grid = 64;
+};
+/// Rows above the base, ascending, each once.
+std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<const Mark> marks);
+
+/// What deciding about a state needs to know.
+struct StateWorth {
+    size_t gap = 0;       ///< rows to the next lower state of the same path: what would be computed again without it
+    uint64_t age = 0;     ///< requests since it was used
+    uint64_t bytes = 0;   ///< its own and those of the parked rows that only it needs
+    bool is_tip = false;  ///< no other state lies above it
+    StateKind kind = StateKind::tip;
+};
+/// The state with the lowest score is given up first.
+double state_score(PrefixPolicy policy, const StateWorth& worth);
+/// The largest number of states, whatever the budget.
+size_t max_states(PrefixPolicy policy);
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/engine/prefix_tree.h
+
+// engine/prefix_tree: which rows of which histories a context and its host memory hold, and what a new prompt can
+// reuse of them.
+//
+// Owns    the live history, the tree of histories known so far, the list of which run each row of the context belongs
+//         to, the kept states and parked rows, and the byte budget of both. Integers only: bytes are copied by a
+//         RowStore, so that a session and a dry replay use the same class.
+// Thread  belongs to one session.
+// Tests   tests/test_prefix_tree.cpp; tests/test_cli_replay.py for the dry replay.
+//
+// A recurrent state cannot be cut at a row: to continue at row p needs the rows 0 .. p-1 and a state at p. Every kept
+// state can be used: if one of its rows is overwritten in the context, that row is parked first or the state is given
+// up. Every parked row has a state above it.
+//
+//   context   | live path: 0 .. n_row | rows to be computed | rows that an earlier branch left beyond the live tip |
+//   host      | kept states | blocks of parked rows |  <= budget_bytes at every moment
+//
+// Use: sync(), then until n_row() == tokens().size(): n = min(next_stop() - n_row(), ubatch), make_room(n), run the
+// rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true).
+
+
+namespace auspex {
+namespace detail {
+
+struct PrefixOptions {
+    uint64_t state_bytes = 0;  ///< of one kept state
+    uint64_t row_bytes = 0;    ///< keys and values of one row
+    size_t n_context = 0;
+    uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
+    size_t grid = 64;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
+    PrefixPolicy policy = PrefixPolicy::by_score;
+};
+
+/// Copies what a PrefixTree decides. Items are small numbers, those of states and of row blocks apart; a number is used
+/// again after its drop. A failed keep or park means that the tree goes on without that item. A failed load or restore
+/// ends sync() with its Status.
+class RowStore {
+  public:
+    virtual ~RowStore() = default;
+    /// Keeps a copy of the live state, which is at `row`. Not dropped if it fails.
+    virtual Status keep_state(uint32_t item, size_t row) = 0;
+    /// Makes a kept state, at `row`, the live one. It stays kept.
+    virtual Status load_state(uint32_t item, size_t row) = 0;
+    virtual void drop_state(uint32_t item) = 0;
+    /// Copies the rows first .. first + n of the context away; they will be overwritten. Not dropped if it fails.
+    virtual Status park_rows(uint32_t item, size_t first, size_t n) = 0;
+    /// Copies these rows of a block, maybe not all of them, back to the same rows of the context.
+    virtual Status restore_rows(uint32_t item, size_t first, size_t n) = 0;
+    virtual void drop_rows(uint32_t item) = 0;
+    /// Makes the live state that of an empty history.
+    virtual void reset() = 0;
+};
+
+enum class SyncReason : uint8_t {
+    unchanged,   ///< nothing is computed
+    appended,    ///< the live history goes on
+    resumed,     ///< a kept state lay exactly where the known text ends
+    checkpoint,  ///< rows from the nearest kept state to the divergence are computed again
+    given_up,    ///< the same, and a nearer state was given up for the budget or because a copy failed
+    no_state,    ///< a known text, but no state of it was kept
+    new_text,    ///< nothing in common with any known text
+};
+const char* sync_reason_name(SyncReason reason);
+
+struct PrefixReport {
+    size_t n_row = 0;          ///< of the prompt
+    size_t rows_computed = 0;  ///< from the base to the end: to be computed by the caller
+    size_t rows_reused = 0;
+    size_t n_live = 0;                        ///< tokens of the history before
+    size_t diverged_at = 0;                   ///< common prefix with the history before
+    size_t known = 0;                         ///< common prefix with any history known
+    size_t checkpoint_row = 0;                ///< the base: rows below it are reused
+    Token token_before = -1, token_now = -1;  ///< where they diverge, -1: one ends there
+    size_t rows_parked = 0, rows_restored = 0;
+    size_t n_failed = 0;  ///< copies that failed
+    Status failure;       ///< the last of them
+    SyncReason reason = SyncReason::new_text;
+};
+/// "diverged at row 12046 of 30112: token 248068 instead of 151667; nearest checkpoint 12032"
+std::string describe(const PrefixReport& report);
+
+class PrefixTree {
+  public:
+    /// store: outlives the tree.
+    PrefixTree(const PrefixOptions& options, RowStore& store);
+    ~PrefixTree();
+    PrefixTree(const PrefixTree&) = delete;
+    PrefixTree& operator=(const PrefixTree&) = delete;
+
+    /// Makes `wanted` (at most n_context tokens, may view tokens()) the live history and brings back what is kept of
+    /// it: afterwards rows 0 .. n_row() are in the context and the state is at n_row(). has_logits: those of the last
+    /// row are at hand if the history is unchanged; they always cost one row elsewhere.
+    /// errors    those of RowStore::load_state and restore_rows: the live history is empty, kept items remain.
+    /// cost      linear in the tokens; allocates.
+    Result<PrefixReport> sync(Span<const Token> wanted, Span<const Mark> marks, bool has_logits);
+    /// The row at which the prefill has to stop next: tokens().size() if nothing is to be kept before.
+    size_t next_stop() const { return i_stop_ < stops_.size() ? stops_[i_stop_].row : live_.size(); }
+    /// Call before rows n_row() .. n_row() + n are written: parks what they overwrite. Allocates only then.
+    void make_room(size_t n);
+    /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
+    /// were generated. Never allocates between stops.
+    void computed(size_t n, bool decoded = false);
+    /// One more token, not computed yet. Never allocates.
+    void append(Token id) { live_.push_back(id); }
+    /// Drops the tokens from n on; none of them may be computed.
+    void truncate(size_t n);
+    /// The executor shortened the last step: rows and state are those of n rows. Only rows computed since sync().
+    bool step_back(size_t n);
+    /// The context's bytes are gone: states whose rows lay there go with them.
+    void lose_context();
+
+    Span<const Token> tokens() const { return live_; }
+    size_t n_row() const { return n_row_; }
+
+    /// Bytes of kept states and parked rows, now and at most so far.
+    uint64_t held_bytes() const { return held_; }
+    uint64_t peak_bytes() const { return peak_; }
+    /// Copies that failed, of keep_state and park_rows; and the rows parked, since the tree was made.
+    size_t n_failed() const { return n_failed_; }
+    uint64_t rows_parked() const { return rows_parked_; }
+    const Status& last_failure() const { return failure_; }
+    /// What is kept, in no particular order. For reports and tests.
+    struct StateInfo {
+        uint32_t item = 0;
+        size_t row = 0, n_parked = 0;
+        StateKind kind = StateKind::tip;
+        bool pinned = false;
+        uint64_t bytes = 0, age = 0;
+        double score = 0;
+        std::vector<Token> tokens;  ///< of its path
+    };
+    std::vector<StateInfo> states() const;
+    /// Called with each state that is about to be given up for the budget: for tests.
+    std::function<void(uint32_t item)> on_evict;
+
+  private:
+    static constexpr uint32_t kNoState = UINT32_MAX;
+    struct State {
+        RunId run = kNoRun;  ///< kNoRun: not in use
+        size_t row = 0;
+        StateKind kind = StateKind::tip;
+        bool pinned = false, held = false;  ///< held: the store has it
+        uint64_t last_use = 0;
+    };
+    struct Block {
+        uint32_t n_ref = 0;
+        size_t n_row = 0;
+    };
+    struct Resident {
+        size_t begin = 0, end = 0;
+        RunId run = kNoRun;
+    };
+    struct Found {
+        RunId run = kRootRun;       ///< that holds the base's last row
+        size_t row = 0;             ///< of the base
+        uint32_t state = kNoState;  ///< or the live state
+        bool live = false;
+        RunId known_run = kRootRun;
+        size_t known = 0;
+        bool left_inside = false;  ///< a known text goes on in another way
+    };
+    /// A copy between context and host memory.
+    struct Copy {
+        int phase = 0;
+        size_t row = 0;
+        bool park = false;
+        RunId run = kNoRun;
+    };
+
+    // prefix_sync.cpp: finding the base and switching to it
+    Found find(Span<const Token> wanted) const;
+    void visit(RunId id, size_t matched, size_t limit, Found* best) const;
+    PrefixReport begin_report(Span<const Token> wanted) const;
+    SyncReason reason_of(const Found& found, const PrefixReport& report) const;
+    void close_live();
+    Status switch_to(const Found& found, size_t n_wanted);
+    uint32_t claim_tip();
+    void plan_restores(std::vector<Copy>* copies);
+    Status copy_rows(std::vector<Copy>& copies);
+    Status restore(const Copy& copy);
+    void open_live(Token first);
+    size_t find_junction(Span<const Token> wanted, const Found& found);
+    void set_tokens(Span<const Token> wanted, size_t same);
+    void forget_superseded(Token first);
+    void forget_unused();
+    void forget_runs(RunId top);
+
+    // prefix_tree.cpp: what is kept
+    RunId live_end() const;
+    void split(RunId id, size_t row);
+    uint32_t claim_state(RunId run, size_t row, StateKind kind, bool pinned);
+    bool has_state_at(RunId run, size_t row) const;
+    void take_state(uint32_t i);
+    void keep_here(StateKind kind, bool pinned);
+    void remove_state(uint32_t i);
+    void give_up(uint32_t i);
+    void drop_states_above(RunId id, size_t row);
+    void free_useless(RunId id);
+    void free_rows(RunId id, size_t from);
+    void release(const ParkedRows& rows);
+    bool can_park() const { return options_.policy == PrefixPolicy::by_score; }
+    void lose_rows(size_t n);
+    void leave_rows(size_t begin, size_t end, std::vector<Copy>* copies);
+    void leave_run_rows(RunId id, size_t begin, size_t end, std::vector<Copy>* copies);
+    ParkedRows* find_pending(const Copy& copy);
+    void park(const Copy& copy);
+    void fit(uint64_t slack);
+    uint32_t worst() const;
+    double score(uint32_t i) const;
+    size_t gap(uint32_t i) const;
+    size_t rows_only_for(uint32_t i) const;
+    void failed(Status s);
+    void add_held(uint64_t bytes);
+    void place(size_t begin, size_t end, RunId run);
+    void update_clear_end();
+
+    PrefixOptions options_;
+    RowStore& store_;
+    RunTree tree_;
+    std::vector<State> states_;
+    std::vector<uint32_t> free_states_;
+    std::vector<Block> blocks_;
+    std::vector<uint32_t> free_blocks_;
+    std::vector<Resident> residents_;  ///< which run each row of the context belongs to, by ascending row
+    size_t i_live_span_ = 0;           ///< that of open_
+    size_t clear_end_ = 0;             ///< rows from n_row_ to here hold nothing of another run
+
+    std::vector<Token> live_;
+    size_t n_row_ = 0;
+    RunId open_ = kRootRun;  ///< the run that grows with the live history
+    bool is_open_ = false;   ///< closed only within sync()
+    bool decoded_ = false;
+    std::vector<Stop> stops_;
+    size_t i_stop_ = 0;
+    std::vector<std::pair<uint64_t, size_t>> left_;  ///< hash and row of the last divergences, a ring
+    size_t i_left_ = 0;
+
+    uint64_t request_ = 0;
+    uint32_t locked_ = kNoState;  ///< the state that is about to be loaded
+    uint64_t held_ = 0, peak_ = 0;
+    uint64_t claimed_ = 0;         ///< held, or about to be
+    uint64_t pending_states_ = 0;  ///< bytes of claimed states that are not held
+    uint64_t credit_ = 0;          ///< held bytes of rows that are about to be restored
+    size_t n_state_ = 0, n_failed_ = 0;
+    uint64_t rows_parked_ = 0, rows_restored_ = 0;
+    Status failure_;
+};
+
+}  // namespace detail
+}  // namespace auspex
+
 // -------------------------------------------------------------------------- src/engine/mtp_cache.h
 
 // engine/mtp_cache: which rows the MTP block's own KV cache holds, and bringing it up to date.
@@ -37918,6 +38309,957 @@ void Timeline::add_span(size_t n, RowOrigin origin) {
         spans_.back().n += n;
     else
         spans_.push_back({n_row_, n, origin});
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/engine/run_tree.cpp
+
+namespace auspex {
+namespace detail {
+
+RunTree::RunTree() { runs_[take()].used = true; }
+
+RunId RunTree::take() {
+    if (free_.empty()) {
+        runs_.emplace_back();
+        return static_cast<RunId>(runs_.size() - 1);
+    }
+    const RunId id = free_.back();
+    free_.pop_back();
+    return id;
+}
+
+RunId RunTree::add(RunId parent, Token first, uint64_t now) {
+    const RunId id = take();
+    Run& run = runs_[id];
+    run.used = true;
+    run.parent = parent;
+    run.begin = run.end = runs_[parent].end;
+    run.last_use = now;
+    runs_[parent].children.push_back({first, id});
+    return id;
+}
+
+void RunTree::close(RunId id, Span<const Token> tokens) {
+    Run& run = runs_[id];
+    run.tokens.assign(tokens.begin(), tokens.end());
+    n_token_ += tokens.size();
+    for (Run::Child& child : runs_[run.parent].children)
+        if (child.run == id) child.first = tokens[0];
+}
+
+RunId RunTree::split(RunId id, size_t row, size_t states_end) {
+    const RunId upper_id = take();
+    Run& lower = runs_[id];
+    Run& upper = runs_[upper_id];
+    upper.used = true;
+    upper.parent = lower.parent;
+    upper.begin = lower.begin;
+    upper.end = lower.begin = row;
+    upper.n_state = lower.n_state;
+    upper.last_use = lower.last_use;
+    upper.given_up_row = std::min(lower.given_up_row, row);
+    if (lower.given_up_row <= row) lower.given_up_row = 0;
+    const auto cut = lower.tokens.begin() + static_cast<std::ptrdiff_t>(row - upper.begin);
+    upper.tokens.assign(lower.tokens.begin(), cut);
+    lower.tokens = std::vector<Token>(cut, lower.tokens.end());
+    const auto state_cut = lower.states.begin() + static_cast<std::ptrdiff_t>(states_end);
+    upper.states.assign(lower.states.begin(), state_cut);
+    lower.states.erase(lower.states.begin(), state_cut);
+    lower.n_state -= states_end;
+    const auto parked_cut = std::find_if(lower.parked.begin(), lower.parked.end(),
+                                         [row](const ParkedRows& rows) { return rows.begin >= row; });
+    upper.parked.assign(lower.parked.begin(), parked_cut);
+    lower.parked.erase(lower.parked.begin(), parked_cut);
+    for (Run::Child& child : runs_[upper.parent].children)
+        if (child.run == id) child.run = upper_id;
+    upper.children.push_back({lower.tokens[0], id});
+    lower.parent = upper_id;
+    return upper_id;
+}
+
+void RunTree::remove(RunId id) {
+    Run& run = runs_[id];
+    std::vector<Run::Child>& siblings = runs_[run.parent].children;
+    siblings.erase(std::find_if(siblings.begin(), siblings.end(), [id](const Run::Child& c) { return c.run == id; }));
+    n_token_ -= run.tokens.size();
+    run = Run();
+    free_.push_back(id);
+}
+
+void RunTree::count_states(RunId id, int n) {
+    for (; id != kNoRun; id = runs_[id].parent)
+        runs_[id].n_state = static_cast<size_t>(static_cast<int64_t>(runs_[id].n_state) + n);
+}
+
+bool RunTree::is_below(RunId id, RunId above) const {
+    for (; id != kNoRun; id = runs_[id].parent)
+        if (id == above) return true;
+    return false;
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------------- src/engine/prefix_policy.cpp
+
+namespace auspex {
+namespace detail {
+
+namespace prefix_policy_impl {
+
+constexpr size_t kStride = 8192;      // of the stride policy, and the prefill from which by_score keeps any
+constexpr size_t kNearStride = 4096;  // the first distance from the prompt's end; each further one doubles
+constexpr size_t kMaxStrideStates = 32;
+constexpr double kTipWeight = 4;
+
+size_t grid_floor(size_t row, size_t grid) { return row / grid * grid; }
+
+void stride_stops(const StopsInput& in, std::vector<Stop>* stops) {
+    for (size_t row = (in.base / kStride + 1) * kStride; row < in.n_row; row += kStride)
+        stops->push_back({row, StateKind::stride, false});
+    stops->push_back({grid_floor(in.n_row - 1, in.grid), StateKind::user_end, false});
+}
+
+void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>* stops) {
+    for (const Mark& mark : marks)
+        stops->push_back({mark.row, mark.pinned ? StateKind::system_end : StateKind::user_end, mark.pinned});
+    if (marks.empty()) stops->push_back({grid_floor(in.n_row - 1, in.grid), StateKind::user_end, false});
+    if (in.junction != 0) stops->push_back({grid_floor(in.junction, in.grid), StateKind::junction, false});
+    if (in.n_row - in.base <= kStride) return;
+    for (size_t distance = kNearStride; distance < in.n_row - in.base; distance *= 2)
+        stops->push_back({grid_floor(in.n_row - distance, in.grid), StateKind::stride, false});
+}
+
+}  // namespace prefix_policy_impl
+
+const char* state_kind_name(StateKind kind) {
+    static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip", "junction", "stride"};
+    return kNames[static_cast<size_t>(kind)];
+}
+
+std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<const Mark> marks) {
+    using namespace prefix_policy_impl;
+    std::vector<Stop> stops;
+    if (policy == PrefixPolicy::none || in.n_row <= in.base) return stops;
+    if (policy == PrefixPolicy::stride)
+        stride_stops(in, &stops);
+    else
+        score_stops(in, marks, &stops);
+    stops.erase(
+        std::remove_if(stops.begin(), stops.end(), [&](const Stop& s) { return s.row <= in.base || s.row > in.n_row; }),
+        stops.end());
+    std::stable_sort(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) {
+        return a.row != b.row ? a.row < b.row : a.kind < b.kind;  // the caller's marks win
+    });
+    stops.erase(std::unique(stops.begin(), stops.end(), [](const Stop& a, const Stop& b) { return a.row == b.row; }),
+                stops.end());
+    return stops;
+}
+
+double state_score(PrefixPolicy policy, const StateWorth& worth) {
+    using namespace prefix_policy_impl;
+    const double recent = 1.0 / static_cast<double>(1 + worth.age);
+    if (policy != PrefixPolicy::by_score) return recent;
+    const double rows = static_cast<double>(worth.gap) * (worth.is_tip ? kTipWeight : 1);
+    return rows * recent / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));
+}
+
+size_t max_states(PrefixPolicy policy) {
+    using namespace prefix_policy_impl;
+    return policy == PrefixPolicy::stride ? kMaxStrideStates : SIZE_MAX;
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/engine/prefix_tree.cpp
+
+namespace auspex {
+namespace detail {
+
+PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_(options), store_(store) {
+    live_.reserve(options.n_context + 64);
+    residents_.reserve(16);
+    open_live(-1);
+}
+
+PrefixTree::~PrefixTree() {
+    for (uint32_t i = 0; i < states_.size(); ++i)
+        if (states_[i].run != kNoRun && states_[i].held) store_.drop_state(i);
+    for (uint32_t i = 0; i < blocks_.size(); ++i)
+        if (blocks_[i].n_ref != 0) store_.drop_rows(i);
+}
+
+// ------------------------------------------------------------------------------------ live history
+
+RunId PrefixTree::live_end() const { return tree_[open_].begin < tree_[open_].end ? open_ : tree_[open_].parent; }
+
+void PrefixTree::computed(size_t n, bool decoded) {
+    if (n_row_ + n > clear_end_) lose_rows(n);
+    Run& run = tree_[open_];
+    run.end += n;
+    n_row_ += n;
+    residents_[i_live_span_].end = n_row_;
+    decoded_ = decoded_ || decoded;
+    for (; i_stop_ < stops_.size() && stops_[i_stop_].row <= n_row_; ++i_stop_)
+        if (stops_[i_stop_].row == n_row_) keep_here(stops_[i_stop_].kind, stops_[i_stop_].pinned);
+}
+
+void PrefixTree::truncate(size_t n) { live_.resize(std::min(live_.size(), std::max(n, n_row_))); }
+
+bool PrefixTree::step_back(size_t n) {
+    Run& run = tree_[open_];
+    if (n > n_row_ || n < run.begin) return false;
+    while (!run.states.empty() && states_[run.states.back()].row > n) remove_state(run.states.back());
+    run.end = n_row_ = n;
+    residents_[i_live_span_].end = n;
+    return true;
+}
+
+void PrefixTree::make_room(size_t n) {
+    if (n_row_ + n <= clear_end_) return;
+    std::vector<Copy> copies;
+    const size_t end = ceil_div(n_row_ + n, options_.grid) * options_.grid;
+    leave_rows(n_row_, std::min(end, options_.n_context), &copies);
+    fit(0);
+    for (const Copy& copy : copies) park(copy);
+    update_clear_end();
+}
+
+/// Rows were written without make_room(): what rested on the old ones is lost.
+void PrefixTree::lose_rows(size_t n) {
+    std::vector<Copy> copies;
+    leave_rows(n_row_, n_row_ + n, &copies);
+    for (const Copy& copy : copies) drop_states_above(copy.run, copy.row);
+    update_clear_end();
+}
+
+void PrefixTree::lose_context() {
+    close_live();
+    const std::vector<Resident> lost = std::move(residents_);
+    residents_.clear();
+    for (const Resident& r : lost)
+        if (tree_[r.run].used) drop_states_above(r.run, r.begin);
+    live_.clear();
+    n_row_ = 0;
+    stops_.clear();
+    i_stop_ = 0;
+    open_ = kRootRun;
+    open_live(-1);
+}
+
+// ----------------------------------------------------------------------------------------- states
+
+bool PrefixTree::has_state_at(RunId run, size_t row) const {
+    for (const uint32_t i : tree_[run].states)
+        if (states_[i].row == row) return true;
+    return false;
+}
+
+/// A state to be kept, counted in the budget already; fit() may decide against it.
+uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pinned) {
+    if (free_states_.empty()) {
+        free_states_.push_back(static_cast<uint32_t>(states_.size()));
+        states_.emplace_back();
+    }
+    const uint32_t i = free_states_.back();
+    free_states_.pop_back();
+    State& s = states_[i];
+    s = State();
+    s.run = run;
+    s.row = row;
+    s.kind = kind;
+    s.pinned = pinned;
+    s.last_use = request_;
+    std::vector<uint32_t>& on = tree_[run].states;
+    on.insert(std::find_if(on.begin(), on.end(), [&](uint32_t other) { return states_[other].row > row; }), i);
+    tree_.count_states(run, 1);
+    claimed_ += options_.state_bytes;
+    pending_states_ += options_.state_bytes;
+    ++n_state_;
+    return i;
+}
+
+/// Copies a claimed state; the live state is at its row.
+void PrefixTree::take_state(uint32_t i) {
+    const Status s = held_ + options_.state_bytes > options_.budget_bytes
+                         ? Status(Code::out_of_memory, "no room for a state in the budget")
+                         : store_.keep_state(i, states_[i].row);
+    if (!s.ok()) {
+        failed(s);
+        return give_up(i);
+    }
+    states_[i].held = true;
+    pending_states_ -= options_.state_bytes;
+    add_held(options_.state_bytes);
+}
+
+void PrefixTree::keep_here(StateKind kind, bool pinned) {
+    const RunId run = live_end();
+    if (options_.state_bytes > options_.budget_bytes || has_state_at(run, n_row_)) return;
+    const uint32_t i = claim_state(run, n_row_, kind, pinned);
+    fit(0);
+    if (states_[i].run != kNoRun) take_state(i);
+}
+
+void PrefixTree::remove_state(uint32_t i) {
+    State& s = states_[i];
+    const RunId run = s.run;
+    std::vector<uint32_t>& on = tree_[run].states;
+    on.erase(std::find(on.begin(), on.end(), i));
+    tree_.count_states(run, -1);
+    claimed_ -= options_.state_bytes;
+    --n_state_;
+    if (s.held) {
+        held_ -= options_.state_bytes;
+        store_.drop_state(i);
+    } else {
+        pending_states_ -= options_.state_bytes;
+    }
+    s = State();
+    free_states_.push_back(i);
+    free_useless(run);
+}
+
+void PrefixTree::give_up(uint32_t i) {
+    Run& run = tree_[states_[i].run];
+    run.given_up_row = std::max(run.given_up_row, states_[i].row);
+    remove_state(i);
+}
+
+/// Gives up every state that rests on a row of this run at or above `row`.
+void PrefixTree::drop_states_above(RunId id, size_t row) {
+    std::vector<RunId> open{id};
+    while (!open.empty()) {
+        const RunId at = open.back();
+        open.pop_back();
+        while (!tree_[at].states.empty() && states_[tree_[at].states.back()].row > row)
+            give_up(tree_[at].states.back());
+        for (const Run::Child& child : tree_[at].children)
+            if (tree_[child.run].n_state != 0) open.push_back(child.run);
+    }
+}
+
+// ------------------------------------------------------------------------------------ parked rows
+
+void PrefixTree::release(const ParkedRows& rows) {
+    if (rows.block == kNoBlock) {
+        claimed_ -= (rows.end - rows.begin) * options_.row_bytes;
+        return;
+    }
+    Block& block = blocks_[rows.block];
+    if (--block.n_ref != 0) return;
+    held_ -= block.n_row * options_.row_bytes;
+    claimed_ -= block.n_row * options_.row_bytes;
+    store_.drop_rows(rows.block);
+    free_blocks_.push_back(rows.block);
+}
+
+void PrefixTree::free_rows(RunId id, size_t from) {
+    std::vector<ParkedRows>& parked = tree_[id].parked;
+    while (!parked.empty() && parked.back().begin >= from) {
+        release(parked.back());
+        parked.pop_back();
+    }
+}
+
+/// Frees the parked rows that no state needs any more, from this run upwards.
+void PrefixTree::free_useless(RunId id) {
+    for (; id != kNoRun && !tree_[id].has_states_below(); id = tree_[id].parent) {
+        const Run& run = tree_[id];
+        free_rows(id, run.states.empty() ? run.begin : states_[run.states.back()].row);
+        if (!run.states.empty()) return;
+    }
+}
+
+/// Rows begin .. end of the context are about to be overwritten: what states rest on is to be parked.
+void PrefixTree::leave_rows(size_t begin, size_t end, std::vector<Copy>* copies) {
+    std::vector<Resident> kept, left;
+    kept.reserve(residents_.size() + 4);
+    for (size_t i = 0; i < residents_.size(); ++i) {
+        const Resident& r = residents_[i];
+        const bool mine = r.run == open_;  // rows of the live path lie below n_row_ and are never asked for
+        if (mine || r.end <= begin || r.begin >= end) {
+            if (mine || r.begin < r.end) kept.push_back(r);
+            continue;
+        }
+        if (r.begin < begin) kept.push_back({r.begin, begin, r.run});
+        left.push_back({std::max(r.begin, begin), std::min(r.end, end), r.run});
+        if (r.end > end) kept.push_back({end, r.end, r.run});
+    }
+    residents_ = std::move(kept);
+    for (const Resident& r : left) leave_run_rows(r.run, r.begin, r.end, copies);
+}
+
+void PrefixTree::leave_run_rows(RunId id, size_t begin, size_t end, std::vector<Copy>* copies) {
+    Run& run = tree_[id];
+    if (!run.has_states_below()) end = std::min(end, run.states.empty() ? 0 : states_[run.states.back()].row);
+    if (begin >= end) return;
+    if (!can_park()) return drop_states_above(id, begin);
+    std::vector<ParkedRows> rows;
+    for (size_t row = begin; row < end;) {
+        const size_t next = std::min(end, (row / options_.grid + 1) * options_.grid);
+        rows.push_back({row, next, kNoBlock});
+        copies->push_back({2, row, true, id});
+        claimed_ += (next - row) * options_.row_bytes;
+        row = next;
+    }
+    const auto at =
+        std::find_if(run.parked.begin(), run.parked.end(), [begin](const ParkedRows& p) { return p.begin >= begin; });
+    run.parked.insert(at, rows.begin(), rows.end());
+}
+
+/// The rows of a planned copy, or null if the state that rested on them was given up meanwhile.
+ParkedRows* PrefixTree::find_pending(const Copy& copy) {
+    std::vector<ParkedRows>& parked = tree_[copy.run].parked;
+    const auto at = std::lower_bound(parked.begin(), parked.end(), copy.row,
+                                     [](const ParkedRows& p, size_t row) { return p.begin < row; });
+    return at == parked.end() || at->begin != copy.row || at->block != kNoBlock ? nullptr : &*at;
+}
+
+void PrefixTree::park(const Copy& copy) {
+    ParkedRows* at = find_pending(copy);
+    if (!at) return;
+    if (free_blocks_.empty()) {
+        free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
+        blocks_.emplace_back();
+    }
+    const uint32_t id = free_blocks_.back();
+    const size_t n = at->end - at->begin;
+    const Status s = held_ + n * options_.row_bytes > options_.budget_bytes
+                         ? Status(Code::out_of_memory, "no room for rows in the budget")
+                         : store_.park_rows(id, at->begin, n);
+    if (!s.ok()) {
+        failed(s);
+        return drop_states_above(copy.run, copy.row);
+    }
+    free_blocks_.pop_back();
+    at->block = id;
+    blocks_[id] = {1, n};
+    rows_parked_ += n;
+    add_held(n * options_.row_bytes);
+}
+
+// ----------------------------------------------------------------------------------------- budget
+
+void PrefixTree::failed(Status s) {
+    ++n_failed_;
+    failure_ = std::move(s);
+}
+
+void PrefixTree::add_held(uint64_t bytes) {
+    held_ += bytes;
+    peak_ = std::max(peak_, held_);
+}
+
+/// Gives up states, the lowest score first, until everything claimed fits, with `slack` bytes to spare.
+void PrefixTree::fit(uint64_t slack) {
+    while (claimed_ - credit_ + slack > options_.budget_bytes || held_ + pending_states_ > options_.budget_bytes ||
+           n_state_ > max_states(options_.policy)) {
+        const uint32_t i = worst();
+        if (i == kNoState) return;
+        if (on_evict) on_evict(i);
+        give_up(i);
+    }
+}
+
+uint32_t PrefixTree::worst() const {
+    uint32_t found = kNoState;
+    double lowest = 0;
+    bool pinned = true;
+    for (uint32_t i = 0; i < states_.size(); ++i) {
+        const State& s = states_[i];
+        if (s.run == kNoRun || i == locked_ || (s.pinned && !pinned)) continue;
+        const double value = score(i);
+        if (found != kNoState && s.pinned == pinned && value >= lowest) continue;
+        found = i;
+        lowest = value;
+        pinned = s.pinned;
+    }
+    return found;
+}
+
+double PrefixTree::score(uint32_t i) const {
+    const State& s = states_[i];
+    const Run& run = tree_[s.run];
+    StateWorth worth;
+    worth.gap = gap(i);
+    worth.age = request_ - s.last_use;
+    worth.is_tip = run.states.back() == i && !run.has_states_below();
+    worth.kind = s.kind;
+    worth.bytes = options_.state_bytes + (worth.is_tip ? rows_only_for(i) * options_.row_bytes : 0);
+    return state_score(options_.policy, worth);
+}
+
+size_t PrefixTree::gap(uint32_t i) const {
+    const State& s = states_[i];
+    const std::vector<uint32_t>& on = tree_[s.run].states;
+    if (on.front() != i) return s.row - states_[*(std::find(on.begin(), on.end(), i) - 1)].row;
+    for (RunId id = tree_[s.run].parent; id != kNoRun; id = tree_[id].parent)
+        if (!tree_[id].states.empty()) return s.row - states_[tree_[id].states.back()].row;
+    return s.row;
+}
+
+/// The parked rows that would be freed with a state above which there is no other.
+size_t PrefixTree::rows_only_for(uint32_t i) const {
+    size_t n = 0, n_below = 0;
+    for (RunId id = states_[i].run; id != kNoRun; id = tree_[id].parent) {
+        const Run& run = tree_[id];
+        if (run.n_state - run.states.size() > n_below) break;  // another branch needs these rows
+        const bool own = id == states_[i].run;
+        const size_t n_other = run.states.size() - (own ? 1 : 0);
+        const size_t from = n_other == 0 ? run.begin : states_[run.states[n_other - 1]].row;
+        for (size_t k = run.parked.size(); k-- > 0 && run.parked[k].begin >= from;)
+            n += run.parked[k].end - run.parked[k].begin;
+        if (n_other != 0) break;
+        n_below = 1;
+    }
+    return n;
+}
+
+std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
+    std::vector<StateInfo> all;
+    for (uint32_t i = 0; i < states_.size(); ++i) {
+        const State& s = states_[i];
+        if (s.run == kNoRun) continue;
+        StateInfo info;
+        info.item = i;
+        info.row = s.row;
+        info.kind = s.kind;
+        info.pinned = s.pinned;
+        info.age = request_ - s.last_use;
+        const Run& run = tree_[s.run];
+        info.n_parked = run.states.back() == i && !run.has_states_below() ? rows_only_for(i) : 0;
+        info.bytes = options_.state_bytes + info.n_parked * options_.row_bytes;
+        info.score = score(i);
+        info.tokens.resize(s.row);
+        for (RunId id = s.run; id != kNoRun; id = tree_[id].parent) {
+            const Run& part = tree_[id];
+            const Token* from = id == open_ ? live_.data() + part.begin : part.tokens.data();
+            std::copy(from, from + (std::min(part.end, s.row) - part.begin), info.tokens.data() + part.begin);
+        }
+        all.push_back(std::move(info));
+    }
+    return all;
+}
+
+// ---------------------------------------------------------------------------------------- context
+
+/// Rows of the live path were copied back to the context.
+void PrefixTree::place(size_t begin, size_t end, RunId run) {
+    const auto at =
+        std::find_if(residents_.begin(), residents_.end(), [begin](const Resident& r) { return r.begin >= begin; });
+    const auto placed = residents_.insert(at, {begin, end, run});
+    if (placed != residents_.begin() && (placed - 1)->run == run && (placed - 1)->end == begin) {
+        (placed - 1)->end = end;
+        residents_.erase(placed);
+    }
+}
+
+void PrefixTree::update_clear_end() {
+    i_live_span_ = static_cast<size_t>(
+        std::find_if(residents_.begin(), residents_.end(), [this](const Resident& r) { return r.run == open_; }) -
+        residents_.begin());
+    clear_end_ = i_live_span_ + 1 < residents_.size() ? residents_[i_live_span_ + 1].begin : options_.n_context;
+}
+
+void PrefixTree::split(RunId id, size_t row) {
+    Run& run = tree_[id];
+    const auto over = std::find_if(run.parked.begin(), run.parked.end(),
+                                   [row](const ParkedRows& p) { return p.begin < row && row < p.end; });
+    if (over != run.parked.end()) {
+        const ParkedRows upper{row, over->end, over->block};
+        over->end = row;
+        ++blocks_[upper.block].n_ref;
+        run.parked.insert(over + 1, upper);
+    }
+    const size_t n_upper = static_cast<size_t>(
+        std::find_if(run.states.begin(), run.states.end(), [&](uint32_t i) { return states_[i].row > row; }) -
+        run.states.begin());
+    const RunId upper = tree_.split(id, row, n_upper);
+    for (const uint32_t i : tree_[upper].states) states_[i].run = upper;
+    for (size_t i = 0; i < residents_.size(); ++i) {
+        Resident& r = residents_[i];
+        if (r.run != id || r.begin >= row) continue;
+        const Resident rest{row, r.end, id};
+        r.run = upper;
+        if (r.end <= row) continue;
+        r.end = row;
+        residents_.insert(residents_.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
+        break;
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/engine/prefix_sync.cpp
+
+namespace auspex {
+namespace detail {
+
+namespace prefix_sync_impl {
+
+constexpr size_t kMaxLeft = 256;                   // divergences remembered
+constexpr size_t kMinForgotten = size_t{1} << 20;  // tokens of runs of which nothing is kept
+
+size_t common(Span<const Token> a, const Token* b, size_t n_b) {
+    const size_t n = std::min(a.size(), n_b);
+    return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + n, b).first - a.begin());
+}
+
+}  // namespace prefix_sync_impl
+
+Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark> marks, bool has_logits) {
+    ++request_;
+    PrefixReport report = begin_report(wanted);
+    const size_t same = report.diverged_at;
+    const uint64_t parked = rows_parked_, restored = rows_restored_;
+    const size_t n_failed = n_failed_;
+    stops_.clear();
+    i_stop_ = 0;
+    if (has_logits && same == wanted.size() && same == live_.size() && same == n_row_) {
+        report.reason = SyncReason::unchanged;
+        report.known = report.checkpoint_row = report.rows_reused = same;
+        return report;
+    }
+    close_live();
+    const Found found = find(wanted);
+    report.known = found.known;
+    report.checkpoint_row = report.rows_reused = found.row;
+    report.rows_computed = wanted.size() - found.row;
+    report.reason = reason_of(found, report);
+    const size_t junction = find_junction(wanted, found);
+    const Status s = switch_to(found, wanted.size());
+    if (!s.ok()) {
+        lose_context();
+        return s;
+    }
+    set_tokens(wanted, same);
+    open_live(found.row < live_.size() ? live_[found.row] : -1);
+    stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);
+    forget_unused();
+    update_clear_end();
+    report.rows_parked = static_cast<size_t>(rows_parked_ - parked);
+    report.rows_restored = static_cast<size_t>(rows_restored_ - restored);
+    report.n_failed = n_failed_ - n_failed;
+    if (report.n_failed != 0) report.failure = failure_;
+    return report;
+}
+
+PrefixReport PrefixTree::begin_report(Span<const Token> wanted) const {
+    PrefixReport report;
+    report.n_row = wanted.size();
+    report.n_live = live_.size();
+    const size_t same = prefix_sync_impl::common(wanted, live_.data(), live_.size());
+    report.diverged_at = same;
+    if (same < live_.size()) report.token_before = live_[same];
+    if (same < wanted.size()) report.token_now = wanted[same];
+    return report;
+}
+
+// -------------------------------------------------------------------------------- finding the base
+
+void PrefixTree::visit(RunId id, size_t matched, size_t limit, Found* best) const {
+    const Run& run = tree_[id];
+    if (matched > best->known || (matched == best->known && run.end > matched)) {
+        best->known = matched;
+        best->known_run = id;
+    }
+    for (size_t k = run.states.size(); k-- > 0;) {
+        const State& s = states_[run.states[k]];
+        if (s.row > std::min(matched, limit)) continue;
+        if (s.row > best->row) {
+            best->row = s.row;
+            best->run = id;
+            best->state = run.states[k];
+            best->live = false;
+        }
+        break;
+    }
+    if (id == open_ && matched == run.end && n_row_ <= limit && n_row_ >= best->row) {
+        best->row = n_row_;
+        best->run = id;
+        best->state = kNoState;
+        best->live = true;
+    }
+}
+
+/// Follows every path that begins as `wanted` does: rows that were computed twice are on two.
+PrefixTree::Found PrefixTree::find(Span<const Token> wanted) const {
+    Found best;
+    const size_t limit = wanted.empty() ? 0 : wanted.size() - 1;
+    std::vector<RunId> open{kRootRun};
+    while (!open.empty()) {
+        const RunId id = open.back();
+        open.pop_back();
+        const Run& run = tree_[id];
+        const Span<const Token> rest = wanted.subspan(run.begin, wanted.size() - run.begin);
+        const size_t matched = run.begin + prefix_sync_impl::common(rest, run.tokens.data(), run.tokens.size());
+        visit(id, matched, limit, &best);
+        if (matched < run.end) continue;
+        for (const Run::Child& child : run.children)
+            if (matched < wanted.size() && child.first == wanted[matched]) open.push_back(child.run);
+    }
+    const Run& known = tree_[best.known_run];
+    best.left_inside = best.known != 0 && (best.known < known.end || !known.children.empty());
+    return best;
+}
+
+SyncReason PrefixTree::reason_of(const Found& found, const PrefixReport& report) const {
+    if (found.live && found.row != 0) return SyncReason::appended;
+    if (found.known == 0) return SyncReason::new_text;
+    // The last token of a prompt is always computed, so a base one row below the end of the known text is exact.
+    if (found.row != 0 && found.row + 1 >= std::min(found.known + 1, report.n_row)) return SyncReason::resumed;
+    for (RunId id = found.known_run; id != kNoRun; id = tree_[id].parent)
+        if (tree_[id].given_up_row > found.row && tree_[id].given_up_row <= found.known) return SyncReason::given_up;
+    return found.row != 0 ? SyncReason::checkpoint : SyncReason::no_state;
+}
+
+/// Where a known path is left for the second time, or 0.
+size_t PrefixTree::find_junction(Span<const Token> wanted, const Found& found) {
+    using namespace prefix_sync_impl;
+    const size_t row = std::min(found.known, std::max<size_t>(wanted.size(), 1) - 1) / options_.grid * options_.grid;
+    if (!can_park() || !found.left_inside || row <= found.row) return 0;
+    Fnv hash;
+    for (size_t i = 0; i < row; ++i) hash.mix(static_cast<uint32_t>(wanted[i]));
+    const std::pair<uint64_t, size_t> here{hash.value, row};
+    if (std::find(left_.begin(), left_.end(), here) != left_.end()) return row;
+    if (left_.size() < kMaxLeft)
+        left_.push_back(here);
+    else
+        left_[i_left_++ % kMaxLeft] = here;
+    return 0;
+}
+
+// ------------------------------------------------------------------------------------- switching
+
+/// Stores the tokens of the live run, so that it is a run like any other.
+void PrefixTree::close_live() {
+    if (!is_open_) return;
+    is_open_ = false;
+    Run& run = tree_[open_];
+    const size_t begin = run.begin, end = run.end;
+    if (begin < end) {
+        tree_.close(open_, Span<const Token>(live_).subspan(begin, end - begin));
+    } else {
+        const RunId parent = run.parent;
+        const RunId id = open_;
+        residents_.erase(
+            std::remove_if(residents_.begin(), residents_.end(), [id](const Resident& r) { return r.run == id; }),
+            residents_.end());
+        tree_.remove(open_);
+        open_ = parent;
+    }
+    tree_[open_].last_use = request_;
+}
+
+/// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
+uint32_t PrefixTree::claim_tip() {
+    const bool wanted = can_park() && n_row_ != 0 && options_.state_bytes <= options_.budget_bytes;
+    if (!wanted || has_state_at(open_, n_row_)) return kNoState;
+    return claim_state(open_, n_row_, decoded_ ? StateKind::generation_end : StateKind::tip, false);
+}
+
+/// Brings rows 0 .. found.row and the state there into the context, and clears the rows up to n_wanted.
+Status PrefixTree::switch_to(const Found& found, size_t n_wanted) {
+    locked_ = found.state;
+    const uint32_t tip = found.live ? kNoState : claim_tip();
+    if (found.row < tree_[found.run].end) split(found.run, found.row);
+    open_ = found.row > tree_[found.run].begin || found.run == kRootRun ? found.run : tree_[found.run].parent;
+    n_row_ = found.row;
+    decoded_ = false;
+    if (found.state != kNoState) states_[found.state].last_use = request_;
+    std::vector<Copy> copies;
+    if (!found.live) plan_restores(&copies);
+    leave_rows(n_row_, n_wanted, &copies);
+    fit(credit_ != 0 ? options_.grid * options_.row_bytes : 0);  // one block more while rows change places
+    if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
+    const Status s = copy_rows(copies);
+    credit_ = 0;
+    locked_ = kNoState;
+    if (!s.ok())
+        for (const Copy& copy : copies)
+            if (copy.park && find_pending(copy) != nullptr) drop_states_above(copy.run, copy.row);
+    if (!s.ok() || found.live) return s;
+    if (found.state != kNoState) return store_.load_state(found.state, found.row);
+    store_.reset();
+    return {};
+}
+
+/// The parked rows of the live path come back; what lies in their place leaves.
+void PrefixTree::plan_restores(std::vector<Copy>* copies) {
+    std::vector<Copy> leaving;
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent) {
+        const std::vector<ParkedRows>& parked = tree_[id].parked;
+        for (size_t i = 0, first = 0; i < parked.size(); ++i) {
+            copies->push_back({0, parked[i].begin, false, id});
+            const Block& block = blocks_[parked[i].block];
+            if (block.n_ref == 1) credit_ += block.n_row * options_.row_bytes;
+            if (i + 1 < parked.size() && parked[i + 1].begin == parked[i].end) continue;
+            leave_rows(parked[first].begin, parked[i].end, &leaving);
+            first = i + 1;
+        }
+    }
+    copies->insert(copies->end(), leaving.begin(), leaving.end());
+}
+
+/// Copies so that never more is held than before or after: first what frees memory only, then block by block what
+/// changes places, last what takes memory only.
+Status PrefixTree::copy_rows(std::vector<Copy>& copies) {
+    std::vector<size_t> parks, restores;
+    for (const Copy& copy : copies) (copy.park ? parks : restores).push_back(copy.row / options_.grid);
+    std::sort(parks.begin(), parks.end());
+    std::sort(restores.begin(), restores.end());
+    for (Copy& copy : copies) {
+        const std::vector<size_t>& others = copy.park ? restores : parks;
+        const bool swapped = std::binary_search(others.begin(), others.end(), copy.row / options_.grid);
+        copy.phase = swapped ? 1 : copy.park ? 2 : 0;
+    }
+    const size_t grid = options_.grid;
+    std::sort(copies.begin(), copies.end(), [grid](const Copy& a, const Copy& b) {
+        if (a.phase != b.phase) return a.phase < b.phase;
+        if (a.row / grid != b.row / grid) return a.row < b.row;
+        return a.park != b.park ? a.park : a.row < b.row;
+    });
+    for (const Copy& copy : copies) {
+        if (copy.park)
+            park(copy);
+        else
+            AUSPEX_TRY(restore(copy));
+    }
+    return {};
+}
+
+Status PrefixTree::restore(const Copy& copy) {
+    std::vector<ParkedRows>& parked = tree_[copy.run].parked;
+    const auto at = std::lower_bound(parked.begin(), parked.end(), copy.row,
+                                     [](const ParkedRows& p, size_t row) { return p.begin < row; });
+    const ParkedRows rows = *at;
+    AUSPEX_TRY(store_.restore_rows(rows.block, rows.begin, rows.end - rows.begin));
+    parked.erase(at);
+    if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, blocks_[rows.block].n_row * options_.row_bytes);
+    release(rows);
+    place(rows.begin, rows.end, copy.run);
+    rows_restored_ += rows.end - rows.begin;
+    return {};
+}
+
+void PrefixTree::open_live(Token first) {
+    forget_superseded(first);
+    open_ = tree_.add(open_, first, request_);
+    is_open_ = true;
+    place(n_row_, n_row_, open_);
+    update_clear_end();
+}
+
+void PrefixTree::set_tokens(Span<const Token> wanted, size_t same) {
+    const size_t n = wanted.size();
+    if (wanted.data() == live_.data()) return live_.resize(n);
+    if (n > same && wanted.data() > live_.data() && wanted.data() < live_.data() + live_.size()) {
+        const std::vector<Token> copy(wanted.begin(), wanted.end());
+        return live_.assign(copy.begin(), copy.end());
+    }
+    live_.resize(same);
+    live_.insert(live_.end(), wanted.begin() + same, wanted.end());
+}
+
+// ------------------------------------------------------------------------------------ forgetting
+
+/// A run of which nothing is kept and that begins as the new one does only costs time.
+void PrefixTree::forget_superseded(Token first) {
+    const std::vector<Run::Child> children = tree_[open_].children;
+    for (const Run::Child& child : children)
+        if (child.first == first && tree_[child.run].n_state == 0) forget_runs(child.run);
+}
+
+void PrefixTree::forget_runs(RunId top) {
+    const std::vector<Run::Child> children = tree_[top].children;
+    for (const Run::Child& child : children) forget_runs(child.run);
+    residents_.erase(
+        std::remove_if(residents_.begin(), residents_.end(), [top](const Resident& r) { return r.run == top; }),
+        residents_.end());
+    tree_.remove(top);
+}
+
+/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest.
+void PrefixTree::forget_unused() {
+    const size_t limit = std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context);
+    size_t n_unused = 0;
+    std::vector<std::pair<uint64_t, RunId>> unused;
+    if (tree_.n_token() <= limit) return;
+    for (RunId id = 1; id < tree_.size(); ++id) {
+        const Run& run = tree_[id];
+        if (!run.used || run.n_state != 0 || tree_.is_below(open_, id)) continue;
+        n_unused += run.tokens.size();
+        unused.push_back({run.last_use, id});
+    }
+    if (n_unused <= limit) return;
+    std::sort(unused.begin(), unused.end());
+    for (const auto& [last_use, id] : unused) {
+        if (n_unused <= limit / 2) break;
+        if (!tree_[id].used) continue;  // went with a run above it
+        size_t n = 0;
+        std::vector<RunId> open{id};
+        while (!open.empty()) {
+            const RunId at = open.back();
+            open.pop_back();
+            n += tree_[at].tokens.size();
+            for (const Run::Child& child : tree_[at].children) open.push_back(child.run);
+        }
+        n_unused -= n;
+        forget_runs(id);
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex
+
+// -------------------------------------------------------------------- src/engine/prefix_report.cpp
+
+namespace auspex {
+namespace detail {
+
+const char* sync_reason_name(SyncReason reason) {
+    static constexpr const char* kNames[] = {"unchanged", "appended", "resumed", "checkpoint",
+                                             "given_up",  "no_state", "new_text"};
+    return kNames[static_cast<size_t>(reason)];
+}
+
+namespace prefix_report_impl {
+
+std::string divergence(const PrefixReport& r) {
+    std::string text = say("diverged at row ", r.diverged_at, " of ", r.n_row);
+    if (r.token_before >= 0 && r.token_now >= 0)
+        return text + say(": token ", r.token_now, " instead of ", r.token_before);
+    return text + (r.token_now >= 0 ? ": the history before ended there" : ": the new history ends there");
+}
+
+}  // namespace prefix_report_impl
+
+std::string describe(const PrefixReport& r) {
+    using namespace prefix_report_impl;
+    std::string text;
+    switch (r.reason) {
+        case SyncReason::unchanged: return say("unchanged: ", r.n_row, " rows");
+        case SyncReason::appended: text = say("appended ", r.rows_computed, " to ", r.rows_reused, " rows"); break;
+        case SyncReason::resumed: text = say(divergence(r), "; resumed at row ", r.checkpoint_row); break;
+        case SyncReason::checkpoint: text = say(divergence(r), "; nearest checkpoint ", r.checkpoint_row); break;
+        case SyncReason::given_up:
+            text = say(divergence(r), "; nearest checkpoint ", r.checkpoint_row, ", a nearer one was given up");
+            break;
+        case SyncReason::no_state:
+            text = say(divergence(r), "; ", r.known, " rows are known, no checkpoint was kept");
+            break;
+        case SyncReason::new_text: text = say("new text of ", r.n_row, " rows"); break;
+    }
+    if (r.rows_restored != 0 || r.rows_parked != 0)
+        text += say("; ", r.rows_restored, " rows copied back, ", r.rows_parked, " parked");
+    if (r.n_failed != 0) text += say("; ", r.n_failed, " copies failed: ", r.failure.message());
+    return text;
 }
 
 }  // namespace detail

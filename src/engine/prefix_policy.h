@@ -1,0 +1,59 @@
+// engine/prefix_policy: at which rows a prefill keeps its state, and what a kept state is worth.
+//
+// Owns    nothing: pure functions of numbers.
+// Thread  no shared state.
+// Tests   tests/test_prefix_tree.cpp; `auspex bench --replay` compares the policies on recorded requests.
+#pragma once
+#include "../base/base.h"
+
+namespace auspex {
+namespace detail {
+
+enum class PrefixPolicy : uint8_t {
+    none,      ///< only the live state: a prompt that does not continue it starts over
+    stride,    ///< every 8192 rows and at the prompt's end, 32 states, the least recently used goes first
+    by_score,  ///< the places that are asked for again, the lowest score goes first; rows are parked
+};
+
+/// Why a state was kept.
+enum class StateKind : uint8_t { system_end, user_end, generation_end, tip, junction, stride };
+const char* state_kind_name(StateKind kind);
+
+/// A row of the caller's prompt at which the state is worth keeping: the end of the system part (pinned) or of the last
+/// user message.
+struct Mark {
+    size_t row = 0;
+    bool pinned = false;  ///< kept for as long as there is anything else to give up
+};
+
+/// A row at which a prefill has to stop, so that its state can be kept.
+struct Stop {
+    size_t row = 0;
+    StateKind kind = StateKind::stride;
+    bool pinned = false;
+};
+
+struct StopsInput {
+    size_t base = 0;      ///< rows that are reused
+    size_t n_row = 0;     ///< of the prompt
+    size_t junction = 0;  ///< where this prompt leaves a path that was left there before, or 0
+    size_t grid = 64;
+};
+/// Rows above the base, ascending, each once.
+std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<const Mark> marks);
+
+/// What deciding about a state needs to know.
+struct StateWorth {
+    size_t gap = 0;       ///< rows to the next lower state of the same path: what would be computed again without it
+    uint64_t age = 0;     ///< requests since it was used
+    uint64_t bytes = 0;   ///< its own and those of the parked rows that only it needs
+    bool is_tip = false;  ///< no other state lies above it
+    StateKind kind = StateKind::tip;
+};
+/// The state with the lowest score is given up first.
+double state_score(PrefixPolicy policy, const StateWorth& worth);
+/// The largest number of states, whatever the budget.
+size_t max_states(PrefixPolicy policy);
+
+}  // namespace detail
+}  // namespace auspex

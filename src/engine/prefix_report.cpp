@@ -1,0 +1,46 @@
+#include "prefix_tree.h"
+
+namespace auspex {
+namespace detail {
+
+const char* sync_reason_name(SyncReason reason) {
+    static constexpr const char* kNames[] = {"unchanged", "appended", "resumed", "checkpoint",
+                                             "given_up",  "no_state", "new_text"};
+    return kNames[static_cast<size_t>(reason)];
+}
+
+namespace prefix_report_impl {
+
+std::string divergence(const PrefixReport& r) {
+    std::string text = say("diverged at row ", r.diverged_at, " of ", r.n_row);
+    if (r.token_before >= 0 && r.token_now >= 0)
+        return text + say(": token ", r.token_now, " instead of ", r.token_before);
+    return text + (r.token_now >= 0 ? ": the history before ended there" : ": the new history ends there");
+}
+
+}  // namespace prefix_report_impl
+
+std::string describe(const PrefixReport& r) {
+    using namespace prefix_report_impl;
+    std::string text;
+    switch (r.reason) {
+        case SyncReason::unchanged: return say("unchanged: ", r.n_row, " rows");
+        case SyncReason::appended: text = say("appended ", r.rows_computed, " to ", r.rows_reused, " rows"); break;
+        case SyncReason::resumed: text = say(divergence(r), "; resumed at row ", r.checkpoint_row); break;
+        case SyncReason::checkpoint: text = say(divergence(r), "; nearest checkpoint ", r.checkpoint_row); break;
+        case SyncReason::given_up:
+            text = say(divergence(r), "; nearest checkpoint ", r.checkpoint_row, ", a nearer one was given up");
+            break;
+        case SyncReason::no_state:
+            text = say(divergence(r), "; ", r.known, " rows are known, no checkpoint was kept");
+            break;
+        case SyncReason::new_text: text = say("new text of ", r.n_row, " rows"); break;
+    }
+    if (r.rows_restored != 0 || r.rows_parked != 0)
+        text += say("; ", r.rows_restored, " rows copied back, ", r.rows_parked, " parked");
+    if (r.n_failed != 0) text += say("; ", r.n_failed, " copies failed: ", r.failure.message());
+    return text;
+}
+
+}  // namespace detail
+}  // namespace auspex

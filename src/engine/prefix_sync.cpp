@@ -1,0 +1,323 @@
+#include "prefix_tree.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+
+namespace prefix_sync_impl {
+
+constexpr size_t kMaxLeft = 256;                   // divergences remembered
+constexpr size_t kMinForgotten = size_t{1} << 20;  // tokens of runs of which nothing is kept
+
+size_t common(Span<const Token> a, const Token* b, size_t n_b) {
+    const size_t n = std::min(a.size(), n_b);
+    return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + n, b).first - a.begin());
+}
+
+}  // namespace prefix_sync_impl
+
+Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark> marks, bool has_logits) {
+    ++request_;
+    PrefixReport report = begin_report(wanted);
+    const size_t same = report.diverged_at;
+    const uint64_t parked = rows_parked_, restored = rows_restored_;
+    const size_t n_failed = n_failed_;
+    stops_.clear();
+    i_stop_ = 0;
+    if (has_logits && same == wanted.size() && same == live_.size() && same == n_row_) {
+        report.reason = SyncReason::unchanged;
+        report.known = report.checkpoint_row = report.rows_reused = same;
+        return report;
+    }
+    close_live();
+    const Found found = find(wanted);
+    report.known = found.known;
+    report.checkpoint_row = report.rows_reused = found.row;
+    report.rows_computed = wanted.size() - found.row;
+    report.reason = reason_of(found, report);
+    const size_t junction = find_junction(wanted, found);
+    const Status s = switch_to(found, wanted.size());
+    if (!s.ok()) {
+        lose_context();
+        return s;
+    }
+    set_tokens(wanted, same);
+    open_live(found.row < live_.size() ? live_[found.row] : -1);
+    stops_ = plan_stops(options_.policy, {found.row, live_.size(), junction, options_.grid}, marks);
+    forget_unused();
+    update_clear_end();
+    report.rows_parked = static_cast<size_t>(rows_parked_ - parked);
+    report.rows_restored = static_cast<size_t>(rows_restored_ - restored);
+    report.n_failed = n_failed_ - n_failed;
+    if (report.n_failed != 0) report.failure = failure_;
+    return report;
+}
+
+PrefixReport PrefixTree::begin_report(Span<const Token> wanted) const {
+    PrefixReport report;
+    report.n_row = wanted.size();
+    report.n_live = live_.size();
+    const size_t same = prefix_sync_impl::common(wanted, live_.data(), live_.size());
+    report.diverged_at = same;
+    if (same < live_.size()) report.token_before = live_[same];
+    if (same < wanted.size()) report.token_now = wanted[same];
+    return report;
+}
+
+// -------------------------------------------------------------------------------- finding the base
+
+void PrefixTree::visit(RunId id, size_t matched, size_t limit, Found* best) const {
+    const Run& run = tree_[id];
+    if (matched > best->known || (matched == best->known && run.end > matched)) {
+        best->known = matched;
+        best->known_run = id;
+    }
+    for (size_t k = run.states.size(); k-- > 0;) {
+        const State& s = states_[run.states[k]];
+        if (s.row > std::min(matched, limit)) continue;
+        if (s.row > best->row) {
+            best->row = s.row;
+            best->run = id;
+            best->state = run.states[k];
+            best->live = false;
+        }
+        break;
+    }
+    if (id == open_ && matched == run.end && n_row_ <= limit && n_row_ >= best->row) {
+        best->row = n_row_;
+        best->run = id;
+        best->state = kNoState;
+        best->live = true;
+    }
+}
+
+/// Follows every path that begins as `wanted` does: rows that were computed twice are on two.
+PrefixTree::Found PrefixTree::find(Span<const Token> wanted) const {
+    Found best;
+    const size_t limit = wanted.empty() ? 0 : wanted.size() - 1;
+    std::vector<RunId> open{kRootRun};
+    while (!open.empty()) {
+        const RunId id = open.back();
+        open.pop_back();
+        const Run& run = tree_[id];
+        const Span<const Token> rest = wanted.subspan(run.begin, wanted.size() - run.begin);
+        const size_t matched = run.begin + prefix_sync_impl::common(rest, run.tokens.data(), run.tokens.size());
+        visit(id, matched, limit, &best);
+        if (matched < run.end) continue;
+        for (const Run::Child& child : run.children)
+            if (matched < wanted.size() && child.first == wanted[matched]) open.push_back(child.run);
+    }
+    const Run& known = tree_[best.known_run];
+    best.left_inside = best.known != 0 && (best.known < known.end || !known.children.empty());
+    return best;
+}
+
+SyncReason PrefixTree::reason_of(const Found& found, const PrefixReport& report) const {
+    if (found.live && found.row != 0) return SyncReason::appended;
+    if (found.known == 0) return SyncReason::new_text;
+    // The last token of a prompt is always computed, so a base one row below the end of the known text is exact.
+    if (found.row != 0 && found.row + 1 >= std::min(found.known + 1, report.n_row)) return SyncReason::resumed;
+    for (RunId id = found.known_run; id != kNoRun; id = tree_[id].parent)
+        if (tree_[id].given_up_row > found.row && tree_[id].given_up_row <= found.known) return SyncReason::given_up;
+    return found.row != 0 ? SyncReason::checkpoint : SyncReason::no_state;
+}
+
+/// Where a known path is left for the second time, or 0.
+size_t PrefixTree::find_junction(Span<const Token> wanted, const Found& found) {
+    using namespace prefix_sync_impl;
+    const size_t row = std::min(found.known, std::max<size_t>(wanted.size(), 1) - 1) / options_.grid * options_.grid;
+    if (!can_park() || !found.left_inside || row <= found.row) return 0;
+    Fnv hash;
+    for (size_t i = 0; i < row; ++i) hash.mix(static_cast<uint32_t>(wanted[i]));
+    const std::pair<uint64_t, size_t> here{hash.value, row};
+    if (std::find(left_.begin(), left_.end(), here) != left_.end()) return row;
+    if (left_.size() < kMaxLeft)
+        left_.push_back(here);
+    else
+        left_[i_left_++ % kMaxLeft] = here;
+    return 0;
+}
+
+// ------------------------------------------------------------------------------------- switching
+
+/// Stores the tokens of the live run, so that it is a run like any other.
+void PrefixTree::close_live() {
+    if (!is_open_) return;
+    is_open_ = false;
+    Run& run = tree_[open_];
+    const size_t begin = run.begin, end = run.end;
+    if (begin < end) {
+        tree_.close(open_, Span<const Token>(live_).subspan(begin, end - begin));
+    } else {
+        const RunId parent = run.parent;
+        const RunId id = open_;
+        residents_.erase(
+            std::remove_if(residents_.begin(), residents_.end(), [id](const Resident& r) { return r.run == id; }),
+            residents_.end());
+        tree_.remove(open_);
+        open_ = parent;
+    }
+    tree_[open_].last_use = request_;
+}
+
+/// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
+uint32_t PrefixTree::claim_tip() {
+    const bool wanted = can_park() && n_row_ != 0 && options_.state_bytes <= options_.budget_bytes;
+    if (!wanted || has_state_at(open_, n_row_)) return kNoState;
+    return claim_state(open_, n_row_, decoded_ ? StateKind::generation_end : StateKind::tip, false);
+}
+
+/// Brings rows 0 .. found.row and the state there into the context, and clears the rows up to n_wanted.
+Status PrefixTree::switch_to(const Found& found, size_t n_wanted) {
+    locked_ = found.state;
+    const uint32_t tip = found.live ? kNoState : claim_tip();
+    if (found.row < tree_[found.run].end) split(found.run, found.row);
+    open_ = found.row > tree_[found.run].begin || found.run == kRootRun ? found.run : tree_[found.run].parent;
+    n_row_ = found.row;
+    decoded_ = false;
+    if (found.state != kNoState) states_[found.state].last_use = request_;
+    std::vector<Copy> copies;
+    if (!found.live) plan_restores(&copies);
+    leave_rows(n_row_, n_wanted, &copies);
+    fit(credit_ != 0 ? options_.grid * options_.row_bytes : 0);  // one block more while rows change places
+    if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
+    const Status s = copy_rows(copies);
+    credit_ = 0;
+    locked_ = kNoState;
+    if (!s.ok())
+        for (const Copy& copy : copies)
+            if (copy.park && find_pending(copy) != nullptr) drop_states_above(copy.run, copy.row);
+    if (!s.ok() || found.live) return s;
+    if (found.state != kNoState) return store_.load_state(found.state, found.row);
+    store_.reset();
+    return {};
+}
+
+/// The parked rows of the live path come back; what lies in their place leaves.
+void PrefixTree::plan_restores(std::vector<Copy>* copies) {
+    std::vector<Copy> leaving;
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent) {
+        const std::vector<ParkedRows>& parked = tree_[id].parked;
+        for (size_t i = 0, first = 0; i < parked.size(); ++i) {
+            copies->push_back({0, parked[i].begin, false, id});
+            const Block& block = blocks_[parked[i].block];
+            if (block.n_ref == 1) credit_ += block.n_row * options_.row_bytes;
+            if (i + 1 < parked.size() && parked[i + 1].begin == parked[i].end) continue;
+            leave_rows(parked[first].begin, parked[i].end, &leaving);
+            first = i + 1;
+        }
+    }
+    copies->insert(copies->end(), leaving.begin(), leaving.end());
+}
+
+/// Copies so that never more is held than before or after: first what frees memory only, then block by block what
+/// changes places, last what takes memory only.
+Status PrefixTree::copy_rows(std::vector<Copy>& copies) {
+    std::vector<size_t> parks, restores;
+    for (const Copy& copy : copies) (copy.park ? parks : restores).push_back(copy.row / options_.grid);
+    std::sort(parks.begin(), parks.end());
+    std::sort(restores.begin(), restores.end());
+    for (Copy& copy : copies) {
+        const std::vector<size_t>& others = copy.park ? restores : parks;
+        const bool swapped = std::binary_search(others.begin(), others.end(), copy.row / options_.grid);
+        copy.phase = swapped ? 1 : copy.park ? 2 : 0;
+    }
+    const size_t grid = options_.grid;
+    std::sort(copies.begin(), copies.end(), [grid](const Copy& a, const Copy& b) {
+        if (a.phase != b.phase) return a.phase < b.phase;
+        if (a.row / grid != b.row / grid) return a.row < b.row;
+        return a.park != b.park ? a.park : a.row < b.row;
+    });
+    for (const Copy& copy : copies) {
+        if (copy.park)
+            park(copy);
+        else
+            AUSPEX_TRY(restore(copy));
+    }
+    return {};
+}
+
+Status PrefixTree::restore(const Copy& copy) {
+    std::vector<ParkedRows>& parked = tree_[copy.run].parked;
+    const auto at = std::lower_bound(parked.begin(), parked.end(), copy.row,
+                                     [](const ParkedRows& p, size_t row) { return p.begin < row; });
+    const ParkedRows rows = *at;
+    AUSPEX_TRY(store_.restore_rows(rows.block, rows.begin, rows.end - rows.begin));
+    parked.erase(at);
+    if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, blocks_[rows.block].n_row * options_.row_bytes);
+    release(rows);
+    place(rows.begin, rows.end, copy.run);
+    rows_restored_ += rows.end - rows.begin;
+    return {};
+}
+
+void PrefixTree::open_live(Token first) {
+    forget_superseded(first);
+    open_ = tree_.add(open_, first, request_);
+    is_open_ = true;
+    place(n_row_, n_row_, open_);
+    update_clear_end();
+}
+
+void PrefixTree::set_tokens(Span<const Token> wanted, size_t same) {
+    const size_t n = wanted.size();
+    if (wanted.data() == live_.data()) return live_.resize(n);
+    if (n > same && wanted.data() > live_.data() && wanted.data() < live_.data() + live_.size()) {
+        const std::vector<Token> copy(wanted.begin(), wanted.end());
+        return live_.assign(copy.begin(), copy.end());
+    }
+    live_.resize(same);
+    live_.insert(live_.end(), wanted.begin() + same, wanted.end());
+}
+
+// ------------------------------------------------------------------------------------ forgetting
+
+/// A run of which nothing is kept and that begins as the new one does only costs time.
+void PrefixTree::forget_superseded(Token first) {
+    const std::vector<Run::Child> children = tree_[open_].children;
+    for (const Run::Child& child : children)
+        if (child.first == first && tree_[child.run].n_state == 0) forget_runs(child.run);
+}
+
+void PrefixTree::forget_runs(RunId top) {
+    const std::vector<Run::Child> children = tree_[top].children;
+    for (const Run::Child& child : children) forget_runs(child.run);
+    residents_.erase(
+        std::remove_if(residents_.begin(), residents_.end(), [top](const Resident& r) { return r.run == top; }),
+        residents_.end());
+    tree_.remove(top);
+}
+
+/// Keeps the tokens of runs of which nothing else is kept only up to a limit, the last used longest.
+void PrefixTree::forget_unused() {
+    const size_t limit = std::max(prefix_sync_impl::kMinForgotten, 4 * options_.n_context);
+    size_t n_unused = 0;
+    std::vector<std::pair<uint64_t, RunId>> unused;
+    if (tree_.n_token() <= limit) return;
+    for (RunId id = 1; id < tree_.size(); ++id) {
+        const Run& run = tree_[id];
+        if (!run.used || run.n_state != 0 || tree_.is_below(open_, id)) continue;
+        n_unused += run.tokens.size();
+        unused.push_back({run.last_use, id});
+    }
+    if (n_unused <= limit) return;
+    std::sort(unused.begin(), unused.end());
+    for (const auto& [last_use, id] : unused) {
+        if (n_unused <= limit / 2) break;
+        if (!tree_[id].used) continue;  // went with a run above it
+        size_t n = 0;
+        std::vector<RunId> open{id};
+        while (!open.empty()) {
+            const RunId at = open.back();
+            open.pop_back();
+            n += tree_[at].tokens.size();
+            for (const Run::Child& child : tree_[at].children) open.push_back(child.run);
+        }
+        n_unused -= n;
+        forget_runs(id);
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,422 @@
+#include "prefix_tree.h"
+
+#include <algorithm>
+
+namespace auspex {
+namespace detail {
+
+PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_(options), store_(store) {
+    live_.reserve(options.n_context + 64);
+    residents_.reserve(16);
+    open_live(-1);
+}
+
+PrefixTree::~PrefixTree() {
+    for (uint32_t i = 0; i < states_.size(); ++i)
+        if (states_[i].run != kNoRun && states_[i].held) store_.drop_state(i);
+    for (uint32_t i = 0; i < blocks_.size(); ++i)
+        if (blocks_[i].n_ref != 0) store_.drop_rows(i);
+}
+
+// ------------------------------------------------------------------------------------ live history
+
+RunId PrefixTree::live_end() const { return tree_[open_].begin < tree_[open_].end ? open_ : tree_[open_].parent; }
+
+void PrefixTree::computed(size_t n, bool decoded) {
+    if (n_row_ + n > clear_end_) lose_rows(n);
+    Run& run = tree_[open_];
+    run.end += n;
+    n_row_ += n;
+    residents_[i_live_span_].end = n_row_;
+    decoded_ = decoded_ || decoded;
+    for (; i_stop_ < stops_.size() && stops_[i_stop_].row <= n_row_; ++i_stop_)
+        if (stops_[i_stop_].row == n_row_) keep_here(stops_[i_stop_].kind, stops_[i_stop_].pinned);
+}
+
+void PrefixTree::truncate(size_t n) { live_.resize(std::min(live_.size(), std::max(n, n_row_))); }
+
+bool PrefixTree::step_back(size_t n) {
+    Run& run = tree_[open_];
+    if (n > n_row_ || n < run.begin) return false;
+    while (!run.states.empty() && states_[run.states.back()].row > n) remove_state(run.states.back());
+    run.end = n_row_ = n;
+    residents_[i_live_span_].end = n;
+    return true;
+}
+
+void PrefixTree::make_room(size_t n) {
+    if (n_row_ + n <= clear_end_) return;
+    std::vector<Copy> copies;
+    const size_t end = ceil_div(n_row_ + n, options_.grid) * options_.grid;
+    leave_rows(n_row_, std::min(end, options_.n_context), &copies);
+    fit(0);
+    for (const Copy& copy : copies) park(copy);
+    update_clear_end();
+}
+
+/// Rows were written without make_room(): what rested on the old ones is lost.
+void PrefixTree::lose_rows(size_t n) {
+    std::vector<Copy> copies;
+    leave_rows(n_row_, n_row_ + n, &copies);
+    for (const Copy& copy : copies) drop_states_above(copy.run, copy.row);
+    update_clear_end();
+}
+
+void PrefixTree::lose_context() {
+    close_live();
+    const std::vector<Resident> lost = std::move(residents_);
+    residents_.clear();
+    for (const Resident& r : lost)
+        if (tree_[r.run].used) drop_states_above(r.run, r.begin);
+    live_.clear();
+    n_row_ = 0;
+    stops_.clear();
+    i_stop_ = 0;
+    open_ = kRootRun;
+    open_live(-1);
+}
+
+// ----------------------------------------------------------------------------------------- states
+
+bool PrefixTree::has_state_at(RunId run, size_t row) const {
+    for (const uint32_t i : tree_[run].states)
+        if (states_[i].row == row) return true;
+    return false;
+}
+
+/// A state to be kept, counted in the budget already; fit() may decide against it.
+uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pinned) {
+    if (free_states_.empty()) {
+        free_states_.push_back(static_cast<uint32_t>(states_.size()));
+        states_.emplace_back();
+    }
+    const uint32_t i = free_states_.back();
+    free_states_.pop_back();
+    State& s = states_[i];
+    s = State();
+    s.run = run;
+    s.row = row;
+    s.kind = kind;
+    s.pinned = pinned;
+    s.last_use = request_;
+    std::vector<uint32_t>& on = tree_[run].states;
+    on.insert(std::find_if(on.begin(), on.end(), [&](uint32_t other) { return states_[other].row > row; }), i);
+    tree_.count_states(run, 1);
+    claimed_ += options_.state_bytes;
+    pending_states_ += options_.state_bytes;
+    ++n_state_;
+    return i;
+}
+
+/// Copies a claimed state; the live state is at its row.
+void PrefixTree::take_state(uint32_t i) {
+    const Status s = held_ + options_.state_bytes > options_.budget_bytes
+                         ? Status(Code::out_of_memory, "no room for a state in the budget")
+                         : store_.keep_state(i, states_[i].row);
+    if (!s.ok()) {
+        failed(s);
+        return give_up(i);
+    }
+    states_[i].held = true;
+    pending_states_ -= options_.state_bytes;
+    add_held(options_.state_bytes);
+}
+
+void PrefixTree::keep_here(StateKind kind, bool pinned) {
+    const RunId run = live_end();
+    if (options_.state_bytes > options_.budget_bytes || has_state_at(run, n_row_)) return;
+    const uint32_t i = claim_state(run, n_row_, kind, pinned);
+    fit(0);
+    if (states_[i].run != kNoRun) take_state(i);
+}
+
+void PrefixTree::remove_state(uint32_t i) {
+    State& s = states_[i];
+    const RunId run = s.run;
+    std::vector<uint32_t>& on = tree_[run].states;
+    on.erase(std::find(on.begin(), on.end(), i));
+    tree_.count_states(run, -1);
+    claimed_ -= options_.state_bytes;
+    --n_state_;
+    if (s.held) {
+        held_ -= options_.state_bytes;
+        store_.drop_state(i);
+    } else {
+        pending_states_ -= options_.state_bytes;
+    }
+    s = State();
+    free_states_.push_back(i);
+    free_useless(run);
+}
+
+void PrefixTree::give_up(uint32_t i) {
+    Run& run = tree_[states_[i].run];
+    run.given_up_row = std::max(run.given_up_row, states_[i].row);
+    remove_state(i);
+}
+
+/// Gives up every state that rests on a row of this run at or above `row`.
+void PrefixTree::drop_states_above(RunId id, size_t row) {
+    std::vector<RunId> open{id};
+    while (!open.empty()) {
+        const RunId at = open.back();
+        open.pop_back();
+        while (!tree_[at].states.empty() && states_[tree_[at].states.back()].row > row)
+            give_up(tree_[at].states.back());
+        for (const Run::Child& child : tree_[at].children)
+            if (tree_[child.run].n_state != 0) open.push_back(child.run);
+    }
+}
+
+// ------------------------------------------------------------------------------------ parked rows
+
+void PrefixTree::release(const ParkedRows& rows) {
+    if (rows.block == kNoBlock) {
+        claimed_ -= (rows.end - rows.begin) * options_.row_bytes;
+        return;
+    }
+    Block& block = blocks_[rows.block];
+    if (--block.n_ref != 0) return;
+    held_ -= block.n_row * options_.row_bytes;
+    claimed_ -= block.n_row * options_.row_bytes;
+    store_.drop_rows(rows.block);
+    free_blocks_.push_back(rows.block);
+}
+
+void PrefixTree::free_rows(RunId id, size_t from) {
+    std::vector<ParkedRows>& parked = tree_[id].parked;
+    while (!parked.empty() && parked.back().begin >= from) {
+        release(parked.back());
+        parked.pop_back();
+    }
+}
+
+/// Frees the parked rows that no state needs any more, from this run upwards.
+void PrefixTree::free_useless(RunId id) {
+    for (; id != kNoRun && !tree_[id].has_states_below(); id = tree_[id].parent) {
+        const Run& run = tree_[id];
+        free_rows(id, run.states.empty() ? run.begin : states_[run.states.back()].row);
+        if (!run.states.empty()) return;
+    }
+}
+
+/// Rows begin .. end of the context are about to be overwritten: what states rest on is to be parked.
+void PrefixTree::leave_rows(size_t begin, size_t end, std::vector<Copy>* copies) {
+    std::vector<Resident> kept, left;
+    kept.reserve(residents_.size() + 4);
+    for (size_t i = 0; i < residents_.size(); ++i) {
+        const Resident& r = residents_[i];
+        const bool mine = r.run == open_;  // rows of the live path lie below n_row_ and are never asked for
+        if (mine || r.end <= begin || r.begin >= end) {
+            if (mine || r.begin < r.end) kept.push_back(r);
+            continue;
+        }
+        if (r.begin < begin) kept.push_back({r.begin, begin, r.run});
+        left.push_back({std::max(r.begin, begin), std::min(r.end, end), r.run});
+        if (r.end > end) kept.push_back({end, r.end, r.run});
+    }
+    residents_ = std::move(kept);
+    for (const Resident& r : left) leave_run_rows(r.run, r.begin, r.end, copies);
+}
+
+void PrefixTree::leave_run_rows(RunId id, size_t begin, size_t end, std::vector<Copy>* copies) {
+    Run& run = tree_[id];
+    if (!run.has_states_below()) end = std::min(end, run.states.empty() ? 0 : states_[run.states.back()].row);
+    if (begin >= end) return;
+    if (!can_park()) return drop_states_above(id, begin);
+    std::vector<ParkedRows> rows;
+    for (size_t row = begin; row < end;) {
+        const size_t next = std::min(end, (row / options_.grid + 1) * options_.grid);
+        rows.push_back({row, next, kNoBlock});
+        copies->push_back({2, row, true, id});
+        claimed_ += (next - row) * options_.row_bytes;
+        row = next;
+    }
+    const auto at =
+        std::find_if(run.parked.begin(), run.parked.end(), [begin](const ParkedRows& p) { return p.begin >= begin; });
+    run.parked.insert(at, rows.begin(), rows.end());
+}
+
+/// The rows of a planned copy, or null if the state that rested on them was given up meanwhile.
+ParkedRows* PrefixTree::find_pending(const Copy& copy) {
+    std::vector<ParkedRows>& parked = tree_[copy.run].parked;
+    const auto at = std::lower_bound(parked.begin(), parked.end(), copy.row,
+                                     [](const ParkedRows& p, size_t row) { return p.begin < row; });
+    return at == parked.end() || at->begin != copy.row || at->block != kNoBlock ? nullptr : &*at;
+}
+
+void PrefixTree::park(const Copy& copy) {
+    ParkedRows* at = find_pending(copy);
+    if (!at) return;
+    if (free_blocks_.empty()) {
+        free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
+        blocks_.emplace_back();
+    }
+    const uint32_t id = free_blocks_.back();
+    const size_t n = at->end - at->begin;
+    const Status s = held_ + n * options_.row_bytes > options_.budget_bytes
+                         ? Status(Code::out_of_memory, "no room for rows in the budget")
+                         : store_.park_rows(id, at->begin, n);
+    if (!s.ok()) {
+        failed(s);
+        return drop_states_above(copy.run, copy.row);
+    }
+    free_blocks_.pop_back();
+    at->block = id;
+    blocks_[id] = {1, n};
+    rows_parked_ += n;
+    add_held(n * options_.row_bytes);
+}
+
+// ----------------------------------------------------------------------------------------- budget
+
+void PrefixTree::failed(Status s) {
+    ++n_failed_;
+    failure_ = std::move(s);
+}
+
+void PrefixTree::add_held(uint64_t bytes) {
+    held_ += bytes;
+    peak_ = std::max(peak_, held_);
+}
+
+/// Gives up states, the lowest score first, until everything claimed fits, with `slack` bytes to spare.
+void PrefixTree::fit(uint64_t slack) {
+    while (claimed_ - credit_ + slack > options_.budget_bytes || held_ + pending_states_ > options_.budget_bytes ||
+           n_state_ > max_states(options_.policy)) {
+        const uint32_t i = worst();
+        if (i == kNoState) return;
+        if (on_evict) on_evict(i);
+        give_up(i);
+    }
+}
+
+uint32_t PrefixTree::worst() const {
+    uint32_t found = kNoState;
+    double lowest = 0;
+    bool pinned = true;
+    for (uint32_t i = 0; i < states_.size(); ++i) {
+        const State& s = states_[i];
+        if (s.run == kNoRun || i == locked_ || (s.pinned && !pinned)) continue;
+        const double value = score(i);
+        if (found != kNoState && s.pinned == pinned && value >= lowest) continue;
+        found = i;
+        lowest = value;
+        pinned = s.pinned;
+    }
+    return found;
+}
+
+double PrefixTree::score(uint32_t i) const {
+    const State& s = states_[i];
+    const Run& run = tree_[s.run];
+    StateWorth worth;
+    worth.gap = gap(i);
+    worth.age = request_ - s.last_use;
+    worth.is_tip = run.states.back() == i && !run.has_states_below();
+    worth.kind = s.kind;
+    worth.bytes = options_.state_bytes + (worth.is_tip ? rows_only_for(i) * options_.row_bytes : 0);
+    return state_score(options_.policy, worth);
+}
+
+size_t PrefixTree::gap(uint32_t i) const {
+    const State& s = states_[i];
+    const std::vector<uint32_t>& on = tree_[s.run].states;
+    if (on.front() != i) return s.row - states_[*(std::find(on.begin(), on.end(), i) - 1)].row;
+    for (RunId id = tree_[s.run].parent; id != kNoRun; id = tree_[id].parent)
+        if (!tree_[id].states.empty()) return s.row - states_[tree_[id].states.back()].row;
+    return s.row;
+}
+
+/// The parked rows that would be freed with a state above which there is no other.
+size_t PrefixTree::rows_only_for(uint32_t i) const {
+    size_t n = 0, n_below = 0;
+    for (RunId id = states_[i].run; id != kNoRun; id = tree_[id].parent) {
+        const Run& run = tree_[id];
+        if (run.n_state - run.states.size() > n_below) break;  // another branch needs these rows
+        const bool own = id == states_[i].run;
+        const size_t n_other = run.states.size() - (own ? 1 : 0);
+        const size_t from = n_other == 0 ? run.begin : states_[run.states[n_other - 1]].row;
+        for (size_t k = run.parked.size(); k-- > 0 && run.parked[k].begin >= from;)
+            n += run.parked[k].end - run.parked[k].begin;
+        if (n_other != 0) break;
+        n_below = 1;
+    }
+    return n;
+}
+
+std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
+    std::vector<StateInfo> all;
+    for (uint32_t i = 0; i < states_.size(); ++i) {
+        const State& s = states_[i];
+        if (s.run == kNoRun) continue;
+        StateInfo info;
+        info.item = i;
+        info.row = s.row;
+        info.kind = s.kind;
+        info.pinned = s.pinned;
+        info.age = request_ - s.last_use;
+        const Run& run = tree_[s.run];
+        info.n_parked = run.states.back() == i && !run.has_states_below() ? rows_only_for(i) : 0;
+        info.bytes = options_.state_bytes + info.n_parked * options_.row_bytes;
+        info.score = score(i);
+        info.tokens.resize(s.row);
+        for (RunId id = s.run; id != kNoRun; id = tree_[id].parent) {
+            const Run& part = tree_[id];
+            const Token* from = id == open_ ? live_.data() + part.begin : part.tokens.data();
+            std::copy(from, from + (std::min(part.end, s.row) - part.begin), info.tokens.data() + part.begin);
+        }
+        all.push_back(std::move(info));
+    }
+    return all;
+}
+
+// ---------------------------------------------------------------------------------------- context
+
+/// Rows of the live path were copied back to the context.
+void PrefixTree::place(size_t begin, size_t end, RunId run) {
+    const auto at =
+        std::find_if(residents_.begin(), residents_.end(), [begin](const Resident& r) { return r.begin >= begin; });
+    const auto placed = residents_.insert(at, {begin, end, run});
+    if (placed != residents_.begin() && (placed - 1)->run == run && (placed - 1)->end == begin) {
+        (placed - 1)->end = end;
+        residents_.erase(placed);
+    }
+}
+
+void PrefixTree::update_clear_end() {
+    i_live_span_ = static_cast<size_t>(
+        std::find_if(residents_.begin(), residents_.end(), [this](const Resident& r) { return r.run == open_; }) -
+        residents_.begin());
+    clear_end_ = i_live_span_ + 1 < residents_.size() ? residents_[i_live_span_ + 1].begin : options_.n_context;
+}
+
+void PrefixTree::split(RunId id, size_t row) {
+    Run& run = tree_[id];
+    const auto over = std::find_if(run.parked.begin(), run.parked.end(),
+                                   [row](const ParkedRows& p) { return p.begin < row && row < p.end; });
+    if (over != run.parked.end()) {
+        const ParkedRows upper{row, over->end, over->block};
+        over->end = row;
+        ++blocks_[upper.block].n_ref;
+        run.parked.insert(over + 1, upper);
+    }
+    const size_t n_upper = static_cast<size_t>(
+        std::find_if(run.states.begin(), run.states.end(), [&](uint32_t i) { return states_[i].row > row; }) -
+        run.states.begin());
+    const RunId upper = tree_.split(id, row, n_upper);
+    for (const uint32_t i : tree_[upper].states) states_[i].run = upper;
+    for (size_t i = 0; i < residents_.size(); ++i) {
+        Resident& r = residents_[i];
+        if (r.run != id || r.begin >= row) continue;
+        const Resident rest{row, r.end, id};
+        r.run = upper;
+        if (r.end <= row) continue;
+        r.end = row;
+        residents_.insert(residents_.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
+        break;
+    }
+}
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,253 @@
+// engine/prefix_tree: which rows of which histories a context and its host memory hold, and what a new prompt can
+// reuse of them.
+//
+// Owns    the live history, the tree of histories known so far, the list of which run each row of the context belongs
+//         to, the kept states and parked rows, and the byte budget of both. Integers only: bytes are copied by a
+//         RowStore, so that a session and a dry replay use the same class.
+// Thread  belongs to one session.
+// Tests   tests/test_prefix_tree.cpp; tests/test_cli_replay.py for the dry replay.
+//
+// A recurrent state cannot be cut at a row: to continue at row p needs the rows 0 .. p-1 and a state at p. Every kept
+// state can be used: if one of its rows is overwritten in the context, that row is parked first or the state is given
+// up. Every parked row has a state above it.
+//
+//   context   | live path: 0 .. n_row | rows to be computed | rows that an earlier branch left beyond the live tip |
+//   host      | kept states | blocks of parked rows |  <= budget_bytes at every moment
+//
+// Use: sync(), then until n_row() == tokens().size(): n = min(next_stop() - n_row(), ubatch), make_room(n), run the
+// rows, computed(n). For decoding append(token), make_room(n), run, computed(n, true).
+#pragma once
+#include "prefix_policy.h"
+#include "run_tree.h"
+
+#include <functional>
+
+namespace auspex {
+namespace detail {
+
+struct PrefixOptions {
+    uint64_t state_bytes = 0;  ///< of one kept state
+    uint64_t row_bytes = 0;    ///< keys and values of one row
+    size_t n_context = 0;
+    uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
+    size_t grid = 64;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
+    PrefixPolicy policy = PrefixPolicy::by_score;
+};
+
+/// Copies what a PrefixTree decides. Items are small numbers, those of states and of row blocks apart; a number is used
+/// again after its drop. A failed keep or park means that the tree goes on without that item. A failed load or restore
+/// ends sync() with its Status.
+class RowStore {
+  public:
+    virtual ~RowStore() = default;
+    /// Keeps a copy of the live state, which is at `row`. Not dropped if it fails.
+    virtual Status keep_state(uint32_t item, size_t row) = 0;
+    /// Makes a kept state, at `row`, the live one. It stays kept.
+    virtual Status load_state(uint32_t item, size_t row) = 0;
+    virtual void drop_state(uint32_t item) = 0;
+    /// Copies the rows first .. first + n of the context away; they will be overwritten. Not dropped if it fails.
+    virtual Status park_rows(uint32_t item, size_t first, size_t n) = 0;
+    /// Copies these rows of a block, maybe not all of them, back to the same rows of the context.
+    virtual Status restore_rows(uint32_t item, size_t first, size_t n) = 0;
+    virtual void drop_rows(uint32_t item) = 0;
+    /// Makes the live state that of an empty history.
+    virtual void reset() = 0;
+};
+
+enum class SyncReason : uint8_t {
+    unchanged,   ///< nothing is computed
+    appended,    ///< the live history goes on
+    resumed,     ///< a kept state lay exactly where the known text ends
+    checkpoint,  ///< rows from the nearest kept state to the divergence are computed again
+    given_up,    ///< the same, and a nearer state was given up for the budget or because a copy failed
+    no_state,    ///< a known text, but no state of it was kept
+    new_text,    ///< nothing in common with any known text
+};
+const char* sync_reason_name(SyncReason reason);
+
+struct PrefixReport {
+    size_t n_row = 0;          ///< of the prompt
+    size_t rows_computed = 0;  ///< from the base to the end: to be computed by the caller
+    size_t rows_reused = 0;
+    size_t n_live = 0;                        ///< tokens of the history before
+    size_t diverged_at = 0;                   ///< common prefix with the history before
+    size_t known = 0;                         ///< common prefix with any history known
+    size_t checkpoint_row = 0;                ///< the base: rows below it are reused
+    Token token_before = -1, token_now = -1;  ///< where they diverge, -1: one ends there
+    size_t rows_parked = 0, rows_restored = 0;
+    size_t n_failed = 0;  ///< copies that failed
+    Status failure;       ///< the last of them
+    SyncReason reason = SyncReason::new_text;
+};
+/// "diverged at row 12046 of 30112: token 248068 instead of 151667; nearest checkpoint 12032"
+std::string describe(const PrefixReport& report);
+
+class PrefixTree {
+  public:
+    /// store: outlives the tree.
+    PrefixTree(const PrefixOptions& options, RowStore& store);
+    ~PrefixTree();
+    PrefixTree(const PrefixTree&) = delete;
+    PrefixTree& operator=(const PrefixTree&) = delete;
+
+    /// Makes `wanted` (at most n_context tokens, may view tokens()) the live history and brings back what is kept of
+    /// it: afterwards rows 0 .. n_row() are in the context and the state is at n_row(). has_logits: those of the last
+    /// row are at hand if the history is unchanged; they always cost one row elsewhere.
+    /// errors    those of RowStore::load_state and restore_rows: the live history is empty, kept items remain.
+    /// cost      linear in the tokens; allocates.
+    Result<PrefixReport> sync(Span<const Token> wanted, Span<const Mark> marks, bool has_logits);
+    /// The row at which the prefill has to stop next: tokens().size() if nothing is to be kept before.
+    size_t next_stop() const { return i_stop_ < stops_.size() ? stops_[i_stop_].row : live_.size(); }
+    /// Call before rows n_row() .. n_row() + n are written: parks what they overwrite. Allocates only then.
+    void make_room(size_t n);
+    /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
+    /// were generated. Never allocates between stops.
+    void computed(size_t n, bool decoded = false);
+    /// One more token, not computed yet. Never allocates.
+    void append(Token id) { live_.push_back(id); }
+    /// Drops the tokens from n on; none of them may be computed.
+    void truncate(size_t n);
+    /// The executor shortened the last step: rows and state are those of n rows. Only rows computed since sync().
+    bool step_back(size_t n);
+    /// The context's bytes are gone: states whose rows lay there go with them.
+    void lose_context();
+
+    Span<const Token> tokens() const { return live_; }
+    size_t n_row() const { return n_row_; }
+
+    /// Bytes of kept states and parked rows, now and at most so far.
+    uint64_t held_bytes() const { return held_; }
+    uint64_t peak_bytes() const { return peak_; }
+    /// Copies that failed, of keep_state and park_rows; and the rows parked, since the tree was made.
+    size_t n_failed() const { return n_failed_; }
+    uint64_t rows_parked() const { return rows_parked_; }
+    const Status& last_failure() const { return failure_; }
+    /// What is kept, in no particular order. For reports and tests.
+    struct StateInfo {
+        uint32_t item = 0;
+        size_t row = 0, n_parked = 0;
+        StateKind kind = StateKind::tip;
+        bool pinned = false;
+        uint64_t bytes = 0, age = 0;
+        double score = 0;
+        std::vector<Token> tokens;  ///< of its path
+    };
+    std::vector<StateInfo> states() const;
+    /// Called with each state that is about to be given up for the budget: for tests.
+    std::function<void(uint32_t item)> on_evict;
+
+  private:
+    static constexpr uint32_t kNoState = UINT32_MAX;
+    struct State {
+        RunId run = kNoRun;  ///< kNoRun: not in use
+        size_t row = 0;
+        StateKind kind = StateKind::tip;
+        bool pinned = false, held = false;  ///< held: the store has it
+        uint64_t last_use = 0;
+    };
+    struct Block {
+        uint32_t n_ref = 0;
+        size_t n_row = 0;
+    };
+    struct Resident {
+        size_t begin = 0, end = 0;
+        RunId run = kNoRun;
+    };
+    struct Found {
+        RunId run = kRootRun;       ///< that holds the base's last row
+        size_t row = 0;             ///< of the base
+        uint32_t state = kNoState;  ///< or the live state
+        bool live = false;
+        RunId known_run = kRootRun;
+        size_t known = 0;
+        bool left_inside = false;  ///< a known text goes on in another way
+    };
+    /// A copy between context and host memory.
+    struct Copy {
+        int phase = 0;
+        size_t row = 0;
+        bool park = false;
+        RunId run = kNoRun;
+    };
+
+    // prefix_sync.cpp: finding the base and switching to it
+    Found find(Span<const Token> wanted) const;
+    void visit(RunId id, size_t matched, size_t limit, Found* best) const;
+    PrefixReport begin_report(Span<const Token> wanted) const;
+    SyncReason reason_of(const Found& found, const PrefixReport& report) const;
+    void close_live();
+    Status switch_to(const Found& found, size_t n_wanted);
+    uint32_t claim_tip();
+    void plan_restores(std::vector<Copy>* copies);
+    Status copy_rows(std::vector<Copy>& copies);
+    Status restore(const Copy& copy);
+    void open_live(Token first);
+    size_t find_junction(Span<const Token> wanted, const Found& found);
+    void set_tokens(Span<const Token> wanted, size_t same);
+    void forget_superseded(Token first);
+    void forget_unused();
+    void forget_runs(RunId top);
+
+    // prefix_tree.cpp: what is kept
+    RunId live_end() const;
+    void split(RunId id, size_t row);
+    uint32_t claim_state(RunId run, size_t row, StateKind kind, bool pinned);
+    bool has_state_at(RunId run, size_t row) const;
+    void take_state(uint32_t i);
+    void keep_here(StateKind kind, bool pinned);
+    void remove_state(uint32_t i);
+    void give_up(uint32_t i);
+    void drop_states_above(RunId id, size_t row);
+    void free_useless(RunId id);
+    void free_rows(RunId id, size_t from);
+    void release(const ParkedRows& rows);
+    bool can_park() const { return options_.policy == PrefixPolicy::by_score; }
+    void lose_rows(size_t n);
+    void leave_rows(size_t begin, size_t end, std::vector<Copy>* copies);
+    void leave_run_rows(RunId id, size_t begin, size_t end, std::vector<Copy>* copies);
+    ParkedRows* find_pending(const Copy& copy);
+    void park(const Copy& copy);
+    void fit(uint64_t slack);
+    uint32_t worst() const;
+    double score(uint32_t i) const;
+    size_t gap(uint32_t i) const;
+    size_t rows_only_for(uint32_t i) const;
+    void failed(Status s);
+    void add_held(uint64_t bytes);
+    void place(size_t begin, size_t end, RunId run);
+    void update_clear_end();
+
+    PrefixOptions options_;
+    RowStore& store_;
+    RunTree tree_;
+    std::vector<State> states_;
+    std::vector<uint32_t> free_states_;
+    std::vector<Block> blocks_;
+    std::vector<uint32_t> free_blocks_;
+    std::vector<Resident> residents_;  ///< which run each row of the context belongs to, by ascending row
+    size_t i_live_span_ = 0;           ///< that of open_
+    size_t clear_end_ = 0;             ///< rows from n_row_ to here hold nothing of another run
+
+    std::vector<Token> live_;
+    size_t n_row_ = 0;
+    RunId open_ = kRootRun;  ///< the run that grows with the live history
+    bool is_open_ = false;   ///< closed only within sync()
+    bool decoded_ = false;
+    std::vector<Stop> stops_;
+    size_t i_stop_ = 0;
+    std::vector<std::pair<uint64_t, size_t>> left_;  ///< hash and row of the last divergences, a ring
+    size_t i_left_ = 0;
+
+    uint64_t request_ = 0;
+    uint32_t locked_ = kNoState;  ///< the state that is about to be loaded
+    uint64_t held_ = 0, peak_ = 0;
+    uint64_t claimed_ = 0;         ///< held, or about to be
+    uint64_t pending_states_ = 0;  ///< bytes of claimed states that are not held
+    uint64_t credit_ = 0;          ///< held bytes of rows that are about to be restored
+    size_t n_state_ = 0, n_failed_ = 0;
+    uint64_t rows_parked_ = 0, rows_restored_ = 0;
+    Status failure_;
+};
+
+}  // namespace detail
+}  // namespace auspex

@@ -1,0 +1,157 @@
+// tests/prefix_rig: a PrefixTree with a store whose rows and states are numbers that tell where they come from.
+//
+// A row's content is the hash of all tokens up to it and a number that no other row has; a state's content is the hash
+// of the rows that it was computed with. So a row in a wrong place, or a state over other rows than its own, is found.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "../src/engine/prefix_tree.h"
+#include "support.h"
+
+namespace test {
+
+using auspex::Code;
+using auspex::Result;
+using auspex::Span;
+using auspex::Status;
+using auspex::Token;
+using auspex::detail::Mark;
+using auspex::detail::PrefixOptions;
+using auspex::detail::PrefixReport;
+using auspex::detail::PrefixTree;
+
+inline uint64_t mix(uint64_t a, uint64_t b) { return Random(a * 31 + b).next(); }
+
+struct FakeRow {
+    uint64_t text = 0, bits = 0;
+};
+
+class FakeStore : public auspex::detail::RowStore {
+  public:
+    explicit FakeStore(const PrefixOptions& o) : options(o), rows(o.n_context) {}
+
+    Status keep_state(uint32_t item, size_t row) override {
+        if (fails()) return Status(Code::out_of_memory, "injected");
+        CHECK(row == n_state_row);
+        CHECK(states.count(item) == 0);
+        states[item] = {row, state};
+        return take(options.state_bytes);
+    }
+    Status load_state(uint32_t item, size_t row) override {
+        if (fails()) return Status(Code::device_lost, "injected");
+        REQUIRE(states.count(item) == 1);
+        CHECK(states[item].first == row);
+        n_state_row = row;
+        state = states[item].second;
+        return {};
+    }
+    void drop_state(uint32_t item) override {
+        CHECK(states.erase(item) == 1);
+        held -= options.state_bytes;
+    }
+    Status park_rows(uint32_t item, size_t first, size_t n) override {
+        if (fails()) return Status(Code::out_of_memory, "injected");
+        CHECK(blocks.count(item) == 0);
+        CHECK(n >= 1);
+        CHECK(first / options.grid == (first + n - 1) / options.grid);
+        blocks[item] = {first, std::vector<FakeRow>(rows.begin() + long(first), rows.begin() + long(first + n))};
+        n_parked += n;
+        return take(n * options.row_bytes);
+    }
+    Status restore_rows(uint32_t item, size_t first, size_t n) override {
+        if (fails()) return Status(Code::device_lost, "injected");
+        REQUIRE(blocks.count(item) == 1);
+        const auto& [begin, content] = blocks[item];
+        REQUIRE(first >= begin);
+        REQUIRE(first + n <= begin + content.size());
+        std::copy_n(content.begin() + long(first - begin), n, rows.begin() + long(first));
+        n_restored += n;
+        return {};
+    }
+    void drop_rows(uint32_t item) override {
+        REQUIRE(blocks.count(item) == 1);
+        held -= blocks[item].second.size() * options.row_bytes;
+        blocks.erase(item);
+    }
+    void reset() override { n_state_row = 0, state = 0; }
+
+    /// What a device does with one row: the state and the row of the new token.
+    void compute(size_t row, Token token) {
+        REQUIRE(row == n_state_row);
+        rows[row] = {mix(row == 0 ? 0 : rows[row - 1].text, uint64_t(token)), ++n_computed};
+        state = mix(state, rows[row].bits);
+        n_state_row = row + 1;
+    }
+
+    PrefixOptions options;
+    std::vector<FakeRow> rows;
+    std::map<uint32_t, std::pair<size_t, uint64_t>> states;
+    std::map<uint32_t, std::pair<size_t, std::vector<FakeRow>>> blocks;
+    size_t n_state_row = 0, n_parked = 0, n_restored = 0;
+    uint64_t state = 0, n_computed = 0, held = 0, n_call = 0, fail_at = 0;
+
+  private:
+    bool fails() { return ++n_call == fail_at; }
+    Status take(uint64_t bytes) {
+        held += bytes;
+        CHECK(held <= options.budget_bytes);
+        return {};
+    }
+};
+
+struct PrefixRig {
+    explicit PrefixRig(const PrefixOptions& o) : store(o), tree(o, store) {}
+
+    /// The rows and the state in the context are those of the live history, computed in one go.
+    void check() const {
+        uint64_t text = 0, state = 0;
+        for (size_t i = 0; i < tree.n_row(); ++i) {
+            text = mix(text, uint64_t(tree.tokens()[i]));
+            if (store.rows[i].text != text) FAIL("row ", i, " of ", tree.n_row(), " is not the row of its text");
+            state = mix(state, store.rows[i].bits);
+        }
+        CHECK(store.n_state_row == tree.n_row());
+        CHECK(store.state == state);
+        CHECK(store.held == tree.held_bytes());
+        CHECK(tree.held_bytes() <= store.options.budget_bytes);
+    }
+    void prefill(size_t n_ubatch = 48) {
+        while (tree.n_row() < tree.tokens().size()) {
+            const size_t first = tree.n_row();
+            REQUIRE(tree.next_stop() > first);
+            const size_t n = std::min(tree.next_stop() - first, n_ubatch);
+            tree.make_room(n);
+            for (size_t i = 0; i < n; ++i) store.compute(first + i, tree.tokens()[first + i]);
+            tree.computed(n);
+        }
+    }
+    Status begin(const std::vector<Token>& wanted, const std::vector<Mark>& marks = {}) {
+        Status s = tree.sync(wanted, marks, true).get(report);
+        if (!s.ok()) return s;
+        CHECK(tree.n_row() == report.checkpoint_row);
+        CHECK(tree.tokens().size() == wanted.size());
+        CHECK(report.rows_computed + report.rows_reused == wanted.size());
+        check();
+        return {};
+    }
+    PrefixReport sync(const std::vector<Token>& wanted, const std::vector<Mark>& marks = {}) {
+        REQUIRE(begin(wanted, marks).ok());
+        prefill();
+        check();
+        return report;
+    }
+    void generate(Token id) {
+        tree.append(id);
+        tree.make_room(1);
+        store.compute(tree.n_row(), id);
+        tree.computed(1, true);
+    }
+
+    FakeStore store;
+    PrefixTree tree;
+    PrefixReport report;
+};
+
+}  // namespace test

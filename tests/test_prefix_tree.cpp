@@ -1,0 +1,328 @@
+// What a context and its host memory keep of many histories, without a model.
+#include <set>
+
+#include "allocations.h"
+#include "prefix_rig.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using test::PrefixRig;
+
+namespace {
+
+constexpr uint64_t kState = 1000, kRow = 10;
+
+PrefixOptions options(uint64_t n_state, size_t n_context = 2048) {
+    PrefixOptions o;
+    o.state_bytes = kState;
+    o.row_bytes = kRow;
+    o.n_context = n_context;
+    o.budget_bytes = n_state * kState;
+    return o;
+}
+
+/// n tokens that no other seed has.
+std::vector<Token> text(int seed, size_t n) {
+    std::vector<Token> ids(n);
+    for (size_t i = 0; i < n; ++i) ids[i] = seed * 100000 + static_cast<Token>(i);
+    return ids;
+}
+
+std::vector<Token> join(std::vector<Token> a, const std::vector<Token>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+std::vector<Token> head(const std::vector<Token>& a, size_t n) {
+    return std::vector<Token>(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n));
+}
+
+}  // namespace
+
+TEST_CASE("a history that goes on computes its new rows only") {
+    PrefixRig rig(options(8));
+    CHECK(rig.sync(text(1, 300)).rows_computed == 300);
+    CHECK(rig.report.reason == SyncReason::new_text);
+    for (int i = 0; i < 20; ++i) rig.generate(i);
+    const std::vector<Token> said(rig.tree.tokens().begin(), rig.tree.tokens().end());
+    CHECK(rig.sync(join(said, text(2, 30))).rows_computed == 30);
+    CHECK(rig.report.reason == SyncReason::appended);
+    CHECK(describe(rig.report) == "appended 30 to 320 rows");
+}
+
+TEST_CASE("the last row is computed again unless its logits are at hand") {
+    PrefixRig rig(options(8));
+    const std::vector<Token> a = text(1, 200);
+    rig.sync(a, {{199, false}});
+    CHECK(rig.sync(a).reason == SyncReason::unchanged);
+    CHECK(rig.report.rows_computed == 0);
+    PrefixReport report;
+    REQUIRE(rig.tree.sync(a, {}, false).get(report).ok());
+    CHECK(report.checkpoint_row == 199);
+    CHECK(report.reason == SyncReason::resumed);
+    rig.prefill();
+    rig.check();
+}
+
+TEST_CASE("a title request costs its own rows, and parks what it overwrites") {
+    PrefixRig rig(options(100, 4096));
+    const std::vector<Token> agent = text(1, 3000);
+    rig.sync(agent, {{1000, true}});
+    rig.sync(text(2, 800), {{100, false}});
+    CHECK(rig.report.rows_computed == 800);
+    CHECK(rig.report.rows_parked == 800);
+    CHECK(rig.store.n_parked == 800);
+    CHECK(rig.tree.held_bytes() == 3 * kState + 800 * kRow);
+    rig.sync(join(agent, text(3, 50)));
+    CHECK(rig.report.rows_computed == 50);
+    CHECK(rig.report.rows_restored == 800);
+    CHECK(rig.report.reason == SyncReason::resumed);
+    CHECK(rig.report.checkpoint_row == 3000);
+}
+
+TEST_CASE("two branches alternate without computing a row twice") {
+    PrefixRig rig(options(100));
+    std::vector<Token> a = join(text(1, 100), text(2, 700)), b = join(text(1, 100), text(3, 500));
+    rig.sync(a, {{100, true}});
+    rig.sync(b, {{100, true}});
+    CHECK(rig.report.checkpoint_row == 100);
+    for (int i = 0; i < 20; ++i) {
+        a = join(a, text(10 + i, 9));
+        b = join(b, text(40 + i, 7));
+        CHECK(rig.sync(a).rows_computed == 9);
+        CHECK(rig.sync(b).rows_computed == 7);
+    }
+}
+
+TEST_CASE("an edit goes on from the nearest kept state, and the sentence says so") {
+    PrefixRig rig(options(8));
+    rig.sync(text(1, 1000), {{512, false}});
+    rig.sync(join(head(text(1, 1000), 600), text(2, 40)));
+    CHECK(rig.report.rows_computed == 640 - 512);
+    CHECK(rig.report.diverged_at == 600);
+    CHECK(rig.report.reason == SyncReason::checkpoint);
+    CHECK(describe(rig.report)
+              .find("diverged at row 600 of 640: token 200000 instead of 100600; nearest checkpoint "
+                    "512") == 0);
+}
+
+TEST_CASE("a path that is left for the second time keeps a state where it was left") {
+    PrefixRig rig(options(50));
+    const std::vector<Token> a = text(1, 900);
+    rig.sync(a, {{64, false}});
+    const auto off = [&](int seed) {
+        return rig.sync(join(head(a, 700), text(seed, 100)), {{64, false}}).rows_computed;
+    };
+    CHECK(off(2) == 736);
+    CHECK(off(3) == 736);
+    CHECK(off(4) == 160);  // from row 640, the grid row below
+}
+
+TEST_CASE("a long prefill keeps states at doubling distances from its end") {
+    std::vector<size_t> rows;
+    for (const Stop& s : plan_stops(PrefixPolicy::by_score, {0, 40000, 0, 64}, {})) rows.push_back(s.row);
+    CHECK(rows == std::vector<size_t>{7232, 23616, 31808, 35904, 39936});
+    CHECK(plan_stops(PrefixPolicy::by_score, {39000, 40000, 0, 64}, {}).size() == 1);
+    CHECK(plan_stops(PrefixPolicy::none, {0, 40000, 0, 64}, {}).empty());
+    const std::vector<Mark> marks{{100, true}, {700, false}, {900, false}};
+    const std::vector<Stop> stops = plan_stops(PrefixPolicy::by_score, {200, 800, 640, 64}, marks);
+    REQUIRE(stops.size() == 2);
+    CHECK(stops[0].row == 640);
+    CHECK(stops[0].kind == StateKind::junction);
+    CHECK(stops[1].row == 700);
+}
+
+TEST_CASE("the score is rows saved per byte, less with age, four times for a tip") {
+    StateWorth w;
+    w.gap = 100, w.age = 3, w.bytes = 50;
+    CHECK(state_score(PrefixPolicy::by_score, w) == doctest::Approx(0.5));
+    w.is_tip = true;
+    CHECK(state_score(PrefixPolicy::by_score, w) == doctest::Approx(2));
+    CHECK(state_score(PrefixPolicy::stride, w) == doctest::Approx(0.25));
+}
+
+TEST_CASE("the state with the lowest score is given up, a pinned one last") {
+    PrefixRig rig(options(3));
+    std::vector<std::pair<size_t, uint64_t>> given_up;
+    rig.tree.on_evict = [&](uint32_t item) {
+        for (const PrefixTree::StateInfo& s : rig.tree.states())
+            if (s.item == item) given_up.push_back({s.row, s.age});
+    };
+    // Gaps 10, 90, 500, 300: the pinned 10 stays, 90 has the lowest score.
+    rig.sync(text(1, 1000), {{10, true}, {100, false}, {600, false}, {900, false}});
+    CHECK(given_up == std::vector<std::pair<size_t, uint64_t>>{{100, 0}});
+    std::set<size_t> rows;
+    for (const PrefixTree::StateInfo& s : rig.tree.states()) rows.insert(s.row);
+    CHECK(rows == std::set<size_t>{10, 600, 900});
+}
+
+TEST_CASE("a budget below one state keeps nothing and still works") {
+    PrefixOptions o = options(1);
+    o.budget_bytes = kState - 1;
+    PrefixRig rig(o);
+    rig.sync(text(1, 500), {{100, true}});
+    CHECK(rig.sync(text(2, 300)).reason == SyncReason::new_text);
+    CHECK(rig.sync(text(1, 500)).rows_computed == 500);
+    CHECK(rig.tree.peak_bytes() == 0);
+}
+
+TEST_CASE("the stride policy keeps 32 states, and no policy parks rows but the default") {
+    PrefixOptions o = options(100, 4096);
+    o.policy = PrefixPolicy::stride;
+    PrefixRig rig(o);
+    std::vector<Token> a = text(1, 10);
+    for (int i = 0; i < 50; ++i) rig.sync(a = join(a, text(2 + i, 70)));
+    CHECK(rig.tree.states().size() == 32);
+    rig.sync(text(90, 100));
+    CHECK(rig.store.n_parked == 0);
+    CHECK(rig.tree.states().size() == 1);  // the rows of all others begin in those overwritten
+    CHECK(rig.sync(a).rows_computed == a.size());
+}
+
+TEST_CASE("rows beyond the live tip stay in the context until something overwrites them") {
+    PrefixRig rig(options(100));
+    const std::vector<Token> a = text(1, 1500);
+    rig.sync(a);
+    rig.sync(head(a, 64));  // shorter: nothing is known at row 63
+    rig.sync(text(2, 100));
+    CHECK(rig.store.n_parked < 300);
+    const size_t n = rig.store.n_parked;
+    for (Token i = 0; i < 400; ++i) rig.generate(i);
+    rig.check();
+    CHECK(rig.store.n_parked > n);
+    CHECK(rig.sync(join(a, text(3, 1))).rows_computed == 1);
+}
+
+TEST_CASE("a shortened step and rows written without room lose what rested on them") {
+    PrefixRig rig(options(100));
+    rig.sync(text(1, 300));
+    for (Token i = 0; i < 8; ++i) rig.generate(i);
+    CHECK_FALSE(rig.tree.step_back(309));
+    REQUIRE(rig.tree.step_back(303));
+    rig.tree.truncate(303);
+    CHECK(rig.tree.n_row() == 303);
+    CHECK(rig.tree.tokens().size() == 303);
+    rig.tree.lose_context();
+    CHECK(rig.tree.n_row() == 0);
+    CHECK(rig.tree.states().empty());
+    CHECK(rig.store.held == 0);
+}
+
+TEST_CASE("decoding a row allocates nothing") {
+    PrefixRig rig(options(100));
+    rig.sync(text(1, 300), {{100, true}});
+    const int64_t before = test::n_allocation;
+    for (Token i = 0; i < 500; ++i) rig.generate(i);
+    CHECK(test::n_allocation == before);
+}
+
+namespace {
+
+/// A random conversation tree: prompts that extend, edit and switch between earlier ones.
+class Script {
+  public:
+    Script(PrefixRig& rig, uint64_t seed) : rig_(rig), random_(seed) {}
+
+    /// One random operation. Its Status is that of a copy that failed.
+    Status step() {
+        const auto below = [&](size_t n) { return random_.below(static_cast<uint32_t>(n)); };
+        if (below(4) == 0 && !rig_.tree.states().empty()) return check_a_state();
+        std::vector<Token> wanted;
+        if (!seen_.empty() && below(8) != 0) wanted = seen_[below(seen_.size())];
+        if (below(3) == 0 && !wanted.empty()) wanted.resize(below(wanted.size()));
+        const size_t n = below(3) == 0 ? 0 : below(200);
+        for (size_t i = 0; i < n; ++i) wanted.push_back(static_cast<Token>(below(3)));
+        if (wanted.size() > rig_.store.options.n_context - 70) wanted.resize(100);
+        std::vector<Mark> marks;
+        for (size_t i = below(3); i > 0; --i) marks.push_back({below(wanted.size() + 1), below(4) == 0});
+        AUSPEX_TRY(run(wanted, marks));
+        const size_t n_new = below(2) * below(60);
+        for (size_t i = 0; i < n_new; ++i) rig_.generate(static_cast<Token>(below(3)));
+        rig_.check();
+        seen_.push_back({rig_.tree.tokens().begin(), rig_.tree.tokens().end()});
+        if (seen_.size() > 12) seen_.erase(seen_.begin());
+        return {};
+    }
+
+  private:
+    Status run(const std::vector<Token>& wanted, const std::vector<Mark>& marks) {
+        AUSPEX_TRY(rig_.begin(wanted, marks));
+        rig_.prefill(1 + random_.below(90));
+        rig_.check();
+        return {};
+    }
+    /// A kept state is found again, whichever it is.
+    Status check_a_state() {
+        const std::vector<PrefixTree::StateInfo> all = rig_.tree.states();
+        const PrefixTree::StateInfo& s = all[random_.below(static_cast<uint32_t>(all.size()))];
+        std::vector<Token> wanted = s.tokens;
+        wanted.push_back(1000 + n_asked_++);  // in no other history
+        AUSPEX_TRY(run(wanted, {}));
+        CHECK(rig_.report.checkpoint_row == s.row);
+        return {};
+    }
+    PrefixRig& rig_;
+    test::Random random_;
+    std::vector<std::vector<Token>> seen_;
+    Token n_asked_ = 0;
+};
+
+PrefixOptions random_options(test::Random& random) {
+    PrefixOptions o = options(random.below(20), 512 + random.below(600));
+    o.budget_bytes += random.below(1000);
+    o.grid = random.below(2) == 0 ? 16 : 64;
+    o.policy = random.below(5) == 0 ? PrefixPolicy::stride : PrefixPolicy::by_score;
+    return o;
+}
+
+}  // namespace
+
+TEST_CASE("random scripts: every kept state is found, over its own rows, within the budget, and the worst one goes") {
+    for (uint64_t seed = 1; seed <= (test::deep() ? 2000 : 60); ++seed) {
+        CAPTURE(seed);
+        test::Random random(seed);
+        PrefixRig rig(random_options(random));
+        rig.tree.on_evict = [&](uint32_t item) {
+            const std::vector<PrefixTree::StateInfo> all = rig.tree.states();
+            const PrefixTree::StateInfo* victim = nullptr;
+            for (const auto& s : all)
+                if (s.item == item) victim = &s;
+            REQUIRE(victim);
+            for (const auto& s : all)  // age 0: about to be loaded
+                if (s.age != 0 && s.pinned <= victim->pinned)
+                    CHECK((s.pinned == victim->pinned && s.score >= victim->score));
+        };
+        Script script(rig, seed);
+        for (int i = 0; i < 150; ++i) REQUIRE(script.step().ok());
+    }
+}
+
+TEST_CASE("every copy may fail: a failed keep or park costs that item, a failed load or restore the live rows") {
+    uint64_t n_ended = 0, n_went_on = 0;
+    for (uint64_t fail_at = 1; fail_at <= (test::deep() ? 3000 : 300); ++fail_at) {
+        CAPTURE(fail_at);
+        test::Random random(fail_at % 7 + 1);
+        PrefixRig rig(random_options(random));
+        rig.store.fail_at = fail_at;
+        Script script(rig, fail_at % 7);
+        for (int i = 0; i < 60; ++i) {
+            const uint64_t before = rig.store.n_call;
+            const Status s = script.step();
+            if (s.ok()) {
+                if (before < fail_at && rig.store.n_call >= fail_at) {
+                    ++n_went_on;
+                    CHECK(rig.tree.n_failed() == 1);
+                    CHECK(rig.tree.last_failure().text == "injected");
+                }
+                continue;
+            }
+            ++n_ended;
+            CHECK(s.code == Code::device_lost);
+            CHECK(rig.tree.n_row() == 0);
+            CHECK(rig.tree.tokens().empty());
+            rig.store.reset();
+        }
+    }
+    CHECK(n_ended > 10);
+    CHECK(n_went_on > 10);
+}
