@@ -13,9 +13,9 @@
 // Threads    Device and Model are immutable and may be used from any thread. A Session or TextStream belongs to one
 //            thread at a time.
 // Callbacks  run on the thread that made the call, unless stated. A callback of a Session may call only history() and
-//            stats() of that Session; calls that read, generate, score, save or restore return bad_argument there.
-//            Callbacks should not throw: what a callback of a Session throws leaves through the call, and the Session
-//            stays usable.
+//            stats() of that Session: there every other method changes nothing and returns bad_argument or an empty
+//            value. It must not destroy or move the Session. Callbacks should not throw: what a callback of a Session
+//            throws leaves through the call, and the Session stays usable.
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 #pragma once

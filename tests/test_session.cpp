@@ -298,18 +298,71 @@ TEST_CASE("a callback that throws leaves through the call, and the session goes 
 }
 #endif
 
-TEST_CASE("a callback may not call the session that called it") {
+/// Calls every method of a session, from one of its callbacks: all but history() and stats() must refuse.
+static void call_everything(Session& s, const Snapshot& snapshot, const std::vector<std::byte>& costs) {
+    const std::vector<Token> ids(s.history().begin(), s.history().end());
+    CHECK(s.sync(ids).status().code == Code::bad_argument);
+    CHECK(s.next().status().code == Code::bad_argument);
+    CHECK(s.set_draft_depth(1).code == Code::bad_argument);
+    CHECK(s.save().status().code == Code::bad_argument);
+    CHECK(s.restore(snapshot).code == Code::bad_argument);
+    CHECK(s.first_visible(3).status().code == Code::bad_argument);
+    CHECK(s.save_costs().empty());
+    CHECK(s.load_costs(costs).code == Code::bad_argument);
+    CHECK(s.draft_report().n_cycle == 0);
+    CHECK(s.score(ids, [](size_t, Span<const float>) { FAIL_CHECK("a row"); }).code == Code::bad_argument);
+    CHECK(s.score_mtp(ids, 1, [](size_t, Span<const float>) { FAIL_CHECK("a row"); }).code == Code::bad_argument);
+    CHECK(s.profile().status().text.find("a callback of this session") != std::string::npos);
+    s.clear_stats();
+    CHECK(s.stats().rows_prefilled > 0);  // as before
+    CHECK(std::equal(ids.begin(), ids.end(), s.history().begin(), s.history().end()));
+    CHECK(s);
+}
+
+TEST_CASE("a callback may call nothing but history() and stats() of the session that called it") {
     const std::vector<std::byte> bytes = tiny_qwen35();
+    const Model model = tiny_model(bytes);
+    const std::vector<Token> ids = tiny_ids(40, 1);
     Session session;
+    Snapshot snapshot;
+    std::vector<std::byte> costs;
+    int n_progress = 0, n_window = 0, n_cycle = 0, n_row = 0;
+    const auto call = [&](int* n) {
+        if (!costs.empty() && ++*n < 4) call_everything(session, snapshot, costs);
+    };
     SessionOptions o;
     o.n_context = 256;
-    Code inner = Code::ok;
-    o.on_cycle = [&](const DraftCycle&) { inner = session.next().status().code; };
-    REQUIRE(Session::create(tiny_model(bytes), o).get(session).ok());
-    sync(session, tiny_ids(10, 1));
-    generate(session, 3);
-    CHECK(inner == Code::bad_argument);
-    CHECK(session.history().size() == 13);
+    o.windows = {{kAllLayers, 50, 0}};
+    o.draft.source = Draft::mtp;
+    o.draft.depth = 2;
+    o.progress = [&](const char*, float) { return call(&n_progress), true; };
+    o.on_window_full = [&](const WindowFull&) { call(&n_window); };
+    o.on_cycle = [&](const DraftCycle&) { call(&n_cycle); };
+    REQUIRE(Session::create(model, o).get(session).ok());
+    sync(session, ids);
+    generate(session, 5);
+    REQUIRE(session.save().get(snapshot).ok());
+    costs = session.save_costs();  // from here on the callbacks call
+    REQUIRE_FALSE(costs.empty());
+    sync(session, tiny_ids(44, 2));
+    const std::vector<Token> text = generate(session, 20);
+    const DraftReport report = session.draft_report();
+    CHECK(report.n_cycle > 0);  // clear_stats() from a callback did nothing
+    REQUIRE(session.score(ids, [&](size_t, Span<const float>) { call(&n_row); }).ok());
+    CHECK(n_row == 40);
+    n_row = 0;
+    REQUIRE(session.score_mtp(ids, 1, [&](size_t, Span<const float>) { call(&n_row); }).ok());
+    CHECK(n_row == 39);
+    CHECK(n_progress > 0);
+    CHECK(n_window > 0);
+    CHECK(n_cycle > 0);
+    Session plain;
+    o.progress = {};
+    o.on_window_full = {};
+    o.on_cycle = {};
+    REQUIRE(Session::create(model, o).get(plain).ok());
+    sync(plain, tiny_ids(44, 2));
+    CHECK(generate(plain, 20) == text);
 }
 
 TEST_CASE("what create() refuses, plan() refuses with the same words") {

@@ -566,7 +566,8 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
 AUSPEX_CATCH
 
 Result<size_t> Session::first_visible(uint32_t layer) const AUSPEX_BOUNDARY {
-    if (!impl_) return detail::empty_handle("Session", "Session::create");
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
         if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.timeline.n_row()))};

@@ -265,12 +265,14 @@ Stats Session::stats() const AUSPEX_BOUNDARY { return impl_ ? impl_->stats : Sta
 AUSPEX_CATCH_EMPTY
 
 DraftReport Session::draft_report() const AUSPEX_BOUNDARY {
-    return impl_ ? impl_->depth->control.report() : DraftReport();
+    Impl::Call call(impl_.get());
+    return call.allowed() ? impl_->depth->control.report() : DraftReport();
 }
 AUSPEX_CATCH_EMPTY
 
 void Session::clear_stats() {
-    if (!impl_) return;
+    Impl::Call call(impl_.get());
+    if (!call.allowed()) return;
     Stats& s = impl_->stats;
     Stats kept;
     kept.memory_bytes = s.memory_bytes;
@@ -300,7 +302,8 @@ std::string cost_key(Session::Impl& session) {
 
 std::vector<std::byte> Session::save_costs() const AUSPEX_BOUNDARY {
     using namespace session_impl;
-    if (!impl_) return {};
+    Impl::Call call(impl_.get());
+    if (!call.allowed()) return {};
     const std::string key = cost_key(*impl_);
     std::vector<std::byte> all(sizeof kCostMagic + sizeof(uint32_t) + key.size());
     const uint32_t n = static_cast<uint32_t>(key.size());

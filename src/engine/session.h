@@ -64,7 +64,8 @@ class Session::Impl::Call {
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
-    Status status() const;
+    bool allowed() const { return impl_ != nullptr; }
+    Status status() const;  ///< bad_argument unless it is allowed
 
   private:
     Impl* impl_;
