@@ -7,11 +7,15 @@
 #define AUSPEX_SHADERS_SHARED_H
 
 #ifdef __cplusplus
+#include "../src/auspex.hpp"
+
 #include <cstddef>
 #include <cstdint>
 // clang-format off
-#define AUSPEX_SHARED_BEGIN namespace auspex { namespace detail { namespace args { using uint = uint32_t;
-#define AUSPEX_SHARED_END } } }
+#define AUSPEX_SHARED_BEGIN \
+    namespace auspex { inline namespace AUSPEX_VERSION_NAMESPACE { namespace detail { namespace args { \
+    using uint = uint32_t;
+#define AUSPEX_SHARED_END } } } }
 // clang-format on
 #define AUSPEX_CONST constexpr
 #else

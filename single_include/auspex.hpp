@@ -18,9 +18,9 @@
 // Threads    Device and Model are immutable and may be used from any thread. A Session or TextStream belongs to one
 //            thread at a time.
 // Callbacks  run on the thread that made the call, unless stated. A callback of a Session may call only history() and
-//            stats() of that Session; calls that read, generate, score, save or restore return bad_argument there.
-//            Callbacks should not throw: what a callback of a Session throws leaves through the call, and the Session
-//            stays usable.
+//            stats() of that Session: there every other method changes nothing and returns bad_argument or an empty
+//            value. It must not destroy or move the Session. Callbacks should not throw: what a callback of a Session
+//            throws leaves through the call, and the Session stays usable.
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 
@@ -38,12 +38,16 @@
 #define AUSPEX_VERSION_MINOR 1
 #define AUSPEX_VERSION_PATCH 0
 #define AUSPEX_VERSION "0.1.0"
+/// Everything is in this inline namespace: the linker sees auspex::v0_1_0::Session, so one program may hold several
+/// versions. Do not declare auspex's types yourself: include this header.
+#define AUSPEX_VERSION_NAMESPACE v0_1_0
 
 #ifndef AUSPEX_API
 #define AUSPEX_API
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 // ---------------------------------------------------------------------------------- vocabulary
 
@@ -833,6 +837,7 @@ struct KernelTime {
     uint64_t bytes = 0;  ///< the least weights and state that had to move
 };
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 #endif  // AUSPEX_HPP_INCLUDED
@@ -856,6 +861,7 @@ struct KernelTime {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// While it lives, the calling thread rounds to nearest, keeps subnormals and traps nothing; then its mode is restored.
@@ -892,6 +898,7 @@ class DefaultFloatMode {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/base/base.h
@@ -912,6 +919,7 @@ class DefaultFloatMode {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// *out = a * b; false on overflow.
@@ -1013,6 +1021,7 @@ class Block {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------------- src/base/guard.h
@@ -1047,6 +1056,7 @@ class Block {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The Status for the exception that is being handled. Call in a catch block only; rethrows what it does not know.
@@ -1056,6 +1066,7 @@ Status status_of_exception();
 Status empty_handle(const char* handle, const char* make);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/base/system.h
@@ -1067,6 +1078,7 @@ Status empty_handle(const char* handle, const char* make);
 // Test    tests/test_base.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Bytes of memory that this process can still take without pushing others out, a control group's limit included;
@@ -1075,6 +1087,7 @@ namespace detail {
 uint64_t free_memory_bytes();
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/base/number.h
@@ -1093,6 +1106,7 @@ uint64_t free_memory_bytes();
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The formats that this library computes with, one row each: enumerator, file id, name, elements of a block, bytes
@@ -1202,6 +1216,7 @@ void decode_row(Type t, const void* from, float* to, size_t n);
 void encode_row(Type t, const float* from, void* to, size_t n);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/base/number_codec.h
@@ -1216,6 +1231,7 @@ void encode_row(Type t, const float* from, void* to, size_t n);
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
@@ -1322,6 +1338,7 @@ inline float iq4_value_near(float v) { return static_cast<float>(kIq4Values[near
 
 }  // namespace number_impl
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/base/file.h
@@ -1333,6 +1350,7 @@ inline float iq4_value_near(float v) { return static_cast<float>(kIq4Values[near
 // Tests   tests/test_base.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// A read-only file: mapped if the platform can, else, or on request, copied into memory. Its size is fixed at open().
@@ -1374,6 +1392,7 @@ constexpr uint32_t kMaxShards = 1024;
 Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t no, uint32_t count);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/base/gguf.h
@@ -1386,6 +1405,7 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 // Tests   tests/test_gguf.cpp, tests/fuzz_gguf.cpp: any bytes give a Gguf or a Status
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class MetaType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
@@ -1514,6 +1534,7 @@ class GgufWriter {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/base/unicode.h
@@ -1526,6 +1547,7 @@ class GgufWriter {
 // Tests   tests/test_token.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 namespace unicode_impl {
@@ -1865,6 +1887,7 @@ inline std::string_view trim_space(std::string_view text) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/base/json.h
@@ -1877,6 +1900,7 @@ inline std::string_view trim_space(std::string_view text) {
 // Tests   tests/test_json.cpp, tests/fuzz_chat.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class Json {
@@ -1926,6 +1950,7 @@ class Json {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/base/token_split.h
@@ -1937,6 +1962,7 @@ class Json {
 // Tests   tests/test_token.cpp: pieces cover the text, linear time
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class Split : uint8_t { qwen2, qwen35 };
@@ -1953,6 +1979,7 @@ enum class Split : uint8_t { qwen2, qwen35 };
 size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_look = nullptr);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/base/token_special.h
@@ -1965,6 +1992,7 @@ size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_lo
 // Tests   tests/test_token.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class SpecialMatcher {
@@ -2010,6 +2038,7 @@ class SpecialMatcher {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------------- src/base/token.h
@@ -2023,6 +2052,7 @@ class SpecialMatcher {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What the file says a token is (tokenizer.ggml.token_type).
@@ -2166,6 +2196,7 @@ inline uint64_t hash_mix(uint64_t x) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/base/text_stream.h
@@ -2177,6 +2208,7 @@ inline uint64_t hash_mix(uint64_t x) {
 // Test    tests/test_token.cpp: the text shown does not depend on how it was cut.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Moves the complete characters at the front of `bytes` out. At most 3 bytes stay, those of a character that may still
@@ -2212,6 +2244,7 @@ class StopFilter {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/base/chat.h
@@ -2225,6 +2258,7 @@ class StopFilter {
 // Tests   tests/test_chat.cpp, tests/fuzz_chat.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The text of the Qwen3.5 and 3.6 templates after the list of tools.
@@ -2237,6 +2271,7 @@ uint64_t template_fingerprint(std::string_view jinja);
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/plan/plan.h
@@ -2249,6 +2284,7 @@ inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 // Tests   tests/test_plan.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 using SlotId = uint32_t;
@@ -2380,6 +2416,7 @@ std::string print_tape(const Plan& plan, const Tape& tape);
 const char* op_name(OpKind kind);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/plan/weights.h
@@ -2391,6 +2428,7 @@ const char* op_name(OpKind kind);
 // Tests   tests/test_plan.cpp, tests/test_families.cpp (fused tensors)
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct Weights {
@@ -2409,6 +2447,7 @@ struct Weights {
 Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/plan/pair.h
@@ -2420,6 +2459,7 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 // Tests   tests/test_pair.cpp: a pair computes what one file with all tensors computes
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// An output head for drafting only, smaller than the model's. Some files have one.
@@ -2433,6 +2473,7 @@ constexpr const char* kDraftHead = "output_extra.weight";
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------------- src/plan/arch.h
@@ -2444,6 +2485,7 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft);
 // Tests   tests/test_plan.cpp, tests/test_families.cpp; against the framework's outputs in tests/test_reference.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct PlanOptions {
@@ -2517,6 +2559,7 @@ AUSPEX_FAMILIES(AUSPEX_DECLARE)
 #undef AUSPEX_DECLARE
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------- src/plan/arch_parts.h
@@ -2529,6 +2572,7 @@ AUSPEX_FAMILIES(AUSPEX_DECLARE)
 // Tests   tests/test_plan.cpp, tests/test_families.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The keys that every family has, and the tensors outside the blocks.
@@ -2601,6 +2645,7 @@ void head_part(const LayerBuilder& layer, SlotId norm, SlotId table, bool raw);
 void mtp_head(const LayerBuilder& layer, bool raw);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------- src/machine/backend.h
@@ -2616,6 +2661,7 @@ void mtp_head(const LayerBuilder& layer, bool raw);
 // A new operation adds an OpKind, never a function here.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The most rows a tentative step may have: one plus the deepest draft.
@@ -2818,6 +2864,7 @@ class Backend {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------------- src/machine/kv.h
@@ -2834,6 +2881,7 @@ class Backend {
 // where nothing overwrites them; a row whose window begins after them reads them there.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// KV rows whose scores are summed together, at absolute multiples: no sum depends on a step or a ring.
@@ -2873,6 +2921,7 @@ struct KvShape {
 Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/machine/thread.h
@@ -2887,6 +2936,7 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
 #include <thread>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class Thread {
@@ -2909,6 +2959,7 @@ class Thread {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/machine/pool.h
@@ -2925,6 +2976,7 @@ class Thread {
 #include <mutex>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// A thread's part of shared work: part i of n. With a ticket, threads take chunks one after the other (better if cores
@@ -3007,6 +3059,7 @@ class Pool {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/machine/cpu/features.h
@@ -3031,6 +3084,7 @@ class Pool {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// True only if the processor has the instructions and the operating system saves their registers.
@@ -3048,6 +3102,7 @@ CpuFeatures cpu_features();
 uint32_t n_physical_core();
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/machine/cpu/matmul.h
@@ -3071,6 +3126,7 @@ uint32_t n_physical_core();
 //            exact integer sums per block of 32 (16), then one float multiply-add per block, in block order.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct CpuKernels;  // kernels.h
@@ -3162,6 +3218,7 @@ void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, s
 constexpr uint32_t kMatmulChunk = 64;
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/machine/cpu/pack.h
@@ -3190,6 +3247,7 @@ constexpr uint32_t kMatmulChunk = 64;
 #include <limits>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class CodeForm : uint8_t { nibble, codebook, five, six, byte };
@@ -3245,6 +3303,7 @@ inline void int8_scale(float max, bool nan, float* scale, float* inverse) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------- src/machine/cpu/ops.h
@@ -3257,6 +3316,7 @@ inline void int8_scale(float max, bool nan, float* scale, float* inverse) {
 //         chunk invariance, back-end equivalence.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// KV rows of one partial of attention, at absolute multiples: a row's sums do not depend on the rest of its step.
@@ -3337,6 +3397,7 @@ void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table,
 void rotate(float* x, uint32_t n_rot, const float* table);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/machine/cpu/kernels.h
@@ -3352,6 +3413,7 @@ void rotate(float* x, uint32_t n_rot, const float* table);
 // bits (NEON with and without dot products): the first one that runs is taken.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What one instruction set provides. Matrices remember their table, so a step never asks the processor.
@@ -3402,6 +3464,7 @@ bool has_path(CpuPath path);
 CpuPath best_path();
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/machine/cpu/simd.h
@@ -3461,6 +3524,7 @@ CpuPath best_path();
 //         tests/test_memory_plan.cpp: planned memory.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct CpuOptions {
@@ -3473,6 +3537,7 @@ struct CpuOptions {
 Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/machine/cpu/context.h
@@ -3484,6 +3549,7 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 // Tests   tests/test_invariants.cpp: row invariance, commit equivalence, chunk invariance, hot path.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuModel> {
@@ -3646,6 +3712,7 @@ class CpuContext : public Context {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/machine/cpu/walk.h
@@ -3658,6 +3725,7 @@ class CpuContext : public Context {
 // Tests   tests/test_invariants.cpp: row invariance, commit equivalence and chunk invariance on every path.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What all threads of a walk read. A step comes with everything it needs: nothing of an earlier one is kept here or in
@@ -3727,6 +3795,7 @@ class CpuWalk {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 #ifndef AUSPEX_NO_VULKAN
@@ -3742,9 +3811,12 @@ class CpuWalk {
 #define AUSPEX_SHADERS_SHARED_H
 
 #ifdef __cplusplus
+
 // clang-format off
-#define AUSPEX_SHARED_BEGIN namespace auspex { namespace detail { namespace args { using uint = uint32_t;
-#define AUSPEX_SHARED_END } } }
+#define AUSPEX_SHARED_BEGIN \
+    namespace auspex { inline namespace AUSPEX_VERSION_NAMESPACE { namespace detail { namespace args { \
+    using uint = uint32_t;
+#define AUSPEX_SHARED_END } } } }
 // clang-format on
 #define AUSPEX_CONST constexpr
 #else
@@ -4229,6 +4301,7 @@ AUSPEX_SHARED_END
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -4661,6 +4734,7 @@ static_assert(sizeof(args::SumArgs) == 24);
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -4687,6 +4761,7 @@ static_assert(sizeof(args::SumArgs) == 24);
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -4887,6 +4962,7 @@ const char* result_name(VkResult result);
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -4901,6 +4977,7 @@ const char* result_name(VkResult result);
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -4943,6 +5020,7 @@ bool chain_has_timeline(const void* chain);
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -4959,6 +5037,7 @@ bool chain_has_timeline(const void* chain);
 #include <new>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5000,6 +5079,7 @@ class Timeline {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5014,6 +5094,7 @@ class Timeline {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5156,6 +5237,7 @@ class Transfer {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5170,6 +5252,7 @@ class Transfer {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Decodes a zlib stream that must hold exactly `to.size()` bytes and end where `from` ends.
@@ -5180,6 +5263,7 @@ namespace detail {
 Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5206,6 +5290,7 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
 #include <unordered_map>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5343,6 +5428,7 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5369,6 +5455,7 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 #include <initializer_list>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5468,6 +5555,7 @@ class Commands {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5483,6 +5571,7 @@ class Commands {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5512,6 +5601,7 @@ class CycleClock {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5526,6 +5616,7 @@ class CycleClock {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5554,6 +5645,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines);
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5586,6 +5678,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines);
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5637,6 +5730,7 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5669,6 +5763,7 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -5857,6 +5952,7 @@ inline PipelineKey choose_embed(Layout layout) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -5886,6 +5982,7 @@ inline PipelineKey choose_embed(Layout layout) {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6042,6 +6139,7 @@ inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool 
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6055,6 +6153,7 @@ inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool 
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6090,6 +6189,7 @@ std::shared_ptr<Backend> make_backend(OpenDeviceRef device);
 Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const vk::OpenDetail& detail = {});
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6105,6 +6205,7 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6154,6 +6255,7 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6169,6 +6271,7 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6237,6 +6340,7 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6252,6 +6356,7 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6375,6 +6480,7 @@ struct Buffers {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6391,6 +6497,7 @@ struct Buffers {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6468,6 +6575,7 @@ class DispatchList {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6489,6 +6597,7 @@ class DispatchList {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6685,6 +6794,7 @@ class ListBuilder {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6704,6 +6814,7 @@ class ListBuilder {
 #include <tuple>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -6870,6 +6981,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -6884,6 +6996,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 // Test    tests/test_model.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct Device::Impl {
     DeviceOptions options;
@@ -6923,6 +7036,7 @@ Status check_weights(const Model::Impl& model);
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/sampler.h
@@ -6935,6 +7049,7 @@ Status open_files(const char* path, const LoadOptions& options, bool copy, Model
 // Test    tests/test_sampler.cpp: a token is a pure function of (logits, sampling, position, the tokens before it).
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Philox4x32-10 (Salmon et al., SC 2011): 128 random bits for a counter and a key.
@@ -6985,6 +7100,7 @@ class Sampler {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/engine/acceptance.h
@@ -7001,6 +7117,7 @@ class Sampler {
 // its forward filter. Drafts after the first rejected one were not evaluated and say nothing.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The deepest draft that the tables have room for.
@@ -7048,6 +7165,7 @@ class Acceptance {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/engine/cycle_cost.h
@@ -7065,6 +7183,7 @@ class Acceptance {
 // tells whether it was that one depth's own.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class CycleCost {
@@ -7125,6 +7244,7 @@ class CycleCost {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/engine/controller.h
@@ -7154,6 +7274,7 @@ class CycleCost {
 // says for each token whether the block would have had it: exact outcomes for a_1, without verification.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What to do in the next cycle.
@@ -7257,6 +7378,7 @@ class Controller {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------- src/engine/timeline.h
@@ -7274,6 +7396,7 @@ class Controller {
 // The last row is computed when its token is needed: after a decode step n_row is size - 1.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// How rows were computed, which decides how their sums round.
@@ -7338,6 +7461,7 @@ class Timeline {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------- src/engine/run_tree.h
@@ -7354,6 +7478,7 @@ class Timeline {
 // two runs, because their bits may differ and a state rests on the rows that it was computed with.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 using RunId = uint32_t;
@@ -7417,6 +7542,7 @@ class RunTree {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/engine/prefix_policy.h
@@ -7428,6 +7554,7 @@ class RunTree {
 // Tests   tests/test_prefix_tree.cpp; `auspex bench --replay` compares the policies on recorded requests.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class PrefixPolicy : uint8_t {
@@ -7477,6 +7604,7 @@ double state_score(PrefixPolicy policy, const StateWorth& worth);
 size_t max_states(PrefixPolicy policy);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/engine/prefix_tree.h
@@ -7502,6 +7630,7 @@ size_t max_states(PrefixPolicy policy);
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct PrefixOptions {
@@ -7729,6 +7858,7 @@ class PrefixTree {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/engine/mtp_cache.h
@@ -7741,6 +7871,7 @@ class PrefixTree {
 // Tests   tests/test_draft.cpp, tests/draft_state.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class MtpCache {
@@ -7804,6 +7935,7 @@ class MtpCache {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/engine/draft.h
@@ -7817,6 +7949,7 @@ class MtpCache {
 #include <chrono>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -7913,6 +8046,7 @@ class MtpDraft : public DraftSource {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/engine/draft_vocab.h
@@ -7924,6 +8058,7 @@ class MtpDraft : public DraftSource {
 // Tests   tests/test_draft.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Rows of the draft-only head that the options ask for; 0: none. By use and without a number, about an eighth.
@@ -7967,6 +8102,7 @@ class DraftVocab {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/engine/depth_control.h
@@ -7978,6 +8114,7 @@ class DraftVocab {
 // Tests   tests/test_draft.cpp, tests/test_device_loop.cpp; the Controller: tests/test_controller.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class DepthControl {
@@ -8009,6 +8146,7 @@ class DepthControl {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/engine/trunk.h
@@ -8023,6 +8161,7 @@ class DepthControl {
 // nothing half done.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class Trunk {
@@ -8093,6 +8232,7 @@ class Trunk {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/decoder.h
@@ -8109,6 +8249,7 @@ class Trunk {
 // Tests   tests/test_draft.cpp, tests/test_device_loop.cpp: the text is the same with either.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The draft sources of a session, the preferred one first.
@@ -8148,6 +8289,7 @@ class Decoder {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/engine/host_decoder.h
@@ -8161,6 +8303,7 @@ class Decoder {
 // Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class HostDecoder : public Decoder {
@@ -8181,6 +8324,7 @@ class HostDecoder : public Decoder {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------- src/engine/device_decoder.h
@@ -8195,6 +8339,7 @@ class HostDecoder : public Decoder {
 // Tests   tests/test_device_loop.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class DeviceDecoder : public Decoder {
@@ -8233,6 +8378,7 @@ class DeviceDecoder : public Decoder {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------- src/engine/session_options.h
@@ -8243,12 +8389,14 @@ class DeviceDecoder : public Decoder {
 // Tests   tests/test_session.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// errors    bad_argument: a value out of range, named; unsupported: drafting with an MTP block that the model lacks.
 Status check_session_options(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------------- src/engine/snapshot.h
@@ -8260,6 +8408,7 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& opt
 // Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
@@ -8281,6 +8430,7 @@ struct SnapshotParts {
 Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/session.h
@@ -8293,6 +8443,7 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
 // Tests   tests/test_session.cpp, tests/test_draft.cpp, tests/sync_scripts.cpp.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct Session::Impl {
     // In this order: a part uses those before it.
@@ -8348,13 +8499,15 @@ class Session::Impl::Call {
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
-    Status status() const;
+    bool allowed() const { return impl_ != nullptr; }
+    Status status() const;  ///< bad_argument unless it is allowed
 
   private:
     Impl* impl_;
     bool empty_;
 };
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/engine/memory_plan.h
@@ -8367,6 +8520,7 @@ class Session::Impl::Call {
 // Test    tests/test_memory_plan.cpp: a plan equals what the allocators then hand out.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Fills in the defaults of `o`, checks it, and translates it for the back end. `rule`, if given, gets how a budget was
@@ -8387,6 +8541,7 @@ Status explain_shortage(const Model::Impl& model, const SessionOptions& options,
 Status check_limit(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 #endif  // AUSPEX_INTERNALS_INCLUDED
@@ -8400,6 +8555,7 @@ Status check_limit(const Model::Impl& model, const SessionOptions& options);
 #include <new>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 const char* code_name(Code code) {
     switch (code) {
@@ -8477,6 +8633,7 @@ void Block::reset() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/base/guard.cpp
@@ -8485,6 +8642,7 @@ void Block::reset() {
 #include <system_error>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
@@ -8525,6 +8683,7 @@ Status empty_handle(const char* handle, const char* make) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------------- src/base/system.cpp
@@ -8542,6 +8701,7 @@ Status empty_handle(const char* handle, const char* make) {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(_WIN32)
@@ -8615,6 +8775,7 @@ uint64_t free_memory_bytes() { return UINT64_MAX; }
 #endif
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------------- src/base/number.cpp
@@ -8627,6 +8788,7 @@ uint64_t free_memory_bytes() { return UINT64_MAX; }
 // That holds for subnormal scales too, which are normal in float32. At most one addition is left, rounded once.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -8783,6 +8945,7 @@ void encode_row(Type t, const float* from, void* to, size_t n) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/base/number_blocks.cpp
@@ -8791,6 +8954,7 @@ void encode_row(Type t, const float* from, void* to, size_t n) {
 // a run of bytes are its first half, the high nibbles the second.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
@@ -8914,6 +9078,7 @@ void encode_iq4_nl(const float* x, uint8_t* b) {
 
 }  // namespace number_impl
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/base/number_super.cpp
@@ -8922,6 +9087,7 @@ void encode_iq4_nl(const float* x, uint8_t* b) {
 // binary16 numbers. Offsets in a block are those of the format's definition.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
@@ -9219,6 +9385,7 @@ void encode_iq4_xs(const float* x, uint8_t* b) {
 
 }  // namespace number_impl
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/base/file.cpp
@@ -9251,6 +9418,7 @@ void encode_iq4_xs(const float* x, uint8_t* b) {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_impl {
 
@@ -9484,6 +9652,7 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/base/gguf.cpp
@@ -9492,6 +9661,7 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace gguf_impl {
 
@@ -9924,6 +10094,7 @@ const Meta* Gguf::find(std::string_view key) const { return gguf_impl::look_up(m
 const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look_up(tensors_, tensor_order_, name); }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/base/gguf_meta.cpp
@@ -9932,6 +10103,7 @@ const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace gguf_meta_impl {
 
@@ -10116,6 +10288,7 @@ Result<std::vector<float>> Gguf::get_f32s(std::string_view key, uint32_t n, cons
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/base/gguf_writer.cpp
@@ -10123,6 +10296,7 @@ Result<std::vector<float>> Gguf::get_f32s(std::string_view key, uint32_t n, cons
 // Writing a GGUF file, for tools and tests.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace gguf_writer_impl {
 
@@ -10261,6 +10435,7 @@ std::vector<std::byte> GgufWriter::finish() const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/base/json.cpp
@@ -10268,6 +10443,7 @@ std::vector<std::byte> GgufWriter::finish() const {
 #include <map>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace json_impl {
 
@@ -10645,11 +10821,13 @@ std::string Json::python_str() const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/base/token_split.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace split_impl {
 
@@ -10754,11 +10932,13 @@ size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_lo
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/base/token_special.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 inline uint32_t SpecialMatcher::child(uint32_t node, uint8_t byte) const {
@@ -10863,6 +11043,7 @@ std::vector<SpecialMatcher::Match> SpecialMatcher::find(std::string_view text, c
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/base/token.cpp
@@ -10870,6 +11051,7 @@ std::vector<SpecialMatcher::Match> SpecialMatcher::find(std::string_view text, c
 // Loading a tokenizer from a file's keys, and look-ups by id and by bytes.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace token_impl {
 
@@ -11246,6 +11428,7 @@ std::string Tokenizer::decode(Span<const Token> ids, bool special) const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/base/token_encode.cpp
@@ -11253,6 +11436,7 @@ std::string Tokenizer::decode(Span<const Token> ids, bool special) const {
 // Encoding: special tokens first, then pieces, then merges within each piece.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace token_encode_impl {
 
@@ -11405,11 +11589,13 @@ void Tokenizer::merge_long(Scratch& scratch, std::vector<Token>& ids) const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/base/text_stream.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 std::string take_characters(std::string& bytes, bool all) {
@@ -11480,11 +11666,13 @@ std::string StopFilter::finish() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/base/chat.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const char kToolInstructions[] =
@@ -11921,11 +12109,13 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_B
 }
 AUSPEX_CATCH_EMPTY
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/base/chat_request.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace chat_request_impl {
 
@@ -12089,11 +12279,13 @@ Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDAR
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/base/chat_parse.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace chat_parse_impl {
 
@@ -12336,11 +12528,13 @@ Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/plan/plan.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace plan_impl {
 
@@ -12558,11 +12752,13 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/plan/weights.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace weights_impl {
 
@@ -12610,11 +12806,13 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/plan/pair.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace pair_impl {
 
@@ -12765,11 +12963,13 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------- src/plan/arch.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace arch_impl {
 
@@ -13000,11 +13200,13 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/plan/arch_parts.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace parts_impl {
 
@@ -13199,6 +13401,7 @@ void mtp_head(const LayerBuilder& layer, bool raw) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/plan/arch_qwen35.cpp
@@ -13208,6 +13411,7 @@ void mtp_head(const LayerBuilder& layer, bool raw) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace qwen35_impl {
 
@@ -13397,6 +13601,7 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/plan/arch_step35.cpp
@@ -13406,6 +13611,7 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace step35_impl {
 
@@ -13561,11 +13767,13 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/machine/backend.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 Status check_step(const Step& step, const Plan& plan, const ContextOptions& options) {
@@ -13588,11 +13796,13 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------------ src/machine/kv.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace kv_impl {
 
@@ -13668,6 +13878,7 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/machine/thread.cpp
@@ -13677,6 +13888,7 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -13715,6 +13927,7 @@ void Thread::join() {
 #endif
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/machine/pool.cpp
@@ -13724,6 +13937,7 @@ void Thread::join() {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace pool_impl {
 
@@ -13862,6 +14076,7 @@ void Pool::wake() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------- src/machine/cpu/features.cpp
@@ -13884,6 +14099,7 @@ void Pool::wake() {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace features_impl {
 
@@ -14016,11 +14232,13 @@ uint32_t n_physical_core() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------- src/machine/cpu/kernels.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 KernelList runnable_kernels() {
@@ -14066,12 +14284,14 @@ bool has_path(CpuPath path) { return kernels_for(path) != nullptr; }
 CpuPath best_path() { return kernels_for(CpuPath::best)->path; }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #undef AUSPEX_KERNELS
 
 // ------------------------------------------------------------------------ src/machine/cpu/pack.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 bool strip_form(Type type, StripForm* out) {
@@ -14369,11 +14589,13 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/machine/cpu/matmul.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace matmul_impl {
 
@@ -14564,6 +14786,7 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------- src/machine/cpu/loops_reference.cpp
@@ -14576,6 +14799,7 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace loops_reference {
 
@@ -14832,6 +15056,7 @@ void rotate(float* x, uint32_t n_rot, const float* table) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------- src/machine/cpu/simd_avx512.cpp
@@ -14846,6 +15071,7 @@ void rotate(float* x, uint32_t n_rot, const float* table) {
 
 AUSPEX_SIMD_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace simd_avx512 {
 
@@ -16178,11 +16404,13 @@ constexpr CpuKernels table(const char* name, CpuPath path, bool (*runs)(const Cp
 
 }  // namespace simd_avx512
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SIMD_END
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const CpuKernels* avx512_kernels() {
@@ -16196,6 +16424,7 @@ const CpuKernels* avx512_kernels() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------- src/machine/cpu/simd_avx2.cpp
@@ -16210,6 +16439,7 @@ const CpuKernels* avx512_kernels() {
 
 AUSPEX_SIMD_BEGIN("avx2,fma,f16c")
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace simd_avx2 {
 
@@ -17585,11 +17815,13 @@ constexpr CpuKernels table(const char* name, CpuPath path, bool (*runs)(const Cp
 
 }  // namespace simd_avx2
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SIMD_END
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const CpuKernels* avx2_kernels() {
@@ -17603,6 +17835,7 @@ const CpuKernels* avx2_kernels() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------- src/machine/cpu/simd_neon.cpp
@@ -17624,6 +17857,7 @@ const CpuKernels* avx2_kernels() {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace neon_vocabulary {  // but for the dot products
 
@@ -19003,12 +19237,14 @@ constexpr CpuKernels table(const char* name, CpuPath path, bool (*runs)(const Cp
 
 }  // namespace simd_neon
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------- processors with dot products of bytes
 
 AUSPEX_SIMD_BEGIN(AUSPEX_DOTPROD)
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace simd_neon_dotprod {
 
@@ -19386,12 +19622,14 @@ inline void quantise(const float* x, uint32_t n_block, Int16Block* to) {
 
 }  // namespace simd_neon_dotprod
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SIMD_END
 #undef AUSPEX_DOTPROD
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const CpuKernels* neon_kernels() {
@@ -19421,11 +19659,13 @@ const CpuKernels* neon_dotprod_kernels() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------- src/machine/cpu/context.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace context_impl {
 
@@ -19785,11 +20025,13 @@ Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/machine/cpu/walk.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace walk_impl {
 
@@ -19938,6 +20180,7 @@ void CpuWalk::swiglu(const Op& op) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------- src/machine/cpu/walk_attend.cpp
@@ -19963,6 +20206,7 @@ void CpuWalk::swiglu(const Op& op) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const float* CpuWalk::rotation(const Op& op, uint32_t i_row) const {
@@ -20188,6 +20432,7 @@ void CpuWalk::attend(const Op& op) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------ src/machine/cpu/walk_delta.cpp
@@ -20215,6 +20460,7 @@ void CpuWalk::attend(const Op& op) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 void CpuWalk::delta(const Op& op) {
@@ -20316,6 +20562,7 @@ void CpuWalk::delta_head(const Op& op, uint32_t h) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/machine/cpu/moe.cpp
@@ -20342,6 +20589,7 @@ void CpuWalk::delta_head(const Op& op, uint32_t h) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace moe_impl {
 
@@ -20642,11 +20890,13 @@ void CpuWalk::moe(const Op& op) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/machine/cpu/cpu.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class CpuBackend : public Backend {
@@ -20851,6 +21101,7 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 #ifndef AUSPEX_NO_VULKAN
@@ -20861,6 +21112,7 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace probe_impl {
@@ -21388,6 +21640,7 @@ std::string describe(const DeviceTraits& t) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -21409,6 +21662,7 @@ std::string describe(const DeviceTraits& t) {
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace device_impl {
@@ -21980,6 +22234,7 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -21989,6 +22244,7 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace timeline_impl {
@@ -22065,6 +22321,7 @@ Result<bool> Timeline::done(uint64_t value) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -22074,6 +22331,7 @@ Result<bool> Timeline::done(uint64_t value) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -22444,6 +22702,7 @@ Status Transfer::finish() { return timeline_.wait(timeline_.last()); }
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -22452,6 +22711,7 @@ Status Transfer::finish() { return timeline_.wait(timeline_.last()); }
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace inflate_impl {
 
@@ -22656,6 +22916,7 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -22665,6 +22926,7 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -22677,97 +22939,97 @@ namespace shader_impl {
 
 // Generated by tools/make_shaders.py from shaders/*.comp: do not edit; --check proves it fresh.
 // compiler: shaderc 2023.2-1, spirv-tools 2022.4+1.3.236.0-1, glslang 11.13.0-1
-// contract: 2b848d0fa2913109
+// contract: 995064aa151f08ec
 // module: name, hash of its source, words, origin
-// module: attend_any 7d5cd08648ef561e 4312 glslc
-// module: attend_mma 8cb36eb607ca445b 21527 glslc+khr
-// module: attend_rows_128 4e398040dbc3a5a2 12705 glslc
-// module: attend_rows_256 7ec8e3510d470c61 17625 glslc
-// module: attend_step 6ba7f7b392e9e721 24835 glslc
-// module: copy_rows 013c9bcf2b1d52cb 1029 glslc
-// module: delta_any acce99c704f84613 4184 glslc
-// module: delta_apply 02c4d24c6d63f9be 897 glslc
-// module: delta_gate 57f380746ae7ab3f 3099 glslc
-// module: delta_mix 6224d600202dced2 4766 glslc
-// module: delta_scan 729c5aca4ee33f11 4764 glslc
-// module: delta_step 974d7e75693f65d9 6326 glslc
-// module: embed_bf16 34b15ce7e1576468 1685 glslc
-// module: embed_f16 8ca7c5256f0d99b3 1689 glslc
-// module: embed_f32 2cba58a7090e20a7 1575 glslc
-// module: embed_q4_0 8c43c577eb8b24b7 1857 glslc
-// module: embed_q4_k ffbb4210482ac612 1984 glslc
-// module: embed_q5_0 79b70ddaa7fcb7c5 2101 glslc
-// module: embed_q5_k 7bd59bbd65d6d0db 2232 glslc
-// module: embed_q6_k 1658c33ef720e591 2092 glslc
-// module: embed_q8_0 3f549187de4f2fb8 1809 glslc
-// module: embed_wide 766a0e51c54c8065 1749 glslc
-// module: gather_rows 6a0fadb71a0fab4c 888 glslc
-// module: gemm_bf16 e3064270bbcb7dad 5141 glslc
-// module: gemm_f16 c5bea853394f3261 5145 glslc
-// module: gemm_f32 e6fd4f0c36aa00a9 5043 glslc
-// module: gemm_mma_bf16 987e3215a1355f5f 7146 glslc+khr
-// module: gemm_mma_f16 79783bc5e515a47a 6407 glslc+khr
-// module: gemm_mma_f32 63f71ab57a5f0407 7134 glslc+khr
-// module: gemm_mma_q4_0 c6431330a53662a5 7428 glslc+khr
-// module: gemm_mma_q4_k ecd634169232a995 7899 glslc+khr
-// module: gemm_mma_q5_0 8c0b34bf8ef2e5aa 7696 glslc+khr
-// module: gemm_mma_q5_k 85bc583ef0989065 8158 glslc+khr
-// module: gemm_mma_q6_k 4315437471254771 7732 glslc+khr
-// module: gemm_mma_q8_0 e5b845f1535b1558 7071 glslc+khr
-// module: gemm_mma_wide 88db2a01a415a905 7489 glslc+khr
-// module: gemm_pack 2af158c5633d50ff 1802 glslc
-// module: gemm_q4_0 297b785cf511da26 5317 glslc
-// module: gemm_q4_k 43697202f06483f1 5444 glslc
-// module: gemm_q5_0 09403910f409aad2 5557 glslc
-// module: gemm_q5_k 28ec26c8b06d80b1 5688 glslc
-// module: gemm_q6_k 47a63c9ae06c2d36 5544 glslc
-// module: gemm_q8_0 ce7e6d953da8a2d4 5269 glslc
-// module: gemm_wide ef16fc6d7c73fedf 5213 glslc
-// module: keep_rows f634b1f0867df925 773 glslc
-// module: kv_any 02d2cf71675dd068 8321 glslc
-// module: kv_append f2da7728efbc69f5 9162 glslc
+// module: attend_any 8737b0a6de8992d5 4312 glslc
+// module: attend_mma de6cb7d48fed6f50 21527 glslc+khr
+// module: attend_rows_128 a115a71b4778a5be 12705 glslc
+// module: attend_rows_256 6380e1af5098e133 17625 glslc
+// module: attend_step a7c8118a3fdd3410 24835 glslc
+// module: copy_rows 2b5302da7492b888 1029 glslc
+// module: delta_any f37f722428710bbd 4184 glslc
+// module: delta_apply c3b21b2d92158ed0 897 glslc
+// module: delta_gate 72660b00f61f469a 3099 glslc
+// module: delta_mix 783318f72d0beaef 4766 glslc
+// module: delta_scan d13f0bfbed47c594 4764 glslc
+// module: delta_step 07315757487d1220 6326 glslc
+// module: embed_bf16 26fe1b1d9a71b595 1685 glslc
+// module: embed_f16 6d18be01ac127c5e 1689 glslc
+// module: embed_f32 fa01422dfdba59f9 1575 glslc
+// module: embed_q4_0 c395e0a6d4279df8 1857 glslc
+// module: embed_q4_k ab5f3f33b2810686 1984 glslc
+// module: embed_q5_0 af54105b1a2919ba 2101 glslc
+// module: embed_q5_k 50cc5d255a757f28 2232 glslc
+// module: embed_q6_k 81260761f72ae188 2092 glslc
+// module: embed_q8_0 0d5bb892f193dc21 1809 glslc
+// module: embed_wide 114f6d99376090f0 1749 glslc
+// module: gather_rows cc987226573cce6a 888 glslc
+// module: gemm_bf16 30d28f44df0b8730 5141 glslc
+// module: gemm_f16 74d8542e4fe9cafb 5145 glslc
+// module: gemm_f32 8dcf79f38703a7fc 5043 glslc
+// module: gemm_mma_bf16 c63fbf0559860b59 7146 glslc+khr
+// module: gemm_mma_f16 bb91231ff9be6cc0 6407 glslc+khr
+// module: gemm_mma_f32 d3dc0daf95f9994f 7134 glslc+khr
+// module: gemm_mma_q4_0 06a855969f0bdf87 7428 glslc+khr
+// module: gemm_mma_q4_k e8d7440324f3654b 7899 glslc+khr
+// module: gemm_mma_q5_0 157eded761aaacf8 7696 glslc+khr
+// module: gemm_mma_q5_k e00743d54ff418db 8158 glslc+khr
+// module: gemm_mma_q6_k 3407c965d71f8390 7732 glslc+khr
+// module: gemm_mma_q8_0 63ecec8bc4b5833f 7071 glslc+khr
+// module: gemm_mma_wide 5b1e54fb67d906fb 7489 glslc+khr
+// module: gemm_pack 113370424f1b0290 1802 glslc
+// module: gemm_q4_0 af58550e9842f62d 5317 glslc
+// module: gemm_q4_k 189a2b547c79389e 5444 glslc
+// module: gemm_q5_0 f4d25b3fc217a5a7 5557 glslc
+// module: gemm_q5_k ef66e57ed13a09d4 5688 glslc
+// module: gemm_q6_k 8dc2ca6ed9849049 5544 glslc
+// module: gemm_q8_0 90934ca22b85c62e 5269 glslc
+// module: gemm_wide 3a66827a434b4f4b 5213 glslc
+// module: keep_rows 942729dd13049b87 773 glslc
+// module: kv_any 86d373fce0d9d4f2 8321 glslc
+// module: kv_append 537acf12ffe70500 9162 glslc
 // module: matrix_layout 58047d68587e9856 847 glslc+khr
-// module: matvec_bf16 fb05b700cbbfd62a 8203 glslc
-// module: matvec_f16 0186445311e6691b 8211 glslc
-// module: matvec_f32 9d8d10f4253cf68a 8105 glslc
-// module: matvec_mma_f16 82b4c32522c0d9a3 42694 glslc+khr
-// module: matvec_mma_q4_0 0f74666c977f6637 40588 glslc+khr
-// module: matvec_mma_q4_k a0d8d05e7d8821b2 40539 glslc+khr
-// module: matvec_mma_q5_0 7ddbdeb233aef5a2 41663 glslc+khr
-// module: matvec_mma_q5_k 6d624693e86f1208 41614 glslc+khr
-// module: matvec_mma_q6_k 19d45fafad2ea0a5 42566 glslc+khr
-// module: matvec_mma_q8_0 236d754d6c2e3199 43422 glslc+khr
-// module: matvec_q4_0 7e9de6438a0b87b1 8379 glslc
-// module: matvec_q4_k 3fd3649820b40faa 8506 glslc
-// module: matvec_q5_0 a980f6e5be32522c 8623 glslc
-// module: matvec_q5_k be265f4b086c53cd 8754 glslc
-// module: matvec_q6_k 7014f50566aa397c 8610 glslc
-// module: matvec_q8_0 6c2b731544b2bc7d 8331 glslc
-// module: matvec_wide 4ed2307335c1713f 8271 glslc
-// module: moe_list d9e7a5da2b03b4f1 1188 glslc
-// module: moe_route 087e1478491224da 2828 glslc
-// module: moe_router e2fbaecf366656a1 2488 glslc
-// module: moe_sum 00d9406fdfed9f0d 826 glslc
-// module: ring_any f2ef5ccfe922e799 912 glslc
-// module: rms_rows d2ff073a4b1c6e28 1162 glslc
-// module: sample_draw e76775f0e7a3c4c6 5860 glslc
-// module: sample_final c150dc9cc61e4ff6 1207 glslc
-// module: sample_gather 7a5e6576f8b4ab2a 3093 glslc
-// module: sample_hist 2c2101e26d010135 1785 glslc
-// module: sample_part 919c9aba54370cd3 1260 glslc
-// module: sample_penalty e21734105880e424 1395 glslc
+// module: matvec_bf16 6b88c071e09674bf 8203 glslc
+// module: matvec_f16 820e67bf0b3f6bd8 8211 glslc
+// module: matvec_f32 e46569e80dfbb624 8105 glslc
+// module: matvec_mma_f16 adcf81db6cc8fe59 42694 glslc+khr
+// module: matvec_mma_q4_0 64dd8dd17815e8e4 40588 glslc+khr
+// module: matvec_mma_q4_k 6428db6417c7e9f6 40539 glslc+khr
+// module: matvec_mma_q5_0 b9f5a9b223f06fc3 41663 glslc+khr
+// module: matvec_mma_q5_k b359d47cf52f69bd 41614 glslc+khr
+// module: matvec_mma_q6_k 95787df540c11871 42566 glslc+khr
+// module: matvec_mma_q8_0 393d30468264d4e8 43422 glslc+khr
+// module: matvec_q4_0 3d38faa9559d8164 8379 glslc
+// module: matvec_q4_k f0036cfdbca24070 8506 glslc
+// module: matvec_q5_0 0d801e8d268195d6 8623 glslc
+// module: matvec_q5_k 75fc0b95df4bb6b5 8754 glslc
+// module: matvec_q6_k 5a26b0cc023e5b8b 8610 glslc
+// module: matvec_q8_0 859b6e3f82a30c79 8331 glslc
+// module: matvec_wide 59d8748369616a8b 8271 glslc
+// module: moe_list 626244009d77bb92 1188 glslc
+// module: moe_route f3b6b585801425d8 2828 glslc
+// module: moe_router fbc1aa619a47b665 2488 glslc
+// module: moe_sum 0f06ec8f7bf1c4ae 826 glslc
+// module: ring_any 90ad3f5f33bc357a 912 glslc
+// module: rms_rows e6386bb2aec6cc1b 1162 glslc
+// module: sample_draw 27c432d2f97ed002 5860 glslc
+// module: sample_final eb8f01d6d69ba740 1207 glslc
+// module: sample_gather 2eead4bca1eeac81 3093 glslc
+// module: sample_hist 8a2b8a2fe1c47ef3 1785 glslc
+// module: sample_part 094ce1bbb31161cc 1260 glslc
+// module: sample_penalty 7efa4613653f3cd4 1395 glslc
 // module: selftest_dot 1b41c9db2a226baa 320 glslc
 // module: selftest_half a68fb47d59c0ffa6 320 glslc
 // module: selftest_matrix_khr ad9646c24f3f8dde 461 glslc+khr
 // module: selftest_matrix_nv 57db5a9249cd4d62 446 glslc
 // module: selftest_rows ea4c788ea2a9a879 796 glslc
 // module: selftest_shuffle ca63a77e94913180 279 glslc
-// module: step_accept 645f6995f5221e04 1372 glslc
-// module: step_block aa244270acc7e5fe 841 glslc
-// module: step_mtp 1ea1817101aede76 729 glslc
-// module: step_next 683fd08c577391d1 776 glslc
-// module: step_open 9ba08e089b9186c7 1870 glslc
-// module: swiglu_rows f81b38e9b935f107 963 glslc
+// module: step_accept 39b88e67044fdddf 1372 glslc
+// module: step_block ce6325221b246c0c 841 glslc
+// module: step_mtp 1fcdf5346bb9b536 729 glslc
+// module: step_next dce31b48b5a0c2f0 776 glslc
+// module: step_open 726cd15017ec12f0 1870 glslc
+// module: swiglu_rows 67583814b2d88a0e 963 glslc
 
 // A zlib stream in base 85, in pieces, because compilers limit the length of one literal.
 constexpr uint64_t kSpirvRawBytes = 2740064;
@@ -32117,6 +32379,7 @@ std::string Pipelines::report() const {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -32126,6 +32389,7 @@ std::string Pipelines::report() const {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace commands_impl {
@@ -32456,6 +32720,7 @@ Result<std::vector<std::pair<std::string, double>>> Commands::timings() {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -32464,6 +32729,7 @@ Result<std::vector<std::pair<std::string, double>>> Commands::timings() {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -32498,6 +32764,7 @@ Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool h
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -32507,6 +32774,7 @@ Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool h
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace selftest_impl {
@@ -32798,6 +33066,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -32807,6 +33076,7 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace repack_impl {
@@ -33149,6 +33419,7 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -33158,6 +33429,7 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace lower_impl {
@@ -33471,6 +33743,7 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -33480,6 +33753,7 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace loaded_model_impl {
@@ -33830,6 +34104,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -33839,6 +34114,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace buffers_impl {
@@ -34248,6 +34524,7 @@ void Buffers::plan_host(Planned* to) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -34257,6 +34534,7 @@ void Buffers::plan_host(Planned* to) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace dispatch_list_impl {
@@ -34444,6 +34722,7 @@ Status DispatchList::record(Pipelines& pipelines, Span<const Pipelines::Id> ids,
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -34453,6 +34732,7 @@ Status DispatchList::record(Pipelines& pipelines, Span<const Pipelines::Id> ids,
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace list_builder_impl {
@@ -34581,6 +34861,7 @@ void ListBuilder::given(const Node& d, const Pass& pass) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -34591,6 +34872,7 @@ void ListBuilder::given(const Node& d, const Pass& pass) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -34713,6 +34995,7 @@ void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penaltie
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -34723,6 +35006,7 @@ void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penaltie
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -34959,6 +35243,7 @@ void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool larges
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -34968,6 +35253,7 @@ void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool larges
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace build_attention_impl {
@@ -35148,6 +35434,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -35157,6 +35444,7 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -35254,6 +35542,7 @@ void ListBuilder::apply_records(const Tape& tape, uint32_t n_commit) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -35275,6 +35564,7 @@ void ListBuilder::apply_records(const Tape& tape, uint32_t n_commit) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace build_experts_impl {
@@ -35561,6 +35851,7 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -35570,6 +35861,7 @@ void ListBuilder::experts_many(const Node& d, const Pass& pass) {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace context_impl {
@@ -36026,6 +36318,7 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -36037,6 +36330,7 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -36261,6 +36555,7 @@ Result<VulkanContext::Recording*> VulkanContext::verify_recording(uint32_t n_row
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -36272,6 +36567,7 @@ Result<VulkanContext::Recording*> VulkanContext::verify_recording(uint32_t n_row
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace device_loop_impl {
@@ -36546,6 +36842,7 @@ Result<Cycle> VulkanContext::wait() {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -36558,6 +36855,7 @@ Result<Cycle> VulkanContext::wait() {
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace profile_impl {
@@ -36632,6 +36930,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -36640,6 +36939,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace vulkan_impl {
@@ -36790,6 +37090,7 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
 
@@ -36798,6 +37099,7 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 // ---------------------------------------------------------------------------- src/engine/model.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace model_impl {
 namespace {
 
@@ -37081,6 +37383,7 @@ std::string Model::describe_plan() const AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH_EMPTY
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/engine/file_info.cpp
@@ -37092,6 +37395,7 @@ AUSPEX_CATCH_EMPTY
 // Tests   tests/test_file_info.cpp; tests/test_cli.py through `auspex inspect` and `auspex tokenize`.
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace file_info_impl {
 namespace {
 
@@ -37213,11 +37517,13 @@ AUSPEX_CATCH
 
 bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/engine/sampler.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key) {
@@ -37391,11 +37697,13 @@ Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t posi
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/engine/acceptance.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace acceptance_impl {
 namespace {
@@ -37554,11 +37862,13 @@ double Acceptance::saving(uint32_t max_depth, const double* relative, double* us
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/engine/cycle_cost.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace cycle_cost_impl {
 namespace {
@@ -37843,11 +38153,13 @@ Status CycleCost::load(Span<const std::byte> from) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ----------------------------------------------------------------------- src/engine/controller.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace controller_impl {
 namespace {
@@ -38245,11 +38557,13 @@ std::vector<std::byte> Controller::save_costs() const {
 Status Controller::load_costs(Span<const std::byte> from) { return cost_.load(from); }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/engine/timeline.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 void Timeline::reserve(size_t n_context, size_t n_tail) {
@@ -38312,11 +38626,13 @@ void Timeline::add_span(size_t n, RowOrigin origin) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/engine/run_tree.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 RunTree::RunTree() { runs_[take()].used = true; }
@@ -38401,11 +38717,13 @@ bool RunTree::is_below(RunId id, RunId above) const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------- src/engine/prefix_policy.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 namespace prefix_policy_impl {
@@ -38473,11 +38791,13 @@ size_t max_states(PrefixPolicy policy) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/engine/prefix_tree.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_(options), store_(store) {
@@ -38894,11 +39214,13 @@ void PrefixTree::split(RunId id, size_t row) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/engine/prefix_sync.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 namespace prefix_sync_impl {
@@ -39216,11 +39538,13 @@ void PrefixTree::forget_unused() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------- src/engine/prefix_report.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const char* sync_reason_name(SyncReason reason) {
@@ -39263,11 +39587,13 @@ std::string describe(const PrefixReport& r) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------ src/engine/mtp_cache.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace mtp_impl {
 
@@ -39380,11 +39706,13 @@ Result<MtpCache::ProbeRows> MtpCache::begin_probe(Span<const Token> history, uin
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/draft.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_impl {
 
@@ -39576,11 +39904,13 @@ Result<AcceptanceProbe> MtpDraft::acceptance_probe(Span<const Token> history, ui
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/engine/draft_vocab.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_vocab_impl {
 
@@ -39681,11 +40011,13 @@ Status DraftVocab::renew(Span<const Token> history) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------- src/engine/depth_control.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
@@ -39729,11 +40061,13 @@ void DepthControl::finish(const DraftCycle& cycle, double us) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/trunk.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 Trunk::Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
@@ -39919,11 +40253,13 @@ void Trunk::report_windows() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // --------------------------------------------------------------------- src/engine/host_decoder.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Guesses for the tokens after the timeline, in its tail.
@@ -40023,11 +40359,13 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------- src/engine/device_decoder.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace device_decoder_impl {
 
@@ -40202,11 +40540,13 @@ Status DeviceDecoder::drain() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------ src/engine/session_options.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace session_options_impl {
 
@@ -40257,11 +40597,13 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& o) 
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ------------------------------------------------------------------------- src/engine/snapshot.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace snapshot_impl {
 
@@ -40387,11 +40729,13 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/engine/memory_plan.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace memory_plan_impl {
 namespace {
 
@@ -40948,7 +41292,8 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
 AUSPEX_CATCH
 
 Result<size_t> Session::first_visible(uint32_t layer) const AUSPEX_BOUNDARY {
-    if (!impl_) return detail::empty_handle("Session", "Session::create");
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
     const Impl& s = *impl_;
     for (const detail::KvShape& k : s.kv)
         if (k.n_ring != 0 && k.layer == layer) return size_t{k.low(static_cast<uint32_t>(s.timeline.n_row()))};
@@ -40957,11 +41302,13 @@ Result<size_t> Session::first_visible(uint32_t layer) const AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------------------- src/engine/session.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 Status Session::Impl::Call::status() const {
     if (impl_) return {};
@@ -41217,12 +41564,14 @@ Stats Session::stats() const AUSPEX_BOUNDARY { return impl_ ? impl_->stats : Sta
 AUSPEX_CATCH_EMPTY
 
 DraftReport Session::draft_report() const AUSPEX_BOUNDARY {
-    return impl_ ? impl_->depth->control.report() : DraftReport();
+    Impl::Call call(impl_.get());
+    return call.allowed() ? impl_->depth->control.report() : DraftReport();
 }
 AUSPEX_CATCH_EMPTY
 
 void Session::clear_stats() {
-    if (!impl_) return;
+    Impl::Call call(impl_.get());
+    if (!call.allowed()) return;
     Stats& s = impl_->stats;
     Stats kept;
     kept.memory_bytes = s.memory_bytes;
@@ -41252,7 +41601,8 @@ std::string cost_key(Session::Impl& session) {
 
 std::vector<std::byte> Session::save_costs() const AUSPEX_BOUNDARY {
     using namespace session_impl;
-    if (!impl_) return {};
+    Impl::Call call(impl_.get());
+    if (!call.allowed()) return {};
     const std::string key = cost_key(*impl_);
     std::vector<std::byte> all(sizeof kCostMagic + sizeof(uint32_t) + key.size());
     const uint32_t n = static_cast<uint32_t>(key.size());
@@ -41284,6 +41634,7 @@ Status Session::load_costs(Span<const std::byte> costs) AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------------- src/engine/score.cpp
@@ -41294,6 +41645,7 @@ AUSPEX_CATCH
 
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace score_impl {
 
 using namespace detail;
@@ -41454,11 +41806,13 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // ---------------------------------------------------------------------- src/engine/text_stream.cpp
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct TextStream::Impl {
     Model model;
@@ -41506,6 +41860,7 @@ AUSPEX_CATCH
 
 bool TextStream::stopped() const { return impl_ && impl_->stops.stopped(); }
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 #endif  // AUSPEX_IMPLEMENTATION_INCLUDED

@@ -34,12 +34,16 @@
 #define AUSPEX_VERSION_MINOR 1
 #define AUSPEX_VERSION_PATCH 0
 #define AUSPEX_VERSION "0.1.0"
+/// Everything is in this inline namespace: the linker sees auspex::v0_1_0::Session, so one program may hold several
+/// versions. Do not declare auspex's types yourself: include this header.
+#define AUSPEX_VERSION_NAMESPACE v0_1_0
 
 #ifndef AUSPEX_API
 #define AUSPEX_API
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 // ---------------------------------------------------------------------------------- vocabulary
 
@@ -829,4 +833,5 @@ struct KernelTime {
     uint64_t bytes = 0;  ///< the least weights and state that had to move
 };
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

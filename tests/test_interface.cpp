@@ -41,6 +41,14 @@ TEST_CASE("the version's numbers and its text agree") {
     CHECK(detail::say(AUSPEX_VERSION_MAJOR, ".", AUSPEX_VERSION_MINOR, ".", AUSPEX_VERSION_PATCH) == AUSPEX_VERSION);
 }
 
+#define AUSPEX_TEST_TEXT_OF(x) #x
+#define AUSPEX_TEST_TEXT(x) AUSPEX_TEST_TEXT_OF(x)
+TEST_CASE("the namespace of this version has the version's numbers") {
+    CHECK(detail::say("v", AUSPEX_VERSION_MAJOR, "_", AUSPEX_VERSION_MINOR, "_", AUSPEX_VERSION_PATCH) ==
+          AUSPEX_TEST_TEXT(AUSPEX_VERSION_NAMESPACE));
+    CHECK(std::is_same_v<Session, auspex::AUSPEX_VERSION_NAMESPACE::Session>);
+}
+
 TEST_CASE("an empty Device, Model or TextStream answers with a Status or an empty value") {
     const Device device;
     CHECK(device.name().empty());

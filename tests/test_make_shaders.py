@@ -24,12 +24,12 @@ void main() { x[gl_GlobalInvocationID.x] = half_of(x[gl_GlobalInvocationID.x]) *
 """
 DEMO_ARGS = """#ifdef __cplusplus
 #include <cstdint>
-namespace auspex { namespace detail { namespace args {
+namespace auspex { inline namespace AUSPEX_VERSION_NAMESPACE { namespace detail { namespace args {
 using uint = uint32_t;
 #endif
 struct DemoArgs { uint n, m; };
 #ifdef __cplusplus
-} } }
+} } } }
 #endif
 """
 DEMO = """#version 450
@@ -250,6 +250,7 @@ class MakeShadersTestCase(unittest.TestCase):
         self.make_contract_kernel()
         def compile_host(code):
             header = '#include "src/machine/vulkan/shader_contract.h"\n'
+            self.write("src/auspex.hpp", "#define AUSPEX_VERSION_NAMESPACE v1\n")
             self.write("host.cpp", header + "using namespace auspex::detail;\n" + code)
             r = subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-I", self.root, self.path("host.cpp")],
                                capture_output=True, text=True)
@@ -260,6 +261,15 @@ class MakeShadersTestCase(unittest.TestCase):
         code, said = compile_host("")
         self.assertEqual(code, 1)
         self.assertIn("DemoArgs) == 8", said)
+
+    @unittest.skipUnless(GLSLC, "needs glslc")
+    def test_what_only_the_host_reads_makes_no_module_stale(self):
+        self.make_contract_kernel()
+        self.write("shaders/demo_args.h", DEMO_ARGS.replace("<cstdint>", "<cstdint>  // integers\n#include <cstddef>"))
+        code, said = self.run_tool("--check")
+        self.assertEqual(code, 0, said)
+        self.write("shaders/demo_args.h", DEMO_ARGS.replace("uint n, m;", "uint m, n;"))
+        self.stale("'demo' is older")
 
     @unittest.skipUnless(GLSLC, "needs glslc")
     def test_an_edited_contract_is_found_even_without_a_compiler(self):

@@ -80,12 +80,18 @@ def read_text(path):
         return f.read()
 
 
+def read_for_shaders(path):
+    """A file without what only C++ reads: #ifdef __cplusplus, without conditions inside, up to #else or #endif."""
+    lines = r"(?:(?!#(?:if|el|endif)).*\n)*"
+    return re.sub(rf"^#ifdef __cplusplus\n{lines}(?:#else\n({lines}))?#endif\n", r"\1", read_text(path), flags=re.M)
+
+
 def closure(path, seen, layout):
     """The file and everything it includes, in order of first use."""
     if path in seen:
         return seen
     seen.append(path)
-    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', read_text(path), re.M):
+    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', read_for_shaders(path), re.M):
         inner = [os.path.normpath(os.path.join(folder, name)) for folder in [os.path.dirname(path)] + INCLUDES]
         if layout and name == "layout.glsl":
             inner = [layout.source]
@@ -100,7 +106,7 @@ def source_hash(path, flags, layout):
     """Of the flags and of the code with everything it includes; comments and white space do not count."""
     h = hashlib.sha256("\0".join(FLAGS + flags).encode())
     for part in closure(path, [], layout):
-        lines = shader_contract.strip_comments(read_text(part)).split("\n")
+        lines = shader_contract.strip_comments(read_for_shaders(part)).split("\n")
         code = "\n".join(" ".join(l.split()) for l in lines if l.strip())
         h.update(os.path.basename(part).encode() + b"\0" + code.encode() + b"\0")
     return h.hexdigest()[:16]

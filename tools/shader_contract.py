@@ -213,9 +213,11 @@ def render(modules, layouts, headers):
            "// The contract of each compiled shader: specialization constants by name, bindings with their access,",
            "// bytes of push constants, size of a workgroup. check_key() and check_dispatch() in shader.h compare",
            "// callers with it.",
-           "// clang-format off", "#pragma once", "#ifndef AUSPEX_NO_VULKAN"]
+           "// clang-format off", "#pragma once", "#ifndef AUSPEX_NO_VULKAN",
+           '#include "../../auspex.hpp"']
     out += [f'#include "../../../shaders/{h}"' for h in sorted(headers)]
-    out += ["#include <cstdint>", "", "namespace auspex {", "namespace detail {", "namespace vk {", "",
+    out += ["#include <cstdint>", "", "namespace auspex {", "inline namespace AUSPEX_VERSION_NAMESPACE {",
+            "namespace detail {", "namespace vk {", "",
             "/// A specialization constant of one source file: its number among them << 8 | constant id.",
             "enum class SpecId : uint32_t {};", "",
             "// What make_shaders.py took the layout of every pipeline for.",
@@ -255,6 +257,6 @@ def render(modules, layouts, headers):
                    f"{{{c.group[0]}, {c.group[1]}, {c.group[2]}}}, {'true' if c.addresses else 'false'}}},")
     out += ["};", "", "// The structs that host and shaders share have one size on both sides."]
     out += [f"static_assert(sizeof(args::{s}) == {n});" for s, n in sorted(structs.items())]
-    out += ["", "}  // namespace vk", "}  // namespace detail", "}  // namespace auspex",
-            "#endif  // AUSPEX_NO_VULKAN", ""]
+    out += ["", "}  // namespace vk", "}  // namespace detail",
+            "}  // namespace AUSPEX_VERSION_NAMESPACE", "}  // namespace auspex", "#endif  // AUSPEX_NO_VULKAN", ""]
     return "\n".join(out)

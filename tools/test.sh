@@ -147,6 +147,22 @@ two_units() {
     done
     g++ build/two-user.o build/two-implementation.o -o build/two-units -pthread && build/two-units
 }
+# two_versions: one program holds the library twice, the second time as another version; no function is in both.
+two_versions() {
+    local other=build/two-versions number='9.8.7' part
+    mkdir -p $other && sed -e "s/^#define AUSPEX_VERSION_NAMESPACE .*/#define AUSPEX_VERSION_NAMESPACE v${number//./_}/" \
+        -e "s/^#define AUSPEX_VERSION \".*/#define AUSPEX_VERSION \"$number\"/" $single/auspex.hpp >$other/auspex.hpp
+    for part in "first $single" "second $other"; do
+        $cache g++ -std=c++17 -O0 -DAUSPEX_NO_VULKAN -DPART="${part% *}_version" -I "${part#* }" \
+            -c tests/two_versions/part.cpp -o "$other/${part% *}.o" || return 1
+        nm -C --defined-only "$other/${part% *}.o" | cut -c 20- | grep '^auspex::' | sort -u >"$other/${part% *}.txt"
+    done
+    if comm -12 $other/first.txt $other/second.txt | grep . || ! grep -q v9_8_7 $other/second.txt; then
+        echo "expected every function of auspex in the namespace of its version, found those above outside"
+        return 1
+    fi
+    g++ tests/two_versions/main.cpp $other/first.o $other/second.o -o $other/both -pthread && $other/both $demo
+}
 static_binary() {
     build build-static -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=$optimised -DAUSPEX_STATIC=ON -DAUSPEX_NO_VULKAN=ON \
         -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=$unity_cli -DAUSPEX_TESTS=OFF || return 1
@@ -161,6 +177,7 @@ compile() { "$@" -fsyntax-only src/auspex.cpp; }
 queue_step "minimal example by one g++ command" minimal
 queue_step "static binary" static_binary
 queue_step "two translation units" two_units
+queue_step "two versions in one program" two_versions
 queue_step "no exceptions, no RTTI: gcc" compile g++ -std=c++17 $warnings -fno-exceptions -fno-rtti
 queue_step "no exceptions, no RTTI: clang" compile clang++ -std=c++17 $warnings -fno-exceptions -fno-rtti
 queue_step "no SIMD" compile g++ -std=c++17 $warnings -DAUSPEX_NO_SIMD

@@ -3,6 +3,7 @@
 #include <new>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 const char* code_name(Code code) {
     switch (code) {
@@ -80,4 +81,5 @@ void Block::reset() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -2,6 +2,7 @@
 #include "guard.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const char kToolInstructions[] =
@@ -438,4 +439,5 @@ ChatStyle recognise_template(std::string_view jinja, std::string* note) AUSPEX_B
 }
 AUSPEX_CATCH_EMPTY
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

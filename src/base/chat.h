@@ -10,6 +10,7 @@
 #include "unicode.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The text of the Qwen3.5 and 3.6 templates after the list of tools.
@@ -22,4 +23,5 @@ uint64_t template_fingerprint(std::string_view jinja);
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

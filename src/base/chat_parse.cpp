@@ -2,6 +2,7 @@
 #include "guard.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace chat_parse_impl {
 
@@ -244,4 +245,5 @@ Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -2,6 +2,7 @@
 #include "guard.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace chat_request_impl {
 
@@ -165,4 +166,5 @@ Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDAR
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -30,6 +30,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_impl {
 
@@ -263,4 +264,5 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -7,6 +7,7 @@
 #include "base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// A read-only file: mapped if the platform can, else, or on request, copied into memory. Its size is fixed at open().
@@ -48,4 +49,5 @@ constexpr uint32_t kMaxShards = 1024;
 Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t no, uint32_t count);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -13,6 +13,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// While it lives, the calling thread rounds to nearest, keeps subnormals and traps nothing; then its mode is restored.
@@ -49,4 +50,5 @@ class DefaultFloatMode {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace gguf_impl {
 
@@ -436,4 +437,5 @@ const Meta* Gguf::find(std::string_view key) const { return gguf_impl::look_up(m
 const Tensor* Gguf::tensor(std::string_view name) const { return gguf_impl::look_up(tensors_, tensor_order_, name); }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

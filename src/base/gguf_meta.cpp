@@ -4,6 +4,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace gguf_meta_impl {
 
@@ -188,4 +189,5 @@ Result<std::vector<float>> Gguf::get_f32s(std::string_view key, uint32_t n, cons
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -2,6 +2,7 @@
 #include "gguf.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace gguf_writer_impl {
 
@@ -140,4 +141,5 @@ std::vector<std::byte> GgufWriter::finish() const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

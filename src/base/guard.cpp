@@ -5,6 +5,7 @@
 #include <system_error>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
@@ -45,4 +46,5 @@ Status empty_handle(const char* handle, const char* make) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -30,6 +30,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The Status for the exception that is being handled. Call in a catch block only; rethrows what it does not know.
@@ -39,4 +40,5 @@ Status status_of_exception();
 Status empty_handle(const char* handle, const char* make);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

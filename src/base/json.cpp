@@ -6,6 +6,7 @@
 #include <map>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace json_impl {
 
@@ -383,4 +384,5 @@ std::string Json::python_str() const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

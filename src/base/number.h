@@ -14,6 +14,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The formats that this library computes with, one row each: enumerator, file id, name, elements of a block, bytes
@@ -123,4 +124,5 @@ void decode_row(Type t, const void* from, float* to, size_t n);
 void encode_row(Type t, const float* from, void* to, size_t n);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

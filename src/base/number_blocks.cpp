@@ -3,6 +3,7 @@
 #include "number_codec.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
@@ -126,4 +127,5 @@ void encode_iq4_nl(const float* x, uint8_t* b) {
 
 }  // namespace number_impl
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

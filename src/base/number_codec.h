@@ -10,6 +10,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
@@ -116,4 +117,5 @@ inline float iq4_value_near(float v) { return static_cast<float>(kIq4Values[near
 
 }  // namespace number_impl
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,6 +3,7 @@
 #include "number_codec.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace number_impl {
 
@@ -300,4 +301,5 @@ void encode_iq4_xs(const float* x, uint8_t* b) {
 
 }  // namespace number_impl
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

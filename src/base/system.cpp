@@ -15,6 +15,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(_WIN32)
@@ -88,4 +89,5 @@ uint64_t free_memory_bytes() { return UINT64_MAX; }
 #endif
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

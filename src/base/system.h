@@ -7,6 +7,7 @@
 #include "base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Bytes of memory that this process can still take without pushing others out, a control group's limit included;
@@ -15,4 +16,5 @@ namespace detail {
 uint64_t free_memory_bytes();
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

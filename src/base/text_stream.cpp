@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 std::string take_characters(std::string& bytes, bool all) {
@@ -73,4 +74,5 @@ std::string StopFilter::finish() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

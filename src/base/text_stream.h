@@ -7,6 +7,7 @@
 #include "unicode.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Moves the complete characters at the front of `bytes` out. At most 3 bytes stay, those of a character that may still
@@ -42,4 +43,5 @@ class StopFilter {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -2,6 +2,7 @@
 #include "token.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace token_impl {
 
@@ -378,4 +379,5 @@ std::string Tokenizer::decode(Span<const Token> ids, bool special) const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What the file says a token is (tokenizer.ggml.token_type).
@@ -155,4 +156,5 @@ inline uint64_t hash_mix(uint64_t x) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

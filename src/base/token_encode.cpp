@@ -2,6 +2,7 @@
 #include "token.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace token_encode_impl {
 
@@ -154,4 +155,5 @@ void Tokenizer::merge_long(Scratch& scratch, std::vector<Token>& ids) const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

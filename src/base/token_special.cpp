@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 inline uint32_t SpecialMatcher::child(uint32_t node, uint8_t byte) const {
@@ -107,4 +108,5 @@ std::vector<SpecialMatcher::Match> SpecialMatcher::find(std::string_view text, c
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -8,6 +8,7 @@
 #include "base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class SpecialMatcher {
@@ -53,4 +54,5 @@ class SpecialMatcher {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -1,6 +1,7 @@
 #include "token_split.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace split_impl {
 
@@ -105,4 +106,5 @@ size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_lo
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -7,6 +7,7 @@
 #include "unicode.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class Split : uint8_t { qwen2, qwen35 };
@@ -23,4 +24,5 @@ enum class Split : uint8_t { qwen2, qwen35 };
 size_t split_piece(std::string_view text, size_t at, Split split, uint64_t* n_look = nullptr);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -8,6 +8,7 @@
 #include "base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 namespace unicode_impl {
@@ -131,4 +132,5 @@ inline std::string_view trim_space(std::string_view text) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

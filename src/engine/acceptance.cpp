@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace acceptance_impl {
 namespace {
@@ -161,4 +162,5 @@ double Acceptance::saving(uint32_t max_depth, const double* relative, double* us
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

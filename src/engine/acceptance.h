@@ -12,6 +12,7 @@
 #include "../base/base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The deepest draft that the tables have room for.
@@ -59,4 +60,5 @@ class Acceptance {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -4,6 +4,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace controller_impl {
 namespace {
@@ -401,4 +402,5 @@ std::vector<std::byte> Controller::save_costs() const {
 Status Controller::load_costs(Span<const std::byte> from) { return cost_.load(from); }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -25,6 +25,7 @@
 #include "cycle_cost.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What to do in the next cycle.
@@ -128,4 +129,5 @@ class Controller {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -4,6 +4,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace cycle_cost_impl {
 namespace {
@@ -288,4 +289,5 @@ Status CycleCost::load(Span<const std::byte> from) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -13,6 +13,7 @@
 #include "acceptance.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class CycleCost {
@@ -73,4 +74,5 @@ class CycleCost {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

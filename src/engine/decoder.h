@@ -13,6 +13,7 @@
 #include "trunk.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The draft sources of a session, the preferred one first.
@@ -52,4 +53,5 @@ class Decoder {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 DepthControl::DepthControl(const SessionOptions& options, Stats& stats)
@@ -46,4 +47,5 @@ void DepthControl::finish(const DraftCycle& cycle, double us) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

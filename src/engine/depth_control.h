@@ -8,6 +8,7 @@
 #include "draft.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class DepthControl {
@@ -39,4 +40,5 @@ class DepthControl {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

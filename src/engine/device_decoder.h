@@ -10,6 +10,7 @@
 #include "host_decoder.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class DeviceDecoder : public Decoder {
@@ -48,4 +49,5 @@ class DeviceDecoder : public Decoder {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -4,6 +4,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_impl {
 
@@ -195,4 +196,5 @@ Result<AcceptanceProbe> MtpDraft::acceptance_probe(Span<const Token> history, ui
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

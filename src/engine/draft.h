@@ -11,6 +11,7 @@
 #include <chrono>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -107,4 +108,5 @@ class MtpDraft : public DraftSource {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_vocab_impl {
 
@@ -103,4 +104,5 @@ Status DraftVocab::renew(Span<const Token> history) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

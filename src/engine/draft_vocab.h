@@ -9,6 +9,7 @@
 #include "model.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Rows of the draft-only head that the options ask for; 0: none. By use and without a number, about an eighth.
@@ -52,4 +53,5 @@ class DraftVocab {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

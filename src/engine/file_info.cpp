@@ -8,6 +8,7 @@
 #include "model.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace file_info_impl {
 namespace {
 
@@ -129,4 +130,5 @@ AUSPEX_CATCH
 
 bool Vocabulary::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

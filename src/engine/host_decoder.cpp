@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Guesses for the tokens after the timeline, in its tail.
@@ -102,4 +103,5 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -9,6 +9,7 @@
 #include "decoder.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class HostDecoder : public Decoder {
@@ -29,4 +30,5 @@ class HostDecoder : public Decoder {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

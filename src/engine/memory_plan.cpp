@@ -10,6 +10,7 @@
 #include "../plan/arch.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace memory_plan_impl {
 namespace {
 
@@ -576,4 +577,5 @@ Result<size_t> Session::first_visible(uint32_t layer) const AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -10,6 +10,7 @@
 #include "session.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Fills in the defaults of `o`, checks it, and translates it for the back end. `rule`, if given, gets how a budget was
@@ -30,4 +31,5 @@ Status explain_shortage(const Model::Impl& model, const SessionOptions& options,
 Status check_limit(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

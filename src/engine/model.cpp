@@ -11,6 +11,7 @@
 #include "../plan/pair.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace model_impl {
 namespace {
 
@@ -294,4 +295,5 @@ std::string Model::describe_plan() const AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH_EMPTY
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

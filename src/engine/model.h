@@ -9,6 +9,7 @@
 #include "../machine/backend.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct Device::Impl {
     DeviceOptions options;
@@ -48,4 +49,5 @@ Status check_weights(const Model::Impl& model);
 Status open_files(const char* path, const LoadOptions& options, bool copy, Model::Impl* model);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace mtp_impl {
 
@@ -115,4 +116,5 @@ Result<MtpCache::ProbeRows> MtpCache::begin_probe(Span<const Token> history, uin
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

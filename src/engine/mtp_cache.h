@@ -8,6 +8,7 @@
 #include "../machine/backend.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class MtpCache {
@@ -71,4 +72,5 @@ class MtpCache {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 namespace prefix_policy_impl {
@@ -70,4 +71,5 @@ size_t max_states(PrefixPolicy policy) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -7,6 +7,7 @@
 #include "../base/base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class PrefixPolicy : uint8_t {
@@ -56,4 +57,5 @@ double state_score(PrefixPolicy policy, const StateWorth& worth);
 size_t max_states(PrefixPolicy policy);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -1,6 +1,7 @@
 #include "prefix_tree.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const char* sync_reason_name(SyncReason reason) {
@@ -43,4 +44,5 @@ std::string describe(const PrefixReport& r) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -23,6 +23,7 @@
 #include <functional>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct PrefixOptions {
@@ -250,4 +251,5 @@ class PrefixTree {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

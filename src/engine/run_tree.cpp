@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 RunTree::RunTree() { runs_[take()].used = true; }
@@ -87,4 +88,5 @@ bool RunTree::is_below(RunId id, RunId above) const {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -12,6 +12,7 @@
 #include "../base/base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 using RunId = uint32_t;
@@ -75,4 +76,5 @@ class RunTree {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -8,6 +8,7 @@
 #include "../machine/backend.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Philox4x32-10 (Salmon et al., SC 2011): 128 random bits for a counter and a key.
@@ -58,4 +59,5 @@ class Sampler {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace score_impl {
 
 using namespace detail;
@@ -168,4 +169,5 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

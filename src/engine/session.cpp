@@ -10,6 +10,7 @@
 #include <cstring>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 Status Session::Impl::Call::status() const {
     if (impl_) return {};
@@ -335,4 +336,5 @@ Status Session::load_costs(Span<const std::byte> costs) AUSPEX_BOUNDARY {
 }
 AUSPEX_CATCH
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -9,6 +9,7 @@
 #include "draft_vocab.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct Session::Impl {
     // In this order: a part uses those before it.
@@ -72,4 +73,5 @@ class Session::Impl::Call {
     bool empty_;
 };
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

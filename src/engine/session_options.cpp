@@ -1,6 +1,7 @@
 #include "session_options.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace session_options_impl {
 
@@ -51,4 +52,5 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& o) 
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -6,10 +6,12 @@
 #include "model.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// errors    bad_argument: a value out of range, named; unsupported: drafting with an MTP block that the model lacks.
 Status check_session_options(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -4,6 +4,7 @@
 #include <cstring>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace snapshot_impl {
 
@@ -129,4 +130,5 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -8,6 +8,7 @@
 #include "model.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
@@ -29,4 +30,5 @@ struct SnapshotParts {
 Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

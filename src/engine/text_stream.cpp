@@ -2,6 +2,7 @@
 #include "../base/text_stream.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct TextStream::Impl {
     Model model;
@@ -49,4 +50,5 @@ AUSPEX_CATCH
 
 bool TextStream::stopped() const { return impl_ && impl_->stops.stopped(); }
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

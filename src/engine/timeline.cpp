@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 void Timeline::reserve(size_t n_context, size_t n_tail) {
@@ -65,4 +66,5 @@ void Timeline::add_span(size_t n, RowOrigin origin) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -13,6 +13,7 @@
 #include "../base/base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// How rows were computed, which decides how their sums round.
@@ -77,4 +78,5 @@ class Timeline {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

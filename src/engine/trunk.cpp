@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 Trunk::Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
@@ -188,4 +189,5 @@ void Trunk::report_windows() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -13,6 +13,7 @@
 #include "timeline.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class Trunk {
@@ -83,4 +84,5 @@ class Trunk {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

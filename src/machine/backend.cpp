@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 Status check_step(const Step& step, const Plan& plan, const ContextOptions& options) {
@@ -25,4 +26,5 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -11,6 +11,7 @@
 #include "../plan/weights.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The most rows a tentative step may have: one plus the deepest draft.
@@ -213,4 +214,5 @@ class Backend {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

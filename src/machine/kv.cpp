@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace kv_impl {
 
@@ -78,4 +79,5 @@ Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& o
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -12,6 +12,7 @@
 #include "backend.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// KV rows whose scores are summed together, at absolute multiples: no sum depends on a step or a ring.
@@ -51,4 +52,5 @@ struct KvShape {
 Result<std::vector<KvShape>> kv_shapes(const Plan& plan, const ContextOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

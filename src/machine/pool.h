@@ -12,6 +12,7 @@
 #include <mutex>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// A thread's part of shared work: part i of n. With a ticket, threads take chunks one after the other (better if cores
@@ -94,4 +95,5 @@ class Pool {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -5,6 +5,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -43,4 +44,5 @@ void Thread::join() {
 #endif
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

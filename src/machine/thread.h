@@ -10,6 +10,7 @@
 #include <thread>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class Thread {
@@ -32,4 +33,5 @@ class Thread {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,6 +3,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace arch_impl {
 
@@ -233,4 +234,5 @@ Result<Plan> make_plan(const Gguf& file, const PlanOptions& options) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

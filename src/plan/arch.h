@@ -8,6 +8,7 @@
 #include "plan.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct PlanOptions {
@@ -81,4 +82,5 @@ AUSPEX_FAMILIES(AUSPEX_DECLARE)
 #undef AUSPEX_DECLARE
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -5,6 +5,7 @@
 #include "pair.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace parts_impl {
 
@@ -199,4 +200,5 @@ void mtp_head(const LayerBuilder& layer, bool raw) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

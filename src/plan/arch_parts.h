@@ -8,6 +8,7 @@
 #include "arch.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// The keys that every family has, and the tensors outside the blocks.
@@ -80,4 +81,5 @@ void head_part(const LayerBuilder& layer, SlotId norm, SlotId table, bool raw);
 void mtp_head(const LayerBuilder& layer, bool raw);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

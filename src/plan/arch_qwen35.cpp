@@ -5,6 +5,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace qwen35_impl {
 
@@ -194,4 +195,5 @@ Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

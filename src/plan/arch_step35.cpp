@@ -5,6 +5,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace step35_impl {
 
@@ -160,4 +161,5 @@ Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

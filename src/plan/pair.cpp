@@ -1,6 +1,7 @@
 #include "pair.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace pair_impl {
 
@@ -151,4 +152,5 @@ Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -7,6 +7,7 @@
 #include "../base/gguf.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// An output head for drafting only, smaller than the model's. Some files have one.
@@ -20,4 +21,5 @@ constexpr const char* kDraftHead = "output_extra.weight";
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

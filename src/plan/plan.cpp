@@ -1,6 +1,7 @@
 #include "plan.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace plan_impl {
 
@@ -218,4 +219,5 @@ std::string print_tape(const Plan& plan, const Tape& tape) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -8,6 +8,7 @@
 #include "../base/number.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 using SlotId = uint32_t;
@@ -139,4 +140,5 @@ std::string print_tape(const Plan& plan, const Tape& tape);
 const char* op_name(OpKind kind);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -1,6 +1,7 @@
 #include "weights.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace weights_impl {
 
@@ -48,4 +49,5 @@ Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

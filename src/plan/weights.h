@@ -8,6 +8,7 @@
 #include "plan.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct Weights {
@@ -26,4 +27,5 @@ struct Weights {
 Result<Weights> find_weights(const Plan& plan, const Gguf& file);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

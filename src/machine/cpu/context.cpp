@@ -5,6 +5,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace context_impl {
 
@@ -364,4 +365,5 @@ Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

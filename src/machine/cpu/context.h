@@ -8,6 +8,7 @@
 #include "kernels.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class CpuModel : public LoadedModel, public std::enable_shared_from_this<CpuModel> {
@@ -170,4 +171,5 @@ class CpuContext : public Context {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

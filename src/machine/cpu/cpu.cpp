@@ -5,6 +5,7 @@
 #include "../../base/float_mode.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 class CpuBackend : public Backend {
@@ -209,4 +210,5 @@ Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -9,6 +9,7 @@
 #include "ops.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct CpuOptions {
@@ -21,4 +22,5 @@ struct CpuOptions {
 Result<std::shared_ptr<Backend>> open_cpu(const CpuOptions& options);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

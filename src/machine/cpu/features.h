@@ -20,6 +20,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// True only if the processor has the instructions and the operating system saves their registers.
@@ -37,4 +38,5 @@ CpuFeatures cpu_features();
 uint32_t n_physical_core();
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

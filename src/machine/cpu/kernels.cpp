@@ -1,6 +1,7 @@
 #include "kernels.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 KernelList runnable_kernels() {
@@ -46,5 +47,6 @@ bool has_path(CpuPath path) { return kernels_for(path) != nullptr; }
 CpuPath best_path() { return kernels_for(CpuPath::best)->path; }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #undef AUSPEX_KERNELS

@@ -13,6 +13,7 @@
 #include "pack.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What one instruction set provides. Matrices remember their table, so a step never asks the processor.
@@ -63,4 +64,5 @@ bool has_path(CpuPath path);
 CpuPath best_path();
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -8,6 +8,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace loops_reference {
 
@@ -264,4 +265,5 @@ void rotate(float* x, uint32_t n_rot, const float* table) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -3,6 +3,7 @@
 #include "kernels.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace matmul_impl {
 
@@ -193,4 +194,5 @@ void matmul(const Matrix& w, const Rows& in, uint32_t n_row, float* y, size_t ld
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -20,6 +20,7 @@
 #include "../pool.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 struct CpuKernels;  // kernels.h
@@ -111,4 +112,5 @@ void reference_rows(const Matrix& w, const Rows& in, uint32_t n_row, float* y, s
 constexpr uint32_t kMatmulChunk = 64;
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

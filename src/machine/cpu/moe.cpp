@@ -23,6 +23,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace moe_impl {
 
@@ -323,4 +324,5 @@ void CpuWalk::moe(const Op& op) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -9,6 +9,7 @@
 #include "../pool.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// KV rows of one partial of attention, at absolute multiples: a row's sums do not depend on the rest of its step.
@@ -89,4 +90,5 @@ void rotation_table(uint64_t position, uint32_t n_rot, float base, float* table,
 void rotate(float* x, uint32_t n_rot, const float* table);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -1,6 +1,7 @@
 #include "kernels.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 bool strip_form(Type type, StripForm* out) {
@@ -298,4 +299,5 @@ void unpack_row(const Matrix& w, uint32_t row, float* to) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -25,6 +25,7 @@
 #include <limits>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 enum class CodeForm : uint8_t { nibble, codebook, five, six, byte };
@@ -80,4 +81,5 @@ inline void int8_scale(float max, bool nan, float* scale, float* inverse) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

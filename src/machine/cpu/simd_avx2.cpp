@@ -9,6 +9,7 @@
 
 AUSPEX_SIMD_BEGIN("avx2,fma,f16c")
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace simd_avx2 {
 
@@ -230,11 +231,13 @@ AUSPEX_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t
 
 }  // namespace simd_avx2
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SIMD_END
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const CpuKernels* avx2_kernels() {
@@ -248,4 +251,5 @@ const CpuKernels* avx2_kernels() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -9,6 +9,7 @@
 
 AUSPEX_SIMD_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace simd_avx512 {
 
@@ -187,11 +188,13 @@ AUSPEX_INLINE void round_block(const float* x, float inverse, int8_t* q, int32_t
 
 }  // namespace simd_avx512
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SIMD_END
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const CpuKernels* avx512_kernels() {
@@ -205,4 +208,5 @@ const CpuKernels* avx512_kernels() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

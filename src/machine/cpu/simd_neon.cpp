@@ -16,6 +16,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace neon_vocabulary {  // but for the dot products
 
@@ -241,12 +242,14 @@ AUSPEX_INLINE void dot_codes(const HalfDot<n>& half, const Bytes* w, const Int16
 
 }  // namespace simd_neon
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
 // -------------------------------------------------------------- processors with dot products of bytes
 
 AUSPEX_SIMD_BEGIN(AUSPEX_DOTPROD)
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace simd_neon_dotprod {
 
@@ -278,12 +281,14 @@ AUSPEX_INLINE void dot_codes(const HalfDot<n>& half, const Bytes* w, const Int16
 
 }  // namespace simd_neon_dotprod
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 AUSPEX_SIMD_END
 #undef AUSPEX_DOTPROD
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const CpuKernels* neon_kernels() {
@@ -313,4 +318,5 @@ const CpuKernels* neon_dotprod_kernels() {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

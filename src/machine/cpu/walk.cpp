@@ -3,6 +3,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace walk_impl {
 
@@ -151,4 +152,5 @@ void CpuWalk::swiglu(const Op& op) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

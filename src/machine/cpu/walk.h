@@ -8,6 +8,7 @@
 #include "context.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// What all threads of a walk read. A step comes with everything it needs: nothing of an earlier one is kept here or in
@@ -77,4 +78,5 @@ class CpuWalk {
 };
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -21,6 +21,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 const float* CpuWalk::rotation(const Op& op, uint32_t i_row) const {
@@ -246,4 +247,5 @@ void CpuWalk::attend(const Op& op) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -23,6 +23,7 @@
 #include <cmath>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 void CpuWalk::delta(const Op& op) {
@@ -124,4 +125,5 @@ void CpuWalk::delta_head(const Op& op, uint32_t h) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -6,6 +6,7 @@
 #include <functional>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace buffers_impl {
@@ -415,5 +416,6 @@ void Buffers::plan_host(Planned* to) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -3,6 +3,7 @@
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace build_attention_impl {
@@ -183,5 +184,6 @@ void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

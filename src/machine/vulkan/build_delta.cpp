@@ -5,6 +5,7 @@
 #include "../../../shaders/rows_args.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -102,5 +103,6 @@ void ListBuilder::apply_records(const Tape& tape, uint32_t n_commit) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -243,5 +244,6 @@ void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool larges
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

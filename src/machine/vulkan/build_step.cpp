@@ -6,6 +6,7 @@
 #include <cstddef>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -128,5 +129,6 @@ void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penaltie
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -2,6 +2,7 @@
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -36,5 +37,6 @@ Result<CycleClock::Times> CycleClock::read(uint32_t slot, bool had_begin, bool h
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

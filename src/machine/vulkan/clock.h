@@ -10,6 +10,7 @@
 #include "commands.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -39,5 +40,6 @@ class CycleClock {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace context_impl {
@@ -462,5 +463,6 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -15,6 +15,7 @@
 #include <tuple>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -181,5 +182,6 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -16,6 +16,7 @@
 #endif
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace device_impl {
@@ -587,5 +588,6 @@ Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, ui
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

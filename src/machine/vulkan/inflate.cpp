@@ -2,6 +2,7 @@
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace inflate_impl {
 
@@ -206,5 +207,6 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to) {
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -9,6 +9,7 @@
 #include "../../base/base.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 /// Decodes a zlib stream that must hold exactly `to.size()` bytes and end where `from` ends.
@@ -19,5 +20,6 @@ namespace detail {
 Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -13,6 +13,7 @@
 #include "vulkan.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -81,5 +82,6 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace lower_impl {
@@ -318,5 +319,6 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

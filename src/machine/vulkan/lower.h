@@ -10,6 +10,7 @@
 #include "../backend.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -59,5 +60,6 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -5,6 +5,7 @@
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -229,5 +230,6 @@ Result<VulkanContext::Recording*> VulkanContext::verify_recording(uint32_t n_row
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -4,6 +4,7 @@
 #include <cstring>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace repack_impl {
@@ -346,5 +347,6 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

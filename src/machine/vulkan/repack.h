@@ -28,6 +28,7 @@
 #include "shader_contract.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -79,5 +80,6 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -5,6 +5,7 @@
 #include <chrono>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace selftest_impl {
@@ -296,5 +297,6 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines) {
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -9,6 +9,7 @@
 #include "commands.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -37,5 +38,6 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines);
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

@@ -24,6 +24,7 @@
 #include <unordered_map>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -161,5 +162,6 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

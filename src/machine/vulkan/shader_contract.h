@@ -7,6 +7,7 @@
 // clang-format off
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../../auspex.hpp"
 #include "../../../shaders/any_args.h"
 #include "../../../shaders/args.h"
 #include "../../../shaders/gemm_args.h"
@@ -17,6 +18,7 @@
 #include <cstdint>
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -449,5 +451,6 @@ static_assert(sizeof(args::SumArgs) == 24);
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

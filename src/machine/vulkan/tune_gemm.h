@@ -25,6 +25,7 @@
 #include "shader.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
@@ -181,5 +182,6 @@ inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool 
 
 }  // namespace vk
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN

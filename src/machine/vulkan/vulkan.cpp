@@ -6,6 +6,7 @@
 #include "tune_gemm.h"
 
 namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 namespace vulkan_impl {
@@ -156,5 +157,6 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 #endif  // AUSPEX_NO_VULKAN
