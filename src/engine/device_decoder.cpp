@@ -7,8 +7,6 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace device_decoder_impl {
 
-static_assert(sizeof(Sampling) == 40, "a new field of Sampling is compared by its operator==, too");
-
 /// Plain cycles in a row after which the loop stops keeping up the draft block's cache: a probe of one or two
 /// does not interrupt it.
 constexpr uint32_t kPlainBeforeOff = 4;
