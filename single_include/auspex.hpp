@@ -37567,6 +37567,7 @@ float gumbel(uint64_t seed, uint64_t position, uint32_t id) {
 
 Status check_sampling(const Sampling& s) {
     using sample_impl::out_of_range;
+    static_assert(sizeof(Sampling) == 40, "a new field has a range here, and operator== compares it");
     // Written so that a NaN fails too.
     if (!(s.temperature >= 0 && s.temperature <= 100))
         return out_of_range("temperature", double{s.temperature}, "0..100");
@@ -40368,8 +40369,6 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace device_decoder_impl {
-
-static_assert(sizeof(Sampling) == 40, "a new field of Sampling is compared by its operator==, too");
 
 /// Plain cycles in a row after which the loop stops keeping up the draft block's cache: a probe of one or two
 /// does not interrupt it.

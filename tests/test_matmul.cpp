@@ -1,5 +1,6 @@
 // Tests of machine/cpu/matmul: every type within its error bound, and row invariance.
 #include "../src/machine/cpu/kernels.h"
+#include "number_fields.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -21,16 +22,6 @@ std::string label(const CpuKernels* cpu, Type t) { return std::string(cpu->name)
 
 enum class Fill { normal, subnormal, highest, lowest, striped };
 
-/// Where a block keeps its f16 scale and, or -1, its f16 minimum.
-void scale_offsets(Type t, int* d, int* m) {
-    *d = 0;
-    *m = -1;
-    if (t == Type::q4_1 || t == Type::q5_1 || t == Type::q4_k || t == Type::q5_k) *m = 2;
-    if (t == Type::q2_k) *d = 80, *m = 82;
-    if (t == Type::q3_k) *d = 108;
-    if (t == Type::q6_k) *d = 208;
-}
-
 /// n_row rows of a type: random codes, scales of moderate size.
 Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed) {
     test::Random random(seed);
@@ -48,15 +39,14 @@ Bytes make_rows(Type t, uint32_t n_row, uint32_t d_in, Fill fill, uint64_t seed)
                    : fill == Fill::striped ? (odd ? std::byte{0x80} : std::byte{0x7f})
                                            : static_cast<std::byte>(random.next() & 255);
     }
-    int d, m;
-    scale_offsets(t, &d, &m);
+    const std::vector<int> at = test::half_fields(t);
     const size_t block = type_info(t).block_bytes;
     for (size_t b = 0; b < size; b += block) {
         // An f16 of 1e-6 is subnormal: it must not be flushed to zero.
         const float scale = fill == Fill::subnormal ? 1e-6f : 1e-3f + 1e-3f * std::fabs(random.normal());
         const uint16_t hd = f32_to_f16(random.below(2) ? scale : -scale), hm = f32_to_f16(scale * 3);
-        std::memcpy(&bytes[b + static_cast<size_t>(d)], &hd, 2);
-        if (m >= 0) std::memcpy(&bytes[b + static_cast<size_t>(m)], &hm, 2);
+        std::memcpy(&bytes[b + static_cast<size_t>(at[0])], &hd, 2);
+        if (at.size() > 1) std::memcpy(&bytes[b + static_cast<size_t>(at[1])], &hm, 2);
     }
     return bytes;
 }

@@ -1,5 +1,6 @@
 // Tests of base/number: block sizes, exact decoding, reference rounding, quantisation error.
 #include "../src/base/number.h"
+#include "number_fields.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -63,28 +64,6 @@ double element(Type t, const uint8_t* b, int i) {
         }
     }
     return 0;
-}
-
-/// Where the binary16 fields of a block are.
-std::vector<int> half_fields(Type t) {
-    switch (t) {
-        case Type::q4_1:
-        case Type::q5_1:
-        case Type::q4_k:
-        case Type::q5_k: return {0, 2};
-        case Type::q2_k: return {80, 82};
-        case Type::q3_k: return {108};
-        case Type::q6_k: return {208};
-        case Type::f32:
-        case Type::bf16:
-        case Type::f16: return {};
-        case Type::q4_0:
-        case Type::q5_0:
-        case Type::q8_0:
-        case Type::iq4_nl:
-        case Type::iq4_xs: return {0};
-    }
-    return {};
 }
 
 /// Root of the mean squared error of a round trip, over that of the values.
@@ -202,11 +181,11 @@ TEST_CASE("decoding equals the format's definition bit for bit, at any address")
         for (uint8_t& b : raw) b = static_cast<uint8_t>(random.below(256));
         const auto block = [&](size_t k) { return raw.data() + 1 + k * info.block_bytes; };  // odd: unaligned
         for (size_t k = 0; k < kBlocks; ++k) {
-            for (const int at : half_fields(t)) {
+            for (const int at : test::half_fields(t)) {
                 const uint16_t h = f32_to_f16(random.normal() * (k < 2 ? 1e-6f : 0.01f));  // also subnormal scales
                 std::memcpy(block(k) + at, &h, 2);
             }
-            if (half_fields(t).empty()) {
+            if (test::half_fields(t).empty()) {
                 const float x = random.normal();
                 encode_row(t, &x, block(k), 1);
             }

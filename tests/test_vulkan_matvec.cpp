@@ -1,5 +1,6 @@
 // Tests of the matrix-vector kernels and of the weight layouts they read: tune.h, repack.h.
 #include "../src/machine/vulkan/tune.h"
+#include "number_fields.h"
 #include "support.h"
 
 #include <doctest/doctest.h>
@@ -28,24 +29,13 @@ std::vector<uint8_t> random_matrix(Type type, uint64_t d_out, uint64_t d_in, uin
     }
     std::vector<uint8_t> out(d_out * row_bytes(type, d_in));
     for (uint8_t& b : out) b = static_cast<uint8_t>(random.next());
-    std::vector<uint32_t> halves;
-    switch (type) {
-        case Type::q4_1:
-        case Type::q5_1:
-        case Type::q4_k:
-        case Type::q5_k: halves = {0, 2}; break;
-        case Type::q2_k: halves = {80, 82}; break;
-        case Type::q3_k: halves = {108}; break;
-        case Type::q6_k: halves = {208}; break;
-        default: halves = {0};
-    }
     const uint32_t block = type_info(type).block_bytes;
     for (size_t at = 0; at < out.size(); at += block)
-        for (uint32_t h : halves) {
+        for (const int h : test::half_fields(type)) {
             // Of either sign, from subnormal (below 0x0400) to 1/64.
             const uint16_t bits =
                 static_cast<uint16_t>(0x20 + random.below(0x2400) + (random.below(4) == 0 ? 0x8000u : 0u));
-            std::memcpy(&out[at + h], &bits, 2);
+            std::memcpy(&out[at + static_cast<size_t>(h)], &bits, 2);
         }
     return out;
 }
