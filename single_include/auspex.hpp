@@ -5359,7 +5359,7 @@ class Pipelines {
     Pipelines& operator=(const Pipelines&) = delete;
 
     /// Starts building a pipeline and returns at once, or builds it on the calling thread where the system gives no
-    /// thread. Equal keys give the same Id.
+    /// thread. Equal keys give the same Id. One that failed for want of memory is tried again.
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
     /// The first of the alternatives that this device accepts; report() says why the others failed.
     Id request(std::vector<PipelineKey> alternatives);
@@ -5386,17 +5386,28 @@ class Pipelines {
         std::vector<PipelineKey> alternatives;
         VkPipeline pipeline = VK_NULL_HANDLE;
         uint32_t chosen = 0;
+        bool queued = false;  ///< being made, or done
         bool done = false;
         double seconds = 0;
         Status status;
         const ShaderContract* contract = nullptr;
         std::string refused;  ///< why the alternatives before the chosen one failed
     };
+    /// What make_first() took.
+    struct Made {
+        VkPipeline pipeline = VK_NULL_HANDLE;
+        uint32_t chosen = 0;
+        const ShaderContract* contract = nullptr;
+        std::string refused;
+    };
     Pipelines() = default;
+    void start_worker();
     static void* work_entry(void* me);
     void work();
     /// Makes the pipeline at the head of the queue; lets go of the lock meanwhile.
     void make_next(std::unique_lock<std::mutex>& hold);
+    /// Nothing is thrown: it runs on threads of its own.
+    Status make_first(const std::vector<PipelineKey>& alternatives, Made* made);
     Status make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;
@@ -6918,6 +6929,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Status submit_wide(Recording* body);
     /// Waits for everything submitted.
     Status barrier();
+    /// Submits the clearing of state that reset() could not submit.
+    Status finish_reset();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
     /// Opens an MTP pass and runs `body` and `head` after it.
@@ -6941,6 +6954,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     std::map<RecordingKey, Recording> recordings_;
     std::map<RecordingKey, DispatchList> prepared_;  ///< built, not yet recorded
     Commands reset_;
+    bool must_reset_ = false;                 ///< reset_ has not been submitted yet
     std::vector<VkCommandBuffer> list_;       ///< of one submission
     uint64_t request_value_[kRequests] = {};  ///< when the device is done with a request
     uint32_t next_request_ = 0;
@@ -8205,6 +8219,20 @@ class Trunk {
     Result<Span<const float>> last_logits();
     void forget_logits() { at_ = LogitsAt::nowhere; }
 
+    /// Calls `change`, which changes the context's state. Until repair() the state is taken for damaged unless it
+    /// succeeds: a step may fail between two of its submissions.
+    template <class F>
+    Status change_state(F change) {
+        const bool damaged = damaged_;
+        damaged_ = true;
+        Status s = track(change());
+        damaged_ = damaged || !s.ok();
+        return s;
+    }
+    bool damaged() const { return damaged_ || !redo_.empty(); }
+    /// Computes all rows again if the state is damaged. Not while cycles of the device loop are queued.
+    Status repair();
+
     /// Calls on_window_full for windows that the rows so far have filled.
     void report_windows();
     /// Remembers a lost device.
@@ -8216,6 +8244,8 @@ class Trunk {
   private:
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
+    /// Computes the first n rows again, in the pieces in which they were computed.
+    Status recompute(size_t n);
 
     const Model::Impl& model_;
     const SessionOptions& options_;
@@ -8227,6 +8257,8 @@ class Trunk {
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot
     bool lost_ = false;
+    bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
+    std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
     size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
 };
@@ -8474,8 +8506,8 @@ struct Session::Impl {
     /// The rule of decoder.h.
     bool decodes_on_device() const;
     detail::Decoder& decoder();
-    /// Waits for what is queued.
-    Status drain() { return device ? device->drain() : Status(); }
+    /// Waits for what is queued, and mends the state if an earlier call failed.
+    Status drain();
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold. Returns how many rows are missing.
     Result<size_t> replace_tokens(Span<const Token> wanted);
     /// Tokens computed ahead of the caller with another sampling are dropped.
@@ -32180,25 +32212,34 @@ Pipelines::~Pipelines() {
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     const uint64_t hash = shader_impl::hash_of(alternatives);
     std::unique_lock<std::mutex> hold(lock_);
+    Id id = static_cast<Id>(entries_.size());
     const auto same = by_hash_.equal_range(hash);
     for (auto i = same.first; i != same.second; ++i)
-        if (entries_[i->second].alternatives == alternatives) return i->second;
-    const Id id = static_cast<Id>(entries_.size());
-    by_hash_.emplace(hash, id);
-    entries_.emplace_back();
-    entries_.back().alternatives = std::move(alternatives);
-    queue_.push_back(id);
-    if (queue_.size() > idle_ && workers_.size() < max_workers_) {
-        int error = 0;
-        workers_.emplace_back();
-        if (!workers_.back().start(work_entry, this, &error)) {
-            workers_.pop_back();
-            max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
-        }
+        if (entries_[i->second].alternatives == alternatives) id = i->second;
+    if (id == entries_.size()) {
+        entries_.emplace_back();
+        entries_.back().alternatives = std::move(alternatives);
+        by_hash_.emplace(hash, id);
     }
+    Entry& e = entries_[id];
+    const bool again = e.done && e.status.code == Code::out_of_memory;  // there may be memory by now
+    if (e.queued && !again) return id;
+    // An allocation that fails in here leaves an entry that is not queued: the next request queues it.
+    if (queue_.size() >= idle_ && workers_.size() < max_workers_) start_worker();
+    queue_.push_back(id);
+    e.queued = true;
+    e.done = false;
     changed_.notify_all();
     while (workers_.empty() && !queue_.empty()) make_next(hold);
     return id;
+}
+
+void Pipelines::start_worker() {
+    int error = 0;
+    workers_.emplace_back();
+    if (workers_.back().start(work_entry, this, &error)) return;
+    workers_.pop_back();
+    max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
 }
 
 void* Pipelines::work_entry(void* me) {
@@ -32223,30 +32264,33 @@ void Pipelines::make_next(std::unique_lock<std::mutex>& hold) {
     Entry& e = entries_[id];  // a deque: stays where it is while others are added
     hold.unlock();
     const auto begin = std::chrono::steady_clock::now();
-    VkPipeline pipeline = VK_NULL_HANDLE;
-    Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
-    std::string refused;
-    uint32_t chosen = 0;
-    const ShaderContract* contract = nullptr;
-    for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-        status = make(e.alternatives[i], &pipeline, &contract);
-        chosen = i;
-        if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
-        refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
-    }
-    if (!status.ok() && !refused.empty() && status.code != Code::out_of_memory && status.code != Code::device_lost)
-        status.text = refused;
+    Made made;
+    Status status = make_first(e.alternatives, &made);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     hold.lock();
-    e.pipeline = pipeline;
-    e.chosen = chosen;
-    e.contract = contract;
+    e.pipeline = made.pipeline;
+    e.chosen = made.chosen;
+    e.contract = made.contract;
     e.status = std::move(status);
-    e.refused = std::move(refused);
+    e.refused = std::move(made.refused);
     e.seconds = seconds;
     e.done = true;
     changed_.notify_all();
 }
+
+Status Pipelines::make_first(const std::vector<PipelineKey>& alternatives, Made* made) AUSPEX_BOUNDARY {
+    Status status(Code::bad_argument, alternatives.empty() ? "no pipeline key was given." : "");
+    std::string& refused = made->refused;
+    for (uint32_t i = 0; i < alternatives.size(); ++i) {
+        status = make(alternatives[i], &made->pipeline, &made->contract);
+        made->chosen = i;
+        if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) return status;
+        refused += say(refused.empty() ? "" : " ", shader_impl::key_text(alternatives[i]), ": ", status.text);
+    }
+    if (!refused.empty()) status.text = refused;
+    return status;
+}
+AUSPEX_CATCH
 
 Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract) {
     const DeviceTraits& t = gpu_->traits;
@@ -32269,6 +32313,12 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
             return fail(Code::unsupported, "a group of ", key.group, " with subgroups of ", key.subgroup_size, "; ",
                         t.name, " takes ", t.max_group_subgroups, " required subgroups a group.");
     }
+    std::vector<uint32_t> values{key.group};
+    std::vector<VkSpecializationMapEntry> entries{{0, 0, 4}};
+    for (const SpecValue& c : key.constants) {
+        entries.push_back({static_cast<uint32_t>(c.id) & 0xffu, static_cast<uint32_t>(values.size()) * 4u, 4});
+        values.push_back(c.value);
+    }
     VkShaderModuleCreateInfo words{};
     words.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     words.codeSize = module->words.size() * sizeof(uint32_t);
@@ -32276,13 +32326,6 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     VkShaderModule shader = VK_NULL_HANDLE;
     if (VkResult r = gpu_->vk.vkCreateShaderModule(gpu_->device, &words, nullptr, &shader); r != VK_SUCCESS)
         return gpu_->check(r, "vkCreateShaderModule", key.shader.c_str());
-
-    std::vector<uint32_t> values{key.group};
-    std::vector<VkSpecializationMapEntry> entries{{0, 0, 4}};
-    for (const SpecValue& c : key.constants) {
-        entries.push_back({static_cast<uint32_t>(c.id) & 0xffu, static_cast<uint32_t>(values.size()) * 4u, 4});
-        values.push_back(c.value);
-    }
     VkSpecializationInfo special{};
     special.mapEntryCount = static_cast<uint32_t>(entries.size());
     special.pMapEntries = entries.data();
@@ -35937,6 +35980,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
             if (r.bytes != 0) reset_.fill(r, 0);
     AUSPEX_TRY(reset_.end());
     reset();
+    AUSPEX_TRY(finish_reset());
     return barrier();
 }
 
@@ -36078,6 +36122,7 @@ Status VulkanContext::check(const Step& step) const {
 
 Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
+    AUSPEX_TRY(finish_reset());
     looping_ = false;
     forget_rows();
     const bool trunk = step.tape == &model_->plan->trunk;
@@ -36217,10 +36262,17 @@ void VulkanContext::reset() {
     looping_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
-    // A lost device is reported by the next step.
-    (void)barrier();
+    must_reset_ = true;
+    (void)finish_reset();  // what fails is tried again, and reported, by the next step
+}
+
+Status VulkanContext::finish_reset() {
+    if (!must_reset_) return {};
+    AUSPEX_TRY(barrier());
     if (buffers_.ring.mapped) std::memset(buffers_.ring.mapped, 0, static_cast<size_t>(buffers_.ring.bytes));
-    (void)timeline_.submit(reset_.handle());
+    AUSPEX_TRY(timeline_.submit(reset_.handle()).status());
+    must_reset_ = false;
+    return {};
 }
 
 Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
@@ -36250,6 +36302,7 @@ Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
 // ------------------------------------------------------------------------------------ snapshots
 
 Status VulkanContext::apply_pending() {
+    AUSPEX_TRY(finish_reset());
     if (n_pending_ == 0) return barrier();
     Recording* r = nullptr;
     RecordingKey key;
@@ -36303,6 +36356,7 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
     if (need != from.size())
         return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
                     need, "; it belongs to another model or version");
+    AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
     n_pending_ = 0;
     looping_ = false;
@@ -40093,7 +40147,7 @@ Status Trunk::alive() const {
 Status Trunk::run(const Step& step) {
     at_ = LogitsAt::nowhere;  // whatever comes of it
     timeline_.close_step();
-    return track(context_.run(step));
+    return change_state([&] { return context_.run(step); });
 }
 
 Status Trunk::run_prefill(size_t n) {
@@ -40190,11 +40244,21 @@ Status Trunk::rewind(size_t n) {
         step_back(n);
         return {};
     }
-    // Whatever was computed after row n is in the recurrent state: compute what came before again, in the same pieces.
-    const std::vector<RowSpan> spans(timeline_.spans().begin(), timeline_.spans().end());
+    return recompute(n);  // what was computed after row n is in the recurrent state
+}
+
+Status Trunk::repair() {
+    if (!damaged()) return {};
+    return recompute(redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n);
+}
+
+Status Trunk::recompute(size_t n) {
+    std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
+    if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
     n_window_full_ = n_reported;
+    redo_ = spans;
     for (const RowSpan& span : spans) {
         const size_t end = std::min(span.first + span.n, n);
         const bool decoded = span.origin == RowOrigin::decoded;
@@ -40211,11 +40275,14 @@ Status Trunk::rewind(size_t n) {
             AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
         }
     }
+    redo_.clear();
     return {};
 }
 
 void Trunk::restart(size_t n_keep) {
     context_.reset();
+    damaged_ = false;
+    redo_.clear();
     cache_.forget();
     timeline_.restart(n_keep);
     n_window_full_ = 0;
@@ -40223,6 +40290,8 @@ void Trunk::restart(size_t n_keep) {
 }
 
 void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+    damaged_ = false;
+    redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
     cache_.ran(tokens.size(), 0, false);
     timeline_.restored(tokens);
@@ -40417,7 +40486,7 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
         loop.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
     }
     loop.limit = p_.options.n_context;
-    AUSPEX_TRY(p_.trunk.track(loop_.start(loop)));
+    AUSPEX_TRY(p_.trunk.change_state([&] { return loop_.start(loop); }));
     sampling_ = sampling;
     running_ = true;
     drafts_ = drafts;
@@ -40454,7 +40523,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         p_.depth.observe_probe(probed, &cycle);
         return {};
     }
-    AUSPEX_TRY(p_.trunk.track(loop_.queue(d.depth)));
+    AUSPEX_TRY(p_.trunk.change_state([&] { return loop_.queue(d.depth); }));
     const double interrupted = seconds_since(start_time);  // the device is idle
     if (must_fill) {
         n_caught_up_ = n_pending;
@@ -41445,6 +41514,11 @@ detail::Decoder& Session::Impl::decoder() {
     return decodes_on_device() ? static_cast<detail::Decoder&>(*device) : *host;
 }
 
+Status Session::Impl::drain() {
+    if (device) AUSPEX_TRY(device->drain());
+    return trunk->repair();
+}
+
 Status Session::Impl::drop_ahead(const Sampling& sampling) {
     if (!device || device->same_sampling(sampling)) return {};
     AUSPEX_TRY(device->drain());
@@ -41485,6 +41559,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
                             " tokens, all that n_context allows");
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
+    if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
     AUSPEX_TRY(s.drop_ahead(sampling));
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
@@ -41550,7 +41625,8 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
     s.timeline.close_step();
-    AUSPEX_TRY(s.trunk->track(s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state)));
+    AUSPEX_TRY(s.trunk->change_state(
+        [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); }));
     s.trunk->restored(parts.tokens, std::move(parts.logits));
     s.vocab.forget();
     return {};

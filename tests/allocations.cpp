@@ -4,21 +4,42 @@
 #include <cstdlib>
 #include <new>
 
+#if defined(__linux__) && defined(__GNUC__)
+extern "C" const char __executable_start, etext;  // of the linker: where the code of this program is
+#define AUSPEX_TEST_CALLER __builtin_return_address(0)
+#else
+#define AUSPEX_TEST_CALLER nullptr
+#endif
+
 namespace test {
 
-std::atomic<int64_t> n_allocation{0}, n_held{0}, allocations_until_fault{kNever};
+std::atomic<int64_t> n_allocation{0}, n_held{0}, allocations_until_fault{kNever}, own_allocations_until_fault{kNever};
 
 bool fails(std::atomic<int64_t>& until) {
     return until.load(std::memory_order_relaxed) != kNever && until.fetch_sub(1) == 0;
 }
 
+#if defined(__linux__) && defined(__GNUC__)
+bool can_tell_own_allocations() { return true; }
+static bool is_own(const void* caller) {
+    const auto at = reinterpret_cast<uintptr_t>(caller);
+    return at >= reinterpret_cast<uintptr_t>(&__executable_start) && at < reinterpret_cast<uintptr_t>(&etext);
+}
+#else
+bool can_tell_own_allocations() { return false; }
+static bool is_own(const void*) { return false; }
+#endif
+
 }  // namespace test
 
 namespace {
 
-void* allocate(size_t n, size_t alignment) {
+void* allocate(size_t n, size_t alignment, const void* caller) {
     test::n_allocation.fetch_add(1, std::memory_order_relaxed);
     if (test::fails(test::allocations_until_fault)) return nullptr;
+    if (test::own_allocations_until_fault.load(std::memory_order_relaxed) != test::kNever && test::is_own(caller) &&
+        test::fails(test::own_allocations_until_fault))
+        return nullptr;
     const size_t bytes = n == 0 ? 1 : n;
     void* p = nullptr;
     if (alignment <= alignof(std::max_align_t)) {
@@ -29,8 +50,8 @@ void* allocate(size_t n, size_t alignment) {
     if (p) test::n_held.fetch_add(1, std::memory_order_relaxed);
     return p;
 }
-void* allocate_or_throw(size_t n, size_t alignment) {
-    if (void* p = allocate(n, alignment)) return p;
+void* allocate_or_throw(size_t n, size_t alignment, const void* caller) {
+    if (void* p = allocate(n, alignment, caller)) return p;
     throw std::bad_alloc();
 }
 void release(void* p) {
@@ -41,14 +62,18 @@ void release(void* p) {
 
 }  // namespace
 
-void* operator new(size_t n) { return allocate_or_throw(n, 1); }
-void* operator new[](size_t n) { return allocate_or_throw(n, 1); }
-void* operator new(size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void* operator new[](size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<size_t>(a)); }
-void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate(n, 1); }
-void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate(n, 1); }
+void* operator new(size_t n) { return allocate_or_throw(n, 1, AUSPEX_TEST_CALLER); }
+void* operator new[](size_t n) { return allocate_or_throw(n, 1, AUSPEX_TEST_CALLER); }
+void* operator new(size_t n, std::align_val_t a) {
+    return allocate_or_throw(n, static_cast<size_t>(a), AUSPEX_TEST_CALLER);
+}
+void* operator new[](size_t n, std::align_val_t a) {
+    return allocate_or_throw(n, static_cast<size_t>(a), AUSPEX_TEST_CALLER);
+}
+void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate(n, 1, AUSPEX_TEST_CALLER); }
+void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate(n, 1, AUSPEX_TEST_CALLER); }
 void* operator new(size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
-    return allocate(n, static_cast<size_t>(a));
+    return allocate(n, static_cast<size_t>(a), AUSPEX_TEST_CALLER);
 }
 void operator delete(void* p) noexcept { release(p); }
 void operator delete[](void* p) noexcept { release(p); }

@@ -13,6 +13,11 @@ extern std::atomic<int64_t> n_allocation;
 extern std::atomic<int64_t> n_held;
 /// Allocations until one fails, after which all succeed again; kNever: none fails.
 extern std::atomic<int64_t> allocations_until_fault;
+/// The same for allocations by this program's own code: a driver's code, which may not survive one, allocates through
+/// the same operator new. Those by the standard library's own code do not count either.
+extern std::atomic<int64_t> own_allocations_until_fault;
+/// False where the two cannot be told apart.
+bool can_tell_own_allocations();
 
 /// Counts down; true for the one call that shall fail.
 bool fails(std::atomic<int64_t>& until);

@@ -1,7 +1,8 @@
 // Every allocation and every thread start fails in turn: each public call returns a Status, leaks nothing, and works
 // when it is called again.
 //
-// Allocations fail through tests/allocations.h, thread starts through tests/thread_failure.h.
+// Allocations fail through tests/allocations.h or the application's Allocator, thread starts through
+// tests/thread_failure.h. tests/test_vulkan_fault.cpp does the same for a GPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -116,6 +117,55 @@ TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing 
     fail_in_turn("restore", [&] { return session.restore(snapshot); });
     while (session.history().size() < 40) fail_in_turn("next", [&] { return session.next().status(); });
     CHECK(std::equal(plain.history().begin(), plain.history().begin() + 40, session.history().begin()));
+}
+
+TEST_CASE("where the application's Allocator has no more, load and create return a Status and give everything back") {
+    struct Heap {
+        std::atomic<int64_t> until{kNever}, n_call{0}, held{0};
+    } heap;
+    DeviceOptions options;
+    options.kind = Kind::cpu;
+    options.n_thread = 2;
+    options.allocator.user = &heap;
+    options.allocator.alloc = [](void* user, size_t n, size_t alignment) -> void* {
+        Heap& h = *static_cast<Heap*>(user);
+        ++h.n_call;
+        if (fails(h.until)) return nullptr;
+        h.held += static_cast<int64_t>(n);
+        return ::operator new(n, std::align_val_t(alignment), std::nothrow);
+    };
+    options.allocator.free = [](void* user, void* p, size_t n, size_t alignment) {
+        static_cast<Heap*>(user)->held -= static_cast<int64_t>(n);
+        ::operator delete(p, std::align_val_t(alignment));
+    };
+    const std::string path = repo_dir() + "/examples/models/auspex-demo.gguf";
+    const Device device = open_device(options);
+    for (const bool copy_file : {false, true}) {
+        CAPTURE(copy_file);
+        LoadOptions load;
+        load.copy_file = copy_file;
+        const int64_t held = heap.held;
+        CHECK(fail_each(heap.until, "Model::load", [&] { return Model::load(device, path.c_str(), load).status(); }) >
+              (copy_file ? 1 : 0));
+        CHECK(heap.held == held);
+    }
+    const Model model = load_model(device, path);
+    SessionOptions session_options;
+    session_options.draft.source = Draft::mtp;
+    session_options.draft.n_vocab = 64;
+    const int64_t held = heap.held;
+    CHECK(fail_each(heap.until, "Session::create", [&] { return Session::create(model, session_options).status(); }) >
+          1);
+    CHECK(heap.held == held);
+    Session session;
+    REQUIRE(Session::create(model, session_options).get(session).ok());
+    const int64_t n_call = heap.n_call;
+    Snapshot snapshot;
+    REQUIRE(session.sync(std::vector<Token>{1, 2, 3, 4}).ok());
+    REQUIRE(session.next().ok());
+    REQUIRE(session.save().get(snapshot).ok());
+    REQUIRE(session.restore(snapshot).ok());
+    CHECK(heap.n_call == n_call);  // create() took all of it
 }
 
 TEST_CASE("where a thread cannot be started, opening a device returns a Status and leaks nothing") {

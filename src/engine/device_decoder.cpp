@@ -54,7 +54,7 @@ Result<bool> DeviceDecoder::start(const Sampling& sampling, bool drafts) {
         loop.stop = Span<const Token>(ends.data(), std::min<size_t>(ends.size(), 16));
     }
     loop.limit = p_.options.n_context;
-    AUSPEX_TRY(p_.trunk.track(loop_.start(loop)));
+    AUSPEX_TRY(p_.trunk.change_state([&] { return loop_.start(loop); }));
     sampling_ = sampling;
     running_ = true;
     drafts_ = drafts;
@@ -91,7 +91,7 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
         p_.depth.observe_probe(probed, &cycle);
         return {};
     }
-    AUSPEX_TRY(p_.trunk.track(loop_.queue(d.depth)));
+    AUSPEX_TRY(p_.trunk.change_state([&] { return loop_.queue(d.depth); }));
     const double interrupted = seconds_since(start_time);  // the device is idle
     if (must_fill) {
         n_caught_up_ = n_pending;

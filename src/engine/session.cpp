@@ -148,6 +148,11 @@ detail::Decoder& Session::Impl::decoder() {
     return decodes_on_device() ? static_cast<detail::Decoder&>(*device) : *host;
 }
 
+Status Session::Impl::drain() {
+    if (device) AUSPEX_TRY(device->drain());
+    return trunk->repair();
+}
+
 Status Session::Impl::drop_ahead(const Sampling& sampling) {
     if (!device || device->same_sampling(sampling)) return {};
     AUSPEX_TRY(device->drain());
@@ -188,6 +193,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
                             " tokens, all that n_context allows");
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
+    if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
     AUSPEX_TRY(s.drop_ahead(sampling));
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
@@ -253,7 +259,8 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
     s.timeline.close_step();
-    AUSPEX_TRY(s.trunk->track(s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state)));
+    AUSPEX_TRY(s.trunk->change_state(
+        [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); }));
     s.trunk->restored(parts.tokens, std::move(parts.logits));
     s.vocab.forget();
     return {};

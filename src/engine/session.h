@@ -40,8 +40,8 @@ struct Session::Impl {
     /// The rule of decoder.h.
     bool decodes_on_device() const;
     detail::Decoder& decoder();
-    /// Waits for what is queued.
-    Status drain() { return device ? device->drain() : Status(); }
+    /// Waits for what is queued, and mends the state if an earlier call failed.
+    Status drain();
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold. Returns how many rows are missing.
     Result<size_t> replace_tokens(Span<const Token> wanted);
     /// Tokens computed ahead of the caller with another sampling are dropped.

@@ -28,7 +28,7 @@ Status Trunk::alive() const {
 Status Trunk::run(const Step& step) {
     at_ = LogitsAt::nowhere;  // whatever comes of it
     timeline_.close_step();
-    return track(context_.run(step));
+    return change_state([&] { return context_.run(step); });
 }
 
 Status Trunk::run_prefill(size_t n) {
@@ -125,11 +125,21 @@ Status Trunk::rewind(size_t n) {
         step_back(n);
         return {};
     }
-    // Whatever was computed after row n is in the recurrent state: compute what came before again, in the same pieces.
-    const std::vector<RowSpan> spans(timeline_.spans().begin(), timeline_.spans().end());
+    return recompute(n);  // what was computed after row n is in the recurrent state
+}
+
+Status Trunk::repair() {
+    if (!damaged()) return {};
+    return recompute(redo_.empty() ? timeline_.n_row() : redo_.back().first + redo_.back().n);
+}
+
+Status Trunk::recompute(size_t n) {
+    std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
+    if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
     n_window_full_ = n_reported;
+    redo_ = spans;
     for (const RowSpan& span : spans) {
         const size_t end = std::min(span.first + span.n, n);
         const bool decoded = span.origin == RowOrigin::decoded;
@@ -146,11 +156,14 @@ Status Trunk::rewind(size_t n) {
             AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
         }
     }
+    redo_.clear();
     return {};
 }
 
 void Trunk::restart(size_t n_keep) {
     context_.reset();
+    damaged_ = false;
+    redo_.clear();
     cache_.forget();
     timeline_.restart(n_keep);
     n_window_full_ = 0;
@@ -158,6 +171,8 @@ void Trunk::restart(size_t n_keep) {
 }
 
 void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+    damaged_ = false;
+    redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
     cache_.ran(tokens.size(), 0, false);
     timeline_.restored(tokens);

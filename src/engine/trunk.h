@@ -57,6 +57,20 @@ class Trunk {
     Result<Span<const float>> last_logits();
     void forget_logits() { at_ = LogitsAt::nowhere; }
 
+    /// Calls `change`, which changes the context's state. Until repair() the state is taken for damaged unless it
+    /// succeeds: a step may fail between two of its submissions.
+    template <class F>
+    Status change_state(F change) {
+        const bool damaged = damaged_;
+        damaged_ = true;
+        Status s = track(change());
+        damaged_ = damaged || !s.ok();
+        return s;
+    }
+    bool damaged() const { return damaged_ || !redo_.empty(); }
+    /// Computes all rows again if the state is damaged. Not while cycles of the device loop are queued.
+    Status repair();
+
     /// Calls on_window_full for windows that the rows so far have filled.
     void report_windows();
     /// Remembers a lost device.
@@ -68,6 +82,8 @@ class Trunk {
   private:
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
+    /// Computes the first n rows again, in the pieces in which they were computed.
+    Status recompute(size_t n);
 
     const Model::Impl& model_;
     const SessionOptions& options_;
@@ -79,6 +95,8 @@ class Trunk {
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot
     bool lost_ = false;
+    bool damaged_ = false;             ///< the context's state is not that of the timeline's rows
+    std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
     size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
 };

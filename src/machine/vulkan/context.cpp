@@ -82,6 +82,7 @@ Status VulkanContext::take_memory(const ContextOptions& options) {
             if (r.bytes != 0) reset_.fill(r, 0);
     AUSPEX_TRY(reset_.end());
     reset();
+    AUSPEX_TRY(finish_reset());
     return barrier();
 }
 
@@ -223,6 +224,7 @@ Status VulkanContext::check(const Step& step) const {
 
 Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
+    AUSPEX_TRY(finish_reset());
     looping_ = false;
     forget_rows();
     const bool trunk = step.tape == &model_->plan->trunk;
@@ -362,10 +364,17 @@ void VulkanContext::reset() {
     looping_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
-    // A lost device is reported by the next step.
-    (void)barrier();
+    must_reset_ = true;
+    (void)finish_reset();  // what fails is tried again, and reported, by the next step
+}
+
+Status VulkanContext::finish_reset() {
+    if (!must_reset_) return {};
+    AUSPEX_TRY(barrier());
     if (buffers_.ring.mapped) std::memset(buffers_.ring.mapped, 0, static_cast<size_t>(buffers_.ring.bytes));
-    (void)timeline_.submit(reset_.handle());
+    AUSPEX_TRY(timeline_.submit(reset_.handle()).status());
+    must_reset_ = false;
+    return {};
 }
 
 Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
@@ -395,6 +404,7 @@ Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
 // ------------------------------------------------------------------------------------ snapshots
 
 Status VulkanContext::apply_pending() {
+    AUSPEX_TRY(finish_reset());
     if (n_pending_ == 0) return barrier();
     Recording* r = nullptr;
     RecordingKey key;
@@ -448,6 +458,7 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
     if (need != from.size())
         return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
                     need, "; it belongs to another model or version");
+    AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
     n_pending_ = 0;
     looping_ = false;

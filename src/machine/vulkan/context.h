@@ -119,6 +119,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     Status submit_wide(Recording* body);
     /// Waits for everything submitted.
     Status barrier();
+    /// Submits the clearing of state that reset() could not submit.
+    Status finish_reset();
     Status run_trunk(const Step& step);
     Status run_mtp(const Step& step);
     /// Opens an MTP pass and runs `body` and `head` after it.
@@ -142,6 +144,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     std::map<RecordingKey, Recording> recordings_;
     std::map<RecordingKey, DispatchList> prepared_;  ///< built, not yet recorded
     Commands reset_;
+    bool must_reset_ = false;                 ///< reset_ has not been submitted yet
     std::vector<VkCommandBuffer> list_;       ///< of one submission
     uint64_t request_value_[kRequests] = {};  ///< when the device is done with a request
     uint32_t next_request_ = 0;

@@ -1,5 +1,6 @@
 #include "shader.h"
 #ifndef AUSPEX_NO_VULKAN
+#include "../../base/guard.h"
 #include "inflate.h"
 #include "../backend.h"
 
@@ -322,25 +323,34 @@ Pipelines::~Pipelines() {
 Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
     const uint64_t hash = shader_impl::hash_of(alternatives);
     std::unique_lock<std::mutex> hold(lock_);
+    Id id = static_cast<Id>(entries_.size());
     const auto same = by_hash_.equal_range(hash);
     for (auto i = same.first; i != same.second; ++i)
-        if (entries_[i->second].alternatives == alternatives) return i->second;
-    const Id id = static_cast<Id>(entries_.size());
-    by_hash_.emplace(hash, id);
-    entries_.emplace_back();
-    entries_.back().alternatives = std::move(alternatives);
-    queue_.push_back(id);
-    if (queue_.size() > idle_ && workers_.size() < max_workers_) {
-        int error = 0;
-        workers_.emplace_back();
-        if (!workers_.back().start(work_entry, this, &error)) {
-            workers_.pop_back();
-            max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
-        }
+        if (entries_[i->second].alternatives == alternatives) id = i->second;
+    if (id == entries_.size()) {
+        entries_.emplace_back();
+        entries_.back().alternatives = std::move(alternatives);
+        by_hash_.emplace(hash, id);
     }
+    Entry& e = entries_[id];
+    const bool again = e.done && e.status.code == Code::out_of_memory;  // there may be memory by now
+    if (e.queued && !again) return id;
+    // An allocation that fails in here leaves an entry that is not queued: the next request queues it.
+    if (queue_.size() >= idle_ && workers_.size() < max_workers_) start_worker();
+    queue_.push_back(id);
+    e.queued = true;
+    e.done = false;
     changed_.notify_all();
     while (workers_.empty() && !queue_.empty()) make_next(hold);
     return id;
+}
+
+void Pipelines::start_worker() {
+    int error = 0;
+    workers_.emplace_back();
+    if (workers_.back().start(work_entry, this, &error)) return;
+    workers_.pop_back();
+    max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
 }
 
 void* Pipelines::work_entry(void* me) {
@@ -365,30 +375,33 @@ void Pipelines::make_next(std::unique_lock<std::mutex>& hold) {
     Entry& e = entries_[id];  // a deque: stays where it is while others are added
     hold.unlock();
     const auto begin = std::chrono::steady_clock::now();
-    VkPipeline pipeline = VK_NULL_HANDLE;
-    Status status = e.alternatives.empty() ? fail(Code::bad_argument, "no pipeline key was given.") : Status();
-    std::string refused;
-    uint32_t chosen = 0;
-    const ShaderContract* contract = nullptr;
-    for (uint32_t i = 0; i < e.alternatives.size(); ++i) {
-        status = make(e.alternatives[i], &pipeline, &contract);
-        chosen = i;
-        if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) break;
-        refused += say(refused.empty() ? "" : " ", shader_impl::key_text(e.alternatives[i]), ": ", status.text);
-    }
-    if (!status.ok() && !refused.empty() && status.code != Code::out_of_memory && status.code != Code::device_lost)
-        status.text = refused;
+    Made made;
+    Status status = make_first(e.alternatives, &made);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     hold.lock();
-    e.pipeline = pipeline;
-    e.chosen = chosen;
-    e.contract = contract;
+    e.pipeline = made.pipeline;
+    e.chosen = made.chosen;
+    e.contract = made.contract;
     e.status = std::move(status);
-    e.refused = std::move(refused);
+    e.refused = std::move(made.refused);
     e.seconds = seconds;
     e.done = true;
     changed_.notify_all();
 }
+
+Status Pipelines::make_first(const std::vector<PipelineKey>& alternatives, Made* made) AUSPEX_BOUNDARY {
+    Status status(Code::bad_argument, alternatives.empty() ? "no pipeline key was given." : "");
+    std::string& refused = made->refused;
+    for (uint32_t i = 0; i < alternatives.size(); ++i) {
+        status = make(alternatives[i], &made->pipeline, &made->contract);
+        made->chosen = i;
+        if (status.ok() || status.code == Code::out_of_memory || status.code == Code::device_lost) return status;
+        refused += say(refused.empty() ? "" : " ", shader_impl::key_text(alternatives[i]), ": ", status.text);
+    }
+    if (!refused.empty()) status.text = refused;
+    return status;
+}
+AUSPEX_CATCH
 
 Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract) {
     const DeviceTraits& t = gpu_->traits;
@@ -411,6 +424,12 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
             return fail(Code::unsupported, "a group of ", key.group, " with subgroups of ", key.subgroup_size, "; ",
                         t.name, " takes ", t.max_group_subgroups, " required subgroups a group.");
     }
+    std::vector<uint32_t> values{key.group};
+    std::vector<VkSpecializationMapEntry> entries{{0, 0, 4}};
+    for (const SpecValue& c : key.constants) {
+        entries.push_back({static_cast<uint32_t>(c.id) & 0xffu, static_cast<uint32_t>(values.size()) * 4u, 4});
+        values.push_back(c.value);
+    }
     VkShaderModuleCreateInfo words{};
     words.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     words.codeSize = module->words.size() * sizeof(uint32_t);
@@ -418,13 +437,6 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     VkShaderModule shader = VK_NULL_HANDLE;
     if (VkResult r = gpu_->vk.vkCreateShaderModule(gpu_->device, &words, nullptr, &shader); r != VK_SUCCESS)
         return gpu_->check(r, "vkCreateShaderModule", key.shader.c_str());
-
-    std::vector<uint32_t> values{key.group};
-    std::vector<VkSpecializationMapEntry> entries{{0, 0, 4}};
-    for (const SpecValue& c : key.constants) {
-        entries.push_back({static_cast<uint32_t>(c.id) & 0xffu, static_cast<uint32_t>(values.size()) * 4u, 4});
-        values.push_back(c.value);
-    }
     VkSpecializationInfo special{};
     special.mapEntryCount = static_cast<uint32_t>(entries.size());
     special.pMapEntries = entries.data();

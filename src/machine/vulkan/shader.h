@@ -93,7 +93,7 @@ class Pipelines {
     Pipelines& operator=(const Pipelines&) = delete;
 
     /// Starts building a pipeline and returns at once, or builds it on the calling thread where the system gives no
-    /// thread. Equal keys give the same Id.
+    /// thread. Equal keys give the same Id. One that failed for want of memory is tried again.
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
     /// The first of the alternatives that this device accepts; report() says why the others failed.
     Id request(std::vector<PipelineKey> alternatives);
@@ -120,17 +120,28 @@ class Pipelines {
         std::vector<PipelineKey> alternatives;
         VkPipeline pipeline = VK_NULL_HANDLE;
         uint32_t chosen = 0;
+        bool queued = false;  ///< being made, or done
         bool done = false;
         double seconds = 0;
         Status status;
         const ShaderContract* contract = nullptr;
         std::string refused;  ///< why the alternatives before the chosen one failed
     };
+    /// What make_first() took.
+    struct Made {
+        VkPipeline pipeline = VK_NULL_HANDLE;
+        uint32_t chosen = 0;
+        const ShaderContract* contract = nullptr;
+        std::string refused;
+    };
     Pipelines() = default;
+    void start_worker();
     static void* work_entry(void* me);
     void work();
     /// Makes the pipeline at the head of the queue; lets go of the lock meanwhile.
     void make_next(std::unique_lock<std::mutex>& hold);
+    /// Nothing is thrown: it runs on threads of its own.
+    Status make_first(const std::vector<PipelineKey>& alternatives, Made* made);
     Status make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract);
     GpuRef gpu_;
     std::shared_ptr<const Shaders> shaders_;

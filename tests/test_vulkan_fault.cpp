@@ -1,0 +1,145 @@
+// A GPU without memory: where a call of the driver or an allocation of the library's own code fails, opening a device,
+// loading a model and creating a session return a Status and give back what they took.
+//
+// Driver calls fail through a function table of the test's own, allocations through tests/allocations.h. Calls that
+// fail are sampled: the first ones all, then ever fewer.
+#include "vulkan_model.h"
+
+#ifndef AUSPEX_NO_VULKAN
+#include "../src/base/guard.h"
+#include "../src/engine/model.h"
+#include "allocations.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace {
+
+std::atomic<int64_t> calls_until_fault{kNever};
+
+/// A function of the driver that answers VK_ERROR_OUT_OF_DEVICE_MEMORY when it is its turn.
+template <auto kField>
+struct Faulty;
+template <class... A, VkResult (VKAPI_PTR* VolkDeviceTable::*kField)(A...)>
+struct Faulty<kField> {
+    static inline VkResult(VKAPI_PTR* real)(A...) = nullptr;
+    static VkResult VKAPI_PTR call(A... a) {
+        return fails(calls_until_fault) ? VK_ERROR_OUT_OF_DEVICE_MEMORY : real(a...);
+    }
+    static void put(VolkDeviceTable* t) {
+        real = t->*kField;
+        t->*kField = call;
+    }
+};
+
+vk::OpenDetail faulty_driver() {
+    vk::OpenDetail detail;
+    detail.edit_device = [](VolkDeviceTable* t) {
+        Faulty<&VolkDeviceTable::vkAllocateMemory>::put(t);
+        Faulty<&VolkDeviceTable::vkCreateBuffer>::put(t);
+        Faulty<&VolkDeviceTable::vkBindBufferMemory>::put(t);
+        Faulty<&VolkDeviceTable::vkMapMemory>::put(t);
+        Faulty<&VolkDeviceTable::vkCreateSemaphore>::put(t);
+        Faulty<&VolkDeviceTable::vkCreateCommandPool>::put(t);
+        Faulty<&VolkDeviceTable::vkAllocateCommandBuffers>::put(t);
+        Faulty<&VolkDeviceTable::vkBeginCommandBuffer>::put(t);
+        Faulty<&VolkDeviceTable::vkEndCommandBuffer>::put(t);
+        Faulty<&VolkDeviceTable::vkCreateShaderModule>::put(t);
+        Faulty<&VolkDeviceTable::vkCreateComputePipelines>::put(t);
+        Faulty<&VolkDeviceTable::vkCreateDescriptorPool>::put(t);
+        Faulty<&VolkDeviceTable::vkAllocateDescriptorSets>::put(t);
+        Faulty<&VolkDeviceTable::vkQueueSubmit>::put(t);
+    };
+    return detail;
+}
+
+/// Which call or allocation fails next; each kind of fault is a counter.
+struct Fault {
+    const char* name;
+    std::atomic<int64_t>& until;
+};
+std::vector<Fault> faults() {
+    std::vector<Fault> all{{"a driver call", calls_until_fault}};
+    if (can_tell_own_allocations()) all.push_back({"an allocation", own_allocations_until_fault});
+    return all;
+}
+
+/// A device whose driver can be made to fail. Null where there is none; then the test case is skipped.
+vk::OpenDeviceRef open_faulty(Device* device) {
+    *device = gpu_device();
+    if (!*device) return nullptr;
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    vk::OpenDeviceRef opened;
+    const Status s = vk::open_device(options, faulty_driver()).get(opened);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    device->impl()->machine = vk::make_backend(opened);
+    return opened;
+}
+
+/// Calls with a later and later fault until none is met. What fails must say out_of_memory; a fault may also go
+/// unnoticed, where the library can do without. `check` runs after each. Returns the number of failures.
+template <class Call, class Check>
+int fail_some(const Fault& fault, const char* what, Call call, Check check) {
+    int n = 0;
+    for (int64_t i = 0;; i += 1 + i / 6) {
+        fault.until = i;
+        const Status s = call();
+        const bool met = fault.until.exchange(kNever) < 0;
+        if (!s.ok() && (!met || s.code != Code::out_of_memory))
+            FAIL_CHECK(what << ", " << fault.name << ' ' << i << ": " << s.message());
+        n += !s.ok();
+        check(i);
+        if (!met) return n;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("where a GPU's driver or the host has no memory left, opening the device returns a Status") {
+    if (!gpu_device()) return;
+    DeviceOptions options;
+    options.kind = Kind::vulkan;
+    const auto open = [&]() -> Status {  // as Device::open() calls it
+        try {
+            return vk::open_device(options, faulty_driver()).status();
+        } catch (...) {
+            return status_of_exception();
+        }
+    };
+    for (const Fault& fault : faults()) {
+        const int n = fail_some(fault, "open_device", open, [](int64_t) {});
+        CHECK_MESSAGE(n > 5, fault.name);
+    }
+}
+
+TEST_CASE("where a GPU's driver or the host has no memory left, load and create return a Status and hold nothing") {
+    Device device;
+    const vk::OpenDeviceRef opened = open_faulty(&device);
+    if (!opened) return;
+    vk::Gpu& gpu = *opened->gpu;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    SessionOptions options;
+    options.n_context = 128;
+    options.n_ubatch = 16;
+    options.draft.source = Draft::mtp;
+    options.draft.depth = 2;
+    for (const Fault& fault : faults()) {
+        CAPTURE(std::string(fault.name));
+        uint64_t held = gpu.device_bytes + gpu.host_bytes;
+        const auto same = [&](int64_t i) {
+            if (gpu.device_bytes + gpu.host_bytes != held)
+                FAIL_CHECK("failure " << i << " holds " << gpu.device_bytes + gpu.host_bytes - held << " bytes");
+        };
+        CHECK(fail_some(
+                  fault, "Model::load", [&] { return Model::load(device, bytes).status(); }, same) > 5);
+        const Model model = load_model(device, bytes);
+        held = gpu.device_bytes + gpu.host_bytes;
+        CHECK(fail_some(
+                  fault, "Session::create", [&] { return Session::create(model, options).status(); }, same) > 5);
+    }
+    CHECK(gpu.device_bytes + gpu.host_bytes == 0);
+}
+
+#endif  // AUSPEX_NO_VULKAN
