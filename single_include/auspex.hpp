@@ -6975,7 +6975,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
         bool had_middle = false;  ///< a mark where the trunk begins
         bool cold = false;        ///< something was recorded while it was in flight
     };
-    bool looping_ = false, first_ = false;
+    bool loop_started_ = false, first_ = false;
     SampleMode mode_;
     uint32_t first_request_[2] = {};  ///< of the first cycle: MTP pass, trunk pass
     uint32_t position_ = 0, limit_ = 0, n_mtp_row_ = 0;
@@ -36123,7 +36123,7 @@ Status VulkanContext::check(const Step& step) const {
 Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
     AUSPEX_TRY(finish_reset());
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     const bool trunk = step.tape == &model_->plan->trunk;
     AUSPEX_TRY(trunk ? run_trunk(step) : run_mtp(step));
@@ -36259,7 +36259,7 @@ Status VulkanContext::head(const Tape& tape, uint32_t first, uint32_t n) {
 void VulkanContext::reset() {
     n_pending_ = n_last_row_ = 0;
     n_flight_ = flight_begin_ = ring_read_ = 0;
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
     must_reset_ = true;
@@ -36359,7 +36359,7 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
     AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
     n_pending_ = 0;
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     const std::byte* at = from.data();
     AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
@@ -36658,7 +36658,7 @@ Status VulkanContext::start(const LoopStart& d) {
         return Status(Code::bad_argument, "n_mtp_row is set on a context opened without MTP");
     if (d.n_mtp_row != 0 && model_->plan->mtp.empty())
         return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
-    looping_ = first_ = true;
+    loop_started_ = first_ = true;
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
@@ -36821,7 +36821,7 @@ Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     if (step.tape != &model_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
         return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative,
                     " of the first MTP block, all with logits");
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     Recording* body = nullptr;
     RecordingKey key;
@@ -36849,7 +36849,7 @@ bool VulkanContext::ready(uint32_t n_draft) {
 }
 
 Status VulkanContext::queue(uint32_t n_draft) {
-    if (!looping_) return Status(Code::bad_argument, "start() comes before queue()");
+    if (!loop_started_) return Status(Code::bad_argument, "start() comes before queue()");
     if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
     if (n_flight_ == kMaxQueued)
         return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");

@@ -225,7 +225,7 @@ Status VulkanContext::check(const Step& step) const {
 Status VulkanContext::run(const Step& step) {
     AUSPEX_TRY(check(step));
     AUSPEX_TRY(finish_reset());
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     const bool trunk = step.tape == &model_->plan->trunk;
     AUSPEX_TRY(trunk ? run_trunk(step) : run_mtp(step));
@@ -361,7 +361,7 @@ Status VulkanContext::head(const Tape& tape, uint32_t first, uint32_t n) {
 void VulkanContext::reset() {
     n_pending_ = n_last_row_ = 0;
     n_flight_ = flight_begin_ = ring_read_ = 0;
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
     must_reset_ = true;
@@ -461,7 +461,7 @@ Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
     AUSPEX_TRY(finish_reset());
     AUSPEX_TRY(barrier());
     n_pending_ = 0;
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     const std::byte* at = from.data();
     AUSPEX_TRY(each_part(n_token, [&](const Region& r) {

@@ -165,7 +165,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
         bool had_middle = false;  ///< a mark where the trunk begins
         bool cold = false;        ///< something was recorded while it was in flight
     };
-    bool looping_ = false, first_ = false;
+    bool loop_started_ = false, first_ = false;
     SampleMode mode_;
     uint32_t first_request_[2] = {};  ///< of the first cycle: MTP pass, trunk pass
     uint32_t position_ = 0, limit_ = 0, n_mtp_row_ = 0;

@@ -43,7 +43,7 @@ Status VulkanContext::start(const LoopStart& d) {
         return Status(Code::bad_argument, "n_mtp_row is set on a context opened without MTP");
     if (d.n_mtp_row != 0 && model_->plan->mtp.empty())
         return Status(Code::unsupported, "n_mtp_row is set, but the plan has no MTP block to draft with");
-    looping_ = first_ = true;
+    loop_started_ = first_ = true;
     done_ = false;
     forget_rows();
     logits_slot_ = kNoSlot;
@@ -206,7 +206,7 @@ Result<Span<const Token>> VulkanContext::guess(const Step& step) {
     if (step.tape != &model_->plan->mtp[0] || step.n_logit != step.n_row || step.n_row > kMaxTentative)
         return fail(Code::bad_argument, "guesses of ", step.n_row, " rows, expected 1..", kMaxTentative,
                     " of the first MTP block, all with logits");
-    looping_ = false;
+    loop_started_ = false;
     forget_rows();
     Recording* body = nullptr;
     RecordingKey key;
@@ -234,7 +234,7 @@ bool VulkanContext::ready(uint32_t n_draft) {
 }
 
 Status VulkanContext::queue(uint32_t n_draft) {
-    if (!looping_) return Status(Code::bad_argument, "start() comes before queue()");
+    if (!loop_started_) return Status(Code::bad_argument, "start() comes before queue()");
     if (done_) return Status(Code::bad_argument, "the text has ended; start() again to go on");
     if (n_flight_ == kMaxQueued)
         return fail(Code::bad_argument, kMaxQueued, " cycles are queued already; wait() for one");
