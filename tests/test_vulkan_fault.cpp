@@ -1,5 +1,5 @@
-// A GPU without memory: where a call of the driver or an allocation of the library's own code fails, opening a device,
-// loading a model and creating a session return a Status and give back what they took.
+// A GPU without memory: where a call of the driver or an allocation of the library's own code fails, every public call
+// returns a Status, gives back what it took, and works when it is called again.
 //
 // Driver calls fail through a function table of the test's own, allocations through tests/allocations.h. Calls that
 // fail are sampled: the first ones all, then ever fewer.
@@ -140,6 +140,53 @@ TEST_CASE("where a GPU's driver or the host has no memory left, load and create 
                   fault, "Session::create", [&] { return Session::create(model, options).status(); }, same) > 5);
     }
     CHECK(gpu.device_bytes + gpu.host_bytes == 0);
+}
+
+/// Calls of a session through `call`, and the text that comes of them.
+template <class Call>
+static std::vector<Token> text_of(const Model& model, Call call) {
+    SessionOptions options;
+    options.n_context = 128;
+    options.n_ubatch = 16;
+    options.draft.source = Draft::mtp;
+    options.draft.depth = 2;
+    Session session;
+    REQUIRE(Session::create(model, options).get(session).ok());
+    const std::vector<Token> prompt = tiny_ids(32, 4);  // two steps, each in pieces
+    Snapshot snapshot;
+    call("sync", [&] { return session.sync(prompt).status(); });
+    for (int i = 0; i < 3; ++i) call("next", [&] { return session.next().status(); });
+    call("save", [&] { return session.save().get(snapshot); });
+    call("next", [&] { return session.next().status(); });
+    call("restore", [&] { return session.restore(snapshot); });
+    call("next", [&] { return session.next().status(); });
+    while (session.history().size() < 60) REQUIRE(session.next().ok());
+    return {session.history().begin(), session.history().begin() + 60};
+}
+
+TEST_CASE("where memory runs out in a session on a GPU, calls return a Status, and tried again give the same text") {
+    Device device;
+    const vk::OpenDeviceRef opened = open_faulty(&device);
+    if (!opened) return;
+    const std::vector<std::byte> bytes = tiny_model(test_vulkan_model::tiny_of(true));
+    const Model model = load_model(device, bytes);
+    const std::vector<Token> want = text_of(model, [](const char*, auto call) { REQUIRE(call().ok()); });
+    for (const Fault& fault : faults()) {
+        CAPTURE(std::string(fault.name));
+        int n_failure = 0;
+        const std::vector<Token> text = text_of(model, [&](const char* what, auto call) {
+            for (int64_t i = 0;; i += 1 + i) {
+                fault.until = i;
+                const Status s = call();
+                const bool met = fault.until.exchange(kNever) < 0;
+                if (s.ok()) return;
+                ++n_failure;
+                REQUIRE_MESSAGE((met && s.code == Code::out_of_memory), what << ' ' << i << ": " << s.message());
+            }
+        });
+        CHECK(text == want);
+        CHECK(n_failure > 5);
+    }
 }
 
 #endif  // AUSPEX_NO_VULKAN
