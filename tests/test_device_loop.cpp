@@ -91,21 +91,23 @@ TEST_CASE("lossless drafting in the device loop: the same text at every depth an
     for (uint32_t run_ahead : {0u, 3u}) looped.push_back(open(tiny.model, drafting(0, run_ahead)));
     uint64_t n_accepted = 0, n_rejected = 0;
     size_t i_sampling = 0;
+    const size_t n_token = deep() ? 40 : 26;
     for (const Sampling& sampling : samplings()) {
         CAPTURE(i_sampling);
         ++i_sampling;
-        const std::vector<Token> plain = text(off, prompt, 40, sampling);
+        const std::vector<Token> plain = text(off, prompt, n_token, sampling);
         for (int depth : {0, 1, 3, 8, -1}) {
             CAPTURE(depth);
             // Every depth greedily, the controller and the deepest drafts with penalties, the deepest with the others.
             const bool covering = i_sampling == 1 || depth == 8 || (i_sampling == 4 && depth == -1);
             if (!deep() && !covering) continue;
             REQUIRE(host.set_draft_depth(depth).ok());
-            CHECK(text(host, prompt, 40, sampling) == plain);
+            CHECK(text(host, prompt, n_token, sampling) == plain);
             const Stats want = host.stats();
             for (Session& session : looped) {
+                if (!deep() && i_sampling != 1 && &session == &looped[0]) continue;  // run ahead finds more
                 REQUIRE(session.set_draft_depth(depth).ok());
-                CHECK(text(session, prompt, 40, sampling) == plain);
+                CHECK(text(session, prompt, n_token, sampling) == plain);
                 const Stats stats = session.stats();
                 n_accepted += sum(stats.accepted, kMaxDraft);
                 n_rejected += sum(stats.drafted, kMaxDraft) - sum(stats.accepted, kMaxDraft);
@@ -116,7 +118,7 @@ TEST_CASE("lossless drafting in the device loop: the same text at every depth an
             }
         }
     }
-    CHECK(n_accepted > (deep() ? 50 : 25));
+    CHECK(n_accepted > (deep() ? 50 : 10));
     CHECK(n_rejected > 50);
 }
 

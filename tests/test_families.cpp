@@ -122,7 +122,7 @@ void check_says(const std::vector<std::byte>& bytes, std::initializer_list<const
 
 }  // namespace
 
-TEST_CASE("every family computes what plain loops in double precision compute") {
+TEST_CASE("every family computes what plain loops in double precision compute" * doctest::test_suite("long")) {
     const std::vector<Token> ids = tiny_ids(40, 3);
     REQUIRE(ids.size() > kTinyWindow + 4);
     for (Family family : kFamilies) {
@@ -145,7 +145,7 @@ TEST_CASE("every family computes what plain loops in double precision compute") 
     }
 }
 
-TEST_CASE("the oracle agrees with independent outputs") {
+TEST_CASE("the oracle agrees with independent outputs" * doctest::test_suite("long")) {
     for (const char* name : {"random-moe", "random-step35"}) {
         const Reference ref = load_reference(name);
         if (!ref.ok) return;

@@ -40,7 +40,7 @@ void each_rig(F check) {
                 TinyOptions tiny;
                 tiny.family = family;
                 tiny.type = type;
-                CpuRig rig(path, 2, tiny);
+                CpuRig rig(path, 1, tiny);
                 check(rig, path);
             }
 }
@@ -245,7 +245,7 @@ TEST_CASE("rotary positions are relative: shifted by a constant, with the KV row
             CAPTURE(family_text);
             TinyOptions tiny;
             tiny.family = family;
-            CpuRig rig(path, 2, tiny);
+            CpuRig rig(path, 1, tiny);
             check_rotary_shift(rig, *rig.context(), *rig.context());
         }
 }

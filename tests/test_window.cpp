@@ -77,6 +77,7 @@ TEST_CASE("a ring gives the bits of a cache that never wraps, for all windows, s
         for (uint32_t w : {1u, 2u, 9u, 64u, 255u, 256u, 257u, 300u}) {
             for (uint32_t sinks : {0u, 1u, 4u}) {
                 if (sinks == 1 && w != 64) continue;
+                if (AUSPEX_TEST_SANITIZED && w != 9 && w != 257) continue;
                 CAPTURE(w);
                 CAPTURE(sinks);
                 auto ring = rig.context(window(w, sinks), 1024, 100), whole = rig.context(window(w, sinks), 1024, 1024);
@@ -228,7 +229,7 @@ TEST_CASE("windowed logits equal the framework's within the bound" * doctest::te
             DeviceOptions options;
             options.kind = bound.kind;
             options.cpu_path = bound.path;
-            options.n_thread = 2;
+            options.n_thread = 1;  // threads of two test programs would wait for each other at every barrier
             Device device;
             const Status opened = Device::open(options).get(device);
             if (opened.code == Code::no_device && bound.kind == Kind::vulkan) {

@@ -80,7 +80,7 @@ struct Rig : ContextRig {
         gpu = load(*vk::make_backend(shared_gpu()));
         CpuOptions options;
         options.path = CpuPath::reference;
-        options.n_thread = 2;
+        options.n_thread = 1;
         std::shared_ptr<Backend> machine;
         REQUIRE(open_cpu(options).get(machine).ok());
         cpu = load(*machine);
