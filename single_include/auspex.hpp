@@ -7578,14 +7578,37 @@ enum class PrefixPolicy : uint8_t {
 };
 
 /// Why a state was kept.
-enum class StateKind : uint8_t { system_end, user_end, generation_end, tip, junction, stride };
+enum class StateKind : uint8_t {
+    system_end,      ///< a pinned mark
+    user_end,        ///< any other mark; without marks the last rows of a prompt
+    generation_end,  ///< where a generated text ended and the next prompt went on
+    tip,             ///< where another text replaced the live one
+    edited,          ///< above the row at which the live text was changed
+    junction,
+    stride,
+};
+constexpr size_t kStateKinds = 7;
 const char* state_kind_name(StateKind kind);
+
+/// How often states of a kind were used, of those that were taken lately. What is worth keeping differs: a template
+/// that drops earlier thinking never comes back to where a generation ended, an edit does.
+class UseRates {
+  public:
+    void taken(StateKind kind);
+    void used(StateKind kind) { n_used_[static_cast<size_t>(kind)] += 1; }
+    double of(StateKind kind) const;
+
+  private:
+    double n_taken_[kStateKinds] = {}, n_used_[kStateKinds] = {};
+};
+
+constexpr uint64_t kPinRequests = 16;
 
 /// A row of the caller's prompt at which the state is worth keeping: the end of the system part (pinned) or of the last
 /// user message.
 struct Mark {
     size_t row = 0;
-    bool pinned = false;  ///< kept for as long as there is anything else to give up
+    bool pinned = false;  ///< given up last, as long as its text was live in the last kPinRequests requests
 };
 
 /// A row at which a prefill has to stop, so that its state can be kept.
@@ -7606,10 +7629,12 @@ std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<con
 
 /// What deciding about a state needs to know.
 struct StateWorth {
-    size_t gap = 0;       ///< rows to the next lower state of the same path: what would be computed again without it
-    uint64_t age = 0;     ///< requests since it was used
-    uint64_t bytes = 0;   ///< its own and those of the parked rows that only it needs
-    bool is_tip = false;  ///< no other state lies above it
+    size_t gap = 0;         ///< rows to the next lower state of the same path: what would be computed again without it
+    uint64_t age = 0;       ///< requests since it was used
+    uint64_t bytes = 0;     ///< its own and those of the parked rows that only it needs
+    uint64_t path_age = 0;  ///< requests since it was on the live path
+    double use_rate = 1;    ///< of its kind
+    bool is_tip = false;    ///< no other state lies above it
     StateKind kind = StateKind::tip;
 };
 /// The state with the lowest score is given up first.
@@ -7765,7 +7790,7 @@ class PrefixTree {
         size_t row = 0;
         StateKind kind = StateKind::tip;
         bool pinned = false, held = false;  ///< held: the store has it
-        uint64_t last_use = 0;
+        uint64_t last_use = 0, last_live = 0;
     };
     struct Block {
         uint32_t n_ref = 0;
@@ -7798,8 +7823,9 @@ class PrefixTree {
     PrefixReport begin_report(Span<const Token> wanted) const;
     SyncReason reason_of(const Found& found, const PrefixReport& report) const;
     void close_live();
-    Status switch_to(const Found& found, size_t n_wanted);
-    uint32_t claim_tip();
+    Status switch_to(const Found& found, const PrefixReport& report);
+    bool is_edit(const Found& found, const PrefixReport& report) const;
+    uint32_t claim_tip(const Found& found, const PrefixReport& report);
     void plan_restores(std::vector<Copy>* copies);
     Status copy_rows(std::vector<Copy>& copies);
     Status restore(const Copy& copy);
@@ -7831,6 +7857,7 @@ class PrefixTree {
     void park(const Copy& copy);
     void fit(uint64_t slack);
     uint32_t worst() const;
+    bool is_pinned(uint32_t i) const;
     double score(uint32_t i) const;
     size_t gap(uint32_t i) const;
     size_t rows_only_for(uint32_t i) const;
@@ -7859,6 +7886,7 @@ class PrefixTree {
     size_t i_stop_ = 0;
     std::vector<std::pair<uint64_t, size_t>> left_;  ///< hash and row of the last divergences, a ring
     size_t i_left_ = 0;
+    UseRates rates_;
 
     uint64_t request_ = 0;
     uint32_t locked_ = kNoState;  ///< the state that is about to be loaded
@@ -38787,6 +38815,7 @@ constexpr size_t kStride = 8192;      // of the stride policy, and the prefill f
 constexpr size_t kNearStride = 4096;  // the first distance from the prompt's end; each further one doubles
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
+constexpr double kRateWindow = 32;  // states of a kind after which older ones count half
 
 size_t grid_floor(size_t row, size_t grid) { return row / grid * grid; }
 
@@ -38809,7 +38838,8 @@ void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>
 }  // namespace prefix_policy_impl
 
 const char* state_kind_name(StateKind kind) {
-    static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip", "junction", "stride"};
+    static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip",
+                                             "edited",     "junction", "stride"};
     return kNames[static_cast<size_t>(kind)];
 }
 
@@ -38832,12 +38862,27 @@ std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<con
     return stops;
 }
 
+void UseRates::taken(StateKind kind) {
+    using namespace prefix_policy_impl;
+    double& n = n_taken_[static_cast<size_t>(kind)];
+    n += 1;
+    if (n <= kRateWindow) return;
+    n /= 2;
+    n_used_[static_cast<size_t>(kind)] /= 2;
+}
+
+double UseRates::of(StateKind kind) const {
+    const size_t i = static_cast<size_t>(kind);
+    return (n_used_[i] + 1) / (n_taken_[i] + 1);
+}
+
 double state_score(PrefixPolicy policy, const StateWorth& worth) {
     using namespace prefix_policy_impl;
     const double recent = 1.0 / static_cast<double>(1 + worth.age);
     if (policy != PrefixPolicy::by_score) return recent;
-    const double rows = static_cast<double>(worth.gap) * (worth.is_tip ? kTipWeight : 1);
-    return rows * recent / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));
+    const double rows = static_cast<double>(worth.gap) * worth.use_rate * (worth.is_tip ? kTipWeight : 1);
+    const double left = 1.0 / static_cast<double>(1 + worth.path_age);
+    return rows * recent * left / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));
 }
 
 size_t max_states(PrefixPolicy policy) {
@@ -38948,7 +38993,8 @@ uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pin
     s.row = row;
     s.kind = kind;
     s.pinned = pinned;
-    s.last_use = request_;
+    s.last_use = s.last_live = request_;
+    rates_.taken(kind);
     std::vector<uint32_t>& on = tree_[run].states;
     on.insert(std::find_if(on.begin(), on.end(), [&](uint32_t other) { return states_[other].row > row; }), i);
     tree_.count_states(run, 1);
@@ -39132,8 +39178,8 @@ void PrefixTree::add_held(uint64_t bytes) {
 
 /// Gives up states, the lowest score first, until everything claimed fits, with `slack` bytes to spare.
 void PrefixTree::fit(uint64_t slack) {
-    while (claimed_ - credit_ + slack > options_.budget_bytes || held_ + pending_states_ > options_.budget_bytes ||
-           n_state_ > max_states(options_.policy)) {
+    while (claimed_ - credit_ + slack > options_.budget_bytes ||
+           held_ + pending_states_ + slack > options_.budget_bytes || n_state_ > max_states(options_.policy)) {
         const uint32_t i = worst();
         if (i == kNoState) return;
         if (on_evict) on_evict(i);
@@ -39146,15 +39192,21 @@ uint32_t PrefixTree::worst() const {
     double lowest = 0;
     bool pinned = true;
     for (uint32_t i = 0; i < states_.size(); ++i) {
-        const State& s = states_[i];
-        if (s.run == kNoRun || i == locked_ || (s.pinned && !pinned)) continue;
+        if (states_[i].run == kNoRun || i == locked_) continue;
+        const bool is = is_pinned(i);
+        if (is && !pinned) continue;
         const double value = score(i);
-        if (found != kNoState && s.pinned == pinned && value >= lowest) continue;
+        if (found != kNoState && is == pinned && value >= lowest) continue;
         found = i;
         lowest = value;
-        pinned = s.pinned;
+        pinned = is;
     }
     return found;
+}
+
+/// A pin holds while its text is in use; the system prompts of old conversations do not fill the budget.
+bool PrefixTree::is_pinned(uint32_t i) const {
+    return states_[i].pinned && request_ - states_[i].last_live <= kPinRequests;
 }
 
 double PrefixTree::score(uint32_t i) const {
@@ -39165,6 +39217,8 @@ double PrefixTree::score(uint32_t i) const {
     worth.age = request_ - s.last_use;
     worth.is_tip = run.states.back() == i && !run.has_states_below();
     worth.kind = s.kind;
+    worth.use_rate = rates_.of(s.kind);
+    worth.path_age = request_ - s.last_live;
     worth.bytes = options_.state_bytes + (worth.is_tip ? rows_only_for(i) * options_.row_bytes : 0);
     return state_score(options_.policy, worth);
 }
@@ -39204,7 +39258,7 @@ std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
         info.item = i;
         info.row = s.row;
         info.kind = s.kind;
-        info.pinned = s.pinned;
+        info.pinned = is_pinned(i);
         info.age = request_ - s.last_use;
         const Run& run = tree_[s.run];
         info.n_parked = run.states.back() == i && !run.has_states_below() ? rows_only_for(i) : 0;
@@ -39310,7 +39364,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     report.rows_computed = wanted.size() - found.row;
     report.reason = reason_of(found, report);
     const size_t junction = find_junction(wanted, found);
-    const Status s = switch_to(found, wanted.size());
+    const Status s = switch_to(found, report);
     if (!s.ok()) {
         lose_context();
         return s;
@@ -39435,24 +39489,44 @@ void PrefixTree::close_live() {
 }
 
 /// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
-uint32_t PrefixTree::claim_tip() {
-    const bool wanted = can_park() && n_row_ != 0 && options_.state_bytes <= options_.budget_bytes;
-    if (!wanted || has_state_at(open_, n_row_)) return kNoState;
-    return claim_state(open_, n_row_, decoded_ ? StateKind::generation_end : StateKind::tip, false);
+uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
+    if (!can_park() || n_row_ == 0 || options_.state_bytes > options_.budget_bytes) return kNoState;
+    const bool edited = !found.live && is_edit(found, report);
+    for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
+        for (const uint32_t i : tree_[id].states)
+            if (states_[i].row > report.diverged_at) states_[i].kind = StateKind::edited;
+    if (has_state_at(open_, n_row_) || (found.live && !decoded_)) return kNoState;
+    const StateKind kind = edited ? StateKind::edited : found.live ? StateKind::generation_end : StateKind::tip;
+    return claim_state(open_, n_row_, kind, false);
+}
+
+/// Whether a prompt changes the live text, and does not just leave it for another: then nobody comes back to it.
+bool PrefixTree::is_edit(const Found& found, const PrefixReport& report) const {
+    size_t lowest = 0;
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
+        if (!tree_[id].states.empty()) lowest = states_[tree_[id].states.front()].row;
+    return found.known == report.diverged_at && report.diverged_at > lowest;
 }
 
 /// Brings rows 0 .. found.row and the state there into the context, and clears the rows up to n_wanted.
-Status PrefixTree::switch_to(const Found& found, size_t n_wanted) {
+Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     locked_ = found.state;
-    const uint32_t tip = found.live ? kNoState : claim_tip();
+    const uint32_t tip = claim_tip(found, report);
     if (found.row < tree_[found.run].end) split(found.run, found.row);
     open_ = found.row > tree_[found.run].begin || found.run == kRootRun ? found.run : tree_[found.run].parent;
     n_row_ = found.row;
     decoded_ = false;
-    if (found.state != kNoState) states_[found.state].last_use = request_;
+    if (found.state != kNoState) {
+        State& base = states_[found.state];
+        rates_.used(base.kind);
+        base.last_use = request_;
+        if (base.kind == StateKind::edited) base.kind = StateKind::tip;
+    }
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
+        for (const uint32_t i : tree_[id].states) states_[i].last_live = request_;
     std::vector<Copy> copies;
     if (!found.live) plan_restores(&copies);
-    leave_rows(n_row_, n_wanted, &copies);
+    leave_rows(n_row_, report.n_row, &copies);
     fit(credit_ != 0 ? options_.grid * options_.row_bytes : 0);  // one block more while rows change places
     if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
     const Status s = copy_rows(copies);

@@ -132,16 +132,49 @@ TEST_CASE("a long prefill keeps states at doubling distances from its end") {
     CHECK(stops[1].row == 700);
 }
 
-TEST_CASE("the score is rows saved per byte, less with age, four times for a tip") {
+TEST_CASE("the score is rows saved per byte, less with age, four times for a tip, by how often its kind was used") {
     StateWorth w;
     w.gap = 100, w.age = 3, w.bytes = 50;
     CHECK(state_score(PrefixPolicy::by_score, w) == doctest::Approx(0.5));
+    w.path_age = 1;
+    CHECK(state_score(PrefixPolicy::by_score, w) == doctest::Approx(0.25));
     w.is_tip = true;
-    CHECK(state_score(PrefixPolicy::by_score, w) == doctest::Approx(2));
+    CHECK(state_score(PrefixPolicy::by_score, w) == doctest::Approx(1));
+    w.use_rate = 0.5;
+    CHECK(state_score(PrefixPolicy::by_score, w) == doctest::Approx(0.5));
     CHECK(state_score(PrefixPolicy::stride, w) == doctest::Approx(0.25));
 }
 
-TEST_CASE("the state with the lowest score is given up, a pinned one last") {
+TEST_CASE("the use rate of a kind follows what was used lately") {
+    UseRates rates;
+    CHECK(rates.of(StateKind::tip) == 1);
+    for (int i = 0; i < 9; ++i) rates.taken(StateKind::tip);
+    CHECK(rates.of(StateKind::tip) == doctest::Approx(0.1));
+    CHECK(rates.of(StateKind::junction) == 1);
+    for (int i = 0; i < 1000; ++i) rates.taken(StateKind::tip), rates.used(StateKind::tip);
+    CHECK(rates.of(StateKind::tip) > 0.9);
+    for (int i = 0; i < 200; ++i) rates.taken(StateKind::tip);
+    CHECK(rates.of(StateKind::tip) < 0.1);
+}
+
+TEST_CASE("a pin holds while its text is in use, and then counts as any other") {
+    PrefixRig rig(options(4));
+    rig.sync(text(1, 200), {{100, true}});
+    CHECK(rig.tree.states().size() == 1);
+    const auto pinned = [&] {
+        size_t n = 0;
+        for (const PrefixTree::StateInfo& s : rig.tree.states()) n += s.pinned ? 1 : 0;
+        return n;
+    };
+    for (Token i = 0; i < 16; ++i) {
+        rig.sync(text(2 + i, 300), {{200, false}});
+        CHECK(pinned() == 1);
+    }
+    rig.sync(text(50, 300), {{200, false}});
+    CHECK(pinned() == 0);
+}
+
+TEST_CASE("the state with the lowest score is given up, a pinned one of a text in use last") {
     PrefixRig rig(options(3));
     std::vector<std::pair<size_t, uint64_t>> given_up;
     rig.tree.on_evict = [&](uint32_t item) {
@@ -294,6 +327,7 @@ TEST_CASE("random scripts: every kept state is found, over its own rows, within 
         };
         Script script(rig, seed);
         for (int i = 0; i < 150; ++i) REQUIRE(script.step().ok());
+        CHECK(rig.tree.n_failed() == 0);  // the budget was never in the way of a copy that had been decided
     }
 }
 

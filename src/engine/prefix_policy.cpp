@@ -12,6 +12,7 @@ constexpr size_t kStride = 8192;      // of the stride policy, and the prefill f
 constexpr size_t kNearStride = 4096;  // the first distance from the prompt's end; each further one doubles
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
+constexpr double kRateWindow = 32;  // states of a kind after which older ones count half
 
 size_t grid_floor(size_t row, size_t grid) { return row / grid * grid; }
 
@@ -34,7 +35,8 @@ void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>
 }  // namespace prefix_policy_impl
 
 const char* state_kind_name(StateKind kind) {
-    static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip", "junction", "stride"};
+    static constexpr const char* kNames[] = {"system end", "user end", "generation end", "tip",
+                                             "edited",     "junction", "stride"};
     return kNames[static_cast<size_t>(kind)];
 }
 
@@ -57,12 +59,27 @@ std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<con
     return stops;
 }
 
+void UseRates::taken(StateKind kind) {
+    using namespace prefix_policy_impl;
+    double& n = n_taken_[static_cast<size_t>(kind)];
+    n += 1;
+    if (n <= kRateWindow) return;
+    n /= 2;
+    n_used_[static_cast<size_t>(kind)] /= 2;
+}
+
+double UseRates::of(StateKind kind) const {
+    const size_t i = static_cast<size_t>(kind);
+    return (n_used_[i] + 1) / (n_taken_[i] + 1);
+}
+
 double state_score(PrefixPolicy policy, const StateWorth& worth) {
     using namespace prefix_policy_impl;
     const double recent = 1.0 / static_cast<double>(1 + worth.age);
     if (policy != PrefixPolicy::by_score) return recent;
-    const double rows = static_cast<double>(worth.gap) * (worth.is_tip ? kTipWeight : 1);
-    return rows * recent / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));
+    const double rows = static_cast<double>(worth.gap) * worth.use_rate * (worth.is_tip ? kTipWeight : 1);
+    const double left = 1.0 / static_cast<double>(1 + worth.path_age);
+    return rows * recent * left / static_cast<double>(std::max<uint64_t>(worth.bytes, 1));
 }
 
 size_t max_states(PrefixPolicy policy) {

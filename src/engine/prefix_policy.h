@@ -17,14 +17,37 @@ enum class PrefixPolicy : uint8_t {
 };
 
 /// Why a state was kept.
-enum class StateKind : uint8_t { system_end, user_end, generation_end, tip, junction, stride };
+enum class StateKind : uint8_t {
+    system_end,      ///< a pinned mark
+    user_end,        ///< any other mark; without marks the last rows of a prompt
+    generation_end,  ///< where a generated text ended and the next prompt went on
+    tip,             ///< where another text replaced the live one
+    edited,          ///< above the row at which the live text was changed
+    junction,
+    stride,
+};
+constexpr size_t kStateKinds = 7;
 const char* state_kind_name(StateKind kind);
+
+/// How often states of a kind were used, of those that were taken lately. What is worth keeping differs: a template
+/// that drops earlier thinking never comes back to where a generation ended, an edit does.
+class UseRates {
+  public:
+    void taken(StateKind kind);
+    void used(StateKind kind) { n_used_[static_cast<size_t>(kind)] += 1; }
+    double of(StateKind kind) const;
+
+  private:
+    double n_taken_[kStateKinds] = {}, n_used_[kStateKinds] = {};
+};
+
+constexpr uint64_t kPinRequests = 16;
 
 /// A row of the caller's prompt at which the state is worth keeping: the end of the system part (pinned) or of the last
 /// user message.
 struct Mark {
     size_t row = 0;
-    bool pinned = false;  ///< kept for as long as there is anything else to give up
+    bool pinned = false;  ///< given up last, as long as its text was live in the last kPinRequests requests
 };
 
 /// A row at which a prefill has to stop, so that its state can be kept.
@@ -45,10 +68,12 @@ std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<con
 
 /// What deciding about a state needs to know.
 struct StateWorth {
-    size_t gap = 0;       ///< rows to the next lower state of the same path: what would be computed again without it
-    uint64_t age = 0;     ///< requests since it was used
-    uint64_t bytes = 0;   ///< its own and those of the parked rows that only it needs
-    bool is_tip = false;  ///< no other state lies above it
+    size_t gap = 0;         ///< rows to the next lower state of the same path: what would be computed again without it
+    uint64_t age = 0;       ///< requests since it was used
+    uint64_t bytes = 0;     ///< its own and those of the parked rows that only it needs
+    uint64_t path_age = 0;  ///< requests since it was on the live path
+    double use_rate = 1;    ///< of its kind
+    bool is_tip = false;    ///< no other state lies above it
     StateKind kind = StateKind::tip;
 };
 /// The state with the lowest score is given up first.

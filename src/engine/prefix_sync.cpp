@@ -38,7 +38,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     report.rows_computed = wanted.size() - found.row;
     report.reason = reason_of(found, report);
     const size_t junction = find_junction(wanted, found);
-    const Status s = switch_to(found, wanted.size());
+    const Status s = switch_to(found, report);
     if (!s.ok()) {
         lose_context();
         return s;
@@ -163,24 +163,44 @@ void PrefixTree::close_live() {
 }
 
 /// The state at the live tip is about to be replaced: keeps it if a prompt could go on from there.
-uint32_t PrefixTree::claim_tip() {
-    const bool wanted = can_park() && n_row_ != 0 && options_.state_bytes <= options_.budget_bytes;
-    if (!wanted || has_state_at(open_, n_row_)) return kNoState;
-    return claim_state(open_, n_row_, decoded_ ? StateKind::generation_end : StateKind::tip, false);
+uint32_t PrefixTree::claim_tip(const Found& found, const PrefixReport& report) {
+    if (!can_park() || n_row_ == 0 || options_.state_bytes > options_.budget_bytes) return kNoState;
+    const bool edited = !found.live && is_edit(found, report);
+    for (RunId id = open_; edited && id != kNoRun; id = tree_[id].parent)
+        for (const uint32_t i : tree_[id].states)
+            if (states_[i].row > report.diverged_at) states_[i].kind = StateKind::edited;
+    if (has_state_at(open_, n_row_) || (found.live && !decoded_)) return kNoState;
+    const StateKind kind = edited ? StateKind::edited : found.live ? StateKind::generation_end : StateKind::tip;
+    return claim_state(open_, n_row_, kind, false);
+}
+
+/// Whether a prompt changes the live text, and does not just leave it for another: then nobody comes back to it.
+bool PrefixTree::is_edit(const Found& found, const PrefixReport& report) const {
+    size_t lowest = 0;
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
+        if (!tree_[id].states.empty()) lowest = states_[tree_[id].states.front()].row;
+    return found.known == report.diverged_at && report.diverged_at > lowest;
 }
 
 /// Brings rows 0 .. found.row and the state there into the context, and clears the rows up to n_wanted.
-Status PrefixTree::switch_to(const Found& found, size_t n_wanted) {
+Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     locked_ = found.state;
-    const uint32_t tip = found.live ? kNoState : claim_tip();
+    const uint32_t tip = claim_tip(found, report);
     if (found.row < tree_[found.run].end) split(found.run, found.row);
     open_ = found.row > tree_[found.run].begin || found.run == kRootRun ? found.run : tree_[found.run].parent;
     n_row_ = found.row;
     decoded_ = false;
-    if (found.state != kNoState) states_[found.state].last_use = request_;
+    if (found.state != kNoState) {
+        State& base = states_[found.state];
+        rates_.used(base.kind);
+        base.last_use = request_;
+        if (base.kind == StateKind::edited) base.kind = StateKind::tip;
+    }
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
+        for (const uint32_t i : tree_[id].states) states_[i].last_live = request_;
     std::vector<Copy> copies;
     if (!found.live) plan_restores(&copies);
-    leave_rows(n_row_, n_wanted, &copies);
+    leave_rows(n_row_, report.n_row, &copies);
     fit(credit_ != 0 ? options_.grid * options_.row_bytes : 0);  // one block more while rows change places
     if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
     const Status s = copy_rows(copies);

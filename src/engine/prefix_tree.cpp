@@ -99,7 +99,8 @@ uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pin
     s.row = row;
     s.kind = kind;
     s.pinned = pinned;
-    s.last_use = request_;
+    s.last_use = s.last_live = request_;
+    rates_.taken(kind);
     std::vector<uint32_t>& on = tree_[run].states;
     on.insert(std::find_if(on.begin(), on.end(), [&](uint32_t other) { return states_[other].row > row; }), i);
     tree_.count_states(run, 1);
@@ -283,8 +284,8 @@ void PrefixTree::add_held(uint64_t bytes) {
 
 /// Gives up states, the lowest score first, until everything claimed fits, with `slack` bytes to spare.
 void PrefixTree::fit(uint64_t slack) {
-    while (claimed_ - credit_ + slack > options_.budget_bytes || held_ + pending_states_ > options_.budget_bytes ||
-           n_state_ > max_states(options_.policy)) {
+    while (claimed_ - credit_ + slack > options_.budget_bytes ||
+           held_ + pending_states_ + slack > options_.budget_bytes || n_state_ > max_states(options_.policy)) {
         const uint32_t i = worst();
         if (i == kNoState) return;
         if (on_evict) on_evict(i);
@@ -297,15 +298,21 @@ uint32_t PrefixTree::worst() const {
     double lowest = 0;
     bool pinned = true;
     for (uint32_t i = 0; i < states_.size(); ++i) {
-        const State& s = states_[i];
-        if (s.run == kNoRun || i == locked_ || (s.pinned && !pinned)) continue;
+        if (states_[i].run == kNoRun || i == locked_) continue;
+        const bool is = is_pinned(i);
+        if (is && !pinned) continue;
         const double value = score(i);
-        if (found != kNoState && s.pinned == pinned && value >= lowest) continue;
+        if (found != kNoState && is == pinned && value >= lowest) continue;
         found = i;
         lowest = value;
-        pinned = s.pinned;
+        pinned = is;
     }
     return found;
+}
+
+/// A pin holds while its text is in use; the system prompts of old conversations do not fill the budget.
+bool PrefixTree::is_pinned(uint32_t i) const {
+    return states_[i].pinned && request_ - states_[i].last_live <= kPinRequests;
 }
 
 double PrefixTree::score(uint32_t i) const {
@@ -316,6 +323,8 @@ double PrefixTree::score(uint32_t i) const {
     worth.age = request_ - s.last_use;
     worth.is_tip = run.states.back() == i && !run.has_states_below();
     worth.kind = s.kind;
+    worth.use_rate = rates_.of(s.kind);
+    worth.path_age = request_ - s.last_live;
     worth.bytes = options_.state_bytes + (worth.is_tip ? rows_only_for(i) * options_.row_bytes : 0);
     return state_score(options_.policy, worth);
 }
@@ -355,7 +364,7 @@ std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
         info.item = i;
         info.row = s.row;
         info.kind = s.kind;
-        info.pinned = s.pinned;
+        info.pinned = is_pinned(i);
         info.age = request_ - s.last_use;
         const Run& run = tree_[s.run];
         info.n_parked = run.states.back() == i && !run.has_states_below() ? rows_only_for(i) : 0;

@@ -144,7 +144,7 @@ class PrefixTree {
         size_t row = 0;
         StateKind kind = StateKind::tip;
         bool pinned = false, held = false;  ///< held: the store has it
-        uint64_t last_use = 0;
+        uint64_t last_use = 0, last_live = 0;
     };
     struct Block {
         uint32_t n_ref = 0;
@@ -177,8 +177,9 @@ class PrefixTree {
     PrefixReport begin_report(Span<const Token> wanted) const;
     SyncReason reason_of(const Found& found, const PrefixReport& report) const;
     void close_live();
-    Status switch_to(const Found& found, size_t n_wanted);
-    uint32_t claim_tip();
+    Status switch_to(const Found& found, const PrefixReport& report);
+    bool is_edit(const Found& found, const PrefixReport& report) const;
+    uint32_t claim_tip(const Found& found, const PrefixReport& report);
     void plan_restores(std::vector<Copy>* copies);
     Status copy_rows(std::vector<Copy>& copies);
     Status restore(const Copy& copy);
@@ -210,6 +211,7 @@ class PrefixTree {
     void park(const Copy& copy);
     void fit(uint64_t slack);
     uint32_t worst() const;
+    bool is_pinned(uint32_t i) const;
     double score(uint32_t i) const;
     size_t gap(uint32_t i) const;
     size_t rows_only_for(uint32_t i) const;
@@ -238,6 +240,7 @@ class PrefixTree {
     size_t i_stop_ = 0;
     std::vector<std::pair<uint64_t, size_t>> left_;  ///< hash and row of the last divergences, a ring
     size_t i_left_ = 0;
+    UseRates rates_;
 
     uint64_t request_ = 0;
     uint32_t locked_ = kNoState;  ///< the state that is about to be loaded

@@ -1,7 +1,8 @@
 // bench: what the measurements of auspex-bench share.
 //
 // Owns    the options, the model under test, the timing loops, the JSON object with all results. Each kind of
-//         measurement has a file of its own: bench_rows, bench_profile, bench_mtp, bench_stack, bench_replay.
+//         measurement has a file of its own: bench_rows, bench_profile, bench_mtp, bench_stack, bench_replay,
+//         bench_trace.
 // Thread  one.
 // Tests   tests/test_cli_bench.py.
 #pragma once
@@ -24,9 +25,12 @@ struct BenchOptions {
     bool measure_all = false;  ///< none of them was named: prefill, decoding and rows with their defaults
     std::string draft = "auto", draft_vocab, synth_phases, plot, trace;
     std::vector<std::string> texts;  ///< NAME=FILE
+    std::string replay, geometry = "9b", checkpoint_bytes = "512M", policy = "default", order = "arrival";
+    std::string thinking = "dropped";
     double synth_accept = 0;
     int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
-    bool json = false, profile = false, stack = false, controller = false, virtual_clock = false;
+    int64_t branches = 1, replay_context = 0;  ///< replay_context 0: what the longest request needs
+    bool dry = false, json = false, profile = false, stack = false, controller = false, virtual_clock = false;
 };
 
 /// Checks the options, measures, and prints the table or the JSON object.

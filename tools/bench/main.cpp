@@ -26,7 +26,10 @@ void add_measurements(CLI::App& app, BenchOptions& o) {
     app.add_option("--synth-accept", o.synth_accept,
                    "With --mtp: synthetic acceptance with this probability, for models with random weights");
     app.add_option("--draft-vocab", o.draft_vocab, "A draft head over N ids, those of FILE, or auto");
-    app.add_option("--context", o.context, "With --mtp and --controller: tokens in the history at the start")
+    app.add_option(
+           "--context", o.context,
+           "With --mtp and --controller: tokens in the history at the start; with --replay: rows of the context "
+           "(default: what the longest request needs)")
         ->capture_default_str();
     app.add_flag("--profile", o.profile,
                  "Where the time of a step goes, by kind of kernel (GPU); at --depth, for --rows");
@@ -61,6 +64,28 @@ void add_settings(CLI::App& app, BenchOptions& o) {
     app.add_flag("--json", o.json, "Print one JSON object instead of a table");
 }
 
+void add_replay(CLI::App& app, BenchOptions& o) {
+    app.add_option(
+        "--replay", o.replay,
+        "Replay the requests of FILE (CSV of sessions, or JSONL with hash_ids), or agent or chat: which rows "
+        "are computed, which reused");
+    app.add_flag("--dry", o.dry, "With --replay: the bookkeeping alone, without a model");
+    app.add_option("--geometry", o.geometry, "With --replay --dry: 0.8b, 4b, 9b, 27b or 35b-a3b")
+        ->capture_default_str();
+    app.add_option("--checkpoint-bytes", o.checkpoint_bytes,
+                   "With --replay: budget for checkpoints and parked rows, as in 512M")
+        ->capture_default_str();
+    app.add_option("--policy", o.policy, "With --replay: none, stride or default")->capture_default_str();
+    app.add_option("--order", o.order,
+                   "With --replay of a CSV file with times: arrival, queue (serving takes time) or sessions (one after "
+                   "the other)")
+        ->capture_default_str();
+    app.add_option("--thinking", o.thinking, "With --replay agent or chat: dropped or kept in earlier turns")
+        ->capture_default_str();
+    app.add_option("--branches", o.branches, "With --replay chat: conversations that take turns")
+        ->capture_default_str();
+}
+
 }  // namespace
 }  // namespace cli
 
@@ -80,11 +105,13 @@ int main(int argc, char** argv) {
     const std::vector<const CLI::Option*> lists = add_lists(app, o);
     add_measurements(app, o);
     add_settings(app, o);
+    add_replay(app, o);
     const CLI::Option* tokens = app.add_option(
         "-n,--tokens", o.n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
     return run_command(app, argc, argv, [&] {
         if (tokens->count() == 0) o.n = o.stack ? 256 : o.mtp_list.empty() ? 32 : 128;
-        const bool mode = o.profile || o.stack || o.controller || o.longest > 0;
+        if (app.get_option("--context")->count() != 0) o.replay_context = o.context;
+        const bool mode = o.profile || o.stack || o.controller || o.longest > 0 || !o.replay.empty();
         o.measure_all = !mode && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
         return report(run_bench(o));
     });

@@ -1,0 +1,146 @@
+"""`auspex bench --replay --dry`: the counts it prints, the workloads it makes, and what it refuses."""
+import os
+import unittest
+
+from test_cli_bench import BaseBench
+
+HEADER = "session_id,arrival_time,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n"
+
+
+class BaseReplay(BaseBench):
+    def auspex(self, *arguments):
+        return super().auspex("--device", "cpu", *arguments)
+
+    def replay(self, source, *arguments):
+        return self.json("--replay", source, "--dry", *arguments)
+
+    def csv(self, *rounds, header=HEADER):
+        return self.file("trace.csv", header + "".join(r + "\n" for r in rounds))
+
+    def jsonl(self, *lines):
+        return self.file("trace.jsonl", "".join(line + "\n" for line in lines))
+
+
+class ReplayCounts(BaseReplay):
+    def test_one_session_computes_its_new_rows_only(self):
+        o = self.replay(self.csv("0,10,0,0,1000,100,50", "0,10,1,1100,50,10,0"))
+        self.assertEqual((o["requests"], o["rows_prompt"]), (2, 1000 + 1150))
+        # The last token of an answer is sampled and not computed: it comes with the next prompt.
+        self.assertEqual(o["rows_needed"], 1000 + 51)
+        self.assertEqual(o["rows_computed"], 1051)
+        self.assertEqual(o["rows_reused"], 1099)
+        self.assertEqual(o["reasons"], {"new_text": 1, "appended": 1})
+        self.assertEqual((o["policy"], o["budget"]), ("default", 512 << 20))
+
+    def test_two_sessions_take_turns_unless_they_are_served_one_after_the_other(self):
+        rounds = ("0,0,0,0,900,9,100", "0,0,1,909,90,9,0", "1,50,0,0,900,9,100", "1,50,1,909,90,9,0")
+        path = self.csv(*rounds)
+        self.assertEqual(self.replay(path)["reasons"], {"new_text": 2, "resumed": 2})
+        self.assertEqual(self.replay(path, "--order", "sessions")["reasons"], {"new_text": 2, "appended": 2})
+        none = self.replay(path, "--policy", "none")
+        self.assertEqual(none["rows_computed"], none["rows_prompt"])
+        self.assertEqual(none["peak_bytes"], 0)
+
+    def test_a_file_without_times_is_served_in_its_order(self):
+        header = HEADER.replace("arrival_time,", "")
+        o = self.replay(self.csv("3,0,400,100,20,0", "3,1,520,80,20,0", header=header))
+        self.assertEqual(o["rows_needed"], 500 + 81)
+        self.assertEqual(o["rows_computed"], 581)
+
+    def test_hashes_name_blocks_of_512_tokens(self):
+        o = self.replay(self.jsonl('{"input_length": 1200, "output_length": 5, "hash_ids": [0, 1, 2]}',
+                                   '{"input_length": 1500, "output_length": 5, "hash_ids": [0, 1, 3]}'))
+        self.assertEqual(o["rows_needed"], 1200 + 476)
+        self.assertEqual(o["rows_computed"], 1676)
+        self.assertEqual(o["rows_restored"], 0)
+
+    def test_the_budget_holds_and_geometries_differ(self):
+        for geometry, state, row in (("0.8b", 20201472, 12), ("9b", 52690944, 32), ("27b", 156893184, 64),
+                                     ("35b-a3b", 65863680, 20)):
+            o = self.replay("agent", "--geometry", geometry, "--checkpoint-bytes", "300M")
+            self.assertEqual((o["checkpoint_bytes"], o["row_bytes"]), (state, row << 10))
+            self.assertTrue(0 < o["peak_bytes"] <= 300 << 20)
+            self.assertEqual(o["rows_prompt"], o["rows_computed"] + o["rows_reused"])
+
+    def test_the_table_lists_requests_and_reasons(self):
+        path = self.csv("0,10,0,0,1000,100,50", "0,10,1,1100,50,10,0")
+        out = self.done("--replay", path, "--dry", "-v")
+        for words in ("needed      51, computed      51", "appended 51 to 1099 rows", "computed / needed 1.0000",
+                      "checkpoint 50.25 MiB", "new_text   1"):
+            self.assertIn(words, out)
+        self.assertNotIn("appended 51 to", self.done("--replay", path, "--dry"))
+
+
+class ReplayTargets(BaseReplay):
+    """What the default policy promises for the workloads of docs/TIMELINES.md, with 8 checkpoints of the 9B size."""
+
+    def ratio(self, *arguments):
+        o = self.replay(*arguments, "--checkpoint-bytes", "402M")
+        return o["rows_computed"] / o["rows_needed"]
+
+    def test_an_agent_with_title_requests_is_within_a_percent_of_the_ideal(self):
+        for thinking in ("dropped", "kept"):
+            self.assertLessEqual(self.ratio("agent", "--thinking", thinking), 1.01)
+            self.assertGreater(self.ratio("agent", "--thinking", thinking, "--policy", "none"), 2)
+
+    def test_a_chat_with_edits_is_within_half_of_the_ideal(self):
+        for thinking in ("dropped", "kept"):
+            self.assertLessEqual(self.ratio("chat", "--thinking", thinking), 1.5)
+            self.assertGreater(self.ratio("chat", "--thinking", thinking, "--policy", "none"), 10)
+
+    def test_three_branches_need_room_for_their_rows(self):
+        o = self.replay("chat", "--branches", "3", "--checkpoint-bytes", "4G")
+        self.assertLessEqual(o["rows_computed"] / o["rows_needed"], 1.5)
+
+
+class ReplayRefuses(BaseReplay):
+    def refused_file(self, path, *words):
+        self.refused([f"'{path}'", *words], "--replay", path, "--dry", "--json")
+
+    def test_csv_files_that_are_wrong(self):
+        self.refused_file(self.csv("0,1,0,0,5,5,0", header=HEADER.replace("input_len", "input")), "line 1",
+                          "a column 'input_len'", "session_id,arrival_time")
+        self.refused_file(self.csv("0,1,0,0,5,5,0", header=HEADER.replace("round_idx", "input_len")), "line 1", "twice")
+        self.refused_file(self.csv("0,1,0,0,100,5,0", "0,1,1,0,-5,5,0"), "line 3", "input_len as a number of 0 ..",
+                          "'-5'")
+        self.refused_file(self.csv("0,1,0,0,100,5"), "line 2", "7 values", "found 6")
+        self.refused_file(self.csv("0,1,0,0,99999999999,5,0"), "line 2", "99999999999")
+        self.refused_file(self.csv("0,1,0,0,999999999999999999999999,5,0"), "line 2")
+        self.refused_file(self.csv("0,1,0,0,1.5,5,0"), "line 2", "'1.5'")
+        self.refused_file(self.csv("0,1,0,0,0,5,0"), "line 2", "a prompt of 1 ..", "found 0")
+        self.refused_file(self.csv("0,1,0,16777216,16777216,5,0"), "line 2", "33554432")
+        self.refused_file(self.csv(), "line 1", "rounds after the header", "none")
+        self.refused_file(self.file("none.csv", ""), "an empty file")
+
+    def test_jsonl_files_that_are_wrong(self):
+        good = '{"input_length": 600, "output_length": 5, "hash_ids": [0, 1]}'
+        for bad, words in ((good[:30], ["one JSON object"]),
+                           (good.replace("600", "-600"), ['"input_length" as a number of 1 ..', "-600"]),
+                           (good.replace("600", "1e99"), ["1e+99"]),
+                           (good.replace("600", "18446744073709551615"), ["18446744073709551615"]),
+                           (good.replace("[0, 1]", "[0]"), ["2 hash_ids for 600 tokens", "found 1"]),
+                           (good.replace("[0, 1]", '[0, "x"]'), ["integers", "element 1"]),
+                           (good.replace("[0, 1]", "7"), ['"hash_ids" as an array']),
+                           (good.replace("output_length", "out"), ['"output_length"', "no such member"])):
+            with self.subTest(bad):
+                self.refused_file(self.jsonl(good, bad), "line 2", *words)
+
+    def test_options_that_do_not_exist(self):
+        self.refused(["--geometry '5b'", "0.8b, 4b, 9b, 27b or 35b-a3b"], "--replay", "agent", "--dry", "--geometry",
+                     "5b")
+        self.refused(["--policy 'lru'", "none, stride or default"], "--replay", "agent", "--dry", "--policy", "lru")
+        self.refused(["--order", "arrival, queue or sessions"], "--replay", self.csv("0,1,0,0,5,5,0"), "--dry",
+                     "--order", "x")
+        self.refused(["--thinking", "kept or dropped"], "--replay", "chat", "--dry", "--thinking", "x")
+        self.refused(["--branches is 0"], "--replay", "chat", "--dry", "--branches", "0")
+        self.refused(["--checkpoint-bytes 1Q"], "--replay", "chat", "--dry", "--checkpoint-bytes", "1Q")
+        self.refused(["--context is 100", "105 tokens"], "--replay", self.csv("0,1,0,0,100,5,0"), "--dry", "--context",
+                     "100")
+        self.refused(["add --dry"], "--replay", "agent")
+        self.refused(["--replay FILE --dry"], "--dry")
+        self.refused(["one of them at a time"], "--replay", "agent", "--dry", "--stack")
+        self.refused(["nowhere"], "--replay", os.path.join(self.folder, "nowhere"), "--dry", code="not_found")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,86 @@
+// bench_trace: recorded or made-up requests, replayed on the integers of a session alone.
+//
+// Owns    the requests of a trace as seeds, from which token ids are made; what an unbounded cache would have to
+//         compute. bench_trace_read.cpp reads files, bench_trace_make.cpp makes the agent and the chat workload,
+//         bench_trace_dry.cpp runs them through PrefixTree.
+// Thread  one.
+// Tests   tests/test_cli_replay.py.
+#pragma once
+#include <unordered_map>
+
+#include "bench.h"
+#include "engine/prefix_tree.h"
+
+namespace cli {
+
+/// n tokens of a text that `seed` names, from its start. The same seed is the same text.
+struct TextPart {
+    uint64_t seed = 0;
+    size_t n = 0;
+};
+
+struct TraceRequest {
+    std::vector<TextPart> prompt;
+    TextPart answer;
+    std::vector<auspex::detail::Mark> marks;
+    size_t n_prompt = 0;  ///< tokens
+
+    void add(uint64_t seed, size_t n) {
+        if (n == 0) return;
+        prompt.push_back({seed, n});
+        n_prompt += n;
+    }
+};
+
+struct Trace {
+    std::string name;
+    std::vector<TraceRequest> requests;  ///< in the order they are served
+    size_t max_tokens() const;           ///< of the longest prompt with its answer
+};
+
+/// Mixes numbers into a seed.
+uint64_t seed_of(uint64_t a, uint64_t b, uint64_t c = 0);
+/// Appends the ids of these tokens.
+void append_tokens(const TextPart& part, std::vector<Token>* ids);
+
+/// In which order the rounds of several sessions are served, if the file has times.
+enum class TraceOrder {
+    arrival,   ///< when they arrive, if serving took no time
+    queue,     ///< first come, first served, at 2000 rows/s of new prompt and 50 generated tokens/s
+    sessions,  ///< one session after the other
+};
+
+/// A file: CSV with a header line, or a JSON object on each line. errors: bad_argument: names line, expected, found.
+Result<Trace> read_trace(const std::string& path, TraceOrder order);
+/// "agent": 6 sessions of 9 requests of about 8 tool steps, each request followed by a title request.
+Trace make_agent_trace(bool keep_thinking);
+/// "chat": 10 times n_branch conversations of 60 turns in turn; of the turns 10 % are repeated, 10 % edit an earlier
+/// one.
+Trace make_chat_trace(bool keep_thinking, size_t n_branch);
+
+/// The texts that were computed so far, as an unbounded cache with a state at every row would know them.
+class SeenText {
+  public:
+    /// How many rows of this prompt are known.
+    size_t known(const std::vector<TextPart>& prompt) const;
+    void add(const std::vector<TextPart>& text);
+
+  private:
+    struct Key {
+        uint64_t parent, cut, seed;  ///< the part before, how much of it, and the part's text
+        bool operator==(const Key& o) const { return parent == o.parent && cut == o.cut && seed == o.seed; }
+    };
+    struct Hash {
+        size_t operator()(const Key& k) const { return static_cast<size_t>(seed_of(k.parent, k.cut, k.seed)); }
+    };
+    struct Known {
+        uint64_t id = 0;
+        size_t n = 0;
+    };
+    std::unordered_map<Key, Known, Hash> parts_;
+};
+
+/// --replay
+Status bench_trace(const BenchOptions& o);
+
+}  // namespace cli
