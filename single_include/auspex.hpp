@@ -3110,20 +3110,18 @@ uint32_t n_physical_core();
 // machine/cpu/matmul: products of activations with weight matrices of every file type.
 //
 // Owns    Matrix (weights as the CPU reads them), packing, conversion of activations, the products.
-// Thread  a PackedMatrix is immutable. quantise_rows() and matmul() are called by all threads of a pool, each with its
-// own
-//         Share, with a barrier between the two.
-// Tests   tests/test_matmul.cpp. Row invariance: the bits of y[c][r] depend on the instruction set, the weights and row
-// c
-//         of the input, never on how many rows share the call, nor on threads or shares. Hot path: allocates nothing.
+// Thread  a PackedMatrix is immutable. All threads of a pool call quantise_rows() and, after a barrier, matmul(), each
+//         with its own Share.
+// Tests   tests/test_matmul.cpp. Row invariance: the bits of y[c][r] depend on the instruction set, the weights and
+//         input row c, not on the number of rows, threads or shares. Hot path: allocates nothing.
 //
 // A matrix is held in one of two ways:
-//   plain    the file's rows as they are (float types; on the reference path every type), in place if the bytes may be
-//            kept. Products in float with float activations.
-//   strips   16 or 8 interleaved rows, so that one vector lane is one output row. Codes and scales stay the file's,
-//   nothing
-//            is rounded (size within 3 % of the file's). Activations are 16-bit integers, as a high and a low int8:
-//            exact integer sums per block of 32 (16), then one float multiply-add per block, in block order.
+//   plain    the file's rows, unchanged, for float types (on the reference path for all types); used in place if the
+//            file's bytes stay. Products in float with float activations.
+//   strips   16 or 8 interleaved rows, so that one vector lane is one output row. Codes and scales are those of the
+//            file: nothing is rounded, and the size is within 3 % of the file's. Activations are 16-bit integers, a
+//            high and a low int8: exact integer sums per block of 32 (16), then one float multiply-add per block, in
+//            block order.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -3140,7 +3138,7 @@ struct MatrixShape {
 /// A view of one matrix [d_out, d_in]; does not own its bytes.
 struct Matrix {
     Type type = Type::f32;
-    const CpuKernels* kernels = nullptr;  ///< that it was packed for
+    const CpuKernels* kernels = nullptr;  ///< the kernels it was packed for
     uint32_t d_out = 0, d_in = 0;
     uint32_t n_lane = 0;  ///< rows in a strip; 0: plain rows
     uint64_t stride = 0;  ///< bytes of a plain row or of a strip
@@ -3172,7 +3170,7 @@ class PackedMatrix {
     Block own_;
 };
 
-/// The bytes that pack_matrix would take from the allocator. `keep` as there.
+/// The bytes that pack_matrix() would allocate; `keep` as there.
 uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool keep);
 
 /// Makes a matrix from the file's rows, [n_slice * d_out] rows of row_bytes(type, d_in).
@@ -3233,10 +3231,9 @@ constexpr uint32_t kMatmulChunk = 64;
 // 256 (the last one may be shorter). A page is its scales and then its codes, both aligned to a vector, so that a
 // product reads memory in one stream. Rows past d_out are zero.
 //
-//   scales   super: d f16[n_lane], (dmin f16[n_lane]), then for each block int8 scale[n_lane] for each group (one of 32
-//   or
-//            two of 16), (then int8 min[n_lane] for each).
-//            else: for each block d f16[n_lane], (min f16[n_lane]).
+//   scales   super: d f16[n_lane], dmin f16[n_lane] if has_min; then for each block int8 scale[n_lane] per
+//            group (one of 32 inputs or two of 16), followed by int8 min[n_lane] per group if has_min.
+//            else: for each block d f16[n_lane], min f16[n_lane] if has_min.
 //   codes    for each block, vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v) belongs to input
 //            16 h + 4 v + j, with h < 2, v < 4:
 //            nibble, codebook  4 vectors v: low nibble h = 0, high nibble h = 1
@@ -3310,16 +3307,16 @@ inline void int8_scale(float max, bool nan, float* scale, float* inverse) {
 
 // machine/cpu/ops: the inner loops of every operation but the matrix products.
 //
-// Owns    Loops, the table of inner loops that each instruction set fills, and the few functions that all of them
-// share. Thread  pure functions; CpuWalk (walk.h) divides the work. Which thread computes a value never changes its
-// bits. Tests   tests/test_ops.cpp: every instruction set against double precision, row invariance, commit equivalence,
-//         chunk invariance, back-end equivalence.
+// Owns    Loops, the table of inner loops that each instruction set fills, and a few functions that all of them share.
+// Thread  pure functions. CpuWalk (walk.h) divides the work; which thread computes a value does not change its bits.
+// Tests   tests/test_ops.cpp: every instruction set against double precision, row invariance, commit equivalence, chunk
+//         invariance, back-end equivalence.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// KV rows of one partial of attention, at absolute multiples: a row's sums do not depend on the rest of its step.
+/// KV rows of one partial of attention. Partials begin at multiples of it, whatever the step, for row invariance.
 constexpr uint32_t kAttnChunk = 256;
 /// Columns of a DeltaNet state handled together: d_key * 32 floats stay in the first-level cache.
 constexpr uint32_t kDeltaColumns = 32;
@@ -3728,8 +3725,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// What all threads of a walk read. A step comes with everything it needs: nothing of an earlier one is kept here or in
-/// the context but its caches and states.
+/// What all threads of a walk read. Of earlier steps, only the caches and states of the context remain.
 struct CpuJob {
     CpuContext& context;
     const Step& step;
@@ -3759,8 +3755,8 @@ class CpuWalk {
     void barrier();
     Share even() const { return {i_thread_, n_thread_, nullptr}; }
     Share shared();
-    /// A barrier if this operation would read what another thread may still be writing, or write what one may still be
-    /// reading.
+    /// Waits at a barrier if this operation reads a slot that another thread may still write, or writes one that
+    /// another may still read.
     void wait_for_inputs(const Op& op);
     void note_slots(const Op& op);
     /// The input rows of a product, converted to integers if any of the matrices wants them.
@@ -4968,10 +4964,11 @@ const char* result_name(VkResult result);
 
 // ---------------------------------------------------------------------- src/machine/vulkan/probe.h
 
-// machine/vulkan/probe: what a device can do, and a VkDevice with exactly that enabled.
+// machine/vulkan/probe: queries a physical device and creates the VkDevice.
 //
-// What    The feature chain (queried, read from a borrowed device, or passed to vkCreateDevice), the choice of memory
-//         types, the cooperative matrix shapes. Only what is used is enabled, and never robustBufferAccess.
+// What    Fills DeviceTraits (limits, features, cooperative matrix shapes), chooses memory types, and creates the
+//         device with the features that auspex uses and no others, in particular without robustBufferAccess. For a
+//         borrowed device, reads the features from its owner's VkPhysicalDeviceFeatures2 chain.
 // Thread  called while a Gpu is being opened.
 // Tests   tests/test_vulkan_device.cpp.
 #ifndef AUSPEX_NO_VULKAN
@@ -4981,12 +4978,12 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// The two-call idiom; empty on failure.
+/// Calls a Vulkan enumeration twice, for the count and for the elements; empty on failure.
 template <class T, class F>
 std::vector<T> enumerate(F call) {
     std::vector<T> all;
     uint32_t n = 0;
-    for (int attempt = 0; attempt < 4; ++attempt) {  // the list may grow between the two calls
+    for (int attempt = 0; attempt < 4; ++attempt) {  // again if the list grew between the calls
         if (call(&n, static_cast<T*>(nullptr)) < 0) return {};
         all.resize(n);
         if (n == 0) return all;
@@ -5009,11 +5006,11 @@ std::string version_text(uint32_t version);
 
 /// Fills gpu->traits from gpu->physical; `need` gets the device extensions that must be enabled.
 void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need);
-/// Creates the device with what the traits name. The caller looks at the result.
+/// Creates the device with the extensions given and the features in the traits. The caller checks the result.
 VkResult create_device(Gpu* gpu, std::vector<const char*> extensions);
-/// Turns every optional feature off, for drivers that report what they then refuse.
+/// Turns off every optional feature, to retry where the driver reports features that vkCreateDevice then refuses.
 void drop_optional(DeviceTraits* traits);
-/// Chooses the memory types of the traits; needs the device table.
+/// Chooses the memory types of gpu->traits. Needs the device's function table.
 Status choose_memory(Gpu* gpu, int direct_upload);
 /// Whether a borrowed device's VkPhysicalDeviceFeatures2 chain enables timeline semaphores.
 bool chain_has_timeline(const void* chain);
@@ -5125,17 +5122,18 @@ struct Region {
     }
 };
 
-/// Sizes before bytes: add everything, look at the sums, then take() it all or nothing.
+/// Sizes of regions, before anything is allocated: add() each, check the sums, then Memory::take() allocates all of
+/// them or fails.
 class MemoryPlan {
   public:
     using Id = uint32_t;
-    /// `traits` for alignment and block limits.
+    /// `traits` gives alignment and allocation limits.
     explicit MemoryPlan(const DeviceTraits& traits);
-    /// Asks for `bytes` in an arena. A region never crosses two allocations; one longer than
-    /// max_region_bytes() makes take() fail: cut such a tensor by rows.
+    /// Adds a region of `bytes` to an arena. A region lies within one allocation: if it is longer than
+    /// max_region_bytes(), take() fails, so split such a tensor by rows.
     Id add(Arena arena, uint64_t bytes, std::string name = {});
     uint64_t max_region_bytes() const { return max_region_; }
-    /// What take() will allocate, padding included.
+    /// Bytes that take() will allocate, padding included.
     uint64_t arena_bytes(Arena arena) const;
     uint64_t device_bytes() const;
     size_t size() const { return items_.size(); }
@@ -5157,15 +5155,18 @@ class MemoryPlan {
     uint64_t align_, max_block_, max_region_, tail_;
 };
 
-/// Allocations made from a plan. Contents are undefined until written (see Transfer::zero).
+/// The allocations of a MemoryPlan; memory[id] is the region that add() numbered. Contents are undefined until written
+/// (Transfer::zero clears).
 class Memory {
   public:
     Memory() = default;
     ~Memory() { reset(); }
     Memory(Memory&&) = default;
     Memory& operator=(Memory&& o) noexcept { return take_over(*this, o); }
-    /// errors    out_of_memory: over the budget or refused by the driver; the text has both sums.
-    ///           bad_argument: a region longer than an allocation can be.
+    /// Allocates everything in the plan.
+    ///
+    /// errors    out_of_memory: over the budget, or the driver refused; the text says how much was needed and left.
+    ///           bad_argument: a region exceeds max_region_bytes().
     static Result<Memory> take(GpuRef gpu, const MemoryPlan& plan);
     const Region& operator[](MemoryPlan::Id id) const { return regions_[id]; }
     uint64_t device_bytes() const { return device_bytes_; }
@@ -5269,21 +5270,22 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
 
 // --------------------------------------------------------------------- src/machine/vulkan/shader.h
 
-// machine/vulkan/shader: from embedded SPIR-V to pipelines.
+// machine/vulkan/shader: makes pipelines from the embedded SPIR-V.
 //
-// What    The registry of modules (unpacked from spirv.inc), pipelines built on worker threads, the pipeline cache
-//         with a header of its own: a damaged cache, or one of another device, driver or set of shaders, is ignored.
-// Owns    the unpacked modules; pipelines and the driver's cache object.
+// What    Shaders unpacks the modules of spirv.inc. Pipelines builds pipelines on worker threads and keeps the driver's
+//         pipeline cache, to which auspex adds a header: a cache that is damaged, or comes from another device, driver
+//         or set of shaders, is ignored.
+// Owns    unpacked modules, pipelines, the VkPipelineCache.
 // Thread  Shaders is immutable; Pipelines may be used from any thread.
 // Tests   tests/test_vulkan_device.cpp, tests/test_inflate.cpp, tests/test_make_shaders.py.
 //
-// What every kernel keeps to:
+// Conventions of every kernel:
 //   layout(local_size_x_id = 0) in;              the group size is specialization constant 0
 //   layout(constant_id = 1) const uint NAME;     named spec::SHADER::kName in PipelineKey::constants
 //   layout(set = 0, binding = 0..11)             storage buffers, readonly / writeonly where true
 //   layout(push_constant)                        one struct of shaders/*_args.h, at most kPushBytes
-// shader_contract.h has what each module declares. Key and dispatches are compared with it by check_key() and
-// check_dispatch(), structs by static_assert.
+// shader_contract.h is generated from the modules and lists what each declares. check_key() and check_dispatch()
+// compare keys and dispatches with it, static_asserts the structs.
 #ifndef AUSPEX_NO_VULKAN
 
 #include <deque>
@@ -5294,7 +5296,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// How a kernel finds its buffers. `both` works for any kernel; the others save writing descriptors or addresses.
+/// How a kernel gets its buffers. `both` works for any kernel; the others write only descriptors or only addresses.
 enum class BufferAccess : uint8_t { both, bindings, addresses };
 
 /// The embedded SPIR-V modules, unpacked once.
@@ -5303,16 +5305,16 @@ class Shaders {
     struct Module {
         std::string_view name;
         Span<const uint32_t> words;
-        const ShaderContract* contract = nullptr;  ///< null only for modules that a test brings
+        const ShaderContract* contract = nullptr;  ///< null only for modules of a test
     };
-    /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
+    /// cost      about 5 ms per MiB. errors: bad_file: the embedded bytes are damaged.
     static Result<std::shared_ptr<const Shaders>> open();
-    /// Likewise from bytes in the format of tools/make_shaders.py (zlib); for tests.
+    /// From other bytes, in the zlib format of tools/make_shaders.py; for tests.
     static Result<std::shared_ptr<const Shaders>> open(Span<const std::byte> packed, uint64_t raw_bytes);
     /// Null if no module has this name.
     const Module* find(std::string_view name) const;
     const std::vector<Module>& modules() const { return modules_; }
-    /// Changes when any module changes; part of the pipeline cache's header.
+    /// A hash of all modules; part of the pipeline cache's header.
     uint64_t hash() const { return hash_; }
 
   private:
@@ -5328,14 +5330,14 @@ struct SpecValue {
     bool operator==(const SpecValue& o) const { return id == o.id && value == o.value; }
 };
 
-/// What makes a pipeline.
+/// Everything that a pipeline is built from.
 struct PipelineKey {
     std::string shader;                ///< module name: file stem or variant name
     uint32_t group = 64;               ///< invocations along x: specialization constant 0
-    std::vector<SpecValue> constants;  ///< each that the module declares, once, in any order
-    uint32_t subgroup_size = 0;        ///< 0: the driver's choice; else required (subgroup_size_control)
-    bool full_subgroups = false;       ///< ask for REQUIRE_FULL_SUBGROUPS where the device can
-    /// The value given for a constant; 0 if none is.
+    std::vector<SpecValue> constants;  ///< one for each that the module declares, in any order
+    uint32_t subgroup_size = 0;        ///< required size; 0: the driver chooses
+    bool full_subgroups = false;       ///< require full subgroups where the device supports it
+    /// The value of a constant, 0 if `constants` lacks it.
     uint32_t constant(SpecId id) const {
         for (const SpecValue& c : constants)
             if (c.id == id) return c.value;
@@ -5351,34 +5353,37 @@ struct PipelineKey {
 class Pipelines {
   public:
     using Id = uint32_t;
-    /// `cache`: a blob from cache_blob(), or empty. An invalid one is ignored and report() says why.
+    /// cache: what cache_blob() returned, or empty; an invalid one is ignored and report() says why. n_thread: workers
+    /// at most, 0: up to eight, by the number of cores.
     static Result<std::unique_ptr<Pipelines>> create(GpuRef gpu, std::shared_ptr<const Shaders> shaders,
                                                      Span<const std::byte> cache = {}, uint32_t n_thread = 0);
     ~Pipelines();
     Pipelines(const Pipelines&) = delete;
     Pipelines& operator=(const Pipelines&) = delete;
 
-    /// Starts building a pipeline and returns at once, or builds it on the calling thread where the system gives no
-    /// thread. Equal keys give the same Id. One that failed for want of memory is tried again.
+    /// Queues a pipeline for the workers and returns at once; if no thread can be created, builds it before returning.
+    /// Equal keys give the same Id. A pipeline that failed with out_of_memory is built again.
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
-    /// The first of the alternatives that this device accepts; report() says why the others failed.
+    /// Likewise: the first of the alternatives that this device accepts. report() says why the ones before it failed.
     Id request(std::vector<PipelineKey> alternatives);
-    /// Waits for one. errors: unsupported (no alternative works; the text says why each failed), out_of_memory,
-    /// device_lost, bad_argument (no such shader, or the key does not match its contract).
+    /// Waits until the pipeline is built.
+    ///
+    /// errors    unsupported: no alternative works; the text says why each failed. bad_argument: no such shader, or the
+    ///           key contradicts its contract. out_of_memory, device_lost.
     Status wait(Id id);
-    /// Whether wait() would return at once.
+    /// True if wait() would return at once.
     bool done(Id id) const;
-    /// Waits for all; the first error.
+    /// Waits for all pipelines; returns the first error.
     Status wait_all();
-    /// After a successful wait().
+    /// Valid after a successful wait().
     VkPipeline get(Id id) const;
     const ShaderContract* contract(Id id) const;
-    /// Which alternative was taken, after a successful wait().
+    /// Index of the alternative that was built. Valid after a successful wait().
     uint32_t chosen(Id id) const;
     size_t size() const;
-    /// The driver's pipeline cache with our header before it.
+    /// The driver's pipeline cache, preceded by our header.
     std::vector<std::byte> cache_blob() const;
-    /// Pipelines with build times, and refused variants with the reason.
+    /// Lists pipelines with their build times, and alternatives that failed with the reason.
     std::string report() const;
 
   private:
@@ -5386,14 +5391,14 @@ class Pipelines {
         std::vector<PipelineKey> alternatives;
         VkPipeline pipeline = VK_NULL_HANDLE;
         uint32_t chosen = 0;
-        bool queued = false;  ///< being made, or done
+        bool queued = false;  ///< waiting, being built, or done
         bool done = false;
         double seconds = 0;
         Status status;
         const ShaderContract* contract = nullptr;
         std::string refused;  ///< why the alternatives before the chosen one failed
     };
-    /// What make_first() took.
+    /// Result of make_first().
     struct Made {
         VkPipeline pipeline = VK_NULL_HANDLE;
         uint32_t chosen = 0;
@@ -5404,9 +5409,9 @@ class Pipelines {
     void start_worker();
     static void* work_entry(void* me);
     void work();
-    /// Makes the pipeline at the head of the queue; lets go of the lock meanwhile.
+    /// Builds the pipeline at the head of the queue, with the lock released meanwhile.
     void make_next(std::unique_lock<std::mutex>& hold);
-    /// Nothing is thrown: it runs on threads of its own.
+    /// Throws nothing, because workers call it.
     Status make_first(const std::vector<PipelineKey>& alternatives, Made* made);
     Status make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract);
     GpuRef gpu_;
@@ -5415,7 +5420,7 @@ class Pipelines {
     std::string cache_note_;
     mutable std::mutex lock_;
     mutable std::condition_variable changed_;
-    std::deque<Entry> entries_;                      ///< stable addresses; guarded by lock_
+    std::deque<Entry> entries_;                      ///< a deque, so that entries do not move; guarded by lock_
     std::unordered_multimap<uint64_t, Id> by_hash_;  ///< of the alternatives
     std::deque<Id> queue_;
     std::deque<Thread> workers_;
@@ -5429,10 +5434,12 @@ class Pipelines {
 Status check_key(const ShaderContract& contract, const PipelineKey& key);
 Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes);
 
-/// Why a module cannot run on a device (a capability it lacks), or ok. Reads OpCapability only.
+/// ok if the device has every capability that the module declares.
+///
+/// errors    unsupported: names the missing capability.
 Status module_fits(Span<const uint32_t> words, const DeviceTraits& traits);
 
-/// Adds our header to the driver's cache bytes, or checks and removes it; for tests. `why`: the reason of a refusal.
+/// Adds our header to the driver's cache bytes, or checks and removes it: empty if refused, with the reason in `why`.
 std::vector<std::byte> wrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> payload);
 Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> blob,
                                    std::string* why);
@@ -5445,10 +5452,10 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 
 // ------------------------------------------------------------------- src/machine/vulkan/commands.h
 
-// machine/vulkan/commands: a recorded command buffer, submitted once or again and again.
+// machine/vulkan/commands: records a command buffer and submits it any number of times.
 //
-// Owns    the command buffer with its descriptor sets and timestamps. Descriptor sets are written while recording and
-//         never again: a replay writes none.
+// Owns    the command buffer, its descriptor sets and its timestamp queries. Descriptor sets are written during
+//         recording only, not on a replay.
 // Thread  one thread at a time; several Commands may be recorded on several threads.
 // Tests   tests/test_vulkan_device.cpp.
 //
@@ -5457,7 +5464,7 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_
 //   commands.bind(pipelines->get(id), {x, w, y});     // bindings 0, 1, 2
 //   commands.push(args);
 //   commands.dispatch(n_group);
-//   commands.barrier();                               // what follows sees what was written
+//   commands.barrier();                               // later kernels see earlier writes
 //   ...
 //   if (Status s = commands.end(); !s.ok()) return s; // the first error of all calls above
 //   if (Status s = commands.run(); !s.ok()) return s; // submit and wait; again for a replay
@@ -5470,14 +5477,14 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// What must wait for what at a barrier; combine with |.
+/// The operations on one side of a barrier; combine with |.
 enum Sync : uint32_t {
     kSyncCompute = 1,   ///< kernels read and write
     kSyncTransfer = 2,  ///< copies and fills
-    kSyncHost = 4,      ///< the host reads mapped memory (only as `after`; put one last)
+    kSyncHost = 4,      ///< reads of mapped memory by the host; only as `after`
 };
 
-/// Where command buffers come from; one may serve many, and making one costs a quarter of a millisecond.
+/// A VkCommandPool. Share one among many Commands: creating it takes 0.25 ms.
 class CommandPool {
   public:
     static Result<std::shared_ptr<CommandPool>> create(GpuRef gpu);
@@ -5497,19 +5504,19 @@ class Commands {
     Commands(Commands&&) = default;
     Commands& operator=(Commands&& o) noexcept { return take_over(*this, o); }
 
-    /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted. Without a pool it makes
-    /// its own. Commands of one pool belong to one thread at a time.
+    /// n_timestamp: calls of timestamp() that a recording may make. pool: null for one of its own; Commands that share
+    /// a pool belong to one thread at a time.
     static Result<Commands> create(GpuRef gpu, uint32_t n_timestamp = 0, std::shared_ptr<CommandPool> pool = nullptr);
 
-    /// Starts a recording anew; must not be in flight. `once`: submitted a single time.
+    /// Starts a new recording, after waiting for the last run(). once: it will be submitted a single time.
     Status begin(bool once = false);
-    /// The kernel and its buffers, bindings 0.. in order; stays until the next bind. Where the device has
-    /// addresses, the buffers' follow the push constants (at kPushBytes) for kernels that go without bindings.
+    /// Sets the kernel and the buffers of bindings 0, 1, ... until the next bind(). On devices with buffer addresses,
+    /// those of the buffers are pushed at offset kPushBytes, for kernels that use addresses instead of bindings.
     void bind(VkPipeline pipeline, Span<const Region> buffers, BufferAccess access = BufferAccess::both);
     void bind(VkPipeline pipeline, std::initializer_list<Region> buffers, BufferAccess access = BufferAccess::both) {
         bind(pipeline, Span<const Region>(buffers.begin(), buffers.size()), access);
     }
-    /// Push constants, at most 128 bytes, a multiple of 4. A replay repeats their value.
+    /// Sets push constants, at most 128 bytes and a multiple of 4. They are part of the recording.
     void push(const void* args, uint32_t bytes);
     template <class T>
     void push(const T& args) {
@@ -5517,22 +5524,22 @@ class Commands {
         push(&args, sizeof(T));
     }
     void dispatch(uint32_t x, uint32_t y = 1, uint32_t z = 1);
-    /// A global memory barrier. Default: kernel to kernel.
+    /// A global memory barrier, by default between kernels.
     void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
     void copy(const Region& to, const Region& from);
     void fill(const Region& to, uint32_t value);
-    /// A mark; costs a stall: profile recordings only. `label` is kept.
+    /// Writes a timestamp, which stalls the GPU: for profiling only. `label` is copied.
     void timestamp(const char* label);
-    /// Ends the recording. errors: the first thing that was wrong since begin().
+    /// Ends the recording. errors: the first error since begin().
     Status end();
 
-    /// The recorded buffer, for a Timeline of the caller's.
+    /// The recorded command buffer, to be submitted to the caller's Timeline.
     VkCommandBuffer handle() const { return commands_; }
-    /// Submits to an own timeline and waits.
+    /// Submits it to a timeline of its own and waits until it has run.
     Status run();
-    /// Mark i of the last run, which is over, in ticks of the device.
+    /// Timestamp i of the last run, in device ticks. The run must have finished.
     Result<uint64_t> tick(uint32_t i) const;
-    /// Microseconds between neighbouring marks of the last run: (label of the later one, us).
+    /// Times between consecutive timestamps of the last run: label of the later one, microseconds.
     Result<std::vector<std::pair<std::string, double>>> timings();
 
     uint32_t n_dispatch() const { return n_dispatch_; }
@@ -5662,16 +5669,16 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines);
 
 // --------------------------------------------------------------------- src/machine/vulkan/repack.h
 
-// machine/vulkan/repack: rows of a GGUF matrix become tiles that the kernels read in 16-byte units.
+// machine/vulkan/repack: converts GGUF matrices to the tiles that kernels read in 16-byte units.
 //
-// What    The device layouts of weights: which type becomes which, their sizes, and the repacking.
-// Thread  pure functions; tile rows are independent, so threads may share a matrix by tile rows.
-// Tests   the kernels' unpackers give decode_row()'s bits: tests/test_vulkan_matvec.cpp.
+// What    The device layout of each number format, its size, and the conversion.
+// Thread  pure functions; tile rows are independent, so several threads may convert parts of one matrix.
+// Tests   tests/test_vulkan_matvec.cpp: shaders unpack a tile to the bits that decode_row() gives.
 //
-// A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, zeros where it ends; tile row i is
-// tile_row_bytes() long and contiguous, so a matrix may be cut between tile rows into slices that fit
-// maxStorageBufferRange. shaders/quant/*.glsl describe a tile's inside. Nothing is rounded: types
-// without a layout of their own are widened without loss.
+// A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, padded with zeros. The tiles of a tile row are
+// contiguous, Tiling::row_bytes() in all, so a matrix can be split between tile rows into slices that fit
+// maxStorageBufferRange. shaders/quant/*.glsl define what a tile holds. Nothing is rounded: formats without a layout of
+// their own are widened exactly.
 //
 //   type                     layout   bytes a tile     bits a weight
 //   Q4_K / Q4_0              own      2304             4.5
@@ -5682,10 +5689,10 @@ Result<SelfTest> run_selftest(GpuRef gpu, Pipelines& pipelines);
 //   F16 / BF16               own      8192             16
 //   F32                      own      16384            32
 //
-// Two matrices of one type and shape may be interleaved: tile row i holds rows 8i..8i+7 of the first, then of
-// the second. That is what the swiglu kernel wants of gate and up.
+// Two matrices of one type and shape can be interleaved: tile row i holds rows 8i..8i+7 of the first, then of the
+// second. The swiglu epilogue needs gate and up in this order.
 //
-// A stack of matrices (experts) is one long run of tile rows, the same number for each of its matrices.
+// A stack of matrices (experts) is stored one matrix after the other, with the same number of tile rows each.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -5693,7 +5700,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// The layouts that shaders/quant has; AUSPEX_LAYOUTS is in shader_contract.h.
+/// One layout for each file of shaders/quant; shader_contract.h defines AUSPEX_LAYOUTS.
 enum class Layout : uint32_t {
 #define AUSPEX_ENUMERATOR(layout, units, product) layout,
     AUSPEX_LAYOUTS(AUSPEX_ENUMERATOR)
@@ -5704,12 +5711,12 @@ constexpr uint32_t kTileRows = args::kTileRows, kTileColumns = args::kTileColumn
 Layout layout_of(Type type);
 const char* layout_name(Layout layout);
 uint32_t tile_bytes(Layout layout);
-bool has_product(Layout layout);  ///< matvec_mma.comp has a kernel for it
+bool has_product(Layout layout);  ///< matvec_mma.comp supports it
 
-/// A matrix as it lies on the device.
+/// Layout and size of a matrix on the device.
 struct Tiling {
     Layout layout = Layout::f32;
-    uint64_t d_out = 0, d_in = 0;   ///< of one matrix, also when two are interleaved
+    uint64_t d_out = 0, d_in = 0;   ///< of one matrix, even if two are interleaved
     uint32_t n_row = 0, n_col = 0;  ///< tile rows and column tiles
     bool interleaved = false;
     uint32_t n_stack = 1;  ///< matrices, one after the other
@@ -5722,8 +5729,7 @@ struct Tiling {
         t.n_stack = 1;
         return t;
     }
-    /// Tile rows of one slice of at most `max_bytes`; 0 when not even one fits.
-    /// A stack is cut between its matrices.
+    /// Tile rows of a slice of at most `max_bytes`; 0 if one is too long. A stack is split between matrices only.
     uint32_t rows_within(uint64_t max_bytes) const {
         const uint64_t n_one = n_stack > 1 ? n_row / n_stack : 1, n = max_bytes / (n_one * row_bytes()) * n_one;
         return n < n_row ? static_cast<uint32_t>(n) : n_row;
@@ -5731,12 +5737,13 @@ struct Tiling {
 };
 Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved = false, uint32_t n_stack = 1);
 
-/// Writes tile rows [first, first + n) of a matrix to `to`, n * row_bytes() bytes, in rising order
-/// (`to` may be write-combined memory).
+/// Writes tile rows [first, first + n) of a matrix to `to`, n * row_bytes() bytes. Writes ascend, so `to` may be
+/// write-combined memory.
 ///
-/// type      of the file. `a`: its rows, [d_out, d_in], no alignment needed. `b`: the second matrix
-///           of a interleaved pair; null: there is none, or each matrix of `a` is followed by its second.
-/// cost      about 1 to 2 GB/s a thread for Q4_K, Q6_K and Q8_0.
+/// type      the number format of `a` and `b`
+/// a         rows in the file's format, [d_out, d_in], of any alignment
+/// b         second matrix of an interleaved pair. Null: no pair, or the second matrix follows the first in `a`
+/// cost      about 1 to 2 GB/s per thread for Q4_K, Q6_K and Q8_0
 void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to);
 
 }  // namespace vk
@@ -5747,29 +5754,27 @@ void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t f
 
 // ----------------------------------------------------------------------- src/machine/vulkan/tune.h
 
-// machine/vulkan/tune: which matrix-vector kernel, and its sizes.
+// machine/vulkan/tune: chooses the matrix-vector kernel of a product and its specialization constants.
 //
-// What    choose_matvec(): a pure function of the device, the weight's shape and the rows of a step. What decides a
-//         row's bits (kernel, split, and for plain kernels the group) follows from device and shape, never from the
-//         row count.
-// Owns    nothing.
+// What    choose_matvec(), a pure function of the device, the weight's shape and the rows of a step. Whatever affects
+//         the bits of a row (kernel, split, and the group size without matrix units) depends on device and shape alone,
+//         not on the number of rows.
 // Thread  any.
 // Tests   tests/test_vulkan_matvec.cpp.
 //
 // How a product is dispatched (shaders/matvec_common.glsl has the buffers, matvec_args.h the arguments):
-//   1. Weights: repack() into device memory, in slices of at most maxStorageBufferRange, cut between tile rows. One
-//      dispatch a slice with first_row = 16 * its first tile row and first_group = the workgroups of the slices before
-//      it.
-//   2. Rows: at most matvec_max_rows() in one dispatch, the rest in further ones with larger x_offset, y_offset,
-//      residual_offset, out_offset. Bits do not change.
-//   3. Bindings 0..6 = w, x, norm, squares, y, residual, out; unused ones are bound to any buffer.
-//   4. dispatch(n_group): MatvecChoice::groups(n_tile).
-//   5. Independent products (q, k, v; qkv, z, alpha, beta) follow each other without a barrier. Give choose_matvec()
-//      the sum of their tile rows, so that together they fill the device.
-//   6. A norm needs no kernel: what writes the residual stream (embed, kEpilogueAdd) leaves sums of squares of 16
-//      values each, and the products that read it run with `norm`.
-//   7. gate and up: one interleaved Tiling, kEpilogueSwiglu; d_out counts values of y. kEpilogueLogits also leaves the
-//      (value, id) of each workgroup's largest logit: n_part = workgroups over all slices, for sample_final.
+//   1. repack() writes the weights to device memory, in slices of at most maxStorageBufferRange, split between tile
+//      rows. Dispatch once per slice: first_row = 16 * its first tile row, first_group = workgroups of earlier slices.
+//   2. A dispatch takes at most matvec_max_rows() rows. Run the others in further dispatches with larger x_offset,
+//      y_offset, residual_offset and out_offset; the bits are the same.
+//   3. Bindings 0..6 are w, x, norm, squares, y, residual, out. Bind any buffer where a variant uses none.
+//   4. Dispatch MatvecChoice::groups(n_tile) workgroups.
+//   5. Put no barrier between independent products (q, k, v; qkv, z, alpha, beta), and pass the sum of their tile rows
+//      to choose_matvec(), which sizes them to fill the device together.
+//   6. A norm needs no kernel: the kernels that write the residual stream (embed, kEpilogueAdd) also write sums of
+//      squares, one for 16 values, from which products with `norm` compute 1 / rms.
+//   7. gate and up: one interleaved Tiling with kEpilogueSwiglu; d_out counts values of y. kEpilogueLogits also writes
+//      (value, id) of the largest logit of each workgroup for sample_final: n_part = workgroups of all slices.
 #ifndef AUSPEX_NO_VULKAN
 
 
@@ -5778,7 +5783,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// What a product does with its sums; shaders/shared.h.
+/// What a product does with its sums; shaders/shared.h defines each.
 enum class Epilogue : uint32_t {
     store = args::kEpilogueStore,
     add = args::kEpilogueAdd,
@@ -5786,8 +5791,8 @@ enum class Epilogue : uint32_t {
     logits = args::kEpilogueLogits
 };
 
-/// True if the device reports what matvec_mma.comp needs. Whether its matrices have the layout that the kernel assumes
-/// is measured: run matrix_layout.comp, then matrix_layout_fits().
+/// True if the device reports the features that matvec_mma.comp needs. It must also pass matrix_layout_fits(): Vulkan
+/// does not specify which invocation holds which matrix element, and the kernel depends on it.
 inline bool matrix_worth_asking(const DeviceTraits& t) {
     if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte32 ||
         t.max_shared_bytes < 49152 || t.max_group_invocations < 384)
@@ -5802,9 +5807,9 @@ inline bool matrix_worth_asking(const DeviceTraits& t) {
     return false;
 }
 
-/// `seen`: what matrix_layout.comp wrote, [32][16]. Invocation l must hold of A rows l / 4 and
-/// l / 4 + 8, each with columns 2t, 2t + 1, 2t + 8, 2t + 9 (t = l mod 4), of C the same rows with
-/// columns 2t, 2t + 1.
+/// True if cooperative matrices are distributed as matvec_mma.comp assumes. `seen`: output of matrix_layout.comp,
+/// [32][16]. With t = l mod 4, invocation l must hold, of rows l / 4 and l / 4 + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9
+/// of A and columns 2t, 2t + 1 of C.
 inline bool matrix_layout_fits(const float* seen) {
     for (uint32_t l = 0; l < 32; l++, seen += 16) {
         const uint32_t g = l / 4, t = l % 4;
@@ -5816,16 +5821,16 @@ inline bool matrix_layout_fits(const float* seen) {
     return true;
 }
 
-/// A kernel to request.
+/// The pipeline to request.
 struct MatvecChoice {
     PipelineKey key;
-    uint32_t tiles = 1;  ///< tile rows of a workgroup
+    uint32_t tiles = 1;  ///< tile rows per workgroup
     uint32_t groups(uint32_t n_tile) const { return ceil_div(n_tile, tiles); }
 };
 
 namespace tune_impl {
 
-/// Parts that the columns are cut into. Decides bits: shape only.
+/// Parts that the columns are split into. It changes the order of a sum, so it may depend on the shape only.
 inline uint32_t matrix_split(uint32_t n_col) {
     if (n_col <= 8) return n_col;
     if (n_col >= 24 && n_col % 12 == 0) return 12;
@@ -5834,7 +5839,7 @@ inline uint32_t matrix_split(uint32_t n_col) {
     return 8;
 }
 
-/// Bytes of shared memory that matvec_mma.comp takes.
+/// Bytes of shared memory of matvec_mma.comp.
 inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uint32_t chunk) {
     const uint32_t x = ((split * chunk - 1) * rows + 8) * 2 * args::kMatvecRowHalves,
                    scale = (split * chunk * rows + 8) * 4;
@@ -5846,7 +5851,7 @@ inline bool on_matrix(bool matrix, Layout layout) { return matrix && has_product
 
 }  // namespace tune_impl
 
-/// Rows that one dispatch can take; more need several.
+/// The most rows that one dispatch can take.
 inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const Tiling& t) {
     if (!tune_impl::on_matrix(matrix, t.layout)) return args::kMaxRows;
     uint32_t rows = 8;
@@ -5855,7 +5860,7 @@ inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const T
     return rows;
 }
 
-/// What a product's rows and matrix are; moe_columns.glsl.
+/// What the rows and the matrix of a product stand for; moe_columns.glsl has the addressing of each.
 enum class Role : uint32_t {
     none = args::kRoleNone,
     expert = args::kRoleExpert,
@@ -5865,16 +5870,17 @@ enum class Role : uint32_t {
 
 /// The kernel for n_row <= matvec_max_rows() rows.
 ///
-/// matrix       matrix_layout_fits(); the same for every choice of a context
-/// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
-/// n_score      the largest number of experts of a layer whose products choose them (routes_itself()); else 0
+/// matrix       use matrix units (OpenDevice::matrix); the same for all choices of a context
+/// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
+/// n_score      where products choose the experts (routes_itself()): the largest number of experts of a layer; else 0
 inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
                                   Epilogue epilogue, uint32_t stage_tiles = 0, uint32_t n_score = 0,
                                   Role role = Role::none) {
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
-        // 16 lane groups of 8: on a software device a row each, else two share the columns of two rows.
+        // 16 groups of 8 lanes. On a software device each computes one row; else two groups share two rows, and each
+        // takes half of the columns.
         const uint32_t split = traits.is_cpu() || t.n_col < 2 ? 1 : 2;
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
@@ -5888,9 +5894,9 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                            {s::kRole, static_cast<uint32_t>(role)}};
         return c;
     }
-    // Whole waves: a core's registers hold about 16 subgroups, 12 where more rows need more of them; then as many tile
-    // rows in a workgroup as fill the waves evenly, at most six, because a workgroup loads x once. Measured on an H100
-    // (driver 580): sizes off by one wave cost 10 to 20 %.
+    // Fill whole waves: a core's registers hold about 16 subgroups, or 12 from three rows on, which need more
+    // registers. A workgroup gets as many tile rows (up to max_tiles) as fill the waves evenly, because it loads x only
+    // once. Measured on an H100 (driver 580): one wave too many costs 10 to 20 %.
     const bool logits = epilogue == Epilogue::logits;
     const uint32_t split = role == Role::none ? tune_impl::matrix_split(t.n_col) : 8, own = ceil_div(t.n_col, split);
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64;
@@ -5898,14 +5904,14 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     const uint32_t max_tiles = logits && (split != 5 || n_row == 1) ? 8 : 6;
     uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * max_tiles));
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
-    // The expert of one row: 12.6 us with four tiles, 14.3 with two. The shared expert runs beside it: few workgroups,
-    // and most of their subgroups have no column.
+    // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
+    // time and should take few workgroups, because most of their subgroups have no column to work on.
     if ((role == Role::expert && n_row == 1) || role == Role::shared) tiles = std::max(tiles, 4u);
-    // One pipeline for all products but the head, with shared memory for the largest number of tiles:
-    // matvec_common.glsl says why. In models with experts, products of one row share it with the experts.
+    // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
+    // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
     const bool any = n_row == 1 && n_score > 0 && !logits;
-    // Short stages of small models fit the instruction cache anyway: one pipeline each gives the 0.8B model 960
-    // tokens/s, one for all 934; the 9B model 320 and 330.
+    // The code of a small model's short stages fits the instruction cache, so each product gets its own pipeline: 960
+    // tokens/s for the 0.8B model, 934 with a shared pipeline; for the 9B model 320 and 330.
     const bool alone = n_row == 1 && n_score == 0 && t.n_col < 16;
     const uint32_t choice =
         any || role == Role::expert
@@ -5923,7 +5929,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     c.tiles = std::min(tiles, room);
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
     c.key.group = 32 * split;
-    const bool fixed = logits || alone;  // else the dispatch's arguments say norm and epilogue
+    const bool fixed = logits || alone;  // else MatvecArgs::mode gives norm and epilogue
     namespace s = spec::matvec_mma;
     c.key.constants = {{s::kXRows, n_row},
                        {s::kSplit, split},
@@ -5942,18 +5948,18 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     return c;
 }
 
-/// MatvecArgs::mode.
+/// The value of MatvecArgs::mode.
 inline uint32_t matvec_mode(bool norm, Epilogue epilogue, Role role = Role::none) {
     return static_cast<uint32_t>(epilogue) + (norm ? 4u : 0u) + 8u * static_cast<uint32_t>(role);
 }
 
-/// True if the products of experts also choose the experts.
+/// True if the expert products choose the experts themselves, without a routing kernel before them.
 inline bool routes_itself(bool matrix, const Tiling& t, uint32_t n_expert, uint32_t n_used) {
     return tune_impl::on_matrix(matrix, t.layout) && n_expert <= args::kMaxRoutedExpert &&
            n_used <= args::kMaxRoutedUsed;
 }
 
-/// The kernel that decodes token rows of a tiled matrix: groups n_col x rows; bindings w, ids, y, out.
+/// The kernel that decodes embedding rows of a tiled matrix. Grid: n_col x rows; bindings: w, ids, y, out.
 inline PipelineKey choose_embed(Layout layout) {
     PipelineKey key;
     key.shader = std::string("embed_") + layout_name(layout);
@@ -5969,27 +5975,26 @@ inline PipelineKey choose_embed(Layout layout) {
 
 // ------------------------------------------------------------------ src/machine/vulkan/tune_gemm.h
 
-// machine/vulkan/tune_gemm: which matrix-matrix kernel, and its sizes.
+// machine/vulkan/tune_gemm: chooses the matrix-matrix kernel of a product and its tile sizes.
 //
 // What    choose_gemm(), choose_gemm_experts(), choose_gemm_pack(): pure functions of the device, the shape and the
-//         rows of a pass. A row's bits depend neither on the number of rows nor on the sizes chosen here; they differ
+//         number of rows. The bits of a row depend neither on the number of rows nor on the tile sizes. They differ
 //         from those of the matrix-vector kernels.
-// Owns    nothing.
 // Thread  any.
 // Tests   tests/test_vulkan_gemm.cpp.
 //
 // How a product of many rows is dispatched (shaders/gemm_common.glsl has the buffers, gemm_args.h the arguments):
-//   1. Pack: rows of floats become halves, normalised where a norm precedes the products: gemm_pack, one workgroup a
-//      row; bindings 0..5 = x, norm weight, halves, scale, part, step. `halves` takes gemm_pack_bytes() a row, `scale`
-//      a float. One pack serves all products that read the same rows.
-//   2. Products: bindings 0..5 = w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row), c.groups_y(n_tile));
-//      factor = 1. Products of one pack follow each other without a barrier.
-//   3. Weights cut into slices: one dispatch each with the slice's n_tile and first_row.
-//   4. gate and up, interleaved as for matvec: kEpilogueHalves leaves the halves that the down product reads, without
-//      a pack: its y_stride is 128 * n_col of the down matrix, its reader is chosen with scaled = false and has factor
-//      = kHalvesFactor. The down matrix's d_in must be a multiple of 256, or the rest of each row zeroed beforehand;
-//      otherwise use kEpilogueSwiglu and a pack.
-//   5. Unused buffers are bound to any buffer. from_step = 1 where a recording may run with fewer rows.
+//   1. Pack: gemm_pack converts rows from float to halves and applies the norm, if one precedes the products. One
+//      workgroup per row; bindings 0..5 are x, norm weight, halves, scale, part, step. A row takes gemm_pack_bytes() in
+//      `halves` and one float in `scale`. Pack once for all products that read the same rows.
+//   2. Products: bindings 0..5 are w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row),
+//      c.groups_y(n_tile)); factor = 1. Products of one pack need no barrier between them.
+//   3. Weights in several slices: one dispatch per slice, with its n_tile and first_row.
+//   4. gate and up, interleaved as for matvec: with kEpilogueHalves the product writes the halves that the down product
+//      reads, so that no pack is needed. Set its y_stride to 128 * n_col of the down matrix; choose the down product
+//      with scaled = false and set its factor to kHalvesFactor. d_in of the down matrix must be a multiple of 256, or
+//      the rest of each row be zeroed before; else use kEpilogueSwiglu and a pack.
+//   5. Bind any buffer where a variant uses none. Set from_step = 1 if a recording may run with fewer rows.
 #ifndef AUSPEX_NO_VULKAN
 
 namespace auspex {
@@ -6004,9 +6009,9 @@ enum class GemmEpilogue : uint32_t {
     swiglu_halves = args::kEpilogueHalves
 };
 
-/// swiglu_halves divides its rows by this.
+/// swiglu_halves divides its values by this, to stay within the range of halves.
 constexpr float kHalvesFactor = args::kHalvesFactor;
-/// Bytes of a row of halves.
+/// Bytes of a packed row.
 inline uint64_t gemm_pack_bytes(uint64_t d_in) { return ceil_div(d_in, uint64_t{kTileColumns}) * kTileColumns * 2; }
 
 /// True if the device reports what gemm_mma.comp needs: KHR matrices of 16x16x16 halves summed in float, subgroups of
@@ -6024,19 +6029,19 @@ inline bool gemm_matrix_fits(const DeviceTraits& t) {
     return false;
 }
 
-/// A kernel to request.
+/// The pipeline to request.
 struct GemmChoice {
     PipelineKey key;
-    uint32_t bm = 64, bn = 32;  ///< rows and columns of y that a workgroup makes
+    uint32_t bm = 64, bn = 32;  ///< rows and columns of y per workgroup
     uint32_t groups_x(uint32_t n_row) const { return ceil_div(n_row, bm); }
     uint32_t groups_y(uint32_t n_tile) const { return ceil_div(n_tile * kTileRows, bn); }
 };
 
 namespace tune_gemm_impl {
 
-/// A size of gemm_mma and the time that 64 columns take on a core that runs 1, 2, .. `n` of its workgroups at once, in
-/// hundredths of a microsecond. Measured on an H200 (same cores as an H100), Q4_K, 2026: the estimate below is within
-/// 15 % of the best of 22 sizes on every shape of the models, 1 % on average.
+/// A tile size of gemm_mma. cost[i]: time per 64 columns of the weights, in units of 10 ns, on a core that runs i + 1
+/// of its workgroups at once, up to `n`. Measured on an H200 (same cores as an H100) with Q4_K, 2026: the size that
+/// estimate() prefers is on average within 1 %, at worst within 15 %, of the fastest of 22 sizes.
 struct Size {
     uint32_t bm, bn, wm, wn, stages, n;
     uint32_t cost[4];
@@ -6051,7 +6056,7 @@ inline uint32_t shared_bytes(const Size& s) {
     return s.stages * 144 * (s.bm + s.bn) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
 }
 
-/// Full rounds on all cores, then the rest.
+/// Estimated time: full rounds on all cores, then the remaining workgroups.
 inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_t n_tile) {
     const uint64_t groups = ceil_div(n_row, uint64_t{s.bm}) * ceil_div(n_tile * kTileRows, uint64_t{s.bn});
     const uint64_t round = uint64_t{n_core} * s.n, rest = groups % round;
@@ -6078,7 +6083,7 @@ inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size
     c->key.full_subgroups = traits.full_subgroups;
 }
 
-/// gemm.comp, for devices without matrix units.
+/// gemm.comp, the kernel for devices without matrix units.
 inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts) {
     GemmChoice c;
     c.key.shader = std::string("gemm_") + layout_name(t.layout);
@@ -6088,7 +6093,7 @@ inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, boo
     return c;
 }
 
-/// The size with the lowest estimate; `n_row_of(size)` rows of at most bm, `bm` = 0: any.
+/// The size with the lowest estimate for n_row_of(size) rows. bm: required rows per workgroup; 0: any.
 template <class Rows>
 const Size& best_size(const DeviceTraits& traits, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
     const Size* best = nullptr;
@@ -6106,11 +6111,11 @@ const Size& best_size(const DeviceTraits& traits, uint32_t bm, uint64_t n_tile, 
 
 }  // namespace tune_gemm_impl
 
-/// The kernel for n_row rows (any number).
+/// The kernel for any number n_row of rows.
 ///
-/// matrix       gemm_matrix_fits() and the self-test passed
-/// scaled       the rows have factors of their own: packed, not left by swiglu_halves
-/// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
+/// matrix       use matrix units: gemm_matrix_fits() and the self-test passed
+/// scaled       each row has a factor: true for rows from gemm_pack, false for those of swiglu_halves
+/// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
 inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
                               GemmEpilogue epilogue, uint32_t stage_tiles = 0) {
     if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false);
@@ -6122,12 +6127,12 @@ inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Til
     return c;
 }
 
-/// The kernel for n_place rows, each a product with one of n_expert matrices `t` and sorted by matrix; a workgroup's
-/// rows share one. `bm`: rows of a workgroup, 0: the fastest.
+/// The kernel for n_place rows, sorted by expert, each multiplied by the matrix `t` of its expert. All rows of a
+/// workgroup belong to one expert. bm: rows per workgroup; 0: the fastest.
 inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place,
                                       uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue) {
     if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true);
-    // The last block of each expert is half empty on average.
+    // On average half of the last block of each expert is empty.
     auto rows = [&](const tune_gemm_impl::Size& s) {
         const uint64_t blocks =
             n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
@@ -6139,7 +6144,7 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
     return c;
 }
 
-/// The kernel that packs rows; one workgroup a row.
+/// The kernel that packs rows, one workgroup per row.
 inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool squares) {
     PipelineKey key;
     key.shader = "gemm_pack";
@@ -6175,8 +6180,8 @@ struct OpenDevice {
     SelfTest selftest;
     bool matrix = false;       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
     bool gemm_matrix = false;  ///< many rows: matrix units of the shape gemm_mma.comp wants
-    /// Models of at most so many bytes of weights go without matrix units, their prompts through the step kernels:
-    /// these round neither weights nor activations to halves, and so small a model spends its time on launches anyway.
+    /// Models with at most this many bytes of weights do not use matrix units, and their prompts run on the step
+    /// kernels, which round neither weights nor activations to halves. Launches dominate the time of such small models.
     uint64_t small_bytes = 0;
     std::string matrix_verdict;  ///< of `matrix`, for the report
     Allocator allocator;
@@ -6206,11 +6211,11 @@ Result<std::shared_ptr<Backend>> open_vulkan(const DeviceOptions& options, const
 
 // ---------------------------------------------------------------------- src/machine/vulkan/lower.h
 
-// machine/vulkan/lower: a tape of the plan becomes a list of kernels, fused where neighbours allow it.
+// machine/vulkan/lower: turns a tape into a list of kernels and fuses neighbouring operations.
 //
-// What    The patterns: norms are fused into the products that read them, residuals into the products that feed them,
-//         gate, up and activation into one product, cache writes into attention. An operation that no pattern matches
-//         is run by a plain kernel or refused by name, never skipped.
+// What    Fuses norms into the products that read them, residual additions into the products before them, gate, up and
+//         activation into one product, and KV cache writes into attention. An operation that no pattern matches gets a
+//         kernel of its own, or lower() fails and names it; none is skipped.
 // Thread  pure functions; no device, no bytes.
 // Tests   tests/test_vulkan_model.cpp, tests/test_dispatch_list.cpp.
 #ifndef AUSPEX_NO_VULKAN
@@ -6220,48 +6225,48 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// A gate and an up matrix that live interleaved on the device, eight rows each in turn.
+/// A gate and an up matrix, stored interleaved on the device: eight rows of one, eight of the other.
 struct Pair {
     SlotId gate = kNoSlot, up = kNoSlot;
 };
-/// Every gate and up whose product is always swiglu of both, those of experts too.
+/// All gate and up matrices, those of experts too, that are only ever used together, in a swiglu.
 std::vector<Pair> find_pairs(const Plan& plan);
 
-/// One kernel, or one group of kernels that always goes together.
+/// A lowered operation: one kernel, or several that always run together.
 struct Node {
     enum class Kind : uint8_t {
-        embed,    ///< y = rows of the table, and their sums of squares
-        given,    ///< y = the hidden rows the step is fed with
+        embed,    ///< y = rows of the embedding table, and their sums of squares
+        given,    ///< y = the hidden rows that the step brings
         norm,     ///< y[offset..] = rms(x) * w
-        product,  ///< y = x w' (after a norm; onto a residual; with swiglu)
-        swiglu,   ///< y = silu(x) * x2, on its own
+        product,  ///< y = x w', with an optional norm of x and an epilogue
+        swiglu,   ///< y = silu(x) * x2, not fused
         delta,    ///< a whole DeltaNet layer
-        append,   ///< keys and values into the cache, without attention (cache-filling rows)
-        attend,   ///< attention, and what it appends to the cache before (`write`)
-        experts,  ///< a whole layer of experts, onto y
+        append,   ///< writes keys and values only: rows that fill an MTP cache
+        attend,   ///< writes keys and values (`write`), then attention
+        experts,  ///< y += a whole layer of experts
     };
     enum class Epilogue : uint8_t { store, add, swiglu };
     Kind kind = Kind::embed;
     uint32_t layer = 0;
-    const Op* op = nullptr;     ///< where shapes and weights stand
-    const Op* write = nullptr;  ///< attend: the kv_write that goes with it
+    const Op* op = nullptr;     ///< the operation that has shapes and weights
+    const Op* write = nullptr;  ///< attend: the kv_write fused into it
     SlotId x = kNoSlot, x2 = kNoSlot, y = kNoSlot;
-    SlotId weight = kNoSlot;  ///< product: the matrix; of a pair, its gate
-    SlotId norm = kNoSlot;    ///< product, experts: x is normed with this weight on the way in
+    SlotId weight = kNoSlot;  ///< product: the matrix; for a pair, the gate
+    SlotId norm = kNoSlot;    ///< product, experts: weight of the norm applied to x; or kNoSlot
     float eps = 0;
     Epilogue epilogue = Epilogue::store;
-    bool onto_self = false;  ///< add: y += ...; else y = 0 + ..., for the sums of squares
-    bool squares = false;    ///< the sums of squares of y are wanted by a later norm
-    bool head = false;       ///< only rows whose logits are wanted
+    bool onto_self = false;  ///< add: y += x w'; false: y = 0 + x w', an add only for its sums of squares
+    bool squares = false;    ///< a later norm needs the sums of squares of y
+    bool head = false;       ///< runs only on rows whose logits are needed
 };
 
-/// Shapes that have kernels of their own; others run on plain ones.
+/// Shapes with a specialised kernel; the others run on a general one.
 inline bool fast_delta(const DeltaDims& d) { return d.d_key == 128 && d.d_val == 128 && d.n_conv == 4; }
 inline bool fast_attend(const AttnDims& a) { return (a.d_head == 128 || a.d_head == 256) && a.n_rot % 8 == 0; }
 
-/// The kernels of a tape, in order. fill_only: of an MTP tape's first n_fill ops.
+/// Lowers a tape; fill_only: its first n_fill operations.
 ///
-/// errors    unsupported: an op that this machine has no kernel for, by name, with its dims.
+/// errors    unsupported: no kernel runs an operation; the text names it and its shape.
 Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, bool fill_only);
 
 }  // namespace vk
@@ -6274,10 +6279,10 @@ Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::v
 
 // machine/vulkan/loaded_model: a model's weights on the device.
 //
-// What    Matrix (a weight as tiles, in slices that one binding can hold), vectors, rotation tables, and the lowered
-//         operations. Weights are repacked by several threads into bounded staging memory, never held twice.
-// Owns    the memory of the weights; byte counts are exact, and a cancelled or failed load frees everything.
-// Thread  immutable once loaded: contexts of several threads share it.
+// What    Matrices (tiles, in slices that fit one binding), vectors, rotary tables, and the lowered operations. load()
+//         repacks weights on several threads into bounded staging memory; no second copy of them is made.
+// Owns    the device memory of the weights. A cancelled or failed load frees all of it.
+// Thread  immutable once loaded: contexts on several threads share it.
 // Tests   tests/test_vulkan_model.cpp, tests/test_vulkan_families.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
@@ -6286,22 +6291,22 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// A weight matrix as the kernels see it.
+/// A weight matrix on the device, or a stack of them (experts).
 struct Matrix {
     Tiling tiling;
     struct Slice {
         Region region;
         uint32_t first = 0, n = 0;  ///< tile rows
     };
-    std::vector<Slice> slices;  ///< one, unless the device sees less than the whole at a time
+    std::vector<Slice> slices;  ///< more than one if the matrix exceeds a binding or an allocation
     bool empty() const { return slices.empty(); }
 };
 
-/// A rotation table: for each pair the turns per position, times 2^64, low word first.
+/// A rotary table: for each rotated pair, turns per position times 2^64 as two words, low word first.
 struct Rope {
     uint32_t n_rot = 0;
     float base = 0;
-    SlotId factors = kNoSlot;  ///< what each pair's angle is divided by
+    SlotId factors = kNoSlot;  ///< frequency factors: divisor of each pair's angle
     Region table;
 };
 
@@ -6310,42 +6315,42 @@ class VulkanModel : public LoadedModel, public std::enable_shared_from_this<Vulk
     const Plan* plan = nullptr;
     OpenDeviceRef device;
     std::vector<Pair> pairs;
-    std::vector<Matrix> matrices;  ///< by SlotId; a pair has the id of its gate
-    std::vector<Region> vectors;   ///< by SlotId: f32; a router's: its rows, then the shared expert's own gate
+    std::vector<Matrix> matrices;  ///< by SlotId; an interleaved pair is at its gate's id
+    std::vector<Region> vectors;   ///< by SlotId, f32; a router's region ends with the shared expert's gate
     std::vector<Rope> ropes;
-    Region zeros;  ///< f32, as long as the widest row
+    Region zeros;  ///< f32 zeros, as many as the widest row has values
 
-    /// Uploads everything. errors: unsupported, out_of_memory, cancelled, device_lost.
+    /// Uploads all weights. errors: unsupported, out_of_memory, cancelled, device_lost.
     static Result<std::shared_ptr<LoadedModel>> load(OpenDeviceRef device, const Plan& plan, const Weights& weights,
                                                      const Progress& progress);
-    /// A model without weights: enough to plan the memory of contexts.
+    /// A model without weights, from which the memory of contexts can be planned.
     static Result<std::shared_ptr<VulkanModel>> bare(OpenDeviceRef device, const Plan& plan);
-    /// What load() would take, by type.
+    /// Adds the memory that load() would take to `items`, by number format.
     static Status plan_weights(OpenDeviceRef device, const Plan& plan, std::vector<MemoryItem>* items);
 
-    /// The kernels of a tape of the plan, in order, or of its first n_fill ops.
+    /// The lowered operations of a tape, in order; fill_only: of its first n_fill operations.
     const std::vector<Node>& nodes(const Tape& tape, bool fill_only = false) const {
         return nodes_[fill_only][tape_index(tape)];
     }
-    /// 0: the trunk; 1 + i: MTP block i.
+    /// 0 for the trunk, 1 + i for MTP block i.
     uint32_t tape_index(const Tape& tape) const;
 
     Result<std::unique_ptr<Context>> open(const ContextOptions& options) override;
     uint64_t weight_bytes() const override { return n_weight_bytes_; }
-    /// Exactness before speed: see Context::small_bytes.
+    /// True if OpenDevice::small_bytes keeps this model off the matrix units.
     bool small() const { return n_weight_bytes_ <= device->small_bytes; }
     const Region* rope(const Op& op) const;
 
-    /// The head that all MTP blocks share, or kNoSlot.
+    /// The head that all MTP blocks share; kNoSlot if there is none.
     SlotId draft_table() const;
-    /// Its rows in the file; null when the file may be gone.
+    /// The rows of that head in the file; null unless the weights' bytes outlive the load.
     const std::byte* draft_rows = nullptr;
 
   private:
     struct Uploads;
     Status lay_out(Uploads* to);
     Memory memory_;
-    std::vector<std::vector<Node>> nodes_[2];  ///< [fill_only]: of the trunk and each MTP block
+    std::vector<std::vector<Node>> nodes_[2];  ///< [fill_only][tape_index()]
     uint64_t n_weight_bytes_ = 0;
 };
 
@@ -7280,12 +7285,12 @@ class CycleCost {
 //   R(g)      T(g) / T(0)
 //   rate(g)   E(g) / T(g)                 what is maximised over g = 0 .. max_depth
 //
-// Drafting at depth g pays when E(g) > R(g). Two units of the same break-even are in use and must not be mixed:
-// (R(g)-1)/g is in accepted/drafted, the root of 1 + a + .. + a^g = R(g) in conditional a.
+// Drafting at depth g pays when E(g) > R(g). The break-even is given in two units that must not be mixed: as
+// accepted/drafted it is (R(g)-1)/g, as conditional acceptance the root a of 1 + a + .. + a^g = R(g).
 //
-// Off is depth 0, and off still learns: every few tokens the session runs an acceptance probe, the MTP block once over
-// the tokens committed since, given the true tokens (Decision::probe_rows). That keeps the block's cache current and
-// says for each token whether the block would have had it: exact outcomes for a_1, without verification.
+// The controller also learns at depth 0. Every few tokens the session runs an acceptance probe: the MTP block runs over
+// the tokens committed since the last probe (Decision::probe_rows). This keeps the block's cache current and tells for
+// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -8103,7 +8108,8 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Rows of the draft-only head that the options ask for; 0: none. By use and without a number, about an eighth.
+/// Rows of the draft-only head that the options ask for; 0: none. With vocab_by_use and no number: an eighth of the
+/// vocabulary, within 1024..32768.
 inline uint32_t draft_vocab_rows(const DraftOptions& d, uint32_t n_vocab) {
     if (d.n_vocab != 0 || !d.vocab_by_use) return d.n_vocab;
     const uint32_t eighth = n_vocab / 8;
@@ -8116,31 +8122,32 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
 /// The same from a given list. errors: bad_argument: an id outside the vocabulary.
 Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> ids);
 
-/// What choosing the ids of a head of n rows again takes meanwhile, beside the old head: the new one (of head_bytes)
-/// and its rows as the file has them. 0 where it is written in place of the old one.
+/// Extra memory while DraftVocab::renew() makes a new head of n rows beside the old one: the new head (head_bytes) and
+/// its rows in the file's format. 0 on devices that overwrite the old head.
 uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes);
 
 class DraftVocab {
   public:
-    /// Gives the context the draft head that `draft` asks for, and fills in what it takes (DraftOptions::n_vocab and
-    /// vocab_by_use as used, `bytes`), and takes the memory that choosing its ids again needs.
+    /// Makes the draft-only head that `draft` asks for, and allocates what renew() will need. Sets n_vocab and
+    /// vocab_by_use of `draft` to the values used and `bytes` to the memory of the head.
+    ///
     /// errors    bad_argument, unsupported, out_of_memory.
     Status open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft, uint64_t* bytes);
     uint64_t memory_bytes() const { return reserve_.size(); }
-    /// With vocab_by_use: counts the tokens that came since, and chooses the head's ids again. Call between
+    /// With vocab_by_use: counts the tokens since the last call and chooses the head's ids anew. Call between
     /// generations.
     Status renew(Span<const Token> history);
-    /// The history begins anew.
+    /// Call when the history restarts from its beginning.
     void forget() { n_counted_ = 0; }
 
   private:
     const Model::Impl* model_ = nullptr;
     uint32_t n_head_ = 0;
-    Block reserve_;  ///< given back while the head is made again, so that a sync() takes no more than create() did
+    Block reserve_;  ///< freed while renew() makes the head, so that sync() needs no more memory than create() took
     Context* context_ = nullptr;
     MtpDraft* mtp_ = nullptr;
     std::vector<uint32_t> use_count_;  ///< [n_vocab] or empty
-    size_t n_counted_ = 0;             ///< tokens of the history that are counted
+    size_t n_counted_ = 0;             ///< tokens of the history counted so far
 };
 
 }  // namespace detail
@@ -8572,19 +8579,19 @@ class Session::Impl::Call {
 
 // ------------------------------------------------------------------------ src/engine/memory_plan.h
 
-// engine/memory_plan: every byte that a model and a session take, before it is taken.
+// engine/memory_plan: computes the memory of a model and a session before any of it is allocated.
 //
-// Owns    windows and KV formats as options say them, the windows for a budget, the plan, and the alternatives when it
-//         does not fit.
-// Thread  none of its own; pure functions.
+// Owns    windows and KV formats from the options, windows that meet a KV budget, the plan, and alternatives for when
+//         it does not fit.
+// Thread  pure functions.
 // Test    tests/test_memory_plan.cpp: a plan equals what the allocators then hand out.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Fills in the defaults of `o`, checks it, and translates it for the back end. `rule`, if given, gets how a budget was
-/// met.
+/// Fills in the defaults of `o`, checks it, and translates it for the back end. rule: if not null, set to a text that
+/// says how kv_budget_bytes was met.
 ///
 /// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
@@ -8592,12 +8599,14 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 /// The window of every attention layer, trunk first.
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes);
 
-/// Every byte that loading `model` (its plan alone is read) and opening a session takes.
+/// The memory that loading `model` and opening a session take, to the byte. Reads only model.plan, no weights.
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives);
 
-/// Returns `done`; if it is out_of_memory, with the alternatives.
+/// Returns `done`, with the alternatives added to its text if it is out_of_memory.
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done);
-/// out_of_memory, with the alternatives, if the memory limit, or on the CPU what is free, does not allow this.
+/// Checks model and session against the memory limit, or on the CPU against free memory.
+///
+/// errors    out_of_memory; the text lists the alternatives.
 Status check_limit(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail
@@ -16109,8 +16118,7 @@ inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
 // Formula y[c][r] = sum over k of x[c][k] w[r][k]
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
 //         int8 multiply-adds (high and low byte of x).
-// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
-// block.
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
 //         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
 // Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
 
@@ -16142,9 +16150,9 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
     return c;
 }
 
-/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
-/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
-/// (HalfDot).
+/// Adds the integer sums over half h of block b: codes times the high bytes of x[r] to dot[2 r], times the low bytes to
+/// dot[2 r + 1]; n is the length of dot. The instruction set defines how many vectors of codes it takes at a time
+/// (kDotVectors) and the registers it keeps during a half (HalfDot).
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
     HalfDot<n> half;
@@ -17520,8 +17528,7 @@ inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
 // Formula y[c][r] = sum over k of x[c][k] w[r][k]
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
 //         int8 multiply-adds (high and low byte of x).
-// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
-// block.
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
 //         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
 // Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
 
@@ -17553,9 +17560,9 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
     return c;
 }
 
-/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
-/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
-/// (HalfDot).
+/// Adds the integer sums over half h of block b: codes times the high bytes of x[r] to dot[2 r], times the low bytes to
+/// dot[2 r + 1]; n is the length of dot. The instruction set defines how many vectors of codes it takes at a time
+/// (kDotVectors) and the registers it keeps during a half (HalfDot).
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
     HalfDot<n> half;
@@ -18942,8 +18949,7 @@ inline void delta_chunk(float* s, uint32_t d_key, uint32_t d_val, const DeltaRow
 // Formula y[c][r] = sum over k of x[c][k] w[r][k]
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
 //         int8 multiply-adds (high and low byte of x).
-// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
-// block.
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
 //         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
 // Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
 
@@ -18975,9 +18981,9 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
     return c;
 }
 
-/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
-/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
-/// (HalfDot).
+/// Adds the integer sums over half h of block b: codes times the high bytes of x[r] to dot[2 r], times the low bytes to
+/// dot[2 r + 1]; n is the length of dot. The instruction set defines how many vectors of codes it takes at a time
+/// (kDotVectors) and the registers it keeps during a half (HalfDot).
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
     HalfDot<n> half;
@@ -19341,8 +19347,7 @@ AUSPEX_INLINE void dot_codes(const HalfDot<n>& half, const Bytes* w, const Int16
 // Formula y[c][r] = sum over k of x[c][k] w[r][k]
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
 //         int8 multiply-adds (high and low byte of x).
-// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
-// block.
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
 //         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
 // Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
 
@@ -19374,9 +19379,9 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
     return c;
 }
 
-/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
-/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
-/// (HalfDot).
+/// Adds the integer sums over half h of block b: codes times the high bytes of x[r] to dot[2 r], times the low bytes to
+/// dot[2 r + 1]; n is the length of dot. The instruction set defines how many vectors of codes it takes at a time
+/// (kDotVectors) and the registers it keeps during a half (HalfDot).
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
     HalfDot<n> half;
@@ -20515,8 +20520,7 @@ void CpuWalk::attend(const Op& op) {
 //
 // Cost    a row: 6 n_head_v d_key d_val flops; S is read once per step, and written if it changes.
 // Source  docs/MODEL.md, "qwen35". Counterpart: shaders/delta_mix.comp, delta_gate.comp, delta_step.comp,
-// delta_scan.comp,
-//         delta_apply.comp.
+//         delta_scan.comp, delta_apply.comp.
 
 
 namespace auspex {
@@ -21177,7 +21181,7 @@ namespace detail {
 namespace vk {
 namespace probe_impl {
 
-// VK_KHR_cooperative_matrix by hand: its declarations are younger than the headers we ask for.
+// Declares VK_KHR_cooperative_matrix, which is newer than the oldest Vulkan headers that auspex builds with.
 constexpr const char* kMatrixKhr = "VK_KHR_cooperative_matrix";
 constexpr auto kMatrixFeaturesType = static_cast<VkStructureType>(1000506000);
 constexpr auto kMatrixPropertiesType = static_cast<VkStructureType>(1000506001);
@@ -21197,8 +21201,8 @@ struct MatrixProperties {
 };
 using GetMatrixProperties = VkResult(VKAPI_PTR*)(VkPhysicalDevice, uint32_t*, MatrixProperties*);
 
-// Every optional feature in one place: asked of the driver, found in a borrowed device's chain, or
-// handed to vkCreateDevice. A struct joins the chain only where version or extension allow it.
+// All optional features. The driver fills it, or read() does from a borrowed device, or it is passed to vkCreateDevice.
+// A struct joins the chain only if the device's version or an extension defines it.
 struct FeatureChain {
     VkPhysicalDeviceFeatures2 core{};
     VkPhysicalDeviceVulkan11Features v11{};
@@ -21228,7 +21232,7 @@ struct FeatureChain {
         *tail = s;
         tail = &s->pNext;
     }
-    // Copies what a borrowed device's own chain enables.
+    // Copies the features that the owner of a borrowed device enabled.
     void read(const void* chain) {
         for (const auto* s = static_cast<const VkBaseInStructure*>(chain); s; s = s->pNext) {
             switch (static_cast<int>(s->sType)) {
@@ -21319,14 +21323,14 @@ void probe_shapes(const Gpu& gpu, DeviceTraits* t) {
         if (n == 0) t->matrix_nv = false;
         for (uint32_t i = 0; i < n && !t->matrix_khr; ++i) {
             const VkCooperativeMatrixPropertiesNV& p = all[i];
-            if (p.scope == VK_SCOPE_SUBGROUP_NV)  // the component types have the values of KHR
+            if (p.scope == VK_SCOPE_SUBGROUP_NV)  // component types have the same values in KHR
                 t->matrix_shapes.push_back({p.MSize, p.NSize, p.KSize, Component(p.AType), Component(p.BType),
                                             Component(p.CType), Component(p.DType), false});
         }
     }
 }
 
-// Every property that is read, in one chain. A struct joins it only where version or extension allow it.
+// All properties that are read. A struct joins the chain only if the device's version or an extension defines it.
 struct PropertyChain {
     VkPhysicalDeviceProperties2 core{};
     VkPhysicalDeviceVulkan11Properties v11{};
@@ -21357,8 +21361,8 @@ struct PropertyChain {
 
 using Extensions = std::vector<VkExtensionProperties>;
 
-// Which optional features can be asked for: by version or extension. Of a borrowed device only the extensions count
-// that its owner enabled.
+// Optional features that may be queried, by API version or extension. On a borrowed device, only extensions that its
+// owner enabled count.
 struct Support {
     bool v13, dot, size, matrix_khr, matrix_nv;
 };
@@ -21589,8 +21593,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     constexpr VkMemoryPropertyFlags kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
     constexpr VkMemoryPropertyFlags kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
-    constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // anything else is special
-    // The type with all of `must` that matches the most bits of `want` and the fewest of `avoid`, then the largest
+    constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // others: not used
+    // Among the types that have all of `must`: +2 for each bit of `want`, -1 for each of `avoid`; on a tie, the larger
     // heap.
     auto choose = [&](VkMemoryPropertyFlags must, VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid) {
         uint32_t best = UINT32_MAX;
@@ -21612,8 +21616,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
         return best;
     };
     auto heap_of = [&](uint32_t type) { return t.memory.memoryTypes[type].heapIndex; };
-    // Device memory lives in the largest device-local heap: a 256 MiB window into a discrete card
-    // is another, smaller heap, or the same heap (ReBAR) when all of it can be written by the host.
+    // Use the largest device-local heap. The host-visible window of a discrete card is a heap of its own, usually of
+    // 256 MiB; with ReBAR it is the large heap itself.
     uint32_t local = choose(kLocal, 0, kVisible | kCached);
     uint32_t biggest = UINT32_MAX;
     for (uint32_t i = 0; i < t.memory.memoryTypeCount; ++i) {
@@ -22990,7 +22994,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-// The limits of the engine and those that shaders are compiled with.
+// Shaders are compiled with the engine's limits.
 static_assert(kMaxTentative == args::kMaxRows && kMaxTentative <= args::kMaxSample);
 static_assert(kMaxUsedExpert == args::kMaxUsed);
 static_assert(kLayoutBindings == args::kMaxBindings && kLayoutPushBytes == args::kPushBytes);
@@ -31951,7 +31955,8 @@ uint64_t fnv64(const void* data, size_t size) {
     return h.value;
 }
 
-/// Five characters to four bytes, as tools/make_shaders.py writes them: digits from '#' on, without '?' and '\\'.
+/// Decodes the base 85 of tools/make_shaders.py: five characters are four bytes; digits start at '#' and skip '?' and
+/// '\\'.
 void decode_base85(const char* text, std::vector<std::byte>* to) {
     auto digit = [](char c) { return static_cast<uint32_t>(c - '#') - (c > '?') - (c > '\\'); };
     for (; *text; text += 5) {
@@ -31979,7 +31984,7 @@ uint64_t hash_of(const std::vector<PipelineKey>& keys) {
     return h.value;
 }
 
-/// shader_contract.h lists the modules in the order of their names.
+/// The contract of a module or null; shader_contract.h is sorted by name.
 const ShaderContract* contract_of(std::string_view name) {
     const auto* end = std::end(kShaderContracts);
     const auto* at = std::lower_bound(std::begin(kShaderContracts), end, name,
@@ -32009,7 +32014,7 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
     s->raw_.resize(raw_bytes / 4);
     std::byte* raw = reinterpret_cast<std::byte*>(s->raw_.data());
     if (Status r = inflate_zlib(packed, Span<std::byte>(raw, raw_bytes)); !r.ok()) return r;
-    // [magic, n_module] then per module [name offset, name bytes, word offset, n_word], names, words.
+    // Format: magic, n_module; for each module name offset, name bytes, word offset, n_word; then names and words.
     const std::vector<uint32_t>& w = s->raw_;
     const uint64_t n = w[1];
     if (w[0] != shader_impl::kRawMagic) return bad("the magic number is missing");
@@ -32057,7 +32062,7 @@ Status check_key(const ShaderContract& contract, const PipelineKey& key) {
 }
 
 Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes) {
-    // More than the shader reads is fine: of alternatives that one dispatch serves, some read fewer.
+    // Extra buffers are allowed: one dispatch may serve several alternatives, of which some read fewer.
     if (n_buffer < contract.n_binding)
         return fail(Code::bad_argument, "shader '", contract.name, "' has ", contract.n_binding, " buffers (",
                     contract.bindings, "); the dispatch gives ", n_buffer, ".");
@@ -32074,7 +32079,7 @@ Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
         bool has;
         const char* name;
     };
-    // The list in tools/make_shaders.py has the same numbers.
+    // Keep in step with the list in tools/make_shaders.py.
     const Capability known[] = {
         {0, true, "Matrix"},
         {1, true, "Shader"},
@@ -32108,7 +32113,7 @@ Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
         const uint32_t op = words[at] & 0xffffu, n = words[at] >> 16;
         if (n == 0 || n > words.size() - at)
             return fail(Code::bad_file, "a SPIR-V module is cut short at word ", at, ".");
-        if (op != 17) break;  // OpCapability comes first; later instructions do not matter here
+        if (op != 17) break;  // all OpCapability come first
         const uint32_t id = n > 1 ? words[at + 1] : 0;
         const Capability* c = std::find_if(std::begin(known), std::end(known), [&](auto& k) { return k.id == id; });
         if (c == std::end(known) || !c->has)
@@ -32176,7 +32181,7 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& t, uint64_t hash, Span<co
     const Span<const std::byte> payload = blob.subspan(sizeof h, blob.size() - sizeof h);
     if (h.payload_bytes != payload.size()) return refuse("it is cut short");
     if (h.checksum != shader_impl::fnv64(payload.data(), payload.size())) return refuse("its checksum does not match");
-    // Vulkan's own header: some drivers do not check it.
+    // Check Vulkan's own header too, because some drivers do not.
     if (payload.size() < 16 + VK_UUID_SIZE) return refuse("the driver's header is cut short");
     const uint32_t header_bytes = load<uint32_t>(payload.data()), version = load<uint32_t>(payload.data() + 4);
     if (header_bytes < 16 + VK_UUID_SIZE || header_bytes > payload.size() ||
@@ -32194,7 +32199,7 @@ Result<std::unique_ptr<Pipelines>> Pipelines::create(GpuRef gpu, std::shared_ptr
     std::unique_ptr<Pipelines> p(new Pipelines());
     p->gpu_ = gpu;
     p->shaders_ = std::move(shaders);
-    // Leaves two threads to the application. More than eight gain nothing: drivers serialise inside.
+    // Leave two cores to the application. More than eight workers gain nothing, because drivers serialise.
     const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
     p->max_workers_ = n_thread ? n_thread : std::min(8u, std::max(1u, cores > 3 ? cores - 2 : cores));
     Span<const std::byte> payload;
@@ -32250,9 +32255,9 @@ Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
         by_hash_.emplace(hash, id);
     }
     Entry& e = entries_[id];
-    const bool again = e.done && e.status.code == Code::out_of_memory;  // there may be memory by now
+    const bool again = e.done && e.status.code == Code::out_of_memory;  // memory may have been freed since
     if (e.queued && !again) return id;
-    // An allocation that fails in here leaves an entry that is not queued: the next request queues it.
+    // If an allocation below fails, the entry is not queued, and the next request() queues it.
     if (queue_.size() >= idle_ && workers_.size() < max_workers_) start_worker();
     queue_.push_back(id);
     e.queued = true;
@@ -32267,7 +32272,7 @@ void Pipelines::start_worker() {
     workers_.emplace_back();
     if (workers_.back().start(work_entry, this, &error)) return;
     workers_.pop_back();
-    max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
+    max_workers_ = static_cast<uint32_t>(workers_.size());  // do not try again
 }
 
 void* Pipelines::work_entry(void* me) {
@@ -32289,7 +32294,7 @@ void Pipelines::work() {
 void Pipelines::make_next(std::unique_lock<std::mutex>& hold) {
     const Id id = queue_.front();
     queue_.pop_front();
-    Entry& e = entries_[id];  // a deque: stays where it is while others are added
+    Entry& e = entries_[id];  // stays valid: push_back on a deque moves nothing
     hold.unlock();
     const auto begin = std::chrono::steady_clock::now();
     Made made;
@@ -32370,7 +32375,7 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &special;
     if (key.subgroup_size) info.stage.pNext = &size;
-    // Full subgroups are only allowed where the group is a whole number of them.
+    // Vulkan allows full subgroups only if the group size is a multiple of the subgroup size.
     const uint32_t whole = key.subgroup_size ? key.subgroup_size : t.subgroup_max;
     if (key.full_subgroups && t.full_subgroups && whole && key.group % whole == 0)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
@@ -32428,7 +32433,7 @@ std::vector<std::byte> Pipelines::cache_blob() const {
     if (gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, nullptr) != VK_SUCCESS || n == 0) return {};
     std::vector<std::byte> payload(n);
     const VkResult r = gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, payload.data());
-    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew meanwhile; the next call returns all of it
+    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew since; the next call gets all
     payload.resize(n);
     return wrap_cache(gpu_->traits, shaders_->hash(), payload);
 }
@@ -32472,7 +32477,7 @@ struct Scope {
     VkAccessFlags access = 0;
 };
 
-/// What must have been done, or what waits for it.
+/// Stages and accesses of one side of a barrier; before: the side that must finish first.
 Scope scope_of(uint32_t sync, bool before) {
     Scope s;
     auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags writes, VkAccessFlags reads) {
@@ -32570,7 +32575,7 @@ Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_
     return c;
 }
 
-// Keeps the first thing that went wrong; end() returns it.
+// Keeps the first error, which end() returns.
 void Commands::refuse(Status status) {
     if (status_.ok()) status_ = std::move(status);
 }
@@ -32597,7 +32602,7 @@ Status Commands::begin(bool once) {
         return gpu_->check(r, "vkBeginCommandBuffer");
     recording_ = true;
     if (queries_) gpu_->vk.vkCmdResetQueryPool(commands_, queries_, 0, n_timestamp_);
-    // Submissions on one queue start in order but may overlap: this one sees all of the earlier ones.
+    // Submissions to one queue start in order but may overlap. This barrier makes earlier writes visible.
     barrier(kSyncCompute | kSyncTransfer, kSyncCompute | kSyncTransfer);
     n_barrier_ = 0;
     return {};
@@ -32637,7 +32642,7 @@ VkDescriptorSet Commands::set_for(const std::vector<VkDescriptorBufferInfo>& inf
     }
     ++in_pool_;
     ++n_set_;
-    VkWriteDescriptorSet write{};  // consecutive bindings of one type are one write
+    VkWriteDescriptorSet write{};  // one write may cover consecutive bindings of one type
     write.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
     write.dstSet = set;
     write.descriptorCount = static_cast<uint32_t>(infos.size());
@@ -32748,7 +32753,7 @@ void Commands::timestamp(const char* label) {
 Status Commands::end() {
     if (!recording_) return fail(Code::bad_argument, "end: begin() was not called or failed.");
     const uint32_t counted = n_barrier_;
-    barrier(kSyncCompute | kSyncTransfer, kSyncHost);  // what the host reads after the wait is there
+    barrier(kSyncCompute | kSyncTransfer, kSyncHost);  // the host can read after its wait
     n_barrier_ = counted;
     recording_ = false;
     const VkResult r = gpu_->vk.vkEndCommandBuffer(commands_);
@@ -33165,26 +33170,30 @@ inline uint16_t load16(const uint8_t* p) {
 inline void store32(uint8_t* p, uint32_t v) { std::memcpy(p, &v, 4); }
 inline void store_float(uint8_t* p, float v) { std::memcpy(p, &v, 4); }
 
-/// Four bytes of neighbouring columns, 0 1 2 3, in the order of a word on the device: 0 2 1 3.
+/// Reorders the bytes of four neighbouring columns to the device's order: 0 1 2 3 becomes 0 2 1 3.
 inline uint32_t swap_middle(uint32_t v) { return (v & 0xff0000ffu) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u); }
 
-/// Where the share of invocation t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
+/// The 16-byte unit with the values of row r that invocation t unpacks (columns 4t..4t+3 of each 16-column block).
+/// `group` counts units of one invocation and row.
 inline uint8_t* share(uint8_t* region, uint32_t group, uint32_t r, uint32_t t) {
     return region + 16u * (64u * group + 32u * (r >> 3) + (r & 7u) * 4u + t);
 }
 
-/// Spreads one bit field of four neighbouring columns (in the low bits of each byte) over two halves:
-/// columns 0 and 1 at `at`, columns 2 and 3 `width` bits higher.
+/// Splits the bit field of four neighbouring columns (low bits of each byte) between the halves of a word: columns 0
+/// and 2 in the low half, 1 and 3 in the high half. The first of each begins at bit `at`, the second `width` bits
+/// above.
 inline uint32_t spread(uint32_t v, uint32_t mask, uint32_t at, uint32_t width) {
     const uint32_t low = (v & mask) | (((v >> 16) & mask) << width);
     const uint32_t high = ((v >> 8) & mask) | (((v >> 24) & mask) << width);
     return (low << at) | (high << (16u + at));
 }
 
-/// Low nibbles of `a` and of `b` as the two nibbles of a device word.
+/// A device word: low nibbles of `a` as low nibbles, those of `b` as high nibbles.
 inline uint32_t nibbles(uint32_t a, uint32_t b) { return swap_middle((a & 0x0f0f0f0fu) | ((b & 0x0f0f0f0fu) << 4)); }
 
-/// 256 columns of row r into a zeroed tile. `in` is the row's first block there, `n` valid columns.
+// pack_* write 256 columns of one row into row r of a zeroed tile. `in`: the row's first block of these columns.
+
+/// The 4-bit codes of Q4_K and Q5_K.
 void k_nibbles(const uint8_t* qs, uint8_t* quants, uint32_t r) {
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t h = 0; h < 2; h++)
@@ -33285,7 +33294,7 @@ void pack_q3_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
     q6_quants(ql, qh, tile, r);
 }
 
-/// Bytes of one 16-column block, as signed numbers, into the byte region at `quants`.
+/// Writes the codes of a 16-column block, biased by 128, into the bytes at `quants`.
 void put_bytes(const int8_t* q, uint8_t* quants, uint32_t r, uint32_t block) {
     for (uint32_t t = 0; t < 4; t++) {
         uint32_t v;
@@ -33317,14 +33326,14 @@ void pack_iq4_nl(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
     }
 }
 
-/// One 16-column block of the wide layout: value = scale * q - min.
+/// Writes a 16-column block in the wide layout: value = scale * q - min.
 void put_wide(uint8_t* tile, uint32_t r, uint32_t block, const int8_t* q, float scale, float min) {
     store_float(tile + 128 * r + 4 * block, scale);
     store_float(tile + 128 * r + 64 + 4 * block, min);
     put_bytes(q, tile + 2048, r, block);
 }
 
-/// Q4_1 (20 bytes a block of 32) and Q5_1 (24): `n` blocks.
+/// `n` blocks of Q4_1 (32 values in 20 bytes) or, if `five`, Q5_1 (24 bytes).
 void pack_q45_1(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool five) {
     int8_t q[32];
     for (uint32_t b = 0; b < n; b++) {
@@ -33361,7 +33370,7 @@ void pack_iq4_xs(const uint8_t* in, uint8_t* tile, uint32_t r) {
     }
 }
 
-/// Values of 2 or 4 bytes, in order: blocks in pairs or alone.
+/// Values of `size` bytes: a unit holds four values of one block (4 bytes each) or of two neighbouring blocks (2).
 void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32_t size) {
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t block = k >> 4, t = (k >> 2) & 3, i = k & 3;
@@ -33370,7 +33379,7 @@ void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32
     }
 }
 
-/// Columns [256 c, 256 c + n) of one row into row r of a tile.
+/// Writes columns [256 c, 256 c + n) of a row into row r of a zeroed tile.
 void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, uint32_t r) {
     const uint8_t* in = row + row_bytes(type, uint64_t{c} * kTileColumns);
     switch (type) {
@@ -33462,7 +33471,7 @@ Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved, uint32
 void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to) {
     const uint64_t pitch = row_bytes(type, t.d_in);
     const uint32_t bytes = tile_bytes(t.layout), n_one = t.n_row / t.n_stack;
-    const bool fused = t.interleaved && !b;  // the second half of each matrix of `a`
+    const bool fused = t.interleaved && !b;  // each matrix of `a` is followed by its second
     uint8_t tile[16384];
 #define AUSPEX_FITS(layout, units, product) static_assert(16 * units <= sizeof tile);
     AUSPEX_LAYOUTS(AUSPEX_FITS)
@@ -33505,7 +33514,7 @@ namespace detail {
 namespace vk {
 namespace lower_impl {
 
-/// Heads that the plain kernels hold in shared memory.
+/// Longest head, and most convolution taps, that the general kernels hold in shared memory.
 constexpr uint32_t kMaxHead = 256, kMaxTaps = 8;
 
 bool reads(const Op& op, SlotId id) {
@@ -33516,7 +33525,8 @@ bool reads(const Op& op, SlotId id) {
 
 bool writes(const Op& op, SlotId id) { return op.kind != OpKind::kv_write && op.out == id; }
 
-/// The ops after i that read `id` before it is written anew; `last` is the last of them, or i.
+/// True if accept() holds for each operation after i that reads `id` before it is overwritten. `last`: the last one
+/// accepted, or i.
 template <class F>
 bool readers(const std::vector<Op>& ops, size_t i, size_t n, SlotId id, size_t* last, F accept) {
     *last = i;
@@ -33536,7 +33546,7 @@ bool written_between(const std::vector<Op>& ops, size_t from, size_t to, SlotId 
     return false;
 }
 
-/// Whether ops i, i + 1, i + 2 are gate, up and their swiglu, and nobody else reads gate and up.
+/// True if operations i, i + 1, i + 2 are gate, up and their swiglu, and no other operation reads gate and up.
 bool is_pair(const Plan& plan, const std::vector<Op>& ops, size_t i, size_t n) {
     if (i + 2 >= n) return false;
     const Op &g = ops[i], &u = ops[i + 1], &s = ops[i + 2];
@@ -33614,10 +33624,10 @@ struct Lowering {
     size_t n;
     const std::vector<Pair>& pairs;
     std::vector<Node> nodes;
-    std::vector<SlotId> fused_from, fused_weight;  ///< by SlotId: what stands for a normed row that is not computed
+    std::vector<SlotId> fused_from, fused_weight;  ///< by SlotId of a norm's output: its input and weight, if fused
     std::vector<float> fused_eps;
 
-    /// The node that writes `id` last, if sums of squares can come with it.
+    /// The last node that writes `id`, if it can also write sums of squares; else null.
     Node* producer(SlotId id) {
         for (size_t i = nodes.size(); i-- > 0;) {
             Node& d = nodes[i];
@@ -33631,7 +33641,7 @@ struct Lowering {
         return nullptr;
     }
 
-    /// Leaves a norm to the products that read it. False: it must be computed.
+    /// Fuses a norm into the products that read it. False: the norm needs a kernel too.
     bool fuse(size_t i) {
         const Op& op = ops[i];
         if (op.out_offset != 0 || plan.slot(op.out).width() != plan.slot(op.in[0]).width()) return false;
@@ -33648,10 +33658,10 @@ struct Lowering {
         fused_from[op.out] = op.in[0];
         fused_weight[op.out] = op.w[0];
         fused_eps[op.out] = op.eps;
-        return !kept;  // rows that stay readable are computed as well
+        return !kept;  // read_row() reads kept rows, so the norm is computed as well
     }
 
-    /// Takes the norm before it along.
+    /// Applies the norm that was fused into d.x, if any, to the input of d.
     void fed(Node& d) const {
         if (fused_from[d.x] == kNoSlot) return;
         d.norm = fused_weight[d.x];
@@ -33686,7 +33696,7 @@ Status Lowering::run() {
     for (size_t i = 0; i < n; ++i) {
         const Op& op = ops[i];
         AUSPEX_TRY(check_kernel(plan, op));
-        // A slot that is written no longer stands for a fused norm.
+        // This operation overwrites the slot, which therefore no longer is the output of a fused norm.
         if (op.kind != OpKind::kv_write && op.kind != OpKind::rms_norm) fused_from[op.out] = kNoSlot;
         Node d;
         d.op = &op;
@@ -33738,7 +33748,7 @@ Status Lowering::run() {
             case OpKind::kv_write: {
                 d.kind = Node::Kind::append;
                 d.y = kNoSlot;
-                // The attention that reads this cache takes the write along.
+                // A later attention that reads this cache does the write.
                 size_t j = i + 1;
                 while (j < n && !(ops[j].kind == OpKind::attend && ops[j].state == op.state)) ++j;
                 if (j == n) nodes.push_back(d);
@@ -33796,7 +33806,7 @@ std::vector<Pair> find_pairs(const Plan& plan) {
     };
     look(plan.trunk);
     for (const Tape& t : plan.mtp) look(t);
-    // A matrix that is also read on its own must stay one.
+    // A matrix that another operation also uses alone must not be interleaved.
     pairs.erase(std::remove_if(pairs.begin(), pairs.end(),
                                [&](const Pair& p) {
                                    return n_use[p.gate] != n_paired[p.gate] || n_use[p.up] != n_paired[p.up] ||
@@ -33829,16 +33839,16 @@ namespace detail {
 namespace vk {
 namespace loaded_model_impl {
 
-constexpr uint64_t kHalfBytes = 32u << 20;  ///< of staging; twice that in all
+constexpr uint64_t kHalfBytes = 32u << 20;  ///< of each of the two staging buffers
 constexpr uint32_t kMaxThread = 16;
 
 enum class Use : uint8_t { none, matrix, stack, router, vector };
 
-/// Of weight i of a layer of experts.
+/// The use of weight i of an experts operation.
 Use of_moe(uint32_t i) {
     constexpr Use kUse[] = {Use::router, Use::stack,  Use::stack, Use::stack, Use::matrix,
                             Use::matrix, Use::matrix, Use::none,  Use::vector};
-    return kUse[i];  // the shared expert's own gate goes with the router
+    return kUse[i];  // the shared expert's gate is stored with the router
 }
 
 std::vector<Use> uses(const Plan& plan) {
@@ -33864,7 +33874,7 @@ uint64_t n_value(const Slot& s) {
     return n;
 }
 
-/// Tile rows cut evenly over the threads of a pool.
+/// Repacks tile rows, split evenly over the threads of a pool.
 struct Packing {
     const Tiling* tiling;
     Type type;
@@ -33895,7 +33905,7 @@ std::vector<uint32_t> rope_words(uint32_t n_rot, float base, const float* factor
     return words;
 }
 
-/// Vectors laid one after the other in one region, each where a binding may begin.
+/// Vectors in one region, one after the other, each aligned so that it can be bound.
 struct PackedConstants {
     uint64_t align;
     std::vector<std::byte> bytes;
@@ -33915,18 +33925,18 @@ const Region* VulkanModel::rope(const Op& op) const {
     return nullptr;
 }
 
-/// Regions for everything, before a byte is read.
+/// The regions of all weights and what goes into them, decided before any tensor is read.
 struct VulkanModel::Uploads {
     explicit Uploads(const DeviceTraits& traits)
         : memory(traits), packed_constants{std::max<uint64_t>(traits.storage_align, 256), {}} {}
     MemoryPlan memory;
-    loaded_model_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotation tables
+    loaded_model_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotary tables
     std::vector<loaded_model_impl::Use> use;              ///< by SlotId
-    std::vector<SlotId> partner;                          ///< by SlotId: the second of a pair
+    std::vector<SlotId> partner;                          ///< by SlotId: the up matrix of a pair's gate
     std::vector<bool> second, fused;
-    std::vector<SlotId> own_gate;                     ///< by SlotId: what follows a router's rows
+    std::vector<SlotId> own_gate;                     ///< by SlotId of a router: the shared expert's gate
     std::vector<MemoryPlan::Id> router_id;            ///< by SlotId
-    std::vector<uint64_t> packed_constants_at;        ///< by SlotId: vectors
+    std::vector<uint64_t> packed_constants_at;        ///< by SlotId: offset of a vector
     std::vector<std::vector<MemoryPlan::Id>> slices;  ///< by SlotId
     std::vector<uint64_t> rope_at;
     uint64_t zeros_at = 0, zeros_bytes = 0, total = 0;
@@ -34114,7 +34124,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         model->n_weight_bytes_ += rows.size() * sizeof(float);
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
-    // Vectors and rotation tables.
+    // Vectors and rotary tables.
     auto constants_at = [&](uint64_t at) { return reinterpret_cast<float*>(up.packed_constants.bytes.data() + at); };
     const Region& vectors = model->memory_[up.packed_constants_id];
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
@@ -37793,22 +37803,22 @@ namespace {
 
 /// The grid of levels. Finer near 1, where one step of q moves E(6) most.
 constexpr double kLevels[] = {0.04, 0.14, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.84, 0.91, 0.96, 0.985};
-/// Chance per token that the level jumps: texts that change with every sentence, paragraph or page. The filter learns
-/// which one it reads.
+/// Hypotheses for the chance per token that the level jumps: about once per sentence, paragraph or page. The filter
+/// learns which of them fits the text.
 constexpr double kPaces[] = {1.0 / 32, 1.0 / 128, 1.0 / 768};
 /// Chance per token that the pace itself changes: a few times in a long conversation.
 constexpr double kPaceChange = 1.0 / 1024;
-/// A jump leads to levels that this text has had before; this share of it leads to any level.
+/// Jumps go to levels that this text has had before, except for this share, which goes to all levels evenly.
 constexpr double kAnyLevelShare = 0.15;
 /// Tokens over which the levels of this text are averaged: several phases.
 constexpr double kUsualTokens = 512;
-/// Before anything is known deeper drafts are a little worse: each sees drafts, not the trunk's rows. Published heads
-/// lose 1 to 2 % per position.
+/// Prior: each position is accepted a little less often than the one before, because its input is drafts instead of
+/// rows of the trunk. Published heads lose 1 to 2 % per position.
 constexpr double kDepthDecay = 0.985;
-/// That prior weighs as much as this many evaluated drafts. The ratios change with the head, not with the text, so they
-/// are averaged over a long time.
+/// Weight of the prior in evaluated drafts, and the decay of older outcomes. The ratios depend on the head rather than
+/// the text, so they are averaged over a long time.
 constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kMinRatio = 0.2;
-/// No draft is certain, in either direction: keeps the filter's likelihoods away from 0.
+/// Upper bound of a draft's acceptance, so that no likelihood in the filter becomes 0.
 constexpr double kMaxAcceptance = 0.995;
 
 }  // namespace
@@ -37883,7 +37893,7 @@ void Acceptance::evaluate(uint32_t position, bool hit) {
     for (auto& pace : p_)
         for (double& p : pace) p /= sum;
     if (position > 1) {
-        // A position that is never reached follows its shallower neighbour: it is censored, not missed.
+        // A position without evaluated drafts is censored, not rejected: its ratio follows the position before it.
         for (uint32_t i = position; i <= kMaxDepth; ++i) {
             const double d = (kRatioPrior * ratio_[i - 1] * kDepthDecay + hit_[i]) / (kRatioPrior + expected_[i]);
             ratio_[i] = std::clamp(d, kMinRatio, 1.0);
@@ -37896,13 +37906,13 @@ void Acceptance::observe(uint32_t depth, uint32_t accepted) {
     if (accepted < depth)
         evaluate(accepted + 1, false);
     else
-        advance();  // the token after a full accept came without a draft
+        advance();  // all drafts accepted: the next token had no draft
 }
 
 void Acceptance::observe(const AcceptanceProbe& probe) {
     uint32_t hits = 0;
     for (uint32_t i = 0; i < probe.n; ++i) {
-        // Without the order, hits are spread evenly: row i is one where the running count steps up.
+        // If the order is not known, spread the hits evenly over the rows.
         const uint32_t even = (i + 1) * probe.hits / probe.n;
         evaluate(1, probe.order != 0 ? (probe.order >> i & 1) != 0 : even > hits);
         hits = even;
@@ -38247,42 +38257,44 @@ namespace detail {
 namespace controller_impl {
 namespace {
 
-/// Another depth (or off) must promise this much more: estimates are noisy by as much, and a change has its cost. Not
-/// more than this, because staying with a choice that is this much worse is all that may ever be lost against off.
+/// Change the depth only for an estimated gain above this, because estimates are noisy by as much and a change costs
+/// time. It also bounds the loss against not drafting: a choice up to this much worse may be kept.
 constexpr double kHysteresis = 0.02;
-/// The cold start: a plain step, then one, two and four drafts, twice: enough for a line, and every cycle commits
-/// tokens. The third round is for depths whose time was not known.
+/// Depths of the first cycles: a plain step, then one, two and four drafts, twice, which is enough to fit a line; these
+/// cycles commit tokens too. The third round repeats depths whose time was not known.
 constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
-/// It leaves out depths that would gain less than this with every draft accepted.
+/// The cold start skips depths that gain less than this factor even if every draft is accepted.
 constexpr double kColdGain = 1.1;
-/// A probe measures a depth again whose cost, one standard deviation lower, would make it the best. It comes at most
-/// once in so many cycles: it costs less than half a step, so below 2 %.
+/// A probe is one cycle at a depth that would be the best if its cost were one standard deviation lower. At most one in
+/// this many cycles: a probe loses less than half a step, so this costs below 1 to 2 %.
 constexpr uint32_t kProbeGap = 48;
-/// A depth that is nearly as good costs less to try: below this loss the gap shrinks in proportion, so that probes cost
-/// as much in all, but not below so many cycles.
+/// Probes of depths that are nearly as good cost less and may come more often: below this loss the gap shrinks in
+/// proportion, so that the total cost stays the same, down to kMinProbeGap cycles.
 constexpr double kProbeLoss = 0.25;
 constexpr uint32_t kMinProbeGap = 16;
-constexpr double kProbeSigma = 0.015;  // a cost that is known better than this needs no probe
-/// While drafting, a plain step is taken this many cycles after the last one, so that the comparison with off stays
-/// current, and two of them soon after a jump of the speed that was seen at another depth. Where a plain step loses
-/// less than this share of itself it comes sooner in proportion: it costs less, and a wrong estimate hides more.
+constexpr double kProbeSigma = 0.015;  // no probe if the cost is known better than this
+/// While drafting, run a plain step kPlainEvery cycles after the last one, to keep the comparison with not drafting
+/// current; after a jump in speed at another depth, run two within kPlainAfterJump. If a plain step loses less than
+/// kPlainLoss of itself, it comes sooner in proportion: it costs less, and a wrong estimate matters more.
 constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 constexpr double kPlainLoss = 0.5;
-/// Exploring stops while drafting has lost this much against off: a few steps at the start, then 1 %.
+/// No exploration while drafting has lost more than this against not drafting: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
-/// While drafting has lost against off, acceptance probes cost at most this share of plain steps; an outlier counts as
-/// at most this many times the usual cost.
+/// While drafting has lost against not drafting, acceptance probes take at most this share of the time of plain steps.
+/// The time of an outlier is capped at this multiple of the usual one.
 constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeOutlier = 2;
-/// Keeping the MTP cache current costs at most this share: more is noticed only where the whole model is a few such
-/// blocks. Of two measured times the smaller counts; a single one is divided by this, because it may be an outlier.
+/// The MTP cache is kept current only if that costs at most this share of a plain step, which fails for models of a few
+/// layers alone. The smaller of two measured times counts; a single one may be an outlier and is divided by the second
+/// number.
 constexpr double kCatchUpShare = 0.01, kCatchUpOutlier = 4;
-/// A suspension ends when the context has doubled or a plain step takes 20 % more or less: R has changed.
+/// A suspension ends when the context has doubled or the time of a plain step has changed by 20 %, because R(g) then
+/// differs.
 constexpr double kResumeDrift = 0.18232155679395463;  // log 1.2
-/// A result that has not come after this many decisions will not come: its time was not known.
+/// A result that is missing after this many decisions never comes, because its time was not known.
 constexpr uint32_t kResultWithin = 8;
-/// An acceptance probe over fewer tokens says too little.
+/// Acceptance probes over fewer tokens are not worth their cost.
 constexpr uint32_t kMinAcceptanceProbe = 4;
-/// Cycles whose outcomes are not counted after the MTP block missed tokens: its cache has a gap.
+/// After a gap in the MTP cache, the outcomes of this many cycles are not counted.
 constexpr uint32_t kStaleCycles = 2;
 
 }  // namespace
@@ -40027,7 +40039,8 @@ Result<AcceptanceProbe> MtpDraft::acceptance_probe(Span<const Token> history, ui
         shortest = std::min(shortest, took);
     }
     cache_->filled_to(rows.n_row_after);
-    // Of equal steps one that takes longer was recorded for the first time, or disturbed: the next pass will not be.
+    // If one of several equal steps took longer, it included recording or a disturbance, which the next pass will not.
+    // Subtract the difference.
     seen.seconds = seconds_since(start) - std::max(0.0, longest - shortest);
     return seen;
 }
@@ -40406,7 +40419,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Guesses for the tokens after the timeline, in its tail.
+/// Writes up to n drafts to the timeline's tail; returns how many.
 Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
     if (n == 0) return 0u;
     const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
@@ -40425,7 +40438,7 @@ Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
     return p_.sources.mtp.propose(request);
 }
 
-/// Keeps the draft block's cache from losing hidden rows that the next step overwrites.
+/// Runs the draft block over pending hidden rows before the next step overwrites them, if its cache needs them.
 Status HostDecoder::catch_up(uint32_t n_guess, DraftCycle* cycle) {
     if (!p_.depth.wants_drafts()) return {};
     const auto start = std::chrono::steady_clock::now();
@@ -40437,7 +40450,7 @@ Status HostDecoder::catch_up(uint32_t n_guess, DraftCycle* cycle) {
     return {};
 }
 
-/// Samples a token after each row of the step until one differs from its guess. The step's logits stay where they are.
+/// Samples a token after each row of the step until one differs from its draft. n_right: drafts accepted.
 Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
     Token guesses[kMaxDraft] = {};
     std::copy_n(p_.timeline.tail(), n_guess, guesses);
@@ -40464,10 +40477,10 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
 }
 
 Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device) {
-    const size_t size = p_.timeline.size();  // of these, all but the last have been run
+    const size_t size = p_.timeline.size();  // all rows but the last are computed
     DraftCycle seen;
     const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
-    p_.trunk.forget_logits();  // guesses write theirs where the last row's are
+    p_.trunk.forget_logits();  // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {
         AcceptanceProbe probe;
         AUSPEX_TRY(p_.trunk.track(
@@ -41061,7 +41074,7 @@ std::string mib(uint64_t bytes) {
     return say(tenth / 10, ".", tenth % 10, " MiB");
 }
 
-/// Layers with experts, and those of them whose experts stay in the system's memory.
+/// Number of layers with experts; on_host: only those whose experts stay in system memory.
 uint32_t n_expert_layer(const Plan& plan, bool on_host = false) {
     uint32_t n = 0;
     auto look = [&](const Tape& tape) {
@@ -41074,7 +41087,7 @@ uint32_t n_expert_layer(const Plan& plan, bool on_host = false) {
 
 uint32_t n_host_layer(const Plan& plan) { return n_expert_layer(plan, true); }
 
-/// Those of the first n of them, trunk first.
+/// Moves the experts of the first n such layers to system memory, and those of the others to the device.
 void keep_experts_on_host(Plan& plan, uint32_t n) {
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
@@ -41088,7 +41101,7 @@ void keep_experts_on_host(Plan& plan, uint32_t n) {
     for (const Tape& t : plan.mtp) look(t);
 }
 
-/// The model's plan as it would be without its MTP blocks.
+/// The model's plan without its MTP blocks.
 Status without_mtp(const Model::Impl& model, Plan* to) {
     PlanOptions bare;
     bare.mtp = false;
@@ -41097,7 +41110,7 @@ Status without_mtp(const Model::Impl& model, Plan* to) {
     return {};
 }
 
-/// Those that the trunk keeps to when its draft blocks are gone.
+/// The windows of the trunk's layers, without those of MTP blocks.
 std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<LayerWindow>& windows) {
     std::vector<LayerWindow> trunk;
     for (const LayerWindow& w : windows)
@@ -41105,7 +41118,7 @@ std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<Layer
     return trunk;
 }
 
-/// Sets the parts of `m` that drafting alone takes: the same plan, less what it would be without.
+/// Sets the draft_*_bytes of `m`: the difference to a plan without drafting.
 Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
     if (model.plan.mtp.empty()) return {};
     Plan bare;
@@ -41116,7 +41129,7 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
     if (o.draft.source == Draft::off) return {};
     o.draft.source = Draft::off;
-    o.kv_budget_bytes = 0;  // it would give the trunk what drafting no longer takes
+    o.kv_budget_bytes = 0;  // keep the windows: a budget would give the trunk the memory of drafting
     o.windows = trunk_windows(model.plan, m->windows);
     MemoryPlan off;
     AUSPEX_TRY(measure(model, bare, o).get(off));
@@ -41124,8 +41137,8 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     return {};
 }
 
-/// Fills m->alternatives: options that take less, from the smallest change to the largest. Later ones include the
-/// earlier changes.
+/// Fills m->alternatives with options that need less memory, from the smallest change to the largest. Each includes the
+/// changes before it.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_full = {};
@@ -41136,7 +41149,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         if (!r.ok()) return;
         const uint64_t bytes = r.value().total_bytes - r.value().pinned_bytes;
         if (bytes >= m->total_bytes - m->pinned_bytes) return;
-        if (!m->alternatives.empty() && bytes == m->alternatives.back().total_bytes) return;  // changed nothing
+        if (!m->alternatives.empty() && bytes == m->alternatives.back().total_bytes) return;  // saved nothing
         m->alternatives.push_back({std::move(what), bytes, r.value().fits});
     };
     std::string so_far;
@@ -41148,7 +41161,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     ContextOptions context;
     std::string rule;
     if (!plan_context_options(*plan, defaults, &context, &rule).ok()) return;
-    // Experts in the system's memory change the speed alone.
+    // Experts in system memory change only the speed, so offer them first.
     Plan on_host;
     const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
     if (model.device->machine->kind() == Kind::vulkan && n_host < n_layer) {
@@ -41175,7 +41188,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     for (uint32_t window : {16384u, 4096u, 1024u, 256u}) {
         if (window >= defaults.n_context) continue;
         o.kv_budget_bytes = 0;
-        // No wider than the windows that were asked for.
+        // Never wider than the windows in effect.
         std::vector<LayerWindow> windows;
         for (const LayerWindow& w : m->windows) {
             if (w.layer >= plan->n_layer) continue;
@@ -41376,7 +41389,7 @@ Status check_weights(const Model::Impl& model) {
     uint64_t bytes = 0;
     for (const MemoryItem& item : items)
         if (item.place == MemoryPlace::allocator) bytes += item.bytes;
-    bytes -= std::min(bytes, model.copied_bytes);  // taken by now
+    bytes -= std::min(bytes, model.copied_bytes);  // copies are allocated already
     const uint64_t left = model.device->machine->budget_bytes();
     if (bytes <= left) return {};
     return fail(Code::out_of_memory, "the weights take ", bytes, " bytes (", memory_plan_impl::mib(bytes),
@@ -41387,11 +41400,11 @@ Status check_weights(const Model::Impl& model) {
 
 Status check_limit(const Model::Impl& model, const SessionOptions& options) {
     const bool given = model.device->options.memory_limit_bytes != 0;
-    // A GPU's driver is asked when the memory is taken; it knows its budget to the byte.
+    // A GPU's budget is checked when its memory is allocated.
     if (!given && model.device->machine->kind() != Kind::cpu) return {};
     MemoryPlan m;
     const Status planned = memory_plan_impl::measure(model, model.plan, options).get(m);
-    if (planned.code == Code::unsupported) return {};  // the back end keeps to the limit itself
+    if (planned.code == Code::unsupported) return {};  // the back end enforces the limit itself
     if (!planned.ok() || m.fits) return planned;
     AUSPEX_TRY(plan_memory(model, options, true).get(m));
     return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes,
@@ -41788,7 +41801,7 @@ AUSPEX_CATCH
 
 // ---------------------------------------------------------------------------- src/engine/score.cpp
 
-// engine/score: the measuring functions of a Session: logits of every row, of the MTP block, and kernel times.
+// engine/score: measuring functions of Session: logits of all rows, of the trunk and of MTP blocks, and kernel times.
 
 
 
@@ -41799,8 +41812,8 @@ namespace score_impl {
 
 using namespace detail;
 
-/// The logits of rows first .. first + n - 1 of the last prefill step, handed to the caller. The session's state is
-/// consistent all the time: `sink` may throw.
+/// Passes the logits of rows first .. first + n - 1, of the last prefill step, to `sink`. `sink` may throw, because the
+/// session's state is consistent at each call.
 Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSink& sink) {
     const Tape& trunk = s.model->plan.trunk;
     for (size_t i = 0; i < n; i += kMaxTentative) {
@@ -41815,14 +41828,14 @@ Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSi
     return {};
 }
 
-/// A teacher-forced pass of one tape over all rows of a text, on a context of its own.
+/// Teacher-forced passes over all rows of a text, on a context of their own.
 struct Teacher {
     Session::Impl& s;
     Context& context;
     Span<const Token> ids;
 
-    /// Rows 0 .. n-1 of `tape`, row p with token p + shift, in steps; `each` sees every step after it ran. given: the
-    /// hidden rows of an MTP block.
+    /// Runs rows 0 .. n-1 of `tape` in steps, row p with token p + shift, and calls each(first row, rows) after every
+    /// step. given: the hidden rows that an MTP block takes; null for the trunk.
     template <class F>
     Status pass(const Tape& tape, size_t shift, size_t n, const float* given, F each) {
         const uint32_t n_max = given ? kMaxTentative : s.options.n_ubatch;
@@ -41882,7 +41895,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     while (s.timeline.n_row() < all.size()) {
         const size_t first = s.timeline.n_row(), n = std::min<size_t>(all.size() - first, s.options.n_ubatch);
         AUSPEX_TRY(s.trunk->run_prefill(n));
-        s.trunk->forget_logits();  // the heads below write where they are
+        s.trunk->forget_logits();  // the heads below overwrite them
         AUSPEX_TRY(score_impl::score_rows(s, first, n, sink));
     }
     return s.trunk->find_logits();
@@ -41904,8 +41917,8 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.drain());
     s.trunk->restart(0);
     s.vocab.forget();
-    // A session need not have a context that drafts. Formats and windows are its own,
-    // but for the draft block's default window, which is there for speed.
+    // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
+    // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
     std::string rule;
     AUSPEX_TRY(plan_context_options(plan, s.options, &options, &rule));
@@ -41949,7 +41962,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     s.trunk->restart(0);
     s.vocab.forget();
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
-    s.trunk->restart(0);  // what it ran is no text
+    s.trunk->restart(0);  // profiling ran rows that are no text
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
 }

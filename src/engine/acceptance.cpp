@@ -10,22 +10,22 @@ namespace {
 
 /// The grid of levels. Finer near 1, where one step of q moves E(6) most.
 constexpr double kLevels[] = {0.04, 0.14, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.84, 0.91, 0.96, 0.985};
-/// Chance per token that the level jumps: texts that change with every sentence, paragraph or page. The filter learns
-/// which one it reads.
+/// Hypotheses for the chance per token that the level jumps: about once per sentence, paragraph or page. The filter
+/// learns which of them fits the text.
 constexpr double kPaces[] = {1.0 / 32, 1.0 / 128, 1.0 / 768};
 /// Chance per token that the pace itself changes: a few times in a long conversation.
 constexpr double kPaceChange = 1.0 / 1024;
-/// A jump leads to levels that this text has had before; this share of it leads to any level.
+/// Jumps go to levels that this text has had before, except for this share, which goes to all levels evenly.
 constexpr double kAnyLevelShare = 0.15;
 /// Tokens over which the levels of this text are averaged: several phases.
 constexpr double kUsualTokens = 512;
-/// Before anything is known deeper drafts are a little worse: each sees drafts, not the trunk's rows. Published heads
-/// lose 1 to 2 % per position.
+/// Prior: each position is accepted a little less often than the one before, because its input is drafts instead of
+/// rows of the trunk. Published heads lose 1 to 2 % per position.
 constexpr double kDepthDecay = 0.985;
-/// That prior weighs as much as this many evaluated drafts. The ratios change with the head, not with the text, so they
-/// are averaged over a long time.
+/// Weight of the prior in evaluated drafts, and the decay of older outcomes. The ratios depend on the head rather than
+/// the text, so they are averaged over a long time.
 constexpr double kRatioPrior = 24, kRatioKeep = 0.995, kMinRatio = 0.2;
-/// No draft is certain, in either direction: keeps the filter's likelihoods away from 0.
+/// Upper bound of a draft's acceptance, so that no likelihood in the filter becomes 0.
 constexpr double kMaxAcceptance = 0.995;
 
 }  // namespace
@@ -100,7 +100,7 @@ void Acceptance::evaluate(uint32_t position, bool hit) {
     for (auto& pace : p_)
         for (double& p : pace) p /= sum;
     if (position > 1) {
-        // A position that is never reached follows its shallower neighbour: it is censored, not missed.
+        // A position without evaluated drafts is censored, not rejected: its ratio follows the position before it.
         for (uint32_t i = position; i <= kMaxDepth; ++i) {
             const double d = (kRatioPrior * ratio_[i - 1] * kDepthDecay + hit_[i]) / (kRatioPrior + expected_[i]);
             ratio_[i] = std::clamp(d, kMinRatio, 1.0);
@@ -113,13 +113,13 @@ void Acceptance::observe(uint32_t depth, uint32_t accepted) {
     if (accepted < depth)
         evaluate(accepted + 1, false);
     else
-        advance();  // the token after a full accept came without a draft
+        advance();  // all drafts accepted: the next token had no draft
 }
 
 void Acceptance::observe(const AcceptanceProbe& probe) {
     uint32_t hits = 0;
     for (uint32_t i = 0; i < probe.n; ++i) {
-        // Without the order, hits are spread evenly: row i is one where the running count steps up.
+        // If the order is not known, spread the hits evenly over the rows.
         const uint32_t even = (i + 1) * probe.hits / probe.n;
         evaluate(1, probe.order != 0 ? (probe.order >> i & 1) != 0 : even > hits);
         hits = even;

@@ -9,42 +9,44 @@ namespace detail {
 namespace controller_impl {
 namespace {
 
-/// Another depth (or off) must promise this much more: estimates are noisy by as much, and a change has its cost. Not
-/// more than this, because staying with a choice that is this much worse is all that may ever be lost against off.
+/// Change the depth only for an estimated gain above this, because estimates are noisy by as much and a change costs
+/// time. It also bounds the loss against not drafting: a choice up to this much worse may be kept.
 constexpr double kHysteresis = 0.02;
-/// The cold start: a plain step, then one, two and four drafts, twice: enough for a line, and every cycle commits
-/// tokens. The third round is for depths whose time was not known.
+/// Depths of the first cycles: a plain step, then one, two and four drafts, twice, which is enough to fit a line; these
+/// cycles commit tokens too. The third round repeats depths whose time was not known.
 constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
-/// It leaves out depths that would gain less than this with every draft accepted.
+/// The cold start skips depths that gain less than this factor even if every draft is accepted.
 constexpr double kColdGain = 1.1;
-/// A probe measures a depth again whose cost, one standard deviation lower, would make it the best. It comes at most
-/// once in so many cycles: it costs less than half a step, so below 2 %.
+/// A probe is one cycle at a depth that would be the best if its cost were one standard deviation lower. At most one in
+/// this many cycles: a probe loses less than half a step, so this costs below 1 to 2 %.
 constexpr uint32_t kProbeGap = 48;
-/// A depth that is nearly as good costs less to try: below this loss the gap shrinks in proportion, so that probes cost
-/// as much in all, but not below so many cycles.
+/// Probes of depths that are nearly as good cost less and may come more often: below this loss the gap shrinks in
+/// proportion, so that the total cost stays the same, down to kMinProbeGap cycles.
 constexpr double kProbeLoss = 0.25;
 constexpr uint32_t kMinProbeGap = 16;
-constexpr double kProbeSigma = 0.015;  // a cost that is known better than this needs no probe
-/// While drafting, a plain step is taken this many cycles after the last one, so that the comparison with off stays
-/// current, and two of them soon after a jump of the speed that was seen at another depth. Where a plain step loses
-/// less than this share of itself it comes sooner in proportion: it costs less, and a wrong estimate hides more.
+constexpr double kProbeSigma = 0.015;  // no probe if the cost is known better than this
+/// While drafting, run a plain step kPlainEvery cycles after the last one, to keep the comparison with not drafting
+/// current; after a jump in speed at another depth, run two within kPlainAfterJump. If a plain step loses less than
+/// kPlainLoss of itself, it comes sooner in proportion: it costs less, and a wrong estimate matters more.
 constexpr uint32_t kPlainEvery = 256, kPlainAfterJump = 4;
 constexpr double kPlainLoss = 0.5;
-/// Exploring stops while drafting has lost this much against off: a few steps at the start, then 1 %.
+/// No exploration while drafting has lost more than this against not drafting: a few steps at the start, then 1 %.
 constexpr double kLossSteps = 12, kLossShare = 0.01;
-/// While drafting has lost against off, acceptance probes cost at most this share of plain steps; an outlier counts as
-/// at most this many times the usual cost.
+/// While drafting has lost against not drafting, acceptance probes take at most this share of the time of plain steps.
+/// The time of an outlier is capped at this multiple of the usual one.
 constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeOutlier = 2;
-/// Keeping the MTP cache current costs at most this share: more is noticed only where the whole model is a few such
-/// blocks. Of two measured times the smaller counts; a single one is divided by this, because it may be an outlier.
+/// The MTP cache is kept current only if that costs at most this share of a plain step, which fails for models of a few
+/// layers alone. The smaller of two measured times counts; a single one may be an outlier and is divided by the second
+/// number.
 constexpr double kCatchUpShare = 0.01, kCatchUpOutlier = 4;
-/// A suspension ends when the context has doubled or a plain step takes 20 % more or less: R has changed.
+/// A suspension ends when the context has doubled or the time of a plain step has changed by 20 %, because R(g) then
+/// differs.
 constexpr double kResumeDrift = 0.18232155679395463;  // log 1.2
-/// A result that has not come after this many decisions will not come: its time was not known.
+/// A result that is missing after this many decisions never comes, because its time was not known.
 constexpr uint32_t kResultWithin = 8;
-/// An acceptance probe over fewer tokens says too little.
+/// Acceptance probes over fewer tokens are not worth their cost.
 constexpr uint32_t kMinAcceptanceProbe = 4;
-/// Cycles whose outcomes are not counted after the MTP block missed tokens: its cache has a gap.
+/// After a gap in the MTP cache, the outcomes of this many cycles are not counted.
 constexpr uint32_t kStaleCycles = 2;
 
 }  // namespace

@@ -15,12 +15,12 @@
 //   R(g)      T(g) / T(0)
 //   rate(g)   E(g) / T(g)                 what is maximised over g = 0 .. max_depth
 //
-// Drafting at depth g pays when E(g) > R(g). Two units of the same break-even are in use and must not be mixed:
-// (R(g)-1)/g is in accepted/drafted, the root of 1 + a + .. + a^g = R(g) in conditional a.
+// Drafting at depth g pays when E(g) > R(g). The break-even is given in two units that must not be mixed: as
+// accepted/drafted it is (R(g)-1)/g, as conditional acceptance the root a of 1 + a + .. + a^g = R(g).
 //
-// Off is depth 0, and off still learns: every few tokens the session runs an acceptance probe, the MTP block once over
-// the tokens committed since, given the true tokens (Decision::probe_rows). That keeps the block's cache current and
-// says for each token whether the block would have had it: exact outcomes for a_1, without verification.
+// The controller also learns at depth 0. Every few tokens the session runs an acceptance probe: the MTP block runs over
+// the tokens committed since the last probe (Decision::probe_rows). This keeps the block's cache current and tells for
+// each token whether the block would have drafted it, which are exact outcomes for a_1 without verification.
 #pragma once
 #include "cycle_cost.h"
 

@@ -190,7 +190,8 @@ Result<AcceptanceProbe> MtpDraft::acceptance_probe(Span<const Token> history, ui
         shortest = std::min(shortest, took);
     }
     cache_->filled_to(rows.n_row_after);
-    // Of equal steps one that takes longer was recorded for the first time, or disturbed: the next pass will not be.
+    // If one of several equal steps took longer, it included recording or a disturbance, which the next pass will not.
+    // Subtract the difference.
     seen.seconds = seconds_since(start) - std::max(0.0, longest - shortest);
     return seen;
 }

@@ -12,7 +12,8 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Rows of the draft-only head that the options ask for; 0: none. By use and without a number, about an eighth.
+/// Rows of the draft-only head that the options ask for; 0: none. With vocab_by_use and no number: an eighth of the
+/// vocabulary, within 1024..32768.
 inline uint32_t draft_vocab_rows(const DraftOptions& d, uint32_t n_vocab) {
     if (d.n_vocab != 0 || !d.vocab_by_use) return d.n_vocab;
     const uint32_t eighth = n_vocab / 8;
@@ -25,31 +26,32 @@ std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_voc
 /// The same from a given list. errors: bad_argument: an id outside the vocabulary.
 Result<std::vector<Token>> check_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, Span<const Token> ids);
 
-/// What choosing the ids of a head of n rows again takes meanwhile, beside the old head: the new one (of head_bytes)
-/// and its rows as the file has them. 0 where it is written in place of the old one.
+/// Extra memory while DraftVocab::renew() makes a new head of n rows beside the old one: the new head (head_bytes) and
+/// its rows in the file's format. 0 on devices that overwrite the old head.
 uint64_t draft_renewal_bytes(const Plan& plan, Kind device, uint32_t n, uint64_t head_bytes);
 
 class DraftVocab {
   public:
-    /// Gives the context the draft head that `draft` asks for, and fills in what it takes (DraftOptions::n_vocab and
-    /// vocab_by_use as used, `bytes`), and takes the memory that choosing its ids again needs.
+    /// Makes the draft-only head that `draft` asks for, and allocates what renew() will need. Sets n_vocab and
+    /// vocab_by_use of `draft` to the values used and `bytes` to the memory of the head.
+    ///
     /// errors    bad_argument, unsupported, out_of_memory.
     Status open(const Model::Impl& model, Context& context, MtpDraft& mtp, DraftOptions* draft, uint64_t* bytes);
     uint64_t memory_bytes() const { return reserve_.size(); }
-    /// With vocab_by_use: counts the tokens that came since, and chooses the head's ids again. Call between
+    /// With vocab_by_use: counts the tokens since the last call and chooses the head's ids anew. Call between
     /// generations.
     Status renew(Span<const Token> history);
-    /// The history begins anew.
+    /// Call when the history restarts from its beginning.
     void forget() { n_counted_ = 0; }
 
   private:
     const Model::Impl* model_ = nullptr;
     uint32_t n_head_ = 0;
-    Block reserve_;  ///< given back while the head is made again, so that a sync() takes no more than create() did
+    Block reserve_;  ///< freed while renew() makes the head, so that sync() needs no more memory than create() took
     Context* context_ = nullptr;
     MtpDraft* mtp_ = nullptr;
     std::vector<uint32_t> use_count_;  ///< [n_vocab] or empty
-    size_t n_counted_ = 0;             ///< tokens of the history that are counted
+    size_t n_counted_ = 0;             ///< tokens of the history counted so far
 };
 
 }  // namespace detail

@@ -6,7 +6,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Guesses for the tokens after the timeline, in its tail.
+/// Writes up to n drafts to the timeline's tail; returns how many.
 Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
     if (n == 0) return 0u;
     const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
@@ -25,7 +25,7 @@ Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
     return p_.sources.mtp.propose(request);
 }
 
-/// Keeps the draft block's cache from losing hidden rows that the next step overwrites.
+/// Runs the draft block over pending hidden rows before the next step overwrites them, if its cache needs them.
 Status HostDecoder::catch_up(uint32_t n_guess, DraftCycle* cycle) {
     if (!p_.depth.wants_drafts()) return {};
     const auto start = std::chrono::steady_clock::now();
@@ -37,7 +37,7 @@ Status HostDecoder::catch_up(uint32_t n_guess, DraftCycle* cycle) {
     return {};
 }
 
-/// Samples a token after each row of the step until one differs from its guess. The step's logits stay where they are.
+/// Samples a token after each row of the step until one differs from its draft. n_right: drafts accepted.
 Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
     Token guesses[kMaxDraft] = {};
     std::copy_n(p_.timeline.tail(), n_guess, guesses);
@@ -64,10 +64,10 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
 }
 
 Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_on_device) {
-    const size_t size = p_.timeline.size();  // of these, all but the last have been run
+    const size_t size = p_.timeline.size();  // all rows but the last are computed
     DraftCycle seen;
     const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
-    p_.trunk.forget_logits();  // guesses write theirs where the last row's are
+    p_.trunk.forget_logits();  // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {
         AcceptanceProbe probe;
         AUSPEX_TRY(p_.trunk.track(

@@ -194,7 +194,7 @@ std::string mib(uint64_t bytes) {
     return say(tenth / 10, ".", tenth % 10, " MiB");
 }
 
-/// Layers with experts, and those of them whose experts stay in the system's memory.
+/// Number of layers with experts; on_host: only those whose experts stay in system memory.
 uint32_t n_expert_layer(const Plan& plan, bool on_host = false) {
     uint32_t n = 0;
     auto look = [&](const Tape& tape) {
@@ -207,7 +207,7 @@ uint32_t n_expert_layer(const Plan& plan, bool on_host = false) {
 
 uint32_t n_host_layer(const Plan& plan) { return n_expert_layer(plan, true); }
 
-/// Those of the first n of them, trunk first.
+/// Moves the experts of the first n such layers to system memory, and those of the others to the device.
 void keep_experts_on_host(Plan& plan, uint32_t n) {
     auto look = [&](const Tape& tape) {
         for (const Op& op : tape.ops) {
@@ -221,7 +221,7 @@ void keep_experts_on_host(Plan& plan, uint32_t n) {
     for (const Tape& t : plan.mtp) look(t);
 }
 
-/// The model's plan as it would be without its MTP blocks.
+/// The model's plan without its MTP blocks.
 Status without_mtp(const Model::Impl& model, Plan* to) {
     PlanOptions bare;
     bare.mtp = false;
@@ -230,7 +230,7 @@ Status without_mtp(const Model::Impl& model, Plan* to) {
     return {};
 }
 
-/// Those that the trunk keeps to when its draft blocks are gone.
+/// The windows of the trunk's layers, without those of MTP blocks.
 std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<LayerWindow>& windows) {
     std::vector<LayerWindow> trunk;
     for (const LayerWindow& w : windows)
@@ -238,7 +238,7 @@ std::vector<LayerWindow> trunk_windows(const Plan& plan, const std::vector<Layer
     return trunk;
 }
 
-/// Sets the parts of `m` that drafting alone takes: the same plan, less what it would be without.
+/// Sets the draft_*_bytes of `m`: the difference to a plan without drafting.
 Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* m) {
     if (model.plan.mtp.empty()) return {};
     Plan bare;
@@ -249,7 +249,7 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
     if (o.draft.source == Draft::off) return {};
     o.draft.source = Draft::off;
-    o.kv_budget_bytes = 0;  // it would give the trunk what drafting no longer takes
+    o.kv_budget_bytes = 0;  // keep the windows: a budget would give the trunk the memory of drafting
     o.windows = trunk_windows(model.plan, m->windows);
     MemoryPlan off;
     AUSPEX_TRY(measure(model, bare, o).get(off));
@@ -257,8 +257,8 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     return {};
 }
 
-/// Fills m->alternatives: options that take less, from the smallest change to the largest. Later ones include the
-/// earlier changes.
+/// Fills m->alternatives with options that need less memory, from the smallest change to the largest. Each includes the
+/// changes before it.
 void build_alternatives(const Model::Impl& model, const SessionOptions& given, MemoryPlan* m) {
     SessionOptions o = given;
     o.on_window_full = {};
@@ -269,7 +269,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         if (!r.ok()) return;
         const uint64_t bytes = r.value().total_bytes - r.value().pinned_bytes;
         if (bytes >= m->total_bytes - m->pinned_bytes) return;
-        if (!m->alternatives.empty() && bytes == m->alternatives.back().total_bytes) return;  // changed nothing
+        if (!m->alternatives.empty() && bytes == m->alternatives.back().total_bytes) return;  // saved nothing
         m->alternatives.push_back({std::move(what), bytes, r.value().fits});
     };
     std::string so_far;
@@ -281,7 +281,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     ContextOptions context;
     std::string rule;
     if (!plan_context_options(*plan, defaults, &context, &rule).ok()) return;
-    // Experts in the system's memory change the speed alone.
+    // Experts in system memory change only the speed, so offer them first.
     Plan on_host;
     const uint32_t n_layer = n_expert_layer(*plan), n_host = n_host_layer(*plan);
     if (model.device->machine->kind() == Kind::vulkan && n_host < n_layer) {
@@ -308,7 +308,7 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
     for (uint32_t window : {16384u, 4096u, 1024u, 256u}) {
         if (window >= defaults.n_context) continue;
         o.kv_budget_bytes = 0;
-        // No wider than the windows that were asked for.
+        // Never wider than the windows in effect.
         std::vector<LayerWindow> windows;
         for (const LayerWindow& w : m->windows) {
             if (w.layer >= plan->n_layer) continue;
@@ -509,7 +509,7 @@ Status check_weights(const Model::Impl& model) {
     uint64_t bytes = 0;
     for (const MemoryItem& item : items)
         if (item.place == MemoryPlace::allocator) bytes += item.bytes;
-    bytes -= std::min(bytes, model.copied_bytes);  // taken by now
+    bytes -= std::min(bytes, model.copied_bytes);  // copies are allocated already
     const uint64_t left = model.device->machine->budget_bytes();
     if (bytes <= left) return {};
     return fail(Code::out_of_memory, "the weights take ", bytes, " bytes (", memory_plan_impl::mib(bytes),
@@ -520,11 +520,11 @@ Status check_weights(const Model::Impl& model) {
 
 Status check_limit(const Model::Impl& model, const SessionOptions& options) {
     const bool given = model.device->options.memory_limit_bytes != 0;
-    // A GPU's driver is asked when the memory is taken; it knows its budget to the byte.
+    // A GPU's budget is checked when its memory is allocated.
     if (!given && model.device->machine->kind() != Kind::cpu) return {};
     MemoryPlan m;
     const Status planned = memory_plan_impl::measure(model, model.plan, options).get(m);
-    if (planned.code == Code::unsupported) return {};  // the back end keeps to the limit itself
+    if (planned.code == Code::unsupported) return {};  // the back end enforces the limit itself
     if (!planned.ok() || m.fits) return planned;
     AUSPEX_TRY(plan_memory(model, options, true).get(m));
     return fail(Code::out_of_memory, "the model (", m.weight_bytes, " bytes) and this session (", m.session_bytes,

@@ -1,8 +1,8 @@
-// engine/memory_plan: every byte that a model and a session take, before it is taken.
+// engine/memory_plan: computes the memory of a model and a session before any of it is allocated.
 //
-// Owns    windows and KV formats as options say them, the windows for a budget, the plan, and the alternatives when it
-//         does not fit.
-// Thread  none of its own; pure functions.
+// Owns    windows and KV formats from the options, windows that meet a KV budget, the plan, and alternatives for when
+//         it does not fit.
+// Thread  pure functions.
 // Test    tests/test_memory_plan.cpp: a plan equals what the allocators then hand out.
 #pragma once
 #include "../machine/kv.h"
@@ -13,8 +13,8 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Fills in the defaults of `o`, checks it, and translates it for the back end. `rule`, if given, gets how a budget was
-/// met.
+/// Fills in the defaults of `o`, checks it, and translates it for the back end. rule: if not null, set to a text that
+/// says how kv_budget_bytes was met.
 ///
 /// errors    bad_argument, unsupported; the text names the option.
 Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions* context, std::string* rule);
@@ -22,12 +22,14 @@ Status plan_context_options(const Plan& plan, SessionOptions& o, ContextOptions*
 /// The window of every attention layer, trunk first.
 std::vector<LayerWindow> windows_of(const Plan& plan, const std::vector<KvShape>& shapes);
 
-/// Every byte that loading `model` (its plan alone is read) and opening a session takes.
+/// The memory that loading `model` and opening a session take, to the byte. Reads only model.plan, no weights.
 Result<MemoryPlan> plan_memory(const Model::Impl& model, const SessionOptions& options, bool alternatives);
 
-/// Returns `done`; if it is out_of_memory, with the alternatives.
+/// Returns `done`, with the alternatives added to its text if it is out_of_memory.
 Status explain_shortage(const Model::Impl& model, const SessionOptions& options, Status done);
-/// out_of_memory, with the alternatives, if the memory limit, or on the CPU what is free, does not allow this.
+/// Checks model and session against the memory limit, or on the CPU against free memory.
+///
+/// errors    out_of_memory; the text lists the alternatives.
 Status check_limit(const Model::Impl& model, const SessionOptions& options);
 
 }  // namespace detail

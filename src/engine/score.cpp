@@ -1,4 +1,4 @@
-// engine/score: the measuring functions of a Session: logits of every row, of the MTP block, and kernel times.
+// engine/score: measuring functions of Session: logits of all rows, of the trunk and of MTP blocks, and kernel times.
 #include "session.h"
 
 #include "../base/guard.h"
@@ -13,8 +13,8 @@ namespace score_impl {
 
 using namespace detail;
 
-/// The logits of rows first .. first + n - 1 of the last prefill step, handed to the caller. The session's state is
-/// consistent all the time: `sink` may throw.
+/// Passes the logits of rows first .. first + n - 1, of the last prefill step, to `sink`. `sink` may throw, because the
+/// session's state is consistent at each call.
 Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSink& sink) {
     const Tape& trunk = s.model->plan.trunk;
     for (size_t i = 0; i < n; i += kMaxTentative) {
@@ -29,14 +29,14 @@ Status score_rows(Session::Impl& s, size_t first, size_t n, const Session::RowSi
     return {};
 }
 
-/// A teacher-forced pass of one tape over all rows of a text, on a context of its own.
+/// Teacher-forced passes over all rows of a text, on a context of their own.
 struct Teacher {
     Session::Impl& s;
     Context& context;
     Span<const Token> ids;
 
-    /// Rows 0 .. n-1 of `tape`, row p with token p + shift, in steps; `each` sees every step after it ran. given: the
-    /// hidden rows of an MTP block.
+    /// Runs rows 0 .. n-1 of `tape` in steps, row p with token p + shift, and calls each(first row, rows) after every
+    /// step. given: the hidden rows that an MTP block takes; null for the trunk.
     template <class F>
     Status pass(const Tape& tape, size_t shift, size_t n, const float* given, F each) {
         const uint32_t n_max = given ? kMaxTentative : s.options.n_ubatch;
@@ -96,7 +96,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     while (s.timeline.n_row() < all.size()) {
         const size_t first = s.timeline.n_row(), n = std::min<size_t>(all.size() - first, s.options.n_ubatch);
         AUSPEX_TRY(s.trunk->run_prefill(n));
-        s.trunk->forget_logits();  // the heads below write where they are
+        s.trunk->forget_logits();  // the heads below overwrite them
         AUSPEX_TRY(score_impl::score_rows(s, first, n, sink));
     }
     return s.trunk->find_logits();
@@ -118,8 +118,8 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.drain());
     s.trunk->restart(0);
     s.vocab.forget();
-    // A session need not have a context that drafts. Formats and windows are its own,
-    // but for the draft block's default window, which is there for speed.
+    // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
+    // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
     std::string rule;
     AUSPEX_TRY(plan_context_options(plan, s.options, &options, &rule));
@@ -163,7 +163,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     s.trunk->restart(0);
     s.vocab.forget();
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
-    s.trunk->restart(0);  // what it ran is no text
+    s.trunk->restart(0);  // profiling ran rows that are no text
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
 }

@@ -7,8 +7,7 @@
 // Formula y[c][r] = sum over k of x[c][k] w[r][k]
 // Cost    a weight is read once for each kMaxRow (kMaxFloatColumn) rows of x; with strips a weight and row costs two
 //         int8 multiply-adds (high and low byte of x).
-// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, by ascending
-// block.
+// Order   strips: exact integer sums per block of 32 (or 16), then one fused multiply-add per block, in block order.
 //         Plain rows: one chain of multiply-adds per lane, lanes added at the end. Neither depends on n_row.
 // Counterpart  shaders/matvec.comp, gemm.comp. Plain form: reference_rows in matmul.cpp.
 
@@ -40,9 +39,9 @@ AUSPEX_INLINE Bytes codes_of(const uint8_t* codes) {
     return c;
 }
 
-/// dot[2 r], dot[2 r + 1] += sum over half h of block b of code * high, low byte of x[r]; n counts both. The
-/// instruction set says how many vectors of codes it takes at a time (kDotVectors) and what it holds during a half
-/// (HalfDot).
+/// Adds the integer sums over half h of block b: codes times the high bytes of x[r] to dot[2 r], times the low bytes to
+/// dot[2 r + 1]; n is the length of dot. The instruction set defines how many vectors of codes it takes at a time
+/// (kDotVectors) and the registers it keeps during a half (HalfDot).
 template <CodeForm kCode, int n, int h>
 AUSPEX_INLINE void dot_half(const uint8_t* codes, const Int16Block* const* x, size_t b, StripInts* dot) {
     HalfDot<n> half;

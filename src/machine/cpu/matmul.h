@@ -1,20 +1,18 @@
 // machine/cpu/matmul: products of activations with weight matrices of every file type.
 //
 // Owns    Matrix (weights as the CPU reads them), packing, conversion of activations, the products.
-// Thread  a PackedMatrix is immutable. quantise_rows() and matmul() are called by all threads of a pool, each with its
-// own
-//         Share, with a barrier between the two.
-// Tests   tests/test_matmul.cpp. Row invariance: the bits of y[c][r] depend on the instruction set, the weights and row
-// c
-//         of the input, never on how many rows share the call, nor on threads or shares. Hot path: allocates nothing.
+// Thread  a PackedMatrix is immutable. All threads of a pool call quantise_rows() and, after a barrier, matmul(), each
+//         with its own Share.
+// Tests   tests/test_matmul.cpp. Row invariance: the bits of y[c][r] depend on the instruction set, the weights and
+//         input row c, not on the number of rows, threads or shares. Hot path: allocates nothing.
 //
 // A matrix is held in one of two ways:
-//   plain    the file's rows as they are (float types; on the reference path every type), in place if the bytes may be
-//            kept. Products in float with float activations.
-//   strips   16 or 8 interleaved rows, so that one vector lane is one output row. Codes and scales stay the file's,
-//   nothing
-//            is rounded (size within 3 % of the file's). Activations are 16-bit integers, as a high and a low int8:
-//            exact integer sums per block of 32 (16), then one float multiply-add per block, in block order.
+//   plain    the file's rows, unchanged, for float types (on the reference path for all types); used in place if the
+//            file's bytes stay. Products in float with float activations.
+//   strips   16 or 8 interleaved rows, so that one vector lane is one output row. Codes and scales are those of the
+//            file: nothing is rounded, and the size is within 3 % of the file's. Activations are 16-bit integers, a
+//            high and a low int8: exact integer sums per block of 32 (16), then one float multiply-add per block, in
+//            block order.
 #pragma once
 #include "../../base/number.h"
 #include "../pool.h"
@@ -34,7 +32,7 @@ struct MatrixShape {
 /// A view of one matrix [d_out, d_in]; does not own its bytes.
 struct Matrix {
     Type type = Type::f32;
-    const CpuKernels* kernels = nullptr;  ///< that it was packed for
+    const CpuKernels* kernels = nullptr;  ///< the kernels it was packed for
     uint32_t d_out = 0, d_in = 0;
     uint32_t n_lane = 0;  ///< rows in a strip; 0: plain rows
     uint64_t stride = 0;  ///< bytes of a plain row or of a strip
@@ -66,7 +64,7 @@ class PackedMatrix {
     Block own_;
 };
 
-/// The bytes that pack_matrix would take from the allocator. `keep` as there.
+/// The bytes that pack_matrix() would allocate; `keep` as there.
 uint64_t packed_bytes(const CpuKernels& kernels, const MatrixShape& shape, bool keep);
 
 /// Makes a matrix from the file's rows, [n_slice * d_out] rows of row_bytes(type, d_in).

@@ -1,9 +1,9 @@
 // machine/cpu/ops: the inner loops of every operation but the matrix products.
 //
-// Owns    Loops, the table of inner loops that each instruction set fills, and the few functions that all of them
-// share. Thread  pure functions; CpuWalk (walk.h) divides the work. Which thread computes a value never changes its
-// bits. Tests   tests/test_ops.cpp: every instruction set against double precision, row invariance, commit equivalence,
-//         chunk invariance, back-end equivalence.
+// Owns    Loops, the table of inner loops that each instruction set fills, and a few functions that all of them share.
+// Thread  pure functions. CpuWalk (walk.h) divides the work; which thread computes a value does not change its bits.
+// Tests   tests/test_ops.cpp: every instruction set against double precision, row invariance, commit equivalence, chunk
+//         invariance, back-end equivalence.
 #pragma once
 #include "../../plan/plan.h"
 #include "../pool.h"
@@ -12,7 +12,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// KV rows of one partial of attention, at absolute multiples: a row's sums do not depend on the rest of its step.
+/// KV rows of one partial of attention. Partials begin at multiples of it, whatever the step, for row invariance.
 constexpr uint32_t kAttnChunk = 256;
 /// Columns of a DeltaNet state handled together: d_key * 32 floats stay in the first-level cache.
 constexpr uint32_t kDeltaColumns = 32;

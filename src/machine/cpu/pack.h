@@ -8,10 +8,9 @@
 // 256 (the last one may be shorter). A page is its scales and then its codes, both aligned to a vector, so that a
 // product reads memory in one stream. Rows past d_out are zero.
 //
-//   scales   super: d f16[n_lane], (dmin f16[n_lane]), then for each block int8 scale[n_lane] for each group (one of 32
-//   or
-//            two of 16), (then int8 min[n_lane] for each).
-//            else: for each block d f16[n_lane], (min f16[n_lane]).
+//   scales   super: d f16[n_lane], dmin f16[n_lane] if has_min; then for each block int8 scale[n_lane] per
+//            group (one of 32 inputs or two of 16), followed by int8 min[n_lane] per group if has_min.
+//            else: for each block d f16[n_lane], min f16[n_lane] if has_min.
 //   codes    for each block, vectors of n_lane times 4 bytes; byte 4 * lane + j of vector (h, v) belongs to input
 //            16 h + 4 v + j, with h < 2, v < 4:
 //            nibble, codebook  4 vectors v: low nibble h = 0, high nibble h = 1

@@ -11,8 +11,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// What all threads of a walk read. A step comes with everything it needs: nothing of an earlier one is kept here or in
-/// the context but its caches and states.
+/// What all threads of a walk read. Of earlier steps, only the caches and states of the context remain.
 struct CpuJob {
     CpuContext& context;
     const Step& step;
@@ -42,8 +41,8 @@ class CpuWalk {
     void barrier();
     Share even() const { return {i_thread_, n_thread_, nullptr}; }
     Share shared();
-    /// A barrier if this operation would read what another thread may still be writing, or write what one may still be
-    /// reading.
+    /// Waits at a barrier if this operation reads a slot that another thread may still write, or writes one that
+    /// another may still read.
     void wait_for_inputs(const Op& op);
     void note_slots(const Op& op);
     /// The input rows of a product, converted to integers if any of the matrices wants them.

@@ -16,8 +16,7 @@
 //
 // Cost    a row: 6 n_head_v d_key d_val flops; S is read once per step, and written if it changes.
 // Source  docs/MODEL.md, "qwen35". Counterpart: shaders/delta_mix.comp, delta_gate.comp, delta_step.comp,
-// delta_scan.comp,
-//         delta_apply.comp.
+//         delta_scan.comp, delta_apply.comp.
 #include "walk.h"
 
 #include <cmath>

@@ -16,7 +16,7 @@ struct Scope {
     VkAccessFlags access = 0;
 };
 
-/// What must have been done, or what waits for it.
+/// Stages and accesses of one side of a barrier; before: the side that must finish first.
 Scope scope_of(uint32_t sync, bool before) {
     Scope s;
     auto add = [&](uint32_t bit, VkPipelineStageFlags stage, VkAccessFlags writes, VkAccessFlags reads) {
@@ -114,7 +114,7 @@ Result<Commands> Commands::create(GpuRef gpu, uint32_t n_timestamp, std::shared_
     return c;
 }
 
-// Keeps the first thing that went wrong; end() returns it.
+// Keeps the first error, which end() returns.
 void Commands::refuse(Status status) {
     if (status_.ok()) status_ = std::move(status);
 }
@@ -141,7 +141,7 @@ Status Commands::begin(bool once) {
         return gpu_->check(r, "vkBeginCommandBuffer");
     recording_ = true;
     if (queries_) gpu_->vk.vkCmdResetQueryPool(commands_, queries_, 0, n_timestamp_);
-    // Submissions on one queue start in order but may overlap: this one sees all of the earlier ones.
+    // Submissions to one queue start in order but may overlap. This barrier makes earlier writes visible.
     barrier(kSyncCompute | kSyncTransfer, kSyncCompute | kSyncTransfer);
     n_barrier_ = 0;
     return {};
@@ -181,7 +181,7 @@ VkDescriptorSet Commands::set_for(const std::vector<VkDescriptorBufferInfo>& inf
     }
     ++in_pool_;
     ++n_set_;
-    VkWriteDescriptorSet write{};  // consecutive bindings of one type are one write
+    VkWriteDescriptorSet write{};  // one write may cover consecutive bindings of one type
     write.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
     write.dstSet = set;
     write.descriptorCount = static_cast<uint32_t>(infos.size());
@@ -292,7 +292,7 @@ void Commands::timestamp(const char* label) {
 Status Commands::end() {
     if (!recording_) return fail(Code::bad_argument, "end: begin() was not called or failed.");
     const uint32_t counted = n_barrier_;
-    barrier(kSyncCompute | kSyncTransfer, kSyncHost);  // what the host reads after the wait is there
+    barrier(kSyncCompute | kSyncTransfer, kSyncHost);  // the host can read after its wait
     n_barrier_ = counted;
     recording_ = false;
     const VkResult r = gpu_->vk.vkEndCommandBuffer(commands_);

@@ -1,7 +1,7 @@
-// machine/vulkan/commands: a recorded command buffer, submitted once or again and again.
+// machine/vulkan/commands: records a command buffer and submits it any number of times.
 //
-// Owns    the command buffer with its descriptor sets and timestamps. Descriptor sets are written while recording and
-//         never again: a replay writes none.
+// Owns    the command buffer, its descriptor sets and its timestamp queries. Descriptor sets are written during
+//         recording only, not on a replay.
 // Thread  one thread at a time; several Commands may be recorded on several threads.
 // Tests   tests/test_vulkan_device.cpp.
 //
@@ -10,7 +10,7 @@
 //   commands.bind(pipelines->get(id), {x, w, y});     // bindings 0, 1, 2
 //   commands.push(args);
 //   commands.dispatch(n_group);
-//   commands.barrier();                               // what follows sees what was written
+//   commands.barrier();                               // later kernels see earlier writes
 //   ...
 //   if (Status s = commands.end(); !s.ok()) return s; // the first error of all calls above
 //   if (Status s = commands.run(); !s.ok()) return s; // submit and wait; again for a replay
@@ -26,14 +26,14 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// What must wait for what at a barrier; combine with |.
+/// The operations on one side of a barrier; combine with |.
 enum Sync : uint32_t {
     kSyncCompute = 1,   ///< kernels read and write
     kSyncTransfer = 2,  ///< copies and fills
-    kSyncHost = 4,      ///< the host reads mapped memory (only as `after`; put one last)
+    kSyncHost = 4,      ///< reads of mapped memory by the host; only as `after`
 };
 
-/// Where command buffers come from; one may serve many, and making one costs a quarter of a millisecond.
+/// A VkCommandPool. Share one among many Commands: creating it takes 0.25 ms.
 class CommandPool {
   public:
     static Result<std::shared_ptr<CommandPool>> create(GpuRef gpu);
@@ -53,19 +53,19 @@ class Commands {
     Commands(Commands&&) = default;
     Commands& operator=(Commands&& o) noexcept { return take_over(*this, o); }
 
-    /// `n_timestamp` marks can be taken in a recording; 0 where timestamps are not wanted. Without a pool it makes
-    /// its own. Commands of one pool belong to one thread at a time.
+    /// n_timestamp: calls of timestamp() that a recording may make. pool: null for one of its own; Commands that share
+    /// a pool belong to one thread at a time.
     static Result<Commands> create(GpuRef gpu, uint32_t n_timestamp = 0, std::shared_ptr<CommandPool> pool = nullptr);
 
-    /// Starts a recording anew; must not be in flight. `once`: submitted a single time.
+    /// Starts a new recording, after waiting for the last run(). once: it will be submitted a single time.
     Status begin(bool once = false);
-    /// The kernel and its buffers, bindings 0.. in order; stays until the next bind. Where the device has
-    /// addresses, the buffers' follow the push constants (at kPushBytes) for kernels that go without bindings.
+    /// Sets the kernel and the buffers of bindings 0, 1, ... until the next bind(). On devices with buffer addresses,
+    /// those of the buffers are pushed at offset kPushBytes, for kernels that use addresses instead of bindings.
     void bind(VkPipeline pipeline, Span<const Region> buffers, BufferAccess access = BufferAccess::both);
     void bind(VkPipeline pipeline, std::initializer_list<Region> buffers, BufferAccess access = BufferAccess::both) {
         bind(pipeline, Span<const Region>(buffers.begin(), buffers.size()), access);
     }
-    /// Push constants, at most 128 bytes, a multiple of 4. A replay repeats their value.
+    /// Sets push constants, at most 128 bytes and a multiple of 4. They are part of the recording.
     void push(const void* args, uint32_t bytes);
     template <class T>
     void push(const T& args) {
@@ -73,22 +73,22 @@ class Commands {
         push(&args, sizeof(T));
     }
     void dispatch(uint32_t x, uint32_t y = 1, uint32_t z = 1);
-    /// A global memory barrier. Default: kernel to kernel.
+    /// A global memory barrier, by default between kernels.
     void barrier(uint32_t before = kSyncCompute, uint32_t after = kSyncCompute);
     void copy(const Region& to, const Region& from);
     void fill(const Region& to, uint32_t value);
-    /// A mark; costs a stall: profile recordings only. `label` is kept.
+    /// Writes a timestamp, which stalls the GPU: for profiling only. `label` is copied.
     void timestamp(const char* label);
-    /// Ends the recording. errors: the first thing that was wrong since begin().
+    /// Ends the recording. errors: the first error since begin().
     Status end();
 
-    /// The recorded buffer, for a Timeline of the caller's.
+    /// The recorded command buffer, to be submitted to the caller's Timeline.
     VkCommandBuffer handle() const { return commands_; }
-    /// Submits to an own timeline and waits.
+    /// Submits it to a timeline of its own and waits until it has run.
     Status run();
-    /// Mark i of the last run, which is over, in ticks of the device.
+    /// Timestamp i of the last run, in device ticks. The run must have finished.
     Result<uint64_t> tick(uint32_t i) const;
-    /// Microseconds between neighbouring marks of the last run: (label of the later one, us).
+    /// Times between consecutive timestamps of the last run: label of the later one, microseconds.
     Result<std::vector<std::pair<std::string, double>>> timings();
 
     uint32_t n_dispatch() const { return n_dispatch_; }

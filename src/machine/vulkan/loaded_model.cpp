@@ -11,16 +11,16 @@ namespace detail {
 namespace vk {
 namespace loaded_model_impl {
 
-constexpr uint64_t kHalfBytes = 32u << 20;  ///< of staging; twice that in all
+constexpr uint64_t kHalfBytes = 32u << 20;  ///< of each of the two staging buffers
 constexpr uint32_t kMaxThread = 16;
 
 enum class Use : uint8_t { none, matrix, stack, router, vector };
 
-/// Of weight i of a layer of experts.
+/// The use of weight i of an experts operation.
 Use of_moe(uint32_t i) {
     constexpr Use kUse[] = {Use::router, Use::stack,  Use::stack, Use::stack, Use::matrix,
                             Use::matrix, Use::matrix, Use::none,  Use::vector};
-    return kUse[i];  // the shared expert's own gate goes with the router
+    return kUse[i];  // the shared expert's gate is stored with the router
 }
 
 std::vector<Use> uses(const Plan& plan) {
@@ -46,7 +46,7 @@ uint64_t n_value(const Slot& s) {
     return n;
 }
 
-/// Tile rows cut evenly over the threads of a pool.
+/// Repacks tile rows, split evenly over the threads of a pool.
 struct Packing {
     const Tiling* tiling;
     Type type;
@@ -77,7 +77,7 @@ std::vector<uint32_t> rope_words(uint32_t n_rot, float base, const float* factor
     return words;
 }
 
-/// Vectors laid one after the other in one region, each where a binding may begin.
+/// Vectors in one region, one after the other, each aligned so that it can be bound.
 struct PackedConstants {
     uint64_t align;
     std::vector<std::byte> bytes;
@@ -97,18 +97,18 @@ const Region* VulkanModel::rope(const Op& op) const {
     return nullptr;
 }
 
-/// Regions for everything, before a byte is read.
+/// The regions of all weights and what goes into them, decided before any tensor is read.
 struct VulkanModel::Uploads {
     explicit Uploads(const DeviceTraits& traits)
         : memory(traits), packed_constants{std::max<uint64_t>(traits.storage_align, 256), {}} {}
     MemoryPlan memory;
-    loaded_model_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotation tables
+    loaded_model_impl::PackedConstants packed_constants;  ///< vectors, zeros, rotary tables
     std::vector<loaded_model_impl::Use> use;              ///< by SlotId
-    std::vector<SlotId> partner;                          ///< by SlotId: the second of a pair
+    std::vector<SlotId> partner;                          ///< by SlotId: the up matrix of a pair's gate
     std::vector<bool> second, fused;
-    std::vector<SlotId> own_gate;                     ///< by SlotId: what follows a router's rows
+    std::vector<SlotId> own_gate;                     ///< by SlotId of a router: the shared expert's gate
     std::vector<MemoryPlan::Id> router_id;            ///< by SlotId
-    std::vector<uint64_t> packed_constants_at;        ///< by SlotId: vectors
+    std::vector<uint64_t> packed_constants_at;        ///< by SlotId: offset of a vector
     std::vector<std::vector<MemoryPlan::Id>> slices;  ///< by SlotId
     std::vector<uint64_t> rope_at;
     uint64_t zeros_at = 0, zeros_bytes = 0, total = 0;
@@ -296,7 +296,7 @@ Result<std::shared_ptr<LoadedModel>> VulkanModel::load(OpenDeviceRef device, con
         model->n_weight_bytes_ += rows.size() * sizeof(float);
         AUSPEX_TRY(transfer.write(model->vectors[id], rows.data(), rows.size() * sizeof(float)));
     }
-    // Vectors and rotation tables.
+    // Vectors and rotary tables.
     auto constants_at = [&](uint64_t at) { return reinterpret_cast<float*>(up.packed_constants.bytes.data() + at); };
     const Region& vectors = model->memory_[up.packed_constants_id];
     for (SlotId id = 0; id < plan.slots.size(); ++id) {

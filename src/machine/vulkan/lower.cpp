@@ -10,7 +10,7 @@ namespace detail {
 namespace vk {
 namespace lower_impl {
 
-/// Heads that the plain kernels hold in shared memory.
+/// Longest head, and most convolution taps, that the general kernels hold in shared memory.
 constexpr uint32_t kMaxHead = 256, kMaxTaps = 8;
 
 bool reads(const Op& op, SlotId id) {
@@ -21,7 +21,8 @@ bool reads(const Op& op, SlotId id) {
 
 bool writes(const Op& op, SlotId id) { return op.kind != OpKind::kv_write && op.out == id; }
 
-/// The ops after i that read `id` before it is written anew; `last` is the last of them, or i.
+/// True if accept() holds for each operation after i that reads `id` before it is overwritten. `last`: the last one
+/// accepted, or i.
 template <class F>
 bool readers(const std::vector<Op>& ops, size_t i, size_t n, SlotId id, size_t* last, F accept) {
     *last = i;
@@ -41,7 +42,7 @@ bool written_between(const std::vector<Op>& ops, size_t from, size_t to, SlotId 
     return false;
 }
 
-/// Whether ops i, i + 1, i + 2 are gate, up and their swiglu, and nobody else reads gate and up.
+/// True if operations i, i + 1, i + 2 are gate, up and their swiglu, and no other operation reads gate and up.
 bool is_pair(const Plan& plan, const std::vector<Op>& ops, size_t i, size_t n) {
     if (i + 2 >= n) return false;
     const Op &g = ops[i], &u = ops[i + 1], &s = ops[i + 2];
@@ -119,10 +120,10 @@ struct Lowering {
     size_t n;
     const std::vector<Pair>& pairs;
     std::vector<Node> nodes;
-    std::vector<SlotId> fused_from, fused_weight;  ///< by SlotId: what stands for a normed row that is not computed
+    std::vector<SlotId> fused_from, fused_weight;  ///< by SlotId of a norm's output: its input and weight, if fused
     std::vector<float> fused_eps;
 
-    /// The node that writes `id` last, if sums of squares can come with it.
+    /// The last node that writes `id`, if it can also write sums of squares; else null.
     Node* producer(SlotId id) {
         for (size_t i = nodes.size(); i-- > 0;) {
             Node& d = nodes[i];
@@ -136,7 +137,7 @@ struct Lowering {
         return nullptr;
     }
 
-    /// Leaves a norm to the products that read it. False: it must be computed.
+    /// Fuses a norm into the products that read it. False: the norm needs a kernel too.
     bool fuse(size_t i) {
         const Op& op = ops[i];
         if (op.out_offset != 0 || plan.slot(op.out).width() != plan.slot(op.in[0]).width()) return false;
@@ -153,10 +154,10 @@ struct Lowering {
         fused_from[op.out] = op.in[0];
         fused_weight[op.out] = op.w[0];
         fused_eps[op.out] = op.eps;
-        return !kept;  // rows that stay readable are computed as well
+        return !kept;  // read_row() reads kept rows, so the norm is computed as well
     }
 
-    /// Takes the norm before it along.
+    /// Applies the norm that was fused into d.x, if any, to the input of d.
     void fed(Node& d) const {
         if (fused_from[d.x] == kNoSlot) return;
         d.norm = fused_weight[d.x];
@@ -191,7 +192,7 @@ Status Lowering::run() {
     for (size_t i = 0; i < n; ++i) {
         const Op& op = ops[i];
         AUSPEX_TRY(check_kernel(plan, op));
-        // A slot that is written no longer stands for a fused norm.
+        // This operation overwrites the slot, which therefore no longer is the output of a fused norm.
         if (op.kind != OpKind::kv_write && op.kind != OpKind::rms_norm) fused_from[op.out] = kNoSlot;
         Node d;
         d.op = &op;
@@ -243,7 +244,7 @@ Status Lowering::run() {
             case OpKind::kv_write: {
                 d.kind = Node::Kind::append;
                 d.y = kNoSlot;
-                // The attention that reads this cache takes the write along.
+                // A later attention that reads this cache does the write.
                 size_t j = i + 1;
                 while (j < n && !(ops[j].kind == OpKind::attend && ops[j].state == op.state)) ++j;
                 if (j == n) nodes.push_back(d);
@@ -301,7 +302,7 @@ std::vector<Pair> find_pairs(const Plan& plan) {
     };
     look(plan.trunk);
     for (const Tape& t : plan.mtp) look(t);
-    // A matrix that is also read on its own must stay one.
+    // A matrix that another operation also uses alone must not be interleaved.
     pairs.erase(std::remove_if(pairs.begin(), pairs.end(),
                                [&](const Pair& p) {
                                    return n_use[p.gate] != n_paired[p.gate] || n_use[p.up] != n_paired[p.up] ||

@@ -1,8 +1,8 @@
-// machine/vulkan/lower: a tape of the plan becomes a list of kernels, fused where neighbours allow it.
+// machine/vulkan/lower: turns a tape into a list of kernels and fuses neighbouring operations.
 //
-// What    The patterns: norms are fused into the products that read them, residuals into the products that feed them,
-//         gate, up and activation into one product, cache writes into attention. An operation that no pattern matches
-//         is run by a plain kernel or refused by name, never skipped.
+// What    Fuses norms into the products that read them, residual additions into the products before them, gate, up and
+//         activation into one product, and KV cache writes into attention. An operation that no pattern matches gets a
+//         kernel of its own, or lower() fails and names it; none is skipped.
 // Thread  pure functions; no device, no bytes.
 // Tests   tests/test_vulkan_model.cpp, tests/test_dispatch_list.cpp.
 #pragma once
@@ -14,48 +14,48 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// A gate and an up matrix that live interleaved on the device, eight rows each in turn.
+/// A gate and an up matrix, stored interleaved on the device: eight rows of one, eight of the other.
 struct Pair {
     SlotId gate = kNoSlot, up = kNoSlot;
 };
-/// Every gate and up whose product is always swiglu of both, those of experts too.
+/// All gate and up matrices, those of experts too, that are only ever used together, in a swiglu.
 std::vector<Pair> find_pairs(const Plan& plan);
 
-/// One kernel, or one group of kernels that always goes together.
+/// A lowered operation: one kernel, or several that always run together.
 struct Node {
     enum class Kind : uint8_t {
-        embed,    ///< y = rows of the table, and their sums of squares
-        given,    ///< y = the hidden rows the step is fed with
+        embed,    ///< y = rows of the embedding table, and their sums of squares
+        given,    ///< y = the hidden rows that the step brings
         norm,     ///< y[offset..] = rms(x) * w
-        product,  ///< y = x w' (after a norm; onto a residual; with swiglu)
-        swiglu,   ///< y = silu(x) * x2, on its own
+        product,  ///< y = x w', with an optional norm of x and an epilogue
+        swiglu,   ///< y = silu(x) * x2, not fused
         delta,    ///< a whole DeltaNet layer
-        append,   ///< keys and values into the cache, without attention (cache-filling rows)
-        attend,   ///< attention, and what it appends to the cache before (`write`)
-        experts,  ///< a whole layer of experts, onto y
+        append,   ///< writes keys and values only: rows that fill an MTP cache
+        attend,   ///< writes keys and values (`write`), then attention
+        experts,  ///< y += a whole layer of experts
     };
     enum class Epilogue : uint8_t { store, add, swiglu };
     Kind kind = Kind::embed;
     uint32_t layer = 0;
-    const Op* op = nullptr;     ///< where shapes and weights stand
-    const Op* write = nullptr;  ///< attend: the kv_write that goes with it
+    const Op* op = nullptr;     ///< the operation that has shapes and weights
+    const Op* write = nullptr;  ///< attend: the kv_write fused into it
     SlotId x = kNoSlot, x2 = kNoSlot, y = kNoSlot;
-    SlotId weight = kNoSlot;  ///< product: the matrix; of a pair, its gate
-    SlotId norm = kNoSlot;    ///< product, experts: x is normed with this weight on the way in
+    SlotId weight = kNoSlot;  ///< product: the matrix; for a pair, the gate
+    SlotId norm = kNoSlot;    ///< product, experts: weight of the norm applied to x; or kNoSlot
     float eps = 0;
     Epilogue epilogue = Epilogue::store;
-    bool onto_self = false;  ///< add: y += ...; else y = 0 + ..., for the sums of squares
-    bool squares = false;    ///< the sums of squares of y are wanted by a later norm
-    bool head = false;       ///< only rows whose logits are wanted
+    bool onto_self = false;  ///< add: y += x w'; false: y = 0 + x w', an add only for its sums of squares
+    bool squares = false;    ///< a later norm needs the sums of squares of y
+    bool head = false;       ///< runs only on rows whose logits are needed
 };
 
-/// Shapes that have kernels of their own; others run on plain ones.
+/// Shapes with a specialised kernel; the others run on a general one.
 inline bool fast_delta(const DeltaDims& d) { return d.d_key == 128 && d.d_val == 128 && d.n_conv == 4; }
 inline bool fast_attend(const AttnDims& a) { return (a.d_head == 128 || a.d_head == 256) && a.n_rot % 8 == 0; }
 
-/// The kernels of a tape, in order. fill_only: of an MTP tape's first n_fill ops.
+/// Lowers a tape; fill_only: its first n_fill operations.
 ///
-/// errors    unsupported: an op that this machine has no kernel for, by name, with its dims.
+/// errors    unsupported: no kernel runs an operation; the text names it and its shape.
 Result<std::vector<Node>> lower(const Plan& plan, const Tape& tape, const std::vector<Pair>& pairs, bool fill_only);
 
 }  // namespace vk

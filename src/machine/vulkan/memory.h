@@ -40,17 +40,18 @@ struct Region {
     }
 };
 
-/// Sizes before bytes: add everything, look at the sums, then take() it all or nothing.
+/// Sizes of regions, before anything is allocated: add() each, check the sums, then Memory::take() allocates all of
+/// them or fails.
 class MemoryPlan {
   public:
     using Id = uint32_t;
-    /// `traits` for alignment and block limits.
+    /// `traits` gives alignment and allocation limits.
     explicit MemoryPlan(const DeviceTraits& traits);
-    /// Asks for `bytes` in an arena. A region never crosses two allocations; one longer than
-    /// max_region_bytes() makes take() fail: cut such a tensor by rows.
+    /// Adds a region of `bytes` to an arena. A region lies within one allocation: if it is longer than
+    /// max_region_bytes(), take() fails, so split such a tensor by rows.
     Id add(Arena arena, uint64_t bytes, std::string name = {});
     uint64_t max_region_bytes() const { return max_region_; }
-    /// What take() will allocate, padding included.
+    /// Bytes that take() will allocate, padding included.
     uint64_t arena_bytes(Arena arena) const;
     uint64_t device_bytes() const;
     size_t size() const { return items_.size(); }
@@ -72,15 +73,18 @@ class MemoryPlan {
     uint64_t align_, max_block_, max_region_, tail_;
 };
 
-/// Allocations made from a plan. Contents are undefined until written (see Transfer::zero).
+/// The allocations of a MemoryPlan; memory[id] is the region that add() numbered. Contents are undefined until written
+/// (Transfer::zero clears).
 class Memory {
   public:
     Memory() = default;
     ~Memory() { reset(); }
     Memory(Memory&&) = default;
     Memory& operator=(Memory&& o) noexcept { return take_over(*this, o); }
-    /// errors    out_of_memory: over the budget or refused by the driver; the text has both sums.
-    ///           bad_argument: a region longer than an allocation can be.
+    /// Allocates everything in the plan.
+    ///
+    /// errors    out_of_memory: over the budget, or the driver refused; the text says how much was needed and left.
+    ///           bad_argument: a region exceeds max_region_bytes().
     static Result<Memory> take(GpuRef gpu, const MemoryPlan& plan);
     const Region& operator[](MemoryPlan::Id id) const { return regions_[id]; }
     uint64_t device_bytes() const { return device_bytes_; }

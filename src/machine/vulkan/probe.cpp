@@ -9,7 +9,7 @@ namespace detail {
 namespace vk {
 namespace probe_impl {
 
-// VK_KHR_cooperative_matrix by hand: its declarations are younger than the headers we ask for.
+// Declares VK_KHR_cooperative_matrix, which is newer than the oldest Vulkan headers that auspex builds with.
 constexpr const char* kMatrixKhr = "VK_KHR_cooperative_matrix";
 constexpr auto kMatrixFeaturesType = static_cast<VkStructureType>(1000506000);
 constexpr auto kMatrixPropertiesType = static_cast<VkStructureType>(1000506001);
@@ -29,8 +29,8 @@ struct MatrixProperties {
 };
 using GetMatrixProperties = VkResult(VKAPI_PTR*)(VkPhysicalDevice, uint32_t*, MatrixProperties*);
 
-// Every optional feature in one place: asked of the driver, found in a borrowed device's chain, or
-// handed to vkCreateDevice. A struct joins the chain only where version or extension allow it.
+// All optional features. The driver fills it, or read() does from a borrowed device, or it is passed to vkCreateDevice.
+// A struct joins the chain only if the device's version or an extension defines it.
 struct FeatureChain {
     VkPhysicalDeviceFeatures2 core{};
     VkPhysicalDeviceVulkan11Features v11{};
@@ -60,7 +60,7 @@ struct FeatureChain {
         *tail = s;
         tail = &s->pNext;
     }
-    // Copies what a borrowed device's own chain enables.
+    // Copies the features that the owner of a borrowed device enabled.
     void read(const void* chain) {
         for (const auto* s = static_cast<const VkBaseInStructure*>(chain); s; s = s->pNext) {
             switch (static_cast<int>(s->sType)) {
@@ -151,14 +151,14 @@ void probe_shapes(const Gpu& gpu, DeviceTraits* t) {
         if (n == 0) t->matrix_nv = false;
         for (uint32_t i = 0; i < n && !t->matrix_khr; ++i) {
             const VkCooperativeMatrixPropertiesNV& p = all[i];
-            if (p.scope == VK_SCOPE_SUBGROUP_NV)  // the component types have the values of KHR
+            if (p.scope == VK_SCOPE_SUBGROUP_NV)  // component types have the same values in KHR
                 t->matrix_shapes.push_back({p.MSize, p.NSize, p.KSize, Component(p.AType), Component(p.BType),
                                             Component(p.CType), Component(p.DType), false});
         }
     }
 }
 
-// Every property that is read, in one chain. A struct joins it only where version or extension allow it.
+// All properties that are read. A struct joins the chain only if the device's version or an extension defines it.
 struct PropertyChain {
     VkPhysicalDeviceProperties2 core{};
     VkPhysicalDeviceVulkan11Properties v11{};
@@ -189,8 +189,8 @@ struct PropertyChain {
 
 using Extensions = std::vector<VkExtensionProperties>;
 
-// Which optional features can be asked for: by version or extension. Of a borrowed device only the extensions count
-// that its owner enabled.
+// Optional features that may be queried, by API version or extension. On a borrowed device, only extensions that its
+// owner enabled count.
 struct Support {
     bool v13, dot, size, matrix_khr, matrix_nv;
 };
@@ -421,8 +421,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
     constexpr VkMemoryPropertyFlags kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
     constexpr VkMemoryPropertyFlags kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
-    constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // anything else is special
-    // The type with all of `must` that matches the most bits of `want` and the fewest of `avoid`, then the largest
+    constexpr VkMemoryPropertyFlags kPlain = kLocal | kVisible | kCoherent | kCached;  // others: not used
+    // Among the types that have all of `must`: +2 for each bit of `want`, -1 for each of `avoid`; on a tie, the larger
     // heap.
     auto choose = [&](VkMemoryPropertyFlags must, VkMemoryPropertyFlags want, VkMemoryPropertyFlags avoid) {
         uint32_t best = UINT32_MAX;
@@ -444,8 +444,8 @@ Status choose_memory(Gpu* gpu, int direct_upload) {
         return best;
     };
     auto heap_of = [&](uint32_t type) { return t.memory.memoryTypes[type].heapIndex; };
-    // Device memory lives in the largest device-local heap: a 256 MiB window into a discrete card
-    // is another, smaller heap, or the same heap (ReBAR) when all of it can be written by the host.
+    // Use the largest device-local heap. The host-visible window of a discrete card is a heap of its own, usually of
+    // 256 MiB; with ReBAR it is the large heap itself.
     uint32_t local = choose(kLocal, 0, kVisible | kCached);
     uint32_t biggest = UINT32_MAX;
     for (uint32_t i = 0; i < t.memory.memoryTypeCount; ++i) {

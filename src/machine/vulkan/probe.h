@@ -1,7 +1,8 @@
-// machine/vulkan/probe: what a device can do, and a VkDevice with exactly that enabled.
+// machine/vulkan/probe: queries a physical device and creates the VkDevice.
 //
-// What    The feature chain (queried, read from a borrowed device, or passed to vkCreateDevice), the choice of memory
-//         types, the cooperative matrix shapes. Only what is used is enabled, and never robustBufferAccess.
+// What    Fills DeviceTraits (limits, features, cooperative matrix shapes), chooses memory types, and creates the
+//         device with the features that auspex uses and no others, in particular without robustBufferAccess. For a
+//         borrowed device, reads the features from its owner's VkPhysicalDeviceFeatures2 chain.
 // Thread  called while a Gpu is being opened.
 // Tests   tests/test_vulkan_device.cpp.
 #pragma once
@@ -13,12 +14,12 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// The two-call idiom; empty on failure.
+/// Calls a Vulkan enumeration twice, for the count and for the elements; empty on failure.
 template <class T, class F>
 std::vector<T> enumerate(F call) {
     std::vector<T> all;
     uint32_t n = 0;
-    for (int attempt = 0; attempt < 4; ++attempt) {  // the list may grow between the two calls
+    for (int attempt = 0; attempt < 4; ++attempt) {  // again if the list grew between the calls
         if (call(&n, static_cast<T*>(nullptr)) < 0) return {};
         all.resize(n);
         if (n == 0) return all;
@@ -41,11 +42,11 @@ std::string version_text(uint32_t version);
 
 /// Fills gpu->traits from gpu->physical; `need` gets the device extensions that must be enabled.
 void probe(Gpu* gpu, const VulkanHandles* borrow, std::vector<const char*>* need);
-/// Creates the device with what the traits name. The caller looks at the result.
+/// Creates the device with the extensions given and the features in the traits. The caller checks the result.
 VkResult create_device(Gpu* gpu, std::vector<const char*> extensions);
-/// Turns every optional feature off, for drivers that report what they then refuse.
+/// Turns off every optional feature, to retry where the driver reports features that vkCreateDevice then refuses.
 void drop_optional(DeviceTraits* traits);
-/// Chooses the memory types of the traits; needs the device table.
+/// Chooses the memory types of gpu->traits. Needs the device's function table.
 Status choose_memory(Gpu* gpu, int direct_upload);
 /// Whether a borrowed device's VkPhysicalDeviceFeatures2 chain enables timeline semaphores.
 bool chain_has_timeline(const void* chain);

@@ -22,26 +22,30 @@ inline uint16_t load16(const uint8_t* p) {
 inline void store32(uint8_t* p, uint32_t v) { std::memcpy(p, &v, 4); }
 inline void store_float(uint8_t* p, float v) { std::memcpy(p, &v, 4); }
 
-/// Four bytes of neighbouring columns, 0 1 2 3, in the order of a word on the device: 0 2 1 3.
+/// Reorders the bytes of four neighbouring columns to the device's order: 0 1 2 3 becomes 0 2 1 3.
 inline uint32_t swap_middle(uint32_t v) { return (v & 0xff0000ffu) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u); }
 
-/// Where the share of invocation t (columns 4t..4t+3 of every block) of row r begins, in a region of units.
+/// The 16-byte unit with the values of row r that invocation t unpacks (columns 4t..4t+3 of each 16-column block).
+/// `group` counts units of one invocation and row.
 inline uint8_t* share(uint8_t* region, uint32_t group, uint32_t r, uint32_t t) {
     return region + 16u * (64u * group + 32u * (r >> 3) + (r & 7u) * 4u + t);
 }
 
-/// Spreads one bit field of four neighbouring columns (in the low bits of each byte) over two halves:
-/// columns 0 and 1 at `at`, columns 2 and 3 `width` bits higher.
+/// Splits the bit field of four neighbouring columns (low bits of each byte) between the halves of a word: columns 0
+/// and 2 in the low half, 1 and 3 in the high half. The first of each begins at bit `at`, the second `width` bits
+/// above.
 inline uint32_t spread(uint32_t v, uint32_t mask, uint32_t at, uint32_t width) {
     const uint32_t low = (v & mask) | (((v >> 16) & mask) << width);
     const uint32_t high = ((v >> 8) & mask) | (((v >> 24) & mask) << width);
     return (low << at) | (high << (16u + at));
 }
 
-/// Low nibbles of `a` and of `b` as the two nibbles of a device word.
+/// A device word: low nibbles of `a` as low nibbles, those of `b` as high nibbles.
 inline uint32_t nibbles(uint32_t a, uint32_t b) { return swap_middle((a & 0x0f0f0f0fu) | ((b & 0x0f0f0f0fu) << 4)); }
 
-/// 256 columns of row r into a zeroed tile. `in` is the row's first block there, `n` valid columns.
+// pack_* write 256 columns of one row into row r of a zeroed tile. `in`: the row's first block of these columns.
+
+/// The 4-bit codes of Q4_K and Q5_K.
 void k_nibbles(const uint8_t* qs, uint8_t* quants, uint32_t r) {
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t h = 0; h < 2; h++)
@@ -142,7 +146,7 @@ void pack_q3_k(const uint8_t* in, uint8_t* tile, uint32_t r) {
     q6_quants(ql, qh, tile, r);
 }
 
-/// Bytes of one 16-column block, as signed numbers, into the byte region at `quants`.
+/// Writes the codes of a 16-column block, biased by 128, into the bytes at `quants`.
 void put_bytes(const int8_t* q, uint8_t* quants, uint32_t r, uint32_t block) {
     for (uint32_t t = 0; t < 4; t++) {
         uint32_t v;
@@ -174,14 +178,14 @@ void pack_iq4_nl(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n) {
     }
 }
 
-/// One 16-column block of the wide layout: value = scale * q - min.
+/// Writes a 16-column block in the wide layout: value = scale * q - min.
 void put_wide(uint8_t* tile, uint32_t r, uint32_t block, const int8_t* q, float scale, float min) {
     store_float(tile + 128 * r + 4 * block, scale);
     store_float(tile + 128 * r + 64 + 4 * block, min);
     put_bytes(q, tile + 2048, r, block);
 }
 
-/// Q4_1 (20 bytes a block of 32) and Q5_1 (24): `n` blocks.
+/// `n` blocks of Q4_1 (32 values in 20 bytes) or, if `five`, Q5_1 (24 bytes).
 void pack_q45_1(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, bool five) {
     int8_t q[32];
     for (uint32_t b = 0; b < n; b++) {
@@ -218,7 +222,7 @@ void pack_iq4_xs(const uint8_t* in, uint8_t* tile, uint32_t r) {
     }
 }
 
-/// Values of 2 or 4 bytes, in order: blocks in pairs or alone.
+/// Values of `size` bytes: a unit holds four values of one block (4 bytes each) or of two neighbouring blocks (2).
 void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32_t size) {
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t block = k >> 4, t = (k >> 2) & 3, i = k & 3;
@@ -227,7 +231,7 @@ void pack_plain(const uint8_t* in, uint8_t* tile, uint32_t r, uint32_t n, uint32
     }
 }
 
-/// Columns [256 c, 256 c + n) of one row into row r of a tile.
+/// Writes columns [256 c, 256 c + n) of a row into row r of a zeroed tile.
 void pack(Type type, const uint8_t* row, uint32_t c, uint32_t n, uint8_t* tile, uint32_t r) {
     const uint8_t* in = row + row_bytes(type, uint64_t{c} * kTileColumns);
     switch (type) {
@@ -319,7 +323,7 @@ Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved, uint32
 void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to) {
     const uint64_t pitch = row_bytes(type, t.d_in);
     const uint32_t bytes = tile_bytes(t.layout), n_one = t.n_row / t.n_stack;
-    const bool fused = t.interleaved && !b;  // the second half of each matrix of `a`
+    const bool fused = t.interleaved && !b;  // each matrix of `a` is followed by its second
     uint8_t tile[16384];
 #define AUSPEX_FITS(layout, units, product) static_assert(16 * units <= sizeof tile);
     AUSPEX_LAYOUTS(AUSPEX_FITS)

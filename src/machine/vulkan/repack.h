@@ -1,13 +1,13 @@
-// machine/vulkan/repack: rows of a GGUF matrix become tiles that the kernels read in 16-byte units.
+// machine/vulkan/repack: converts GGUF matrices to the tiles that kernels read in 16-byte units.
 //
-// What    The device layouts of weights: which type becomes which, their sizes, and the repacking.
-// Thread  pure functions; tile rows are independent, so threads may share a matrix by tile rows.
-// Tests   the kernels' unpackers give decode_row()'s bits: tests/test_vulkan_matvec.cpp.
+// What    The device layout of each number format, its size, and the conversion.
+// Thread  pure functions; tile rows are independent, so several threads may convert parts of one matrix.
+// Tests   tests/test_vulkan_matvec.cpp: shaders unpack a tile to the bits that decode_row() gives.
 //
-// A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, zeros where it ends; tile row i is
-// tile_row_bytes() long and contiguous, so a matrix may be cut between tile rows into slices that fit
-// maxStorageBufferRange. shaders/quant/*.glsl describe a tile's inside. Nothing is rounded: types
-// without a layout of their own are widened without loss.
+// A matrix [d_out, d_in] becomes tiles of 16 rows x 256 columns, padded with zeros. The tiles of a tile row are
+// contiguous, Tiling::row_bytes() in all, so a matrix can be split between tile rows into slices that fit
+// maxStorageBufferRange. shaders/quant/*.glsl define what a tile holds. Nothing is rounded: formats without a layout of
+// their own are widened exactly.
 //
 //   type                     layout   bytes a tile     bits a weight
 //   Q4_K / Q4_0              own      2304             4.5
@@ -18,10 +18,10 @@
 //   F16 / BF16               own      8192             16
 //   F32                      own      16384            32
 //
-// Two matrices of one type and shape may be interleaved: tile row i holds rows 8i..8i+7 of the first, then of
-// the second. That is what the swiglu kernel wants of gate and up.
+// Two matrices of one type and shape can be interleaved: tile row i holds rows 8i..8i+7 of the first, then of the
+// second. The swiglu epilogue needs gate and up in this order.
 //
-// A stack of matrices (experts) is one long run of tile rows, the same number for each of its matrices.
+// A stack of matrices (experts) is stored one matrix after the other, with the same number of tile rows each.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../../base/number.h"
@@ -32,7 +32,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// The layouts that shaders/quant has; AUSPEX_LAYOUTS is in shader_contract.h.
+/// One layout for each file of shaders/quant; shader_contract.h defines AUSPEX_LAYOUTS.
 enum class Layout : uint32_t {
 #define AUSPEX_ENUMERATOR(layout, units, product) layout,
     AUSPEX_LAYOUTS(AUSPEX_ENUMERATOR)
@@ -43,12 +43,12 @@ constexpr uint32_t kTileRows = args::kTileRows, kTileColumns = args::kTileColumn
 Layout layout_of(Type type);
 const char* layout_name(Layout layout);
 uint32_t tile_bytes(Layout layout);
-bool has_product(Layout layout);  ///< matvec_mma.comp has a kernel for it
+bool has_product(Layout layout);  ///< matvec_mma.comp supports it
 
-/// A matrix as it lies on the device.
+/// Layout and size of a matrix on the device.
 struct Tiling {
     Layout layout = Layout::f32;
-    uint64_t d_out = 0, d_in = 0;   ///< of one matrix, also when two are interleaved
+    uint64_t d_out = 0, d_in = 0;   ///< of one matrix, even if two are interleaved
     uint32_t n_row = 0, n_col = 0;  ///< tile rows and column tiles
     bool interleaved = false;
     uint32_t n_stack = 1;  ///< matrices, one after the other
@@ -61,8 +61,7 @@ struct Tiling {
         t.n_stack = 1;
         return t;
     }
-    /// Tile rows of one slice of at most `max_bytes`; 0 when not even one fits.
-    /// A stack is cut between its matrices.
+    /// Tile rows of a slice of at most `max_bytes`; 0 if one is too long. A stack is split between matrices only.
     uint32_t rows_within(uint64_t max_bytes) const {
         const uint64_t n_one = n_stack > 1 ? n_row / n_stack : 1, n = max_bytes / (n_one * row_bytes()) * n_one;
         return n < n_row ? static_cast<uint32_t>(n) : n_row;
@@ -70,12 +69,13 @@ struct Tiling {
 };
 Tiling tiling(Type type, uint64_t d_out, uint64_t d_in, bool interleaved = false, uint32_t n_stack = 1);
 
-/// Writes tile rows [first, first + n) of a matrix to `to`, n * row_bytes() bytes, in rising order
-/// (`to` may be write-combined memory).
+/// Writes tile rows [first, first + n) of a matrix to `to`, n * row_bytes() bytes. Writes ascend, so `to` may be
+/// write-combined memory.
 ///
-/// type      of the file. `a`: its rows, [d_out, d_in], no alignment needed. `b`: the second matrix
-///           of a interleaved pair; null: there is none, or each matrix of `a` is followed by its second.
-/// cost      about 1 to 2 GB/s a thread for Q4_K, Q6_K and Q8_0.
+/// type      the number format of `a` and `b`
+/// a         rows in the file's format, [d_out, d_in], of any alignment
+/// b         second matrix of an interleaved pair. Null: no pair, or the second matrix follows the first in `a`
+/// cost      about 1 to 2 GB/s per thread for Q4_K, Q6_K and Q8_0
 void repack(const Tiling& t, Type type, const void* a, const void* b, uint32_t first, uint32_t n, std::byte* to);
 
 }  // namespace vk

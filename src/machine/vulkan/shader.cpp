@@ -12,7 +12,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-// The limits of the engine and those that shaders are compiled with.
+// Shaders are compiled with the engine's limits.
 static_assert(kMaxTentative == args::kMaxRows && kMaxTentative <= args::kMaxSample);
 static_assert(kMaxUsedExpert == args::kMaxUsed);
 static_assert(kLayoutBindings == args::kMaxBindings && kLayoutPushBytes == args::kPushBytes);
@@ -34,7 +34,8 @@ uint64_t fnv64(const void* data, size_t size) {
     return h.value;
 }
 
-/// Five characters to four bytes, as tools/make_shaders.py writes them: digits from '#' on, without '?' and '\\'.
+/// Decodes the base 85 of tools/make_shaders.py: five characters are four bytes; digits start at '#' and skip '?' and
+/// '\\'.
 void decode_base85(const char* text, std::vector<std::byte>* to) {
     auto digit = [](char c) { return static_cast<uint32_t>(c - '#') - (c > '?') - (c > '\\'); };
     for (; *text; text += 5) {
@@ -62,7 +63,7 @@ uint64_t hash_of(const std::vector<PipelineKey>& keys) {
     return h.value;
 }
 
-/// shader_contract.h lists the modules in the order of their names.
+/// The contract of a module or null; shader_contract.h is sorted by name.
 const ShaderContract* contract_of(std::string_view name) {
     const auto* end = std::end(kShaderContracts);
     const auto* at = std::lower_bound(std::begin(kShaderContracts), end, name,
@@ -92,7 +93,7 @@ Result<std::shared_ptr<const Shaders>> Shaders::open(Span<const std::byte> packe
     s->raw_.resize(raw_bytes / 4);
     std::byte* raw = reinterpret_cast<std::byte*>(s->raw_.data());
     if (Status r = inflate_zlib(packed, Span<std::byte>(raw, raw_bytes)); !r.ok()) return r;
-    // [magic, n_module] then per module [name offset, name bytes, word offset, n_word], names, words.
+    // Format: magic, n_module; for each module name offset, name bytes, word offset, n_word; then names and words.
     const std::vector<uint32_t>& w = s->raw_;
     const uint64_t n = w[1];
     if (w[0] != shader_impl::kRawMagic) return bad("the magic number is missing");
@@ -140,7 +141,7 @@ Status check_key(const ShaderContract& contract, const PipelineKey& key) {
 }
 
 Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes) {
-    // More than the shader reads is fine: of alternatives that one dispatch serves, some read fewer.
+    // Extra buffers are allowed: one dispatch may serve several alternatives, of which some read fewer.
     if (n_buffer < contract.n_binding)
         return fail(Code::bad_argument, "shader '", contract.name, "' has ", contract.n_binding, " buffers (",
                     contract.bindings, "); the dispatch gives ", n_buffer, ".");
@@ -157,7 +158,7 @@ Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
         bool has;
         const char* name;
     };
-    // The list in tools/make_shaders.py has the same numbers.
+    // Keep in step with the list in tools/make_shaders.py.
     const Capability known[] = {
         {0, true, "Matrix"},
         {1, true, "Shader"},
@@ -191,7 +192,7 @@ Status module_fits(Span<const uint32_t> words, const DeviceTraits& t) {
         const uint32_t op = words[at] & 0xffffu, n = words[at] >> 16;
         if (n == 0 || n > words.size() - at)
             return fail(Code::bad_file, "a SPIR-V module is cut short at word ", at, ".");
-        if (op != 17) break;  // OpCapability comes first; later instructions do not matter here
+        if (op != 17) break;  // all OpCapability come first
         const uint32_t id = n > 1 ? words[at + 1] : 0;
         const Capability* c = std::find_if(std::begin(known), std::end(known), [&](auto& k) { return k.id == id; });
         if (c == std::end(known) || !c->has)
@@ -259,7 +260,7 @@ Span<const std::byte> unwrap_cache(const DeviceTraits& t, uint64_t hash, Span<co
     const Span<const std::byte> payload = blob.subspan(sizeof h, blob.size() - sizeof h);
     if (h.payload_bytes != payload.size()) return refuse("it is cut short");
     if (h.checksum != shader_impl::fnv64(payload.data(), payload.size())) return refuse("its checksum does not match");
-    // Vulkan's own header: some drivers do not check it.
+    // Check Vulkan's own header too, because some drivers do not.
     if (payload.size() < 16 + VK_UUID_SIZE) return refuse("the driver's header is cut short");
     const uint32_t header_bytes = load<uint32_t>(payload.data()), version = load<uint32_t>(payload.data() + 4);
     if (header_bytes < 16 + VK_UUID_SIZE || header_bytes > payload.size() ||
@@ -277,7 +278,7 @@ Result<std::unique_ptr<Pipelines>> Pipelines::create(GpuRef gpu, std::shared_ptr
     std::unique_ptr<Pipelines> p(new Pipelines());
     p->gpu_ = gpu;
     p->shaders_ = std::move(shaders);
-    // Leaves two threads to the application. More than eight gain nothing: drivers serialise inside.
+    // Leave two cores to the application. More than eight workers gain nothing, because drivers serialise.
     const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
     p->max_workers_ = n_thread ? n_thread : std::min(8u, std::max(1u, cores > 3 ? cores - 2 : cores));
     Span<const std::byte> payload;
@@ -333,9 +334,9 @@ Pipelines::Id Pipelines::request(std::vector<PipelineKey> alternatives) {
         by_hash_.emplace(hash, id);
     }
     Entry& e = entries_[id];
-    const bool again = e.done && e.status.code == Code::out_of_memory;  // there may be memory by now
+    const bool again = e.done && e.status.code == Code::out_of_memory;  // memory may have been freed since
     if (e.queued && !again) return id;
-    // An allocation that fails in here leaves an entry that is not queued: the next request queues it.
+    // If an allocation below fails, the entry is not queued, and the next request() queues it.
     if (queue_.size() >= idle_ && workers_.size() < max_workers_) start_worker();
     queue_.push_back(id);
     e.queued = true;
@@ -350,7 +351,7 @@ void Pipelines::start_worker() {
     workers_.emplace_back();
     if (workers_.back().start(work_entry, this, &error)) return;
     workers_.pop_back();
-    max_workers_ = static_cast<uint32_t>(workers_.size());  // not asked again
+    max_workers_ = static_cast<uint32_t>(workers_.size());  // do not try again
 }
 
 void* Pipelines::work_entry(void* me) {
@@ -372,7 +373,7 @@ void Pipelines::work() {
 void Pipelines::make_next(std::unique_lock<std::mutex>& hold) {
     const Id id = queue_.front();
     queue_.pop_front();
-    Entry& e = entries_[id];  // a deque: stays where it is while others are added
+    Entry& e = entries_[id];  // stays valid: push_back on a deque moves nothing
     hold.unlock();
     const auto begin = std::chrono::steady_clock::now();
     Made made;
@@ -453,7 +454,7 @@ Status Pipelines::make(const PipelineKey& key, VkPipeline* out, const ShaderCont
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &special;
     if (key.subgroup_size) info.stage.pNext = &size;
-    // Full subgroups are only allowed where the group is a whole number of them.
+    // Vulkan allows full subgroups only if the group size is a multiple of the subgroup size.
     const uint32_t whole = key.subgroup_size ? key.subgroup_size : t.subgroup_max;
     if (key.full_subgroups && t.full_subgroups && whole && key.group % whole == 0)
         info.stage.flags |= VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
@@ -511,7 +512,7 @@ std::vector<std::byte> Pipelines::cache_blob() const {
     if (gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, nullptr) != VK_SUCCESS || n == 0) return {};
     std::vector<std::byte> payload(n);
     const VkResult r = gpu_->vk.vkGetPipelineCacheData(gpu_->device, cache_, &n, payload.data());
-    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew meanwhile; the next call returns all of it
+    if (r != VK_SUCCESS) return {};  // VK_INCOMPLETE: it grew since; the next call gets all
     payload.resize(n);
     return wrap_cache(gpu_->traits, shaders_->hash(), payload);
 }

@@ -1,18 +1,19 @@
-// machine/vulkan/shader: from embedded SPIR-V to pipelines.
+// machine/vulkan/shader: makes pipelines from the embedded SPIR-V.
 //
-// What    The registry of modules (unpacked from spirv.inc), pipelines built on worker threads, the pipeline cache
-//         with a header of its own: a damaged cache, or one of another device, driver or set of shaders, is ignored.
-// Owns    the unpacked modules; pipelines and the driver's cache object.
+// What    Shaders unpacks the modules of spirv.inc. Pipelines builds pipelines on worker threads and keeps the driver's
+//         pipeline cache, to which auspex adds a header: a cache that is damaged, or comes from another device, driver
+//         or set of shaders, is ignored.
+// Owns    unpacked modules, pipelines, the VkPipelineCache.
 // Thread  Shaders is immutable; Pipelines may be used from any thread.
 // Tests   tests/test_vulkan_device.cpp, tests/test_inflate.cpp, tests/test_make_shaders.py.
 //
-// What every kernel keeps to:
+// Conventions of every kernel:
 //   layout(local_size_x_id = 0) in;              the group size is specialization constant 0
 //   layout(constant_id = 1) const uint NAME;     named spec::SHADER::kName in PipelineKey::constants
 //   layout(set = 0, binding = 0..11)             storage buffers, readonly / writeonly where true
 //   layout(push_constant)                        one struct of shaders/*_args.h, at most kPushBytes
-// shader_contract.h has what each module declares. Key and dispatches are compared with it by check_key() and
-// check_dispatch(), structs by static_assert.
+// shader_contract.h is generated from the modules and lists what each declares. check_key() and check_dispatch()
+// compare keys and dispatches with it, static_asserts the structs.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "../thread.h"
@@ -28,7 +29,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// How a kernel finds its buffers. `both` works for any kernel; the others save writing descriptors or addresses.
+/// How a kernel gets its buffers. `both` works for any kernel; the others write only descriptors or only addresses.
 enum class BufferAccess : uint8_t { both, bindings, addresses };
 
 /// The embedded SPIR-V modules, unpacked once.
@@ -37,16 +38,16 @@ class Shaders {
     struct Module {
         std::string_view name;
         Span<const uint32_t> words;
-        const ShaderContract* contract = nullptr;  ///< null only for modules that a test brings
+        const ShaderContract* contract = nullptr;  ///< null only for modules of a test
     };
-    /// cost      about 5 ms for 1 MiB. errors: bad_file, only when the build itself is damaged.
+    /// cost      about 5 ms per MiB. errors: bad_file: the embedded bytes are damaged.
     static Result<std::shared_ptr<const Shaders>> open();
-    /// Likewise from bytes in the format of tools/make_shaders.py (zlib); for tests.
+    /// From other bytes, in the zlib format of tools/make_shaders.py; for tests.
     static Result<std::shared_ptr<const Shaders>> open(Span<const std::byte> packed, uint64_t raw_bytes);
     /// Null if no module has this name.
     const Module* find(std::string_view name) const;
     const std::vector<Module>& modules() const { return modules_; }
-    /// Changes when any module changes; part of the pipeline cache's header.
+    /// A hash of all modules; part of the pipeline cache's header.
     uint64_t hash() const { return hash_; }
 
   private:
@@ -62,14 +63,14 @@ struct SpecValue {
     bool operator==(const SpecValue& o) const { return id == o.id && value == o.value; }
 };
 
-/// What makes a pipeline.
+/// Everything that a pipeline is built from.
 struct PipelineKey {
     std::string shader;                ///< module name: file stem or variant name
     uint32_t group = 64;               ///< invocations along x: specialization constant 0
-    std::vector<SpecValue> constants;  ///< each that the module declares, once, in any order
-    uint32_t subgroup_size = 0;        ///< 0: the driver's choice; else required (subgroup_size_control)
-    bool full_subgroups = false;       ///< ask for REQUIRE_FULL_SUBGROUPS where the device can
-    /// The value given for a constant; 0 if none is.
+    std::vector<SpecValue> constants;  ///< one for each that the module declares, in any order
+    uint32_t subgroup_size = 0;        ///< required size; 0: the driver chooses
+    bool full_subgroups = false;       ///< require full subgroups where the device supports it
+    /// The value of a constant, 0 if `constants` lacks it.
     uint32_t constant(SpecId id) const {
         for (const SpecValue& c : constants)
             if (c.id == id) return c.value;
@@ -85,34 +86,37 @@ struct PipelineKey {
 class Pipelines {
   public:
     using Id = uint32_t;
-    /// `cache`: a blob from cache_blob(), or empty. An invalid one is ignored and report() says why.
+    /// cache: what cache_blob() returned, or empty; an invalid one is ignored and report() says why. n_thread: workers
+    /// at most, 0: up to eight, by the number of cores.
     static Result<std::unique_ptr<Pipelines>> create(GpuRef gpu, std::shared_ptr<const Shaders> shaders,
                                                      Span<const std::byte> cache = {}, uint32_t n_thread = 0);
     ~Pipelines();
     Pipelines(const Pipelines&) = delete;
     Pipelines& operator=(const Pipelines&) = delete;
 
-    /// Starts building a pipeline and returns at once, or builds it on the calling thread where the system gives no
-    /// thread. Equal keys give the same Id. One that failed for want of memory is tried again.
+    /// Queues a pipeline for the workers and returns at once; if no thread can be created, builds it before returning.
+    /// Equal keys give the same Id. A pipeline that failed with out_of_memory is built again.
     Id request(const PipelineKey& key) { return request(std::vector<PipelineKey>{key}); }
-    /// The first of the alternatives that this device accepts; report() says why the others failed.
+    /// Likewise: the first of the alternatives that this device accepts. report() says why the ones before it failed.
     Id request(std::vector<PipelineKey> alternatives);
-    /// Waits for one. errors: unsupported (no alternative works; the text says why each failed), out_of_memory,
-    /// device_lost, bad_argument (no such shader, or the key does not match its contract).
+    /// Waits until the pipeline is built.
+    ///
+    /// errors    unsupported: no alternative works; the text says why each failed. bad_argument: no such shader, or the
+    ///           key contradicts its contract. out_of_memory, device_lost.
     Status wait(Id id);
-    /// Whether wait() would return at once.
+    /// True if wait() would return at once.
     bool done(Id id) const;
-    /// Waits for all; the first error.
+    /// Waits for all pipelines; returns the first error.
     Status wait_all();
-    /// After a successful wait().
+    /// Valid after a successful wait().
     VkPipeline get(Id id) const;
     const ShaderContract* contract(Id id) const;
-    /// Which alternative was taken, after a successful wait().
+    /// Index of the alternative that was built. Valid after a successful wait().
     uint32_t chosen(Id id) const;
     size_t size() const;
-    /// The driver's pipeline cache with our header before it.
+    /// The driver's pipeline cache, preceded by our header.
     std::vector<std::byte> cache_blob() const;
-    /// Pipelines with build times, and refused variants with the reason.
+    /// Lists pipelines with their build times, and alternatives that failed with the reason.
     std::string report() const;
 
   private:
@@ -120,14 +124,14 @@ class Pipelines {
         std::vector<PipelineKey> alternatives;
         VkPipeline pipeline = VK_NULL_HANDLE;
         uint32_t chosen = 0;
-        bool queued = false;  ///< being made, or done
+        bool queued = false;  ///< waiting, being built, or done
         bool done = false;
         double seconds = 0;
         Status status;
         const ShaderContract* contract = nullptr;
         std::string refused;  ///< why the alternatives before the chosen one failed
     };
-    /// What make_first() took.
+    /// Result of make_first().
     struct Made {
         VkPipeline pipeline = VK_NULL_HANDLE;
         uint32_t chosen = 0;
@@ -138,9 +142,9 @@ class Pipelines {
     void start_worker();
     static void* work_entry(void* me);
     void work();
-    /// Makes the pipeline at the head of the queue; lets go of the lock meanwhile.
+    /// Builds the pipeline at the head of the queue, with the lock released meanwhile.
     void make_next(std::unique_lock<std::mutex>& hold);
-    /// Nothing is thrown: it runs on threads of its own.
+    /// Throws nothing, because workers call it.
     Status make_first(const std::vector<PipelineKey>& alternatives, Made* made);
     Status make(const PipelineKey& key, VkPipeline* out, const ShaderContract** contract);
     GpuRef gpu_;
@@ -149,7 +153,7 @@ class Pipelines {
     std::string cache_note_;
     mutable std::mutex lock_;
     mutable std::condition_variable changed_;
-    std::deque<Entry> entries_;                      ///< stable addresses; guarded by lock_
+    std::deque<Entry> entries_;                      ///< a deque, so that entries do not move; guarded by lock_
     std::unordered_multimap<uint64_t, Id> by_hash_;  ///< of the alternatives
     std::deque<Id> queue_;
     std::deque<Thread> workers_;
@@ -163,10 +167,12 @@ class Pipelines {
 Status check_key(const ShaderContract& contract, const PipelineKey& key);
 Status check_dispatch(const ShaderContract& contract, size_t n_buffer, size_t push_bytes);
 
-/// Why a module cannot run on a device (a capability it lacks), or ok. Reads OpCapability only.
+/// ok if the device has every capability that the module declares.
+///
+/// errors    unsupported: names the missing capability.
 Status module_fits(Span<const uint32_t> words, const DeviceTraits& traits);
 
-/// Adds our header to the driver's cache bytes, or checks and removes it; for tests. `why`: the reason of a refusal.
+/// Adds our header to the driver's cache bytes, or checks and removes it: empty if refused, with the reason in `why`.
 std::vector<std::byte> wrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> payload);
 Span<const std::byte> unwrap_cache(const DeviceTraits& traits, uint64_t shaders_hash, Span<const std::byte> blob,
                                    std::string* why);

@@ -1,26 +1,24 @@
-// machine/vulkan/tune: which matrix-vector kernel, and its sizes.
+// machine/vulkan/tune: chooses the matrix-vector kernel of a product and its specialization constants.
 //
-// What    choose_matvec(): a pure function of the device, the weight's shape and the rows of a step. What decides a
-//         row's bits (kernel, split, and for plain kernels the group) follows from device and shape, never from the
-//         row count.
-// Owns    nothing.
+// What    choose_matvec(), a pure function of the device, the weight's shape and the rows of a step. Whatever affects
+//         the bits of a row (kernel, split, and the group size without matrix units) depends on device and shape alone,
+//         not on the number of rows.
 // Thread  any.
 // Tests   tests/test_vulkan_matvec.cpp.
 //
 // How a product is dispatched (shaders/matvec_common.glsl has the buffers, matvec_args.h the arguments):
-//   1. Weights: repack() into device memory, in slices of at most maxStorageBufferRange, cut between tile rows. One
-//      dispatch a slice with first_row = 16 * its first tile row and first_group = the workgroups of the slices before
-//      it.
-//   2. Rows: at most matvec_max_rows() in one dispatch, the rest in further ones with larger x_offset, y_offset,
-//      residual_offset, out_offset. Bits do not change.
-//   3. Bindings 0..6 = w, x, norm, squares, y, residual, out; unused ones are bound to any buffer.
-//   4. dispatch(n_group): MatvecChoice::groups(n_tile).
-//   5. Independent products (q, k, v; qkv, z, alpha, beta) follow each other without a barrier. Give choose_matvec()
-//      the sum of their tile rows, so that together they fill the device.
-//   6. A norm needs no kernel: what writes the residual stream (embed, kEpilogueAdd) leaves sums of squares of 16
-//      values each, and the products that read it run with `norm`.
-//   7. gate and up: one interleaved Tiling, kEpilogueSwiglu; d_out counts values of y. kEpilogueLogits also leaves the
-//      (value, id) of each workgroup's largest logit: n_part = workgroups over all slices, for sample_final.
+//   1. repack() writes the weights to device memory, in slices of at most maxStorageBufferRange, split between tile
+//      rows. Dispatch once per slice: first_row = 16 * its first tile row, first_group = workgroups of earlier slices.
+//   2. A dispatch takes at most matvec_max_rows() rows. Run the others in further dispatches with larger x_offset,
+//      y_offset, residual_offset and out_offset; the bits are the same.
+//   3. Bindings 0..6 are w, x, norm, squares, y, residual, out. Bind any buffer where a variant uses none.
+//   4. Dispatch MatvecChoice::groups(n_tile) workgroups.
+//   5. Put no barrier between independent products (q, k, v; qkv, z, alpha, beta), and pass the sum of their tile rows
+//      to choose_matvec(), which sizes them to fill the device together.
+//   6. A norm needs no kernel: the kernels that write the residual stream (embed, kEpilogueAdd) also write sums of
+//      squares, one for 16 values, from which products with `norm` compute 1 / rms.
+//   7. gate and up: one interleaved Tiling with kEpilogueSwiglu; d_out counts values of y. kEpilogueLogits also writes
+//      (value, id) of the largest logit of each workgroup for sample_final: n_part = workgroups of all slices.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "repack.h"
@@ -33,7 +31,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// What a product does with its sums; shaders/shared.h.
+/// What a product does with its sums; shaders/shared.h defines each.
 enum class Epilogue : uint32_t {
     store = args::kEpilogueStore,
     add = args::kEpilogueAdd,
@@ -41,8 +39,8 @@ enum class Epilogue : uint32_t {
     logits = args::kEpilogueLogits
 };
 
-/// True if the device reports what matvec_mma.comp needs. Whether its matrices have the layout that the kernel assumes
-/// is measured: run matrix_layout.comp, then matrix_layout_fits().
+/// True if the device reports the features that matvec_mma.comp needs. It must also pass matrix_layout_fits(): Vulkan
+/// does not specify which invocation holds which matrix element, and the kernel depends on it.
 inline bool matrix_worth_asking(const DeviceTraits& t) {
     if (!t.matrix_khr || !t.addresses || !t.float16 || !t.shuffle() || !t.rounding_rte32 ||
         t.max_shared_bytes < 49152 || t.max_group_invocations < 384)
@@ -57,9 +55,9 @@ inline bool matrix_worth_asking(const DeviceTraits& t) {
     return false;
 }
 
-/// `seen`: what matrix_layout.comp wrote, [32][16]. Invocation l must hold of A rows l / 4 and
-/// l / 4 + 8, each with columns 2t, 2t + 1, 2t + 8, 2t + 9 (t = l mod 4), of C the same rows with
-/// columns 2t, 2t + 1.
+/// True if cooperative matrices are distributed as matvec_mma.comp assumes. `seen`: output of matrix_layout.comp,
+/// [32][16]. With t = l mod 4, invocation l must hold, of rows l / 4 and l / 4 + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9
+/// of A and columns 2t, 2t + 1 of C.
 inline bool matrix_layout_fits(const float* seen) {
     for (uint32_t l = 0; l < 32; l++, seen += 16) {
         const uint32_t g = l / 4, t = l % 4;
@@ -71,16 +69,16 @@ inline bool matrix_layout_fits(const float* seen) {
     return true;
 }
 
-/// A kernel to request.
+/// The pipeline to request.
 struct MatvecChoice {
     PipelineKey key;
-    uint32_t tiles = 1;  ///< tile rows of a workgroup
+    uint32_t tiles = 1;  ///< tile rows per workgroup
     uint32_t groups(uint32_t n_tile) const { return ceil_div(n_tile, tiles); }
 };
 
 namespace tune_impl {
 
-/// Parts that the columns are cut into. Decides bits: shape only.
+/// Parts that the columns are split into. It changes the order of a sum, so it may depend on the shape only.
 inline uint32_t matrix_split(uint32_t n_col) {
     if (n_col <= 8) return n_col;
     if (n_col >= 24 && n_col % 12 == 0) return 12;
@@ -89,7 +87,7 @@ inline uint32_t matrix_split(uint32_t n_col) {
     return 8;
 }
 
-/// Bytes of shared memory that matvec_mma.comp takes.
+/// Bytes of shared memory of matvec_mma.comp.
 inline uint32_t matrix_shared(uint32_t rows, uint32_t split, uint32_t tiles, uint32_t chunk) {
     const uint32_t x = ((split * chunk - 1) * rows + 8) * 2 * args::kMatvecRowHalves,
                    scale = (split * chunk * rows + 8) * 4;
@@ -101,7 +99,7 @@ inline bool on_matrix(bool matrix, Layout layout) { return matrix && has_product
 
 }  // namespace tune_impl
 
-/// Rows that one dispatch can take; more need several.
+/// The most rows that one dispatch can take.
 inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const Tiling& t) {
     if (!tune_impl::on_matrix(matrix, t.layout)) return args::kMaxRows;
     uint32_t rows = 8;
@@ -110,7 +108,7 @@ inline uint32_t matvec_max_rows(const DeviceTraits& traits, bool matrix, const T
     return rows;
 }
 
-/// What a product's rows and matrix are; moe_columns.glsl.
+/// What the rows and the matrix of a product stand for; moe_columns.glsl has the addressing of each.
 enum class Role : uint32_t {
     none = args::kRoleNone,
     expert = args::kRoleExpert,
@@ -120,16 +118,17 @@ enum class Role : uint32_t {
 
 /// The kernel for n_row <= matvec_max_rows() rows.
 ///
-/// matrix       matrix_layout_fits(); the same for every choice of a context
-/// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
-/// n_score      the largest number of experts of a layer whose products choose them (routes_itself()); else 0
+/// matrix       use matrix units (OpenDevice::matrix); the same for all choices of a context
+/// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
+/// n_score      where products choose the experts (routes_itself()): the largest number of experts of a layer; else 0
 inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool norm,
                                   Epilogue epilogue, uint32_t stage_tiles = 0, uint32_t n_score = 0,
                                   Role role = Role::none) {
     MatvecChoice c;
     const uint32_t all = std::max(stage_tiles, t.n_row);
     if (!tune_impl::on_matrix(matrix, t.layout)) {
-        // 16 lane groups of 8: on a software device a row each, else two share the columns of two rows.
+        // 16 groups of 8 lanes. On a software device each computes one row; else two groups share two rows, and each
+        // takes half of the columns.
         const uint32_t split = traits.is_cpu() || t.n_col < 2 ? 1 : 2;
         c.tiles = epilogue == Epilogue::logits ? 8 : 1;
         c.key.shader = std::string("matvec_") + layout_name(t.layout);
@@ -143,9 +142,9 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
                            {s::kRole, static_cast<uint32_t>(role)}};
         return c;
     }
-    // Whole waves: a core's registers hold about 16 subgroups, 12 where more rows need more of them; then as many tile
-    // rows in a workgroup as fill the waves evenly, at most six, because a workgroup loads x once. Measured on an H100
-    // (driver 580): sizes off by one wave cost 10 to 20 %.
+    // Fill whole waves: a core's registers hold about 16 subgroups, or 12 from three rows on, which need more
+    // registers. A workgroup gets as many tile rows (up to max_tiles) as fill the waves evenly, because it loads x only
+    // once. Measured on an H100 (driver 580): one wave too many costs 10 to 20 %.
     const bool logits = epilogue == Epilogue::logits;
     const uint32_t split = role == Role::none ? tune_impl::matrix_split(t.n_col) : 8, own = ceil_div(t.n_col, split);
     const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64;
@@ -153,14 +152,14 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     const uint32_t max_tiles = logits && (split != 5 || n_row == 1) ? 8 : 6;
     uint32_t tiles = ceil_div(all, wave * ceil_div(all, wave * max_tiles));
     if (tiles < 2 && t.n_col <= 4 && all > 2 * cores && role == Role::none) tiles = 2;
-    // The expert of one row: 12.6 us with four tiles, 14.3 with two. The shared expert runs beside it: few workgroups,
-    // and most of their subgroups have no column.
+    // Expert products of one row take 12.6 us with four tiles, 14.3 us with two. The shared expert runs at the same
+    // time and should take few workgroups, because most of their subgroups have no column to work on.
     if ((role == Role::expert && n_row == 1) || role == Role::shared) tiles = std::max(tiles, 4u);
-    // One pipeline for all products but the head, with shared memory for the largest number of tiles:
-    // matvec_common.glsl says why. In models with experts, products of one row share it with the experts.
+    // All products but the head share one pipeline, with shared memory for the largest number of tiles, to save
+    // instruction cache misses (matvec_common.glsl). In models with experts, one-row steps use it for experts too.
     const bool any = n_row == 1 && n_score > 0 && !logits;
-    // Short stages of small models fit the instruction cache anyway: one pipeline each gives the 0.8B model 960
-    // tokens/s, one for all 934; the 9B model 320 and 330.
+    // The code of a small model's short stages fits the instruction cache, so each product gets its own pipeline: 960
+    // tokens/s for the 0.8B model, 934 with a shared pipeline; for the 9B model 320 and 330.
     const bool alone = n_row == 1 && n_score == 0 && t.n_col < 16;
     const uint32_t choice =
         any || role == Role::expert
@@ -178,7 +177,7 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     c.tiles = std::min(tiles, room);
     c.key.shader = std::string("matvec_mma_") + layout_name(t.layout);
     c.key.group = 32 * split;
-    const bool fixed = logits || alone;  // else the dispatch's arguments say norm and epilogue
+    const bool fixed = logits || alone;  // else MatvecArgs::mode gives norm and epilogue
     namespace s = spec::matvec_mma;
     c.key.constants = {{s::kXRows, n_row},
                        {s::kSplit, split},
@@ -197,18 +196,18 @@ inline MatvecChoice choose_matvec(const DeviceTraits& traits, bool matrix, const
     return c;
 }
 
-/// MatvecArgs::mode.
+/// The value of MatvecArgs::mode.
 inline uint32_t matvec_mode(bool norm, Epilogue epilogue, Role role = Role::none) {
     return static_cast<uint32_t>(epilogue) + (norm ? 4u : 0u) + 8u * static_cast<uint32_t>(role);
 }
 
-/// True if the products of experts also choose the experts.
+/// True if the expert products choose the experts themselves, without a routing kernel before them.
 inline bool routes_itself(bool matrix, const Tiling& t, uint32_t n_expert, uint32_t n_used) {
     return tune_impl::on_matrix(matrix, t.layout) && n_expert <= args::kMaxRoutedExpert &&
            n_used <= args::kMaxRoutedUsed;
 }
 
-/// The kernel that decodes token rows of a tiled matrix: groups n_col x rows; bindings w, ids, y, out.
+/// The kernel that decodes embedding rows of a tiled matrix. Grid: n_col x rows; bindings: w, ids, y, out.
 inline PipelineKey choose_embed(Layout layout) {
     PipelineKey key;
     key.shader = std::string("embed_") + layout_name(layout);

@@ -1,24 +1,23 @@
-// machine/vulkan/tune_gemm: which matrix-matrix kernel, and its sizes.
+// machine/vulkan/tune_gemm: chooses the matrix-matrix kernel of a product and its tile sizes.
 //
 // What    choose_gemm(), choose_gemm_experts(), choose_gemm_pack(): pure functions of the device, the shape and the
-//         rows of a pass. A row's bits depend neither on the number of rows nor on the sizes chosen here; they differ
+//         number of rows. The bits of a row depend neither on the number of rows nor on the tile sizes. They differ
 //         from those of the matrix-vector kernels.
-// Owns    nothing.
 // Thread  any.
 // Tests   tests/test_vulkan_gemm.cpp.
 //
 // How a product of many rows is dispatched (shaders/gemm_common.glsl has the buffers, gemm_args.h the arguments):
-//   1. Pack: rows of floats become halves, normalised where a norm precedes the products: gemm_pack, one workgroup a
-//      row; bindings 0..5 = x, norm weight, halves, scale, part, step. `halves` takes gemm_pack_bytes() a row, `scale`
-//      a float. One pack serves all products that read the same rows.
-//   2. Products: bindings 0..5 = w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row), c.groups_y(n_tile));
-//      factor = 1. Products of one pack follow each other without a barrier.
-//   3. Weights cut into slices: one dispatch each with the slice's n_tile and first_row.
-//   4. gate and up, interleaved as for matvec: kEpilogueHalves leaves the halves that the down product reads, without
-//      a pack: its y_stride is 128 * n_col of the down matrix, its reader is chosen with scaled = false and has factor
-//      = kHalvesFactor. The down matrix's d_in must be a multiple of 256, or the rest of each row zeroed beforehand;
-//      otherwise use kEpilogueSwiglu and a pack.
-//   5. Unused buffers are bound to any buffer. from_step = 1 where a recording may run with fewer rows.
+//   1. Pack: gemm_pack converts rows from float to halves and applies the norm, if one precedes the products. One
+//      workgroup per row; bindings 0..5 are x, norm weight, halves, scale, part, step. A row takes gemm_pack_bytes() in
+//      `halves` and one float in `scale`. Pack once for all products that read the same rows.
+//   2. Products: bindings 0..5 are w, halves, scale, y, residual, step; dispatch(c.groups_x(n_row),
+//      c.groups_y(n_tile)); factor = 1. Products of one pack need no barrier between them.
+//   3. Weights in several slices: one dispatch per slice, with its n_tile and first_row.
+//   4. gate and up, interleaved as for matvec: with kEpilogueHalves the product writes the halves that the down product
+//      reads, so that no pack is needed. Set its y_stride to 128 * n_col of the down matrix; choose the down product
+//      with scaled = false and set its factor to kHalvesFactor. d_in of the down matrix must be a multiple of 256, or
+//      the rest of each row be zeroed before; else use kEpilogueSwiglu and a pack.
+//   5. Bind any buffer where a variant uses none. Set from_step = 1 if a recording may run with fewer rows.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
 #include "repack.h"
@@ -36,9 +35,9 @@ enum class GemmEpilogue : uint32_t {
     swiglu_halves = args::kEpilogueHalves
 };
 
-/// swiglu_halves divides its rows by this.
+/// swiglu_halves divides its values by this, to stay within the range of halves.
 constexpr float kHalvesFactor = args::kHalvesFactor;
-/// Bytes of a row of halves.
+/// Bytes of a packed row.
 inline uint64_t gemm_pack_bytes(uint64_t d_in) { return ceil_div(d_in, uint64_t{kTileColumns}) * kTileColumns * 2; }
 
 /// True if the device reports what gemm_mma.comp needs: KHR matrices of 16x16x16 halves summed in float, subgroups of
@@ -56,19 +55,19 @@ inline bool gemm_matrix_fits(const DeviceTraits& t) {
     return false;
 }
 
-/// A kernel to request.
+/// The pipeline to request.
 struct GemmChoice {
     PipelineKey key;
-    uint32_t bm = 64, bn = 32;  ///< rows and columns of y that a workgroup makes
+    uint32_t bm = 64, bn = 32;  ///< rows and columns of y per workgroup
     uint32_t groups_x(uint32_t n_row) const { return ceil_div(n_row, bm); }
     uint32_t groups_y(uint32_t n_tile) const { return ceil_div(n_tile * kTileRows, bn); }
 };
 
 namespace tune_gemm_impl {
 
-/// A size of gemm_mma and the time that 64 columns take on a core that runs 1, 2, .. `n` of its workgroups at once, in
-/// hundredths of a microsecond. Measured on an H200 (same cores as an H100), Q4_K, 2026: the estimate below is within
-/// 15 % of the best of 22 sizes on every shape of the models, 1 % on average.
+/// A tile size of gemm_mma. cost[i]: time per 64 columns of the weights, in units of 10 ns, on a core that runs i + 1
+/// of its workgroups at once, up to `n`. Measured on an H200 (same cores as an H100) with Q4_K, 2026: the size that
+/// estimate() prefers is on average within 1 %, at worst within 15 %, of the fastest of 22 sizes.
 struct Size {
     uint32_t bm, bn, wm, wn, stages, n;
     uint32_t cost[4];
@@ -83,7 +82,7 @@ inline uint32_t shared_bytes(const Size& s) {
     return s.stages * 144 * (s.bm + s.bn) + 80 * 16 * (s.bm / s.wm) * (s.bn / s.wn);
 }
 
-/// Full rounds on all cores, then the rest.
+/// Estimated time: full rounds on all cores, then the remaining workgroups.
 inline uint64_t estimate(const Size& s, uint32_t n_core, uint64_t n_row, uint64_t n_tile) {
     const uint64_t groups = ceil_div(n_row, uint64_t{s.bm}) * ceil_div(n_tile * kTileRows, uint64_t{s.bn});
     const uint64_t round = uint64_t{n_core} * s.n, rest = groups % round;
@@ -110,7 +109,7 @@ inline void set_size(GemmChoice* c, const DeviceTraits& traits, const Size& size
     c->key.full_subgroups = traits.full_subgroups;
 }
 
-/// gemm.comp, for devices without matrix units.
+/// gemm.comp, the kernel for devices without matrix units.
 inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, bool experts) {
     GemmChoice c;
     c.key.shader = std::string("gemm_") + layout_name(t.layout);
@@ -120,7 +119,7 @@ inline GemmChoice plain(const Tiling& t, bool scaled, GemmEpilogue epilogue, boo
     return c;
 }
 
-/// The size with the lowest estimate; `n_row_of(size)` rows of at most bm, `bm` = 0: any.
+/// The size with the lowest estimate for n_row_of(size) rows. bm: required rows per workgroup; 0: any.
 template <class Rows>
 const Size& best_size(const DeviceTraits& traits, uint32_t bm, uint64_t n_tile, const Rows& n_row_of) {
     const Size* best = nullptr;
@@ -138,11 +137,11 @@ const Size& best_size(const DeviceTraits& traits, uint32_t bm, uint64_t n_tile, 
 
 }  // namespace tune_gemm_impl
 
-/// The kernel for n_row rows (any number).
+/// The kernel for any number n_row of rows.
 ///
-/// matrix       gemm_matrix_fits() and the self-test passed
-/// scaled       the rows have factors of their own: packed, not left by swiglu_halves
-/// stage_tiles  tile rows of all products between the same two barriers; 0: only this one's
+/// matrix       use matrix units: gemm_matrix_fits() and the self-test passed
+/// scaled       each row has a factor: true for rows from gemm_pack, false for those of swiglu_halves
+/// stage_tiles  tile rows of all products between the same two barriers; 0: this product is alone
 inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_row, bool scaled,
                               GemmEpilogue epilogue, uint32_t stage_tiles = 0) {
     if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, false);
@@ -154,12 +153,12 @@ inline GemmChoice choose_gemm(const DeviceTraits& traits, bool matrix, const Til
     return c;
 }
 
-/// The kernel for n_place rows, each a product with one of n_expert matrices `t` and sorted by matrix; a workgroup's
-/// rows share one. `bm`: rows of a workgroup, 0: the fastest.
+/// The kernel for n_place rows, sorted by expert, each multiplied by the matrix `t` of its expert. All rows of a
+/// workgroup belong to one expert. bm: rows per workgroup; 0: the fastest.
 inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, const Tiling& t, uint32_t n_place,
                                       uint32_t n_expert, uint32_t bm, bool scaled, GemmEpilogue epilogue) {
     if (!matrix) return tune_gemm_impl::plain(t, scaled, epilogue, true);
-    // The last block of each expert is half empty on average.
+    // On average half of the last block of each expert is empty.
     auto rows = [&](const tune_gemm_impl::Size& s) {
         const uint64_t blocks =
             n_place / s.bm + (n_place < n_expert * s.bm ? n_expert * uint64_t{2} / 3 : n_expert / 2) + 1;
@@ -171,7 +170,7 @@ inline GemmChoice choose_gemm_experts(const DeviceTraits& traits, bool matrix, c
     return c;
 }
 
-/// The kernel that packs rows; one workgroup a row.
+/// The kernel that packs rows, one workgroup per row.
 inline PipelineKey choose_gemm_pack(const DeviceTraits& traits, bool norm, bool squares) {
     PipelineKey key;
     key.shader = "gemm_pack";

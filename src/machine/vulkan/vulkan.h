@@ -20,8 +20,8 @@ struct OpenDevice {
     SelfTest selftest;
     bool matrix = false;       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
     bool gemm_matrix = false;  ///< many rows: matrix units of the shape gemm_mma.comp wants
-    /// Models of at most so many bytes of weights go without matrix units, their prompts through the step kernels:
-    /// these round neither weights nor activations to halves, and so small a model spends its time on launches anyway.
+    /// Models with at most this many bytes of weights do not use matrix units, and their prompts run on the step
+    /// kernels, which round neither weights nor activations to halves. Launches dominate the time of such small models.
     uint64_t small_bytes = 0;
     std::string matrix_verdict;  ///< of `matrix`, for the report
     Allocator allocator;
