@@ -9,6 +9,8 @@ Words     no identifier has a retired word as one of its parts (lane_count, kLan
 Text      ASCII only; lines of C++, GLSL and Python up to 120 columns, raw strings aside; no trailing blanks or tabs;
           files up to 650 lines, the public header aside.
 Public    files under examples/ use the public interface alone: of src/ they include auspex.hpp only.
+Version   files under src/ open `inline namespace AUSPEX_VERSION_NAMESPACE` right inside `namespace auspex`, so that two
+          versions can be linked into one program.
 Functions up to 100 lines outside shaders, measured by universal-ctags; the ten longest are printed.
 Format    clang-format --dry-run with the repository's .clang-format.
 
@@ -175,6 +177,11 @@ def check_words(report, name, text):
             check_prose(report, name, line, match.group(0))
 
 
+def blank(match):
+    """As many lines, and nothing on them."""
+    return "\n" * match.group(0).count("\n")
+
+
 def check_public(report, name, text):
     """The examples must be possible for any user of the header."""
     if not name.startswith("examples/") or not name.endswith(CODE):
@@ -183,6 +190,21 @@ def check_public(report, name, text):
         include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
         if include and "/" in include.group(1) or re.search(r"\bdetail::|\bimpl\(\)", line):
             report.add("public", name, i, "uses internals; use auspex.hpp alone, or move it to tools/ or tests/")
+
+
+OPENS_AUSPEX = re.compile(r"\bnamespace\s+auspex\b(?P<nested>\s*::[\w:\s]*)?\s*\{")
+OPENS_VERSION = re.compile(r"\s*inline\s+namespace\s+AUSPEX_VERSION_NAMESPACE\s*\{")
+
+
+def check_version(report, name, text):
+    """Names outside the version namespace would collide when two versions are linked into one program."""
+    if not name.startswith("src/") or not name.endswith(CODE):
+        return
+    bare = TOKEN.sub(lambda m: blank(m) if m.lastgroup in ("comment", "string", "raw", "char") else m.group(0), text)
+    for match in OPENS_AUSPEX.finditer(bare):
+        if match.group("nested") or not OPENS_VERSION.match(bare, match.end()):
+            report.add("version", name, bare.count("\n", 0, match.start()) + 1,
+                       "opens namespace auspex without 'inline namespace AUSPEX_VERSION_NAMESPACE {' right after it")
 
 
 def functions(names):
@@ -242,6 +264,7 @@ def main():
         check_text(report, name, text)
         check_words(report, name, text)
         check_public(report, name, text)
+        check_version(report, name, text)
     check_functions(report, names)
     check_format(report, names)
     total = sum(report.count.values())
