@@ -577,6 +577,7 @@ struct MemoryPlan {
 struct DraftCycle;
 struct DraftReport;
 struct KernelTime;
+struct StepCounts;
 
 struct SessionOptions {
     uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
@@ -723,6 +724,13 @@ class AUSPEX_API Session {
     /// errors    bad_argument: beyond what the session holds. unsupported: the CPU, or a GPU without timestamps.
     /// cost      about ten such steps.
     Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);
+    /// Counts what a GPU is given for one step. Runs nothing; the history stays.
+    ///
+    /// n_row     1..9: a decoding step, with the logits of all rows. Up to n_ubatch: a prefill step, without logits;
+    ///           0 means n_ubatch.
+    /// errors    bad_argument: more rows than a step may have. unsupported: the CPU.
+    /// cost      a few milliseconds; allocates.
+    Result<StepCounts> count_step(uint32_t n_row) const;
 
     explicit operator bool() const { return impl_ != nullptr; }
 
@@ -835,6 +843,14 @@ struct KernelTime {
     uint32_t count = 0;
     double us = 0;
     uint64_t bytes = 0;  ///< the least weights and state that had to move
+};
+
+/// What a GPU is given for one step.
+struct StepCounts {
+    uint32_t n_row = 0;
+    uint32_t n_dispatch = 0;
+    uint32_t n_barrier = 0;   ///< between dispatches; command buffers add one at each end
+    uint32_t n_pipeline = 0;  ///< distinct ones
 };
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -2786,13 +2802,16 @@ class DeviceLoop {
     virtual Result<Span<const Token>> guess(const Step& step) = 0;
 };
 
-/// Times kernels one class at a time.
+/// Times kernels one class at a time, and counts them.
 class KernelProfiler {
   public:
     virtual ~KernelProfiler() = default;
     /// Times each kernel class of a tentative step of n_row rows at KV row `first_row`, as run() and commit(0) would
     /// make it. errors: unsupported: the device has no timestamps.
     virtual Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) = 0;
+    /// Counts what run(step) submits for a step of the trunk. Runs nothing; `step.ids` may be null.
+    /// errors: bad_argument, context_full: as run(); bad_argument: a step of an MTP block.
+    virtual Result<StepCounts> count(const Step& step) const = 0;
 };
 
 // ----------------------------------------------------------------------------- what every back end implements
@@ -6819,7 +6838,7 @@ class ListBuilder {
 // machine/vulkan/context: one sequence on the GPU.
 //
 // What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), snapshots,
-//         kernel times (profile.cpp).
+//         kernel times and counts (profile.cpp).
 // Owns    the buffers of the sequence, its recordings, and what is submitted and not yet finished.
 // Thread  one thread at a time; contexts of one device may run in several threads.
 // Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
@@ -6861,6 +6880,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
     KernelProfiler* profiler() override { return this; }
     Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) override;
+    Result<StepCounts> count(const Step& step) const override;
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -36940,9 +36960,12 @@ Result<Cycle> VulkanContext::wait() {
 
 // ------------------------------------------------------------------ src/machine/vulkan/profile.cpp
 
-// machine/vulkan/profile: the time of each kernel class of a step.
-// The dispatch list of the step is recorded once more, with a timestamp at every barrier; recordings that decode carry
-// none. Bytes are the minimum that must move: weights, states, logits.
+// machine/vulkan/profile: the time of each kernel class of a step, and the counts of its dispatch lists.
+//
+// What    profile() records the dispatch list of a step once more, with a timestamp at every barrier; recordings that
+//         decode have none. Bytes are the minimum that must move: weights, states, logits. count() builds the lists of
+//         a step and records nothing.
+// Tests   tests/test_vulkan_model.cpp, tests/test_dispatch_list.cpp.
 #ifndef AUSPEX_NO_VULKAN
 
 
@@ -37018,6 +37041,47 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
         at->bytes += m.bytes;
     }
     return out;
+}
+
+/// The recordings follow those of run_trunk().
+Result<StepCounts> VulkanContext::count(const Step& step) const {
+    using Kind = RecordingKey::Kind;
+    if (step.tape != &model_->plan->trunk) return Status(Code::bad_argument, "count() takes steps of the trunk");
+    AUSPEX_TRY(check_step(step, *model_->plan, options_));
+    const bool few = step.n_row <= kMaxTentative, narrow = few || model_->small();
+    StepCounts counts;
+    counts.n_row = step.n_row;
+    std::vector<PipelineKey> distinct;
+    auto add = [&](const RecordingKey& key) -> Status {
+        std::vector<DispatchList> lists;
+        AUSPEX_TRY(build(key).get(lists));
+        for (const DispatchList& list : lists) {
+            counts.n_dispatch += list.n_dispatch();
+            counts.n_barrier += list.n_barrier();
+            for (const PipelineKey& k : list.keys())
+                if (std::find(distinct.begin(), distinct.end(), k) == distinct.end()) distinct.push_back(k);
+        }
+        return {};
+    };
+    for (uint32_t at = 0, n = 0; at < step.n_row; at += n) {
+        n = few ? step.n_row : std::min(narrow ? kMaxTentative : n_chunk_, step.n_row - at);
+        RecordingKey open, body;
+        open.kind = Kind::open;
+        body.kind = narrow ? Kind::narrow : Kind::wide;
+        body.n = narrow ? n : row_class(n);
+        body.logits = few && step.n_logit == n;
+        body.keep = narrow && options_.mtp;
+        AUSPEX_TRY(add(open));
+        AUSPEX_TRY(add(body));
+    }
+    if (step.n_logit != 0 && (!few || step.n_logit != step.n_row)) {
+        RecordingKey head;
+        head.kind = Kind::head;
+        head.n = step.n_logit;
+        AUSPEX_TRY(add(head));
+    }
+    counts.n_pipeline = static_cast<uint32_t>(distinct.size());
+    return counts;
 }
 
 }  // namespace vk
@@ -41801,7 +41865,8 @@ AUSPEX_CATCH
 
 // ---------------------------------------------------------------------------- src/engine/score.cpp
 
-// engine/score: measuring functions of Session: logits of all rows, of the trunk and of MTP blocks, and kernel times.
+// engine/score: measuring functions of Session: logits of all rows, of the trunk and of MTP blocks, kernel times and
+// counts.
 
 
 
@@ -41965,6 +42030,26 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     s.trunk->restart(0);  // profiling ran rows that are no text
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
+}
+AUSPEX_CATCH
+
+Result<StepCounts> Session::count_step(uint32_t n_row) const AUSPEX_BOUNDARY {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    const Impl& s = *impl_;
+    const bool prefill = n_row == 0 || n_row > detail::kMaxTentative;
+    const uint32_t n_max = std::max(s.options.n_ubatch, detail::kMaxTentative);
+    if (n_row > n_max) return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 0..", n_max);
+    const detail::KernelProfiler* profiler = s.context->profiler();
+    if (!profiler)
+        return Status(Code::unsupported,
+                      "the CPU runs operations without a list of dispatches; open a Vulkan device to count them");
+    detail::Step step;
+    step.tape = &s.model->plan.trunk;
+    step.n_row = n_row == 0 ? s.options.n_ubatch : n_row;
+    step.n_logit = prefill ? 0 : n_row;
+    step.tentative = !prefill;
+    return profiler->count(step);
 }
 AUSPEX_CATCH
 

@@ -573,6 +573,7 @@ struct MemoryPlan {
 struct DraftCycle;
 struct DraftReport;
 struct KernelTime;
+struct StepCounts;
 
 struct SessionOptions {
     uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
@@ -719,6 +720,13 @@ class AUSPEX_API Session {
     /// errors    bad_argument: beyond what the session holds. unsupported: the CPU, or a GPU without timestamps.
     /// cost      about ten such steps.
     Result<std::vector<KernelTime>> profile(uint32_t n_row = 1, size_t n_token = 0);
+    /// Counts what a GPU is given for one step. Runs nothing; the history stays.
+    ///
+    /// n_row     1..9: a decoding step, with the logits of all rows. Up to n_ubatch: a prefill step, without logits;
+    ///           0 means n_ubatch.
+    /// errors    bad_argument: more rows than a step may have. unsupported: the CPU.
+    /// cost      a few milliseconds; allocates.
+    Result<StepCounts> count_step(uint32_t n_row) const;
 
     explicit operator bool() const { return impl_ != nullptr; }
 
@@ -831,6 +839,14 @@ struct KernelTime {
     uint32_t count = 0;
     double us = 0;
     uint64_t bytes = 0;  ///< the least weights and state that had to move
+};
+
+/// What a GPU is given for one step.
+struct StepCounts {
+    uint32_t n_row = 0;
+    uint32_t n_dispatch = 0;
+    uint32_t n_barrier = 0;   ///< between dispatches; command buffers add one at each end
+    uint32_t n_pipeline = 0;  ///< distinct ones
 };
 
 }  // namespace AUSPEX_VERSION_NAMESPACE

@@ -462,6 +462,24 @@ class Inspect(BaseCli):
         self.assertIn("cpu", out)
         o = json.loads(self.done("inspect", "--device", "cpu", "--json"))
         self.assertIn("cpu", o["device"])
+        self.assertNotIn("steps", json.loads(self.done("inspect", DEMO, "--device", "cpu", "--json")))
+
+    def test_the_steps_of_a_model_on_a_gpu(self):
+        gpu = ["inspect", "-m", DEMO, "--device", "vulkan", "--ctx", 256, "--ubatch", 128]
+        r = auspex(*gpu, "--json")
+        if r.returncode != 0 and b"auspex: no_device: " in r.stderr and os.environ.get("AUSPEX_REQUIRE_GPU") != "1":
+            self.skipTest("no Vulkan device")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        steps = json.loads(r.stdout)["steps"]
+        self.assertEqual([s["rows"] for s in steps], [1, 4, 128])
+        for s in steps:
+            self.assertEqual(list(s), ["rows", "dispatches", "barriers", "pipelines"])
+            self.assertGreater(s["dispatches"], s["barriers"])
+            self.assertGreater(s["barriers"], s["pipelines"])
+            self.assertGreater(s["pipelines"], 0)
+        text = self.done(*gpu).decode()
+        for s in steps:
+            self.assertRegex(text, r"\n  (decode|prefill) +" + " +".join(str(n) for n in s.values()) + r"\n")
 
 
 class Logits(BaseCli):

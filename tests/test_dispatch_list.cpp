@@ -38,6 +38,32 @@ struct Lists {
             b.accept();
         });
     }
+    /// What a context runs for a step: up to nine rows with logits, or more rows without.
+    std::vector<vk::DispatchList> step(uint32_t n_row) const {
+        const bool logits = n_row <= kMaxTentative, narrow = logits || model.small();
+        std::vector<vk::DispatchList> lists;
+        for (uint32_t at = 0, n = 0; at < n_row; at += n) {
+            n = narrow ? std::min(kMaxTentative, n_row - at) : n_row;
+            lists.push_back(build([](vk::ListBuilder& b) { b.open_request(0); }));
+            vk::Pass pass;
+            pass.tape = &rig.plan.trunk;
+            pass.n_row = n;
+            pass.wide = !narrow;
+            pass.head = logits;
+            const std::vector<const vk::Node*> nodes = vk::ListBuilder(model, buffers).nodes_of(pass);
+            for (uint32_t from = 0, to = 0; !narrow && from < nodes.size(); from = to) {  // a list for each layer
+                while (to < nodes.size() && nodes[to]->layer == nodes[from]->layer) ++to;
+                lists.push_back(build([&](vk::ListBuilder& b) { b.tape(pass, from, to); }));
+            }
+            if (!narrow) continue;
+            lists.push_back(build([&](vk::ListBuilder& b) {
+                b.tape(pass);
+                if (logits) b.logits_to_host(rig.plan.trunk, n);
+                b.keep(n);
+            }));
+        }
+        return lists;
+    }
     uint32_t n_op(OpKind kind) const {
         uint32_t n = 0;
         for (const Op& op : rig.plan.trunk.ops) n += op.kind == kind;
@@ -110,6 +136,45 @@ TEST_CASE("the kernels of a row do not depend on the other rows: a list of nine 
             CHECK(dispatches(nine, c.shader) >= c.n_dispatch);
         }
         CHECK(one.counts().size() == nine.counts().size());
+    }
+}
+
+TEST_CASE("the counts of a step are those of its lists, and counting makes no pipeline") {
+    if (!shared_gpu()) return;
+    for (bool fast : {true, false}) {
+        CAPTURE(fast);
+        Lists l(tiny_of(fast));
+        const auto context = l.rig.context();
+        const size_t made = shared_gpu()->pipelines->size();
+        for (uint32_t n_row : {1u, 4u, 9u, 64u}) {
+            CAPTURE(n_row);
+            const bool prefill = n_row > kMaxTentative;
+            StepCounts expected;
+            std::vector<vk::PipelineKey> keys;
+            for (const vk::DispatchList& list : l.step(n_row)) {
+                expected.n_dispatch += list.n_dispatch();
+                expected.n_barrier += list.n_barrier();
+                for (const vk::PipelineKey& k : list.keys())
+                    if (std::find(keys.begin(), keys.end(), k) == keys.end()) keys.push_back(k);
+            }
+            Step step;
+            step.tape = &l.rig.plan.trunk;
+            step.n_row = n_row;
+            step.n_logit = prefill ? 0 : n_row;
+            step.tentative = !prefill;
+            StepCounts counts;
+            const Status s = context->profiler()->count(step).get(counts);
+            REQUIRE_MESSAGE(s.ok(), s.message());
+            CHECK(counts.n_row == n_row);
+            CHECK(counts.n_dispatch == expected.n_dispatch);
+            CHECK(counts.n_barrier == expected.n_barrier);
+            CHECK(counts.n_pipeline == keys.size());
+        }
+        CHECK(shared_gpu()->pipelines->size() == made);
+        Step step;
+        step.tape = &l.rig.plan.trunk;
+        step.n_row = 65;
+        CHECK(context->profiler()->count(step).status().code == Code::bad_argument);
     }
 }
 

@@ -225,6 +225,7 @@ TEST_CASE("every method of an empty session answers") {
     CHECK(s.score(ids, {}).code == Code::bad_argument);
     CHECK(s.score_mtp(ids, 1, {}).code == Code::bad_argument);
     CHECK(s.profile().status().code == Code::bad_argument);
+    CHECK(s.count_step(1).status().code == Code::bad_argument);
     CHECK(s.save().status().code == Code::bad_argument);
     CHECK(s.restore({}).code == Code::bad_argument);
     CHECK(s.load_costs({}).code == Code::bad_argument);
@@ -313,6 +314,7 @@ static void call_everything(Session& s, const Snapshot& snapshot, const std::vec
     CHECK(s.score(ids, [](size_t, Span<const float>) { FAIL_CHECK("a row"); }).code == Code::bad_argument);
     CHECK(s.score_mtp(ids, 1, [](size_t, Span<const float>) { FAIL_CHECK("a row"); }).code == Code::bad_argument);
     CHECK(s.profile().status().text.find("a callback of this session") != std::string::npos);
+    CHECK(s.count_step(1).status().text.find("a callback of this session") != std::string::npos);
     s.clear_stats();
     CHECK(s.stats().rows_prefilled > 0);  // as before
     CHECK(std::equal(ids.begin(), ids.end(), s.history().begin(), s.history().end()));

@@ -168,6 +168,13 @@ std::string json_line(const ordered_json& j) {
     return out;
 }
 
+Status session_options(const InspectOptions& o, const auspex::ModelInfo& model, auspex::SessionOptions* to) {
+    to->n_context = o.ctx;
+    to->n_ubatch = o.ubatch;
+    const Status s = choose_window(o.window, to);
+    return s.ok() ? choose_draft(o.draft, model, false, &to->draft) : s;
+}
+
 /// --plan: every byte, from the header alone.
 Status show_plan(const InspectOptions& o) {
     std::string path;
@@ -181,27 +188,70 @@ Status show_plan(const InspectOptions& o) {
     auspex::Device device;
     if (s.ok()) s = open_device(o.place).get(device);
     auspex::SessionOptions options;
-    options.n_context = o.ctx;
-    options.n_ubatch = o.ubatch;
-    if (s.ok()) s = choose_window(o.window, &options);
-    if (s.ok()) s = choose_draft(o.draft, file.model, false, &options.draft);
+    if (s.ok()) s = session_options(o, file.model, &options);
     auspex::MemoryPlan plan;
     if (s.ok()) s = auspex::Session::plan(device, path.c_str(), options, load).get(plan);
     if (!s.ok()) return s;
     return print(o.json ? plan_json(plan) : printable(path + " on " + device.name()) + "\n" + plan_text(plan));
 }
 
+/// The work of a one-row step, a four-row step and a prefill step of the model on a GPU.
+Status count_steps(const InspectOptions& o, const auspex::Device& device, std::vector<auspex::StepCounts>* to) {
+    std::string path;
+    Status s = find_model(o.place.model).get(path);
+    if (!s.ok()) return s;
+    auspex::LoadOptions load;
+    load.progress = progress_line();
+    load.mtp = !o.no_mtp;
+    if (load.mtp) load.mtp_file = o.place.mtp_file;
+    auspex::Model model;
+    s = auspex::Model::load(device, path.c_str(), load).get(model);
+    clear_progress_line();
+    auspex::SessionOptions options;
+    if (s.ok()) s = session_options(o, model.info(), &options);
+    auspex::Session session;
+    if (s.ok()) s = auspex::Session::create(model, options).get(session);
+    for (const uint32_t n_row : {1u, 4u, 0u}) {
+        auspex::StepCounts counts;
+        if (s.ok()) s = session.count_step(n_row).get(counts);
+        to->push_back(counts);
+    }
+    return s;
+}
+
+/// --device: what was found on it; with a model, also the work of its steps.
+Status show_device(const InspectOptions& o) {
+    auspex::Device device;
+    Status s = open_device(o.place).get(device);
+    const bool counted = s.ok() && !o.place.model.empty() && device.kind() == auspex::Kind::vulkan;
+    std::vector<auspex::StepCounts> steps;
+    if (counted) s = count_steps(o, device, &steps);
+    if (!s.ok()) return s;
+    const std::string report = device.report();
+    if (o.json) {
+        ordered_json j = {{"device", device.name()}, {"report", lines(report)}};
+        for (const auspex::StepCounts& c : steps)
+            j["steps"].push_back({{"rows", c.n_row},
+                                  {"dispatches", c.n_dispatch},
+                                  {"barriers", c.n_barrier},
+                                  {"pipelines", c.n_pipeline}});
+        return print(json_line(j));
+    }
+    std::string out = printable(device.name() + "\n" + report, true);
+    if (out.back() != '\n') out += "\n";
+    if (counted) out += "\nsteps         rows  dispatches    barriers   pipelines\n";
+    for (size_t i = 0; i < steps.size(); ++i) {
+        char row[96];
+        std::snprintf(row, sizeof row, "  %-8s %7u %11u %11u %11u\n", i < 2 ? "decode" : "prefill", steps[i].n_row,
+                      steps[i].n_dispatch, steps[i].n_barrier, steps[i].n_pipeline);
+        out += row;
+    }
+    return print(out);
+}
+
 Status inspect(const InspectOptions& o) {
     if (o.plan) return show_plan(o);
-    if (o.device_given->count() > 0) {
-        auspex::Device device;
-        Status s = open_device(o.place).get(device);
-        if (!s.ok()) return s;
-        const std::string report = device.report();
-        if (o.json) return print(json_line({{"device", device.name()}, {"report", lines(report)}}));
-        return print(printable(device.name() + "\n" + report, true) +
-                     (report.empty() || report.back() == '\n' ? "" : "\n"));
-    }
+    if (o.device_given->count() > 0) return show_device(o);
     std::string path;
     Status s = find_model(o.place.model).get(path);
     auspex::LoadOptions load;
@@ -220,10 +270,12 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
     auto o = std::make_shared<InspectOptions>();
     command->add_option("file,-m,--model", o->place.model, "GGUF file (default: the demo model)");
     add_mtp_file(*command, o->place);
-    o->device_given =
-        command->add_option("--device", o->place.device, "Instead: what was found on a device and chosen for it")
-            ->expected(0, 1)
-            ->default_str("auto");
+    o->device_given = command
+                          ->add_option("--device", o->place.device,
+                                       "Instead: what was found on a device and chosen for it; with a file, on a GPU, "
+                                       "also what its steps dispatch")
+                          ->expected(0, 1)
+                          ->default_str("auto");
     command->add_option_function<int>(
         "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; },
         "With --device: CPU threads");
@@ -233,12 +285,13 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
                       "Instead: every byte that the model and a session take, from the file's header alone");
     add_window(*command, o->window);
     add_draft_memory(*command, o->draft);
-    command->add_option("--ctx", o->ctx, "With --plan: rows of history (default: the smaller of 4096 and the model's)");
-    command->add_option("--ubatch", o->ubatch, "With --plan: rows computed at once in a prefill")
+    command->add_option("--ctx", o->ctx,
+                        "With --plan or --device: rows of history (default: the smaller of 4096 and the model's)");
+    command->add_option("--ubatch", o->ubatch, "With --plan or --device: rows computed at once in a prefill")
         ->capture_default_str();
     command->add_option("--memory-limit", o->place.memory_limit,
                         "With --plan: available memory, as in 8G; lists what would fit");
-    command->add_flag("--no-mtp", o->no_mtp, "With --plan: without the MTP block");
+    command->add_flag("--no-mtp", o->no_mtp, "With --plan or --device: without the MTP block");
     command->add_flag("--json", o->json, "Print one JSON object, with every tensor");
     command->callback([o, &chosen] { chosen = [o] { return report(inspect(*o)); }; });
 }

@@ -1,4 +1,5 @@
-// engine/score: measuring functions of Session: logits of all rows, of the trunk and of MTP blocks, and kernel times.
+// engine/score: measuring functions of Session: logits of all rows, of the trunk and of MTP blocks, kernel times and
+// counts.
 #include "session.h"
 
 #include "../base/guard.h"
@@ -166,6 +167,26 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     s.trunk->restart(0);  // profiling ran rows that are no text
     if (!times.ok()) return s.trunk->track(times.status());
     return times;
+}
+AUSPEX_CATCH
+
+Result<StepCounts> Session::count_step(uint32_t n_row) const AUSPEX_BOUNDARY {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    const Impl& s = *impl_;
+    const bool prefill = n_row == 0 || n_row > detail::kMaxTentative;
+    const uint32_t n_max = std::max(s.options.n_ubatch, detail::kMaxTentative);
+    if (n_row > n_max) return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 0..", n_max);
+    const detail::KernelProfiler* profiler = s.context->profiler();
+    if (!profiler)
+        return Status(Code::unsupported,
+                      "the CPU runs operations without a list of dispatches; open a Vulkan device to count them");
+    detail::Step step;
+    step.tape = &s.model->plan.trunk;
+    step.n_row = n_row == 0 ? s.options.n_ubatch : n_row;
+    step.n_logit = prefill ? 0 : n_row;
+    step.tentative = !prefill;
+    return profiler->count(step);
 }
 AUSPEX_CATCH
 

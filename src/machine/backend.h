@@ -136,13 +136,16 @@ class DeviceLoop {
     virtual Result<Span<const Token>> guess(const Step& step) = 0;
 };
 
-/// Times kernels one class at a time.
+/// Times kernels one class at a time, and counts them.
 class KernelProfiler {
   public:
     virtual ~KernelProfiler() = default;
     /// Times each kernel class of a tentative step of n_row rows at KV row `first_row`, as run() and commit(0) would
     /// make it. errors: unsupported: the device has no timestamps.
     virtual Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) = 0;
+    /// Counts what run(step) submits for a step of the trunk. Runs nothing; `step.ids` may be null.
+    /// errors: bad_argument, context_full: as run(); bad_argument: a step of an MTP block.
+    virtual Result<StepCounts> count(const Step& step) const = 0;
 };
 
 // ----------------------------------------------------------------------------- what every back end implements

@@ -1,7 +1,7 @@
 // machine/vulkan/context: one sequence on the GPU.
 //
 // What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), snapshots,
-//         kernel times (profile.cpp).
+//         kernel times and counts (profile.cpp).
 // Owns    the buffers of the sequence, its recordings, and what is submitted and not yet finished.
 // Thread  one thread at a time; contexts of one device may run in several threads.
 // Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
@@ -46,6 +46,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
 
     KernelProfiler* profiler() override { return this; }
     Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) override;
+    Result<StepCounts> count(const Step& step) const override;
 
   private:
     using Clock = std::chrono::steady_clock;

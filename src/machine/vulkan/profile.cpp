@@ -1,6 +1,9 @@
-// machine/vulkan/profile: the time of each kernel class of a step.
-// The dispatch list of the step is recorded once more, with a timestamp at every barrier; recordings that decode carry
-// none. Bytes are the minimum that must move: weights, states, logits.
+// machine/vulkan/profile: the time of each kernel class of a step, and the counts of its dispatch lists.
+//
+// What    profile() records the dispatch list of a step once more, with a timestamp at every barrier; recordings that
+//         decode have none. Bytes are the minimum that must move: weights, states, logits. count() builds the lists of
+//         a step and records nothing.
+// Tests   tests/test_vulkan_model.cpp, tests/test_dispatch_list.cpp.
 #include "context.h"
 #ifndef AUSPEX_NO_VULKAN
 
@@ -78,6 +81,47 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
         at->bytes += m.bytes;
     }
     return out;
+}
+
+/// The recordings follow those of run_trunk().
+Result<StepCounts> VulkanContext::count(const Step& step) const {
+    using Kind = RecordingKey::Kind;
+    if (step.tape != &model_->plan->trunk) return Status(Code::bad_argument, "count() takes steps of the trunk");
+    AUSPEX_TRY(check_step(step, *model_->plan, options_));
+    const bool few = step.n_row <= kMaxTentative, narrow = few || model_->small();
+    StepCounts counts;
+    counts.n_row = step.n_row;
+    std::vector<PipelineKey> distinct;
+    auto add = [&](const RecordingKey& key) -> Status {
+        std::vector<DispatchList> lists;
+        AUSPEX_TRY(build(key).get(lists));
+        for (const DispatchList& list : lists) {
+            counts.n_dispatch += list.n_dispatch();
+            counts.n_barrier += list.n_barrier();
+            for (const PipelineKey& k : list.keys())
+                if (std::find(distinct.begin(), distinct.end(), k) == distinct.end()) distinct.push_back(k);
+        }
+        return {};
+    };
+    for (uint32_t at = 0, n = 0; at < step.n_row; at += n) {
+        n = few ? step.n_row : std::min(narrow ? kMaxTentative : n_chunk_, step.n_row - at);
+        RecordingKey open, body;
+        open.kind = Kind::open;
+        body.kind = narrow ? Kind::narrow : Kind::wide;
+        body.n = narrow ? n : row_class(n);
+        body.logits = few && step.n_logit == n;
+        body.keep = narrow && options_.mtp;
+        AUSPEX_TRY(add(open));
+        AUSPEX_TRY(add(body));
+    }
+    if (step.n_logit != 0 && (!few || step.n_logit != step.n_row)) {
+        RecordingKey head;
+        head.kind = Kind::head;
+        head.n = step.n_logit;
+        AUSPEX_TRY(add(head));
+    }
+    counts.n_pipeline = static_cast<uint32_t>(distinct.size());
+    return counts;
 }
 
 }  // namespace vk
