@@ -1,21 +1,20 @@
 #version 450
-// gemm_mma.comp: matrix product for many rows (10 and more) on matrix units.
+// gemm_mma.comp: product of 10 or more rows of x with a weight matrix, on matrix units.
 //
 // Formula y = x W', with the epilogues of shared.h
-// Buffers, arguments: see gemm_common.glsl
-// Spec    GROUP_M, GROUP_N: rows and columns of y that a workgroup computes. SUBGROUP_M, SUBGROUP_N: of them a
-//         subgroup's. STAGES 1, or 2 to fill one half of the memory while the other is read. EPILOGUE kEpilogue...
-//         SCALED 1: rows have factors of their own. UNIT_M, UNIT_N, UNIT_K 16, 16, 16. EXPERTS 1: rows by expert, as a
-//         list says
-// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile * 16 / GROUP_N). Group subgroup size * (GROUP_M / SUBGROUP_M) *
-//         (GROUP_N / SUBGROUP_N), full subgroups of a required size. GROUP_N * 4 and GROUP_M * 8 must be multiples of
-//         it
-// Shared  STAGES * 144 * (GROUP_M + GROUP_N) + 80 * UNIT_M * subgroups bytes; rows are padded by 16 bytes against bank
+// Buffers, arguments: gemm_common.glsl
+// Spec    GROUP_M, GROUP_N: rows and columns of y per workgroup; SUBGROUP_M, SUBGROUP_N: per subgroup. STAGES: buffers
+//         in shared memory, 1 or 2; with 2, one is filled while the other is read. EPILOGUE: kEpilogue... of shared.h.
+//         SCALED: 1 if each row has a factor. UNIT_M, UNIT_N, UNIT_K: 16, 16, 16. EXPERTS: 1 if a list sorts the rows
+//         by expert
+// Grid    x: ceil(n_row / GROUP_M), y: ceil(n_tile * 16 / GROUP_N). A workgroup has (GROUP_M / SUBGROUP_M) * (GROUP_N /
+//         SUBGROUP_N) full subgroups of a required size; its size must divide GROUP_N * 4 and GROUP_M * 8
+// Shared  STAGES * 144 * (GROUP_M + GROUP_N) + 80 * UNIT_M * subgroups bytes; 16 bytes of padding per row avoid bank
 //         conflicts
-// Cost    2 * d_in * d_out flops a row; weights are read once per GROUP_M rows. 64 columns at a time: x is copied and
-//         weights are unpacked to halves while the words of the next 64 are being loaded
-// Numbers halves times halves, summed in float. Rounding: 2^-12 for x, 2^-11 for weights
-// Order   columns by their places: a result depends neither on the tile sizes nor on the number of rows
+// Cost    2 * d_in * d_out flops per row; weights are read once per GROUP_M rows. Works on 64 columns at a time: copies
+//         x and unpacks weights to halves while it loads the next 64
+// Numbers halves times halves, summed in float. Relative rounding error: 2^-12 for x, 2^-11 for weights
+// Order   columns in the order of their places (gemm_common.glsl), whatever the tile sizes and the number of rows
 // CPU     src/machine/cpu, matmul
 // variant: gemm_mma_<layout> @khr
 #extension GL_EXT_control_flow_attributes : require
@@ -31,13 +30,13 @@ layout(constant_id = 1) const uint GROUP_M = 128u;
 layout(constant_id = 2) const uint GROUP_N = 128u;
 layout(constant_id = 3) const uint SUBGROUP_M = 64u;
 layout(constant_id = 4) const uint SUBGROUP_N = 32u;
-layout(constant_id = 5) const uint STAGES = 1u;   // 1, or 2 to fill one half of the memory while the other is read
+layout(constant_id = 5) const uint STAGES = 1u;   // buffers: with 2, one is filled while the other is read
 layout(constant_id = 6) const uint EPILOGUE = 0u;
-layout(constant_id = 7) const uint SCALED = 1u;   // 1: rows have factors of their own
+layout(constant_id = 7) const uint SCALED = 1u;   // 1: each row has a factor
 layout(constant_id = 8) const uint UNIT_M = 16u;      // the matrix units' shape; UNIT_N must be 16
 layout(constant_id = 9) const uint UNIT_N = 16u;
 layout(constant_id = 10) const uint UNIT_K = 16u;
-layout(constant_id = 11) const uint EXPERTS = 0u; // 1: rows by expert, as a list says
+layout(constant_id = 11) const uint EXPERTS = 0u; // 1: a list sorts the rows by expert
 #define GEMM
 #include "gemm_common.glsl"
 layout(set = 0, binding = 1, std430) readonly buffer X_ { uvec4 x[]; };

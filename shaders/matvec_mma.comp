@@ -1,25 +1,25 @@
 #version 450
-// matvec_mma.comp: matrix product for few rows of x on 16x8x16 matrix units.
+// matvec_mma.comp: product of up to 8 rows of x with a weight matrix, on 16x8x16 matrix units.
 //
 // Formula y = x W', with the epilogues of shared.h
-// Buffers, arguments: see matvec_common.glsl; by address
-// Spec    X_ROWS rows of x, at most 8, which cost about the same; run nine as five and four. SPLIT, TILES, NORM,
-//         EPILOGUE: see matvec_common.glsl. CHUNK: column tiles of a subgroup whose x is held at once. UNIT_M, UNIT_N,
-// UNIT_K 16, 8, 16. BATCH 4: loads of x in flight. ROLE, SUBGROUP_SCORES: moe_columns.glsl. tune.h chooses TILES
-//         and CHUNK
-// Grid    x: ceil(n_tile / args.tiles). Group 32 * SPLIT, full subgroups of 32; subgroup s owns column tiles s, s +
-//         SPLIT, .. of args.tiles row tiles. It holds the x of CHUNK of its column tiles in shared memory and goes
-//         through all row tiles with them
+// Buffers, arguments: matvec_common.glsl; buffers are read by address
+// Spec    X_ROWS: rows of x, at most 8; one to eight take about the same time, so nine run as five and four. SPLIT,
+//         TILES, NORM, EPILOGUE: matvec_common.glsl. CHUNK: column tiles whose x a subgroup holds in shared memory at
+//         once. UNIT_M, UNIT_N, UNIT_K: 16, 8, 16. BATCH: loads of x in flight, 4. ROLE, SUBGROUP_SCORES:
+//         moe_columns.glsl. tune.h chooses TILES and CHUNK
+// Grid    x: ceil(n_tile / args.tiles) workgroups of 32 * SPLIT, in full subgroups of 32. A workgroup computes
+//         args.tiles row tiles; its subgroup s takes column tiles s, s + SPLIT, ... of them. A subgroup loads the x of
+//         CHUNK column tiles into shared memory, multiplies all row tiles by it, then loads the next
 // Shared  matrix_shared() in tune.h
-// Cost    weights are read once: memory bandwidth bounds it
-// Numbers x * norm is scaled by a power of two per 256 columns and rounded to halves (2^-12 relative). Weights enter
-//         as exact integers; products are summed in float, 32 or 16 columns at a time, times the block's scale. Mins
-//         and zero points are multiplied by the sums of the rounded x
-// Order   columns of a block in the matrix unit, blocks and column tiles in turn, then subgroups in order: nothing
-//         depends on X_ROWS, TILES or the slice. The weight's shape fixes SPLIT
+// Cost    bound by memory bandwidth: weights are read once
+// Numbers x * norm is scaled by a power of two per 256 columns and rounded to halves (relative error 2^-12). Weights
+//         are exact integers. Products are summed in float over a block of 32 or 16 columns and then multiplied by the
+//         block's scale; mins and zero points are multiplied by the sum of the block's rounded x
+// Order   a block's columns in the matrix unit, then blocks, then column tiles, then subgroups. SPLIT follows from the
+//         weight's shape, and nothing else changes the order: not X_ROWS, TILES or the slice
 // CPU     src/machine/cpu, matmul
-// Needs   16-byte addresses for matrix loads (all shared arrays are multiples of 16 bytes) and matrices whose elements
-//         lie as matrix_layout_fits() in tune.h requires
+// Needs   shared arrays of multiples of 16 bytes, because matrix loads need 16-byte addresses; matrix elements
+//         distributed over a subgroup as matrix_layout_fits() in tune.h says
 // variant: matvec_mma_<layout> @product @khr
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
@@ -32,20 +32,20 @@
 #extension GL_NV_cooperative_matrix : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_spirv_intrinsics : require
-// halves: to nearest even
+// round halves to nearest even
 spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4467], 4462, 16);
 #include "matvec_args.h"
 #define SLOTS TILES
 #define MATRIX
 #include "matvec_common.glsl"
-layout(constant_id = 6) const uint CHUNK = 1u;   // column tiles of a subgroup whose x is held at once
+layout(constant_id = 6) const uint CHUNK = 1u;   // column tiles whose x a subgroup holds at once
 layout(constant_id = 7) const uint UNIT_M = 16u;     // the matrix units' shape
 layout(constant_id = 8) const uint UNIT_N = 8u;
 layout(constant_id = 9) const uint UNIT_K = 16u;
 
 const uint SX = kMatvecRowHalves;
-// In units of 8 halves, because matrix loads want 16-byte addresses. A matrix has 8 columns; those beyond
-// X_ROWS are anything.
+// In units of 8 halves, because matrix loads need 16-byte addresses. B has 8 columns, one per row of x; those from
+// X_ROWS on hold arbitrary values, which affect no result.
 shared uvec4 s[((SPLIT * CHUNK - 1u) * X_ROWS + 8u) * (SX / 8u)];
 shared float scale[(SPLIT * CHUNK * X_ROWS + 8u + 3u) / 4u * 4u];
 shared float red[TILES * SPLIT * 16u * X_ROWS];
@@ -78,7 +78,7 @@ float total(uint o) {
     return v;
 }
 
-// 1/rms of a row from its partial sums of squares: every lane its own in turn, then 1, 2, 4, 8, 16.
+// 1/rms of a row from its partial sums of squares. Each lane adds every 32nd; a butterfly of 1, 2, 4, 8, 16 adds lanes.
 void read_norm(uint sub, uint l) {
     [[dont_unroll]] for (uint row = sub; row < X_ROWS; row += SPLIT) {
         float q = 0.0;

@@ -5719,7 +5719,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// One layout for each file of shaders/quant; shader_contract.h defines AUSPEX_LAYOUTS.
+/// The layouts that shaders/quant defines; AUSPEX_LAYOUTS is generated from them (shader_contract.h).
 enum class Layout : uint32_t {
 #define AUSPEX_ENUMERATOR(layout, units, product) layout,
     AUSPEX_LAYOUTS(AUSPEX_ENUMERATOR)
@@ -38330,7 +38330,7 @@ constexpr uint8_t kColdStart[] = {0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4};
 /// The cold start skips depths that gain less than this factor even if every draft is accepted.
 constexpr double kColdGain = 1.1;
 /// A probe is one cycle at a depth that would be the best if its cost were one standard deviation lower. At most one in
-/// this many cycles: a probe loses less than half a step, so this costs below 1 to 2 %.
+/// this many cycles: a probe loses less than half a step, so all of them cost less than 2 %.
 constexpr uint32_t kProbeGap = 48;
 /// Probes of depths that are nearly as good cost less and may come more often: below this loss the gap shrinks in
 /// proportion, so that the total cost stays the same, down to kMinProbeGap cycles.
@@ -38347,8 +38347,8 @@ constexpr double kLossSteps = 12, kLossShare = 0.01;
 /// While drafting has lost against not drafting, acceptance probes take at most this share of the time of plain steps.
 /// The time of an outlier is capped at this multiple of the usual one.
 constexpr double kAcceptanceProbeShare = 0.008, kAcceptanceProbeOutlier = 2;
-/// The MTP cache is kept current only if that costs at most this share of a plain step, which fails for models of a few
-/// layers alone. The smaller of two measured times counts; a single one may be an outlier and is divided by the second
+/// The MTP cache is kept current only if that costs at most this share of a plain step, which only models of a few
+/// layers exceed. The smaller of two measured times counts; a single one may be an outlier and is divided by the second
 /// number.
 constexpr double kCatchUpShare = 0.01, kCatchUpOutlier = 4;
 /// A suspension ends when the context has doubled or the time of a plain step has changed by 20 %, because R(g) then

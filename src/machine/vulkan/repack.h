@@ -32,7 +32,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-/// One layout for each file of shaders/quant; shader_contract.h defines AUSPEX_LAYOUTS.
+/// The layouts that shaders/quant defines; AUSPEX_LAYOUTS is generated from them (shader_contract.h).
 enum class Layout : uint32_t {
 #define AUSPEX_ENUMERATOR(layout, units, product) layout,
     AUSPEX_LAYOUTS(AUSPEX_ENUMERATOR)
