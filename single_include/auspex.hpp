@@ -12626,6 +12626,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace plan_impl {
+namespace {
 
 struct Checker {
     const Plan& plan;
@@ -12774,6 +12775,7 @@ std::string shape_text(const Slot& s) {
     return t + "]";
 }
 
+}  // namespace
 }  // namespace plan_impl
 
 const char* op_name(OpKind kind) {
@@ -12850,6 +12852,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace weights_impl {
+namespace {
 
 /// Points the slot at its rows of `t`, or at a copy if they are not contiguous.
 Status take_rows(const Slot& s, const Tensor& t, Weights& to, SlotId id) {
@@ -12873,6 +12876,7 @@ Status take_rows(const Slot& s, const Tensor& t, Weights& to, SlotId id) {
     return {};
 }
 
+}  // namespace
 }  // namespace weights_impl
 
 Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
@@ -12904,6 +12908,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace pair_impl {
+namespace {
 
 constexpr const char* kOther = "; the draft file was made for another model: take the one made for this";
 
@@ -13002,6 +13007,7 @@ const Tensor* head_of(const Gguf& g) {
     return head ? head : g.tensor("token_embd.weight");
 }
 
+}  // namespace
 }  // namespace pair_impl
 
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {
@@ -13061,6 +13067,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace arch_impl {
+namespace {
 
 std::string shape_text(const std::vector<uint64_t>& s) {
     std::string t = "[";
@@ -13077,6 +13084,7 @@ std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
     return s;
 }
 
+}  // namespace
 }  // namespace arch_impl
 
 SlotId PlanBuilder::activation(std::string name, uint64_t width, SlotRole role) {
@@ -13298,6 +13306,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace parts_impl {
+namespace {
 
 struct Qkv {
     SlotId q, k, v;
@@ -13319,6 +13328,7 @@ SlotId head_norm(const LayerBuilder& layer, const char* part, const AttnDims& di
     return dims.gate != AttnGate::interleaved && !layer.has(part) ? kNoSlot : layer.vector(part, dims.d_head);
 }
 
+}  // namespace
 }  // namespace parts_impl
 
 Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, ModelHeader& header) {
@@ -13503,6 +13513,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace qwen35_impl {
+namespace {
 
 struct Dims {
     bool next = false;  ///< qwen3next: value heads in groups, fused projections
@@ -13647,6 +13658,7 @@ void ffn_part(const LayerBuilder& layer, const Dims& d) {
         moe_part(layer, norm, d.moe, true, false);
 }
 
+}  // namespace
 }  // namespace qwen35_impl
 
 Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {
@@ -13703,6 +13715,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace step35_impl {
+namespace {
 
 struct Dims {
     std::vector<AttnDims> attn;  ///< by block
@@ -13820,6 +13833,7 @@ SlotId read_factors(PlanBuilder& b, const Dims& d) {
     return id;
 }
 
+}  // namespace
 }  // namespace step35_impl
 
 Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {
@@ -39920,6 +39934,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_impl {
+namespace {
 
 /// Its share of the softmax over `logits`.
 float probability(Span<const float> logits, float chosen) {
@@ -39929,6 +39944,7 @@ float probability(Span<const float> logits, float chosen) {
     return static_cast<float>(1 / sum);
 }
 
+}  // namespace
 }  // namespace draft_impl
 
 Result<uint32_t> Lookup::propose(const DraftRequest& request) {
@@ -40119,6 +40135,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_vocab_impl {
+namespace {
 
 /// True for ids that text alone never gives; a draft-only head must be able to say them.
 bool is_control(const Tokenizer& tokenizer, Token id) {
@@ -40127,6 +40144,7 @@ bool is_control(const Tokenizer& tokenizer, Token id) {
     return kind == TokenKind::control || kind == TokenKind::user_defined || tokenizer.is_end(id);
 }
 
+}  // namespace
 }  // namespace draft_vocab_impl
 
 std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, uint32_t n,
@@ -40589,6 +40607,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace device_decoder_impl {
+namespace {
 
 /// Plain cycles in a row after which the loop stops keeping up the draft block's cache: a probe of one or two
 /// does not interrupt it.
@@ -40596,6 +40615,7 @@ constexpr uint32_t kPlainBeforeOff = 4;
 /// Rows that the block may lack before they are made up for, well below what the context keeps.
 constexpr uint32_t kMaxPendingRows = 32;
 
+}  // namespace
 }  // namespace device_decoder_impl
 
 uint32_t DeviceDecoder::usable_depths() const {
@@ -40768,6 +40788,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace session_options_impl {
+namespace {
 
 /// Why there is no MTP block to draft with.
 Status no_mtp(const Model::Impl& m) {
@@ -40803,6 +40824,7 @@ Status check_draft(const Model::Impl& model, const DraftOptions& d) {
     return needs_mtp && model.plan.mtp.empty() ? no_mtp(model) : Status();
 }
 
+}  // namespace
 }  // namespace session_options_impl
 
 Status check_session_options(const Model::Impl& model, const SessionOptions& o) {
@@ -41874,6 +41896,7 @@ AUSPEX_CATCH
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace score_impl {
+namespace {
 
 using namespace detail;
 
@@ -41944,6 +41967,7 @@ Status check_score(const Session::Impl& s, Span<const Token> ids, size_t n_min, 
     return s.check_ids(ids);
 }
 
+}  // namespace
 }  // namespace score_impl
 
 Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDARY {

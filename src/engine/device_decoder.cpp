@@ -6,6 +6,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace device_decoder_impl {
+namespace {
 
 /// Plain cycles in a row after which the loop stops keeping up the draft block's cache: a probe of one or two
 /// does not interrupt it.
@@ -13,6 +14,7 @@ constexpr uint32_t kPlainBeforeOff = 4;
 /// Rows that the block may lack before they are made up for, well below what the context keeps.
 constexpr uint32_t kMaxPendingRows = 32;
 
+}  // namespace
 }  // namespace device_decoder_impl
 
 uint32_t DeviceDecoder::usable_depths() const {

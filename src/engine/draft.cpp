@@ -7,6 +7,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_impl {
+namespace {
 
 /// Its share of the softmax over `logits`.
 float probability(Span<const float> logits, float chosen) {
@@ -16,6 +17,7 @@ float probability(Span<const float> logits, float chosen) {
     return static_cast<float>(1 / sum);
 }
 
+}  // namespace
 }  // namespace draft_impl
 
 Result<uint32_t> Lookup::propose(const DraftRequest& request) {

@@ -6,6 +6,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace draft_vocab_impl {
+namespace {
 
 /// True for ids that text alone never gives; a draft-only head must be able to say them.
 bool is_control(const Tokenizer& tokenizer, Token id) {
@@ -14,6 +15,7 @@ bool is_control(const Tokenizer& tokenizer, Token id) {
     return kind == TokenKind::control || kind == TokenKind::user_defined || tokenizer.is_end(id);
 }
 
+}  // namespace
 }  // namespace draft_vocab_impl
 
 std::vector<Token> choose_draft_vocab(const Tokenizer& tokenizer, uint32_t n_vocab, uint32_t n,

@@ -11,6 +11,7 @@
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace score_impl {
+namespace {
 
 using namespace detail;
 
@@ -81,6 +82,7 @@ Status check_score(const Session::Impl& s, Span<const Token> ids, size_t n_min, 
     return s.check_ids(ids);
 }
 
+}  // namespace
 }  // namespace score_impl
 
 Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDARY {

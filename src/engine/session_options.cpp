@@ -4,6 +4,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace session_options_impl {
+namespace {
 
 /// Why there is no MTP block to draft with.
 Status no_mtp(const Model::Impl& m) {
@@ -39,6 +40,7 @@ Status check_draft(const Model::Impl& model, const DraftOptions& d) {
     return needs_mtp && model.plan.mtp.empty() ? no_mtp(model) : Status();
 }
 
+}  // namespace
 }  // namespace session_options_impl
 
 Status check_session_options(const Model::Impl& model, const SessionOptions& o) {

@@ -6,6 +6,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace arch_impl {
+namespace {
 
 std::string shape_text(const std::vector<uint64_t>& s) {
     std::string t = "[";
@@ -22,6 +23,7 @@ std::vector<uint64_t> file_shape(const Tensor& t, size_t n_dim) {
     return s;
 }
 
+}  // namespace
 }  // namespace arch_impl
 
 SlotId PlanBuilder::activation(std::string name, uint64_t width, SlotRole role) {

@@ -8,6 +8,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace parts_impl {
+namespace {
 
 struct Qkv {
     SlotId q, k, v;
@@ -29,6 +30,7 @@ SlotId head_norm(const LayerBuilder& layer, const char* part, const AttnDims& di
     return dims.gate != AttnGate::interleaved && !layer.has(part) ? kNoSlot : layer.vector(part, dims.d_head);
 }
 
+}  // namespace
 }  // namespace parts_impl
 
 Status read_header(PlanBuilder& b, const PlanOptions& options, Plan& plan, ModelHeader& header) {

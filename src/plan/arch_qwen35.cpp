@@ -8,6 +8,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace qwen35_impl {
+namespace {
 
 struct Dims {
     bool next = false;  ///< qwen3next: value heads in groups, fused projections
@@ -152,6 +153,7 @@ void ffn_part(const LayerBuilder& layer, const Dims& d) {
         moe_part(layer, norm, d.moe, true, false);
 }
 
+}  // namespace
 }  // namespace qwen35_impl
 
 Status plan_qwen(const Gguf& file, const PlanOptions& options, Plan& plan) {

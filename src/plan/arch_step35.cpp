@@ -8,6 +8,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace step35_impl {
+namespace {
 
 struct Dims {
     std::vector<AttnDims> attn;  ///< by block
@@ -125,6 +126,7 @@ SlotId read_factors(PlanBuilder& b, const Dims& d) {
     return id;
 }
 
+}  // namespace
 }  // namespace step35_impl
 
 Status plan_step35(const Gguf& file, const PlanOptions& options, Plan& plan) {

@@ -4,6 +4,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace pair_impl {
+namespace {
 
 constexpr const char* kOther = "; the draft file was made for another model: take the one made for this";
 
@@ -102,6 +103,7 @@ const Tensor* head_of(const Gguf& g) {
     return head ? head : g.tensor("token_embd.weight");
 }
 
+}  // namespace
 }  // namespace pair_impl
 
 Result<Gguf> pair_files(const Gguf& model, const Gguf& draft) {

@@ -4,6 +4,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace plan_impl {
+namespace {
 
 struct Checker {
     const Plan& plan;
@@ -152,6 +153,7 @@ std::string shape_text(const Slot& s) {
     return t + "]";
 }
 
+}  // namespace
 }  // namespace plan_impl
 
 const char* op_name(OpKind kind) {

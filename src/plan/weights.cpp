@@ -4,6 +4,7 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace weights_impl {
+namespace {
 
 /// Points the slot at its rows of `t`, or at a copy if they are not contiguous.
 Status take_rows(const Slot& s, const Tensor& t, Weights& to, SlotId id) {
@@ -27,6 +28,7 @@ Status take_rows(const Slot& s, const Tensor& t, Weights& to, SlotId id) {
     return {};
 }
 
+}  // namespace
 }  // namespace weights_impl
 
 Result<Weights> find_weights(const Plan& plan, const Gguf& file) {
