@@ -61,6 +61,7 @@
 #include "plan/arch_step35.cpp"
 
 // machine
+#include "machine/state_stream.h"
 #include "machine/backend.h"
 #include "machine/backend.cpp"
 #include "machine/kv.h"
@@ -87,6 +88,7 @@
 #include "machine/cpu/cpu.h"
 #include "machine/cpu/context.h"
 #include "machine/cpu/context.cpp"
+#include "machine/cpu/context_state.cpp"
 #include "machine/cpu/walk.h"
 #include "machine/cpu/walk.cpp"
 #include "machine/cpu/walk_attend.cpp"
@@ -143,6 +145,7 @@
 #include "machine/vulkan/build_experts.cpp"
 #include "machine/vulkan/context.h"
 #include "machine/vulkan/context.cpp"
+#include "machine/vulkan/context_state.cpp"
 #include "machine/vulkan/recordings.cpp"
 #include "machine/vulkan/device_loop.cpp"
 #include "machine/vulkan/profile.cpp"

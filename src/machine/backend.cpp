@@ -25,6 +25,24 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
     return {};
 }
 
+Status Context::save(uint32_t n_row, std::vector<std::byte>* to) {
+    const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
+    to->reserve(to->size() + static_cast<size_t>(bytes));
+    VectorWriter writer(to);
+    AUSPEX_TRY(save_rows(StatePart::trunk, 0, n_row, writer));
+    return save_state(StatePart::trunk, n_row, writer);
+}
+
+Status Context::restore(uint32_t n_row, Span<const std::byte> from) {
+    const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
+    if (bytes != from.size())
+        return fail(Code::bad_argument, "a snapshot of ", n_row, " tokens has ", from.size(), " bytes, expected ",
+                    bytes, "; it belongs to another model or version");
+    SpanReader reader(from);
+    AUSPEX_TRY(restore_rows(StatePart::trunk, 0, n_row, reader));
+    return restore_state(StatePart::trunk, n_row, reader);
+}
+
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

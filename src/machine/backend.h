@@ -9,6 +9,7 @@
 // A new operation adds an OpKind, never a function here.
 #pragma once
 #include "../plan/weights.h"
+#include "state_stream.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -150,6 +151,9 @@ class KernelProfiler {
 
 // ----------------------------------------------------------------------------- what every back end implements
 
+/// The text depends on the trunk's part alone. The draft blocks' caches decide what is drafted.
+enum class StatePart : uint8_t { trunk, draft };
+
 /// One sequence on a device: caches, state, scratch. All memory is taken when it is opened, except by draft_head().
 class Context {
   public:
@@ -168,10 +172,24 @@ class Context {
     /// asked for. All tapes may share one slot for logits. On the CPU a view, elsewhere a copy; valid until the next
     /// call.
     virtual Result<Span<const float>> read_row(SlotId slot, uint32_t row) = 0;
-    /// State as bytes: caches up to `n_row` KV rows, recurrent state with committed records applied.
-    virtual Status save(uint32_t n_row, std::vector<std::byte>* to) = 0;
-    /// errors    bad_argument: not as many bytes as save() writes for n_row rows; the state is as before.
-    virtual Status restore(uint32_t n_row, Span<const std::byte> from) = 0;
+    // A sequence as bytes. Its rows can be cut at any row; its state belongs to one row alone.
+    /// Bytes of one KV row in the caches that keep every row; kv.h says which.
+    virtual uint64_t kv_row_bytes(StatePart part) const = 0;
+    /// Bytes of everything else after n_row rows: recurrent state, convolution inputs, caches with a window. The most
+    /// at n_context rows.
+    virtual uint64_t state_bytes(StatePart part, uint32_t n_row) const = 0;
+    /// KV rows first .. first + n - 1, which must have been written. errors: device_lost, those of `to`.
+    virtual Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) = 0;
+    /// Applies the committed records first: commit() cannot be called again. n_row: the history's. errors: the same.
+    virtual Status save_state(StatePart part, uint32_t n_row, StateWriter& to) = 0;
+    /// Nothing but these rows changes. errors: device_lost, those of `from`; the rows are undefined then.
+    virtual Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) = 0;
+    /// The history becomes n_row rows long. errors: the same; the state is undefined then: reset(), or restore again.
+    virtual Status restore_state(StatePart part, uint32_t n_row, StateReader& from) = 0;
+    /// Rows and state of the trunk, one after the other.
+    Status save(uint32_t n_row, std::vector<std::byte>* to);
+    /// errors    bad_argument: not as many bytes as save() writes for n_row rows; the sequence is as before.
+    Status restore(uint32_t n_row, Span<const std::byte> from);
     virtual uint64_t memory_bytes() const = 0;
     /// From now on MTP heads give the logits of these ids alone, in this order: logit n belongs to ids[n]. Ascending,
     /// without repeats; empty: all ids again. Allocates. Call between generations.

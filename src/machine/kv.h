@@ -40,6 +40,8 @@ struct KvShape {
     uint64_t bytes() const { return n_row() * (k_bytes + v_bytes); }
     /// Chunks that a tentative step may see parts of; the sinks count as one.
     uint32_t n_part() const;
+    /// True if every row of a context of n_context rows stays at its place: the cache can be cut at any row.
+    bool keeps_rows(uint32_t n_context) const { return sinks == 0 && n_ring >= n_context; }
     /// The first KV row below `n_token` that a later step may still see, sinks aside.
     uint32_t oldest_kept(uint32_t n_token) const { return low(n_token); }
 };

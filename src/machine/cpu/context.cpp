@@ -1,7 +1,5 @@
 #include "context.h"
 
-#include "../../base/float_mode.h"
-
 #include <algorithm>
 
 namespace auspex {
@@ -277,91 +275,6 @@ Status CpuContext::draft_head(Span<const Token> ids) {
 
 Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {
     return Span<const float>(row(slot, i), static_cast<size_t>(model_->plan->slot(slot).width()));
-}
-
-void CpuContext::apply_pending() {
-    if (n_pending_ == 0) return;
-    const DefaultFloatMode mode;
-    for (const Op& op : model_->plan->trunk.ops) {
-        if (op.kind != OpKind::delta) continue;
-        const DeltaDims& d = op.delta;
-        const DeltaState& state = delta_[op.state];
-        const DeltaState::Terms& t = state.terms[parity_];
-        for (uint32_t h = 0; h < d.n_head_v; ++h) {
-            const uint32_t hk = d.grouped ? h / (d.n_head_v / d.n_head_k) : h % d.n_head_k;
-            DeltaTerm terms[kMaxTentative];
-            for (uint32_t i = 0; i < n_pending_; ++i)
-                terms[i] = {t.decay[i * d.n_head_v + h], t.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
-                            t.u + (size_t{i} * d.n_head_v + h) * d.d_val};
-            model_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_,
-                                      nullptr, 0, false, thread_scratch_);
-        }
-    }
-    n_pending_ = 0;
-}
-
-namespace context_impl {
-
-/// Taps of the convolution whose inputs this slot keeps.
-uint32_t n_tap(const Plan& plan, SlotId conv) {
-    for (const Op& op : plan.trunk.ops)
-        if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
-    return 1;
-}
-
-/// Visits all state of a sequence of n_token tokens, as (pointer, bytes), in plan order. MTP caches (`skip`) are left
-/// out: they affect drafts, not the text.
-template <class F>
-void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vector<KvCache>& kv,
-               const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
-    for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        const Slot& s = plan.slot(id);
-        if (skip[id]) continue;
-        if (s.role == SlotRole::kv) {
-            // The KV rows that later rows may see: at most two pieces of the ring, then the sinks.
-            const KvCache& c = kv[id];
-            const uint32_t first = c.shape.oldest_kept(n_token), sinks = std::min(c.shape.sinks, n_token);
-            for (uint32_t p = first; p < n_token;) {
-                const uint32_t at = c.shape.place(p), n = std::min(n_token - p, c.shape.n_ring - at);
-                visit(c.k + at * c.shape.k_bytes, n * c.shape.k_bytes);
-                visit(c.v + at * c.shape.v_bytes, n * c.shape.v_bytes);
-                p += n;
-            }
-            visit(c.sink_k, sinks * c.shape.k_bytes);
-            visit(c.sink_v, sinks * c.shape.v_bytes);
-        }
-        if (s.role == SlotRole::delta) visit(delta[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float));
-        if (s.role == SlotRole::conv)  // only what the next row's taps reach, so no rejected row
-            for (uint32_t back = n_tap(plan, id) - 1; back > 0; --back)
-                visit(conv[id] + (n_token + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float));
-    }
-}
-
-}  // namespace context_impl
-
-Status CpuContext::save(uint32_t n_token, std::vector<std::byte>* to) {
-    apply_pending();
-    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
-        const std::byte* b = static_cast<const std::byte*>(p);
-        to->insert(to->end(), b, b + n);
-    });
-    return {};
-}
-
-Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
-    uint64_t need = 0;
-    auto count = [&](const void*, uint64_t n) { need += n; };
-    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
-    if (need != from.size())
-        return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
-                    need, "; it belongs to another model or version");
-    n_pending_ = 0;
-    const std::byte* at = from.data();
-    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
-        if (n) std::memcpy(p, at, n);
-        at += n;
-    });
-    return {};
 }
 
 }  // namespace detail

@@ -95,8 +95,12 @@ class CpuContext : public Context {
     void reset() override;
     Status head(const Tape& tape, uint32_t first, uint32_t n) override;
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
-    Status save(uint32_t n_token, std::vector<std::byte>* to) override;
-    Status restore(uint32_t n_token, Span<const std::byte> from) override;
+    uint64_t kv_row_bytes(StatePart part) const override;
+    uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
+    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
+    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
     DeviceLoop* device_loop() override { return nullptr; }
@@ -136,6 +140,11 @@ class CpuContext : public Context {
     /// Runs the step's tape on all threads, or, with `head_only`, its head on the kept rows from row0 on.
     void walk(const Step& step, bool head_only, uint32_t row0);
     void apply_pending();
+    // context_state.cpp; visit: Status(void* at, uint64_t bytes).
+    template <class F>
+    Status each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const;
+    template <class F>
+    Status each_state_part(StatePart part, uint32_t n_row, F visit) const;
 
     std::shared_ptr<CpuModel> model_;
     Block memory_;

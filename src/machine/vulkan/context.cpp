@@ -18,14 +18,6 @@ double us_since(std::chrono::steady_clock::time_point t) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
 }
 
-/// Keys and values of a draft block: not saved, because they affect drafts and never the text.
-bool of_draft(const Plan& plan, SlotId id) {
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops)
-            if (op.kind == OpKind::kv_write && op.state == id) return true;
-    return false;
-}
-
 }  // namespace context_impl
 
 Result<std::unique_ptr<Context>> VulkanModel::open(const ContextOptions& options) {
@@ -399,77 +391,6 @@ Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
         read_n_ = n;
     }
     return Span<const float>(read_back_.data() + size_t{row - read_first_} * width, width);
-}
-
-// ------------------------------------------------------------------------------------ snapshots
-
-Status VulkanContext::apply_pending() {
-    AUSPEX_TRY(finish_reset());
-    if (n_pending_ == 0) return barrier();
-    Recording* r = nullptr;
-    RecordingKey key;
-    key.kind = RecordingKey::Kind::apply;
-    key.n = n_pending_;
-    AUSPEX_TRY(recording(key).get(r));
-    AUSPEX_TRY(submit({r}));
-    n_pending_ = 0;
-    return barrier();
-}
-
-/// Visits all state of the first n_token rows, in plan order.
-template <class F>
-Status VulkanContext::each_part(uint32_t n_token, F visit) const {
-    const Plan& plan = *model_->plan;
-    for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        if (context_impl::of_draft(plan, id)) continue;
-        const Buffers::Kv& kv = buffers_.kv[id];
-        if (kv.k.bytes != 0) {
-            const uint64_t n_head = kv.n_head, n = std::min(n_token, kv.capacity);
-            for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
-                uint64_t at = 0;
-                for (uint32_t row : {c->code_bytes, c->scale_bytes})
-                    for (uint64_t h = 0; h < n_head; ++h, at += uint64_t{row} * kv.capacity)
-                        if (row * n != 0) AUSPEX_TRY(visit(c->part(at, row * n)));
-            }
-        }
-        if (buffers_.delta[id].bytes != 0) AUSPEX_TRY(visit(buffers_.delta[id]));
-        if (buffers_.conv[id].bytes != 0) AUSPEX_TRY(visit(buffers_.conv[id]));
-    }
-    return {};
-}
-
-Status VulkanContext::save(uint32_t n_token, std::vector<std::byte>* to) {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    AUSPEX_TRY(apply_pending());
-    return each_part(n_token, [&](const Region& r) {
-        const size_t at = to->size();
-        to->resize(at + static_cast<size_t>(r.bytes));
-        return transfer_.read(r, to->data() + at, r.bytes);
-    });
-}
-
-Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    uint64_t need = 0;
-    AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
-        need += r.bytes;
-        return Status();
-    }));
-    if (need != from.size())
-        return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
-                    need, "; it belongs to another model or version");
-    AUSPEX_TRY(finish_reset());
-    AUSPEX_TRY(barrier());
-    n_pending_ = 0;
-    loop_started_ = false;
-    forget_rows();
-    const std::byte* at = from.data();
-    AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
-        const Status s = transfer_.write(r, at, r.bytes);
-        at += r.bytes;
-        return s;
-    }));
-    return transfer_.finish();
 }
 
 }  // namespace vk

@@ -1,7 +1,7 @@
 // machine/vulkan/context: one sequence on the GPU.
 //
-// What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), snapshots,
-//         kernel times and counts (profile.cpp).
+// What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), its state
+//         as bytes (context_state.cpp), kernel times and counts (profile.cpp).
 // Owns    the buffers of the sequence, its recordings, and what is submitted and not yet finished.
 // Thread  one thread at a time; contexts of one device may run in several threads.
 // Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
@@ -31,8 +31,12 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     void reset() override;
     Status head(const Tape& tape, uint32_t first, uint32_t n) override;
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
-    Status save(uint32_t n_token, std::vector<std::byte>* to) override;
-    Status restore(uint32_t n_token, Span<const std::byte> from) override;
+    uint64_t kv_row_bytes(StatePart part) const override;
+    uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
+    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
+    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
 
@@ -127,9 +131,11 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     /// Opens an MTP pass and runs `body` and `head` after it.
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
+    // context_state.cpp
     Status apply_pending();
-    template <class F>
-    Status each_part(uint32_t n_token, F visit) const;
+    std::vector<Region> row_regions(StatePart part, uint32_t first, uint32_t n) const;
+    std::vector<Region> state_regions(StatePart part, uint32_t n_row) const;
+    Status begin_restore();
     void forget_rows();
 
     Status queue_first(uint32_t n_draft);

@@ -371,6 +371,93 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
     return {};
 }
 
+/// Cuts a list of regions into groups that fill a half of the staging memory.
+class Transfer::Gather {
+  public:
+    Gather(Span<const Region> regions, uint64_t half_bytes) : regions_(regions), half_bytes_(half_bytes) {}
+    /// The next group, as (piece of a region, its place in the half); returns its bytes, 0 at the end.
+    template <class F>
+    uint64_t next(F piece) {
+        uint64_t n = 0;
+        while (n < half_bytes_ && i_ < regions_.size()) {
+            const uint64_t bytes = std::min(half_bytes_ - n, regions_[i_].bytes - at_);
+            piece(regions_[i_].part(at_, bytes), n);
+            n += bytes;
+            at_ += bytes;
+            if (at_ == regions_[i_].bytes) ++i_, at_ = 0;
+        }
+        return n;
+    }
+
+  private:
+    Span<const Region> regions_;
+    uint64_t half_bytes_;
+    size_t i_ = 0;
+    uint64_t at_ = 0;  ///< of region i_
+};
+
+Status Transfer::read(Span<const Region> from, StateWriter& to) {
+    if (from.empty()) return {};
+    if (from[0].mapped) {
+        AUSPEX_TRY(finish());
+        for (const Region& r : from) {
+            AUSPEX_TRY(flush(r, r.bytes, false));
+            AUSPEX_TRY(to.write(r.mapped, r.bytes));
+        }
+        return {};
+    }
+    AUSPEX_TRY(need_staging());
+    Gather groups(from, half_bytes_);
+    uint64_t n_ready[2] = {0, 0};  // bytes on their way in each half
+    for (bool more = true; more;) {
+        const uint32_t half = next_;
+        next_ ^= 1u;
+        AUSPEX_TRY(begin(half));
+        n_ready[half] = groups.next([&](const Region& r, uint64_t at) {
+            copy_now(half_[half].commands, half_[half].staging.part(at, r.bytes), r, r.bytes);
+        });
+        more = n_ready[half] != 0;
+        AUSPEX_TRY(send(half));
+        // While the device copies this group, the one before goes to the stream.
+        const uint32_t before = half ^ 1u;
+        if (n_ready[before] == 0) continue;
+        AUSPEX_TRY(timeline_.wait(half_[before].value));
+        AUSPEX_TRY(flush(half_[before].staging, n_ready[before], false));
+        AUSPEX_TRY(to.write(half_[before].staging.mapped, n_ready[before]));
+        n_ready[before] = 0;
+    }
+    return {};
+}
+
+Status Transfer::write(Span<const Region> to, StateReader& from) {
+    if (to.empty()) return {};
+    if (to[0].mapped) {
+        AUSPEX_TRY(finish());
+        for (const Region& r : to) {
+            AUSPEX_TRY(from.read(r.mapped, r.bytes));
+            AUSPEX_TRY(flush(r, r.bytes, true));
+        }
+        return {};
+    }
+    AUSPEX_TRY(need_staging());
+    Gather groups(to, half_bytes_);
+    std::vector<std::pair<Region, uint64_t>> group;
+    for (;;) {
+        const uint32_t half = next_;
+        next_ ^= 1u;
+        group.clear();
+        const uint64_t n = groups.next([&](const Region& r, uint64_t at) { group.emplace_back(r, at); });
+        if (n == 0) return finish();
+        const Region& staging = half_[half].staging;
+        AUSPEX_TRY(timeline_.wait(half_[half].value));
+        AUSPEX_TRY(from.read(staging.mapped, n));
+        AUSPEX_TRY(flush(staging, n, true));
+        AUSPEX_TRY(begin(half));
+        for (const auto& [r, at] : group) copy_now(half_[half].commands, r, staging.part(at, r.bytes), r.bytes);
+        AUSPEX_TRY(send(half));
+    }
+}
+
 Status Transfer::finish() { return timeline_.wait(timeline_.last()); }
 
 }  // namespace vk

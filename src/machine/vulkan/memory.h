@@ -6,6 +6,7 @@
 // Tests   tests/test_vulkan_device.cpp.
 #pragma once
 #ifndef AUSPEX_NO_VULKAN
+#include "../state_stream.h"
 #include "timeline.h"
 
 namespace auspex {
@@ -131,6 +132,9 @@ class Transfer {
     Status zero(const Region& to) { return fill(to, 0); }
     Status copy(const Region& to, const Region& from);
     Status read(const Region& from, void* to, uint64_t bytes);
+    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Done on return.
+    Status read(Span<const Region> from, StateWriter& to);
+    Status write(Span<const Region> to, StateReader& from);
     /// Waits for everything before. Needed before the regions are used by another submission.
     Status finish();
 
@@ -140,6 +144,7 @@ class Transfer {
         uint64_t value = 0;  ///< timeline value of its last submission
         Region staging;
     };
+    class Gather;
     Status need_staging();
     Status begin(uint32_t half);
     Status send(uint32_t half);

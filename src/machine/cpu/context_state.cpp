@@ -1,0 +1,115 @@
+#include "context.h"
+
+#include "../../base/float_mode.h"
+
+#include <algorithm>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace context_impl {
+
+/// Taps of the convolution whose inputs this slot keeps.
+uint32_t n_tap(const Plan& plan, SlotId conv) {
+    for (const Op& op : plan.trunk.ops)
+        if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
+    return 1;
+}
+
+}  // namespace context_impl
+
+void CpuContext::apply_pending() {
+    if (n_pending_ == 0) return;
+    const DefaultFloatMode mode;
+    for (const Op& op : model_->plan->trunk.ops) {
+        if (op.kind != OpKind::delta) continue;
+        const DeltaDims& d = op.delta;
+        const DeltaState& state = delta_[op.state];
+        const DeltaState::Terms& t = state.terms[parity_];
+        for (uint32_t h = 0; h < d.n_head_v; ++h) {
+            const uint32_t hk = d.grouped ? h / (d.n_head_v / d.n_head_k) : h % d.n_head_k;
+            DeltaTerm terms[kMaxTentative];
+            for (uint32_t i = 0; i < n_pending_; ++i)
+                terms[i] = {t.decay[i * d.n_head_v + h], t.k + (size_t{i} * d.n_head_k + hk) * d.d_key,
+                            t.u + (size_t{i} * d.n_head_v + h) * d.d_val};
+            model_->loops->delta_rows(state.s + size_t{h} * d.d_key * d.d_val, d.d_key, d.d_val, terms, n_pending_,
+                                      nullptr, 0, false, thread_scratch_);
+        }
+    }
+    n_pending_ = 0;
+}
+
+template <class F>
+Status CpuContext::each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const {
+    for (SlotId id = 0; id < kv_.size(); ++id) {
+        const KvCache& c = kv_[id];
+        if (mtp_only_[id] != (part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context)) continue;
+        AUSPEX_TRY(visit(c.k + first * c.shape.k_bytes, n * c.shape.k_bytes));
+        AUSPEX_TRY(visit(c.v + first * c.shape.v_bytes, n * c.shape.v_bytes));
+    }
+    return {};
+}
+
+/// Everything else, in plan order.
+template <class F>
+Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) const {
+    const Plan& plan = *model_->plan;
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Slot& s = plan.slot(id);
+        if (mtp_only_[id] != (part == StatePart::draft)) continue;
+        const KvCache& c = kv_[id];
+        if (s.role == SlotRole::kv && c.k && !c.shape.keeps_rows(options_.n_context)) {
+            // The KV rows that later rows may see: at most two pieces of the ring, then the sinks.
+            const uint32_t first = c.shape.oldest_kept(n_row), sinks = std::min(c.shape.sinks, n_row);
+            for (uint32_t p = first; p < n_row;) {
+                const uint32_t at = c.shape.place(p), n = std::min(n_row - p, c.shape.n_ring - at);
+                AUSPEX_TRY(visit(c.k + at * c.shape.k_bytes, n * c.shape.k_bytes));
+                AUSPEX_TRY(visit(c.v + at * c.shape.v_bytes, n * c.shape.v_bytes));
+                p += n;
+            }
+            AUSPEX_TRY(visit(c.sink_k, sinks * c.shape.k_bytes));
+            AUSPEX_TRY(visit(c.sink_v, sinks * c.shape.v_bytes));
+        }
+        if (s.role == SlotRole::delta)
+            AUSPEX_TRY(visit(delta_[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float)));
+        if (s.role == SlotRole::conv)  // only what the next row's taps reach, so no rejected row
+            for (uint32_t back = context_impl::n_tap(plan, id) - 1; back > 0; --back)
+                AUSPEX_TRY(
+                    visit(conv_[id] + (n_row + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float)));
+    }
+    return {};
+}
+
+uint64_t CpuContext::kv_row_bytes(StatePart part) const {
+    uint64_t bytes = 0;
+    (void)each_row_part(part, 0, 1, [&](const void*, uint64_t n) { return bytes += n, Status(); });
+    return bytes;
+}
+
+uint64_t CpuContext::state_bytes(StatePart part, uint32_t n_row) const {
+    uint64_t bytes = 0;
+    (void)each_state_part(part, n_row, [&](const void*, uint64_t n) { return bytes += n, Status(); });
+    return bytes;
+}
+
+Status CpuContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
+    return each_row_part(part, first, n, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
+}
+
+Status CpuContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
+    apply_pending();
+    return each_state_part(part, n_row, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
+}
+
+Status CpuContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
+    return each_row_part(part, first, n, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
+}
+
+Status CpuContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {
+    if (part == StatePart::trunk) n_pending_ = 0;
+    return each_state_part(part, n_row, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

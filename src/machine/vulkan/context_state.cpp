@@ -1,0 +1,124 @@
+#include "context.h"
+#ifndef AUSPEX_NO_VULKAN
+
+#include <algorithm>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vk {
+namespace context_impl {
+
+bool of_draft(const Plan& plan, SlotId id) {
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops)
+            if (op.kind == OpKind::kv_write && op.state == id) return true;
+    return false;
+}
+
+/// As KvShape::keeps_rows.
+bool keeps_rows(const Buffers::Kv& kv, uint32_t n_context) { return kv.sinks == 0 && kv.ring >= n_context; }
+
+/// Slots first .. first + n - 1 of both caches: the codes of every head, then the scales.
+void add_slots(const Buffers::Kv& kv, uint32_t first, uint32_t n, std::vector<Region>* to) {
+    for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
+        uint64_t at = 0;
+        for (uint64_t row : {c->code_bytes, c->scale_bytes})
+            for (uint64_t h = 0; h < kv.n_head; ++h, at += row * kv.capacity)
+                if (row * n != 0) to->push_back(c->part(at + first * row, row * n));
+    }
+}
+
+uint64_t sum_bytes(const std::vector<Region>& regions) {
+    uint64_t bytes = 0;
+    for (const Region& r : regions) bytes += r.bytes;
+    return bytes;
+}
+
+}  // namespace context_impl
+
+Status VulkanContext::apply_pending() {
+    AUSPEX_TRY(finish_reset());
+    if (n_pending_ == 0) return barrier();
+    Recording* r = nullptr;
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::apply;
+    key.n = n_pending_;
+    AUSPEX_TRY(recording(key).get(r));
+    AUSPEX_TRY(submit({r}));
+    n_pending_ = 0;
+    return barrier();
+}
+
+std::vector<Region> VulkanContext::row_regions(StatePart part, uint32_t first, uint32_t n) const {
+    using namespace context_impl;
+    std::vector<Region> regions;
+    for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
+        const Buffers::Kv& kv = buffers_.kv[id];
+        if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
+        if (of_draft(*model_->plan, id) == (part == StatePart::draft)) add_slots(kv, first, n, &regions);
+    }
+    return regions;
+}
+
+/// In plan order.
+std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row) const {
+    using namespace context_impl;
+    std::vector<Region> regions;
+    for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
+        if (of_draft(*model_->plan, id) != (part == StatePart::draft)) continue;
+        const Buffers::Kv& kv = buffers_.kv[id];
+        if (kv.k.bytes != 0 && !keeps_rows(kv, options_.n_context))
+            add_slots(kv, 0, std::min(n_row, kv.capacity), &regions);
+        if (buffers_.delta[id].bytes != 0) regions.push_back(buffers_.delta[id]);
+        if (buffers_.conv[id].bytes != 0) regions.push_back(buffers_.conv[id]);
+    }
+    return regions;
+}
+
+uint64_t VulkanContext::kv_row_bytes(StatePart part) const { return context_impl::sum_bytes(row_regions(part, 0, 1)); }
+
+uint64_t VulkanContext::state_bytes(StatePart part, uint32_t n_row) const {
+    return context_impl::sum_bytes(state_regions(part, n_row));
+}
+
+Status VulkanContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(finish_reset());
+    AUSPEX_TRY(barrier());
+    return transfer_.read(row_regions(part, first, n), to);
+}
+
+Status VulkanContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(apply_pending());
+    return transfer_.read(state_regions(part, n_row), to);
+}
+
+Status VulkanContext::begin_restore() {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(finish_reset());
+    AUSPEX_TRY(barrier());
+    loop_started_ = false;
+    return {};
+}
+
+Status VulkanContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
+    AUSPEX_TRY(begin_restore());
+    return transfer_.write(row_regions(part, first, n), from);
+}
+
+Status VulkanContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {
+    AUSPEX_TRY(begin_restore());
+    if (part == StatePart::trunk) {
+        n_pending_ = 0;
+        forget_rows();
+    }
+    return transfer_.write(state_regions(part, n_row), from);
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
