@@ -184,6 +184,8 @@
 #include "engine/depth_control.cpp"
 #include "engine/trunk.h"
 #include "engine/trunk.cpp"
+#include "engine/state_store.h"
+#include "engine/state_store.cpp"
 #include "engine/decoder.h"
 #include "engine/host_decoder.h"
 #include "engine/host_decoder.cpp"

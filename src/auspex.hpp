@@ -260,6 +260,7 @@ struct DecodeOptions {
 
 struct ChatPrompt;
 struct ChatRequest;
+struct Mark;
 
 /// A model loaded onto a Device. Immutable; copies share it. Keeps its Device alive.
 ///
@@ -287,7 +288,8 @@ class AUSPEX_API Model {
     /// cost      about a microsecond per ten bytes.
     Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
     /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only.
-    Result<std::vector<Token>> encode(const ChatPrompt& prompt) const;
+    /// marks: if given, gets the prompt's stops as rows, for Session::sync.
+    Result<std::vector<Token>> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
     /// Ids to bytes; ids outside the vocabulary give nothing. A character may be spread over several tokens, so a part
     /// of them may give a part of a character; TextStream joins them.
     ///
@@ -416,7 +418,13 @@ struct ChatPrompt {
         std::string text;
         bool from_template = false;
     };
+    /// A place between two messages: where a Mark belongs.
+    struct Stop {
+        size_t piece = 0, at = 0;  ///< before byte `at` of this piece
+        bool pinned = false;       ///< the end of the system part
+    };
     std::vector<Piece> pieces;
+    std::vector<Stop> stops;       ///< the end of the system part, and of the last user message
     bool inside_thinking = false;  ///< the prompt ends inside <think>
     std::string text() const {
         std::string all;
@@ -575,6 +583,9 @@ struct DraftReport;
 struct KernelTime;
 struct StepCounts;
 
+/// SessionOptions::checkpoint_bytes: 512 MiB, or less where the session could not use as much.
+constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
+
 struct SessionOptions {
     uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
     uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
@@ -585,6 +596,10 @@ struct SessionOptions {
     /// 2/5 of the attention layers see everything, the others get a window with 4 sinks: the largest power of two, at
     /// least 1024, that fits. If none does, fewer layers see everything, and finally none, with windows down to 64.
     uint64_t kv_budget_bytes = 0;
+    /// Host memory for checkpoints: recurrent states, and rows of branches that are not live. sync() goes back to them
+    /// where a history was edited or another branch continues. Taken at once, backed by the system as it is used. 0:
+    /// only the live history is kept, and an edit computes everything again.
+    uint64_t checkpoint_bytes = kDefaultCheckpoints;
     /// Called once per timeline for each layer with a window, when the window is full.
     std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
@@ -610,6 +625,37 @@ struct Stats {
     uint64_t drafted[kMaxDraft] = {};     ///< drafts verified, by place in the cycle
     uint64_t accepted[kMaxDraft] = {};    ///< of those, the drafts that were kept
     uint64_t draft_head_bytes = 0;        ///< memory of the draft-only head
+};
+
+/// A row of a prompt at which later prompts are likely to differ: the end of the system part or of the last user
+/// message. sync() keeps the state there.
+struct Mark {
+    size_t row = 0;
+    bool pinned = false;  ///< given up last
+};
+
+/// Why sync() computed the rows that it did.
+enum class SyncReason : uint8_t {
+    unchanged,   ///< nothing is computed
+    appended,    ///< the live history goes on
+    resumed,     ///< a checkpoint lay exactly where the known text ends
+    checkpoint,  ///< rows between the nearest checkpoint and the divergence are computed again
+    given_up,    ///< the same, and a nearer checkpoint was given up for the budget or because a copy failed
+    no_state,    ///< a known text, but no checkpoint of it was kept
+    new_text,    ///< nothing in common with any known text
+};
+/// "appended".
+AUSPEX_API const char* sync_reason_name(SyncReason reason);
+
+/// What sync() did.
+struct SyncReport {
+    size_t rows_computed = 0;
+    size_t rows_reused = 0;
+    size_t diverged_at = 0;     ///< tokens that the history before and the new one have in common
+    size_t checkpoint_row = 0;  ///< rows below it were reused: a checkpoint, or the live tip
+    SyncReason reason = SyncReason::unchanged;
+    /// For people: "diverged at row 12046 of 30112: token 248068 instead of 151667; nearest checkpoint 12032".
+    std::string text;
 };
 
 /// The state of a timeline as bytes, for a Session of the same model and options.
@@ -644,14 +690,15 @@ class AUSPEX_API Session {
 
     /// Makes the history equal to `history` and computes the rows that are missing.
     ///
-    /// history   every token from the start, at most n_context; empty forgets everything.
-    /// returns   rows computed: 0 when nothing changed, history.size() after a restart.
-    /// errors    bad_argument: an id outside the vocabulary, or too many tokens (the text names both numbers).
-    ///           device_lost: this session is over.
+    /// history   every token from the start, at most n_context; empty forgets the live history.
+    /// marks     rows of it at which to keep a checkpoint, as Model::encode gives them for a prompt; in any order.
+    /// returns   the rows computed and reused, and why.
+    /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
+    ///           names both numbers). device_lost: this session is over.
     ///           cancelled: by the progress callback; the rows computed so far are kept.
-    /// cost      one prefill of those rows. Tokens of the last next() can be taken back; an edit before them computes
-    ///           the whole history again. restore() a snapshot first to go on from there.
-    Result<size_t> sync(Span<const Token> history);
+    /// cost      one prefill of the rows that no checkpoint covers, and the copies of those it goes back to. Tokens of
+    ///           the last next() can be taken back.
+    Result<SyncReport> sync(Span<const Token> history, Span<const Mark> marks = {});
 
     /// Samples the next token, or several when drafting, and appends them to the history.
     ///

@@ -13,11 +13,11 @@
 namespace test {
 
 using auspex::Code;
+using auspex::Mark;
 using auspex::Result;
 using auspex::Span;
 using auspex::Status;
 using auspex::Token;
-using auspex::detail::Mark;
 using auspex::detail::PrefixOptions;
 using auspex::detail::PrefixReport;
 using auspex::detail::PrefixTree;
@@ -70,6 +70,7 @@ class FakeStore : public auspex::detail::RowStore {
         n_restored += n;
         return {};
     }
+    void drop_all() override { states.clear(), blocks.clear(), held = 0; }
     void drop_rows(uint32_t item) override {
         REQUIRE(blocks.count(item) == 1);
         held -= blocks[item].second.size() * options.row_bytes;

@@ -53,7 +53,7 @@ constexpr int kOff = -2;
 size_t sync(Session& session, const std::vector<Token>& ids) {
     auto r = session.sync(ids);
     REQUIRE_MESSAGE(r.ok(), r.status().message());
-    return r.value();
+    return r.value().rows_computed;
 }
 
 std::vector<Token> more(Session& session, size_t n, const Sampling& sampling = {}) {

@@ -38,7 +38,7 @@ std::vector<Token> generate(Session& session, size_t n, const Sampling& sampling
 size_t sync(Session& session, const std::vector<Token>& ids) {
     auto r = session.sync(ids);
     REQUIRE_MESSAGE(r.ok(), r.status().message());
-    return r.value();
+    return r.value().rows_computed;
 }
 
 }  // namespace

@@ -18,12 +18,12 @@ Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, co
 
 struct Generated {
     std::string text;
-    std::vector<Token> ids;   ///< without the token that ended the text
-    std::string stop_reason;  ///< end, length, stop, context or interrupted
-    size_t n_computed = 0;    ///< rows of the prompt that the history did not have
+    std::vector<Token> ids;     ///< without the token that ended the text
+    std::string stop_reason;    ///< end, length, stop, context or interrupted
+    auspex::SyncReport synced;  ///< which rows of the prompt were computed, and why
     double prefill_s = 0;
     double decode_s = 0;  ///< from the first token to the last
-    double prefill_tps() const { return prefill_s > 0 ? double(n_computed) / prefill_s : 0; }
+    double prefill_tps() const { return prefill_s > 0 ? double(synced.rows_computed) / prefill_s : 0; }
     double decode_tps() const { return decode_s > 0 && n_step > 0 ? double(n_step) / decode_s : 0; }
     size_t n_step = 0;  ///< tokens sampled within decode_s
 };

@@ -53,7 +53,7 @@ Block& Block::operator=(Block&& o) noexcept {
     return *this;
 }
 
-Status Block::take(const Allocator& from, uint64_t bytes, const char* what) {
+Status Block::take(const Allocator& from, uint64_t bytes, const char* what, bool zeroed) {
     reset();
     if (bytes == 0) return {};
     void* p = nullptr;
@@ -66,7 +66,7 @@ Status Block::take(const Allocator& from, uint64_t bytes, const char* what) {
     from_ = from;
     data_ = static_cast<std::byte*>(p);
     size_ = static_cast<size_t>(bytes);
-    std::memset(data_, 0, size_);
+    if (zeroed) std::memset(data_, 0, size_);
     return {};
 }
 

@@ -52,6 +52,12 @@ class Writer {
   public:
     void fixed(std::string_view text) { add(text, true); }
     void input(std::string_view text) { add(text, false); }
+    /// A message ends here. Not before anything was written.
+    void stop(bool pinned) {
+        if (prompt.pieces.empty()) return;
+        const size_t last = prompt.pieces.size() - 1;
+        prompt.stops.push_back({last, prompt.pieces[last].text.size(), pinned});
+    }
     void input(const Marked& m) {
         size_t at = 0;
         for (const auto& mark : m.marks) {
@@ -95,10 +101,12 @@ class Qwen {
     Result<ChatPrompt> render() {
         if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
         if (Status s = head(); !s.ok()) return s;
+        out_.stop(true);
         if (Status s = find_last_query(); !s.ok()) return s;
         for (size_t i = 0; i < messages_.size(); ++i)
             if (Status s = message(i); !s.ok()) return s;
         if (request_.add_generation_prompt) {
+            out_.stop(false);
             out_.fixed("<|im_start|>assistant\n");
             out_.fixed(request_.enable_thinking ? "<think>\n" : "<think>\n\n</think>\n\n");
             out_.prompt.inside_thinking = request_.enable_thinking;
@@ -317,8 +325,10 @@ Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
             out.input(part.text);
         }
         out.fixed("<|im_end|>\n");
+        if (i == 0 && m.role == "system") out.stop(true);
     }
     if (request.add_generation_prompt) {
+        out.stop(false);
         out.fixed("<|im_start|>assistant\n");
         if (no_think) out.fixed("<think>\n\n</think>\n\n");
     }

@@ -89,7 +89,8 @@ class Tokenizer {
     std::vector<Token> encode(std::string_view text, bool special, EncodeWork* work = nullptr) const;
     /// encode(prompt.text()), except that a control token is found only where all of it lies in adjacent pieces
     /// that the template wrote. Piece borders have no other effect.
-    std::vector<Token> encode(const ChatPrompt& prompt) const;
+    /// marks: if given, gets the rows of those stops at which a control token begins.
+    std::vector<Token> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
 
     /// The bytes of the ids in order; the first and last character may be incomplete. Unused ids and ids outside
     /// the vocabulary give nothing; control tokens only if `special` is set.
@@ -127,7 +128,8 @@ class Tokenizer {
     std::string_view raw(const Named& n) const { return std::string_view(pool_.data() + n.offset, n.size); }
     uint32_t find_normal(std::string_view text, uint64_t* n_compare = nullptr) const;
     const Merge* find_merge(uint32_t left, uint32_t right) const;
-    std::vector<Token> encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work) const;
+    std::vector<Token> encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work,
+                                     const std::vector<Mark>& stops = {}, std::vector<Mark>* marks = nullptr) const;
     void encode_plain(std::string_view text, Scratch& scratch, std::vector<Token>& ids) const;
     void merge_short(Scratch& scratch, std::vector<Token>& ids) const;
     void merge_long(Scratch& scratch, std::vector<Token>& ids) const;

@@ -31,12 +31,20 @@ std::vector<Token> Tokenizer::encode(std::string_view text, bool special, Encode
     return encode_ranges(text, control, work != nullptr ? *work : unused);
 }
 
-std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt) const {
+std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt, std::vector<Mark>* marks) const {
     EncodeWork unused;
     std::string text;
     std::vector<Range> control;
-    for (const ChatPrompt::Piece& piece : prompt.pieces) {
+    std::vector<Mark> stops;  // as bytes of `text`
+    for (size_t i = 0; i < prompt.pieces.size(); ++i) {
+        const ChatPrompt::Piece& piece = prompt.pieces[i];
         const size_t from = text.size();
+        for (const ChatPrompt::Stop& stop : prompt.stops) {
+            if (stop.piece != i || stop.at > piece.text.size()) continue;
+            std::string before;
+            append_repaired(before, piece.text.substr(0, stop.at));
+            stops.push_back({from + before.size(), stop.pinned});
+        }
         append_repaired(text, piece.text);
         if (!piece.from_template || text.size() == from) continue;
         if (!control.empty() && control.back().to == from)
@@ -44,17 +52,20 @@ std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt) const {
         else
             control.push_back(Range{from, text.size()});
     }
-    return encode_ranges(text, control, unused);
+    if (marks != nullptr) marks->clear();
+    return encode_ranges(text, control, unused, stops, marks);
 }
 
-std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control,
-                                            EncodeWork& work) const {
+std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work,
+                                            const std::vector<Mark>& stops, std::vector<Mark>* marks) const {
     std::vector<Token> ids;
     if (kind_.empty()) return ids;
     Scratch scratch{work, {}, {}, {}, {}, {}, {}, {}};
     size_t plain_from = 0;
     for (const SpecialMatcher::Match& m : matcher_.find(text, control, &work.n_special)) {
         encode_plain(text.substr(plain_from, m.at - plain_from), scratch, ids);
+        for (const Mark& stop : stops)
+            if (marks != nullptr && stop.row == m.at) marks->push_back({ids.size(), stop.pinned});
         ids.push_back(static_cast<Token>(m.id));
         plain_from = m.at + m.length;
     }

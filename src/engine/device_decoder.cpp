@@ -77,7 +77,11 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     const bool drafts = p_.cache.on() && (d.depth > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
     const bool must_fill =
         p_.cache.on() && !drafts && p_.depth.wants_drafts() && p_.cache.n_pending() + n_queued_ >= kMaxPendingRows;
-    if (running_ && (drafts != drafts_ || d.probe_rows > 0 || must_fill)) AUSPEX_TRY(drain());
+    // Rows that this cycle and those queued before it may write.
+    const size_t n_ahead = (n_queued_ + size_t{1}) * kMaxTentative;
+    const bool must_park = !p_.trunk.has_room(n_ahead);
+    if (running_ && (drafts != drafts_ || d.probe_rows > 0 || must_fill || must_park)) AUSPEX_TRY(drain());
+    if (must_park) p_.trunk.make_room(n_ahead);
     AcceptanceProbe probed;
     AUSPEX_TRY(probe(d.probe_rows, sampling).get(probed));
     const auto start_time = std::chrono::steady_clock::now();

@@ -67,7 +67,8 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     const size_t size = p_.timeline.size();  // all rows but the last are computed
     DraftCycle seen;
     const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
-    p_.trunk.forget_logits();  // drafting overwrites the logits of the last row
+    p_.trunk.make_room(kMaxTentative);  // the draft block writes its rows before the step does
+    p_.trunk.forget_logits();           // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {
         AcceptanceProbe probe;
         AUSPEX_TRY(p_.trunk.track(

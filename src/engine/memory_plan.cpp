@@ -172,6 +172,10 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
                     MemoryPlace::allocator);
         }
     }
+    uint64_t checkpoints = 0;
+    AUSPEX_TRY(
+        checkpoint_budget(StateSizes::of(plan, shapes, o.n_context), o.checkpoint_bytes, o.n_context).get(checkpoints));
+    add(&m.items, "checkpoints", -1, checkpoints, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
     add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {

@@ -251,9 +251,9 @@ Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOpti
 }
 AUSPEX_CATCH
 
-Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const AUSPEX_BOUNDARY {
+Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt, std::vector<Mark>* marks) const AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("Model", "Model::load");
-    return impl_->tokenizer.encode(prompt);
+    return impl_->tokenizer.encode(prompt, marks);
 }
 AUSPEX_CATCH
 

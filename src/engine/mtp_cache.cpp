@@ -19,7 +19,47 @@ void MtpCache::open(const Plan& plan, Context& context, uint32_t window, uint32_
     n_row_max_ = n_row_max;
 }
 
-void MtpCache::forget() { first_ = n_kept_ = pending_first_ = first_key_ = n_row_ = 0; }
+void MtpCache::forget() {
+    first_ = n_kept_ = pending_first_ = first_key_ = n_row_ = 0;
+    given_.clear();
+}
+
+MtpCache::Kept MtpCache::kept(size_t row) const {
+    Kept k;
+    k.first_key = first_key_;
+    k.n_row = n_row_;
+    k.has_hidden = on() && n_kept_ != 0 && first_ + n_kept_ == row && n_row_ + 1 >= row;
+    if (k.has_hidden) k.hidden_row = static_cast<uint32_t>(n_kept_ - 1);
+    return k;
+}
+
+void MtpCache::resume(size_t row, const Kept& kept, std::vector<float> hidden) {
+    forget();
+    ran(row, 0, false);
+    first_key_ = kept.first_key;
+    n_row_ = std::min(kept.n_row, row > 0 ? row - 1 : 0);  // the next one takes the token at `row`
+    given_ = std::move(hidden);
+    given_at_ = row - 1;
+}
+
+/// The row that resume() could not fill: its token was not known then.
+Status MtpCache::fill_given(Span<const Token> history) {
+    if (given_.empty() || n_row_ != given_at_ || history.size() < given_at_ + 2) return {};
+    Step step;
+    step.ids = history.data() + given_at_ + 1;
+    step.n_row = 1;
+    step.place(static_cast<uint32_t>(given_at_));
+    step.first_key = static_cast<uint32_t>(first_key_);
+    step.hidden = given_.data();
+    step.fill_only = true;
+    for (const Tape& tape : plan_->mtp) {
+        step.tape = &tape;
+        AUSPEX_TRY(context_->run(step));
+    }
+    given_.clear();
+    ++n_row_;
+    return {};
+}
 
 void MtpCache::ran(size_t first, size_t n, bool tentative) {
     first_ = first;
@@ -63,6 +103,7 @@ Status MtpCache::fill_lazily(Span<const Token> history) { return fill_from(histo
 
 Status MtpCache::fill_from(Span<const Token> history, bool lazy) {
     if (!on() || history.empty()) return {};
+    AUSPEX_TRY(fill_given(history));
     const size_t end = std::min(first_ + n_kept_, history.size() - 1);
     // A row that the last one cannot see is not worth its time.
     const size_t seen = window_ != 0 && history.size() > window_ ? history.size() - window_ : 0;

@@ -19,6 +19,15 @@ class MtpCache {
 
     /// The timeline was reset, or replaced by another.
     void forget();
+    /// What must be kept beside the cache's rows so that drafting can go on from `row`.
+    struct Kept {
+        size_t first_key = 0, n_row = 0;
+        bool has_hidden = false;  ///< the hidden row of KV row row - 1, row `hidden_row` of the last trunk step
+        uint32_t hidden_row = 0;
+    };
+    Kept kept(size_t row) const;
+    /// The context went back to what kept(row) was made of. hidden: that row, or empty.
+    void resume(size_t row, const Kept& kept, std::vector<float> hidden);
     /// The last trunk step began at row `first`, and n of its rows are history.
     void ran(size_t first, size_t n, bool tentative);
     /// A cycle of the device loop began at row `first`, emitted n tokens and had brought the cache up to there.
@@ -60,6 +69,7 @@ class MtpCache {
   private:
     Status fill_from(Span<const Token> history, bool lazy);
     Status fill_to(Span<const Token> history, size_t end);
+    Status fill_given(Span<const Token> history);
     size_t lowest() const;
 
     const Plan* plan_ = nullptr;
@@ -69,6 +79,8 @@ class MtpCache {
     size_t pending_first_ = 0;       ///< from here on all rows came from tentative steps: the context keeps them by row
     size_t first_key_ = 0;           ///< the cache holds rows first_key_ ..
     size_t n_row_ = 0;               ///< .. n_row_ - 1
+    std::vector<float> given_;       ///< the hidden row of KV row given_at_, until the cache holds that row
+    size_t given_at_ = 0;
 };
 
 }  // namespace detail

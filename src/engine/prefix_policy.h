@@ -43,13 +43,6 @@ class UseRates {
 
 constexpr uint64_t kPinRequests = 16;
 
-/// A row of the caller's prompt at which the state is worth keeping: the end of the system part (pinned) or of the last
-/// user message.
-struct Mark {
-    size_t row = 0;
-    bool pinned = false;  ///< given up last, as long as its text was live in the last kPinRequests requests
-};
-
 /// A row at which a prefill has to stop, so that its state can be kept.
 struct Stop {
     size_t row = 0;

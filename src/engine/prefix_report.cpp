@@ -2,13 +2,15 @@
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
-namespace detail {
 
 const char* sync_reason_name(SyncReason reason) {
     static constexpr const char* kNames[] = {"unchanged", "appended", "resumed", "checkpoint",
                                              "given_up",  "no_state", "new_text"};
-    return kNames[static_cast<size_t>(reason)];
+    const size_t i = static_cast<size_t>(reason);
+    return i < sizeof kNames / sizeof *kNames ? kNames[i] : "unknown";
 }
+
+namespace detail {
 
 namespace prefix_report_impl {
 

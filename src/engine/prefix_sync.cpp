@@ -31,6 +31,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
         report.known = report.checkpoint_row = report.rows_reused = same;
         return report;
     }
+    changing_ = true;
     close_live();
     const Found found = find(wanted);
     report.known = found.known;
@@ -52,6 +53,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     report.rows_restored = static_cast<size_t>(rows_restored_ - restored);
     report.n_failed = n_failed_ - n_failed;
     if (report.n_failed != 0) report.failure = failure_;
+    changing_ = false;
     return report;
 }
 

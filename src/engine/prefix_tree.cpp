@@ -12,6 +12,26 @@ PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_
     open_live(-1);
 }
 
+void PrefixTree::start_over() {
+    store_.drop_all();
+    tree_ = RunTree();
+    states_.clear();
+    free_states_.clear();
+    blocks_.clear();
+    free_blocks_.clear();
+    residents_.clear();
+    live_.clear();
+    stops_.clear();
+    left_.clear();
+    i_stop_ = i_left_ = n_row_ = n_state_ = 0;
+    held_ = claimed_ = pending_states_ = credit_ = 0;
+    locked_ = kNoState;
+    is_open_ = decoded_ = false;
+    open_ = kRootRun;
+    open_live(-1);
+    changing_ = false;
+}
+
 PrefixTree::~PrefixTree() {
     for (uint32_t i = 0; i < states_.size(); ++i)
         if (states_[i].run != kNoRun && states_[i].held) store_.drop_state(i);
@@ -24,6 +44,7 @@ PrefixTree::~PrefixTree() {
 RunId PrefixTree::live_end() const { return tree_[open_].begin < tree_[open_].end ? open_ : tree_[open_].parent; }
 
 void PrefixTree::computed(size_t n, bool decoded) {
+    changing_ = true;
     if (n_row_ + n > clear_end_) lose_rows(n);
     Run& run = tree_[open_];
     run.end += n;
@@ -32,6 +53,7 @@ void PrefixTree::computed(size_t n, bool decoded) {
     decoded_ = decoded_ || decoded;
     for (; i_stop_ < stops_.size() && stops_[i_stop_].row <= n_row_; ++i_stop_)
         if (stops_[i_stop_].row == n_row_) keep_here(stops_[i_stop_].kind, stops_[i_stop_].pinned);
+    changing_ = false;
 }
 
 void PrefixTree::truncate(size_t n) { live_.resize(std::min(live_.size(), std::max(n, n_row_))); }
@@ -47,12 +69,14 @@ bool PrefixTree::step_back(size_t n) {
 
 void PrefixTree::make_room(size_t n) {
     if (n_row_ + n <= clear_end_) return;
+    changing_ = true;
     std::vector<Copy> copies;
     const size_t end = ceil_div(n_row_ + n, options_.grid) * options_.grid;
     leave_rows(n_row_, std::min(end, options_.n_context), &copies);
     fit(0);
     for (const Copy& copy : copies) park(copy);
     update_clear_end();
+    changing_ = false;
 }
 
 /// Rows were written without make_room(): what rested on the old ones is lost.
@@ -64,6 +88,7 @@ void PrefixTree::lose_rows(size_t n) {
 }
 
 void PrefixTree::lose_context() {
+    changing_ = true;
     close_live();
     const std::vector<Resident> lost = std::move(residents_);
     residents_.clear();
@@ -75,6 +100,7 @@ void PrefixTree::lose_context() {
     i_stop_ = 0;
     open_ = kRootRun;
     open_live(-1);
+    changing_ = false;
 }
 
 // ----------------------------------------------------------------------------------------- states

@@ -51,20 +51,11 @@ class RowStore {
     /// Copies these rows of a block, maybe not all of them, back to the same rows of the context.
     virtual Status restore_rows(uint32_t item, size_t first, size_t n) = 0;
     virtual void drop_rows(uint32_t item) = 0;
+    /// Drops every state and all rows, also those of a keep or park that did not return.
+    virtual void drop_all() = 0;
     /// Makes the live state that of an empty history.
     virtual void reset() = 0;
 };
-
-enum class SyncReason : uint8_t {
-    unchanged,   ///< nothing is computed
-    appended,    ///< the live history goes on
-    resumed,     ///< a kept state lay exactly where the known text ends
-    checkpoint,  ///< rows from the nearest kept state to the divergence are computed again
-    given_up,    ///< the same, and a nearer state was given up for the budget or because a copy failed
-    no_state,    ///< a known text, but no state of it was kept
-    new_text,    ///< nothing in common with any known text
-};
-const char* sync_reason_name(SyncReason reason);
 
 struct PrefixReport {
     size_t n_row = 0;          ///< of the prompt
@@ -99,6 +90,8 @@ class PrefixTree {
     Result<PrefixReport> sync(Span<const Token> wanted, Span<const Mark> marks, bool has_logits);
     /// The row at which the prefill has to stop next: tokens().size() if nothing is to be kept before.
     size_t next_stop() const { return i_stop_ < stops_.size() ? stops_[i_stop_].row : live_.size(); }
+    /// Whether make_room(n) has nothing to do.
+    bool has_room(size_t n) const { return n_row_ + n <= clear_end_; }
     /// Call before rows n_row() .. n_row() + n are written: parks what they overwrite. Allocates only then.
     void make_room(size_t n);
     /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
@@ -112,6 +105,10 @@ class PrefixTree {
     bool step_back(size_t n);
     /// The context's bytes are gone: states whose rows lay there go with them.
     void lose_context();
+    /// Forgets everything if an operation did not return, because memory ran out in it. Before the next operation.
+    void recover() {
+        if (changing_) start_over();
+    }
 
     Span<const Token> tokens() const { return live_; }
     size_t n_row() const { return n_row_; }
@@ -190,6 +187,7 @@ class PrefixTree {
     void forget_unused();
     void forget_runs(RunId top);
 
+    void start_over();
     // prefix_tree.cpp: what is kept
     RunId live_end() const;
     void split(RunId id, size_t row);
@@ -235,6 +233,7 @@ class PrefixTree {
     size_t n_row_ = 0;
     RunId open_ = kRootRun;  ///< the run that grows with the live history
     bool is_open_ = false;   ///< closed only within sync()
+    bool changing_ = false;  ///< an operation that may run out of memory is under way, or did not return
     bool decoded_ = false;
     std::vector<Stop> stops_;
     size_t i_stop_ = 0;

@@ -35,13 +35,33 @@ Status Session::Impl::open() {
     timeline.reserve(options.n_context, kMaxTentative);
     depth.reset(new DepthControl(options, stats));
     trunk.reset(new Trunk(*model, options, *context, timeline, cache, stats));
+    AUSPEX_TRY(open_store());
     const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
                              sources, *depth,  sampler,  stats,    judge};
     host.reset(new HostDecoder(parts));
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
     stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
-                         vocab.memory_bytes() + timeline.memory_bytes();
+                         vocab.memory_bytes() + timeline.memory_bytes() + store->memory_bytes();
+    return {};
+}
+
+Status Session::Impl::open_store() {
+    using namespace detail;
+    const StateSizes sizes = StateSizes::of(model->plan, kv, options.n_context);
+    uint64_t budget = 0;
+    AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
+    store.reset(new StateStore(*trunk, cache, model->plan.d_model));
+    AUSPEX_TRY(store->open(model->device->options.allocator, sizes, budget));
+    PrefixOptions tree_options;
+    tree_options.state_bytes = sizes.state_bytes;
+    tree_options.row_bytes = sizes.row_bytes;
+    tree_options.n_context = options.n_context;
+    tree_options.budget_bytes = budget;
+    tree_options.grid = kParkRows;
+    if (budget == 0) tree_options.policy = PrefixPolicy::none;
+    tree.reset(new PrefixTree(tree_options, *store));
+    trunk->set_tree(*tree);
     return {};
 }
 
@@ -89,29 +109,59 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
     return {};
 }
 
-Result<size_t> Session::Impl::replace_tokens(Span<const Token> wanted) {
+Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> marks) {
+    const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
-    const std::vector<Token> rest(wanted.begin() + same, wanted.end());  // `wanted` may view our own tokens
-    cache.cut(same);
     // Within the last step, whose records are not applied yet. More text is prefilled from where plain decoding, which
     // has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
-    const size_t back = rest.empty() ? same : std::max<size_t>(same, 1) - 1;
+    const size_t back = wanted.size() == same ? same : std::max<size_t>(same, 1) - 1;
     if (same <= timeline.n_row() && same > timeline.step_first() && timeline.can_step_back(back))
         trunk->step_back(back);
-    const bool complete = rest.empty() && same == timeline.n_row();
-    if (complete) AUSPEX_TRY(trunk->find_logits());
-    const bool row_lost = complete && same != 0 && !trunk->has_logits();
-    if (same < timeline.n_row() || row_lost || wanted.empty()) {
-        trunk->restart(same);
-        vocab.forget();
+    if (same >= timeline.n_row()) cache.cut(same);
+    const bool complete = wanted.size() == same && same == timeline.n_row();
+    if (complete) {
+        AUSPEX_TRY(trunk->find_logits());
+        timeline.truncate(same);
     }
-    timeline.truncate(same);
-    for (const Token id : rest) timeline.append(id);
-    timeline.give();
-    return timeline.size() - timeline.n_row();
+    trunk->follow();
+    detail::PrefixReport report;
+    const bool has_logits = complete && trunk->has_logits();
+    const Status s = trunk->change_state([&] { return tree->sync(wanted, marks, has_logits).get(report); });
+    if (!s.ok()) {  // the tree has given up the live history
+        trunk->restart(0);
+        vocab.forget();
+        return s;
+    }
+    const bool live = report.reason == SyncReason::unchanged || report.reason == SyncReason::appended;
+    if (!live) vocab.forget();
+    timeline.assign(wanted);
+    return report;
 }
 
-Result<size_t> Session::sync(Span<const Token> history) AUSPEX_BOUNDARY {
+namespace session_impl {
+
+Status check_marks(Span<const Mark> marks, size_t n_token) {
+    for (size_t i = 0; i < marks.size(); ++i)
+        if (marks[i].row > n_token)
+            return detail::fail(Code::bad_argument, "mark ", i, " is at row ", marks[i].row, ", the history has ",
+                                n_token, " tokens; marks belong to the prompt that encode() gave them with");
+    return {};
+}
+
+SyncReport public_report(const detail::PrefixReport& r) {
+    SyncReport report;
+    report.rows_computed = r.rows_computed;
+    report.rows_reused = r.rows_reused;
+    report.diverged_at = r.diverged_at;
+    report.checkpoint_row = r.checkpoint_row;
+    report.reason = r.reason;
+    report.text = detail::describe(r);
+    return report;
+}
+
+}  // namespace session_impl
+
+Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> marks) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -120,16 +170,17 @@ Result<size_t> Session::sync(Span<const Token> history) AUSPEX_BOUNDARY {
         return detail::fail(Code::bad_argument, "the history has ", history.size(), " tokens, the session holds ",
                             s.options.n_context, "; create it with a larger n_context or shorten the text");
     AUSPEX_TRY(s.check_ids(history));
+    AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.drain());
     const auto start = std::chrono::steady_clock::now();
-    size_t n = 0;
-    Status done = s.replace_tokens(history).get(n);
+    detail::PrefixReport report;
+    Status done = s.replace_tokens(history, marks).get(report);
     if (done.ok()) done = s.trunk->track(s.vocab.renew(s.timeline.tokens()));
-    if (done.ok()) done = s.trunk->prefill(n);
+    if (done.ok()) done = s.trunk->prefill(report.rows_computed);
     s.stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
-    if (n > 1) s.depth->control.new_text();
-    return n;
+    if (report.rows_computed > 1) s.depth->control.new_text();
+    return session_impl::public_report(report);
 }
 AUSPEX_CATCH
 
@@ -170,9 +221,9 @@ Status Session::Impl::generate(const Sampling& sampling) {
     if (timeline.size() > size) return {};          // it had tokens queued
     if (timeline.n_row() < size) return decoder().next(sampling);
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
-        size_t n = 0;
-        AUSPEX_TRY(replace_tokens(timeline.tokens()).get(n));
-        AUSPEX_TRY(trunk->prefill(n));
+        detail::PrefixReport report;
+        AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).get(report));
+        AUSPEX_TRY(trunk->prefill(report.rows_computed));
     }
     Span<const float> logits;
     AUSPEX_TRY(trunk->last_logits().get(logits));
@@ -239,6 +290,7 @@ Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Snapshot snap;
     snap.n_token = s.timeline.n_row();
     Span<const float> logits;
+    AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
     snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits);
     s.timeline.close_step();  // saving applies the committed records
@@ -258,10 +310,20 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     AUSPEX_TRY(
         detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
+    s.trunk->follow();
+    detail::PrefixReport report;  // parks what the snapshot's rows will overwrite
+    Status done = s.trunk->change_state([&] { return s.tree->sync(parts.tokens, {}, false).get(report); });
     s.timeline.close_step();
-    AUSPEX_TRY(s.trunk->change_state(
-        [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); }));
+    if (done.ok())
+        done = s.trunk->change_state(
+            [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); });
+    if (!done.ok()) {
+        s.trunk->abandon();
+        s.vocab.forget();
+        return done;
+    }
     s.trunk->restored(parts.tokens, std::move(parts.logits));
+    s.trunk->follow();
     s.vocab.forget();
     return {};
 }

@@ -7,6 +7,7 @@
 #pragma once
 #include "device_decoder.h"
 #include "draft_vocab.h"
+#include "state_store.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -25,6 +26,8 @@ struct Session::Impl {
     detail::DraftVocab vocab;
     std::unique_ptr<detail::DepthControl> depth;
     std::unique_ptr<detail::Trunk> trunk;
+    std::unique_ptr<detail::StateStore> store;
+    std::unique_ptr<detail::PrefixTree> tree;
     std::unique_ptr<detail::HostDecoder> host;
     std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
     uint64_t state_id = 0;                          ///< of snapshots; 0: not computed yet
@@ -42,8 +45,10 @@ struct Session::Impl {
     detail::Decoder& decoder();
     /// Waits for what is queued, and mends the state if an earlier call failed.
     Status drain();
-    /// Makes `wanted` the timeline's tokens, keeping the rows that still hold. Returns how many rows are missing.
-    Result<size_t> replace_tokens(Span<const Token> wanted);
+    Status open_store();
+    /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
+    /// that the report counts as computed are missing.
+    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
     /// Tokens computed ahead of the caller with another sampling are dropped.
     Status drop_ahead(const Sampling& sampling);
     /// Appends at least one token.

@@ -29,6 +29,18 @@ void Timeline::restart(size_t n) {
     spans_.clear();
 }
 
+void Timeline::assign(Span<const Token> tokens) {
+    std::copy(tokens.begin(), tokens.end(), tokens_.begin());
+    size_ = n_given_ = tokens.size();
+}
+
+void Timeline::resume(size_t n, const std::vector<RowSpan>& spans) {
+    restart(size_);
+    spans_ = spans;
+    spans_.reserve(spans.size() + 1);
+    n_row_ = n;
+}
+
 void Timeline::restored(Span<const Token> tokens) {
     restart(0);
     std::copy(tokens.begin(), tokens.end(), tokens_.begin());

@@ -50,6 +50,10 @@ class Timeline {
     void truncate(size_t n);
     /// Forgets every row, and every token from n on.
     void restart(size_t n);
+    /// Replaces all tokens, which the caller knows; those of computed rows must be the same.
+    void assign(Span<const Token> tokens);
+    /// The context holds the first n rows of another history now, computed as `spans` says; assign() follows.
+    void resume(size_t n, const std::vector<RowSpan>& spans);
     /// The whole of a restored state.
     void restored(Span<const Token> tokens);
 

@@ -49,7 +49,38 @@ Status Trunk::run_prefill(size_t n) {
     return {};
 }
 
+void Trunk::abandon() {
+    tree_->lose_context();
+    restart(0);
+}
+
+void Trunk::follow() {
+    tree_->recover();
+    const Span<const Token> tokens = timeline_.tokens();
+    const size_t n_row = timeline_.n_row();
+    if (n_row < tree_->n_row() && !tree_->step_back(n_row)) tree_->lose_context();
+    tree_->truncate(tokens.size());
+    for (size_t i = tree_->tokens().size(); i < tokens.size(); ++i) tree_->append(tokens[i]);
+    if (n_row == tree_->n_row()) return;
+    const Span<const RowSpan> spans = timeline_.spans();
+    const bool decoded = spans[spans.size() - 1].origin == RowOrigin::decoded;
+    tree_->computed(n_row - tree_->n_row(), decoded);
+}
+
+/// Rows of the next step of a prefill up to `end`. Steps begin and end on the grid, and a rest of few rows, which other
+/// kernels run, is a step of its own: so the bits do not depend on where the prefill began.
+size_t Trunk::next_piece(size_t end) const {
+    constexpr size_t kGrid = 64, kFewRows = 16;
+    const size_t at = timeline_.n_row(), last = end / kGrid * kGrid, stop = tree_->next_stop();
+    size_t to = std::min<size_t>(end, at + options_.n_ubatch);
+    if (to < end && to / kGrid * kGrid > at) to = to / kGrid * kGrid;
+    if (to > last && end - last <= kFewRows && last > at) to = last;
+    if (stop > at) to = std::min(to, stop);
+    return to - at;
+}
+
 Status Trunk::prefill(size_t n) {
+    follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
     const auto go_on = [&] {
         return !options_.progress ||
@@ -63,8 +94,11 @@ Status Trunk::prefill(size_t n) {
             cache_.cut(timeline_.n_row());
             return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
         }
-        AUSPEX_TRY(run_prefill(std::min<size_t>(end - timeline_.n_row(), options_.n_ubatch)));
+        const size_t piece = next_piece(end);
+        make_room(piece);
+        AUSPEX_TRY(run_prefill(piece));
         AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+        tree_->computed(piece);
         report_windows();
     }
     if (n != 0) (void)go_on();  // 1.0: there is nothing left to cancel
@@ -79,6 +113,7 @@ Status Trunk::verify(uint32_t n_guess) {
     step.n_row = step.n_logit = 1 + n_guess;
     step.place(static_cast<uint32_t>(first));
     step.tentative = true;
+    make_room(step.n_row);
     return run(step);
 }
 
@@ -110,6 +145,7 @@ void Trunk::begin_device_loop() {
 
 void Trunk::step_back(size_t n) {
     const size_t first = timeline_.step_first();
+    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
     timeline_.step_back(n);
     context_.commit(static_cast<uint32_t>(n - first));
     if (at_ != LogitsAt::context || n == first)
@@ -125,7 +161,9 @@ Status Trunk::rewind(size_t n) {
         step_back(n);
         return {};
     }
-    return recompute(n);  // what was computed after row n is in the recurrent state
+    AUSPEX_TRY(recompute(n));  // what was computed after row n is in the recurrent state
+    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+    return {};
 }
 
 Status Trunk::repair() {
@@ -136,6 +174,7 @@ Status Trunk::repair() {
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
+    n = std::min(n, timeline_.size());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
     n_window_full_ = n_reported;
@@ -168,6 +207,26 @@ void Trunk::restart(size_t n_keep) {
     timeline_.restart(n_keep);
     n_window_full_ = 0;
     at_ = LogitsAt::nowhere;
+}
+
+Status Trunk::save_state(StatePart part, StateWriter& to) {
+    timeline_.close_step();  // its records are applied
+    return change_state([&] { return context_.save_state(part, static_cast<uint32_t>(timeline_.n_row()), to); });
+}
+
+Status Trunk::load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from) {
+    const uint32_t n = static_cast<uint32_t>(row);
+    at_ = LogitsAt::nowhere;
+    timeline_.resume(row, spans);
+    AUSPEX_TRY(change_state([&] { return context_.restore_state(StatePart::trunk, n, from); }));
+    AUSPEX_TRY(track(context_.restore_state(StatePart::draft, n, from)));
+    const auto full = [&](const WindowFull& w) { return w.n_token <= row; };
+    n_window_full_ = static_cast<size_t>(std::count_if(windows_.begin(), windows_.end(), full));
+    return {};
+}
+
+std::vector<RowSpan> Trunk::spans() const {
+    return std::vector<RowSpan>(timeline_.spans().begin(), timeline_.spans().end());
 }
 
 void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {

@@ -10,7 +10,10 @@
 #include "../machine/kv.h"
 #include "model.h"
 #include "mtp_cache.h"
+#include "prefix_tree.h"
 #include "timeline.h"
+
+#include <algorithm>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -20,6 +23,8 @@ class Trunk {
   public:
     Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
           MtpCache& cache, Stats& stats);
+    /// The tree that is told of every row. Before anything is run.
+    void set_tree(PrefixTree& tree) { tree_ = &tree; }
 
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
     /// tokens whose rows are missing are dropped.
@@ -47,6 +52,27 @@ class Trunk {
     Status rewind(size_t n);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
+    /// The same, and what the context held of other branches: its rows will be overwritten.
+    void abandon();
+    /// The live state, with committed records applied.
+    Status save_state(StatePart part, StateWriter& to);
+    /// Makes a kept state at `row` the live one. errors: the state is damaged.
+    Status load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from);
+    std::vector<RowSpan> spans() const;
+    SlotId hidden_slot() const { return model_.plan.trunk.hidden; }
+
+    /// Tells the tree what was appended, computed and dropped since it was told last.
+    void follow();
+    /// Whether the next n rows can be written without overwriting what another branch keeps there.
+    bool has_room(size_t n) {
+        tree_->recover();
+        const size_t end = std::min<size_t>(timeline_.n_row() + n, options_.n_context);
+        return end <= tree_->n_row() || tree_->has_room(end - tree_->n_row());
+    }
+    /// Parks what another branch keeps in the next n rows. Not while cycles of the device loop are queued.
+    void make_room(size_t n) {
+        if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
+    }
     /// The state became that of a snapshot. logits: of its last row, or empty.
     void restored(Span<const Token> tokens, std::vector<float> logits);
 
@@ -82,6 +108,7 @@ class Trunk {
   private:
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
+    size_t next_piece(size_t end) const;
     /// Computes the first n rows again, in the pieces in which they were computed.
     Status recompute(size_t n);
 
@@ -91,6 +118,7 @@ class Trunk {
     Timeline& timeline_;
     MtpCache& cache_;
     Stats& stats_;
+    PrefixTree* tree_ = nullptr;
     LogitsAt at_ = LogitsAt::nowhere;
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot

@@ -25,6 +25,12 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
     return {};
 }
 
+uint64_t Context::kv_row_bytes(StatePart part) const {
+    uint64_t bytes = 0;
+    for (const uint64_t piece : row_pieces(part)) bytes += piece;
+    return bytes;
+}
+
 Status Context::save(uint32_t n_row, std::vector<std::byte>* to) {
     const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
     to->reserve(to->size() + static_cast<size_t>(bytes));

@@ -173,8 +173,9 @@ class Context {
     /// call.
     virtual Result<Span<const float>> read_row(SlotId slot, uint32_t row) = 0;
     // A sequence as bytes. Its rows can be cut at any row; its state belongs to one row alone.
-    /// Bytes of one KV row in the caches that keep every row; kv.h says which.
-    virtual uint64_t kv_row_bytes(StatePart part) const = 0;
+    /// How save_rows() orders its bytes: n rows are, for each piece, n times that many bytes. Of the caches that keep
+    /// every row; kv.h says which.
+    virtual std::vector<uint64_t> row_pieces(StatePart part) const = 0;
     /// Bytes of everything else after n_row rows: recurrent state, convolution inputs, caches with a window. The most
     /// at n_context rows.
     virtual uint64_t state_bytes(StatePart part, uint32_t n_row) const = 0;
@@ -186,6 +187,8 @@ class Context {
     virtual Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) = 0;
     /// The history becomes n_row rows long. errors: the same; the state is undefined then: reset(), or restore again.
     virtual Status restore_state(StatePart part, uint32_t n_row, StateReader& from) = 0;
+    /// Bytes of one row: the sum of row_pieces().
+    uint64_t kv_row_bytes(StatePart part) const;
     /// Rows and state of the trunk, one after the other.
     Status save(uint32_t n_row, std::vector<std::byte>* to);
     /// errors    bad_argument: not as many bytes as save() writes for n_row rows; the sequence is as before.

@@ -48,13 +48,13 @@ Status prompts(Bench& b, const auspex::DraftOptions& draft) {
         Status s = b.session(b.o.window, n + 1).get(without);
         if (s.ok()) s = b.session(b.o.window, n + 1, draft).get(with);
         std::vector<double> times[2];
-        size_t n_computed = 0;
+        auspex::SyncReport synced;
         for (int64_t run = -1; s.ok() && run < b.o.repeat; ++run)  // the first one is not counted
             for (int i = 0; s.ok() && i < 2; ++i) {
                 auspex::Session& on = i == 0 ? without : with;
-                s = interrupted() ? Status(Code::cancelled, "interrupted") : on.sync({}).get(n_computed);
+                s = interrupted() ? Status(Code::cancelled, "interrupted") : on.sync({}).get(synced);
                 const double start = now();
-                if (s.ok()) s = on.sync(ids).get(n_computed);
+                if (s.ok()) s = on.sync(ids).get(synced);
                 if (run >= 0) times[i].push_back(now() - start);
             }
         clear_progress_line();
@@ -90,9 +90,9 @@ Status bench_mtp(Bench& b) {
     auspex::Session plain, drafting;
     if (s.ok()) s = b.session(o.window, n_context).get(plain);
     if (s.ok() && depths.size() > 1) s = b.session(o.window, n_context, draft).get(drafting);
-    size_t n_computed = 0;
-    if (s.ok()) s = plain.sync(b.ids(start)).get(n_computed);
-    if (s.ok() && drafting) s = drafting.sync(b.ids(start)).get(n_computed);
+    auspex::SyncReport synced;
+    if (s.ok()) s = plain.sync(b.ids(start)).get(synced);
+    if (s.ok() && drafting) s = drafting.sync(b.ids(start)).get(synced);
     if (s.ok()) s = plain.next().status();  // the first sample needs no pass
     if (s.ok() && drafting) s = drafting.next().status();
     clear_progress_line();

@@ -31,10 +31,10 @@ class Rows {
         if (!s.ok()) return s;
         const std::vector<Token> prompt = b_.ids(n);
         Times times;
-        size_t n_computed = 0;
+        auspex::SyncReport synced;
         for (int64_t i = 0; s.ok() && i < o_.repeat; ++i) {
-            s = on.sync({}).get(n_computed);
-            if (s.ok()) s = measure(1, &times, [&] { return on.sync(prompt).get(n_computed); });
+            s = on.sync({}).get(synced);
+            if (s.ok()) s = measure(1, &times, [&] { return on.sync(prompt).get(synced); });
         }
         clear_progress_line();
         if (!s.ok()) return s;
@@ -61,8 +61,8 @@ class Rows {
         const size_t n = static_cast<size_t>(o_.n), n_start = std::max<size_t>(depth, 1);
         auspex::Session on;
         Status s = b_.session(o_.window, n_start + n * static_cast<size_t>(o_.repeat) + 2).get(on);
-        size_t n_computed = 0;
-        if (s.ok()) s = on.sync(b_.ids(n_start)).get(n_computed);
+        auspex::SyncReport synced;
+        if (s.ok()) s = on.sync(b_.ids(n_start)).get(synced);
         clear_progress_line();
         Span<const Token> tokens;
         if (s.ok()) s = on.next().get(tokens);  // the first sample needs no row: the rest are measured
@@ -173,6 +173,7 @@ Status bench_long(Bench& b) {
     stops.push_back(n_all);
     auspex::SessionOptions options;
     options.progress = progress_line();
+    options.checkpoint_bytes = 0;
     options.draft = Bench::no_draft();
     options.n_context = static_cast<uint32_t>(n_all + stops.size() * (n_decode + 1));
     WindowFlags window = o.window;
@@ -198,9 +199,9 @@ Status bench_long(Bench& b) {
     for (const size_t stop : stops) {
         history.insert(history.end(), text.begin() + static_cast<std::ptrdiff_t>(history.size()),
                        text.begin() + static_cast<std::ptrdiff_t>(stop));
-        size_t n_computed = 0;
+        auspex::SyncReport synced;
         double start = now();
-        s = on.sync(history).get(n_computed);
+        s = on.sync(history).get(synced);
         clear_progress_line();
         const double read_s = now() - start;
         Span<const Token> tokens;
@@ -210,7 +211,7 @@ Status bench_long(Bench& b) {
         for (; s.ok() && n_made < n_decode && !interrupted(); n_made += tokens.size()) s = on.next().get(tokens);
         if (s.ok() && interrupted()) s = Status(Code::cancelled, "interrupted");
         if (!s.ok()) return s;
-        const double decode_s = now() - start, read_tps = double(n_computed) / read_s,
+        const double decode_s = now() - start, read_tps = double(synced.rows_computed) / read_s,
                      decode_tps = double(n_made) / decode_s;
         history.assign(on.history().begin(), on.history().end());
         const uint64_t session_bytes = on.stats().memory_bytes, process_bytes = resident_bytes();

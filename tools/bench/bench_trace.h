@@ -22,7 +22,7 @@ struct TextPart {
 struct TraceRequest {
     std::vector<TextPart> prompt;
     TextPart answer;
-    std::vector<auspex::detail::Mark> marks;
+    std::vector<auspex::Mark> marks;
     size_t n_prompt = 0;  ///< tokens
 
     void add(uint64_t seed, size_t n) {

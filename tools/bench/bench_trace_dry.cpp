@@ -55,6 +55,7 @@ class NoStore : public detail::RowStore {
     Status park_rows(uint32_t, size_t, size_t) override { return {}; }
     Status restore_rows(uint32_t, size_t, size_t) override { return {}; }
     void drop_rows(uint32_t) override {}
+    void drop_all() override {}
     void reset() override {}
     size_t n_kept = 0, n_loaded = 0;
 };
@@ -121,7 +122,7 @@ class DryReplay {
         totals_.reused += report.rows_reused;
         totals_.restored += report.rows_restored;
         totals_.worst = std::max(totals_.worst, double(report.rows_computed) / double(needed));
-        ++totals_.reasons[detail::sync_reason_name(report.reason)];
+        ++totals_.reasons[sync_reason_name(report.reason)];
         if (!o_.place.verbose || o_.json) return;
         std::printf("%6zu  %7zu rows, needed %7zu, computed %7zu, %8.1f MiB held  %s\n", i, report.n_row, needed,
                     report.rows_computed, double(tree_.held_bytes()) / 1048576, describe(report).c_str());

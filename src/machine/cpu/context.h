@@ -95,7 +95,7 @@ class CpuContext : public Context {
     void reset() override;
     Status head(const Tape& tape, uint32_t first, uint32_t n) override;
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
-    uint64_t kv_row_bytes(StatePart part) const override;
+    std::vector<uint64_t> row_pieces(StatePart part) const override;
     uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
     Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
     Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;

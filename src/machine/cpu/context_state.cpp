@@ -80,10 +80,10 @@ Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) cons
     return {};
 }
 
-uint64_t CpuContext::kv_row_bytes(StatePart part) const {
-    uint64_t bytes = 0;
-    (void)each_row_part(part, 0, 1, [&](const void*, uint64_t n) { return bytes += n, Status(); });
-    return bytes;
+std::vector<uint64_t> CpuContext::row_pieces(StatePart part) const {
+    std::vector<uint64_t> pieces;
+    (void)each_row_part(part, 0, 1, [&](const void*, uint64_t n) { return pieces.push_back(n), Status(); });
+    return pieces;
 }
 
 uint64_t CpuContext::state_bytes(StatePart part, uint32_t n_row) const {

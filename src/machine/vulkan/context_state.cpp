@@ -76,7 +76,11 @@ std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row)
     return regions;
 }
 
-uint64_t VulkanContext::kv_row_bytes(StatePart part) const { return context_impl::sum_bytes(row_regions(part, 0, 1)); }
+std::vector<uint64_t> VulkanContext::row_pieces(StatePart part) const {
+    std::vector<uint64_t> pieces;
+    for (const Region& r : row_regions(part, 0, 1)) pieces.push_back(r.bytes);
+    return pieces;
+}
 
 uint64_t VulkanContext::state_bytes(StatePart part, uint32_t n_row) const {
     return context_impl::sum_bytes(state_regions(part, n_row));

@@ -1,0 +1,245 @@
+#include "state_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace state_store_impl {
+
+constexpr uint64_t kMinPage = 4096, kMaxPage = 65536;
+constexpr uint64_t kDefaultBudget = uint64_t{512} << 20;
+/// Rows of convolution inputs that a back end keeps at most.
+constexpr uint64_t kConvRows = 16;
+/// More states than a session could use: the budget of a small model need not be larger.
+constexpr uint64_t kUsefulStates = 64;
+
+}  // namespace state_store_impl
+
+StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context) {
+    using namespace state_store_impl;
+    uint64_t state = plan.d_model * sizeof(float), row = 0;
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Slot& s = plan.slot(id);
+        if (s.role == SlotRole::delta) state += s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float);
+        if (s.role == SlotRole::conv) state += kConvRows * s.width() * sizeof(float);
+        if (s.role != SlotRole::kv || kv[id].n_ring == 0) continue;
+        if (kv[id].keeps_rows(n_context))
+            row += kv[id].k_bytes + kv[id].v_bytes;
+        else
+            state += kv[id].bytes();
+    }
+    StateSizes sizes;
+    sizes.page_bytes = kMinPage;
+    while (sizes.page_bytes < kMaxPage && sizes.page_bytes * 16 < state) sizes.page_bytes *= 2;
+    sizes.state_bytes = round_up(state, sizes.page_bytes);
+    sizes.row_bytes = round_up(row * kParkRows, sizes.page_bytes) / kParkRows;
+    return sizes;
+}
+
+Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_bytes, uint32_t n_context) {
+    using namespace state_store_impl;
+    if (checkpoint_bytes == kDefaultCheckpoints) {
+        const uint64_t useful = kUsefulStates * sizes.state_bytes + 2 * uint64_t{n_context} * sizes.row_bytes;
+        const uint64_t budget = std::min(kDefaultBudget, useful) / sizes.page_bytes * sizes.page_bytes;
+        return budget < sizes.state_bytes ? 0 : budget;
+    }
+    if (checkpoint_bytes != 0 && checkpoint_bytes < sizes.state_bytes)
+        return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", but one checkpoint takes ",
+                    sizes.state_bytes, "; give at least that, or 0 for none");
+    if (checkpoint_bytes / sizes.page_bytes > UINT32_MAX)
+        return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", expected at most ",
+                    UINT32_MAX * sizes.page_bytes);
+    return checkpoint_bytes / sizes.page_bytes * sizes.page_bytes;
+}
+
+/// Fills pages one after the other.
+class StateStore::Writer : public StateWriter {
+  public:
+    Writer(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
+    Status write(const void* from, uint64_t n) override {
+        const std::byte* bytes = static_cast<const std::byte*>(from);
+        while (n != 0) {
+            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
+            std::memcpy(store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, bytes, k);
+            bytes += k;
+            n_ += k;
+            n -= k;
+        }
+        return {};
+    }
+
+  private:
+    const StateStore& store_;
+    const Pages& pages_;
+    uint64_t n_ = 0;
+};
+
+class StateStore::Reader : public StateReader {
+  public:
+    Reader(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
+    Status read(void* to, uint64_t n) override {
+        std::byte* bytes = static_cast<std::byte*>(to);
+        while (n != 0) {
+            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
+            std::memcpy(bytes, store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, k);
+            bytes += k;
+            n_ += k;
+            n -= k;
+        }
+        return {};
+    }
+    void seek(uint64_t to) { n_ = to; }
+
+  private:
+    const StateStore& store_;
+    const Pages& pages_;
+    uint64_t n_ = 0;
+};
+
+/// Some rows of a block: a part of each piece.
+class StateStore::RowReader : public StateReader {
+  public:
+    /// at: where the part of the block begins.
+    RowReader(Reader& block, const std::vector<uint64_t>& pieces, size_t n_block, uint64_t at, size_t skip, size_t n)
+        : block_(block), pieces_(pieces), n_block_(n_block), at_(at), skip_(skip), n_(n) {}
+    Status read(void* to, uint64_t n) override {
+        std::byte* bytes = static_cast<std::byte*>(to);
+        while (n != 0) {
+            const uint64_t piece = pieces_[i_], k = std::min(n, n_ * piece - done_);
+            block_.seek(at_ + skip_ * piece + done_);
+            AUSPEX_TRY(block_.read(bytes, k));
+            bytes += k;
+            n -= k;
+            done_ += k;
+            if (done_ < n_ * piece) continue;
+            at_ += n_block_ * piece;
+            done_ = 0;
+            ++i_;
+        }
+        return {};
+    }
+
+  private:
+    Reader& block_;
+    const std::vector<uint64_t>& pieces_;
+    size_t n_block_;
+    uint64_t at_;
+    size_t skip_, n_;
+    size_t i_ = 0;       ///< piece
+    uint64_t done_ = 0;  ///< bytes of it
+};
+
+Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes) {
+    page_bytes_ = sizes.page_bytes;
+    const uint64_t n_page = budget_bytes / page_bytes_;
+    if (n_page != 0) AUSPEX_TRY(arena_.take(allocator, n_page * page_bytes_, "a session's checkpoints", false));
+    free_.reserve(static_cast<size_t>(n_page));
+    drop_all();
+    for (const StatePart part : {StatePart::trunk, StatePart::draft})
+        pieces_[static_cast<size_t>(part)] = trunk_.context().row_pieces(part);
+    return {};
+}
+
+Status StateStore::take(uint64_t bytes, Pages* pages) {
+    const size_t n = static_cast<size_t>(ceil_div(bytes, page_bytes_));
+    if (n > free_.size())
+        return fail(Code::out_of_memory, "a checkpoint needs ", bytes, " bytes, ", free_.size() * page_bytes_,
+                    " of checkpoint_bytes are free");
+    pages->assign(free_.end() - static_cast<std::ptrdiff_t>(n), free_.end());
+    free_.resize(free_.size() - n);
+    return {};
+}
+
+void StateStore::give_back(Pages* pages) {
+    free_.insert(free_.end(), pages->begin(), pages->end());  // never beyond its first size
+    pages->clear();
+}
+
+Status StateStore::keep_state(uint32_t item, size_t row) {
+    if (states_.size() <= item) states_.resize(item + 1);
+    State& state = states_[item];
+    Context& context = trunk_.context();
+    uint64_t bytes = d_model_ * sizeof(float);
+    for (const StatePart part : {StatePart::trunk, StatePart::draft})
+        bytes += context.state_bytes(part, static_cast<uint32_t>(row));
+    AUSPEX_TRY(take(bytes, &state.pages));
+    const Status s = write_state(state, row);
+    if (!s.ok()) give_back(&state.pages);
+    return s;
+}
+
+Status StateStore::write_state(State& state, size_t row) {
+    Writer to(*this, state.pages);
+    Context& context = trunk_.context();
+    AUSPEX_TRY(trunk_.save_state(StatePart::trunk, to));
+    AUSPEX_TRY(trunk_.save_state(StatePart::draft, to));
+    state.spans = trunk_.spans();
+    state.mtp = cache_.kept(row);
+    if (!state.mtp.has_hidden) return {};
+    Span<const float> hidden;
+    AUSPEX_TRY(trunk_.track(context.read_row(trunk_.hidden_slot(), state.mtp.hidden_row).get(hidden)));
+    return to.write(hidden.data(), d_model_ * sizeof(float));
+}
+
+Status StateStore::load_state(uint32_t item, size_t row) {
+    State& state = states_[item];
+    Reader from(*this, state.pages);
+    AUSPEX_TRY(trunk_.load_state(row, state.spans, from));
+    if (!state.mtp.has_hidden) {
+        cache_.resume(row, state.mtp, {});
+        return {};
+    }
+    std::vector<float> hidden(d_model_);
+    AUSPEX_TRY(from.read(hidden.data(), d_model_ * sizeof(float)));
+    cache_.resume(row, state.mtp, std::move(hidden));
+    return {};
+}
+
+void StateStore::drop_state(uint32_t item) { give_back(&states_[item].pages); }
+
+Status StateStore::park_rows(uint32_t item, size_t first, size_t n) {
+    if (rows_.size() <= item) rows_.resize(item + 1);
+    Rows& rows = rows_[item];
+    Context& context = trunk_.context();
+    const uint64_t bytes = n * (context.kv_row_bytes(StatePart::trunk) + context.kv_row_bytes(StatePart::draft));
+    AUSPEX_TRY(take(bytes, &rows.pages));
+    rows.first = first;
+    rows.n = n;
+    Writer to(*this, rows.pages);
+    const uint32_t at = static_cast<uint32_t>(first), count = static_cast<uint32_t>(n);
+    Status s = trunk_.track(context.save_rows(StatePart::trunk, at, count, to));
+    if (s.ok()) s = trunk_.track(context.save_rows(StatePart::draft, at, count, to));
+    if (!s.ok()) give_back(&rows.pages);
+    return s;
+}
+
+Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
+    const Rows& rows = rows_[item];
+    Context& context = trunk_.context();
+    uint64_t at = 0;
+    for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
+        Reader block(*this, rows.pages);
+        RowReader from(block, pieces_[static_cast<size_t>(part)], rows.n, at, first - rows.first, n);
+        AUSPEX_TRY(
+            trunk_.track(context.restore_rows(part, static_cast<uint32_t>(first), static_cast<uint32_t>(n), from)));
+        at += rows.n * context.kv_row_bytes(part);
+    }
+    return {};
+}
+
+void StateStore::drop_rows(uint32_t item) { give_back(&rows_[item].pages); }
+
+void StateStore::drop_all() {
+    states_.clear();
+    rows_.clear();
+    free_.resize(static_cast<size_t>(arena_.size() / page_bytes_));  // open() took the memory
+    for (size_t i = 0; i < free_.size(); ++i) free_[i] = static_cast<uint32_t>(free_.size() - 1 - i);
+}
+
+void StateStore::reset() { trunk_.restart(0); }
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

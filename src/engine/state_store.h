@@ -1,0 +1,80 @@
+// engine/state_store: the bytes of kept states and parked rows, in host memory.
+//
+// Owns    an arena, allocated once, cut into pages; and of every kept state what belongs to it beside its bytes.
+// Thread  belongs to one session.
+// Tests   tests/test_state_store.cpp, tests/test_branches.cpp.
+//
+//   state   recurrent state, convolution inputs and caches with a window, of trunk and draft blocks; the hidden row
+//           that the draft block's next row is made of
+//   rows    keys and values of up to kParkRows rows, of trunk and draft blocks
+#pragma once
+#include "prefix_tree.h"
+#include "trunk.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// Rows of a parked block, and the grid on which a prefill stops by itself.
+constexpr uint32_t kParkRows = 64;
+
+/// What is kept of a context, counted from its plan; a back end writes no more than this.
+struct StateSizes {
+    uint64_t state_bytes = 0;  ///< of one kept state at most, whole pages
+    uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kParkRows that are whole pages
+    uint64_t page_bytes = 0;
+    static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context);
+};
+
+/// The bytes of the arena that `checkpoint_bytes` stands for, in whole pages.
+/// errors    bad_argument: neither 0 nor room for one state.
+Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_bytes, uint32_t n_context);
+
+class StateStore : public RowStore {
+  public:
+    StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model) : trunk_(trunk), cache_(cache), d_model_(d_model) {}
+    /// errors    out_of_memory.
+    Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes);
+    uint64_t memory_bytes() const { return arena_.size(); }
+
+    Status keep_state(uint32_t item, size_t row) override;
+    Status load_state(uint32_t item, size_t row) override;
+    void drop_state(uint32_t item) override;
+    Status park_rows(uint32_t item, size_t first, size_t n) override;
+    Status restore_rows(uint32_t item, size_t first, size_t n) override;
+    void drop_rows(uint32_t item) override;
+    void drop_all() override;
+    void reset() override;
+
+  private:
+    using Pages = std::vector<uint32_t>;
+    struct State {
+        Pages pages;
+        std::vector<RowSpan> spans;  ///< how its rows were computed
+        MtpCache::Kept mtp;
+    };
+    struct Rows {
+        Pages pages;
+        size_t first = 0, n = 0;
+    };
+    class Writer;
+    class Reader;
+    class RowReader;
+    Status take(uint64_t bytes, Pages* pages);
+    void give_back(Pages* pages);
+    Status write_state(State& state, size_t row);
+
+    Trunk& trunk_;
+    MtpCache& cache_;
+    uint32_t d_model_;
+    Block arena_;
+    uint64_t page_bytes_ = 1;
+    std::vector<uint32_t> free_;       ///< pages
+    std::vector<State> states_;        ///< by item
+    std::vector<Rows> rows_;           ///< by item
+    std::vector<uint64_t> pieces_[2];  ///< Context::row_pieces of trunk and draft
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

@@ -1,0 +1,184 @@
+// A session that goes back to checkpoints computes only what is new, and gives the text of one that starts over.
+#include <doctest/doctest.h>
+
+#include "../src/engine/session.h"
+#include "sync_scripts.h"
+#include "tiny.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace test_branches {
+
+std::vector<Token> part(const std::vector<Token>& ids, size_t n) { return {ids.begin(), ids.begin() + long(n)}; }
+
+std::vector<Token> join(std::vector<Token> a, const std::vector<Token>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+SessionOptions options_of(Draft source, uint64_t checkpoint_bytes) {
+    SessionOptions o;
+    o.n_context = 1024;
+    o.n_ubatch = 128;
+    o.draft.source = source;
+    o.draft.depth = source == Draft::off ? 0 : 3;
+    o.checkpoint_bytes = checkpoint_bytes;
+    return o;
+}
+
+Session open(const Model& model, const SessionOptions& options) {
+    Session session;
+    const Status s = Session::create(model, options).get(session);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return session;
+}
+
+SyncReport sync(Session& session, const std::vector<Token>& ids, const std::vector<Mark>& marks = {}) {
+    auto r = session.sync(ids, marks);
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+    return r.value();
+}
+
+void more(Session& session, size_t n) {
+    const size_t goal = session.history().size() + n;
+    while (session.history().size() < goal) {
+        const auto r = session.next();
+        REQUIRE_MESSAGE(r.ok(), r.status().message());
+    }
+}
+
+std::vector<Token> history(const Session& session) { return {session.history().begin(), session.history().end()}; }
+
+/// State and rows, as bytes.
+std::vector<std::byte> bytes_of(Session& session) {
+    std::vector<std::byte> bytes;
+    Session::Impl& s = *session.impl();
+    REQUIRE(s.drain().ok());
+    s.timeline.close_step();
+    REQUIRE(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &bytes).ok());
+    return bytes;
+}
+
+void check_agent(const Model& model, Draft source) {
+    Session session = open(model, options_of(source, kDefaultCheckpoints));
+    const std::vector<Token> system = tiny_ids(300, 1), title = tiny_ids(40, 2);
+    std::vector<Token> agent = join(system, tiny_ids(20, 3));
+    CHECK(sync(session, agent, {{300, true}}).rows_computed == 320);
+    for (uint64_t step = 0; step < 8; ++step) {
+        more(session, 6);
+        const size_t computed = session.impl()->timeline.n_row();
+        agent = history(session);
+        // A title request shares nothing with the agent, and costs its own rows alone.
+        SyncReport r = sync(session, title);
+        CHECK(r.rows_computed == title.size());
+        more(session, 4);
+        const std::vector<Token> said = tiny_ids(30, 10 + step);
+        agent = join(agent, said);
+        r = sync(session, agent);
+        CHECK(r.rows_reused == computed);
+        CHECK(r.rows_computed == agent.size() - computed);
+        CHECK(r.reason == SyncReason::resumed);
+    }
+}
+
+void check_switching(const Model& model, Draft source) {
+    Session session = open(model, options_of(source, kDefaultCheckpoints));
+    const std::vector<Token> shared = tiny_ids(200, 5);
+    std::vector<Token> branch[2] = {join(shared, tiny_ids(90, 6)), join(shared, tiny_ids(50, 7))};
+    std::vector<std::byte> state[2];
+    for (int i = 0; i < 2; ++i) {
+        sync(session, branch[i], {{200, false}});
+        more(session, 5);
+        branch[i] = part(history(session), session.impl()->timeline.n_row());
+        state[i] = bytes_of(session);
+    }
+    for (int i = 0; i < 100; ++i) {
+        const int b = i % 2;
+        CAPTURE(i);
+        // One token more, so that the state at the tip is the base.
+        const SyncReport r = sync(session, join(branch[b], {1}));
+        CHECK(r.rows_computed == 1);
+        CHECK(r.reason == SyncReason::resumed);
+        if (i % 10 > 1) continue;
+        Session::Impl& s = *session.impl();
+        PrefixReport back;
+        REQUIRE(s.tree->sync(branch[b ^ 1], {}, false).get(back).ok());  // leaves the branch, so that it is whole again
+        REQUIRE(s.tree->sync(join(branch[b], {2}), {}, false).get(back).ok());
+        s.timeline.assign(join(branch[b], {2}));
+        CHECK(bytes_of(session) == state[b]);
+        REQUIRE(s.trunk->prefill(1).ok());
+    }
+}
+
+void check_scratch(const Model& model) {
+    // From a checkpoint or from the start: the same bits.
+    Session session = open(model, options_of(Draft::off, kDefaultCheckpoints)),
+            scratch = open(model, options_of(Draft::off, 0));
+    const std::vector<Token> text = tiny_ids(700, 9);
+    sync(session, part(text, 650), {{256, false}});
+    const std::vector<Token> edited = join(part(text, 400), tiny_ids(270, 11));
+    const SyncReport r = sync(session, edited);
+    CHECK(r.checkpoint_row == 256);
+    CHECK(r.rows_computed == 414);
+    CHECK(r.diverged_at == 400);
+    CHECK(r.reason == SyncReason::checkpoint);
+    CHECK(r.text.find("diverged at row 400 of 670") != std::string::npos);
+    CHECK(sync(scratch, edited).rows_computed == 670);
+    CHECK(bytes_of(session) == bytes_of(scratch));
+    more(session, 20);
+    more(scratch, 20);
+    CHECK(history(session) == history(scratch));
+}
+
+}  // namespace test_branches
+
+using namespace test_branches;
+
+TEST_CASE("an agent with a title request after every step computes its own rows alone") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) check_agent(model, source);
+}
+
+TEST_CASE("restore equivalence: two branches by turns keep every bit of their states") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) check_switching(model, source);
+}
+
+TEST_CASE("restore equivalence: sync over a checkpoint gives the bits of sync from scratch") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    check_scratch(load_model(cpu_device(), bytes));
+}
+
+TEST_CASE("a budget too small for one checkpoint is refused with what one takes, and 0 keeps nothing") {
+    const std::vector<std::byte> bytes = tiny_model({});
+    const Model model = load_model(cpu_device(), bytes);
+    const Status s = Session::create(model, options_of(Draft::off, 100)).status();
+    CHECK(s.code == Code::bad_argument);
+    CHECK(s.text.find("one checkpoint takes") != std::string::npos);
+    Session session = open(model, options_of(Draft::off, 0));
+    sync(session, tiny_ids(100, 1), {{50, true}});
+    CHECK(sync(session, tiny_ids(50, 2)).rows_computed == 50);
+    CHECK(sync(session, tiny_ids(100, 1)).rows_computed == 100);
+    CHECK(session.sync(tiny_ids(10, 1), std::vector<Mark>{{11, false}}).status().code == Code::bad_argument);
+}
+
+#ifndef AUSPEX_NO_VULKAN
+TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint changes no bit") {
+    const Device device = gpu_device();
+    if (!device) return;
+    TinyOptions tiny;
+    tiny.n_head_k = 1;
+    tiny.n_head_v = 2;
+    tiny.d_head = 256;
+    tiny.d_key = 128;
+    const std::vector<std::byte> bytes = tiny_model(tiny);
+    const Model model = load_model(device, bytes);
+    check_agent(model, Draft::mtp);
+    check_switching(model, Draft::off);
+    check_scratch(model);
+}
+#endif
