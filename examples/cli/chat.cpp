@@ -29,6 +29,8 @@ const char kHelp[] =
     "  /reset          forget the conversation\n"
     "  /system TEXT    set the system message and forget the conversation\n"
     "  /think on|off   let the model think before it answers, if its template can\n"
+    "  /undo           take back the last message and its answer\n"
+    "  /retry          answer the last message again\n"
     "  /stats          tokens and speed so far\n"
     "  /quit           leave; so does the end of input\n"
     "  A line that ends in \\ continues in the next one. Ctrl-C ends an answer; at the prompt it leaves.\n";
@@ -137,6 +139,8 @@ class Chat {
             forget(rest);
         } else if (word == "/think" && (rest == "on" || rest == "off")) {
             request_.enable_thinking = rest == "on";
+        } else if (word == "/undo" || word == "/retry") {
+            return take_back(word == "/retry");
         } else if (word == "/stats") {
             const auspex::Stats t = session_.stats();
             std::fprintf(
@@ -154,6 +158,17 @@ class Chat {
     std::string system_text() const {
         return !request_.messages.empty() && request_.messages[0].role == "system" ? request_.messages[0].content
                                                                                    : std::string();
+    }
+
+    /// Drops the last message of the user and what followed. retry: and says it again.
+    Status take_back(bool retry) {
+        std::vector<auspex::ChatMessage>& all = request_.messages;
+        size_t n = all.size();
+        while (n > 0 && all[n - 1].role != "user") --n;
+        if (n == 0) return Status(Code::bad_argument, "nothing was said yet; there is no message to take back");
+        const std::string text = all[n - 1].content;
+        all.resize(n - 1);
+        return retry ? turn(text) : Status();
     }
 
     /// One message from the user and the answer to it. A turn that fails leaves the conversation as it was.
@@ -178,15 +193,19 @@ class Chat {
         Status s = on_.model.render(request_).get(prompt);
         if (!s.ok()) return s;
         std::vector<Token> ids;
-        s = on_.model.encode(prompt).get(ids);
+        std::vector<auspex::Mark> marks;
+        s = on_.model.encode(prompt, &marks).get(ids);
         if (!s.ok()) return s;
         if (ids.size() >= n_context_)
             return Status(Code::context_full, "the conversation has " + std::to_string(ids.size()) +
                                                   " tokens, the context holds " + std::to_string(n_context_) +
                                                   ": /reset, or start with a larger --ctx");
         Generated made;
-        s = generate(on_.model, session_, ids, o_.sampling, o_.generate, true, &made);
+        s = generate(on_.model, session_, ids, marks, o_.sampling, o_.generate, true, &made);
         if (!s.ok()) return s;
+        if (o_.place.verbose)
+            std::fprintf(stderr, "\n[%zu rows computed, %zu reused: %s]", made.synced.rows_computed,
+                         made.synced.rows_reused, made.synced.text.c_str());
         s = print("\n");
         if (!s.ok()) return s;
         if (made.stop_reason == "context") note("the context is full: /reset, or start with a larger --ctx");

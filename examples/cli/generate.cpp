@@ -47,9 +47,10 @@ Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, co
 }
 
 Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
-                const auspex::Sampling& sampling, const GenerateOptions& options, bool stream, Generated* to) {
+                const std::vector<auspex::Mark>& marks, const auspex::Sampling& sampling,
+                const GenerateOptions& options, bool stream, Generated* to) {
     const double start = now();
-    Status s = session.sync(history).get(to->synced);
+    Status s = session.sync(history, marks).get(to->synced);
     clear_progress_line();
     if (!s.ok()) return s;
     const double ready = now();

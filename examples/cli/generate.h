@@ -30,7 +30,9 @@ struct Generated {
 
 /// Brings the session to `history` and generates. With `stream` the text goes to standard output as TextStream releases
 /// it. Ctrl-C ends the generation; the text so far is kept.
+/// marks: of the prompt, as Model::encode gives them.
 Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
-                const auspex::Sampling& sampling, const GenerateOptions& options, bool stream, Generated* to);
+                const std::vector<auspex::Mark>& marks, const auspex::Sampling& sampling,
+                const GenerateOptions& options, bool stream, Generated* to);
 
 }  // namespace cli

@@ -56,6 +56,7 @@ Status run(const RunOptions& o, int* exit_code) {
     Trace trace;
     s = trace.open(o.draft, &options);
     if (!s.ok()) return s;
+    options.checkpoint_bytes = 0;  // one prompt, never edited
     auspex::Session session;
     s = auspex::Session::create(on.model, options).get(session);
     if (!s.ok()) return s;
@@ -65,7 +66,7 @@ Status run(const RunOptions& o, int* exit_code) {
 
     const bool stream = !o.json;
     Generated made;
-    s = generate(on.model, session, ids, o.sampling, o.generate, stream, &made);
+    s = generate(on.model, session, ids, {}, o.sampling, o.generate, stream, &made);
     if (s.ok()) s = trace.close();
     if (!s.ok()) return s;
     costs.save(session);
