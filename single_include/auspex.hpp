@@ -264,6 +264,7 @@ struct DecodeOptions {
 
 struct ChatPrompt;
 struct ChatRequest;
+struct Mark;
 
 /// A model loaded onto a Device. Immutable; copies share it. Keeps its Device alive.
 ///
@@ -291,7 +292,8 @@ class AUSPEX_API Model {
     /// cost      about a microsecond per ten bytes.
     Result<std::vector<Token>> encode(std::string_view text, const EncodeOptions& options = {}) const;
     /// A rendered chat prompt to ids: control tokens are parsed in the template's own text only.
-    Result<std::vector<Token>> encode(const ChatPrompt& prompt) const;
+    /// marks: if given, gets the prompt's stops as rows, for Session::sync.
+    Result<std::vector<Token>> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
     /// Ids to bytes; ids outside the vocabulary give nothing. A character may be spread over several tokens, so a part
     /// of them may give a part of a character; TextStream joins them.
     ///
@@ -420,7 +422,13 @@ struct ChatPrompt {
         std::string text;
         bool from_template = false;
     };
+    /// A place between two messages: where a Mark belongs.
+    struct Stop {
+        size_t piece = 0, at = 0;  ///< before byte `at` of this piece
+        bool pinned = false;       ///< the end of the system part
+    };
     std::vector<Piece> pieces;
+    std::vector<Stop> stops;       ///< the end of the system part, and of the last user message
     bool inside_thinking = false;  ///< the prompt ends inside <think>
     std::string text() const {
         std::string all;
@@ -559,13 +567,15 @@ struct MemoryAlternative {
 /// What a model and one session on it take.
 struct MemoryPlan {
     std::vector<MemoryItem> items;
-    uint64_t weight_bytes = 0;         ///< taken by Model::load
-    uint64_t session_bytes = 0;        ///< taken by Session::create
-    uint64_t file_bytes = 0;           ///< read in place; not part of the total
-    uint64_t total_bytes = 0;          ///< weight_bytes + session_bytes
-    uint64_t pinned_bytes = 0;         ///< of the total: experts in the system's memory, which the limit does not count
+    uint64_t weight_bytes = 0;   ///< taken by Model::load
+    uint64_t session_bytes = 0;  ///< taken by Session::create
+    uint64_t file_bytes = 0;     ///< read in place; not part of the total
+    uint64_t total_bytes = 0;    ///< weight_bytes + session_bytes
+    /// Of the total, not counted by the limit: experts in the system's memory and, on a GPU, checkpoints.
+    uint64_t pinned_bytes = 0;
     uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: saved by LoadOptions::mtp = false
-    uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off
+    uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off, checkpoints aside
+    uint64_t checkpoint_bytes = 0;     ///< of session_bytes: SessionOptions::checkpoint_bytes, in host memory
     uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
     uint64_t limit_bytes = 0;  ///< memory_limit_bytes, or what is free and held by the loaded model; 0: not known
     bool fits = true;          ///< total_bytes - pinned_bytes is within the limit, or it is not known
@@ -579,6 +589,9 @@ struct DraftReport;
 struct KernelTime;
 struct StepCounts;
 
+/// SessionOptions::checkpoint_bytes: 512 MiB, or less where the session could not use as much.
+constexpr uint64_t kDefaultCheckpoints = UINT64_MAX;
+
 struct SessionOptions {
     uint32_t n_context = 0;                         ///< tokens of history; 0: 4096, or the model's if that is less
     uint32_t n_ubatch = 512;                        ///< rows computed at once in a prefill, 1..4096
@@ -589,6 +602,10 @@ struct SessionOptions {
     /// 2/5 of the attention layers see everything, the others get a window with 4 sinks: the largest power of two, at
     /// least 1024, that fits. If none does, fewer layers see everything, and finally none, with windows down to 64.
     uint64_t kv_budget_bytes = 0;
+    /// Host memory for checkpoints: recurrent states, and rows of branches that are not live. sync() goes back to them
+    /// where a history was edited or another branch continues. Taken at once, backed by the system as it is used. 0:
+    /// only the live history is kept, and an edit computes everything again.
+    uint64_t checkpoint_bytes = kDefaultCheckpoints;
     /// Called once per timeline for each layer with a window, when the window is full.
     std::function<void(const WindowFull&)> on_window_full;
     DraftOptions draft;
@@ -614,6 +631,37 @@ struct Stats {
     uint64_t drafted[kMaxDraft] = {};     ///< drafts verified, by place in the cycle
     uint64_t accepted[kMaxDraft] = {};    ///< of those, the drafts that were kept
     uint64_t draft_head_bytes = 0;        ///< memory of the draft-only head
+};
+
+/// A row of a prompt at which later prompts are likely to differ: the end of the system part or of the last user
+/// message. sync() keeps the state there.
+struct Mark {
+    size_t row = 0;
+    bool pinned = false;  ///< given up last
+};
+
+/// Why sync() computed the rows that it did.
+enum class SyncReason : uint8_t {
+    unchanged,   ///< nothing is computed
+    appended,    ///< the live history goes on
+    resumed,     ///< a checkpoint lay exactly where the known text ends
+    checkpoint,  ///< rows between the nearest checkpoint and the divergence are computed again
+    given_up,    ///< the same, and a nearer checkpoint was given up for the budget or because a copy failed
+    no_state,    ///< a known text, but no checkpoint of it was kept
+    new_text,    ///< nothing in common with any known text
+};
+/// "appended".
+AUSPEX_API const char* sync_reason_name(SyncReason reason);
+
+/// What sync() did.
+struct SyncReport {
+    size_t rows_computed = 0;
+    size_t rows_reused = 0;
+    size_t diverged_at = 0;     ///< tokens that the history before and the new one have in common
+    size_t checkpoint_row = 0;  ///< rows below it were reused: a checkpoint, or the live tip
+    SyncReason reason = SyncReason::unchanged;
+    /// For people: "diverged at row 12046 of 30112: token 248068 instead of 151667; nearest checkpoint 12032".
+    std::string text;
 };
 
 /// The state of a timeline as bytes, for a Session of the same model and options.
@@ -648,14 +696,15 @@ class AUSPEX_API Session {
 
     /// Makes the history equal to `history` and computes the rows that are missing.
     ///
-    /// history   every token from the start, at most n_context; empty forgets everything.
-    /// returns   rows computed: 0 when nothing changed, history.size() after a restart.
-    /// errors    bad_argument: an id outside the vocabulary, or too many tokens (the text names both numbers).
-    ///           device_lost: this session is over.
+    /// history   every token from the start, at most n_context; empty forgets the live history.
+    /// marks     rows of it at which to keep a checkpoint, as Model::encode gives them for a prompt; in any order.
+    /// returns   the rows computed and reused, and why.
+    /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
+    ///           names both numbers). device_lost: this session is over.
     ///           cancelled: by the progress callback; the rows computed so far are kept.
-    /// cost      one prefill of those rows. Tokens of the last next() can be taken back; an edit before them computes
-    ///           the whole history again. restore() a snapshot first to go on from there.
-    Result<size_t> sync(Span<const Token> history);
+    /// cost      one prefill of the rows that no checkpoint covers, and the copies of those it goes back to. Tokens of
+    ///           the last next() can be taken back.
+    Result<SyncReport> sync(Span<const Token> history, Span<const Mark> marks = {});
 
     /// Samples the next token, or several when drafting, and appends them to the history.
     ///
@@ -1020,8 +1069,9 @@ class Block {
     Block& operator=(Block&& o) noexcept;
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
-    /// Frees the old block and allocates `bytes` zeroed bytes, aligned to 64; `what` names them in the error.
-    Status take(const Allocator& from, uint64_t bytes, const char* what);
+    /// Frees the old block and allocates `bytes` bytes, aligned to 64; `what` names them in the error. zeroed: false
+    /// for memory that is written before it is read, so that the system need not back it until then.
+    Status take(const Allocator& from, uint64_t bytes, const char* what, bool zeroed = true);
     void reset();
     std::byte* data() const { return data_; }
     size_t size() const { return size_; }
@@ -2145,7 +2195,8 @@ class Tokenizer {
     std::vector<Token> encode(std::string_view text, bool special, EncodeWork* work = nullptr) const;
     /// encode(prompt.text()), except that a control token is found only where all of it lies in adjacent pieces
     /// that the template wrote. Piece borders have no other effect.
-    std::vector<Token> encode(const ChatPrompt& prompt) const;
+    /// marks: if given, gets the rows of those stops at which a control token begins.
+    std::vector<Token> encode(const ChatPrompt& prompt, std::vector<Mark>* marks = nullptr) const;
 
     /// The bytes of the ids in order; the first and last character may be incomplete. Unused ids and ids outside
     /// the vocabulary give nothing; control tokens only if `special` is set.
@@ -2183,7 +2234,8 @@ class Tokenizer {
     std::string_view raw(const Named& n) const { return std::string_view(pool_.data() + n.offset, n.size); }
     uint32_t find_normal(std::string_view text, uint64_t* n_compare = nullptr) const;
     const Merge* find_merge(uint32_t left, uint32_t right) const;
-    std::vector<Token> encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work) const;
+    std::vector<Token> encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work,
+                                     const std::vector<Mark>& stops = {}, std::vector<Mark>* marks = nullptr) const;
     void encode_plain(std::string_view text, Scratch& scratch, std::vector<Token>& ids) const;
     void merge_short(Scratch& scratch, std::vector<Token>& ids) const;
     void merge_long(Scratch& scratch, std::vector<Token>& ids) const;
@@ -2664,6 +2716,67 @@ void mtp_head(const LayerBuilder& layer, bool raw);
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ---------------------------------------------------------------------- src/machine/state_stream.h
+
+// machine/state_stream: where the bytes of a sequence's state go to and come from.
+//
+// What    StateWriter and StateReader: memory, pages of an arena, or a file, so that no whole copy is made on the way.
+// Thread  one at a time.
+// Tests   tests/test_state.cpp.
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+class StateWriter {
+  public:
+    virtual ~StateWriter() = default;
+    /// Takes the next n bytes. errors: of the medium; what was written before is then of no use.
+    virtual Status write(const void* from, uint64_t n) = 0;
+};
+
+class StateReader {
+  public:
+    virtual ~StateReader() = default;
+    /// Gives the next n bytes. errors: of the medium, or it has fewer.
+    virtual Status read(void* to, uint64_t n) = 0;
+};
+
+/// Appends to a vector.
+class VectorWriter : public StateWriter {
+  public:
+    explicit VectorWriter(std::vector<std::byte>* to) : to_(to) {}
+    Status write(const void* from, uint64_t n) override {
+        const std::byte* bytes = static_cast<const std::byte*>(from);
+        to_->insert(to_->end(), bytes, bytes + n);
+        return {};
+    }
+
+  private:
+    std::vector<std::byte>* to_;
+};
+
+/// Reads a span from its beginning.
+class SpanReader : public StateReader {
+  public:
+    explicit SpanReader(Span<const std::byte> from) : rest_(from) {}
+    Status read(void* to, uint64_t n) override {
+        if (n > rest_.size())
+            return fail(Code::bad_file, "a state ends ", n - rest_.size(), " bytes before its part does");
+        if (n != 0) std::memcpy(to, rest_.data(), static_cast<size_t>(n));
+        rest_ = rest_.subspan(static_cast<size_t>(n), rest_.size() - static_cast<size_t>(n));
+        return {};
+    }
+
+  private:
+    Span<const std::byte> rest_;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // --------------------------------------------------------------------------- src/machine/backend.h
 
 // machine/backend: the interface between the engine and what runs a model.
@@ -2816,6 +2929,9 @@ class KernelProfiler {
 
 // ----------------------------------------------------------------------------- what every back end implements
 
+/// The text depends on the trunk's part alone. The draft blocks' caches decide what is drafted.
+enum class StatePart : uint8_t { trunk, draft };
+
 /// One sequence on a device: caches, state, scratch. All memory is taken when it is opened, except by draft_head().
 class Context {
   public:
@@ -2834,10 +2950,27 @@ class Context {
     /// asked for. All tapes may share one slot for logits. On the CPU a view, elsewhere a copy; valid until the next
     /// call.
     virtual Result<Span<const float>> read_row(SlotId slot, uint32_t row) = 0;
-    /// State as bytes: caches up to `n_row` KV rows, recurrent state with committed records applied.
-    virtual Status save(uint32_t n_row, std::vector<std::byte>* to) = 0;
-    /// errors    bad_argument: not as many bytes as save() writes for n_row rows; the state is as before.
-    virtual Status restore(uint32_t n_row, Span<const std::byte> from) = 0;
+    // A sequence as bytes. Its rows can be cut at any row; its state belongs to one row alone.
+    /// How save_rows() orders its bytes: n rows are, for each piece, n times that many bytes. Of the caches that keep
+    /// every row; kv.h says which.
+    virtual std::vector<uint64_t> row_pieces(StatePart part) const = 0;
+    /// Bytes of everything else after n_row rows: recurrent state, convolution inputs, caches with a window. The most
+    /// at n_context rows.
+    virtual uint64_t state_bytes(StatePart part, uint32_t n_row) const = 0;
+    /// KV rows first .. first + n - 1, which must have been written. errors: device_lost, those of `to`.
+    virtual Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) = 0;
+    /// Applies the committed records first: commit() cannot be called again. n_row: the history's. errors: the same.
+    virtual Status save_state(StatePart part, uint32_t n_row, StateWriter& to) = 0;
+    /// Nothing but these rows changes. errors: device_lost, those of `from`; the rows are undefined then.
+    virtual Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) = 0;
+    /// The history becomes n_row rows long. errors: the same; the state is undefined then: reset(), or restore again.
+    virtual Status restore_state(StatePart part, uint32_t n_row, StateReader& from) = 0;
+    /// Bytes of one row: the sum of row_pieces().
+    uint64_t kv_row_bytes(StatePart part) const;
+    /// Rows and state of the trunk, one after the other.
+    Status save(uint32_t n_row, std::vector<std::byte>* to);
+    /// errors    bad_argument: not as many bytes as save() writes for n_row rows; the sequence is as before.
+    Status restore(uint32_t n_row, Span<const std::byte> from);
     virtual uint64_t memory_bytes() const = 0;
     /// From now on MTP heads give the logits of these ids alone, in this order: logit n belongs to ids[n]. Ascending,
     /// without repeats; empty: all ids again. Allocates. Call between generations.
@@ -2928,6 +3061,8 @@ struct KvShape {
     uint64_t bytes() const { return n_row() * (k_bytes + v_bytes); }
     /// Chunks that a tentative step may see parts of; the sinks count as one.
     uint32_t n_part() const;
+    /// True if every row of a context of n_context rows stays at its place: the cache can be cut at any row.
+    bool keeps_rows(uint32_t n_context) const { return sinks == 0 && n_ring >= n_context; }
     /// The first KV row below `n_token` that a later step may still see, sinks aside.
     uint32_t oldest_kept(uint32_t n_token) const { return low(n_token); }
 };
@@ -3652,8 +3787,12 @@ class CpuContext : public Context {
     void reset() override;
     Status head(const Tape& tape, uint32_t first, uint32_t n) override;
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
-    Status save(uint32_t n_token, std::vector<std::byte>* to) override;
-    Status restore(uint32_t n_token, Span<const std::byte> from) override;
+    std::vector<uint64_t> row_pieces(StatePart part) const override;
+    uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
+    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
+    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
     DeviceLoop* device_loop() override { return nullptr; }
@@ -3693,6 +3832,11 @@ class CpuContext : public Context {
     /// Runs the step's tape on all threads, or, with `head_only`, its head on the kept rows from row0 on.
     void walk(const Step& step, bool head_only, uint32_t row0);
     void apply_pending();
+    // context_state.cpp; visit: Status(void* at, uint64_t bytes).
+    template <class F>
+    Status each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const;
+    template <class F>
+    Status each_state_part(StatePart part, uint32_t n_row, F visit) const;
 
     std::shared_ptr<CpuModel> model_;
     Block memory_;
@@ -5232,6 +5376,9 @@ class Transfer {
     Status zero(const Region& to) { return fill(to, 0); }
     Status copy(const Region& to, const Region& from);
     Status read(const Region& from, void* to, uint64_t bytes);
+    /// The regions one after the other, to or from a stream: many small ones go over the bus together. Done on return.
+    Status read(Span<const Region> from, StateWriter& to);
+    Status write(Span<const Region> to, StateReader& from);
     /// Waits for everything before. Needed before the regions are used by another submission.
     Status finish();
 
@@ -5241,6 +5388,7 @@ class Transfer {
         uint64_t value = 0;  ///< timeline value of its last submission
         Region staging;
     };
+    class Gather;
     Status need_staging();
     Status begin(uint32_t half);
     Status send(uint32_t half);
@@ -6837,8 +6985,8 @@ class ListBuilder {
 
 // machine/vulkan/context: one sequence on the GPU.
 //
-// What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), snapshots,
-//         kernel times and counts (profile.cpp).
+// What    VulkanContext: steps, the device decode loop (device_loop.cpp), recordings (recordings.cpp), its state
+//         as bytes (context_state.cpp), kernel times and counts (profile.cpp).
 // Owns    the buffers of the sequence, its recordings, and what is submitted and not yet finished.
 // Thread  one thread at a time; contexts of one device may run in several threads.
 // Tests   row invariance, commit equivalence, chunk invariance, hot path: tests/test_vulkan_model.cpp.
@@ -6865,8 +7013,12 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     void reset() override;
     Status head(const Tape& tape, uint32_t first, uint32_t n) override;
     Result<Span<const float>> read_row(SlotId slot, uint32_t row) override;
-    Status save(uint32_t n_token, std::vector<std::byte>* to) override;
-    Status restore(uint32_t n_token, Span<const std::byte> from) override;
+    std::vector<uint64_t> row_pieces(StatePart part) const override;
+    uint64_t state_bytes(StatePart part, uint32_t n_row) const override;
+    Status save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) override;
+    Status save_state(StatePart part, uint32_t n_row, StateWriter& to) override;
+    Status restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) override;
+    Status restore_state(StatePart part, uint32_t n_row, StateReader& from) override;
     uint64_t memory_bytes() const override;
     Status draft_head(Span<const Token> ids) override;
 
@@ -6961,9 +7113,11 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     /// Opens an MTP pass and runs `body` and `head` after it.
     Status submit_mtp(const Step& step, const Recording* body, const Recording* head);
     Status keep_raw_rows(uint32_t n_row, uint32_t at, uint32_t n);
+    // context_state.cpp
     Status apply_pending();
-    template <class F>
-    Status each_part(uint32_t n_token, F visit) const;
+    std::vector<Region> row_regions(StatePart part, uint32_t first, uint32_t n) const;
+    std::vector<Region> state_regions(StatePart part, uint32_t n_row) const;
+    Status begin_restore();
     void forget_rows();
 
     Status queue_first(uint32_t n_draft);
@@ -7472,6 +7626,10 @@ class Timeline {
     void truncate(size_t n);
     /// Forgets every row, and every token from n on.
     void restart(size_t n);
+    /// Replaces all tokens, which the caller knows; those of computed rows must be the same.
+    void assign(Span<const Token> tokens);
+    /// The context holds the first n rows of another history now, computed as `spans` says; assign() follows.
+    void resume(size_t n, const std::vector<RowSpan>& spans);
     /// The whole of a restored state.
     void restored(Span<const Token> tokens);
 
@@ -7629,13 +7787,6 @@ class UseRates {
 
 constexpr uint64_t kPinRequests = 16;
 
-/// A row of the caller's prompt at which the state is worth keeping: the end of the system part (pinned) or of the last
-/// user message.
-struct Mark {
-    size_t row = 0;
-    bool pinned = false;  ///< given up last, as long as its text was live in the last kPinRequests requests
-};
-
 /// A row at which a prefill has to stop, so that its state can be kept.
 struct Stop {
     size_t row = 0;
@@ -7722,20 +7873,11 @@ class RowStore {
     /// Copies these rows of a block, maybe not all of them, back to the same rows of the context.
     virtual Status restore_rows(uint32_t item, size_t first, size_t n) = 0;
     virtual void drop_rows(uint32_t item) = 0;
+    /// Drops every state and all rows, also those of a keep or park that did not return.
+    virtual void drop_all() = 0;
     /// Makes the live state that of an empty history.
     virtual void reset() = 0;
 };
-
-enum class SyncReason : uint8_t {
-    unchanged,   ///< nothing is computed
-    appended,    ///< the live history goes on
-    resumed,     ///< a kept state lay exactly where the known text ends
-    checkpoint,  ///< rows from the nearest kept state to the divergence are computed again
-    given_up,    ///< the same, and a nearer state was given up for the budget or because a copy failed
-    no_state,    ///< a known text, but no state of it was kept
-    new_text,    ///< nothing in common with any known text
-};
-const char* sync_reason_name(SyncReason reason);
 
 struct PrefixReport {
     size_t n_row = 0;          ///< of the prompt
@@ -7770,6 +7912,8 @@ class PrefixTree {
     Result<PrefixReport> sync(Span<const Token> wanted, Span<const Mark> marks, bool has_logits);
     /// The row at which the prefill has to stop next: tokens().size() if nothing is to be kept before.
     size_t next_stop() const { return i_stop_ < stops_.size() ? stops_[i_stop_].row : live_.size(); }
+    /// Whether make_room(n) has nothing to do.
+    bool has_room(size_t n) const { return n_row_ + n <= clear_end_; }
     /// Call before rows n_row() .. n_row() + n are written: parks what they overwrite. Allocates only then.
     void make_room(size_t n);
     /// The next n rows were computed and the state is at their end; keeps it if this is a stop. decoded: these rows
@@ -7783,6 +7927,10 @@ class PrefixTree {
     bool step_back(size_t n);
     /// The context's bytes are gone: states whose rows lay there go with them.
     void lose_context();
+    /// Forgets everything if an operation did not return, because memory ran out in it. Before the next operation.
+    void recover() {
+        if (changing_) start_over();
+    }
 
     Span<const Token> tokens() const { return live_; }
     size_t n_row() const { return n_row_; }
@@ -7861,6 +8009,7 @@ class PrefixTree {
     void forget_unused();
     void forget_runs(RunId top);
 
+    void start_over();
     // prefix_tree.cpp: what is kept
     RunId live_end() const;
     void split(RunId id, size_t row);
@@ -7906,6 +8055,7 @@ class PrefixTree {
     size_t n_row_ = 0;
     RunId open_ = kRootRun;  ///< the run that grows with the live history
     bool is_open_ = false;   ///< closed only within sync()
+    bool changing_ = false;  ///< an operation that may run out of memory is under way, or did not return
     bool decoded_ = false;
     std::vector<Stop> stops_;
     size_t i_stop_ = 0;
@@ -7949,6 +8099,15 @@ class MtpCache {
 
     /// The timeline was reset, or replaced by another.
     void forget();
+    /// What must be kept beside the cache's rows so that drafting can go on from `row`.
+    struct Kept {
+        size_t first_key = 0, n_row = 0;
+        bool has_hidden = false;  ///< the hidden row of KV row row - 1, row `hidden_row` of the last trunk step
+        uint32_t hidden_row = 0;
+    };
+    Kept kept(size_t row) const;
+    /// The context went back to what kept(row) was made of. hidden: that row, or empty.
+    void resume(size_t row, const Kept& kept, std::vector<float> hidden);
     /// The last trunk step began at row `first`, and n of its rows are history.
     void ran(size_t first, size_t n, bool tentative);
     /// A cycle of the device loop began at row `first`, emitted n tokens and had brought the cache up to there.
@@ -7990,6 +8149,7 @@ class MtpCache {
   private:
     Status fill_from(Span<const Token> history, bool lazy);
     Status fill_to(Span<const Token> history, size_t end);
+    Status fill_given(Span<const Token> history);
     size_t lowest() const;
 
     const Plan* plan_ = nullptr;
@@ -7999,6 +8159,8 @@ class MtpCache {
     size_t pending_first_ = 0;       ///< from here on all rows came from tentative steps: the context keeps them by row
     size_t first_key_ = 0;           ///< the cache holds rows first_key_ ..
     size_t n_row_ = 0;               ///< .. n_row_ - 1
+    std::vector<float> given_;       ///< the hidden row of KV row given_at_, until the cache holds that row
+    size_t given_at_ = 0;
 };
 
 }  // namespace detail
@@ -8229,6 +8391,7 @@ class DepthControl {
 // Every run gets a Step of its own. State is consistent before a callback is called, so that one that throws leaves
 // nothing half done.
 
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -8237,6 +8400,8 @@ class Trunk {
   public:
     Trunk(const Model::Impl& model, const SessionOptions& options, Context& context, Timeline& timeline,
           MtpCache& cache, Stats& stats);
+    /// The tree that is told of every row. Before anything is run.
+    void set_tree(PrefixTree& tree) { tree_ = &tree; }
 
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
     /// tokens whose rows are missing are dropped.
@@ -8264,6 +8429,27 @@ class Trunk {
     Status rewind(size_t n);
     /// Forgets every row, and every token from n_keep on.
     void restart(size_t n_keep);
+    /// The same, and what the context held of other branches: its rows will be overwritten.
+    void abandon();
+    /// The live state, with committed records applied.
+    Status save_state(StatePart part, StateWriter& to);
+    /// Makes a kept state at `row` the live one. errors: the state is damaged.
+    Status load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from);
+    std::vector<RowSpan> spans() const;
+    SlotId hidden_slot() const { return model_.plan.trunk.hidden; }
+
+    /// Tells the tree what was appended, computed and dropped since it was told last.
+    void follow();
+    /// Whether the next n rows can be written without overwriting what another branch keeps there.
+    bool has_room(size_t n) {
+        tree_->recover();
+        const size_t end = std::min<size_t>(timeline_.n_row() + n, options_.n_context);
+        return end <= tree_->n_row() || tree_->has_room(end - tree_->n_row());
+    }
+    /// Parks what another branch keeps in the next n rows. Not while cycles of the device loop are queued.
+    void make_room(size_t n) {
+        if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
+    }
     /// The state became that of a snapshot. logits: of its last row, or empty.
     void restored(Span<const Token> tokens, std::vector<float> logits);
 
@@ -8299,6 +8485,7 @@ class Trunk {
   private:
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
+    size_t next_piece(size_t end) const;
     /// Computes the first n rows again, in the pieces in which they were computed.
     Status recompute(size_t n);
 
@@ -8308,6 +8495,7 @@ class Trunk {
     Timeline& timeline_;
     MtpCache& cache_;
     Stats& stats_;
+    PrefixTree* tree_ = nullptr;
     LogitsAt at_ = LogitsAt::nowhere;
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot
@@ -8316,6 +8504,86 @@ class Trunk {
     std::vector<RowSpan> redo_;        ///< what recompute() computes again; not empty: it failed
     std::vector<WindowFull> windows_;  ///< n_token: the rows at which it is full, ascending
     size_t n_window_full_ = 0;         ///< of those, how many were reported in this timeline
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/engine/state_store.h
+
+// engine/state_store: the bytes of kept states and parked rows, in host memory.
+//
+// Owns    an arena, allocated once, cut into pages; and of every kept state what belongs to it beside its bytes.
+// Thread  belongs to one session.
+// Tests   tests/test_state_store.cpp, tests/test_branches.cpp.
+//
+//   state   recurrent state, convolution inputs and caches with a window, of trunk and draft blocks; the hidden row
+//           that the draft block's next row is made of
+//   rows    keys and values of up to kParkRows rows, of trunk and draft blocks
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// Rows of a parked block, and the grid on which a prefill stops by itself.
+constexpr uint32_t kParkRows = 64;
+
+/// What is kept of a context, counted from its plan; a back end writes no more than this.
+struct StateSizes {
+    uint64_t state_bytes = 0;  ///< of one kept state at most, whole pages
+    uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kParkRows that are whole pages
+    uint64_t page_bytes = 0;
+    static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context);
+};
+
+/// The bytes of the arena that `checkpoint_bytes` stands for, in whole pages.
+/// errors    bad_argument: neither 0 nor room for one state.
+Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_bytes, uint32_t n_context);
+
+class StateStore : public RowStore {
+  public:
+    StateStore(Trunk& trunk, MtpCache& cache, uint32_t d_model) : trunk_(trunk), cache_(cache), d_model_(d_model) {}
+    /// errors    out_of_memory.
+    Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes);
+    uint64_t memory_bytes() const { return arena_.size(); }
+
+    Status keep_state(uint32_t item, size_t row) override;
+    Status load_state(uint32_t item, size_t row) override;
+    void drop_state(uint32_t item) override;
+    Status park_rows(uint32_t item, size_t first, size_t n) override;
+    Status restore_rows(uint32_t item, size_t first, size_t n) override;
+    void drop_rows(uint32_t item) override;
+    void drop_all() override;
+    void reset() override;
+
+  private:
+    using Pages = std::vector<uint32_t>;
+    struct State {
+        Pages pages;
+        std::vector<RowSpan> spans;  ///< how its rows were computed
+        MtpCache::Kept mtp;
+    };
+    struct Rows {
+        Pages pages;
+        size_t first = 0, n = 0;
+    };
+    class Writer;
+    class Reader;
+    class RowReader;
+    Status take(uint64_t bytes, Pages* pages);
+    void give_back(Pages* pages);
+    Status write_state(State& state, size_t row);
+
+    Trunk& trunk_;
+    MtpCache& cache_;
+    uint32_t d_model_;
+    Block arena_;
+    uint64_t page_bytes_ = 1;
+    std::vector<uint32_t> free_;       ///< pages
+    std::vector<State> states_;        ///< by item
+    std::vector<Rows> rows_;           ///< by item
+    std::vector<uint64_t> pieces_[2];  ///< Context::row_pieces of trunk and draft
 };
 
 }  // namespace detail
@@ -8546,6 +8814,8 @@ struct Session::Impl {
     detail::DraftVocab vocab;
     std::unique_ptr<detail::DepthControl> depth;
     std::unique_ptr<detail::Trunk> trunk;
+    std::unique_ptr<detail::StateStore> store;
+    std::unique_ptr<detail::PrefixTree> tree;
     std::unique_ptr<detail::HostDecoder> host;
     std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
     uint64_t state_id = 0;                          ///< of snapshots; 0: not computed yet
@@ -8563,8 +8833,10 @@ struct Session::Impl {
     detail::Decoder& decoder();
     /// Waits for what is queued, and mends the state if an earlier call failed.
     Status drain();
-    /// Makes `wanted` the timeline's tokens, keeping the rows that still hold. Returns how many rows are missing.
-    Result<size_t> replace_tokens(Span<const Token> wanted);
+    Status open_store();
+    /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
+    /// that the report counts as computed are missing.
+    Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
     /// Tokens computed ahead of the caller with another sampling are dropped.
     Status drop_ahead(const Sampling& sampling);
     /// Appends at least one token.
@@ -8694,7 +8966,7 @@ Block& Block::operator=(Block&& o) noexcept {
     return *this;
 }
 
-Status Block::take(const Allocator& from, uint64_t bytes, const char* what) {
+Status Block::take(const Allocator& from, uint64_t bytes, const char* what, bool zeroed) {
     reset();
     if (bytes == 0) return {};
     void* p = nullptr;
@@ -8707,7 +8979,7 @@ Status Block::take(const Allocator& from, uint64_t bytes, const char* what) {
     from_ = from;
     data_ = static_cast<std::byte*>(p);
     size_ = static_cast<size_t>(bytes);
-    std::memset(data_, 0, size_);
+    if (zeroed) std::memset(data_, 0, size_);
     return {};
 }
 
@@ -11554,12 +11826,20 @@ std::vector<Token> Tokenizer::encode(std::string_view text, bool special, Encode
     return encode_ranges(text, control, work != nullptr ? *work : unused);
 }
 
-std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt) const {
+std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt, std::vector<Mark>* marks) const {
     EncodeWork unused;
     std::string text;
     std::vector<Range> control;
-    for (const ChatPrompt::Piece& piece : prompt.pieces) {
+    std::vector<Mark> stops;  // as bytes of `text`
+    for (size_t i = 0; i < prompt.pieces.size(); ++i) {
+        const ChatPrompt::Piece& piece = prompt.pieces[i];
         const size_t from = text.size();
+        for (const ChatPrompt::Stop& stop : prompt.stops) {
+            if (stop.piece != i || stop.at > piece.text.size()) continue;
+            std::string before;
+            append_repaired(before, piece.text.substr(0, stop.at));
+            stops.push_back({from + before.size(), stop.pinned});
+        }
         append_repaired(text, piece.text);
         if (!piece.from_template || text.size() == from) continue;
         if (!control.empty() && control.back().to == from)
@@ -11567,17 +11847,20 @@ std::vector<Token> Tokenizer::encode(const ChatPrompt& prompt) const {
         else
             control.push_back(Range{from, text.size()});
     }
-    return encode_ranges(text, control, unused);
+    if (marks != nullptr) marks->clear();
+    return encode_ranges(text, control, unused, stops, marks);
 }
 
-std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control,
-                                            EncodeWork& work) const {
+std::vector<Token> Tokenizer::encode_ranges(std::string_view text, const std::vector<Range>& control, EncodeWork& work,
+                                            const std::vector<Mark>& stops, std::vector<Mark>* marks) const {
     std::vector<Token> ids;
     if (kind_.empty()) return ids;
     Scratch scratch{work, {}, {}, {}, {}, {}, {}, {}};
     size_t plain_from = 0;
     for (const SpecialMatcher::Match& m : matcher_.find(text, control, &work.n_special)) {
         encode_plain(text.substr(plain_from, m.at - plain_from), scratch, ids);
+        for (const Mark& stop : stops)
+            if (marks != nullptr && stop.row == m.at) marks->push_back({ids.size(), stop.pinned});
         ids.push_back(static_cast<Token>(m.id));
         plain_from = m.at + m.length;
     }
@@ -11811,6 +12094,12 @@ class Writer {
   public:
     void fixed(std::string_view text) { add(text, true); }
     void input(std::string_view text) { add(text, false); }
+    /// A message ends here. Not before anything was written.
+    void stop(bool pinned) {
+        if (prompt.pieces.empty()) return;
+        const size_t last = prompt.pieces.size() - 1;
+        prompt.stops.push_back({last, prompt.pieces[last].text.size(), pinned});
+    }
     void input(const Marked& m) {
         size_t at = 0;
         for (const auto& mark : m.marks) {
@@ -11854,10 +12143,12 @@ class Qwen {
     Result<ChatPrompt> render() {
         if (messages_.empty()) return fail(Code::bad_argument, "No messages provided.");
         if (Status s = head(); !s.ok()) return s;
+        out_.stop(true);
         if (Status s = find_last_query(); !s.ok()) return s;
         for (size_t i = 0; i < messages_.size(); ++i)
             if (Status s = message(i); !s.ok()) return s;
         if (request_.add_generation_prompt) {
+            out_.stop(false);
             out_.fixed("<|im_start|>assistant\n");
             out_.fixed(request_.enable_thinking ? "<think>\n" : "<think>\n\n</think>\n\n");
             out_.prompt.inside_thinking = request_.enable_thinking;
@@ -12076,8 +12367,10 @@ Result<ChatPrompt> render_chatml(const ChatRequest& request, bool no_think) {
             out.input(part.text);
         }
         out.fixed("<|im_end|>\n");
+        if (i == 0 && m.role == "system") out.stop(true);
     }
     if (request.add_generation_prompt) {
+        out.stop(false);
         out.fixed("<|im_start|>assistant\n");
         if (no_think) out.fixed("<think>\n\n</think>\n\n");
     }
@@ -13896,6 +14189,30 @@ Status check_step(const Step& step, const Plan& plan, const ContextOptions& opti
         return fail(Code::context_full, "rows ", step.first_row, "..", uint64_t{step.first_row} + step.n_row - 1,
                     " do not fit a context of ", options.n_context);
     return {};
+}
+
+uint64_t Context::kv_row_bytes(StatePart part) const {
+    uint64_t bytes = 0;
+    for (const uint64_t piece : row_pieces(part)) bytes += piece;
+    return bytes;
+}
+
+Status Context::save(uint32_t n_row, std::vector<std::byte>* to) {
+    const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
+    to->reserve(to->size() + static_cast<size_t>(bytes));
+    VectorWriter writer(to);
+    AUSPEX_TRY(save_rows(StatePart::trunk, 0, n_row, writer));
+    return save_state(StatePart::trunk, n_row, writer);
+}
+
+Status Context::restore(uint32_t n_row, Span<const std::byte> from) {
+    const uint64_t bytes = n_row * kv_row_bytes(StatePart::trunk) + state_bytes(StatePart::trunk, n_row);
+    if (bytes != from.size())
+        return fail(Code::bad_argument, "a snapshot of ", n_row, " tokens has ", from.size(), " bytes, expected ",
+                    bytes, "; it belongs to another model or version");
+    SpanReader reader(from);
+    AUSPEX_TRY(restore_rows(StatePart::trunk, 0, n_row, reader));
+    return restore_state(StatePart::trunk, n_row, reader);
 }
 
 }  // namespace detail
@@ -20038,6 +20355,26 @@ Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {
     return Span<const float>(row(slot, i), static_cast<size_t>(model_->plan->slot(slot).width()));
 }
 
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------- src/machine/cpu/context_state.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace context_impl {
+
+/// Taps of the convolution whose inputs this slot keeps.
+uint32_t n_tap(const Plan& plan, SlotId conv) {
+    for (const Op& op : plan.trunk.ops)
+        if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
+    return 1;
+}
+
+}  // namespace context_impl
+
 void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
     const DefaultFloatMode mode;
@@ -20059,68 +20396,75 @@ void CpuContext::apply_pending() {
     n_pending_ = 0;
 }
 
-namespace context_impl {
-
-/// Taps of the convolution whose inputs this slot keeps.
-uint32_t n_tap(const Plan& plan, SlotId conv) {
-    for (const Op& op : plan.trunk.ops)
-        if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
-    return 1;
+template <class F>
+Status CpuContext::each_row_part(StatePart part, uint32_t first, uint32_t n, F visit) const {
+    for (SlotId id = 0; id < kv_.size(); ++id) {
+        const KvCache& c = kv_[id];
+        if (mtp_only_[id] != (part == StatePart::draft) || !c.k || !c.shape.keeps_rows(options_.n_context)) continue;
+        AUSPEX_TRY(visit(c.k + first * c.shape.k_bytes, n * c.shape.k_bytes));
+        AUSPEX_TRY(visit(c.v + first * c.shape.v_bytes, n * c.shape.v_bytes));
+    }
+    return {};
 }
 
-/// Visits all state of a sequence of n_token tokens, as (pointer, bytes), in plan order. MTP caches (`skip`) are left
-/// out: they affect drafts, not the text.
+/// Everything else, in plan order.
 template <class F>
-void each_part(const Plan& plan, const std::vector<bool>& skip, const std::vector<KvCache>& kv,
-               const std::vector<DeltaState>& delta, const std::vector<float*>& conv, uint32_t n_token, F visit) {
+Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) const {
+    const Plan& plan = *model_->plan;
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
-        if (skip[id]) continue;
-        if (s.role == SlotRole::kv) {
+        if (mtp_only_[id] != (part == StatePart::draft)) continue;
+        const KvCache& c = kv_[id];
+        if (s.role == SlotRole::kv && c.k && !c.shape.keeps_rows(options_.n_context)) {
             // The KV rows that later rows may see: at most two pieces of the ring, then the sinks.
-            const KvCache& c = kv[id];
-            const uint32_t first = c.shape.oldest_kept(n_token), sinks = std::min(c.shape.sinks, n_token);
-            for (uint32_t p = first; p < n_token;) {
-                const uint32_t at = c.shape.place(p), n = std::min(n_token - p, c.shape.n_ring - at);
-                visit(c.k + at * c.shape.k_bytes, n * c.shape.k_bytes);
-                visit(c.v + at * c.shape.v_bytes, n * c.shape.v_bytes);
+            const uint32_t first = c.shape.oldest_kept(n_row), sinks = std::min(c.shape.sinks, n_row);
+            for (uint32_t p = first; p < n_row;) {
+                const uint32_t at = c.shape.place(p), n = std::min(n_row - p, c.shape.n_ring - at);
+                AUSPEX_TRY(visit(c.k + at * c.shape.k_bytes, n * c.shape.k_bytes));
+                AUSPEX_TRY(visit(c.v + at * c.shape.v_bytes, n * c.shape.v_bytes));
                 p += n;
             }
-            visit(c.sink_k, sinks * c.shape.k_bytes);
-            visit(c.sink_v, sinks * c.shape.v_bytes);
+            AUSPEX_TRY(visit(c.sink_k, sinks * c.shape.k_bytes));
+            AUSPEX_TRY(visit(c.sink_v, sinks * c.shape.v_bytes));
         }
-        if (s.role == SlotRole::delta) visit(delta[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float));
+        if (s.role == SlotRole::delta)
+            AUSPEX_TRY(visit(delta_[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float)));
         if (s.role == SlotRole::conv)  // only what the next row's taps reach, so no rejected row
-            for (uint32_t back = n_tap(plan, id) - 1; back > 0; --back)
-                visit(conv[id] + (n_token + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float));
+            for (uint32_t back = context_impl::n_tap(plan, id) - 1; back > 0; --back)
+                AUSPEX_TRY(
+                    visit(conv_[id] + (n_row + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float)));
     }
+    return {};
 }
 
-}  // namespace context_impl
+std::vector<uint64_t> CpuContext::row_pieces(StatePart part) const {
+    std::vector<uint64_t> pieces;
+    (void)each_row_part(part, 0, 1, [&](const void*, uint64_t n) { return pieces.push_back(n), Status(); });
+    return pieces;
+}
 
-Status CpuContext::save(uint32_t n_token, std::vector<std::byte>* to) {
+uint64_t CpuContext::state_bytes(StatePart part, uint32_t n_row) const {
+    uint64_t bytes = 0;
+    (void)each_state_part(part, n_row, [&](const void*, uint64_t n) { return bytes += n, Status(); });
+    return bytes;
+}
+
+Status CpuContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
+    return each_row_part(part, first, n, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
+}
+
+Status CpuContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
     apply_pending();
-    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](const void* p, uint64_t n) {
-        const std::byte* b = static_cast<const std::byte*>(p);
-        to->insert(to->end(), b, b + n);
-    });
-    return {};
+    return each_state_part(part, n_row, [&](const void* from, uint64_t bytes) { return to.write(from, bytes); });
 }
 
-Status CpuContext::restore(uint32_t n_token, Span<const std::byte> from) {
-    uint64_t need = 0;
-    auto count = [&](const void*, uint64_t n) { need += n; };
-    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, count);
-    if (need != from.size())
-        return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
-                    need, "; it belongs to another model or version");
-    n_pending_ = 0;
-    const std::byte* at = from.data();
-    context_impl::each_part(*model_->plan, mtp_only_, kv_, delta_, conv_, n_token, [&](void* p, uint64_t n) {
-        if (n) std::memcpy(p, at, n);
-        at += n;
-    });
-    return {};
+Status CpuContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
+    return each_row_part(part, first, n, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
+}
+
+Status CpuContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {
+    if (part == StatePart::trunk) n_pending_ = 0;
+    return each_state_part(part, n_row, [&](void* to, uint64_t bytes) { return from.read(to, bytes); });
 }
 
 }  // namespace detail
@@ -22794,6 +23138,93 @@ Status Transfer::read(const Region& from, void* to, uint64_t bytes) {
         std::memcpy(out + at, half_[half].staging.mapped, n);
     }
     return {};
+}
+
+/// Cuts a list of regions into groups that fill a half of the staging memory.
+class Transfer::Gather {
+  public:
+    Gather(Span<const Region> regions, uint64_t half_bytes) : regions_(regions), half_bytes_(half_bytes) {}
+    /// The next group, as (piece of a region, its place in the half); returns its bytes, 0 at the end.
+    template <class F>
+    uint64_t next(F piece) {
+        uint64_t n = 0;
+        while (n < half_bytes_ && i_ < regions_.size()) {
+            const uint64_t bytes = std::min(half_bytes_ - n, regions_[i_].bytes - at_);
+            piece(regions_[i_].part(at_, bytes), n);
+            n += bytes;
+            at_ += bytes;
+            if (at_ == regions_[i_].bytes) ++i_, at_ = 0;
+        }
+        return n;
+    }
+
+  private:
+    Span<const Region> regions_;
+    uint64_t half_bytes_;
+    size_t i_ = 0;
+    uint64_t at_ = 0;  ///< of region i_
+};
+
+Status Transfer::read(Span<const Region> from, StateWriter& to) {
+    if (from.empty()) return {};
+    if (from[0].mapped) {
+        AUSPEX_TRY(finish());
+        for (const Region& r : from) {
+            AUSPEX_TRY(flush(r, r.bytes, false));
+            AUSPEX_TRY(to.write(r.mapped, r.bytes));
+        }
+        return {};
+    }
+    AUSPEX_TRY(need_staging());
+    Gather groups(from, half_bytes_);
+    uint64_t n_ready[2] = {0, 0};  // bytes on their way in each half
+    for (bool more = true; more;) {
+        const uint32_t half = next_;
+        next_ ^= 1u;
+        AUSPEX_TRY(begin(half));
+        n_ready[half] = groups.next([&](const Region& r, uint64_t at) {
+            copy_now(half_[half].commands, half_[half].staging.part(at, r.bytes), r, r.bytes);
+        });
+        more = n_ready[half] != 0;
+        AUSPEX_TRY(send(half));
+        // While the device copies this group, the one before goes to the stream.
+        const uint32_t before = half ^ 1u;
+        if (n_ready[before] == 0) continue;
+        AUSPEX_TRY(timeline_.wait(half_[before].value));
+        AUSPEX_TRY(flush(half_[before].staging, n_ready[before], false));
+        AUSPEX_TRY(to.write(half_[before].staging.mapped, n_ready[before]));
+        n_ready[before] = 0;
+    }
+    return {};
+}
+
+Status Transfer::write(Span<const Region> to, StateReader& from) {
+    if (to.empty()) return {};
+    if (to[0].mapped) {
+        AUSPEX_TRY(finish());
+        for (const Region& r : to) {
+            AUSPEX_TRY(from.read(r.mapped, r.bytes));
+            AUSPEX_TRY(flush(r, r.bytes, true));
+        }
+        return {};
+    }
+    AUSPEX_TRY(need_staging());
+    Gather groups(to, half_bytes_);
+    std::vector<std::pair<Region, uint64_t>> group;
+    for (;;) {
+        const uint32_t half = next_;
+        next_ ^= 1u;
+        group.clear();
+        const uint64_t n = groups.next([&](const Region& r, uint64_t at) { group.emplace_back(r, at); });
+        if (n == 0) return finish();
+        const Region& staging = half_[half].staging;
+        AUSPEX_TRY(timeline_.wait(half_[half].value));
+        AUSPEX_TRY(from.read(staging.mapped, n));
+        AUSPEX_TRY(flush(staging, n, true));
+        AUSPEX_TRY(begin(half));
+        for (const auto& [r, at] : group) copy_now(half_[half].commands, r, staging.part(at, r.bytes), r.bytes);
+        AUSPEX_TRY(send(half));
+    }
 }
 
 Status Transfer::finish() { return timeline_.wait(timeline_.last()); }
@@ -35988,14 +36419,6 @@ double us_since(std::chrono::steady_clock::time_point t) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - t).count();
 }
 
-/// Keys and values of a draft block: not saved, because they affect drafts and never the text.
-bool of_draft(const Plan& plan, SlotId id) {
-    for (const Tape& tape : plan.mtp)
-        for (const Op& op : tape.ops)
-            if (op.kind == OpKind::kv_write && op.state == id) return true;
-    return false;
-}
-
 }  // namespace context_impl
 
 Result<std::unique_ptr<Context>> VulkanModel::open(const ContextOptions& options) {
@@ -36371,7 +36794,50 @@ Result<Span<const float>> VulkanContext::read_row(SlotId slot, uint32_t row) {
     return Span<const float>(read_back_.data() + size_t{row - read_first_} * width, width);
 }
 
-// ------------------------------------------------------------------------------------ snapshots
+}  // namespace vk
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
+
+// ------------------------------------------------------------ src/machine/vulkan/context_state.cpp
+
+#ifndef AUSPEX_NO_VULKAN
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vk {
+namespace context_impl {
+
+bool of_draft(const Plan& plan, SlotId id) {
+    for (const Tape& tape : plan.mtp)
+        for (const Op& op : tape.ops)
+            if (op.kind == OpKind::kv_write && op.state == id) return true;
+    return false;
+}
+
+/// As KvShape::keeps_rows.
+bool keeps_rows(const Buffers::Kv& kv, uint32_t n_context) { return kv.sinks == 0 && kv.ring >= n_context; }
+
+/// Slots first .. first + n - 1 of both caches: the codes of every head, then the scales.
+void add_slots(const Buffers::Kv& kv, uint32_t first, uint32_t n, std::vector<Region>* to) {
+    for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
+        uint64_t at = 0;
+        for (uint64_t row : {c->code_bytes, c->scale_bytes})
+            for (uint64_t h = 0; h < kv.n_head; ++h, at += row * kv.capacity)
+                if (row * n != 0) to->push_back(c->part(at + first * row, row * n));
+    }
+}
+
+uint64_t sum_bytes(const std::vector<Region>& regions) {
+    uint64_t bytes = 0;
+    for (const Region& r : regions) bytes += r.bytes;
+    return bytes;
+}
+
+}  // namespace context_impl
 
 Status VulkanContext::apply_pending() {
     AUSPEX_TRY(finish_reset());
@@ -36386,60 +36852,75 @@ Status VulkanContext::apply_pending() {
     return barrier();
 }
 
-/// Visits all state of the first n_token rows, in plan order.
-template <class F>
-Status VulkanContext::each_part(uint32_t n_token, F visit) const {
-    const Plan& plan = *model_->plan;
-    for (SlotId id = 0; id < plan.slots.size(); ++id) {
-        if (context_impl::of_draft(plan, id)) continue;
+std::vector<Region> VulkanContext::row_regions(StatePart part, uint32_t first, uint32_t n) const {
+    using namespace context_impl;
+    std::vector<Region> regions;
+    for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
         const Buffers::Kv& kv = buffers_.kv[id];
-        if (kv.k.bytes != 0) {
-            const uint64_t n_head = kv.n_head, n = std::min(n_token, kv.capacity);
-            for (const Buffers::Cache* c : {&kv.k, &kv.v}) {
-                uint64_t at = 0;
-                for (uint32_t row : {c->code_bytes, c->scale_bytes})
-                    for (uint64_t h = 0; h < n_head; ++h, at += uint64_t{row} * kv.capacity)
-                        if (row * n != 0) AUSPEX_TRY(visit(c->part(at, row * n)));
-            }
-        }
-        if (buffers_.delta[id].bytes != 0) AUSPEX_TRY(visit(buffers_.delta[id]));
-        if (buffers_.conv[id].bytes != 0) AUSPEX_TRY(visit(buffers_.conv[id]));
+        if (kv.k.bytes == 0 || !keeps_rows(kv, options_.n_context)) continue;
+        if (of_draft(*model_->plan, id) == (part == StatePart::draft)) add_slots(kv, first, n, &regions);
     }
+    return regions;
+}
+
+/// In plan order.
+std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row) const {
+    using namespace context_impl;
+    std::vector<Region> regions;
+    for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
+        if (of_draft(*model_->plan, id) != (part == StatePart::draft)) continue;
+        const Buffers::Kv& kv = buffers_.kv[id];
+        if (kv.k.bytes != 0 && !keeps_rows(kv, options_.n_context))
+            add_slots(kv, 0, std::min(n_row, kv.capacity), &regions);
+        if (buffers_.delta[id].bytes != 0) regions.push_back(buffers_.delta[id]);
+        if (buffers_.conv[id].bytes != 0) regions.push_back(buffers_.conv[id]);
+    }
+    return regions;
+}
+
+std::vector<uint64_t> VulkanContext::row_pieces(StatePart part) const {
+    std::vector<uint64_t> pieces;
+    for (const Region& r : row_regions(part, 0, 1)) pieces.push_back(r.bytes);
+    return pieces;
+}
+
+uint64_t VulkanContext::state_bytes(StatePart part, uint32_t n_row) const {
+    return context_impl::sum_bytes(state_regions(part, n_row));
+}
+
+Status VulkanContext::save_rows(StatePart part, uint32_t first, uint32_t n, StateWriter& to) {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(finish_reset());
+    AUSPEX_TRY(barrier());
+    return transfer_.read(row_regions(part, first, n), to);
+}
+
+Status VulkanContext::save_state(StatePart part, uint32_t n_row, StateWriter& to) {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(apply_pending());
+    return transfer_.read(state_regions(part, n_row), to);
+}
+
+Status VulkanContext::begin_restore() {
+    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(finish_reset());
+    AUSPEX_TRY(barrier());
+    loop_started_ = false;
     return {};
 }
 
-Status VulkanContext::save(uint32_t n_token, std::vector<std::byte>* to) {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    AUSPEX_TRY(apply_pending());
-    return each_part(n_token, [&](const Region& r) {
-        const size_t at = to->size();
-        to->resize(at + static_cast<size_t>(r.bytes));
-        return transfer_.read(r, to->data() + at, r.bytes);
-    });
+Status VulkanContext::restore_rows(StatePart part, uint32_t first, uint32_t n, StateReader& from) {
+    AUSPEX_TRY(begin_restore());
+    return transfer_.write(row_regions(part, first, n), from);
 }
 
-Status VulkanContext::restore(uint32_t n_token, Span<const std::byte> from) {
-    if (n_flight_ != 0) return fail(Code::bad_argument, n_flight_, " queued cycles have not been waited for");
-    uint64_t need = 0;
-    AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
-        need += r.bytes;
-        return Status();
-    }));
-    if (need != from.size())
-        return fail(Code::bad_argument, "a snapshot of ", n_token, " tokens has ", from.size(), " bytes, expected ",
-                    need, "; it belongs to another model or version");
-    AUSPEX_TRY(finish_reset());
-    AUSPEX_TRY(barrier());
-    n_pending_ = 0;
-    loop_started_ = false;
-    forget_rows();
-    const std::byte* at = from.data();
-    AUSPEX_TRY(each_part(n_token, [&](const Region& r) {
-        const Status s = transfer_.write(r, at, r.bytes);
-        at += r.bytes;
-        return s;
-    }));
-    return transfer_.finish();
+Status VulkanContext::restore_state(StatePart part, uint32_t n_row, StateReader& from) {
+    AUSPEX_TRY(begin_restore());
+    if (part == StatePart::trunk) {
+        n_pending_ = 0;
+        forget_rows();
+    }
+    return transfer_.write(state_regions(part, n_row), from);
 }
 
 }  // namespace vk
@@ -37509,9 +37990,9 @@ Result<std::vector<Token>> Model::encode(std::string_view text, const EncodeOpti
 }
 AUSPEX_CATCH
 
-Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt) const AUSPEX_BOUNDARY {
+Result<std::vector<Token>> Model::encode(const ChatPrompt& prompt, std::vector<Mark>* marks) const AUSPEX_BOUNDARY {
     if (!impl_) return detail::empty_handle("Model", "Model::load");
-    return impl_->tokenizer.encode(prompt);
+    return impl_->tokenizer.encode(prompt, marks);
 }
 AUSPEX_CATCH
 
@@ -38762,6 +39243,18 @@ void Timeline::restart(size_t n) {
     spans_.clear();
 }
 
+void Timeline::assign(Span<const Token> tokens) {
+    std::copy(tokens.begin(), tokens.end(), tokens_.begin());
+    size_ = n_given_ = tokens.size();
+}
+
+void Timeline::resume(size_t n, const std::vector<RowSpan>& spans) {
+    restart(size_);
+    spans_ = spans;
+    spans_.reserve(spans.size() + 1);
+    n_row_ = n;
+}
+
 void Timeline::restored(Span<const Token> tokens) {
     restart(0);
     std::copy(tokens.begin(), tokens.end(), tokens_.begin());
@@ -38903,6 +39396,7 @@ namespace prefix_policy_impl {
 
 constexpr size_t kStride = 8192;      // of the stride policy, and the prefill from which by_score keeps any
 constexpr size_t kNearStride = 4096;  // the first distance from the prompt's end; each further one doubles
+constexpr size_t kMinUnmarked = 512;  // rows of a prefill without marks from which a further step is no loss
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
 constexpr double kRateWindow = 32;  // states of a kind after which older ones count half
@@ -38918,7 +39412,8 @@ void stride_stops(const StopsInput& in, std::vector<Stop>* stops) {
 void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>* stops) {
     for (const Mark& mark : marks)
         stops->push_back({mark.row, mark.pinned ? StateKind::system_end : StateKind::user_end, mark.pinned});
-    if (marks.empty()) stops->push_back({grid_floor(in.n_row - 1, in.grid), StateKind::user_end, false});
+    if (marks.empty() && in.n_row - in.base >= kMinUnmarked)
+        stops->push_back({grid_floor(in.n_row - 1, in.grid), StateKind::user_end, false});
     if (in.junction != 0) stops->push_back({grid_floor(in.junction, in.grid), StateKind::junction, false});
     if (in.n_row - in.base <= kStride) return;
     for (size_t distance = kNearStride; distance < in.n_row - in.base; distance *= 2)
@@ -38996,6 +39491,26 @@ PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_
     open_live(-1);
 }
 
+void PrefixTree::start_over() {
+    store_.drop_all();
+    tree_ = RunTree();
+    states_.clear();
+    free_states_.clear();
+    blocks_.clear();
+    free_blocks_.clear();
+    residents_.clear();
+    live_.clear();
+    stops_.clear();
+    left_.clear();
+    i_stop_ = i_left_ = n_row_ = n_state_ = 0;
+    held_ = claimed_ = pending_states_ = credit_ = 0;
+    locked_ = kNoState;
+    is_open_ = decoded_ = false;
+    open_ = kRootRun;
+    open_live(-1);
+    changing_ = false;
+}
+
 PrefixTree::~PrefixTree() {
     for (uint32_t i = 0; i < states_.size(); ++i)
         if (states_[i].run != kNoRun && states_[i].held) store_.drop_state(i);
@@ -39008,6 +39523,7 @@ PrefixTree::~PrefixTree() {
 RunId PrefixTree::live_end() const { return tree_[open_].begin < tree_[open_].end ? open_ : tree_[open_].parent; }
 
 void PrefixTree::computed(size_t n, bool decoded) {
+    changing_ = true;
     if (n_row_ + n > clear_end_) lose_rows(n);
     Run& run = tree_[open_];
     run.end += n;
@@ -39016,6 +39532,7 @@ void PrefixTree::computed(size_t n, bool decoded) {
     decoded_ = decoded_ || decoded;
     for (; i_stop_ < stops_.size() && stops_[i_stop_].row <= n_row_; ++i_stop_)
         if (stops_[i_stop_].row == n_row_) keep_here(stops_[i_stop_].kind, stops_[i_stop_].pinned);
+    changing_ = false;
 }
 
 void PrefixTree::truncate(size_t n) { live_.resize(std::min(live_.size(), std::max(n, n_row_))); }
@@ -39031,12 +39548,14 @@ bool PrefixTree::step_back(size_t n) {
 
 void PrefixTree::make_room(size_t n) {
     if (n_row_ + n <= clear_end_) return;
+    changing_ = true;
     std::vector<Copy> copies;
     const size_t end = ceil_div(n_row_ + n, options_.grid) * options_.grid;
     leave_rows(n_row_, std::min(end, options_.n_context), &copies);
     fit(0);
     for (const Copy& copy : copies) park(copy);
     update_clear_end();
+    changing_ = false;
 }
 
 /// Rows were written without make_room(): what rested on the old ones is lost.
@@ -39048,6 +39567,7 @@ void PrefixTree::lose_rows(size_t n) {
 }
 
 void PrefixTree::lose_context() {
+    changing_ = true;
     close_live();
     const std::vector<Resident> lost = std::move(residents_);
     residents_.clear();
@@ -39059,6 +39579,7 @@ void PrefixTree::lose_context() {
     i_stop_ = 0;
     open_ = kRootRun;
     open_live(-1);
+    changing_ = false;
 }
 
 // ----------------------------------------------------------------------------------------- states
@@ -39447,6 +39968,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
         report.known = report.checkpoint_row = report.rows_reused = same;
         return report;
     }
+    changing_ = true;
     close_live();
     const Found found = find(wanted);
     report.known = found.known;
@@ -39468,6 +39990,7 @@ Result<PrefixReport> PrefixTree::sync(Span<const Token> wanted, Span<const Mark>
     report.rows_restored = static_cast<size_t>(rows_restored_ - restored);
     report.n_failed = n_failed_ - n_failed;
     if (report.n_failed != 0) report.failure = failure_;
+    changing_ = false;
     return report;
 }
 
@@ -39764,13 +40287,15 @@ void PrefixTree::forget_unused() {
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
-namespace detail {
 
 const char* sync_reason_name(SyncReason reason) {
     static constexpr const char* kNames[] = {"unchanged", "appended", "resumed", "checkpoint",
                                              "given_up",  "no_state", "new_text"};
-    return kNames[static_cast<size_t>(reason)];
+    const size_t i = static_cast<size_t>(reason);
+    return i < sizeof kNames / sizeof *kNames ? kNames[i] : "unknown";
 }
+
+namespace detail {
 
 namespace prefix_report_impl {
 
@@ -39828,7 +40353,47 @@ void MtpCache::open(const Plan& plan, Context& context, uint32_t window, uint32_
     n_row_max_ = n_row_max;
 }
 
-void MtpCache::forget() { first_ = n_kept_ = pending_first_ = first_key_ = n_row_ = 0; }
+void MtpCache::forget() {
+    first_ = n_kept_ = pending_first_ = first_key_ = n_row_ = 0;
+    given_.clear();
+}
+
+MtpCache::Kept MtpCache::kept(size_t row) const {
+    Kept k;
+    k.first_key = first_key_;
+    k.n_row = n_row_;
+    k.has_hidden = on() && n_kept_ != 0 && first_ + n_kept_ == row && n_row_ + 1 >= row;
+    if (k.has_hidden) k.hidden_row = static_cast<uint32_t>(n_kept_ - 1);
+    return k;
+}
+
+void MtpCache::resume(size_t row, const Kept& kept, std::vector<float> hidden) {
+    forget();
+    ran(row, 0, false);
+    first_key_ = kept.first_key;
+    n_row_ = std::min(kept.n_row, row > 0 ? row - 1 : 0);  // the next one takes the token at `row`
+    given_ = std::move(hidden);
+    given_at_ = row - 1;
+}
+
+/// The row that resume() could not fill: its token was not known then.
+Status MtpCache::fill_given(Span<const Token> history) {
+    if (given_.empty() || n_row_ != given_at_ || history.size() < given_at_ + 2) return {};
+    Step step;
+    step.ids = history.data() + given_at_ + 1;
+    step.n_row = 1;
+    step.place(static_cast<uint32_t>(given_at_));
+    step.first_key = static_cast<uint32_t>(first_key_);
+    step.hidden = given_.data();
+    step.fill_only = true;
+    for (const Tape& tape : plan_->mtp) {
+        step.tape = &tape;
+        AUSPEX_TRY(context_->run(step));
+    }
+    given_.clear();
+    ++n_row_;
+    return {};
+}
 
 void MtpCache::ran(size_t first, size_t n, bool tentative) {
     first_ = first;
@@ -39872,6 +40437,7 @@ Status MtpCache::fill_lazily(Span<const Token> history) { return fill_from(histo
 
 Status MtpCache::fill_from(Span<const Token> history, bool lazy) {
     if (!on() || history.empty()) return {};
+    AUSPEX_TRY(fill_given(history));
     const size_t end = std::min(first_ + n_kept_, history.size() - 1);
     // A row that the last one cannot see is not worth its time.
     const size_t seen = window_ != 0 && history.size() > window_ ? history.size() - window_ : 0;
@@ -40337,7 +40903,38 @@ Status Trunk::run_prefill(size_t n) {
     return {};
 }
 
+void Trunk::abandon() {
+    tree_->lose_context();
+    restart(0);
+}
+
+void Trunk::follow() {
+    tree_->recover();
+    const Span<const Token> tokens = timeline_.tokens();
+    const size_t n_row = timeline_.n_row();
+    if (n_row < tree_->n_row() && !tree_->step_back(n_row)) tree_->lose_context();
+    tree_->truncate(tokens.size());
+    for (size_t i = tree_->tokens().size(); i < tokens.size(); ++i) tree_->append(tokens[i]);
+    if (n_row == tree_->n_row()) return;
+    const Span<const RowSpan> spans = timeline_.spans();
+    const bool decoded = spans[spans.size() - 1].origin == RowOrigin::decoded;
+    tree_->computed(n_row - tree_->n_row(), decoded);
+}
+
+/// Rows of the next step of a prefill up to `end`. Steps begin and end on the grid, and a rest of few rows, which other
+/// kernels run, is a step of its own: so the bits do not depend on where the prefill began.
+size_t Trunk::next_piece(size_t end) const {
+    constexpr size_t kGrid = 64, kFewRows = 16;
+    const size_t at = timeline_.n_row(), last = end / kGrid * kGrid, stop = tree_->next_stop();
+    size_t to = std::min<size_t>(end, at + options_.n_ubatch);
+    if (to < end && to / kGrid * kGrid > at) to = to / kGrid * kGrid;
+    if (to > last && end - last <= kFewRows && last > at) to = last;
+    if (stop > at) to = std::min(to, stop);
+    return to - at;
+}
+
 Status Trunk::prefill(size_t n) {
+    follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
     const auto go_on = [&] {
         return !options_.progress ||
@@ -40351,8 +40948,11 @@ Status Trunk::prefill(size_t n) {
             cache_.cut(timeline_.n_row());
             return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
         }
-        AUSPEX_TRY(run_prefill(std::min<size_t>(end - timeline_.n_row(), options_.n_ubatch)));
+        const size_t piece = next_piece(end);
+        make_room(piece);
+        AUSPEX_TRY(run_prefill(piece));
         AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
+        tree_->computed(piece);
         report_windows();
     }
     if (n != 0) (void)go_on();  // 1.0: there is nothing left to cancel
@@ -40367,6 +40967,7 @@ Status Trunk::verify(uint32_t n_guess) {
     step.n_row = step.n_logit = 1 + n_guess;
     step.place(static_cast<uint32_t>(first));
     step.tentative = true;
+    make_room(step.n_row);
     return run(step);
 }
 
@@ -40398,6 +40999,7 @@ void Trunk::begin_device_loop() {
 
 void Trunk::step_back(size_t n) {
     const size_t first = timeline_.step_first();
+    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
     timeline_.step_back(n);
     context_.commit(static_cast<uint32_t>(n - first));
     if (at_ != LogitsAt::context || n == first)
@@ -40413,7 +41015,9 @@ Status Trunk::rewind(size_t n) {
         step_back(n);
         return {};
     }
-    return recompute(n);  // what was computed after row n is in the recurrent state
+    AUSPEX_TRY(recompute(n));  // what was computed after row n is in the recurrent state
+    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+    return {};
 }
 
 Status Trunk::repair() {
@@ -40424,6 +41028,7 @@ Status Trunk::repair() {
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
+    n = std::min(n, timeline_.size());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
     n_window_full_ = n_reported;
@@ -40458,6 +41063,26 @@ void Trunk::restart(size_t n_keep) {
     at_ = LogitsAt::nowhere;
 }
 
+Status Trunk::save_state(StatePart part, StateWriter& to) {
+    timeline_.close_step();  // its records are applied
+    return change_state([&] { return context_.save_state(part, static_cast<uint32_t>(timeline_.n_row()), to); });
+}
+
+Status Trunk::load_state(size_t row, const std::vector<RowSpan>& spans, StateReader& from) {
+    const uint32_t n = static_cast<uint32_t>(row);
+    at_ = LogitsAt::nowhere;
+    timeline_.resume(row, spans);
+    AUSPEX_TRY(change_state([&] { return context_.restore_state(StatePart::trunk, n, from); }));
+    AUSPEX_TRY(track(context_.restore_state(StatePart::draft, n, from)));
+    const auto full = [&](const WindowFull& w) { return w.n_token <= row; };
+    n_window_full_ = static_cast<size_t>(std::count_if(windows_.begin(), windows_.end(), full));
+    return {};
+}
+
+std::vector<RowSpan> Trunk::spans() const {
+    return std::vector<RowSpan>(timeline_.spans().begin(), timeline_.spans().end());
+}
+
 void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
     damaged_ = false;
     redo_.clear();
@@ -40490,6 +41115,249 @@ void Trunk::report_windows() {
         if (options_.on_window_full) options_.on_window_full(now);
     }
 }
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/engine/state_store.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace state_store_impl {
+
+constexpr uint64_t kMinPage = 4096, kMaxPage = 65536;
+constexpr uint64_t kDefaultBudget = uint64_t{512} << 20;
+/// Rows of convolution inputs that a back end keeps at most.
+constexpr uint64_t kConvRows = 16;
+/// More states than a session could use: the budget of a small model need not be larger.
+constexpr uint64_t kUsefulStates = 64;
+
+}  // namespace state_store_impl
+
+StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context) {
+    using namespace state_store_impl;
+    uint64_t state = plan.d_model * sizeof(float), row = 0;
+    for (SlotId id = 0; id < plan.slots.size(); ++id) {
+        const Slot& s = plan.slot(id);
+        if (s.role == SlotRole::delta) state += s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float);
+        if (s.role == SlotRole::conv) state += kConvRows * s.width() * sizeof(float);
+        if (s.role != SlotRole::kv || kv[id].n_ring == 0) continue;
+        if (kv[id].keeps_rows(n_context))
+            row += kv[id].k_bytes + kv[id].v_bytes;
+        else
+            state += kv[id].bytes();
+    }
+    StateSizes sizes;
+    sizes.page_bytes = kMinPage;
+    while (sizes.page_bytes < kMaxPage && sizes.page_bytes * 16 < state) sizes.page_bytes *= 2;
+    sizes.state_bytes = round_up(state, sizes.page_bytes);
+    sizes.row_bytes = round_up(row * kParkRows, sizes.page_bytes) / kParkRows;
+    return sizes;
+}
+
+Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_bytes, uint32_t n_context) {
+    using namespace state_store_impl;
+    if (checkpoint_bytes == kDefaultCheckpoints) {
+        const uint64_t useful = kUsefulStates * sizes.state_bytes + 2 * uint64_t{n_context} * sizes.row_bytes;
+        const uint64_t budget = std::min(kDefaultBudget, useful) / sizes.page_bytes * sizes.page_bytes;
+        return budget < sizes.state_bytes ? 0 : budget;
+    }
+    if (checkpoint_bytes != 0 && checkpoint_bytes < sizes.state_bytes)
+        return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", but one checkpoint takes ",
+                    sizes.state_bytes, "; give at least that, or 0 for none");
+    if (checkpoint_bytes / sizes.page_bytes > UINT32_MAX)
+        return fail(Code::bad_argument, "checkpoint_bytes is ", checkpoint_bytes, ", expected at most ",
+                    UINT32_MAX * sizes.page_bytes);
+    return checkpoint_bytes / sizes.page_bytes * sizes.page_bytes;
+}
+
+/// Fills pages one after the other.
+class StateStore::Writer : public StateWriter {
+  public:
+    Writer(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
+    Status write(const void* from, uint64_t n) override {
+        const std::byte* bytes = static_cast<const std::byte*>(from);
+        while (n != 0) {
+            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
+            std::memcpy(store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, bytes, k);
+            bytes += k;
+            n_ += k;
+            n -= k;
+        }
+        return {};
+    }
+
+  private:
+    const StateStore& store_;
+    const Pages& pages_;
+    uint64_t n_ = 0;
+};
+
+class StateStore::Reader : public StateReader {
+  public:
+    Reader(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
+    Status read(void* to, uint64_t n) override {
+        std::byte* bytes = static_cast<std::byte*>(to);
+        while (n != 0) {
+            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
+            std::memcpy(bytes, store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, k);
+            bytes += k;
+            n_ += k;
+            n -= k;
+        }
+        return {};
+    }
+    void seek(uint64_t to) { n_ = to; }
+
+  private:
+    const StateStore& store_;
+    const Pages& pages_;
+    uint64_t n_ = 0;
+};
+
+/// Some rows of a block: a part of each piece.
+class StateStore::RowReader : public StateReader {
+  public:
+    /// at: where the part of the block begins.
+    RowReader(Reader& block, const std::vector<uint64_t>& pieces, size_t n_block, uint64_t at, size_t skip, size_t n)
+        : block_(block), pieces_(pieces), n_block_(n_block), at_(at), skip_(skip), n_(n) {}
+    Status read(void* to, uint64_t n) override {
+        std::byte* bytes = static_cast<std::byte*>(to);
+        while (n != 0) {
+            const uint64_t piece = pieces_[i_], k = std::min(n, n_ * piece - done_);
+            block_.seek(at_ + skip_ * piece + done_);
+            AUSPEX_TRY(block_.read(bytes, k));
+            bytes += k;
+            n -= k;
+            done_ += k;
+            if (done_ < n_ * piece) continue;
+            at_ += n_block_ * piece;
+            done_ = 0;
+            ++i_;
+        }
+        return {};
+    }
+
+  private:
+    Reader& block_;
+    const std::vector<uint64_t>& pieces_;
+    size_t n_block_;
+    uint64_t at_;
+    size_t skip_, n_;
+    size_t i_ = 0;       ///< piece
+    uint64_t done_ = 0;  ///< bytes of it
+};
+
+Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes) {
+    page_bytes_ = sizes.page_bytes;
+    const uint64_t n_page = budget_bytes / page_bytes_;
+    if (n_page != 0) AUSPEX_TRY(arena_.take(allocator, n_page * page_bytes_, "a session's checkpoints", false));
+    free_.reserve(static_cast<size_t>(n_page));
+    drop_all();
+    for (const StatePart part : {StatePart::trunk, StatePart::draft})
+        pieces_[static_cast<size_t>(part)] = trunk_.context().row_pieces(part);
+    return {};
+}
+
+Status StateStore::take(uint64_t bytes, Pages* pages) {
+    const size_t n = static_cast<size_t>(ceil_div(bytes, page_bytes_));
+    if (n > free_.size())
+        return fail(Code::out_of_memory, "a checkpoint needs ", bytes, " bytes, ", free_.size() * page_bytes_,
+                    " of checkpoint_bytes are free");
+    pages->assign(free_.end() - static_cast<std::ptrdiff_t>(n), free_.end());
+    free_.resize(free_.size() - n);
+    return {};
+}
+
+void StateStore::give_back(Pages* pages) {
+    free_.insert(free_.end(), pages->begin(), pages->end());  // never beyond its first size
+    pages->clear();
+}
+
+Status StateStore::keep_state(uint32_t item, size_t row) {
+    if (states_.size() <= item) states_.resize(item + 1);
+    State& state = states_[item];
+    Context& context = trunk_.context();
+    uint64_t bytes = d_model_ * sizeof(float);
+    for (const StatePart part : {StatePart::trunk, StatePart::draft})
+        bytes += context.state_bytes(part, static_cast<uint32_t>(row));
+    AUSPEX_TRY(take(bytes, &state.pages));
+    const Status s = write_state(state, row);
+    if (!s.ok()) give_back(&state.pages);
+    return s;
+}
+
+Status StateStore::write_state(State& state, size_t row) {
+    Writer to(*this, state.pages);
+    Context& context = trunk_.context();
+    AUSPEX_TRY(trunk_.save_state(StatePart::trunk, to));
+    AUSPEX_TRY(trunk_.save_state(StatePart::draft, to));
+    state.spans = trunk_.spans();
+    state.mtp = cache_.kept(row);
+    if (!state.mtp.has_hidden) return {};
+    Span<const float> hidden;
+    AUSPEX_TRY(trunk_.track(context.read_row(trunk_.hidden_slot(), state.mtp.hidden_row).get(hidden)));
+    return to.write(hidden.data(), d_model_ * sizeof(float));
+}
+
+Status StateStore::load_state(uint32_t item, size_t row) {
+    State& state = states_[item];
+    Reader from(*this, state.pages);
+    AUSPEX_TRY(trunk_.load_state(row, state.spans, from));
+    if (!state.mtp.has_hidden) {
+        cache_.resume(row, state.mtp, {});
+        return {};
+    }
+    std::vector<float> hidden(d_model_);
+    AUSPEX_TRY(from.read(hidden.data(), d_model_ * sizeof(float)));
+    cache_.resume(row, state.mtp, std::move(hidden));
+    return {};
+}
+
+void StateStore::drop_state(uint32_t item) { give_back(&states_[item].pages); }
+
+Status StateStore::park_rows(uint32_t item, size_t first, size_t n) {
+    if (rows_.size() <= item) rows_.resize(item + 1);
+    Rows& rows = rows_[item];
+    Context& context = trunk_.context();
+    const uint64_t bytes = n * (context.kv_row_bytes(StatePart::trunk) + context.kv_row_bytes(StatePart::draft));
+    AUSPEX_TRY(take(bytes, &rows.pages));
+    rows.first = first;
+    rows.n = n;
+    Writer to(*this, rows.pages);
+    const uint32_t at = static_cast<uint32_t>(first), count = static_cast<uint32_t>(n);
+    Status s = trunk_.track(context.save_rows(StatePart::trunk, at, count, to));
+    if (s.ok()) s = trunk_.track(context.save_rows(StatePart::draft, at, count, to));
+    if (!s.ok()) give_back(&rows.pages);
+    return s;
+}
+
+Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
+    const Rows& rows = rows_[item];
+    Context& context = trunk_.context();
+    uint64_t at = 0;
+    for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
+        Reader block(*this, rows.pages);
+        RowReader from(block, pieces_[static_cast<size_t>(part)], rows.n, at, first - rows.first, n);
+        AUSPEX_TRY(
+            trunk_.track(context.restore_rows(part, static_cast<uint32_t>(first), static_cast<uint32_t>(n), from)));
+        at += rows.n * context.kv_row_bytes(part);
+    }
+    return {};
+}
+
+void StateStore::drop_rows(uint32_t item) { give_back(&rows_[item].pages); }
+
+void StateStore::drop_all() {
+    states_.clear();
+    rows_.clear();
+    free_.resize(static_cast<size_t>(arena_.size() / page_bytes_));  // open() took the memory
+    for (size_t i = 0; i < free_.size(); ++i) free_[i] = static_cast<uint32_t>(free_.size() - 1 - i);
+}
+
+void StateStore::reset() { trunk_.restart(0); }
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -40562,7 +41430,8 @@ Status HostDecoder::cycle(const Sampling& sampling, uint32_t usable, bool probe_
     const size_t size = p_.timeline.size();  // all rows but the last are computed
     DraftCycle seen;
     const Decision wanted = p_.depth.decide(size, usable, p_.can_draft(), &seen);
-    p_.trunk.forget_logits();  // drafting overwrites the logits of the last row
+    p_.trunk.make_room(kMaxTentative);  // the draft block writes its rows before the step does
+    p_.trunk.forget_logits();           // drafting overwrites the logits of the last row
     if (wanted.probe_rows > 0 && p_.cache.on()) {
         AcceptanceProbe probe;
         AUSPEX_TRY(p_.trunk.track(
@@ -40678,7 +41547,11 @@ Status DeviceDecoder::queue(const Sampling& sampling) {
     const bool drafts = p_.cache.on() && (d.depth > 0 || (may_draft && n_plain_ <= kPlainBeforeOff));
     const bool must_fill =
         p_.cache.on() && !drafts && p_.depth.wants_drafts() && p_.cache.n_pending() + n_queued_ >= kMaxPendingRows;
-    if (running_ && (drafts != drafts_ || d.probe_rows > 0 || must_fill)) AUSPEX_TRY(drain());
+    // Rows that this cycle and those queued before it may write.
+    const size_t n_ahead = (n_queued_ + size_t{1}) * kMaxTentative;
+    const bool must_park = !p_.trunk.has_room(n_ahead);
+    if (running_ && (drafts != drafts_ || d.probe_rows > 0 || must_fill || must_park)) AUSPEX_TRY(drain());
+    if (must_park) p_.trunk.make_room(n_ahead);
     AcceptanceProbe probed;
     AUSPEX_TRY(probe(d.probe_rows, sampling).get(probed));
     const auto start_time = std::chrono::steady_clock::now();
@@ -41138,6 +42011,9 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
                     MemoryPlace::allocator);
         }
     }
+    const StateSizes sizes = StateSizes::of(plan, shapes, o.n_context);
+    AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
+    add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
     add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
@@ -41147,6 +42023,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
                                          : m.session_bytes) += item.bytes;
         if (item.place == MemoryPlace::pinned) m.pinned_bytes += item.bytes;
     }
+    if (device.machine->kind() == Kind::vulkan) m.pinned_bytes += m.checkpoint_bytes;
     m.total_bytes = m.weight_bytes + m.session_bytes;
     for (const KvShape& s : shapes)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
@@ -41215,11 +42092,12 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
     if (o.draft.source == Draft::off) return {};
     o.draft.source = Draft::off;
+    o.checkpoint_bytes = 0;
     o.kv_budget_bytes = 0;  // keep the windows: a budget would give the trunk the memory of drafting
     o.windows = trunk_windows(model.plan, m->windows);
     MemoryPlan off;
     AUSPEX_TRY(measure(model, bare, o).get(off));
-    m->draft_session_bytes = m->session_bytes - off.session_bytes;
+    m->draft_session_bytes = m->session_bytes - m->checkpoint_bytes - off.session_bytes;
     return {};
 }
 
@@ -41257,6 +42135,10 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         offer(
             say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
         plan = &model.plan;
+    }
+    if (o.checkpoint_bytes != 0) {
+        o.checkpoint_bytes = 0;
+        step("no checkpoints");
     }
     auto wide = [](KvType t) { return t == KvType::f16 || t == KvType::f32; };
     if (wide(o.kv_k) || wide(o.kv_v)) {
@@ -41574,13 +42456,33 @@ Status Session::Impl::open() {
     timeline.reserve(options.n_context, kMaxTentative);
     depth.reset(new DepthControl(options, stats));
     trunk.reset(new Trunk(*model, options, *context, timeline, cache, stats));
+    AUSPEX_TRY(open_store());
     const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
                              sources, *depth,  sampler,  stats,    judge};
     host.reset(new HostDecoder(parts));
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
     stats.memory_bytes = context->memory_bytes() + sampler.memory_bytes() + sources.mtp.memory_bytes() +
-                         vocab.memory_bytes() + timeline.memory_bytes();
+                         vocab.memory_bytes() + timeline.memory_bytes() + store->memory_bytes();
+    return {};
+}
+
+Status Session::Impl::open_store() {
+    using namespace detail;
+    const StateSizes sizes = StateSizes::of(model->plan, kv, options.n_context);
+    uint64_t budget = 0;
+    AUSPEX_TRY(checkpoint_budget(sizes, options.checkpoint_bytes, options.n_context).get(budget));
+    store.reset(new StateStore(*trunk, cache, model->plan.d_model));
+    AUSPEX_TRY(store->open(model->device->options.allocator, sizes, budget));
+    PrefixOptions tree_options;
+    tree_options.state_bytes = sizes.state_bytes;
+    tree_options.row_bytes = sizes.row_bytes;
+    tree_options.n_context = options.n_context;
+    tree_options.budget_bytes = budget;
+    tree_options.grid = kParkRows;
+    if (budget == 0) tree_options.policy = PrefixPolicy::none;
+    tree.reset(new PrefixTree(tree_options, *store));
+    trunk->set_tree(*tree);
     return {};
 }
 
@@ -41628,29 +42530,59 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
     return {};
 }
 
-Result<size_t> Session::Impl::replace_tokens(Span<const Token> wanted) {
+Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> marks) {
+    const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
-    const std::vector<Token> rest(wanted.begin() + same, wanted.end());  // `wanted` may view our own tokens
-    cache.cut(same);
     // Within the last step, whose records are not applied yet. More text is prefilled from where plain decoding, which
     // has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
-    const size_t back = rest.empty() ? same : std::max<size_t>(same, 1) - 1;
+    const size_t back = wanted.size() == same ? same : std::max<size_t>(same, 1) - 1;
     if (same <= timeline.n_row() && same > timeline.step_first() && timeline.can_step_back(back))
         trunk->step_back(back);
-    const bool complete = rest.empty() && same == timeline.n_row();
-    if (complete) AUSPEX_TRY(trunk->find_logits());
-    const bool row_lost = complete && same != 0 && !trunk->has_logits();
-    if (same < timeline.n_row() || row_lost || wanted.empty()) {
-        trunk->restart(same);
-        vocab.forget();
+    if (same >= timeline.n_row()) cache.cut(same);
+    const bool complete = wanted.size() == same && same == timeline.n_row();
+    if (complete) {
+        AUSPEX_TRY(trunk->find_logits());
+        timeline.truncate(same);
     }
-    timeline.truncate(same);
-    for (const Token id : rest) timeline.append(id);
-    timeline.give();
-    return timeline.size() - timeline.n_row();
+    trunk->follow();
+    detail::PrefixReport report;
+    const bool has_logits = complete && trunk->has_logits();
+    const Status s = trunk->change_state([&] { return tree->sync(wanted, marks, has_logits).get(report); });
+    if (!s.ok()) {  // the tree has given up the live history
+        trunk->restart(0);
+        vocab.forget();
+        return s;
+    }
+    const bool live = report.reason == SyncReason::unchanged || report.reason == SyncReason::appended;
+    if (!live) vocab.forget();
+    timeline.assign(wanted);
+    return report;
 }
 
-Result<size_t> Session::sync(Span<const Token> history) AUSPEX_BOUNDARY {
+namespace session_impl {
+
+Status check_marks(Span<const Mark> marks, size_t n_token) {
+    for (size_t i = 0; i < marks.size(); ++i)
+        if (marks[i].row > n_token)
+            return detail::fail(Code::bad_argument, "mark ", i, " is at row ", marks[i].row, ", the history has ",
+                                n_token, " tokens; marks belong to the prompt that encode() gave them with");
+    return {};
+}
+
+SyncReport public_report(const detail::PrefixReport& r) {
+    SyncReport report;
+    report.rows_computed = r.rows_computed;
+    report.rows_reused = r.rows_reused;
+    report.diverged_at = r.diverged_at;
+    report.checkpoint_row = r.checkpoint_row;
+    report.reason = r.reason;
+    report.text = detail::describe(r);
+    return report;
+}
+
+}  // namespace session_impl
+
+Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> marks) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
@@ -41659,16 +42591,17 @@ Result<size_t> Session::sync(Span<const Token> history) AUSPEX_BOUNDARY {
         return detail::fail(Code::bad_argument, "the history has ", history.size(), " tokens, the session holds ",
                             s.options.n_context, "; create it with a larger n_context or shorten the text");
     AUSPEX_TRY(s.check_ids(history));
+    AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.drain());
     const auto start = std::chrono::steady_clock::now();
-    size_t n = 0;
-    Status done = s.replace_tokens(history).get(n);
+    detail::PrefixReport report;
+    Status done = s.replace_tokens(history, marks).get(report);
     if (done.ok()) done = s.trunk->track(s.vocab.renew(s.timeline.tokens()));
-    if (done.ok()) done = s.trunk->prefill(n);
+    if (done.ok()) done = s.trunk->prefill(report.rows_computed);
     s.stats.prefill_s += detail::seconds_since(start);
     if (!done.ok()) return done;
-    if (n > 1) s.depth->control.new_text();
-    return n;
+    if (report.rows_computed > 1) s.depth->control.new_text();
+    return session_impl::public_report(report);
 }
 AUSPEX_CATCH
 
@@ -41709,9 +42642,9 @@ Status Session::Impl::generate(const Sampling& sampling) {
     if (timeline.size() > size) return {};          // it had tokens queued
     if (timeline.n_row() < size) return decoder().next(sampling);
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
-        size_t n = 0;
-        AUSPEX_TRY(replace_tokens(timeline.tokens()).get(n));
-        AUSPEX_TRY(trunk->prefill(n));
+        detail::PrefixReport report;
+        AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).get(report));
+        AUSPEX_TRY(trunk->prefill(report.rows_computed));
     }
     Span<const float> logits;
     AUSPEX_TRY(trunk->last_logits().get(logits));
@@ -41778,6 +42711,7 @@ Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Snapshot snap;
     snap.n_token = s.timeline.n_row();
     Span<const float> logits;
+    AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
     snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits);
     s.timeline.close_step();  // saving applies the committed records
@@ -41797,10 +42731,20 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     AUSPEX_TRY(
         detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
+    s.trunk->follow();
+    detail::PrefixReport report;  // parks what the snapshot's rows will overwrite
+    Status done = s.trunk->change_state([&] { return s.tree->sync(parts.tokens, {}, false).get(report); });
     s.timeline.close_step();
-    AUSPEX_TRY(s.trunk->change_state(
-        [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); }));
+    if (done.ok())
+        done = s.trunk->change_state(
+            [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); });
+    if (!done.ok()) {
+        s.trunk->abandon();
+        s.vocab.forget();
+        return done;
+    }
     s.trunk->restored(parts.tokens, std::move(parts.logits));
+    s.trunk->follow();
     s.vocab.forget();
     return {};
 }
@@ -41977,7 +42921,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
     AUSPEX_TRY(s.drain());
-    s.trunk->restart(0);
+    s.trunk->abandon();
     s.vocab.forget();
     for (const Token id : all) s.timeline.append(id);
     s.timeline.give();
@@ -42004,7 +42948,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.drain());
-    s.trunk->restart(0);
+    s.trunk->abandon();
     s.vocab.forget();
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
@@ -42048,7 +42992,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
                       "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
-    s.trunk->restart(0);
+    s.trunk->abandon();
     s.vocab.forget();
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
     s.trunk->restart(0);  // profiling ran rows that are no text

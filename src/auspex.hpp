@@ -563,13 +563,15 @@ struct MemoryAlternative {
 /// What a model and one session on it take.
 struct MemoryPlan {
     std::vector<MemoryItem> items;
-    uint64_t weight_bytes = 0;         ///< taken by Model::load
-    uint64_t session_bytes = 0;        ///< taken by Session::create
-    uint64_t file_bytes = 0;           ///< read in place; not part of the total
-    uint64_t total_bytes = 0;          ///< weight_bytes + session_bytes
-    uint64_t pinned_bytes = 0;         ///< of the total: experts in the system's memory, which the limit does not count
+    uint64_t weight_bytes = 0;   ///< taken by Model::load
+    uint64_t session_bytes = 0;  ///< taken by Session::create
+    uint64_t file_bytes = 0;     ///< read in place; not part of the total
+    uint64_t total_bytes = 0;    ///< weight_bytes + session_bytes
+    /// Of the total, not counted by the limit: experts in the system's memory and, on a GPU, checkpoints.
+    uint64_t pinned_bytes = 0;
     uint64_t draft_weight_bytes = 0;   ///< of weight_bytes and file_bytes: saved by LoadOptions::mtp = false
-    uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off
+    uint64_t draft_session_bytes = 0;  ///< of session_bytes: saved by Draft::off, checkpoints aside
+    uint64_t checkpoint_bytes = 0;     ///< of session_bytes: SessionOptions::checkpoint_bytes, in host memory
     uint64_t kv_token_bytes = 0;       ///< added by each further token of n_context
     uint64_t limit_bytes = 0;  ///< memory_limit_bytes, or what is free and held by the loaded model; 0: not known
     bool fits = true;          ///< total_bytes - pinned_bytes is within the limit, or it is not known

@@ -32,6 +32,7 @@ struct Tiny {
 struct Setup {
     DraftOptions draft;
     uint32_t n_context = 512, n_ubatch = 64;
+    uint64_t checkpoint_bytes = kDefaultCheckpoints;
     std::unique_ptr<DraftSource> text_source;  ///< in place of lookup
 };
 
@@ -47,6 +48,7 @@ inline Session open(const Model& model, Setup setup) {
     options.n_context = setup.n_context;
     options.n_ubatch = setup.n_ubatch;
     options.draft = setup.draft;
+    options.checkpoint_bytes = setup.checkpoint_bytes;
     Session session;
     Status s = Session::create(model, options).get(session);
     REQUIRE_MESSAGE(s.ok(), s.message());

@@ -117,6 +117,7 @@ void check_drafting(const Device& device, const std::vector<std::byte>& bytes, u
         SessionOptions o = random_options(random, true, n_type);
         o.draft.source = i % 2 ? Draft::mtp : Draft::mtp_lookup;
         o.draft.depth = i % 3 ? static_cast<int>(kMaxDraft) : -1;
+        o.checkpoint_bytes = 0;  // they hold the draft blocks' states, too
         const MemoryPlan plan = plan_of(model, o);
         o.draft.source = Draft::off;
         const MemoryPlan off = plan_of(model, o);
@@ -343,6 +344,7 @@ TEST_CASE("what does not fit is rejected with alternatives, and every alternativ
     SessionOptions o;
     o.n_context = 32768;
     o.n_ubatch = 512;
+    o.checkpoint_bytes = 0;
     MemoryPlan open_plan = plan_of(load(open_device(nullptr), bytes), o);
     CHECK(open_plan.fits);
     CHECK(open_plan.alternatives.empty());
@@ -381,4 +383,8 @@ TEST_CASE("what does not fit is rejected with alternatives, and every alternativ
     q8.kv_k = q8.kv_v = KvType::q8_0;
     CHECK(plan_of(model, q8).total_bytes == plan.alternatives[0].total_bytes);
     CHECK(Session::create(model, q8).ok());
+    // Checkpoints are given up before anything that changes the text.
+    o.checkpoint_bytes = kDefaultCheckpoints;
+    CHECK(plan_of(model, o).alternatives[0].what == "no checkpoints");
+    CHECK(plan_of(model, o).alternatives[0].total_bytes == plan.total_bytes);
 }

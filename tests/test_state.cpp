@@ -42,7 +42,7 @@ void put_rows(Context& context, uint32_t first, uint32_t n, Span<const std::byte
 
 /// A prefix, then one branch, then another, then the first again from what was kept of it.
 template <class Rig>
-void check_branches(const Rig& rig, Context& context, Context& fresh) {
+void check_branches(const Rig& rig, Context& context, Context& blank) {
     const std::vector<Token> ids = tiny_ids(300, 17), other = tiny_ids(120, 18);
     const auto piece = [&](uint32_t at, uint32_t n) { return Span<const Token>(ids.data() + at, n); };
     const auto prefill = [&](Context& to, Span<const Token> from, uint32_t first) {
@@ -61,22 +61,22 @@ void check_branches(const Rig& rig, Context& context, Context& fresh) {
     prefill(context, Span<const Token>(other.data(), 60), 128);
     const std::vector<float> b = rig.run(context, Span<const Token>(other.data() + 60, 4), 188, true, 4);
     context.commit(0);
-    prefill(fresh, piece(0, 128), 0);
-    prefill(fresh, Span<const Token>(other.data(), 60), 128);
-    CHECK(b == rig.run(fresh, Span<const Token>(other.data() + 60, 4), 188, true, 4));
-    fresh.commit(0);
+    prefill(blank, piece(0, 128), 0);
+    prefill(blank, Span<const Token>(other.data(), 60), 128);
+    CHECK(b == rig.run(blank, Span<const Token>(other.data() + 60, 4), 188, true, 4));
+    blank.commit(0);
     // And back. The rejected rows 188 .. 191 were overwritten too.
     put_rows(context, 128, 60, parked);
-    fresh.reset();
-    prefill(fresh, piece(0, 128), 0);
-    prefill(fresh, piece(128, 100), 128);
-    rig.run(fresh, piece(228, 5), 228, true, 5);
-    fresh.commit(3);
-    put_rows(context, 188, 4, rows_of(fresh, StatePart::trunk, 188, 4));
+    blank.reset();
+    prefill(blank, piece(0, 128), 0);
+    prefill(blank, piece(128, 100), 128);
+    rig.run(blank, piece(228, 5), 228, true, 5);
+    blank.commit(3);
+    put_rows(context, 188, 4, rows_of(blank, StatePart::trunk, 188, 4));
     put_state(context, 231, tip);
-    CHECK(bytes_of(context, StatePart::trunk, 231) == bytes_of(fresh, StatePart::trunk, 231));
-    CHECK(rows_of(context, StatePart::trunk, 0, 231) == rows_of(fresh, StatePart::trunk, 0, 231));
-    CHECK(rig.run(context, piece(231, 9), 231, true, 9) == rig.run(fresh, piece(231, 9), 231, true, 9));
+    CHECK(bytes_of(context, StatePart::trunk, 231) == bytes_of(blank, StatePart::trunk, 231));
+    CHECK(rows_of(context, StatePart::trunk, 0, 231) == rows_of(blank, StatePart::trunk, 0, 231));
+    CHECK(rig.run(context, piece(231, 9), 231, true, 9) == rig.run(blank, piece(231, 9), 231, true, 9));
 }
 
 /// A stream that fails after some bytes.

@@ -136,6 +136,7 @@ std::string plan_json(const auspex::MemoryPlan& plan) {
     j["pinned_bytes"] = plan.pinned_bytes;
     j["file_bytes"] = plan.file_bytes;
     j["draft_weight_bytes"] = plan.draft_weight_bytes;
+    j["checkpoint_bytes"] = plan.checkpoint_bytes;
     j["draft_session_bytes"] = plan.draft_session_bytes;
     j["draft_share"] = draft_share(plan);
     j["kv_token_bytes"] = plan.kv_token_bytes;

@@ -102,8 +102,8 @@ class Block {
     Block& operator=(Block&& o) noexcept;
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
-    /// Frees the old block and allocates `bytes` bytes, aligned to 64; `what` names them in the error. zeroed: false for
-    /// memory that is written before it is read, so that the system need not back it until then.
+    /// Frees the old block and allocates `bytes` bytes, aligned to 64; `what` names them in the error. zeroed: false
+    /// for memory that is written before it is read, so that the system need not back it until then.
     Status take(const Allocator& from, uint64_t bytes, const char* what, bool zeroed = true);
     void reset();
     std::byte* data() const { return data_; }

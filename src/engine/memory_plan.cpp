@@ -172,10 +172,9 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
                     MemoryPlace::allocator);
         }
     }
-    uint64_t checkpoints = 0;
-    AUSPEX_TRY(
-        checkpoint_budget(StateSizes::of(plan, shapes, o.n_context), o.checkpoint_bytes, o.n_context).get(checkpoints));
-    add(&m.items, "checkpoints", -1, checkpoints, MemoryPlace::allocator);
+    const StateSizes sizes = StateSizes::of(plan, shapes, o.n_context);
+    AUSPEX_TRY(checkpoint_budget(sizes, o.checkpoint_bytes, o.n_context).get(m.checkpoint_bytes));
+    add(&m.items, "checkpoints", -1, m.checkpoint_bytes, MemoryPlace::allocator);
     add(&m.items, "sampler", -1, Sampler::bytes_for(plan.n_vocab), MemoryPlace::allocator);
     add(&m.items, "history", -1, (uint64_t{o.n_context} + kMaxTentative) * sizeof(Token), MemoryPlace::host);
     for (size_t i = 0; i < m.items.size(); ++i) {
@@ -185,6 +184,7 @@ Result<MemoryPlan> measure(const Model::Impl& model, const Plan& plan, SessionOp
                                          : m.session_bytes) += item.bytes;
         if (item.place == MemoryPlace::pinned) m.pinned_bytes += item.bytes;
     }
+    if (device.machine->kind() == Kind::vulkan) m.pinned_bytes += m.checkpoint_bytes;
     m.total_bytes = m.weight_bytes + m.session_bytes;
     for (const KvShape& s : shapes)
         if (s.n_ring != 0 && s.window == 0) m.kv_token_bytes += s.k_bytes + s.v_bytes;
@@ -253,11 +253,12 @@ Status measure_drafting(const Model::Impl& model, SessionOptions o, MemoryPlan* 
     for (const MemoryItem& i : weights) m->draft_weight_bytes -= i.bytes;
     if (o.draft.source == Draft::off) return {};
     o.draft.source = Draft::off;
+    o.checkpoint_bytes = 0;
     o.kv_budget_bytes = 0;  // keep the windows: a budget would give the trunk the memory of drafting
     o.windows = trunk_windows(model.plan, m->windows);
     MemoryPlan off;
     AUSPEX_TRY(measure(model, bare, o).get(off));
-    m->draft_session_bytes = m->session_bytes - off.session_bytes;
+    m->draft_session_bytes = m->session_bytes - m->checkpoint_bytes - off.session_bytes;
     return {};
 }
 
@@ -295,6 +296,10 @@ void build_alternatives(const Model::Impl& model, const SessionOptions& given, M
         offer(
             say("the experts of all ", n_layer, " layers in the system's memory, by LoadOptions::host_expert_layers"));
         plan = &model.plan;
+    }
+    if (o.checkpoint_bytes != 0) {
+        o.checkpoint_bytes = 0;
+        step("no checkpoints");
     }
     auto wide = [](KvType t) { return t == KvType::f16 || t == KvType::f32; };
     if (wide(o.kv_k) || wide(o.kv_v)) {

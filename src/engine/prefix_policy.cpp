@@ -10,6 +10,7 @@ namespace prefix_policy_impl {
 
 constexpr size_t kStride = 8192;      // of the stride policy, and the prefill from which by_score keeps any
 constexpr size_t kNearStride = 4096;  // the first distance from the prompt's end; each further one doubles
+constexpr size_t kMinUnmarked = 512;  // rows of a prefill without marks from which a further step is no loss
 constexpr size_t kMaxStrideStates = 32;
 constexpr double kTipWeight = 4;
 constexpr double kRateWindow = 32;  // states of a kind after which older ones count half
@@ -25,7 +26,8 @@ void stride_stops(const StopsInput& in, std::vector<Stop>* stops) {
 void score_stops(const StopsInput& in, Span<const Mark> marks, std::vector<Stop>* stops) {
     for (const Mark& mark : marks)
         stops->push_back({mark.row, mark.pinned ? StateKind::system_end : StateKind::user_end, mark.pinned});
-    if (marks.empty()) stops->push_back({grid_floor(in.n_row - 1, in.grid), StateKind::user_end, false});
+    if (marks.empty() && in.n_row - in.base >= kMinUnmarked)
+        stops->push_back({grid_floor(in.n_row - 1, in.grid), StateKind::user_end, false});
     if (in.junction != 0) stops->push_back({grid_floor(in.junction, in.grid), StateKind::junction, false});
     if (in.n_row - in.base <= kStride) return;
     for (size_t distance = kNearStride; distance < in.n_row - in.base; distance *= 2)
