@@ -18,7 +18,7 @@ void append_tokens(const TextPart& part, std::vector<Token>* ids) {
     }
 }
 
-size_t Trace::max_tokens() const {
+size_t RequestTrace::max_tokens() const {
     size_t n = 0;
     for (const TraceRequest& r : requests) n = std::max(n, r.n_prompt + r.answer.n);
     return n;

@@ -32,7 +32,7 @@ struct TraceRequest {
     }
 };
 
-struct Trace {
+struct RequestTrace {
     std::string name;
     std::vector<TraceRequest> requests;  ///< in the order they are served
     size_t max_tokens() const;           ///< of the longest prompt with its answer
@@ -51,12 +51,12 @@ enum class TraceOrder {
 };
 
 /// A file: CSV with a header line, or a JSON object on each line. errors: bad_argument: names line, expected, found.
-Result<Trace> read_trace(const std::string& path, TraceOrder order);
+Result<RequestTrace> read_trace(const std::string& path, TraceOrder order);
 /// "agent": 6 sessions of 9 requests of about 8 tool steps, each request followed by a title request.
-Trace make_agent_trace(bool keep_thinking);
+RequestTrace make_agent_trace(bool keep_thinking);
 /// "chat": 10 times n_branch conversations of 60 turns in turn; of the turns 10 % are repeated, 10 % edit an earlier
 /// one.
-Trace make_chat_trace(bool keep_thinking, size_t n_branch);
+RequestTrace make_chat_trace(bool keep_thinking, size_t n_branch);
 
 /// The texts that were computed so far, as an unbounded cache with a state at every row would know them.
 class SeenText {

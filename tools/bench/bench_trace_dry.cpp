@@ -71,7 +71,7 @@ class DryReplay {
     DryReplay(const BenchOptions& o, const detail::PrefixOptions& options)
         : o_(o), options_(options), tree_(options, store_) {}
 
-    Status run(const Trace& trace) {
+    Status run(const RequestTrace& trace) {
         for (size_t i = 0; i < trace.requests.size(); ++i) {
             if (interrupted()) return Status(Code::cancelled, "interrupted");
             const Status s = serve(i, trace.requests[i]);
@@ -136,7 +136,7 @@ class DryReplay {
     Totals totals_;
 };
 
-Status print_json(const Trace& trace, const BenchOptions& o, const detail::PrefixOptions& options,
+Status print_json(const RequestTrace& trace, const BenchOptions& o, const detail::PrefixOptions& options,
                   const DryReplay& replay) {
     const Totals& t = replay.totals();
     nlohmann::ordered_json out;
@@ -162,7 +162,7 @@ Status print_json(const Trace& trace, const BenchOptions& o, const detail::Prefi
     return print(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
-Status print_table(const Trace& trace, const BenchOptions& o, const detail::PrefixOptions& options,
+Status print_table(const RequestTrace& trace, const BenchOptions& o, const detail::PrefixOptions& options,
                    const DryReplay& replay) {
     constexpr double kMiB = 1048576;
     const Totals& t = replay.totals();
@@ -186,7 +186,7 @@ Status print_table(const Trace& trace, const BenchOptions& o, const detail::Pref
     return print("");
 }
 
-Status load_trace(const BenchOptions& o, Trace* trace) {
+Status load_trace(const BenchOptions& o, RequestTrace* trace) {
     size_t order = 0;
     const Status s = index_of("--order", o.order, kOrders).get(order);
     if (!s.ok()) return s;
@@ -217,7 +217,7 @@ Status bench_trace(const BenchOptions& o) {
     if (s.ok()) s = index_of("--policy", o.policy, kPolicies).get(policy);
     detail::PrefixOptions options;
     if (s.ok()) s = read_size(o.checkpoint_bytes, "--checkpoint-bytes").get(options.budget_bytes);
-    Trace trace;
+    RequestTrace trace;
     if (s.ok()) s = load_trace(o, &trace);
     if (!s.ok()) return s;
     const size_t longest = trace.max_tokens();

@@ -77,8 +77,8 @@ Written write(Choices& c, size_t thinking, size_t text) {
 
 }  // namespace
 
-Trace make_agent_trace(bool keep_thinking) {
-    Trace trace;
+RequestTrace make_agent_trace(bool keep_thinking) {
+    RequestTrace trace;
     trace.name = keep_thinking ? "agent, thinking kept" : "agent, thinking dropped";
     Choices c(11);
     for (int session = 0; session < 6; ++session) {
@@ -141,8 +141,8 @@ TraceRequest next_turn(Choices& c, std::vector<Turn>* turns, uint64_t system, bo
 
 }  // namespace
 
-Trace make_chat_trace(bool keep_thinking, size_t n_branch) {
-    Trace trace;
+RequestTrace make_chat_trace(bool keep_thinking, size_t n_branch) {
+    RequestTrace trace;
     trace.name = std::string("chat, thinking ") + (keep_thinking ? "kept, " : "dropped, ") + std::to_string(n_branch) +
                  (n_branch == 1 ? " branch" : " branches");
     Choices c(12);

@@ -123,8 +123,8 @@ void order_rounds(TraceOrder order, std::vector<Round>* rounds) {
     }
 }
 
-Trace make_rounds(const std::vector<Round>& rounds) {
-    Trace trace;
+RequestTrace make_rounds(const std::vector<Round>& rounds) {
+    RequestTrace trace;
     std::map<int64_t, std::vector<TextPart>> sessions;
     for (const Round& round : rounds) {
         std::vector<TextPart>& text = sessions[round.session];
@@ -147,8 +147,8 @@ Trace make_rounds(const std::vector<Round>& rounds) {
     return trace;
 }
 
-Result<Trace> read_csv(const std::string& file, const std::vector<std::pair<size_t, std::string_view>>& lines,
-                       TraceOrder order) {
+Result<RequestTrace> read_csv(const std::string& file, const std::vector<std::pair<size_t, std::string_view>>& lines,
+                              TraceOrder order) {
     std::vector<const Column*> columns;
     Status s = read_header({file, lines[0].first, lines[0].second}, &columns);
     if (!s.ok()) return s;
@@ -207,13 +207,13 @@ Status read_hashes(const Line& line, TraceRequest* r) {
 
 }  // namespace
 
-Result<Trace> read_trace(const std::string& path, TraceOrder order) {
+Result<RequestTrace> read_trace(const std::string& path, TraceOrder order) {
     std::string text;
     Status s = read_bytes(path).get(text);
     if (!s.ok()) return s;
     const auto lines = lines_of(text);
     if (lines.empty()) return Status(Code::bad_argument, "'" + path + "': expected a trace, found an empty file");
-    Trace trace;
+    RequestTrace trace;
     if (lines[0].second[0] == '{') {
         for (const auto& [number, line] : lines) {
             trace.requests.emplace_back();
