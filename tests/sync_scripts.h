@@ -127,11 +127,19 @@ class SyncScripts {
         const Saved& saved = saved_[random_.below(static_cast<uint32_t>(saved_.size()))];
         log_ += auspex::detail::say("restore ", saved.snap.n_token, " ");
         const auspex::Status s = a_.restore(saved.snap);
-        restored_ = saved.spans;
+        restored_.insert(restored_.begin(), saved);
         ++n_restore;
         return text(s);
     }
 
+    /// Of the snapshot that the first n rows of `a_` came with: the last restored one of the same tokens.
+    std::vector<auspex::detail::RowSpan> restored_spans(size_t n) const {
+        const auspex::Span<const Token> now = a_.impl()->timeline.tokens();
+        for (const Saved& s : restored_)
+            if (s.tokens.size() >= n && n <= now.size() && std::equal(now.begin(), now.begin() + n, s.tokens.begin()))
+                return s.spans;
+        return {};
+    }
     /// How the rows of `a_` were computed; what came with a snapshot, as it was when that was saved.
     std::vector<auspex::detail::RowSpan> spans() const {
         std::vector<auspex::detail::RowSpan> all;
@@ -139,7 +147,7 @@ class SyncScripts {
             if (span.origin != auspex::detail::RowOrigin::restored) {
                 all.push_back(span);
             } else {
-                for (auspex::detail::RowSpan part : restored_) {
+                for (auspex::detail::RowSpan part : restored_spans(span.n)) {
                     if (part.first >= span.n) break;
                     part.n = std::min(part.n, span.n - part.first);
                     all.push_back(part);
@@ -229,7 +237,7 @@ class SyncScripts {
     bool ahead_;
     Session a_, b_;  ///< under test; plain
     std::vector<Saved> saved_;
-    std::vector<auspex::detail::RowSpan> restored_;
+    std::vector<Saved> restored_;  ///< the last one first
     std::string log_;
     uint32_t n_call_ = 0, stop_at_ = ~0u;
 };

@@ -311,8 +311,10 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
     s.trunk->follow();
-    detail::PrefixReport report;  // parks what the snapshot's rows will overwrite
-    Status done = s.trunk->change_state([&] { return s.tree->sync(parts.tokens, {}, false).get(report); });
+    // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
+    detail::PrefixReport report;
+    Status done = s.trunk->change_state([&] { return s.tree->sync({}, {}, false).get(report); });
+    s.trunk->make_room(parts.tokens.size());
     s.timeline.close_step();
     if (done.ok())
         done = s.trunk->change_state(
