@@ -7754,6 +7754,9 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+/// A prefill stops by itself only at multiples of this many rows, and rows are parked in blocks of as many.
+constexpr uint32_t kPrefixGrid = 64;
+
 enum class PrefixPolicy : uint8_t {
     none,      ///< only the live state: a prompt that does not continue it starts over
     stride,    ///< every 8192 rows and at the prompt's end, 32 states, the least recently used goes first
@@ -7798,7 +7801,7 @@ struct StopsInput {
     size_t base = 0;      ///< rows that are reused
     size_t n_row = 0;     ///< of the prompt
     size_t junction = 0;  ///< where this prompt leaves a path that was left there before, or 0
-    size_t grid = 64;
+    size_t grid = kPrefixGrid;
 };
 /// Rows above the base, ascending, each once.
 std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<const Mark> marks);
@@ -7853,7 +7856,8 @@ struct PrefixOptions {
     uint64_t row_bytes = 0;    ///< keys and values of one row
     size_t n_context = 0;
     uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
-    size_t grid = 64;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
+    size_t grid =
+        kPrefixGrid;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
@@ -8150,6 +8154,7 @@ class MtpCache {
     Status fill_from(Span<const Token> history, bool lazy);
     Status fill_to(Span<const Token> history, size_t end);
     Status fill_given(Span<const Token> history);
+    Status fill_rows(Step step);
     size_t lowest() const;
 
     const Plan* plan_ = nullptr;
@@ -8486,6 +8491,7 @@ class Trunk {
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
     size_t next_piece(size_t end) const;
+    void shorten_tree(size_t n);
     /// Computes the first n rows again, in the pieces in which they were computed.
     Status recompute(size_t n);
 
@@ -8520,19 +8526,16 @@ class Trunk {
 //
 //   state   recurrent state, convolution inputs and caches with a window, of trunk and draft blocks; the hidden row
 //           that the draft block's next row is made of
-//   rows    keys and values of up to kParkRows rows, of trunk and draft blocks
+//   rows    keys and values of up to kPrefixGrid rows, of trunk and draft blocks
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Rows of a parked block, and the grid on which a prefill stops by itself.
-constexpr uint32_t kParkRows = 64;
-
 /// What is kept of a context, counted from its plan; a back end writes no more than this.
 struct StateSizes {
     uint64_t state_bytes = 0;  ///< of one kept state at most, whole pages
-    uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kParkRows that are whole pages
+    uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kPrefixGrid that are whole pages
     uint64_t page_bytes = 0;
     static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context);
 };
@@ -8571,6 +8574,8 @@ class StateStore : public RowStore {
     class Writer;
     class Reader;
     class RowReader;
+    template <class F>
+    void each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const;
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
     Status write_state(State& state, size_t row);
@@ -40376,6 +40381,16 @@ void MtpCache::resume(size_t row, const Kept& kept, std::vector<float> hidden) {
     given_at_ = row - 1;
 }
 
+/// Fills the rows of `step` in the cache of every block.
+Status MtpCache::fill_rows(Step step) {
+    step.fill_only = true;
+    for (const Tape& tape : plan_->mtp) {
+        step.tape = &tape;
+        AUSPEX_TRY(context_->run(step));
+    }
+    return {};
+}
+
 /// The row that resume() could not fill: its token was not known then.
 Status MtpCache::fill_given(Span<const Token> history) {
     if (given_.empty() || n_row_ != given_at_ || history.size() < given_at_ + 2) return {};
@@ -40385,11 +40400,7 @@ Status MtpCache::fill_given(Span<const Token> history) {
     step.place(static_cast<uint32_t>(given_at_));
     step.first_key = static_cast<uint32_t>(first_key_);
     step.hidden = given_.data();
-    step.fill_only = true;
-    for (const Tape& tape : plan_->mtp) {
-        step.tape = &tape;
-        AUSPEX_TRY(context_->run(step));
-    }
+    AUSPEX_TRY(fill_rows(step));
     given_.clear();
     ++n_row_;
     return {};
@@ -40451,11 +40462,7 @@ Status MtpCache::fill_from(Span<const Token> history, bool lazy) {
 Status MtpCache::fill_to(Span<const Token> history, size_t end) {
     while (n_row_ < end) {
         Step step = step_at(history, n_row_, std::min<size_t>(end - n_row_, n_row_max_));
-        step.fill_only = true;
-        for (const Tape& tape : plan_->mtp) {
-            step.tape = &tape;
-            AUSPEX_TRY(context_->run(step));
-        }
+        AUSPEX_TRY(fill_rows(step));
         n_row_ += step.n_row;
     }
     return {};
@@ -40908,11 +40915,16 @@ void Trunk::abandon() {
     restart(0);
 }
 
+/// The context holds no more than n rows of the live history.
+void Trunk::shorten_tree(size_t n) {
+    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+}
+
 void Trunk::follow() {
     tree_->recover();
     const Span<const Token> tokens = timeline_.tokens();
     const size_t n_row = timeline_.n_row();
-    if (n_row < tree_->n_row() && !tree_->step_back(n_row)) tree_->lose_context();
+    shorten_tree(n_row);
     tree_->truncate(tokens.size());
     for (size_t i = tree_->tokens().size(); i < tokens.size(); ++i) tree_->append(tokens[i]);
     if (n_row == tree_->n_row()) return;
@@ -40924,7 +40936,7 @@ void Trunk::follow() {
 /// Rows of the next step of a prefill up to `end`. Steps begin and end on the grid, and a rest of few rows, which other
 /// kernels run, is a step of its own: so the bits do not depend on where the prefill began.
 size_t Trunk::next_piece(size_t end) const {
-    constexpr size_t kGrid = 64, kFewRows = 16;
+    constexpr size_t kGrid = kPrefixGrid, kFewRows = 16;
     const size_t at = timeline_.n_row(), last = end / kGrid * kGrid, stop = tree_->next_stop();
     size_t to = std::min<size_t>(end, at + options_.n_ubatch);
     if (to < end && to / kGrid * kGrid > at) to = to / kGrid * kGrid;
@@ -40999,7 +41011,7 @@ void Trunk::begin_device_loop() {
 
 void Trunk::step_back(size_t n) {
     const size_t first = timeline_.step_first();
-    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+    shorten_tree(n);
     timeline_.step_back(n);
     context_.commit(static_cast<uint32_t>(n - first));
     if (at_ != LogitsAt::context || n == first)
@@ -41016,7 +41028,7 @@ Status Trunk::rewind(size_t n) {
         return {};
     }
     AUSPEX_TRY(recompute(n));  // what was computed after row n is in the recurrent state
-    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+    shorten_tree(n);
     return {};
 }
 
@@ -41153,7 +41165,7 @@ StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint
     sizes.page_bytes = kMinPage;
     while (sizes.page_bytes < kMaxPage && sizes.page_bytes * 16 < state) sizes.page_bytes *= 2;
     sizes.state_bytes = round_up(state, sizes.page_bytes);
-    sizes.row_bytes = round_up(row * kParkRows, sizes.page_bytes) / kParkRows;
+    sizes.row_bytes = round_up(row * kPrefixGrid, sizes.page_bytes) / kPrefixGrid;
     return sizes;
 }
 
@@ -41173,19 +41185,28 @@ Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_
     return checkpoint_bytes / sizes.page_bytes * sizes.page_bytes;
 }
 
+/// Visits the bytes at .. at + n of the pages in order, as (where they lie, how many).
+template <class F>
+void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const {
+    while (n != 0) {
+        const uint64_t in_page = at % page_bytes_, k = std::min(n, page_bytes_ - in_page);
+        visit(arena_.data() + pages[at / page_bytes_] * page_bytes_ + in_page, k);
+        at += k;
+        n -= k;
+    }
+}
+
 /// Fills pages one after the other.
 class StateStore::Writer : public StateWriter {
   public:
     Writer(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
     Status write(const void* from, uint64_t n) override {
         const std::byte* bytes = static_cast<const std::byte*>(from);
-        while (n != 0) {
-            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
-            std::memcpy(store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, bytes, k);
+        store_.each_span(pages_, n_, n, [&](std::byte* to, uint64_t k) {
+            std::memcpy(to, bytes, k);
             bytes += k;
-            n_ += k;
-            n -= k;
-        }
+        });
+        n_ += n;
         return {};
     }
 
@@ -41200,13 +41221,11 @@ class StateStore::Reader : public StateReader {
     Reader(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
-        while (n != 0) {
-            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
-            std::memcpy(bytes, store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, k);
+        store_.each_span(pages_, n_, n, [&](const std::byte* from, uint64_t k) {
+            std::memcpy(bytes, from, k);
             bytes += k;
-            n_ += k;
-            n -= k;
-        }
+        });
+        n_ += n;
         return {};
     }
     void seek(uint64_t to) { n_ = to; }
@@ -41265,7 +41284,7 @@ Status StateStore::take(uint64_t bytes, Pages* pages) {
     const size_t n = static_cast<size_t>(ceil_div(bytes, page_bytes_));
     if (n > free_.size())
         return fail(Code::out_of_memory, "a checkpoint needs ", bytes, " bytes, ", free_.size() * page_bytes_,
-                    " of checkpoint_bytes are free");
+                    " of checkpoint_bytes are free; give the session more");
     pages->assign(free_.end() - static_cast<std::ptrdiff_t>(n), free_.end());
     free_.resize(free_.size() - n);
     return {};
@@ -42479,7 +42498,6 @@ Status Session::Impl::open_store() {
     tree_options.row_bytes = sizes.row_bytes;
     tree_options.n_context = options.n_context;
     tree_options.budget_bytes = budget;
-    tree_options.grid = kParkRows;
     if (budget == 0) tree_options.policy = PrefixPolicy::none;
     tree.reset(new PrefixTree(tree_options, *store));
     trunk->set_tree(*tree);

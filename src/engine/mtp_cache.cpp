@@ -42,6 +42,16 @@ void MtpCache::resume(size_t row, const Kept& kept, std::vector<float> hidden) {
     given_at_ = row - 1;
 }
 
+/// Fills the rows of `step` in the cache of every block.
+Status MtpCache::fill_rows(Step step) {
+    step.fill_only = true;
+    for (const Tape& tape : plan_->mtp) {
+        step.tape = &tape;
+        AUSPEX_TRY(context_->run(step));
+    }
+    return {};
+}
+
 /// The row that resume() could not fill: its token was not known then.
 Status MtpCache::fill_given(Span<const Token> history) {
     if (given_.empty() || n_row_ != given_at_ || history.size() < given_at_ + 2) return {};
@@ -51,11 +61,7 @@ Status MtpCache::fill_given(Span<const Token> history) {
     step.place(static_cast<uint32_t>(given_at_));
     step.first_key = static_cast<uint32_t>(first_key_);
     step.hidden = given_.data();
-    step.fill_only = true;
-    for (const Tape& tape : plan_->mtp) {
-        step.tape = &tape;
-        AUSPEX_TRY(context_->run(step));
-    }
+    AUSPEX_TRY(fill_rows(step));
     given_.clear();
     ++n_row_;
     return {};
@@ -117,11 +123,7 @@ Status MtpCache::fill_from(Span<const Token> history, bool lazy) {
 Status MtpCache::fill_to(Span<const Token> history, size_t end) {
     while (n_row_ < end) {
         Step step = step_at(history, n_row_, std::min<size_t>(end - n_row_, n_row_max_));
-        step.fill_only = true;
-        for (const Tape& tape : plan_->mtp) {
-            step.tape = &tape;
-            AUSPEX_TRY(context_->run(step));
-        }
+        AUSPEX_TRY(fill_rows(step));
         n_row_ += step.n_row;
     }
     return {};

@@ -70,6 +70,7 @@ class MtpCache {
     Status fill_from(Span<const Token> history, bool lazy);
     Status fill_to(Span<const Token> history, size_t end);
     Status fill_given(Span<const Token> history);
+    Status fill_rows(Step step);
     size_t lowest() const;
 
     const Plan* plan_ = nullptr;

@@ -10,6 +10,9 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+/// A prefill stops by itself only at multiples of this many rows, and rows are parked in blocks of as many.
+constexpr uint32_t kPrefixGrid = 64;
+
 enum class PrefixPolicy : uint8_t {
     none,      ///< only the live state: a prompt that does not continue it starts over
     stride,    ///< every 8192 rows and at the prompt's end, 32 states, the least recently used goes first
@@ -54,7 +57,7 @@ struct StopsInput {
     size_t base = 0;      ///< rows that are reused
     size_t n_row = 0;     ///< of the prompt
     size_t junction = 0;  ///< where this prompt leaves a path that was left there before, or 0
-    size_t grid = 64;
+    size_t grid = kPrefixGrid;
 };
 /// Rows above the base, ascending, each once.
 std::vector<Stop> plan_stops(PrefixPolicy policy, const StopsInput& in, Span<const Mark> marks);

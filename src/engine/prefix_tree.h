@@ -31,7 +31,8 @@ struct PrefixOptions {
     uint64_t row_bytes = 0;    ///< keys and values of one row
     size_t n_context = 0;
     uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
-    size_t grid = 64;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
+    size_t grid =
+        kPrefixGrid;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 

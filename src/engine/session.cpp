@@ -58,7 +58,6 @@ Status Session::Impl::open_store() {
     tree_options.row_bytes = sizes.row_bytes;
     tree_options.n_context = options.n_context;
     tree_options.budget_bytes = budget;
-    tree_options.grid = kParkRows;
     if (budget == 0) tree_options.policy = PrefixPolicy::none;
     tree.reset(new PrefixTree(tree_options, *store));
     trunk->set_tree(*tree);

@@ -34,7 +34,7 @@ StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint
     sizes.page_bytes = kMinPage;
     while (sizes.page_bytes < kMaxPage && sizes.page_bytes * 16 < state) sizes.page_bytes *= 2;
     sizes.state_bytes = round_up(state, sizes.page_bytes);
-    sizes.row_bytes = round_up(row * kParkRows, sizes.page_bytes) / kParkRows;
+    sizes.row_bytes = round_up(row * kPrefixGrid, sizes.page_bytes) / kPrefixGrid;
     return sizes;
 }
 
@@ -54,19 +54,28 @@ Result<uint64_t> checkpoint_budget(const StateSizes& sizes, uint64_t checkpoint_
     return checkpoint_bytes / sizes.page_bytes * sizes.page_bytes;
 }
 
+/// Visits the bytes at .. at + n of the pages in order, as (where they lie, how many).
+template <class F>
+void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const {
+    while (n != 0) {
+        const uint64_t in_page = at % page_bytes_, k = std::min(n, page_bytes_ - in_page);
+        visit(arena_.data() + pages[at / page_bytes_] * page_bytes_ + in_page, k);
+        at += k;
+        n -= k;
+    }
+}
+
 /// Fills pages one after the other.
 class StateStore::Writer : public StateWriter {
   public:
     Writer(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
     Status write(const void* from, uint64_t n) override {
         const std::byte* bytes = static_cast<const std::byte*>(from);
-        while (n != 0) {
-            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
-            std::memcpy(store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, bytes, k);
+        store_.each_span(pages_, n_, n, [&](std::byte* to, uint64_t k) {
+            std::memcpy(to, bytes, k);
             bytes += k;
-            n_ += k;
-            n -= k;
-        }
+        });
+        n_ += n;
         return {};
     }
 
@@ -81,13 +90,11 @@ class StateStore::Reader : public StateReader {
     Reader(const StateStore& store, const Pages& pages) : store_(store), pages_(pages) {}
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
-        while (n != 0) {
-            const uint64_t at = n_ % store_.page_bytes_, k = std::min(n, store_.page_bytes_ - at);
-            std::memcpy(bytes, store_.arena_.data() + pages_[n_ / store_.page_bytes_] * store_.page_bytes_ + at, k);
+        store_.each_span(pages_, n_, n, [&](const std::byte* from, uint64_t k) {
+            std::memcpy(bytes, from, k);
             bytes += k;
-            n_ += k;
-            n -= k;
-        }
+        });
+        n_ += n;
         return {};
     }
     void seek(uint64_t to) { n_ = to; }
@@ -146,7 +153,7 @@ Status StateStore::take(uint64_t bytes, Pages* pages) {
     const size_t n = static_cast<size_t>(ceil_div(bytes, page_bytes_));
     if (n > free_.size())
         return fail(Code::out_of_memory, "a checkpoint needs ", bytes, " bytes, ", free_.size() * page_bytes_,
-                    " of checkpoint_bytes are free");
+                    " of checkpoint_bytes are free; give the session more");
     pages->assign(free_.end() - static_cast<std::ptrdiff_t>(n), free_.end());
     free_.resize(free_.size() - n);
     return {};

@@ -6,7 +6,7 @@
 //
 //   state   recurrent state, convolution inputs and caches with a window, of trunk and draft blocks; the hidden row
 //           that the draft block's next row is made of
-//   rows    keys and values of up to kParkRows rows, of trunk and draft blocks
+//   rows    keys and values of up to kPrefixGrid rows, of trunk and draft blocks
 #pragma once
 #include "prefix_tree.h"
 #include "trunk.h"
@@ -15,13 +15,10 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// Rows of a parked block, and the grid on which a prefill stops by itself.
-constexpr uint32_t kParkRows = 64;
-
 /// What is kept of a context, counted from its plan; a back end writes no more than this.
 struct StateSizes {
     uint64_t state_bytes = 0;  ///< of one kept state at most, whole pages
-    uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kParkRows that are whole pages
+    uint64_t row_bytes = 0;    ///< of one parked row, in blocks of kPrefixGrid that are whole pages
     uint64_t page_bytes = 0;
     static StateSizes of(const Plan& plan, const std::vector<KvShape>& kv, uint32_t n_context);
 };
@@ -60,6 +57,8 @@ class StateStore : public RowStore {
     class Writer;
     class Reader;
     class RowReader;
+    template <class F>
+    void each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const;
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
     Status write_state(State& state, size_t row);

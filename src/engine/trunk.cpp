@@ -54,11 +54,16 @@ void Trunk::abandon() {
     restart(0);
 }
 
+/// The context holds no more than n rows of the live history.
+void Trunk::shorten_tree(size_t n) {
+    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+}
+
 void Trunk::follow() {
     tree_->recover();
     const Span<const Token> tokens = timeline_.tokens();
     const size_t n_row = timeline_.n_row();
-    if (n_row < tree_->n_row() && !tree_->step_back(n_row)) tree_->lose_context();
+    shorten_tree(n_row);
     tree_->truncate(tokens.size());
     for (size_t i = tree_->tokens().size(); i < tokens.size(); ++i) tree_->append(tokens[i]);
     if (n_row == tree_->n_row()) return;
@@ -70,7 +75,7 @@ void Trunk::follow() {
 /// Rows of the next step of a prefill up to `end`. Steps begin and end on the grid, and a rest of few rows, which other
 /// kernels run, is a step of its own: so the bits do not depend on where the prefill began.
 size_t Trunk::next_piece(size_t end) const {
-    constexpr size_t kGrid = 64, kFewRows = 16;
+    constexpr size_t kGrid = kPrefixGrid, kFewRows = 16;
     const size_t at = timeline_.n_row(), last = end / kGrid * kGrid, stop = tree_->next_stop();
     size_t to = std::min<size_t>(end, at + options_.n_ubatch);
     if (to < end && to / kGrid * kGrid > at) to = to / kGrid * kGrid;
@@ -145,7 +150,7 @@ void Trunk::begin_device_loop() {
 
 void Trunk::step_back(size_t n) {
     const size_t first = timeline_.step_first();
-    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+    shorten_tree(n);
     timeline_.step_back(n);
     context_.commit(static_cast<uint32_t>(n - first));
     if (at_ != LogitsAt::context || n == first)
@@ -162,7 +167,7 @@ Status Trunk::rewind(size_t n) {
         return {};
     }
     AUSPEX_TRY(recompute(n));  // what was computed after row n is in the recurrent state
-    if (n < tree_->n_row() && !tree_->step_back(n)) tree_->lose_context();
+    shorten_tree(n);
     return {};
 }
 

@@ -109,6 +109,7 @@ class Trunk {
     enum class LogitsAt : uint8_t { nowhere, context, restored };
     Status run(const Step& step);
     size_t next_piece(size_t end) const;
+    void shorten_tree(size_t n);
     /// Computes the first n rows again, in the pieces in which they were computed.
     Status recompute(size_t n);
 
