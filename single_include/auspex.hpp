@@ -7938,6 +7938,7 @@ class PrefixTree {
 
     Span<const Token> tokens() const { return live_; }
     size_t n_row() const { return n_row_; }
+    const PrefixOptions& options() const { return options_; }
 
     /// Bytes of kept states and parked rows, now and at most so far.
     uint64_t held_bytes() const { return held_; }

@@ -1,4 +1,4 @@
-"""`auspex bench --replay --dry`: the counts it prints, the workloads it makes, and what it refuses."""
+"""`auspex bench --replay`, dry and on the demo model: what it counts, the workloads it makes, and what it refuses."""
 import os
 import unittest
 
@@ -71,6 +71,47 @@ class ReplayCounts(BaseReplay):
         self.assertNotIn("appended 51 to", self.done("--replay", path, "--dry"))
 
 
+class ReplayOnAModel(BaseReplay):
+    """The same requests through sessions of the demo model compute the rows that the dry replay counts."""
+
+    def auspex(self, *arguments):
+        return super().auspex("--threads", 1, *arguments)
+
+    LOOP = ("--prefix", "300", "--steps", "3", "--append", "70", "--title", "40", "-n", "4")
+
+    def test_a_loop_computes_what_it_appends(self):
+        o = self.json("--replay", "loop", *self.LOOP, "-v")
+        dry = self.replay("loop", *self.LOOP)
+        for name in ("requests", "rows_needed", "rows_computed", "rows_reused", "reasons", "rows_parked"):
+            self.assertEqual(o[name], dry[name], name)
+        self.assertEqual(o["rows_computed"], o["rows_needed"])
+        loop = o["loop"]
+        self.assertEqual((loop["rows_appended"], loop["rows_computed"]), (3 * 71, 3 * 71))
+        self.assertEqual(len(loop["steps"]), 3)
+        for name in ("first_token_ms", "own_rows_ms", "switch_back_ms", "save_gbps", "restore_gbps"):
+            self.assertGreater(loop[name], 0)
+        self.assertEqual([e["rows_computed"] for e in o["each"]], [300, 40, 71, 30, 71, 30, 71])
+        self.assertEqual(o["each"][2]["reason"], "resumed")
+        self.assertGreater(o["peak_bytes"], 0)
+
+    def test_policies_compute_what_the_dry_replay_says(self):
+        path = self.csv("0,0,0,0,200,5,9", "1,1,0,0,150,5,9", "0,2,1,205,70,5,9", "1,3,1,100,90,5,9",
+                        "0,4,2,205,60,5,0")
+        for policy in ("none", "stride", "default"):
+            trace = (path, "--policy", policy)
+            o, dry = self.json("--replay", *trace), self.replay(*trace, "--checkpoint-bytes", "4G")
+            for name in ("requests", "rows_prompt", "rows_needed", "rows_computed", "reasons"):
+                self.assertEqual(o[name], dry[name], (policy, name))
+            self.assertEqual(o["peak_bytes"] == 0, policy == "none")
+            self.assertGreater(o["first_token_ms"]["median"], 0)
+
+    def test_files_and_the_table(self):
+        path = self.csv("0,10,0,0,100,10,50", "0,10,1,110,50,10,0")
+        out = self.done("--replay", path, "-v")
+        for words in ("computed     100", "appended 51 to 109 rows", "first token", "computed / needed 1.0000"):
+            self.assertIn(words, out)
+
+
 class ReplayTargets(BaseReplay):
     """What the default policy promises for the workloads of docs/TIMELINES.md, with 8 checkpoints of the 9B size."""
 
@@ -131,12 +172,14 @@ class ReplayRefuses(BaseReplay):
         self.refused(["--policy 'lru'", "none, stride or default"], "--replay", "agent", "--dry", "--policy", "lru")
         self.refused(["--order", "arrival, queue or sessions"], "--replay", self.csv("0,1,0,0,5,5,0"), "--dry",
                      "--order", "x")
-        self.refused(["--thinking", "kept or dropped"], "--replay", "chat", "--dry", "--thinking", "x")
+        self.refused(["--thinking", "dropped or kept"], "--replay", "chat", "--dry", "--thinking", "x")
         self.refused(["--branches is 0"], "--replay", "chat", "--dry", "--branches", "0")
         self.refused(["--checkpoint-bytes 1Q"], "--replay", "chat", "--dry", "--checkpoint-bytes", "1Q")
         self.refused(["--context is 100", "105 tokens"], "--replay", self.csv("0,1,0,0,100,5,0"), "--dry", "--context",
                      "100")
-        self.refused(["add --dry"], "--replay", "agent")
+        self.refused(["--steps is 0"], "--replay", "loop", "--dry", "--steps", "0")
+        self.refused(["--title is -1"], "--replay", "loop", "--dry", "--title", "-1")
+        self.refused(["--policy 'lru'"], "--replay", "loop", "--policy", "lru")
         self.refused(["--replay FILE --dry"], "--dry")
         self.refused(["one of them at a time"], "--replay", "agent", "--dry", "--stack")
         self.refused(["nowhere"], "--replay", os.path.join(self.folder, "nowhere"), "--dry", code="not_found")

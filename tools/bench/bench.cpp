@@ -168,6 +168,11 @@ Status check(BenchOptions& o) {
     if (s.ok()) s = within("--phase", o.phase, 16, kMany);
     if (s.ok()) s = within("--rounds", o.rounds, 1, 1000);
     if (s.ok()) s = within("--draft-max", o.draft_max, 1, auspex::kMaxDraft);
+    if (s.ok()) s = within("--prefix", o.prefix, 1, kMany);
+    if (s.ok()) s = within("--steps", o.steps, 1, 10000);
+    if (s.ok()) s = within("--append", o.append, 1, kMany);
+    if (s.ok()) s = within("--title", o.title, 0, kMany);
+    if (s.ok()) s = within("--requests", o.requests, 0, kMany);
     if (o.measure_all) o.prefill_list = "128,512", o.depth_list = "0,512", o.row_list = "1,2,3,4,5,6,7,8";
     if (s.ok()) s = read_list(o.prefill_list, "prefill lengths", kMany).get(o.prefill);
     if (s.ok()) s = read_list(o.depth_list, "depths", kMany).get(o.depths);
@@ -210,7 +215,7 @@ Status check(BenchOptions& o) {
 Status run_bench(BenchOptions& o) {
     Status s = check(o);
     if (!s.ok()) return s;
-    if (!o.replay.empty()) return bench_trace(o);
+    if (o.dry) return bench_trace(o);
     if (o.virtual_clock) return bench_controller_virtual(o.repeat, o.json);
     Bench b(o);
     if (o.profile)
@@ -221,6 +226,8 @@ Status run_bench(BenchOptions& o) {
         s = bench_stack(b);
     else if (o.controller)
         s = bench_replay(b);
+    else if (!o.replay.empty())
+        s = bench_trace_model(b);
     else
         s = bench_rows(b);
     if (s.ok() && !o.mtp.empty()) s = bench_mtp(b);

@@ -25,11 +25,12 @@ struct BenchOptions {
     bool measure_all = false;  ///< none of them was named: prefill, decoding and rows with their defaults
     std::string draft = "auto", draft_vocab, synth_phases, plot, trace;
     std::vector<std::string> texts;  ///< NAME=FILE
-    std::string replay, geometry = "9b", checkpoint_bytes = "512M", policy = "default", order = "arrival";
+    std::string replay, geometry = "9b", checkpoint_bytes, policy = "default", order = "arrival";
     std::string thinking = "dropped";
     double synth_accept = 0;
     int64_t n = 0, repeat = 5, longest = 0, context = 64, phase = 256, rounds = 2, draft_max = 6;
     int64_t branches = 1, replay_context = 0;  ///< replay_context 0: what the longest request needs
+    int64_t prefix = 30000, steps = 20, append = 870, title = 800, requests = 0;
     bool dry = false, json = false, profile = false, stack = false, controller = false, virtual_clock = false;
 };
 

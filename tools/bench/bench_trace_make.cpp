@@ -1,4 +1,4 @@
-// The agent and the chat workload of docs/TIMELINES.md.
+// The workloads of docs/TIMELINES.md that have a name.
 #include "bench_trace.h"
 
 namespace cli {
@@ -60,22 +60,23 @@ TraceRequest agent_prompt(const std::vector<AgentRequest>& requests, bool keep_t
     return r;
 }
 
-TraceRequest title_request(uint64_t seed) {
-    TraceRequest r;
-    r.add(3, 200);
-    r.marks.push_back({200, true});
-    r.add(seed, 600);
-    r.marks.push_back({r.n_prompt, false});
-    r.answer = {seed_of(seed, 1), 15};
-    return r;
-}
-
 Written write(Choices& c, size_t thinking, size_t text) {
     const uint64_t seed = c.next();
     return {{seed, c.between(thinking / 2, thinking * 3 / 2)}, {seed_of(seed, 7), c.between(text / 2, text * 3 / 2)}};
 }
 
 }  // namespace
+
+TraceRequest title_request(uint64_t seed, size_t n) {
+    TraceRequest r;
+    r.kind = RequestKind::title;
+    r.add(3, n / 4);
+    if (n >= 4) r.marks.push_back({n / 4, true});
+    r.add(seed, n - n / 4);
+    r.marks.push_back({n, false});
+    r.answer = {seed_of(seed, 1), 15};
+    return r;
+}
 
 RequestTrace make_agent_trace(bool keep_thinking) {
     RequestTrace trace;
@@ -95,7 +96,7 @@ RequestTrace make_agent_trace(bool keep_thinking) {
                 if (step + 1 < n_step) last.results.push_back({c.next(), c.between(225, 675)});
                 trace.requests.push_back(std::move(r));
             }
-            trace.requests.push_back(title_request(c.next()));
+            trace.requests.push_back(title_request(c.next(), 800));
         }
     }
     return trace;
@@ -151,6 +152,30 @@ RequestTrace make_chat_trace(bool keep_thinking, size_t n_branch) {
         for (int turn = 0; turn < 60; ++turn)
             for (std::vector<Turn>& turns : branches)
                 trace.requests.push_back(next_turn(c, &turns, seed_of(conversation, 5), keep_thinking));
+    }
+    return trace;
+}
+
+RequestTrace make_loop_trace(const LoopShape& shape) {
+    RequestTrace trace;
+    trace.name = "loop of " + std::to_string(shape.prefix) + " + " + std::to_string(shape.steps) + " x " +
+                 std::to_string(shape.append) + " rows, titles of " + std::to_string(shape.title);
+    TraceRequest r;
+    r.add(2, shape.prefix);
+    const size_t system = std::min<size_t>(12000, shape.prefix / 2);
+    if (system != 0) r.marks.push_back({system, true});
+    for (size_t i = 0; i <= shape.steps; ++i) {
+        if (i != 0) {
+            if (shape.title != 0) trace.requests.push_back(title_request(seed_of(31, i), shape.title));
+            r.prompt.push_back(r.answer);
+            r.n_prompt += r.answer.n;
+            r.add(seed_of(32, i), shape.append);
+            r.marks.resize(system != 0);
+            r.kind = RequestKind::step;
+        }
+        r.marks.push_back({r.n_prompt - std::min(kHeader, r.n_prompt), false});
+        r.answer = {seed_of(33, i), shape.answer};
+        trace.requests.push_back(r);
     }
     return trace;
 }

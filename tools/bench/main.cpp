@@ -67,14 +67,21 @@ void add_settings(CLI::App& app, BenchOptions& o) {
 void add_replay(CLI::App& app, BenchOptions& o) {
     app.add_option(
         "--replay", o.replay,
-        "Replay the requests of FILE (CSV of sessions, or JSONL with hash_ids), or agent or chat: which rows "
-        "are computed, which reused");
+        "Replay the requests of FILE (CSV of sessions, or JSONL with hash_ids), or agent, chat or loop: which rows "
+        "are computed, which reused, and on a model, how long each first token takes; -v: a line for each request");
     app.add_flag("--dry", o.dry, "With --replay: the bookkeeping alone, without a model");
+    app.add_option("--requests", o.requests, "With --replay: the first N requests alone");
+    app.add_option("--prefix", o.prefix, "With --replay loop: rows of the agent's context before its first step")
+        ->capture_default_str();
+    app.add_option("--steps", o.steps, "With --replay loop: steps of the agent")->capture_default_str();
+    app.add_option("--append", o.append, "With --replay loop: rows that each step appends")->capture_default_str();
+    app.add_option("--title", o.title, "With --replay loop: rows of a title request before each step; 0: none")
+        ->capture_default_str();
     app.add_option("--geometry", o.geometry, "With --replay --dry: 0.8b, 4b, 9b, 27b or 35b-a3b")
         ->capture_default_str();
     app.add_option("--checkpoint-bytes", o.checkpoint_bytes,
-                   "With --replay: budget for checkpoints and parked rows, as in 512M")
-        ->capture_default_str();
+                   "With --replay: budget for checkpoints and parked rows, as in 512M (default: what a session takes; "
+                   "with --dry 512M)");
     app.add_option("--policy", o.policy, "With --replay: none, stride or default")->capture_default_str();
     app.add_option("--order", o.order,
                    "With --replay of a CSV file with times: arrival, queue (serving takes time) or sessions (one after "
