@@ -103,13 +103,32 @@ def replace_once(data, old, new):
     data[at:at + len(old)] = new
 
 
+# A template that is rendered as Qwen3.6's.
+QWEN36 = ("last_query_index <function=example_function_name> preserve_thinking "
+          "args_value | string if args_value is string else args_value | tojson")
+
+
+def with_template(text):
+    """The demo model with another chat template."""
+    with open(DEMO, "rb") as f:
+        data = f.read()
+    key = gguf_string("tokenizer.chat_template") + struct.pack("<I", 8)
+    at = data.index(key) + len(key)
+    n = struct.unpack_from("<Q", data, at)[0]
+    room = n - len(text.encode())
+    assert room >= 0, "the text is longer than the demo's template"
+    return data[:at + 8] + text.encode() + b" " * room + data[at + 8 + n:]
+
+
 # ------------------------------------------------------------------------------------------ tests
 
 class Run(BaseCli):
     def test_json_is_one_line_with_exactly_these_members(self):
         o = self.run_json("-p", LOG, "-n", 12)
         self.assertEqual(list(o), ["text", "ids", "prompt_tokens", "tokens", "prefill_tps", "decode_tps", "device",
-                                   "stop_reason", "draft"])
+                                   "stop_reason", "sync", "draft"])
+        self.assertEqual(o["sync"]["rows_computed"], o["prompt_tokens"])
+        self.assertEqual((o["sync"]["reason"], o["sync"]["rows_reused"]), ("new_text", 0))
         self.assertIsInstance(o["text"], str)
         self.assertTrue(o["text"])
         self.assertEqual(len(o["ids"]), 12)
@@ -547,6 +566,60 @@ class Chat(BaseCli):
         self.assertIn(b"tokens/s", r.stderr)
         self.assertGreaterEqual(r.stdout.count(b"\n"), 1)
         self.assertEqual(r.stderr.count(b"tokens/s"), 2)  # one line of /stats: prompt and answer
+
+    def chat(self, said, *arguments, model=None):
+        """The answers, one JSON object each, and what was said on stderr."""
+        r = auspex("chat", *(["-m", model] if model else []), "--device", "cpu", "--json", "-n", 24, *arguments,
+                   stdin=said)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        return [json.loads(line) for line in r.stdout.splitlines()], r.stderr.decode()
+
+    DOUBLE = "Write a Python function that returns the double of a number.\n"
+    SQUARE = "Write a Python function that returns the square of a number.\n"
+
+    def test_edit_answers_the_changed_message_and_computes_no_earlier_row(self):
+        plain, _ = self.chat(self.DOUBLE + self.SQUARE)
+        edited, text = self.chat(self.DOUBLE + "Hello\nAnd then?\n/edit 2 " + self.SQUARE + "/edit\n")
+        self.assertEqual(edited[-1]["text"], plain[-1]["text"])
+        self.assertEqual(edited[-1]["prompt_tokens"], plain[-1]["prompt_tokens"])
+        self.assertGreater(edited[-1]["sync"]["rows_reused"], plain[0]["prompt_tokens"] // 2)
+        self.assertEqual(edited[-1]["sync"]["reason"], "checkpoint")
+        self.assertIn("nearest checkpoint", edited[-1]["sync"]["text"])
+        self.assertIn("  2  Write a Python function that returns the square", text)
+        self.assertNotIn("And then?", text)
+
+    def test_branches_are_listed_and_come_back(self):
+        answers, text = self.chat("Hello\n" + self.DOUBLE + "/edit 1 Hi\n/branches\n/branches 1\n/retry\n/undo\n")
+        self.assertEqual(answers[1]["text"], answers[3]["text"])
+        self.assertEqual(answers[1]["prompt_tokens"], answers[3]["prompt_tokens"])
+        self.assertLess(answers[3]["sync"]["rows_computed"], answers[3]["prompt_tokens"])
+        self.assertIn("* 2  1 message: Hi", text)
+        self.assertIn("* 1  2 messages: Write a Python", text)
+
+    def test_edit_and_branches_that_do_not_exist_change_nothing(self):
+        for line, words in (("/edit 2 Hi", b"there is no message"), ("/edit x Hi", b"'x'"), ("/branches 2", b"1 .. 1"),
+                            ("/branches -1", b"'-1'"), ("/undo", b"nothing was said")):
+            r = auspex("chat", "--device", "cpu", stdin=line + "\n")
+            self.assertEqual(r.returncode, 2)
+            self.assertIn(words, r.stderr)
+        r = auspex("chat", "--device", "cpu", "-n", 4, stdin="Hi\n/edit 1\n")
+        self.assertIn(b"/edit N TEXT", r.stderr)
+
+    def test_a_template_that_changes_earlier_turns_is_reported_once_with_the_switch_that_avoids_it(self):
+        path = self.file("thinks.gguf", with_template(QWEN36))
+        said = "Hello\n" + self.DOUBLE + self.SQUARE
+        for arguments, words in (((), "--preserve-thinking keeps"), (("--no-think",), "--preserve-thinking keeps"),
+                                 (("--preserve-thinking", "--no-think"), None)):
+            answers, text = self.chat(said, *arguments, model=path)
+            self.assertEqual(text.count("wrote earlier turns differently"), 1 if words else 0, text)
+            if words:
+                self.assertIn(words, text)
+            else:
+                self.assertEqual([a["sync"]["reason"] for a in answers][1:], ["appended", "appended"])
+        _, text = self.chat("Hello\n/edit 1 Hi\n/retry\n/undo\n/branches 1\nHello\n", model=path)
+        self.assertNotIn("differently", text)
+        _, text = self.chat(said)  # the demo model's own template opens each answer with an empty thinking part
+        self.assertIn("no switch that avoids that", text)
 
     def test_unknown_commands_and_bad_text_are_refused(self):
         for text in (b"/fly\n", b"\xff\xfe\n"):

@@ -2,6 +2,9 @@
 #include <cstdio>
 #include <iostream>
 
+#include <nlohmann/json.hpp>
+
+#include "branches.h"
 #include "commands.h"
 #include "common.h"
 #include "draft.h"
@@ -21,7 +24,7 @@ struct ChatOptions {
     GenerateOptions generate;
     std::string system;
     int64_t ctx = 4096;
-    bool no_think = false;
+    bool no_think = false, preserve_thinking = false, json = false;
 };
 
 const char kHelp[] =
@@ -31,6 +34,8 @@ const char kHelp[] =
     "  /think on|off   let the model think before it answers, if its template can\n"
     "  /undo           take back the last message and its answer\n"
     "  /retry          answer the last message again\n"
+    "  /edit           list your messages; /edit N TEXT says TEXT instead of message N and goes on from there\n"
+    "  /branches       list the versions that /undo, /retry and /edit left; /branches N goes to version N\n"
     "  /stats          tokens and speed so far\n"
     "  /quit           leave; so does the end of input\n"
     "  A line that ends in \\ continues in the next one. Ctrl-C ends an answer; at the prompt it leaves.\n";
@@ -62,6 +67,7 @@ class Chat {
         if (s.ok()) s = trace_.open(o_.draft, &options);
         if (!s.ok()) return s;
         request_.enable_thinking = !o_.no_think;
+        request_.preserve_thinking = o_.preserve_thinking;
         forget(o_.system);
         s = auspex::Session::create(on_.model, options).get(session_);
         if (s.ok()) costs_.load(on_, options, session_);
@@ -116,6 +122,8 @@ class Chat {
 
     void forget(const std::string& system) {
         request_.messages.clear();
+        branches_.clear();
+        n_shown_ = 0;
         if (system.empty()) return;
         auspex::ChatMessage m;
         m.role = "system";
@@ -139,8 +147,11 @@ class Chat {
             forget(rest);
         } else if (word == "/think" && (rest == "on" || rest == "off")) {
             request_.enable_thinking = rest == "on";
+            n_shown_ = 0;
         } else if (word == "/undo" || word == "/retry") {
             return take_back(word == "/retry");
+        } else if (word == "/edit" || word == "/branches") {
+            return word == "/edit" ? edit(rest) : branches(rest);
         } else if (word == "/stats") {
             const auspex::Stats t = session_.stats();
             std::fprintf(
@@ -162,13 +173,43 @@ class Chat {
 
     /// Drops the last message of the user and what followed. retry: and says it again.
     Status take_back(bool retry) {
-        std::vector<auspex::ChatMessage>& all = request_.messages;
-        size_t n = all.size();
-        while (n > 0 && all[n - 1].role != "user") --n;
-        if (n == 0) return Status(Code::bad_argument, "nothing was said yet; there is no message to take back");
-        const std::string text = all[n - 1].content;
-        all.resize(n - 1);
-        return retry ? turn(text) : Status();
+        const Messages& all = request_.messages;
+        size_t at = 0;
+        const Status s = find_said(all, std::to_string(n_said(all))).get(at);
+        if (!s.ok()) return Status(Code::bad_argument, "nothing was said yet; there is no message to take back");
+        const std::string text = all[at].content;
+        return cut(at, retry ? &text : nullptr);
+    }
+
+    Status edit(const std::string& rest) {
+        if (rest.empty()) return std::fprintf(stderr, "%s", list_said(request_.messages).c_str()), Status();
+        const size_t space = rest.find(' ');
+        size_t at = 0;
+        const Status s = find_said(request_.messages, rest.substr(0, space)).get(at);
+        if (!s.ok()) return s;
+        if (space == std::string::npos)
+            return Status(Code::bad_argument, "/edit has no text, expected /edit N TEXT; /undo takes a message back");
+        const std::string text = rest.substr(space + 1);
+        return cut(at, &text);
+    }
+
+    /// Goes back to before message `at`; the conversation as it was stays as a branch. text: to say instead.
+    Status cut(size_t at, const std::string* text) {
+        const Branches before = branches_;
+        const Messages all = request_.messages;
+        branches_.leave(all);
+        request_.messages.resize(at);
+        n_shown_ = 0;
+        const Status s = text ? turn(*text) : Status();
+        if (!s.ok()) branches_ = before, request_.messages = all;
+        return s;
+    }
+
+    Status branches(const std::string& rest) {
+        const Status s = rest.empty() ? Status() : branches_.go_to(rest, &request_.messages);
+        if (s.ok()) std::fprintf(stderr, "%s", branches_.list(request_.messages).c_str());
+        if (!rest.empty()) n_shown_ = 0;
+        return s;
     }
 
     /// One message from the user and the answer to it. A turn that fails leaves the conversation as it was.
@@ -201,18 +242,23 @@ class Chat {
                                                   " tokens, the context holds " + std::to_string(n_context_) +
                                                   ": /reset, or start with a larger --ctx");
         Generated made;
-        s = generate(on_.model, session_, ids, marks, o_.sampling, o_.generate, true, &made);
+        const size_t n_before = session_.history().size(), n_shown = n_shown_;
+        n_shown_ = 0;  // unless this turn succeeds
+        s = generate(on_.model, session_, ids, marks, o_.sampling, o_.generate, !o_.json, &made);
         if (!s.ok()) return s;
         if (o_.place.verbose)
             std::fprintf(stderr, "\n[%zu rows computed, %zu reused: %s]", made.synced.rows_computed,
                          made.synced.rows_reused, made.synced.text.c_str());
-        s = print("\n");
+        s = print(o_.json ? json_line(made, ids.size()) : "\n");
         if (!s.ok()) return s;
+        warn_of_template(made.synced, n_shown, n_before);
+        n_shown_ = ids.size();
         if (made.stop_reason == "context") note("the context is full: /reset, or start with a larger --ctx");
         answer->role = "assistant";
         auspex::ChatReply taken;
         s = auspex::parse_reply(made.text, prompt.inside_thinking).get(taken);
         if (!s.ok()) return s;
+        thought_ = !taken.thinking.empty();
         if (!taken.tool_calls.empty() && !has_tool_calls(on_.model.info().chat_style)) {
             answer->content = made.text;  // no tool was offered, so this is text that looks like a call
             return {};
@@ -224,13 +270,43 @@ class Chat {
         return {};
     }
 
+    static std::string json_line(const Generated& made, size_t n_prompt) {
+        nlohmann::ordered_json line;
+        line["text"] = made.text;
+        line["prompt_tokens"] = n_prompt;
+        line["tokens"] = made.ids.size();
+        line["stop_reason"] = made.stop_reason;
+        line["sync"] = sync_json(made.synced);
+        return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    }
+
+    /// Says once that the template changes what it showed before, although the user changed nothing: rows of the last
+    /// prompt, or the thinking after it, are not in this one. n_shown: tokens of that prompt, n_before: and of its
+    /// answer.
+    void warn_of_template(const auspex::SyncReport& synced, size_t n_shown, size_t n_before) {
+        const auspex::ChatStyle style = on_.model.info().chat_style;
+        const bool thought = thought_ && !request_.preserve_thinking;
+        if (warned_ || n_shown == 0 || synced.diverged_at >= (thought ? n_before : n_shown)) return;
+        warned_ = true;
+        const bool has_switch = style == auspex::ChatStyle::qwen36 || style == auspex::ChatStyle::qwen36_unsloth;
+        note("the template wrote earlier turns differently this time: token " + std::to_string(synced.diverged_at) +
+             " of the " + std::to_string(n_before) + " known ones changed, and " +
+             std::to_string(synced.rows_computed) + " rows were computed; " +
+             (has_switch && !request_.preserve_thinking
+                  ? "--preserve-thinking keeps the thinking of earlier turns and avoids that"
+                  : "this template has no switch that avoids that"));
+    }
+
     const ChatOptions& o_;
     Loaded on_;
     Trace trace_;  // outlives the session, which writes to it
     CostCache costs_;
     auspex::Session session_;
     auspex::ChatRequest request_;
+    Branches branches_;
     uint32_t n_context_ = 0;
+    size_t n_shown_ = 0;  ///< tokens of the last prompt if the next one goes on from it; else 0
+    bool thought_ = false, warned_ = false;
 };
 
 }  // namespace
@@ -247,6 +323,11 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     command->add_option("--system", o->system, "System message");
     command->add_option("--ctx", o->ctx, "Rows of context")->capture_default_str();
     command->add_flag("--no-think", o->no_think, "Ask the template for answers without thinking");
+    command->add_flag(
+        "--preserve-thinking", o->preserve_thinking,
+        "Show the model the thinking of earlier turns, if its template can: fewer rows to compute, longer "
+        "prompts");
+    command->add_flag("--json", o->json, "Print one line, one JSON object, for each answer instead of its text");
     command->callback([o, &chosen] {
         chosen = [o] {
             Chat chat(*o);

@@ -46,6 +46,12 @@ Status choose_context(const auspex::Model& model, size_t n_prompt, int64_t n, co
     return {};
 }
 
+nlohmann::ordered_json sync_json(const auspex::SyncReport& report) {
+    return {{"rows_computed", report.rows_computed},     {"rows_reused", report.rows_reused},
+            {"diverged_at", report.diverged_at},         {"checkpoint_row", report.checkpoint_row},
+            {"reason", sync_reason_name(report.reason)}, {"text", report.text}};
+}
+
 Status generate(const auspex::Model& model, auspex::Session& session, const std::vector<Token>& history,
                 const std::vector<auspex::Mark>& marks, const auspex::Sampling& sampling,
                 const GenerateOptions& options, bool stream, Generated* to) {

@@ -1,5 +1,7 @@
 // cli/generate: the loop that turns a history into streamed text; run and chat share it.
 #pragma once
+#include <nlohmann/json.hpp>
+
 #include "common.h"
 
 namespace cli {
@@ -27,6 +29,9 @@ struct Generated {
     double decode_tps() const { return decode_s > 0 && n_step > 0 ? double(n_step) / decode_s : 0; }
     size_t n_step = 0;  ///< tokens sampled within decode_s
 };
+
+/// rows_computed, rows_reused, diverged_at, checkpoint_row, reason (a name) and text (a sentence).
+nlohmann::ordered_json sync_json(const auspex::SyncReport& report);
 
 /// Brings the session to `history` and generates. With `stream` the text goes to standard output as TextStream releases
 /// it. Ctrl-C ends the generation; the text so far is kept.

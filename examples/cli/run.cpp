@@ -90,6 +90,7 @@ Status run(const RunOptions& o, int* exit_code) {
     line["decode_tps"] = made.decode_tps();
     line["device"] = on.device.name();
     line["stop_reason"] = made.stop_reason;
+    line["sync"] = sync_json(made.synced);
     if (options.draft.source != auspex::Draft::off) line["draft"] = draft_report(options.draft, session);
     return print(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
