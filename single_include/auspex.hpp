@@ -60,7 +60,7 @@ enum class Code {
     io_error,       ///< the operating system refused
     out_of_memory,  ///< host memory, device memory or threads
     no_device,      ///< no usable device of the kind asked for
-    device_lost,    ///< the device is gone: the session is over, the process is unharmed
+    device_lost,    ///< the device is gone, the process is unharmed; Session::move_to() goes on elsewhere
     cancelled,      ///< a progress callback returned false
     context_full,   ///< the history has n_context tokens
 };
@@ -700,7 +700,7 @@ class AUSPEX_API Session {
     /// marks     rows of it at which to keep a checkpoint, as Model::encode gives them for a prompt; in any order.
     /// returns   the rows computed and reused, and why.
     /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
-    ///           names both numbers). device_lost: this session is over.
+    ///           names both numbers). device_lost: move_to() goes on; then sync() again.
     ///           cancelled: by the progress callback; the rows computed so far are kept.
     /// cost      one prefill of the rows that no checkpoint covers, and the copies of those it goes back to. Tokens of
     ///           the last next() can be taken back.
@@ -711,7 +711,8 @@ class AUSPEX_API Session {
     /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
     ///           ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, or a sampling value out of range.
-    ///           context_full: the history has n_context tokens. device_lost: this session is over.
+    ///           context_full: the history has n_context tokens. device_lost: the history is as before the call;
+    ///           move_to() goes on with it.
     /// cost      one step of the model; allocates nothing.
     Result<Span<const Token>> next(const Sampling& sampling = {});
 
@@ -733,6 +734,34 @@ class AUSPEX_API Session {
     ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
+
+    /// A second session of the same Model and options at the same row, which continues independently: both give the
+    /// text that this one would have given. Checkpoints, the draft depth and what was learned about drafting are
+    /// copied, statistics begin at zero; the same callbacks are called, on the thread that uses the fork.
+    ///
+    /// errors    out_of_memory, device_lost. This session goes on as before.
+    /// cost      the memory of one more session, as plan() states it, and a copy of rows, state and checkpoints: on a
+    ///           GPU within its memory, checkpoints in host memory. Computes no row of the trunk. Waits for cycles that
+    ///           are queued ahead. Tokens of the last next() can no longer be taken back for nothing, here and there.
+    /// thread    the fork may be used on another thread as soon as it is returned.
+    Result<Session> fork() const;
+
+    /// Continues on another Model of the same weights, loaded on the same or another device: after device_lost, or to
+    /// leave a device that is still good. History, options, sampling, statistics and callbacks stay. The old Model is
+    /// let go of, and its memory freed.
+    ///
+    /// After a loss the history is what the calls that succeeded made it: the last sync(), and every token that next()
+    /// returned. A sync() that failed is to be called again. On a device of the same name and kind the text goes on
+    /// with the same bits; between kinds of devices it goes on as in a new session that is given the history.
+    ///
+    /// returns   rows reused: a device of the same name and kind takes them from one that still answers. Rows computed:
+    ///           after a loss every row, because keys and values were there; checkpoints in host memory stay valid.
+    ///           Between kinds of devices every row, and only the checkpoints of marks are kept again.
+    /// errors    bad_argument: an empty Model, or other weights. unsupported: an option that the device does not have.
+    ///           out_of_memory, device_lost (the new device), cancelled by the progress callback. The session is as
+    ///           before, and may be moved again.
+    /// cost      the memory of one more session while it runs; the rows that are computed.
+    Result<SyncReport> move_to(const Model& model);
 
     /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
     ///
@@ -2783,7 +2812,7 @@ class SpanReader : public StateReader {
 //
 // What    Backend (a device), LoadedModel (weights on it), Context (one sequence on it), and Step (rows to run).
 //         Every back end implements all of these. What only some can do is an interface of its own that a caller
-//         asks the Context for and may not get: DeviceLoop, KernelProfiler.
+//         asks the Context for and may not get: DeviceLoop, KernelProfiler, StateCopier.
 // Thread  a Backend and a LoadedModel may be shared; a Context belongs to one thread at a time.
 // Tests   the same suites run over every back end: tests/test_invariants.cpp, tests/test_vulkan_model.cpp.
 //
@@ -2927,6 +2956,18 @@ class KernelProfiler {
     virtual Result<StepCounts> count(const Step& step) const = 0;
 };
 
+class Context;
+
+/// Copies a sequence from another context without a way over the host.
+class StateCopier {
+  public:
+    virtual ~StateCopier() = default;
+    /// Does what saving and restoring KV rows 0 .. n_kept - 1 and the state of n_row rows would do, for trunk and draft
+    /// blocks. from: a context of the same LoadedModel with the same options. errors: device_lost, out_of_memory; the
+    /// context is undefined then, `from` as after save_state().
+    virtual Status copy(Context& from, uint32_t n_row, uint32_t n_kept) = 0;
+};
+
 // ----------------------------------------------------------------------------- what every back end implements
 
 /// The text depends on the trunk's part alone. The draft blocks' caches decide what is drafted.
@@ -2980,6 +3021,8 @@ class Context {
     virtual DeviceLoop* device_loop() = 0;
     /// The kernel profiler, or null: this back end does not time its kernels.
     virtual KernelProfiler* profiler() = 0;
+    /// What copies from another context, or null: save and restore do the same.
+    virtual StateCopier* state_copier() = 0;
 };
 
 /// A model's weights on a device.
@@ -3797,6 +3840,7 @@ class CpuContext : public Context {
     Status draft_head(Span<const Token> ids) override;
     DeviceLoop* device_loop() override { return nullptr; }
     KernelProfiler* profiler() override { return nullptr; }
+    StateCopier* state_copier() override { return nullptr; }
 
   private:
     friend class CpuWalk;
@@ -5104,6 +5148,9 @@ struct Gpu {
 };
 using GpuRef = std::shared_ptr<Gpu>;
 
+/// The error of whatever is asked of a lost device.
+Status lost_before();
+
 /// Opens a Vulkan device.
 ///
 /// options   kind best passes over software devices; kind vulkan takes them when nothing else is
@@ -5374,7 +5421,11 @@ class Transfer {
     /// Fills with a repeated 32-bit value; offset and bytes must be multiples of 4.
     Status fill(const Region& to, uint32_t value);
     Status zero(const Region& to) { return fill(to, 0); }
-    Status copy(const Region& to, const Region& from);
+    Status copy(const Region& to, const Region& from) {
+        return copy(Span<const Region>(&to, 1), Span<const Region>(&from, 1));
+    }
+    /// Each region to its counterpart, in one submission.
+    Status copy(Span<const Region> to, Span<const Region> from);
     Status read(const Region& from, void* to, uint64_t bytes);
     /// The regions one after the other, to or from a stream: many small ones go over the bus together. Done on return.
     Status read(Span<const Region> from, StateWriter& to);
@@ -7001,7 +7052,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
+class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, public StateCopier {
   public:
     /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
     static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> model,
@@ -7033,6 +7084,9 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     KernelProfiler* profiler() override { return this; }
     Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) override;
     Result<StepCounts> count(const Step& step) const override;
+
+    StateCopier* state_copier() override { return this; }
+    Status copy(Context& from, uint32_t n_row, uint32_t n_kept) override;
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -7104,7 +7158,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
                         bool apart);
     void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
-    /// Waits for everything submitted.
+    /// Waits for everything submitted. errors: device_lost, also when another context noticed the loss.
     Status barrier();
     /// Submits the clearing of state that reset() could not submit.
     Status finish_reset();
@@ -7630,6 +7684,8 @@ class Timeline {
     void assign(Span<const Token> tokens);
     /// The context holds the first n rows of another history now, computed as `spans` says; assign() follows.
     void resume(size_t n, const std::vector<RowSpan>& spans);
+    /// The context holds the rows of another session; these are its tokens.
+    void copy(const Timeline& other);
     /// The whole of a restored state.
     void restored(Span<const Token> tokens);
 
@@ -7905,7 +7961,8 @@ class PrefixTree {
     /// store: outlives the tree.
     PrefixTree(const PrefixOptions& options, RowStore& store);
     ~PrefixTree();
-    PrefixTree(const PrefixTree&) = delete;
+    /// Knows what `other` knows. store: another one, which keeps the same items under the same numbers.
+    PrefixTree(const PrefixTree& other, RowStore& store);
     PrefixTree& operator=(const PrefixTree&) = delete;
 
     /// Makes `wanted` (at most n_context tokens, may view tokens()) the live history and brings back what is kept of
@@ -7931,6 +7988,11 @@ class PrefixTree {
     bool step_back(size_t n);
     /// The context's bytes are gone: states whose rows lay there go with them.
     void lose_context();
+    /// The same for the bytes beyond the live rows.
+    void lose_rest();
+    /// Item and row of the highest kept state of the live history, up to row n, that needs no rows beside it; row 0 if
+    /// there is none. All states are such where every cache has a window.
+    std::pair<uint32_t, size_t> whole_state(size_t n) const;
     /// Forgets everything if an operation did not return, because memory ran out in it. Before the next operation.
     void recover() {
         if (changing_) start_over();
@@ -7939,6 +8001,8 @@ class PrefixTree {
     Span<const Token> tokens() const { return live_; }
     size_t n_row() const { return n_row_; }
     const PrefixOptions& options() const { return options_; }
+    /// Rows of the context that anything rests on: the live ones, and those of other branches beyond.
+    size_t context_rows() const;
 
     /// Bytes of kept states and parked rows, now and at most so far.
     uint64_t held_bytes() const { return held_; }
@@ -7962,6 +8026,7 @@ class PrefixTree {
     std::function<void(uint32_t item)> on_evict;
 
   private:
+    PrefixTree(const PrefixTree&) = default;
     static constexpr uint32_t kNoState = UINT32_MAX;
     struct State {
         RunId run = kNoRun;  ///< kNoRun: not in use
@@ -8014,6 +8079,7 @@ class PrefixTree {
     void forget_unused();
     void forget_runs(RunId top);
 
+    void reserve();
     void start_over();
     // prefix_tree.cpp: what is kept
     RunId live_end() const;
@@ -8046,7 +8112,7 @@ class PrefixTree {
     void update_clear_end();
 
     PrefixOptions options_;
-    RowStore& store_;
+    RowStore* store_;
     RunTree tree_;
     std::vector<State> states_;
     std::vector<uint32_t> free_states_;
@@ -8325,10 +8391,14 @@ class DraftVocab {
     /// With vocab_by_use: counts the tokens since the last call and chooses the head's ids anew. Call between
     /// generations.
     Status renew(Span<const Token> history);
+    /// Continues the counts of another session's, with the same head.
+    Status copy(const DraftVocab& other);
     /// Call when the history restarts from its beginning.
     void forget() { n_counted_ = 0; }
 
   private:
+    Status remake(std::vector<Token> ids);
+
     const Model::Impl* model_ = nullptr;
     uint32_t n_head_ = 0;
     Block reserve_;  ///< freed while renew() makes the head, so that sync() needs no more memory than create() took
@@ -8360,6 +8430,11 @@ class DepthControl {
 
     /// 0 .. kMaxDraft, or -1: the Controller chooses.
     void set_depth(int depth) { depth_ = depth; }
+    /// Takes over the depth that was asked for, and what was learned on the same kind of device.
+    void copy(const DepthControl& other, bool learned) {
+        depth_ = other.depth_;
+        if (learned) control = other.control;
+    }
     bool chooses() const { return depth_ < 0; }
     /// The MTP block's cache must not fall behind: drafts may follow soon.
     bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }
@@ -8459,6 +8534,14 @@ class Trunk {
     /// The state became that of a snapshot. logits: of its last row, or empty.
     void restored(Span<const Token> tokens, std::vector<float> logits);
 
+    /// The context got the rows and the state of another session. logits: of the last row, or empty.
+    void continue_from(const Timeline& other, std::vector<float> logits);
+    /// How the rows were computed, also while a recomputation has failed.
+    std::vector<RowSpan> known_spans() const { return redo_.empty() ? spans() : redo_; }
+    /// Computes what is missing of the first n rows as another session computed them: on the same kind of device they
+    /// get the same bits. errors: also cancelled, by the progress callback; the rows are then of no use.
+    Status compute_as(const std::vector<RowSpan>& spans, size_t n);
+
     bool has_logits() const { return at_ != LogitsAt::nowhere; }
     /// Computes the logits of the last row again if its hidden row is still kept.
     Status find_logits();
@@ -8495,6 +8578,11 @@ class Trunk {
     void shorten_tree(size_t n);
     /// Computes the first n rows again, in the pieces in which they were computed.
     Status recompute(size_t n);
+    template <class F>
+    Status run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on);
+    bool ask_to_go_on(size_t begin, size_t end) const;
+    void count_full_windows();
+    void set_logits(std::vector<float> logits);
 
     const Model::Impl& model_;
     const SessionOptions& options_;
@@ -8551,6 +8639,8 @@ class StateStore : public RowStore {
     /// errors    out_of_memory.
     Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes);
     uint64_t memory_bytes() const { return arena_.size(); }
+    /// Keeps a copy of everything that `other`, opened with the same sizes and budget, keeps.
+    void copy(const StateStore& other);
 
     Status keep_state(uint32_t item, size_t row) override;
     Status load_state(uint32_t item, size_t row) override;
@@ -8713,6 +8803,7 @@ class DeviceDecoder : public Decoder {
     /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
     uint32_t usable_depths() const;
     /// The tokens computed ahead were sampled like this.
+    void copy_sampling(const DeviceDecoder& other) { sampling_ = other.sampling_; }
     bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
 
   private:
@@ -8772,9 +8863,12 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
-/// formats. Not the number of threads. A few bytes of every tensor stand for the weights.
+/// Equal for models of the same weights, however they are loaded. A few bytes of every tensor stand for the weights.
 /// cost      reads some 500 bytes of each tensor's data.
+Fnv weights_id(const Model::Impl& model);
+
+/// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
+/// formats. Not the number of threads. cost: of weights_id().
 uint64_t state_id(const Model::Impl& model, const std::vector<KvShape>& kv);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
@@ -8843,6 +8937,8 @@ struct Session::Impl {
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
+    /// The same, and computes them.
+    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
     /// Tokens computed ahead of the caller with another sampling are dropped.
     Status drop_ahead(const Sampling& sampling);
     /// Appends at least one token.
@@ -22660,8 +22756,10 @@ uint64_t Gpu::budget_bytes() {
     return std::min(left, room);
 }
 
+Status lost_before() { return Status(Code::device_lost, "the Vulkan device was lost before. Open the device again."); }
+
 Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value) {
-    if (lost.load()) return fail(Code::device_lost, "the Vulkan device was lost before. Open the device again.");
+    if (lost.load()) return lost_before();
     VkTimelineSemaphoreSubmitInfo values{};
     values.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
     values.signalSemaphoreValueCount = 1;
@@ -23109,14 +23207,18 @@ Status Transfer::fill(const Region& to, uint32_t value) {
     return send(half);
 }
 
-Status Transfer::copy(const Region& to, const Region& from) {
-    if (from.bytes > to.bytes)
-        return fail(Code::bad_argument, "a copy of ", from.bytes, " bytes does not fit a region of ", to.bytes, ".");
-    if (from.bytes == 0) return {};
+Status Transfer::copy(Span<const Region> to, Span<const Region> from) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < from.size(); n += from[i++].bytes)
+        if (i >= to.size() || from[i].bytes > to[i].bytes)
+            return fail(Code::bad_argument, "a copy of ", from[i].bytes, " bytes does not fit a region of ",
+                        i < to.size() ? to[i].bytes : 0, ".");
+    if (n == 0) return {};
     const uint32_t half = next_;
     next_ ^= 1u;
     if (Status s = begin(half); !s.ok()) return s;
-    copy_now(half_[half].commands, to, from, from.bytes);
+    for (size_t i = 0; i < from.size(); ++i)
+        if (from[i].bytes != 0) copy_now(half_[half].commands, to[i], from[i], from[i].bytes);
     return send(half);
 }
 
@@ -36594,7 +36696,10 @@ Status VulkanContext::submit_wide(Recording* body) {
     return {};
 }
 
-Status VulkanContext::barrier() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last()); }
+Status VulkanContext::barrier() {
+    if (model_->device->gpu->lost) return lost_before();  // what is mapped could still be read, but may be anything
+    return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last());
+}
 
 Status VulkanContext::invalidate(const Region& r) const {
     if (r.coherent) return {};
@@ -36927,6 +37032,20 @@ Status VulkanContext::restore_state(StatePart part, uint32_t n_row, StateReader&
         forget_rows();
     }
     return transfer_.write(state_regions(part, n_row), from);
+}
+
+Status VulkanContext::copy(Context& other, uint32_t n_row, uint32_t n_kept) {
+    VulkanContext& from = static_cast<VulkanContext&>(other);
+    if (from.n_flight_ != 0) return fail(Code::bad_argument, from.n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(begin_restore());
+    AUSPEX_TRY(from.apply_pending());
+    n_pending_ = 0;
+    forget_rows();
+    for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
+        AUSPEX_TRY(transfer_.copy(row_regions(part, 0, n_kept), from.row_regions(part, 0, n_kept)));
+        AUSPEX_TRY(transfer_.copy(state_regions(part, n_row), from.state_regions(part, n_row)));
+    }
+    return transfer_.finish();
 }
 
 }  // namespace vk
@@ -39261,6 +39380,12 @@ void Timeline::resume(size_t n, const std::vector<RowSpan>& spans) {
     n_row_ = n;
 }
 
+void Timeline::copy(const Timeline& other) {
+    assign(other.tokens());
+    resume(other.n_row_, other.spans_);
+    n_given_ = other.n_given_;
+}
+
 void Timeline::restored(Span<const Token> tokens) {
     restart(0);
     std::copy(tokens.begin(), tokens.end(), tokens_.begin());
@@ -39491,14 +39616,25 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_(options), store_(store) {
-    live_.reserve(options.n_context + 64);
-    residents_.reserve(16);
+PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_(options), store_(&store) {
+    reserve();
     open_live(-1);
 }
 
+PrefixTree::PrefixTree(const PrefixTree& other, RowStore& store) : PrefixTree(other) {
+    store_ = &store;
+    on_evict = nullptr;
+    reserve();
+}
+
+/// Room for what may not allocate.
+void PrefixTree::reserve() {
+    live_.reserve(options_.n_context + 64);
+    residents_.reserve(16);
+}
+
 void PrefixTree::start_over() {
-    store_.drop_all();
+    store_->drop_all();
     tree_ = RunTree();
     states_.clear();
     free_states_.clear();
@@ -39519,9 +39655,9 @@ void PrefixTree::start_over() {
 
 PrefixTree::~PrefixTree() {
     for (uint32_t i = 0; i < states_.size(); ++i)
-        if (states_[i].run != kNoRun && states_[i].held) store_.drop_state(i);
+        if (states_[i].run != kNoRun && states_[i].held) store_->drop_state(i);
     for (uint32_t i = 0; i < blocks_.size(); ++i)
-        if (blocks_[i].n_ref != 0) store_.drop_rows(i);
+        if (blocks_[i].n_ref != 0) store_->drop_rows(i);
 }
 
 // ------------------------------------------------------------------------------------ live history
@@ -39570,6 +39706,28 @@ void PrefixTree::lose_rows(size_t n) {
     leave_rows(n_row_, n_row_ + n, &copies);
     for (const Copy& copy : copies) drop_states_above(copy.run, copy.row);
     update_clear_end();
+}
+
+std::pair<uint32_t, size_t> PrefixTree::whole_state(size_t n) const {
+    for (RunId id = open_; options_.row_bytes == 0 && id != kNoRun; id = tree_[id].parent) {
+        const std::vector<uint32_t>& on = tree_[id].states;
+        for (size_t i = on.size(); i-- > 0;)
+            if (states_[on[i]].row <= n) return {on[i], states_[on[i]].row};
+    }
+    return {0, 0};
+}
+
+void PrefixTree::lose_rest() {
+    if (options_.row_bytes == 0) return;
+    changing_ = true;
+    lose_rows(options_.n_context - n_row_);
+    changing_ = false;
+}
+
+size_t PrefixTree::context_rows() const {
+    size_t n = n_row_;
+    for (const Resident& r : residents_) n = std::max(n, r.end);
+    return n;
 }
 
 void PrefixTree::lose_context() {
@@ -39625,7 +39783,7 @@ uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pin
 void PrefixTree::take_state(uint32_t i) {
     const Status s = held_ + options_.state_bytes > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for a state in the budget")
-                         : store_.keep_state(i, states_[i].row);
+                         : store_->keep_state(i, states_[i].row);
     if (!s.ok()) {
         failed(s);
         return give_up(i);
@@ -39653,7 +39811,7 @@ void PrefixTree::remove_state(uint32_t i) {
     --n_state_;
     if (s.held) {
         held_ -= options_.state_bytes;
-        store_.drop_state(i);
+        store_->drop_state(i);
     } else {
         pending_states_ -= options_.state_bytes;
     }
@@ -39692,7 +39850,7 @@ void PrefixTree::release(const ParkedRows& rows) {
     if (--block.n_ref != 0) return;
     held_ -= block.n_row * options_.row_bytes;
     claimed_ -= block.n_row * options_.row_bytes;
-    store_.drop_rows(rows.block);
+    store_->drop_rows(rows.block);
     free_blocks_.push_back(rows.block);
 }
 
@@ -39769,7 +39927,7 @@ void PrefixTree::park(const Copy& copy) {
     const size_t n = at->end - at->begin;
     const Status s = held_ + n * options_.row_bytes > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for rows in the budget")
-                         : store_.park_rows(id, at->begin, n);
+                         : store_->park_rows(id, at->begin, n);
     if (!s.ok()) {
         failed(s);
         return drop_states_above(copy.run, copy.row);
@@ -40155,8 +40313,8 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
         for (const Copy& copy : copies)
             if (copy.park && find_pending(copy) != nullptr) drop_states_above(copy.run, copy.row);
     if (!s.ok() || found.live) return s;
-    if (found.state != kNoState) return store_.load_state(found.state, found.row);
-    store_.reset();
+    if (found.state != kNoState) return store_->load_state(found.state, found.row);
+    store_->reset();
     return {};
 }
 
@@ -40209,7 +40367,7 @@ Status PrefixTree::restore(const Copy& copy) {
     const auto at = std::lower_bound(parked.begin(), parked.end(), copy.row,
                                      [](const ParkedRows& p, size_t row) { return p.begin < row; });
     const ParkedRows rows = *at;
-    AUSPEX_TRY(store_.restore_rows(rows.block, rows.begin, rows.end - rows.begin));
+    AUSPEX_TRY(store_->restore_rows(rows.block, rows.begin, rows.end - rows.begin));
     parked.erase(at);
     if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, blocks_[rows.block].n_row * options_.row_bytes);
     release(rows);
@@ -40796,7 +40954,18 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
 Status DraftVocab::renew(Span<const Token> history) {
     if (use_count_.empty() || history.size() <= n_counted_) return {};
     for (; n_counted_ < history.size(); ++n_counted_) ++use_count_[static_cast<size_t>(history[n_counted_])];
-    std::vector<Token> ids = choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_);
+    return remake(choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_));
+}
+
+Status DraftVocab::copy(const DraftVocab& other) {
+    if (use_count_.empty()) return {};
+    use_count_ = other.use_count_;
+    n_counted_ = other.n_counted_;
+    return remake(std::vector<Token>(other.mtp_->ids().begin(), other.mtp_->ids().end()));
+}
+
+/// Makes the head of other ids.
+Status DraftVocab::remake(std::vector<Token> ids) {
     const Span<const Token> now = mtp_->ids();
     if (ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
     const size_t reserved = reserve_.size();
@@ -40884,7 +41053,9 @@ Status Trunk::track(Status s) {
 }
 
 Status Trunk::alive() const {
-    return lost_ ? Status(Code::device_lost, "the device was lost earlier; open a new one") : Status();
+    return lost_ ? Status(Code::device_lost,
+                          "the device was lost earlier; open one, load the model there and call move_to()")
+                 : Status();
 }
 
 Status Trunk::run(const Step& step) {
@@ -40946,17 +41117,18 @@ size_t Trunk::next_piece(size_t end) const {
     return to - at;
 }
 
+/// Tells the application how much of the rows begin .. end is done.
+bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+    return !options_.progress || options_.progress("reading the prompt", static_cast<float>(timeline_.n_row() - begin) /
+                                                                             static_cast<float>(end - begin));
+}
+
 Status Trunk::prefill(size_t n) {
     follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
-    const auto go_on = [&] {
-        return !options_.progress ||
-               options_.progress("reading the prompt",
-                                 static_cast<float>(timeline_.n_row() - begin) / static_cast<float>(n));
-    };
     if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     while (timeline_.n_row() < end) {
-        if (!go_on()) {
+        if (!ask_to_go_on(begin, end)) {
             timeline_.truncate(timeline_.n_row());
             cache_.cut(timeline_.n_row());
             return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
@@ -40968,7 +41140,7 @@ Status Trunk::prefill(size_t n) {
         tree_->computed(piece);
         report_windows();
     }
-    if (n != 0) (void)go_on();  // 1.0: there is nothing left to cancel
+    if (n != 0) (void)ask_to_go_on(begin, end);  // 1.0: there is nothing left to cancel
     return {};
 }
 
@@ -41041,17 +41213,25 @@ Status Trunk::repair() {
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
-    n = std::min(n, timeline_.size());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
     n_window_full_ = n_reported;
     redo_ = spans;
+    AUSPEX_TRY(run_spans(spans, std::min(n, timeline_.size()), [] { return true; }));
+    redo_.clear();
+    return {};
+}
+
+/// Runs the rows that are missing of the first n. go_on: asked before each piece.
+template <class F>
+Status Trunk::run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on) {
     for (const RowSpan& span : spans) {
         const size_t end = std::min(span.first + span.n, n);
         const bool decoded = span.origin == RowOrigin::decoded;
         const size_t at_once = decoded ? kMaxTentative : options_.n_ubatch;
         while (timeline_.n_row() < end) {
             const size_t k = std::min(end - timeline_.n_row(), at_once);
+            if (!go_on()) return Status(Code::cancelled, "computing rows again was cancelled by the progress callback");
             if (decoded) {
                 AUSPEX_TRY(verify(static_cast<uint32_t>(k) - 1));
                 commit(static_cast<uint32_t>(k));
@@ -41062,7 +41242,15 @@ Status Trunk::recompute(size_t n) {
             AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
         }
     }
-    redo_.clear();
+    return {};
+}
+
+Status Trunk::compute_as(const std::vector<RowSpan>& spans, size_t n) {
+    const size_t begin = timeline_.n_row();
+    if (begin >= n) return {};
+    AUSPEX_TRY(run_spans(spans, n, [&] { return ask_to_go_on(begin, n); }));
+    (void)ask_to_go_on(begin, n);  // 1.0: there is nothing left to cancel
+    count_full_windows();
     return {};
 }
 
@@ -41087,9 +41275,26 @@ Status Trunk::load_state(size_t row, const std::vector<RowSpan>& spans, StateRea
     timeline_.resume(row, spans);
     AUSPEX_TRY(change_state([&] { return context_.restore_state(StatePart::trunk, n, from); }));
     AUSPEX_TRY(track(context_.restore_state(StatePart::draft, n, from)));
-    const auto full = [&](const WindowFull& w) { return w.n_token <= row; };
-    n_window_full_ = static_cast<size_t>(std::count_if(windows_.begin(), windows_.end(), full));
+    count_full_windows();
     return {};
+}
+
+/// Of a text that has filled them before.
+void Trunk::count_full_windows() {
+    const auto full = [&](const WindowFull& w) { return w.n_token <= timeline_.n_row(); };
+    n_window_full_ = static_cast<size_t>(std::count_if(windows_.begin(), windows_.end(), full));
+}
+
+void Trunk::continue_from(const Timeline& other, std::vector<float> logits) {
+    damaged_ = false;
+    timeline_.copy(other);
+    count_full_windows();
+    set_logits(std::move(logits));
+}
+
+void Trunk::set_logits(std::vector<float> logits) {
+    restored_ = std::move(logits);
+    at_ = restored_.empty() ? LogitsAt::nowhere : LogitsAt::restored;
 }
 
 std::vector<RowSpan> Trunk::spans() const {
@@ -41103,8 +41308,7 @@ void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
     cache_.ran(tokens.size(), 0, false);
     timeline_.restored(tokens);
     n_window_full_ = 0;
-    restored_ = std::move(logits);
-    at_ = restored_.empty() ? LogitsAt::nowhere : LogitsAt::restored;
+    set_logits(std::move(logits));
 }
 
 Status Trunk::find_logits() {
@@ -41279,6 +41483,18 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
     for (const StatePart part : {StatePart::trunk, StatePart::draft})
         pieces_[static_cast<size_t>(part)] = trunk_.context().row_pieces(part);
     return {};
+}
+
+void StateStore::copy(const StateStore& other) {
+    states_ = other.states_;
+    rows_ = other.rows_;
+    free_.assign(other.free_.begin(), other.free_.end());
+    const auto copy_pages = [&](const Pages& pages) {
+        for (const uint32_t page : pages)
+            std::memcpy(arena_.data() + page * page_bytes_, other.arena_.data() + page * page_bytes_, page_bytes_);
+    };
+    for (const State& state : states_) copy_pages(state.pages);
+    for (const Rows& rows : rows_) copy_pages(rows.pages);
 }
 
 Status StateStore::take(uint64_t bytes, Pages* pages) {
@@ -41799,13 +42015,19 @@ void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
 
 }  // namespace snapshot_impl
 
-uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
+Fnv weights_id(const Model::Impl& m) {
     Fnv h;
     auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
     mix(m.plan.architecture);
     for (const Slot& s : m.plan.slots)
         mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
     for (const Tensor& t : m.gguf.tensors()) snapshot_impl::mix_tensor(t, &h);
+    return h;
+}
+
+uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
+    Fnv h = weights_id(m);
+    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
     const std::string device = m.device->machine->name();
     mix(m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device);  // without the threads
     for (const KvShape& k : kv)
@@ -42570,11 +42792,24 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     if (!s.ok()) {  // the tree has given up the live history
         trunk->restart(0);
         vocab.forget();
+        if (!trunk->alive().ok()) timeline.assign(wanted);  // move_to() goes on with it
         return s;
     }
     const bool live = report.reason == SyncReason::unchanged || report.reason == SyncReason::appended;
     if (!live) vocab.forget();
     timeline.assign(wanted);
+    return report;
+}
+
+Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> marks) {
+    const auto start = std::chrono::steady_clock::now();
+    detail::PrefixReport report;
+    Status done = replace_tokens(wanted, marks).get(report);
+    if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
+    if (done.ok()) done = trunk->prefill(report.rows_computed);
+    stats.prefill_s += detail::seconds_since(start);
+    if (!done.ok()) return done;
+    if (report.rows_computed > 1) depth->control.new_text();
     return report;
 }
 
@@ -42612,14 +42847,8 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.drain());
-    const auto start = std::chrono::steady_clock::now();
     detail::PrefixReport report;
-    Status done = s.replace_tokens(history, marks).get(report);
-    if (done.ok()) done = s.trunk->track(s.vocab.renew(s.timeline.tokens()));
-    if (done.ok()) done = s.trunk->prefill(report.rows_computed);
-    s.stats.prefill_s += detail::seconds_since(start);
-    if (!done.ok()) return done;
-    if (report.rows_computed > 1) s.depth->control.new_text();
+    AUSPEX_TRY(s.compute(history, marks).get(report));
     return session_impl::public_report(report);
 }
 AUSPEX_CATCH
@@ -42844,6 +43073,245 @@ Status Session::load_costs(Span<const std::byte> costs) AUSPEX_BOUNDARY {
         return Status(Code::bad_argument,
                       "these draft costs belong to " + found + "; expected " + key + ". Keep one file for each.");
     return impl_->depth->control.load_costs(costs.subspan(begin + n, costs.size() - begin - n));
+}
+AUSPEX_CATCH
+
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------- src/engine/session_fork.cpp
+
+// engine/session_fork: Session::fork and Session::move_to: a second session at the same row, on the same device or
+// another.
+//
+// Both make a whole new session and fill it. A fork, and a move from a device that still answers to one of the same
+// kind, copy rows, state and checkpoints. After a loss the rows are computed again in the pieces in which they were
+// computed, so that they have the same bits and checkpoints that rest on them stay valid. Another kind of device rounds
+// otherwise: there the history is a new prompt.
+// Thread  belongs to one session.
+// Tests   tests/test_fork.cpp, tests/test_move.cpp.
+
+
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace session_fork_impl {
+namespace {
+
+using namespace detail;
+using Impl = Session::Impl;
+using Pieces = std::vector<std::byte>;
+
+constexpr uint32_t kRowsAtOnce = 256;  ///< copied by way of the host
+
+/// A session of the same options.
+Result<std::unique_ptr<Impl>> open_like(const Impl& from, std::shared_ptr<Model::Impl> model) {
+    auto impl = std::make_unique<Impl>();
+    impl->model = std::move(model);
+    impl->options = from.options;
+    AUSPEX_TRY(impl->open());
+    impl->host_only = from.host_only;
+    return impl;
+}
+
+/// Copies rows 0 .. n_kept - 1 of one part by way of the host.
+Status pipe_rows(Impl& from, Impl& to, StatePart part, uint32_t n_kept, Pieces* bytes) {
+    const uint32_t n_max = from.context->kv_row_bytes(part) != 0 ? n_kept : 0;
+    for (uint32_t at = 0; at < n_max; at += kRowsAtOnce) {
+        const uint32_t n = std::min(kRowsAtOnce, n_max - at);
+        bytes->clear();
+        VectorWriter writer(bytes);
+        AUSPEX_TRY(from.trunk->track(from.context->save_rows(part, at, n, writer)));
+        SpanReader reader(*bytes);
+        AUSPEX_TRY(to.trunk->track(to.context->restore_rows(part, at, n, reader)));
+    }
+    return {};
+}
+
+Status pipe_state(Impl& from, Impl& to, StatePart part, uint32_t n_row, Pieces* bytes) {
+    bytes->clear();
+    bytes->reserve(static_cast<size_t>(from.context->state_bytes(part, n_row)));
+    VectorWriter writer(bytes);
+    AUSPEX_TRY(from.trunk->save_state(part, writer));
+    SpanReader reader(*bytes);
+    return to.trunk->track(to.context->restore_state(part, n_row, reader));
+}
+
+Status copy_context(Impl& from, Impl& to, uint32_t n_row, uint32_t n_kept) {
+    StateCopier* copier = from.model == to.model ? to.context->state_copier() : nullptr;
+    if (copier) {
+        from.timeline.close_step();  // its records are applied
+        return from.trunk->change_state([&] { return copier->copy(*from.context, n_row, n_kept); });
+    }
+    Pieces bytes;
+    for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
+        AUSPEX_TRY(pipe_rows(from, to, part, n_kept, &bytes));
+        AUSPEX_TRY(pipe_state(from, to, part, n_row, &bytes));
+    }
+    return {};
+}
+
+/// What is kept of other texts: checkpoints and parked rows.
+void copy_kept(const Impl& from, Impl& to) {
+    to.store->copy(*from.store);
+    to.tree = std::make_unique<PrefixTree>(*from.tree, *to.store);
+    to.trunk->set_tree(*to.tree);
+}
+
+/// Brings `to` to the row at which `from` is; nothing of `from` is queued. Both have contexts of one layout.
+Status copy_session(Impl& from, Impl& to) {
+    Trunk& trunk = *from.trunk;
+    trunk.follow();
+    const size_t n_row = from.timeline.n_row();
+    std::vector<float> logits, hidden;
+    if (n_row == from.timeline.size()) {  // the next token is sampled from them
+        AUSPEX_TRY(trunk.find_logits());
+        Span<const float> row;
+        if (trunk.has_logits()) AUSPEX_TRY(trunk.last_logits().get(row));
+        logits.assign(row.begin(), row.end());
+    }
+    AUSPEX_TRY(trunk.track(from.cache.fill(from.timeline.tokens())));
+    const MtpCache::Kept mtp = from.cache.kept(n_row);
+    if (mtp.has_hidden) {
+        Span<const float> row;
+        AUSPEX_TRY(trunk.track(from.context->read_row(trunk.hidden_slot(), mtp.hidden_row).get(row)));
+        hidden.assign(row.begin(), row.end());
+    }
+    AUSPEX_TRY(copy_context(from, to, static_cast<uint32_t>(n_row), static_cast<uint32_t>(from.tree->context_rows())));
+    to.trunk->continue_from(from.timeline, std::move(logits));
+    if (to.cache.on()) to.cache.resume(n_row, mtp, std::move(hidden));
+    copy_kept(from, to);
+    if (to.device && from.device) to.device->copy_sampling(*from.device);
+    AUSPEX_TRY(to.vocab.copy(from.vocab));
+    to.depth->copy(*from.depth, true);
+    return {};
+}
+
+// -------------------------------------------------------------------------------------- moving
+
+/// Brings `to` to the row at which `from` was when its device was lost.
+Status compute_session(Impl& from, Impl& to, SyncReport* report) {
+    const size_t n_given = from.timeline.n_given();
+    const bool ahead = from.timeline.size() > n_given;  // tokens that the caller has not seen are sampled again
+    const std::vector<RowSpan> spans = from.trunk->known_spans();
+    size_t n = spans.empty() ? 0 : spans.back().first + spans.back().n;
+    n = std::min(n, ahead ? n_given - 1 : n_given);
+    to.timeline.assign(from.timeline.tokens().subspan(0, n_given));
+    copy_kept(from, to);
+    to.tree->recover();
+    to.tree->lose_rest();
+    const auto [state, row] = to.tree->whole_state(n == n_given ? std::max<size_t>(n, 1) - 1 : n);
+    if (row != 0) AUSPEX_TRY(to.store->load_state(state, row));
+    AUSPEX_TRY(to.trunk->compute_as(spans, n));
+    to.trunk->follow();
+    AUSPEX_TRY(to.vocab.copy(from.vocab));
+    report->rows_reused = report->checkpoint_row = row;
+    report->rows_computed = n - row;
+    report->reason = n == row ? SyncReason::unchanged : row != 0 ? SyncReason::checkpoint : SyncReason::no_state;
+    report->text =
+        say("the device was lost, and with it the rows that it held; ", n - row, " of ", n, " are computed again");
+    return {};
+}
+
+/// The rows of the live history at which a checkpoint of a mark is kept.
+std::vector<Mark> kept_marks(Impl& s, Span<const Token> history) {
+    s.tree->recover();
+    std::vector<Mark> marks;
+    for (const PrefixTree::StateInfo& state : s.tree->states())
+        if ((state.kind == StateKind::system_end || state.kind == StateKind::user_end) && state.row <= history.size() &&
+            std::equal(state.tokens.begin(), state.tokens.end(), history.begin()))
+            marks.push_back({state.row, state.pinned});
+    return marks;
+}
+
+/// Computes the history as a new prompt.
+Status start_over(Impl& from, Impl& to, SyncReport* report) {
+    const Span<const Token> history = from.timeline.tokens().subspan(0, from.timeline.n_given());
+    PrefixReport done;
+    AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
+    report->rows_computed = done.rows_computed;
+    report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;
+    report->text = say("another kind of device, or rows of a snapshot: ", done.rows_computed, " rows are computed");
+    return {};
+}
+
+/// The counts go on; what describes the new session stays.
+void copy_counts(const Stats& from, Stats* to) {
+    Stats counts = from;
+    counts.memory_bytes = to->memory_bytes;
+    counts.windows = std::move(to->windows);
+    counts.window_rule = std::move(to->window_rule);
+    counts.draft_head_bytes = to->draft_head_bytes;
+    *to = std::move(counts);
+}
+
+/// Copies what a live device holds. False: it was lost.
+Result<bool> copy_live(Impl& from, Impl& to, SyncReport* report) {
+    if (!from.trunk->alive().ok()) return false;
+    Status done = from.drain();
+    if (done.ok()) done = copy_session(from, to);
+    if (!from.trunk->alive().ok()) return false;
+    AUSPEX_TRY(done);
+    report->rows_reused = report->checkpoint_row = from.timeline.n_row();
+    report->text = say(from.timeline.n_row(), " rows are copied");
+    return true;
+}
+
+Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Model::Impl>& model, SyncReport* report) {
+    std::unique_ptr<Impl> to;
+    AUSPEX_TRY(open_like(from, model).get(to));
+    copy_counts(from.stats, &to->stats);
+    report->diverged_at = from.timeline.n_given();
+    const bool same_layout = from.snapshot_id() == to->snapshot_id();
+    bool copied = false;
+    if (same_layout) AUSPEX_TRY(copy_live(from, *to, report).get(copied));
+    if (copied) return to;
+    if (same_layout) {  // nothing of a copy that failed stays
+        to.reset();
+        AUSPEX_TRY(open_like(from, model).get(to));
+        copy_counts(from.stats, &to->stats);
+    }
+    to->depth->copy(*from.depth, same_layout);
+    const std::vector<RowSpan> spans = from.trunk->known_spans();
+    const bool all_known =
+        std::all_of(spans.begin(), spans.end(), [](const RowSpan& s) { return s.origin != RowOrigin::restored; });
+    AUSPEX_TRY(same_layout && all_known ? compute_session(from, *to, report) : start_over(from, *to, report));
+    return to;
+}
+
+}  // namespace
+}  // namespace session_fork_impl
+
+Result<Session> Session::fork() const AUSPEX_BOUNDARY {
+    using namespace session_fork_impl;
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    AUSPEX_TRY(impl_->trunk->alive());
+    Session session;
+    AUSPEX_TRY(open_like(*impl_, impl_->model).get(session.impl_));
+    AUSPEX_TRY(impl_->drain());
+    AUSPEX_TRY(copy_session(*impl_, *session.impl_));
+    session.impl_->depth->control.clear_report();
+    return session;
+}
+AUSPEX_CATCH
+
+Result<SyncReport> Session::move_to(const Model& model) AUSPEX_BOUNDARY {
+    using namespace session_fork_impl;
+    std::unique_ptr<Impl> other;  // outlives `call`, which ends on the old one
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    if (!model) return detail::empty_handle("Model", "Model::load");
+    if (detail::weights_id(*impl_->model).value != detail::weights_id(*model.impl()).value)
+        return detail::fail(Code::bad_argument, "the session runs '", impl_->model->info.name, "' (",
+                            impl_->model->info.file_bytes, " bytes), the model to move to is '",
+                            model.impl()->info.name, "' (", model.impl()->info.file_bytes,
+                            " bytes) of other weights; load the same file, with the same LoadOptions::mtp");
+    SyncReport report;
+    AUSPEX_TRY(move_session(*impl_, model.impl(), &report).get(other));
+    impl_.swap(other);
+    return report;
 }
 AUSPEX_CATCH
 

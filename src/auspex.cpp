@@ -199,5 +199,6 @@
 #include "engine/memory_plan.h"
 #include "engine/memory_plan.cpp"
 #include "engine/session.cpp"
+#include "engine/session_fork.cpp"
 #include "engine/score.cpp"
 #include "engine/text_stream.cpp"

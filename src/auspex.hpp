@@ -56,7 +56,7 @@ enum class Code {
     io_error,       ///< the operating system refused
     out_of_memory,  ///< host memory, device memory or threads
     no_device,      ///< no usable device of the kind asked for
-    device_lost,    ///< the device is gone: the session is over, the process is unharmed
+    device_lost,    ///< the device is gone, the process is unharmed; Session::move_to() goes on elsewhere
     cancelled,      ///< a progress callback returned false
     context_full,   ///< the history has n_context tokens
 };
@@ -696,7 +696,7 @@ class AUSPEX_API Session {
     /// marks     rows of it at which to keep a checkpoint, as Model::encode gives them for a prompt; in any order.
     /// returns   the rows computed and reused, and why.
     /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
-    ///           names both numbers). device_lost: this session is over.
+    ///           names both numbers). device_lost: move_to() goes on; then sync() again.
     ///           cancelled: by the progress callback; the rows computed so far are kept.
     /// cost      one prefill of the rows that no checkpoint covers, and the copies of those it goes back to. Tokens of
     ///           the last next() can be taken back.
@@ -707,7 +707,8 @@ class AUSPEX_API Session {
     /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
     ///           ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, or a sampling value out of range.
-    ///           context_full: the history has n_context tokens. device_lost: this session is over.
+    ///           context_full: the history has n_context tokens. device_lost: the history is as before the call;
+    ///           move_to() goes on with it.
     /// cost      one step of the model; allocates nothing.
     Result<Span<const Token>> next(const Sampling& sampling = {});
 
@@ -729,6 +730,34 @@ class AUSPEX_API Session {
     ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
+
+    /// A second session of the same Model and options at the same row, which continues independently: both give the
+    /// text that this one would have given. Checkpoints, the draft depth and what was learned about drafting are
+    /// copied, statistics begin at zero; the same callbacks are called, on the thread that uses the fork.
+    ///
+    /// errors    out_of_memory, device_lost. This session goes on as before.
+    /// cost      the memory of one more session, as plan() states it, and a copy of rows, state and checkpoints: on a
+    ///           GPU within its memory, checkpoints in host memory. Computes no row of the trunk. Waits for cycles that
+    ///           are queued ahead. Tokens of the last next() can no longer be taken back for nothing, here and there.
+    /// thread    the fork may be used on another thread as soon as it is returned.
+    Result<Session> fork() const;
+
+    /// Continues on another Model of the same weights, loaded on the same or another device: after device_lost, or to
+    /// leave a device that is still good. History, options, sampling, statistics and callbacks stay. The old Model is
+    /// let go of, and its memory freed.
+    ///
+    /// After a loss the history is what the calls that succeeded made it: the last sync(), and every token that next()
+    /// returned. A sync() that failed is to be called again. On a device of the same name and kind the text goes on
+    /// with the same bits; between kinds of devices it goes on as in a new session that is given the history.
+    ///
+    /// returns   rows reused: a device of the same name and kind takes them from one that still answers. Rows computed:
+    ///           after a loss every row, because keys and values were there; checkpoints in host memory stay valid.
+    ///           Between kinds of devices every row, and only the checkpoints of marks are kept again.
+    /// errors    bad_argument: an empty Model, or other weights. unsupported: an option that the device does not have.
+    ///           out_of_memory, device_lost (the new device), cancelled by the progress callback. The session is as
+    ///           before, and may be moved again.
+    /// cost      the memory of one more session while it runs; the rows that are computed.
+    Result<SyncReport> move_to(const Model& model);
 
     /// The oldest position, sinks aside, that the next row sees in this attention layer; 0 without a window.
     ///

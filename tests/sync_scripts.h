@@ -1,8 +1,9 @@
 // tests/sync_scripts: random scripts of public calls on one session, checked against a session that computes the same
 // history from the start, in the same pieces.
 //
-// What is checked: the tokens that next() gives after syncs, edits, cancels, saves, restores, changes of draft depth,
-// source and sampling are those of plain decoding, and now and then that the whole state has the same bytes.
+// What is checked: the tokens that next() gives after syncs, edits, cancels, saves, restores, forks, moves with and
+// without a loss of the device, changes of draft depth, source and sampling are those of plain decoding, and now and
+// then that the whole state has the same bytes.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -28,7 +29,8 @@ class SyncScripts {
         return {};
     }
 
-    uint64_t n_check = 0, n_script = 0, n_cancel = 0, n_restore = 0, n_edit = 0, n_accepted = 0, n_state = 0;
+    uint64_t n_check = 0, n_script = 0, n_cancel = 0, n_restore = 0, n_edit = 0, n_accepted = 0, n_state = 0,
+             n_fork = 0, n_move = 0;
 
   private:
     using Token = auspex::Token;
@@ -68,7 +70,7 @@ class SyncScripts {
     std::string step() {
         const size_t size = a_.history().size();
         if (size == 0 || size + 40 > kContext) return sync(ids(1 + random_.below(20)), false);
-        switch (random_.below(12)) {
+        switch (random_.below(14)) {
             case 0:
             case 1: return sync(longer(size, 1 + random_.below(30)), random_.below(2) == 0);
             case 2: {  // an edit near the end, or anywhere
@@ -84,6 +86,8 @@ class SyncScripts {
                 log_ += "depth ";
                 return text(a_.set_draft_depth(static_cast<int>(random_.below(6)) - 1));
             case 6: return compare_states();
+            case 12: return fork();
+            case 13: return move();
             default: return check();
         }
     }
@@ -130,6 +134,24 @@ class SyncScripts {
         restored_.insert(restored_.begin(), saved);
         ++n_restore;
         return text(s);
+    }
+
+    /// One of the two goes on, the other gets another text and ends.
+    std::string fork() {
+        log_ += "fork ";
+        Session other;
+        const auspex::Status s = a_.fork().get(other);
+        if (!s.ok()) return s.message();
+        ++n_fork;
+        if (random_.below(2) == 0) std::swap(a_, other);
+        return random_.below(2) == 0 ? text(other.sync(ids(5)).status()) : text(other.next().status());
+    }
+    std::string move() {
+        const bool lost = random_.below(2) == 0;
+        log_ += lost ? "lost " : "move ";
+        if (lost) (void)a_.impl()->trunk->track(auspex::Status(auspex::Code::device_lost, "")).ok();
+        ++n_move;
+        return text(a_.move_to(model_).status());
     }
 
     /// Of the snapshot that the first n rows of `a_` came with: the last restored one of the same tokens.

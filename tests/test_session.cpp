@@ -228,6 +228,8 @@ TEST_CASE("every method of an empty session answers") {
     CHECK(s.count_step(1).status().code == Code::bad_argument);
     CHECK(s.save().status().code == Code::bad_argument);
     CHECK(s.restore({}).code == Code::bad_argument);
+    CHECK(s.fork().status().code == Code::bad_argument);
+    CHECK(s.move_to({}).status().code == Code::bad_argument);
     CHECK(s.load_costs({}).code == Code::bad_argument);
     CHECK(s.history().empty());
     CHECK(s.stats().tokens_sampled == 0);
@@ -307,6 +309,8 @@ static void call_everything(Session& s, const Snapshot& snapshot, const std::vec
     CHECK(s.set_draft_depth(1).code == Code::bad_argument);
     CHECK(s.save().status().code == Code::bad_argument);
     CHECK(s.restore(snapshot).code == Code::bad_argument);
+    CHECK(s.fork().status().code == Code::bad_argument);
+    CHECK(s.move_to({}).status().code == Code::bad_argument);
     CHECK(s.first_visible(3).status().code == Code::bad_argument);
     CHECK(s.save_costs().empty());
     CHECK(s.load_costs(costs).code == Code::bad_argument);

@@ -17,6 +17,11 @@ class DepthControl {
 
     /// 0 .. kMaxDraft, or -1: the Controller chooses.
     void set_depth(int depth) { depth_ = depth; }
+    /// Takes over the depth that was asked for, and what was learned on the same kind of device.
+    void copy(const DepthControl& other, bool learned) {
+        depth_ = other.depth_;
+        if (learned) control = other.control;
+    }
     bool chooses() const { return depth_ < 0; }
     /// The MTP block's cache must not fall behind: drafts may follow soon.
     bool wants_drafts() const { return depth_ > 0 || (depth_ < 0 && control.wants_drafts()); }

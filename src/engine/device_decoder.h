@@ -23,6 +23,7 @@ class DeviceDecoder : public Decoder {
     /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
     uint32_t usable_depths() const;
     /// The tokens computed ahead were sampled like this.
+    void copy_sampling(const DeviceDecoder& other) { sampling_ = other.sampling_; }
     bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
 
   private:

@@ -93,7 +93,18 @@ Status DraftVocab::open(const Model::Impl& model, Context& context, MtpDraft& mt
 Status DraftVocab::renew(Span<const Token> history) {
     if (use_count_.empty() || history.size() <= n_counted_) return {};
     for (; n_counted_ < history.size(); ++n_counted_) ++use_count_[static_cast<size_t>(history[n_counted_])];
-    std::vector<Token> ids = choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_);
+    return remake(choose_draft_vocab(model_->tokenizer, model_->plan.n_vocab, n_head_, use_count_));
+}
+
+Status DraftVocab::copy(const DraftVocab& other) {
+    if (use_count_.empty()) return {};
+    use_count_ = other.use_count_;
+    n_counted_ = other.n_counted_;
+    return remake(std::vector<Token>(other.mtp_->ids().begin(), other.mtp_->ids().end()));
+}
+
+/// Makes the head of other ids.
+Status DraftVocab::remake(std::vector<Token> ids) {
     const Span<const Token> now = mtp_->ids();
     if (ids.size() == now.size() && std::equal(ids.begin(), ids.end(), now.begin())) return {};
     const size_t reserved = reserve_.size();

@@ -41,10 +41,14 @@ class DraftVocab {
     /// With vocab_by_use: counts the tokens since the last call and chooses the head's ids anew. Call between
     /// generations.
     Status renew(Span<const Token> history);
+    /// Continues the counts of another session's, with the same head.
+    Status copy(const DraftVocab& other);
     /// Call when the history restarts from its beginning.
     void forget() { n_counted_ = 0; }
 
   private:
+    Status remake(std::vector<Token> ids);
+
     const Model::Impl* model_ = nullptr;
     uint32_t n_head_ = 0;
     Block reserve_;  ///< freed while renew() makes the head, so that sync() needs no more memory than create() took

@@ -212,8 +212,8 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
         for (const Copy& copy : copies)
             if (copy.park && find_pending(copy) != nullptr) drop_states_above(copy.run, copy.row);
     if (!s.ok() || found.live) return s;
-    if (found.state != kNoState) return store_.load_state(found.state, found.row);
-    store_.reset();
+    if (found.state != kNoState) return store_->load_state(found.state, found.row);
+    store_->reset();
     return {};
 }
 
@@ -266,7 +266,7 @@ Status PrefixTree::restore(const Copy& copy) {
     const auto at = std::lower_bound(parked.begin(), parked.end(), copy.row,
                                      [](const ParkedRows& p, size_t row) { return p.begin < row; });
     const ParkedRows rows = *at;
-    AUSPEX_TRY(store_.restore_rows(rows.block, rows.begin, rows.end - rows.begin));
+    AUSPEX_TRY(store_->restore_rows(rows.block, rows.begin, rows.end - rows.begin));
     parked.erase(at);
     if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, blocks_[rows.block].n_row * options_.row_bytes);
     release(rows);

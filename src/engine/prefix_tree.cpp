@@ -6,14 +6,25 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_(options), store_(store) {
-    live_.reserve(options.n_context + 64);
-    residents_.reserve(16);
+PrefixTree::PrefixTree(const PrefixOptions& options, RowStore& store) : options_(options), store_(&store) {
+    reserve();
     open_live(-1);
 }
 
+PrefixTree::PrefixTree(const PrefixTree& other, RowStore& store) : PrefixTree(other) {
+    store_ = &store;
+    on_evict = nullptr;
+    reserve();
+}
+
+/// Room for what may not allocate.
+void PrefixTree::reserve() {
+    live_.reserve(options_.n_context + 64);
+    residents_.reserve(16);
+}
+
 void PrefixTree::start_over() {
-    store_.drop_all();
+    store_->drop_all();
     tree_ = RunTree();
     states_.clear();
     free_states_.clear();
@@ -34,9 +45,9 @@ void PrefixTree::start_over() {
 
 PrefixTree::~PrefixTree() {
     for (uint32_t i = 0; i < states_.size(); ++i)
-        if (states_[i].run != kNoRun && states_[i].held) store_.drop_state(i);
+        if (states_[i].run != kNoRun && states_[i].held) store_->drop_state(i);
     for (uint32_t i = 0; i < blocks_.size(); ++i)
-        if (blocks_[i].n_ref != 0) store_.drop_rows(i);
+        if (blocks_[i].n_ref != 0) store_->drop_rows(i);
 }
 
 // ------------------------------------------------------------------------------------ live history
@@ -85,6 +96,28 @@ void PrefixTree::lose_rows(size_t n) {
     leave_rows(n_row_, n_row_ + n, &copies);
     for (const Copy& copy : copies) drop_states_above(copy.run, copy.row);
     update_clear_end();
+}
+
+std::pair<uint32_t, size_t> PrefixTree::whole_state(size_t n) const {
+    for (RunId id = open_; options_.row_bytes == 0 && id != kNoRun; id = tree_[id].parent) {
+        const std::vector<uint32_t>& on = tree_[id].states;
+        for (size_t i = on.size(); i-- > 0;)
+            if (states_[on[i]].row <= n) return {on[i], states_[on[i]].row};
+    }
+    return {0, 0};
+}
+
+void PrefixTree::lose_rest() {
+    if (options_.row_bytes == 0) return;
+    changing_ = true;
+    lose_rows(options_.n_context - n_row_);
+    changing_ = false;
+}
+
+size_t PrefixTree::context_rows() const {
+    size_t n = n_row_;
+    for (const Resident& r : residents_) n = std::max(n, r.end);
+    return n;
 }
 
 void PrefixTree::lose_context() {
@@ -140,7 +173,7 @@ uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pin
 void PrefixTree::take_state(uint32_t i) {
     const Status s = held_ + options_.state_bytes > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for a state in the budget")
-                         : store_.keep_state(i, states_[i].row);
+                         : store_->keep_state(i, states_[i].row);
     if (!s.ok()) {
         failed(s);
         return give_up(i);
@@ -168,7 +201,7 @@ void PrefixTree::remove_state(uint32_t i) {
     --n_state_;
     if (s.held) {
         held_ -= options_.state_bytes;
-        store_.drop_state(i);
+        store_->drop_state(i);
     } else {
         pending_states_ -= options_.state_bytes;
     }
@@ -207,7 +240,7 @@ void PrefixTree::release(const ParkedRows& rows) {
     if (--block.n_ref != 0) return;
     held_ -= block.n_row * options_.row_bytes;
     claimed_ -= block.n_row * options_.row_bytes;
-    store_.drop_rows(rows.block);
+    store_->drop_rows(rows.block);
     free_blocks_.push_back(rows.block);
 }
 
@@ -284,7 +317,7 @@ void PrefixTree::park(const Copy& copy) {
     const size_t n = at->end - at->begin;
     const Status s = held_ + n * options_.row_bytes > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for rows in the budget")
-                         : store_.park_rows(id, at->begin, n);
+                         : store_->park_rows(id, at->begin, n);
     if (!s.ok()) {
         failed(s);
         return drop_states_above(copy.run, copy.row);

@@ -80,7 +80,8 @@ class PrefixTree {
     /// store: outlives the tree.
     PrefixTree(const PrefixOptions& options, RowStore& store);
     ~PrefixTree();
-    PrefixTree(const PrefixTree&) = delete;
+    /// Knows what `other` knows. store: another one, which keeps the same items under the same numbers.
+    PrefixTree(const PrefixTree& other, RowStore& store);
     PrefixTree& operator=(const PrefixTree&) = delete;
 
     /// Makes `wanted` (at most n_context tokens, may view tokens()) the live history and brings back what is kept of
@@ -106,6 +107,11 @@ class PrefixTree {
     bool step_back(size_t n);
     /// The context's bytes are gone: states whose rows lay there go with them.
     void lose_context();
+    /// The same for the bytes beyond the live rows.
+    void lose_rest();
+    /// Item and row of the highest kept state of the live history, up to row n, that needs no rows beside it; row 0 if
+    /// there is none. All states are such where every cache has a window.
+    std::pair<uint32_t, size_t> whole_state(size_t n) const;
     /// Forgets everything if an operation did not return, because memory ran out in it. Before the next operation.
     void recover() {
         if (changing_) start_over();
@@ -114,6 +120,8 @@ class PrefixTree {
     Span<const Token> tokens() const { return live_; }
     size_t n_row() const { return n_row_; }
     const PrefixOptions& options() const { return options_; }
+    /// Rows of the context that anything rests on: the live ones, and those of other branches beyond.
+    size_t context_rows() const;
 
     /// Bytes of kept states and parked rows, now and at most so far.
     uint64_t held_bytes() const { return held_; }
@@ -137,6 +145,7 @@ class PrefixTree {
     std::function<void(uint32_t item)> on_evict;
 
   private:
+    PrefixTree(const PrefixTree&) = default;
     static constexpr uint32_t kNoState = UINT32_MAX;
     struct State {
         RunId run = kNoRun;  ///< kNoRun: not in use
@@ -189,6 +198,7 @@ class PrefixTree {
     void forget_unused();
     void forget_runs(RunId top);
 
+    void reserve();
     void start_over();
     // prefix_tree.cpp: what is kept
     RunId live_end() const;
@@ -221,7 +231,7 @@ class PrefixTree {
     void update_clear_end();
 
     PrefixOptions options_;
-    RowStore& store_;
+    RowStore* store_;
     RunTree tree_;
     std::vector<State> states_;
     std::vector<uint32_t> free_states_;

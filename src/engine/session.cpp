@@ -129,11 +129,24 @@ Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> giv
     if (!s.ok()) {  // the tree has given up the live history
         trunk->restart(0);
         vocab.forget();
+        if (!trunk->alive().ok()) timeline.assign(wanted);  // move_to() goes on with it
         return s;
     }
     const bool live = report.reason == SyncReason::unchanged || report.reason == SyncReason::appended;
     if (!live) vocab.forget();
     timeline.assign(wanted);
+    return report;
+}
+
+Result<detail::PrefixReport> Session::Impl::compute(Span<const Token> wanted, Span<const Mark> marks) {
+    const auto start = std::chrono::steady_clock::now();
+    detail::PrefixReport report;
+    Status done = replace_tokens(wanted, marks).get(report);
+    if (done.ok()) done = trunk->track(vocab.renew(timeline.tokens()));
+    if (done.ok()) done = trunk->prefill(report.rows_computed);
+    stats.prefill_s += detail::seconds_since(start);
+    if (!done.ok()) return done;
+    if (report.rows_computed > 1) depth->control.new_text();
     return report;
 }
 
@@ -171,14 +184,8 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
     AUSPEX_TRY(s.drain());
-    const auto start = std::chrono::steady_clock::now();
     detail::PrefixReport report;
-    Status done = s.replace_tokens(history, marks).get(report);
-    if (done.ok()) done = s.trunk->track(s.vocab.renew(s.timeline.tokens()));
-    if (done.ok()) done = s.trunk->prefill(report.rows_computed);
-    s.stats.prefill_s += detail::seconds_since(start);
-    if (!done.ok()) return done;
-    if (report.rows_computed > 1) s.depth->control.new_text();
+    AUSPEX_TRY(s.compute(history, marks).get(report));
     return session_impl::public_report(report);
 }
 AUSPEX_CATCH

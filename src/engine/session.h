@@ -49,6 +49,8 @@ struct Session::Impl {
     /// Makes `wanted` the timeline's tokens, keeping the rows that still hold or going back to a checkpoint. The rows
     /// that the report counts as computed are missing.
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
+    /// The same, and computes them.
+    Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
     /// Tokens computed ahead of the caller with another sampling are dropped.
     Status drop_ahead(const Sampling& sampling);
     /// Appends at least one token.

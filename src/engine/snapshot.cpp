@@ -66,13 +66,19 @@ void append_bytes(std::vector<std::byte>* to, Span<const T> values) {
 
 }  // namespace snapshot_impl
 
-uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
+Fnv weights_id(const Model::Impl& m) {
     Fnv h;
     auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
     mix(m.plan.architecture);
     for (const Slot& s : m.plan.slots)
         mix(say(s.name, static_cast<uint32_t>(s.type), ":", s.shape[0], ",", s.shape[1], ";"));
     for (const Tensor& t : m.gguf.tensors()) snapshot_impl::mix_tensor(t, &h);
+    return h;
+}
+
+uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
+    Fnv h = weights_id(m);
+    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
     const std::string device = m.device->machine->name();
     mix(m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device);  // without the threads
     for (const KvShape& k : kv)

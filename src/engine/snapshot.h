@@ -11,9 +11,12 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-/// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
-/// formats. Not the number of threads. A few bytes of every tensor stand for the weights.
+/// Equal for models of the same weights, however they are loaded. A few bytes of every tensor stand for the weights.
 /// cost      reads some 500 bytes of each tensor's data.
+Fnv weights_id(const Model::Impl& model);
+
+/// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
+/// formats. Not the number of threads. cost: of weights_id().
 uint64_t state_id(const Model::Impl& model, const std::vector<KvShape>& kv);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().

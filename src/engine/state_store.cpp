@@ -149,6 +149,18 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
     return {};
 }
 
+void StateStore::copy(const StateStore& other) {
+    states_ = other.states_;
+    rows_ = other.rows_;
+    free_.assign(other.free_.begin(), other.free_.end());
+    const auto copy_pages = [&](const Pages& pages) {
+        for (const uint32_t page : pages)
+            std::memcpy(arena_.data() + page * page_bytes_, other.arena_.data() + page * page_bytes_, page_bytes_);
+    };
+    for (const State& state : states_) copy_pages(state.pages);
+    for (const Rows& rows : rows_) copy_pages(rows.pages);
+}
+
 Status StateStore::take(uint64_t bytes, Pages* pages) {
     const size_t n = static_cast<size_t>(ceil_div(bytes, page_bytes_));
     if (n > free_.size())

@@ -33,6 +33,8 @@ class StateStore : public RowStore {
     /// errors    out_of_memory.
     Status open(const Allocator& allocator, const StateSizes& sizes, uint64_t budget_bytes);
     uint64_t memory_bytes() const { return arena_.size(); }
+    /// Keeps a copy of everything that `other`, opened with the same sizes and budget, keeps.
+    void copy(const StateStore& other);
 
     Status keep_state(uint32_t item, size_t row) override;
     Status load_state(uint32_t item, size_t row) override;

@@ -41,6 +41,12 @@ void Timeline::resume(size_t n, const std::vector<RowSpan>& spans) {
     n_row_ = n;
 }
 
+void Timeline::copy(const Timeline& other) {
+    assign(other.tokens());
+    resume(other.n_row_, other.spans_);
+    n_given_ = other.n_given_;
+}
+
 void Timeline::restored(Span<const Token> tokens) {
     restart(0);
     std::copy(tokens.begin(), tokens.end(), tokens_.begin());

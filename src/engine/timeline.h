@@ -54,6 +54,8 @@ class Timeline {
     void assign(Span<const Token> tokens);
     /// The context holds the first n rows of another history now, computed as `spans` says; assign() follows.
     void resume(size_t n, const std::vector<RowSpan>& spans);
+    /// The context holds the rows of another session; these are its tokens.
+    void copy(const Timeline& other);
     /// The whole of a restored state.
     void restored(Span<const Token> tokens);
 

@@ -22,7 +22,9 @@ Status Trunk::track(Status s) {
 }
 
 Status Trunk::alive() const {
-    return lost_ ? Status(Code::device_lost, "the device was lost earlier; open a new one") : Status();
+    return lost_ ? Status(Code::device_lost,
+                          "the device was lost earlier; open one, load the model there and call move_to()")
+                 : Status();
 }
 
 Status Trunk::run(const Step& step) {
@@ -84,17 +86,18 @@ size_t Trunk::next_piece(size_t end) const {
     return to - at;
 }
 
+/// Tells the application how much of the rows begin .. end is done.
+bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+    return !options_.progress || options_.progress("reading the prompt", static_cast<float>(timeline_.n_row() - begin) /
+                                                                             static_cast<float>(end - begin));
+}
+
 Status Trunk::prefill(size_t n) {
     follow();
     const size_t begin = timeline_.n_row(), end = begin + n;
-    const auto go_on = [&] {
-        return !options_.progress ||
-               options_.progress("reading the prompt",
-                                 static_cast<float>(timeline_.n_row() - begin) / static_cast<float>(n));
-    };
     if (n != 0) AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
     while (timeline_.n_row() < end) {
-        if (!go_on()) {
+        if (!ask_to_go_on(begin, end)) {
             timeline_.truncate(timeline_.n_row());
             cache_.cut(timeline_.n_row());
             return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
@@ -106,7 +109,7 @@ Status Trunk::prefill(size_t n) {
         tree_->computed(piece);
         report_windows();
     }
-    if (n != 0) (void)go_on();  // 1.0: there is nothing left to cancel
+    if (n != 0) (void)ask_to_go_on(begin, end);  // 1.0: there is nothing left to cancel
     return {};
 }
 
@@ -179,17 +182,25 @@ Status Trunk::repair() {
 Status Trunk::recompute(size_t n) {
     std::vector<RowSpan> spans(std::move(redo_));  // of a recomputation that failed
     if (spans.empty()) spans.assign(timeline_.spans().begin(), timeline_.spans().end());
-    n = std::min(n, timeline_.size());
     const size_t n_reported = n_window_full_;
     restart(timeline_.size());
     n_window_full_ = n_reported;
     redo_ = spans;
+    AUSPEX_TRY(run_spans(spans, std::min(n, timeline_.size()), [] { return true; }));
+    redo_.clear();
+    return {};
+}
+
+/// Runs the rows that are missing of the first n. go_on: asked before each piece.
+template <class F>
+Status Trunk::run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on) {
     for (const RowSpan& span : spans) {
         const size_t end = std::min(span.first + span.n, n);
         const bool decoded = span.origin == RowOrigin::decoded;
         const size_t at_once = decoded ? kMaxTentative : options_.n_ubatch;
         while (timeline_.n_row() < end) {
             const size_t k = std::min(end - timeline_.n_row(), at_once);
+            if (!go_on()) return Status(Code::cancelled, "computing rows again was cancelled by the progress callback");
             if (decoded) {
                 AUSPEX_TRY(verify(static_cast<uint32_t>(k) - 1));
                 commit(static_cast<uint32_t>(k));
@@ -200,7 +211,15 @@ Status Trunk::recompute(size_t n) {
             AUSPEX_TRY(track(cache_.fill(timeline_.tokens())));
         }
     }
-    redo_.clear();
+    return {};
+}
+
+Status Trunk::compute_as(const std::vector<RowSpan>& spans, size_t n) {
+    const size_t begin = timeline_.n_row();
+    if (begin >= n) return {};
+    AUSPEX_TRY(run_spans(spans, n, [&] { return ask_to_go_on(begin, n); }));
+    (void)ask_to_go_on(begin, n);  // 1.0: there is nothing left to cancel
+    count_full_windows();
     return {};
 }
 
@@ -225,9 +244,26 @@ Status Trunk::load_state(size_t row, const std::vector<RowSpan>& spans, StateRea
     timeline_.resume(row, spans);
     AUSPEX_TRY(change_state([&] { return context_.restore_state(StatePart::trunk, n, from); }));
     AUSPEX_TRY(track(context_.restore_state(StatePart::draft, n, from)));
-    const auto full = [&](const WindowFull& w) { return w.n_token <= row; };
-    n_window_full_ = static_cast<size_t>(std::count_if(windows_.begin(), windows_.end(), full));
+    count_full_windows();
     return {};
+}
+
+/// Of a text that has filled them before.
+void Trunk::count_full_windows() {
+    const auto full = [&](const WindowFull& w) { return w.n_token <= timeline_.n_row(); };
+    n_window_full_ = static_cast<size_t>(std::count_if(windows_.begin(), windows_.end(), full));
+}
+
+void Trunk::continue_from(const Timeline& other, std::vector<float> logits) {
+    damaged_ = false;
+    timeline_.copy(other);
+    count_full_windows();
+    set_logits(std::move(logits));
+}
+
+void Trunk::set_logits(std::vector<float> logits) {
+    restored_ = std::move(logits);
+    at_ = restored_.empty() ? LogitsAt::nowhere : LogitsAt::restored;
 }
 
 std::vector<RowSpan> Trunk::spans() const {
@@ -241,8 +277,7 @@ void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
     cache_.ran(tokens.size(), 0, false);
     timeline_.restored(tokens);
     n_window_full_ = 0;
-    restored_ = std::move(logits);
-    at_ = restored_.empty() ? LogitsAt::nowhere : LogitsAt::restored;
+    set_logits(std::move(logits));
 }
 
 Status Trunk::find_logits() {

@@ -76,6 +76,14 @@ class Trunk {
     /// The state became that of a snapshot. logits: of its last row, or empty.
     void restored(Span<const Token> tokens, std::vector<float> logits);
 
+    /// The context got the rows and the state of another session. logits: of the last row, or empty.
+    void continue_from(const Timeline& other, std::vector<float> logits);
+    /// How the rows were computed, also while a recomputation has failed.
+    std::vector<RowSpan> known_spans() const { return redo_.empty() ? spans() : redo_; }
+    /// Computes what is missing of the first n rows as another session computed them: on the same kind of device they
+    /// get the same bits. errors: also cancelled, by the progress callback; the rows are then of no use.
+    Status compute_as(const std::vector<RowSpan>& spans, size_t n);
+
     bool has_logits() const { return at_ != LogitsAt::nowhere; }
     /// Computes the logits of the last row again if its hidden row is still kept.
     Status find_logits();
@@ -112,6 +120,11 @@ class Trunk {
     void shorten_tree(size_t n);
     /// Computes the first n rows again, in the pieces in which they were computed.
     Status recompute(size_t n);
+    template <class F>
+    Status run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on);
+    bool ask_to_go_on(size_t begin, size_t end) const;
+    void count_full_windows();
+    void set_logits(std::vector<float> logits);
 
     const Model::Impl& model_;
     const SessionOptions& options_;

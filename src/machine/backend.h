@@ -2,7 +2,7 @@
 //
 // What    Backend (a device), LoadedModel (weights on it), Context (one sequence on it), and Step (rows to run).
 //         Every back end implements all of these. What only some can do is an interface of its own that a caller
-//         asks the Context for and may not get: DeviceLoop, KernelProfiler.
+//         asks the Context for and may not get: DeviceLoop, KernelProfiler, StateCopier.
 // Thread  a Backend and a LoadedModel may be shared; a Context belongs to one thread at a time.
 // Tests   the same suites run over every back end: tests/test_invariants.cpp, tests/test_vulkan_model.cpp.
 //
@@ -149,6 +149,18 @@ class KernelProfiler {
     virtual Result<StepCounts> count(const Step& step) const = 0;
 };
 
+class Context;
+
+/// Copies a sequence from another context without a way over the host.
+class StateCopier {
+  public:
+    virtual ~StateCopier() = default;
+    /// Does what saving and restoring KV rows 0 .. n_kept - 1 and the state of n_row rows would do, for trunk and draft
+    /// blocks. from: a context of the same LoadedModel with the same options. errors: device_lost, out_of_memory; the
+    /// context is undefined then, `from` as after save_state().
+    virtual Status copy(Context& from, uint32_t n_row, uint32_t n_kept) = 0;
+};
+
 // ----------------------------------------------------------------------------- what every back end implements
 
 /// The text depends on the trunk's part alone. The draft blocks' caches decide what is drafted.
@@ -202,6 +214,8 @@ class Context {
     virtual DeviceLoop* device_loop() = 0;
     /// The kernel profiler, or null: this back end does not time its kernels.
     virtual KernelProfiler* profiler() = 0;
+    /// What copies from another context, or null: save and restore do the same.
+    virtual StateCopier* state_copier() = 0;
 };
 
 /// A model's weights on a device.

@@ -105,6 +105,7 @@ class CpuContext : public Context {
     Status draft_head(Span<const Token> ids) override;
     DeviceLoop* device_loop() override { return nullptr; }
     KernelProfiler* profiler() override { return nullptr; }
+    StateCopier* state_copier() override { return nullptr; }
 
   private:
     friend class CpuWalk;

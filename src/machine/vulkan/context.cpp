@@ -187,7 +187,10 @@ Status VulkanContext::submit_wide(Recording* body) {
     return {};
 }
 
-Status VulkanContext::barrier() { return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last()); }
+Status VulkanContext::barrier() {
+    if (model_->device->gpu->lost) return lost_before();  // what is mapped could still be read, but may be anything
+    return timeline_.last() == 0 ? Status() : timeline_.wait(timeline_.last());
+}
 
 Status VulkanContext::invalidate(const Region& r) const {
     if (r.coherent) return {};

@@ -19,7 +19,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace vk {
 
-class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
+class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, public StateCopier {
   public:
     /// Takes all memory. errors: out_of_memory, unsupported, device_lost.
     static Result<std::unique_ptr<Context>> open(std::shared_ptr<const VulkanModel> model,
@@ -51,6 +51,9 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
     KernelProfiler* profiler() override { return this; }
     Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) override;
     Result<StepCounts> count(const Step& step) const override;
+
+    StateCopier* state_copier() override { return this; }
+    Status copy(Context& from, uint32_t n_row, uint32_t n_kept) override;
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -122,7 +125,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler {
                         bool apart);
     void gather(std::initializer_list<const Recording*> list);
     Status submit_wide(Recording* body);
-    /// Waits for everything submitted.
+    /// Waits for everything submitted. errors: device_lost, also when another context noticed the loss.
     Status barrier();
     /// Submits the clearing of state that reset() could not submit.
     Status finish_reset();

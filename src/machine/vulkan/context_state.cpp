@@ -121,6 +121,20 @@ Status VulkanContext::restore_state(StatePart part, uint32_t n_row, StateReader&
     return transfer_.write(state_regions(part, n_row), from);
 }
 
+Status VulkanContext::copy(Context& other, uint32_t n_row, uint32_t n_kept) {
+    VulkanContext& from = static_cast<VulkanContext&>(other);
+    if (from.n_flight_ != 0) return fail(Code::bad_argument, from.n_flight_, " queued cycles have not been waited for");
+    AUSPEX_TRY(begin_restore());
+    AUSPEX_TRY(from.apply_pending());
+    n_pending_ = 0;
+    forget_rows();
+    for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
+        AUSPEX_TRY(transfer_.copy(row_regions(part, 0, n_kept), from.row_regions(part, 0, n_kept)));
+        AUSPEX_TRY(transfer_.copy(state_regions(part, n_row), from.state_regions(part, n_row)));
+    }
+    return transfer_.finish();
+}
+
 }  // namespace vk
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

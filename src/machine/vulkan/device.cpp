@@ -566,8 +566,10 @@ uint64_t Gpu::budget_bytes() {
     return std::min(left, room);
 }
 
+Status lost_before() { return Status(Code::device_lost, "the Vulkan device was lost before. Open the device again."); }
+
 Status Gpu::submit(Span<const VkCommandBuffer> buffers, VkSemaphore timeline, uint64_t value) {
-    if (lost.load()) return fail(Code::device_lost, "the Vulkan device was lost before. Open the device again.");
+    if (lost.load()) return lost_before();
     VkTimelineSemaphoreSubmitInfo values{};
     values.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
     values.signalSemaphoreValueCount = 1;

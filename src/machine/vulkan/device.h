@@ -208,6 +208,9 @@ struct Gpu {
 };
 using GpuRef = std::shared_ptr<Gpu>;
 
+/// The error of whatever is asked of a lost device.
+Status lost_before();
+
 /// Opens a Vulkan device.
 ///
 /// options   kind best passes over software devices; kind vulkan takes them when nothing else is

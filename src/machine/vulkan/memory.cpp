@@ -334,14 +334,18 @@ Status Transfer::fill(const Region& to, uint32_t value) {
     return send(half);
 }
 
-Status Transfer::copy(const Region& to, const Region& from) {
-    if (from.bytes > to.bytes)
-        return fail(Code::bad_argument, "a copy of ", from.bytes, " bytes does not fit a region of ", to.bytes, ".");
-    if (from.bytes == 0) return {};
+Status Transfer::copy(Span<const Region> to, Span<const Region> from) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < from.size(); n += from[i++].bytes)
+        if (i >= to.size() || from[i].bytes > to[i].bytes)
+            return fail(Code::bad_argument, "a copy of ", from[i].bytes, " bytes does not fit a region of ",
+                        i < to.size() ? to[i].bytes : 0, ".");
+    if (n == 0) return {};
     const uint32_t half = next_;
     next_ ^= 1u;
     if (Status s = begin(half); !s.ok()) return s;
-    copy_now(half_[half].commands, to, from, from.bytes);
+    for (size_t i = 0; i < from.size(); ++i)
+        if (from[i].bytes != 0) copy_now(half_[half].commands, to[i], from[i], from[i].bytes);
     return send(half);
 }
 

@@ -130,7 +130,11 @@ class Transfer {
     /// Fills with a repeated 32-bit value; offset and bytes must be multiples of 4.
     Status fill(const Region& to, uint32_t value);
     Status zero(const Region& to) { return fill(to, 0); }
-    Status copy(const Region& to, const Region& from);
+    Status copy(const Region& to, const Region& from) {
+        return copy(Span<const Region>(&to, 1), Span<const Region>(&from, 1));
+    }
+    /// Each region to its counterpart, in one submission.
+    Status copy(Span<const Region> to, Span<const Region> from);
     Status read(const Region& from, void* to, uint64_t bytes);
     /// The regions one after the other, to or from a stream: many small ones go over the bus together. Done on return.
     Status read(Span<const Region> from, StateWriter& to);
