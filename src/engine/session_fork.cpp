@@ -6,7 +6,7 @@
 // computed, so that they have the same bits and checkpoints that rest on them stay valid. Another kind of device rounds
 // otherwise: there the history is a new prompt.
 // Thread  belongs to one session.
-// Tests   tests/test_fork.cpp, tests/test_move.cpp.
+// Tests   tests/test_fork.cpp, tests/test_move.cpp, tests/test_vulkan_move.cpp.
 #include "session.h"
 
 #include "../base/guard.h"
