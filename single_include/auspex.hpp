@@ -613,12 +613,12 @@ struct SessionOptions {
     /// stops at an end token or a full context by itself; a caller who stops elsewhere and then changes the text or the
     /// Sampling pays for computing the history again. No effect on the text or on the CPU.
     uint32_t run_ahead = 0;
-    /// Called for each finished cycle, from next(), sync() or save(); for measuring.
+    /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
 };
 
 struct Stats {
-    uint64_t rows_prefilled = 0;  ///< rows computed by sync()
+    uint64_t rows_prefilled = 0;  ///< rows computed by sync() and move_to()
     uint64_t rows_decoded = 0;    ///< rows computed by next()
     uint64_t tokens_sampled = 0;
     double prefill_s = 0;              ///< wall time in sync()

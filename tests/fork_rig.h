@@ -70,6 +70,17 @@ inline std::vector<Token> join(std::vector<Token> a, const std::vector<Token>& b
     return a;
 }
 
+/// Rows and state as bytes. A GPU's also hold convolution inputs that no later row reads.
+inline std::vector<std::byte> bytes_of(Session& session) {
+    std::vector<std::byte> bytes;
+    Session::Impl& s = *session.impl();
+    REQUIRE(s.drain().ok());
+    s.timeline.close_step();
+    REQUIRE(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &bytes).ok());
+    return bytes;
+}
+inline bool on_cpu(const Session& session) { return session.impl()->model->device->machine->kind() == Kind::cpu; }
+
 /// The device of a session is gone, as far as the engine knows.
 inline void lose(Session& session) { (void)session.impl()->trunk->track(Status(Code::device_lost, "for a test")).ok(); }
 

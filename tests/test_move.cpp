@@ -34,6 +34,7 @@ void check_text(const Loaded& m, const SessionOptions& options, const Sampling& 
     CHECK(session.stats().tokens_sampled == n_sampled);
     grow(session, 110, sampling);
     CHECK(history(session, 110) == history(plain, 110));
+    if (options.draft.source == Draft::off) CHECK(bytes_of(session) == bytes_of(plain));
 }
 
 }  // namespace test_move
@@ -45,13 +46,16 @@ TEST_CASE("a moved session goes on with the same text, from a device that is los
     SessionOptions windows = options_of(2), formats = options_of(2), lookup = options_of(2);
     windows.windows = {{kAllLayers, 40, 4}};
     windows.checkpoint_bytes = 0;
+    SessionOptions plain_windows = windows;
     formats.kv_k = KvType::q8_0;
     formats.draft.n_vocab = 100;
     formats.draft.vocab_by_use = true;
     lookup.draft.source = Draft::mtp_lookup;
+    plain_windows.draft.source = Draft::off;
+    plain_windows.draft.depth = 0;
     size_t i = 0;
-    for (const SessionOptions& options : {options_of(kOff), options_of(3), windows, formats, lookup})
-        for (const size_t n_before : {size_t{0}, size_t{1}, size_t{9}})
+    for (const SessionOptions& options : {options_of(kOff), options_of(3), windows, formats, lookup, plain_windows})
+        for (const size_t n_before : {size_t{0}, size_t{1}, size_t{30}})
             for (const bool lost : {false, true}) {
                 CAPTURE(i);
                 check_text(m, options, samplings()[i % 4], n_before, lost);

@@ -161,7 +161,12 @@ static std::vector<Token> text_of(const Model& model, Call call) {
     call("next", [&] { return session.next().status(); });
     call("restore", [&] { return session.restore(snapshot); });
     call("next", [&] { return session.next().status(); });
+    Session other;
+    call("fork", [&] { return session.fork().get(other); });
+    call("move_to", [&] { return session.move_to(model).status(); });
+    while (other.history().size() < 45) REQUIRE(other.next().ok());
     while (session.history().size() < 60) REQUIRE(session.next().ok());
+    CHECK(std::equal(session.history().begin(), session.history().begin() + 45, other.history().begin()));
     return {session.history().begin(), session.history().begin() + 60};
 }
 
