@@ -666,6 +666,29 @@ struct Snapshot {
     size_t n_token = 0;
 };
 
+/// What Session::save(path) wrote.
+struct SaveReport {
+    uint64_t written_bytes = 0;  ///< by this call
+    uint64_t file_bytes = 0;     ///< of the file now
+    bool appended = false;       ///< to the file that the session saved to or loaded from before
+};
+
+/// The largest note of a session file.
+constexpr uint64_t kMaxNoteBytes = uint64_t{64} << 20;
+
+/// What a file of Session::save(path) holds beside rows and states.
+struct SessionFile {
+    size_t n_token = 0;           ///< of the history
+    std::vector<std::byte> note;  ///< the application's own bytes, as they were given to save()
+    bool recovered = false;       ///< the last save was cut short by a crash; this is the one before it
+};
+/// Reads that of a file without loading it: for the size of a context, or for a list of conversations.
+///
+/// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: no path, or no
+///           regular file.
+/// cost      reads the index, the tokens and the note.
+AUSPEX_API Result<SessionFile> read_session_file(const char* path);
+
 /// One timeline of tokens over a Model. Keeps its Model alive. Can be moved, not copied.
 ///
 /// thread    one thread at a time; other Sessions of the Model may run at the same time.
@@ -730,6 +753,32 @@ class AUSPEX_API Session {
     ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
+
+    /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
+    /// goes on as this one does, bit for bit. A new file is written beside `path`, synced and renamed, so that `path`
+    /// has the old or the new conversation at any moment. Where this session saved to the same path or loaded from it
+    /// last, only what changed is appended; once more than half of the file is out of date it is written anew.
+    ///
+    /// path      UTF-8. A file that another Session saves to at the same time has the content of one of the two.
+    /// note      bytes of the application, at most kMaxNoteBytes: load() gives them back. For what the tokens do not
+    ///           say, such as the messages of a chat.
+    /// errors    bad_argument: no path, a folder or device, or the note is too large; not_found: no such folder;
+    ///           io_error: no permission, a full disk; out_of_memory, device_lost. The file and the session are as
+    ///           before, and no temporary file is left.
+    /// cost      waits for the disk. Allocates 1 MiB and an index.
+    Result<SaveReport> save(const char* path, Span<const std::byte> note = {}) const;
+    /// Makes the conversation of a file the history, and its checkpoints those of this session, as far as
+    /// checkpoint_bytes has room. What was live before is kept as a branch.
+    ///
+    /// returns   the note, and whether the last save was cut short.
+    /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
+    ///           n_context tokens, or of another model, other weights, another kind of device, other windows or KV
+    ///           formats (the text names both). The number of threads, drafting and, without windows, n_context and
+    ///           n_ubatch may differ. Everything is checked before the session changes. Should a disk or a device fail
+    ///           after that, the history stays and its rows are computed again when they are needed. A checksum finds
+    ///           accidents, not forgeries: load only files from where you trust.
+    /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
+    Result<SessionFile> load(const char* path);
 
     /// A second session of the same Model and options at the same row, which continues independently: both give the
     /// text that this one would have given. Checkpoints, the draft depth and what was learned about drafting are

@@ -63,7 +63,7 @@ Status MtpCache::fill_given(Span<const Token> history) {
     step.hidden = given_.data();
     AUSPEX_TRY(fill_rows(step));
     given_.clear();
-    ++n_row_;
+    filled_to(n_row_ + 1);
     return {};
 }
 
@@ -75,7 +75,7 @@ void MtpCache::ran(size_t first, size_t n, bool tentative) {
 
 void MtpCache::ran_on_device(size_t first, size_t n) {
     ran(first, n, true);
-    n_row_ = first;
+    filled_to(first);
 }
 
 void MtpCache::cut(size_t n) {
@@ -124,7 +124,7 @@ Status MtpCache::fill_to(Span<const Token> history, size_t end) {
     while (n_row_ < end) {
         Step step = step_at(history, n_row_, std::min<size_t>(end - n_row_, n_row_max_));
         AUSPEX_TRY(fill_rows(step));
-        n_row_ += step.n_row;
+        filled_to(n_row_ + step.n_row);
     }
     return {};
 }

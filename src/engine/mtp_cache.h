@@ -6,6 +6,7 @@
 // Tests   tests/test_draft.cpp, tests/draft_state.cpp.
 #pragma once
 #include "../machine/backend.h"
+#include "row_marks.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -16,6 +17,8 @@ class MtpCache {
     /// n_row_max: rows of one step, at most kMaxMtpRows. window: rows that a row of the block sees; 0: all.
     void open(const Plan& plan, Context& context, uint32_t window, uint32_t n_row_max);
     bool on() const { return plan_ != nullptr; }
+    /// Told of every row that is filled.
+    void set_marks(RowMarks& marks) { marks_ = &marks; }
 
     /// The timeline was reset, or replaced by another.
     void forget();
@@ -54,7 +57,10 @@ class MtpCache {
     };
     Result<Lead> lead(Span<const Token> history);
     /// The rows before `end` are in the cache now.
-    void filled_to(size_t end) { n_row_ = end; }
+    void filled_to(size_t end) {
+        if (marks_) marks_->wrote(n_row_, end);
+        n_row_ = end;
+    }
 
     /// The rows that an acceptance probe over the last n tokens runs, from `first` up to `end`; none if equal. Their
     /// cache rows are written again, with the same bits.
@@ -75,6 +81,7 @@ class MtpCache {
 
     const Plan* plan_ = nullptr;
     Context* context_ = nullptr;
+    RowMarks* marks_ = nullptr;
     uint32_t window_ = 0, n_row_max_ = 0;
     size_t first_ = 0, n_kept_ = 0;  ///< rows of the last trunk step
     size_t pending_first_ = 0;       ///< from here on all rows came from tentative steps: the context keeps them by row

@@ -171,9 +171,13 @@ uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pin
 
 /// Copies a claimed state; the live state is at its row.
 void PrefixTree::take_state(uint32_t i) {
+    take_state(i, [this](uint32_t item) { return store_->keep_state(item, states_[item].row); });
+}
+
+void PrefixTree::take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy) {
     const Status s = held_ + options_.state_bytes > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for a state in the budget")
-                         : store_->keep_state(i, states_[i].row);
+                         : copy(i);
     if (!s.ok()) {
         failed(s);
         return give_up(i);
@@ -189,6 +193,19 @@ void PrefixTree::keep_here(StateKind kind, bool pinned) {
     const uint32_t i = claim_state(run, n_row_, kind, pinned);
     fit(0);
     if (states_[i].run != kNoRun) take_state(i);
+}
+
+bool PrefixTree::adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy) {
+    const RunId run = live_end();
+    if (options_.state_bytes > options_.budget_bytes || row <= tree_[run].begin || row > n_row_ ||
+        has_state_at(run, row))
+        return false;
+    changing_ = true;
+    const uint32_t i = claim_state(run, row, kind, pinned);
+    fit(0);
+    if (states_[i].run != kNoRun) take_state(i, copy);
+    changing_ = false;
+    return states_[i].run != kNoRun;
 }
 
 void PrefixTree::remove_state(uint32_t i) {
@@ -437,6 +454,15 @@ std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
         }
         all.push_back(std::move(info));
     }
+    return all;
+}
+
+std::vector<PrefixTree::LiveState> PrefixTree::live_states() const {
+    std::vector<LiveState> all;
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
+        for (const uint32_t i : tree_[id].states)
+            all.push_back({i, states_[i].row, states_[i].kind, states_[i].pinned});
+    std::sort(all.begin(), all.end(), [](const LiveState& a, const LiveState& b) { return a.row < b.row; });
     return all;
 }
 

@@ -112,6 +112,11 @@ class PrefixTree {
     /// Item and row of the highest kept state of the live history, up to row n, that needs no rows beside it; row 0 if
     /// there is none. All states are such where every cache has a window.
     std::pair<uint32_t, size_t> whole_state(size_t n) const;
+    /// Keeps a state of the live path that a file brought: `copy` fills the item, as RowStore::keep_state does. False:
+    /// it is not kept, for want of room or because the copy failed.
+    bool adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy);
+    /// Forgets everything before the next operation. Never allocates.
+    void forget_later() { changing_ = true; }
     /// Forgets everything if an operation did not return, because memory ran out in it. Before the next operation.
     void recover() {
         if (changing_) start_over();
@@ -141,6 +146,15 @@ class PrefixTree {
         std::vector<Token> tokens;  ///< of its path
     };
     std::vector<StateInfo> states() const;
+    /// A kept state of the live path.
+    struct LiveState {
+        uint32_t item = 0;
+        size_t row = 0;
+        StateKind kind = StateKind::tip;
+        bool pinned = false;
+    };
+    /// By ascending row.
+    std::vector<LiveState> live_states() const;
     /// Called with each state that is about to be given up for the budget: for tests.
     std::function<void(uint32_t item)> on_evict;
 
@@ -205,6 +219,7 @@ class PrefixTree {
     void split(RunId id, size_t row);
     uint32_t claim_state(RunId run, size_t row, StateKind kind, bool pinned);
     bool has_state_at(RunId run, size_t row) const;
+    void take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy);
     void take_state(uint32_t i);
     void keep_here(StateKind kind, bool pinned);
     void remove_state(uint32_t i);

@@ -33,8 +33,11 @@ Status Session::Impl::open() {
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
     timeline.reserve(options.n_context, kMaxTentative);
+    marks.open(options.n_context);
     depth.reset(new DepthControl(options, stats));
     trunk.reset(new Trunk(*model, options, *context, timeline, cache, stats));
+    trunk->set_marks(marks);
+    cache.set_marks(marks);
     AUSPEX_TRY(open_store());
     const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
                              sources, *depth,  sampler,  stats,    judge};

@@ -7,6 +7,7 @@
 #pragma once
 #include "device_decoder.h"
 #include "draft_vocab.h"
+#include "session_file.h"
 #include "state_store.h"
 
 namespace auspex {
@@ -19,6 +20,7 @@ struct Session::Impl {
     Stats stats;
     std::vector<detail::KvShape> kv;  ///< by SlotId
     std::unique_ptr<detail::Context> context;
+    detail::RowMarks marks;
     detail::Sampler sampler;
     detail::Timeline timeline;
     detail::MtpCache cache;
@@ -30,7 +32,8 @@ struct Session::Impl {
     std::unique_ptr<detail::PrefixTree> tree;
     std::unique_ptr<detail::HostDecoder> host;
     std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
-    uint64_t state_id = 0;                          ///< of snapshots; 0: not computed yet
+    uint64_t state_id = 0, weights_id = 0;          ///< of snapshots and files; 0: not computed yet
+    std::unique_ptr<detail::SavedFile> saved;       ///< null: no file, or rows and file have nothing in common
     bool busy = false;                              ///< a public call is running
 
     // For tests and measuring.

@@ -1,5 +1,7 @@
 #include "snapshot.h"
 
+#include "../base/checksum.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -17,32 +19,13 @@ struct SnapshotHead {
 };
 constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '2'};
 
-/// Hashes words in four independent chains: as fast as memory, and any changed bit changes the result.
-uint64_t checksum(Span<const std::byte> bytes) {
-    uint64_t chain[4] = {1, 2, 3, 4};
-    size_t i = 0;
-    for (; i + 32 <= bytes.size(); i += 32) {
-        uint64_t w[4];
-        std::memcpy(w, bytes.data() + i, sizeof w);
-        for (int k = 0; k < 4; ++k) {
-            chain[k] = (chain[k] ^ w[k]) * 0x9E3779B97F4A7C15ull;
-            chain[k] ^= chain[k] >> 29;
-        }
-    }
-    Fnv h;
-    for (const uint64_t l : chain) h.mix(l);
-    h.bytes(bytes.data() + i, bytes.size() - i);
-    h.mix(bytes.size());
-    return h.value;
-}
-
-uint64_t checksum_of(Span<const std::byte> snapshot) {
+uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
     std::memcpy(&head, snapshot.data(), sizeof head);
     head.checksum = 0;
     Fnv h;
     h.bytes(&head, sizeof head);
-    h.mix(checksum(snapshot.subspan(sizeof head, snapshot.size() - sizeof head)));
+    h.mix(checksum_of(snapshot.data() + sizeof head, snapshot.size() - sizeof head));
     return h.value;
 }
 
@@ -76,14 +59,22 @@ Fnv weights_id(const Model::Impl& m) {
     return h;
 }
 
+std::string device_key(const Model::Impl& m) {
+    const std::string device = m.device->machine->name();
+    return m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device;  // without the threads
+}
+
+std::string kv_key(const std::vector<KvShape>& kv, bool draft) {
+    std::string key;
+    for (const KvShape& k : kv)
+        if (k.n_ring != 0 && k.draft == draft)
+            key += say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";");
+    return key;
+}
+
 uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
     Fnv h = weights_id(m);
-    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
-    const std::string device = m.device->machine->name();
-    mix(m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device);  // without the threads
-    for (const KvShape& k : kv)
-        if (k.n_ring != 0 && !k.draft)
-            mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
+    for (const std::string& key : {device_key(m), kv_key(kv, false)}) h.bytes(key.data(), key.size());
     return h.value;
 }
 
@@ -103,7 +94,7 @@ std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Spa
 
 void finish_snapshot(std::vector<std::byte>* bytes) {
     using namespace snapshot_impl;
-    const uint64_t sum = checksum_of(*bytes);
+    const uint64_t sum = checksum_of_snapshot(*bytes);
     std::memcpy(bytes->data() + offsetof(SnapshotHead, checksum), &sum, sizeof sum);
 }
 
@@ -122,7 +113,7 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
                     "; create it with a larger n_context");
     const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit);
     const size_t logits_at = sizeof head + n * sizeof(Token), state_at = logits_at + n_logit * sizeof(float);
-    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of(bytes) != head.checksum)
+    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum)
         return Status(Code::bad_argument,
                       "this snapshot is damaged or cut short: its checksum does not fit; save it "
                       "again");

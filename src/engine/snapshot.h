@@ -18,6 +18,10 @@ Fnv weights_id(const Model::Impl& model);
 /// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
 /// formats. Not the number of threads. cost: of weights_id().
 uint64_t state_id(const Model::Impl& model, const std::vector<KvShape>& kv);
+/// The kind of device, with its code path and without the number of threads.
+std::string device_key(const Model::Impl& model);
+/// Formats and windows of the caches of the trunk, or of the draft blocks.
+std::string kv_key(const std::vector<KvShape>& kv, bool draft);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
 std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits);

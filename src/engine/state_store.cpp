@@ -151,6 +151,7 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
 
 void StateStore::copy(const StateStore& other) {
     states_ = other.states_;
+    n_kept_ = other.n_kept_;
     rows_ = other.rows_;
     free_.assign(other.free_.begin(), other.free_.end());
     const auto copy_pages = [&](const Pages& pages) {
@@ -176,44 +177,78 @@ void StateStore::give_back(Pages* pages) {
     pages->clear();
 }
 
-Status StateStore::keep_state(uint32_t item, size_t row) {
+uint64_t StateStore::part_bytes(StatePart part, size_t row) const {
+    return trunk_.context().state_bytes(part, static_cast<uint32_t>(row));
+}
+
+StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans(), cache_.kept(row)}; }
+
+/// An item with pages for a state at `row`.
+Result<StateStore::State*> StateStore::take_state(uint32_t item, size_t row) {
     if (states_.size() <= item) states_.resize(item + 1);
     State& state = states_[item];
-    Context& context = trunk_.context();
-    uint64_t bytes = d_model_ * sizeof(float);
-    for (const StatePart part : {StatePart::trunk, StatePart::draft})
-        bytes += context.state_bytes(part, static_cast<uint32_t>(row));
-    AUSPEX_TRY(take(bytes, &state.pages));
-    const Status s = write_state(state, row);
-    if (!s.ok()) give_back(&state.pages);
+    AUSPEX_TRY(take(part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + d_model_ * sizeof(float),
+                    &state.pages));
+    state.serial = ++n_kept_;
+    return &state;
+}
+
+Status StateStore::keep_state(uint32_t item, size_t row) {
+    State* state = nullptr;
+    AUSPEX_TRY(take_state(item, row).get(state));
+    Writer to(*this, state->pages);
+    state->facts = live_facts(row);
+    const Status s = write_live(state->facts, to);
+    if (!s.ok()) give_back(&state->pages);
     return s;
 }
 
-Status StateStore::write_state(State& state, size_t row) {
-    Writer to(*this, state.pages);
-    Context& context = trunk_.context();
+Status StateStore::write_live(const Facts& facts, StateWriter& to) {
     AUSPEX_TRY(trunk_.save_state(StatePart::trunk, to));
     AUSPEX_TRY(trunk_.save_state(StatePart::draft, to));
-    state.spans = trunk_.spans();
-    state.mtp = cache_.kept(row);
-    if (!state.mtp.has_hidden) return {};
+    if (!facts.mtp.has_hidden) return {};
     Span<const float> hidden;
-    AUSPEX_TRY(trunk_.track(context.read_row(trunk_.hidden_slot(), state.mtp.hidden_row).get(hidden)));
+    AUSPEX_TRY(trunk_.track(trunk_.context().read_row(trunk_.hidden_slot(), facts.mtp.hidden_row).get(hidden)));
     return to.write(hidden.data(), d_model_ * sizeof(float));
 }
 
 Status StateStore::load_state(uint32_t item, size_t row) {
     State& state = states_[item];
     Reader from(*this, state.pages);
-    AUSPEX_TRY(trunk_.load_state(row, state.spans, from));
-    if (!state.mtp.has_hidden) {
-        cache_.resume(row, state.mtp, {});
-        return {};
-    }
-    std::vector<float> hidden(d_model_);
-    AUSPEX_TRY(from.read(hidden.data(), d_model_ * sizeof(float)));
-    cache_.resume(row, state.mtp, std::move(hidden));
+    return read_live(row, state.facts, from);
+}
+
+Status StateStore::read_live(size_t row, const Facts& facts, StateReader& from) {
+    AUSPEX_TRY(trunk_.load_state(row, facts.spans, from));
+    std::vector<float> hidden(facts.mtp.has_hidden ? d_model_ : 0);
+    AUSPEX_TRY(from.read(hidden.data(), hidden.size() * sizeof(float)));
+    cache_.resume(row, facts.mtp, std::move(hidden));
     return {};
+}
+
+Status StateStore::write_kept(uint32_t item, size_t row, StateWriter& to) const {
+    const State& state = states_[item];
+    const uint64_t bytes =
+        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state.facts);
+    Status s;
+    each_span(state.pages, 0, bytes, [&](const std::byte* from, uint64_t n) {
+        if (s.ok()) s = to.write(from, n);
+    });
+    return s;
+}
+
+Status StateStore::read_kept(uint32_t item, size_t row, Facts facts, StateReader& from) {
+    State* state = nullptr;
+    AUSPEX_TRY(take_state(item, row).get(state));
+    state->facts = std::move(facts);
+    const uint64_t bytes =
+        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state->facts);
+    Status s;
+    each_span(state->pages, 0, bytes, [&](std::byte* to, uint64_t n) {
+        if (s.ok()) s = from.read(to, n);
+    });
+    if (!s.ok()) give_back(&state->pages);
+    return s;
 }
 
 void StateStore::drop_state(uint32_t item) { give_back(&states_[item].pages); }
@@ -236,6 +271,7 @@ Status StateStore::park_rows(uint32_t item, size_t first, size_t n) {
 
 Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
     const Rows& rows = rows_[item];
+    trunk_.rows_copied(first, n);
     Context& context = trunk_.context();
     uint64_t at = 0;
     for (const StatePart part : {StatePart::trunk, StatePart::draft}) {

@@ -45,12 +45,31 @@ class StateStore : public RowStore {
     void drop_all() override;
     void reset() override;
 
+    // For files. The bytes of a state are those of the trunk, those of the draft blocks, and the hidden row.
+    /// What belongs to a state beside its bytes.
+    struct Facts {
+        std::vector<RowSpan> spans;  ///< how its rows were computed
+        MtpCache::Kept mtp;
+    };
+    Facts live_facts(size_t row) const;
+    const Facts& facts(uint32_t item) const { return states_[item].facts; }
+    /// Tells a kept state from all others of this store.
+    uint64_t serial(uint32_t item) const { return states_[item].serial; }
+    uint64_t part_bytes(StatePart part, size_t row) const;
+    uint64_t hidden_bytes(const Facts& facts) const { return facts.mtp.has_hidden ? d_model_ * sizeof(float) : 0; }
+    Status write_live(const Facts& facts, StateWriter& to);
+    Status write_kept(uint32_t item, size_t row, StateWriter& to) const;
+    /// Makes what is read the live state; the rows below are in the context.
+    Status read_live(size_t row, const Facts& facts, StateReader& from);
+    /// Fills an item, as keep_state() does.
+    Status read_kept(uint32_t item, size_t row, Facts facts, StateReader& from);
+
   private:
     using Pages = std::vector<uint32_t>;
     struct State {
         Pages pages;
-        std::vector<RowSpan> spans;  ///< how its rows were computed
-        MtpCache::Kept mtp;
+        Facts facts;
+        uint64_t serial = 0;
     };
     struct Rows {
         Pages pages;
@@ -63,7 +82,7 @@ class StateStore : public RowStore {
     void each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const;
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
-    Status write_state(State& state, size_t row);
+    Result<State*> take_state(uint32_t item, size_t row);
 
     Trunk& trunk_;
     MtpCache& cache_;
@@ -72,6 +91,7 @@ class StateStore : public RowStore {
     uint64_t page_bytes_ = 1;
     std::vector<uint32_t> free_;       ///< pages
     std::vector<State> states_;        ///< by item
+    uint64_t n_kept_ = 0;              ///< states so far
     std::vector<Rows> rows_;           ///< by item
     std::vector<uint64_t> pieces_[2];  ///< Context::row_pieces of trunk and draft
 };

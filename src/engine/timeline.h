@@ -40,6 +40,8 @@ class Timeline {
     size_t n_given() const { return n_given_; }
     void give() { n_given_ = size_; }
     void give_one() { ++n_given_; }
+    /// The caller knows the first n tokens.
+    void give_only(size_t n) { n_given_ = n; }
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;
     /// Where guesses are written: right after the tokens, so that both are one array.

@@ -30,6 +30,7 @@ Status Trunk::alive() const {
 Status Trunk::run(const Step& step) {
     at_ = LogitsAt::nowhere;  // whatever comes of it
     timeline_.close_step();
+    marks_->wrote(step.first_row, size_t{step.first_row} + step.n_row);
     return change_state([&] { return context_.run(step); });
 }
 
@@ -142,6 +143,7 @@ void Trunk::commit(uint32_t n) {
 void Trunk::discard() { context_.commit(0); }
 
 void Trunk::ran_on_device(size_t n) {
+    marks_->wrote(timeline_.n_row(), timeline_.n_row() + n + kMaxTentative);  // and rows that it discarded
     timeline_.decoded(n);
     at_ = LogitsAt::nowhere;
 }
@@ -270,7 +272,19 @@ std::vector<RowSpan> Trunk::spans() const {
     return std::vector<RowSpan>(timeline_.spans().begin(), timeline_.spans().end());
 }
 
+void Trunk::take_back(Span<const Token> tokens, std::vector<RowSpan> spans) {
+    restart(0);
+    timeline_.assign(tokens);
+    redo_ = std::move(spans);
+}
+
+void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
+    timeline_.assign(tokens);
+    set_logits(std::move(logits));
+}
+
 void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+    marks_->wrote(0, tokens.size());
     damaged_ = false;
     redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before

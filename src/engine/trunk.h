@@ -25,6 +25,8 @@ class Trunk {
           MtpCache& cache, Stats& stats);
     /// The tree that is told of every row. Before anything is run.
     void set_tree(PrefixTree& tree) { tree_ = &tree; }
+    /// Told of every row that is written.
+    void set_marks(RowMarks& marks) { marks_ = &marks; }
 
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
     /// tokens whose rows are missing are dropped.
@@ -54,6 +56,13 @@ class Trunk {
     void restart(size_t n_keep);
     /// The same, and what the context held of other branches: its rows will be overwritten.
     void abandon();
+    /// Rows first .. first + n were copied to the context.
+    void rows_copied(size_t first, size_t n) { marks_->wrote(first, first + n); }
+    /// The context lost everything: these are the tokens again, and repair() computes their rows as `spans` says.
+    /// Never allocates.
+    void take_back(Span<const Token> tokens, std::vector<RowSpan> spans);
+    /// The context holds rows and state of these tokens, copied from a file. logits: of the last row, or empty.
+    void loaded(Span<const Token> tokens, std::vector<float> logits);
     /// The live state, with committed records applied.
     Status save_state(StatePart part, StateWriter& to);
     /// Makes a kept state at `row` the live one. errors: the state is damaged.
@@ -133,6 +142,7 @@ class Trunk {
     MtpCache& cache_;
     Stats& stats_;
     PrefixTree* tree_ = nullptr;
+    RowMarks* marks_ = nullptr;
     LogitsAt at_ = LogitsAt::nowhere;
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot

@@ -1,0 +1,357 @@
+#include "disk_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+
+#if defined(_WIN32)
+#if !defined(NOMINMAX)
+#define NOMINMAX
+#define AUSPEX_UNDEF_NOMINMAX
+#endif
+#if !defined(WIN32_LEAN_AND_MEAN)
+#define WIN32_LEAN_AND_MEAN
+#define AUSPEX_UNDEF_LEAN
+#endif
+#include <windows.h>
+#ifdef AUSPEX_UNDEF_NOMINMAX
+#undef NOMINMAX
+#undef AUSPEX_UNDEF_NOMINMAX
+#endif
+#ifdef AUSPEX_UNDEF_LEAN
+#undef WIN32_LEAN_AND_MEAN
+#undef AUSPEX_UNDEF_LEAN
+#endif
+#elif defined(__unix__) || defined(__APPLE__)
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace disk_file_impl {
+
+using Mode = DiskFile::Mode;
+constexpr uint64_t kMaxPiece = uint64_t{1} << 30;  // of one call of the operating system
+
+/// An error of the operating system, in its words.
+inline Status refused(const std::string& path, const char* doing, const std::error_code& why) {
+    const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
+    const bool full = why == std::errc::no_space_on_device || why == std::errc::file_too_large;
+    return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " '", path, "': ", why.message(),
+                missing ? ". Check the path and that its folder exists."
+                : full  ? ". Free some space, or save to another disk."
+                        : ". Check that this user may do that and that the disk works.");
+}
+inline Status not_regular(const std::string& path) {
+    return fail(Code::bad_argument, "'", path,
+                "' is a folder, a device or a pipe, expected a regular file. Name another file.");
+}
+inline Status ended(const std::string& path, uint64_t at, uint64_t n) {
+    return fail(Code::bad_file, "'", path, "' ends before byte ", at + n, ", where a part of ", n,
+                " bytes ends: it is cut short. Use a copy of it if there is one.");
+}
+
+#if defined(_WIN32)
+
+inline std::error_code last_error() {
+    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
+}
+inline HANDLE handle_of(intptr_t h) { return reinterpret_cast<HANDLE>(h); }
+
+inline std::wstring wide(const std::string& path) {
+    const int n = MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, nullptr, 0);
+    std::wstring to(n > 0 ? static_cast<size_t>(n) : 1, L'\0');
+    if (n > 0) MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, &to[0], n);
+    return to;
+}
+
+/// True for what exists and cannot be replaced by a file.
+inline bool is_special(const std::string& path) {
+    const DWORD attributes = GetFileAttributesW(wide(path).c_str());
+    return attributes != INVALID_FILE_ATTRIBUTES && (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE));
+}
+
+inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+    if (is_special(path)) return not_regular(path);
+    const DWORD access = mode == Mode::read ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
+    const HANDLE h = CreateFileW(wide(path).c_str(), access, FILE_SHARE_READ, nullptr,
+                                 mode == Mode::create ? CREATE_NEW : OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
+    if (h == INVALID_HANDLE_VALUE) return refused(path, "open", last_error());
+    *to = reinterpret_cast<intptr_t>(h);
+    if (GetFileType(h) == FILE_TYPE_DISK) return {};
+    return not_regular(path);
+}
+
+inline void close_file(intptr_t h) { CloseHandle(handle_of(h)); }
+
+inline bool size_of(intptr_t h, uint64_t* to) {
+    LARGE_INTEGER size;
+    if (!GetFileSizeEx(handle_of(h), &size)) return false;
+    *to = static_cast<uint64_t>(size.QuadPart);
+    return true;
+}
+
+inline OVERLAPPED place_of(uint64_t at) {
+    OVERLAPPED place{};
+    place.Offset = static_cast<DWORD>(at);
+    place.OffsetHigh = static_cast<DWORD>(at >> 32);
+    return place;
+}
+/// Bytes read, 0 at the end, or -1.
+inline int64_t read_some(intptr_t h, uint64_t at, void* to, uint64_t n) {
+    OVERLAPPED place = place_of(at);
+    DWORD got = 0;
+    if (ReadFile(handle_of(h), to, static_cast<DWORD>(n), &got, &place)) return got;
+    return GetLastError() == ERROR_HANDLE_EOF ? 0 : -1;
+}
+inline int64_t write_some(intptr_t h, uint64_t at, const void* from, uint64_t n) {
+    OVERLAPPED place = place_of(at);
+    DWORD got = 0;
+    return WriteFile(handle_of(h), from, static_cast<DWORD>(n), &got, &place) ? static_cast<int64_t>(got) : -1;
+}
+inline bool was_interrupted() { return false; }
+inline bool sync_file(intptr_t h) { return FlushFileBuffers(handle_of(h)) != 0; }
+inline bool cut_file(intptr_t h, uint64_t size) {
+    LARGE_INTEGER to;
+    to.QuadPart = static_cast<LONGLONG>(size);
+    return SetFilePointerEx(handle_of(h), to, nullptr, FILE_BEGIN) && SetEndOfFile(handle_of(h));
+}
+inline bool rename_file(const std::string& from, const std::string& to) {
+    return MoveFileExW(wide(from).c_str(), wide(to).c_str(), MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
+}
+inline void delete_file(const std::string& path) { DeleteFileW(wide(path).c_str()); }
+inline void copy_mode(const std::string&, intptr_t) {}
+inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
+inline uint64_t process_number() { return GetCurrentProcessId(); }
+
+#elif defined(__unix__) || defined(__APPLE__)
+
+inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
+
+/// True for what exists and cannot be replaced by a file.
+inline bool is_special(const std::string& path) {
+    struct stat info;
+    return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+    // O_NONBLOCK: opening a pipe must not wait for its other end; regular files ignore the flag.
+    const int access = mode == Mode::read ? O_RDONLY : O_RDWR;
+    const int flags = O_CLOEXEC | O_NONBLOCK | access | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
+    if (is_special(path)) return not_regular(path);
+    const int fd = ::open(path.c_str(), flags, 0666);
+    if (fd < 0) return refused(path, "open", last_error());
+    *to = fd;
+    struct stat info;
+    if (::fstat(fd, &info) != 0) return refused(path, "open", last_error());
+    return S_ISREG(info.st_mode) ? Status() : not_regular(path);
+}
+
+inline void close_file(intptr_t h) { ::close(static_cast<int>(h)); }
+
+inline bool size_of(intptr_t h, uint64_t* to) {
+    struct stat info;
+    if (::fstat(static_cast<int>(h), &info) != 0) return false;
+    *to = static_cast<uint64_t>(info.st_size);
+    return true;
+}
+/// Bytes read, 0 at the end, or -1.
+inline int64_t read_some(intptr_t h, uint64_t at, void* to, uint64_t n) {
+    return ::pread(static_cast<int>(h), to, static_cast<size_t>(n), static_cast<off_t>(at));
+}
+inline int64_t write_some(intptr_t h, uint64_t at, const void* from, uint64_t n) {
+    return ::pwrite(static_cast<int>(h), from, static_cast<size_t>(n), static_cast<off_t>(at));
+}
+inline bool was_interrupted() { return errno == EINTR; }
+inline bool sync_file(intptr_t h) {
+    int done;
+    do done = ::fsync(static_cast<int>(h));
+    while (done != 0 && errno == EINTR);
+    return done == 0;
+}
+inline bool cut_file(intptr_t h, uint64_t size) {
+    return ::ftruncate(static_cast<int>(h), static_cast<off_t>(size)) == 0;
+}
+inline bool rename_file(const std::string& from, const std::string& to) {
+    return ::rename(from.c_str(), to.c_str()) == 0;
+}
+inline void delete_file(const std::string& path) { ::unlink(path.c_str()); }
+/// A file that replaces another keeps who may read it.
+inline void copy_mode(const std::string& from, intptr_t to) {
+    struct stat info;
+    if (::stat(from.c_str(), &info) == 0) (void)!::fchmod(static_cast<int>(to), info.st_mode & 07777u);
+}
+/// So that the new name survives a loss of power. A file system that cannot do it is left alone.
+inline void sync_folder(const std::string& folder) {
+    const int fd = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)!::fsync(fd);
+    ::close(fd);
+}
+inline uint64_t process_number() { return static_cast<uint64_t>(::getpid()); }
+
+#else  // any other hosted platform: the C library
+
+inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
+inline bool is_special(const std::string&) { return false; }
+inline std::FILE* stream_of(intptr_t h) { return reinterpret_cast<std::FILE*>(h); }
+
+inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+    errno = 0;
+    std::FILE* f = std::fopen(path.c_str(), mode == Mode::read ? "rb" : mode == Mode::update ? "r+b" : "w+b");
+    if (!f) return refused(path, "open", last_error());
+    *to = reinterpret_cast<intptr_t>(f);
+    return {};
+}
+inline void close_file(intptr_t h) { std::fclose(stream_of(h)); }
+inline bool seek(intptr_t h, uint64_t at) {
+    return at <= INT32_MAX && std::fseek(stream_of(h), static_cast<long>(at), SEEK_SET) == 0;
+}
+inline bool size_of(intptr_t h, uint64_t* to) {
+    if (std::fseek(stream_of(h), 0, SEEK_END) != 0) return false;
+    const long size = std::ftell(stream_of(h));
+    *to = static_cast<uint64_t>(size);
+    return size >= 0;
+}
+inline int64_t read_some(intptr_t h, uint64_t at, void* to, uint64_t n) {
+    if (!seek(h, at)) return -1;
+    const size_t got = std::fread(to, 1, static_cast<size_t>(n), stream_of(h));
+    return got == 0 && std::ferror(stream_of(h)) ? -1 : static_cast<int64_t>(got);
+}
+inline int64_t write_some(intptr_t h, uint64_t at, const void* from, uint64_t n) {
+    if (!seek(h, at)) return -1;
+    const size_t got = std::fwrite(from, 1, static_cast<size_t>(n), stream_of(h));
+    return got == 0 ? -1 : static_cast<int64_t>(got);
+}
+inline bool was_interrupted() { return false; }
+inline bool sync_file(intptr_t h) { return std::fflush(stream_of(h)) == 0; }
+inline bool cut_file(intptr_t, uint64_t) { return false; }
+inline bool rename_file(const std::string& from, const std::string& to) {
+    std::remove(to.c_str());
+    return std::rename(from.c_str(), to.c_str()) == 0;
+}
+inline void delete_file(const std::string& path) { std::remove(path.c_str()); }
+inline void copy_mode(const std::string&, intptr_t) {}
+inline void sync_folder(const std::string&) {}
+inline uint64_t process_number() { return 0; }
+
+#endif
+
+}  // namespace disk_file_impl
+
+uint64_t unique_number() {
+    Fnv h;
+    h.mix(reinterpret_cast<uintptr_t>(&h));
+    h.mix(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()));
+    h.mix(static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));
+    h.mix(disk_file_impl::process_number());
+    return h.value;
+}
+
+DiskFile::DiskFile(DiskFile&& o) noexcept
+    : path_(std::move(o.path_)), handle_(std::exchange(o.handle_, intptr_t{-1})) {}
+
+DiskFile& DiskFile::operator=(DiskFile&& o) noexcept {
+    if (this != &o) {
+        close();
+        path_ = std::move(o.path_);
+        handle_ = std::exchange(o.handle_, intptr_t{-1});
+    }
+    return *this;
+}
+
+void DiskFile::close() {
+    if (handle_ != -1) disk_file_impl::close_file(handle_);
+    handle_ = -1;
+}
+
+Result<DiskFile> DiskFile::open(const char* path, Mode mode) {
+    if (!path || !*path)
+        return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a file");
+    DiskFile f;
+    f.path_ = path;
+    AUSPEX_TRY(disk_file_impl::open_file(f.path_, mode, &f.handle_));
+    return f;
+}
+
+Result<uint64_t> DiskFile::size() const {
+    uint64_t n = 0;
+    if (!disk_file_impl::size_of(handle_, &n))
+        return disk_file_impl::refused(path_, "measure", disk_file_impl::last_error());
+    return n;
+}
+
+Status DiskFile::read(uint64_t at, void* to, uint64_t n) {
+    using namespace disk_file_impl;
+    std::byte* bytes = static_cast<std::byte*>(to);
+    for (uint64_t done = 0; done < n;) {
+        const int64_t got = read_some(handle_, at + done, bytes + done, std::min(n - done, kMaxPiece));
+        if (got < 0 && was_interrupted()) continue;
+        if (got <= 0) return got == 0 ? ended(path_, at, n) : refused(path_, "read", last_error());
+        done += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
+Status DiskFile::write(uint64_t at, const void* from, uint64_t n) {
+    using namespace disk_file_impl;
+    const std::byte* bytes = static_cast<const std::byte*>(from);
+    for (uint64_t done = 0; done < n;) {
+        const int64_t got = write_some(handle_, at + done, bytes + done, std::min(n - done, kMaxPiece));
+        if (got < 0 && was_interrupted()) continue;
+        if (got <= 0) return refused(path_, "write", last_error());
+        done += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
+Status DiskFile::sync() {
+    if (disk_file_impl::sync_file(handle_)) return {};
+    return disk_file_impl::refused(path_, "write", disk_file_impl::last_error());
+}
+
+Status DiskFile::cut(uint64_t size) {
+    if (disk_file_impl::cut_file(handle_, size)) return {};
+    return disk_file_impl::refused(path_, "shorten", disk_file_impl::last_error());
+}
+
+Status TemporaryFile::create(const char* path) {
+    if (!path || !*path)
+        return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a file");
+    path_ = path;
+    const size_t slash = path_.rfind('/');
+    folder_ =
+        slash == std::string::npos ? "." : path_.substr(0, slash + 1);  // now: replace() must not run out of memory
+    if (disk_file_impl::is_special(path_)) return disk_file_impl::not_regular(path_);
+    std::string name = say(path_, ".", unique_number() % 1000000000, ".tmp");
+    DiskFile file;
+    AUSPEX_TRY(DiskFile::open(name.c_str(), DiskFile::Mode::create).get(file));
+    name_ = std::move(name);
+    file_ = std::move(file);
+    disk_file_impl::copy_mode(path_, file_.handle_);
+    return {};
+}
+
+Status TemporaryFile::replace() {
+    using namespace disk_file_impl;
+    AUSPEX_TRY(file_.sync());
+    file_.close();
+    if (!rename_file(name_, path_)) return refused(path_, "replace", last_error());
+    name_.clear();
+    disk_file_impl::sync_folder(folder_);
+    return {};
+}
+
+void TemporaryFile::remove() {
+    file_.close();
+    if (!name_.empty()) disk_file_impl::delete_file(name_);
+    name_.clear();
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

@@ -1,0 +1,73 @@
+// base/disk_file: files that are written: at any place, to the disk, and by replacing a whole file at once.
+//
+// Owns    an open file; a temporary file until it takes its final name.
+// Thread  one at a time.
+// Tests   tests/test_part_log.cpp
+#pragma once
+#include "base.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// A regular file that is open for reading or writing. Errors are io_error with the path and the operating system's
+/// reason; not_found where the file or its folder is missing.
+class DiskFile {
+  public:
+    enum class Mode {
+        read,    ///< of a file that exists
+        update,  ///< reads and writes a file that exists
+        create,  ///< writes a file that must not exist
+    };
+    DiskFile() = default;
+    ~DiskFile() { close(); }
+    DiskFile(DiskFile&& o) noexcept;
+    DiskFile& operator=(DiskFile&& o) noexcept;
+    DiskFile(const DiskFile&) = delete;
+    DiskFile& operator=(const DiskFile&) = delete;
+    /// path      UTF-8.
+    /// errors    also bad_argument: no path, or a folder, a device or a pipe.
+    static Result<DiskFile> open(const char* path, Mode mode);
+    void close();
+
+    Result<uint64_t> size() const;
+    /// errors    also bad_file: the file ends before.
+    Status read(uint64_t at, void* to, uint64_t n);
+    Status write(uint64_t at, const void* from, uint64_t n);
+    /// Waits until everything written is on the disk.
+    Status sync();
+    /// Makes the file `size` bytes long.
+    Status cut(uint64_t size);
+    const std::string& path() const { return path_; }
+
+  private:
+    friend class TemporaryFile;
+    std::string path_;
+    intptr_t handle_ = -1;  ///< of the operating system
+};
+
+/// A new file beside the one that it will replace. Unless replace() succeeds it is deleted.
+class TemporaryFile {
+  public:
+    TemporaryFile() = default;
+    ~TemporaryFile() { remove(); }
+    TemporaryFile(const TemporaryFile&) = delete;
+    TemporaryFile& operator=(const TemporaryFile&) = delete;
+    /// errors    those of DiskFile::open; bad_argument: `path` is a folder, a device or a pipe.
+    Status create(const char* path);
+    DiskFile& file() { return file_; }
+    /// Syncs the file and gives it the name, in one step: at any moment the name has the old or the new content.
+    Status replace();
+
+  private:
+    void remove();
+    std::string path_, name_, folder_;  ///< what it will be called, is called now, and where
+    DiskFile file_;
+};
+
+/// A number that no other call on any machine is likely to return.
+uint64_t unique_number();
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

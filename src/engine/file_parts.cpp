@@ -1,0 +1,265 @@
+#include "file_parts.h"
+
+#include "snapshot.h"
+
+#include <algorithm>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace file_parts_impl {
+
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '1'};
+
+uint64_t hash_of(const std::string& text) {
+    Fnv h;
+    h.bytes(text.data(), text.size());
+    return h.value;
+}
+
+template <size_t N>
+void set_name(char (&to)[N], const std::string& from) {
+    std::memset(to, 0, N);
+    std::memcpy(to, from.data(), std::min(from.size(), N - 1));
+}
+template <size_t N>
+std::string name_of(const char (&from)[N]) {
+    return quote(std::string_view(from, static_cast<size_t>(std::find(from, from + N, '\0') - from)), N);
+}
+
+/// How a context orders rows and states.
+std::string layout_of(Session::Impl& s, bool draft) {
+    std::string layout;
+    // A GPU's ring is saved as it lies; the CPU saves the rows that can still be seen.
+    const bool rings = s.model->device->machine->kind() != Kind::cpu;
+    for (SlotId id = 0; id < s.kv.size(); ++id) {
+        const KvShape& k = s.kv[id];
+        if (k.n_ring == 0 || k.draft != draft) continue;
+        const bool kept = k.keeps_rows(s.options.n_context);
+        layout += say(id, ":", kept ? "rows" : "ring", kept || !rings ? 0u : k.n_ring, ";");
+    }
+    for (const uint64_t piece : s.context->row_pieces(draft ? StatePart::draft : StatePart::trunk))
+        layout += say(piece, ",");
+    return layout;
+}
+
+std::string kv_name(Session::Impl& s) {
+    static constexpr const char* kNames[] = {"f16", "q8_0", "q4_0", "q4_1", "f32"};
+    std::vector<LayerWindow> windows;
+    for (const LayerWindow& w : s.stats.windows)
+        if (w.window != 0 && w.layer < s.model->plan.n_layer) windows.push_back(w);
+    return say("keys ", kNames[static_cast<size_t>(s.options.kv_k)], ", values ",
+               kNames[static_cast<size_t>(s.options.kv_v)], ", ",
+               windows.empty() ? std::string("no windows") : "windows " + print_windows(windows));
+}
+
+Status bad(const FileContent& c, const std::string& what) {
+    return fail(Code::bad_file, "'", c.log.path(), "' contradicts itself: ", what,
+                ". Use a copy of it if there is one, or delete it and start again.");
+}
+
+/// Sorts the parts by kind; each block of rows must be there once, in order.
+Status sort_parts(FileContent* c) {
+    uint32_t n_text = 0, n_live = 0, n_note = 0;
+    for (const LogPart& p : c->log.parts()) {
+        switch (static_cast<PartKind>(p.kind)) {
+            case PartKind::text: ++n_text; break;
+            case PartKind::note: ++n_note; break;
+            case PartKind::rows: c->rows.push_back(p); break;
+            case PartKind::draft_rows: c->draft_rows.push_back(p); break;
+            case PartKind::kept_state: c->kept.push_back(p); break;
+            case PartKind::live_state: c->live = p, ++n_live; break;
+            default: return bad(*c, say("it has a part of kind ", p.kind));
+        }
+    }
+    if (n_text == 1 && n_live == 1 && n_note <= 1) return {};
+    return bad(*c, say("it has ", n_text, " texts, ", n_live, " live states and ", n_note, " notes"));
+}
+
+/// row_bytes: 0 if it is not known, as of draft blocks that this session does not have.
+Status check_rows(const FileContent& c, const std::vector<LogPart>& parts, uint64_t row_bytes, const char* what) {
+    const uint64_t n_row = c.text.n_row;
+    if (parts.size() != ceil_div(n_row, uint64_t{kFileRows}))
+        return bad(c, say(parts.size(), " blocks of ", what, " for ", n_row, " rows"));
+    for (size_t i = 0; i < parts.size(); ++i) {
+        const LogPart& p = parts[i];
+        const uint64_t n = std::min<uint64_t>(kFileRows, n_row - i * kFileRows);
+        if (p.first != i * kFileRows || p.n != n || (row_bytes != 0 && p.bytes != n * row_bytes))
+            return bad(c, say("block ", i, " of ", what, " has ", p.n, " rows in ", p.bytes, " bytes, expected ", n,
+                              " in ", n * row_bytes));
+    }
+    return {};
+}
+
+Status read_text(Session::Impl& s, FileContent* c) {
+    for (const LogPart& p : c->log.parts()) {
+        if (p.kind != static_cast<uint32_t>(PartKind::text)) continue;
+        PartReader from(c->log, p);
+        AUSPEX_TRY(from.skip(sizeof(TextHead)));
+        const TextHead& t = c->text;
+        if (t.n_token > s.options.n_context)
+            return fail(Code::bad_argument, "'", c->log.path(), "' holds ", t.n_token, " tokens, the session ",
+                        s.options.n_context, "; create it with a larger n_context");
+        if (t.n_row > t.n_token || t.n_given > t.n_token || (t.n_logit != 0 && t.n_logit != s.model->plan.n_vocab) ||
+            from.left() != t.n_token * sizeof(Token) + t.n_logit * sizeof(float))
+            return bad(*c, say("a text of ", t.n_token, " tokens, ", t.n_row, " rows and ", t.n_logit, " logits in ",
+                               p.bytes, " bytes"));
+        c->tokens.resize(static_cast<size_t>(t.n_token));
+        c->logits.resize(static_cast<size_t>(t.n_logit));
+        AUSPEX_TRY(from.read(c->tokens.data(), c->tokens.size() * sizeof(Token)));
+        AUSPEX_TRY(from.read(c->logits.data(), c->logits.size() * sizeof(float)));
+    }
+    return s.check_ids(c->tokens);
+}
+
+}  // namespace file_parts_impl
+
+SamplingBytes SamplingBytes::of(const Sampling& s) {
+    return {s.temperature, s.top_p,          s.min_p, s.repeat_penalty, s.frequency_penalty, s.presence_penalty,
+            s.top_k,       s.penalty_window, s.seed};
+}
+
+Sampling SamplingBytes::sampling() const {
+    Sampling s;
+    s.temperature = temperature;
+    s.top_p = top_p;
+    s.min_p = min_p;
+    s.repeat_penalty = repeat_penalty;
+    s.frequency_penalty = frequency_penalty;
+    s.presence_penalty = presence_penalty;
+    s.top_k = top_k;
+    s.penalty_window = penalty_window;
+    s.seed = seed;
+    return s;
+}
+
+FileIdentity identity_of(Session::Impl& s) {
+    using namespace file_parts_impl;
+    FileIdentity id{};
+    std::memcpy(id.magic, kMagic, sizeof kMagic);
+    if (s.weights_id == 0) s.weights_id = weights_id(*s.model).value;
+    id.weights = s.weights_id;
+    id.device = hash_of(device_key(*s.model));
+    id.kv = hash_of(kv_key(s.kv, false));
+    id.layout = hash_of(layout_of(s, false));
+    id.draft = s.cache.on() ? hash_of(kv_key(s.kv, true) + layout_of(s, true)) : 0;
+    set_name(id.device_name, device_key(*s.model));
+    set_name(id.kv_name, kv_name(s));
+    return id;
+}
+
+Status check_identity(const FileIdentity& found, const FileIdentity& own, const std::string& path) {
+    using namespace file_parts_impl;
+    if (found.weights != own.weights)
+        return fail(Code::bad_argument, "'", path,
+                    "' belongs to another model or other weights; load the model that it was saved with");
+    if (found.device != own.device)
+        return fail(Code::bad_argument, "'", path, "' was saved on ", name_of(found.device_name),
+                    ", this session is on ", name_of(own.device_name),
+                    "; open that kind of device, or compute the history again with sync()");
+    if (found.kv != own.kv)
+        return fail(Code::bad_argument, "'", path, "' was saved with ", name_of(found.kv_name), ", this session has ",
+                    name_of(own.kv_name), "; create it with the same KV formats and windows");
+    if (found.layout != own.layout)
+        return fail(Code::bad_argument, "'", path,
+                    "' was saved with another n_context or n_ubatch, which decide how layers with a window keep their "
+                    "rows; create the session with the same");
+    return {};
+}
+
+uint64_t state_part_bytes(const StateHead& h) {
+    return sizeof h + h.n_span * sizeof(SpanBytes) + h.trunk_bytes + h.draft_bytes + h.n_hidden * sizeof(float);
+}
+
+Status write_state_head(const StatePartHead& state, StateWriter& to) {
+    AUSPEX_TRY(to.write(&state.head, sizeof state.head));
+    for (const RowSpan& span : state.facts.spans) {
+        const SpanBytes bytes{span.first, span.n, static_cast<uint64_t>(span.origin)};
+        AUSPEX_TRY(to.write(&bytes, sizeof bytes));
+    }
+    return {};
+}
+
+Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& part, PartReader& from,
+                       StatePartHead* to) {
+    using namespace file_parts_impl;
+    StateHead& h = to->head;
+    AUSPEX_TRY(from.read(&h, sizeof h));
+    if (h.row > c.text.n_row || h.row != part.first || h.n_span > h.row)
+        return bad(c, say("a state at row ", h.row, " of ", c.text.n_row, " with ", h.n_span, " spans"));
+    if ((part.flags & 255u) >= kStateKinds || h.first_key > h.row || h.n_mtp_row > h.row + 1 ||
+        (h.n_hidden != 0 && h.n_hidden != s.model->plan.d_model))
+        return bad(c, say("the state at row ", h.row, " has values out of range"));
+    const size_t row = static_cast<size_t>(h.row);
+    const uint64_t spans = h.n_span * sizeof(SpanBytes), hidden = h.n_hidden * sizeof(float);
+    const bool fits = from.left() >= spans + hidden && h.trunk_bytes == s.store->part_bytes(StatePart::trunk, row) &&
+                      from.left() - spans - hidden >= h.trunk_bytes &&
+                      from.left() - spans - hidden - h.trunk_bytes == h.draft_bytes &&
+                      (!c.with_draft || h.draft_bytes == s.store->part_bytes(StatePart::draft, row));
+    if (!fits) return bad(c, say("the state at row ", h.row, " has ", part.bytes, " bytes, which is not what it says"));
+    uint64_t at = 0;
+    to->facts.spans.resize(static_cast<size_t>(h.n_span));
+    for (RowSpan& span : to->facts.spans) {
+        SpanBytes b;
+        AUSPEX_TRY(from.read(&b, sizeof b));
+        if (b.first != at || b.n == 0 || b.n > h.row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
+            return bad(c, say("the spans of the state at row ", h.row, " have gaps"));
+        at += b.n;
+        span = {static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
+    }
+    if (at != h.row) return bad(c, say("the spans of the state at row ", h.row, " end at row ", at));
+    if (!c.with_draft) return {};
+    to->facts.mtp.first_key = static_cast<size_t>(h.first_key);
+    to->facts.mtp.n_row = static_cast<size_t>(h.n_mtp_row);
+    to->facts.mtp.has_hidden = h.n_hidden != 0;
+    return {};
+}
+
+Status open_content(const char* path, FileContent* c) {
+    using namespace file_parts_impl;
+    AUSPEX_TRY(c->log.open(path));
+    const Span<const std::byte> identity = c->log.identity();
+    if (identity.size() == sizeof c->identity) std::memcpy(&c->identity, identity.data(), sizeof c->identity);
+    if (std::memcmp(c->identity.magic, kMagic, sizeof kMagic) != 0)
+        return fail(Code::bad_file, "'", path, "' was written by another version; save it again with this one");
+    AUSPEX_TRY(sort_parts(c));
+    for (const LogPart& p : c->log.parts()) {
+        PartReader from(c->log, p);
+        if (p.kind == static_cast<uint32_t>(PartKind::text)) {
+            AUSPEX_TRY(from.read(&c->text, sizeof c->text));
+            AUSPEX_TRY(from.finish());
+        }
+        if (p.kind != static_cast<uint32_t>(PartKind::note)) continue;
+        if (p.bytes > kMaxNoteBytes) return bad(*c, say("a note of ", p.bytes, " bytes"));
+        c->note.resize(static_cast<size_t>(p.bytes));
+        AUSPEX_TRY(from.read(c->note.data(), p.bytes));
+        AUSPEX_TRY(from.finish());
+    }
+    return {};
+}
+
+Status check_content(Session::Impl& s, FileContent* c) {
+    using namespace file_parts_impl;
+    const FileIdentity own = identity_of(s);
+    AUSPEX_TRY(check_identity(c->identity, own, c->log.path()));
+    c->with_draft = own.draft != 0 && c->identity.draft == own.draft;
+    AUSPEX_TRY(read_text(s, c));
+    const uint64_t draft_bytes = c->with_draft ? s.context->kv_row_bytes(StatePart::draft) : 0;
+    const uint64_t trunk_bytes = s.context->kv_row_bytes(StatePart::trunk);
+    if (trunk_bytes != 0 || !c->rows.empty()) AUSPEX_TRY(check_rows(*c, c->rows, trunk_bytes, "rows"));
+    if (draft_bytes != 0 || !c->draft_rows.empty())
+        AUSPEX_TRY(check_rows(*c, c->draft_rows, draft_bytes, "draft rows"));
+    for (const LogPart& p : c->log.parts()) AUSPEX_TRY(c->log.verify(p));
+    std::vector<LogPart> states = c->kept;
+    states.push_back(c->live);
+    for (const LogPart& p : states) {
+        PartReader from(c->log, p);
+        StatePartHead head;
+        AUSPEX_TRY(read_state_head(s, *c, p, from, &head));
+    }
+    return c->live.first == c->text.n_row ? Status() : bad(*c, "the live state is not that of the last row");
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

@@ -1,0 +1,167 @@
+// A file of parts: what it gives back, what survives an append that was cut short, and the checksum of its parts.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "../src/engine/part_log.h"
+#include "support.h"
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::byte> random_bytes(size_t n, uint64_t seed) {
+    Random random(seed);
+    std::vector<std::byte> bytes(n);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random.next());
+    return bytes;
+}
+
+struct Log {
+    fs::path folder = fs::temp_directory_path() / ("auspex-log-" + std::to_string(unique_number()));
+    std::string path = (folder / "log").string();
+    LogMark mark;
+    std::vector<LogPart> parts;
+    Log() { fs::create_directories(folder); }
+    ~Log() { fs::remove_all(folder); }
+
+    Status add(LogWriter& to, uint32_t kind, const std::vector<std::byte>& bytes) {
+        LogPart part;
+        part.kind = kind;
+        part.bytes = bytes.size();
+        AUSPEX_TRY(to.begin_part(part));
+        const size_t half = bytes.size() / 2;
+        AUSPEX_TRY(to.write(bytes.data(), half));
+        AUSPEX_TRY(to.write(bytes.data() + half, bytes.size() - half));
+        AUSPEX_TRY(to.end_part(&part));
+        parts.push_back(part);
+        return {};
+    }
+    std::vector<std::byte> read(LogReader& from, size_t i) {
+        std::vector<std::byte> bytes(from.parts()[i].bytes);
+        PartReader reader(from, from.parts()[i]);
+        REQUIRE(reader.read(bytes.data(), bytes.size()).ok());
+        REQUIRE(reader.finish().ok());
+        return bytes;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a checksum does not depend on how the bytes are divided, and every bit counts") {
+    std::vector<std::byte> bytes = random_bytes(200, 1);
+    const uint64_t whole = checksum_of(bytes.data(), bytes.size());
+    for (size_t cut = 0; cut <= bytes.size(); ++cut) {
+        Checksum sum;
+        sum.add(bytes.data(), cut);
+        sum.add(bytes.data() + cut, bytes.size() - cut);
+        CHECK(sum.value() == whole);
+    }
+    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+        bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+        CHECK(checksum_of(bytes.data(), bytes.size()) != whole);
+        bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+    }
+    bytes.push_back(std::byte{0});
+    CHECK(checksum_of(bytes.data(), bytes.size()) != whole);
+}
+
+TEST_CASE("a log gives back its parts, also those larger than its buffer, and goes on where it ended") {
+    Log log;
+    const std::vector<std::byte> identity = random_bytes(64, 2), big = random_bytes(kLogBuffer * 2 + 77, 3),
+                                 small = random_bytes(13, 4), late = random_bytes(5000, 5);
+    {
+        LogWriter to;
+        REQUIRE(to.create(log.path.c_str(), identity).ok());
+        REQUIRE(log.add(to, 1, big).ok());
+        REQUIRE(log.add(to, 2, small).ok());
+        CHECK(!fs::exists(log.path));
+        REQUIRE(to.commit(log.parts, &log.mark).ok());
+        CHECK(to.written() == fs::file_size(log.path));
+    }
+    {
+        LogWriter to;
+        REQUIRE(to.append(log.path.c_str(), log.mark).value());
+        log.parts.erase(log.parts.begin() + 1);
+        REQUIRE(log.add(to, 3, late).ok());
+        REQUIRE(to.commit(log.parts, &log.mark).ok());
+    }
+    LogReader from;
+    REQUIRE(from.open(log.path.c_str()).ok());
+    CHECK(std::equal(identity.begin(), identity.end(), from.identity().begin(), from.identity().end()));
+    REQUIRE(from.parts().size() == 2);
+    CHECK(log.read(from, 0) == big);
+    CHECK(log.read(from, 1) == late);
+    CHECK(!from.recovered());
+    CHECK(from.mark().end == fs::file_size(log.path));
+    PartReader reader(from, from.parts()[1]);
+    CHECK(reader.skip(5001).code == Code::bad_file);
+    LogPart wrong = from.parts()[1];
+    wrong.checksum ^= 1;
+    CHECK(from.verify(wrong).code == Code::bad_file);
+}
+
+TEST_CASE("a log that is not committed leaves the file as it was, and one that changed is not appended to") {
+    Log log;
+    const std::vector<std::byte> bytes = random_bytes(3000, 6);
+    {
+        LogWriter to;
+        REQUIRE(to.create(log.path.c_str(), {}).ok());
+        REQUIRE(log.add(to, 1, bytes).ok());
+    }
+    CHECK(fs::is_empty(log.folder));
+    log.parts.clear();
+    {
+        LogWriter to;
+        REQUIRE(to.create(log.path.c_str(), {}).ok());
+        REQUIRE(log.add(to, 1, bytes).ok());
+        REQUIRE(to.commit(log.parts, &log.mark).ok());
+    }
+    const uint64_t size = fs::file_size(log.path);
+    {
+        LogWriter to;
+        REQUIRE(to.append(log.path.c_str(), log.mark).value());
+        REQUIRE(log.add(to, 2, random_bytes(kLogBuffer + 1, 7)).ok());
+        CHECK(fs::file_size(log.path) > size);
+    }
+    CHECK(fs::file_size(log.path) == size);
+    LogWriter late;
+    LogMark other = log.mark;
+    other.sequence += 1;
+    CHECK(!late.append(log.path.c_str(), other).value());
+    other = log.mark;
+    other.file_id += 1;
+    CHECK(!late.append(log.path.c_str(), other).value());
+    fs::resize_file(log.path, size + 1);
+    CHECK(!late.append(log.path.c_str(), log.mark).value());
+    LogReader from;
+    REQUIRE(from.open(log.path.c_str()).ok());
+    CHECK(from.recovered());
+    CHECK(from.parts().size() == 1);
+    fs::remove(log.path);
+    CHECK(!late.append(log.path.c_str(), log.mark).value());
+}
+
+#if defined(__unix__)
+TEST_CASE("a file that is written anew keeps who may read it") {
+    Log log;
+    for (const auto mode : {fs::perms::owner_read | fs::perms::owner_write, fs::perms(0640)}) {
+        LogWriter to;
+        log.parts.clear();
+        REQUIRE(to.create(log.path.c_str(), {}).ok());
+        REQUIRE(log.add(to, 1, random_bytes(10, 1)).ok());
+        REQUIRE(to.commit(log.parts, &log.mark).ok());
+        fs::permissions(log.path, mode);
+        LogWriter again;
+        log.parts.clear();
+        REQUIRE(again.create(log.path.c_str(), {}).ok());
+        REQUIRE(log.add(again, 1, random_bytes(10, 2)).ok());
+        REQUIRE(again.commit(log.parts, &log.mark).ok());
+        CHECK(fs::status(log.path).permissions() == mode);
+    }
+}
+#endif

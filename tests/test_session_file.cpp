@@ -1,0 +1,266 @@
+// Conversations on disk: a loaded session goes on with the same bits, and a second save appends what changed.
+#include "session_file_rig.h"
+
+namespace test_session_file {
+
+/// Both go on with the same text, and go back to the same checkpoint with the same bits.
+void check_same(Session& a, Session& b, bool same_cycles) {
+    REQUIRE(history(a) == history(b));
+    CHECK(bytes_of(a) == bytes_of(b));
+    const size_t n = a.history().size();
+    for (int i = 0; i < 6; ++i) {
+        more(a, 1);
+        more(b, 1);
+        if (same_cycles) REQUIRE(history(a) == history(b));
+    }
+    const size_t both = std::min(a.history().size(), b.history().size());
+    CHECK(first(history(a), both) == first(history(b), both));
+    const std::vector<Token> edited = join(first(history(a), n - 30), tiny_ids(20, 99));
+    const SyncReport x = a.sync(edited).value(), y = b.sync(edited).value();
+    CHECK(x.checkpoint_row == y.checkpoint_row);
+    CHECK(x.checkpoint_row != 0);
+    CHECK(x.rows_computed == y.rows_computed);
+    // A GPU's bytes also hold convolution inputs that no later row reads.
+    if (same_cycles) CHECK(bytes_of(a) == bytes_of(b));
+    more(a, 5);
+    more(b, 5);
+    CHECK(first(history(a), n - 5) == first(history(b), n - 5));
+}
+
+/// Saves after a prompt and again after an answer; a session that loads each goes on as the one that saved.
+void check_round_trip(const Model& model, const Model& other, const SessionOptions& options, size_t n = 400) {
+    const Folder folder;
+    const std::string path = folder.file();
+    const bool same_cycles = model.impl()->device->machine->kind() == Kind::cpu;
+    Session a = open(model, options);
+    REQUIRE(a.sync(tiny_ids(n, 3), std::vector<Mark>{{n * 3 / 4, true}}).ok());
+    const SaveReport whole = save(a, path);
+    CHECK(!whole.appended);
+    CHECK(whole.written_bytes == whole.file_bytes);
+    CHECK(whole.file_bytes == fs::file_size(path));
+    if (same_cycles) {
+        Session b = open(other, options);
+        REQUIRE(b.sync(tiny_ids(50, 4)).ok());
+        CHECK(load(b, path).n_token == n);
+        CHECK(b.sync(b.history()).value().rows_computed == 0);  // with the logits of the last row
+        more(b, 1);
+    }
+    more(a, 30);
+    const SaveReport part = save(a, path);
+    CHECK(part.appended);
+    CHECK(part.written_bytes < whole.written_bytes * 3 / 4);
+    CHECK(part.file_bytes == whole.file_bytes + part.written_bytes);
+    CHECK(part.file_bytes == fs::file_size(path));
+    Session b = open(other, options);
+    CHECK(load(b, path).recovered == false);
+    CHECK(b.history().size() == a.history().size());
+    check_same(a, b, same_cycles);
+    CHECK(folder.n_file() == 1);
+}
+
+}  // namespace test_session_file
+
+using namespace test_session_file;
+
+TEST_CASE(
+    "restore equivalence: a loaded session goes on with the same bits, in every KV format, with windows and drafts") {
+    const Model model = tiny(cpu_device(2)), other = load_model(
+                                                 cpu_device(4), *[] {
+                                                     static const Bytes bytes = tiny_model({});
+                                                     return &bytes;
+                                                 }());
+    for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::q4_1, KvType::f32})
+        for (const Draft source : {Draft::off, Draft::mtp}) {
+            CAPTURE(static_cast<int>(type));
+            SessionOptions o = options_of(source);
+            o.kv_k = o.kv_v = type;
+            check_round_trip(model, other, o);
+        }
+    for (const Draft source : {Draft::mtp, Draft::mtp_lookup}) {
+        SessionOptions o = options_of(source);
+        o.windows = {{kAllLayers, 40, 4}};
+        o.draft.window = 64;  // the draft block's cache is a ring
+        check_round_trip(model, other, o);
+    }
+}
+
+#ifndef AUSPEX_NO_VULKAN
+TEST_CASE("restore equivalence on the GPU: a loaded session goes on with the same text and bits") {
+    const Device device = gpu_device();
+    if (!device) return;
+    const Model model = tiny(device, 1, true);
+    SessionOptions o = options_of(Draft::mtp);
+    o.run_ahead = 2;
+    o.kv_k = KvType::q8_0;
+    o.draft.window = 64;
+    check_round_trip(model, model, o, 120);
+}
+
+TEST_CASE("a file keeps tokens that a GPU computed ahead of the caller, and drops them for another Sampling") {
+    const Device device = gpu_device();
+    if (!device) return;
+    const Folder folder;
+    const Model model = tiny(device, 1, true);
+    SessionOptions o = options_of(Draft::mtp);
+    o.run_ahead = 3;
+    Session a = open(model, o), plain = open(model, options_of());
+    REQUIRE(a.sync(tiny_ids(60, 3)).ok());
+    REQUIRE(plain.sync(tiny_ids(60, 3)).ok());
+    more(a, 4);
+    save(a, folder.file());
+    REQUIRE(a.impl()->timeline.size() > a.history().size());
+    Session b = open(model, o), c = open(model, o);
+    load(b, folder.file());
+    load(c, folder.file());
+    CHECK(history(b) == history(a));
+    const size_t n = a.history().size();
+    more(plain, n + 12 - 60);
+    more(b, 12);
+    CHECK(first(history(b), n + 12) == first(history(plain), n + 12));
+    Sampling hot;
+    hot.temperature = 1.5f;
+    REQUIRE(c.next(hot).ok());
+    REQUIRE(a.next(hot).ok());
+    const size_t both = std::min(a.history().size(), c.history().size());
+    CHECK(both > n);
+    CHECK(first(history(c), both) == first(history(a), both));
+}
+#endif
+
+TEST_CASE("a file of a session with drafts loads into one without, and the other way round") {
+    const Folder folder;
+    const Model model = tiny(cpu_device(1));
+    for (const bool from : {false, true}) {
+        Session a = open(model, options_of(from ? Draft::mtp : Draft::off)),
+                b = open(model, options_of(from ? Draft::off : Draft::mtp));
+        REQUIRE(a.sync(tiny_ids(400, 3), std::vector<Mark>{{300, false}}).ok());
+        more(a, 5);
+        save(a, folder.file());
+        load(b, folder.file());
+        CHECK(!save(b, folder.file()).appended);  // the file becomes one of this session's kind
+        more(b, 4);
+        CHECK(save(b, folder.file()).appended);
+        Session c = open(model, options_of(from ? Draft::off : Draft::mtp));
+        load(c, folder.file());
+        more(a, 20);
+        more(b, 20);
+        more(c, 20);
+        const size_t n = a.history().size() - 5;
+        CHECK(first(history(a), n) == first(history(b), n));
+        CHECK(first(history(c), n) == first(history(b), n));
+    }
+}
+
+TEST_CASE("a long chat saved after every turn stays within twice its size, with branches between the turns") {
+    const Folder folder;
+    const std::string path = folder.file();
+    const Model model = tiny(cpu_device(1));
+    Session a = open(model, options_of(Draft::mtp));
+    std::vector<Token> said = tiny_ids(100, 1);
+    size_t n_new = 0;
+    for (uint64_t turn = 0; turn < 24; ++turn) {
+        CAPTURE(turn);
+        if (turn % 5 == 4) said.resize(said.size() - 20);  // an edit
+        said = join(said, tiny_ids(12, 10 + turn));
+        REQUIRE(a.sync(said, std::vector<Mark>{{said.size() - 2, false}}).ok());
+        more(a, 6);
+        said = history(a);
+        if (turn % 3 == 2) {  // a title request overwrites rows, which come back
+            REQUIRE(a.sync(tiny_ids(30, 1000 + turn)).ok());
+            REQUIRE(a.sync(said).ok());
+        }
+        const SaveReport r = save(a, path, Bytes(turn, std::byte{1}));
+        n_new += !r.appended;
+        CHECK(r.file_bytes == fs::file_size(path));
+        uint64_t live = 0;
+        for (const SavedFile::Part& p : a.impl()->saved->parts) live += log_bytes_of(p.part.bytes);
+        CHECK(r.file_bytes < 2 * live + 16384);
+        if (turn % 4 != 3) continue;
+        Session b = open(model, options_of(Draft::mtp)), c = open(model, options_of(Draft::mtp));
+        CHECK(load(b, path).note.size() == turn);
+        CHECK(history(b) == said);
+        CHECK(bytes_of(b) == bytes_of(a));
+        const size_t n_state = a.impl()->tree->live_states().size();
+        CHECK(b.impl()->tree->live_states().size() == n_state);
+        load(c, path);
+        more(b, 3);
+        more(c, 3);
+        CHECK(history(b) == history(c));
+    }
+    CHECK(n_new >= 2);
+    CHECK(n_new <= 12);
+    CHECK(folder.n_file() == 1);
+}
+
+TEST_CASE("a session appends only to the file as it left it") {
+    const Folder folder;
+    const std::string path = folder.file();
+    const Model model = tiny(cpu_device(1));
+    Session a = open(model, options_of()), b = open(model, options_of());
+    REQUIRE(a.sync(tiny_ids(300, 1)).ok());
+    save(a, path);
+    load(b, path);
+    more(b, 3);
+    CHECK(save(b, path).appended);  // one that loaded it goes on with it
+    more(a, 5);
+    CHECK(!save(a, path).appended);  // and it is not the file that the first one wrote any more
+    CHECK(!save(a, folder.file("other")).appended);
+    CHECK(!save(a, path).appended);
+    fs::remove(path);
+    CHECK(!save(a, path).appended);
+    load(b, path);
+    CHECK(history(a) == history(b));
+    REQUIRE(b.sync({}).ok());
+    save(b, path);  // an empty conversation
+    REQUIRE(a.sync(tiny_ids(20, 2)).ok());
+    load(a, path);
+    CHECK(a.history().empty());
+    REQUIRE(a.sync(tiny_ids(20, 2)).ok());
+    more(a, 2);
+}
+
+TEST_CASE("a file tells its note and its tokens without a model") {
+    const Folder folder;
+    const Model model = tiny(cpu_device(1));
+    Session a = open(model, options_of());
+    REQUIRE(a.sync(tiny_ids(77, 1)).ok());
+    const Bytes note(3 << 20, std::byte{42});
+    save(a, folder.file(), note);
+    const auto r = read_session_file(folder.file().c_str());
+    REQUIRE(r.ok());
+    CHECK(r.value().n_token == 77);
+    CHECK(r.value().note == note);
+    CHECK(!r.value().recovered);
+    save(a, folder.file());
+    CHECK(read_session_file(folder.file().c_str()).value().note.empty());
+}
+
+TEST_CASE("a fork saves a file of its own, and each goes on appending to its own") {
+    const Folder folder;
+    const Model model = tiny(cpu_device(1));
+    Session a = open(model, options_of(Draft::mtp));
+    REQUIRE(a.sync(tiny_ids(300, 1), std::vector<Mark>{{200, false}}).ok());
+    more(a, 5);
+    save(a, folder.file("a"));
+    Session b = std::move(a.fork().value());
+    CHECK(!save(b, folder.file("b")).appended);
+    for (const uint64_t seed : {7, 8}) {
+        for (Session* s : {&a, &b}) {
+            const std::string path = folder.file(s == &a ? "a" : "b");
+            const std::vector<Token> said = join(history(*s), tiny_ids(20, seed + (s == &a ? 0 : 10)));
+            REQUIRE(s->sync(said, std::vector<Mark>{{said.size() - 3, false}}).ok());
+            more(*s, 3);
+            CHECK(save(*s, path).appended);
+            Session c = open(model, options_of(Draft::mtp));
+            load(c, path);
+            CHECK(history(c) == history(*s));
+            CHECK(bytes_of(c) == bytes_of(*s));
+            CHECK(c.impl()->tree->live_states().size() == s->impl()->tree->live_states().size());
+            const std::vector<Token> edited = join(first(said, said.size() - 2), tiny_ids(9, 3));
+            Session d = std::move(s->fork().value());
+            REQUIRE(d.sync(edited).ok());
+            REQUIRE(c.sync(edited).ok());
+            CHECK(bytes_of(c) == bytes_of(d));
+        }
+    }
+}
