@@ -670,6 +670,29 @@ struct Snapshot {
     size_t n_token = 0;
 };
 
+/// What Session::save(path) wrote.
+struct SaveReport {
+    uint64_t written_bytes = 0;  ///< by this call
+    uint64_t file_bytes = 0;     ///< of the file now
+    bool appended = false;       ///< to the file that the session saved to or loaded from before
+};
+
+/// The largest note of a session file.
+constexpr uint64_t kMaxNoteBytes = uint64_t{64} << 20;
+
+/// What a file of Session::save(path) holds beside rows and states.
+struct SessionFile {
+    size_t n_token = 0;           ///< of the history
+    std::vector<std::byte> note;  ///< the application's own bytes, as they were given to save()
+    bool recovered = false;       ///< the last save was cut short by a crash; this is the one before it
+};
+/// Reads that of a file without loading it: for the size of a context, or for a list of conversations.
+///
+/// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: no path, or no
+///           regular file.
+/// cost      reads the index, the tokens and the note.
+AUSPEX_API Result<SessionFile> read_session_file(const char* path);
+
 /// One timeline of tokens over a Model. Keeps its Model alive. Can be moved, not copied.
 ///
 /// thread    one thread at a time; other Sessions of the Model may run at the same time.
@@ -734,6 +757,32 @@ class AUSPEX_API Session {
     ///           kind of device, other windows or KV formats. The timeline is kept. The number of threads may differ.
     ///           A checksum finds accidents, not forgeries: restore only snapshots from where you trust.
     Status restore(const Snapshot& snapshot);
+
+    /// Saves the conversation to a file: tokens, rows, state, and the checkpoints of the live history. A loaded session
+    /// goes on as this one does, bit for bit. A new file is written beside `path`, synced and renamed, so that `path`
+    /// has the old or the new conversation at any moment. Where this session saved to the same path or loaded from it
+    /// last, only what changed is appended; once more than half of the file is out of date it is written anew.
+    ///
+    /// path      UTF-8. A file that another Session saves to at the same time has the content of one of the two.
+    /// note      bytes of the application, at most kMaxNoteBytes: load() gives them back. For what the tokens do not
+    ///           say, such as the messages of a chat.
+    /// errors    bad_argument: no path, a folder or device, or the note is too large; not_found: no such folder;
+    ///           io_error: no permission, a full disk; out_of_memory, device_lost. The file and the session are as
+    ///           before, and no temporary file is left.
+    /// cost      waits for the disk. Allocates 1 MiB and an index.
+    Result<SaveReport> save(const char* path, Span<const std::byte> note = {}) const;
+    /// Makes the conversation of a file the history, and its checkpoints those of this session, as far as
+    /// checkpoint_bytes has room. What was live before is kept as a branch.
+    ///
+    /// returns   the note, and whether the last save was cut short.
+    /// errors    not_found, io_error; bad_file: damaged, cut short or of another version; bad_argument: more than
+    ///           n_context tokens, or of another model, other weights, another kind of device, other windows or KV
+    ///           formats (the text names both). The number of threads, drafting and, without windows, n_context and
+    ///           n_ubatch may differ. Everything is checked before the session changes. Should a disk or a device fail
+    ///           after that, the history stays and its rows are computed again when they are needed. A checksum finds
+    ///           accidents, not forgeries: load only files from where you trust.
+    /// cost      reads the file twice, through a buffer. Allocates 1 MiB, an index, tokens and one row of logits.
+    Result<SessionFile> load(const char* path);
 
     /// A second session of the same Model and options at the same row, which continues independently: both give the
     /// text that this one would have given. Checkpoints, the draft depth and what was learned about drafting are
@@ -1485,6 +1534,119 @@ constexpr uint32_t kMaxShards = 1024;
 /// errors    bad_file: no is not below count, or count is above kMaxShards (wrong keys in the file).
 ///           bad_argument: the name does not have the form that no and count require.
 Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t no, uint32_t count);
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------------- src/base/checksum.h
+
+// base/checksum: a checksum of many bytes, as fast as memory.
+//
+// What    four independent chains over 8-byte words. Any changed bit changes the result; it finds accidents, not
+//         forgeries. Counts 32 bytes in about 6 cycles.
+// Thread  no shared state.
+// Tests   tests/test_part_log.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+class Checksum {
+  public:
+    /// The next n bytes; how they are divided among calls does not matter.
+    void add(const void* from, size_t n);
+    uint64_t value() const;
+
+  private:
+    static constexpr size_t kStride = 32;
+    void mix(const std::byte* from, size_t n_stride);
+
+    uint64_t chain_[4] = {1, 2, 3, 4};
+    std::byte rest_[kStride] = {};  ///< bytes that do not fill a stride yet
+    size_t n_rest_ = 0;
+    uint64_t n_ = 0;
+};
+
+inline uint64_t checksum_of(const void* from, size_t n) {
+    Checksum sum;
+    sum.add(from, n);
+    return sum.value();
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/base/disk_file.h
+
+// base/disk_file: files that are written: at any place, to the disk, and by replacing a whole file at once.
+//
+// Owns    an open file; a temporary file until it takes its final name.
+// Thread  one at a time.
+// Tests   tests/test_part_log.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// A regular file that is open for reading or writing. Errors are io_error with the path and the operating system's
+/// reason; not_found where the file or its folder is missing.
+class DiskFile {
+  public:
+    enum class Mode {
+        read,    ///< of a file that exists
+        update,  ///< reads and writes a file that exists
+        create,  ///< writes a file that must not exist
+    };
+    DiskFile() = default;
+    ~DiskFile() { close(); }
+    DiskFile(DiskFile&& o) noexcept;
+    DiskFile& operator=(DiskFile&& o) noexcept;
+    DiskFile(const DiskFile&) = delete;
+    DiskFile& operator=(const DiskFile&) = delete;
+    /// path      UTF-8.
+    /// errors    also bad_argument: no path, or a folder, a device or a pipe.
+    static Result<DiskFile> open(const char* path, Mode mode);
+    void close();
+
+    Result<uint64_t> size() const;
+    /// errors    also bad_file: the file ends before.
+    Status read(uint64_t at, void* to, uint64_t n);
+    Status write(uint64_t at, const void* from, uint64_t n);
+    /// Waits until everything written is on the disk.
+    Status sync();
+    /// Makes the file `size` bytes long.
+    Status cut(uint64_t size);
+    const std::string& path() const { return path_; }
+
+  private:
+    friend class TemporaryFile;
+    std::string path_;
+    intptr_t handle_ = -1;  ///< of the operating system
+};
+
+/// A new file beside the one that it will replace. Unless replace() succeeds it is deleted.
+class TemporaryFile {
+  public:
+    TemporaryFile() = default;
+    ~TemporaryFile() { remove(); }
+    TemporaryFile(const TemporaryFile&) = delete;
+    TemporaryFile& operator=(const TemporaryFile&) = delete;
+    /// errors    those of DiskFile::open; bad_argument: `path` is a folder, a device or a pipe.
+    Status create(const char* path);
+    DiskFile& file() { return file_; }
+    /// Syncs the file and gives it the name, in one step: at any moment the name has the old or the new content.
+    Status replace();
+
+  private:
+    void remove();
+    std::string path_, name_, folder_;  ///< what it will be called, is called now, and where
+    DiskFile file_;
+};
+
+/// A number that no other call on any machine is likely to return.
+uint64_t unique_number();
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -7670,6 +7832,8 @@ class Timeline {
     size_t n_given() const { return n_given_; }
     void give() { n_given_ = size_; }
     void give_one() { ++n_given_; }
+    /// The caller knows the first n tokens.
+    void give_only(size_t n) { n_given_ = n; }
     /// How many tokens at the start are the same.
     size_t common_prefix(Span<const Token> other) const;
     /// Where guesses are written: right after the tokens, so that both are one array.
@@ -7993,6 +8157,11 @@ class PrefixTree {
     /// Item and row of the highest kept state of the live history, up to row n, that needs no rows beside it; row 0 if
     /// there is none. All states are such where every cache has a window.
     std::pair<uint32_t, size_t> whole_state(size_t n) const;
+    /// Keeps a state of the live path that a file brought: `copy` fills the item, as RowStore::keep_state does. False:
+    /// it is not kept, for want of room or because the copy failed.
+    bool adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy);
+    /// Forgets everything before the next operation. Never allocates.
+    void forget_later() { changing_ = true; }
     /// Forgets everything if an operation did not return, because memory ran out in it. Before the next operation.
     void recover() {
         if (changing_) start_over();
@@ -8022,6 +8191,15 @@ class PrefixTree {
         std::vector<Token> tokens;  ///< of its path
     };
     std::vector<StateInfo> states() const;
+    /// A kept state of the live path.
+    struct LiveState {
+        uint32_t item = 0;
+        size_t row = 0;
+        StateKind kind = StateKind::tip;
+        bool pinned = false;
+    };
+    /// By ascending row.
+    std::vector<LiveState> live_states() const;
     /// Called with each state that is about to be given up for the budget: for tests.
     std::function<void(uint32_t item)> on_evict;
 
@@ -8086,6 +8264,7 @@ class PrefixTree {
     void split(RunId id, size_t row);
     uint32_t claim_state(RunId run, size_t row, StateKind kind, bool pinned);
     bool has_state_at(RunId run, size_t row) const;
+    void take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy);
     void take_state(uint32_t i);
     void keep_here(StateKind kind, bool pinned);
     void remove_state(uint32_t i);
@@ -8149,6 +8328,46 @@ class PrefixTree {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// -------------------------------------------------------------------------- src/engine/row_marks.h
+
+// engine/row_marks: which rows of a context were written since they were last saved to a file.
+//
+// Owns    one byte for each block of rows, allocated once. Integers only.
+// Thread  belongs to one session.
+// Tests   tests/test_session_file.cpp: a second save appends what changed, and loads to the same bits.
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// Rows are saved in blocks of this many, at absolute multiples.
+constexpr size_t kFileRows = 256;
+
+class RowMarks {
+  public:
+    /// Everything counts as written.
+    void open(size_t n_context) { written_.assign(ceil_div(n_context, kFileRows), 1); }
+    /// Rows first .. end - 1 of the context were written, or are about to be. Never allocates.
+    void wrote(size_t first, size_t end) {
+        if (first >= end) return;
+        const size_t to = std::min(ceil_div(end, kFileRows), written_.size());
+        for (size_t i = first / kFileRows; i < to; ++i) written_[i] = 1;
+    }
+    /// The first n rows are in the file as they are in the context; of others nothing is known.
+    void saved(size_t n) {
+        for (size_t i = 0; i < written_.size(); ++i) written_[i] = i * kFileRows < n ? 0 : 1;
+    }
+    bool written(size_t block) const { return block >= written_.size() || written_[block] != 0; }
+
+  private:
+    std::vector<uint8_t> written_;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // -------------------------------------------------------------------------- src/engine/mtp_cache.h
 
 // engine/mtp_cache: which rows the MTP block's own KV cache holds, and bringing it up to date.
@@ -8167,6 +8386,8 @@ class MtpCache {
     /// n_row_max: rows of one step, at most kMaxMtpRows. window: rows that a row of the block sees; 0: all.
     void open(const Plan& plan, Context& context, uint32_t window, uint32_t n_row_max);
     bool on() const { return plan_ != nullptr; }
+    /// Told of every row that is filled.
+    void set_marks(RowMarks& marks) { marks_ = &marks; }
 
     /// The timeline was reset, or replaced by another.
     void forget();
@@ -8205,7 +8426,10 @@ class MtpCache {
     };
     Result<Lead> lead(Span<const Token> history);
     /// The rows before `end` are in the cache now.
-    void filled_to(size_t end) { n_row_ = end; }
+    void filled_to(size_t end) {
+        if (marks_) marks_->wrote(n_row_, end);
+        n_row_ = end;
+    }
 
     /// The rows that an acceptance probe over the last n tokens runs, from `first` up to `end`; none if equal. Their
     /// cache rows are written again, with the same bits.
@@ -8226,6 +8450,7 @@ class MtpCache {
 
     const Plan* plan_ = nullptr;
     Context* context_ = nullptr;
+    RowMarks* marks_ = nullptr;
     uint32_t window_ = 0, n_row_max_ = 0;
     size_t first_ = 0, n_kept_ = 0;  ///< rows of the last trunk step
     size_t pending_first_ = 0;       ///< from here on all rows came from tentative steps: the context keeps them by row
@@ -8483,6 +8708,8 @@ class Trunk {
           MtpCache& cache, Stats& stats);
     /// The tree that is told of every row. Before anything is run.
     void set_tree(PrefixTree& tree) { tree_ = &tree; }
+    /// Told of every row that is written.
+    void set_marks(RowMarks& marks) { marks_ = &marks; }
 
     /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
     /// tokens whose rows are missing are dropped.
@@ -8512,6 +8739,13 @@ class Trunk {
     void restart(size_t n_keep);
     /// The same, and what the context held of other branches: its rows will be overwritten.
     void abandon();
+    /// Rows first .. first + n were copied to the context.
+    void rows_copied(size_t first, size_t n) { marks_->wrote(first, first + n); }
+    /// The context lost everything: these are the tokens again, and repair() computes their rows as `spans` says.
+    /// Never allocates.
+    void take_back(Span<const Token> tokens, std::vector<RowSpan> spans);
+    /// The context holds rows and state of these tokens, copied from a file. logits: of the last row, or empty.
+    void loaded(Span<const Token> tokens, std::vector<float> logits);
     /// The live state, with committed records applied.
     Status save_state(StatePart part, StateWriter& to);
     /// Makes a kept state at `row` the live one. errors: the state is damaged.
@@ -8591,6 +8825,7 @@ class Trunk {
     MtpCache& cache_;
     Stats& stats_;
     PrefixTree* tree_ = nullptr;
+    RowMarks* marks_ = nullptr;
     LogitsAt at_ = LogitsAt::nowhere;
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot
@@ -8651,12 +8886,31 @@ class StateStore : public RowStore {
     void drop_all() override;
     void reset() override;
 
+    // For files. The bytes of a state are those of the trunk, those of the draft blocks, and the hidden row.
+    /// What belongs to a state beside its bytes.
+    struct Facts {
+        std::vector<RowSpan> spans;  ///< how its rows were computed
+        MtpCache::Kept mtp;
+    };
+    Facts live_facts(size_t row) const;
+    const Facts& facts(uint32_t item) const { return states_[item].facts; }
+    /// Tells a kept state from all others of this store.
+    uint64_t serial(uint32_t item) const { return states_[item].serial; }
+    uint64_t part_bytes(StatePart part, size_t row) const;
+    uint64_t hidden_bytes(const Facts& facts) const { return facts.mtp.has_hidden ? d_model_ * sizeof(float) : 0; }
+    Status write_live(const Facts& facts, StateWriter& to);
+    Status write_kept(uint32_t item, size_t row, StateWriter& to) const;
+    /// Makes what is read the live state; the rows below are in the context.
+    Status read_live(size_t row, const Facts& facts, StateReader& from);
+    /// Fills an item, as keep_state() does.
+    Status read_kept(uint32_t item, size_t row, Facts facts, StateReader& from);
+
   private:
     using Pages = std::vector<uint32_t>;
     struct State {
         Pages pages;
-        std::vector<RowSpan> spans;  ///< how its rows were computed
-        MtpCache::Kept mtp;
+        Facts facts;
+        uint64_t serial = 0;
     };
     struct Rows {
         Pages pages;
@@ -8669,7 +8923,7 @@ class StateStore : public RowStore {
     void each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const;
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
-    Status write_state(State& state, size_t row);
+    Result<State*> take_state(uint32_t item, size_t row);
 
     Trunk& trunk_;
     MtpCache& cache_;
@@ -8678,6 +8932,7 @@ class StateStore : public RowStore {
     uint64_t page_bytes_ = 1;
     std::vector<uint32_t> free_;       ///< pages
     std::vector<State> states_;        ///< by item
+    uint64_t n_kept_ = 0;              ///< states so far
     std::vector<Rows> rows_;           ///< by item
     std::vector<uint64_t> pieces_[2];  ///< Context::row_pieces of trunk and draft
 };
@@ -8802,9 +9057,12 @@ class DeviceDecoder : public Decoder {
     Status drain() override;
     /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
     uint32_t usable_depths() const;
-    /// The tokens computed ahead were sampled like this.
     void copy_sampling(const DeviceDecoder& other) { sampling_ = other.sampling_; }
+    /// The tokens computed ahead were sampled like this.
     bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
+    const Sampling& sampling() const { return sampling_; }
+    /// Tokens computed ahead came with a file, and were sampled like this. Not while cycles are queued.
+    void set_sampling(const Sampling& sampling) { sampling_ = sampling; }
 
   private:
     Result<bool> start(const Sampling& sampling, bool drafts);
@@ -8870,6 +9128,10 @@ Fnv weights_id(const Model::Impl& model);
 /// What must be equal for a state to mean the same: the weights, the kind of device and its code path, windows and KV
 /// formats. Not the number of threads. cost: of weights_id().
 uint64_t state_id(const Model::Impl& model, const std::vector<KvShape>& kv);
+/// The kind of device, with its code path and without the number of threads.
+std::string device_key(const Model::Impl& model);
+/// Formats and windows of the caches of the trunk, or of the draft blocks.
+std::string kv_key(const std::vector<KvShape>& kv, bool draft);
 
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
 std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits);
@@ -8883,6 +9145,187 @@ struct SnapshotParts {
 };
 /// errors    bad_argument: no snapshot, of another version or state_id, damaged, cut short, or longer than n_context.
 Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab);
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------------- src/engine/part_log.h
+
+// engine/part_log: a file of parts that grows by commits.
+//
+// Owns    the layout below, the checksums, and what survives a crash. Knows nothing of sessions.
+// Thread  one at a time.
+// Tests   tests/test_part_log.cpp, tests/test_session_file.cpp.
+//
+//   LogHead | identity | record | record | ...
+//   record    RecordHead | payload | 0..7 zero bytes, so that the next one begins at a multiple of 8
+//   commit    a record of kind 0: LogPart[n] | LogTail. It names every part that is valid with it; parts that the last
+//             commit does not name are dead
+//
+// A new file is written under another name, synced and renamed. A later save appends records, syncs, appends a commit
+// and syncs again: a reader takes the last complete commit, so a crash at any point loses that save alone.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// A part as a commit names it. The file knows `at`, `bytes` and `checksum`; the rest belongs to the caller.
+struct LogPart {
+    uint32_t kind = 0;  ///< 1..
+    uint32_t flags = 0;
+    uint64_t first = 0, n = 0;
+    uint64_t at = 0, bytes = 0;  ///< of the payload
+    uint64_t checksum = 0;
+};
+static_assert(sizeof(LogPart) == 48 && std::is_trivially_copyable_v<LogPart>, "part of the file format");
+
+/// Tells the commit with which a file ends from every other.
+struct LogMark {
+    uint64_t file_id = 0, sequence = 0;
+    uint64_t end = 0;  ///< of the file
+};
+
+/// They bound what open() allocates, whatever the file says.
+constexpr uint64_t kMaxIdentity = 4096, kMaxLogParts = uint64_t{1} << 18;
+/// Bytes that readers and writers of parts hold.
+constexpr size_t kLogBuffer = size_t{1} << 20;
+
+/// A file that is open for reading, at its last complete commit.
+class LogReader {
+  public:
+    /// errors    those of DiskFile::open; bad_file: no such file, damaged, or without a commit.
+    Status open(const char* path);
+    Span<const std::byte> identity() const { return identity_; }
+    const std::vector<LogPart>& parts() const { return parts_; }
+    const LogMark& mark() const { return mark_; }
+    /// Whether something follows the commit: a save that was cut short.
+    bool recovered() const { return recovered_; }
+    /// Reads a part to its end and checks its checksum.
+    Status verify(const LogPart& part);
+    DiskFile& file() { return file_; }
+    const std::string& path() const { return file_.path(); }
+    std::vector<std::byte>& buffer() { return buffer_; }
+
+  private:
+    Status read_head(uint64_t size);
+    bool read_commit(uint64_t at, uint64_t bytes);
+    void scan(uint64_t size);
+
+    DiskFile file_;
+    std::vector<std::byte> identity_, buffer_;
+    std::vector<LogPart> parts_;
+    LogMark mark_;
+    uint64_t first_record_ = 0;
+    bool recovered_ = false;
+};
+
+/// Gives the bytes of one part in order. Its checksum is checked by finish().
+class PartReader : public StateReader {
+  public:
+    PartReader(LogReader& log, const LogPart& part) : log_(log), part_(part) {}
+    /// errors    io_error; bad_file: the part has fewer bytes.
+    Status read(void* to, uint64_t n) override;
+    Status skip(uint64_t n);
+    uint64_t left() const { return part_.bytes - done_; }
+    /// Reads what is left. errors: bad_file: the checksum differs.
+    Status finish();
+
+  private:
+    Status load();
+
+    LogReader& log_;
+    LogPart part_;
+    Checksum sum_;
+    uint64_t loaded_ = 0, done_ = 0;  ///< bytes of the part read from the file, and given out
+    size_t at_ = 0, end_ = 0;         ///< of the buffer
+};
+
+/// Writes a new file or appends to one. Unless commit() succeeds nothing is changed: a new file is deleted, an old one
+/// cut to what it was.
+class LogWriter : public StateWriter {
+  public:
+    LogWriter() = default;
+    ~LogWriter() override;
+    LogWriter(const LogWriter&) = delete;
+    LogWriter& operator=(const LogWriter&) = delete;
+    /// A file that replaces what `path` names once it is committed.
+    Status create(const char* path, Span<const std::byte> identity);
+    /// Goes on after `last`. False: the file does not end with that commit, or cannot be opened.
+    Result<bool> append(const char* path, const LogMark& last);
+
+    /// The next part, of exactly part.bytes bytes, written with write(); end_part() fills in `at` and `checksum`.
+    Status begin_part(const LogPart& part);
+    Status write(const void* from, uint64_t n) override;
+    Status end_part(LogPart* part);
+    /// Makes these parts the content of the file, and syncs it.
+    Status commit(Span<const LogPart> parts, LogMark* mark);
+    uint64_t written() const { return at_ + n_buffer_ - begin_; }
+
+  private:
+    DiskFile& file() { return appends_ ? file_ : temporary_.file(); }
+    Status put(const void* from, uint64_t n, Checksum* sum = nullptr);
+    Status flush();
+    Status begin_record(uint32_t kind, uint64_t bytes);
+    Status pad();
+
+    TemporaryFile temporary_;
+    DiskFile file_;
+    bool appends_ = false, committed_ = false;
+    std::vector<std::byte> buffer_;
+    size_t n_buffer_ = 0;
+    uint64_t begin_ = 0, at_ = 0;  ///< where this save began, and where the buffer belongs
+    LogMark mark_;
+    LogPart part_;
+    uint64_t n_part_ = 0;  ///< bytes of it written
+    Checksum sum_;
+};
+
+/// What a part of this many bytes takes in the file.
+constexpr uint64_t log_bytes_of(uint64_t payload) { return 32 + round_up(payload, 8); }
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/engine/session_file.h
+
+// engine/session_file: a conversation on disk.
+//
+// Owns    what the parts of a file mean (part_log.h has their frame), and which of them a session need not write again.
+// Thread  belongs to one session.
+// Tests   tests/test_session_file.cpp, tests/test_session_file_bad.cpp.
+//
+//   text         TextHead | tokens | logits of the last row, if they are known
+//   note         the application's bytes
+//   rows         kFileRows rows of the trunk, as Context::save_rows orders them; one part for each block of rows
+//   draft rows   the same of the draft blocks
+//   kept state   StateHead | spans | state of the trunk | of the draft blocks | hidden row; one for each checkpoint of
+//                the live path
+//   live state   the same after the last row
+//
+// Loading reads everything once to check it and a second time into the context, through one buffer. Beside that it
+// takes the index (48 bytes a part), tokens, logits and spans; nothing as large as the file.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// What a session saved last, or was loaded from.
+struct SavedFile {
+    struct Part {
+        LogPart part;
+        uint64_t serial = 0;  ///< of the kept state that it holds
+    };
+    std::string path;
+    LogMark mark;
+    std::vector<Part> parts;
+};
+
+/// Session::save(path). errors: as documented there; the session is as before.
+Result<SaveReport> save_file(Session::Impl& session, const char* path, Span<const std::byte> note);
+/// Session::load(path).
+Result<SessionFile> load_file(Session::Impl& session, const char* path);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -8907,6 +9350,7 @@ struct Session::Impl {
     Stats stats;
     std::vector<detail::KvShape> kv;  ///< by SlotId
     std::unique_ptr<detail::Context> context;
+    detail::RowMarks marks;
     detail::Sampler sampler;
     detail::Timeline timeline;
     detail::MtpCache cache;
@@ -8918,7 +9362,8 @@ struct Session::Impl {
     std::unique_ptr<detail::PrefixTree> tree;
     std::unique_ptr<detail::HostDecoder> host;
     std::unique_ptr<detail::DeviceDecoder> device;  ///< null where the context has no device loop
-    uint64_t state_id = 0;                          ///< of snapshots; 0: not computed yet
+    uint64_t state_id = 0, weights_id = 0;          ///< of snapshots and files; 0: not computed yet
+    std::unique_ptr<detail::SavedFile> saved;       ///< null: no file, or rows and file have nothing in common
     bool busy = false;                              ///< a public call is running
 
     // For tests and measuring.
@@ -8968,6 +9413,97 @@ class Session::Impl::Call {
     bool empty_;
 };
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/engine/file_parts.h
+
+// engine/file_parts: the parts of a session's file as structs, and reading them.
+//
+// Owns    their layout, and every check of what a file says. A struct lies in the file as in memory.
+// Thread  pure functions.
+// Tests   tests/test_session_file_bad.cpp: what is damaged, absurd or of another session is refused.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+enum class PartKind : uint32_t { commit, text, note, rows, draft_rows, kept_state, live_state };
+
+/// Whose file this is.
+struct FileIdentity {
+    char magic[8];     ///< with the version of the parts
+    uint64_t weights;  ///< weights_id()
+    uint64_t device, kv;
+    uint64_t
+        layout;      ///< how rows and state of the trunk lie: depends on n_context and n_ubatch where there are windows
+    uint64_t draft;  ///< formats and layout of the draft blocks' caches; 0: there are none
+    char device_name[96], kv_name[160];  ///< for messages, cut if too long
+};
+static_assert(sizeof(FileIdentity) == 304, "part of the file format");
+
+struct SamplingBytes {
+    float temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
+    int32_t top_k;
+    uint32_t penalty_window;
+    uint64_t seed;
+    static SamplingBytes of(const Sampling& s);
+    Sampling sampling() const;
+};
+
+struct TextHead {
+    uint64_t n_token, n_given, n_row, n_logit;
+    SamplingBytes ahead;  ///< how tokens beyond n_given were sampled
+};
+
+struct StateHead {
+    uint64_t row, n_span, trunk_bytes, draft_bytes;
+    uint64_t first_key, n_mtp_row;  ///< MtpCache::Kept
+    uint64_t n_hidden;              ///< values of the hidden row, or 0
+};
+struct SpanBytes {
+    uint64_t first, n, origin;
+};
+static_assert(sizeof(SamplingBytes) == 40 && sizeof(TextHead) == 72 && sizeof(StateHead) == 56 &&
+                  sizeof(SpanBytes) == 24,
+              "part of the file format");
+
+FileIdentity identity_of(Session::Impl& session);
+/// errors    bad_argument: a file of another model, device or options; the text has both.
+Status check_identity(const FileIdentity& found, const FileIdentity& own, const std::string& path);
+
+/// LogPart::flags of a kept state.
+constexpr uint32_t flags_of(StateKind kind, bool pinned) { return static_cast<uint32_t>(kind) | (pinned ? 256u : 0u); }
+
+/// A state part, read up to its bytes.
+struct StatePartHead {
+    StateHead head{};
+    StateStore::Facts facts;
+};
+/// What a file holds, checked; the rows and states themselves are not read yet.
+struct FileContent {
+    LogReader log;
+    FileIdentity identity{};
+    bool with_draft = false;  ///< the draft blocks' caches of file and session are alike
+    TextHead text{};
+    std::vector<Token> tokens;
+    std::vector<float> logits;
+    std::vector<std::byte> note;
+    std::vector<LogPart> rows, draft_rows, kept;
+    LogPart live;
+};
+/// Opens a file and reads what every reader needs: the identity, the text's head and the note.
+Status open_content(const char* path, FileContent* to);
+/// Checks everything else against the session, and every checksum.
+/// errors    bad_argument, bad_file, io_error, out_of_memory.
+Status check_content(Session::Impl& session, FileContent* content);
+/// Reads a state's head and spans. errors: bad_file.
+Status read_state_head(Session::Impl& session, const FileContent& content, const LogPart& part, PartReader& from,
+                       StatePartHead* to);
+Status write_state_head(const StatePartHead& state, StateWriter& to);
+uint64_t state_part_bytes(const StateHead& head);
+
+}  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
@@ -10112,6 +10648,408 @@ Result<std::vector<std::string>> shard_paths(const std::string& first, uint32_t 
     paths.reserve(count);
     for (uint32_t i = 0; i < count; ++i) paths.push_back(prefix + file_impl::shard_suffix(i, count));
     return paths;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------------- src/base/checksum.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+void Checksum::mix(const std::byte* from, size_t n_stride) {
+    uint64_t chain[4] = {chain_[0], chain_[1], chain_[2], chain_[3]};  // in registers
+    for (size_t i = 0; i < n_stride; ++i, from += kStride) {
+        uint64_t w[4];
+        std::memcpy(w, from, sizeof w);
+        for (int k = 0; k < 4; ++k) {
+            chain[k] = (chain[k] ^ w[k]) * 0x9E3779B97F4A7C15ull;
+            chain[k] ^= chain[k] >> 29;
+        }
+    }
+    std::copy_n(chain, 4, chain_);
+}
+
+void Checksum::add(const void* from, size_t n) {
+    const std::byte* bytes = static_cast<const std::byte*>(from);
+    n_ += n;
+    if (n_rest_ != 0) {
+        const size_t k = std::min(n, kStride - n_rest_);
+        std::copy_n(bytes, k, rest_ + n_rest_);
+        n_rest_ += k;
+        bytes += k;
+        n -= k;
+        if (n_rest_ < kStride) return;
+        mix(rest_, 1);
+        n_rest_ = 0;
+    }
+    mix(bytes, n / kStride);
+    n_rest_ = n % kStride;
+    std::copy_n(bytes + (n - n_rest_), n_rest_, rest_);
+}
+
+uint64_t Checksum::value() const {
+    Fnv h;
+    for (const uint64_t chain : chain_) h.mix(chain);
+    h.bytes(rest_, n_rest_);
+    h.mix(n_);
+    return h.value;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/base/disk_file.cpp
+
+#if defined(_WIN32)
+#if !defined(NOMINMAX)
+#define NOMINMAX
+#define AUSPEX_UNDEF_NOMINMAX
+#endif
+#if !defined(WIN32_LEAN_AND_MEAN)
+#define WIN32_LEAN_AND_MEAN
+#define AUSPEX_UNDEF_LEAN
+#endif
+#include <windows.h>
+#ifdef AUSPEX_UNDEF_NOMINMAX
+#undef NOMINMAX
+#undef AUSPEX_UNDEF_NOMINMAX
+#endif
+#ifdef AUSPEX_UNDEF_LEAN
+#undef WIN32_LEAN_AND_MEAN
+#undef AUSPEX_UNDEF_LEAN
+#endif
+#elif defined(__unix__) || defined(__APPLE__)
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace disk_file_impl {
+
+using Mode = DiskFile::Mode;
+constexpr uint64_t kMaxPiece = uint64_t{1} << 30;  // of one call of the operating system
+
+/// An error of the operating system, in its words.
+inline Status refused(const std::string& path, const char* doing, const std::error_code& why) {
+    const bool missing = why == std::errc::no_such_file_or_directory || why == std::errc::not_a_directory;
+    const bool full = why == std::errc::no_space_on_device || why == std::errc::file_too_large;
+    return fail(missing ? Code::not_found : Code::io_error, "cannot ", doing, " '", path, "': ", why.message(),
+                missing ? ". Check the path and that its folder exists."
+                : full  ? ". Free some space, or save to another disk."
+                        : ". Check that this user may do that and that the disk works.");
+}
+inline Status not_regular(const std::string& path) {
+    return fail(Code::bad_argument, "'", path,
+                "' is a folder, a device or a pipe, expected a regular file. Name another file.");
+}
+inline Status ended(const std::string& path, uint64_t at, uint64_t n) {
+    return fail(Code::bad_file, "'", path, "' ends before byte ", at + n, ", where a part of ", n,
+                " bytes ends: it is cut short. Use a copy of it if there is one.");
+}
+
+#if defined(_WIN32)
+
+inline std::error_code last_error() {
+    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
+}
+inline HANDLE handle_of(intptr_t h) { return reinterpret_cast<HANDLE>(h); }
+
+inline std::wstring wide(const std::string& path) {
+    const int n = MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, nullptr, 0);
+    std::wstring to(n > 0 ? static_cast<size_t>(n) : 1, L'\0');
+    if (n > 0) MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, &to[0], n);
+    return to;
+}
+
+/// True for what exists and cannot be replaced by a file.
+inline bool is_special(const std::string& path) {
+    const DWORD attributes = GetFileAttributesW(wide(path).c_str());
+    return attributes != INVALID_FILE_ATTRIBUTES && (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE));
+}
+
+inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+    if (is_special(path)) return not_regular(path);
+    const DWORD access = mode == Mode::read ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
+    const HANDLE h = CreateFileW(wide(path).c_str(), access, FILE_SHARE_READ, nullptr,
+                                 mode == Mode::create ? CREATE_NEW : OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
+    if (h == INVALID_HANDLE_VALUE) return refused(path, "open", last_error());
+    *to = reinterpret_cast<intptr_t>(h);
+    if (GetFileType(h) == FILE_TYPE_DISK) return {};
+    return not_regular(path);
+}
+
+inline void close_file(intptr_t h) { CloseHandle(handle_of(h)); }
+
+inline bool size_of(intptr_t h, uint64_t* to) {
+    LARGE_INTEGER size;
+    if (!GetFileSizeEx(handle_of(h), &size)) return false;
+    *to = static_cast<uint64_t>(size.QuadPart);
+    return true;
+}
+
+inline OVERLAPPED place_of(uint64_t at) {
+    OVERLAPPED place{};
+    place.Offset = static_cast<DWORD>(at);
+    place.OffsetHigh = static_cast<DWORD>(at >> 32);
+    return place;
+}
+/// Bytes read, 0 at the end, or -1.
+inline int64_t read_some(intptr_t h, uint64_t at, void* to, uint64_t n) {
+    OVERLAPPED place = place_of(at);
+    DWORD got = 0;
+    if (ReadFile(handle_of(h), to, static_cast<DWORD>(n), &got, &place)) return got;
+    return GetLastError() == ERROR_HANDLE_EOF ? 0 : -1;
+}
+inline int64_t write_some(intptr_t h, uint64_t at, const void* from, uint64_t n) {
+    OVERLAPPED place = place_of(at);
+    DWORD got = 0;
+    return WriteFile(handle_of(h), from, static_cast<DWORD>(n), &got, &place) ? static_cast<int64_t>(got) : -1;
+}
+inline bool was_interrupted() { return false; }
+inline bool sync_file(intptr_t h) { return FlushFileBuffers(handle_of(h)) != 0; }
+inline bool cut_file(intptr_t h, uint64_t size) {
+    LARGE_INTEGER to;
+    to.QuadPart = static_cast<LONGLONG>(size);
+    return SetFilePointerEx(handle_of(h), to, nullptr, FILE_BEGIN) && SetEndOfFile(handle_of(h));
+}
+inline bool rename_file(const std::string& from, const std::string& to) {
+    return MoveFileExW(wide(from).c_str(), wide(to).c_str(), MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
+}
+inline void delete_file(const std::string& path) { DeleteFileW(wide(path).c_str()); }
+inline void copy_mode(const std::string&, intptr_t) {}
+inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
+inline uint64_t process_number() { return GetCurrentProcessId(); }
+
+#elif defined(__unix__) || defined(__APPLE__)
+
+inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
+
+/// True for what exists and cannot be replaced by a file.
+inline bool is_special(const std::string& path) {
+    struct stat info;
+    return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+    // O_NONBLOCK: opening a pipe must not wait for its other end; regular files ignore the flag.
+    const int access = mode == Mode::read ? O_RDONLY : O_RDWR;
+    const int flags = O_CLOEXEC | O_NONBLOCK | access | (mode == Mode::create ? O_CREAT | O_EXCL : 0);
+    if (is_special(path)) return not_regular(path);
+    const int fd = ::open(path.c_str(), flags, 0666);
+    if (fd < 0) return refused(path, "open", last_error());
+    *to = fd;
+    struct stat info;
+    if (::fstat(fd, &info) != 0) return refused(path, "open", last_error());
+    return S_ISREG(info.st_mode) ? Status() : not_regular(path);
+}
+
+inline void close_file(intptr_t h) { ::close(static_cast<int>(h)); }
+
+inline bool size_of(intptr_t h, uint64_t* to) {
+    struct stat info;
+    if (::fstat(static_cast<int>(h), &info) != 0) return false;
+    *to = static_cast<uint64_t>(info.st_size);
+    return true;
+}
+/// Bytes read, 0 at the end, or -1.
+inline int64_t read_some(intptr_t h, uint64_t at, void* to, uint64_t n) {
+    return ::pread(static_cast<int>(h), to, static_cast<size_t>(n), static_cast<off_t>(at));
+}
+inline int64_t write_some(intptr_t h, uint64_t at, const void* from, uint64_t n) {
+    return ::pwrite(static_cast<int>(h), from, static_cast<size_t>(n), static_cast<off_t>(at));
+}
+inline bool was_interrupted() { return errno == EINTR; }
+inline bool sync_file(intptr_t h) {
+    int done;
+    do done = ::fsync(static_cast<int>(h));
+    while (done != 0 && errno == EINTR);
+    return done == 0;
+}
+inline bool cut_file(intptr_t h, uint64_t size) {
+    return ::ftruncate(static_cast<int>(h), static_cast<off_t>(size)) == 0;
+}
+inline bool rename_file(const std::string& from, const std::string& to) {
+    return ::rename(from.c_str(), to.c_str()) == 0;
+}
+inline void delete_file(const std::string& path) { ::unlink(path.c_str()); }
+/// A file that replaces another keeps who may read it.
+inline void copy_mode(const std::string& from, intptr_t to) {
+    struct stat info;
+    if (::stat(from.c_str(), &info) == 0) (void)!::fchmod(static_cast<int>(to), info.st_mode & 07777u);
+}
+/// So that the new name survives a loss of power. A file system that cannot do it is left alone.
+inline void sync_folder(const std::string& folder) {
+    const int fd = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)!::fsync(fd);
+    ::close(fd);
+}
+inline uint64_t process_number() { return static_cast<uint64_t>(::getpid()); }
+
+#else  // any other hosted platform: the C library
+
+inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
+inline bool is_special(const std::string&) { return false; }
+inline std::FILE* stream_of(intptr_t h) { return reinterpret_cast<std::FILE*>(h); }
+
+inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
+    errno = 0;
+    std::FILE* f = std::fopen(path.c_str(), mode == Mode::read ? "rb" : mode == Mode::update ? "r+b" : "w+b");
+    if (!f) return refused(path, "open", last_error());
+    *to = reinterpret_cast<intptr_t>(f);
+    return {};
+}
+inline void close_file(intptr_t h) { std::fclose(stream_of(h)); }
+inline bool seek(intptr_t h, uint64_t at) {
+    return at <= INT32_MAX && std::fseek(stream_of(h), static_cast<long>(at), SEEK_SET) == 0;
+}
+inline bool size_of(intptr_t h, uint64_t* to) {
+    if (std::fseek(stream_of(h), 0, SEEK_END) != 0) return false;
+    const long size = std::ftell(stream_of(h));
+    *to = static_cast<uint64_t>(size);
+    return size >= 0;
+}
+inline int64_t read_some(intptr_t h, uint64_t at, void* to, uint64_t n) {
+    if (!seek(h, at)) return -1;
+    const size_t got = std::fread(to, 1, static_cast<size_t>(n), stream_of(h));
+    return got == 0 && std::ferror(stream_of(h)) ? -1 : static_cast<int64_t>(got);
+}
+inline int64_t write_some(intptr_t h, uint64_t at, const void* from, uint64_t n) {
+    if (!seek(h, at)) return -1;
+    const size_t got = std::fwrite(from, 1, static_cast<size_t>(n), stream_of(h));
+    return got == 0 ? -1 : static_cast<int64_t>(got);
+}
+inline bool was_interrupted() { return false; }
+inline bool sync_file(intptr_t h) { return std::fflush(stream_of(h)) == 0; }
+inline bool cut_file(intptr_t, uint64_t) { return false; }
+inline bool rename_file(const std::string& from, const std::string& to) {
+    std::remove(to.c_str());
+    return std::rename(from.c_str(), to.c_str()) == 0;
+}
+inline void delete_file(const std::string& path) { std::remove(path.c_str()); }
+inline void copy_mode(const std::string&, intptr_t) {}
+inline void sync_folder(const std::string&) {}
+inline uint64_t process_number() { return 0; }
+
+#endif
+
+}  // namespace disk_file_impl
+
+uint64_t unique_number() {
+    Fnv h;
+    h.mix(reinterpret_cast<uintptr_t>(&h));
+    h.mix(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()));
+    h.mix(static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()));
+    h.mix(disk_file_impl::process_number());
+    return h.value;
+}
+
+DiskFile::DiskFile(DiskFile&& o) noexcept
+    : path_(std::move(o.path_)), handle_(std::exchange(o.handle_, intptr_t{-1})) {}
+
+DiskFile& DiskFile::operator=(DiskFile&& o) noexcept {
+    if (this != &o) {
+        close();
+        path_ = std::move(o.path_);
+        handle_ = std::exchange(o.handle_, intptr_t{-1});
+    }
+    return *this;
+}
+
+void DiskFile::close() {
+    if (handle_ != -1) disk_file_impl::close_file(handle_);
+    handle_ = -1;
+}
+
+Result<DiskFile> DiskFile::open(const char* path, Mode mode) {
+    if (!path || !*path)
+        return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a file");
+    DiskFile f;
+    f.path_ = path;
+    AUSPEX_TRY(disk_file_impl::open_file(f.path_, mode, &f.handle_));
+    return f;
+}
+
+Result<uint64_t> DiskFile::size() const {
+    uint64_t n = 0;
+    if (!disk_file_impl::size_of(handle_, &n))
+        return disk_file_impl::refused(path_, "measure", disk_file_impl::last_error());
+    return n;
+}
+
+Status DiskFile::read(uint64_t at, void* to, uint64_t n) {
+    using namespace disk_file_impl;
+    std::byte* bytes = static_cast<std::byte*>(to);
+    for (uint64_t done = 0; done < n;) {
+        const int64_t got = read_some(handle_, at + done, bytes + done, std::min(n - done, kMaxPiece));
+        if (got < 0 && was_interrupted()) continue;
+        if (got <= 0) return got == 0 ? ended(path_, at, n) : refused(path_, "read", last_error());
+        done += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
+Status DiskFile::write(uint64_t at, const void* from, uint64_t n) {
+    using namespace disk_file_impl;
+    const std::byte* bytes = static_cast<const std::byte*>(from);
+    for (uint64_t done = 0; done < n;) {
+        const int64_t got = write_some(handle_, at + done, bytes + done, std::min(n - done, kMaxPiece));
+        if (got < 0 && was_interrupted()) continue;
+        if (got <= 0) return refused(path_, "write", last_error());
+        done += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
+Status DiskFile::sync() {
+    if (disk_file_impl::sync_file(handle_)) return {};
+    return disk_file_impl::refused(path_, "write", disk_file_impl::last_error());
+}
+
+Status DiskFile::cut(uint64_t size) {
+    if (disk_file_impl::cut_file(handle_, size)) return {};
+    return disk_file_impl::refused(path_, "shorten", disk_file_impl::last_error());
+}
+
+Status TemporaryFile::create(const char* path) {
+    if (!path || !*path)
+        return fail(Code::bad_argument, "the path is ", path ? "empty" : "null", ", expected the name of a file");
+    path_ = path;
+    const size_t slash = path_.rfind('/');
+    folder_ =
+        slash == std::string::npos ? "." : path_.substr(0, slash + 1);  // now: replace() must not run out of memory
+    if (disk_file_impl::is_special(path_)) return disk_file_impl::not_regular(path_);
+    std::string name = say(path_, ".", unique_number() % 1000000000, ".tmp");
+    DiskFile file;
+    AUSPEX_TRY(DiskFile::open(name.c_str(), DiskFile::Mode::create).get(file));
+    name_ = std::move(name);
+    file_ = std::move(file);
+    disk_file_impl::copy_mode(path_, file_.handle_);
+    return {};
+}
+
+Status TemporaryFile::replace() {
+    using namespace disk_file_impl;
+    AUSPEX_TRY(file_.sync());
+    file_.close();
+    if (!rename_file(name_, path_)) return refused(path_, "replace", last_error());
+    name_.clear();
+    disk_file_impl::sync_folder(folder_);
+    return {};
+}
+
+void TemporaryFile::remove() {
+    file_.close();
+    if (!name_.empty()) disk_file_impl::delete_file(name_);
+    name_.clear();
 }
 
 }  // namespace detail
@@ -39781,9 +40719,13 @@ uint32_t PrefixTree::claim_state(RunId run, size_t row, StateKind kind, bool pin
 
 /// Copies a claimed state; the live state is at its row.
 void PrefixTree::take_state(uint32_t i) {
+    take_state(i, [this](uint32_t item) { return store_->keep_state(item, states_[item].row); });
+}
+
+void PrefixTree::take_state(uint32_t i, const std::function<Status(uint32_t item)>& copy) {
     const Status s = held_ + options_.state_bytes > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for a state in the budget")
-                         : store_->keep_state(i, states_[i].row);
+                         : copy(i);
     if (!s.ok()) {
         failed(s);
         return give_up(i);
@@ -39799,6 +40741,19 @@ void PrefixTree::keep_here(StateKind kind, bool pinned) {
     const uint32_t i = claim_state(run, n_row_, kind, pinned);
     fit(0);
     if (states_[i].run != kNoRun) take_state(i);
+}
+
+bool PrefixTree::adopt(size_t row, StateKind kind, bool pinned, const std::function<Status(uint32_t item)>& copy) {
+    const RunId run = live_end();
+    if (options_.state_bytes > options_.budget_bytes || row <= tree_[run].begin || row > n_row_ ||
+        has_state_at(run, row))
+        return false;
+    changing_ = true;
+    const uint32_t i = claim_state(run, row, kind, pinned);
+    fit(0);
+    if (states_[i].run != kNoRun) take_state(i, copy);
+    changing_ = false;
+    return states_[i].run != kNoRun;
 }
 
 void PrefixTree::remove_state(uint32_t i) {
@@ -40047,6 +41002,15 @@ std::vector<PrefixTree::StateInfo> PrefixTree::states() const {
         }
         all.push_back(std::move(info));
     }
+    return all;
+}
+
+std::vector<PrefixTree::LiveState> PrefixTree::live_states() const {
+    std::vector<LiveState> all;
+    for (RunId id = open_; id != kNoRun; id = tree_[id].parent)
+        for (const uint32_t i : tree_[id].states)
+            all.push_back({i, states_[i].row, states_[i].kind, states_[i].pinned});
+    std::sort(all.begin(), all.end(), [](const LiveState& a, const LiveState& b) { return a.row < b.row; });
     return all;
 }
 
@@ -40561,7 +41525,7 @@ Status MtpCache::fill_given(Span<const Token> history) {
     step.hidden = given_.data();
     AUSPEX_TRY(fill_rows(step));
     given_.clear();
-    ++n_row_;
+    filled_to(n_row_ + 1);
     return {};
 }
 
@@ -40573,7 +41537,7 @@ void MtpCache::ran(size_t first, size_t n, bool tentative) {
 
 void MtpCache::ran_on_device(size_t first, size_t n) {
     ran(first, n, true);
-    n_row_ = first;
+    filled_to(first);
 }
 
 void MtpCache::cut(size_t n) {
@@ -40622,7 +41586,7 @@ Status MtpCache::fill_to(Span<const Token> history, size_t end) {
     while (n_row_ < end) {
         Step step = step_at(history, n_row_, std::min<size_t>(end - n_row_, n_row_max_));
         AUSPEX_TRY(fill_rows(step));
-        n_row_ += step.n_row;
+        filled_to(n_row_ + step.n_row);
     }
     return {};
 }
@@ -41061,6 +42025,7 @@ Status Trunk::alive() const {
 Status Trunk::run(const Step& step) {
     at_ = LogitsAt::nowhere;  // whatever comes of it
     timeline_.close_step();
+    marks_->wrote(step.first_row, size_t{step.first_row} + step.n_row);
     return change_state([&] { return context_.run(step); });
 }
 
@@ -41173,6 +42138,7 @@ void Trunk::commit(uint32_t n) {
 void Trunk::discard() { context_.commit(0); }
 
 void Trunk::ran_on_device(size_t n) {
+    marks_->wrote(timeline_.n_row(), timeline_.n_row() + n + kMaxTentative);  // and rows that it discarded
     timeline_.decoded(n);
     at_ = LogitsAt::nowhere;
 }
@@ -41301,7 +42267,19 @@ std::vector<RowSpan> Trunk::spans() const {
     return std::vector<RowSpan>(timeline_.spans().begin(), timeline_.spans().end());
 }
 
+void Trunk::take_back(Span<const Token> tokens, std::vector<RowSpan> spans) {
+    restart(0);
+    timeline_.assign(tokens);
+    redo_ = std::move(spans);
+}
+
+void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
+    timeline_.assign(tokens);
+    set_logits(std::move(logits));
+}
+
 void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+    marks_->wrote(0, tokens.size());
     damaged_ = false;
     redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
@@ -41487,6 +42465,7 @@ Status StateStore::open(const Allocator& allocator, const StateSizes& sizes, uin
 
 void StateStore::copy(const StateStore& other) {
     states_ = other.states_;
+    n_kept_ = other.n_kept_;
     rows_ = other.rows_;
     free_.assign(other.free_.begin(), other.free_.end());
     const auto copy_pages = [&](const Pages& pages) {
@@ -41512,44 +42491,78 @@ void StateStore::give_back(Pages* pages) {
     pages->clear();
 }
 
-Status StateStore::keep_state(uint32_t item, size_t row) {
+uint64_t StateStore::part_bytes(StatePart part, size_t row) const {
+    return trunk_.context().state_bytes(part, static_cast<uint32_t>(row));
+}
+
+StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans(), cache_.kept(row)}; }
+
+/// An item with pages for a state at `row`.
+Result<StateStore::State*> StateStore::take_state(uint32_t item, size_t row) {
     if (states_.size() <= item) states_.resize(item + 1);
     State& state = states_[item];
-    Context& context = trunk_.context();
-    uint64_t bytes = d_model_ * sizeof(float);
-    for (const StatePart part : {StatePart::trunk, StatePart::draft})
-        bytes += context.state_bytes(part, static_cast<uint32_t>(row));
-    AUSPEX_TRY(take(bytes, &state.pages));
-    const Status s = write_state(state, row);
-    if (!s.ok()) give_back(&state.pages);
+    AUSPEX_TRY(take(part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + d_model_ * sizeof(float),
+                    &state.pages));
+    state.serial = ++n_kept_;
+    return &state;
+}
+
+Status StateStore::keep_state(uint32_t item, size_t row) {
+    State* state = nullptr;
+    AUSPEX_TRY(take_state(item, row).get(state));
+    Writer to(*this, state->pages);
+    state->facts = live_facts(row);
+    const Status s = write_live(state->facts, to);
+    if (!s.ok()) give_back(&state->pages);
     return s;
 }
 
-Status StateStore::write_state(State& state, size_t row) {
-    Writer to(*this, state.pages);
-    Context& context = trunk_.context();
+Status StateStore::write_live(const Facts& facts, StateWriter& to) {
     AUSPEX_TRY(trunk_.save_state(StatePart::trunk, to));
     AUSPEX_TRY(trunk_.save_state(StatePart::draft, to));
-    state.spans = trunk_.spans();
-    state.mtp = cache_.kept(row);
-    if (!state.mtp.has_hidden) return {};
+    if (!facts.mtp.has_hidden) return {};
     Span<const float> hidden;
-    AUSPEX_TRY(trunk_.track(context.read_row(trunk_.hidden_slot(), state.mtp.hidden_row).get(hidden)));
+    AUSPEX_TRY(trunk_.track(trunk_.context().read_row(trunk_.hidden_slot(), facts.mtp.hidden_row).get(hidden)));
     return to.write(hidden.data(), d_model_ * sizeof(float));
 }
 
 Status StateStore::load_state(uint32_t item, size_t row) {
     State& state = states_[item];
     Reader from(*this, state.pages);
-    AUSPEX_TRY(trunk_.load_state(row, state.spans, from));
-    if (!state.mtp.has_hidden) {
-        cache_.resume(row, state.mtp, {});
-        return {};
-    }
-    std::vector<float> hidden(d_model_);
-    AUSPEX_TRY(from.read(hidden.data(), d_model_ * sizeof(float)));
-    cache_.resume(row, state.mtp, std::move(hidden));
+    return read_live(row, state.facts, from);
+}
+
+Status StateStore::read_live(size_t row, const Facts& facts, StateReader& from) {
+    AUSPEX_TRY(trunk_.load_state(row, facts.spans, from));
+    std::vector<float> hidden(facts.mtp.has_hidden ? d_model_ : 0);
+    AUSPEX_TRY(from.read(hidden.data(), hidden.size() * sizeof(float)));
+    cache_.resume(row, facts.mtp, std::move(hidden));
     return {};
+}
+
+Status StateStore::write_kept(uint32_t item, size_t row, StateWriter& to) const {
+    const State& state = states_[item];
+    const uint64_t bytes =
+        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state.facts);
+    Status s;
+    each_span(state.pages, 0, bytes, [&](const std::byte* from, uint64_t n) {
+        if (s.ok()) s = to.write(from, n);
+    });
+    return s;
+}
+
+Status StateStore::read_kept(uint32_t item, size_t row, Facts facts, StateReader& from) {
+    State* state = nullptr;
+    AUSPEX_TRY(take_state(item, row).get(state));
+    state->facts = std::move(facts);
+    const uint64_t bytes =
+        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state->facts);
+    Status s;
+    each_span(state->pages, 0, bytes, [&](std::byte* to, uint64_t n) {
+        if (s.ok()) s = from.read(to, n);
+    });
+    if (!s.ok()) give_back(&state->pages);
+    return s;
 }
 
 void StateStore::drop_state(uint32_t item) { give_back(&states_[item].pages); }
@@ -41572,6 +42585,7 @@ Status StateStore::park_rows(uint32_t item, size_t first, size_t n) {
 
 Status StateStore::restore_rows(uint32_t item, size_t first, size_t n) {
     const Rows& rows = rows_[item];
+    trunk_.rows_copied(first, n);
     Context& context = trunk_.context();
     uint64_t at = 0;
     for (const StatePart part : {StatePart::trunk, StatePart::draft}) {
@@ -41966,32 +42980,13 @@ struct SnapshotHead {
 };
 constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '2'};
 
-/// Hashes words in four independent chains: as fast as memory, and any changed bit changes the result.
-uint64_t checksum(Span<const std::byte> bytes) {
-    uint64_t chain[4] = {1, 2, 3, 4};
-    size_t i = 0;
-    for (; i + 32 <= bytes.size(); i += 32) {
-        uint64_t w[4];
-        std::memcpy(w, bytes.data() + i, sizeof w);
-        for (int k = 0; k < 4; ++k) {
-            chain[k] = (chain[k] ^ w[k]) * 0x9E3779B97F4A7C15ull;
-            chain[k] ^= chain[k] >> 29;
-        }
-    }
-    Fnv h;
-    for (const uint64_t l : chain) h.mix(l);
-    h.bytes(bytes.data() + i, bytes.size() - i);
-    h.mix(bytes.size());
-    return h.value;
-}
-
-uint64_t checksum_of(Span<const std::byte> snapshot) {
+uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
     std::memcpy(&head, snapshot.data(), sizeof head);
     head.checksum = 0;
     Fnv h;
     h.bytes(&head, sizeof head);
-    h.mix(checksum(snapshot.subspan(sizeof head, snapshot.size() - sizeof head)));
+    h.mix(checksum_of(snapshot.data() + sizeof head, snapshot.size() - sizeof head));
     return h.value;
 }
 
@@ -42025,14 +43020,22 @@ Fnv weights_id(const Model::Impl& m) {
     return h;
 }
 
+std::string device_key(const Model::Impl& m) {
+    const std::string device = m.device->machine->name();
+    return m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device;  // without the threads
+}
+
+std::string kv_key(const std::vector<KvShape>& kv, bool draft) {
+    std::string key;
+    for (const KvShape& k : kv)
+        if (k.n_ring != 0 && k.draft == draft)
+            key += say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";");
+    return key;
+}
+
 uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
     Fnv h = weights_id(m);
-    auto mix = [&](std::string_view s) { h.bytes(s.data(), s.size()); };
-    const std::string device = m.device->machine->name();
-    mix(m.device->machine->kind() == Kind::cpu ? device.substr(0, device.find(',')) : device);  // without the threads
-    for (const KvShape& k : kv)
-        if (k.n_ring != 0 && !k.draft)
-            mix(say(static_cast<uint32_t>(k.k), ",", static_cast<uint32_t>(k.v), ",", k.window, "+", k.sinks, ";"));
+    for (const std::string& key : {device_key(m), kv_key(kv, false)}) h.bytes(key.data(), key.size());
     return h.value;
 }
 
@@ -42052,7 +43055,7 @@ std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Spa
 
 void finish_snapshot(std::vector<std::byte>* bytes) {
     using namespace snapshot_impl;
-    const uint64_t sum = checksum_of(*bytes);
+    const uint64_t sum = checksum_of_snapshot(*bytes);
     std::memcpy(bytes->data() + offsetof(SnapshotHead, checksum), &sum, sizeof sum);
 }
 
@@ -42071,7 +43074,7 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
                     "; create it with a larger n_context");
     const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit);
     const size_t logits_at = sizeof head + n * sizeof(Token), state_at = logits_at + n_logit * sizeof(float);
-    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of(bytes) != head.checksum)
+    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum)
         return Status(Code::bad_argument,
                       "this snapshot is damaged or cut short: its checksum does not fit; save it "
                       "again");
@@ -42085,6 +43088,972 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/engine/part_log.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace part_log_impl {
+
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'L', '1'};
+constexpr char kTailMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'C', 'T'};
+constexpr uint32_t kRecordMagic = 0x74726170;        // "part"
+constexpr uint64_t kMaxRecords = uint64_t{1} << 22;  // that a search for the last commit passes
+
+struct LogHead {
+    char magic[8];
+    uint64_t file_id;
+    uint64_t identity_bytes;
+    uint64_t checksum;  ///< of the three before it, and of the identity
+};
+struct RecordHead {
+    uint32_t magic, kind;
+    uint64_t bytes, file_id;
+    uint64_t checksum;  ///< of the 24 bytes before, and of the record's place
+};
+struct LogTail {
+    uint64_t n_part, sequence;
+    uint64_t checksum;  ///< of the parts, of the two before it, of the file's number and of the record's place
+    char magic[8];
+};
+static_assert(sizeof(LogHead) == 32 && sizeof(RecordHead) == 32 && sizeof(LogTail) == 32, "part of the file format");
+
+uint64_t checksum_of_head(const LogHead& head, Span<const std::byte> identity) {
+    Checksum sum;
+    sum.add(&head, offsetof(LogHead, checksum));
+    sum.add(identity.data(), identity.size());
+    return sum.value();
+}
+uint64_t checksum_of_record(const RecordHead& head, uint64_t at) {
+    Checksum sum;
+    sum.add(&head, offsetof(RecordHead, checksum));
+    sum.add(&at, sizeof at);
+    return sum.value();
+}
+/// at: of the record.
+uint64_t checksum_of_commit(Span<const LogPart> parts, const LogTail& tail, uint64_t file_id, uint64_t at) {
+    Checksum sum;
+    sum.add(parts.data(), parts.size() * sizeof(LogPart));
+    sum.add(&tail, offsetof(LogTail, checksum));
+    sum.add(&file_id, sizeof file_id);
+    sum.add(&at, sizeof at);
+    return sum.value();
+}
+
+Status damaged(const DiskFile& file, const char* what) {
+    return fail(Code::bad_file, "'", file.path(), "' is damaged: ", what,
+                ". Use a copy of it if there is one, or delete it and start again.");
+}
+
+}  // namespace part_log_impl
+
+// --------------------------------------------------------------------------------------- reading
+
+Status LogReader::read_head(uint64_t size) {
+    using namespace part_log_impl;
+    LogHead head{};
+    if (size >= sizeof head) AUSPEX_TRY(file_.read(0, &head, sizeof head));
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+        return fail(Code::bad_file, "'", file_.path(),
+                    "' is no file of Session::save, or one of another version. Name another file.");
+    if (head.identity_bytes > kMaxIdentity || head.identity_bytes % 8 != 0)
+        return damaged(file_, "its head has an impossible size");
+    identity_.resize(static_cast<size_t>(head.identity_bytes));
+    AUSPEX_TRY(file_.read(sizeof head, identity_.data(), identity_.size()));
+    if (checksum_of_head(head, identity_) != head.checksum) return damaged(file_, "the checksum of its head differs");
+    mark_.file_id = head.file_id;
+    first_record_ = sizeof head + head.identity_bytes;
+    return {};
+}
+
+/// Takes the commit whose record begins at `at` if it is whole.
+bool LogReader::read_commit(uint64_t at, uint64_t bytes) {
+    using namespace part_log_impl;
+    if (bytes < sizeof(LogTail) || (bytes - sizeof(LogTail)) % sizeof(LogPart) != 0) return false;
+    const uint64_t n = (bytes - sizeof(LogTail)) / sizeof(LogPart);
+    if (n > kMaxLogParts) return false;
+    LogTail tail{};
+    const uint64_t parts_at = at + sizeof(RecordHead), tail_at = parts_at + n * sizeof(LogPart);
+    if (!file_.read(tail_at, &tail, sizeof tail).ok() || tail.n_part != n ||
+        std::memcmp(tail.magic, kTailMagic, sizeof kTailMagic) != 0)
+        return false;
+    std::vector<LogPart> parts(static_cast<size_t>(n));
+    if (!file_.read(parts_at, parts.data(), n * sizeof(LogPart)).ok()) return false;
+    if (checksum_of_commit(parts, tail, mark_.file_id, at) != tail.checksum) return false;
+    for (const LogPart& p : parts)
+        if (p.at < first_record_ || p.at > at || p.bytes > at - p.at) return false;
+    parts_ = std::move(parts);
+    mark_.sequence = tail.sequence;
+    mark_.end = tail_at + sizeof tail;
+    return true;
+}
+
+/// Finds the last whole commit of a file that does not end with one.
+void LogReader::scan(uint64_t size) {
+    using namespace part_log_impl;
+    uint64_t at = first_record_;
+    for (uint64_t i = 0; i < kMaxRecords && size - at >= sizeof(RecordHead); ++i) {
+        RecordHead head;
+        if (!file_.read(at, &head, sizeof head).ok()) return;
+        if (head.magic != kRecordMagic || head.file_id != mark_.file_id ||
+            checksum_of_record(head, at) != head.checksum)
+            return;
+        if (head.bytes > size - at - sizeof head) return;
+        if (head.kind == 0) (void)read_commit(at, head.bytes);
+        at += std::min(size - at, log_bytes_of(head.bytes));
+    }
+}
+
+Status LogReader::open(const char* path) {
+    using namespace part_log_impl;
+    AUSPEX_TRY(DiskFile::open(path, DiskFile::Mode::read).get(file_));
+    uint64_t size = 0;
+    AUSPEX_TRY(file_.size().get(size));
+    AUSPEX_TRY(read_head(size));
+    buffer_.resize(kLogBuffer);
+    LogTail tail{};
+    bool found = false;
+    if (size - first_record_ >= sizeof(RecordHead) + sizeof tail) {
+        AUSPEX_TRY(file_.read(size - sizeof tail, &tail, sizeof tail));
+        const uint64_t room = (size - first_record_ - sizeof(RecordHead) - sizeof tail) / sizeof(LogPart);
+        if (tail.n_part <= std::min(room, kMaxLogParts)) {
+            const uint64_t bytes = tail.n_part * sizeof(LogPart) + sizeof tail;
+            found = read_commit(size - bytes - sizeof(RecordHead), bytes);
+        }
+    }
+    if (found) return {};
+    scan(size);
+    recovered_ = true;
+    if (mark_.end != 0) return {};
+    return damaged(file_, "it is cut short before its first save ends, or that save's index does not fit its checksum");
+}
+
+Status LogReader::verify(const LogPart& part) { return PartReader(*this, part).finish(); }
+
+Status PartReader::load() {
+    std::vector<std::byte>& buffer = log_.buffer();
+    const uint64_t n = std::min<uint64_t>(buffer.size(), part_.bytes - loaded_);
+    AUSPEX_TRY(log_.file().read(part_.at + loaded_, buffer.data(), n));
+    sum_.add(buffer.data(), static_cast<size_t>(n));
+    loaded_ += n;
+    at_ = 0;
+    end_ = static_cast<size_t>(n);
+    return {};
+}
+
+Status PartReader::read(void* to, uint64_t n) {
+    if (n > left())
+        return fail(Code::bad_file, "'", log_.file().path(), "': a part of ", part_.bytes, " bytes ends ", n - left(),
+                    " bytes too early. The file is damaged.");
+    std::byte* bytes = static_cast<std::byte*>(to);
+    while (n != 0) {
+        if (at_ == end_) AUSPEX_TRY(load());
+        const size_t k = static_cast<size_t>(std::min<uint64_t>(n, end_ - at_));
+        if (bytes != nullptr) {
+            std::memcpy(bytes, log_.buffer().data() + at_, k);
+            bytes += k;
+        }
+        at_ += k;
+        done_ += k;
+        n -= k;
+    }
+    return {};
+}
+
+Status PartReader::skip(uint64_t n) { return read(nullptr, n); }
+
+Status PartReader::finish() {
+    AUSPEX_TRY(skip(left()));
+    if (sum_.value() == part_.checksum) return {};
+    return part_log_impl::damaged(log_.file(), say("the checksum of the part at byte ", part_.at, " differs").c_str());
+}
+
+// --------------------------------------------------------------------------------------- writing
+
+LogWriter::~LogWriter() {
+    if (appends_ && !committed_ && at_ + n_buffer_ != begin_) (void)file_.cut(begin_);
+}
+
+Status LogWriter::create(const char* path, Span<const std::byte> identity) {
+    using namespace part_log_impl;
+    buffer_.resize(kLogBuffer);
+    AUSPEX_TRY(temporary_.create(path));
+    LogHead head{};
+    std::memcpy(head.magic, kMagic, sizeof kMagic);
+    mark_.file_id = head.file_id = unique_number();
+    head.identity_bytes = identity.size();
+    head.checksum = checksum_of_head(head, identity);
+    AUSPEX_TRY(put(&head, sizeof head));
+    return put(identity.data(), identity.size());
+}
+
+Result<bool> LogWriter::append(const char* path, const LogMark& last) {
+    using namespace part_log_impl;
+    buffer_.resize(kLogBuffer);
+    DiskFile file;
+    if (!DiskFile::open(path, DiskFile::Mode::update).get(file).ok()) return false;
+    uint64_t size = 0;
+    LogHead head{};
+    LogTail tail{};
+    if (!file.size().get(size).ok() || size != last.end || size < sizeof head + sizeof tail) return false;
+    if (!file.read(0, &head, sizeof head).ok() || !file.read(size - sizeof tail, &tail, sizeof tail).ok()) return false;
+    if (head.file_id != last.file_id || tail.sequence != last.sequence ||
+        std::memcmp(tail.magic, kTailMagic, sizeof kTailMagic) != 0)
+        return false;
+    file_ = std::move(file);
+    mark_ = last;
+    begin_ = at_ = size;
+    appends_ = true;
+    return true;
+}
+
+Status LogWriter::flush() {
+    AUSPEX_TRY(file().write(at_, buffer_.data(), n_buffer_));
+    at_ += n_buffer_;
+    n_buffer_ = 0;
+    return {};
+}
+
+/// sum: if given, adds the bytes as they lie in the buffer: the source may be slow to read twice.
+Status LogWriter::put(const void* from, uint64_t n, Checksum* sum) {
+    const std::byte* bytes = static_cast<const std::byte*>(from);
+    while (n != 0) {
+        const size_t k = static_cast<size_t>(std::min<uint64_t>(n, buffer_.size() - n_buffer_));
+        std::memcpy(buffer_.data() + n_buffer_, bytes, k);
+        if (sum) sum->add(buffer_.data() + n_buffer_, k);
+        n_buffer_ += k;
+        bytes += k;
+        n -= k;
+        if (n_buffer_ == buffer_.size()) AUSPEX_TRY(flush());
+    }
+    return {};
+}
+
+Status LogWriter::pad() {
+    constexpr std::byte kZero[8] = {};
+    return put(kZero, round_up(at_ + n_buffer_, 8) - (at_ + n_buffer_));
+}
+
+Status LogWriter::begin_record(uint32_t kind, uint64_t bytes) {
+    using namespace part_log_impl;
+    RecordHead head{kRecordMagic, kind, bytes, mark_.file_id, 0};
+    head.checksum = checksum_of_record(head, at_ + n_buffer_);
+    return put(&head, sizeof head);
+}
+
+Status LogWriter::begin_part(const LogPart& part) {
+    AUSPEX_TRY(begin_record(part.kind, part.bytes));
+    part_ = part;
+    part_.at = at_ + n_buffer_;
+    n_part_ = 0;
+    sum_ = Checksum();
+    return {};
+}
+
+Status LogWriter::write(const void* from, uint64_t n) {
+    if (n > part_.bytes - n_part_)
+        return fail(Code::bad_argument, "a part of ", part_.bytes, " bytes was given ", n_part_ + n);
+    n_part_ += n;
+    return put(from, n, &sum_);
+}
+
+Status LogWriter::end_part(LogPart* part) {
+    if (n_part_ != part_.bytes)
+        return fail(Code::bad_argument, "a part of ", part_.bytes, " bytes was given ", n_part_);
+    part_.checksum = sum_.value();
+    *part = part_;
+    return pad();
+}
+
+Status LogWriter::commit(Span<const LogPart> parts, LogMark* mark) {
+    using namespace part_log_impl;
+    AUSPEX_TRY(flush());
+    if (appends_) AUSPEX_TRY(file_.sync());  // the parts are on the disk before the commit that names them
+    LogTail tail{};
+    const uint64_t at = at_;
+    tail.n_part = parts.size();
+    tail.sequence = mark_.sequence + 1;
+    std::memcpy(tail.magic, kTailMagic, sizeof kTailMagic);
+    tail.checksum = checksum_of_commit(parts, tail, mark_.file_id, at);
+    AUSPEX_TRY(begin_record(0, parts.size() * sizeof(LogPart) + sizeof tail));
+    AUSPEX_TRY(put(parts.data(), parts.size() * sizeof(LogPart)));
+    AUSPEX_TRY(put(&tail, sizeof tail));
+    AUSPEX_TRY(flush());
+    AUSPEX_TRY(appends_ ? file_.sync() : temporary_.replace());
+    committed_ = true;
+    *mark = {mark_.file_id, tail.sequence, at_};
+    return {};
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/engine/file_parts.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace file_parts_impl {
+
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '1'};
+
+uint64_t hash_of(const std::string& text) {
+    Fnv h;
+    h.bytes(text.data(), text.size());
+    return h.value;
+}
+
+template <size_t N>
+void set_name(char (&to)[N], const std::string& from) {
+    std::memset(to, 0, N);
+    std::memcpy(to, from.data(), std::min(from.size(), N - 1));
+}
+template <size_t N>
+std::string name_of(const char (&from)[N]) {
+    return quote(std::string_view(from, static_cast<size_t>(std::find(from, from + N, '\0') - from)), N);
+}
+
+/// How a context orders rows and states.
+std::string layout_of(Session::Impl& s, bool draft) {
+    std::string layout;
+    // A GPU's ring is saved as it lies; the CPU saves the rows that can still be seen.
+    const bool rings = s.model->device->machine->kind() != Kind::cpu;
+    for (SlotId id = 0; id < s.kv.size(); ++id) {
+        const KvShape& k = s.kv[id];
+        if (k.n_ring == 0 || k.draft != draft) continue;
+        const bool kept = k.keeps_rows(s.options.n_context);
+        layout += say(id, ":", kept ? "rows" : "ring", kept || !rings ? 0u : k.n_ring, ";");
+    }
+    for (const uint64_t piece : s.context->row_pieces(draft ? StatePart::draft : StatePart::trunk))
+        layout += say(piece, ",");
+    return layout;
+}
+
+std::string kv_name(Session::Impl& s) {
+    static constexpr const char* kNames[] = {"f16", "q8_0", "q4_0", "q4_1", "f32"};
+    std::vector<LayerWindow> windows;
+    for (const LayerWindow& w : s.stats.windows)
+        if (w.window != 0 && w.layer < s.model->plan.n_layer) windows.push_back(w);
+    return say("keys ", kNames[static_cast<size_t>(s.options.kv_k)], ", values ",
+               kNames[static_cast<size_t>(s.options.kv_v)], ", ",
+               windows.empty() ? std::string("no windows") : "windows " + print_windows(windows));
+}
+
+Status bad(const FileContent& c, const std::string& what) {
+    return fail(Code::bad_file, "'", c.log.path(), "' contradicts itself: ", what,
+                ". Use a copy of it if there is one, or delete it and start again.");
+}
+
+/// Sorts the parts by kind; each block of rows must be there once, in order.
+Status sort_parts(FileContent* c) {
+    uint32_t n_text = 0, n_live = 0, n_note = 0;
+    for (const LogPart& p : c->log.parts()) {
+        switch (static_cast<PartKind>(p.kind)) {
+            case PartKind::text: ++n_text; break;
+            case PartKind::note: ++n_note; break;
+            case PartKind::rows: c->rows.push_back(p); break;
+            case PartKind::draft_rows: c->draft_rows.push_back(p); break;
+            case PartKind::kept_state: c->kept.push_back(p); break;
+            case PartKind::live_state: c->live = p, ++n_live; break;
+            default: return bad(*c, say("it has a part of kind ", p.kind));
+        }
+    }
+    if (n_text == 1 && n_live == 1 && n_note <= 1) return {};
+    return bad(*c, say("it has ", n_text, " texts, ", n_live, " live states and ", n_note, " notes"));
+}
+
+/// row_bytes: 0 if it is not known, as of draft blocks that this session does not have.
+Status check_rows(const FileContent& c, const std::vector<LogPart>& parts, uint64_t row_bytes, const char* what) {
+    const uint64_t n_row = c.text.n_row;
+    if (parts.size() != ceil_div(n_row, uint64_t{kFileRows}))
+        return bad(c, say(parts.size(), " blocks of ", what, " for ", n_row, " rows"));
+    for (size_t i = 0; i < parts.size(); ++i) {
+        const LogPart& p = parts[i];
+        const uint64_t n = std::min<uint64_t>(kFileRows, n_row - i * kFileRows);
+        if (p.first != i * kFileRows || p.n != n || (row_bytes != 0 && p.bytes != n * row_bytes))
+            return bad(c, say("block ", i, " of ", what, " has ", p.n, " rows in ", p.bytes, " bytes, expected ", n,
+                              " in ", n * row_bytes));
+    }
+    return {};
+}
+
+Status read_text(Session::Impl& s, FileContent* c) {
+    for (const LogPart& p : c->log.parts()) {
+        if (p.kind != static_cast<uint32_t>(PartKind::text)) continue;
+        PartReader from(c->log, p);
+        AUSPEX_TRY(from.skip(sizeof(TextHead)));
+        const TextHead& t = c->text;
+        if (t.n_token > s.options.n_context)
+            return fail(Code::bad_argument, "'", c->log.path(), "' holds ", t.n_token, " tokens, the session ",
+                        s.options.n_context, "; create it with a larger n_context");
+        if (t.n_row > t.n_token || t.n_given > t.n_token || (t.n_logit != 0 && t.n_logit != s.model->plan.n_vocab) ||
+            from.left() != t.n_token * sizeof(Token) + t.n_logit * sizeof(float))
+            return bad(*c, say("a text of ", t.n_token, " tokens, ", t.n_row, " rows and ", t.n_logit, " logits in ",
+                               p.bytes, " bytes"));
+        c->tokens.resize(static_cast<size_t>(t.n_token));
+        c->logits.resize(static_cast<size_t>(t.n_logit));
+        AUSPEX_TRY(from.read(c->tokens.data(), c->tokens.size() * sizeof(Token)));
+        AUSPEX_TRY(from.read(c->logits.data(), c->logits.size() * sizeof(float)));
+    }
+    return s.check_ids(c->tokens);
+}
+
+}  // namespace file_parts_impl
+
+SamplingBytes SamplingBytes::of(const Sampling& s) {
+    return {s.temperature, s.top_p,          s.min_p, s.repeat_penalty, s.frequency_penalty, s.presence_penalty,
+            s.top_k,       s.penalty_window, s.seed};
+}
+
+Sampling SamplingBytes::sampling() const {
+    Sampling s;
+    s.temperature = temperature;
+    s.top_p = top_p;
+    s.min_p = min_p;
+    s.repeat_penalty = repeat_penalty;
+    s.frequency_penalty = frequency_penalty;
+    s.presence_penalty = presence_penalty;
+    s.top_k = top_k;
+    s.penalty_window = penalty_window;
+    s.seed = seed;
+    return s;
+}
+
+FileIdentity identity_of(Session::Impl& s) {
+    using namespace file_parts_impl;
+    FileIdentity id{};
+    std::memcpy(id.magic, kMagic, sizeof kMagic);
+    if (s.weights_id == 0) s.weights_id = weights_id(*s.model).value;
+    id.weights = s.weights_id;
+    id.device = hash_of(device_key(*s.model));
+    id.kv = hash_of(kv_key(s.kv, false));
+    id.layout = hash_of(layout_of(s, false));
+    id.draft = s.cache.on() ? hash_of(kv_key(s.kv, true) + layout_of(s, true)) : 0;
+    set_name(id.device_name, device_key(*s.model));
+    set_name(id.kv_name, kv_name(s));
+    return id;
+}
+
+Status check_identity(const FileIdentity& found, const FileIdentity& own, const std::string& path) {
+    using namespace file_parts_impl;
+    if (found.weights != own.weights)
+        return fail(Code::bad_argument, "'", path,
+                    "' belongs to another model or other weights; load the model that it was saved with");
+    if (found.device != own.device)
+        return fail(Code::bad_argument, "'", path, "' was saved on ", name_of(found.device_name),
+                    ", this session is on ", name_of(own.device_name),
+                    "; open that kind of device, or compute the history again with sync()");
+    if (found.kv != own.kv)
+        return fail(Code::bad_argument, "'", path, "' was saved with ", name_of(found.kv_name), ", this session has ",
+                    name_of(own.kv_name), "; create it with the same KV formats and windows");
+    if (found.layout != own.layout)
+        return fail(Code::bad_argument, "'", path,
+                    "' was saved with another n_context or n_ubatch, which decide how layers with a window keep their "
+                    "rows; create the session with the same");
+    return {};
+}
+
+uint64_t state_part_bytes(const StateHead& h) {
+    return sizeof h + h.n_span * sizeof(SpanBytes) + h.trunk_bytes + h.draft_bytes + h.n_hidden * sizeof(float);
+}
+
+Status write_state_head(const StatePartHead& state, StateWriter& to) {
+    AUSPEX_TRY(to.write(&state.head, sizeof state.head));
+    for (const RowSpan& span : state.facts.spans) {
+        const SpanBytes bytes{span.first, span.n, static_cast<uint64_t>(span.origin)};
+        AUSPEX_TRY(to.write(&bytes, sizeof bytes));
+    }
+    return {};
+}
+
+Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& part, PartReader& from,
+                       StatePartHead* to) {
+    using namespace file_parts_impl;
+    StateHead& h = to->head;
+    AUSPEX_TRY(from.read(&h, sizeof h));
+    if (h.row > c.text.n_row || h.row != part.first || h.n_span > h.row)
+        return bad(c, say("a state at row ", h.row, " of ", c.text.n_row, " with ", h.n_span, " spans"));
+    if ((part.flags & 255u) >= kStateKinds || h.first_key > h.row || h.n_mtp_row > h.row + 1 ||
+        (h.n_hidden != 0 && h.n_hidden != s.model->plan.d_model))
+        return bad(c, say("the state at row ", h.row, " has values out of range"));
+    const size_t row = static_cast<size_t>(h.row);
+    const uint64_t spans = h.n_span * sizeof(SpanBytes), hidden = h.n_hidden * sizeof(float);
+    const bool fits = from.left() >= spans + hidden && h.trunk_bytes == s.store->part_bytes(StatePart::trunk, row) &&
+                      from.left() - spans - hidden >= h.trunk_bytes &&
+                      from.left() - spans - hidden - h.trunk_bytes == h.draft_bytes &&
+                      (!c.with_draft || h.draft_bytes == s.store->part_bytes(StatePart::draft, row));
+    if (!fits) return bad(c, say("the state at row ", h.row, " has ", part.bytes, " bytes, which is not what it says"));
+    uint64_t at = 0;
+    to->facts.spans.resize(static_cast<size_t>(h.n_span));
+    for (RowSpan& span : to->facts.spans) {
+        SpanBytes b;
+        AUSPEX_TRY(from.read(&b, sizeof b));
+        if (b.first != at || b.n == 0 || b.n > h.row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
+            return bad(c, say("the spans of the state at row ", h.row, " have gaps"));
+        at += b.n;
+        span = {static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
+    }
+    if (at != h.row) return bad(c, say("the spans of the state at row ", h.row, " end at row ", at));
+    if (!c.with_draft) return {};
+    to->facts.mtp.first_key = static_cast<size_t>(h.first_key);
+    to->facts.mtp.n_row = static_cast<size_t>(h.n_mtp_row);
+    to->facts.mtp.has_hidden = h.n_hidden != 0;
+    return {};
+}
+
+Status open_content(const char* path, FileContent* c) {
+    using namespace file_parts_impl;
+    AUSPEX_TRY(c->log.open(path));
+    const Span<const std::byte> identity = c->log.identity();
+    if (identity.size() == sizeof c->identity) std::memcpy(&c->identity, identity.data(), sizeof c->identity);
+    if (std::memcmp(c->identity.magic, kMagic, sizeof kMagic) != 0)
+        return fail(Code::bad_file, "'", path, "' was written by another version; save it again with this one");
+    AUSPEX_TRY(sort_parts(c));
+    for (const LogPart& p : c->log.parts()) {
+        PartReader from(c->log, p);
+        if (p.kind == static_cast<uint32_t>(PartKind::text)) {
+            AUSPEX_TRY(from.read(&c->text, sizeof c->text));
+            AUSPEX_TRY(from.finish());
+        }
+        if (p.kind != static_cast<uint32_t>(PartKind::note)) continue;
+        if (p.bytes > kMaxNoteBytes) return bad(*c, say("a note of ", p.bytes, " bytes"));
+        c->note.resize(static_cast<size_t>(p.bytes));
+        AUSPEX_TRY(from.read(c->note.data(), p.bytes));
+        AUSPEX_TRY(from.finish());
+    }
+    return {};
+}
+
+Status check_content(Session::Impl& s, FileContent* c) {
+    using namespace file_parts_impl;
+    const FileIdentity own = identity_of(s);
+    AUSPEX_TRY(check_identity(c->identity, own, c->log.path()));
+    c->with_draft = own.draft != 0 && c->identity.draft == own.draft;
+    AUSPEX_TRY(read_text(s, c));
+    const uint64_t draft_bytes = c->with_draft ? s.context->kv_row_bytes(StatePart::draft) : 0;
+    const uint64_t trunk_bytes = s.context->kv_row_bytes(StatePart::trunk);
+    if (trunk_bytes != 0 || !c->rows.empty()) AUSPEX_TRY(check_rows(*c, c->rows, trunk_bytes, "rows"));
+    if (draft_bytes != 0 || !c->draft_rows.empty())
+        AUSPEX_TRY(check_rows(*c, c->draft_rows, draft_bytes, "draft rows"));
+    for (const LogPart& p : c->log.parts()) AUSPEX_TRY(c->log.verify(p));
+    std::vector<LogPart> states = c->kept;
+    states.push_back(c->live);
+    for (const LogPart& p : states) {
+        PartReader from(c->log, p);
+        StatePartHead head;
+        AUSPEX_TRY(read_state_head(s, *c, p, from, &head));
+    }
+    return c->live.first == c->text.n_row ? Status() : bad(*c, "the live state is not that of the last row");
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------- src/engine/session_file.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace session_file_impl {
+
+/// Passes bytes on and keeps the first error to itself: a full disk must not look like a damaged device.
+class QuietWriter : public StateWriter {
+  public:
+    explicit QuietWriter(StateWriter& to) : to_(to) {}
+    Status write(const void* from, uint64_t n) override {
+        if (first_.ok()) first_ = to_.write(from, n);
+        return {};
+    }
+    const Status& status() const { return first_; }
+
+  private:
+    StateWriter& to_;
+    Status first_;
+};
+
+/// The bytes of a state part. Those of draft blocks that this session does not have are left out; zeros take the place
+/// of those that the file does not have.
+class StateSource : public StateReader {
+  public:
+    StateSource(PartReader& from, const StateHead& head, bool with_draft)
+        : from_(from), left_(with_draft ? from.left() : head.trunk_bytes) {}
+    Status read(void* to, uint64_t n) override {
+        const uint64_t k = std::min(n, left_);
+        AUSPEX_TRY(from_.read(to, k));
+        left_ -= k;
+        if (n != k) std::memset(static_cast<std::byte*>(to) + k, 0, static_cast<size_t>(n - k));
+        return {};
+    }
+
+  private:
+    PartReader& from_;
+    uint64_t left_;
+};
+
+// ---------------------------------------------------------------------------------------- saving
+
+class FileSaver {
+  public:
+    FileSaver(Session::Impl& session, const char* path, Span<const std::byte> note)
+        : s_(session), path_(path), note_(note) {}
+
+    Result<SaveReport> run() {
+        AUSPEX_TRY(prepare());
+        list_parts();
+        bool appends = false;
+        if (worth_appending()) AUSPEX_TRY(log_.append(path_, s_.saved->mark).get(appends));
+        if (!appends) {
+            for (Wanted& w : parts_) w.known = false;
+            const FileIdentity identity = identity_of(s_);
+            AUSPEX_TRY(log_.create(
+                path_, Span<const std::byte>(reinterpret_cast<const std::byte*>(&identity), sizeof identity)));
+        }
+        for (Wanted& w : parts_)
+            if (!w.known) AUSPEX_TRY(write(&w));
+        SaveReport report;
+        AUSPEX_TRY(commit());
+        report.file_bytes = s_.saved->mark.end;
+        report.written_bytes = log_.written();
+        report.appended = appends;
+        return report;
+    }
+
+  private:
+    struct Wanted {
+        LogPart part;
+        uint64_t serial = 0;
+        uint32_t item = 0;
+        bool known = false;  ///< the file has it
+    };
+    static constexpr size_t kMaxKept = 4096;
+
+    /// Brings the session to a state that can be written, which changes nothing that a caller can tell.
+    Status prepare() {
+        if (!path_ || !*path_)
+            return fail(Code::bad_argument, "the path is ", path_ ? "empty" : "null", ", expected the name of a file");
+        if (note_.size() > kMaxNoteBytes)
+            return fail(Code::bad_argument, "the note has ", note_.size(), " bytes, expected at most ", kMaxNoteBytes);
+        AUSPEX_TRY(s_.drain());
+        AUSPEX_TRY(s_.trunk->track(s_.cache.fill(s_.timeline.tokens())));  // pending hidden rows are not saved
+        AUSPEX_TRY(s_.trunk->find_logits());
+        s_.trunk->follow();
+        n_row_ = s_.timeline.n_row();
+        return {};
+    }
+
+    /// Parts come in the order of the last save, so that each is found next to the one before.
+    const SavedFile::Part* find(PartKind kind, uint64_t first, uint64_t n, uint64_t serial) {
+        const std::vector<SavedFile::Part>& all = s_.saved->parts;
+        for (size_t i = 0; i < all.size(); ++i) {
+            const size_t at = (i_found_ + i) % all.size();
+            const LogPart& p = all[at].part;
+            if (p.kind != static_cast<uint32_t>(kind) || p.first != first || p.n != n || all[at].serial != serial)
+                continue;
+            i_found_ = at;
+            return &all[at];
+        }
+        return nullptr;
+    }
+
+    /// known: false if the file cannot have it any more.
+    Wanted& add(PartKind kind, uint64_t first, uint64_t n, uint64_t bytes, bool known, uint64_t serial = 0) {
+        Wanted w;
+        w.part.kind = static_cast<uint32_t>(kind);
+        w.part.first = first;
+        w.part.n = n;
+        w.part.bytes = bytes;
+        w.serial = serial;
+        const SavedFile::Part* old =
+            known && s_.saved && s_.saved->path == path_ ? find(kind, first, n, serial) : nullptr;
+        if (old) w.part = old->part, w.known = true;
+        parts_.push_back(w);
+        return parts_.back();
+    }
+
+    void list_parts() {
+        n_logit_ = s_.trunk->has_logits() ? s_.model->plan.n_vocab : 0;
+        add(PartKind::text, 0, s_.timeline.size(),
+            sizeof(TextHead) + s_.timeline.size() * sizeof(Token) + n_logit_ * sizeof(float), false);
+        if (!note_.empty()) add(PartKind::note, 0, 0, note_.size(), false);
+        list_rows(PartKind::rows, s_.context->kv_row_bytes(StatePart::trunk));
+        if (s_.cache.on()) list_rows(PartKind::draft_rows, s_.context->kv_row_bytes(StatePart::draft));
+        const std::vector<PrefixTree::LiveState> kept = s_.tree->live_states();
+        for (size_t i = kept.size() - std::min(kept.size(), kMaxKept); i < kept.size(); ++i) {
+            const StatePartHead head = head_of(kept[i].row, s_.store->facts(kept[i].item));
+            Wanted& w = add(PartKind::kept_state, kept[i].row, 1, state_part_bytes(head.head), true,
+                            s_.store->serial(kept[i].item));
+            w.item = kept[i].item;
+            w.part.flags = flags_of(kept[i].kind, kept[i].pinned);
+        }
+        live_ = head_of(n_row_, s_.store->live_facts(n_row_));
+        add(PartKind::live_state, n_row_, 1, state_part_bytes(live_.head), false);
+    }
+
+    void list_rows(PartKind kind, uint64_t row_bytes) {
+        if (row_bytes == 0) return;
+        for (size_t first = 0; first < n_row_; first += kFileRows) {
+            const size_t n = std::min(kFileRows, n_row_ - first);
+            add(kind, first, n, n * row_bytes, !s_.marks.written(first / kFileRows));
+        }
+    }
+
+    StatePartHead head_of(size_t row, const StateStore::Facts& facts) const {
+        StatePartHead p;
+        p.facts = facts;
+        p.head.row = row;
+        p.head.n_span = facts.spans.size();
+        p.head.trunk_bytes = s_.store->part_bytes(StatePart::trunk, row);
+        p.head.draft_bytes = s_.store->part_bytes(StatePart::draft, row);
+        p.head.first_key = facts.mtp.first_key;
+        p.head.n_mtp_row = facts.mtp.n_row;
+        p.head.n_hidden = facts.mtp.has_hidden ? s_.model->plan.d_model : 0;
+        return p;
+    }
+
+    /// Whether less than half of the file would be dead.
+    bool worth_appending() const {
+        if (!s_.saved || s_.saved->path != path_) return false;
+        uint64_t live = 0, added = 0;
+        for (const Wanted& w : parts_) (w.known ? live : added) += log_bytes_of(w.part.bytes);
+        return (live + added) * 2 >= s_.saved->mark.end + added;
+    }
+
+    Status write(Wanted* w) {
+        AUSPEX_TRY(log_.begin_part(w->part));
+        QuietWriter to(log_);
+        AUSPEX_TRY(write_part(*w, to));
+        AUSPEX_TRY(to.status());
+        return log_.end_part(&w->part);
+    }
+
+    Status write_part(const Wanted& w, StateWriter& to) {
+        switch (static_cast<PartKind>(w.part.kind)) {
+            case PartKind::text: return write_text(to);
+            case PartKind::note: return to.write(note_.data(), note_.size());
+            case PartKind::rows: return write_rows(StatePart::trunk, w.part, to);
+            case PartKind::draft_rows: return write_rows(StatePart::draft, w.part, to);
+            case PartKind::kept_state: return write_kept(w, to);
+            case PartKind::live_state:
+                AUSPEX_TRY(write_state_head(live_, to));
+                return s_.store->write_live(live_.facts, to);
+            case PartKind::commit: break;
+        }
+        return {};
+    }
+
+    Status write_text(StateWriter& to) {
+        const Span<const Token> tokens = s_.timeline.tokens();
+        const TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_,
+                            SamplingBytes::of(s_.device ? s_.device->sampling() : Sampling())};
+        AUSPEX_TRY(to.write(&head, sizeof head));
+        AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));
+        if (n_logit_ == 0) return {};
+        Span<const float> logits;
+        AUSPEX_TRY(s_.trunk->last_logits().get(logits));
+        return to.write(logits.data(), logits.size() * sizeof(float));
+    }
+
+    Status write_rows(StatePart part, const LogPart& rows, StateWriter& to) {
+        return s_.trunk->track(
+            s_.context->save_rows(part, static_cast<uint32_t>(rows.first), static_cast<uint32_t>(rows.n), to));
+    }
+
+    Status write_kept(const Wanted& w, StateWriter& to) {
+        AUSPEX_TRY(write_state_head(head_of(static_cast<size_t>(w.part.first), s_.store->facts(w.item)), to));
+        return s_.store->write_kept(w.item, static_cast<size_t>(w.part.first), to);
+    }
+
+    Status commit() {
+        auto saved = std::make_unique<SavedFile>();
+        saved->path = path_;
+        std::vector<LogPart> index;
+        for (const Wanted& w : parts_) {
+            index.push_back(w.part);
+            saved->parts.push_back({w.part, w.serial});
+        }
+        AUSPEX_TRY(log_.commit(index, &saved->mark));
+        s_.saved = std::move(saved);
+        s_.marks.saved(n_row_);
+        return {};
+    }
+
+    Session::Impl& s_;
+    const char* path_;
+    Span<const std::byte> note_;
+    LogWriter log_;
+    std::vector<Wanted> parts_;
+    StatePartHead live_;
+    size_t n_row_ = 0, i_found_ = 0;
+    uint64_t n_logit_ = 0;
+};
+
+// --------------------------------------------------------------------------------------- loading
+
+/// Unless it is told that all went well, gives the session back its tokens; their rows are computed again when they
+/// are needed. Never allocates when it does.
+class TakeBack {
+  public:
+    explicit TakeBack(Session::Impl& s)
+        : s_(s),
+          tokens_(s.timeline.tokens().begin(), s.timeline.tokens().end()),
+          spans_(s.trunk->known_spans()),
+          n_given_(s.timeline.n_given()) {}
+    ~TakeBack() {
+        if (done) return;
+        s_.tree->forget_later();
+        s_.trunk->take_back(tokens_, std::move(spans_));
+        s_.timeline.give_only(n_given_);
+        s_.vocab.forget();
+        s_.saved.reset();
+    }
+    TakeBack(const TakeBack&) = delete;
+    TakeBack& operator=(const TakeBack&) = delete;
+    bool done = false;
+
+  private:
+    Session::Impl& s_;
+    std::vector<Token> tokens_;
+    std::vector<RowSpan> spans_;
+    size_t n_given_;
+};
+
+class FileLoader {
+  public:
+    FileLoader(Session::Impl& session, const char* path) : s_(session), path_(path) {}
+
+    Result<SessionFile> run() {
+        AUSPEX_TRY(s_.drain());
+        AUSPEX_TRY(open_content(path_, &c_));
+        AUSPEX_TRY(check_content(s_, &c_));
+        auto saved = std::make_unique<SavedFile>();
+        saved->path = path_;
+        saved->mark = c_.log.mark();
+        saved->parts.reserve(c_.log.parts().size());
+        const bool same_draft = c_.identity.draft == identity_of(s_).draft;
+        TakeBack take_back(s_);
+        AUSPEX_TRY(make_room());
+        AUSPEX_TRY(load_rows(StatePart::trunk, c_.rows));
+        if (c_.with_draft) AUSPEX_TRY(load_rows(StatePart::draft, c_.draft_rows));
+        AUSPEX_TRY(load_live());
+        for (const LogPart& p : c_.log.parts())
+            saved->parts.push_back({p, p.kind == static_cast<uint32_t>(PartKind::kept_state) ? load_kept(p) : 0});
+        s_.marks.saved(n_row());
+        s_.saved = same_draft ? std::move(saved) : nullptr;  // else its identity is not ours
+        take_back.done = true;
+        SessionFile file;
+        file.n_token = c_.tokens.size();
+        file.note = std::move(c_.note);
+        file.recovered = c_.log.recovered();
+        return file;
+    }
+
+  private:
+    size_t n_row() const { return static_cast<size_t>(c_.text.n_row); }
+
+    /// As for a snapshot: the rows are a text of their own, and what was live is kept as a branch.
+    Status make_room() {
+        s_.trunk->follow();
+        PrefixReport report;
+        AUSPEX_TRY(s_.trunk->change_state([&] { return s_.tree->sync({}, {}, false).get(report); }));
+        s_.timeline.restart(0);
+        s_.trunk->make_room(n_row());
+        return {};
+    }
+
+    Status load_rows(StatePart part, const std::vector<LogPart>& parts) {
+        for (const LogPart& p : parts) {
+            PartReader from(c_.log, p);
+            s_.trunk->rows_copied(static_cast<size_t>(p.first), static_cast<size_t>(p.n));
+            AUSPEX_TRY(s_.trunk->track(
+                s_.context->restore_rows(part, static_cast<uint32_t>(p.first), static_cast<uint32_t>(p.n), from)));
+            AUSPEX_TRY(from.finish());
+        }
+        return {};
+    }
+
+    Status load_live() {
+        PartReader from(c_.log, c_.live);
+        StatePartHead state;
+        AUSPEX_TRY(read_state_head(s_, c_, c_.live, from, &state));
+        StateSource source(from, state.head, c_.with_draft);
+        AUSPEX_TRY(s_.store->read_live(n_row(), state.facts, source));
+        AUSPEX_TRY(from.finish());
+        s_.trunk->loaded(c_.tokens, std::move(c_.logits));
+        s_.timeline.give_only(static_cast<size_t>(c_.text.n_given));
+        if (s_.device) s_.device->set_sampling(c_.text.ahead.sampling());
+        s_.vocab.forget();
+        s_.trunk->follow();
+        return {};
+    }
+
+    /// The serial number of a checkpoint, or 0: a session goes on without those that it has no room for.
+    uint64_t load_kept(const LogPart& part) {
+        StatePartHead state;
+        PartReader from(c_.log, part);
+        if (!read_state_head(s_, c_, part, from, &state).ok()) return 0;
+        uint32_t taken = 0;
+        const auto copy = [&](uint32_t item) {
+            taken = item;
+            StateSource source(from, state.head, c_.with_draft);
+            AUSPEX_TRY(s_.store->read_kept(item, static_cast<size_t>(part.first), state.facts, source));
+            const Status s = from.finish();
+            if (!s.ok()) s_.store->drop_state(item);
+            return s;
+        };
+        const bool kept = s_.tree->adopt(static_cast<size_t>(part.first), static_cast<StateKind>(part.flags & 255u),
+                                         part.flags >= 256, copy);
+        return kept ? s_.store->serial(taken) : 0;
+    }
+
+    Session::Impl& s_;
+    const char* path_;
+    FileContent c_;
+};
+
+}  // namespace session_file_impl
+
+Result<SaveReport> save_file(Session::Impl& session, const char* path, Span<const std::byte> note) {
+    return session_file_impl::FileSaver(session, path, note).run();
+}
+
+Result<SessionFile> load_file(Session::Impl& session, const char* path) {
+    return session_file_impl::FileLoader(session, path).run();
+}
+
+}  // namespace detail
+
+Result<SaveReport> Session::save(const char* path, Span<const std::byte> note) const AUSPEX_BOUNDARY {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    AUSPEX_TRY(impl_->trunk->alive());
+    return detail::save_file(*impl_, path, note);
+}
+AUSPEX_CATCH
+
+Result<SessionFile> Session::load(const char* path) AUSPEX_BOUNDARY {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    AUSPEX_TRY(impl_->trunk->alive());
+    return detail::load_file(*impl_, path);
+}
+AUSPEX_CATCH
+
+Result<SessionFile> read_session_file(const char* path) AUSPEX_BOUNDARY {
+    detail::FileContent content;
+    AUSPEX_TRY(detail::open_content(path, &content));
+    SessionFile file;
+    file.n_token = static_cast<size_t>(content.text.n_token);
+    file.note = std::move(content.note);
+    file.recovered = content.log.recovered();
+    return file;
+}
+AUSPEX_CATCH
+
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
@@ -42696,8 +44665,11 @@ Status Session::Impl::open() {
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
     timeline.reserve(options.n_context, kMaxTentative);
+    marks.open(options.n_context);
     depth.reset(new DepthControl(options, stats));
     trunk.reset(new Trunk(*model, options, *context, timeline, cache, stats));
+    trunk->set_marks(marks);
+    cache.set_marks(marks);
     AUSPEX_TRY(open_store());
     const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
                              sources, *depth,  sampler,  stats,    judge};
