@@ -2,10 +2,12 @@
 // history from the start, in the same pieces.
 //
 // What is checked: the tokens that next() gives after syncs, edits, cancels, saves, restores, forks, moves with and
-// without a loss of the device, changes of draft depth, source and sampling are those of plain decoding, and now and
-// then that the whole state has the same bytes.
+// without a loss of the device, switches between branches, changes of draft depth, source and sampling are those of
+// plain decoding; the logits of a sync, and now and then the whole state, have the same bits. Half of the scripts save
+// and restore, the others switch between branches, with marks and room for no, few or all checkpoints.
 #pragma once
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "../src/engine/session.h"
@@ -16,7 +18,9 @@ namespace test {
 class SyncScripts {
   public:
     /// ahead: SessionOptions::run_ahead of the scripts is random.
-    SyncScripts(const auspex::Model& model, uint64_t seed, bool ahead) : model_(model), random_(seed), ahead_(ahead) {}
+    /// n_step: calls of a script.
+    SyncScripts(const auspex::Model& model, uint64_t seed, bool ahead, uint32_t n_step = 24)
+        : model_(model), random_(seed * 0xD1B54A32D192ED03ull), ahead_(ahead), n_step_(n_step) {}
 
     /// Scripts until n checks were made. The first difference, or an empty text.
     std::string run(uint64_t n) {
@@ -30,7 +34,8 @@ class SyncScripts {
     }
 
     uint64_t n_check = 0, n_script = 0, n_cancel = 0, n_restore = 0, n_edit = 0, n_accepted = 0, n_state = 0,
-             n_fork = 0, n_move = 0;
+             n_fork = 0, n_move = 0, n_switch = 0, n_logit = 0, n_evict = 0;
+    uint64_t n_resumed = 0;  ///< syncs that went back to a checkpoint
 
   private:
     using Token = auspex::Token;
@@ -47,6 +52,8 @@ class SyncScripts {
         log_.clear();
         saved_.clear();
         restored_.clear();
+        left_.clear();
+        branches_ = n_script % 2 == 0;
         static constexpr Draft kSources[] = {Draft::off, Draft::mtp, Draft::mtp, Draft::lookup, Draft::mtp_lookup};
         SessionOptions o;
         o.n_context = kContext;
@@ -57,14 +64,25 @@ class SyncScripts {
         o.draft.depth = static_cast<int>(random_.below(5)) - 1;
         if (ahead_) o.run_ahead = random_.below(4);
         o.progress = [this](const char*, float) { return n_call_++ != stop_at_; };
-        Status s = Session::create(model_, o).get(a_);
-        if (s.ok()) s = Session::create(model_, plain).get(b_);
+        plain.checkpoint_bytes = 0;
+        Status s = Session::create(model_, plain).get(b_);
+        if (s.ok()) s = Session::create(model_, o).get(a_);
+        if (s.ok() && branches_) {
+            o.checkpoint_bytes = some_budget(a_.impl()->tree->options());
+            s = Session::create(model_, o).get(a_);
+        }
         if (!s.ok()) return s.message();
         std::string bad = sync(ids(1 + random_.below(60)), false);
-        for (uint32_t i = 0; i < 24 && bad.empty(); ++i) bad = step();
+        for (uint32_t i = 0; i < n_step_ && bad.empty(); ++i) bad = step();
         const Stats stats = a_.stats();
         for (const uint64_t n : stats.accepted) n_accepted += n;
         return bad;
+    }
+
+    /// For no checkpoint, for a few, or for all of them.
+    uint64_t some_budget(const auspex::detail::PrefixOptions& o) {
+        if (random_.below(4) == 0) return auspex::kDefaultCheckpoints;
+        return random_.below(6) * (o.state_bytes + random_.below(2) * o.grid * o.row_bytes);
     }
 
     std::string step() {
@@ -79,8 +97,8 @@ class SyncScripts {
                 ++n_edit;
                 return sync(longer(keep, random_.below(3) * random_.below(20)), random_.below(3) == 0);
             }
-            case 3: return save();
-            case 4: return restore();
+            case 3: return branches_ ? switch_branch() : save();
+            case 4: return branches_ ? switch_branch() : restore();
             case 5:
                 if (a_.impl()->options.draft.source == auspex::Draft::off) return {};
                 log_ += "depth ";
@@ -109,12 +127,54 @@ class SyncScripts {
         log_ += auspex::detail::say(cancel ? "cancel " : "sync ", wanted.size(), " ");
         n_call_ = 0;
         stop_at_ = cancel ? random_.below(4) : ~0u;
-        const auspex::Status s = a_.sync(wanted).status();
+        std::vector<auspex::Mark> marks(branches_ ? random_.below(4) : 0);
+        for (auspex::Mark& mark : marks)
+            mark = {random_.below(static_cast<uint32_t>(wanted.size() + 1)), random_.below(3) == 0};
+        auspex::SyncReport report;
+        a_.impl()->tree->on_evict = [this](uint32_t) { ++n_evict; };  // a fork or a move made another tree
+        const auspex::Status s = a_.sync(wanted, marks).get(report);
         stop_at_ = ~0u;
-        if (s.code != auspex::Code::cancelled) return text(s);
+        using auspex::SyncReason;
+        n_resumed += s.ok() && (report.reason == SyncReason::checkpoint || report.reason == SyncReason::resumed ||
+                                report.reason == SyncReason::given_up);
+        if (s.code != auspex::Code::cancelled) return s.ok() ? compare_logits() : s.message();
         ++n_cancel;
         return a_.history().empty() ? sync(wanted, false) : std::string();
     }
+    /// Leaves the history for another one that was left, or for a new one that begins like it.
+    std::string switch_branch() {
+        constexpr size_t kBranches = 3;
+        const size_t size = a_.history().size();
+        std::vector<Token> now = longer(size, 0);
+        if (left_.size() < kBranches && (left_.empty() || random_.below(2) == 0)) {
+            left_.push_back(std::move(now));
+            return sync(longer(random_.below(static_cast<uint32_t>(size)), 1 + random_.below(20)), false);
+        }
+        log_ += "back ";
+        ++n_switch;
+        std::vector<Token>& there = left_[random_.below(static_cast<uint32_t>(left_.size()))];
+        now.swap(there);
+        for (const Token id : ids(random_.below(3))) now.push_back(id);
+        now.resize(std::min<size_t>(now.size(), kContext));
+        return sync(now, random_.below(8) == 0);
+    }
+    /// Bit for bit those of a session that computes everything from the start.
+    std::string compare_logits() {
+        using namespace auspex;
+        Session::Impl &a = *a_.impl(), &b = *b_.impl();
+        const size_t n = a.timeline.n_row();
+        if (n == 0 || n != a.timeline.size() || !a.trunk->has_logits()) return {};
+        std::string bad = replay(a.timeline.tokens(), n);
+        if (!bad.empty() || !b.trunk->has_logits()) return bad;
+        Span<const float> x, y;
+        bad = text(a.trunk->last_logits().get(x));
+        if (bad.empty()) bad = text(b.trunk->last_logits().get(y));
+        if (!bad.empty()) return bad;
+        ++n_logit;
+        const bool same = x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+        return same ? bad : detail::say("the logits differ after ", n, " rows");
+    }
+
     std::string save() {
         log_ += "save ";
         Saved saved;
@@ -257,9 +317,12 @@ class SyncScripts {
     auspex::Model model_;
     Random random_;
     bool ahead_;
+    uint32_t n_step_;
+    bool branches_ = false;
     Session a_, b_;  ///< under test; plain
     std::vector<Saved> saved_;
-    std::vector<Saved> restored_;  ///< the last one first
+    std::vector<Saved> restored_;           ///< the last one first
+    std::vector<std::vector<Token>> left_;  ///< histories of other branches
     std::string log_;
     uint32_t n_call_ = 0, stop_at_ = ~0u;
 };

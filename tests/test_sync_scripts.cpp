@@ -1,4 +1,4 @@
-// Random scripts of calls on a session; tools/sync_scripts runs more of them.
+// Random scripts of calls on a session; tools/sync_scripts runs more of them, also on a GPU.
 #include <doctest/doctest.h>
 
 #include "sync_scripts.h"
@@ -8,8 +8,9 @@ using namespace auspex;
 using namespace test;
 
 TEST_CASE(
-    "restore equivalence: scripts of syncs, cancels, edits, restores, forks, moves and drafts give the text of plain "
-    "decoding") {
+    "restore equivalence: scripts of syncs, cancels, edits, branches, restores, forks, moves and drafts give the text "
+    "of "
+    "plain decoding") {
     const std::vector<std::byte> bytes = tiny_model();
     SyncScripts scripts(load_model(cpu_device(), bytes), 1, false);
     const std::string bad = scripts.run(200);
@@ -19,4 +20,17 @@ TEST_CASE(
     CHECK(scripts.n_fork > 3);
     CHECK(scripts.n_move > 3);
     CHECK(scripts.n_accepted > 0);
+    CHECK(scripts.n_switch > 3);
+    CHECK(scripts.n_resumed > 10);
+    CHECK(scripts.n_logit > 50);
+}
+
+TEST_CASE("restore equivalence: a script of 1000 calls on one session computes what one that starts over computes") {
+    const std::vector<std::byte> bytes = tiny_model();
+    SyncScripts scripts(load_model(cpu_device(), bytes), 1, false, 1000);
+    const std::string bad = scripts.run(1);
+    CHECK_MESSAGE(bad.empty(), bad);
+    CHECK(scripts.n_script == 1);
+    CHECK(scripts.n_switch > 50);
+    CHECK(scripts.n_evict > 50);
 }

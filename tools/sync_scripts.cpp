@@ -1,5 +1,5 @@
 // sync_scripts: as many checks of tests/sync_scripts.h as asked for.
-// usage: sync_scripts [--count N] [--seed S] [--device cpu|vulkan] [MODEL]
+// usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] [MODEL]
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 int main(int argc, char** argv) {
     using namespace auspex;
-    uint64_t count = 1000, seed = 1;
+    uint64_t count = 1000, seed = 1, n_step = 24;
     DeviceOptions options;
     options.kind = Kind::cpu;
     options.n_thread = 1;
@@ -20,12 +20,16 @@ int main(int argc, char** argv) {
             count = std::strtoull(argv[++i], nullptr, 10);
         else if (std::strcmp(argv[i], "--seed") == 0 && more)
             seed = std::strtoull(argv[++i], nullptr, 10);
+        else if (std::strcmp(argv[i], "--steps") == 0 && more)
+            n_step = std::strtoull(argv[++i], nullptr, 10);
         else if (std::strcmp(argv[i], "--device") == 0 && more)
             options.kind = std::strcmp(argv[++i], "vulkan") == 0 ? Kind::vulkan : Kind::cpu;
         else if (argv[i][0] != '-')
             path = argv[i];
         else
-            return std::fprintf(stderr, "usage: sync_scripts [--count N] [--seed S] [--device cpu|vulkan] [MODEL]\n"),
+            return std::fprintf(
+                       stderr,
+                       "usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] [MODEL]\n"),
                    2;
     }
     test::TinyOptions tiny;
@@ -36,14 +40,17 @@ int main(int argc, char** argv) {
     Status s = Device::open(options).get(device);
     if (s.ok()) s = (path ? Model::load(device, path) : Model::load(device, bytes)).get(model);
     if (!s.ok()) return std::fprintf(stderr, "%s\n", s.message().c_str()), 1;
-    test::SyncScripts scripts(model, seed, options.kind == Kind::vulkan);
+    test::SyncScripts scripts(model, seed, options.kind == Kind::vulkan, static_cast<uint32_t>(n_step));
     const std::string bad = scripts.run(count);
     std::printf(
-        "%llu checks in %llu scripts on %s: %llu cancels, %llu edits, %llu restores, %llu states compared, "
-        "%llu drafts accepted: %s\n",
+        "%llu checks in %llu scripts on %s: %llu cancels, %llu edits, %llu restores, %llu switches, %llu times back to "
+        "a "
+        "checkpoint, %llu given up, %llu logits and %llu states compared, %llu drafts accepted: %s\n",
         static_cast<unsigned long long>(scripts.n_check), static_cast<unsigned long long>(scripts.n_script),
         device.name().c_str(), static_cast<unsigned long long>(scripts.n_cancel),
         static_cast<unsigned long long>(scripts.n_edit), static_cast<unsigned long long>(scripts.n_restore),
+        static_cast<unsigned long long>(scripts.n_switch), static_cast<unsigned long long>(scripts.n_resumed),
+        static_cast<unsigned long long>(scripts.n_evict), static_cast<unsigned long long>(scripts.n_logit),
         static_cast<unsigned long long>(scripts.n_state), static_cast<unsigned long long>(scripts.n_accepted),
         bad.empty() ? "none differs" : bad.c_str());
     return bad.empty() ? 0 : 1;
