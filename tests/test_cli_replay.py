@@ -90,8 +90,8 @@ class ReplayOnAModel(BaseReplay):
         self.assertEqual(len(loop["steps"]), 3)
         for name in ("first_token_ms", "own_rows_ms", "switch_back_ms", "save_gbps", "restore_gbps"):
             self.assertGreater(loop[name], 0)
-        self.assertEqual([e["rows_computed"] for e in o["each"]], [300, 40, 71, 30, 71, 30, 71])
-        self.assertEqual(o["each"][2]["reason"], "resumed")
+        self.assertEqual([e["sync"]["rows_computed"] for e in o["each"]], [300, 40, 71, 30, 71, 30, 71])
+        self.assertEqual(o["each"][2]["sync"]["reason"], "resumed")
         self.assertGreater(o["peak_bytes"], 0)
 
     def test_policies_compute_what_the_dry_replay_says(self):

@@ -1,5 +1,7 @@
 #include "bench_trace.h"
 
+#include "examples/cli/generate.h"
+
 namespace cli {
 
 uint64_t seed_of(uint64_t a, uint64_t b, uint64_t c) {
@@ -49,29 +51,27 @@ void SeenText::add(const std::vector<TextPart>& text) {
 }
 
 void Totals::add(const Served& r, const BenchOptions& o) {
-    const std::string reason = sync_reason_name(r.reason);
+    const std::string reason = sync_reason_name(r.sync.reason);
     ++requests;
     prompt += r.n_prompt;
     needed += r.needed;
-    computed += r.computed;
-    reused += r.reused;
-    worst = std::max(worst, double(r.computed) / double(r.needed));
+    computed += r.sync.rows_computed;
+    reused += r.sync.rows_reused;
+    worst = std::max(worst, double(r.sync.rows_computed) / double(r.needed));
     ++reasons[reason];
     if (!o.place.verbose) return;
     if (o.json) {
         each.push_back({{"rows_prompt", r.n_prompt},
                         {"rows_needed", r.needed},
-                        {"rows_computed", r.computed},
                         {"held_bytes", r.held_bytes},
-                        {"reason", reason},
-                        {"text", r.text}});
+                        {"sync", sync_json(r.sync)}});
         if (r.first_s > 0) each.back()["first_token_ms"] = 1e3 * r.first_s;
         return;
     }
     std::printf("%6zu  %7zu rows, needed %7zu, computed %7zu, %8.1f MiB held  ", requests - 1, r.n_prompt, r.needed,
-                r.computed, double(r.held_bytes) / 1048576);
+                r.sync.rows_computed, double(r.held_bytes) / 1048576);
     if (r.first_s > 0) std::printf("first token %9.1f ms  ", 1e3 * r.first_s);
-    std::printf("%s\n", r.text.c_str());
+    std::printf("%s\n", r.sync.text.c_str());
 }
 
 void Totals::write(nlohmann::ordered_json* out) const {

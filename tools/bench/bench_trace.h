@@ -95,10 +95,9 @@ class SeenText {
 
 /// What serving one request took.
 struct Served {
-    size_t n_prompt = 0, needed = 0, computed = 0, reused = 0;
-    uint64_t held_bytes = 0;  ///< for checkpoints and parked rows, after it
-    auspex::SyncReason reason = auspex::SyncReason::unchanged;
-    std::string text;
+    size_t n_prompt = 0, needed = 0;
+    auspex::SyncReport sync;
+    uint64_t held_bytes = 0;         ///< for checkpoints and parked rows, after it
     double sync_s = 0, first_s = 0;  ///< first_s: until the first token; 0 without a model
 };
 /// The sums over a replay, and its requests one by one where they are wanted.

@@ -97,11 +97,13 @@ class DryReplay {
         Served served;
         served.n_prompt = report.n_row;
         served.needed = needed;
-        served.computed = report.rows_computed;
-        served.reused = report.rows_reused;
         served.held_bytes = tree_.held_bytes();
-        served.reason = report.reason;
-        served.text = describe(report);
+        served.sync.rows_computed = report.rows_computed;
+        served.sync.rows_reused = report.rows_reused;
+        served.sync.diverged_at = report.diverged_at;
+        served.sync.checkpoint_row = report.checkpoint_row;
+        served.sync.reason = report.reason;
+        served.sync.text = describe(report);
         totals_.add(served, o_);
         restored_ += report.rows_restored;
     }

@@ -78,17 +78,12 @@ class ModelReplay {
     /// Brings the session to `prompt` and samples one token.
     Status first_token(const std::vector<Token>& prompt, const std::vector<auspex::Mark>& marks, Served* served) {
         const double start = now();
-        auspex::SyncReport report;
-        Status s = session_.sync(prompt, marks).get(report);
+        Status s = session_.sync(prompt, marks).get(served->sync);
         served->sync_s = now() - start;
         if (s.ok()) s = session_.next(sampling_).status();
         served->first_s = now() - start;
         clear_progress_line();
         served->n_prompt = prompt.size();
-        served->computed = report.rows_computed;
-        served->reused = report.rows_reused;
-        served->reason = report.reason;
-        served->text = report.text;
         return s;
     }
 
@@ -197,10 +192,10 @@ class ModelReplay {
         size_t appended = 0, computed = 0;
         for (const Served& step : steps_) {
             appended += step.needed;
-            computed += step.computed;
+            computed += step.sync.rows_computed;
             steps.s.push_back(step.first_s);
             out["steps"].push_back({{"rows_appended", step.needed},
-                                    {"rows_computed", step.computed},
+                                    {"rows_computed", step.sync.rows_computed},
                                     {"first_token_ms", 1e3 * step.first_s}});
         }
         if (steps.s.empty()) return {};  // --requests ends before the first step
@@ -215,7 +210,8 @@ class ModelReplay {
         if (o_.title > 0) out["switch_back_ms"] = 1e3 * switches.median();
         b_.say("\n%6s  %14s %14s %16s\n", "step", "rows appended", "rows computed", "first token, ms");
         for (size_t i = 0; i < steps_.size(); ++i)
-            b_.say("%6zu  %14zu %14zu %16.1f\n", i + 1, steps_[i].needed, steps_[i].computed, 1e3 * steps_[i].first_s);
+            b_.say("%6zu  %14zu %14zu %16.1f\n", i + 1, steps_[i].needed, steps_[i].sync.rows_computed,
+                   1e3 * steps_[i].first_s);
         b_.say("%6s  %14zu %14zu %16.1f (median)\n", "all", appended, computed, 1e3 * steps.median());
         b_.say("the same rows with no title request before them: %.1f ms; a step takes %.3f times as long\n",
                1e3 * appends.median(), steps.median() / appends.median());
