@@ -45230,6 +45230,12 @@ Result<bool> copy_live(Impl& from, Impl& to, SyncReport* report) {
     return true;
 }
 
+/// The rows have the same bits: the next save() appends to the same file. Cannot fail, and leaves `from` without it.
+void keep_file(Impl& from, Impl& to) {
+    to.saved = std::move(from.saved);
+    std::swap(to.marks, from.marks);
+}
+
 Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Model::Impl>& model, SyncReport* report) {
     std::unique_ptr<Impl> to;
     AUSPEX_TRY(open_like(from, model).get(to));
@@ -45238,7 +45244,10 @@ Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Mod
     const bool same_layout = from.snapshot_id() == to->snapshot_id();
     bool copied = false;
     if (same_layout) AUSPEX_TRY(copy_live(from, *to, report).get(copied));
-    if (copied) return to;
+    if (copied) {
+        keep_file(from, *to);
+        return to;
+    }
     if (same_layout) {  // nothing of a copy that failed stays
         to.reset();
         AUSPEX_TRY(open_like(from, model).get(to));
@@ -45248,7 +45257,12 @@ Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Mod
     const std::vector<RowSpan> spans = from.trunk->known_spans();
     const bool all_known =
         std::all_of(spans.begin(), spans.end(), [](const RowSpan& s) { return s.origin != RowOrigin::restored; });
-    AUSPEX_TRY(same_layout && all_known ? compute_session(from, *to, report) : start_over(from, *to, report));
+    if (!same_layout || !all_known) {
+        AUSPEX_TRY(start_over(from, *to, report));
+        return to;
+    }
+    AUSPEX_TRY(compute_session(from, *to, report));
+    keep_file(from, *to);
     return to;
 }
 

@@ -84,6 +84,27 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("a session that moved appends to its file, also after a loss of the device") {
+    const Folder folder;
+    const Bytes bytes = tiny_model();
+    const Model model = load_model(cpu_device(), bytes), other = load_model(cpu_device(2), bytes);
+    Session a = open(model, options_of());
+    REQUIRE(a.sync(tiny_ids(600, 3), std::vector<Mark>{{300, true}}).ok());
+    more(a, 10);
+    const SaveReport whole = save(a, folder.file());
+    for (const bool lost : {false, true}) {
+        if (lost) (void)a.impl()->trunk->track(Status(Code::device_lost, "for a test")).ok();
+        REQUIRE(a.move_to(lost ? model : other).ok());
+        more(a, 10);
+        const SaveReport part = save(a, folder.file());
+        CHECK(part.appended);
+        CHECK(part.written_bytes < whole.written_bytes * 3 / 4);
+    }
+    Session b = open(model, options_of());
+    load(b, folder.file());
+    check_same(a, b, true);
+}
+
 #ifndef AUSPEX_NO_VULKAN
 TEST_CASE("restore equivalence on the GPU: a loaded session goes on with the same text and bits") {
     const Device device = gpu_device();
