@@ -1,4 +1,5 @@
 // cli/chat: a conversation, line by line.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
@@ -11,6 +12,7 @@
 #include "generate.h"
 #include "platform.h"
 #include "printable.h"
+#include "session.h"
 #include "window.h"
 
 namespace cli {
@@ -22,8 +24,10 @@ struct ChatOptions {
     DraftFlags draft;
     WindowFlags window;
     GenerateOptions generate;
+    SessionFlag session;
     std::string system;
     int64_t ctx = 4096;
+    bool ctx_given = false;
     bool no_think = false, preserve_thinking = false, json = false;
 };
 
@@ -48,28 +52,31 @@ bool has_tool_calls(auspex::ChatStyle style) {
 /// The conversation and the session that follows it.
 class Chat {
   public:
-    explicit Chat(const ChatOptions& o) : o_(o) {}
+    explicit Chat(const ChatOptions& o) : o_(o), kept_(o.session) {}
 
     Status open() {
         Status s = check_generate(o_.generate);
         if (!s.ok()) return s;
         s = check_utf8(o_.system, "--system");
+        if (s.ok()) s = find_session(&kept_);
+        if (s.ok()) s = begin();
         if (!s.ok()) return s;
         s = load(o_.place, &on_);
         if (!s.ok()) return s;
         auspex::SessionOptions options;
         options.progress = progress_line();
-        s = choose_context(on_.model, 0, o_.generate.n, &o_.ctx, &options.n_context);
+        int64_t ctx = o_.ctx;
+        if (!o_.ctx_given)
+            ctx = std::max(ctx, static_cast<int64_t>(kept_.file.n_token) + 4 * std::max<int64_t>(o_.generate.n, 128));
+        s = choose_context(on_.model, kept_.file.n_token, o_.generate.n, &ctx, &options.n_context);
         if (!s.ok()) return s;
         n_context_ = options.n_context;
         s = choose_draft(o_.draft, on_.model.info(), o_.place.verbose, &options.draft);
         if (s.ok()) s = choose_window(o_.window, &options);
         if (s.ok()) s = trace_.open(o_.draft, &options);
         if (!s.ok()) return s;
-        request_.enable_thinking = !o_.no_think;
-        request_.preserve_thinking = o_.preserve_thinking;
-        forget(o_.system);
         s = auspex::Session::create(on_.model, options).get(session_);
+        if (s.ok()) s = load_session(kept_, o_.place.verbose, session_);
         if (s.ok()) costs_.load(on_, options, session_);
         return s;
     }
@@ -95,6 +102,7 @@ class Chat {
             else
                 report(s);
             if (interrupted()) forget_interrupt(), catch_interrupts();
+            if (const int kept = report(keep()); kept != kDone && !terminal) return kept;
             if (leave) break;
         }
         costs_.save(session_);
@@ -104,6 +112,32 @@ class Chat {
     }
 
   private:
+    /// The conversation that this one begins with: that of the file, or an empty one.
+    Status begin() {
+        forget(o_.system);
+        if (kept_.exists) {
+            const Status s = read_chat_note(kept_).get(request_);
+            if (!s.ok()) return s;
+            if (!o_.system.empty() && o_.system != system_text())
+                return Status(Code::bad_argument, "--system differs from the system message of the conversation in '" +
+                                                      kept_.path + "'; leave it out, or begin another file");
+            said_ = chat_note(request_);
+        }
+        request_.enable_thinking = request_.enable_thinking && !o_.no_think;
+        request_.preserve_thinking = request_.preserve_thinking || o_.preserve_thinking;
+        return {};
+    }
+
+    /// Saves the conversation if it has changed.
+    Status keep() {
+        if (kept_.path.empty()) return {};
+        const std::string said = chat_note(request_);
+        if (said == said_) return {};
+        const Status s = save_session(kept_, o_.place.verbose, said, session_);
+        if (s.ok()) said_ = said;
+        return s;
+    }
+
     bool read_line(bool terminal, std::string* line) {
         for (bool more = false;;) {
             if (terminal) std::fprintf(stderr, more ? ". " : "> "), std::fflush(stderr);
@@ -304,6 +338,8 @@ class Chat {
     auspex::Session session_;
     auspex::ChatRequest request_;
     Branches branches_;
+    SessionFlag kept_;
+    std::string said_;  ///< the conversation as it was saved
     uint32_t n_context_ = 0;
     size_t n_shown_ = 0;  ///< tokens of the last prompt if the next one goes on from it; else 0
     bool thought_ = false, warned_ = false;
@@ -321,7 +357,10 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     add_window(*command, o->window);
     add_generate(*command, o->generate);
     command->add_option("--system", o->system, "System message");
-    command->add_option("--ctx", o->ctx, "Rows of context")->capture_default_str();
+    add_session(*command, o->session);
+    command->add_option_function<int64_t>(
+        "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
+        "Rows of context (default: 4096, or more for a longer conversation in --session)");
     command->add_flag("--no-think", o->no_think, "Ask the template for answers without thinking");
     command->add_flag(
         "--preserve-thinking", o->preserve_thinking,

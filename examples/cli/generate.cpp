@@ -56,7 +56,15 @@ Status generate(const auspex::Model& model, auspex::Session& session, const std:
                 const std::vector<auspex::Mark>& marks, const auspex::Sampling& sampling,
                 const GenerateOptions& options, bool stream, Generated* to) {
     const double start = now();
-    Status s = session.sync(history, marks).get(to->synced);
+    Status s;
+    const Span<const Token> has = session.history();
+    if (!has.empty() && std::equal(has.begin(), has.end(), history.begin(), history.end())) {
+        // A loaded session goes on from its last token as if it had never stopped.
+        to->synced.rows_reused = to->synced.diverged_at = to->synced.checkpoint_row = has.size();
+        to->synced.text = "the history goes on as it is";
+    } else {
+        s = session.sync(history, marks).get(to->synced);
+    }
     clear_progress_line();
     if (!s.ok()) return s;
     const double ready = now();

@@ -1,4 +1,5 @@
 // cli/run: continues a prompt.
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,7 @@
 #include "generate.h"
 #include "platform.h"
 #include "printable.h"
+#include "session.h"
 #include "window.h"
 
 namespace cli {
@@ -24,17 +26,47 @@ struct RunOptions {
     bool special = false;
     bool json = false;
     GenerateOptions generate;
+    SessionFlag session;
 };
+
+/// The prompt; without one a conversation that exists goes on as it is.
+Status read_prompt(const RunOptions& o, const SessionFlag& kept, std::string* to) {
+    const bool given = o.prompt.text_given->count() > 0 || o.prompt.file_given->count() > 0;
+    if (kept.exists && !given && stdin_is_terminal()) return {};
+    const Status s = read_text(o.prompt, "prompt").get(*to);
+    if (!s.ok() || !to->empty() || (kept.exists && kept.file.n_token != 0)) return s;
+    return Status(Code::bad_argument, "the prompt is empty; a model continues text, so give it at least one character");
+}
+
+Status find_text(SessionFlag* kept) {
+    const Status s = find_session(kept);
+    if (!s.ok() || kept->file.note.empty()) return s;
+    return Status(Code::bad_argument,
+                  "'" + kept->path + "' holds a chat; continue it with `auspex chat --session`, or name another file");
+}
+
+/// Makes the session what the user saw, and saves it.
+Status keep(const SessionFlag& kept, bool verbose, std::vector<Token> shown, const Generated& made,
+            auspex::Session& session, auspex::SaveReport* report) {
+    shown.insert(shown.end(), made.ids.begin(), made.ids.end());
+    // A token that ends the text, and those after a stop text or -n, are taken back.
+    const Span<const Token> has = session.history();
+    if (!std::equal(has.begin(), has.end(), shown.begin(), shown.end())) {
+        const Status s = session.sync(shown).status();
+        if (!s.ok()) return s;
+    }
+    return save_session(kept, verbose, "", session, report);
+}
 
 Status run(const RunOptions& o, int* exit_code) {
     Status s = check_generate(o.generate);
     if (!s.ok()) return s;
-    std::string prompt;
-    s = read_text(o.prompt, "prompt").get(prompt);
+    SessionFlag kept = o.session;
+    s = find_text(&kept);
     if (!s.ok()) return s;
-    if (prompt.empty())
-        return Status(Code::bad_argument,
-                      "the prompt is empty; a model continues text, so give it at least one character");
+    std::string prompt;
+    s = read_prompt(o, kept, &prompt);
+    if (!s.ok()) return s;
     Loaded on;
     s = load(o.place, &on);
     if (!s.ok()) return s;
@@ -45,9 +77,10 @@ Status run(const RunOptions& o, int* exit_code) {
     s = on.model.encode(prompt, encode).get(ids);
     if (!s.ok()) return s;
     auspex::SessionOptions options;
-    options.run_ahead = 2;  // nothing follows this text, so tokens computed beyond its end are dropped
+    options.run_ahead = kept.path.empty() ? 2 : 0;  // where nothing follows, tokens computed beyond its end are dropped
     options.progress = progress_line();
-    s = choose_context(on.model, ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr, &options.n_context);
+    s = choose_context(on.model, kept.file.n_token + ids.size(), o.generate.n, o.ctx_given ? &o.ctx : nullptr,
+                       &options.n_context);
     if (!s.ok()) return s;
     s = choose_draft(o.draft, on.model.info(), o.place.verbose, &options.draft);
     if (!s.ok()) return s;
@@ -59,17 +92,22 @@ Status run(const RunOptions& o, int* exit_code) {
     options.checkpoint_bytes = 0;  // one prompt, never edited
     auspex::Session session;
     s = auspex::Session::create(on.model, options).get(session);
+    if (s.ok()) s = load_session(kept, o.place.verbose, session);
     if (!s.ok()) return s;
+    std::vector<Token> history(session.history().begin(), session.history().end());
+    history.insert(history.end(), ids.begin(), ids.end());
     CostCache costs;
     costs.load(on, options, session);
     if (o.place.verbose || stderr_is_terminal()) tell_windows(session.stats());
 
     const bool stream = !o.json;
     Generated made;
-    s = generate(on.model, session, ids, {}, o.sampling, o.generate, stream, &made);
+    s = generate(on.model, session, history, {}, o.sampling, o.generate, stream, &made);
     if (s.ok()) s = trace.close();
     if (!s.ok()) return s;
     costs.save(session);
+    auspex::SaveReport saved;
+    const Status done = kept.path.empty() ? Status() : keep(kept, o.place.verbose, history, made, session, &saved);
     *exit_code = made.stop_reason == "interrupted" ? kInterrupted : kDone;
     if (stream) {
         if (stderr_is_terminal() || o.place.verbose)
@@ -79,7 +117,7 @@ Status run(const RunOptions& o, int* exit_code) {
         const std::string drafting = draft_line(session);
         if (!drafting.empty() && (stderr_is_terminal() || o.place.verbose))
             std::fprintf(stderr, "[drafting: %s]\n", drafting.c_str());
-        return {};
+        return done;
     }
     nlohmann::ordered_json line;
     line["text"] = made.text;
@@ -92,7 +130,14 @@ Status run(const RunOptions& o, int* exit_code) {
     line["stop_reason"] = made.stop_reason;
     line["sync"] = sync_json(made.synced);
     if (options.draft.source != auspex::Draft::off) line["draft"] = draft_report(options.draft, session);
-    return print(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    if (!kept.path.empty())
+        line["session"] = {{"tokens_before", kept.file.n_token},
+                           {"tokens", session.history().size()},
+                           {"written_bytes", saved.written_bytes},
+                           {"file_bytes", saved.file_bytes},
+                           {"appended", saved.appended}};
+    s = print(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    return s.ok() ? done : s;
 }
 
 }  // namespace
@@ -106,6 +151,7 @@ void add_run(CLI::App& app, Chosen& chosen) {
     add_draft(*command, o->draft);
     add_window(*command, o->window);
     add_generate(*command, o->generate);
+    add_session(*command, o->session);
     command->add_option_function<int64_t>(
         "--ctx", [o = o.get()](int64_t n) { o->ctx = n, o->ctx_given = true; },
         "Rows of context (default: prompt and -n)");

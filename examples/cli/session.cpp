@@ -1,0 +1,96 @@
+#include "session.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "platform.h"
+#include "printable.h"
+
+namespace cli {
+
+namespace {
+
+nlohmann::ordered_json call_json(const auspex::ToolCall& call) {
+    nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
+    for (const auspex::ToolArgument& a : call.arguments) {
+        const auto value = nlohmann::ordered_json::parse(a.json ? a.value : std::string("null"), nullptr, false);
+        if (a.json && !value.is_discarded())
+            arguments[a.name] = value;
+        else
+            arguments[a.name] = a.value;
+    }
+    return {{"function", {{"name", call.name}, {"arguments", arguments}}}};
+}
+
+}  // namespace
+
+void add_session(CLI::App& command, SessionFlag& o) {
+    command.add_option("--session", o.path,
+                       "Continue the conversation in this file and save it there; a new one if there is no such file");
+}
+
+Status find_session(SessionFlag* o) {
+    if (o->path.empty()) return {};
+    const std::filesystem::path folder = std::filesystem::path(o->path).parent_path();
+    std::error_code error;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, error))
+        return Status(Code::not_found, "--session " + o->path + ": the folder '" + folder.string() +
+                                           "' does not exist; create it first");
+    if (!std::filesystem::exists(o->path, error)) return {};
+    o->exists = true;
+    return auspex::read_session_file(o->path.c_str()).get(o->file);
+}
+
+Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session) {
+    if (!o.exists) return {};
+    auspex::SessionFile file;
+    const Status s = session.load(o.path.c_str()).get(file);
+    if (!s.ok()) return s;
+    if (file.recovered)
+        note("the last save to '" + o.path + "' was cut short; the conversation goes on from the save before it");
+    if (verbose || stderr_is_terminal())
+        std::fprintf(stderr, "[continues %s: %zu tokens]\n", printable(o.path).c_str(), file.n_token);
+    return {};
+}
+
+Status save_session(const SessionFlag& o, bool verbose, const std::string& note, const auspex::Session& session,
+                    auspex::SaveReport* report) {
+    if (o.path.empty()) return {};
+    const Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(note.data()), note.size());
+    const Result<auspex::SaveReport> saved = session.save(o.path.c_str(), bytes);
+    if (!saved.ok()) return saved.status();
+    if (report) *report = saved.value();
+    if (verbose)
+        std::fprintf(stderr, "[%s %s: %.1f of %.1f MiB]\n", saved.value().appended ? "appended to" : "saved",
+                     printable(o.path).c_str(), double(saved.value().written_bytes) / (1 << 20),
+                     double(saved.value().file_bytes) / (1 << 20));
+    return {};
+}
+
+std::string chat_note(const auspex::ChatRequest& request) {
+    nlohmann::ordered_json all;
+    all["auspex_chat"] = 1;
+    all["enable_thinking"] = request.enable_thinking;
+    all["preserve_thinking"] = request.preserve_thinking;
+    all["messages"] = nlohmann::ordered_json::array();
+    for (const auspex::ChatMessage& m : request.messages) {
+        nlohmann::ordered_json one = {{"role", m.role}, {"content", m.content}};
+        if (m.has_reasoning) one["reasoning_content"] = m.reasoning;
+        for (const auspex::ToolCall& call : m.tool_calls) one["tool_calls"].push_back(call_json(call));
+        all["messages"].push_back(one);
+    }
+    return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+Result<auspex::ChatRequest> read_chat_note(const SessionFlag& o) {
+    const std::string text(reinterpret_cast<const char*>(o.file.note.data()), o.file.note.size());
+    auspex::ChatRequest request;
+    const Status s = auspex::ChatRequest::from_json(text).get(request);
+    if (s.ok() && text.find("\"auspex_chat\"") != std::string::npos) return request;
+    return Status(Code::bad_argument, "'" + o.path +
+                                          "' holds no chat; continue a text with `auspex run --session`, or "
+                                          "name another file");
+}
+
+}  // namespace cli

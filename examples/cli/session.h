@@ -1,0 +1,27 @@
+// cli/session: --session FILE: a conversation that run and chat continue and save.
+#pragma once
+#include "common.h"
+
+namespace cli {
+
+struct SessionFlag {
+    std::string path;  ///< empty: nothing is kept
+    bool exists = false;
+    auspex::SessionFile file;  ///< if it exists: its note and its tokens
+};
+void add_session(CLI::App& command, SessionFlag& o);
+/// Reads what the file says about itself. A file that does not exist is a new conversation.
+/// errors    those of read_session_file(); not_found: its folder does not exist.
+Status find_session(SessionFlag* o);
+/// Loads an existing file into the session, and says what was found where that matters.
+Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session);
+/// report: if given, what was written.
+Status save_session(const SessionFlag& o, bool verbose, const std::string& note, const auspex::Session& session,
+                    auspex::SaveReport* report = nullptr);
+
+/// A chat as the note of its file: the messages and switches in the form that ChatRequest::from_json() reads.
+std::string chat_note(const auspex::ChatRequest& request);
+/// errors    bad_argument: the file was not saved by a chat.
+Result<auspex::ChatRequest> read_chat_note(const SessionFlag& o);
+
+}  // namespace cli

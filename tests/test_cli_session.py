@@ -1,0 +1,143 @@
+"""Conversations on disk as a user meets them: `run --session` and `chat --session` go on where they stopped."""
+import json
+import os
+import resource
+import signal
+import subprocess
+import unittest
+
+from test_cli import BINARY, LOG, BaseCli, auspex
+
+DOUBLE = "Write a Python function that returns the double of a number.\n"
+SQUARE = "Write a Python function that returns the square of a number.\n"
+
+
+class BaseSession(BaseCli):
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(self.folder, "a.session")
+
+    def names(self):
+        return sorted(os.listdir(self.folder))
+
+    def text(self, n, *arguments, **more):
+        return self.run_json("--device", "cpu", "-n", n, *arguments, **more)
+
+    def chat(self, said, *arguments, n=24, **more):
+        r = auspex("chat", "--device", "cpu", "--json", "-n", n, "--session", self.path, *arguments, stdin=said, **more)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        return [json.loads(line) for line in r.stdout.splitlines()]
+
+
+class RunSession(BaseSession):
+    def test_a_text_in_pieces_is_the_text_in_one_whatever_the_pieces_and_the_drafts(self):
+        for sampling in (("--draft", "off"), ("--draft", 3), ("--temp", 1, "--seed", 5)):
+            whole = self.text(41, "-p", LOG, *sampling)["ids"]
+            path = os.path.join(self.folder, "-".join(map(str, sampling)))
+            ids, n_token = [], 0
+            for i, n in enumerate((7, 1, 13, 20)):
+                o = self.text(n, *(("-p", LOG) if i == 0 else ()), "--session", path, *sampling)
+                ids += o["ids"]
+                self.assertEqual(o["session"]["tokens_before"], n_token)
+                self.assertEqual(o["session"]["appended"], i > 0 and o["session"]["written_bytes"] <
+                                 o["session"]["file_bytes"])
+                n_token = o["session"]["tokens"]
+                if i > 0:
+                    self.assertEqual(o["sync"]["rows_computed"], 0)
+            self.assertEqual(ids, whole)
+            self.assertEqual(os.path.getsize(path), o["session"]["file_bytes"])
+
+    def test_a_second_prompt_goes_after_the_text_and_only_its_rows_are_computed(self):
+        first = self.text(10, "-p", LOG, "--session", self.path)
+        again = self.text(5, "-p", " and then", "--session", self.path)
+        self.assertLessEqual(again["sync"]["rows_computed"], again["prompt_tokens"] + 1)
+        self.assertEqual(again["sync"]["reason"], "appended")
+        text = LOG + first["text"] + " and then"
+        self.assertEqual(again["session"]["tokens"], len(json.loads(self.done("tokenize", "-p", text))) + 5)
+        self.assertEqual(self.names(), ["a.session"])
+
+    def test_it_goes_on_with_another_number_of_threads(self):
+        whole = self.text(24, "-p", LOG)["ids"]
+        ids = self.text(12, "-p", LOG, "--session", self.path, "--threads", 2)["ids"]
+        ids += self.text(12, "--session", self.path, "--threads", 4)["ids"]
+        self.assertEqual(ids, whole)
+
+    def test_what_does_not_fit_is_refused_and_the_file_stays(self):
+        self.text(5, "-p", LOG, "--session", self.path)
+        with open(self.path, "rb") as f:
+            before = f.read()
+        run = ["run", "--device", "cpu", "-n", 2, "-p", "x", "--session"]
+        self.refused(2, "bad_argument", "keys q8_0", "keys f16", run=run + [self.path, "--kv", "q8_0"])
+        self.refused(2, "bad_argument", "holds no chat", run=["chat", "--device", "cpu", "--session", self.path])
+        self.refused(2, "bad_argument", "larger --ctx", run=run + [self.path, "--ctx", 10])
+        self.refused(2, "bad_argument", "was saved on", run=run + [self.path, "--cpu-path", "reference"])
+        self.refused(2, "not_found", "does not exist", run=run + [os.path.join(self.folder, "none", "x")])
+        self.refused(2, "bad_argument", "a folder, a device", run=run + [self.folder])
+        self.refused(2, "bad_file", "no file of Session::save", run=run + [self.file("text", "hello " * 20)])
+        self.refused(2, "bad_file", "cut short", run=run + [self.file("cut", before[:-1])])
+        self.refused(2, "bad_argument", "the prompt is empty", run=["run", "--session", self.path + "2"])
+        with open(self.path, "rb") as f:
+            self.assertEqual(f.read(), before)
+        self.assertEqual(self.names(), ["a.session", "cut", "text"])
+
+    def test_a_full_disk_is_an_error_after_the_text_and_leaves_nothing(self):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        r = subprocess.run([BINARY, "run", "--device", "cpu", "-n", "3", "-p", LOG, "--session", self.path],
+                           capture_output=True, preexec_fn=limit, timeout=600)
+        self.assertEqual(r.returncode, 1, r.stderr)
+        self.assertIn(b"io_error: cannot write", r.stderr)
+        self.assertEqual(r.stdout.decode(), self.text(3, "-p", LOG)["text"])
+        self.assertEqual(self.names(), [])
+
+
+class ChatSession(BaseSession):
+    def test_a_chat_that_was_left_goes_on_with_the_same_answers(self):
+        path, self.path = self.path, os.path.join(self.folder, "b.session")
+        whole = self.chat(DOUBLE + "Hello\n" + SQUARE)
+        self.path = path
+        parts = [self.chat(said)[0] for said in (DOUBLE, "Hello\n", SQUARE)]
+        self.assertEqual([a["text"] for a in parts], [a["text"] for a in whole])
+        self.assertEqual([a["prompt_tokens"] for a in parts], [a["prompt_tokens"] for a in whole])
+        self.assertEqual([a["sync"] for a in parts][1:], [a["sync"] for a in whole][1:])
+        self.assertEqual(self.names(), ["a.session", "b.session"])
+
+    def test_commands_that_change_the_conversation_are_saved_too(self):
+        self.chat("Hello\n" + DOUBLE)
+        self.chat("/undo\n")
+        r = auspex("chat", "--device", "cpu", "--session", self.path, stdin="/edit\n")
+        self.assertIn(b"  1  Hello\n", r.stderr)
+        self.assertNotIn(b"double", r.stderr)
+        plain = self.chat("/system You are a helpful assistant.\n" + DOUBLE)
+        self.assertEqual(self.chat("/retry\n")[0]["text"], plain[0]["text"])
+        for system, code in (("You are a helpful assistant.", 0), ("Be brief.", 2)):
+            r = auspex("chat", "--device", "cpu", "--session", self.path, "--system", system)
+            self.assertEqual(r.returncode, code, r.stderr)
+        self.assertIn(b"bad_argument: --system differs", r.stderr)
+        self.refused(2, "bad_argument", "holds a chat", run=["run", "-p", "x", "--session", self.path])
+
+    def test_a_save_that_was_cut_short_is_told_and_the_turn_before_goes_on(self):
+        self.chat("Hello\n")
+        size = os.path.getsize(self.path)
+        self.chat(DOUBLE)
+        self.assertGreater(os.path.getsize(self.path), size)
+        os.truncate(self.path, os.path.getsize(self.path) - 100)
+        r = auspex("chat", "--device", "cpu", "-n", 4, "--session", self.path, stdin="/edit\n" + SQUARE)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn(b"was cut short; the conversation goes on from the save before", r.stderr)
+        self.assertIn(b"  1  Hello\n", r.stderr)
+        self.assertNotIn(b"double", r.stderr)
+        r = auspex("chat", "--device", "cpu", "--session", self.path, stdin="/edit\n")
+        self.assertNotIn(b"cut short", r.stderr)
+        self.assertIn(b"  2  Write a Python function that returns the square", r.stderr)
+
+    def test_a_conversation_longer_than_the_default_context_is_given_room(self):
+        self.chat("word " * 150 + "\n", "--ctx", 8000, n=1)
+        self.refused(2, "bad_argument", "larger --ctx",
+                     run=["chat", "--device", "cpu", "--ctx", 64, "--session", self.path])
+        self.assertEqual(len(self.chat("Hello\n", n=1)), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
