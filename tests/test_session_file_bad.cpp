@@ -218,6 +218,9 @@ TEST_CASE("a file of other weights or other options is refused with both named")
     Session b = open(model, o);
     load(b, path);
     CHECK(history(a) == history(b));
+    // But steps larger than its own cannot be computed again with the same bits.
+    CHECK(b.impl()->trunk->spans()[0].origin == RowOrigin::restored);
+    CHECK(a.impl()->trunk->spans()[0].origin == RowOrigin::prefilled);
 }
 
 TEST_CASE("a path that cannot be written is refused, and nothing is left beside it") {

@@ -206,6 +206,8 @@ Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& pa
             return bad(c, say("the spans of the state at row ", h.row, " have gaps"));
         at += b.n;
         span = {static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
+        if (span.origin == RowOrigin::prefilled && span.n > s.options.n_ubatch)
+            span.origin = RowOrigin::restored;  // this session cannot compute them again in one step
     }
     if (at != h.row) return bad(c, say("the spans of the state at row ", h.row, " end at row ", at));
     if (!c.with_draft) return {};
