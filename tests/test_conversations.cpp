@@ -165,7 +165,8 @@ TEST_CASE("the documented loop computes the rows of the new turn, for every temp
                 if (style != ChatStyle::qwen35 || !preserve) check_turns(model, style, thinking, preserve);
 }
 
-TEST_CASE("lossless drafting and restore equivalence: chats with random edits are the same with and without both") {
+TEST_CASE("lossless drafting and restore equivalence: chats with random edits are the same with and without both" *
+          doctest::test_suite("long")) {
     const Model model = load_model(cpu_device(), repo_dir() + "/examples/models/auspex-demo.gguf");
     Sampling seeded;
     seeded.temperature = 0.8f;

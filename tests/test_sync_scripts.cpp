@@ -25,7 +25,8 @@ TEST_CASE(
     CHECK(scripts.n_logit > 50);
 }
 
-TEST_CASE("restore equivalence: a script of 1000 calls on one session computes what one that starts over computes") {
+TEST_CASE("restore equivalence: a script of 1000 calls on one session computes what one that starts over computes" *
+          doctest::test_suite("long")) {
     const std::vector<std::byte> bytes = tiny_model();
     SyncScripts scripts(load_model(cpu_device(), bytes), 1, false, 1000);
     const std::string bad = scripts.run(1);
