@@ -109,6 +109,9 @@ class ChatSession(BaseSession):
         r = auspex("chat", "--device", "cpu", "--session", self.path, stdin="/edit\n")
         self.assertIn(b"  1  Hello\n", r.stderr)
         self.assertNotIn(b"double", r.stderr)
+        r = auspex("chat", "--device", "cpu", "--session", self.path, stdin="/branches\n/branches 1\n/edit\n")
+        self.assertIn(b"  1  2 messages: Write a Python", r.stderr)  # what /undo left
+        self.assertIn(b"  2  Write a Python", r.stderr)
         plain = self.chat("/system You are a helpful assistant.\n" + DOUBLE)
         self.assertEqual(self.chat("/retry\n")[0]["text"], plain[0]["text"])
         for system, code in (("You are a helpful assistant.", 0), ("Be brief.", 2)):

@@ -88,6 +88,18 @@ Status Branches::go_to(const std::string& i, Messages* live) {
     return {};
 }
 
+std::vector<Messages> Branches::others() const {
+    std::vector<Messages> others = all_;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(now_));
+    return others;
+}
+
+void Branches::set_others(std::vector<Messages> others) {
+    all_ = std::move(others);
+    now_ = all_.size();
+    all_.emplace_back();
+}
+
 std::string Branches::list(const Messages& live) {
     std::string text;
     for (size_t i = 0; i < all_.size(); ++i) {

@@ -22,6 +22,9 @@ class Branches {
     /// A line for each branch.
     std::string list(const Messages& live);
     void clear() { *this = Branches(); }
+    /// All but the conversation itself, to be saved; and back.
+    std::vector<Messages> others() const;
+    void set_others(std::vector<Messages> others);
 
   private:
     void store(const Messages& live);

@@ -116,12 +116,12 @@ class Chat {
     Status begin() {
         forget(o_.system);
         if (kept_.exists) {
-            const Status s = read_chat_note(kept_).get(request_);
+            const Status s = read_chat_note(kept_, &request_, &branches_);
             if (!s.ok()) return s;
             if (!o_.system.empty() && o_.system != system_text())
                 return Status(Code::bad_argument, "--system differs from the system message of the conversation in '" +
                                                       kept_.path + "'; leave it out, or begin another file");
-            said_ = chat_note(request_);
+            said_ = chat_note(request_, branches_);
         }
         request_.enable_thinking = request_.enable_thinking && !o_.no_think;
         request_.preserve_thinking = request_.preserve_thinking || o_.preserve_thinking;
@@ -131,7 +131,7 @@ class Chat {
     /// Saves the conversation if it has changed.
     Status keep() {
         if (kept_.path.empty()) return {};
-        const std::string said = chat_note(request_);
+        const std::string said = chat_note(request_, branches_);
         if (said == said_) return {};
         const Status s = save_session(kept_, o_.place.verbose, said, session_);
         if (s.ok()) said_ = said;

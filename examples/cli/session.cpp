@@ -23,6 +23,17 @@ nlohmann::ordered_json call_json(const auspex::ToolCall& call) {
     return {{"function", {{"name", call.name}, {"arguments", arguments}}}};
 }
 
+nlohmann::ordered_json messages_json(const Messages& messages) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const auspex::ChatMessage& m : messages) {
+        nlohmann::ordered_json one = {{"role", m.role}, {"content", m.content}};
+        if (m.has_reasoning) one["reasoning_content"] = m.reasoning;
+        for (const auspex::ToolCall& call : m.tool_calls) one["tool_calls"].push_back(call_json(call));
+        all.push_back(one);
+    }
+    return all;
+}
+
 }  // namespace
 
 void add_session(CLI::App& command, SessionFlag& o) {
@@ -68,26 +79,29 @@ Status save_session(const SessionFlag& o, bool verbose, const std::string& note,
     return {};
 }
 
-std::string chat_note(const auspex::ChatRequest& request) {
+std::string chat_note(const auspex::ChatRequest& request, const Branches& branches) {
     nlohmann::ordered_json all;
     all["auspex_chat"] = 1;
     all["enable_thinking"] = request.enable_thinking;
     all["preserve_thinking"] = request.preserve_thinking;
-    all["messages"] = nlohmann::ordered_json::array();
-    for (const auspex::ChatMessage& m : request.messages) {
-        nlohmann::ordered_json one = {{"role", m.role}, {"content", m.content}};
-        if (m.has_reasoning) one["reasoning_content"] = m.reasoning;
-        for (const auspex::ToolCall& call : m.tool_calls) one["tool_calls"].push_back(call_json(call));
-        all["messages"].push_back(one);
-    }
+    all["messages"] = messages_json(request.messages);
+    for (const Messages& other : branches.others()) all["branches"].push_back({{"messages", messages_json(other)}});
     return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-Result<auspex::ChatRequest> read_chat_note(const SessionFlag& o) {
+Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches) {
     const std::string text(reinterpret_cast<const char*>(o.file.note.data()), o.file.note.size());
-    auspex::ChatRequest request;
-    const Status s = auspex::ChatRequest::from_json(text).get(request);
-    if (s.ok() && text.find("\"auspex_chat\"") != std::string::npos) return request;
+    const nlohmann::json all = nlohmann::json::parse(text, nullptr, false);
+    Status s = auspex::ChatRequest::from_json(text).get(*request);
+    std::vector<Messages> others;
+    if (s.ok() && all.contains("branches"))
+        for (const nlohmann::json& one : all["branches"]) {
+            auspex::ChatRequest other;
+            if (s.ok()) s = auspex::ChatRequest::from_json(one.dump()).get(other);
+            others.push_back(std::move(other.messages));
+        }
+    branches->set_others(std::move(others));
+    if (s.ok() && all.contains("auspex_chat")) return {};
     return Status(Code::bad_argument, "'" + o.path +
                                           "' holds no chat; continue a text with `auspex run --session`, or "
                                           "name another file");

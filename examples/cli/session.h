@@ -1,6 +1,6 @@
 // cli/session: --session FILE: a conversation that run and chat continue and save.
 #pragma once
-#include "common.h"
+#include "branches.h"
 
 namespace cli {
 
@@ -19,9 +19,10 @@ Status load_session(const SessionFlag& o, bool verbose, auspex::Session& session
 Status save_session(const SessionFlag& o, bool verbose, const std::string& note, const auspex::Session& session,
                     auspex::SaveReport* report = nullptr);
 
-/// A chat as the note of its file: the messages and switches in the form that ChatRequest::from_json() reads.
-std::string chat_note(const auspex::ChatRequest& request);
+/// A chat as the note of its file: the messages and switches in the form that ChatRequest::from_json() reads, and the
+/// messages of its other branches.
+std::string chat_note(const auspex::ChatRequest& request, const Branches& branches);
 /// errors    bad_argument: the file was not saved by a chat.
-Result<auspex::ChatRequest> read_chat_note(const SessionFlag& o);
+Status read_chat_note(const SessionFlag& o, auspex::ChatRequest* request, Branches* branches);
 
 }  // namespace cli
