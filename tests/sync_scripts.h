@@ -1,12 +1,13 @@
 // tests/sync_scripts: random scripts of public calls on one session, checked against a session that computes the same
 // history from the start, in the same pieces.
 //
-// What is checked: the tokens that next() gives after syncs, edits, cancels, saves, restores, forks, moves with and
-// without a loss of the device, switches between branches, changes of draft depth, source and sampling are those of
+// What is checked: the tokens that next() gives after syncs, edits, cancels, saves, restores, files, forks, moves with
+// and without a loss of the device, switches between branches, changes of draft depth, source and sampling are those of
 // plain decoding; the logits of a sync, and now and then the whole state, have the same bits. Half of the scripts save
 // and restore, the others switch between branches, with marks and room for no, few or all checkpoints.
 #pragma once
 #include <algorithm>
+#include <filesystem>
 #include <cstring>
 #include <string>
 
@@ -34,7 +35,7 @@ class SyncScripts {
     }
 
     uint64_t n_check = 0, n_script = 0, n_cancel = 0, n_restore = 0, n_edit = 0, n_accepted = 0, n_state = 0,
-             n_fork = 0, n_move = 0, n_switch = 0, n_logit = 0, n_evict = 0;
+             n_fork = 0, n_move = 0, n_file = 0, n_switch = 0, n_logit = 0, n_evict = 0;
     uint64_t n_resumed = 0;  ///< syncs that went back to a checkpoint
 
   private:
@@ -88,7 +89,7 @@ class SyncScripts {
     std::string step() {
         const size_t size = a_.history().size();
         if (size == 0 || size + 40 > kContext) return sync(ids(1 + random_.below(20)), false);
-        switch (random_.below(14)) {
+        switch (random_.below(15)) {
             case 0:
             case 1: return sync(longer(size, 1 + random_.below(30)), random_.below(2) == 0);
             case 2: {  // an edit near the end, or anywhere
@@ -106,6 +107,7 @@ class SyncScripts {
             case 6: return compare_states();
             case 12: return fork();
             case 13: return move();
+            case 14: return file();
             default: return check();
         }
     }
@@ -205,6 +207,20 @@ class SyncScripts {
         ++n_fork;
         if (random_.below(2) == 0) std::swap(a_, other);
         return random_.below(2) == 0 ? text(other.sync(ids(5)).status()) : text(other.next().status());
+    }
+    /// Saves to a file and loads it, which changes nothing.
+    std::string file() {
+        log_ += "file ";
+        const std::string path =
+            (std::filesystem::temp_directory_path() / auspex::detail::say("auspex-", auspex::detail::unique_number()))
+                .string();
+        auspex::Status s = a_.save(path.c_str()).status();
+        if (s.ok()) s = a_.save(path.c_str()).status();  // appends
+        if (s.ok()) s = a_.load(path.c_str()).status();
+        std::error_code error;
+        std::filesystem::remove(path, error);
+        ++n_file;
+        return text(s);
     }
     std::string move() {
         const bool lost = random_.below(2) == 0;

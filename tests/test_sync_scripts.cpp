@@ -19,6 +19,7 @@ TEST_CASE(
     CHECK(scripts.n_restore > 3);
     CHECK(scripts.n_fork > 3);
     CHECK(scripts.n_move > 3);
+    CHECK(scripts.n_file > 3);
     CHECK(scripts.n_accepted > 0);
     CHECK(scripts.n_switch > 3);
     CHECK(scripts.n_resumed > 10);
