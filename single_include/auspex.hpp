@@ -2666,6 +2666,13 @@ struct Plan {
         const uint32_t last = static_cast<uint32_t>(mtp.size()) - 1;
         return depth - 1 < last ? depth - 1 : last;
     }
+    /// Rows before the next one that its convolution reads: of the inputs that slot `conv` keeps, all that a state
+    /// needs.
+    uint32_t conv_rows(SlotId conv) const {
+        for (const Op& op : trunk.ops)
+            if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv - 1;
+        return 0;
+    }
 };
 
 /// Checks the slots of every operation: role, width, dimensions. The error names the first contradiction.
@@ -8076,8 +8083,8 @@ struct PrefixOptions {
     uint64_t row_bytes = 0;    ///< keys and values of one row
     size_t n_context = 0;
     uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
-    size_t grid =
-        kPrefixGrid;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
+    uint64_t page_bytes = 1;    ///< states and blocks of rows take whole pages; a power of two
+    size_t grid = kPrefixGrid;  ///< of stops that the caller did not name, and of parked blocks
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
@@ -8286,6 +8293,7 @@ class PrefixTree {
     size_t gap(uint32_t i) const;
     size_t rows_only_for(uint32_t i) const;
     void failed(Status s);
+    uint64_t block_bytes(size_t n) const;
     void add_held(uint64_t bytes);
     void place(size_t begin, size_t end, RunId run);
     void update_clear_end();
@@ -21404,17 +21412,6 @@ Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
-namespace context_impl {
-
-/// Taps of the convolution whose inputs this slot keeps.
-uint32_t n_tap(const Plan& plan, SlotId conv) {
-    for (const Op& op : plan.trunk.ops)
-        if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
-    return 1;
-}
-
-}  // namespace context_impl
-
 void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
     const DefaultFloatMode mode;
@@ -21469,8 +21466,8 @@ Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) cons
         }
         if (s.role == SlotRole::delta)
             AUSPEX_TRY(visit(delta_[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float)));
-        if (s.role == SlotRole::conv)  // only what the next row's taps reach, so no rejected row
-            for (uint32_t back = context_impl::n_tap(plan, id) - 1; back > 0; --back)
+        if (s.role == SlotRole::conv)  // no rejected row is among these
+            for (uint32_t back = plan.conv_rows(id); back > 0; --back)
                 AUSPEX_TRY(
                     visit(conv_[id] + (n_row + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float)));
     }
@@ -37880,6 +37877,13 @@ void add_slots(const Buffers::Kv& kv, uint32_t first, uint32_t n, std::vector<Re
     }
 }
 
+/// The last inputs of a convolution before row n_row, oldest first; the ring holds them by position.
+void add_conv_rows(const Plan& plan, SlotId id, const Region& ring, uint32_t n_row, std::vector<Region>* to) {
+    const uint64_t row = ring.bytes / args::kConvRing;
+    for (uint32_t back = plan.conv_rows(id); back > 0; --back)
+        to->push_back(ring.part((n_row + args::kConvRing - back) % args::kConvRing * row, row));
+}
+
 uint64_t sum_bytes(const std::vector<Region>& regions) {
     uint64_t bytes = 0;
     for (const Region& r : regions) bytes += r.bytes;
@@ -37915,14 +37919,15 @@ std::vector<Region> VulkanContext::row_regions(StatePart part, uint32_t first, u
 /// In plan order.
 std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row) const {
     using namespace context_impl;
+    const Plan& plan = *model_->plan;
     std::vector<Region> regions;
     for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
-        if (of_draft(*model_->plan, id) != (part == StatePart::draft)) continue;
+        if (of_draft(plan, id) != (part == StatePart::draft)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
         if (kv.k.bytes != 0 && !keeps_rows(kv, options_.n_context))
             add_slots(kv, 0, std::min(n_row, kv.capacity), &regions);
         if (buffers_.delta[id].bytes != 0) regions.push_back(buffers_.delta[id]);
-        if (buffers_.conv[id].bytes != 0) regions.push_back(buffers_.conv[id]);
+        if (buffers_.conv[id].bytes != 0) add_conv_rows(plan, id, buffers_.conv[id], n_row, &regions);
     }
     return regions;
 }
@@ -40798,13 +40803,13 @@ void PrefixTree::drop_states_above(RunId id, size_t row) {
 
 void PrefixTree::release(const ParkedRows& rows) {
     if (rows.block == kNoBlock) {
-        claimed_ -= (rows.end - rows.begin) * options_.row_bytes;
+        claimed_ -= block_bytes(rows.end - rows.begin);
         return;
     }
     Block& block = blocks_[rows.block];
     if (--block.n_ref != 0) return;
-    held_ -= block.n_row * options_.row_bytes;
-    claimed_ -= block.n_row * options_.row_bytes;
+    held_ -= block_bytes(block.n_row);
+    claimed_ -= block_bytes(block.n_row);
     store_->drop_rows(rows.block);
     free_blocks_.push_back(rows.block);
 }
@@ -40855,7 +40860,7 @@ void PrefixTree::leave_run_rows(RunId id, size_t begin, size_t end, std::vector<
         const size_t next = std::min(end, (row / options_.grid + 1) * options_.grid);
         rows.push_back({row, next, kNoBlock});
         copies->push_back({2, row, true, id});
-        claimed_ += (next - row) * options_.row_bytes;
+        claimed_ += block_bytes(next - row);
         row = next;
     }
     const auto at =
@@ -40880,7 +40885,7 @@ void PrefixTree::park(const Copy& copy) {
     }
     const uint32_t id = free_blocks_.back();
     const size_t n = at->end - at->begin;
-    const Status s = held_ + n * options_.row_bytes > options_.budget_bytes
+    const Status s = held_ + block_bytes(n) > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for rows in the budget")
                          : store_->park_rows(id, at->begin, n);
     if (!s.ok()) {
@@ -40891,10 +40896,13 @@ void PrefixTree::park(const Copy& copy) {
     at->block = id;
     blocks_[id] = {1, n};
     rows_parked_ += n;
-    add_held(n * options_.row_bytes);
+    add_held(block_bytes(n));
 }
 
 // ----------------------------------------------------------------------------------------- budget
+
+/// What a block of n parked rows takes: whole pages, as the store gives them out.
+uint64_t PrefixTree::block_bytes(size_t n) const { return round_up(n * options_.row_bytes, options_.page_bytes); }
 
 void PrefixTree::failed(Status s) {
     ++n_failed_;
@@ -41268,7 +41276,7 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     std::vector<Copy> copies;
     if (!found.live) plan_restores(&copies);
     leave_rows(n_row_, report.n_row, &copies);
-    fit(credit_ != 0 ? options_.grid * options_.row_bytes : 0);  // one block more while rows change places
+    fit(credit_ != 0 ? block_bytes(options_.grid) : 0);  // one block more while rows change places
     if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
     const Status s = copy_rows(copies);
     credit_ = 0;
@@ -41290,7 +41298,7 @@ void PrefixTree::plan_restores(std::vector<Copy>* copies) {
         for (size_t i = 0, first = 0; i < parked.size(); ++i) {
             copies->push_back({0, parked[i].begin, false, id});
             const Block& block = blocks_[parked[i].block];
-            if (block.n_ref == 1) credit_ += block.n_row * options_.row_bytes;
+            if (block.n_ref == 1) credit_ += block_bytes(block.n_row);
             if (i + 1 < parked.size() && parked[i + 1].begin == parked[i].end) continue;
             leave_rows(parked[first].begin, parked[i].end, &leaving);
             first = i + 1;
@@ -41333,7 +41341,7 @@ Status PrefixTree::restore(const Copy& copy) {
     const ParkedRows rows = *at;
     AUSPEX_TRY(store_->restore_rows(rows.block, rows.begin, rows.end - rows.begin));
     parked.erase(at);
-    if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, blocks_[rows.block].n_row * options_.row_bytes);
+    if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, block_bytes(blocks_[rows.block].n_row));
     release(rows);
     place(rows.begin, rows.end, copy.run);
     rows_restored_ += rows.end - rows.begin;
@@ -42324,8 +42332,6 @@ namespace state_store_impl {
 
 constexpr uint64_t kMinPage = 4096, kMaxPage = 65536;
 constexpr uint64_t kDefaultBudget = uint64_t{512} << 20;
-/// Rows of convolution inputs that a back end keeps at most.
-constexpr uint64_t kConvRows = 16;
 /// More states than a session could use: the budget of a small model need not be larger.
 constexpr uint64_t kUsefulStates = 64;
 
@@ -42337,7 +42343,7 @@ StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
         if (s.role == SlotRole::delta) state += s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float);
-        if (s.role == SlotRole::conv) state += kConvRows * s.width() * sizeof(float);
+        if (s.role == SlotRole::conv) state += plan.conv_rows(id) * s.width() * sizeof(float);
         if (s.role != SlotRole::kv || kv[id].n_ring == 0) continue;
         if (kv[id].keeps_rows(n_context))
             row += kv[id].k_bytes + kv[id].v_bytes;
@@ -44693,6 +44699,7 @@ Status Session::Impl::open_store() {
     PrefixOptions tree_options;
     tree_options.state_bytes = sizes.state_bytes;
     tree_options.row_bytes = sizes.row_bytes;
+    tree_options.page_bytes = sizes.page_bytes;
     tree_options.n_context = options.n_context;
     tree_options.budget_bytes = budget;
     if (budget == 0) tree_options.policy = PrefixPolicy::none;

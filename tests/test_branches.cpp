@@ -83,7 +83,7 @@ void check_agent(const Model& model, Draft source) {
     }
 }
 
-void check_switching(const Model& model, Draft source) {
+void check_switching(const Model& model, Draft source, int n_switch) {
     Session session = open(model, options_of(source, kDefaultCheckpoints));
     const std::vector<Token> shared = tiny_ids(200, 5);
     std::vector<Token> branch[2] = {join(shared, tiny_ids(90, 6)), join(shared, tiny_ids(50, 7))};
@@ -94,7 +94,7 @@ void check_switching(const Model& model, Draft source) {
         branch[i] = part(history(session), session.impl()->timeline.n_row());
         state[i] = bytes_of(session);
     }
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < n_switch; ++i) {
         const int b = i % 2;
         CAPTURE(i);
         // One token more, so that the state at the tip is the base.
@@ -126,8 +126,7 @@ void check_scratch(const Model& model) {
     CHECK(r.reason == SyncReason::checkpoint);
     CHECK(r.text.find("diverged at row 400 of 670") != std::string::npos);
     CHECK(sync(scratch, edited).rows_computed == 670);
-    // A GPU's bytes also hold convolution inputs that no later row reads; which, depends on how a slow step was cut.
-    if (model.impl()->device->machine->kind() == Kind::cpu) CHECK(bytes_of(session) == bytes_of(scratch));
+    CHECK(bytes_of(session) == bytes_of(scratch));
     more(session, 20);
     more(scratch, 20);
     CHECK(history(session) == history(scratch));
@@ -146,7 +145,7 @@ TEST_CASE("an agent with a title request after every step computes its own rows 
 TEST_CASE("restore equivalence: two branches by turns keep every bit of their states") {
     const std::vector<std::byte> bytes = tiny_model({});
     const Model model = load_model(cpu_device(), bytes);
-    for (const Draft source : {Draft::off, Draft::mtp}) check_switching(model, source);
+    for (const Draft source : {Draft::off, Draft::mtp}) check_switching(model, source, 100);
 }
 
 TEST_CASE("restore equivalence: sync over a checkpoint gives the bits of sync from scratch") {
@@ -179,7 +178,7 @@ TEST_CASE("branches on the GPU: an agent computes its own rows, a checkpoint cha
     const std::vector<std::byte> bytes = tiny_model(tiny);
     const Model model = load_model(device, bytes);
     check_agent(model, Draft::mtp);
-    check_switching(model, Draft::off);
+    check_switching(model, Draft::off, deep() ? 100 : 22);
     check_scratch(model);
 }
 #endif

@@ -203,7 +203,7 @@ Status PrefixTree::switch_to(const Found& found, const PrefixReport& report) {
     std::vector<Copy> copies;
     if (!found.live) plan_restores(&copies);
     leave_rows(n_row_, report.n_row, &copies);
-    fit(credit_ != 0 ? options_.grid * options_.row_bytes : 0);  // one block more while rows change places
+    fit(credit_ != 0 ? block_bytes(options_.grid) : 0);  // one block more while rows change places
     if (tip != kNoState && states_[tip].run != kNoRun) take_state(tip);
     const Status s = copy_rows(copies);
     credit_ = 0;
@@ -225,7 +225,7 @@ void PrefixTree::plan_restores(std::vector<Copy>* copies) {
         for (size_t i = 0, first = 0; i < parked.size(); ++i) {
             copies->push_back({0, parked[i].begin, false, id});
             const Block& block = blocks_[parked[i].block];
-            if (block.n_ref == 1) credit_ += block.n_row * options_.row_bytes;
+            if (block.n_ref == 1) credit_ += block_bytes(block.n_row);
             if (i + 1 < parked.size() && parked[i + 1].begin == parked[i].end) continue;
             leave_rows(parked[first].begin, parked[i].end, &leaving);
             first = i + 1;
@@ -268,7 +268,7 @@ Status PrefixTree::restore(const Copy& copy) {
     const ParkedRows rows = *at;
     AUSPEX_TRY(store_->restore_rows(rows.block, rows.begin, rows.end - rows.begin));
     parked.erase(at);
-    if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, blocks_[rows.block].n_row * options_.row_bytes);
+    if (blocks_[rows.block].n_ref == 1) credit_ -= std::min(credit_, block_bytes(blocks_[rows.block].n_row));
     release(rows);
     place(rows.begin, rows.end, copy.run);
     rows_restored_ += rows.end - rows.begin;

@@ -250,13 +250,13 @@ void PrefixTree::drop_states_above(RunId id, size_t row) {
 
 void PrefixTree::release(const ParkedRows& rows) {
     if (rows.block == kNoBlock) {
-        claimed_ -= (rows.end - rows.begin) * options_.row_bytes;
+        claimed_ -= block_bytes(rows.end - rows.begin);
         return;
     }
     Block& block = blocks_[rows.block];
     if (--block.n_ref != 0) return;
-    held_ -= block.n_row * options_.row_bytes;
-    claimed_ -= block.n_row * options_.row_bytes;
+    held_ -= block_bytes(block.n_row);
+    claimed_ -= block_bytes(block.n_row);
     store_->drop_rows(rows.block);
     free_blocks_.push_back(rows.block);
 }
@@ -307,7 +307,7 @@ void PrefixTree::leave_run_rows(RunId id, size_t begin, size_t end, std::vector<
         const size_t next = std::min(end, (row / options_.grid + 1) * options_.grid);
         rows.push_back({row, next, kNoBlock});
         copies->push_back({2, row, true, id});
-        claimed_ += (next - row) * options_.row_bytes;
+        claimed_ += block_bytes(next - row);
         row = next;
     }
     const auto at =
@@ -332,7 +332,7 @@ void PrefixTree::park(const Copy& copy) {
     }
     const uint32_t id = free_blocks_.back();
     const size_t n = at->end - at->begin;
-    const Status s = held_ + n * options_.row_bytes > options_.budget_bytes
+    const Status s = held_ + block_bytes(n) > options_.budget_bytes
                          ? Status(Code::out_of_memory, "no room for rows in the budget")
                          : store_->park_rows(id, at->begin, n);
     if (!s.ok()) {
@@ -343,10 +343,13 @@ void PrefixTree::park(const Copy& copy) {
     at->block = id;
     blocks_[id] = {1, n};
     rows_parked_ += n;
-    add_held(n * options_.row_bytes);
+    add_held(block_bytes(n));
 }
 
 // ----------------------------------------------------------------------------------------- budget
+
+/// What a block of n parked rows takes: whole pages, as the store gives them out.
+uint64_t PrefixTree::block_bytes(size_t n) const { return round_up(n * options_.row_bytes, options_.page_bytes); }
 
 void PrefixTree::failed(Status s) {
     ++n_failed_;

@@ -31,8 +31,8 @@ struct PrefixOptions {
     uint64_t row_bytes = 0;    ///< keys and values of one row
     size_t n_context = 0;
     uint64_t budget_bytes = 0;  ///< for kept states and parked rows together
-    size_t grid =
-        kPrefixGrid;  ///< stops that the caller did not name are multiples of it; rows are parked in such blocks
+    uint64_t page_bytes = 1;    ///< states and blocks of rows take whole pages; a power of two
+    size_t grid = kPrefixGrid;  ///< of stops that the caller did not name, and of parked blocks
     PrefixPolicy policy = PrefixPolicy::by_score;
 };
 
@@ -241,6 +241,7 @@ class PrefixTree {
     size_t gap(uint32_t i) const;
     size_t rows_only_for(uint32_t i) const;
     void failed(Status s);
+    uint64_t block_bytes(size_t n) const;
     void add_held(uint64_t bytes);
     void place(size_t begin, size_t end, RunId run);
     void update_clear_end();

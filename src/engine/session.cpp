@@ -59,6 +59,7 @@ Status Session::Impl::open_store() {
     PrefixOptions tree_options;
     tree_options.state_bytes = sizes.state_bytes;
     tree_options.row_bytes = sizes.row_bytes;
+    tree_options.page_bytes = sizes.page_bytes;
     tree_options.n_context = options.n_context;
     tree_options.budget_bytes = budget;
     if (budget == 0) tree_options.policy = PrefixPolicy::none;

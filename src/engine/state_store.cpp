@@ -10,8 +10,6 @@ namespace state_store_impl {
 
 constexpr uint64_t kMinPage = 4096, kMaxPage = 65536;
 constexpr uint64_t kDefaultBudget = uint64_t{512} << 20;
-/// Rows of convolution inputs that a back end keeps at most.
-constexpr uint64_t kConvRows = 16;
 /// More states than a session could use: the budget of a small model need not be larger.
 constexpr uint64_t kUsefulStates = 64;
 
@@ -23,7 +21,7 @@ StateSizes StateSizes::of(const Plan& plan, const std::vector<KvShape>& kv, uint
     for (SlotId id = 0; id < plan.slots.size(); ++id) {
         const Slot& s = plan.slot(id);
         if (s.role == SlotRole::delta) state += s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float);
-        if (s.role == SlotRole::conv) state += kConvRows * s.width() * sizeof(float);
+        if (s.role == SlotRole::conv) state += plan.conv_rows(id) * s.width() * sizeof(float);
         if (s.role != SlotRole::kv || kv[id].n_ring == 0) continue;
         if (kv[id].keeps_rows(n_context))
             row += kv[id].k_bytes + kv[id].v_bytes;

@@ -131,6 +131,13 @@ struct Plan {
         const uint32_t last = static_cast<uint32_t>(mtp.size()) - 1;
         return depth - 1 < last ? depth - 1 : last;
     }
+    /// Rows before the next one that its convolution reads: of the inputs that slot `conv` keeps, all that a state
+    /// needs.
+    uint32_t conv_rows(SlotId conv) const {
+        for (const Op& op : trunk.ops)
+            if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv - 1;
+        return 0;
+    }
 };
 
 /// Checks the slots of every operation: role, width, dimensions. The error names the first contradiction.

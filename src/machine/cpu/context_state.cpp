@@ -7,17 +7,6 @@
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
-namespace context_impl {
-
-/// Taps of the convolution whose inputs this slot keeps.
-uint32_t n_tap(const Plan& plan, SlotId conv) {
-    for (const Op& op : plan.trunk.ops)
-        if (op.kind == OpKind::delta && op.state2 == conv) return op.delta.n_conv;
-    return 1;
-}
-
-}  // namespace context_impl
-
 void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
     const DefaultFloatMode mode;
@@ -72,8 +61,8 @@ Status CpuContext::each_state_part(StatePart part, uint32_t n_row, F visit) cons
         }
         if (s.role == SlotRole::delta)
             AUSPEX_TRY(visit(delta_[id].s, s.shape[0] * s.shape[1] * s.shape[2] * sizeof(float)));
-        if (s.role == SlotRole::conv)  // only what the next row's taps reach, so no rejected row
-            for (uint32_t back = context_impl::n_tap(plan, id) - 1; back > 0; --back)
+        if (s.role == SlotRole::conv)  // no rejected row is among these
+            for (uint32_t back = plan.conv_rows(id); back > 0; --back)
                 AUSPEX_TRY(
                     visit(conv_[id] + (n_row + kConvRing - back) % kConvRing * s.width(), s.width() * sizeof(float)));
     }

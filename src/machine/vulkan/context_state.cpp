@@ -29,6 +29,13 @@ void add_slots(const Buffers::Kv& kv, uint32_t first, uint32_t n, std::vector<Re
     }
 }
 
+/// The last inputs of a convolution before row n_row, oldest first; the ring holds them by position.
+void add_conv_rows(const Plan& plan, SlotId id, const Region& ring, uint32_t n_row, std::vector<Region>* to) {
+    const uint64_t row = ring.bytes / args::kConvRing;
+    for (uint32_t back = plan.conv_rows(id); back > 0; --back)
+        to->push_back(ring.part((n_row + args::kConvRing - back) % args::kConvRing * row, row));
+}
+
 uint64_t sum_bytes(const std::vector<Region>& regions) {
     uint64_t bytes = 0;
     for (const Region& r : regions) bytes += r.bytes;
@@ -64,14 +71,15 @@ std::vector<Region> VulkanContext::row_regions(StatePart part, uint32_t first, u
 /// In plan order.
 std::vector<Region> VulkanContext::state_regions(StatePart part, uint32_t n_row) const {
     using namespace context_impl;
+    const Plan& plan = *model_->plan;
     std::vector<Region> regions;
     for (SlotId id = 0; id < buffers_.kv.size(); ++id) {
-        if (of_draft(*model_->plan, id) != (part == StatePart::draft)) continue;
+        if (of_draft(plan, id) != (part == StatePart::draft)) continue;
         const Buffers::Kv& kv = buffers_.kv[id];
         if (kv.k.bytes != 0 && !keeps_rows(kv, options_.n_context))
             add_slots(kv, 0, std::min(n_row, kv.capacity), &regions);
         if (buffers_.delta[id].bytes != 0) regions.push_back(buffers_.delta[id]);
-        if (buffers_.conv[id].bytes != 0) regions.push_back(buffers_.conv[id]);
+        if (buffers_.conv[id].bytes != 0) add_conv_rows(plan, id, buffers_.conv[id], n_row, &regions);
     }
     return regions;
 }
