@@ -38,7 +38,7 @@ uint32_t run(Controller& c, const Costs& m, uint32_t n, uint32_t accepted, uint3
 
 }  // namespace
 
-TEST_CASE("the controller meets its bounds over all workloads and cost curves") {
+TEST_CASE("the controller meets its bounds over all workloads and cost curves" * doctest::test_suite("long")) {
     const auto tables = virtual_clock::score_runs(5, {});
     const virtual_clock::Table& own = tables[0];
     REQUIRE(own.scores.size() == 32);
@@ -58,7 +58,7 @@ TEST_CASE("the controller meets its bounds over all workloads and cost curves") 
     }
 }
 
-TEST_CASE("with decisions one cycle late it never loses 2 % against no drafting") {
+TEST_CASE("with decisions one cycle late it never loses 2 % against no drafting" * doctest::test_suite("long")) {
     virtual_clock::Settings s;
     s.lag = 1;
     const auto tables = virtual_clock::score_runs(3, s);
@@ -67,7 +67,7 @@ TEST_CASE("with decisions one cycle late it never loses 2 % against no drafting"
     CHECK(tables[0].worst_phase >= 0.90);
 }
 
-TEST_CASE("on a shared machine it does not keep a cost that held for a moment only") {
+TEST_CASE("on a shared machine it does not keep a cost that held for a moment only" * doctest::test_suite("long")) {
     // Loads come and go, and each makes drafts dearer or cheaper against plain steps: where costs are believed as they
     // come, or looked at once in 256 cycles, the worst stream takes 1.36 times as long as off.
     virtual_clock::Settings s;

@@ -91,12 +91,13 @@ TEST_CASE("lossless drafting in the device loop: the same text at every depth an
     for (uint32_t run_ahead : {0u, 3u}) looped.push_back(open(tiny.model, drafting(0, run_ahead)));
     uint64_t n_accepted = 0, n_rejected = 0;
     size_t i_sampling = 0;
-    const size_t n_token = deep() ? 40 : 26;
+    const size_t n_token = deep() ? 40 : 20;
     for (const Sampling& sampling : samplings()) {
         CAPTURE(i_sampling);
         ++i_sampling;
         const std::vector<Token> plain = text(off, prompt, n_token, sampling);
         for (int depth : {0, 1, 3, 8, -1}) {
+            if (!deep() && depth == 1) continue;  // the next test case runs every depth
             CAPTURE(depth);
             // Every depth greedily, the controller and the deepest drafts with penalties, the deepest with the others.
             const bool covering = i_sampling == 1 || depth == 8 || (i_sampling == 4 && depth == -1);
@@ -118,7 +119,7 @@ TEST_CASE("lossless drafting in the device loop: the same text at every depth an
             }
         }
     }
-    CHECK(n_accepted > (deep() ? 50 : 10));
+    CHECK(n_accepted > (deep() ? 50 : 5));
     CHECK(n_rejected > 50);
 }
 

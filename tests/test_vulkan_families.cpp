@@ -80,6 +80,9 @@ struct Side {
     }
 };
 
+/// Tokens of a text that two ways of decoding must share.
+constexpr size_t kSpoken = 16;
+
 /// What a session says, drafting as the engine does.
 std::vector<Token> spoken(const Model& model, int depth, Draft source, const Sampling& sampling) {
     SessionOptions o;
@@ -93,12 +96,12 @@ std::vector<Token> spoken(const Model& model, int depth, Draft source, const Sam
     const std::vector<Token> prompt = tiny_ids(25, 13);
     REQUIRE(session.sync(prompt).ok());
     std::vector<Token> out;
-    while (out.size() < 24) {
+    while (out.size() < kSpoken) {
         auto next = session.next(sampling);
         REQUIRE_MESSAGE(next.ok(), next.status().message());
         out.insert(out.end(), next.value().begin(), next.value().end());
     }
-    out.resize(24);
+    out.resize(kSpoken);
     return out;
 }
 
@@ -272,17 +275,17 @@ TEST_CASE("lossless drafting on the GPU: every family gives the same text with a
         hot.top_k = 20;
         hot.seed = 5;
         auto context = rig.context();
-        const std::vector<Token> greedy = stepped(rig, *context, prompt, 24);
+        const std::vector<Token> greedy = stepped(rig, *context, prompt, kSpoken);
         for (uint32_t n_draft : {0u, 2u, 5u}) {
             if (!deep() && n_draft == 2) continue;
             CAPTURE(n_draft);
             context->reset();
-            CHECK(device_loop(rig, *context, prompt, 24, n_draft, n_draft == 2 ? 1 : 3) == greedy);
+            CHECK(device_loop(rig, *context, prompt, kSpoken, n_draft, n_draft == 2 ? 1 : 3) == greedy);
         }
         context->reset();
-        const std::vector<Token> want = stepped(rig, *context, prompt, 24, hot);
+        const std::vector<Token> want = stepped(rig, *context, prompt, kSpoken, hot);
         context->reset();
-        CHECK(device_loop(rig, *context, prompt, 24, 3, 2, hot) == want);
+        CHECK(device_loop(rig, *context, prompt, kSpoken, 3, 2, hot) == want);
         Model model;
         Status s = Model::load(device, rig.bytes).get(model);
         REQUIRE_MESSAGE(s.ok(), s.message());

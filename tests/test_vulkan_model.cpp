@@ -253,7 +253,7 @@ TEST_CASE("lossless drafting on the GPU: the device loop gives the text of singl
             uint32_t n_accept = 0;
             for (uint32_t n_draft : {0u, 1u, 3u})
                 for (uint32_t ahead : {1u, 4u}) {
-                    if (n_draft == 1 && ahead == 4) continue;
+                    if (!deep() && (n_draft == 0) == (ahead == 4)) continue;
                     CAPTURE(n_draft);
                     CAPTURE(ahead);
                     context->reset();

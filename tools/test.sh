@@ -33,7 +33,7 @@ demo=examples/models/auspex-demo.gguf
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Werror"
 cache=$(command -v ccache || true)
 ctest_options=(-V --no-tests=error -j "$n_job")
-fuzz_seconds=20 optimised=-O1 unity_cli=ON single_suite=OFF
+fuzz_seconds=10 optimised=-O0 unity_cli=ON single_suite=OFF
 if [ "$mode" = deep ]; then
     export AUSPEX_TEST_DEEP=1
     ctest_options+=(-C deep)
@@ -111,27 +111,12 @@ run_step "build: gcc, release" build build -DCMAKE_BUILD_TYPE=Release -DAUSPEX_W
     suite "tests: gcc, release, Vulkan validated" build
 [ "$mode" = quick ] && finish
 
-# --------------------------------------------------------------- the sanitizer build, its tests, fuzzing
+# ----------------------------- the sanitizer build; beside it the single header, other compilers, static
 
-run_step "build: clang, address and undefined behaviour" build build-asan -DCMAKE_CXX_COMPILER=clang++ \
+# The library is one unit here: it occupies a core to the end of the build, and the steps below the other one.
+queue_step "build: clang, address and undefined behaviour" build build-asan -DCMAKE_CXX_COMPILER=clang++ \
     -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DAUSPEX_WERROR=ON -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=ON \
-    -DAUSPEX_NO_VULKAN=ON -DAUSPEX_TESTS=ON -DAUSPEX_FUZZ=ON &&
-    suite "tests: clang, address and undefined behaviour" build-asan -E '^(cli_bench|cli_draft|amalgamate|readme)\.'
-
-# fuzz NAME: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
-fuzz() {
-    local name=$1 seeds=()
-    [ -d "tests/seeds/$name" ] && seeds=("tests/seeds/$name")
-    mkdir -p "build-asan/found/$name"
-    "build-asan/$name" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
-        -artifact_prefix="build-asan/found/$name-" "build-asan/found/$name" "${seeds[@]}"
-}
-for target in tests/fuzz_*.cpp; do
-    name=$(basename "$target" .cpp)
-    queue_step "fuzzing: $name, $fuzz_seconds s" fuzz "$name"
-done
-
-# ------------------------------------------------------------- the single header, other compilers, static
+    -DAUSPEX_NO_VULKAN=ON -DAUSPEX_TESTS=ON -DAUSPEX_FUZZ=ON
 
 # minimal: the README's program, built by one command from single_include/ and no other file.
 minimal() {
@@ -191,5 +176,24 @@ done
 if [ "$mode" = deep ] && command -v qemu-aarch64-static >/dev/null; then
     queue_step "kernel tests on ARM processors, under qemu" tools/test_arm.sh
 fi
+
+wait_steps
+
+# ------------------------------------------------------------------------- sanitizer tests, fuzzing
+
+suite "tests: clang, address and undefined behaviour" build-asan -E '^(cli_bench|cli_draft|cli_memory.Quality|amalgamate|make_shaders|readme)\.?'
+
+# fuzz NAME: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
+fuzz() {
+    local name=$1 seeds=()
+    [ -d "tests/seeds/$name" ] && seeds=("tests/seeds/$name")
+    mkdir -p "build-asan/found/$name"
+    "build-asan/$name" -max_total_time="$fuzz_seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+        -artifact_prefix="build-asan/found/$name-" "build-asan/found/$name" "${seeds[@]}"
+}
+for target in tests/fuzz_*.cpp; do
+    name=$(basename "$target" .cpp)
+    queue_step "fuzzing: $name, $fuzz_seconds s" fuzz "$name"
+done
 
 finish
