@@ -63,14 +63,15 @@ class RunSession(BaseSession):
         self.assertEqual(ids, whole)
 
     def test_what_does_not_fit_is_refused_and_the_file_stays(self):
-        self.text(5, "-p", LOG, "--session", self.path)
+        saved = self.text(5, "-p", LOG, "--session", self.path)
         with open(self.path, "rb") as f:
             before = f.read()
         run = ["run", "--device", "cpu", "-n", 2, "-p", "x", "--session"]
         self.refused(2, "bad_argument", "keys q8_0", "keys f16", run=run + [self.path, "--kv", "q8_0"])
         self.refused(2, "bad_argument", "holds no chat", run=["chat", "--device", "cpu", "--session", self.path])
         self.refused(2, "bad_argument", "larger --ctx", run=run + [self.path, "--ctx", 10])
-        self.refused(2, "bad_argument", "was saved on", run=run + [self.path, "--cpu-path", "reference"])
+        if "reference" not in saved["device"]:  # this build has another path
+            self.refused(2, "bad_argument", "was saved on", run=run + [self.path, "--cpu-path", "reference"])
         self.refused(2, "not_found", "does not exist", run=run + [os.path.join(self.folder, "none", "x")])
         self.refused(2, "bad_argument", "a folder, a device", run=run + [self.folder])
         self.refused(2, "bad_file", "no file of Session::save", run=run + [self.file("text", "hello " * 20)])

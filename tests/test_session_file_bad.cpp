@@ -194,13 +194,14 @@ TEST_CASE("a file of other weights or other options is refused with both named")
         CHECK(b.sync(b.history()).value().rows_computed == 0);
     };
     refused(other, options_of(), "other weights");
-    refused(load_model(
-                cpu_device(1, CpuPath::reference),
-                *[] {
-                    static const Bytes bytes = tiny_model({});
-                    return &bytes;
-                }()),
-            options_of(), "was saved on");
+    if (cpu_device(1).name().find("reference") == std::string::npos)  // this build has another path
+        refused(load_model(
+                    cpu_device(1, CpuPath::reference),
+                    *[] {
+                        static const Bytes bytes = tiny_model({});
+                        return &bytes;
+                    }()),
+                options_of(), "was saved on");
     SessionOptions o = options_of();
     o.kv_v = KvType::q8_0;
     refused(model, o, "values f16, no windows', this session has 'keys f16, values q8_0");
