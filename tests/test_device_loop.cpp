@@ -91,10 +91,10 @@ TEST_CASE("lossless drafting in the device loop: the same text at every depth an
     for (uint32_t run_ahead : {0u, 3u}) looped.push_back(open(tiny.model, drafting(0, run_ahead)));
     uint64_t n_accepted = 0, n_rejected = 0;
     size_t i_sampling = 0;
-    const size_t n_token = deep() ? 40 : 20;
     for (const Sampling& sampling : samplings()) {
         CAPTURE(i_sampling);
         ++i_sampling;
+        const size_t n_token = deep() ? 40 : i_sampling == 1 ? 20 : 14;
         const std::vector<Token> plain = text(off, prompt, n_token, sampling);
         for (int depth : {0, 1, 3, 8, -1}) {
             if (!deep() && depth == 1) continue;  // the next test case runs every depth
@@ -113,7 +113,7 @@ TEST_CASE("lossless drafting in the device loop: the same text at every depth an
                 n_accepted += sum(stats.accepted, kMaxDraft);
                 n_rejected += sum(stats.drafted, kMaxDraft) - sum(stats.accepted, kMaxDraft);
                 if (depth < 0) continue;
-                CHECK(stats.cycles[depth] > 5);
+                CHECK(stats.cycles[depth] > 3);
                 // The same guesses as the host makes, so the block's cache is the same.
                 for (uint32_t i = 0; i < kMaxDraft; ++i) CHECK(stats.accepted[i] == want.accepted[i]);
             }
@@ -143,7 +143,7 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
         sync(session, prompt);
         Random random(5);
         Snapshot snap;
-        while (session.history().size() < (deep() ? 250 : 150)) {
+        while (session.history().size() < (deep() ? 250 : 110)) {
             REQUIRE(session.set_draft_depth(static_cast<int>(random.below(9))).ok());
             more(session, 1 + random.below(6), sampling);
             const std::vector<Token> now(session.history().begin(), session.history().end());

@@ -85,7 +85,7 @@ TEST_CASE("a file without its end gives the save before, one without a save is r
         for (const uint64_t at : {p.at - 32, p.at, p.at + p.bytes / 2, p.at + p.bytes}) sizes.push_back(at);
     Random random(5);
     for (int i = 0; i < 30; ++i) sizes.push_back(random.below(static_cast<uint32_t>(d.bytes.size())));
-    for (const uint64_t more : {0, 1, 31, 32, 33}) {
+    for (const uint64_t more : {0u, 1u, 31u, 32u, 33u}) {
         sizes.push_back(d.first_end + more);
         sizes.push_back(d.first_end - more - 1);
         sizes.push_back(more);
@@ -127,7 +127,7 @@ TEST_CASE("a changed bit anywhere in what a file needs is found, and the session
         CHECK(d.attempt().status().code == Code::bad_file);
     }
     // In the last index, the save before it is taken, and the caller is told.
-    for (const uint64_t back : {1, 9, 30, 40, 90}) {
+    for (const uint64_t back : {1u, 9u, 30u, 40u, 90u}) {
         Bytes bytes = d.bytes;
         bytes[bytes.size() - back] ^= std::byte{0x10};
         write_file(d.copy, bytes);
@@ -274,13 +274,13 @@ TEST_CASE("a full disk leaves the file and the session as they were") {
         CHECK(s.code == Code::io_error);
         CHECK(s.text.find("Free some space") != std::string::npos);
     };
-    for (const uint64_t bytes : {1, 100, 5000, 100000, 300000}) limited(bytes);
+    for (const uint64_t bytes : {1u, 100u, 5000u, 100000u, 300000u}) limited(bytes);
     CHECK(folder.n_file() == 0);
     save(a, path);
     const std::vector<Token> saved = history(a);
     const Bytes whole = read_file(path);
     more(a, 10);
-    for (const uint64_t bytes : {1, 100, 5000, 100000}) {
+    for (const uint64_t bytes : {1u, 100u, 5000u, 100000u}) {
         limited(whole.size() + bytes);
         CHECK(read_file(path) == whole);
     }

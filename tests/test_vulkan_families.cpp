@@ -146,7 +146,8 @@ TEST_CASE("back-end equivalence: experts of every weight type, fused or not, giv
     if (!shared_gpu()) return;
     HotPath hot_path;
     const std::vector<Token> ids = tiny_ids(30, 4);
-    for (Type type : {Type::q4_k, Type::q6_k, Type::q8_0, Type::q5_0, Type::q4_1, Type::f32}) {
+    for (Type type : {Type::q4_k, Type::q6_k, Type::q8_0, Type::f32, Type::q5_0, Type::q4_1}) {
+        if (!deep() && (type == Type::q5_0 || type == Type::q4_1)) continue;  // unit.vulkan_matvec runs their kernels
         const std::string name = type_info(type).name;
         CAPTURE(name);
         TinyOptions o = family_of(Family::qwen35moe, type);
@@ -289,8 +290,9 @@ TEST_CASE("lossless drafting on the GPU: every family gives the same text with a
         Model model;
         Status s = Model::load(device, rig.bytes).get(model);
         REQUIRE_MESSAGE(s.ok(), s.message());
-        CHECK(spoken(model, 0, Draft::off, hot) == want);
         CHECK(spoken(model, 3, Draft::mtp, hot) == want);
+        if (!deep() && family != Family::step35) continue;  // has several draft blocks
+        CHECK(spoken(model, 0, Draft::off, hot) == want);
         CHECK(spoken(model, 3, Draft::lookup, hot) == want);
     }
 }

@@ -249,7 +249,7 @@ TEST_CASE("lossless drafting on the GPU: the device loop gives the text of singl
             if (!deep() && fast && sampling.temperature == 0) continue;  // the other heads cover greedy sampling
             CAPTURE(sampling.temperature);
             auto context = rig.context();
-            const std::vector<Token> want = stepped(rig, *context, prompt, 24, sampling);
+            const std::vector<Token> want = stepped(rig, *context, prompt, 16, sampling);
             uint32_t n_accept = 0;
             for (uint32_t n_draft : {0u, 1u, 3u})
                 for (uint32_t ahead : {1u, 4u}) {
@@ -257,7 +257,7 @@ TEST_CASE("lossless drafting on the GPU: the device loop gives the text of singl
                     CAPTURE(n_draft);
                     CAPTURE(ahead);
                     context->reset();
-                    CHECK(device_loop(rig, *context, prompt, 24, n_draft, ahead, sampling, &n_accept) == want);
+                    CHECK(device_loop(rig, *context, prompt, 16, n_draft, ahead, sampling, &n_accept) == want);
                 }
         }
         // A vocabulary for drafts changes the guesses, never the text; and the context can be stepped on.
@@ -292,14 +292,15 @@ TEST_CASE("drafts of a trained block are accepted and do not change the text") {
     std::vector<Token> prompt;
     for (Token t = 0; t < 12; ++t) prompt.push_back(300 + 7 * t);
     auto context = rig.context(*rig.gpu, 256, 64);
-    const std::vector<Token> want = stepped(rig, *context, prompt, 32);
+    const size_t n = deep() ? 32 : 20;
+    const std::vector<Token> want = stepped(rig, *context, prompt, n);
     for (uint32_t n_draft : {2u, 3u}) {
         if (!deep() && n_draft == 2) continue;
         CAPTURE(n_draft);
         uint32_t n_accept = 0;
         context->reset();
-        CHECK(device_loop(rig, *context, prompt, 32, n_draft, 2, {}, &n_accept) == want);
-        CHECK(n_accept >= 8);
+        CHECK(device_loop(rig, *context, prompt, n, n_draft, 2, {}, &n_accept) == want);
+        CHECK(n_accept >= n / 4);
     }
 }
 

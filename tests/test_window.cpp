@@ -78,6 +78,7 @@ TEST_CASE("a ring gives the bits of a cache that never wraps, for all windows, s
             for (uint32_t sinks : {0u, 1u, 4u}) {
                 if (sinks == 1 && w != 64) continue;
                 if (AUSPEX_TEST_SANITIZED && w != 9 && w != 257) continue;
+                if (!deep() && (w == 2 || w == 255)) continue;
                 CAPTURE(w);
                 CAPTURE(sinks);
                 auto ring = rig.context(window(w, sinks), 1024, 100), whole = rig.context(window(w, sinks), 1024, 1024);
