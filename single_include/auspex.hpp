@@ -1497,6 +1497,9 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+/// A failure with the path in front, unless its text begins with it already.
+Status with_path(const Status& s, const char* path);
+
 /// A read-only file: mapped if the platform can, else, or on request, copied into memory. Its size is fixed at open().
 /// While a mapped file is open nobody may truncate it: the operating system ends a process that reads a missing page
 /// (SIGBUS). A copy is safe from that.
@@ -1510,8 +1513,8 @@ class File {
     File& operator=(const File&) = delete;
     /// path      UTF-8.
     /// copy_to   if given, the file is copied into memory from there instead of being mapped.
-    /// errors    bad_argument: no path; not_found; io_error: a directory, empty, no permission (the text has the path
-    ///           and the operating system's reason); out_of_memory: for a copy.
+    /// errors    bad_argument: no path, or a directory, a device or a pipe; not_found; io_error: empty, no permission
+    ///           (the text has the path and the operating system's reason); out_of_memory: for a copy.
     /// cost      a mapped file is not read yet.
     static Result<File> open(const char* path, const Allocator* copy_to = nullptr);
     Span<const std::byte> bytes() const { return {data_, size_}; }
@@ -10440,7 +10443,7 @@ inline Status is_empty(const char* path) {
     return fail(Code::io_error, "'", path, "' is empty (0 bytes), expected a GGUF file. Download or convert it again.");
 }
 inline Status is_directory(const char* path) {
-    return fail(Code::io_error, "'", path, "' is a directory, expected a GGUF file. Name the file inside it.");
+    return fail(Code::bad_argument, "'", path, "' is a directory, expected a GGUF file. Name the file inside it.");
 }
 inline Status too_large(const char* path, uint64_t size) {
     return fail(Code::io_error, "'", path, "' has ", size, " bytes, more than a ", 8 * sizeof(size_t),
@@ -10534,7 +10537,7 @@ inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* cop
     if (::fstat(file.fd, &info) != 0) return refused(path, "measure", last_error());
     if (S_ISDIR(info.st_mode)) return is_directory(path);
     if (!S_ISREG(info.st_mode))
-        return fail(Code::io_error, "'", path,
+        return fail(Code::bad_argument, "'", path,
                     "' is a device or a pipe, expected a regular file. Save it to disk first.");
     const uint64_t size = static_cast<uint64_t>(info.st_size);
     if (size == 0) return is_empty(path);
@@ -10627,6 +10630,11 @@ File& File::operator=(File&& o) noexcept {
         copy_ = std::move(o.copy_);
     }
     return *this;
+}
+
+Status with_path(const Status& s, const char* path) {
+    const std::string name = say("'", path, "'");
+    return s.ok() || s.text.compare(0, name.size(), name) == 0 ? s : fail(s.code, name, ": ", s.text);
 }
 
 Result<File> File::open(const char* path, const Allocator* copy_to) {
@@ -38894,8 +38902,7 @@ Status open_gguf(const char* path, bool copy, Model::Impl* m, Gguf* to) {
         AUSPEX_TRY(shard_paths(path, no, n).get(paths));
         shards.resize(n);
         for (uint32_t i = 1; i < n; ++i) {
-            const Status s = open(paths[i].c_str(), &shards[i]);
-            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
+            AUSPEX_TRY(with_path(open(paths[i].c_str(), &shards[i]), paths[i].c_str()));
         }
     }
     return Gguf::join(std::move(shards)).get(*to);
@@ -39025,7 +39032,7 @@ Result<Model> Model::load(const Device& device, const char* path, const LoadOpti
     if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
     Status s = detail::open_files(path, options, true, m.get());
     if (s.ok()) s = model_impl::build(options, m.get());
-    if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
+    if (!s.ok()) return detail::with_path(s, path);
     Model model;
     model.impl_ = std::move(m);
     return model;
@@ -39174,8 +39181,7 @@ FileTensor tensor(const Tensor& t) {
 
 Status open(const char* path, const LoadOptions& options, Model::Impl* file) {
     if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
-    const Status s = open_files(path, options, false, file);
-    return s.ok() ? s : fail(s.code, "'", path, "': ", s.text);
+    return with_path(open_files(path, options, false, file), path);
 }
 
 }  // namespace
@@ -44628,7 +44634,7 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     MemoryPlan m;
     if (s.ok()) s = detail::plan_memory(header, options, false).get(m);
     if (s.ok() && !m.fits) s = detail::plan_memory(header, options, true).get(m);
-    if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
+    if (!s.ok()) return detail::with_path(s, path);
     return m;
 }
 AUSPEX_CATCH

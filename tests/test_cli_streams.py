@@ -90,6 +90,9 @@ class StandardStreams(BaseCli):
         with open(trace, encoding="ascii") as f:
             for line in f:
                 json.loads(line)  # cycles alone, no text of the model between them
+        rows = os.path.join(self.folder, "rows.f32")
+        code, errors = self.run_shell(">&-", "logits", "--ids", "1,2", "--out", rows, "--device", "cpu")
+        self.assertEqual((code, os.path.getsize(rows)), (0, 2 * 8192 * 4), errors)
 
     def test_a_closed_input_is_an_error_and_a_file_does_not_take_its_place(self):
         rows = os.path.join(self.folder, "rows.f32")

@@ -85,6 +85,20 @@ TEST_CASE("a null path is refused by name") {
     CHECK(plan.text.find("null") != std::string::npos);
 }
 
+TEST_CASE("a folder in place of a file is named once in the error, and a file that is no model, too") {
+    const Device device = cpu_device();
+    for (const std::string& path : {repo_dir() + "/tests", repo_dir() + "/README.md"}) {
+        CAPTURE(path);
+        for (const Status& s : {Model::load(device, path.c_str()).status(),
+                                Session::plan(device, path.c_str()).status(), read_file_info(path.c_str()).status()}) {
+            CHECK(s.code != Code::ok);
+            const size_t at = s.text.find(path);
+            CHECK(at != std::string::npos);
+            CHECK(s.text.find(path, at + 1) == std::string::npos);
+        }
+    }
+}
+
 TEST_CASE("enumeration values out of range are refused by name") {
     DeviceOptions options;
     options.kind = static_cast<Kind>(77);

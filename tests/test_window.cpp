@@ -367,7 +367,7 @@ TEST_CASE("a snapshot of other windows or cache types is rejected") {
     CHECK(same.restore(snap.value()).ok());
 }
 
-TEST_CASE("stats list the windows, the horizon follows the text, and on_window_left is called once") {
+TEST_CASE("stats list the windows, first_visible() follows the text, and on_window_full is called once") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = load_model(cpu_device(2), bytes);
     SessionOptions o;

@@ -45,7 +45,7 @@ inline Status is_empty(const char* path) {
     return fail(Code::io_error, "'", path, "' is empty (0 bytes), expected a GGUF file. Download or convert it again.");
 }
 inline Status is_directory(const char* path) {
-    return fail(Code::io_error, "'", path, "' is a directory, expected a GGUF file. Name the file inside it.");
+    return fail(Code::bad_argument, "'", path, "' is a directory, expected a GGUF file. Name the file inside it.");
 }
 inline Status too_large(const char* path, uint64_t size) {
     return fail(Code::io_error, "'", path, "' has ", size, " bytes, more than a ", 8 * sizeof(size_t),
@@ -139,7 +139,7 @@ inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* cop
     if (::fstat(file.fd, &info) != 0) return refused(path, "measure", last_error());
     if (S_ISDIR(info.st_mode)) return is_directory(path);
     if (!S_ISREG(info.st_mode))
-        return fail(Code::io_error, "'", path,
+        return fail(Code::bad_argument, "'", path,
                     "' is a device or a pipe, expected a regular file. Save it to disk first.");
     const uint64_t size = static_cast<uint64_t>(info.st_size);
     if (size == 0) return is_empty(path);
@@ -232,6 +232,11 @@ File& File::operator=(File&& o) noexcept {
         copy_ = std::move(o.copy_);
     }
     return *this;
+}
+
+Status with_path(const Status& s, const char* path) {
+    const std::string name = say("'", path, "'");
+    return s.ok() || s.text.compare(0, name.size(), name) == 0 ? s : fail(s.code, name, ": ", s.text);
 }
 
 Result<File> File::open(const char* path, const Allocator* copy_to) {

@@ -10,6 +10,9 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
+/// A failure with the path in front, unless its text begins with it already.
+Status with_path(const Status& s, const char* path);
+
 /// A read-only file: mapped if the platform can, else, or on request, copied into memory. Its size is fixed at open().
 /// While a mapped file is open nobody may truncate it: the operating system ends a process that reads a missing page
 /// (SIGBUS). A copy is safe from that.
@@ -23,8 +26,8 @@ class File {
     File& operator=(const File&) = delete;
     /// path      UTF-8.
     /// copy_to   if given, the file is copied into memory from there instead of being mapped.
-    /// errors    bad_argument: no path; not_found; io_error: a directory, empty, no permission (the text has the path
-    ///           and the operating system's reason); out_of_memory: for a copy.
+    /// errors    bad_argument: no path, or a directory, a device or a pipe; not_found; io_error: empty, no permission
+    ///           (the text has the path and the operating system's reason); out_of_memory: for a copy.
     /// cost      a mapped file is not read yet.
     static Result<File> open(const char* path, const Allocator* copy_to = nullptr);
     Span<const std::byte> bytes() const { return {data_, size_}; }

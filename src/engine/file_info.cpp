@@ -68,8 +68,7 @@ FileTensor tensor(const Tensor& t) {
 
 Status open(const char* path, const LoadOptions& options, Model::Impl* file) {
     if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
-    const Status s = open_files(path, options, false, file);
-    return s.ok() ? s : fail(s.code, "'", path, "': ", s.text);
+    return with_path(open_files(path, options, false, file), path);
 }
 
 }  // namespace

@@ -570,7 +570,7 @@ Result<MemoryPlan> Session::plan(const Device& device, const char* path, const S
     MemoryPlan m;
     if (s.ok()) s = detail::plan_memory(header, options, false).get(m);
     if (s.ok() && !m.fits) s = detail::plan_memory(header, options, true).get(m);
-    if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
+    if (!s.ok()) return detail::with_path(s, path);
     return m;
 }
 AUSPEX_CATCH

@@ -87,8 +87,7 @@ Status open_gguf(const char* path, bool copy, Model::Impl* m, Gguf* to) {
         AUSPEX_TRY(shard_paths(path, no, n).get(paths));
         shards.resize(n);
         for (uint32_t i = 1; i < n; ++i) {
-            const Status s = open(paths[i].c_str(), &shards[i]);
-            if (!s.ok()) return fail(s.code, "'", paths[i], "': ", s.text);
+            AUSPEX_TRY(with_path(open(paths[i].c_str(), &shards[i]), paths[i].c_str()));
         }
     }
     return Gguf::join(std::move(shards)).get(*to);
@@ -218,7 +217,7 @@ Result<Model> Model::load(const Device& device, const char* path, const LoadOpti
     if (!path) return Status(Code::bad_argument, "the path is null, expected the name of a GGUF file");
     Status s = detail::open_files(path, options, true, m.get());
     if (s.ok()) s = model_impl::build(options, m.get());
-    if (!s.ok()) return detail::fail(s.code, "'", path, "': ", s.text);
+    if (!s.ok()) return detail::with_path(s, path);
     Model model;
     model.impl_ = std::move(m);
     return model;
