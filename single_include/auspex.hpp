@@ -8908,7 +8908,6 @@ class StateStore : public RowStore {
     /// Tells a kept state from all others of this store.
     uint64_t serial(uint32_t item) const { return states_[item].serial; }
     uint64_t part_bytes(StatePart part, size_t row) const;
-    uint64_t hidden_bytes(const Facts& facts) const { return facts.mtp.has_hidden ? d_model_ * sizeof(float) : 0; }
     Status write_live(const Facts& facts, StateWriter& to);
     Status write_kept(uint32_t item, size_t row, StateWriter& to) const;
     /// Makes what is read the live state; the rows below are in the context.
@@ -8935,6 +8934,7 @@ class StateStore : public RowStore {
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
     Result<State*> take_state(uint32_t item, size_t row);
+    uint64_t bytes_at(size_t row, bool has_hidden) const;
 
     Trunk& trunk_;
     MtpCache& cache_;
@@ -9068,11 +9068,11 @@ class DeviceDecoder : public Decoder {
     Status drain() override;
     /// Bit g: depth g can be chosen without waiting for kernels that are still being built.
     uint32_t usable_depths() const;
-    void copy_sampling(const DeviceDecoder& other) { sampling_ = other.sampling_; }
     /// The tokens computed ahead were sampled like this.
     bool same_sampling(const Sampling& sampling) const { return sampling == sampling_; }
     const Sampling& sampling() const { return sampling_; }
-    /// Tokens computed ahead came with a file, and were sampled like this. Not while cycles are queued.
+    /// Tokens computed ahead came from another session or a file, and were sampled like this. Not while cycles are
+    /// queued.
     void set_sampling(const Sampling& sampling) { sampling_ = sampling; }
 
   private:
@@ -9446,9 +9446,9 @@ struct FileIdentity {
     char magic[8];     ///< with the version of the parts
     uint64_t weights;  ///< weights_id()
     uint64_t device, kv;
-    uint64_t
-        layout;      ///< how rows and state of the trunk lie: depends on n_context and n_ubatch where there are windows
-    uint64_t draft;  ///< formats and layout of the draft blocks' caches; 0: there are none
+    /// How rows and state of the trunk lie: depends on n_context and n_ubatch where there are windows.
+    uint64_t layout;
+    uint64_t draft;                      ///< formats and layout of the draft blocks' caches; 0: there are none
     char device_name[96], kv_name[160];  ///< for messages, cut if too long
 };
 static_assert(sizeof(FileIdentity) == 304, "part of the file format");
@@ -9495,7 +9495,8 @@ struct StatePartHead {
 struct FileContent {
     LogReader log;
     FileIdentity identity{};
-    bool with_draft = false;  ///< the draft blocks' caches of file and session are alike
+    bool same_draft = false;  ///< the draft blocks' caches of file and session are alike, or neither has any
+    bool with_draft = false;  ///< both have them, alike
     TextHead text{};
     std::vector<Token> tokens;
     std::vector<float> logits;
@@ -42507,14 +42508,19 @@ uint64_t StateStore::part_bytes(StatePart part, size_t row) const {
     return trunk_.context().state_bytes(part, static_cast<uint32_t>(row));
 }
 
+/// Bytes of a state at `row`, in the order in which they are written.
+uint64_t StateStore::bytes_at(size_t row, bool has_hidden) const {
+    return part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) +
+           (has_hidden ? d_model_ * sizeof(float) : 0);
+}
+
 StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans(), cache_.kept(row)}; }
 
 /// An item with pages for a state at `row`.
 Result<StateStore::State*> StateStore::take_state(uint32_t item, size_t row) {
     if (states_.size() <= item) states_.resize(item + 1);
     State& state = states_[item];
-    AUSPEX_TRY(take(part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + d_model_ * sizeof(float),
-                    &state.pages));
+    AUSPEX_TRY(take(bytes_at(row, true), &state.pages));
     state.serial = ++n_kept_;
     return &state;
 }
@@ -42554,8 +42560,7 @@ Status StateStore::read_live(size_t row, const Facts& facts, StateReader& from) 
 
 Status StateStore::write_kept(uint32_t item, size_t row, StateWriter& to) const {
     const State& state = states_[item];
-    const uint64_t bytes =
-        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state.facts);
+    const uint64_t bytes = bytes_at(row, state.facts.mtp.has_hidden);
     Status s;
     each_span(state.pages, 0, bytes, [&](const std::byte* from, uint64_t n) {
         if (s.ok()) s = to.write(from, n);
@@ -42567,8 +42572,7 @@ Status StateStore::read_kept(uint32_t item, size_t row, Facts facts, StateReader
     State* state = nullptr;
     AUSPEX_TRY(take_state(item, row).get(state));
     state->facts = std::move(facts);
-    const uint64_t bytes =
-        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state->facts);
+    const uint64_t bytes = bytes_at(row, state->facts.mtp.has_hidden);
     Status s;
     each_span(state->pages, 0, bytes, [&](std::byte* to, uint64_t n) {
         if (s.ok()) s = from.read(to, n);
@@ -43646,7 +43650,8 @@ Status check_content(Session::Impl& s, FileContent* c) {
     using namespace file_parts_impl;
     const FileIdentity own = identity_of(s);
     AUSPEX_TRY(check_identity(c->identity, own, c->log.path()));
-    c->with_draft = own.draft != 0 && c->identity.draft == own.draft;
+    c->same_draft = c->identity.draft == own.draft;
+    c->with_draft = c->same_draft && own.draft != 0;
     AUSPEX_TRY(read_text(s, c));
     const uint64_t draft_bytes = c->with_draft ? s.context->kv_row_bytes(StatePart::draft) : 0;
     const uint64_t trunk_bytes = s.context->kv_row_bytes(StatePart::trunk);
@@ -43948,7 +43953,6 @@ class FileLoader {
         saved->path = path_;
         saved->mark = c_.log.mark();
         saved->parts.reserve(c_.log.parts().size());
-        const bool same_draft = c_.identity.draft == identity_of(s_).draft;
         TakeBack take_back(s_);
         AUSPEX_TRY(make_room());
         AUSPEX_TRY(load_rows(StatePart::trunk, c_.rows));
@@ -43957,7 +43961,7 @@ class FileLoader {
         for (const LogPart& p : c_.log.parts())
             saved->parts.push_back({p, p.kind == static_cast<uint32_t>(PartKind::kept_state) ? load_kept(p) : 0});
         s_.marks.saved(n_row());
-        s_.saved = same_draft ? std::move(saved) : nullptr;  // else its identity is not ours
+        s_.saved = c_.same_draft ? std::move(saved) : nullptr;  // else its identity is not ours
         take_back.done = true;
         SessionFile file;
         file.n_token = c_.tokens.size();
@@ -45169,7 +45173,7 @@ Status copy_session(Impl& from, Impl& to) {
     to.trunk->continue_from(from.timeline, std::move(logits));
     if (to.cache.on()) to.cache.resume(n_row, mtp, std::move(hidden));
     copy_kept(from, to);
-    if (to.device && from.device) to.device->copy_sampling(*from.device);
+    if (to.device && from.device) to.device->set_sampling(from.device->sampling());
     AUSPEX_TRY(to.vocab.copy(from.vocab));
     to.depth->copy(*from.depth, true);
     return {};

@@ -9,8 +9,7 @@ using namespace test;
 
 TEST_CASE(
     "restore equivalence: scripts of syncs, cancels, edits, branches, restores, forks, moves and drafts give the text "
-    "of "
-    "plain decoding") {
+    "of plain decoding") {
     const std::vector<std::byte> bytes = tiny_model();
     SyncScripts scripts(load_model(cpu_device(), bytes), 1, false);
     const std::string bad = scripts.run(200);

@@ -44,8 +44,7 @@ int main(int argc, char** argv) {
     const std::string bad = scripts.run(count);
     std::printf(
         "%llu checks in %llu scripts on %s: %llu cancels, %llu edits, %llu restores, %llu switches, %llu times back to "
-        "a "
-        "checkpoint, %llu given up, %llu logits and %llu states compared, %llu drafts accepted: %s\n",
+        "a checkpoint, %llu given up, %llu logits and %llu states compared, %llu drafts accepted: %s\n",
         static_cast<unsigned long long>(scripts.n_check), static_cast<unsigned long long>(scripts.n_script),
         device.name().c_str(), static_cast<unsigned long long>(scripts.n_cancel),
         static_cast<unsigned long long>(scripts.n_edit), static_cast<unsigned long long>(scripts.n_restore),

@@ -244,7 +244,8 @@ Status check_content(Session::Impl& s, FileContent* c) {
     using namespace file_parts_impl;
     const FileIdentity own = identity_of(s);
     AUSPEX_TRY(check_identity(c->identity, own, c->log.path()));
-    c->with_draft = own.draft != 0 && c->identity.draft == own.draft;
+    c->same_draft = c->identity.draft == own.draft;
+    c->with_draft = c->same_draft && own.draft != 0;
     AUSPEX_TRY(read_text(s, c));
     const uint64_t draft_bytes = c->with_draft ? s.context->kv_row_bytes(StatePart::draft) : 0;
     const uint64_t trunk_bytes = s.context->kv_row_bytes(StatePart::trunk);

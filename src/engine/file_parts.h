@@ -17,9 +17,9 @@ struct FileIdentity {
     char magic[8];     ///< with the version of the parts
     uint64_t weights;  ///< weights_id()
     uint64_t device, kv;
-    uint64_t
-        layout;      ///< how rows and state of the trunk lie: depends on n_context and n_ubatch where there are windows
-    uint64_t draft;  ///< formats and layout of the draft blocks' caches; 0: there are none
+    /// How rows and state of the trunk lie: depends on n_context and n_ubatch where there are windows.
+    uint64_t layout;
+    uint64_t draft;                      ///< formats and layout of the draft blocks' caches; 0: there are none
     char device_name[96], kv_name[160];  ///< for messages, cut if too long
 };
 static_assert(sizeof(FileIdentity) == 304, "part of the file format");
@@ -66,7 +66,8 @@ struct StatePartHead {
 struct FileContent {
     LogReader log;
     FileIdentity identity{};
-    bool with_draft = false;  ///< the draft blocks' caches of file and session are alike
+    bool same_draft = false;  ///< the draft blocks' caches of file and session are alike, or neither has any
+    bool with_draft = false;  ///< both have them, alike
     TextHead text{};
     std::vector<Token> tokens;
     std::vector<float> logits;

@@ -284,7 +284,6 @@ class FileLoader {
         saved->path = path_;
         saved->mark = c_.log.mark();
         saved->parts.reserve(c_.log.parts().size());
-        const bool same_draft = c_.identity.draft == identity_of(s_).draft;
         TakeBack take_back(s_);
         AUSPEX_TRY(make_room());
         AUSPEX_TRY(load_rows(StatePart::trunk, c_.rows));
@@ -293,7 +292,7 @@ class FileLoader {
         for (const LogPart& p : c_.log.parts())
             saved->parts.push_back({p, p.kind == static_cast<uint32_t>(PartKind::kept_state) ? load_kept(p) : 0});
         s_.marks.saved(n_row());
-        s_.saved = same_draft ? std::move(saved) : nullptr;  // else its identity is not ours
+        s_.saved = c_.same_draft ? std::move(saved) : nullptr;  // else its identity is not ours
         take_back.done = true;
         SessionFile file;
         file.n_token = c_.tokens.size();

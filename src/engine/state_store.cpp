@@ -179,14 +179,19 @@ uint64_t StateStore::part_bytes(StatePart part, size_t row) const {
     return trunk_.context().state_bytes(part, static_cast<uint32_t>(row));
 }
 
+/// Bytes of a state at `row`, in the order in which they are written.
+uint64_t StateStore::bytes_at(size_t row, bool has_hidden) const {
+    return part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) +
+           (has_hidden ? d_model_ * sizeof(float) : 0);
+}
+
 StateStore::Facts StateStore::live_facts(size_t row) const { return {trunk_.spans(), cache_.kept(row)}; }
 
 /// An item with pages for a state at `row`.
 Result<StateStore::State*> StateStore::take_state(uint32_t item, size_t row) {
     if (states_.size() <= item) states_.resize(item + 1);
     State& state = states_[item];
-    AUSPEX_TRY(take(part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + d_model_ * sizeof(float),
-                    &state.pages));
+    AUSPEX_TRY(take(bytes_at(row, true), &state.pages));
     state.serial = ++n_kept_;
     return &state;
 }
@@ -226,8 +231,7 @@ Status StateStore::read_live(size_t row, const Facts& facts, StateReader& from) 
 
 Status StateStore::write_kept(uint32_t item, size_t row, StateWriter& to) const {
     const State& state = states_[item];
-    const uint64_t bytes =
-        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state.facts);
+    const uint64_t bytes = bytes_at(row, state.facts.mtp.has_hidden);
     Status s;
     each_span(state.pages, 0, bytes, [&](const std::byte* from, uint64_t n) {
         if (s.ok()) s = to.write(from, n);
@@ -239,8 +243,7 @@ Status StateStore::read_kept(uint32_t item, size_t row, Facts facts, StateReader
     State* state = nullptr;
     AUSPEX_TRY(take_state(item, row).get(state));
     state->facts = std::move(facts);
-    const uint64_t bytes =
-        part_bytes(StatePart::trunk, row) + part_bytes(StatePart::draft, row) + hidden_bytes(state->facts);
+    const uint64_t bytes = bytes_at(row, state->facts.mtp.has_hidden);
     Status s;
     each_span(state->pages, 0, bytes, [&](std::byte* to, uint64_t n) {
         if (s.ok()) s = from.read(to, n);

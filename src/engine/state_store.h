@@ -56,7 +56,6 @@ class StateStore : public RowStore {
     /// Tells a kept state from all others of this store.
     uint64_t serial(uint32_t item) const { return states_[item].serial; }
     uint64_t part_bytes(StatePart part, size_t row) const;
-    uint64_t hidden_bytes(const Facts& facts) const { return facts.mtp.has_hidden ? d_model_ * sizeof(float) : 0; }
     Status write_live(const Facts& facts, StateWriter& to);
     Status write_kept(uint32_t item, size_t row, StateWriter& to) const;
     /// Makes what is read the live state; the rows below are in the context.
@@ -83,6 +82,7 @@ class StateStore : public RowStore {
     Status take(uint64_t bytes, Pages* pages);
     void give_back(Pages* pages);
     Result<State*> take_state(uint32_t item, size_t row);
+    uint64_t bytes_at(size_t row, bool has_hidden) const;
 
     Trunk& trunk_;
     MtpCache& cache_;
