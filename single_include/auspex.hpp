@@ -1213,6 +1213,63 @@ Status empty_handle(const char* handle, const char* make);
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ----------------------------------------------------------------------------------- src/base/os.h
+
+// base/os: the headers of the operating system, and its last error.
+//
+// Owns    the one place that includes them for files and memory: windows.h must not define min and max, and the
+//         application's own choice of these macros is left as it was.
+// Thread  any.
+
+#include <cerrno>
+#include <system_error>
+
+#if defined(_WIN32)
+#if !defined(NOMINMAX)
+#define NOMINMAX
+#define AUSPEX_UNDEF_NOMINMAX
+#endif
+#if !defined(WIN32_LEAN_AND_MEAN)
+#define WIN32_LEAN_AND_MEAN
+#define AUSPEX_UNDEF_LEAN
+#endif
+#include <windows.h>
+#ifdef AUSPEX_UNDEF_NOMINMAX
+#undef NOMINMAX
+#undef AUSPEX_UNDEF_NOMINMAX
+#endif
+#ifdef AUSPEX_UNDEF_LEAN
+#undef WIN32_LEAN_AND_MEAN
+#undef AUSPEX_UNDEF_LEAN
+#endif
+#elif defined(__unix__) || defined(__APPLE__)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#if defined(__APPLE__)
+#include <mach/mach.h>
+#endif
+#endif
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// Of the last call that failed on this thread.
+inline std::error_code last_error() {
+#if defined(_WIN32)
+    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
+#else
+    // Functions of the C library need not set errno.
+    return std::error_code(errno ? errno : EIO, std::generic_category());
+#endif
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // ------------------------------------------------------------------------------- src/base/system.h
 
 // base/system: what the operating system says about itself.
@@ -9650,7 +9707,6 @@ void Block::reset() {
 // ------------------------------------------------------------------------------ src/base/guard.cpp
 
 #include <stdexcept>
-#include <system_error>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -9698,18 +9754,6 @@ Status empty_handle(const char* handle, const char* make) {
 }  // namespace auspex
 
 // ----------------------------------------------------------------------------- src/base/system.cpp
-
-#if defined(_WIN32)
-#if !defined(NOMINMAX)
-#define NOMINMAX
-#endif
-#if !defined(WIN32_LEAN_AND_MEAN)
-#define WIN32_LEAN_AND_MEAN
-#endif
-#include <windows.h>
-#elif defined(__APPLE__)
-#include <mach/mach.h>
-#endif
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -10401,33 +10445,6 @@ void encode_iq4_xs(const float* x, uint8_t* b) {
 
 // ------------------------------------------------------------------------------- src/base/file.cpp
 
-#include <cerrno>
-
-#if defined(_WIN32)
-#if !defined(NOMINMAX)
-#define NOMINMAX
-#define AUSPEX_UNDEF_NOMINMAX
-#endif
-#if !defined(WIN32_LEAN_AND_MEAN)
-#define WIN32_LEAN_AND_MEAN
-#define AUSPEX_UNDEF_LEAN
-#endif
-#include <windows.h>
-#ifdef AUSPEX_UNDEF_NOMINMAX
-#undef NOMINMAX
-#undef AUSPEX_UNDEF_NOMINMAX
-#endif
-#ifdef AUSPEX_UNDEF_LEAN
-#undef WIN32_LEAN_AND_MEAN
-#undef AUSPEX_UNDEF_LEAN
-#endif
-#elif defined(__unix__) || defined(__APPLE__)
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#endif
-
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -10473,10 +10490,6 @@ struct Handle {
         if (h && h != INVALID_HANDLE_VALUE) CloseHandle(h);
     }
 };
-inline std::error_code last_error() {
-    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
-}
-
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
     if (n_wide <= 0) return refused(path, "read the name of", last_error());
@@ -10527,8 +10540,6 @@ struct Descriptor {
         if (fd >= 0) ::close(fd);
     }
 };
-inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
-
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Descriptor file;
     // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
@@ -10577,8 +10588,6 @@ struct Stream {
         if (f) std::fclose(f);
     }
 };
-inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
-
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Stream file;
     errno = 0;
@@ -10722,30 +10731,6 @@ uint64_t Checksum::value() const {
 
 // -------------------------------------------------------------------------- src/base/disk_file.cpp
 
-#if defined(_WIN32)
-#if !defined(NOMINMAX)
-#define NOMINMAX
-#define AUSPEX_UNDEF_NOMINMAX
-#endif
-#if !defined(WIN32_LEAN_AND_MEAN)
-#define WIN32_LEAN_AND_MEAN
-#define AUSPEX_UNDEF_LEAN
-#endif
-#include <windows.h>
-#ifdef AUSPEX_UNDEF_NOMINMAX
-#undef NOMINMAX
-#undef AUSPEX_UNDEF_NOMINMAX
-#endif
-#ifdef AUSPEX_UNDEF_LEAN
-#undef WIN32_LEAN_AND_MEAN
-#undef AUSPEX_UNDEF_LEAN
-#endif
-#elif defined(__unix__) || defined(__APPLE__)
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#endif
-
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -10774,9 +10759,6 @@ inline Status ended(const std::string& path, uint64_t at, uint64_t n) {
 
 #if defined(_WIN32)
 
-inline std::error_code last_error() {
-    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
-}
 inline HANDLE handle_of(intptr_t h) { return reinterpret_cast<HANDLE>(h); }
 
 inline std::wstring wide(const std::string& path) {
@@ -10847,8 +10829,6 @@ inline uint64_t process_number() { return GetCurrentProcessId(); }
 
 #elif defined(__unix__) || defined(__APPLE__)
 
-inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
-
 /// True for what exists and cannot be replaced by a file.
 inline bool is_special(const std::string& path) {
     struct stat info;
@@ -10913,7 +10893,6 @@ inline uint64_t process_number() { return static_cast<uint64_t>(::getpid()); }
 
 #else  // any other hosted platform: the C library
 
-inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
 inline bool is_special(const std::string&) { return false; }
 inline std::FILE* stream_of(intptr_t h) { return reinterpret_cast<std::FILE*>(h); }
 
@@ -10997,8 +10976,7 @@ Result<DiskFile> DiskFile::open(const char* path, Mode mode) {
 
 Result<uint64_t> DiskFile::size() const {
     uint64_t n = 0;
-    if (!disk_file_impl::size_of(handle_, &n))
-        return disk_file_impl::refused(path_, "measure", disk_file_impl::last_error());
+    if (!disk_file_impl::size_of(handle_, &n)) return disk_file_impl::refused(path_, "measure", last_error());
     return n;
 }
 
@@ -11028,12 +11006,12 @@ Status DiskFile::write(uint64_t at, const void* from, uint64_t n) {
 
 Status DiskFile::sync() {
     if (disk_file_impl::sync_file(handle_)) return {};
-    return disk_file_impl::refused(path_, "write", disk_file_impl::last_error());
+    return disk_file_impl::refused(path_, "write", last_error());
 }
 
 Status DiskFile::cut(uint64_t size) {
     if (disk_file_impl::cut_file(handle_, size)) return {};
-    return disk_file_impl::refused(path_, "shorten", disk_file_impl::last_error());
+    return disk_file_impl::refused(path_, "shorten", last_error());
 }
 
 Status TemporaryFile::create(const char* path) {
@@ -21421,6 +21399,7 @@ Result<Span<const float>> CpuContext::read_row(SlotId slot, uint32_t i) {
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
+
 void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
     const DefaultFloatMode mode;
@@ -23137,15 +23116,7 @@ std::string describe(const DeviceTraits& t) {
 #ifndef AUSPEX_NO_VULKAN
 
 
-#if defined(_WIN32)
-#ifndef WIN32_LEAN_AND_MEAN
-#define WIN32_LEAN_AND_MEAN
-#endif
-#ifndef NOMINMAX
-#define NOMINMAX
-#endif
-#include <windows.h>
-#else
+#if !defined(_WIN32)
 #include <dlfcn.h>
 #endif
 

@@ -16,6 +16,7 @@
 #include "base/base.cpp"
 #include "base/guard.h"
 #include "base/guard.cpp"
+#include "base/os.h"
 #include "base/system.h"
 #include "base/system.cpp"
 #include "base/number.h"

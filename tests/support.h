@@ -71,6 +71,7 @@ inline uint64_t sum(const uint64_t* v, size_t n) {
 /// A small deterministic generator for test data.
 struct Random {
     uint64_t state;
+    /// Seeds that are neighbours give one stream, a draw apart: for independent streams multiply them, see SyncScripts.
     explicit Random(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15ull + 1) {}
     uint64_t next() {
         state += 0x9E3779B97F4A7C15ull;

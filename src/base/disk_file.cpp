@@ -1,33 +1,9 @@
 #include "disk_file.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <system_error>
+#include "os.h"
 
-#if defined(_WIN32)
-#if !defined(NOMINMAX)
-#define NOMINMAX
-#define AUSPEX_UNDEF_NOMINMAX
-#endif
-#if !defined(WIN32_LEAN_AND_MEAN)
-#define WIN32_LEAN_AND_MEAN
-#define AUSPEX_UNDEF_LEAN
-#endif
-#include <windows.h>
-#ifdef AUSPEX_UNDEF_NOMINMAX
-#undef NOMINMAX
-#undef AUSPEX_UNDEF_NOMINMAX
-#endif
-#ifdef AUSPEX_UNDEF_LEAN
-#undef WIN32_LEAN_AND_MEAN
-#undef AUSPEX_UNDEF_LEAN
-#endif
-#elif defined(__unix__) || defined(__APPLE__)
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#endif
+#include <algorithm>
+#include <chrono>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -57,9 +33,6 @@ inline Status ended(const std::string& path, uint64_t at, uint64_t n) {
 
 #if defined(_WIN32)
 
-inline std::error_code last_error() {
-    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
-}
 inline HANDLE handle_of(intptr_t h) { return reinterpret_cast<HANDLE>(h); }
 
 inline std::wstring wide(const std::string& path) {
@@ -130,8 +103,6 @@ inline uint64_t process_number() { return GetCurrentProcessId(); }
 
 #elif defined(__unix__) || defined(__APPLE__)
 
-inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
-
 /// True for what exists and cannot be replaced by a file.
 inline bool is_special(const std::string& path) {
     struct stat info;
@@ -196,7 +167,6 @@ inline uint64_t process_number() { return static_cast<uint64_t>(::getpid()); }
 
 #else  // any other hosted platform: the C library
 
-inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
 inline bool is_special(const std::string&) { return false; }
 inline std::FILE* stream_of(intptr_t h) { return reinterpret_cast<std::FILE*>(h); }
 
@@ -280,8 +250,7 @@ Result<DiskFile> DiskFile::open(const char* path, Mode mode) {
 
 Result<uint64_t> DiskFile::size() const {
     uint64_t n = 0;
-    if (!disk_file_impl::size_of(handle_, &n))
-        return disk_file_impl::refused(path_, "measure", disk_file_impl::last_error());
+    if (!disk_file_impl::size_of(handle_, &n)) return disk_file_impl::refused(path_, "measure", last_error());
     return n;
 }
 
@@ -311,12 +280,12 @@ Status DiskFile::write(uint64_t at, const void* from, uint64_t n) {
 
 Status DiskFile::sync() {
     if (disk_file_impl::sync_file(handle_)) return {};
-    return disk_file_impl::refused(path_, "write", disk_file_impl::last_error());
+    return disk_file_impl::refused(path_, "write", last_error());
 }
 
 Status DiskFile::cut(uint64_t size) {
     if (disk_file_impl::cut_file(handle_, size)) return {};
-    return disk_file_impl::refused(path_, "shorten", disk_file_impl::last_error());
+    return disk_file_impl::refused(path_, "shorten", last_error());
 }
 
 Status TemporaryFile::create(const char* path) {

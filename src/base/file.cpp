@@ -1,33 +1,8 @@
 #include "file.h"
 
-#include <cerrno>
-#include <new>
-#include <system_error>
+#include "os.h"
 
-#if defined(_WIN32)
-#if !defined(NOMINMAX)
-#define NOMINMAX
-#define AUSPEX_UNDEF_NOMINMAX
-#endif
-#if !defined(WIN32_LEAN_AND_MEAN)
-#define WIN32_LEAN_AND_MEAN
-#define AUSPEX_UNDEF_LEAN
-#endif
-#include <windows.h>
-#ifdef AUSPEX_UNDEF_NOMINMAX
-#undef NOMINMAX
-#undef AUSPEX_UNDEF_NOMINMAX
-#endif
-#ifdef AUSPEX_UNDEF_LEAN
-#undef WIN32_LEAN_AND_MEAN
-#undef AUSPEX_UNDEF_LEAN
-#endif
-#elif defined(__unix__) || defined(__APPLE__)
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#endif
+#include <new>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -74,10 +49,6 @@ struct Handle {
         if (h && h != INVALID_HANDLE_VALUE) CloseHandle(h);
     }
 };
-inline std::error_code last_error() {
-    return std::error_code(static_cast<int>(GetLastError()), std::system_category());
-}
-
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
     if (n_wide <= 0) return refused(path, "read the name of", last_error());
@@ -128,8 +99,6 @@ struct Descriptor {
         if (fd >= 0) ::close(fd);
     }
 };
-inline std::error_code last_error() { return std::error_code(errno, std::generic_category()); }
-
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Descriptor file;
     // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
@@ -178,8 +147,6 @@ struct Stream {
         if (f) std::fclose(f);
     }
 };
-inline std::error_code last_error() { return std::error_code(errno ? errno : EIO, std::generic_category()); }
-
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Stream file;
     errno = 0;

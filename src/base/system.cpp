@@ -1,18 +1,8 @@
 #include "system.h"
 
-#include <algorithm>
+#include "os.h"
 
-#if defined(_WIN32)
-#if !defined(NOMINMAX)
-#define NOMINMAX
-#endif
-#if !defined(WIN32_LEAN_AND_MEAN)
-#define WIN32_LEAN_AND_MEAN
-#endif
-#include <windows.h>
-#elif defined(__APPLE__)
-#include <mach/mach.h>
-#endif
+#include <algorithm>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {

@@ -7,6 +7,7 @@
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
+
 void CpuContext::apply_pending() {
     if (n_pending_ == 0) return;
     const DefaultFloatMode mode;

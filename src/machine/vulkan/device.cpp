@@ -1,17 +1,10 @@
+#include "../../base/os.h"
 #include "probe.h"
 #ifndef AUSPEX_NO_VULKAN
 
 #include <algorithm>
 
-#if defined(_WIN32)
-#ifndef WIN32_LEAN_AND_MEAN
-#define WIN32_LEAN_AND_MEAN
-#endif
-#ifndef NOMINMAX
-#define NOMINMAX
-#endif
-#include <windows.h>
-#else
+#if !defined(_WIN32)
 #include <dlfcn.h>
 #endif
 
