@@ -454,7 +454,8 @@ struct ChatReply {
     std::string thinking, content;
     std::vector<ToolCall> tool_calls;
 };
-/// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`.
+/// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`. White space around
+/// the thinking is left out, and in a reply with calls that before a call and at the end.
 ///
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
@@ -463,6 +464,53 @@ struct ChatReply {
 /// cost      linear.
 AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
                                          const std::vector<std::string>& tools = {});
+
+/// A part of a reply that is being generated.
+struct ReplyEvent {
+    enum class Kind : uint8_t {
+        reasoning,       ///< text: more of the thinking
+        text,            ///< text: more of the content
+        call_begin,      ///< text: the name of the tool
+        call_arguments,  ///< text: more of the arguments. All of a call together are one JSON object
+        call_end,        ///< the call is complete: now it may be made
+        call_dropped,    ///< the call is malformed: it is none, and follows as text
+    };
+    Kind kind = Kind::text;
+    uint32_t i_call = 0;  ///< which call, counted from 0
+    std::string text;
+};
+
+/// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
+/// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
+/// tag or a call, or is white space that may be the end. A declared string argument is passed on as it arrives, others
+/// when they are complete. Can be moved, not copied.
+class AUSPEX_API ReplyStream {
+  public:
+    ReplyStream() noexcept;
+    /// inside_thinking, tools   as for parse_reply().
+    explicit ReplyStream(bool inside_thinking, const std::vector<std::string>& tools = {});
+    ~ReplyStream();
+    ReplyStream(ReplyStream&&) noexcept;
+    ReplyStream& operator=(ReplyStream&&) noexcept;
+    /// text      what TextStream::push() returned, or any other piece.
+    /// errors    bad_argument: an empty ReplyStream, or a finished one; out_of_memory: begin again.
+    /// cost      linear in the text over all calls together.
+    Result<std::vector<ReplyEvent>> push(std::string_view text);
+    /// What was held back. Calls in a thinking block that was never closed come here.
+    Result<std::vector<ReplyEvent>> finish();
+    /// What the events have said so far; after finish() the whole reply.
+    const ChatReply& reply() const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// The reply as the assistant's message of a request, in the form that ChatRequest::from_json() reads: role, content,
+/// and reasoning_content and tool_calls if there are any.
+///
+/// errors    out_of_memory.
+AUSPEX_API Result<std::string> to_json(const ChatReply& reply);
 
 // ------------------------------------------------------------------------------------ sampling
 
@@ -2571,8 +2619,8 @@ class StopFilter {
 // base/chat: chat templates: messages to prompt text, and replies back to messages.
 //
 // Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6), reading requests
-//         (chat_request.cpp), parsing replies (chat_parse.cpp). The public functions are declared in auspex.hpp:
-//         render_chat, recognise_template, parse_reply.
+//         (chat_request.cpp), replies (reply_parser.h, chat_parse.cpp). The public functions are declared in
+//         auspex.hpp: render_chat, recognise_template, parse_reply, ReplyStream, to_json.
 // Thread  pure functions.
 // Tests   tests/test_chat.cpp, tests/fuzz_chat.cpp
 
@@ -2588,6 +2636,148 @@ uint64_t template_fingerprint(std::string_view jinja);
 
 /// "messages[2]", counted from 0, for error texts.
 inline std::string message_path(size_t i) { return say("messages[", i, "]"); }
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/base/reply_parser.h
+
+// base/reply_parser: splits a reply into thinking, content and tool calls while it is generated.
+//
+// Owns    the parser behind ReplyStream and parse_reply. Its decisions do not depend on how the text was cut into
+//         pieces: where a decision needs more text it waits, and what is undecided is held back.
+// Thread  a parser belongs to one stream.
+// Tests   tests/test_chat.cpp, tests/test_reply_stream.cpp, tests/fuzz_chat.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// The argument types that the request's tools declare.
+class ToolSchemas {
+  public:
+    explicit ToolSchemas(const std::vector<std::string>& tools);
+    bool knows(std::string_view tool) const { return function(tool) != nullptr; }
+    /// Whether this argument is a string whatever its text is, so that it can be passed on before it ends.
+    bool is_string(std::string_view tool, std::string_view name) const;
+    /// An argument with its type: a declared string is taken as it is, anything else as JSON if it parses.
+    ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const;
+
+  private:
+    const Json* function(std::string_view name) const;
+    const Json* type_of(std::string_view tool, std::string_view name) const;
+    std::vector<Json> tools_;
+};
+
+/// Text that arrives in pieces, without the white space at its end until other text follows.
+class HeldText {
+  public:
+    /// Appends `piece` and returns what ends in no white space and was not returned before. complete: no character
+    /// goes on in a later piece. trim_front: leaves out the white space in front.
+    std::string push(std::string_view piece, bool complete, bool trim_front);
+    /// The white space that is held.
+    std::string take() { return std::exchange(n_checked_, size_t{0}), std::exchange(held_, std::string()); }
+    size_t n_held() const { return held_.size(); }
+    void cut(size_t n_held);
+
+  private:
+    std::string held_;
+    size_t n_checked_ = 0;  ///< bytes of it that are white space
+};
+
+class ReplyParser {
+  public:
+    /// events: receives what becomes known, unless null; the caller may empty it between calls.
+    ReplyParser(const ToolSchemas& schemas, bool inside_thinking, std::vector<ReplyEvent>* events)
+        : schemas_(schemas), events_(events), inside_thinking_(inside_thinking) {}
+
+    /// cost      linear in the text over all calls together.
+    void push(std::string_view piece);
+    /// No more text follows.
+    void finish();
+    bool finished() const { return final_; }
+
+    ChatReply reply;  ///< complete after finish()
+
+  private:
+    enum class State {
+        start,          ///< before anything but white space
+        thinking,       ///< inside <think>
+        thinking_call,  ///< the same after the beginning of a call, which counts if the thinking is never closed
+        thought,        ///< newlines after </think>
+        content,        ///< between calls
+        name,           ///< after <function=
+        tags,           ///< before <parameter=, </function> or </tool_call>
+        parameter,      ///< after <parameter=
+        value_begin,    ///< before the first character of a value
+        value,          ///< inside a value
+        closing,        ///< after </function>
+        json,           ///< inside <tool_call>{
+    };
+    enum class Match { no, yes, more };
+
+    bool step();
+    bool start();
+    bool thinking();
+    bool thinking_call();
+    bool thought();
+    bool content();
+    bool call_name();
+    bool tags();
+    bool parameter_name();
+    bool value_begin();
+    bool value();
+    bool closing();
+    bool json();
+
+    Match match(size_t at, std::string_view what) const;
+    Match skip_space(size_t* at);
+    Match candidate(size_t at, bool wrapped_only);
+    Match after_value(size_t* at);
+    Match read_name(std::string* out);
+    bool begin_call(size_t at);
+    bool fail_call();
+    bool finish_call();
+    bool finish_json(size_t end);
+    void begin_argument();
+    void stream_value(size_t to);
+    void finish_argument(size_t end);
+    void finish_thinking_call();
+
+    std::string_view text(size_t from, size_t to) const { return std::string_view(text_).substr(from, to - from); }
+    size_t find_tag();
+    void say_reasoning(size_t to, bool complete);
+    void say_text(size_t to, bool complete);
+    void add(ReplyEvent::Kind kind, std::string_view text);
+    void compact();
+
+    const ToolSchemas& schemas_;
+    std::vector<ReplyEvent>* events_;
+    bool inside_thinking_, final_ = false;
+    State state_ = State::start;
+    std::string text_;         ///< not given out yet
+    size_t at_ = 0;            ///< where to go on reading
+    size_t given_ = 0;         ///< given out up to here; the beginning of the call while one is read
+    size_t inside_ = 0;        ///< where to look for the next call if this one fails
+    size_t probe_ = kNowhere;  ///< a place whose white space or name was read up to probed_, to go on there
+    size_t probed_ = 0;
+    static constexpr size_t kNowhere = ~size_t{0};
+
+    // The call that is being read.
+    ToolCall call_;
+    std::string argument_;  ///< name of the one that is being read
+    size_t value_ = 0;      ///< where it begins
+    size_t value_given_ = 0;
+    bool wrapped_ = false;  ///< in <tool_call>
+    bool xml_ = false;      ///< begun with <function=
+    bool began_ = false;    ///< call_begin was said
+    bool streams_ = false;  ///< the argument is passed on as it arrives
+
+    HeldText thought_, content_;
+    bool blank_ = true;         ///< no text since the last call but white space
+    size_t n_held_before_ = 0;  ///< white space held when it ended
+};
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -13696,6 +13886,520 @@ Result<ChatRequest> ChatRequest::from_json(std::string_view text) AUSPEX_BOUNDAR
 }
 AUSPEX_CATCH
 
+Result<std::string> to_json(const ChatReply& reply) AUSPEX_BOUNDARY {
+    using detail::say;
+    const auto quoted = [](const std::string& text) { return detail::Json::of_string(text).dump(); };
+    std::string out = say("{\"role\": \"assistant\", \"content\": ", quoted(reply.content));
+    if (!reply.thinking.empty()) out += say(", \"reasoning_content\": ", quoted(reply.thinking));
+    for (size_t i = 0; i < reply.tool_calls.size(); ++i) {
+        const ToolCall& call = reply.tool_calls[i];
+        out += say(i == 0 ? ", \"tool_calls\": [" : ", ",
+                   "{\"type\": \"function\", \"function\": {\"name\": ", quoted(call.name), ", \"arguments\": {");
+        for (size_t k = 0; k < call.arguments.size(); ++k) {
+            const ToolArgument& a = call.arguments[k];
+            out += say(k == 0 ? "" : ", ", quoted(a.name), ": ", a.json ? a.value : quoted(a.value));
+        }
+        out += "}}}";
+    }
+    return out + (reply.tool_calls.empty() ? "}" : "]}");
+}
+AUSPEX_CATCH
+
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/base/reply_parser.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace reply_parser_impl {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
+constexpr std::string_view kCall = "<tool_call>", kCallEnd = "</tool_call>";
+constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>";
+constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parameter>";
+
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+/// A JSON string without its quotes.
+std::string escaped(std::string_view text) {
+    const std::string quoted = Json::of_string(text).dump();
+    return quoted.substr(1, quoted.size() - 2);
+}
+
+/// Takes one newline off the end.
+std::string_view without_newline(std::string_view value) {
+    if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
+    if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
+    return value;
+}
+
+}  // namespace
+}  // namespace reply_parser_impl
+
+std::string HeldText::push(std::string_view piece, bool complete, bool trim_front) {
+    held_.append(piece);
+    size_t begin = held_.size(), end = 0;  // of the first and the last character that is no white space
+    while (n_checked_ < held_.size()) {
+        const char* p = held_.data() + n_checked_;
+        const size_t left = held_.size() - n_checked_;
+        if (!complete && left < 4 && is_utf8_prefix(p, left)) break;
+        size_t n = 0;
+        if (!is_python_space(decode_utf8(p, left, &n))) {
+            begin = std::min(begin, n_checked_);
+            end = n_checked_ + n;
+        }
+        n_checked_ += n;
+    }
+    if (end == 0) return std::string();
+    const size_t from = trim_front ? begin : 0;
+    std::string out = held_.substr(from, end - from);
+    held_.erase(0, end);
+    n_checked_ -= end;
+    return out;
+}
+
+void HeldText::cut(size_t n_held) {
+    held_.resize(n_held);
+    n_checked_ = std::min(n_checked_, n_held);
+}
+
+// ------------------------------------------------------------------------------------ reading tags
+
+/// Whether `what` is at this place; `more` if it may turn out to be.
+ReplyParser::Match ReplyParser::match(size_t at, std::string_view what) const {
+    const std::string_view rest = std::string_view(text_).substr(at, what.size());
+    if (rest == what) return Match::yes;
+    return !final_ && rest.size() < what.size() && what.substr(0, rest.size()) == rest ? Match::more : Match::no;
+}
+
+/// Moves *at behind white space; `more` if it may go on. Where it stops for more text it goes on the next time.
+ReplyParser::Match ReplyParser::skip_space(size_t* at) {
+    const size_t from = *at;
+    if (probe_ == from) *at = probed_;
+    while (*at < text_.size() && reply_parser_impl::is_space(text_[*at])) ++*at;
+    probe_ = from;
+    probed_ = *at;
+    return *at == text_.size() && !final_ ? Match::more : Match::yes;
+}
+
+/// A name at at_, up to '>' on the same line, without white space around it.
+ReplyParser::Match ReplyParser::read_name(std::string* out) {
+    size_t end = probe_ == at_ ? probed_ : at_;
+    while (end < text_.size() && text_[end] != '>' && text_[end] != '\n' && text_[end] != '<') ++end;
+    probe_ = at_;
+    probed_ = end;
+    if (end == text_.size()) return final_ ? Match::no : Match::more;
+    if (text_[end] != '>') return Match::no;
+    *out = std::string(trim_space(text(at_, end)));
+    if (out->empty()) return Match::no;
+    at_ = end + 1;
+    return Match::yes;
+}
+
+/// Whether a call begins here: <tool_call> followed by <function= or {, or, unless wrapped_only, a bare <function= of a
+/// tool in the request.
+ReplyParser::Match ReplyParser::candidate(size_t at, bool wrapped_only) {
+    using namespace reply_parser_impl;
+    const Match call = match(at, kCall);
+    if (call == Match::yes) {
+        size_t next = at + kCall.size();
+        if (skip_space(&next) == Match::more) return Match::more;
+        return next < text_.size() && text_[next] == '{' ? Match::yes : match(next, kFunction);
+    }
+    const Match bare = wrapped_only ? Match::no : match(at, kFunction);
+    if (bare != Match::yes) return call == Match::more || bare == Match::more ? Match::more : Match::no;
+    const size_t kept = at_;
+    std::string name;
+    at_ = at + kFunction.size();
+    const Match named = read_name(&name);
+    at_ = kept;
+    return named == Match::yes ? (schemas_.knows(name) ? Match::yes : Match::no) : named;
+}
+
+/// The next '<' from at_ on becomes at_.
+size_t ReplyParser::find_tag() { return at_ = std::min(text_.find('<', at_), text_.size()); }
+
+// ----------------------------------------------------------------------------------------- events
+
+void ReplyParser::add(ReplyEvent::Kind kind, std::string_view text) {
+    if (events_ == nullptr) return;
+    const bool pieces = kind == ReplyEvent::Kind::reasoning || kind == ReplyEvent::Kind::text ||
+                        kind == ReplyEvent::Kind::call_arguments;
+    if (pieces && text.empty()) return;
+    if (pieces && !events_->empty() && events_->back().kind == kind) {
+        events_->back().text.append(text);
+        return;
+    }
+    ReplyEvent event;
+    event.kind = kind;
+    if (kind != ReplyEvent::Kind::reasoning && kind != ReplyEvent::Kind::text)
+        event.i_call = static_cast<uint32_t>(reply.tool_calls.size());
+    event.text = std::string(text);
+    events_->push_back(std::move(event));
+}
+
+void ReplyParser::say_reasoning(size_t to, bool complete) {
+    const std::string piece = thought_.push(text(given_, to), complete, reply.thinking.empty());
+    given_ = to;
+    reply.thinking += piece;
+    add(ReplyEvent::Kind::reasoning, piece);
+}
+
+/// White space before a call and at the end of a reply with calls is left out, and what separates two calls.
+void ReplyParser::say_text(size_t to, bool complete) {
+    const bool after_calls = reply.content.empty() && !reply.tool_calls.empty();
+    const std::string piece = content_.push(text(given_, to), complete, after_calls);
+    given_ = to;
+    if (piece.empty()) return;
+    blank_ = false;
+    reply.content += piece;
+    add(ReplyEvent::Kind::text, piece);
+}
+
+// --------------------------------------------------------------------------- thinking and content
+
+bool ReplyParser::start() {
+    using namespace reply_parser_impl;
+    if (skip_space(&at_) == Match::more) return false;
+    // Some models open the thinking block although the prompt has already opened it.
+    const Match opened = match(at_, kThink);
+    if (opened == Match::more) return false;
+    if (opened == Match::yes) given_ = at_ += kThink.size();
+    at_ = given_;
+    state_ = opened == Match::yes || inside_thinking_ ? State::thinking : State::content;
+    return true;
+}
+
+bool ReplyParser::thinking() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    say_reasoning(tag, tag < text_.size());
+    if (tag == text_.size()) return false;
+    const Match closed = match(tag, kThinkEnd);
+    if (closed == Match::yes) {
+        given_ = at_ += kThinkEnd.size();
+        state_ = State::thought;
+        return true;
+    }
+    const Match call = candidate(tag, false);
+    if (closed == Match::more || call == Match::more) return false;
+    ++at_;
+    if (call == Match::yes) state_ = State::thinking_call;
+    return true;
+}
+
+bool ReplyParser::thinking_call() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    if (tag == text_.size()) {
+        if (final_) finish_thinking_call();
+        return false;
+    }
+    const Match closed = match(tag, kThinkEnd);
+    if (closed == Match::more) return false;
+    if (closed == Match::yes)
+        state_ = State::thinking;
+    else
+        ++at_;
+    return true;
+}
+
+/// The thinking was never closed: it ends before the first call, if one of them is complete.
+void ReplyParser::finish_thinking_call() {
+    std::vector<ReplyEvent> events;
+    ReplyParser rest(schemas_, false, events_ != nullptr ? &events : nullptr);
+    rest.state_ = State::content;
+    rest.push(text(given_, text_.size()));
+    rest.finish();
+    if (rest.reply.tool_calls.empty()) {
+        say_reasoning(text_.size(), true);
+        return;
+    }
+    given_ = text_.size();
+    reply.content = std::move(rest.reply.content);
+    reply.tool_calls = std::move(rest.reply.tool_calls);
+    if (events_ != nullptr)
+        for (ReplyEvent& event : events) events_->push_back(std::move(event));
+}
+
+bool ReplyParser::thought() {
+    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) ++at_;
+    given_ = at_;
+    if (at_ == text_.size()) return false;
+    state_ = State::content;
+    return true;
+}
+
+bool ReplyParser::content() {
+    const size_t tag = find_tag();
+    say_text(tag, tag < text_.size());
+    if (tag == text_.size()) return false;
+    switch (candidate(tag, false)) {
+        case Match::more: return false;
+        case Match::yes: return begin_call(tag);
+        case Match::no: break;
+    }
+    ++at_;
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------ calls
+
+bool ReplyParser::begin_call(size_t at) {
+    using namespace reply_parser_impl;
+    call_ = ToolCall();
+    began_ = false;
+    wrapped_ = match(at, kCall) == Match::yes;
+    if (wrapped_) {
+        at_ = at + kCall.size();
+        (void)skip_space(&at_);
+    }
+    xml_ = text_[at_] != '{';
+    if (xml_) at_ += kFunction.size();
+    inside_ = at_;
+    state_ = xml_ ? State::name : State::json;
+    return true;
+}
+
+/// The call stays in the content. The next one may begin inside it.
+bool ReplyParser::fail_call() {
+    if (began_) add(ReplyEvent::Kind::call_dropped, {});
+    at_ = inside_;
+    state_ = State::content;
+    return true;
+}
+
+bool ReplyParser::finish_call() {
+    if (xml_) {
+        add(ReplyEvent::Kind::call_arguments, call_.arguments.empty() ? "{}" : "}");
+        add(ReplyEvent::Kind::call_end, {});
+    }
+    if (blank_) content_.cut(n_held_before_);
+    blank_ = true;
+    n_held_before_ = content_.n_held();
+    reply.tool_calls.push_back(std::move(call_));
+    given_ = at_;
+    state_ = State::content;
+    return true;
+}
+
+bool ReplyParser::call_name() {
+    const Match named = read_name(&call_.name);
+    if (named == Match::more) return false;
+    if (named == Match::no) return fail_call();
+    began_ = true;
+    add(ReplyEvent::Kind::call_begin, call_.name);
+    state_ = State::tags;
+    return true;
+}
+
+bool ReplyParser::tags() {
+    using namespace reply_parser_impl;
+    if (skip_space(&at_) == Match::more) return false;
+    const Match parameter = match(at_, kParameter), function_end = match(at_, kFunctionEnd),
+                call_end = match(at_, kCallEnd);
+    if (parameter == Match::yes) {
+        at_ += kParameter.size();
+        state_ = State::parameter;
+    } else if (function_end == Match::yes) {
+        at_ += kFunctionEnd.size();
+        state_ = State::closing;
+    } else if (call_end == Match::yes) {
+        at_ += kCallEnd.size();
+        return finish_call();
+    } else if (parameter == Match::more || function_end == Match::more || call_end == Match::more) {
+        return false;
+    } else {
+        return fail_call();
+    }
+    return true;
+}
+
+bool ReplyParser::closing() {
+    using namespace reply_parser_impl;
+    if (skip_space(&at_) == Match::more) return false;
+    const Match end = match(at_, kCallEnd);
+    if (end == Match::more) return false;
+    if (end == Match::yes) at_ += kCallEnd.size();
+    return finish_call();
+}
+
+bool ReplyParser::parameter_name() {
+    const Match named = read_name(&argument_);
+    if (named == Match::more) return false;
+    if (named == Match::no) return fail_call();
+    state_ = State::value_begin;
+    return true;
+}
+
+bool ReplyParser::value_begin() {
+    size_t at = at_;
+    if (at < text_.size() && text_[at] == '\r') ++at;
+    if (at == text_.size() && !final_) return false;
+    if (at < text_.size() && text_[at] == '\n') ++at;
+    at_ = value_ = value_given_ = at;
+    begin_argument();
+    state_ = State::value;
+    return true;
+}
+
+void ReplyParser::begin_argument() {
+    using namespace reply_parser_impl;
+    streams_ = events_ != nullptr && schemas_.is_string(call_.name, argument_);
+    if (events_ == nullptr) return;
+    add(ReplyEvent::Kind::call_arguments,
+        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), streams_ ? "\": \"" : "\": "));
+}
+
+/// Passes on what surely is a part of the value: all up to `to` but a newline, which may be its end.
+void ReplyParser::stream_value(size_t to) {
+    using namespace reply_parser_impl;
+    if (!streams_) return;
+    const size_t end = value_ + without_newline(text(value_, to)).size();
+    if (end <= value_given_) return;
+    add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
+    value_given_ = end;
+}
+
+void ReplyParser::finish_argument(size_t end) {
+    using namespace reply_parser_impl;
+    stream_value(end);
+    ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end)));
+    if (streams_)
+        add(ReplyEvent::Kind::call_arguments, "\"");
+    else if (events_ != nullptr)
+        add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : say('"', escaped(argument.value), '"'));
+    call_.arguments.push_back(std::move(argument));
+}
+
+/// Whether *at, behind a closing tag, is followed by another parameter or the end of the function; moves it there.
+ReplyParser::Match ReplyParser::after_value(size_t* at) {
+    using namespace reply_parser_impl;
+    if (skip_space(at) == Match::more) return Match::more;
+    Match any = Match::no;
+    for (const std::string_view tag : {kParameter, kFunctionEnd, kCallEnd}) {
+        const Match m = match(*at, tag);
+        if (m == Match::yes) return m;
+        if (m == Match::more) any = m;
+    }
+    return any;
+}
+
+/// A value ends at a closing tag that is followed by another parameter or the end of the function, so that it may
+/// itself hold closing tags. A call ends where the next one begins, so that a malformed call cannot hide a good one.
+bool ReplyParser::value() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    stream_value(tag);
+    if (tag == text_.size()) return final_ && fail_call();
+    const Match end = match(tag, kParameterEnd);
+    if (end == Match::more) return false;
+    if (end == Match::yes) {
+        size_t after = tag + kParameterEnd.size();
+        const Match ended = after_value(&after);
+        if (ended == Match::more) return false;
+        if (ended == Match::yes) {
+            finish_argument(tag);
+            at_ = after;
+            state_ = State::tags;
+            return true;
+        }
+    } else {
+        const Match call = candidate(tag, wrapped_);
+        if (call == Match::more) return false;
+        if (call == Match::yes) return fail_call();
+    }
+    ++at_;
+    return true;
+}
+
+/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call>, the next call or the end.
+bool ReplyParser::json() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    if (tag == text_.size()) return final_ && finish_json(tag);
+    const Match end = match(tag, kCallEnd), call = candidate(tag, true);
+    if (end == Match::yes || call == Match::yes) return finish_json(tag);
+    if (end == Match::more || call == Match::more) return false;
+    ++at_;
+    return true;
+}
+
+bool ReplyParser::finish_json(size_t end) {
+    using namespace reply_parser_impl;
+    Json value;
+    if (!Json::parse(text(inside_, end)).get(value).ok()) return fail_call();
+    const Json* name = value.find("name");
+    const Json* arguments = value.find("arguments");
+    if (name == nullptr || !name->is(Json::Kind::string)) return fail_call();
+    if (arguments != nullptr && !arguments->is(Json::Kind::object)) return fail_call();
+    call_.name = name->text();
+    for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i) {
+        const Json& v = arguments->items()[i];
+        const bool plain = v.is(Json::Kind::string);
+        call_.arguments.push_back(ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(), !plain});
+    }
+    add(ReplyEvent::Kind::call_begin, call_.name);
+    add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump() : "{}");
+    add(ReplyEvent::Kind::call_end, {});
+    at_ = end;
+    if (match(end, kCallEnd) == Match::yes) at_ += kCallEnd.size();
+    return finish_call();
+}
+
+// -------------------------------------------------------------------------------------- the stream
+
+/// One step; false: more text is needed.
+bool ReplyParser::step() {
+    switch (state_) {
+        case State::start: return start();
+        case State::thinking: return thinking();
+        case State::thinking_call: return thinking_call();
+        case State::thought: return thought();
+        case State::content: return content();
+        case State::name: return call_name();
+        case State::tags: return tags();
+        case State::parameter: return parameter_name();
+        case State::value_begin: return value_begin();
+        case State::value: return value();
+        case State::closing: return closing();
+        case State::json: break;
+    }
+    return json();
+}
+
+/// Drops what was given out, once it is half of the text.
+void ReplyParser::compact() {
+    if (given_ == 0 || given_ < text_.size() / 2) return;
+    const size_t n = given_;
+    text_.erase(0, n);
+    for (size_t* at : {&at_, &given_, &inside_, &value_, &value_given_}) *at -= std::min(*at, n);
+    probe_ = kNowhere;
+}
+
+void ReplyParser::push(std::string_view piece) {
+    text_.append(piece);
+    while (step()) {
+    }
+    compact();
+}
+
+void ReplyParser::finish() {
+    final_ = true;
+    while (step()) {
+    }
+    if (state_ == State::thinking || state_ == State::thinking_call) return say_reasoning(given_, true);
+    say_text(given_, true);
+    if (!reply.tool_calls.empty()) return;
+    const std::string space = content_.take();
+    reply.content += space;
+    add(ReplyEvent::Kind::text, space);
+}
+
+}  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
@@ -13706,244 +14410,125 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace chat_parse_impl {
 
-constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
-constexpr std::string_view kCall = "<tool_call>", kCallEnd = "</tool_call>";
-constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>";
-constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parameter>";
-constexpr size_t kNever = std::string_view::npos;
-
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-/// A position in the text of one call.
-struct Cursor {
-    std::string_view text;
-    size_t at;
-
-    void space() {
-        while (at < text.size() && is_space(text[at])) ++at;
-    }
-    bool at_text(std::string_view what) const { return text.substr(at, what.size()) == what; }
-    bool take(std::string_view what) {
-        if (!at_text(what)) return false;
-        at += what.size();
-        return true;
-    }
-    /// A name up to '>' on the same line, without white space around it.
-    bool name(std::string* out) {
-        size_t end = at;
-        while (end < text.size() && text[end] != '>' && text[end] != '\n' && text[end] != '<') ++end;
-        if (end == text.size() || text[end] != '>') return false;
-        *out = std::string(trim_space(text.substr(at, end - at)));
-        at = end + 1;
-        return !out->empty();
-    }
-};
-
-/// The argument types that the request's tools declare.
-class Schemas {
-  public:
-    explicit Schemas(const std::vector<std::string>& tools) {
-        for (const std::string& tool : tools) {
-            Json json;
-            if (Json::parse(tool).get(json).ok()) tools_.push_back(std::move(json));
-        }
-    }
-    bool knows(std::string_view name) const { return function(name) != nullptr; }
-
-    /// An argument with its type: a declared string is taken as it is, anything else as JSON if it parses.
-    ToolArgument typed(std::string_view tool, std::string name, std::string_view text) const {
-        const Json* type = nullptr;
-        if (const Json* f = function(tool))
-            if (const Json* parameters = f->find("parameters"))
-                if (const Json* properties = parameters->find("properties"))
-                    if (const Json* property = properties->find(name)) type = property->find("type");
-        const auto declared = [type](const char* what) {
-            if (type == nullptr) return false;
-            if (type->is(Json::Kind::string)) return type->text() == what;
-            for (const Json& t : type->items())
-                if (t.is(Json::Kind::string) && t.text() == what) return true;
-            return false;
-        };
-        ToolArgument out{std::move(name), std::string(text), false};
-        const std::string_view bare = trim_space(text);
-        Json value;
-        if (declared("string") && !(declared("null") && bare == "null")) return out;
-        if (Json::parse(bare).get(value).ok()) {
-            // A JSON string is passed as a string, without its quotes.
-            out.json = !value.is(Json::Kind::string);
-            out.value = out.json ? value.dump() : value.text();
-        } else if (declared("boolean") && (bare == "True" || bare == "False")) {
-            out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
-        } else if (type != nullptr && bare == "None") {
-            out = ToolArgument{std::move(out.name), "null", true};
-        }
-        return out;
-    }
-
-  private:
-    const Json* function(std::string_view name) const {
-        for (const Json& tool : tools_) {
-            const Json* inner = tool.find("function");
-            const Json& f = inner != nullptr ? *inner : tool;
-            const Json* n = f.find("name");
-            if (n != nullptr && n->is(Json::Kind::string) && n->text() == name) return &f;
-        }
-        return nullptr;
-    }
-    std::vector<Json> tools_;
-};
-
-/// The value of a parameter: up to a closing tag that is followed by another parameter or the end of
-/// the function, so that a value may itself hold closing tags. One newline is taken off either end.
-bool value_of(Cursor& c, std::string_view* out) {
-    c.take("\r");
-    c.take("\n");
-    for (size_t end = c.text.find(kParameterEnd, c.at); end != kNever; end = c.text.find(kParameterEnd, end + 1)) {
-        Cursor after{c.text, end + kParameterEnd.size()};
-        after.space();
-        if (!after.at_text(kParameter) && !after.at_text(kFunctionEnd) && !after.at_text(kCallEnd)) continue;
-        std::string_view value = c.text.substr(c.at, end - c.at);
-        if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
-        if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
-        *out = value;
-        c.at = after.at;
-        return true;
-    }
+/// Whether a schema's "type" is this one or lists it.
+bool declares(const Json* type, const char* what) {
+    if (type == nullptr) return false;
+    if (type->is(Json::Kind::string)) return type->text() == what;
+    for (const Json& t : type->items())
+        if (t.is(Json::Kind::string) && t.text() == what) return true;
     return false;
 }
 
-/// NAME> and its parameters, after "<function=".
-bool xml_call(Cursor& c, const Schemas& schemas, ToolCall* out) {
-    if (!c.name(&out->name)) return false;
-    c.space();
-    while (c.take(kParameter)) {
-        std::string name;
-        std::string_view value;
-        if (!c.name(&name) || !value_of(c, &value)) return false;
-        out->arguments.push_back(schemas.typed(out->name, std::move(name), value));
-        c.space();
-    }
-    const bool closed = c.take(kFunctionEnd);
-    c.space();
-    return c.take(kCallEnd) || closed;
-}
-
-/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call> or the end.
-bool json_call(Cursor& c, ToolCall* out) {
-    size_t end = c.text.find(kCallEnd, c.at);
-    if (end == kNever) end = c.text.size();
-    Json json;
-    if (!Json::parse(c.text.substr(c.at, end - c.at)).get(json).ok()) return false;
-    const Json* name = json.find("name");
-    const Json* arguments = json.find("arguments");
-    if (name == nullptr || !name->is(Json::Kind::string)) return false;
-    if (arguments != nullptr && !arguments->is(Json::Kind::object)) return false;
-    out->name = name->text();
-    for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i) {
-        const Json& v = arguments->items()[i];
-        const bool plain = v.is(Json::Kind::string);
-        out->arguments.push_back(ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(), !plain});
-    }
-    c.at = end;
-    c.take(kCallEnd);
-    return true;
-}
-
-/// The start of the next call at or after `from`: <tool_call> followed by <function= or {, or, unless `wrapped`, a
-/// bare <function= of a tool in the request.
-size_t find_call(std::string_view text, size_t from, const Schemas& schemas, bool wrapped = false) {
-    for (size_t at = text.find('<', from); at != kNever; at = text.find('<', at + 1)) {
-        Cursor c{text, at};
-        if (c.take(kCall)) {
-            c.space();
-            if (c.at_text(kFunction) || c.at_text("{")) return at;
-        } else if (!wrapped && c.take(kFunction)) {
-            std::string name;
-            if (c.name(&name) && schemas.knows(name)) return at;
-        }
-    }
-    return kNever;
-}
-
-/// Splits `text` into content and calls.
-void take_calls(std::string_view text, const Schemas& schemas, ChatReply& reply) {
-    std::string content;
-    size_t at = 0, next_wrapped = 0;
-    for (size_t open = find_call(text, 0, schemas); open != kNever;) {
-        Cursor c{text, open};
-        const bool wrapped = c.take(kCall);
-        c.space();
-        const bool xml = c.take(kFunction);
-        // A call ends where the next one starts, so that a malformed call cannot hide a good one and no text is parsed
-        // repeatedly. Inside <tool_call> a bare <function= does not start a call.
-        if (next_wrapped <= open) next_wrapped = find_call(text, c.at, schemas, true);
-        c.text = text.substr(0, wrapped ? next_wrapped : find_call(text, c.at, schemas));
-        const size_t inside = c.at;
-        ToolCall call;
-        if (xml ? xml_call(c, schemas, &call) : json_call(c, &call)) {
-            const std::string_view before = text.substr(at, open - at);
-            if (!trim_space(before).empty()) content.append(before);
-            reply.tool_calls.push_back(std::move(call));
-            at = c.at;
-            open = find_call(text, at, schemas);
-        } else {
-            open = find_call(text, inside, schemas);
-        }
-    }
-    const std::string_view rest = text.substr(at);
-    if (reply.tool_calls.empty()) {
-        reply.content = std::string(rest);
-        return;
-    }
-    content.append(rest);
-    reply.content = std::string(trim_space(content));
-}
-
-std::string_view without_newlines_in_front(std::string_view text) {
-    while (!text.empty() && (text.front() == '\n' || text.front() == '\r')) text.remove_prefix(1);
-    return text;
-}
-
 }  // namespace chat_parse_impl
+
+ToolSchemas::ToolSchemas(const std::vector<std::string>& tools) {
+    for (const std::string& tool : tools) {
+        Json json;
+        if (Json::parse(tool).get(json).ok()) tools_.push_back(std::move(json));
+    }
+}
+
+const Json* ToolSchemas::function(std::string_view name) const {
+    for (const Json& tool : tools_) {
+        const Json* inner = tool.find("function");
+        const Json& f = inner != nullptr ? *inner : tool;
+        const Json* n = f.find("name");
+        if (n != nullptr && n->is(Json::Kind::string) && n->text() == name) return &f;
+    }
+    return nullptr;
+}
+
+const Json* ToolSchemas::type_of(std::string_view tool, std::string_view name) const {
+    const Json* at = function(tool);
+    for (const std::string_view key :
+         {std::string_view("parameters"), std::string_view("properties"), name, std::string_view("type")})
+        if (at != nullptr) at = at->find(key);
+    return at;
+}
+
+bool ToolSchemas::is_string(std::string_view tool, std::string_view name) const {
+    const Json* type = type_of(tool, name);
+    return chat_parse_impl::declares(type, "string") && !chat_parse_impl::declares(type, "null");
+}
+
+ToolArgument ToolSchemas::typed(std::string_view tool, std::string name, std::string_view text) const {
+    using chat_parse_impl::declares;
+    const Json* type = type_of(tool, name);
+    ToolArgument out{std::move(name), std::string(text), false};
+    const std::string_view bare = trim_space(text);
+    Json value;
+    if (declares(type, "string") && !(declares(type, "null") && bare == "null")) return out;
+    if (Json::parse(bare).get(value).ok()) {
+        // A JSON string is passed as a string, without its quotes.
+        out.json = !value.is(Json::Kind::string);
+        out.value = out.json ? value.dump() : value.text();
+    } else if (declares(type, "boolean") && (bare == "True" || bare == "False")) {
+        out = ToolArgument{std::move(out.name), bare == "True" ? "true" : "false", true};
+    } else if (type != nullptr && bare == "None") {
+        out = ToolArgument{std::move(out.name), "null", true};
+    }
+    return out;
+}
+
 }  // namespace detail
 
 Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
                               const std::vector<std::string>& tools) AUSPEX_BOUNDARY {
-    using namespace detail::chat_parse_impl;
-    const Schemas schemas(tools);
-    ChatReply reply;
-    // Some models open the thinking block although the prompt has already opened it.
-    Cursor c{text, 0};
-    c.space();
-    if (c.take(kThink)) {
-        inside_thinking = true;
-        text.remove_prefix(c.at);
-    }
-    if (inside_thinking) {
-        const size_t end = text.find(kThinkEnd);
-        size_t thinking_end = end;
-        std::string_view rest;
-        if (end != kNever) {
-            rest = without_newlines_in_front(text.substr(end + kThinkEnd.size()));
-        } else {
-            // Never closed: all of it is thinking, up to a complete call if there is one.
-            thinking_end = text.size();
-            ChatReply inside;
-            const size_t open = find_call(text, 0, schemas);
-            if (open != kNever) take_calls(text.substr(open), schemas, inside);
-            if (!inside.tool_calls.empty()) {
-                thinking_end = open;
-                reply = std::move(inside);
-            }
-        }
-        reply.thinking = std::string(detail::trim_space(text.substr(0, thinking_end)));
-        if (end == kNever) return reply;
-        text = rest;
-    }
-    take_calls(text, schemas, reply);
-    return reply;
+    const detail::ToolSchemas schemas(tools);
+    detail::ReplyParser parser(schemas, inside_thinking, nullptr);
+    parser.push(text);
+    parser.finish();
+    return std::move(parser.reply);
 }
 AUSPEX_CATCH
+
+struct ReplyStream::Impl {
+    Impl(bool inside_thinking, const std::vector<std::string>& tools)
+        : schemas(tools), parser(schemas, inside_thinking, &events) {}
+
+    detail::ToolSchemas schemas;
+    std::vector<ReplyEvent> events;
+    detail::ReplyParser parser;
+};
+
+ReplyStream::ReplyStream() noexcept = default;
+ReplyStream::~ReplyStream() = default;
+ReplyStream::ReplyStream(ReplyStream&&) noexcept = default;
+ReplyStream& ReplyStream::operator=(ReplyStream&&) noexcept = default;
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+ReplyStream::ReplyStream(bool inside_thinking, const std::vector<std::string>& tools) {
+    try {
+        impl_.reset(new Impl(inside_thinking, tools));
+    } catch (...) {
+        (void)detail::status_of_exception();  // stays empty: push() says so
+    }
+}
+#else
+ReplyStream::ReplyStream(bool inside_thinking, const std::vector<std::string>& tools)
+    : impl_(new Impl(inside_thinking, tools)) {}
+#endif
+
+Result<std::vector<ReplyEvent>> ReplyStream::push(std::string_view text) AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyStream", "its constructor with arguments");
+    if (impl_->parser.finished())
+        return Status(Code::bad_argument, "the reply is finished; make another ReplyStream for the next one");
+    impl_->parser.push(text);
+    return std::exchange(impl_->events, {});
+}
+AUSPEX_CATCH
+
+Result<std::vector<ReplyEvent>> ReplyStream::finish() AUSPEX_BOUNDARY {
+    if (!impl_) return detail::empty_handle("ReplyStream", "its constructor with arguments");
+    if (!impl_->parser.finished()) impl_->parser.finish();
+    return std::exchange(impl_->events, {});
+}
+AUSPEX_CATCH
+
+const ChatReply& ReplyStream::reply() const {
+    static const ChatReply empty;
+    return impl_ ? impl_->parser.reply : empty;
+}
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex

@@ -49,6 +49,8 @@
 #include "base/chat.h"
 #include "base/chat.cpp"
 #include "base/chat_request.cpp"
+#include "base/reply_parser.h"
+#include "base/reply_parser.cpp"
 #include "base/chat_parse.cpp"
 
 // plan

@@ -450,7 +450,8 @@ struct ChatReply {
     std::string thinking, content;
     std::vector<ToolCall> tool_calls;
 };
-/// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`.
+/// Splits output text into thinking, content and tool calls. Malformed calls stay in `content`. White space around
+/// the thinking is left out, and in a reply with calls that before a call and at the end.
 ///
 /// inside_thinking   as in ChatPrompt.
 /// tools             JSON objects as in ChatRequest; they decide which arguments are plain strings. An argument that
@@ -459,6 +460,53 @@ struct ChatReply {
 /// cost      linear.
 AUSPEX_API Result<ChatReply> parse_reply(std::string_view text, bool inside_thinking,
                                          const std::vector<std::string>& tools = {});
+
+/// A part of a reply that is being generated.
+struct ReplyEvent {
+    enum class Kind : uint8_t {
+        reasoning,       ///< text: more of the thinking
+        text,            ///< text: more of the content
+        call_begin,      ///< text: the name of the tool
+        call_arguments,  ///< text: more of the arguments. All of a call together are one JSON object
+        call_end,        ///< the call is complete: now it may be made
+        call_dropped,    ///< the call is malformed: it is none, and follows as text
+    };
+    Kind kind = Kind::text;
+    uint32_t i_call = 0;  ///< which call, counted from 0
+    std::string text;
+};
+
+/// Splits a reply while it is generated: parse_reply() in pieces. What the events say together does not depend on where
+/// the text was cut, and the reply at the end is that of parse_reply(). Text is held back only while it may belong to a
+/// tag or a call, or is white space that may be the end. A declared string argument is passed on as it arrives, others
+/// when they are complete. Can be moved, not copied.
+class AUSPEX_API ReplyStream {
+  public:
+    ReplyStream() noexcept;
+    /// inside_thinking, tools   as for parse_reply().
+    explicit ReplyStream(bool inside_thinking, const std::vector<std::string>& tools = {});
+    ~ReplyStream();
+    ReplyStream(ReplyStream&&) noexcept;
+    ReplyStream& operator=(ReplyStream&&) noexcept;
+    /// text      what TextStream::push() returned, or any other piece.
+    /// errors    bad_argument: an empty ReplyStream, or a finished one; out_of_memory: begin again.
+    /// cost      linear in the text over all calls together.
+    Result<std::vector<ReplyEvent>> push(std::string_view text);
+    /// What was held back. Calls in a thinking block that was never closed come here.
+    Result<std::vector<ReplyEvent>> finish();
+    /// What the events have said so far; after finish() the whole reply.
+    const ChatReply& reply() const;
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// The reply as the assistant's message of a request, in the form that ChatRequest::from_json() reads: role, content,
+/// and reasoning_content and tool_calls if there are any.
+///
+/// errors    out_of_memory.
+AUSPEX_API Result<std::string> to_json(const ChatReply& reply);
 
 // ------------------------------------------------------------------------------------ sampling
 

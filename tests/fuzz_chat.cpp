@@ -1,6 +1,7 @@
 // Fuzz target: any bytes as JSON, as a request, as a template and as a reply. Built with -DAUSPEX_FUZZ=ON.
 #include "../src/base/chat.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace {
@@ -39,6 +40,17 @@ void check_request(std::string_view text) {
     }
 }
 
+/// The same reply from pieces whose lengths the text decides.
+void check_pieces(std::string_view text, bool inside, const std::vector<std::string>& tools, const ChatReply& want) {
+    ReplyStream stream(inside, tools);
+    for (size_t at = 0, n = 0; at < text.size(); at += n) {
+        n = std::min(text.size() - at, size_t{1} + static_cast<unsigned char>(text[at]) % 7);
+        demand(stream.push(text.substr(at, n)).ok());
+    }
+    demand(stream.finish().ok());
+    demand(to_json(stream.reply()).value() == to_json(want).value());
+}
+
 void check_reply(std::string_view text) {
     static const std::vector<std::string> tools = {
         R"({"name": "f", "parameters": {"properties":
@@ -47,6 +59,7 @@ void check_reply(std::string_view text) {
         for (const bool known : {false, true}) {
             const ChatReply reply = parse_reply(text, inside, known ? tools : std::vector<std::string>()).value();
             demand(reply.content.size() + reply.thinking.size() <= text.size());
+            check_pieces(text, inside, known ? tools : std::vector<std::string>(), reply);
             for (const ToolCall& call : reply.tool_calls) {
                 demand(!call.name.empty() || text.find("\"name\"") != std::string_view::npos ||
                        text.find("\\") != std::string_view::npos);

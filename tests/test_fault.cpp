@@ -79,6 +79,16 @@ TEST_CASE("where an allocation fails, encode, decode, render and streams return 
         CHECK(fail_each(allocations_until_fault, "render", [&] { return render_chat(request, style).status(); }) > 3);
     const char* reply = "<think>\nhm hm hm hm hm hm hm\n</think>\n\nan answer that is longer than a small string";
     CHECK(fail_each(allocations_until_fault, "parse_reply", [&] { return parse_reply(reply, true).status(); }) > 0);
+    const std::vector<std::string> tools = {R"({"name": "a_function_of_some_length"})"};
+    const auto stream = [&] {
+        ReplyStream s(true, tools);
+        Status done = s.push("thoughts that are longer than a small string</think><tool_call><function=a_fun").status();
+        if (done.ok()) done = s.push("ction><parameter=x>a value of more than a few characters</parameter>").status();
+        if (done.ok()) done = s.finish().status();
+        if (done.ok()) done = to_json(s.reply()).status();
+        return done.code == Code::bad_argument ? Status(Code::out_of_memory, "") : done;
+    };
+    CHECK(fail_each(allocations_until_fault, "ReplyStream", stream) > 10);
     CHECK(fail_each(allocations_until_fault, "parse_windows", [&] { return parse_windows("all:64,3:full").status(); }) >
           0);
 }

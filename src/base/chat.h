@@ -1,8 +1,8 @@
 // base/chat: chat templates: messages to prompt text, and replies back to messages.
 //
 // Owns    native renderers of the known templates (ChatML, Qwen3.5, Qwen3.6, unsloth's Qwen3.6), reading requests
-//         (chat_request.cpp), parsing replies (chat_parse.cpp). The public functions are declared in auspex.hpp:
-//         render_chat, recognise_template, parse_reply.
+//         (chat_request.cpp), replies (reply_parser.h, chat_parse.cpp). The public functions are declared in
+//         auspex.hpp: render_chat, recognise_template, parse_reply, ReplyStream, to_json.
 // Thread  pure functions.
 // Tests   tests/test_chat.cpp, tests/fuzz_chat.cpp
 #pragma once

@@ -1,0 +1,496 @@
+#include "reply_parser.h"
+
+#include <algorithm>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace reply_parser_impl {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
+constexpr std::string_view kCall = "<tool_call>", kCallEnd = "</tool_call>";
+constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>";
+constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parameter>";
+
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+/// A JSON string without its quotes.
+std::string escaped(std::string_view text) {
+    const std::string quoted = Json::of_string(text).dump();
+    return quoted.substr(1, quoted.size() - 2);
+}
+
+/// Takes one newline off the end.
+std::string_view without_newline(std::string_view value) {
+    if (!value.empty() && value.back() == '\n') value.remove_suffix(1);
+    if (!value.empty() && value.back() == '\r') value.remove_suffix(1);
+    return value;
+}
+
+}  // namespace
+}  // namespace reply_parser_impl
+
+std::string HeldText::push(std::string_view piece, bool complete, bool trim_front) {
+    held_.append(piece);
+    size_t begin = held_.size(), end = 0;  // of the first and the last character that is no white space
+    while (n_checked_ < held_.size()) {
+        const char* p = held_.data() + n_checked_;
+        const size_t left = held_.size() - n_checked_;
+        if (!complete && left < 4 && is_utf8_prefix(p, left)) break;
+        size_t n = 0;
+        if (!is_python_space(decode_utf8(p, left, &n))) {
+            begin = std::min(begin, n_checked_);
+            end = n_checked_ + n;
+        }
+        n_checked_ += n;
+    }
+    if (end == 0) return std::string();
+    const size_t from = trim_front ? begin : 0;
+    std::string out = held_.substr(from, end - from);
+    held_.erase(0, end);
+    n_checked_ -= end;
+    return out;
+}
+
+void HeldText::cut(size_t n_held) {
+    held_.resize(n_held);
+    n_checked_ = std::min(n_checked_, n_held);
+}
+
+// ------------------------------------------------------------------------------------ reading tags
+
+/// Whether `what` is at this place; `more` if it may turn out to be.
+ReplyParser::Match ReplyParser::match(size_t at, std::string_view what) const {
+    const std::string_view rest = std::string_view(text_).substr(at, what.size());
+    if (rest == what) return Match::yes;
+    return !final_ && rest.size() < what.size() && what.substr(0, rest.size()) == rest ? Match::more : Match::no;
+}
+
+/// Moves *at behind white space; `more` if it may go on. Where it stops for more text it goes on the next time.
+ReplyParser::Match ReplyParser::skip_space(size_t* at) {
+    const size_t from = *at;
+    if (probe_ == from) *at = probed_;
+    while (*at < text_.size() && reply_parser_impl::is_space(text_[*at])) ++*at;
+    probe_ = from;
+    probed_ = *at;
+    return *at == text_.size() && !final_ ? Match::more : Match::yes;
+}
+
+/// A name at at_, up to '>' on the same line, without white space around it.
+ReplyParser::Match ReplyParser::read_name(std::string* out) {
+    size_t end = probe_ == at_ ? probed_ : at_;
+    while (end < text_.size() && text_[end] != '>' && text_[end] != '\n' && text_[end] != '<') ++end;
+    probe_ = at_;
+    probed_ = end;
+    if (end == text_.size()) return final_ ? Match::no : Match::more;
+    if (text_[end] != '>') return Match::no;
+    *out = std::string(trim_space(text(at_, end)));
+    if (out->empty()) return Match::no;
+    at_ = end + 1;
+    return Match::yes;
+}
+
+/// Whether a call begins here: <tool_call> followed by <function= or {, or, unless wrapped_only, a bare <function= of a
+/// tool in the request.
+ReplyParser::Match ReplyParser::candidate(size_t at, bool wrapped_only) {
+    using namespace reply_parser_impl;
+    const Match call = match(at, kCall);
+    if (call == Match::yes) {
+        size_t next = at + kCall.size();
+        if (skip_space(&next) == Match::more) return Match::more;
+        return next < text_.size() && text_[next] == '{' ? Match::yes : match(next, kFunction);
+    }
+    const Match bare = wrapped_only ? Match::no : match(at, kFunction);
+    if (bare != Match::yes) return call == Match::more || bare == Match::more ? Match::more : Match::no;
+    const size_t kept = at_;
+    std::string name;
+    at_ = at + kFunction.size();
+    const Match named = read_name(&name);
+    at_ = kept;
+    return named == Match::yes ? (schemas_.knows(name) ? Match::yes : Match::no) : named;
+}
+
+/// The next '<' from at_ on becomes at_.
+size_t ReplyParser::find_tag() { return at_ = std::min(text_.find('<', at_), text_.size()); }
+
+// ----------------------------------------------------------------------------------------- events
+
+void ReplyParser::add(ReplyEvent::Kind kind, std::string_view text) {
+    if (events_ == nullptr) return;
+    const bool pieces = kind == ReplyEvent::Kind::reasoning || kind == ReplyEvent::Kind::text ||
+                        kind == ReplyEvent::Kind::call_arguments;
+    if (pieces && text.empty()) return;
+    if (pieces && !events_->empty() && events_->back().kind == kind) {
+        events_->back().text.append(text);
+        return;
+    }
+    ReplyEvent event;
+    event.kind = kind;
+    if (kind != ReplyEvent::Kind::reasoning && kind != ReplyEvent::Kind::text)
+        event.i_call = static_cast<uint32_t>(reply.tool_calls.size());
+    event.text = std::string(text);
+    events_->push_back(std::move(event));
+}
+
+void ReplyParser::say_reasoning(size_t to, bool complete) {
+    const std::string piece = thought_.push(text(given_, to), complete, reply.thinking.empty());
+    given_ = to;
+    reply.thinking += piece;
+    add(ReplyEvent::Kind::reasoning, piece);
+}
+
+/// White space before a call and at the end of a reply with calls is left out, and what separates two calls.
+void ReplyParser::say_text(size_t to, bool complete) {
+    const bool after_calls = reply.content.empty() && !reply.tool_calls.empty();
+    const std::string piece = content_.push(text(given_, to), complete, after_calls);
+    given_ = to;
+    if (piece.empty()) return;
+    blank_ = false;
+    reply.content += piece;
+    add(ReplyEvent::Kind::text, piece);
+}
+
+// --------------------------------------------------------------------------- thinking and content
+
+bool ReplyParser::start() {
+    using namespace reply_parser_impl;
+    if (skip_space(&at_) == Match::more) return false;
+    // Some models open the thinking block although the prompt has already opened it.
+    const Match opened = match(at_, kThink);
+    if (opened == Match::more) return false;
+    if (opened == Match::yes) given_ = at_ += kThink.size();
+    at_ = given_;
+    state_ = opened == Match::yes || inside_thinking_ ? State::thinking : State::content;
+    return true;
+}
+
+bool ReplyParser::thinking() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    say_reasoning(tag, tag < text_.size());
+    if (tag == text_.size()) return false;
+    const Match closed = match(tag, kThinkEnd);
+    if (closed == Match::yes) {
+        given_ = at_ += kThinkEnd.size();
+        state_ = State::thought;
+        return true;
+    }
+    const Match call = candidate(tag, false);
+    if (closed == Match::more || call == Match::more) return false;
+    ++at_;
+    if (call == Match::yes) state_ = State::thinking_call;
+    return true;
+}
+
+bool ReplyParser::thinking_call() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    if (tag == text_.size()) {
+        if (final_) finish_thinking_call();
+        return false;
+    }
+    const Match closed = match(tag, kThinkEnd);
+    if (closed == Match::more) return false;
+    if (closed == Match::yes)
+        state_ = State::thinking;
+    else
+        ++at_;
+    return true;
+}
+
+/// The thinking was never closed: it ends before the first call, if one of them is complete.
+void ReplyParser::finish_thinking_call() {
+    std::vector<ReplyEvent> events;
+    ReplyParser rest(schemas_, false, events_ != nullptr ? &events : nullptr);
+    rest.state_ = State::content;
+    rest.push(text(given_, text_.size()));
+    rest.finish();
+    if (rest.reply.tool_calls.empty()) {
+        say_reasoning(text_.size(), true);
+        return;
+    }
+    given_ = text_.size();
+    reply.content = std::move(rest.reply.content);
+    reply.tool_calls = std::move(rest.reply.tool_calls);
+    if (events_ != nullptr)
+        for (ReplyEvent& event : events) events_->push_back(std::move(event));
+}
+
+bool ReplyParser::thought() {
+    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) ++at_;
+    given_ = at_;
+    if (at_ == text_.size()) return false;
+    state_ = State::content;
+    return true;
+}
+
+bool ReplyParser::content() {
+    const size_t tag = find_tag();
+    say_text(tag, tag < text_.size());
+    if (tag == text_.size()) return false;
+    switch (candidate(tag, false)) {
+        case Match::more: return false;
+        case Match::yes: return begin_call(tag);
+        case Match::no: break;
+    }
+    ++at_;
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------ calls
+
+bool ReplyParser::begin_call(size_t at) {
+    using namespace reply_parser_impl;
+    call_ = ToolCall();
+    began_ = false;
+    wrapped_ = match(at, kCall) == Match::yes;
+    if (wrapped_) {
+        at_ = at + kCall.size();
+        (void)skip_space(&at_);
+    }
+    xml_ = text_[at_] != '{';
+    if (xml_) at_ += kFunction.size();
+    inside_ = at_;
+    state_ = xml_ ? State::name : State::json;
+    return true;
+}
+
+/// The call stays in the content. The next one may begin inside it.
+bool ReplyParser::fail_call() {
+    if (began_) add(ReplyEvent::Kind::call_dropped, {});
+    at_ = inside_;
+    state_ = State::content;
+    return true;
+}
+
+bool ReplyParser::finish_call() {
+    if (xml_) {
+        add(ReplyEvent::Kind::call_arguments, call_.arguments.empty() ? "{}" : "}");
+        add(ReplyEvent::Kind::call_end, {});
+    }
+    if (blank_) content_.cut(n_held_before_);
+    blank_ = true;
+    n_held_before_ = content_.n_held();
+    reply.tool_calls.push_back(std::move(call_));
+    given_ = at_;
+    state_ = State::content;
+    return true;
+}
+
+bool ReplyParser::call_name() {
+    const Match named = read_name(&call_.name);
+    if (named == Match::more) return false;
+    if (named == Match::no) return fail_call();
+    began_ = true;
+    add(ReplyEvent::Kind::call_begin, call_.name);
+    state_ = State::tags;
+    return true;
+}
+
+bool ReplyParser::tags() {
+    using namespace reply_parser_impl;
+    if (skip_space(&at_) == Match::more) return false;
+    const Match parameter = match(at_, kParameter), function_end = match(at_, kFunctionEnd),
+                call_end = match(at_, kCallEnd);
+    if (parameter == Match::yes) {
+        at_ += kParameter.size();
+        state_ = State::parameter;
+    } else if (function_end == Match::yes) {
+        at_ += kFunctionEnd.size();
+        state_ = State::closing;
+    } else if (call_end == Match::yes) {
+        at_ += kCallEnd.size();
+        return finish_call();
+    } else if (parameter == Match::more || function_end == Match::more || call_end == Match::more) {
+        return false;
+    } else {
+        return fail_call();
+    }
+    return true;
+}
+
+bool ReplyParser::closing() {
+    using namespace reply_parser_impl;
+    if (skip_space(&at_) == Match::more) return false;
+    const Match end = match(at_, kCallEnd);
+    if (end == Match::more) return false;
+    if (end == Match::yes) at_ += kCallEnd.size();
+    return finish_call();
+}
+
+bool ReplyParser::parameter_name() {
+    const Match named = read_name(&argument_);
+    if (named == Match::more) return false;
+    if (named == Match::no) return fail_call();
+    state_ = State::value_begin;
+    return true;
+}
+
+bool ReplyParser::value_begin() {
+    size_t at = at_;
+    if (at < text_.size() && text_[at] == '\r') ++at;
+    if (at == text_.size() && !final_) return false;
+    if (at < text_.size() && text_[at] == '\n') ++at;
+    at_ = value_ = value_given_ = at;
+    begin_argument();
+    state_ = State::value;
+    return true;
+}
+
+void ReplyParser::begin_argument() {
+    using namespace reply_parser_impl;
+    streams_ = events_ != nullptr && schemas_.is_string(call_.name, argument_);
+    if (events_ == nullptr) return;
+    add(ReplyEvent::Kind::call_arguments,
+        say(call_.arguments.empty() ? "{" : ", ", '"', escaped(argument_), streams_ ? "\": \"" : "\": "));
+}
+
+/// Passes on what surely is a part of the value: all up to `to` but a newline, which may be its end.
+void ReplyParser::stream_value(size_t to) {
+    using namespace reply_parser_impl;
+    if (!streams_) return;
+    const size_t end = value_ + without_newline(text(value_, to)).size();
+    if (end <= value_given_) return;
+    add(ReplyEvent::Kind::call_arguments, escaped(text(value_given_, end)));
+    value_given_ = end;
+}
+
+void ReplyParser::finish_argument(size_t end) {
+    using namespace reply_parser_impl;
+    stream_value(end);
+    ToolArgument argument = schemas_.typed(call_.name, std::move(argument_), without_newline(text(value_, end)));
+    if (streams_)
+        add(ReplyEvent::Kind::call_arguments, "\"");
+    else if (events_ != nullptr)
+        add(ReplyEvent::Kind::call_arguments, argument.json ? argument.value : say('"', escaped(argument.value), '"'));
+    call_.arguments.push_back(std::move(argument));
+}
+
+/// Whether *at, behind a closing tag, is followed by another parameter or the end of the function; moves it there.
+ReplyParser::Match ReplyParser::after_value(size_t* at) {
+    using namespace reply_parser_impl;
+    if (skip_space(at) == Match::more) return Match::more;
+    Match any = Match::no;
+    for (const std::string_view tag : {kParameter, kFunctionEnd, kCallEnd}) {
+        const Match m = match(*at, tag);
+        if (m == Match::yes) return m;
+        if (m == Match::more) any = m;
+    }
+    return any;
+}
+
+/// A value ends at a closing tag that is followed by another parameter or the end of the function, so that it may
+/// itself hold closing tags. A call ends where the next one begins, so that a malformed call cannot hide a good one.
+bool ReplyParser::value() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    stream_value(tag);
+    if (tag == text_.size()) return final_ && fail_call();
+    const Match end = match(tag, kParameterEnd);
+    if (end == Match::more) return false;
+    if (end == Match::yes) {
+        size_t after = tag + kParameterEnd.size();
+        const Match ended = after_value(&after);
+        if (ended == Match::more) return false;
+        if (ended == Match::yes) {
+            finish_argument(tag);
+            at_ = after;
+            state_ = State::tags;
+            return true;
+        }
+    } else {
+        const Match call = candidate(tag, wrapped_);
+        if (call == Match::more) return false;
+        if (call == Match::yes) return fail_call();
+    }
+    ++at_;
+    return true;
+}
+
+/// {"name": ..., "arguments": {...}}, the form of older models, up to </tool_call>, the next call or the end.
+bool ReplyParser::json() {
+    using namespace reply_parser_impl;
+    const size_t tag = find_tag();
+    if (tag == text_.size()) return final_ && finish_json(tag);
+    const Match end = match(tag, kCallEnd), call = candidate(tag, true);
+    if (end == Match::yes || call == Match::yes) return finish_json(tag);
+    if (end == Match::more || call == Match::more) return false;
+    ++at_;
+    return true;
+}
+
+bool ReplyParser::finish_json(size_t end) {
+    using namespace reply_parser_impl;
+    Json value;
+    if (!Json::parse(text(inside_, end)).get(value).ok()) return fail_call();
+    const Json* name = value.find("name");
+    const Json* arguments = value.find("arguments");
+    if (name == nullptr || !name->is(Json::Kind::string)) return fail_call();
+    if (arguments != nullptr && !arguments->is(Json::Kind::object)) return fail_call();
+    call_.name = name->text();
+    for (size_t i = 0; arguments != nullptr && i < arguments->items().size(); ++i) {
+        const Json& v = arguments->items()[i];
+        const bool plain = v.is(Json::Kind::string);
+        call_.arguments.push_back(ToolArgument{arguments->keys()[i], plain ? v.text() : v.dump(), !plain});
+    }
+    add(ReplyEvent::Kind::call_begin, call_.name);
+    add(ReplyEvent::Kind::call_arguments, arguments != nullptr ? arguments->dump() : "{}");
+    add(ReplyEvent::Kind::call_end, {});
+    at_ = end;
+    if (match(end, kCallEnd) == Match::yes) at_ += kCallEnd.size();
+    return finish_call();
+}
+
+// -------------------------------------------------------------------------------------- the stream
+
+/// One step; false: more text is needed.
+bool ReplyParser::step() {
+    switch (state_) {
+        case State::start: return start();
+        case State::thinking: return thinking();
+        case State::thinking_call: return thinking_call();
+        case State::thought: return thought();
+        case State::content: return content();
+        case State::name: return call_name();
+        case State::tags: return tags();
+        case State::parameter: return parameter_name();
+        case State::value_begin: return value_begin();
+        case State::value: return value();
+        case State::closing: return closing();
+        case State::json: break;
+    }
+    return json();
+}
+
+/// Drops what was given out, once it is half of the text.
+void ReplyParser::compact() {
+    if (given_ == 0 || given_ < text_.size() / 2) return;
+    const size_t n = given_;
+    text_.erase(0, n);
+    for (size_t* at : {&at_, &given_, &inside_, &value_, &value_given_}) *at -= std::min(*at, n);
+    probe_ = kNowhere;
+}
+
+void ReplyParser::push(std::string_view piece) {
+    text_.append(piece);
+    while (step()) {
+    }
+    compact();
+}
+
+void ReplyParser::finish() {
+    final_ = true;
+    while (step()) {
+    }
+    if (state_ == State::thinking || state_ == State::thinking_call) return say_reasoning(given_, true);
+    say_text(given_, true);
+    if (!reply.tool_calls.empty()) return;
+    const std::string space = content_.take();
+    reply.content += space;
+    add(ReplyEvent::Kind::text, space);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
