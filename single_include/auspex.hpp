@@ -2783,6 +2783,666 @@ class ReplyParser {
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ------------------------------------------------------------------------------ src/grammar/expr.h
+
+// grammar/expr: expressions over bytes, each kept once, and their derivatives.
+//
+// Owns    the pool of expressions of one grammar. A regular expression is matched by derivatives: what is left of it
+//         after a byte is an expression again, made when it is first asked for. Intersection and complement therefore
+//         cost nothing extra, and a bounded repetition is a counter, not a chain of states. Rules, control tokens and
+//         the members of an object are expressions too, which grammar/automaton expands with a stack.
+// Thread  a pool belongs to one thread at a time; a const pool may be copied from any thread.
+// Tests   tests/test_grammar.cpp
+
+#include <array>
+#include <map>
+#include <unordered_map>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+using ExprId = uint32_t;
+constexpr ExprId kNone = 0;   ///< matches nothing
+constexpr ExprId kEmpty = 1;  ///< matches the empty text
+constexpr uint32_t kUnbounded = UINT32_MAX;
+
+/// A set of byte values.
+struct ByteSet {
+    std::array<uint64_t, 4> word{};
+    void add(unsigned b) { word[b >> 6] |= uint64_t{1} << (b & 63); }
+    void add(unsigned from, unsigned to) {
+        for (unsigned b = from; b <= to; ++b) add(b);
+    }
+    bool has(unsigned b) const { return (word[b >> 6] >> (b & 63) & 1) != 0; }
+    unsigned count() const;
+    bool operator==(const ByteSet& o) const { return word == o.word; }
+};
+
+enum class ExprKind : uint8_t {
+    none,
+    empty,
+    bytes,     ///< one byte of the set a
+    text,      ///< the b bytes at a in the text pool
+    multiple,  ///< decimal digits, points skipped, whose number is b modulo a when it began at 0: matches at b = 0
+    concat,    ///< a, then b
+    choice,    ///< one of the b expressions at a in the list pool
+    both,      ///< all of the b expressions at a in the list pool
+    except,    ///< whatever a does not match
+    repeat,    ///< lo to hi times a
+    rule,      ///< the rule a
+    token,     ///< the token terminal a
+    members,   ///< the members of object a that may follow; b: which were written, lo: how many
+};
+
+struct ExprNode {
+    ExprKind kind = ExprKind::none;
+    bool nullable = false;  ///< matches the empty text; only of a regular expression
+    bool regular = true;    ///< no rule, token or member within
+    bool logic = false;     ///< an intersection or complement within: may match nothing
+    bool wide = false;      ///< a long repetition of large sets within: most tokens of a vocabulary fit
+    uint32_t a = 0, b = 0, lo = 0, hi = 0;
+    bool operator==(const ExprNode& o) const {
+        return kind == o.kind && a == o.a && b == o.b && lo == o.lo && hi == o.hi;
+    }
+};
+
+/// Bytes that no set or text of the grammar tells apart.
+struct ByteClasses {
+    uint16_t n = 1;
+    std::array<uint8_t, 256> of{};
+    std::array<uint8_t, 256> first{};  ///< a byte of each class
+};
+
+class ExprPool {
+  public:
+    ExprPool();
+
+    ExprId bytes(const ByteSet& set);
+    ExprId text(std::string_view text);
+    ExprId multiple(uint32_t modulus, uint32_t remainder);
+    ExprId concat(ExprId a, ExprId b);
+    ExprId concat(std::initializer_list<ExprId> parts);
+    ExprId choice(std::vector<ExprId> parts);
+    ExprId choice(ExprId a, ExprId b) { return choice(std::vector<ExprId>{a, b}); }
+    ExprId both(std::vector<ExprId> parts);
+    ExprId both(ExprId a, ExprId b) { return both(std::vector<ExprId>{a, b}); }
+    ExprId except(ExprId a);
+    ExprId repeat(ExprId a, uint32_t lo, uint32_t hi);
+    ExprId optional(ExprId a) { return choice(kEmpty, a); }
+    ExprId rule(uint32_t index);
+    ExprId token(uint32_t index);
+    ExprId members(uint32_t object, uint32_t written, uint32_t count);
+    /// One of several texts, their common beginnings shared.
+    ExprId one_of(std::vector<std::string> texts);
+
+    const ExprNode& operator[](ExprId e) const { return nodes_[e]; }
+    /// Elements of a choice or an intersection.
+    Span<const ExprId> parts(ExprId e) const { return {lists_.data() + nodes_[e].a, nodes_[e].b}; }
+
+    /// Computes the classes of bytes: call when the grammar is complete. No set or text may be added afterwards.
+    void close();
+    const ByteClasses& classes() const { return classes_; }
+    /// What is left of a regular expression after a byte of this class; kNone if it does not match. Never one that
+    /// matches nothing.
+    ExprId derive(ExprId e, unsigned byte_class) {
+        if (row_of_[e] != 0) {
+            const ExprId known = rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class];
+            if (known != kUnknown) return known;
+        }
+        return derive_slowly(e, byte_class);
+    }
+    /// Whether the expression matches any text. Takes a search where complements or intersections are within.
+    bool live(ExprId e);
+    /// A search of live() was given up since the last call.
+    bool gave_up() { return std::exchange(gave_up_, false); }
+
+    size_t size() const { return nodes_.size(); }
+    /// Bytes held, about.
+    size_t memory() const;
+    /// The same expression in another pool that began as a copy of this one when it had n_base expressions.
+    ExprId copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const;
+    std::string_view text_of(ExprId e) const { return std::string_view(texts_).substr(nodes_[e].a, nodes_[e].b); }
+
+  private:
+    static constexpr ExprId kUnknown = UINT32_MAX;
+    ExprId intern(ExprNode node);
+    ExprId intern_list(ExprKind kind, const std::vector<ExprId>& parts);
+    void index_node(ExprId e);
+    uint64_t hash(const ExprNode& node) const;
+    bool same(const ExprNode& a, const ExprNode& b) const;
+    ExprId derive_slowly(ExprId e, unsigned byte_class);
+    ExprId derivative(ExprId e, unsigned byte_class);
+    ExprId derive_part(ExprId e, unsigned byte_class);
+    ExprId derive_concat(ExprId e, unsigned byte_class);
+    bool search(ExprId e);
+    void flatten(ExprKind kind, std::vector<ExprId>& parts) const;
+    void merge_sets(std::vector<ExprId>& parts);
+    ExprId one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth);
+
+    std::vector<ExprNode> nodes_;
+    std::vector<ExprId> lists_;
+    std::vector<ByteSet> sets_;
+    std::map<std::array<uint64_t, 4>, uint32_t> set_index_;
+    std::string texts_;
+    std::vector<uint32_t> table_;   ///< open addressing: expression ids, 0 is free
+    std::vector<uint32_t> row_of_;  ///< of each expression: its row of derivatives + 1, or 0
+    std::vector<ExprId> rows_;
+    std::vector<uint8_t> live_;  ///< of each expression: 0 unknown, 1 matches something, 2 nothing
+    std::unordered_map<uint64_t, ExprId> part_memo_;
+    ByteClasses classes_;
+    bool gave_up_ = false;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------------- src/grammar/char_set.h
+
+// grammar/char_set: sets of code points, and the bytes that write them as plain UTF-8 or within a JSON string.
+//
+// Owns    the translation of characters to expressions over bytes; every front end goes through it.
+// Thread  no shared state.
+// Tests   tests/test_grammar.cpp, tests/test_schema.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// Ranges of code points: sorted, disjoint and without surrogates after normalize().
+struct CharSet {
+    struct Range {
+        uint32_t first, last;
+    };
+    std::vector<Range> ranges;
+
+    void add(uint32_t first, uint32_t last) { ranges.push_back({first, last}); }
+    void add(uint32_t c) { add(c, c); }
+    void add(const CharSet& o) { ranges.insert(ranges.end(), o.ranges.begin(), o.ranges.end()); }
+    void normalize();
+    CharSet complement() const;  ///< of a normalized set
+    CharSet without(const CharSet& o) const;
+    bool has(uint32_t c) const;
+    static CharSet all();
+};
+
+/// How a character is written.
+enum class Writing {
+    plain,      ///< UTF-8
+    canonical,  ///< within a JSON string, in one way: raw, or the shortest escape where JSON asks for one
+};
+
+/// One character of the set; the set is normalized.
+ExprId write_set(ExprPool& pool, const CharSet& set, Writing writing);
+/// A text, all of it.
+std::string write_text(std::string_view text, Writing writing);
+/// One character of a JSON string that nothing else constrains: every escape is allowed, surrogates in pairs only.
+ExprId any_json_char(ExprPool& pool);
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------------- src/grammar/grammar.h
+
+// grammar/grammar: a complete grammar: rules over expressions, control tokens, objects.
+//
+// Owns    Rules, which front ends fill and finish() checks: no left recursion, no empty language, within the caps.
+//         A finished grammar is immutable; an Automaton runs it.
+// Thread  immutable once finished; any number of threads may use it.
+// Tests   tests/test_grammar.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// A control token that the text names at this place: by its bytes, or by its id.
+struct TokenTerminal {
+    std::string name;
+    Token id = -1;         ///< used where the name is empty
+    bool negated = false;  ///< any token but this one
+};
+
+/// What may stand between the braces of an object.
+struct ObjectRule {
+    struct Member {
+        ExprId key = kNone;  ///< the name with its quotes and the colon
+        ExprId value = kNone;
+        bool required = false;
+    };
+    std::vector<Member> listed;  ///< each at most once
+    std::vector<Member> extra;   ///< any number of times; their names are in no other entry
+    bool any_order = false;      ///< else listed members come as listed, extra ones after them
+    uint32_t min_count = 0, max_count = kUnbounded;
+    ExprId separator = kNone;  ///< a comma with its white space
+};
+
+struct Rules {
+    ExprPool pool;
+    std::vector<ExprId> body;       ///< of each rule
+    std::vector<std::string> name;  ///< of each rule, for messages
+    std::vector<TokenTerminal> terminals;
+    std::vector<ObjectRule> objects;
+    std::vector<std::vector<uint64_t>> written;  ///< sets of listed members: what ExprNode::b of `members` means
+    std::map<std::vector<uint64_t>, uint32_t> written_index;
+    uint32_t start = 0;
+    std::vector<std::string> ignored;  ///< what the front end was allowed to ignore
+
+    /// A rule to be given a body later.
+    uint32_t add_rule(std::string name);
+    /// The members of an object from its beginning.
+    ExprId begin_members(uint32_t object);
+    /// One step of `members`: what may follow, as an expression of a key, a value and the members after it.
+    ExprId expand_members(ExprId members);
+
+    /// Checks the grammar and makes it ready to run: call once.
+    ///
+    /// errors    bad_argument: left recursion, a rule without end, or a grammar that matches nothing; the text names
+    /// the
+    ///           rule. unsupported: above a cap.
+    Status finish();
+    /// The rules in a cycle of calls without a byte between, or empty.
+    std::vector<uint32_t> find_left_recursion();
+
+  private:
+    uint32_t intern_written(std::vector<uint64_t> set);
+    bool productive(ExprId e, const std::vector<uint8_t>& known);
+    bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& known);
+    bool nullable(ExprId e, const std::vector<uint8_t>& known);
+    void left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out);
+    ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
+    std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
+};
+
+namespace grammar_impl {
+
+/// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
+struct PostOrder {
+    const Rules& rules;
+    std::vector<uint32_t> order;
+    std::vector<uint8_t> seen;
+
+    explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
+
+    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
+        std::vector<ExprId> open{e};
+        while (!open.empty()) {
+            const ExprId at = open.back();
+            open.pop_back();
+            const ExprNode& n = rules.pool[at];
+            if (n.regular || !done.emplace(at, true).second) continue;
+            switch (n.kind) {
+                case ExprKind::rule: out.push_back(n.a); break;
+                case ExprKind::concat:
+                    open.push_back(n.a);
+                    open.push_back(n.b);
+                    break;
+                case ExprKind::choice:
+                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
+                    break;
+                case ExprKind::repeat: open.push_back(n.a); break;
+                case ExprKind::members:
+                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
+                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
+                    break;
+                default: break;
+            }
+        }
+    }
+    void walk(uint32_t start) {
+        struct Step {
+            uint32_t rule;
+            std::vector<uint32_t> uses;
+            size_t next;
+        };
+        std::vector<Step> stack;
+        const auto enter = [&](uint32_t rule) {
+            seen[rule] = 1;
+            std::vector<uint32_t> uses;
+            std::unordered_map<ExprId, bool> done;
+            used_by(rules.body[rule], uses, done);
+            stack.push_back({rule, std::move(uses), 0});
+        };
+        enter(start);
+        while (!stack.empty()) {
+            Step& top = stack.back();
+            if (top.next == top.uses.size()) {
+                order.push_back(top.rule);
+                stack.pop_back();
+            } else if (const uint32_t rule = top.uses[top.next++]; !seen[rule]) {
+                enter(rule);
+            }
+        }
+    }
+};
+
+}  // namespace grammar_impl
+
+constexpr size_t kMaxRules = 50000;
+constexpr size_t kMaxExprs = 400000;  ///< of a grammar, before it runs
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------------- src/grammar/regex.h
+
+// grammar/regex: regular expressions in the syntax of JSON Schema patterns (ECMA-262), as expressions over bytes.
+//
+// Owns    the parser. Supported: alternatives, groups, classes, \d \w \s \p{L} \p{N} \p{M}, counted repetition (greedy
+//         and lazy match the same texts), ^ and $ at the ends. Refused with a reason: look-around, back references,
+//         \b, flags.
+// Thread  no shared state.
+// Tests   tests/test_grammar.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// How much of a text a pattern describes.
+enum class Extent {
+    whole,   ///< all of it
+    search,  ///< some part of it, unless ^ and $ say more
+};
+
+/// The texts that match.
+///
+/// errors    bad_argument: not a regular expression; unsupported: one with a feature that is left out. The text names
+///           the byte of the pattern.
+Result<ExprId> compile_regex(ExprPool& pool, std::string_view pattern, Extent extent, Writing writing);
+
+/// The grammar of all texts that match as a whole.
+Result<std::shared_ptr<const Rules>> rules_from_regex(std::string_view pattern);
+/// A grammar in GBNF; the start rule is `root`.
+///
+/// errors    bad_argument, unsupported: the text names the line.
+Result<std::shared_ptr<const Rules>> rules_from_gbnf(std::string_view text);
+
+constexpr size_t kMaxGrammarBytes = size_t{1} << 20;
+constexpr size_t kMaxGrammarDepth = 100;  ///< of groups
+constexpr uint32_t kMaxRepeat = 1000000;
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/grammar/automaton.h
+
+// grammar/automaton: runs a grammar byte by byte.
+//
+// Owns    the states that were met: a state is a set of readings, each an expression to match and a stack of what
+//         follows it. States, stacks and steps between states are made when they are first needed and each kept once,
+//         so that copying a state is copying an integer, and a step taken before is one look-up.
+// Thread  one thread at a time.
+// Tests   tests/test_grammar.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+using StateId = uint32_t;
+constexpr StateId kDead = 0;
+
+class Automaton {
+  public:
+    struct Reading {
+        ExprId expr = kNone;
+        uint32_t stack = 0;  ///< 0: nothing follows
+        bool operator==(const Reading& o) const { return expr == o.expr && stack == o.stack; }
+        bool operator<(const Reading& o) const { return expr != o.expr ? expr < o.expr : stack < o.stack; }
+    };
+    explicit Automaton(std::shared_ptr<const Rules> rules);
+
+    StateId start();
+    /// The state after a byte; kDead if no text of the grammar goes on so.
+    StateId step(StateId s, unsigned char byte) { return step_class(s, classes_.of[byte]); }
+    StateId step_class(StateId s, unsigned byte_class) {
+        if (rows_at_[s] != 0) {
+            const StateId known = rows_[size_t{rows_at_[s] - 1} * classes_.n + byte_class];
+            if (known != kUnknown) return known;
+        }
+        return step_slowly(s, byte_class);
+    }
+    /// The state after the control token of one of the state's terminals.
+    StateId step_terminal(StateId s, uint32_t terminal);
+    /// The union of two states.
+    StateId merge(StateId a, StateId b);
+    /// The state of one reading, and what follows a stack.
+    StateId state_of(const std::vector<Reading>& readings);
+    StateId after(uint32_t stack);
+
+    bool accepting(StateId s) const { return states_[s].accepting; }
+    Span<const Reading> readings(StateId s) const { return {pool_.data() + states_[s].at, states_[s].n}; }
+    /// Token terminals: `expr` is the terminal's index.
+    Span<const Reading> terminals(StateId s) const {
+        return {pool_.data() + states_[s].at + states_[s].n, states_[s].n_terminal};
+    }
+    const ByteClasses& classes() const { return classes_; }
+    ExprPool& exprs() { return rules_.pool; }
+    const Rules& rules() const { return rules_; }
+
+    size_t memory() const;
+    /// Forgets every state but these, whose ids it replaces.
+    void compact(std::vector<StateId>& keep);
+
+  private:
+    static constexpr StateId kUnknown = UINT32_MAX;
+    struct State {
+        uint32_t at = 0, n = 0, n_terminal = 0;
+        bool accepting = false;
+    };
+    struct Link {
+        ExprId expr = kNone;
+        uint32_t next = 0, depth = 0;
+    };
+    /// Collects the readings of a state.
+    struct Closure {
+        std::vector<Reading> open, readings, terminals;
+        std::unordered_map<uint64_t, bool> done;
+        bool accepting = false;
+        void add(ExprId e, uint32_t stack);
+    };
+    StateId step_slowly(StateId s, unsigned byte_class);
+    void close(Closure& c);
+    void expand(Closure& c, const Reading& r);
+    void emit(Closure& c, const Reading& r);
+    std::pair<ExprId, ExprId> split(ExprId e);
+    uint32_t push(ExprId e, uint32_t stack);
+    StateId intern(Closure& c);
+    void clear();
+
+    std::shared_ptr<const Rules> base_;
+    Rules rules_;
+    ByteClasses classes_;
+    std::vector<State> states_;
+    std::vector<Reading> pool_;
+    std::unordered_multimap<uint64_t, StateId> state_index_;
+    std::vector<Link> links_;
+    std::unordered_map<uint64_t, uint32_t> link_index_;
+    std::vector<uint32_t> rows_at_;
+    std::vector<StateId> rows_;
+    std::unordered_map<ExprId, ExprId> expanded_;
+    std::unordered_map<uint32_t, StateId> after_;
+    Closure scratch_;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/grammar/vocab_trie.h
+
+// grammar/vocab_trie: the bytes of a vocabulary as a tree, for masks.
+//
+// Owns    the tree of all tokens that are text, the tokens that are plain characters of a JSON string by how many
+//         characters they have, and the tokens that no grammar spells (control tokens), by name.
+// Thread  immutable once built: one per model serves every session.
+// Tests   tests/test_matcher.cpp
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// Tokens by their bytes, depth first.
+struct TokenTree {
+    struct Node {
+        uint32_t end = 0;      ///< the node after this one's subtree
+        uint32_t token = 0;    ///< first entry in `tokens`
+        uint16_t n_token = 0;  ///< tokens that end here
+        uint16_t depth = 0;    ///< bytes up to and with this one
+        uint8_t byte = 0;
+    };
+    struct Entry {
+        std::string_view bytes;
+        uint32_t token;
+    };
+    std::vector<Node> nodes;  ///< node 0 is the root, of depth 0
+    std::vector<uint32_t> tokens;
+    size_t max_depth = 0;
+
+    /// Builds the tree; sorts the entries unless they are sorted. Their bytes need not stay.
+    static TokenTree build(std::vector<Entry>& entries, bool sorted = false);
+};
+
+class VocabTrie {
+  public:
+    using Bits = std::vector<uint32_t>;
+    /// Tokens that are one to `max_chars` whole characters, none of them a quote, a backslash or a control character.
+    struct Slice {
+        uint32_t max_chars = 0;
+        Bits bits;
+        TokenTree rest;  ///< every other token
+    };
+    struct Piece {
+        std::string bytes;
+        bool text = true;  ///< false: a control token, allowed only where a grammar names it
+        bool end = false;  ///< ends a generation: allowed where the grammar accepts
+    };
+
+    static std::shared_ptr<const VocabTrie> build(const std::vector<Piece>& pieces);
+    /// cost      tens of milliseconds and about 20 MB for 248,000 tokens: once per model.
+    static std::shared_ptr<const VocabTrie> build(const Tokenizer& tokenizer);
+
+    size_t n_vocab() const { return pieces_.size(); }
+    size_t n_word() const { return (n_vocab() + 31) / 32; }
+    const Piece& piece(Token id) const { return pieces_[static_cast<size_t>(id)]; }
+    bool has(Token id) const { return id >= 0 && static_cast<size_t>(id) < pieces_.size(); }
+    /// The control token with exactly these bytes, or -1.
+    Token find_control(std::string_view name) const;
+    const TokenTree& tree() const { return tree_; }
+    /// Shortest first.
+    const std::array<Slice, 3>& slices() const { return slices_; }
+    const std::vector<Token>& ends() const { return ends_; }
+    /// The longest token that is text, in bytes.
+    size_t max_bytes() const { return tree_.max_depth; }
+
+  private:
+    std::vector<Piece> pieces_;
+    TokenTree tree_;
+    std::array<Slice, 3> slices_;
+    std::vector<Token> ends_;
+    std::vector<Token> controls_;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------------- src/grammar/matcher.h
+
+// grammar/matcher: follows a text token by token, and says which tokens may come next.
+//
+// Owns    the states of every token so far, for rollback; masks that were made lately.
+//         What a mask costs: a state with few ways on is walked through the tree of the vocabulary. A state within a
+//         string, where nearly everything is allowed, takes a list made once for its expression: tokens that stay
+//         within it, and the ends of tokens that leave it, which are walked with what follows.
+// Thread  one thread at a time; the grammar and the vocabulary are shared.
+// Tests   tests/test_matcher.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+class Matcher {
+  public:
+    /// errors    bad_argument: a control token that the vocabulary does not have; or a grammar that it cannot spell.
+    static Result<std::unique_ptr<Matcher>> create(std::shared_ptr<const Rules> rules,
+                                                   std::shared_ptr<const VocabTrie> vocab);
+
+    /// Goes on by one token. False, and nothing changes, if the grammar does not allow it. A token that ends a
+    /// generation is allowed where the grammar accepts, and nothing after it.
+    bool accept(Token token);
+    /// Goes on by bytes, as one step for rollback.
+    bool accept(std::string_view bytes);
+    /// Takes back the last n steps; n is at most n_step().
+    void rollback(size_t n);
+    size_t n_step() const { return history_.size() - 1; }
+    /// The text so far is one of the grammar.
+    bool is_accepting() const { return automaton_.accepting(history_.back()); }
+    /// An end token was accepted.
+    bool is_finished() const { return history_.size() >= finished_at_; }
+    /// Sets a bit for each token that accept() would take. bits has n_word() words.
+    void mask(Span<uint32_t> bits);
+    /// The bytes that must come next, if there is only one way on; at most max_bytes.
+    std::string forced(size_t max_bytes = 256);
+    size_t n_word() const { return vocab_->n_word(); }
+
+    /// Counts the work of masks, for tests and measurements.
+    struct Work {
+        uint64_t n_mask = 0, n_cached = 0, n_node = 0, n_list = 0, n_compact = 0;
+    };
+    const Work& work() const { return work_; }
+    size_t memory() const { return automaton_.memory() + lists_bytes_ + cache_.size() * n_word() * 4; }
+    void set_memory_limit(size_t bytes) { memory_limit_ = bytes; }
+
+  private:
+    /// What is known about an expression within which most tokens fit.
+    struct WideList {
+        VocabTrie::Bits within;  ///< tokens that stay in the expression, or end exactly with it
+        TokenTree leaving;       ///< what is left of tokens after the expression may have ended
+        bool usable = false;
+        uint64_t used = 0;
+    };
+    struct Cached {
+        StateId state = kDead;
+        uint64_t used = 0;
+        VocabTrie::Bits bits;
+    };
+
+    Matcher(std::shared_ptr<const Rules> rules, std::shared_ptr<const VocabTrie> vocab);
+    Status resolve_terminals();
+    StateId next_state(StateId s, Token token);
+    bool make_mask(StateId s, Span<uint32_t> bits);
+    void add_terminals(StateId s, Span<uint32_t> bits);
+    bool walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool forget = false);
+    bool is_wide(ExprId e);
+    WideList& list_of(ExprId e);
+    void make_list(ExprId e, WideList& list);
+    bool holds_slice(ExprId e, uint32_t max_chars);
+    void trim();
+    void compact(size_t n_path);
+
+    std::shared_ptr<const VocabTrie> vocab_;
+    Automaton automaton_;
+    std::vector<Token> terminal_ids_;
+    std::vector<StateId> history_;
+    size_t finished_at_ = SIZE_MAX;  ///< steps after which the end token was accepted
+    std::unordered_map<ExprId, WideList> lists_;
+    size_t lists_bytes_ = 0;
+    std::vector<Cached> cache_;
+    std::vector<StateId> path_;
+    std::vector<ExprId> expr_path_;
+    uint64_t clock_ = 0;
+    size_t memory_limit_ = size_t{48} << 20;
+    Work work_;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // --------------------------------------------------------------------------------- src/plan/plan.h
 
 // plan/plan: a model as ordered lists of typed operations over named slots.
@@ -5926,7 +6586,6 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
 #ifndef AUSPEX_NO_VULKAN
 
 #include <deque>
-#include <unordered_map>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -7463,7 +8122,6 @@ class ListBuilder {
 #ifndef AUSPEX_NO_VULKAN
 
 #include <chrono>
-#include <map>
 #include <tuple>
 
 namespace auspex {
@@ -12026,8 +12684,6 @@ std::vector<std::byte> GgufWriter::finish() const {
 
 // ------------------------------------------------------------------------------- src/base/json.cpp
 
-#include <map>
-
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -14530,6 +15186,2599 @@ const ChatReply& ReplyStream::reply() const {
     return impl_ ? impl_->parser.reply : empty;
 }
 
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/grammar/expr.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace expr_impl {
+
+constexpr unsigned kWideSet = 48;    // bytes of a set that makes a repetition wide
+constexpr uint32_t kWideRepeat = 8;  // times
+constexpr size_t kMaxSearch = 3000;  // expressions that live() looks at
+constexpr size_t kMaxPartMemo = 400000;
+
+uint64_t mix(uint64_t x) {
+    x ^= x >> 32;
+    x *= 0x9E3779B97F4A7C15ull;
+    return x ^ (x >> 29);
+}
+
+}  // namespace expr_impl
+
+unsigned ByteSet::count() const {
+    unsigned n = 0;
+    for (uint64_t w : word)
+        for (; w != 0; w &= w - 1) ++n;
+    return n;
+}
+
+ExprPool::ExprPool() : table_(256, 0) {
+    nodes_.push_back({});
+    ExprNode empty;
+    empty.kind = ExprKind::empty;
+    empty.nullable = true;
+    nodes_.push_back(empty);
+    row_of_.assign(2, 0);
+    live_.assign({2, 1});
+}
+
+// ------------------------------------------------------------------------------------- one of each
+
+uint64_t ExprPool::hash(const ExprNode& node) const {
+    uint64_t h = static_cast<uint64_t>(node.kind);
+    if (node.kind == ExprKind::choice || node.kind == ExprKind::both) {
+        for (uint32_t i = 0; i < node.b; ++i) h = expr_impl::mix(h ^ lists_[node.a + i]);
+        return expr_impl::mix(h ^ node.b);
+    }
+    h = expr_impl::mix(h ^ uint64_t{node.a} << 32 ^ node.b);
+    return expr_impl::mix(h ^ uint64_t{node.lo} << 32 ^ node.hi);
+}
+
+bool ExprPool::same(const ExprNode& a, const ExprNode& b) const {
+    if (a.kind != b.kind) return false;
+    if (a.kind != ExprKind::choice && a.kind != ExprKind::both) return a == b;
+    return a.b == b.b && std::equal(lists_.begin() + a.a, lists_.begin() + a.a + a.b, lists_.begin() + b.a);
+}
+
+void ExprPool::index_node(ExprId e) {
+    const size_t mask = table_.size() - 1;
+    size_t i = static_cast<size_t>(hash(nodes_[e])) & mask;
+    while (table_[i] != 0) i = (i + 1) & mask;
+    table_[i] = e;
+}
+
+ExprId ExprPool::intern(ExprNode node) {
+    const size_t mask = table_.size() - 1;
+    for (size_t i = static_cast<size_t>(hash(node)) & mask; table_[i] != 0; i = (i + 1) & mask)
+        if (same(nodes_[table_[i]], node)) return table_[i];
+    const ExprId e = static_cast<ExprId>(nodes_.size());
+    nodes_.push_back(node);
+    row_of_.push_back(0);
+    live_.push_back(node.logic ? 0 : 1);
+    if (2 * nodes_.size() > table_.size()) {
+        table_.assign(2 * table_.size(), 0);
+        for (ExprId i = 2; i <= e; ++i) index_node(i);
+    } else {
+        index_node(e);
+    }
+    return e;
+}
+
+ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
+    ExprNode n;
+    n.kind = kind;
+    n.a = static_cast<uint32_t>(lists_.size());
+    n.b = static_cast<uint32_t>(parts.size());
+    n.logic = kind == ExprKind::both;
+    n.nullable = kind == ExprKind::both;
+    for (const ExprId p : parts) {
+        lists_.push_back(p);
+        n.regular = n.regular && nodes_[p].regular;
+        n.logic = n.logic || nodes_[p].logic;
+        n.wide = n.wide || nodes_[p].wide;
+        n.nullable = kind == ExprKind::both ? n.nullable && nodes_[p].nullable : n.nullable || nodes_[p].nullable;
+    }
+    const size_t n_before = nodes_.size();
+    const ExprId e = intern(n);
+    if (nodes_.size() == n_before) lists_.resize(n.a);
+    return e;
+}
+
+ExprId ExprPool::bytes(const ByteSet& set) {
+    if (set.count() == 0) return kNone;
+    const auto found = set_index_.emplace(set.word, static_cast<uint32_t>(sets_.size()));
+    if (found.second) sets_.push_back(set);
+    ExprNode n;
+    n.kind = ExprKind::bytes;
+    n.a = found.first->second;
+    return intern(n);
+}
+
+ExprId ExprPool::text(std::string_view text) {
+    if (text.empty()) return kEmpty;
+    ExprNode n;
+    n.kind = ExprKind::text;
+    // Short texts repeat often; longer ones are not searched for.
+    const size_t at = text.size() <= 4 && texts_.size() < 65536 ? texts_.find(text) : std::string::npos;
+    n.a = static_cast<uint32_t>(at == std::string::npos ? texts_.size() : at);
+    n.b = static_cast<uint32_t>(text.size());
+    if (at == std::string::npos) texts_.append(text);
+    return intern(n);
+}
+
+ExprId ExprPool::multiple(uint32_t modulus, uint32_t remainder) {
+    ExprNode n;
+    n.kind = ExprKind::multiple;
+    n.a = modulus;
+    n.b = remainder;
+    n.nullable = remainder == 0;
+    return intern(n);
+}
+
+ExprId ExprPool::concat(ExprId a, ExprId b) {
+    if (a == kNone || b == kNone) return kNone;
+    if (a == kEmpty) return b;
+    if (b == kEmpty) return a;
+    // Right-nested, so that the first element is found at once.
+    std::vector<ExprId> elements;
+    while (nodes_[a].kind == ExprKind::concat) {
+        elements.push_back(nodes_[a].a);
+        a = nodes_[a].b;
+    }
+    elements.push_back(a);
+    for (; !elements.empty(); elements.pop_back()) {
+        ExprNode n;
+        n.kind = ExprKind::concat;
+        n.a = elements.back();
+        n.b = b;
+        const ExprNode &x = nodes_[n.a], &y = nodes_[b];
+        n.regular = x.regular && y.regular;
+        n.nullable = x.nullable && y.nullable;
+        n.logic = x.logic || y.logic;
+        n.wide = x.wide || y.wide;
+        b = intern(n);
+    }
+    return b;
+}
+
+ExprId ExprPool::concat(std::initializer_list<ExprId> parts) {
+    ExprId e = kEmpty;
+    for (const ExprId* p = parts.end(); p != parts.begin();) e = concat(*--p, e);
+    return e;
+}
+
+void ExprPool::flatten(ExprKind kind, std::vector<ExprId>& parts) const {
+    for (size_t i = 0; i < parts.size(); ++i) {
+        if (nodes_[parts[i]].kind != kind) continue;
+        const Span<const ExprId> inner = this->parts(parts[i]);
+        parts.insert(parts.end(), inner.begin(), inner.end());
+        parts[i] = parts.back();
+        parts.pop_back();
+    }
+    std::sort(parts.begin(), parts.end());
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+}
+
+void ExprPool::merge_sets(std::vector<ExprId>& parts) {
+    ByteSet all;
+    size_t n_set = 0;
+    for (const ExprId p : parts) {
+        if (nodes_[p].kind != ExprKind::bytes) continue;
+        ++n_set;
+        for (size_t w = 0; w < 4; ++w) all.word[w] |= sets_[nodes_[p].a].word[w];
+    }
+    if (n_set < 2) return;
+    const ExprId merged = bytes(all);
+    parts.erase(
+        std::remove_if(parts.begin(), parts.end(), [this](ExprId p) { return nodes_[p].kind == ExprKind::bytes; }),
+        parts.end());
+    parts.push_back(merged);
+    std::sort(parts.begin(), parts.end());
+}
+
+ExprId ExprPool::choice(std::vector<ExprId> parts) {
+    parts.erase(std::remove(parts.begin(), parts.end(), kNone), parts.end());
+    flatten(ExprKind::choice, parts);
+    merge_sets(parts);
+    // The empty text adds nothing where another part matches it.
+    if (parts.size() > 1 && parts[0] == kEmpty)
+        for (size_t i = 1; i < parts.size(); ++i)
+            if (nodes_[parts[i]].nullable) {
+                parts.erase(parts.begin());
+                break;
+            }
+    if (parts.empty()) return kNone;
+    if (parts.size() == 1) return parts[0];
+    return intern_list(ExprKind::choice, parts);
+}
+
+ExprId ExprPool::both(std::vector<ExprId> parts) {
+    flatten(ExprKind::both, parts);
+    bool all_nullable = true, has_empty = false;
+    std::vector<ExprId> kept;
+    for (const ExprId p : parts) {
+        if (p == kNone) return kNone;
+        has_empty = has_empty || p == kEmpty;
+        all_nullable = all_nullable && nodes_[p].nullable;
+        const bool excluded = nodes_[p].kind == ExprKind::except;
+        if (excluded && nodes_[p].a == kNone) continue;  // anything
+        if (excluded && std::binary_search(parts.begin(), parts.end(), nodes_[p].a)) return kNone;
+        kept.push_back(p);
+    }
+    if (has_empty) return all_nullable ? kEmpty : kNone;
+    if (kept.empty()) return except(kNone);
+    if (kept.size() == 1) return kept[0];
+    return intern_list(ExprKind::both, kept);
+}
+
+ExprId ExprPool::except(ExprId a) {
+    if (nodes_[a].kind == ExprKind::except) return nodes_[a].a;
+    ExprNode n;
+    n.kind = ExprKind::except;
+    n.a = a;
+    n.regular = nodes_[a].regular;
+    n.nullable = !nodes_[a].nullable;
+    n.logic = a != kNone;
+    n.wide = nodes_[a].wide;
+    return intern(n);
+}
+
+ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
+    if (hi == 0 || a == kEmpty) return kEmpty;
+    if (a == kNone) return lo == 0 ? kEmpty : kNone;
+    if (lo == 1 && hi == 1) return a;
+    if (nodes_[a].kind == ExprKind::repeat && nodes_[a].lo == 0 && nodes_[a].hi == kUnbounded) return a;
+    if (nodes_[a].regular && nodes_[a].nullable) lo = 0;
+    if (lo == 0 && hi == 1) return optional(a);
+    ExprNode n;
+    n.kind = ExprKind::repeat;
+    n.a = a;
+    n.lo = lo;
+    n.hi = hi;
+    n.regular = nodes_[a].regular;
+    n.logic = nodes_[a].logic;
+    n.nullable = lo == 0;
+    n.wide = nodes_[a].wide;
+    if (hi >= expr_impl::kWideRepeat) {
+        // A set of its own, or one alternative of an element that is written again and again.
+        const auto is_wide = [this](ExprId e) {
+            return nodes_[e].kind == ExprKind::bytes && sets_[nodes_[e].a].count() >= expr_impl::kWideSet;
+        };
+        n.wide = n.wide || is_wide(a);
+        if (nodes_[a].kind == ExprKind::choice)
+            for (const ExprId p : parts(a)) n.wide = n.wide || is_wide(p);
+    }
+    return intern(n);
+}
+
+ExprId ExprPool::rule(uint32_t index) {
+    ExprNode n;
+    n.kind = ExprKind::rule;
+    n.a = index;
+    n.regular = false;
+    return intern(n);
+}
+
+ExprId ExprPool::token(uint32_t index) {
+    ExprNode n;
+    n.kind = ExprKind::token;
+    n.a = index;
+    n.regular = false;
+    return intern(n);
+}
+
+ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count) {
+    ExprNode n;
+    n.kind = ExprKind::members;
+    n.a = object;
+    n.b = written;
+    n.lo = count;
+    n.regular = false;
+    return intern(n);
+}
+
+ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth) {
+    // Every text of the range agrees up to `depth`.
+    if (last - first == 1) return text(std::string_view(texts[first]).substr(depth));
+    size_t common = depth;
+    const std::string &low = texts[first], &high = texts[last - 1];
+    while (common < low.size() && common < high.size() && low[common] == high[common]) ++common;
+    std::vector<ExprId> branches;
+    size_t at = first;
+    if (texts[at].size() == common) {
+        branches.push_back(kEmpty);
+        ++at;
+    }
+    while (at < last) {
+        size_t end = at + 1;
+        while (end < last && texts[end][common] == texts[at][common]) ++end;
+        // One byte at a time bounds the depth of the recursion by the bytes that texts share.
+        branches.push_back(one_of_range(texts, at, end, common));
+        at = end;
+    }
+    return concat(text(std::string_view(low).substr(depth, common - depth)), choice(std::move(branches)));
+}
+
+ExprId ExprPool::one_of(std::vector<std::string> texts) {
+    std::sort(texts.begin(), texts.end());
+    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+    if (texts.empty()) return kNone;
+    return one_of_range(texts, 0, texts.size(), 0);
+}
+
+// --------------------------------------------------------------------------------------- derivatives
+
+void ExprPool::close() {
+    // Bytes are refined set by set; a byte of a text is a set of its own.
+    std::array<uint32_t, 256> of{};
+    uint32_t n = 1;
+    const auto refine = [&](const ByteSet& set) {
+        std::array<uint32_t, 256> moved{};
+        std::array<bool, 256> outside{};
+        for (unsigned b = 0; b < 256; ++b)
+            if (!set.has(b)) outside[of[b]] = true;
+        for (unsigned b = 0; b < 256; ++b) {
+            if (!set.has(b) || !outside[of[b]]) continue;
+            uint32_t& to = moved[of[b]];
+            if (to == 0) to = n++;
+            of[b] = to;
+        }
+    };
+    for (const ByteSet& set : sets_) refine(set);
+    ByteSet used;
+    for (const ExprNode& node : nodes_)
+        if (node.kind == ExprKind::text)
+            for (const char c : texts_.substr(node.a, node.b)) used.add(static_cast<unsigned char>(c));
+    for (const ExprNode& node : nodes_)
+        if (node.kind == ExprKind::multiple) {
+            used.add('0', '9');
+            used.add('.');
+        }
+    for (unsigned b = 0; b < 256; ++b) {
+        ByteSet one;
+        one.add(b);
+        if (used.has(b)) refine(one);
+    }
+    classes_.n = static_cast<uint16_t>(n);
+    for (unsigned b = 256; b-- > 0;) {
+        classes_.of[b] = static_cast<uint8_t>(of[b]);
+        classes_.first[of[b]] = static_cast<uint8_t>(b);
+    }
+}
+
+ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
+    ExprId d = derivative(e, byte_class);
+    if (d != kNone && nodes_[d].logic && !live(d)) d = kNone;
+    if (row_of_[e] == 0) {
+        rows_.resize(rows_.size() + classes_.n, kUnknown);
+        row_of_[e] = static_cast<uint32_t>(rows_.size() / classes_.n);
+    }
+    rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class] = d;
+    return d;
+}
+
+ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
+    const ExprKind kind = nodes_[e].kind;
+    // Only what has parts is worth remembering: shared parts would otherwise be derived once per path to them.
+    if (kind != ExprKind::choice && kind != ExprKind::both && kind != ExprKind::concat && kind != ExprKind::repeat &&
+        kind != ExprKind::except)
+        return derivative(e, byte_class);
+    const uint64_t key = uint64_t{e} << 8 | byte_class;
+    const auto found = part_memo_.find(key);
+    if (found != part_memo_.end()) return found->second;
+    const ExprId d = derivative(e, byte_class);
+    if (part_memo_.size() > expr_impl::kMaxPartMemo) part_memo_.clear();
+    part_memo_.emplace(key, d);
+    return d;
+}
+
+ExprId ExprPool::derive_concat(ExprId e, unsigned byte_class) {
+    std::vector<ExprId> ways;
+    for (;;) {
+        if (nodes_[e].kind != ExprKind::concat) {
+            ways.push_back(derive_part(e, byte_class));
+            break;
+        }
+        const ExprId first = nodes_[e].a, rest = nodes_[e].b;
+        ways.push_back(concat(derive_part(first, byte_class), rest));
+        if (!nodes_[first].nullable) break;
+        e = rest;
+    }
+    return ways.size() == 1 ? ways[0] : choice(std::move(ways));
+}
+
+ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
+    const ExprNode n = nodes_[e];
+    const unsigned byte = classes_.first[byte_class];
+    switch (n.kind) {
+        case ExprKind::bytes: return sets_[n.a].has(byte) ? kEmpty : kNone;
+        case ExprKind::text: {
+            if (static_cast<unsigned char>(texts_[n.a]) != byte) return kNone;
+            if (n.b == 1) return kEmpty;
+            ExprNode rest = n;
+            ++rest.a;
+            --rest.b;
+            return intern(rest);
+        }
+        case ExprKind::multiple:
+            if (byte == '.') return e;
+            if (byte < '0' || byte > '9') return kNone;
+            return multiple(n.a, static_cast<uint32_t>((uint64_t{n.b} * 10 + (byte - '0')) % n.a));
+        case ExprKind::concat: return derive_concat(e, byte_class);
+        case ExprKind::choice:
+        case ExprKind::both: {
+            std::vector<ExprId> parts;
+            parts.reserve(n.b);
+            for (uint32_t i = 0; i < n.b; ++i) {
+                const ExprId d = derive_part(lists_[n.a + i], byte_class);
+                if (d == kNone && n.kind == ExprKind::both) return kNone;
+                if (d != kNone) parts.push_back(d);
+            }
+            return n.kind == ExprKind::both ? both(std::move(parts)) : choice(std::move(parts));
+        }
+        case ExprKind::except: return except(derive_part(n.a, byte_class));
+        case ExprKind::repeat: {
+            const ExprId d = derive_part(n.a, byte_class);
+            if (d == kNone) return kNone;
+            return concat(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
+        }
+        default: return kNone;
+    }
+}
+
+// --------------------------------------------------------------------------------- matches something
+
+bool ExprPool::live(ExprId e) {
+    while (nodes_[e].kind == ExprKind::concat) {
+        if (!nodes_[e].logic) return true;
+        if (!live(nodes_[e].a)) return false;
+        e = nodes_[e].b;
+    }
+    if (live_[e] != 0) return live_[e] == 1;
+    bool result = false;
+    const ExprNode n = nodes_[e];
+    if (n.kind == ExprKind::choice) {
+        for (uint32_t i = 0; i < n.b && !result; ++i) result = live(lists_[n.a + i]);
+    } else if (n.kind == ExprKind::repeat) {
+        result = n.lo == 0 || live(n.a);
+    } else {
+        return search(e);
+    }
+    live_[e] = result ? 1 : 2;
+    return result;
+}
+
+bool ExprPool::search(ExprId e) {
+    std::vector<ExprId> queue{e};
+    std::vector<size_t> from{0};
+    std::unordered_map<ExprId, bool> queued{{e, true}};
+    for (size_t at = 0; at < queue.size(); ++at) {
+        if (nodes_[queue[at]].nullable || live_[queue[at]] == 1) {
+            for (size_t i = at;; i = from[i]) {
+                live_[queue[i]] = 1;
+                if (i == 0) return true;
+            }
+        }
+        for (unsigned c = 0; c < classes_.n; ++c) {
+            const ExprId d = derive_part(queue[at], c);
+            if (d == kNone || live_[d] == 2 || !queued.emplace(d, true).second) continue;
+            queue.push_back(d);
+            from.push_back(at);
+        }
+        if (queue.size() > expr_impl::kMaxSearch) {
+            gave_up_ = true;
+            live_[e] = 2;
+            return false;
+        }
+    }
+    for (const ExprId q : queue) live_[q] = 2;
+    return false;
+}
+
+// ---------------------------------------------------------------------------------------------- memory
+
+size_t ExprPool::memory() const {
+    return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + rows_.capacity() * 4 +
+           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 40;
+}
+
+ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {
+    if (e < n_base) return e;
+    const auto found = done.find(e);
+    if (found != done.end()) return found->second;
+    ExprNode n = nodes_[e];
+    ExprId copy = kNone;
+    if (n.kind == ExprKind::concat) {
+        std::vector<ExprId> elements;
+        ExprId rest = e;
+        for (; rest >= n_base && nodes_[rest].kind == ExprKind::concat; rest = nodes_[rest].b)
+            elements.push_back(copy_to(other, nodes_[rest].a, n_base, done));
+        copy = copy_to(other, rest, n_base, done);
+        for (; !elements.empty(); elements.pop_back()) copy = other.concat(elements.back(), copy);
+    } else if (n.kind == ExprKind::choice || n.kind == ExprKind::both) {
+        std::vector<ExprId> parts;
+        for (const ExprId p : this->parts(e)) parts.push_back(copy_to(other, p, n_base, done));
+        std::sort(parts.begin(), parts.end());
+        copy = other.intern_list(n.kind, parts);
+    } else if (n.kind == ExprKind::except || n.kind == ExprKind::repeat) {
+        n.a = copy_to(other, n.a, n_base, done);
+        copy = other.intern(n);
+    } else if (n.kind == ExprKind::bytes) {
+        copy = other.bytes(sets_[n.a]);
+    } else {
+        copy = other.intern(n);  // texts, rules, tokens and members refer to what the grammar holds
+    }
+    done.emplace(e, copy);
+    return copy;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/grammar/char_set.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace char_set_impl {
+
+constexpr uint32_t kLast = 0x10FFFF;
+
+/// The characters first..last, which take `n` bytes each, as a tree of byte ranges.
+ExprId write_range(ExprPool& pool, uint32_t first, uint32_t last, unsigned n, bool leading) {
+    const auto byte = [&](uint32_t c) -> unsigned {
+        if (!leading) return 0x80u | (c >> (6 * (n - 1)) & 0x3F);
+        static constexpr unsigned kMark[] = {0, 0, 0xC0, 0xE0, 0xF0};
+        return kMark[n] | c >> (6 * (n - 1));
+    };
+    if (n == 1) {
+        ByteSet set;
+        set.add(leading ? first : byte(first), leading ? last : byte(last));
+        return pool.bytes(set);
+    }
+    const uint32_t step = uint32_t{1} << (6 * (n - 1)), mask = step - 1;
+    std::vector<ExprId> ways;
+    while (first <= last) {
+        // A run of leading bytes that each allow everything after them, or one that does not.
+        uint32_t end = (first & mask) == 0 && last - first >= mask ? ((last + 1) & ~mask) - 1 : (first | mask);
+        if (end > last) end = last;
+        ByteSet set;
+        set.add(byte(first), byte(end));
+        const uint32_t low = first & mask, high = end & mask;
+        ways.push_back(pool.concat(pool.bytes(set), write_range(pool, low, high, n - 1, false)));
+        if (end == last) break;
+        first = end + 1;
+    }
+    return pool.choice(std::move(ways));
+}
+
+ExprId write_utf8(ExprPool& pool, const CharSet& set) {
+    static constexpr uint32_t kEnds[] = {0x7F, 0x7FF, 0xFFFF, kLast};
+    std::vector<ExprId> ways;
+    for (const CharSet::Range& r : set.ranges) {
+        uint32_t first = r.first;
+        for (unsigned n = 1; n <= 4 && first <= r.last; ++n) {
+            const uint32_t end = std::min(kEnds[n - 1], r.last);
+            if (first > end) continue;
+            ways.push_back(write_range(pool, first, end, n, true));
+            first = end + 1;
+        }
+    }
+    return pool.choice(std::move(ways));
+}
+
+/// The letter of the short escape of a character, or 0.
+char short_escape(uint32_t c) {
+    switch (c) {
+        case '"': return '"';
+        case '\\': return '\\';
+        case '\n': return 'n';
+        case '\r': return 'r';
+        case '\t': return 't';
+        case '\b': return 'b';
+        case '\f': return 'f';
+        default: return 0;
+    }
+}
+
+std::string escape(uint32_t c) {
+    if (const char letter = short_escape(c)) return {'\\', letter};
+    static constexpr char kHex[] = "0123456789abcdef";
+    return {'\\', 'u', '0', '0', kHex[c >> 4 & 15], kHex[c & 15]};
+}
+
+bool needs_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
+
+}  // namespace char_set_impl
+
+void CharSet::normalize() {
+    CharSet clean;
+    for (const Range& r : ranges) {
+        if (r.first < 0xD800 && r.last >= 0xD800) clean.add(r.first, 0xD7FF);
+        if (r.first <= 0xDFFF && r.last > 0xDFFF) clean.add(0xE000, r.last);
+        if (r.last < 0xD800 || r.first > 0xDFFF) clean.add(r.first, r.last);
+    }
+    std::sort(clean.ranges.begin(), clean.ranges.end(),
+              [](const Range& a, const Range& b) { return a.first < b.first; });
+    ranges.clear();
+    for (const Range& r : clean.ranges) {
+        if (!ranges.empty() && r.first <= ranges.back().last + 1)
+            ranges.back().last = std::max(ranges.back().last, r.last);
+        else
+            ranges.push_back(r);
+    }
+}
+
+CharSet CharSet::complement() const {
+    CharSet out;
+    uint32_t next = 0;
+    for (const Range& r : ranges) {
+        if (r.first > next) out.add(next, r.first - 1);
+        next = r.last + 1;
+    }
+    if (next <= char_set_impl::kLast) out.add(next, char_set_impl::kLast);
+    out.normalize();
+    return out;
+}
+
+CharSet CharSet::without(const CharSet& o) const {
+    CharSet join = complement();
+    join.add(o);
+    join.normalize();
+    return join.complement();
+}
+
+bool CharSet::has(uint32_t c) const {
+    for (const Range& r : ranges)
+        if (c >= r.first && c <= r.last) return true;
+    return false;
+}
+
+CharSet CharSet::all() {
+    CharSet set;
+    set.add(0, char_set_impl::kLast);
+    set.normalize();
+    return set;
+}
+
+ExprId write_set(ExprPool& pool, const CharSet& set, Writing writing) {
+    using namespace char_set_impl;
+    if (writing == Writing::plain) return write_utf8(pool, set);
+    CharSet escaped;
+    escaped.add(0, 0x1F);
+    escaped.add('"');
+    escaped.add('\\');
+    escaped.normalize();
+    std::vector<ExprId> ways{write_utf8(pool, set.without(escaped))};
+    std::vector<std::string> texts;
+    for (uint32_t c = 0; c <= '\\'; ++c)
+        if (needs_escape(c) && set.has(c)) texts.push_back(escape(c));
+    ways.push_back(pool.one_of(std::move(texts)));
+    return pool.choice(std::move(ways));
+}
+
+std::string write_text(std::string_view text, Writing writing) {
+    if (writing == Writing::plain) return std::string(text);
+    std::string out;
+    for (const char c : text) {
+        const unsigned char u = static_cast<unsigned char>(c);
+        if (char_set_impl::needs_escape(u))
+            out += char_set_impl::escape(u);
+        else
+            out += c;
+    }
+    return out;
+}
+
+ExprId any_json_char(ExprPool& pool) {
+    CharSet raw;
+    raw.add(0x20, 0x21);
+    raw.add(0x23, 0x5B);
+    raw.add(0x5D, char_set_impl::kLast);
+    raw.normalize();
+    const auto digits = [&pool](std::string_view chars) {
+        ByteSet set;
+        for (const char c : chars) set.add(static_cast<unsigned char>(c));
+        return pool.bytes(set);
+    };
+    const ExprId hex = digits("0123456789abcdefABCDEF"), low = digits("01234567");
+    const ExprId any2 = pool.repeat(hex, 2, 2), any3 = pool.repeat(hex, 3, 3);
+    // Any code unit but a surrogate, or a pair of them.
+    const ExprId unit =
+        pool.choice({pool.concat(digits("0123456789abcefABCEF"), any3), pool.concat({digits("dD"), low, any2})});
+    const ExprId pair =
+        pool.concat({digits("dD"), digits("89abAB"), any2, pool.text("\\u"), digits("dD"), digits("cdefCDEF"), any2});
+    const ExprId letters = digits("\"\\/bfnrt");
+    const ExprId escape =
+        pool.concat(pool.text("\\"), pool.choice(letters, pool.concat(pool.text("u"), pool.choice(unit, pair))));
+    return pool.choice(char_set_impl::write_utf8(pool, raw), escape);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/grammar/grammar.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace grammar_impl {
+
+constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
+constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
+
+}  // namespace grammar_impl
+
+uint32_t Rules::add_rule(std::string rule_name) {
+    body.push_back(kNone);
+    name.push_back(std::move(rule_name));
+    return static_cast<uint32_t>(body.size() - 1);
+}
+
+// ------------------------------------------------------------------------------------------- objects
+
+uint32_t Rules::intern_written(std::vector<uint64_t> set) {
+    const auto found = written_index.emplace(set, static_cast<uint32_t>(written.size()));
+    if (found.second) written.push_back(std::move(set));
+    return found.first->second;
+}
+
+ExprId Rules::begin_members(uint32_t object) {
+    const ObjectRule& o = objects[object];
+    if (!o.any_order) return pool.members(object, 0, 0);
+    return pool.members(object, intern_written(std::vector<uint64_t>((o.listed.size() + 63) / 64)), 0);
+}
+
+ExprId Rules::expand_members(ExprId e) {
+    const ExprNode at = pool[e];
+    const ObjectRule& o = objects[at.a];
+    const uint32_t cap = std::max({1u, o.min_count, o.max_count == kUnbounded ? 0 : o.max_count});
+    const uint32_t count = std::min(at.lo + 1, cap);
+    const std::vector<uint64_t> set = o.any_order ? written[at.b] : std::vector<uint64_t>();
+    const ExprId separator = at.lo > 0 ? o.separator : kEmpty;
+    std::vector<ExprId> ways;
+    bool complete = true;  // no required member is missing
+    const bool room = at.lo < o.max_count;
+    for (size_t i = o.any_order ? 0 : at.b; i < o.listed.size(); ++i) {
+        const ObjectRule::Member& m = o.listed[i];
+        if (o.any_order && (set[i / 64] >> (i % 64) & 1) != 0) continue;
+        if (m.value != kNone && room && (o.any_order || complete)) {
+            uint32_t next = static_cast<uint32_t>(i + 1);
+            if (o.any_order) {
+                std::vector<uint64_t> more = set;
+                more[i / 64] |= uint64_t{1} << (i % 64);
+                next = intern_written(std::move(more));
+            }
+            ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
+        }
+        complete = complete && !m.required;
+    }
+    if (room && (complete || o.any_order)) {
+        const uint32_t next = o.any_order ? at.b : static_cast<uint32_t>(o.listed.size());
+        for (const ObjectRule::Member& m : o.extra)
+            ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
+    }
+    if (complete && at.lo >= o.min_count) ways.push_back(kEmpty);
+    return pool.choice(std::move(ways));
+}
+
+bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
+    uint32_t n_usable = 0, n_required = 0;
+    for (const ObjectRule::Member& m : o.listed) {
+        const bool usable = productive(m.value, known);
+        if (m.required && !usable) return false;
+        n_usable += usable ? 1 : 0;
+        n_required += m.required ? 1 : 0;
+    }
+    if (n_required > o.max_count || o.min_count > o.max_count) return false;
+    if (n_usable >= o.min_count) return true;
+    for (const ObjectRule::Member& m : o.extra)
+        if (productive(m.value, known)) return true;
+    return false;
+}
+
+// --------------------------------------------------------------------------------------------- checks
+
+bool Rules::productive(ExprId e, const std::vector<uint8_t>& known) {
+    while (!pool[e].regular) {
+        const ExprNode n = pool[e];
+        switch (n.kind) {
+            case ExprKind::concat:
+                if (!productive(n.a, known)) return false;
+                e = n.b;
+                continue;
+            case ExprKind::choice:
+                for (uint32_t i = 0; i < n.b; ++i)
+                    if (productive(pool.parts(e)[i], known)) return true;
+                return false;
+            case ExprKind::repeat: return n.lo == 0 || productive(n.a, known);
+            case ExprKind::rule: return known[n.a] != 0;
+            case ExprKind::members: return object_productive(objects[n.a], known);
+            default: return true;
+        }
+    }
+    return pool.live(e);
+}
+
+bool Rules::nullable(ExprId e, const std::vector<uint8_t>& known) {
+    while (!pool[e].regular) {
+        const ExprNode n = pool[e];
+        switch (n.kind) {
+            case ExprKind::concat:
+                if (!nullable(n.a, known)) return false;
+                e = n.b;
+                continue;
+            case ExprKind::choice:
+                for (const ExprId p : pool.parts(e))
+                    if (nullable(p, known)) return true;
+                return false;
+            case ExprKind::repeat: return n.lo == 0 || nullable(n.a, known);
+            case ExprKind::rule: return known[n.a] != 0;
+            case ExprKind::members: {
+                bool required = objects[n.a].min_count > 0;
+                for (const ObjectRule::Member& m : objects[n.a].listed) required = required || m.required;
+                return !required;
+            }
+            default: return false;
+        }
+    }
+    return pool[e].nullable;
+}
+
+std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&)) {
+    grammar_impl::PostOrder walk(*this);
+    walk.walk(start);
+    std::vector<uint8_t> known(body.size(), 0);
+    bool changed = true;
+    for (size_t pass = 0; changed && pass < grammar_impl::kMaxPasses; ++pass) {
+        changed = false;
+        for (const uint32_t r : walk.order)
+            if (!known[r] && (this->*test)(body[r], known)) {
+                known[r] = 1;
+                changed = true;
+            }
+    }
+    return known;
+}
+
+void Rules::left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out) {
+    std::vector<ExprId> open{e};
+    std::unordered_map<ExprId, bool> done;
+    while (!open.empty()) {
+        const ExprId at = open.back();
+        open.pop_back();
+        const ExprNode n = pool[at];
+        if (n.regular || !done.emplace(at, true).second) continue;
+        switch (n.kind) {
+            case ExprKind::concat:
+                open.push_back(n.a);
+                if (nullable(n.a, nullables)) open.push_back(n.b);
+                break;
+            case ExprKind::choice:
+                for (const ExprId p : pool.parts(at)) open.push_back(p);
+                break;
+            case ExprKind::repeat: open.push_back(n.a); break;
+            case ExprKind::rule: out.push_back(n.a); break;
+            default: break;
+        }
+    }
+}
+
+std::vector<uint32_t> Rules::find_left_recursion() {
+    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable);
+    std::vector<uint8_t> state(body.size(), 0);  // 0 new, 1 on the path, 2 done
+    struct Step {
+        uint32_t rule;
+        std::vector<uint32_t> calls;
+        size_t next;
+    };
+    for (uint32_t r = 0; r < body.size(); ++r) {
+        if (state[r] != 0) continue;
+        std::vector<Step> path;
+        const auto enter = [&](uint32_t rule) {
+            state[rule] = 1;
+            std::vector<uint32_t> calls;
+            left_calls(body[rule], nullables, calls);
+            path.push_back({rule, std::move(calls), 0});
+        };
+        enter(r);
+        while (!path.empty()) {
+            Step& top = path.back();
+            if (top.next == top.calls.size()) {
+                state[top.rule] = 2;
+                path.pop_back();
+                continue;
+            }
+            const uint32_t called = top.calls[top.next++];
+            if (state[called] == 0) {
+                enter(called);
+                continue;
+            }
+            if (state[called] != 1) continue;
+            std::vector<uint32_t> cycle;
+            size_t i = path.size();
+            while (path[--i].rule != called) {
+            }
+            for (; i < path.size(); ++i) cycle.push_back(path[i].rule);
+            return cycle;
+        }
+    }
+    return {};
+}
+
+ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done) {
+    const ExprNode n = pool[e];
+    if (n.regular) return pool.live(e) ? e : kNone;
+    const auto found = done.find(e);
+    if (found != done.end()) return found->second;
+    ExprId result = e;
+    switch (n.kind) {
+        case ExprKind::concat: {
+            std::vector<ExprId> parts;
+            ExprId rest = e;
+            for (; pool[rest].kind == ExprKind::concat; rest = pool[rest].b) parts.push_back(pool[rest].a);
+            result = prune(rest, known, done);
+            for (; !parts.empty() && result != kNone; parts.pop_back())
+                result = pool.concat(prune(parts.back(), known, done), result);
+            break;
+        }
+        case ExprKind::choice: {
+            std::vector<ExprId> parts;
+            for (uint32_t i = 0; i < n.b; ++i) parts.push_back(prune(pool.parts(e)[i], known, done));
+            result = pool.choice(std::move(parts));
+            break;
+        }
+        case ExprKind::repeat: result = pool.repeat(prune(n.a, known, done), n.lo, n.hi); break;
+        case ExprKind::rule: result = known[n.a] ? e : kNone; break;
+        case ExprKind::members: result = object_productive(objects[n.a], known) ? e : kNone; break;
+        default: break;
+    }
+    done.emplace(e, result);
+    return result;
+}
+
+Status Rules::finish() {
+    if (body.size() > kMaxRules || pool.size() > kMaxExprs)
+        return fail(Code::unsupported, "the grammar has ", body.size(), " rules and ", pool.size(),
+                    " expressions, at most ", kMaxRules, " and ", kMaxExprs, " are read; make it smaller");
+    pool.close();
+    const std::vector<uint32_t> cycle = find_left_recursion();
+    if (!cycle.empty()) {
+        std::string path;
+        for (const uint32_t r : cycle) path += quote(name[r], 40) + " -> ";
+        return fail(Code::bad_argument, "left recursion: ", path, quote(name[cycle[0]], 40),
+                    " without a character between; write the repetition as (...)*");
+    }
+    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable);
+    for (ExprId e = 0; e < pool.size(); ++e) {
+        const ExprNode n = pool[e];
+        if (n.kind != ExprKind::repeat || n.regular || !nullable(n.a, nullables)) continue;
+        if (std::max(n.lo, n.hi == kUnbounded ? 0 : n.hi) > grammar_impl::kMaxEmptyRepeat)
+            return fail(Code::unsupported, "a group that may be empty is repeated up to ",
+                        n.hi == kUnbounded ? n.lo : n.hi, " times, at most ", grammar_impl::kMaxEmptyRepeat,
+                        " are counted; let the group not be empty");
+    }
+    const std::vector<uint8_t> known = fixpoint(&Rules::productive);
+    if (pool.gave_up())
+        return fail(Code::unsupported,
+                    "an intersection of patterns and lengths is too large to decide whether anything matches it; "
+                    "simplify the patterns");
+    if (!known[start])
+        return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
+    std::unordered_map<ExprId, ExprId> done;
+    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
+    for (ObjectRule& o : objects)
+        for (auto* list : {&o.listed, &o.extra})
+            for (ObjectRule::Member& m : *list) m.value = prune(m.value, known, done);
+    return {};
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------------- src/grammar/regex.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace regex_impl {
+
+enum class NodeKind : uint8_t { set, concat, choice, repeat, begin, end };
+
+struct RegexNode {
+    NodeKind kind = NodeKind::concat;
+    bool anchored = false;  ///< ^ or $ within
+    uint32_t lo = 0, hi = 0;
+    CharSet set;
+    std::vector<uint32_t> parts;
+};
+
+CharSet named_set(char letter) {
+    CharSet set;
+    if (letter == 'd' || letter == 'w') set.add('0', '9');
+    if (letter == 'w') {
+        set.add('A', 'Z');
+        set.add('_');
+        set.add('a', 'z');
+    }
+    if (letter == 's') {
+        set.add(9, 13);
+        for (const uint32_t c : {0x20u, 0xA0u, 0x1680u, 0x2028u, 0x2029u, 0x202Fu, 0x205Fu, 0x3000u, 0xFEFFu})
+            set.add(c);
+        set.add(0x2000, 0x200A);
+    }
+    set.normalize();
+    return set;
+}
+
+CharSet class_set(CharClass wanted) {
+    CharSet set;
+    for (uint32_t c = 0; c <= 0xE01EF; ++c) {
+        if (char_class(c) != wanted) continue;
+        if (!set.ranges.empty() && set.ranges.back().last + 1 == c)
+            set.ranges.back().last = c;
+        else
+            set.add(c);
+    }
+    set.normalize();
+    return set;
+}
+
+CharSet line_chars() {
+    CharSet ends;
+    for (const uint32_t c : {0x0Au, 0x0Du, 0x2028u, 0x2029u}) ends.add(c);
+    ends.normalize();
+    return ends.complement();
+}
+
+class RegexReader {
+  public:
+    explicit RegexReader(std::string_view text) : text_(text) {}
+    std::vector<RegexNode> nodes;
+    Status status;
+
+    bool read(uint32_t& root) {
+        if (text_.size() > kMaxGrammarBytes) return error("a pattern of at most 1 MiB");
+        const size_t bad = find_bad_utf8(text_);
+        if (bad < text_.size()) {
+            at_ = bad;
+            return error("UTF-8");
+        }
+        if (!alternatives(root, 0)) return false;
+        return at_ == text_.size() || error("the end of the pattern");
+    }
+
+  private:
+    bool error(const char* what, Code code = Code::bad_argument) {
+        status = fail(code, "pattern ", quote(text_, 60), ": expected ", what, ", found ",
+                      at_ < text_.size() ? quote(text_.substr(at_, 6)) : std::string("the end"), " at byte ", at_);
+        return false;
+    }
+    bool unsupported(const char* what) {
+        status = fail(Code::unsupported, "pattern ", quote(text_, 60), ": ", what, " at byte ", at_,
+                      " is not supported; write the pattern without it");
+        return false;
+    }
+    bool have(char c) const { return at_ < text_.size() && text_[at_] == c; }
+    bool take(char c) {
+        if (!have(c)) return false;
+        ++at_;
+        return true;
+    }
+    bool take(std::string_view s) {
+        if (text_.substr(at_, s.size()) != s) return false;
+        at_ += s.size();
+        return true;
+    }
+    uint32_t add(RegexNode node) {
+        for (const uint32_t p : node.parts) node.anchored = node.anchored || nodes[p].anchored;
+        nodes.push_back(std::move(node));
+        return static_cast<uint32_t>(nodes.size() - 1);
+    }
+    uint32_t next_char() {
+        size_t n = 0;
+        const uint32_t c = decode_utf8(text_.data() + at_, text_.size() - at_, &n);
+        at_ += n;
+        return c;
+    }
+
+    bool alternatives(uint32_t& out, size_t depth) {
+        if (depth > kMaxGrammarDepth) return error("groups nested at most 100 deep");
+        RegexNode choice;
+        choice.kind = NodeKind::choice;
+        do {
+            RegexNode sequence;
+            while (at_ < text_.size() && !have('|') && !have(')')) {
+                uint32_t part = 0;
+                if (!element(part, depth)) return false;
+                sequence.parts.push_back(part);
+            }
+            choice.parts.push_back(add(std::move(sequence)));
+        } while (take('|'));
+        out = choice.parts.size() == 1 ? choice.parts[0] : add(std::move(choice));
+        return true;
+    }
+
+    bool element(uint32_t& out, size_t depth) {
+        if (have('^') || have('$')) {
+            RegexNode anchor;
+            anchor.kind = have('^') ? NodeKind::begin : NodeKind::end;
+            anchor.anchored = true;
+            ++at_;
+            out = add(std::move(anchor));
+            return true;
+        }
+        if (have('*') || have('+') || have('?')) return error("something to repeat");
+        if (take('(')) {
+            if (take("?<")) {
+                if (have('=') || have('!')) return unsupported("look-behind");
+                while (at_ < text_.size() && !have('>')) ++at_;
+                if (!take('>')) return error("'>'");
+            } else if (have('?') && !take("?:")) {
+                return unsupported(text_.substr(at_, 2) == "?=" || text_.substr(at_, 2) == "?!" ? "look-ahead"
+                                                                                                : "a group with flags");
+            }
+            if (!alternatives(out, depth + 1)) return false;
+            if (!take(')')) return error("')'");
+        } else {
+            RegexNode node;
+            node.kind = NodeKind::set;
+            if (take('[')) {
+                if (!bracket(node.set)) return false;
+            } else if (take('.')) {
+                node.set = line_chars();
+            } else if (have('\\')) {
+                bool single = false;
+                if (!escape(node.set, single, false)) return false;
+            } else {
+                node.set.add(next_char());
+            }
+            node.set.normalize();
+            out = add(std::move(node));
+        }
+        return repetition(out);
+    }
+
+    bool repetition(uint32_t& out) {
+        RegexNode node;
+        node.kind = NodeKind::repeat;
+        node.hi = kUnbounded;
+        if (take('*')) {
+        } else if (take('+')) {
+            node.lo = 1;
+        } else if (take('?')) {
+            node.hi = 1;
+        } else if (!have('{') || !counts(node.lo, node.hi)) {
+            return status.ok();
+        }
+        take('?');  // lazy: the same texts
+        if (have('*') || have('+') || have('?')) return error("no second repetition");
+        node.parts.push_back(out);
+        out = add(std::move(node));
+        return true;
+    }
+
+    /// {m}, {m,} or {m,n}. Without a number it is a brace as any character.
+    bool counts(uint32_t& lo, uint32_t& hi) {
+        const size_t begin = at_++;
+        const auto number = [this](uint32_t& n) {
+            const size_t from = at_;
+            for (n = 0; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_)
+                if (n <= kMaxRepeat) n = n * 10 + static_cast<uint32_t>(text_[at_] - '0');
+            return at_ > from;
+        };
+        bool good = number(lo);
+        hi = lo;
+        if (good && take(',') && !number(hi)) hi = kUnbounded;
+        good = good && take('}');
+        if (!good) {
+            at_ = begin;
+            return false;
+        }
+        if (lo > kMaxRepeat || (hi != kUnbounded && hi > kMaxRepeat)) return error("at most 1000000 repetitions");
+        return hi >= lo || error("a count that is not below the first one");
+    }
+
+    bool hex(size_t n, uint32_t& c) {
+        c = 0;
+        for (size_t i = 0; i < n; ++i, ++at_) {
+            const char h = at_ < text_.size() ? text_[at_] : '\0';
+            const int digit = h >= '0' && h <= '9'   ? h - '0'
+                              : h >= 'a' && h <= 'f' ? h - 'a' + 10
+                              : h >= 'A' && h <= 'F' ? h - 'A' + 10
+                                                     : -1;
+            if (digit < 0) return error("a hexadecimal digit");
+            c = c << 4 | static_cast<uint32_t>(digit);
+        }
+        return true;
+    }
+
+    bool property(CharSet& set, bool negated) {
+        if (!take('{')) return error("'{'");
+        const size_t end = text_.find('}', at_);
+        if (end == std::string_view::npos) return error("'}'");
+        const std::string_view name = text_.substr(at_, end - at_);
+        if (name == "L" || name == "Letter")
+            set = class_set(CharClass::letter);
+        else if (name == "N" || name == "Number")
+            set = class_set(CharClass::number);
+        else if (name == "M" || name == "Mark")
+            set = class_set(CharClass::mark);
+        else
+            return unsupported("a property other than L, N and M");
+        at_ = end + 1;
+        if (negated) set = set.complement();
+        return true;
+    }
+
+    /// After a backslash, in a class or outside. single: one character.
+    bool escape(CharSet& set, bool& single, bool in_class) {
+        ++at_;
+        if (at_ == text_.size()) return error("a character after the backslash");
+        const char c = text_[at_];
+        single = false;
+        if (c == 'd' || c == 'w' || c == 's') {
+            ++at_;
+            set = named_set(c);
+            return true;
+        }
+        if (c == 'D' || c == 'W' || c == 'S') {
+            ++at_;
+            set = named_set(static_cast<char>(c - 'A' + 'a')).complement();
+            return true;
+        }
+        if (c == 'p' || c == 'P') {
+            ++at_;
+            return property(set, c == 'P');
+        }
+        single = true;
+        if ((c == 'b' && !in_class) || c == 'B') return unsupported("a word boundary");
+        if ((c >= '1' && c <= '9') || c == 'k') return unsupported("a back reference");
+        uint32_t code = 0;
+        const size_t found = std::string_view("0tnvfrb").find(c);
+        if (found != std::string_view::npos) {
+            ++at_;
+            code = found == 0 ? 0u : static_cast<uint32_t>("\t\n\v\f\r\b"[found - 1]);
+        } else if (c == 'x') {
+            ++at_;
+            if (!hex(2, code)) return false;
+        } else if (c == 'u') {
+            ++at_;
+            if (!code_unit(code)) return false;
+        } else if (c == 'c' && at_ + 1 < text_.size()) {
+            code = static_cast<uint32_t>(text_[at_ + 1]) & 31;
+            at_ += 2;
+        } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+            return unsupported("this escape");
+        } else {
+            code = next_char();
+        }
+        set.add(code);
+        return true;
+    }
+
+    bool code_unit(uint32_t& code) {
+        if (take('{')) {
+            const size_t end = text_.find('}', at_);
+            if (end == std::string_view::npos || end == at_ || end - at_ > 6) return error("a code point and '}'");
+            return hex(end - at_, code) && take('}') && (code <= 0x10FFFF || error("a code point"));
+        }
+        if (!hex(4, code)) return false;
+        uint32_t low = 0;
+        if (code >= 0xD800 && code <= 0xDBFF && take("\\u")) {
+            if (!hex(4, low)) return false;
+            code = 0x10000 + ((code - 0xD800) << 10) + ((low - 0xDC00) & 0x3FF);
+        }
+        return true;
+    }
+
+    bool bracket(CharSet& set) {
+        const bool negated = take('^');
+        while (!have(']')) {
+            if (at_ == text_.size()) return error("']'");
+            CharSet first, last;
+            bool single = true, single_last = true;
+            const auto item = [this](CharSet& to, bool& one) {
+                if (have('\\')) return escape(to, one, true);
+                one = true;
+                to.add(next_char());
+                return true;
+            };
+            if (!item(first, single)) return false;
+            // A dash beside a class such as \w is a dash.
+            if (!single || !have('-') || at_ + 1 >= text_.size() || text_[at_ + 1] == ']') {
+                set.add(first);
+                continue;
+            }
+            ++at_;
+            if (at_ == text_.size()) return error("']'");
+            if (!item(last, single_last)) return false;
+            if (!single_last) {
+                first.add('-');
+                first.add(last);
+                set.add(first);
+                continue;
+            }
+            if (last.ranges[0].first < first.ranges[0].first) return error("a range in ascending order");
+            set.add(first.ranges[0].first, last.ranges[0].first);
+        }
+        ++at_;
+        set.normalize();
+        if (negated) set = set.complement();
+        return true;
+    }
+
+    std::string_view text_;
+    size_t at_ = 0;
+};
+
+/// Turns the parsed pattern into expressions.
+class RegexWriter {
+  public:
+    RegexWriter(ExprPool& pool, const std::vector<RegexNode>& nodes, Writing writing)
+        : pool_(pool), nodes_(nodes), writing_(writing) {}
+    bool misplaced = false;  ///< an anchor that is not at an end
+
+    ExprId plain(uint32_t i) {
+        const RegexNode& n = nodes_[i];
+        std::vector<ExprId> parts;
+        switch (n.kind) {
+            case NodeKind::set: return write_set(pool_, n.set, writing_);
+            case NodeKind::concat: return joined(n.parts, 0, n.parts.size());
+            case NodeKind::choice:
+                for (const uint32_t p : n.parts) parts.push_back(plain(p));
+                return pool_.choice(std::move(parts));
+            case NodeKind::repeat: return pool_.repeat(plain(n.parts[0]), n.lo, n.hi);
+            default: misplaced = true; return kNone;
+        }
+    }
+
+    /// Some part of a text, or all of it, with anchors at the ends. `gap` is what may stand before and after.
+    ExprId search(std::vector<uint32_t> sequence, ExprId gap) {
+        if (++n_expanded_ > 1000) misplaced = true;
+        if (misplaced) return kNone;
+        for (const bool front : {true, false}) {
+            // A group at an end that holds an anchor is divided into its alternatives.
+            if (sequence.empty()) break;
+            const uint32_t edge = front ? sequence.front() : sequence.back();
+            const RegexNode& n = nodes_[edge];
+            if (!n.anchored || (n.kind != NodeKind::choice && n.kind != NodeKind::concat)) continue;
+            sequence.erase(front ? sequence.begin() : sequence.end() - 1);
+            std::vector<std::vector<uint32_t>> ways;
+            if (n.kind == NodeKind::choice)
+                for (const uint32_t p : n.parts) ways.push_back({p});
+            else
+                ways.push_back(n.parts);
+            std::vector<ExprId> found;
+            for (const std::vector<uint32_t>& way : ways) {
+                std::vector<uint32_t> whole = sequence;
+                whole.insert(front ? whole.begin() : whole.end(), way.begin(), way.end());
+                found.push_back(search(std::move(whole), gap));
+            }
+            return pool_.choice(std::move(found));
+        }
+        size_t first = 0, last = sequence.size();
+        while (first < last && nodes_[sequence[first]].kind == NodeKind::begin) ++first;
+        while (last > first && nodes_[sequence[last - 1]].kind == NodeKind::end) --last;
+        const bool from_begin = first > 0, to_end = last < sequence.size();
+        if ((from_begin || to_end) && first < last) {
+            // What an anchor uncovered may be a group with another anchor.
+            const bool again = nodes_[sequence[first]].anchored || nodes_[sequence[last - 1]].anchored;
+            if (again) {
+                const std::vector<uint32_t> inner(sequence.begin() + static_cast<std::ptrdiff_t>(first),
+                                                  sequence.begin() + static_cast<std::ptrdiff_t>(last));
+                return inner_search(inner, from_begin, to_end, gap);
+            }
+        }
+        const ExprId body = joined(sequence, first, last);
+        return pool_.concat({from_begin ? kEmpty : gap, body, to_end ? kEmpty : gap});
+    }
+
+  private:
+    ExprId inner_search(const std::vector<uint32_t>& inner, bool from_begin, bool to_end, ExprId gap) {
+        // Both anchors known: anchors within say nothing new at their own end and are refused elsewhere.
+        if (from_begin && to_end) return search(inner, kEmpty);
+        misplaced = true;
+        (void)gap;
+        return kNone;
+    }
+    ExprId joined(const std::vector<uint32_t>& parts, size_t first, size_t last) {
+        ExprId e = kEmpty;
+        while (last > first) {
+            // Neighbouring single characters become one text.
+            std::string text;
+            size_t run = last;
+            while (run > first && is_char(parts[run - 1])) --run;
+            if (last - run > 1) {
+                for (size_t i = run; i < last; ++i) append_utf8(text, nodes_[parts[i]].set.ranges[0].first);
+                e = pool_.concat(pool_.text(write_text(text, writing_)), e);
+                last = run;
+            } else {
+                e = pool_.concat(plain(parts[--last]), e);
+            }
+        }
+        return e;
+    }
+    bool is_char(uint32_t i) const {
+        const RegexNode& n = nodes_[i];
+        return n.kind == NodeKind::set && n.set.ranges.size() == 1 && n.set.ranges[0].first == n.set.ranges[0].last;
+    }
+
+    ExprPool& pool_;
+    const std::vector<RegexNode>& nodes_;
+    Writing writing_;
+    size_t n_expanded_ = 0;
+};
+
+}  // namespace regex_impl
+
+Result<ExprId> compile_regex(ExprPool& pool, std::string_view pattern, Extent extent, Writing writing) {
+    regex_impl::RegexReader reader(pattern);
+    uint32_t root = 0;
+    if (!reader.read(root)) return reader.status;
+    regex_impl::RegexWriter writer(pool, reader.nodes, writing);
+    const ExprId gap =
+        extent == Extent::whole ? kEmpty : pool.repeat(write_set(pool, CharSet::all(), writing), 0, kUnbounded);
+    const ExprId e = writer.search({root}, gap);
+    if (writer.misplaced)
+        return fail(Code::unsupported, "pattern ", quote(pattern, 60),
+                    ": ^ and $ are supported at the ends of the pattern and of its alternatives only");
+    return e;
+}
+
+Result<std::shared_ptr<const Rules>> rules_from_regex(std::string_view pattern) {
+    auto rules = std::make_shared<Rules>();
+    rules->start = rules->add_rule("pattern");
+    AUSPEX_TRY(compile_regex(rules->pool, pattern, Extent::whole, Writing::plain).get(rules->body[0]));
+    AUSPEX_TRY(rules->finish());
+    return std::shared_ptr<const Rules>(rules);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/grammar/gbnf.cpp
+
+// grammar/gbnf: the front end for GBNF, declared in grammar/regex.h.
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace gbnf_impl {
+
+constexpr uint32_t kMaxInlineCost = 2000, kMaxInlineDepth = 60;
+
+class GbnfReader {
+  public:
+    GbnfReader(std::string_view text, Rules& rules) : text_(text), rules_(rules) {}
+
+    Status read() {
+        if (text_.size() > kMaxGrammarBytes)
+            return fail(Code::unsupported, "a grammar of ", text_.size(), " bytes, at most ", kMaxGrammarBytes,
+                        " are read");
+        at_ = find_bad_utf8(text_);
+        if (at_ < text_.size()) return error("UTF-8"), status_;
+        at_ = 0;
+        space(true);
+        while (at_ < text_.size())
+            if (!rule()) return status_;
+        for (size_t r = 0; r < rules_.body.size(); ++r)
+            if (defined_[r] == 0)
+                return fail(Code::bad_argument, "line ", line_at(used_[r]), ": the rule ", quote(rules_.name[r], 60),
+                            " is used and never defined");
+        const auto root = index_.find("root");
+        if (root == index_.end())
+            return fail(Code::bad_argument, "the grammar has no rule 'root'; the text begins there");
+        rules_.start = root->second;
+        return {};
+    }
+
+  private:
+    size_t line_at(size_t at) const {
+        return 1 +
+               static_cast<size_t>(std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+    }
+    bool error(const char* what, Code code = Code::bad_argument) {
+        status_ = fail(code, "line ", line_at(at_), ": expected ", what, ", found ",
+                       at_ < text_.size() ? quote(text_.substr(at_, 12)) : std::string("the end"));
+        return false;
+    }
+    bool have(char c) const { return at_ < text_.size() && text_[at_] == c; }
+    bool take(std::string_view s) {
+        if (text_.substr(at_, s.size()) != s) return false;
+        at_ += s.size();
+        return true;
+    }
+    void space(bool lines) {
+        for (; at_ < text_.size(); ++at_) {
+            const char c = text_[at_];
+            if (c == '#') {
+                while (at_ < text_.size() && text_[at_] != '\n') ++at_;
+                if (!lines || at_ == text_.size()) return;
+            } else if (!(c == ' ' || c == '\t' || (lines && (c == '\n' || c == '\r')))) {
+                return;
+            }
+        }
+    }
+    static bool is_name(char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    }
+    std::string take_name() {
+        const size_t from = at_;
+        while (at_ < text_.size() && is_name(text_[at_])) ++at_;
+        return std::string(text_.substr(from, at_ - from));
+    }
+    uint32_t rule_index(const std::string& name) {
+        const auto found = index_.find(name);
+        if (found != index_.end()) return found->second;
+        const uint32_t r = rules_.add_rule(name);
+        index_.emplace(name, r);
+        defined_.push_back(0);
+        used_.push_back(at_);
+        return r;
+    }
+
+    bool rule() {
+        const size_t begin = at_;
+        const std::string name = take_name();
+        if (name.empty()) return error("the name of a rule");
+        space(false);
+        if (!take("::=")) return error("'::='");
+        const uint32_t r = rule_index(name);
+        if (defined_[r] != 0) {
+            status_ = fail(Code::bad_argument, "line ", line_at(begin), ": the rule ", quote(name, 60),
+                           " is defined on line ", line_at(defined_[r] - 1), " already");
+            return false;
+        }
+        defined_[r] = begin + 1;
+        space(true);
+        ExprId body = kNone;
+        if (!alternatives(body, 0)) return false;
+        rules_.body[r] = body;
+        if (at_ < text_.size() && !have('\n') && !have('\r')) return error("the end of the line");
+        space(true);
+        return true;
+    }
+
+    bool alternatives(ExprId& out, size_t depth) {
+        if (depth > kMaxGrammarDepth) return error("groups nested at most 100 deep");
+        std::vector<ExprId> ways;
+        do {
+            space(true);
+            std::vector<ExprId> parts;
+            while (at_ < text_.size() && !have('|') && !have(')') && !have('\n') && !have('\r')) {
+                ExprId part = kNone;
+                if (!element(part, depth)) return false;
+                parts.push_back(part);
+                space(depth > 0);
+            }
+            ExprId sequence = kEmpty;
+            for (; !parts.empty(); parts.pop_back()) sequence = rules_.pool.concat(parts.back(), sequence);
+            ways.push_back(sequence);
+        } while (take("|"));
+        out = rules_.pool.choice(std::move(ways));
+        return true;
+    }
+
+    bool element(ExprId& out, size_t depth) {
+        ExprPool& pool = rules_.pool;
+        if (take("\"")) {
+            std::string text;
+            while (!take("\"")) {
+                uint32_t c = 0;
+                if (at_ == text_.size() || have('\n')) return error("'\"'");
+                if (!character(c)) return false;
+                append_utf8(text, c);
+            }
+            out = pool.text(text);
+        } else if (take("[")) {
+            if (!char_class(out)) return false;
+        } else if (take(".")) {
+            out = write_set(pool, CharSet::all(), Writing::plain);
+        } else if (take("(")) {
+            space(true);
+            if (!alternatives(out, depth + 1)) return false;
+            if (!take(")")) return error("')'");
+        } else if (have('<') || (have('!') && at_ + 1 < text_.size() && text_[at_ + 1] == '<')) {
+            if (!terminal(out)) return false;
+        } else if (at_ < text_.size() && is_name(text_[at_])) {
+            const size_t begin = at_;
+            const std::string name = take_name();
+            const size_t after = at_;
+            space(false);
+            if (take("::=")) {
+                at_ = begin;
+                return error("a line break before the next rule");
+            }
+            at_ = after;
+            out = pool.rule(rule_index(name));
+        } else {
+            return error("a rule, a literal, a class or a group");
+        }
+        return repetition(out);
+    }
+
+    bool repetition(ExprId& out) {
+        ExprPool& pool = rules_.pool;
+        for (size_t n = 0;; ++n) {
+            const size_t begin = at_;
+            if (n > 8) return error("fewer repetitions of one element");
+            space(false);
+            if (take("*")) {
+                out = pool.repeat(out, 0, kUnbounded);
+            } else if (take("+")) {
+                out = pool.repeat(out, 1, kUnbounded);
+            } else if (take("?")) {
+                out = pool.optional(out);
+            } else if (take("{")) {
+                uint32_t lo = 0, hi = 0;
+                if (!number(lo)) return false;
+                hi = lo;
+                space(false);
+                if (take(",")) {
+                    space(false);
+                    if (have('}'))
+                        hi = kUnbounded;
+                    else if (!number(hi))
+                        return false;
+                }
+                space(false);
+                if (hi < lo) return error("a count that is not below the first one");
+                if (!take("}")) return error("'}'");
+                out = pool.repeat(out, lo, hi);
+            } else {
+                at_ = begin;
+                return true;
+            }
+        }
+    }
+
+    bool number(uint32_t& n) {
+        space(false);
+        const size_t from = at_;
+        for (n = 0; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+            n = n * 10 + static_cast<uint32_t>(text_[at_] - '0');
+            if (n > kMaxRepeat) return error("at most 1000000 repetitions");
+        }
+        return at_ > from || error("a number");
+    }
+
+    bool hex(size_t n, uint32_t& c) {
+        c = 0;
+        for (size_t i = 0; i < n; ++i, ++at_) {
+            const char h = at_ < text_.size() ? text_[at_] : '\0';
+            const int digit = h >= '0' && h <= '9'   ? h - '0'
+                              : h >= 'a' && h <= 'f' ? h - 'a' + 10
+                              : h >= 'A' && h <= 'F' ? h - 'A' + 10
+                                                     : -1;
+            if (digit < 0) return error("a hexadecimal digit");
+            c = c << 4 | static_cast<uint32_t>(digit);
+        }
+        if (c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF)) return true;
+        return error("a code point that is no surrogate");
+    }
+
+    bool character(uint32_t& c) {
+        if (take("\\")) {
+            if (at_ == text_.size()) return error("a character after the backslash");
+            const char e = text_[at_++];
+            switch (e) {
+                case 'n': c = '\n'; return true;
+                case 'r': c = '\r'; return true;
+                case 't': c = '\t'; return true;
+                case 'x': return hex(2, c);
+                case 'u': return hex(4, c);
+                case 'U': return hex(8, c);
+                default: break;
+            }
+            if (is_name(e) && e != '-') {
+                --at_;
+                return error("one of n r t x u U or a sign after the backslash");
+            }
+            c = static_cast<unsigned char>(e);
+            return true;
+        }
+        size_t n = 0;
+        c = decode_utf8(text_.data() + at_, text_.size() - at_, &n);
+        at_ += n;
+        return true;
+    }
+
+    bool char_class(ExprId& out) {
+        CharSet set;
+        const bool negated = take("^");
+        while (!take("]")) {
+            uint32_t first = 0, last = 0;
+            if (at_ == text_.size() || have('\n')) return error("']'");
+            if (!character(first)) return false;
+            last = first;
+            if (have('-') && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
+                ++at_;
+                if (!character(last)) return false;
+                if (last < first) return error("a range in ascending order");
+            }
+            set.add(first, last);
+        }
+        set.normalize();
+        if (negated) set = set.complement();
+        out = write_set(rules_.pool, set, Writing::plain);
+        if (out == kNone) return error("a class of at least one character before this");
+        return true;
+    }
+
+    bool terminal(ExprId& out) {
+        TokenTerminal t;
+        t.negated = take("!");
+        ++at_;
+        if (take("[")) {
+            uint32_t id = 0;
+            const size_t from = at_;
+            for (; at_ < text_.size() && at_ - from < 9 && text_[at_] >= '0' && text_[at_] <= '9'; ++at_)
+                id = id * 10 + static_cast<uint32_t>(text_[at_] - '0');
+            if (at_ == from) return error("the id of a token");
+            t.id = static_cast<Token>(id);
+            if (!take("]>")) return error("']>'");
+        } else {
+            const size_t end = text_.find_first_of(">\n", at_);
+            if (end == std::string_view::npos || text_[end] != '>' || end == at_)
+                return error("a token's name and '>'");
+            // The name is written with its angle brackets, as the vocabulary has it.
+            t.name = "<" + std::string(text_.substr(at_, end + 1 - at_));
+            at_ = end + 1;
+        }
+        uint32_t i = 0;
+        for (; i < rules_.terminals.size(); ++i) {
+            const TokenTerminal& o = rules_.terminals[i];
+            if (o.name == t.name && o.id == t.id && o.negated == t.negated) break;
+        }
+        if (i > 1000) return error("at most 1000 different tokens", Code::unsupported);
+        if (i == rules_.terminals.size()) rules_.terminals.push_back(t);
+        out = rules_.pool.token(i);
+        return true;
+    }
+
+    std::string_view text_;
+    Rules& rules_;
+    size_t at_ = 0;
+    Status status_;
+    std::map<std::string, uint32_t> index_;
+    std::vector<size_t> defined_, used_;  ///< of each rule: the byte of its definition + 1, and of its first use
+};
+
+/// Puts small rules that call no rule in a cycle into the places where they are used, so that they are matched as
+/// regular expressions.
+class Inliner {
+  public:
+    explicit Inliner(Rules& rules) : rules_(rules), inlined_(rules.body.size(), kNone) {}
+    void run() {
+        grammar_impl::PostOrder walk(rules_);
+        walk.walk(rules_.start);
+        for (const uint32_t r : walk.order) {
+            rules_.body[r] = replace(rules_.body[r]);
+            const Size size = size_of(rules_.body[r]);
+            if (rules_.pool[rules_.body[r]].regular && size.cost <= kMaxInlineCost && size.depth <= kMaxInlineDepth)
+                inlined_[r] = rules_.body[r];
+        }
+    }
+
+  private:
+    struct Size {
+        uint32_t cost = 1, depth = 1;
+    };
+    ExprId replace(ExprId e) {
+        ExprPool& pool = rules_.pool;
+        const ExprNode n = pool[e];
+        if (n.regular) return e;
+        std::vector<ExprId> parts;
+        switch (n.kind) {
+            case ExprKind::rule: return inlined_[n.a] != kNone ? inlined_[n.a] : e;
+            case ExprKind::repeat: return pool.repeat(replace(n.a), n.lo, n.hi);
+            case ExprKind::choice:
+                for (uint32_t i = 0; i < n.b; ++i) parts.push_back(replace(pool.parts(e)[i]));
+                return pool.choice(std::move(parts));
+            case ExprKind::concat: {
+                for (; pool[e].kind == ExprKind::concat; e = pool[e].b) parts.push_back(pool[e].a);
+                ExprId out = replace(e);
+                for (; !parts.empty(); parts.pop_back()) out = pool.concat(replace(parts.back()), out);
+                return out;
+            }
+            default: return e;
+        }
+    }
+    Size size_of(ExprId e) {
+        const ExprPool& pool = rules_.pool;
+        const auto known = sizes_.find(e);
+        if (known != sizes_.end()) return known->second;
+        Size size;
+        const auto add = [&](ExprId part) {
+            const Size s = size_of(part);
+            size.cost = std::min(size.cost + s.cost, 1000000u);
+            size.depth = std::max(size.depth, s.depth + 1);
+        };
+        const ExprNode& n = pool[e];
+        if (n.kind == ExprKind::concat) {
+            ExprId rest = e;
+            for (; pool[rest].kind == ExprKind::concat; rest = pool[rest].b) add(pool[rest].a);
+            add(rest);
+        } else if (n.kind == ExprKind::choice) {
+            for (const ExprId p : pool.parts(e)) add(p);
+        } else if (n.kind == ExprKind::repeat) {
+            add(n.a);
+        }
+        sizes_.emplace(e, size);
+        return size;
+    }
+
+    Rules& rules_;
+    std::vector<ExprId> inlined_;
+    std::unordered_map<ExprId, Size> sizes_;
+};
+
+}  // namespace gbnf_impl
+
+Result<std::shared_ptr<const Rules>> rules_from_gbnf(std::string_view text) {
+    auto rules = std::make_shared<Rules>();
+    AUSPEX_TRY(gbnf_impl::GbnfReader(text, *rules).read());
+    gbnf_impl::Inliner(*rules).run();
+    AUSPEX_TRY(rules->finish());
+    return std::shared_ptr<const Rules>(rules);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/grammar/automaton.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace automaton_impl {
+
+// Readings beyond these are left out. What is left is a part of the grammar, so the text stays valid.
+constexpr size_t kMaxReadings = 512, kMaxExpansions = 20000;
+constexpr uint32_t kMaxDepth = 2000;
+
+}  // namespace automaton_impl
+
+Automaton::Automaton(std::shared_ptr<const Rules> rules) : base_(std::move(rules)) {
+    rules_ = *base_;
+    classes_ = rules_.pool.classes();
+    clear();
+}
+
+void Automaton::clear() {
+    states_.assign(1, {});
+    pool_.clear();
+    state_index_.clear();
+    links_.assign(1, {});
+    link_index_.clear();
+    rows_at_.assign(1, 0);
+    rows_.clear();
+    expanded_.clear();
+    after_.clear();
+}
+
+StateId Automaton::start() { return state_of({{rules_.pool.rule(rules_.start), 0}}); }
+
+void Automaton::Closure::add(ExprId e, uint32_t stack) {
+    if (e != kNone && done.emplace(uint64_t{e} << 32 | stack, true).second) open.push_back({e, stack});
+}
+
+uint32_t Automaton::push(ExprId e, uint32_t stack) {
+    if (e == kEmpty) return stack;
+    const auto found = link_index_.emplace(uint64_t{e} << 32 | stack, static_cast<uint32_t>(links_.size()));
+    if (found.second) links_.push_back({e, stack, links_[stack].depth + 1});
+    return found.first->second;
+}
+
+/// Divides a sequence: what is matched as one regular expression, or one element that is none; and the rest, which
+/// goes on the stack. A long repetition is cut off after the element that ends it, so that its expression is the same
+/// wherever it is used, and what is known about its tokens serves everywhere.
+std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
+    ExprPool& pool = rules_.pool;
+    if (!pool[pool[e].a].regular) return {pool[e].a, pool[e].b};
+    std::vector<ExprId> unit;
+    bool wide = false;
+    ExprId rest = e;
+    while (rest != kEmpty) {
+        const bool last = pool[rest].kind != ExprKind::concat;
+        const ExprId first = last ? rest : pool[rest].a;
+        if (!pool[first].regular) break;
+        unit.push_back(first);
+        rest = last ? kEmpty : pool[rest].b;
+        if (wide) break;
+        wide = pool[first].wide;
+    }
+    ExprId joined = kEmpty;
+    for (; !unit.empty(); unit.pop_back()) joined = pool.concat(unit.back(), joined);
+    return {joined, rest};
+}
+
+void Automaton::emit(Closure& c, const Reading& r) {
+    if (c.readings.size() < automaton_impl::kMaxReadings && links_[r.stack].depth < automaton_impl::kMaxDepth)
+        c.readings.push_back(r);
+    if (rules_.pool[r.expr].nullable) c.add(kEmpty, r.stack);
+}
+
+void Automaton::expand(Closure& c, const Reading& r) {
+    ExprPool& pool = rules_.pool;
+    const ExprNode n = pool[r.expr];
+    if (n.kind == ExprKind::empty) {
+        if (r.stack == 0) {
+            c.accepting = true;
+        } else {
+            const Link top = links_[r.stack];
+            c.add(top.expr, top.next);
+        }
+    } else if (n.kind == ExprKind::concat && (n.wide || !n.regular)) {
+        const std::pair<ExprId, ExprId> parts = split(r.expr);
+        if (pool[parts.first].regular)
+            emit(c, {parts.first, push(parts.second, r.stack)});
+        else
+            c.add(parts.first, push(parts.second, r.stack));
+    } else if (n.kind == ExprKind::choice && (n.wide || !n.regular)) {
+        for (uint32_t i = 0; i < n.b; ++i) c.add(pool.parts(r.expr)[i], r.stack);
+    } else if (n.regular) {
+        emit(c, r);
+    } else if (n.kind == ExprKind::repeat) {
+        if (n.lo == 0) c.add(kEmpty, r.stack);
+        const uint32_t lo = n.lo == 0 ? 0 : n.lo - 1, hi = n.hi == kUnbounded ? n.hi : n.hi - 1;
+        c.add(n.a, push(pool.repeat(n.a, lo, hi), r.stack));
+    } else if (n.kind == ExprKind::rule) {
+        c.add(rules_.body[n.a], r.stack);
+    } else if (n.kind == ExprKind::token) {
+        c.terminals.push_back({n.a, r.stack});
+    } else if (n.kind == ExprKind::members) {
+        const auto known = expanded_.find(r.expr);
+        const ExprId ways = known != expanded_.end() ? known->second : rules_.expand_members(r.expr);
+        if (known == expanded_.end()) expanded_.emplace(r.expr, ways);
+        c.add(ways, r.stack);
+    }
+}
+
+void Automaton::close(Closure& c) {
+    for (size_t n = 0; !c.open.empty() && n < automaton_impl::kMaxExpansions; ++n) {
+        const Reading r = c.open.back();
+        c.open.pop_back();
+        expand(c, r);
+    }
+}
+
+StateId Automaton::intern(Closure& c) {
+    for (std::vector<Reading>* list : {&c.readings, &c.terminals}) {
+        std::sort(list->begin(), list->end());
+        list->erase(std::unique(list->begin(), list->end()), list->end());
+    }
+    if (c.readings.empty() && c.terminals.empty() && !c.accepting) return kDead;
+    Fnv key;
+    key.mix(c.accepting ? 2 : 1);
+    for (const Reading& r : c.readings) key.mix(uint64_t{r.expr} << 32 | r.stack);
+    key.mix(c.readings.size());
+    for (const Reading& r : c.terminals) key.mix(uint64_t{r.expr} << 32 | r.stack);
+    const auto same = state_index_.equal_range(key.value);
+    for (auto it = same.first; it != same.second; ++it) {
+        const State& s = states_[it->second];
+        const Reading* at = pool_.data() + s.at;
+        if (s.accepting == c.accepting && s.n == c.readings.size() && s.n_terminal == c.terminals.size() &&
+            std::equal(c.readings.begin(), c.readings.end(), at) &&
+            std::equal(c.terminals.begin(), c.terminals.end(), at + s.n))
+            return it->second;
+    }
+    State s;
+    s.at = static_cast<uint32_t>(pool_.size());
+    s.n = static_cast<uint32_t>(c.readings.size());
+    s.n_terminal = static_cast<uint32_t>(c.terminals.size());
+    s.accepting = c.accepting;
+    pool_.insert(pool_.end(), c.readings.begin(), c.readings.end());
+    pool_.insert(pool_.end(), c.terminals.begin(), c.terminals.end());
+    const StateId id = static_cast<StateId>(states_.size());
+    states_.push_back(s);
+    rows_at_.push_back(0);
+    state_index_.emplace(key.value, id);
+    return id;
+}
+
+StateId Automaton::state_of(const std::vector<Reading>& readings) {
+    Closure c;
+    for (const Reading& r : readings) c.add(r.expr, r.stack);
+    close(c);
+    return intern(c);
+}
+
+StateId Automaton::after(uint32_t stack) {
+    const auto known = after_.find(stack);
+    if (known != after_.end()) return known->second;
+    const StateId s = state_of({{kEmpty, stack}});
+    after_.emplace(stack, s);
+    return s;
+}
+
+StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
+    Closure& c = scratch_;
+    c.open.clear();
+    c.readings.clear();
+    c.terminals.clear();
+    c.done.clear();
+    c.accepting = false;
+    const State from = states_[s];
+    for (uint32_t i = 0; i < from.n; ++i) {
+        const Reading r = pool_[from.at + i];
+        const ExprId rest = rules_.pool.derive(r.expr, byte_class);
+        if (rest == kNone) continue;
+        // What is left of a reading stays one expression: it was divided where it began.
+        if (rest == kEmpty)
+            c.add(kEmpty, r.stack);
+        else
+            emit(c, {rest, r.stack});
+    }
+    close(c);
+    const StateId to = intern(c);
+    if (s == kDead) return to;
+    if (rows_at_[s] == 0) {
+        rows_.resize(rows_.size() + classes_.n, kUnknown);
+        rows_at_[s] = static_cast<uint32_t>(rows_.size() / classes_.n);
+    }
+    rows_[size_t{rows_at_[s] - 1} * classes_.n + byte_class] = to;
+    return to;
+}
+
+StateId Automaton::step_terminal(StateId s, uint32_t terminal) {
+    std::vector<Reading> next;
+    for (const Reading& r : terminals(s))
+        if (r.expr == terminal) next.push_back({kEmpty, r.stack});
+    return next.empty() ? kDead : state_of(next);
+}
+
+StateId Automaton::merge(StateId a, StateId b) {
+    if (a == kDead || a == b) return b;
+    if (b == kDead) return a;
+    Closure c;
+    for (const StateId s : {a, b}) {
+        c.accepting = c.accepting || states_[s].accepting;
+        for (const Reading& r : readings(s)) c.readings.push_back(r);
+        for (const Reading& r : terminals(s)) c.terminals.push_back(r);
+    }
+    return intern(c);
+}
+
+size_t Automaton::memory() const {
+    return rules_.pool.memory() + states_.size() * (sizeof(State) + 48) + pool_.capacity() * sizeof(Reading) +
+           links_.size() * (sizeof(Link) + 64) + rows_.capacity() * 4 + (expanded_.size() + after_.size()) * 32;
+}
+
+void Automaton::compact(std::vector<StateId>& keep) {
+    Automaton next(base_);
+    next.rules_.written = std::move(rules_.written);
+    next.rules_.written_index = std::move(rules_.written_index);
+    const size_t n_base = base_->pool.size();
+    std::unordered_map<ExprId, ExprId> exprs;
+    std::unordered_map<uint32_t, uint32_t> stacks{{0, 0}};
+    std::unordered_map<StateId, StateId> states{{kDead, kDead}};
+    const auto copy = [&](ExprId e) { return rules_.pool.copy_to(next.rules_.pool, e, n_base, exprs); };
+    for (StateId& s : keep) {
+        const auto known = states.find(s);
+        if (known != states.end()) {
+            s = known->second;
+            continue;
+        }
+        Closure c;
+        c.accepting = states_[s].accepting;
+        const uint32_t n = states_[s].n, n_all = n + states_[s].n_terminal;
+        for (uint32_t i = 0; i < n_all; ++i) {
+            const Reading r = pool_[states_[s].at + i];
+            std::vector<uint32_t> path;
+            uint32_t at = r.stack;
+            for (; stacks.count(at) == 0; at = links_[at].next) path.push_back(at);
+            uint32_t copied = stacks[at];
+            for (; !path.empty(); path.pop_back()) {
+                copied = next.push(copy(links_[path.back()].expr), copied);
+                stacks.emplace(path.back(), copied);
+            }
+            (i < n ? c.readings : c.terminals).push_back({i < n ? copy(r.expr) : r.expr, copied});
+        }
+        const StateId to = next.intern(c);
+        states.emplace(s, to);
+        s = to;
+    }
+    *this = std::move(next);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------- src/grammar/vocab_trie.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vocab_trie_impl {
+
+constexpr size_t kMaxTokenBytes = 4000;  // a longer token is never allowed
+constexpr uint32_t kSliceChars[] = {6, 16, UINT32_MAX};
+
+/// Characters of a text that stands in a JSON string as it is, or 0.
+uint32_t plain_chars(std::string_view text) {
+    uint32_t n_char = 0;
+    for (size_t at = 0, n = 0; at < text.size(); at += n, ++n_char) {
+        const uint32_t c = decode_utf8(text.data() + at, text.size() - at, &n);
+        if (c == kBadCodePoint || c < 0x20 || c == '"' || c == '\\') return 0;
+    }
+    return n_char;
+}
+
+}  // namespace vocab_trie_impl
+
+TokenTree TokenTree::build(std::vector<Entry>& entries, bool sorted) {
+    if (!sorted)
+        std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+            const int order = a.bytes.compare(b.bytes);
+            return order != 0 ? order < 0 : a.token < b.token;
+        });
+    TokenTree tree;
+    tree.nodes.push_back({});
+    tree.tokens.reserve(entries.size());
+    std::vector<uint32_t> path{0};  // nodes from the root to the last one
+    std::string_view last;
+    for (const Entry& e : entries) {
+        if (e.bytes.empty()) continue;
+        size_t common = 0;
+        while (common < last.size() && common < e.bytes.size() && last[common] == e.bytes[common]) ++common;
+        for (; path.size() > common + 1; path.pop_back())
+            tree.nodes[path.back()].end = static_cast<uint32_t>(tree.nodes.size());
+        for (size_t i = common; i < e.bytes.size(); ++i) {
+            Node node;
+            node.byte = static_cast<uint8_t>(e.bytes[i]);
+            node.depth = static_cast<uint16_t>(i + 1);
+            path.push_back(static_cast<uint32_t>(tree.nodes.size()));
+            tree.nodes.push_back(node);
+        }
+        Node& at = tree.nodes[path.back()];
+        if (at.n_token == 0) at.token = static_cast<uint32_t>(tree.tokens.size());
+        if (at.n_token < UINT16_MAX) {
+            ++at.n_token;
+            tree.tokens.push_back(e.token);
+        }
+        tree.max_depth = std::max(tree.max_depth, e.bytes.size());
+        last = e.bytes;
+    }
+    for (; !path.empty(); path.pop_back()) tree.nodes[path.back()].end = static_cast<uint32_t>(tree.nodes.size());
+    return tree;
+}
+
+std::shared_ptr<const VocabTrie> VocabTrie::build(const std::vector<Piece>& pieces) {
+    using namespace vocab_trie_impl;
+    auto out = std::make_shared<VocabTrie>();
+    out->pieces_ = pieces;
+    std::vector<TokenTree::Entry> all;
+    std::vector<uint32_t> chars;
+    for (size_t id = 0; id < pieces.size(); ++id) {
+        const Piece& p = out->pieces_[id];
+        if (p.end) out->ends_.push_back(static_cast<Token>(id));
+        if (!p.text) out->controls_.push_back(static_cast<Token>(id));
+        const bool usable = p.text && !p.end && p.bytes.size() <= kMaxTokenBytes;
+        if (usable) all.push_back({p.bytes, static_cast<uint32_t>(id)});
+        chars.push_back(usable ? plain_chars(p.bytes) : 0);
+    }
+    out->tree_ = TokenTree::build(all);
+    for (size_t s = 0; s < out->slices_.size(); ++s) {
+        Slice& slice = out->slices_[s];
+        slice.max_chars = kSliceChars[s];
+        slice.bits.assign(out->n_word(), 0);
+        std::vector<TokenTree::Entry> rest;
+        for (const TokenTree::Entry& e : all) {
+            if (chars[e.token] > 0 && chars[e.token] <= slice.max_chars)
+                slice.bits[e.token / 32] |= 1u << (e.token % 32);
+            else
+                rest.push_back(e);
+        }
+        slice.rest = TokenTree::build(rest, true);
+    }
+    return out;
+}
+
+std::shared_ptr<const VocabTrie> VocabTrie::build(const Tokenizer& tokenizer) {
+    std::vector<Piece> pieces(tokenizer.n_vocab());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+        const Token id = static_cast<Token>(i);
+        const TokenKind kind = tokenizer.kind(id);
+        pieces[i].bytes = tokenizer.piece_bytes(id);
+        pieces[i].text = kind == TokenKind::normal || kind == TokenKind::byte;
+        pieces[i].end = tokenizer.is_end(id);
+    }
+    return build(pieces);
+}
+
+Token VocabTrie::find_control(std::string_view name) const {
+    for (const Token id : controls_)
+        if (piece(id).bytes == name && !name.empty()) return id;
+    return -1;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/grammar/matcher.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace matcher_impl {
+
+constexpr unsigned kWideBytes = 48;     // bytes that may come next: above, a list is made
+constexpr size_t kMaxWide = 8;          // readings of a state that lists are made for
+constexpr size_t kMaxLeaving = 100000;  // ends of tokens in a list
+constexpr size_t kMaxLists = 96, kMaxCached = 64;
+constexpr size_t kMaxPairs = 4000;              // of a character count and an expression, in holds_slice
+constexpr size_t kMaskBytes = size_t{8} << 20;  // that one mask may take above the limit
+constexpr uint64_t kCacheNodes = 2000;          // tree nodes walked that make a mask worth keeping
+
+void set_bit(Span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1u << (token % 32); }
+
+/// UTF-8 without quotes, backslashes and control characters: the bytes that lead from one place within a character to
+/// another. Place 0 is between characters.
+struct Edge {
+    uint8_t from, to, first, last;
+};
+constexpr Edge kPlain[] = {{0, 0, 0x20, 0x21}, {0, 0, 0x23, 0x5B}, {0, 0, 0x5D, 0x7F}, {0, 1, 0xC2, 0xDF},
+                           {0, 4, 0xE0, 0xE0}, {0, 2, 0xE1, 0xEC}, {0, 5, 0xED, 0xED}, {0, 2, 0xEE, 0xEF},
+                           {0, 6, 0xF0, 0xF0}, {0, 3, 0xF1, 0xF3}, {0, 7, 0xF4, 0xF4}, {1, 0, 0x80, 0xBF},
+                           {2, 1, 0x80, 0xBF}, {3, 2, 0x80, 0xBF}, {4, 1, 0xA0, 0xBF}, {5, 1, 0x80, 0x9F},
+                           {6, 2, 0x90, 0xBF}, {7, 2, 0x80, 0x8F}};
+
+}  // namespace matcher_impl
+
+Matcher::Matcher(std::shared_ptr<const Rules> rules, std::shared_ptr<const VocabTrie> vocab)
+    : vocab_(std::move(vocab)), automaton_(std::move(rules)) {
+    path_.resize(vocab_->max_bytes() + 1);
+    expr_path_.resize(vocab_->max_bytes() + 1);
+    history_.push_back(automaton_.start());
+}
+
+Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> rules,
+                                                 std::shared_ptr<const VocabTrie> vocab) {
+    std::unique_ptr<Matcher> m(new Matcher(std::move(rules), std::move(vocab)));
+    AUSPEX_TRY(m->resolve_terminals());
+    std::vector<uint32_t> bits(m->n_word());
+    m->mask(Span<uint32_t>(bits));
+    if (!m->is_accepting() && std::all_of(bits.begin(), bits.end(), [](uint32_t w) { return w == 0; }))
+        return fail(Code::bad_argument,
+                    "no token of the vocabulary can begin a text of the grammar; use a model whose vocabulary has "
+                    "every byte, or another grammar");
+    return m;
+}
+
+Status Matcher::resolve_terminals() {
+    for (const TokenTerminal& t : automaton_.rules().terminals) {
+        const Token id = t.name.empty() ? t.id : vocab_->find_control(t.name);
+        if (!vocab_->has(id))
+            return t.name.empty() ? fail(Code::bad_argument, "the grammar names the token ", t.id,
+                                         ", the vocabulary has ", vocab_->n_vocab(), " tokens")
+                                  : fail(Code::bad_argument, "the grammar names the control token ", quote(t.name),
+                                         ", which the vocabulary does not have");
+        terminal_ids_.push_back(id);
+    }
+    return {};
+}
+
+// -------------------------------------------------------------------------------------- going on
+
+StateId Matcher::next_state(StateId s, Token token) {
+    const VocabTrie::Piece& piece = vocab_->piece(token);
+    StateId next = kDead;
+    if (piece.text && !piece.end && !piece.bytes.empty() && piece.bytes.size() <= vocab_->max_bytes()) {
+        next = s;
+        for (size_t i = 0; i < piece.bytes.size() && next != kDead; ++i)
+            next = automaton_.step(next, static_cast<unsigned char>(piece.bytes[i]));
+    }
+    const Span<const Automaton::Reading> view = automaton_.terminals(s);
+    const std::vector<Automaton::Reading> terminals(view.begin(), view.end());
+    for (size_t i = 0; i < terminals.size(); ++i) {
+        const uint32_t t = terminals[i].expr;
+        if (i > 0 && terminals[i - 1].expr == t) continue;
+        const bool negated = automaton_.rules().terminals[t].negated;
+        if (negated ? token != terminal_ids_[t] && !piece.end : token == terminal_ids_[t])
+            next = automaton_.merge(next, automaton_.step_terminal(s, t));
+    }
+    return next;
+}
+
+bool Matcher::accept(Token token) {
+    if (is_finished() || !vocab_->has(token)) return false;
+    trim();
+    const StateId next = next_state(history_.back(), token);
+    if (next != kDead) {
+        history_.push_back(next);
+        return true;
+    }
+    if (!vocab_->piece(token).end || !is_accepting()) return false;
+    history_.push_back(history_.back());
+    finished_at_ = history_.size();
+    return true;
+}
+
+bool Matcher::accept(std::string_view bytes) {
+    if (is_finished()) return false;
+    trim();
+    StateId s = history_.back();
+    for (size_t i = 0; i < bytes.size() && s != kDead; ++i) {
+        s = automaton_.step(s, static_cast<unsigned char>(bytes[i]));
+        if (i % 1024 == 1023 && automaton_.memory() > memory_limit_) {
+            history_.push_back(s);
+            trim();
+            s = history_.back();
+            history_.pop_back();
+        }
+    }
+    if (s == kDead) return false;
+    history_.push_back(s);
+    return true;
+}
+
+void Matcher::rollback(size_t n) {
+    history_.resize(history_.size() - std::min(n, n_step()));
+    if (history_.size() < finished_at_) finished_at_ = SIZE_MAX;
+}
+
+void Matcher::trim() {
+    if (memory() <= memory_limit_) return;
+    compact(0);
+    // A long history may hold more than the limit by itself.
+    memory_limit_ = std::max(memory_limit_, 2 * automaton_.memory());
+}
+
+/// Keeps the history and the first states of path_.
+void Matcher::compact(size_t n_path) {
+    history_.insert(history_.end(), path_.begin(), path_.begin() + static_cast<std::ptrdiff_t>(n_path));
+    automaton_.compact(history_);
+    std::copy(history_.end() - static_cast<std::ptrdiff_t>(n_path), history_.end(), path_.begin());
+    history_.resize(history_.size() - n_path);
+    lists_.clear();
+    lists_bytes_ = 0;
+    cache_.clear();
+    ++work_.n_compact;
+}
+
+std::string Matcher::forced(size_t max_bytes) {
+    std::string out;
+    const ByteClasses& classes = automaton_.classes();
+    std::array<uint16_t, 256> n_byte{};
+    for (const uint8_t c : classes.of) ++n_byte[c];
+    StateId s = history_.back();
+    while (out.size() < max_bytes && !is_finished() && !automaton_.accepting(s) && automaton_.terminals(s).empty()) {
+        StateId only = kDead;
+        unsigned n_way = 0, way = 0;
+        for (unsigned c = 0; c < classes.n && n_way < 2; ++c) {
+            const StateId next = automaton_.step_class(s, c);
+            if (next == kDead) continue;
+            n_way += n_byte[c];
+            way = c;
+            only = next;
+        }
+        if (n_way != 1) break;
+        out += static_cast<char>(classes.first[way]);
+        s = only;
+    }
+    return out;
+}
+
+// ------------------------------------------------------------------------------------------- masks
+
+void Matcher::mask(Span<uint32_t> bits) {
+    ++work_.n_mask;
+    std::fill(bits.begin(), bits.end(), 0u);
+    if (is_finished()) return;
+    trim();
+    StateId s = history_.back();
+    if (automaton_.accepting(s))
+        for (const Token end : vocab_->ends()) matcher_impl::set_bit(bits, static_cast<uint32_t>(end));
+    for (Cached& c : cache_)
+        if (c.state == s) {
+            c.used = ++clock_;
+            ++work_.n_cached;
+            for (size_t i = 0; i < bits.size(); ++i) bits[i] |= c.bits[i];
+            return;
+        }
+    const uint64_t before = work_.n_node;
+    if (!make_mask(s, bits)) {
+        compact(0);
+        walk(vocab_->tree(), history_.back(), bits, true);
+        compact(0);
+        s = history_.back();
+    }
+    add_terminals(s, bits);
+    if (work_.n_node - before < matcher_impl::kCacheNodes) return;
+    size_t to = cache_.size();
+    if (to < matcher_impl::kMaxCached) {
+        cache_.push_back({});
+    } else {
+        to = 0;
+        for (size_t i = 1; i < cache_.size(); ++i)
+            if (cache_[i].used < cache_[to].used) to = i;
+    }
+    cache_[to].state = s;
+    cache_[to].used = ++clock_;
+    cache_[to].bits.assign(bits.begin(), bits.end());
+}
+
+void Matcher::add_terminals(StateId s, Span<uint32_t> bits) {
+    for (const Automaton::Reading& r : automaton_.terminals(s)) {
+        const Token id = terminal_ids_[r.expr];
+        if (!automaton_.rules().terminals[r.expr].negated) {
+            matcher_impl::set_bit(bits, static_cast<uint32_t>(id));
+            continue;
+        }
+        for (size_t t = 0; t < vocab_->n_vocab(); ++t)
+            if (static_cast<Token>(t) != id && !vocab_->piece(static_cast<Token>(t)).end)
+                matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
+    }
+}
+
+/// Sets the bits of the tokens of a tree that go on from a state. forget: where memory runs out, forgets what is not
+/// on the way to the present node; else returns false.
+bool Matcher::walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool forget) {
+    if (s == kDead) return true;
+    const std::array<uint8_t, 256> class_of = automaton_.classes().of;
+    path_[0] = s;
+    uint64_t n_node = 0;
+    for (size_t i = 1; i < tree.nodes.size(); ++n_node) {
+        const TokenTree::Node& node = tree.nodes[i];
+        if (n_node % 1024 == 1023 && memory() > memory_limit_ + matcher_impl::kMaskBytes) {
+            if (!forget) return false;
+            compact(node.depth);
+        }
+        const StateId next = automaton_.step_class(path_[node.depth - 1u], class_of[node.byte]);
+        if (next == kDead) {
+            i = node.end;
+            continue;
+        }
+        path_[node.depth] = next;
+        for (uint32_t t = 0; t < node.n_token; ++t) matcher_impl::set_bit(bits, tree.tokens[node.token + t]);
+        ++i;
+    }
+    work_.n_node += n_node;
+    return true;
+}
+
+bool Matcher::make_mask(StateId s, Span<uint32_t> bits) {
+    std::vector<Automaton::Reading> wide, narrow;
+    for (const Automaton::Reading& r : automaton_.readings(s)) narrow.push_back(r);
+    const auto is_narrow = [&](const Automaton::Reading& r) {
+        return !automaton_.exprs()[r.expr].wide || !is_wide(r.expr);
+    };
+    const auto split = std::stable_partition(narrow.begin(), narrow.end(), is_narrow);
+    wide.assign(split, narrow.end());
+    if (wide.empty() || wide.size() > matcher_impl::kMaxWide) return walk(vocab_->tree(), s, bits);
+    narrow.erase(split, narrow.end());
+    for (const Automaton::Reading& r : wide) {
+        const WideList& list = list_of(r.expr);
+        if (!list.usable) {
+            narrow.push_back(r);
+            continue;
+        }
+        for (size_t i = 0; i < bits.size(); ++i) bits[i] |= list.within[i];
+        if (!walk(list.leaving, automaton_.after(r.stack), bits)) return false;
+    }
+    return narrow.empty() || walk(vocab_->tree(), automaton_.state_of(narrow), bits);
+}
+
+bool Matcher::is_wide(ExprId e) {
+    unsigned n = 0;
+    const ByteClasses& classes = automaton_.classes();
+    for (unsigned b = 0; b < 256 && n < matcher_impl::kWideBytes; ++b)
+        n += automaton_.exprs().derive(e, classes.of[b]) != kNone ? 1 : 0;
+    return n >= matcher_impl::kWideBytes;
+}
+
+Matcher::WideList& Matcher::list_of(ExprId e) {
+    const auto found = lists_.find(e);
+    if (found != lists_.end()) {
+        found->second.used = ++clock_;
+        return found->second;
+    }
+    if (lists_.size() >= matcher_impl::kMaxLists) {
+        auto oldest = lists_.begin();
+        for (auto it = lists_.begin(); it != lists_.end(); ++it)
+            if (it->second.used < oldest->second.used) oldest = it;
+        lists_.erase(oldest);
+    }
+    WideList& list = lists_[e];
+    list.used = ++clock_;
+    make_list(e, list);
+    ++work_.n_list;
+    lists_bytes_ = 0;
+    for (const auto& l : lists_)
+        lists_bytes_ += l.second.within.size() * 4 + l.second.leaving.nodes.capacity() * sizeof(TokenTree::Node) +
+                        l.second.leaving.tokens.capacity() * 4;
+    return list;
+}
+
+void Matcher::make_list(ExprId e, WideList& list) {
+    ExprPool& exprs = automaton_.exprs();
+    const TokenTree* tree = &vocab_->tree();
+    list.within.assign(n_word(), 0);
+    for (size_t i = vocab_->slices().size(); i-- > 0;) {
+        const VocabTrie::Slice& slice = vocab_->slices()[i];
+        if (!holds_slice(e, slice.max_chars)) continue;
+        list.within = slice.bits;
+        tree = &slice.rest;
+        break;
+    }
+    const std::array<uint8_t, 256> class_of = automaton_.classes().of;
+    std::vector<TokenTree::Entry> leaving;
+    expr_path_[0] = e;
+    for (uint32_t i = 1; i < tree->nodes.size(); ++work_.n_node) {
+        const TokenTree::Node& node = tree->nodes[i];
+        const ExprId rest = exprs.derive(expr_path_[node.depth - 1u], class_of[node.byte]);
+        if (rest == kNone) {
+            i = node.end;
+            continue;
+        }
+        if (i % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return;
+        expr_path_[node.depth] = rest;
+        for (uint32_t t = 0; t < node.n_token; ++t)
+            matcher_impl::set_bit(Span<uint32_t>(list.within), tree->tokens[node.token + t]);
+        if (exprs[rest].nullable) {
+            for (uint32_t j = i + 1; j < node.end; ++j)
+                for (uint32_t t = 0; t < tree->nodes[j].n_token; ++t) {
+                    const uint32_t token = tree->tokens[tree->nodes[j].token + t];
+                    const std::string_view bytes = vocab_->piece(static_cast<Token>(token)).bytes;
+                    leaving.push_back({bytes.substr(node.depth), token});
+                }
+            if (leaving.size() > matcher_impl::kMaxLeaving) return;
+        }
+        i = rest == kEmpty ? node.end : i + 1;
+    }
+    list.leaving = TokenTree::build(leaving);
+    list.usable = true;
+}
+
+/// Whether every text of one to max_chars plain characters stays within the expression and cannot have left it before
+/// its end.
+bool Matcher::holds_slice(ExprId e, uint32_t max_chars) {
+    ExprPool& exprs = automaton_.exprs();
+    const ByteClasses& classes = automaton_.classes();
+    struct Pair {
+        ExprId expr;
+        uint32_t chars;
+        uint8_t place;
+    };
+    std::vector<Pair> open{{e, max_chars, 0}};
+    std::map<std::pair<uint64_t, ExprId>, bool> done;
+    while (!open.empty()) {
+        const Pair p = open.back();
+        open.pop_back();
+        if (p.chars == 0) continue;
+        if (exprs[p.expr].nullable) return false;
+        for (const matcher_impl::Edge& edge : matcher_impl::kPlain) {
+            if (edge.from != p.place) continue;
+            std::array<bool, 256> tried{};
+            for (unsigned b = edge.first; b <= edge.last; ++b) {
+                if (std::exchange(tried[classes.of[b]], true)) continue;
+                const ExprId rest = exprs.derive(p.expr, classes.of[b]);
+                if (rest == kNone) return false;
+                const uint32_t chars = edge.to == 0 && max_chars != UINT32_MAX ? p.chars - 1 : p.chars;
+                if (!done.emplace(std::make_pair(uint64_t{chars} << 8 | edge.to, rest), true).second) continue;
+                if (done.size() > matcher_impl::kMaxPairs) return false;
+                open.push_back({rest, chars, edge.to});
+            }
+        }
+    }
+    return true;
+}
+
+}  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 

@@ -5,6 +5,7 @@
 // library in one translation unit.
 //
 //   base      bytes, numbers, text; knows nothing of models
+//   grammar   which texts are allowed; knows bytes and vocabularies, no models
 //   plan      a model as a list of operations: shapes and weights; knows neither time nor devices
 //   machine   runs operations over buffers; knows neither what tokens mean nor what came before
 //   engine    sequences of tokens over time; knows neither layers nor kernels
@@ -52,6 +53,23 @@
 #include "base/reply_parser.h"
 #include "base/reply_parser.cpp"
 #include "base/chat_parse.cpp"
+
+// grammar
+#include "grammar/expr.h"
+#include "grammar/expr.cpp"
+#include "grammar/char_set.h"
+#include "grammar/char_set.cpp"
+#include "grammar/grammar.h"
+#include "grammar/grammar.cpp"
+#include "grammar/regex.h"
+#include "grammar/regex.cpp"
+#include "grammar/gbnf.cpp"
+#include "grammar/automaton.h"
+#include "grammar/automaton.cpp"
+#include "grammar/vocab_trie.h"
+#include "grammar/vocab_trie.cpp"
+#include "grammar/matcher.h"
+#include "grammar/matcher.cpp"
 
 // plan
 #include "plan/plan.h"

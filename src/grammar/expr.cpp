@@ -1,0 +1,530 @@
+#include "expr.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace expr_impl {
+
+constexpr unsigned kWideSet = 48;    // bytes of a set that makes a repetition wide
+constexpr uint32_t kWideRepeat = 8;  // times
+constexpr size_t kMaxSearch = 3000;  // expressions that live() looks at
+constexpr size_t kMaxPartMemo = 400000;
+
+uint64_t mix(uint64_t x) {
+    x ^= x >> 32;
+    x *= 0x9E3779B97F4A7C15ull;
+    return x ^ (x >> 29);
+}
+
+}  // namespace expr_impl
+
+unsigned ByteSet::count() const {
+    unsigned n = 0;
+    for (uint64_t w : word)
+        for (; w != 0; w &= w - 1) ++n;
+    return n;
+}
+
+ExprPool::ExprPool() : table_(256, 0) {
+    nodes_.push_back({});
+    ExprNode empty;
+    empty.kind = ExprKind::empty;
+    empty.nullable = true;
+    nodes_.push_back(empty);
+    row_of_.assign(2, 0);
+    live_.assign({2, 1});
+}
+
+// ------------------------------------------------------------------------------------- one of each
+
+uint64_t ExprPool::hash(const ExprNode& node) const {
+    uint64_t h = static_cast<uint64_t>(node.kind);
+    if (node.kind == ExprKind::choice || node.kind == ExprKind::both) {
+        for (uint32_t i = 0; i < node.b; ++i) h = expr_impl::mix(h ^ lists_[node.a + i]);
+        return expr_impl::mix(h ^ node.b);
+    }
+    h = expr_impl::mix(h ^ uint64_t{node.a} << 32 ^ node.b);
+    return expr_impl::mix(h ^ uint64_t{node.lo} << 32 ^ node.hi);
+}
+
+bool ExprPool::same(const ExprNode& a, const ExprNode& b) const {
+    if (a.kind != b.kind) return false;
+    if (a.kind != ExprKind::choice && a.kind != ExprKind::both) return a == b;
+    return a.b == b.b && std::equal(lists_.begin() + a.a, lists_.begin() + a.a + a.b, lists_.begin() + b.a);
+}
+
+void ExprPool::index_node(ExprId e) {
+    const size_t mask = table_.size() - 1;
+    size_t i = static_cast<size_t>(hash(nodes_[e])) & mask;
+    while (table_[i] != 0) i = (i + 1) & mask;
+    table_[i] = e;
+}
+
+ExprId ExprPool::intern(ExprNode node) {
+    const size_t mask = table_.size() - 1;
+    for (size_t i = static_cast<size_t>(hash(node)) & mask; table_[i] != 0; i = (i + 1) & mask)
+        if (same(nodes_[table_[i]], node)) return table_[i];
+    const ExprId e = static_cast<ExprId>(nodes_.size());
+    nodes_.push_back(node);
+    row_of_.push_back(0);
+    live_.push_back(node.logic ? 0 : 1);
+    if (2 * nodes_.size() > table_.size()) {
+        table_.assign(2 * table_.size(), 0);
+        for (ExprId i = 2; i <= e; ++i) index_node(i);
+    } else {
+        index_node(e);
+    }
+    return e;
+}
+
+ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
+    ExprNode n;
+    n.kind = kind;
+    n.a = static_cast<uint32_t>(lists_.size());
+    n.b = static_cast<uint32_t>(parts.size());
+    n.logic = kind == ExprKind::both;
+    n.nullable = kind == ExprKind::both;
+    for (const ExprId p : parts) {
+        lists_.push_back(p);
+        n.regular = n.regular && nodes_[p].regular;
+        n.logic = n.logic || nodes_[p].logic;
+        n.wide = n.wide || nodes_[p].wide;
+        n.nullable = kind == ExprKind::both ? n.nullable && nodes_[p].nullable : n.nullable || nodes_[p].nullable;
+    }
+    const size_t n_before = nodes_.size();
+    const ExprId e = intern(n);
+    if (nodes_.size() == n_before) lists_.resize(n.a);
+    return e;
+}
+
+ExprId ExprPool::bytes(const ByteSet& set) {
+    if (set.count() == 0) return kNone;
+    const auto found = set_index_.emplace(set.word, static_cast<uint32_t>(sets_.size()));
+    if (found.second) sets_.push_back(set);
+    ExprNode n;
+    n.kind = ExprKind::bytes;
+    n.a = found.first->second;
+    return intern(n);
+}
+
+ExprId ExprPool::text(std::string_view text) {
+    if (text.empty()) return kEmpty;
+    ExprNode n;
+    n.kind = ExprKind::text;
+    // Short texts repeat often; longer ones are not searched for.
+    const size_t at = text.size() <= 4 && texts_.size() < 65536 ? texts_.find(text) : std::string::npos;
+    n.a = static_cast<uint32_t>(at == std::string::npos ? texts_.size() : at);
+    n.b = static_cast<uint32_t>(text.size());
+    if (at == std::string::npos) texts_.append(text);
+    return intern(n);
+}
+
+ExprId ExprPool::multiple(uint32_t modulus, uint32_t remainder) {
+    ExprNode n;
+    n.kind = ExprKind::multiple;
+    n.a = modulus;
+    n.b = remainder;
+    n.nullable = remainder == 0;
+    return intern(n);
+}
+
+ExprId ExprPool::concat(ExprId a, ExprId b) {
+    if (a == kNone || b == kNone) return kNone;
+    if (a == kEmpty) return b;
+    if (b == kEmpty) return a;
+    // Right-nested, so that the first element is found at once.
+    std::vector<ExprId> elements;
+    while (nodes_[a].kind == ExprKind::concat) {
+        elements.push_back(nodes_[a].a);
+        a = nodes_[a].b;
+    }
+    elements.push_back(a);
+    for (; !elements.empty(); elements.pop_back()) {
+        ExprNode n;
+        n.kind = ExprKind::concat;
+        n.a = elements.back();
+        n.b = b;
+        const ExprNode &x = nodes_[n.a], &y = nodes_[b];
+        n.regular = x.regular && y.regular;
+        n.nullable = x.nullable && y.nullable;
+        n.logic = x.logic || y.logic;
+        n.wide = x.wide || y.wide;
+        b = intern(n);
+    }
+    return b;
+}
+
+ExprId ExprPool::concat(std::initializer_list<ExprId> parts) {
+    ExprId e = kEmpty;
+    for (const ExprId* p = parts.end(); p != parts.begin();) e = concat(*--p, e);
+    return e;
+}
+
+void ExprPool::flatten(ExprKind kind, std::vector<ExprId>& parts) const {
+    for (size_t i = 0; i < parts.size(); ++i) {
+        if (nodes_[parts[i]].kind != kind) continue;
+        const Span<const ExprId> inner = this->parts(parts[i]);
+        parts.insert(parts.end(), inner.begin(), inner.end());
+        parts[i] = parts.back();
+        parts.pop_back();
+    }
+    std::sort(parts.begin(), parts.end());
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+}
+
+void ExprPool::merge_sets(std::vector<ExprId>& parts) {
+    ByteSet all;
+    size_t n_set = 0;
+    for (const ExprId p : parts) {
+        if (nodes_[p].kind != ExprKind::bytes) continue;
+        ++n_set;
+        for (size_t w = 0; w < 4; ++w) all.word[w] |= sets_[nodes_[p].a].word[w];
+    }
+    if (n_set < 2) return;
+    const ExprId merged = bytes(all);
+    parts.erase(
+        std::remove_if(parts.begin(), parts.end(), [this](ExprId p) { return nodes_[p].kind == ExprKind::bytes; }),
+        parts.end());
+    parts.push_back(merged);
+    std::sort(parts.begin(), parts.end());
+}
+
+ExprId ExprPool::choice(std::vector<ExprId> parts) {
+    parts.erase(std::remove(parts.begin(), parts.end(), kNone), parts.end());
+    flatten(ExprKind::choice, parts);
+    merge_sets(parts);
+    // The empty text adds nothing where another part matches it.
+    if (parts.size() > 1 && parts[0] == kEmpty)
+        for (size_t i = 1; i < parts.size(); ++i)
+            if (nodes_[parts[i]].nullable) {
+                parts.erase(parts.begin());
+                break;
+            }
+    if (parts.empty()) return kNone;
+    if (parts.size() == 1) return parts[0];
+    return intern_list(ExprKind::choice, parts);
+}
+
+ExprId ExprPool::both(std::vector<ExprId> parts) {
+    flatten(ExprKind::both, parts);
+    bool all_nullable = true, has_empty = false;
+    std::vector<ExprId> kept;
+    for (const ExprId p : parts) {
+        if (p == kNone) return kNone;
+        has_empty = has_empty || p == kEmpty;
+        all_nullable = all_nullable && nodes_[p].nullable;
+        const bool excluded = nodes_[p].kind == ExprKind::except;
+        if (excluded && nodes_[p].a == kNone) continue;  // anything
+        if (excluded && std::binary_search(parts.begin(), parts.end(), nodes_[p].a)) return kNone;
+        kept.push_back(p);
+    }
+    if (has_empty) return all_nullable ? kEmpty : kNone;
+    if (kept.empty()) return except(kNone);
+    if (kept.size() == 1) return kept[0];
+    return intern_list(ExprKind::both, kept);
+}
+
+ExprId ExprPool::except(ExprId a) {
+    if (nodes_[a].kind == ExprKind::except) return nodes_[a].a;
+    ExprNode n;
+    n.kind = ExprKind::except;
+    n.a = a;
+    n.regular = nodes_[a].regular;
+    n.nullable = !nodes_[a].nullable;
+    n.logic = a != kNone;
+    n.wide = nodes_[a].wide;
+    return intern(n);
+}
+
+ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
+    if (hi == 0 || a == kEmpty) return kEmpty;
+    if (a == kNone) return lo == 0 ? kEmpty : kNone;
+    if (lo == 1 && hi == 1) return a;
+    if (nodes_[a].kind == ExprKind::repeat && nodes_[a].lo == 0 && nodes_[a].hi == kUnbounded) return a;
+    if (nodes_[a].regular && nodes_[a].nullable) lo = 0;
+    if (lo == 0 && hi == 1) return optional(a);
+    ExprNode n;
+    n.kind = ExprKind::repeat;
+    n.a = a;
+    n.lo = lo;
+    n.hi = hi;
+    n.regular = nodes_[a].regular;
+    n.logic = nodes_[a].logic;
+    n.nullable = lo == 0;
+    n.wide = nodes_[a].wide;
+    if (hi >= expr_impl::kWideRepeat) {
+        // A set of its own, or one alternative of an element that is written again and again.
+        const auto is_wide = [this](ExprId e) {
+            return nodes_[e].kind == ExprKind::bytes && sets_[nodes_[e].a].count() >= expr_impl::kWideSet;
+        };
+        n.wide = n.wide || is_wide(a);
+        if (nodes_[a].kind == ExprKind::choice)
+            for (const ExprId p : parts(a)) n.wide = n.wide || is_wide(p);
+    }
+    return intern(n);
+}
+
+ExprId ExprPool::rule(uint32_t index) {
+    ExprNode n;
+    n.kind = ExprKind::rule;
+    n.a = index;
+    n.regular = false;
+    return intern(n);
+}
+
+ExprId ExprPool::token(uint32_t index) {
+    ExprNode n;
+    n.kind = ExprKind::token;
+    n.a = index;
+    n.regular = false;
+    return intern(n);
+}
+
+ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count) {
+    ExprNode n;
+    n.kind = ExprKind::members;
+    n.a = object;
+    n.b = written;
+    n.lo = count;
+    n.regular = false;
+    return intern(n);
+}
+
+ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth) {
+    // Every text of the range agrees up to `depth`.
+    if (last - first == 1) return text(std::string_view(texts[first]).substr(depth));
+    size_t common = depth;
+    const std::string &low = texts[first], &high = texts[last - 1];
+    while (common < low.size() && common < high.size() && low[common] == high[common]) ++common;
+    std::vector<ExprId> branches;
+    size_t at = first;
+    if (texts[at].size() == common) {
+        branches.push_back(kEmpty);
+        ++at;
+    }
+    while (at < last) {
+        size_t end = at + 1;
+        while (end < last && texts[end][common] == texts[at][common]) ++end;
+        // One byte at a time bounds the depth of the recursion by the bytes that texts share.
+        branches.push_back(one_of_range(texts, at, end, common));
+        at = end;
+    }
+    return concat(text(std::string_view(low).substr(depth, common - depth)), choice(std::move(branches)));
+}
+
+ExprId ExprPool::one_of(std::vector<std::string> texts) {
+    std::sort(texts.begin(), texts.end());
+    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+    if (texts.empty()) return kNone;
+    return one_of_range(texts, 0, texts.size(), 0);
+}
+
+// --------------------------------------------------------------------------------------- derivatives
+
+void ExprPool::close() {
+    // Bytes are refined set by set; a byte of a text is a set of its own.
+    std::array<uint32_t, 256> of{};
+    uint32_t n = 1;
+    const auto refine = [&](const ByteSet& set) {
+        std::array<uint32_t, 256> moved{};
+        std::array<bool, 256> outside{};
+        for (unsigned b = 0; b < 256; ++b)
+            if (!set.has(b)) outside[of[b]] = true;
+        for (unsigned b = 0; b < 256; ++b) {
+            if (!set.has(b) || !outside[of[b]]) continue;
+            uint32_t& to = moved[of[b]];
+            if (to == 0) to = n++;
+            of[b] = to;
+        }
+    };
+    for (const ByteSet& set : sets_) refine(set);
+    ByteSet used;
+    for (const ExprNode& node : nodes_)
+        if (node.kind == ExprKind::text)
+            for (const char c : texts_.substr(node.a, node.b)) used.add(static_cast<unsigned char>(c));
+    for (const ExprNode& node : nodes_)
+        if (node.kind == ExprKind::multiple) {
+            used.add('0', '9');
+            used.add('.');
+        }
+    for (unsigned b = 0; b < 256; ++b) {
+        ByteSet one;
+        one.add(b);
+        if (used.has(b)) refine(one);
+    }
+    classes_.n = static_cast<uint16_t>(n);
+    for (unsigned b = 256; b-- > 0;) {
+        classes_.of[b] = static_cast<uint8_t>(of[b]);
+        classes_.first[of[b]] = static_cast<uint8_t>(b);
+    }
+}
+
+ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
+    ExprId d = derivative(e, byte_class);
+    if (d != kNone && nodes_[d].logic && !live(d)) d = kNone;
+    if (row_of_[e] == 0) {
+        rows_.resize(rows_.size() + classes_.n, kUnknown);
+        row_of_[e] = static_cast<uint32_t>(rows_.size() / classes_.n);
+    }
+    rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class] = d;
+    return d;
+}
+
+ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
+    const ExprKind kind = nodes_[e].kind;
+    // Only what has parts is worth remembering: shared parts would otherwise be derived once per path to them.
+    if (kind != ExprKind::choice && kind != ExprKind::both && kind != ExprKind::concat && kind != ExprKind::repeat &&
+        kind != ExprKind::except)
+        return derivative(e, byte_class);
+    const uint64_t key = uint64_t{e} << 8 | byte_class;
+    const auto found = part_memo_.find(key);
+    if (found != part_memo_.end()) return found->second;
+    const ExprId d = derivative(e, byte_class);
+    if (part_memo_.size() > expr_impl::kMaxPartMemo) part_memo_.clear();
+    part_memo_.emplace(key, d);
+    return d;
+}
+
+ExprId ExprPool::derive_concat(ExprId e, unsigned byte_class) {
+    std::vector<ExprId> ways;
+    for (;;) {
+        if (nodes_[e].kind != ExprKind::concat) {
+            ways.push_back(derive_part(e, byte_class));
+            break;
+        }
+        const ExprId first = nodes_[e].a, rest = nodes_[e].b;
+        ways.push_back(concat(derive_part(first, byte_class), rest));
+        if (!nodes_[first].nullable) break;
+        e = rest;
+    }
+    return ways.size() == 1 ? ways[0] : choice(std::move(ways));
+}
+
+ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
+    const ExprNode n = nodes_[e];
+    const unsigned byte = classes_.first[byte_class];
+    switch (n.kind) {
+        case ExprKind::bytes: return sets_[n.a].has(byte) ? kEmpty : kNone;
+        case ExprKind::text: {
+            if (static_cast<unsigned char>(texts_[n.a]) != byte) return kNone;
+            if (n.b == 1) return kEmpty;
+            ExprNode rest = n;
+            ++rest.a;
+            --rest.b;
+            return intern(rest);
+        }
+        case ExprKind::multiple:
+            if (byte == '.') return e;
+            if (byte < '0' || byte > '9') return kNone;
+            return multiple(n.a, static_cast<uint32_t>((uint64_t{n.b} * 10 + (byte - '0')) % n.a));
+        case ExprKind::concat: return derive_concat(e, byte_class);
+        case ExprKind::choice:
+        case ExprKind::both: {
+            std::vector<ExprId> parts;
+            parts.reserve(n.b);
+            for (uint32_t i = 0; i < n.b; ++i) {
+                const ExprId d = derive_part(lists_[n.a + i], byte_class);
+                if (d == kNone && n.kind == ExprKind::both) return kNone;
+                if (d != kNone) parts.push_back(d);
+            }
+            return n.kind == ExprKind::both ? both(std::move(parts)) : choice(std::move(parts));
+        }
+        case ExprKind::except: return except(derive_part(n.a, byte_class));
+        case ExprKind::repeat: {
+            const ExprId d = derive_part(n.a, byte_class);
+            if (d == kNone) return kNone;
+            return concat(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
+        }
+        default: return kNone;
+    }
+}
+
+// --------------------------------------------------------------------------------- matches something
+
+bool ExprPool::live(ExprId e) {
+    while (nodes_[e].kind == ExprKind::concat) {
+        if (!nodes_[e].logic) return true;
+        if (!live(nodes_[e].a)) return false;
+        e = nodes_[e].b;
+    }
+    if (live_[e] != 0) return live_[e] == 1;
+    bool result = false;
+    const ExprNode n = nodes_[e];
+    if (n.kind == ExprKind::choice) {
+        for (uint32_t i = 0; i < n.b && !result; ++i) result = live(lists_[n.a + i]);
+    } else if (n.kind == ExprKind::repeat) {
+        result = n.lo == 0 || live(n.a);
+    } else {
+        return search(e);
+    }
+    live_[e] = result ? 1 : 2;
+    return result;
+}
+
+bool ExprPool::search(ExprId e) {
+    std::vector<ExprId> queue{e};
+    std::vector<size_t> from{0};
+    std::unordered_map<ExprId, bool> queued{{e, true}};
+    for (size_t at = 0; at < queue.size(); ++at) {
+        if (nodes_[queue[at]].nullable || live_[queue[at]] == 1) {
+            for (size_t i = at;; i = from[i]) {
+                live_[queue[i]] = 1;
+                if (i == 0) return true;
+            }
+        }
+        for (unsigned c = 0; c < classes_.n; ++c) {
+            const ExprId d = derive_part(queue[at], c);
+            if (d == kNone || live_[d] == 2 || !queued.emplace(d, true).second) continue;
+            queue.push_back(d);
+            from.push_back(at);
+        }
+        if (queue.size() > expr_impl::kMaxSearch) {
+            gave_up_ = true;
+            live_[e] = 2;
+            return false;
+        }
+    }
+    for (const ExprId q : queue) live_[q] = 2;
+    return false;
+}
+
+// ---------------------------------------------------------------------------------------------- memory
+
+size_t ExprPool::memory() const {
+    return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + rows_.capacity() * 4 +
+           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 40;
+}
+
+ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {
+    if (e < n_base) return e;
+    const auto found = done.find(e);
+    if (found != done.end()) return found->second;
+    ExprNode n = nodes_[e];
+    ExprId copy = kNone;
+    if (n.kind == ExprKind::concat) {
+        std::vector<ExprId> elements;
+        ExprId rest = e;
+        for (; rest >= n_base && nodes_[rest].kind == ExprKind::concat; rest = nodes_[rest].b)
+            elements.push_back(copy_to(other, nodes_[rest].a, n_base, done));
+        copy = copy_to(other, rest, n_base, done);
+        for (; !elements.empty(); elements.pop_back()) copy = other.concat(elements.back(), copy);
+    } else if (n.kind == ExprKind::choice || n.kind == ExprKind::both) {
+        std::vector<ExprId> parts;
+        for (const ExprId p : this->parts(e)) parts.push_back(copy_to(other, p, n_base, done));
+        std::sort(parts.begin(), parts.end());
+        copy = other.intern_list(n.kind, parts);
+    } else if (n.kind == ExprKind::except || n.kind == ExprKind::repeat) {
+        n.a = copy_to(other, n.a, n_base, done);
+        copy = other.intern(n);
+    } else if (n.kind == ExprKind::bytes) {
+        copy = other.bytes(sets_[n.a]);
+    } else {
+        copy = other.intern(n);  // texts, rules, tokens and members refer to what the grammar holds
+    }
+    done.emplace(e, copy);
+    return copy;
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

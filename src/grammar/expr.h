@@ -1,0 +1,155 @@
+// grammar/expr: expressions over bytes, each kept once, and their derivatives.
+//
+// Owns    the pool of expressions of one grammar. A regular expression is matched by derivatives: what is left of it
+//         after a byte is an expression again, made when it is first asked for. Intersection and complement therefore
+//         cost nothing extra, and a bounded repetition is a counter, not a chain of states. Rules, control tokens and
+//         the members of an object are expressions too, which grammar/automaton expands with a stack.
+// Thread  a pool belongs to one thread at a time; a const pool may be copied from any thread.
+// Tests   tests/test_grammar.cpp
+#pragma once
+#include "../base/base.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+using ExprId = uint32_t;
+constexpr ExprId kNone = 0;   ///< matches nothing
+constexpr ExprId kEmpty = 1;  ///< matches the empty text
+constexpr uint32_t kUnbounded = UINT32_MAX;
+
+/// A set of byte values.
+struct ByteSet {
+    std::array<uint64_t, 4> word{};
+    void add(unsigned b) { word[b >> 6] |= uint64_t{1} << (b & 63); }
+    void add(unsigned from, unsigned to) {
+        for (unsigned b = from; b <= to; ++b) add(b);
+    }
+    bool has(unsigned b) const { return (word[b >> 6] >> (b & 63) & 1) != 0; }
+    unsigned count() const;
+    bool operator==(const ByteSet& o) const { return word == o.word; }
+};
+
+enum class ExprKind : uint8_t {
+    none,
+    empty,
+    bytes,     ///< one byte of the set a
+    text,      ///< the b bytes at a in the text pool
+    multiple,  ///< decimal digits, points skipped, whose number is b modulo a when it began at 0: matches at b = 0
+    concat,    ///< a, then b
+    choice,    ///< one of the b expressions at a in the list pool
+    both,      ///< all of the b expressions at a in the list pool
+    except,    ///< whatever a does not match
+    repeat,    ///< lo to hi times a
+    rule,      ///< the rule a
+    token,     ///< the token terminal a
+    members,   ///< the members of object a that may follow; b: which were written, lo: how many
+};
+
+struct ExprNode {
+    ExprKind kind = ExprKind::none;
+    bool nullable = false;  ///< matches the empty text; only of a regular expression
+    bool regular = true;    ///< no rule, token or member within
+    bool logic = false;     ///< an intersection or complement within: may match nothing
+    bool wide = false;      ///< a long repetition of large sets within: most tokens of a vocabulary fit
+    uint32_t a = 0, b = 0, lo = 0, hi = 0;
+    bool operator==(const ExprNode& o) const {
+        return kind == o.kind && a == o.a && b == o.b && lo == o.lo && hi == o.hi;
+    }
+};
+
+/// Bytes that no set or text of the grammar tells apart.
+struct ByteClasses {
+    uint16_t n = 1;
+    std::array<uint8_t, 256> of{};
+    std::array<uint8_t, 256> first{};  ///< a byte of each class
+};
+
+class ExprPool {
+  public:
+    ExprPool();
+
+    ExprId bytes(const ByteSet& set);
+    ExprId text(std::string_view text);
+    ExprId multiple(uint32_t modulus, uint32_t remainder);
+    ExprId concat(ExprId a, ExprId b);
+    ExprId concat(std::initializer_list<ExprId> parts);
+    ExprId choice(std::vector<ExprId> parts);
+    ExprId choice(ExprId a, ExprId b) { return choice(std::vector<ExprId>{a, b}); }
+    ExprId both(std::vector<ExprId> parts);
+    ExprId both(ExprId a, ExprId b) { return both(std::vector<ExprId>{a, b}); }
+    ExprId except(ExprId a);
+    ExprId repeat(ExprId a, uint32_t lo, uint32_t hi);
+    ExprId optional(ExprId a) { return choice(kEmpty, a); }
+    ExprId rule(uint32_t index);
+    ExprId token(uint32_t index);
+    ExprId members(uint32_t object, uint32_t written, uint32_t count);
+    /// One of several texts, their common beginnings shared.
+    ExprId one_of(std::vector<std::string> texts);
+
+    const ExprNode& operator[](ExprId e) const { return nodes_[e]; }
+    /// Elements of a choice or an intersection.
+    Span<const ExprId> parts(ExprId e) const { return {lists_.data() + nodes_[e].a, nodes_[e].b}; }
+
+    /// Computes the classes of bytes: call when the grammar is complete. No set or text may be added afterwards.
+    void close();
+    const ByteClasses& classes() const { return classes_; }
+    /// What is left of a regular expression after a byte of this class; kNone if it does not match. Never one that
+    /// matches nothing.
+    ExprId derive(ExprId e, unsigned byte_class) {
+        if (row_of_[e] != 0) {
+            const ExprId known = rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class];
+            if (known != kUnknown) return known;
+        }
+        return derive_slowly(e, byte_class);
+    }
+    /// Whether the expression matches any text. Takes a search where complements or intersections are within.
+    bool live(ExprId e);
+    /// A search of live() was given up since the last call.
+    bool gave_up() { return std::exchange(gave_up_, false); }
+
+    size_t size() const { return nodes_.size(); }
+    /// Bytes held, about.
+    size_t memory() const;
+    /// The same expression in another pool that began as a copy of this one when it had n_base expressions.
+    ExprId copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const;
+    std::string_view text_of(ExprId e) const { return std::string_view(texts_).substr(nodes_[e].a, nodes_[e].b); }
+
+  private:
+    static constexpr ExprId kUnknown = UINT32_MAX;
+    ExprId intern(ExprNode node);
+    ExprId intern_list(ExprKind kind, const std::vector<ExprId>& parts);
+    void index_node(ExprId e);
+    uint64_t hash(const ExprNode& node) const;
+    bool same(const ExprNode& a, const ExprNode& b) const;
+    ExprId derive_slowly(ExprId e, unsigned byte_class);
+    ExprId derivative(ExprId e, unsigned byte_class);
+    ExprId derive_part(ExprId e, unsigned byte_class);
+    ExprId derive_concat(ExprId e, unsigned byte_class);
+    bool search(ExprId e);
+    void flatten(ExprKind kind, std::vector<ExprId>& parts) const;
+    void merge_sets(std::vector<ExprId>& parts);
+    ExprId one_of_range(const std::vector<std::string>& texts, size_t first, size_t last, size_t depth);
+
+    std::vector<ExprNode> nodes_;
+    std::vector<ExprId> lists_;
+    std::vector<ByteSet> sets_;
+    std::map<std::array<uint64_t, 4>, uint32_t> set_index_;
+    std::string texts_;
+    std::vector<uint32_t> table_;   ///< open addressing: expression ids, 0 is free
+    std::vector<uint32_t> row_of_;  ///< of each expression: its row of derivatives + 1, or 0
+    std::vector<ExprId> rows_;
+    std::vector<uint8_t> live_;  ///< of each expression: 0 unknown, 1 matches something, 2 nothing
+    std::unordered_map<uint64_t, ExprId> part_memo_;
+    ByteClasses classes_;
+    bool gave_up_ = false;
+};
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

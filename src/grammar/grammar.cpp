@@ -1,0 +1,279 @@
+#include "grammar.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace grammar_impl {
+
+constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
+constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
+
+}  // namespace grammar_impl
+
+uint32_t Rules::add_rule(std::string rule_name) {
+    body.push_back(kNone);
+    name.push_back(std::move(rule_name));
+    return static_cast<uint32_t>(body.size() - 1);
+}
+
+// ------------------------------------------------------------------------------------------- objects
+
+uint32_t Rules::intern_written(std::vector<uint64_t> set) {
+    const auto found = written_index.emplace(set, static_cast<uint32_t>(written.size()));
+    if (found.second) written.push_back(std::move(set));
+    return found.first->second;
+}
+
+ExprId Rules::begin_members(uint32_t object) {
+    const ObjectRule& o = objects[object];
+    if (!o.any_order) return pool.members(object, 0, 0);
+    return pool.members(object, intern_written(std::vector<uint64_t>((o.listed.size() + 63) / 64)), 0);
+}
+
+ExprId Rules::expand_members(ExprId e) {
+    const ExprNode at = pool[e];
+    const ObjectRule& o = objects[at.a];
+    const uint32_t cap = std::max({1u, o.min_count, o.max_count == kUnbounded ? 0 : o.max_count});
+    const uint32_t count = std::min(at.lo + 1, cap);
+    const std::vector<uint64_t> set = o.any_order ? written[at.b] : std::vector<uint64_t>();
+    const ExprId separator = at.lo > 0 ? o.separator : kEmpty;
+    std::vector<ExprId> ways;
+    bool complete = true;  // no required member is missing
+    const bool room = at.lo < o.max_count;
+    for (size_t i = o.any_order ? 0 : at.b; i < o.listed.size(); ++i) {
+        const ObjectRule::Member& m = o.listed[i];
+        if (o.any_order && (set[i / 64] >> (i % 64) & 1) != 0) continue;
+        if (m.value != kNone && room && (o.any_order || complete)) {
+            uint32_t next = static_cast<uint32_t>(i + 1);
+            if (o.any_order) {
+                std::vector<uint64_t> more = set;
+                more[i / 64] |= uint64_t{1} << (i % 64);
+                next = intern_written(std::move(more));
+            }
+            ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
+        }
+        complete = complete && !m.required;
+    }
+    if (room && (complete || o.any_order)) {
+        const uint32_t next = o.any_order ? at.b : static_cast<uint32_t>(o.listed.size());
+        for (const ObjectRule::Member& m : o.extra)
+            ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
+    }
+    if (complete && at.lo >= o.min_count) ways.push_back(kEmpty);
+    return pool.choice(std::move(ways));
+}
+
+bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
+    uint32_t n_usable = 0, n_required = 0;
+    for (const ObjectRule::Member& m : o.listed) {
+        const bool usable = productive(m.value, known);
+        if (m.required && !usable) return false;
+        n_usable += usable ? 1 : 0;
+        n_required += m.required ? 1 : 0;
+    }
+    if (n_required > o.max_count || o.min_count > o.max_count) return false;
+    if (n_usable >= o.min_count) return true;
+    for (const ObjectRule::Member& m : o.extra)
+        if (productive(m.value, known)) return true;
+    return false;
+}
+
+// --------------------------------------------------------------------------------------------- checks
+
+bool Rules::productive(ExprId e, const std::vector<uint8_t>& known) {
+    while (!pool[e].regular) {
+        const ExprNode n = pool[e];
+        switch (n.kind) {
+            case ExprKind::concat:
+                if (!productive(n.a, known)) return false;
+                e = n.b;
+                continue;
+            case ExprKind::choice:
+                for (uint32_t i = 0; i < n.b; ++i)
+                    if (productive(pool.parts(e)[i], known)) return true;
+                return false;
+            case ExprKind::repeat: return n.lo == 0 || productive(n.a, known);
+            case ExprKind::rule: return known[n.a] != 0;
+            case ExprKind::members: return object_productive(objects[n.a], known);
+            default: return true;
+        }
+    }
+    return pool.live(e);
+}
+
+bool Rules::nullable(ExprId e, const std::vector<uint8_t>& known) {
+    while (!pool[e].regular) {
+        const ExprNode n = pool[e];
+        switch (n.kind) {
+            case ExprKind::concat:
+                if (!nullable(n.a, known)) return false;
+                e = n.b;
+                continue;
+            case ExprKind::choice:
+                for (const ExprId p : pool.parts(e))
+                    if (nullable(p, known)) return true;
+                return false;
+            case ExprKind::repeat: return n.lo == 0 || nullable(n.a, known);
+            case ExprKind::rule: return known[n.a] != 0;
+            case ExprKind::members: {
+                bool required = objects[n.a].min_count > 0;
+                for (const ObjectRule::Member& m : objects[n.a].listed) required = required || m.required;
+                return !required;
+            }
+            default: return false;
+        }
+    }
+    return pool[e].nullable;
+}
+
+std::vector<uint8_t> Rules::fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&)) {
+    grammar_impl::PostOrder walk(*this);
+    walk.walk(start);
+    std::vector<uint8_t> known(body.size(), 0);
+    bool changed = true;
+    for (size_t pass = 0; changed && pass < grammar_impl::kMaxPasses; ++pass) {
+        changed = false;
+        for (const uint32_t r : walk.order)
+            if (!known[r] && (this->*test)(body[r], known)) {
+                known[r] = 1;
+                changed = true;
+            }
+    }
+    return known;
+}
+
+void Rules::left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out) {
+    std::vector<ExprId> open{e};
+    std::unordered_map<ExprId, bool> done;
+    while (!open.empty()) {
+        const ExprId at = open.back();
+        open.pop_back();
+        const ExprNode n = pool[at];
+        if (n.regular || !done.emplace(at, true).second) continue;
+        switch (n.kind) {
+            case ExprKind::concat:
+                open.push_back(n.a);
+                if (nullable(n.a, nullables)) open.push_back(n.b);
+                break;
+            case ExprKind::choice:
+                for (const ExprId p : pool.parts(at)) open.push_back(p);
+                break;
+            case ExprKind::repeat: open.push_back(n.a); break;
+            case ExprKind::rule: out.push_back(n.a); break;
+            default: break;
+        }
+    }
+}
+
+std::vector<uint32_t> Rules::find_left_recursion() {
+    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable);
+    std::vector<uint8_t> state(body.size(), 0);  // 0 new, 1 on the path, 2 done
+    struct Step {
+        uint32_t rule;
+        std::vector<uint32_t> calls;
+        size_t next;
+    };
+    for (uint32_t r = 0; r < body.size(); ++r) {
+        if (state[r] != 0) continue;
+        std::vector<Step> path;
+        const auto enter = [&](uint32_t rule) {
+            state[rule] = 1;
+            std::vector<uint32_t> calls;
+            left_calls(body[rule], nullables, calls);
+            path.push_back({rule, std::move(calls), 0});
+        };
+        enter(r);
+        while (!path.empty()) {
+            Step& top = path.back();
+            if (top.next == top.calls.size()) {
+                state[top.rule] = 2;
+                path.pop_back();
+                continue;
+            }
+            const uint32_t called = top.calls[top.next++];
+            if (state[called] == 0) {
+                enter(called);
+                continue;
+            }
+            if (state[called] != 1) continue;
+            std::vector<uint32_t> cycle;
+            size_t i = path.size();
+            while (path[--i].rule != called) {
+            }
+            for (; i < path.size(); ++i) cycle.push_back(path[i].rule);
+            return cycle;
+        }
+    }
+    return {};
+}
+
+ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done) {
+    const ExprNode n = pool[e];
+    if (n.regular) return pool.live(e) ? e : kNone;
+    const auto found = done.find(e);
+    if (found != done.end()) return found->second;
+    ExprId result = e;
+    switch (n.kind) {
+        case ExprKind::concat: {
+            std::vector<ExprId> parts;
+            ExprId rest = e;
+            for (; pool[rest].kind == ExprKind::concat; rest = pool[rest].b) parts.push_back(pool[rest].a);
+            result = prune(rest, known, done);
+            for (; !parts.empty() && result != kNone; parts.pop_back())
+                result = pool.concat(prune(parts.back(), known, done), result);
+            break;
+        }
+        case ExprKind::choice: {
+            std::vector<ExprId> parts;
+            for (uint32_t i = 0; i < n.b; ++i) parts.push_back(prune(pool.parts(e)[i], known, done));
+            result = pool.choice(std::move(parts));
+            break;
+        }
+        case ExprKind::repeat: result = pool.repeat(prune(n.a, known, done), n.lo, n.hi); break;
+        case ExprKind::rule: result = known[n.a] ? e : kNone; break;
+        case ExprKind::members: result = object_productive(objects[n.a], known) ? e : kNone; break;
+        default: break;
+    }
+    done.emplace(e, result);
+    return result;
+}
+
+Status Rules::finish() {
+    if (body.size() > kMaxRules || pool.size() > kMaxExprs)
+        return fail(Code::unsupported, "the grammar has ", body.size(), " rules and ", pool.size(),
+                    " expressions, at most ", kMaxRules, " and ", kMaxExprs, " are read; make it smaller");
+    pool.close();
+    const std::vector<uint32_t> cycle = find_left_recursion();
+    if (!cycle.empty()) {
+        std::string path;
+        for (const uint32_t r : cycle) path += quote(name[r], 40) + " -> ";
+        return fail(Code::bad_argument, "left recursion: ", path, quote(name[cycle[0]], 40),
+                    " without a character between; write the repetition as (...)*");
+    }
+    const std::vector<uint8_t> nullables = fixpoint(&Rules::nullable);
+    for (ExprId e = 0; e < pool.size(); ++e) {
+        const ExprNode n = pool[e];
+        if (n.kind != ExprKind::repeat || n.regular || !nullable(n.a, nullables)) continue;
+        if (std::max(n.lo, n.hi == kUnbounded ? 0 : n.hi) > grammar_impl::kMaxEmptyRepeat)
+            return fail(Code::unsupported, "a group that may be empty is repeated up to ",
+                        n.hi == kUnbounded ? n.lo : n.hi, " times, at most ", grammar_impl::kMaxEmptyRepeat,
+                        " are counted; let the group not be empty");
+    }
+    const std::vector<uint8_t> known = fixpoint(&Rules::productive);
+    if (pool.gave_up())
+        return fail(Code::unsupported,
+                    "an intersection of patterns and lengths is too large to decide whether anything matches it; "
+                    "simplify the patterns");
+    if (!known[start])
+        return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
+    std::unordered_map<ExprId, ExprId> done;
+    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
+    for (ObjectRule& o : objects)
+        for (auto* list : {&o.listed, &o.extra})
+            for (ObjectRule::Member& m : *list) m.value = prune(m.value, known, done);
+    return {};
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

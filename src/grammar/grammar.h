@@ -1,0 +1,141 @@
+// grammar/grammar: a complete grammar: rules over expressions, control tokens, objects.
+//
+// Owns    Rules, which front ends fill and finish() checks: no left recursion, no empty language, within the caps.
+//         A finished grammar is immutable; an Automaton runs it.
+// Thread  immutable once finished; any number of threads may use it.
+// Tests   tests/test_grammar.cpp
+#pragma once
+#include "expr.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// A control token that the text names at this place: by its bytes, or by its id.
+struct TokenTerminal {
+    std::string name;
+    Token id = -1;         ///< used where the name is empty
+    bool negated = false;  ///< any token but this one
+};
+
+/// What may stand between the braces of an object.
+struct ObjectRule {
+    struct Member {
+        ExprId key = kNone;  ///< the name with its quotes and the colon
+        ExprId value = kNone;
+        bool required = false;
+    };
+    std::vector<Member> listed;  ///< each at most once
+    std::vector<Member> extra;   ///< any number of times; their names are in no other entry
+    bool any_order = false;      ///< else listed members come as listed, extra ones after them
+    uint32_t min_count = 0, max_count = kUnbounded;
+    ExprId separator = kNone;  ///< a comma with its white space
+};
+
+struct Rules {
+    ExprPool pool;
+    std::vector<ExprId> body;       ///< of each rule
+    std::vector<std::string> name;  ///< of each rule, for messages
+    std::vector<TokenTerminal> terminals;
+    std::vector<ObjectRule> objects;
+    std::vector<std::vector<uint64_t>> written;  ///< sets of listed members: what ExprNode::b of `members` means
+    std::map<std::vector<uint64_t>, uint32_t> written_index;
+    uint32_t start = 0;
+    std::vector<std::string> ignored;  ///< what the front end was allowed to ignore
+
+    /// A rule to be given a body later.
+    uint32_t add_rule(std::string name);
+    /// The members of an object from its beginning.
+    ExprId begin_members(uint32_t object);
+    /// One step of `members`: what may follow, as an expression of a key, a value and the members after it.
+    ExprId expand_members(ExprId members);
+
+    /// Checks the grammar and makes it ready to run: call once.
+    ///
+    /// errors    bad_argument: left recursion, a rule without end, or a grammar that matches nothing; the text names
+    /// the
+    ///           rule. unsupported: above a cap.
+    Status finish();
+    /// The rules in a cycle of calls without a byte between, or empty.
+    std::vector<uint32_t> find_left_recursion();
+
+  private:
+    uint32_t intern_written(std::vector<uint64_t> set);
+    bool productive(ExprId e, const std::vector<uint8_t>& known);
+    bool object_productive(const ObjectRule& o, const std::vector<uint8_t>& known);
+    bool nullable(ExprId e, const std::vector<uint8_t>& known);
+    void left_calls(ExprId e, const std::vector<uint8_t>& nullables, std::vector<uint32_t>& out);
+    ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
+    std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
+};
+
+namespace grammar_impl {
+
+/// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
+struct PostOrder {
+    const Rules& rules;
+    std::vector<uint32_t> order;
+    std::vector<uint8_t> seen;
+
+    explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
+
+    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
+        std::vector<ExprId> open{e};
+        while (!open.empty()) {
+            const ExprId at = open.back();
+            open.pop_back();
+            const ExprNode& n = rules.pool[at];
+            if (n.regular || !done.emplace(at, true).second) continue;
+            switch (n.kind) {
+                case ExprKind::rule: out.push_back(n.a); break;
+                case ExprKind::concat:
+                    open.push_back(n.a);
+                    open.push_back(n.b);
+                    break;
+                case ExprKind::choice:
+                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
+                    break;
+                case ExprKind::repeat: open.push_back(n.a); break;
+                case ExprKind::members:
+                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
+                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
+                    break;
+                default: break;
+            }
+        }
+    }
+    void walk(uint32_t start) {
+        struct Step {
+            uint32_t rule;
+            std::vector<uint32_t> uses;
+            size_t next;
+        };
+        std::vector<Step> stack;
+        const auto enter = [&](uint32_t rule) {
+            seen[rule] = 1;
+            std::vector<uint32_t> uses;
+            std::unordered_map<ExprId, bool> done;
+            used_by(rules.body[rule], uses, done);
+            stack.push_back({rule, std::move(uses), 0});
+        };
+        enter(start);
+        while (!stack.empty()) {
+            Step& top = stack.back();
+            if (top.next == top.uses.size()) {
+                order.push_back(top.rule);
+                stack.pop_back();
+            } else if (const uint32_t rule = top.uses[top.next++]; !seen[rule]) {
+                enter(rule);
+            }
+        }
+    }
+};
+
+}  // namespace grammar_impl
+
+constexpr size_t kMaxRules = 50000;
+constexpr size_t kMaxExprs = 400000;  ///< of a grammar, before it runs
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

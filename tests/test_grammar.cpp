@@ -1,0 +1,219 @@
+#include "../src/grammar/automaton.h"
+#include "../src/grammar/regex.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
+
+using RulesPtr = std::shared_ptr<const Rules>;
+
+RulesPtr gbnf(const std::string& text) {
+    RulesPtr rules;
+    const Status status = rules_from_gbnf(text).get(rules);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    return rules;
+}
+RulesPtr regex(const std::string& pattern) {
+    RulesPtr rules;
+    const Status status = rules_from_regex(pattern).get(rules);
+    REQUIRE_MESSAGE(status.ok(), pattern << ": " << status.message());
+    return rules;
+}
+std::string gbnf_error(const std::string& text) {
+    const Result<RulesPtr> r = rules_from_gbnf(text);
+    CHECK_FALSE(r.ok());
+    return r.status().message();
+}
+std::string regex_error(const std::string& pattern) {
+    const Result<RulesPtr> r = rules_from_regex(pattern);
+    CHECK_FALSE(r.ok());
+    return r.status().message();
+}
+
+/// 2: a text of the grammar, 1: the beginning of one, 0: neither.
+int verdict(const RulesPtr& rules, std::string_view text) {
+    Automaton a(rules);
+    StateId s = a.start();
+    for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
+    return s == kDead ? 0 : a.accepting(s) ? 2 : 1;
+}
+
+struct Case {
+    const char* text;
+    int verdict;
+};
+void check(const RulesPtr& rules, const std::vector<Case>& cases) {
+    for (const Case& c : cases) CHECK_MESSAGE(verdict(rules, c.text) == c.verdict, c.text);
+}
+
+double milliseconds(const std::function<void()>& work) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+const char* const kJson = R"GBNF(
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws   # any value
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+)GBNF";
+
+}  // namespace
+
+TEST_CASE("GBNF: literals, classes, groups and repetitions") {
+    check(gbnf("root ::= \"a\" [0-9]+ (\"x\" | \"yy\")? \"\\n\""),
+          {{"a1\n", 2}, {"a12x\n", 2}, {"a1yy\n", 2}, {"a\n", 0}, {"a1y\n", 0}, {"a1", 1}, {"", 1}, {"a1\n\n", 0}});
+    check(gbnf("root ::= [a-c]{2,3}"), {{"a", 1}, {"ab", 2}, {"abc", 2}, {"abca", 0}});
+    check(gbnf("root ::= \"ab\"{2,}"), {{"ab", 1}, {"abab", 2}, {"ababab", 2}, {"aba", 1}, {"abb", 0}});
+    check(gbnf("root ::= \"ab\"{2}"), {{"abab", 2}, {"ababab", 0}});
+    check(gbnf("root ::= [^a\\n]* \".\""), {{"xy.", 2}, {"xy..", 2}, {"a", 0}, {"\xC3\xA9.", 2}, {"\xC3.", 0}});
+    check(gbnf("root ::= . \"\\x41\\u00e9\\U0001F600\""), {{"zA\xC3\xA9\xF0\x9F\x98\x80", 2}, {"zA\xC3\xA8", 0}});
+    check(gbnf("# first\nroot ::= (\n  \"a\" # one\n  | \"b\"\n) end\n\nend ::= \"!\" |\n  \"?\"\n"),
+          {{"a!", 2}, {"b?", 2}, {"a", 1}, {"!", 0}});
+    check(gbnf("root ::= \"\" | \"a\""), {{"", 2}, {"a", 2}, {"b", 0}});
+    check(gbnf("root ::= [\\]\\[a-] \"\\\"\""), {{"]\"", 2}, {"[\"", 2}, {"-\"", 2}, {"b", 0}});
+}
+
+TEST_CASE("GBNF: recursive rules, JSON") {
+    check(gbnf(kJson), {{"{}", 2},
+                        {"{\"a\":[1,2.5e-3,{\"b\":null}],\"c\":\"x\\u00e9\\n\"}", 2},
+                        {"{\"a\": [1, 2]}", 2},
+                        {"{\"a\":01}", 0},
+                        {"{\"a\":", 1},
+                        {"{\"a\":}", 0},
+                        {"{\"a\"\n", 1},
+                        {"{\"a\":tru", 1},
+                        {"{,}", 0}});
+    const RulesPtr nested = gbnf("root ::= \"(\" root \")\" | \"x\"");
+    CHECK(verdict(nested, std::string(500, '(') + "x" + std::string(500, ')')) == 2);
+    CHECK(verdict(nested, std::string(500, '(') + "x" + std::string(501, ')')) == 0);
+    CHECK(verdict(nested, std::string(500, '(') + "x" + std::string(499, ')')) == 1);
+    // Several readings at once: a^n b^n or a^n b^2n.
+    check(gbnf("root ::= x | y\nx ::= \"a\" x \"b\" | \"\"\ny ::= \"a\" y \"bb\" | \"\""),
+          {{"aabb", 2}, {"aabbb", 1}, {"aabbbb", 2}, {"aabbbbb", 0}, {"", 2}});
+    check(gbnf("root ::= item{2,3}\nitem ::= \"[\" item? \"]\""),
+          {{"[][]", 2}, {"[]", 1}, {"[[]][][[[]]]", 2}, {"[][][][]", 0}});
+}
+
+TEST_CASE("GBNF: errors name the line") {
+    CHECK(gbnf_error("root ::= \"a\"\nroot ::= \"b\"") ==
+          "bad_argument: line 2: the rule 'root' is defined on line 1 already");
+    CHECK(gbnf_error("root ::= a\n\na ::= b \"x\"\n") ==
+          "bad_argument: line 3: the rule 'b' is used and never defined");
+    CHECK(gbnf_error("rot ::= \"a\"").find("no rule 'root'") != std::string::npos);
+    CHECK(gbnf_error("root ::= \"a\nx ::= \"b\"").find("line 1: expected '\"'") != std::string::npos);
+    CHECK(gbnf_error("root ::= (\"a\"\n\n").find("line 3: expected ')', found the end") != std::string::npos);
+    CHECK(gbnf_error("root ::= [a").find("expected ']'") != std::string::npos);
+    CHECK(gbnf_error("root ::= [b-a]").find("ascending") != std::string::npos);
+    CHECK(gbnf_error("root ::= \"\\q\"").find("after the backslash") != std::string::npos);
+    CHECK(gbnf_error("root ::= \"a\"{3,2}").find("not below") != std::string::npos);
+    CHECK(gbnf_error("root : \"a\"").find("expected '::='") != std::string::npos);
+    CHECK(gbnf_error("root ::= \"a\" }").find("line 1") != std::string::npos);
+    CHECK(gbnf_error("root ::= \"\xC3\"").find("UTF-8") != std::string::npos);
+    CHECK(gbnf_error("root ::= a \"x\"\na ::= b?  root | \"y\"\nb ::= \"z\"")
+              .find("left recursion: 'root' -> 'a' -> 'root'") != std::string::npos);
+    CHECK(gbnf_error("root ::= \"(\" root \")\"").find("matches nothing") != std::string::npos);
+}
+
+TEST_CASE("regular expressions match whole texts") {
+    check(regex("a(b|c)*d?"), {{"a", 2}, {"abcb", 2}, {"abd", 2}, {"add", 0}, {"b", 0}});
+    check(regex("^[0-9]{3}-\\d{4}$"), {{"555-1234", 2}, {"555-123", 1}, {"5555", 0}});
+    check(regex("(?:a|b){2,3}?c+"), {{"abc", 2}, {"abacc", 2}, {"abab", 0}, {"ac", 0}});
+    check(regex("\\w+@\\w+\\.(com|org)"), {{"me@x.org", 2}, {"me@x.net", 0}, {"@", 0}});
+    check(regex("[^\\s\"]+"), {{"ab", 2}, {"a b", 0}, {"\xC2\xA0", 0}, {"\xC3\xA9", 2}});
+    check(regex("\\u00e9\\x41\\t\\.\\/\\-"), {{"\xC3\xA9"
+                                               "A\t./-",
+                                               2}});
+    check(regex("x{,3}a{b"), {{"x{,3}a{b", 2}});
+    check(regex("\\p{L}+"), {{"a\xC3\xA9\xD0\x96", 2}, {"1", 0}});
+    check(regex("^a|b$"), {{"a", 2}, {"b", 2}, {"ab", 0}});
+    check(regex(""), {{"", 2}, {"a", 0}});
+    check(regex("[\\w-]+|[a\\-z]"), {{"a-b", 2}, {"-", 2}, {"%", 0}});
+    check(regex("(a{0,3}){2}"), {{"", 2}, {"aaaaaa", 2}, {"aaaaaaa", 0}});
+}
+
+TEST_CASE("regular expressions: errors name the place and the reason") {
+    CHECK(regex_error("a(b").find("expected ')', found the end at byte 3") != std::string::npos);
+    CHECK(regex_error("a)").find("byte 1") != std::string::npos);
+    CHECK(regex_error("*a").find("something to repeat") != std::string::npos);
+    CHECK(regex_error("a**").find("no second repetition") != std::string::npos);
+    CHECK(regex_error("[a").find("']'") != std::string::npos);
+    CHECK(regex_error("a{2,1}").find("not below") != std::string::npos);
+    for (const char* p : {"(?=a)b", "(?!a)b", "(?<=a)b", "(a)\\1", "a\\b", "(?i)a", "\\p{Lu}", "a^b"})
+        CHECK_MESSAGE(regex_error(p).find("unsupported") == 0, p);
+}
+
+TEST_CASE("hostile grammars are refused or run within time and memory") {
+    const auto quick = [](const std::function<void()>& work) {
+        const double ms = milliseconds(work);
+        CHECK_MESSAGE(ms < (AUSPEX_TEST_SANITIZED ? 2000 : 100), ms);
+    };
+    quick([] { CHECK(gbnf_error("root ::= " + std::string(1000000, '(')).find("100 deep") != std::string::npos); });
+    quick([] { CHECK(regex_error(std::string(1000000, '(')).find("100 deep") != std::string::npos); });
+    quick([] { CHECK(gbnf_error("root ::= \"a\"" + std::string(1000000, '*')).find("fewer") != std::string::npos); });
+    quick([] { CHECK(gbnf_error("root ::= \"a\"{0,10000000}").find("at most 1000000") != std::string::npos); });
+    quick([] {
+        CHECK(gbnf_error("root ::= x{0,100000}\nx ::= \"(\" x \")\" | \"\"").find("may be empty") != std::string::npos);
+    });
+    // A chain of rules as long as the cap allows, forwards and backwards, and one rule that all others call.
+    quick([] {
+        std::string text = "root ::= r0\n";
+        for (int i = 0; i < 15000; ++i) text += say("r", i, " ::= \"a\" r", i + 1, " | \"b\"\n");
+        CHECK(rules_from_gbnf(text + "r15000 ::= \"c\"\n").ok());
+    });
+    // Bounded repetition is a counter; many ways to read one text stay one state.
+    const auto run = [](const RulesPtr& rules, const std::string& text) {
+        Automaton a(rules);
+        StateId s = a.start();
+        for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
+        CHECK(s != kDead);
+        CHECK(a.memory() < (size_t{64} << 20));
+    };
+    quick([&] { run(regex("a{0,100000}"), std::string(2000, 'a')); });
+    quick([&] { run(regex("((a|a)|(a|aa))*b"), std::string(2000, 'a')); });
+    quick([&] { run(regex("(a*)*(a*)*(a?){100}b"), std::string(2000, 'a')); });
+    quick([&] { run(regex("(x+x+)+y"), std::string(2000, 'x')); });
+    quick([&] { run(gbnf("root ::= a \"b\"\na ::= \"x\" a \"y\" | \"x\" a | \"x\""), std::string(1000, 'x')); });
+    // Each rule calls the one before it twice.
+    quick([&] {
+        std::string text = "root ::= r30\nr0 ::= \"a\" | \"aa\" | \"\"\n";
+        for (int i = 0; i < 30; ++i) text += say("r", i + 1, " ::= r", i, " \"x\"? | r", i, " \"y\"? \"z\"\n");
+        run(gbnf(text), "a");
+    });
+}
+
+TEST_CASE("states that nobody needs are forgotten, the others stay the same") {
+    const RulesPtr rules = gbnf("root ::= item{0,1000}\nitem ::= \"(\" item* \")\" | [a-z]{1,50} \".\"");
+    Automaton a(rules);
+    std::string text;
+    test::Random random(7);
+    std::vector<StateId> states{a.start()};
+    for (int i = 0; i < 3000; ++i) {
+        const char c = "ab().z"[random.below(6)];
+        const StateId next = a.step(states.back(), static_cast<unsigned char>(c));
+        if (next == kDead) continue;
+        text += c;
+        states.push_back(next);
+    }
+    REQUIRE(text.size() > 500);
+    const size_t before = a.memory();
+    std::vector<StateId> kept{states[10], states.back()};
+    a.compact(kept);
+    CHECK(a.memory() < before);
+    Automaton b(rules);
+    StateId s = b.start();
+    for (const char c : text) s = b.step(s, static_cast<unsigned char>(c));
+    for (unsigned byte = 0; byte < 256; ++byte)
+        CHECK((a.step(kept[1], static_cast<unsigned char>(byte)) == kDead) ==
+              (b.step(s, static_cast<unsigned char>(byte)) == kDead));
+}
