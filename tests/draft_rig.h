@@ -1,14 +1,11 @@
 // tests/draft_rig: models, sessions and texts for the tests of drafting.
 #pragma once
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
-#include "../src/engine/session.h"
 #include "draft_sources.h"
 #include "reference.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 namespace draft_rig {
@@ -49,28 +46,9 @@ inline Session open(const Model& model, Setup setup) {
     options.n_ubatch = setup.n_ubatch;
     options.draft = setup.draft;
     options.checkpoint_bytes = setup.checkpoint_bytes;
-    Session session;
-    Status s = Session::create(model, options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
+    Session session = test::open(model, options);
     if (setup.text_source) session.impl()->sources.text = std::move(setup.text_source);
     return session;
-}
-
-inline void sync(Session& session, Span<const Token> ids) {
-    auto r = session.sync(ids);
-    REQUIRE_MESSAGE(r.ok(), r.status().message());
-}
-
-/// At least n tokens, whole spans.
-inline std::vector<Token> more(Session& session, size_t n, const Sampling& sampling = {}) {
-    std::vector<Token> out;
-    while (out.size() < n) {
-        auto next = session.next(sampling);
-        REQUIRE_MESSAGE(next.ok(), next.status().message());
-        REQUIRE(!next.value().empty());
-        out.insert(out.end(), next.value().begin(), next.value().end());
-    }
-    return out;
 }
 
 inline std::vector<Token> text(const Model& model, Setup setup, const std::vector<Token>& prompt, size_t n,

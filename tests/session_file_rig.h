@@ -1,11 +1,10 @@
 // tests/session_file_rig: sessions, folders and files for the tests of conversations on disk.
 #pragma once
-#include <doctest/doctest.h>
-
 #include <filesystem>
 #include <fstream>
 
 #include "../src/engine/file_parts.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 namespace test_session_file {
@@ -49,29 +48,6 @@ inline SessionOptions options_of(Draft source = Draft::off) {
     o.draft.depth = source == Draft::off ? 0 : 3;
     return o;
 }
-inline Session open(const Model& model, const SessionOptions& options) {
-    Session session;
-    const Status s = Session::create(model, options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session;
-}
-inline void more(Session& session, size_t n) {
-    const size_t goal = session.history().size() + n;
-    while (session.history().size() < goal) {
-        const auto r = session.next();
-        REQUIRE_MESSAGE(r.ok(), r.status().message());
-    }
-}
-inline std::vector<Token> history(const Session& session) {
-    return {session.history().begin(), session.history().end()};
-}
-inline std::vector<Token> first(const std::vector<Token>& ids, size_t n) {
-    return {ids.begin(), ids.begin() + long(n)};
-}
-inline std::vector<Token> join(std::vector<Token> a, const std::vector<Token>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-}
 inline SaveReport save(const Session& session, const std::string& path, const Bytes& note = {}) {
     auto r = session.save(path.c_str(), note);
     REQUIRE_MESSAGE(r.ok(), r.status().message());
@@ -82,16 +58,6 @@ inline SessionFile load(Session& session, const std::string& path) {
     REQUIRE_MESSAGE(r.ok(), r.status().message());
     return r.value();
 }
-/// Rows and state of the trunk.
-inline Bytes bytes_of(Session& session) {
-    Bytes bytes;
-    Session::Impl& s = *session.impl();
-    REQUIRE(s.drain().ok());
-    s.timeline.close_step();
-    REQUIRE(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &bytes).ok());
-    return bytes;
-}
-
 inline Model tiny(const Device& device, uint64_t seed = 1, bool gpu = false) {
     TinyOptions t;
     t.seed = seed;

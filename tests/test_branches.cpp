@@ -1,8 +1,5 @@
 // A session that goes back to checkpoints computes only what is new, and gives the text of one that starts over.
-#include <doctest/doctest.h>
-
-#include "../src/engine/session.h"
-#include "sync_scripts.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -10,13 +7,6 @@ using namespace auspex::detail;
 using namespace test;
 
 namespace test_branches {
-
-std::vector<Token> part(const std::vector<Token>& ids, size_t n) { return {ids.begin(), ids.begin() + long(n)}; }
-
-std::vector<Token> join(std::vector<Token> a, const std::vector<Token>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-}
 
 SessionOptions options_of(Draft source, uint64_t checkpoint_bytes) {
     SessionOptions o;
@@ -26,39 +16,6 @@ SessionOptions options_of(Draft source, uint64_t checkpoint_bytes) {
     o.draft.depth = source == Draft::off ? 0 : 3;
     o.checkpoint_bytes = checkpoint_bytes;
     return o;
-}
-
-Session open(const Model& model, const SessionOptions& options) {
-    Session session;
-    const Status s = Session::create(model, options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session;
-}
-
-SyncReport sync(Session& session, const std::vector<Token>& ids, const std::vector<Mark>& marks = {}) {
-    auto r = session.sync(ids, marks);
-    REQUIRE_MESSAGE(r.ok(), r.status().message());
-    return r.value();
-}
-
-void more(Session& session, size_t n) {
-    const size_t goal = session.history().size() + n;
-    while (session.history().size() < goal) {
-        const auto r = session.next();
-        REQUIRE_MESSAGE(r.ok(), r.status().message());
-    }
-}
-
-std::vector<Token> history(const Session& session) { return {session.history().begin(), session.history().end()}; }
-
-/// State and rows, as bytes.
-std::vector<std::byte> bytes_of(Session& session) {
-    std::vector<std::byte> bytes;
-    Session::Impl& s = *session.impl();
-    REQUIRE(s.drain().ok());
-    s.timeline.close_step();
-    REQUIRE(s.context->save(static_cast<uint32_t>(s.timeline.n_row()), &bytes).ok());
-    return bytes;
 }
 
 void check_agent(const Model& model, Draft source) {
@@ -91,7 +48,7 @@ void check_switching(const Model& model, Draft source, int n_switch) {
     for (int i = 0; i < 2; ++i) {
         sync(session, branch[i], {{200, false}});
         more(session, 5);
-        branch[i] = part(history(session), session.impl()->timeline.n_row());
+        branch[i] = first(history(session), session.impl()->timeline.n_row());
         state[i] = bytes_of(session);
     }
     for (int i = 0; i < n_switch; ++i) {
@@ -117,8 +74,8 @@ void check_scratch(const Model& model) {
     Session session = open(model, options_of(Draft::off, kDefaultCheckpoints)),
             scratch = open(model, options_of(Draft::off, 0));
     const std::vector<Token> text = tiny_ids(700, 9);
-    sync(session, part(text, 650), {{256, false}});
-    const std::vector<Token> edited = join(part(text, 400), tiny_ids(270, 11));
+    sync(session, first(text, 650), {{256, false}});
+    const std::vector<Token> edited = join(first(text, 400), tiny_ids(270, 11));
     const SyncReport r = sync(session, edited);
     CHECK(r.checkpoint_row == 256);
     CHECK(r.rows_computed == 414);

@@ -2,9 +2,9 @@
 #include <doctest/doctest.h>
 
 #ifndef AUSPEX_NO_VULKAN
-#include "../src/engine/session.h"
 #include "../src/machine/vulkan/loaded_model.h"
 #include "../tools/synthetic_acceptance.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -32,13 +32,6 @@ struct Tiny {
     }
 };
 
-Session open(const Model& model, const SessionOptions& options) {
-    Session session;
-    const Status s = Session::create(model, options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session;
-}
-
 SessionOptions drafting(int depth, uint32_t run_ahead = 0) {
     SessionOptions o;
     o.n_context = 512;
@@ -49,23 +42,6 @@ SessionOptions drafting(int depth, uint32_t run_ahead = 0) {
     return o;
 }
 constexpr int kOff = -2;
-
-size_t sync(Session& session, const std::vector<Token>& ids) {
-    auto r = session.sync(ids);
-    REQUIRE_MESSAGE(r.ok(), r.status().message());
-    return r.value().rows_computed;
-}
-
-std::vector<Token> more(Session& session, size_t n, const Sampling& sampling = {}) {
-    std::vector<Token> out;
-    while (out.size() < n) {
-        auto next = session.next(sampling);
-        REQUIRE_MESSAGE(next.ok(), next.status().message());
-        REQUIRE(!next.value().empty());
-        out.insert(out.end(), next.value().begin(), next.value().end());
-    }
-    return out;
-}
 
 /// A new text in the session.
 std::vector<Token> text(Session& session, const std::vector<Token>& prompt, size_t n, const Sampling& sampling = {}) {
@@ -146,7 +122,7 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
         while (session.history().size() < (deep() ? 250 : 110)) {
             REQUIRE(session.set_draft_depth(static_cast<int>(random.below(9))).ok());
             more(session, 1 + random.below(6), sampling);
-            const std::vector<Token> now(session.history().begin(), session.history().end());
+            const std::vector<Token> now = history(session);
             switch (random.below(8)) {
                 case 0: sync(session, now); break;
                 case 1: {  // what came after a stop is dropped
@@ -180,9 +156,9 @@ TEST_CASE("a session in the device loop drops tokens after a stop without a pref
     more(session, 2);
     while (more(session, 1).size() < 5) {
     }
-    std::vector<Token> now(session.history().begin(), session.history().end());
+    std::vector<Token> now = history(session);
     now.resize(now.size() - 3);
-    CHECK(sync(session, now) == 0);
+    CHECK(sync(session, now).rows_computed == 0);
     CHECK(session.history().size() == now.size());
     Session other = open(tiny.model, drafting(kOff));
     sync(other, now);

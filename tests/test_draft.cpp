@@ -200,7 +200,7 @@ TEST_CASE("a returned span ends with the end-of-generation token, and the sessio
     for (uint64_t seed = 1; seed <= 12; ++seed) {
         sampling.seed = seed;
         const std::vector<Token> prompt = tiny_ids(30, seed);
-        Session plain = open(tiny.model, {});
+        Session plain = open(tiny.model, Setup());
         sync(plain, prompt);
         const std::vector<Token> want = more(plain, 300, sampling);
         std::vector<Token> truth = prompt;
@@ -224,7 +224,7 @@ TEST_CASE("a returned span ends with the end-of-generation token, and the sessio
 TEST_CASE("save, restore and sync work with pending drafts") {
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(40, 3);
-    Session plain = open(tiny.model, {});
+    Session plain = open(tiny.model, Setup());
     sync(plain, prompt);
     const std::vector<Token> want = more(plain, 120);
     std::vector<Token> truth = prompt;
@@ -353,13 +353,12 @@ TEST_CASE("a cancelled sync leaves a session that drafts with the text of one th
             SessionOptions o;
             o.n_context = 512;
             o.n_ubatch = 32;
-            Session plain, session;
-            REQUIRE(Session::create(tiny.model, o).get(plain).ok());
+            Session plain = test::open(tiny.model, o);
             uint32_t n_call = 0;
             o.progress = [&](const char*, float) { return ++n_call != stop; };
             o.draft.source = Draft::mtp;
             o.draft.depth = depth;
-            REQUIRE(Session::create(tiny.model, o).get(session).ok());
+            Session session = test::open(tiny.model, o);
             CHECK(session.sync(ids).status().code == Code::cancelled);
             CHECK(session.history().size() == 32 * (stop - 1));
             sync(plain, session.history());
@@ -398,8 +397,7 @@ TEST_CASE("a draft head by use is chosen again within the memory that create() t
     uint64_t planned = 0;
     const MemoryPlan plan = Session::plan(model, o).value();
     for (const MemoryItem& item : plan.items) planned += item.place == MemoryPlace::allocator ? item.bytes : 0;
-    Session session;
-    REQUIRE(Session::create(model, o).get(session).ok());
+    Session session = test::open(model, o);
     CHECK(memory.live == planned);
     memory.limit = memory.live;
     for (const Token first : {255, 60, 120}) {

@@ -133,7 +133,7 @@ TEST_CASE("drafting that is not possible is an error with the reason") {
     bad = mtp;
     bad.vocab = {1, static_cast<Token>(kTinyVocab)};
     CHECK(status(tiny.model, bad).text.find("288") != std::string::npos);
-    Session off = open(tiny.model, {});
+    Session off = open(tiny.model, Setup());
     CHECK(off.set_draft_depth(2).code == Code::bad_argument);
     CHECK(off.set_draft_depth(0).ok());
     CHECK(off.set_draft_depth(9).code == Code::bad_argument);
@@ -179,7 +179,7 @@ TEST_CASE("Draft::best drafts where the model can and otherwise does not") {
     CHECK(sum(stats.cycles + 1, kMaxDraft) == 0);
     best = Setup();
     best.draft.source = Draft::best;
-    CHECK(open(bare, std::move(best)).stats().memory_bytes == open(bare, {}).stats().memory_bytes);
+    CHECK(open(bare, std::move(best)).stats().memory_bytes == open(bare, Setup()).stats().memory_bytes);
 }
 
 TEST_CASE("a fixed depth does not change the text, and its statistics add up") {
@@ -198,8 +198,7 @@ TEST_CASE("a fixed depth does not change the text, and its statistics add up") {
         o.draft.source = Draft::best;
         o.draft.max_depth = 4;
         o.on_cycle = [&](const DraftCycle& c) { seen.push_back(c); };
-        Session session;
-        REQUIRE(Session::create(tiny.model, o).get(session).ok());
+        Session session = test::open(tiny.model, o);
         sync(session, prompt);
         std::vector<Token> got = more(session, 400, sampling);
         got.resize(400);
@@ -275,7 +274,8 @@ TEST_CASE("costs measured by one session serve another; those of other models ar
     s = foreign.load_costs(costs);
     CHECK(s.code == Code::bad_argument);
     CHECK(s.text.find("model '") != std::string::npos);
-    CHECK(open(tiny.model, {}).load_costs(costs).code == Code::bad_argument);  // without a block its cycles are others
+    CHECK(open(tiny.model, Setup()).load_costs(costs).code ==
+          Code::bad_argument);  // without a block its cycles are others
     std::vector<std::byte> damaged = costs;
     damaged.back() ^= std::byte{1};
     CHECK(other.load_costs(damaged).code == Code::bad_file);

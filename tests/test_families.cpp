@@ -10,6 +10,7 @@
 #include "../src/plan/weights.h"
 #include "oracle.h"
 #include "reference.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -34,10 +35,7 @@ Session session_of(const std::vector<std::byte>& bytes, CpuPath path) {
     SessionOptions session_options;
     session_options.n_context = 256;
     session_options.n_ubatch = 32;
-    Session session;
-    Status s = Session::create(model, session_options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session;
+    return open(model, session_options);
 }
 
 /// Of the trunk, then of each draft depth.

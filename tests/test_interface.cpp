@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "../src/base/base.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -28,11 +29,10 @@ struct TempFile {
 std::vector<Token> text_of(const Model& model, size_t n) {
     SessionOptions options;
     options.n_context = 64;
-    Session session;
-    REQUIRE(Session::create(model, options).get(session).ok());
-    REQUIRE(session.sync(tiny_ids(20, 4)).ok());
-    while (session.history().size() < 20 + n) REQUIRE(session.next().ok());
-    return {session.history().begin(), session.history().end()};
+    Session session = open(model, options);
+    sync(session, tiny_ids(20, 4));
+    grow(session, 20 + n);
+    return history(session);
 }
 
 }  // namespace

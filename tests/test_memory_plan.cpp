@@ -7,6 +7,7 @@
 #include "../src/engine/memory_plan.h"
 #include "../src/plan/arch.h"
 #include "geometry.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -100,12 +101,7 @@ SessionOptions random_options(Random& random, bool mtp, uint32_t n_type = 5) {
 }
 
 /// Bytes that a session allocates.
-uint64_t taken(const Model& model, const SessionOptions& o) {
-    Session session;
-    Status s = Session::create(model, o).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session.stats().memory_bytes;
-}
+uint64_t taken(const Model& model, const SessionOptions& o) { return open(model, o).stats().memory_bytes; }
 
 /// The planned bytes for drafting equal what a session allocates in addition, and the draft blocks what a model does.
 void check_drafting(const Device& device, const std::vector<std::byte>& bytes, uint32_t n_type) {
@@ -172,9 +168,7 @@ TEST_CASE("planned memory equals what the allocator hands out, and nothing is al
                 all += item.bytes;
             }
             CHECK(all == plan.total_bytes + plan.file_bytes);
-            Session session;
-            Status s = Session::create(model, o).get(session);
-            REQUIRE_MESSAGE(s.ok(), s.message());
+            Session session = open(model, o);
             CHECK(counter.held == sum(plan, MemoryPlace::allocator));
             CHECK(session.stats().memory_bytes == plan.session_bytes);
             const uint64_t calls = counter.calls;
@@ -203,9 +197,7 @@ TEST_CASE("planned memory equals what a session allocates on a Vulkan device") {
             uint64_t all = 0;
             for (const MemoryItem& item : plan.items) all += item.bytes;
             CHECK(all == plan.total_bytes + plan.file_bytes);
-            Session session;
-            Status s = Session::create(model, o).get(session);
-            REQUIRE_MESSAGE(s.ok(), s.message());
+            Session session = open(model, o);
             CHECK(session.stats().memory_bytes == plan.session_bytes);
         }
     }

@@ -6,6 +6,7 @@
 #include "../src/engine/model.h"
 #include "../src/plan/arch.h"
 #include "../src/plan/pair.h"
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -49,20 +50,14 @@ Said listen(const Model& model) {
     options.n_ubatch = 16;
     options.draft.source = Draft::mtp;
     options.draft.depth = 3;
-    Session session;
-    Status s = Session::create(model, options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
+    Session session = open(model, options);
     Said said;
     const std::vector<Token> ids = tiny_ids(24, 5);
     auto keep = [&](size_t, Span<const float> row) { said.rows.insert(said.rows.end(), row.begin(), row.end()); };
     REQUIRE(session.score(ids, keep).ok());
     for (uint32_t depth = 1; depth <= 3; ++depth) REQUIRE(session.score_mtp(ids, depth, keep).ok());
-    REQUIRE(session.sync(ids).ok());
-    while (said.text.size() < 40) {
-        auto next = session.next();
-        REQUIRE_MESSAGE(next.ok(), next.status().message());
-        said.text.insert(said.text.end(), next.value().begin(), next.value().end());
-    }
+    sync(session, ids);
+    said.text = more(session, 40);
     const Stats stats = session.stats();
     said.accepted.assign(stats.accepted, stats.accepted + kMaxDraft);
     said.memory = stats.memory_bytes;

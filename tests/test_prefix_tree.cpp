@@ -3,9 +3,12 @@
 
 #include "allocations.h"
 #include "prefix_rig.h"
+#include "session_rig.h"
 
 using namespace auspex;
 using namespace auspex::detail;
+using test::first;
+using test::join;
 using test::PrefixRig;
 
 namespace {
@@ -26,15 +29,6 @@ std::vector<Token> text(int seed, size_t n) {
     std::vector<Token> ids(n);
     for (size_t i = 0; i < n; ++i) ids[i] = seed * 100000 + static_cast<Token>(i);
     return ids;
-}
-
-std::vector<Token> join(std::vector<Token> a, const std::vector<Token>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-}
-
-std::vector<Token> head(const std::vector<Token>& a, size_t n) {
-    return std::vector<Token>(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
 }  // namespace
@@ -97,7 +91,7 @@ TEST_CASE("two branches alternate without computing a row twice") {
 TEST_CASE("an edit goes on from the nearest kept state, and the sentence says so") {
     PrefixRig rig(options(8));
     rig.sync(text(1, 1000), {{512, false}});
-    rig.sync(join(head(text(1, 1000), 600), text(2, 40)));
+    rig.sync(join(first(text(1, 1000), 600), text(2, 40)));
     CHECK(rig.report.rows_computed == 640 - 512);
     CHECK(rig.report.diverged_at == 600);
     CHECK(rig.report.reason == SyncReason::checkpoint);
@@ -111,7 +105,7 @@ TEST_CASE("a path that is left for the second time keeps a state where it was le
     const std::vector<Token> a = text(1, 900);
     rig.sync(a, {{64, false}});
     const auto off = [&](int seed) {
-        return rig.sync(join(head(a, 700), text(seed, 100)), {{64, false}}).rows_computed;
+        return rig.sync(join(first(a, 700), text(seed, 100)), {{64, false}}).rows_computed;
     };
     CHECK(off(2) == 736);
     CHECK(off(3) == 736);
@@ -216,7 +210,7 @@ TEST_CASE("rows beyond the live tip stay in the context until something overwrit
     PrefixRig rig(options(100));
     const std::vector<Token> a = text(1, 1500);
     rig.sync(a);
-    rig.sync(head(a, 64));  // shorter: nothing is known at row 63
+    rig.sync(first(a, 64));  // shorter: nothing is known at row 63
     rig.sync(text(2, 100));
     CHECK(rig.store.n_parked < 300);
     const size_t n = rig.store.n_parked;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "reference.h"
+#include "session_rig.h"
 
 using namespace auspex;
 using namespace test;
@@ -30,10 +31,7 @@ Session open_session(const Model& model, uint32_t n_context, KvType kv) {
     SessionOptions options;
     options.n_context = n_context;
     options.kv_k = options.kv_v = kv;
-    Session session;
-    Status s = Session::create(model, options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session;
+    return open(model, options);
 }
 
 /// The share of `drafts`, made `depth` tokens ahead of the trunk, that equal the trunk's token.
@@ -185,9 +183,7 @@ void compare_acceptance(const char* name) {
     options.draft.depth = 3;
     uint32_t accepted = 0;
     options.on_cycle = [&](const DraftCycle& c) { accepted = c.accepted; };
-    Session session;
-    Status s = Session::create(load_model(cpu_device(2), ref.model_path), options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
+    Session session = open(load_model(cpu_device(2), ref.model_path), options);
     double n[4] = {}, ours[4] = {}, theirs[4] = {};  // by place in the cycle
     const auspex::detail::Json& texts = *ref.json.find("texts");
     for (const auspex::detail::Json& text : texts.items()) {

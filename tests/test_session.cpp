@@ -1,5 +1,4 @@
-#include <doctest/doctest.h>
-
+#include "session_rig.h"
 #include "tiny.h"
 
 using namespace auspex;
@@ -19,26 +18,7 @@ Session tiny_session(const Model& model, uint32_t n_context = 256, uint32_t n_ub
     SessionOptions options;
     options.n_context = n_context;
     options.n_ubatch = n_ubatch;
-    Session session;
-    Status s = Session::create(model, options).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session;
-}
-
-std::vector<Token> generate(Session& session, size_t n, const Sampling& sampling = {}) {
-    std::vector<Token> out;
-    while (out.size() < n) {
-        auto next = session.next(sampling);
-        REQUIRE_MESSAGE(next.ok(), next.status().message());
-        for (Token t : next.value()) out.push_back(t);
-    }
-    return out;
-}
-
-size_t sync(Session& session, const std::vector<Token>& ids) {
-    auto r = session.sync(ids);
-    REQUIRE_MESSAGE(r.ok(), r.status().message());
-    return r.value().rows_computed;
+    return open(model, options);
 }
 
 }  // namespace
@@ -47,19 +27,18 @@ TEST_CASE("sync() computes only the missing rows") {
     const std::vector<std::byte> bytes = tiny_qwen35();
     Session session = tiny_session(tiny_model(bytes));
     std::vector<Token> ids = tiny_ids(40, 1);
-    CHECK(sync(session, ids) == 40);
-    CHECK(sync(session, ids) == 0);
-    const std::vector<Token> more = generate(session, 5);
-    ids.insert(ids.end(), more.begin(), more.end());
-    CHECK(sync(session, ids) == 1);  // the last token was sampled, not yet run
+    CHECK(sync(session, ids).rows_computed == 40);
+    CHECK(sync(session, ids).rows_computed == 0);
+    ids = join(ids, more(session, 5));
+    CHECK(sync(session, ids).rows_computed == 1);  // the last token was sampled, not yet run
     ids.push_back(3);
     ids.push_back(4);
-    CHECK(sync(session, ids) == 2);
+    CHECK(sync(session, ids).rows_computed == 2);
     ids[10] ^= 1;
-    CHECK(sync(session, ids) == ids.size());
+    CHECK(sync(session, ids).rows_computed == ids.size());
     ids.resize(20);
-    CHECK(sync(session, ids) == 20);
-    CHECK(sync(session, {}) == 0);
+    CHECK(sync(session, ids).rows_computed == 20);
+    CHECK(sync(session, {}).rows_computed == 0);
     CHECK(session.history().empty());
 }
 
@@ -69,13 +48,13 @@ TEST_CASE("the text does not depend on how the history was built") {
     Session one = tiny_session(model), two = tiny_session(model), three = tiny_session(model, 256, 7);
     const std::vector<Token> ids = tiny_ids(50, 2);
     sync(one, ids);
-    const std::vector<Token> want = generate(one, 20);
+    const std::vector<Token> want = more(one, 20);
     sync(two, tiny_ids(30, 77));  // another conversation first
-    generate(two, 3);
+    more(two, 3);
     sync(two, ids);
-    CHECK(generate(two, 20) == want);
+    CHECK(more(two, 20) == want);
     sync(three, ids);
-    CHECK(generate(three, 20) == want);
+    CHECK(more(three, 20) == want);
 }
 
 TEST_CASE("restore equivalence: a restored snapshot continues with the same bits, logits included") {
@@ -83,18 +62,18 @@ TEST_CASE("restore equivalence: a restored snapshot continues with the same bits
     const Model model = tiny_model(bytes);
     Session session = tiny_session(model), other = tiny_session(model);
     sync(session, tiny_ids(33, 4));
-    generate(session, 4);
+    more(session, 4);
     auto snap = session.save();
     REQUIRE(snap.ok());
-    const std::vector<Token> after(session.history().begin(), session.history().end());
+    const std::vector<Token> after = history(session);
     // The last sampled token is not part of the computed state: it comes again.
-    const std::vector<Token> want = generate(session, 9);
+    const std::vector<Token> want = more(session, 9);
     Status s = other.restore(snap.value());
     REQUIRE_MESSAGE(s.ok(), s.message());
     CHECK(other.history().size() == snap.value().n_token);
-    const Token again = generate(other, 1)[0];
+    const Token again = more(other, 1)[0];
     CHECK(again == after.back());
-    CHECK(generate(other, 9) == want);
+    CHECK(more(other, 9) == want);
 
     Snapshot broken = snap.value();
     broken.bytes.resize(broken.bytes.size() - 5);
@@ -108,7 +87,7 @@ TEST_CASE("restore equivalence: a restored snapshot continues with the same bits
     CHECK(stranger.restore(snap.value()).code == Code::bad_argument);
     // After all that, the session still works.
     sync(other, tiny_ids(10, 5));
-    generate(other, 2);
+    more(other, 2);
 }
 
 TEST_CASE("an impossible call is an error with both numbers, and the session stays usable") {
@@ -128,10 +107,10 @@ TEST_CASE("an impossible call is an error with both numbers, and the session sta
     sampling.top_p = 2;
     sync(session, tiny_ids(30, 1));
     CHECK(session.next(sampling).status().code == Code::bad_argument);
-    generate(session, 2);
+    more(session, 2);
     CHECK(session.next().status().code == Code::context_full);
     sync(session, tiny_ids(5, 1));
-    generate(session, 2);
+    more(session, 2);
 
     SessionOptions options;
     options.n_ubatch = 0;
@@ -152,16 +131,15 @@ TEST_CASE("a long prompt reports progress and can be cancelled; the rows so far 
         CHECK(fraction <= 1);
         return ++calls < 3 || !stop;
     };
-    Session session;
-    REQUIRE(Session::create(model, options).get(session).ok());
+    Session session = open(model, options);
     const std::vector<Token> ids = tiny_ids(200, 6);
     CHECK(session.sync(ids).status().code == Code::cancelled);
     CHECK(session.history().size() == 64);
     stop = false;
-    CHECK(sync(session, ids) == 136);
+    CHECK(sync(session, ids).rows_computed == 136);
     Session whole = tiny_session(model, 256, 32);
     sync(whole, ids);
-    CHECK(generate(session, 5) == generate(whole, 5));
+    CHECK(more(session, 5) == more(whole, 5));
 }
 
 TEST_CASE("a failed allocation becomes a Status, and nothing leaks") {
@@ -254,8 +232,7 @@ TEST_CASE("progress is reported for every prefill, from 0 to 1") {
         seen.push_back(f);
         return true;
     };
-    Session session;
-    REQUIRE(Session::create(tiny_model(bytes), o).get(session).ok());
+    Session session = open(tiny_model(bytes), o);
     sync(session, tiny_ids(20, 1));
     CHECK(seen == std::vector<float>{0, 1});
     seen.clear();
@@ -270,25 +247,25 @@ TEST_CASE("a callback that throws leaves through the call, and the session goes 
     const std::vector<Token> ids = tiny_ids(40, 3);
     Session plain = tiny_session(model);
     sync(plain, ids);
-    const std::vector<Token> want = generate(plain, 20);
+    const std::vector<Token> want = more(plain, 20);
     Session session = tiny_session(model);
     CHECK_THROWS((void)session.score(ids, [](size_t i, Span<const float>) { return i == 20 ? throw 1 : void(); }).ok());
     sync(session, ids);
-    CHECK(generate(session, 20) == want);
+    CHECK(more(session, 20) == want);
 
     SessionOptions o;
     o.n_context = 256;
     o.n_ubatch = 64;
     o.windows = {{kAllLayers, 44, 0}};
-    REQUIRE(Session::create(model, o).get(plain).ok());
+    plain = open(model, o);
     sync(plain, ids);
-    const std::vector<Token> windowed = generate(plain, 20);
+    const std::vector<Token> windowed = more(plain, 20);
     o.draft.source = Draft::mtp;
     o.draft.depth = 4;
     int n_cycle = 0, n_window = 0;
     o.on_window_full = [&](const WindowFull&) { n_window++ == 0 ? throw 1 : void(); };
     o.on_cycle = [&](const DraftCycle&) { n_cycle++ == 3 ? throw 1 : void(); };
-    REQUIRE(Session::create(model, o).get(session).ok());
+    session = open(model, o);
     sync(session, ids);
     int n_thrown = 0;
     while (session.history().size() < 60) try {
@@ -303,7 +280,7 @@ TEST_CASE("a callback that throws leaves through the call, and the session goes 
 
 /// Calls every method of a session, from one of its callbacks: all but history() and stats() must refuse.
 static void call_everything(Session& s, const Snapshot& snapshot, const std::vector<std::byte>& costs) {
-    const std::vector<Token> ids(s.history().begin(), s.history().end());
+    const std::vector<Token> ids = history(s);
     CHECK(s.sync(ids).status().code == Code::bad_argument);
     CHECK(s.next().status().code == Code::bad_argument);
     CHECK(s.set_draft_depth(1).code == Code::bad_argument);
@@ -346,12 +323,12 @@ TEST_CASE("a callback may call nothing but history() and stats() of the session 
     o.on_cycle = [&](const DraftCycle&) { call(&n_cycle); };
     REQUIRE(Session::create(model, o).get(session).ok());
     sync(session, ids);
-    generate(session, 5);
+    more(session, 5);
     REQUIRE(session.save().get(snapshot).ok());
     costs = session.save_costs();  // from here on the callbacks call
     REQUIRE_FALSE(costs.empty());
     sync(session, tiny_ids(44, 2));
-    const std::vector<Token> text = generate(session, 20);
+    const std::vector<Token> text = more(session, 20);
     const DraftReport report = session.draft_report();
     CHECK(report.n_cycle > 0);  // clear_stats() from a callback did nothing
     REQUIRE(session.score(ids, [&](size_t, Span<const float>) { call(&n_row); }).ok());
@@ -362,13 +339,12 @@ TEST_CASE("a callback may call nothing but history() and stats() of the session 
     CHECK(n_progress > 0);
     CHECK(n_window > 0);
     CHECK(n_cycle > 0);
-    Session plain;
     o.progress = {};
     o.on_window_full = {};
     o.on_cycle = {};
-    REQUIRE(Session::create(model, o).get(plain).ok());
+    Session plain = open(model, o);
     sync(plain, tiny_ids(44, 2));
-    CHECK(generate(plain, 20) == text);
+    CHECK(more(plain, 20) == text);
 }
 
 TEST_CASE("what create() refuses, plan() refuses with the same words") {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "../src/base/file.h"
+#include "session_rig.h"
 
 using namespace test_vulkan_model;
 
@@ -90,17 +91,10 @@ std::vector<Token> spoken(const Model& model, int depth, Draft source, const Sam
     o.n_ubatch = 32;
     o.draft.source = source;
     o.draft.depth = depth;
-    Session session;
-    Status s = Session::create(model, o).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
+    Session session = open(model, o);
     const std::vector<Token> prompt = tiny_ids(25, 13);
-    REQUIRE(session.sync(prompt).ok());
-    std::vector<Token> out;
-    while (out.size() < kSpoken) {
-        auto next = session.next(sampling);
-        REQUIRE_MESSAGE(next.ok(), next.status().message());
-        out.insert(out.end(), next.value().begin(), next.value().end());
-    }
+    sync(session, prompt);
+    std::vector<Token> out = more(session, kSpoken, sampling);
     out.resize(kSpoken);
     return out;
 }
@@ -479,16 +473,9 @@ TEST_CASE("a device with too little memory keeps as many layers of experts as fi
         return plan;
     };
     auto text = [](const Model& model) {
-        Session session;
-        Status s = Session::create(model).get(session);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        REQUIRE(session.sync(tiny_ids(20, 3)).ok());
-        std::vector<Token> out;
-        while (out.size() < 8) {
-            auto next = session.next();
-            REQUIRE_MESSAGE(next.ok(), next.status().message());
-            out.insert(out.end(), next.value().begin(), next.value().end());
-        }
+        Session session = open(model);
+        sync(session, tiny_ids(20, 3));
+        std::vector<Token> out = more(session, 8);
         out.resize(8);
         return out;
     };

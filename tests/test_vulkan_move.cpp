@@ -21,6 +21,14 @@ VkResult VKAPI_PTR losing_wait(VkDevice device, const VkSemaphoreWaitInfo* info,
     return fails(calls_until_loss) ? VK_ERROR_DEVICE_LOST : real_wait(device, info, ns);
 }
 
+/// For a session of few submissions.
+SessionOptions short_options(int depth, uint32_t run_ahead) {
+    SessionOptions o = options_of(depth, run_ahead);
+    o.n_context = 128;
+    o.n_ubatch = 16;
+    return o;
+}
+
 /// A device that can be lost, another one, and the CPU, with the same model on each.
 struct Rig {
     std::vector<std::byte> bytes = tiny_model(gpu_tiny());
@@ -97,7 +105,7 @@ struct Use {
     std::vector<Token> text(const Model& model, int64_t loss_at) {
         given.clear();
         n_loss = 0;
-        Session session = fork_rig::open(model, options);
+        Session session = test::open(model, options);
         calls_until_loss = loss_at;
         const std::vector<Token> prompt = tiny_ids(n_prompt, 4);
         sync(session, prompt);
@@ -128,9 +136,7 @@ TEST_CASE(
     for (const Setup& setup : setups) {
         CAPTURE(setup.depth);
         CAPTURE(setup.ahead);
-        SessionOptions options = options_of(setup.depth, setup.ahead);
-        options.n_context = 128;
-        options.n_ubatch = 16;
+        const SessionOptions options = short_options(setup.depth, setup.ahead);
         Use use{rig.second, options, samplings()[setup.ahead]};
         if (deep()) use.n_prompt = 20;
         const std::vector<Token> want = use.text(rig.second, kNever);
@@ -149,9 +155,7 @@ TEST_CASE(
 TEST_CASE("from a lost GPU to the CPU: the text is that of a CPU session which is given the history") {
     Rig rig;
     if (!rig.open()) return;
-    SessionOptions options = options_of(2, 2);
-    options.n_context = 128;
-    options.n_ubatch = 16;
+    const SessionOptions options = short_options(2, 2);
     Use use{rig.cpu, options, {}};
     for (int64_t i = 4; i < 80; i += 9) {
         CAPTURE(i);
@@ -173,9 +177,7 @@ TEST_CASE("from a lost GPU to the CPU: the text is that of a CPU session which i
 TEST_CASE("between devices that answer a session takes its rows along, and leaves the old one") {
     Rig rig;
     if (!rig.open()) return;
-    SessionOptions options = options_of(2, 2);
-    options.n_context = 128;
-    options.n_ubatch = 16;
+    const SessionOptions options = short_options(2, 2);
     Session session = open(rig.first, options), plain = open(rig.first, options);
     for (Session* s : {&session, &plain}) {
         sync(*s, tiny_ids(20, 4));

@@ -6,9 +6,9 @@
 #include <map>
 
 #include "../src/base/number.h"
-#include "../src/engine/session.h"
 #include "context_rig.h"
 #include "reference.h"
+#include "session_rig.h"
 
 using namespace auspex;
 using namespace auspex::detail;
@@ -28,10 +28,7 @@ Session session_with(const Model& model, const char* spec, uint32_t n_context, u
     o.n_context = n_context;
     o.n_ubatch = n_ubatch;
     if (*spec) o.windows = windows(spec);
-    Session session;
-    Status s = Session::create(model, o).get(session);
-    REQUIRE_MESSAGE(s.ok(), s.message());
-    return session;
+    return open(model, o);
 }
 
 }  // namespace
@@ -288,12 +285,7 @@ TEST_CASE("restore equivalence: a session with windows continues after restarts 
     for (const char* spec : {"all:1", "3:64+4", "3:300,mtp:16", "all:256+1"}) {
         CAPTURE(spec);
         auto generate = [](Session& s, size_t n) {
-            std::vector<Token> out;
-            while (out.size() < n) {
-                auto next = s.next();
-                REQUIRE_MESSAGE(next.ok(), next.status().message());
-                for (Token t : next.value()) out.push_back(t);
-            }
+            std::vector<Token> out = more(s, n);
             out.resize(n);
             return out;
         };
@@ -328,17 +320,10 @@ TEST_CASE("a smaller window in the draft block changes its drafts and not the te
         o.n_ubatch = 64;
         o.draft.source = source;
         o.windows = windows(spec);
-        Session session;
-        Status s = Session::create(model, o).get(session);
-        REQUIRE_MESSAGE(s.ok(), s.message());
-        REQUIRE(session.sync(tiny_ids(300, 5)).ok());
-        while (session.history().size() < 690) {
-            const auto next = session.next();
-            REQUIRE_MESSAGE(next.ok(), next.status().message());
-        }
-        std::vector<Token> ids(session.history().begin(), session.history().end());
-        ids.resize(690);
-        return ids;
+        Session session = open(model, o);
+        sync(session, tiny_ids(300, 5));
+        grow(session, 690);
+        return history(session, 690);
     };
     for (const char* trunk : {"3:full", "3:100+4", "3:9"}) {
         const std::vector<Token> want = text(Draft::off, trunk);
@@ -354,9 +339,7 @@ TEST_CASE("a snapshot of other windows or cache types is rejected") {
         SessionOptions o;
         o.kv_k = k;
         o.kv_v = v;
-        Session session;
-        REQUIRE(Session::create(model, o).get(session).ok());
-        return session;
+        return test::open(model, o);
     };
     Session one = open(KvType::q8_0, KvType::q4_0), other = open(KvType::q4_0, KvType::q8_0),
             same = open(KvType::q8_0, KvType::q4_0);
@@ -376,13 +359,11 @@ TEST_CASE("stats list the windows, first_visible() follows the text, and on_wind
     o.windows = windows("all:100,3:64+4");
     std::vector<WindowFull> left;
     o.on_window_full = [&](const WindowFull& w) { left.push_back(w); };
-    Session session;
-    REQUIRE(Session::create(model, o).get(session).ok());
+    Session session = open(model, o);
     CHECK(print_windows(session.stats().windows) == "3:64+4");
     SessionOptions with_draft = o;  // the draft block's cache is there only when it drafts
     with_draft.draft.source = Draft::mtp;
-    Session drafting;
-    REQUIRE(Session::create(model, with_draft).get(drafting).ok());
+    Session drafting = open(model, with_draft);
     CHECK(print_windows(drafting.stats().windows) == "3:64+4,4:100");
     REQUIRE(session.sync(tiny_ids(68, 1)).ok());
     CHECK(left.empty());
