@@ -115,8 +115,9 @@ Status read_text(Session::Impl& s, FileContent* c) {
 }  // namespace file_parts_impl
 
 SamplingBytes SamplingBytes::of(const Sampling& s) {
-    return {s.temperature, s.top_p,          s.min_p, s.repeat_penalty, s.frequency_penalty, s.presence_penalty,
-            s.top_k,       s.penalty_window, s.seed};
+    // Does not compile unless it names every field.
+    const auto& [temperature, top_k, top_p, min_p, repeat, frequency, presence, window, seed] = s;
+    return {temperature, top_p, min_p, repeat, frequency, presence, top_k, window, seed};
 }
 
 Sampling SamplingBytes::sampling() const {
