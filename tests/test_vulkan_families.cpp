@@ -189,6 +189,32 @@ TEST_CASE("row invariance with experts on the GPU: a row's logits are the same b
     }
 }
 
+TEST_CASE("row invariance on the GPU: logits computed after a step have the bits of the step's own") {
+    if (!shared_gpu()) return;
+    HotPath hot_path;
+    for (Family family : kFamilies) {
+        const std::string name = family_name(family);
+        CAPTURE(name);
+        Rig rig(family_of(family));
+        auto gpu = rig.context();
+        const std::vector<Token> ids = tiny_ids(40, 3);
+        // The last logits of a prompt, of a prompt of one row, and all of a step.
+        const struct {
+            uint32_t n_row, n_logit;
+            bool tentative;
+        } steps[] = {{20, 2, false}, {1, 1, false}, {1, 1, true}, {5, 5, true}};
+        uint32_t at = 0;
+        for (const auto& step : steps) {
+            CAPTURE(at);
+            const std::vector<float> own = rig.run(*gpu, part(ids, at, step.n_row), at, step.tentative, step.n_logit);
+            REQUIRE(gpu->head(rig.plan.trunk, step.n_row - step.n_logit, step.n_logit).ok());
+            CHECK(same_bits(rig.rows(*gpu, rig.plan.trunk.logits, step.n_logit), own));
+            if (step.tentative) gpu->commit(step.n_row);
+            at += step.n_row;
+        }
+    }
+}
+
 TEST_CASE("commit equivalence, chunk invariance and restore equivalence hold with experts on the GPU") {
     if (!shared_gpu()) return;
     HotPath hot_path;
