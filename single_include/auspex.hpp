@@ -2896,6 +2896,8 @@ class ExprPool {
     bool live(ExprId e);
     /// A search of live() was given up since the last call.
     bool gave_up() { return std::exchange(gave_up_, false); }
+    /// Derivatives that the next searches of live() may take together.
+    void set_search_budget(size_t n) { search_budget_ = n; }
 
     size_t size() const { return nodes_.size(); }
     /// Bytes held, about.
@@ -2932,6 +2934,7 @@ class ExprPool {
     std::unordered_map<uint64_t, ExprId> part_memo_;
     ByteClasses classes_;
     bool gave_up_ = false;
+    size_t search_budget_ = 0;
 };
 
 }  // namespace detail
@@ -3266,6 +3269,226 @@ class Automaton {
     std::unordered_map<uint32_t, StateId> after_;
     Closure scratch_;
 };
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/grammar/json_number.h
+
+// grammar/json_number: decimal numbers as they are written, and the texts of numbers within bounds.
+//
+// Owns    Decimal, exact for any number of digits, and expressions for ranges and multiples of JSON numbers.
+// Thread  no shared state.
+// Tests   tests/test_schema.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// 0.digits times 10^exponent; zero has no digits.
+struct Decimal {
+    bool negative = false;
+    std::string digits;  ///< neither begins nor ends with 0
+    int64_t exponent = 0;
+
+    /// Reads a JSON number. False if its exponent is beyond any use (above 1000).
+    static bool parse(std::string_view text, Decimal& out);
+    bool is_zero() const { return digits.empty(); }
+    bool is_integer() const { return static_cast<int64_t>(digits.size()) <= exponent || is_zero(); }
+    /// -1, 0 or 1.
+    static int compare(const Decimal& a, const Decimal& b);
+    bool operator==(const Decimal& o) const { return compare(*this, o) == 0; }
+    /// The digits before and after the point: "0" and "" at least.
+    std::string whole() const;
+    std::string fraction() const;
+};
+
+/// What a schema asks of a number.
+struct NumberFacts {
+    bool integers = true, others = true;  ///< which numbers the type allows
+    bool has_low = false, has_high = false, low_open = false, high_open = false;
+    Decimal low, high;
+    std::vector<Decimal> multiples, not_multiples, excluded;
+
+    void not_below(const Decimal& d, bool open);
+    void not_above(const Decimal& d, bool open);
+    /// Whether a number fits, but for its type.
+    bool holds(const Decimal& d) const;
+    bool is_multiple(const Decimal& d, const Decimal& of) const;
+};
+
+/// The numbers that fit.
+///
+/// errors    unsupported: a multipleOf of more than 6 digits; bounds of more than 60.
+Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& facts);
+/// All ways to write one number without an exponent.
+ExprId number_literal(ExprPool& pool, const Decimal& d);
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ---------------------------------------------------------------------------- src/grammar/schema.h
+
+// grammar/schema: JSON Schema as a grammar of JSON texts.
+//
+// Owns    the compiler. A place in the text is described by a set of schemas that hold there together; each different
+//         set becomes one rule, so that references, recursion and allOf need nothing else. Alternatives (anyOf, oneOf,
+//         if, dependencies, not) divide a set into branches without any; what a branch says about each type becomes an
+//         expression. schema_flatten.cpp divides, schema_types.cpp writes the types, schema_objects.cpp objects and
+//         arrays, schema_check.cpp validates the values of enum and const.
+// Thread  no shared state.
+// Tests   tests/test_schema.cpp
+
+#include <deque>
+#include <set>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+struct SchemaRules {
+    bool ignore_unsupported = false;  ///< keywords that are left out are listed in Rules::ignored, not refused
+    bool any_order = false;           ///< members in any order; else as the schema lists them, others after them
+    bool white_space = true;          ///< a blank, or line breaks with indentation, between tokens
+};
+
+/// The JSON texts that a schema allows.
+///
+/// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that is left out. The text
+///           names the JSON pointer and the keyword.
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options);
+
+/// What a set of schemas without alternatives says.
+struct TypeFacts {
+    static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,
+                              kArray = 32, kObject = 64, kAll = 127;
+    unsigned types = kAll;
+    NumberFacts number;
+    uint64_t min_length = 0, max_length = UINT64_MAX;
+    std::vector<std::string> patterns, not_patterns, formats, excluded;
+    uint64_t min_items = 0, max_items = UINT64_MAX;
+    std::vector<const Json*> arrays;  ///< schemas with prefixItems or items
+    std::vector<const Json*> contains;
+    uint64_t min_members = 0, max_members = UINT64_MAX;
+    std::vector<const Json*> objects;  ///< schemas with properties, patternProperties or additionalProperties
+    std::vector<std::string> required;
+    std::vector<const Json*> names;  ///< propertyNames
+    bool has_values = false;
+    std::vector<const Json*> values;  ///< of enum or const: nothing else is allowed
+};
+
+class SchemaCompiler {
+  public:
+    SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options);
+    Status run();
+
+  private:
+    using Schemas = std::vector<const Json*>;
+    struct Item {
+        const Json* schema;
+        bool negative;
+        size_t parent;  ///< in chain_
+    };
+    struct Link {
+        const Json* schema;
+        bool negative;
+        size_t parent;
+    };
+    using Alternatives = std::vector<std::vector<Item>>;
+    /// A set of schemas while it is divided.
+    struct Branch {
+        std::vector<Item> open;
+        std::set<std::pair<const Json*, bool>> seen;
+        Schemas flat;
+        std::vector<std::shared_ptr<const Alternatives>> pending;
+    };
+
+    // schema_flatten.cpp
+    uint32_t rule_of(Schemas schemas);
+    ExprId compile(const Schemas& schemas, bool as_name);
+    ExprId divide(Branch branch, bool as_name);
+    bool flatten(Branch& branch);
+    bool flatten_item(Branch& branch, const Item& item);
+    bool add_alternatives(Branch& branch, const Json& schema, size_t link);
+    bool add_dependencies(Branch& branch, const Json& schema, size_t link);
+    bool add_one_of(Branch& branch, const Json& list, size_t link);
+    bool negate(Branch& branch, const Json& schema, size_t link);
+    bool negate_keyword(Alternatives& out, const Json& schema, size_t key, size_t link);
+    bool negate_object(Alternatives& out, const Json& schema, size_t key, size_t link);
+    bool apart(const Json& a, const Json& b, int depth);
+    unsigned types_of(const Json& schema, int depth);
+    const Json* resolve(const Json& schema, const std::string& ref);
+    const Json* find_id(const std::string& id);
+    const Json* make(const std::string& text, const Json& origin);
+    bool in_chain(const Json* schema, bool negative, size_t link) const;
+
+    // schema_types.cpp
+    bool gather(const Json& schema, TypeFacts& facts);
+    bool gather_keyword(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts);
+    bool gather_number(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts);
+    bool gather_type(const Json& schema, const Json& value, TypeFacts& facts);
+    bool gather_values(const std::string& key, const Json& value, TypeFacts& facts);
+    bool count(const Json& schema, const std::string& key, const Json& value, uint64_t& out);
+    ExprId write(const Schemas& flat, bool as_name);
+    ExprId write_values(const Schemas& flat, const TypeFacts& facts, bool as_name);
+    ExprId write_value(const Json& value);
+    ExprId write_string(const TypeFacts& facts, const Json& where, bool as_name);
+    ExprId format_expr(const std::string& format, const Json& where);
+    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key);
+
+    // schema_objects.cpp
+    ExprId write_array(const TypeFacts& facts, const Json& where);
+    ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
+    ExprId write_object(const TypeFacts& facts, const Json& where);
+    void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed);
+    bool add_extra(const TypeFacts& facts, ObjectRule& object, const std::vector<std::string>& listed,
+                   const Json& where);
+    Schemas schemas_of_member(const TypeFacts& facts, const std::string& name);
+    bool name_allowed(const TypeFacts& facts, const std::string& name);
+    ExprId any_value();
+    ExprId value_expr(Schemas schemas);
+    ExprId key_expr(ExprId name);
+
+    // schema_check.cpp
+    enum class Verdict { no, yes, unknown };
+    Verdict check(const Json& value, const Json& schema, int depth);
+    Verdict check_keyword(const Json& value, const Json& schema, size_t key, int depth);
+    Verdict check_applicator(const Json& value, const Json& schema, const std::string& key, const Json& argument,
+                             int depth);
+    Verdict check_members(const Json& value, const Json& schema, int depth);
+    bool matches(const std::string& pattern, const std::string& text, bool& known);
+
+    // errors
+    bool fail_at(Code code, const Json& where, const std::string& key, const std::string& what);
+    /// Refuses a keyword, or lists it where that is allowed: then true.
+    bool unsupported(const Json& where, const std::string& key, const std::string& what = {});
+    std::string pointer_of(const Json& where) const;
+
+    Rules& rules_;
+    ExprPool& pool_;
+    const Json& root_;
+    SchemaRules options_;
+    bool old_draft_ = false;  ///< draft 4 to 7: a schema with $ref has no other keyword
+    Status status_;
+    std::vector<Link> chain_;
+    std::deque<Json> made_;
+    std::map<const Json*, const Json*> origin_;
+    std::map<Schemas, uint32_t> index_;
+    std::vector<Schemas> queue_;  ///< of each rule from first_rule_ on: its schemas, until it is compiled
+    std::map<std::string, const Json*> ids_;
+    bool ids_known_ = false;
+    std::map<std::string, std::shared_ptr<const Rules>> patterns_;
+    std::set<std::string> ignored_;
+    size_t n_branch_ = 0;
+    ExprId space_ = kEmpty, comma_ = kNone, colon_ = kNone, json_char_ = kNone, name_char_ = kNone;
+    uint32_t any_rule_ = 0;
+};
+
+/// Equal as JSON values: numbers by value, members in any order.
+bool equal_json(const Json& a, const Json& b);
+uint64_t count_chars(std::string_view text);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -6585,7 +6808,6 @@ Status inflate_zlib(Span<const std::byte> from, Span<std::byte> to);
 // compare keys and dispatches with it, static_asserts the structs.
 #ifndef AUSPEX_NO_VULKAN
 
-#include <deque>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -15196,9 +15418,9 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace expr_impl {
 
-constexpr unsigned kWideSet = 48;    // bytes of a set that makes a repetition wide
-constexpr uint32_t kWideRepeat = 8;  // times
-constexpr size_t kMaxSearch = 3000;  // expressions that live() looks at
+constexpr unsigned kWideSet = 48;      // bytes of a set that makes a repetition wide
+constexpr uint32_t kWideRepeat = 8;    // times
+constexpr size_t kStepBudget = 50000;  // derivatives that one step may take to find out whether anything can follow
 constexpr size_t kMaxPartMemo = 400000;
 
 uint64_t mix(uint64_t x) {
@@ -15552,7 +15774,10 @@ void ExprPool::close() {
 
 ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
     ExprId d = derivative(e, byte_class);
-    if (d != kNone && nodes_[d].logic && !live(d)) d = kNone;
+    if (d != kNone && nodes_[d].logic) {
+        search_budget_ = expr_impl::kStepBudget;
+        if (!live(d)) d = kNone;
+    }
     if (row_of_[e] == 0) {
         rows_.resize(rows_.size() + classes_.n, kUnknown);
         row_of_[e] = static_cast<uint32_t>(rows_.size() / classes_.n);
@@ -15669,7 +15894,8 @@ bool ExprPool::search(ExprId e) {
             queue.push_back(d);
             from.push_back(at);
         }
-        if (queue.size() > expr_impl::kMaxSearch) {
+        search_budget_ -= std::min<size_t>(search_budget_, classes_.n);
+        if (search_budget_ == 0) {
             gave_up_ = true;
             live_[e] = 2;
             return false;
@@ -15911,6 +16137,7 @@ namespace detail {
 namespace grammar_impl {
 
 constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
+constexpr size_t kSearchBudget = 40000;   // derivatives, to find out what matches nothing
 constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
 
 }  // namespace grammar_impl
@@ -15971,7 +16198,7 @@ ExprId Rules::expand_members(ExprId e) {
 bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
     uint32_t n_usable = 0, n_required = 0;
     for (const ObjectRule::Member& m : o.listed) {
-        const bool usable = productive(m.value, known);
+        const bool usable = pool.live(m.key) && productive(m.value, known);
         if (m.required && !usable) return false;
         n_usable += usable ? 1 : 0;
         n_required += m.required ? 1 : 0;
@@ -15979,7 +16206,7 @@ bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& k
     if (n_required > o.max_count || o.min_count > o.max_count) return false;
     if (n_usable >= o.min_count) return true;
     for (const ObjectRule::Member& m : o.extra)
-        if (productive(m.value, known)) return true;
+        if (pool.live(m.key) && productive(m.value, known)) return true;
     return false;
 }
 
@@ -16148,6 +16375,7 @@ Status Rules::finish() {
         return fail(Code::unsupported, "the grammar has ", body.size(), " rules and ", pool.size(),
                     " expressions, at most ", kMaxRules, " and ", kMaxExprs, " are read; make it smaller");
     pool.close();
+    pool.set_search_budget(grammar_impl::kSearchBudget);
     const std::vector<uint32_t> cycle = find_left_recursion();
     if (!cycle.empty()) {
         std::string path;
@@ -16165,17 +16393,17 @@ Status Rules::finish() {
                         " are counted; let the group not be empty");
     }
     const std::vector<uint8_t> known = fixpoint(&Rules::productive);
+    std::unordered_map<ExprId, ExprId> done;
+    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
+    for (ObjectRule& o : objects)
+        for (auto* list : {&o.listed, &o.extra})
+            for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNone;
     if (pool.gave_up())
         return fail(Code::unsupported,
                     "an intersection of patterns and lengths is too large to decide whether anything matches it; "
                     "simplify the patterns");
     if (!known[start])
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
-    std::unordered_map<ExprId, ExprId> done;
-    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
-    for (ObjectRule& o : objects)
-        for (auto* list : {&o.listed, &o.extra})
-            for (ObjectRule::Member& m : *list) m.value = prune(m.value, known, done);
     return {};
 }
 
@@ -17291,6 +17519,1728 @@ void Automaton::compact(std::vector<StateId>& keep) {
         s = to;
     }
     *this = std::move(next);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// --------------------------------------------------------------------- src/grammar/json_number.cpp
+
+#include <numeric>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace json_number_impl {
+
+constexpr uint32_t kMaxDigits = 40;  // before the point, and after it: nothing longer is written
+constexpr uint32_t kMaxModulus = 999999;
+
+/// Expressions of digits. Texts of numbers without sign and exponent: bounds compare them digit by digit.
+struct Digits {
+    ExprPool& pool;
+    ExprId any = set('0', '9'), nonzero = set('1', '9');
+    ExprId zeros = pool.repeat(pool.text("0"), 0, kMaxDigits);
+    ExprId fraction = pool.concat(pool.text("."), pool.repeat(any, 1, kMaxDigits));
+    ExprId whole = pool.choice(pool.text("0"), pool.concat(nonzero, pool.repeat(any, 0, kMaxDigits - 1)));
+    ExprId more = pool.repeat(any, 0, kMaxDigits);
+    ExprId no_fraction = pool.optional(pool.concat({pool.text("."), pool.text("0"), zeros}));
+
+    explicit Digits(ExprPool& p) : pool(p) {}
+
+    ExprId set(char from, char to) {
+        if (from > to) return kNone;
+        ByteSet s;
+        s.add(static_cast<unsigned char>(from), static_cast<unsigned char>(to));
+        return pool.bytes(s);
+    }
+    /// Texts of the length of `digits` that are above (or below) it.
+    std::vector<ExprId> beside(const std::string& digits, bool above, char lowest, ExprId tail, bool same_length) {
+        std::vector<ExprId> ways;
+        for (size_t k = 0; k < digits.size(); ++k) {
+            const char low = k == 0 ? lowest : '0';
+            const ExprId digit =
+                above ? set(static_cast<char>(digits[k] + 1), '9') : set(low, static_cast<char>(digits[k] - 1));
+            const uint32_t n_rest = static_cast<uint32_t>(digits.size() - k - 1);
+            const ExprId rest = same_length ? pool.repeat(any, n_rest, n_rest) : more;
+            ways.push_back(pool.concat({pool.text(std::string_view(digits).substr(0, k)), digit, rest, tail}));
+        }
+        return ways;
+    }
+    ExprId not_below(const std::string& whole_digits, const std::string& part, bool open) {
+        const ExprId tail = pool.optional(fraction);
+        const uint32_t n = static_cast<uint32_t>(whole_digits.size());
+        std::vector<ExprId> ways = beside(whole_digits, true, '0', tail, true);
+        if (n < kMaxDigits) ways.push_back(pool.concat({nonzero, pool.repeat(any, n, kMaxDigits - 1), tail}));
+        const ExprId positive = pool.concat({zeros, nonzero, more});
+        ExprId equal = kNone;
+        if (part.empty()) {
+            equal = open ? pool.concat(pool.text("."), positive) : tail;
+        } else {
+            std::vector<ExprId> after = beside(part, true, '0', kEmpty, false);
+            after.push_back(pool.concat(pool.text(part), open ? positive : more));
+            equal = pool.concat(pool.text("."), pool.choice(std::move(after)));
+        }
+        ways.push_back(pool.concat(pool.text(whole_digits), equal));
+        return pool.choice(std::move(ways));
+    }
+    ExprId not_above(const std::string& whole_digits, const std::string& part, bool open) {
+        const ExprId tail = pool.optional(fraction);
+        const uint32_t n = static_cast<uint32_t>(whole_digits.size());
+        std::vector<ExprId> ways = beside(whole_digits, false, n > 1 ? '1' : '0', tail, true);
+        if (n > 1) ways.push_back(pool.concat(any, tail));
+        if (n > 2) ways.push_back(pool.concat({nonzero, pool.repeat(any, 1, n - 2), tail}));
+        std::vector<ExprId> equal;
+        if (part.empty()) {
+            if (!open) equal.push_back(no_fraction);
+        } else {
+            equal.push_back(kEmpty);
+            std::vector<ExprId> after = beside(part, false, '0', kEmpty, false);
+            for (size_t k = 1; k < part.size(); ++k) after.push_back(pool.text(std::string_view(part).substr(0, k)));
+            if (!open) after.push_back(pool.concat(pool.text(part), zeros));
+            equal.push_back(pool.concat(pool.text("."), pool.choice(std::move(after))));
+        }
+        ways.push_back(pool.concat(pool.text(whole_digits), pool.choice(std::move(equal))));
+        return pool.choice(std::move(ways));
+    }
+};
+
+uint32_t power10(uint32_t n) {
+    uint32_t p = 1;
+    while (n-- > 0) p *= 10;
+    return p;
+}
+
+/// Magnitudes that are a multiple of m * 10^-scale.
+ExprId multiple_expr(Digits& d, uint32_t m, uint32_t scale) {
+    ExprPool& pool = d.pool;
+    std::vector<ExprId> ways;
+    for (uint32_t n = 0; n <= scale; ++n) {
+        // n digits after the point; what is missing to `scale` digits multiplies by ten.
+        const uint32_t factor = power10(scale - n);
+        const uint32_t modulus = m / std::gcd(m, factor);
+        const ExprId digits = pool.multiple(modulus, 0);
+        const ExprId shape = n == 0 ? d.whole : pool.concat({d.whole, pool.text("."), pool.repeat(d.any, n, n)});
+        const ExprId fits = modulus == 1 ? shape : pool.both(digits, shape);
+        ways.push_back(pool.concat(fits, n == 0 ? d.no_fraction : d.zeros));
+    }
+    return pool.choice(std::move(ways));
+}
+
+}  // namespace json_number_impl
+
+bool Decimal::parse(std::string_view text, Decimal& out) {
+    out = Decimal();
+    size_t i = 0;
+    if (i < text.size() && text[i] == '-') {
+        out.negative = true;
+        ++i;
+    }
+    int64_t exponent = 0;
+    bool point = false;
+    for (; i < text.size() && text[i] != 'e' && text[i] != 'E'; ++i) {
+        if (text[i] == '.') {
+            point = true;
+            continue;
+        }
+        out.digits += text[i];
+        exponent += point ? 0 : 1;
+    }
+    if (i < text.size()) {
+        ++i;
+        const bool negative = i < text.size() && text[i] == '-';
+        if (i < text.size() && (text[i] == '-' || text[i] == '+')) ++i;
+        int64_t e = 0;
+        for (; i < text.size() && e < 100000; ++i) e = e * 10 + (text[i] - '0');
+        exponent += negative ? -e : e;
+    }
+    const size_t first = out.digits.find_first_not_of('0');
+    if (first == std::string::npos) {
+        out = Decimal();
+        return true;
+    }
+    out.digits.erase(0, first);
+    out.exponent = exponent - static_cast<int64_t>(first);
+    out.digits.resize(out.digits.find_last_not_of('0') + 1);
+    return out.exponent < 1000 && out.exponent > -1000 && out.digits.size() < 1000;
+}
+
+int Decimal::compare(const Decimal& a, const Decimal& b) {
+    const int sign_a = a.is_zero() ? 0 : a.negative ? -1 : 1, sign_b = b.is_zero() ? 0 : b.negative ? -1 : 1;
+    if (sign_a != sign_b) return sign_a < sign_b ? -1 : 1;
+    if (sign_a == 0) return 0;
+    const int larger = sign_a;  // the order of magnitudes turns around below zero
+    if (a.exponent != b.exponent) return a.exponent < b.exponent ? -larger : larger;
+    const int order = a.digits.compare(b.digits);
+    return order == 0 ? 0 : order < 0 ? -larger : larger;
+}
+
+std::string Decimal::whole() const {
+    if (is_zero() || exponent <= 0) return "0";
+    std::string out = digits.substr(0, static_cast<size_t>(exponent));
+    out.resize(static_cast<size_t>(exponent), '0');
+    return out;
+}
+
+std::string Decimal::fraction() const {
+    if (is_integer()) return {};
+    if (exponent >= 0) return digits.substr(static_cast<size_t>(exponent));
+    return std::string(static_cast<size_t>(-exponent), '0') + digits;
+}
+
+void NumberFacts::not_below(const Decimal& d, bool open) {
+    const int order = has_low ? Decimal::compare(d, low) : 1;
+    if (order > 0 || (order == 0 && open)) {
+        low = d;
+        low_open = open;
+    }
+    has_low = true;
+}
+
+void NumberFacts::not_above(const Decimal& d, bool open) {
+    const int order = has_high ? Decimal::compare(d, high) : -1;
+    if (order < 0 || (order == 0 && open)) {
+        high = d;
+        high_open = open;
+    }
+    has_high = true;
+}
+
+bool NumberFacts::is_multiple(const Decimal& d, const Decimal& of) const {
+    // Long division of the digits, both scaled to integers.
+    const size_t scale = std::max(d.fraction().size(), of.fraction().size());
+    const auto scaled = [scale](const Decimal& x) {
+        std::string s = x.whole() + x.fraction();
+        s.append(scale - x.fraction().size(), '0');
+        return s;
+    };
+    uint64_t divisor = 0, rest = 0;
+    for (const char c : scaled(of)) {
+        if (divisor > UINT64_MAX / 200) return false;
+        divisor = divisor * 10 + static_cast<uint64_t>(c - '0');
+    }
+    if (divisor == 0) return false;
+    for (const char c : scaled(d)) rest = (rest * 10 + static_cast<uint64_t>(c - '0')) % divisor;
+    return rest == 0;
+}
+
+bool NumberFacts::holds(const Decimal& d) const {
+    if (has_low && Decimal::compare(d, low) < (low_open ? 1 : 0)) return false;
+    if (has_high && Decimal::compare(d, high) > (high_open ? -1 : 0)) return false;
+    for (const Decimal& m : multiples)
+        if (!is_multiple(d, m)) return false;
+    for (const Decimal& m : not_multiples)
+        if (is_multiple(d, m)) return false;
+    for (const Decimal& x : excluded)
+        if (d == x) return false;
+    return true;
+}
+
+ExprId number_literal(ExprPool& pool, const Decimal& d) {
+    json_number_impl::Digits digits(pool);
+    const std::string part = d.fraction();
+    const ExprId text = pool.text((d.negative ? "-" : "") + d.whole() + (part.empty() ? "" : "." + part));
+    return pool.concat(text, part.empty() ? digits.no_fraction : digits.zeros);
+}
+
+namespace json_number_impl {
+
+/// Numbers with an exponent that are certainly within the bounds.
+ExprId exponent_expr(Digits& d, const NumberFacts& f) {
+    ExprPool& pool = d.pool;
+    if (!f.others || !f.multiples.empty() || !f.not_multiples.empty() || !f.excluded.empty()) return kNone;
+    const ExprId e = d.pool.choice(pool.text("e"), pool.text("E"));
+    const ExprId sign = pool.optional(pool.choice(pool.text("+"), pool.text("-")));
+    if (!f.has_low && !f.has_high) {
+        const ExprId mantissa = pool.concat(d.whole, pool.optional(d.fraction));
+        return pool.concat({pool.optional(pool.text("-")), mantissa, e, sign, pool.repeat(d.any, 1, 3)});
+    }
+    Decimal one;
+    one.digits = "1";
+    one.exponent = 1;
+    Decimal minus = one, large = one, small = one;
+    minus.negative = true;
+    large.exponent = 17;
+    small.exponent = 17;
+    small.negative = true;
+    const ExprId mantissa = pool.concat(d.nonzero, pool.optional(d.fraction));
+    const ExprId tiny =
+        pool.concat({mantissa, e, pool.text("-"), pool.optional(pool.text("0")), d.nonzero, pool.repeat(d.any, 0, 2)});
+    const ExprId huge = pool.concat({mantissa, e, pool.optional(pool.text("+")), d.nonzero, pool.repeat(d.any, 1, 2)});
+    const ExprId huge16 = pool.both(
+        huge, pool.except(pool.concat({mantissa, e, pool.optional(pool.text("+")), pool.text("1"), d.set('0', '5')})));
+    std::vector<ExprId> ways;
+    const auto low_not_above = [&f](const Decimal& x) { return !f.has_low || Decimal::compare(f.low, x) <= 0; };
+    const auto high_not_below = [&f](const Decimal& x) { return !f.has_high || Decimal::compare(f.high, x) >= 0; };
+    if (low_not_above(Decimal()) && high_not_below(one)) ways.push_back(tiny);
+    if (high_not_below(Decimal()) && low_not_above(minus)) ways.push_back(pool.concat(pool.text("-"), tiny));
+    if (!f.has_high && low_not_above(one)) ways.push_back(huge16);
+    if (!f.has_low && high_not_below(minus)) ways.push_back(pool.concat(pool.text("-"), huge16));
+    return pool.choice(std::move(ways));
+}
+
+/// Magnitudes of the numbers on one side of zero.
+ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
+    ExprPool& pool = d.pool;
+    const bool has_near = negative ? f.has_high : f.has_low, has_far = negative ? f.has_low : f.has_high;
+    const Decimal &near = negative ? f.high : f.low, &far = negative ? f.low : f.high;
+    const bool near_open = negative ? f.high_open : f.low_open, far_open = negative ? f.low_open : f.high_open;
+    // On this side of zero: `near` bounds the magnitude from below, `far` from above.
+    std::vector<ExprId> parts{pool.concat(d.whole, f.others ? pool.optional(d.fraction) : d.no_fraction)};
+    if (f.others && !f.integers) parts.push_back(pool.except(pool.concat(d.whole, d.no_fraction)));
+    if (has_far) {
+        if (!far.is_zero() && far.negative != negative) return kNone;
+        if (far.is_zero() && (far_open || negative)) return kNone;
+        parts.push_back(d.not_above(far.whole(), far.fraction(), far_open));
+    }
+    if (has_near && (near.is_zero() || near.negative == negative)) {
+        if (!near.is_zero() || near_open) parts.push_back(d.not_below(near.whole(), near.fraction(), near_open));
+    }
+    for (const auto* list : {&f.multiples, &f.not_multiples})
+        for (const Decimal& m : *list) {
+            const std::string digits = m.whole() + m.fraction();
+            uint32_t value = 0;
+            for (const char c : digits) value = value * 10 + static_cast<uint32_t>(c - '0');
+            const ExprId fits = multiple_expr(d, value, static_cast<uint32_t>(m.fraction().size()));
+            parts.push_back(list == &f.multiples ? fits : pool.except(fits));
+        }
+    for (const Decimal& x : f.excluded)
+        if (x.is_zero() || x.negative == negative) {
+            Decimal magnitude = x;
+            magnitude.negative = false;
+            parts.push_back(pool.except(number_literal(pool, magnitude)));
+        }
+    return parts.size() == 1 ? parts[0] : pool.both(std::move(parts));
+}
+
+}  // namespace json_number_impl
+
+Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& f) {
+    using namespace json_number_impl;
+    if (!f.integers && !f.others) return kNone;
+    for (const Decimal* bound : {f.has_low ? &f.low : nullptr, f.has_high ? &f.high : nullptr}) {
+        if (!bound) continue;
+        if (bound->whole().size() >= kMaxDigits || bound->fraction().size() >= kMaxDigits)
+            return fail(Code::unsupported, "a bound has more than ", kMaxDigits - 1, " digits");
+    }
+    for (const auto* list : {&f.multiples, &f.not_multiples})
+        for (const Decimal& m : *list) {
+            const std::string digits = m.whole() + m.fraction();
+            if (m.is_zero() || m.negative) return fail(Code::bad_argument, "a multipleOf is not above zero");
+            if (digits.size() > 9 || std::atol(digits.c_str()) > static_cast<long>(kMaxModulus))
+                return fail(Code::unsupported, "a multipleOf has more than 6 digits");
+        }
+    Digits d(pool);
+    const ExprId negative = side_expr(d, f, true);
+    return pool.choice({side_expr(d, f, false), pool.concat(pool.text("-"), negative), exponent_expr(d, f)});
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------ src/grammar/schema_flatten.cpp
+
+// grammar/schema_flatten: divides sets of schemas into branches without alternatives. Declared in grammar/schema.h.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace schema_impl {
+
+constexpr size_t kMaxBranches = 8000, kMaxSchemaRules = 20000, kMaxChain = 400000;
+constexpr size_t kNoParent = SIZE_MAX;
+
+std::string unescape_pointer(std::string_view part) {
+    std::string out;
+    for (size_t i = 0; i < part.size(); ++i) {
+        if (part[i] == '%' && i + 2 < part.size()) {
+            out += static_cast<char>(std::strtol(std::string(part.substr(i + 1, 2)).c_str(), nullptr, 16));
+            i += 2;
+        } else if (part[i] == '~' && i + 1 < part.size()) {
+            out += part[++i] == '1' ? '/' : '~';
+        } else {
+            out += part[i];
+        }
+    }
+    return out;
+}
+
+std::string json_text(const std::string& text) { return Json::of_string(text).dump(); }
+
+}  // namespace schema_impl
+
+SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options)
+    : rules_(rules), pool_(rules.pool), root_(root), options_(options) {
+    const Json* draft = root.find("$schema");
+    for (const char* name : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"})
+        old_draft_ = old_draft_ || (draft && draft->text().find(name) != std::string::npos);
+    if (options.white_space) {
+        ByteSet blank;
+        blank.add(' ');
+        blank.add('\t');
+        const ExprId lines =
+            pool_.concat(pool_.repeat(pool_.text("\n"), 1, 2), pool_.repeat(pool_.bytes(blank), 0, 20));
+        space_ = pool_.choice({kEmpty, pool_.text(" "), lines});
+    }
+    comma_ = pool_.concat(pool_.text(","), space_);
+    colon_ = pool_.concat(pool_.text("\":"), space_);
+    json_char_ = any_json_char(pool_);
+    name_char_ = write_set(pool_, CharSet::all(), Writing::canonical);
+}
+
+Status SchemaCompiler::run() {
+    rules_.start = rule_of({&root_});
+    // Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
+    for (size_t r = 0; r < rules_.body.size() && status_.ok(); ++r) {
+        if (r >= queue_.size() || queue_[r].empty()) continue;
+        const ExprId body = compile(queue_[r], false);
+        rules_.body[r] = body;
+    }
+    if (!status_.ok()) return status_;
+    rules_.ignored.assign(ignored_.begin(), ignored_.end());
+    const Status status = rules_.finish();
+    if (!status.ok() && status.text.find("matches nothing") != std::string::npos)
+        return fail(Code::bad_argument, "#: no value is valid against the schema; check what it requires");
+    return status.ok() ? status : Status(status.code, "#: " + status.text);
+}
+
+uint32_t SchemaCompiler::rule_of(Schemas schemas) {
+    Schemas key;
+    for (const Json* s : schemas)
+        if (std::find(key.begin(), key.end(), s) == key.end()) key.push_back(s);
+    Schemas sorted = key;
+    std::sort(sorted.begin(), sorted.end());
+    const auto known = index_.find(sorted);
+    if (known != index_.end()) return known->second;
+    const uint32_t r = rules_.add_rule("value");
+    queue_.resize(rules_.body.size());
+    queue_[r] = std::move(key);
+    index_.emplace(std::move(sorted), r);
+    if (rules_.body.size() > schema_impl::kMaxSchemaRules)
+        fail_at(Code::unsupported, root_, "", "the schema needs more than 20000 rules; make it smaller");
+    return r;
+}
+
+ExprId SchemaCompiler::compile(const Schemas& schemas, bool as_name) {
+    Branch branch;
+    if (!as_name) chain_.clear();  // names are compiled within a branch of their object
+    for (const Json* s : schemas) branch.open.push_back({s, false, schema_impl::kNoParent});
+    // The order of the members is that of the schemas: the last one is taken first.
+    std::reverse(branch.open.begin(), branch.open.end());
+    return divide(std::move(branch), as_name);
+}
+
+ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
+    n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
+    if (n_branch_ > schema_impl::kMaxBranches) {
+        fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
+        return kNone;
+    }
+    if (!flatten(branch)) return kNone;
+    if (branch.pending.empty()) {
+        n_branch_ += branch.flat.size() / 4;
+        return write(branch.flat, as_name);
+    }
+    const std::shared_ptr<const Alternatives> alternatives = branch.pending.back();
+    branch.pending.pop_back();
+    std::vector<ExprId> ways;
+    for (const std::vector<Item>& way : *alternatives) {
+        Branch next = branch;
+        next.open.insert(next.open.end(), way.rbegin(), way.rend());
+        ways.push_back(divide(std::move(next), as_name));
+        if (!status_.ok()) return kNone;
+    }
+    return pool_.choice(std::move(ways));
+}
+
+bool SchemaCompiler::in_chain(const Json* schema, bool negative, size_t link) const {
+    for (; link != schema_impl::kNoParent; link = chain_[link].parent)
+        if (chain_[link].schema == schema && chain_[link].negative == negative) return true;
+    return false;
+}
+
+/// False: nothing is valid, or an error.
+bool SchemaCompiler::flatten(Branch& branch) {
+    while (!branch.open.empty()) {
+        const Item item = branch.open.back();
+        branch.open.pop_back();
+        if (in_chain(item.schema, item.negative, item.parent))
+            return fail_at(Code::bad_argument, *item.schema, "$ref", "references itself without anything between");
+        if (!branch.seen.emplace(item.schema, item.negative).second) continue;
+        if (!flatten_item(branch, item)) return false;
+    }
+    return true;
+}
+
+bool SchemaCompiler::flatten_item(Branch& branch, const Item& item) {
+    const Json& schema = *item.schema;
+    if (schema.is(Json::Kind::boolean)) return schema.boolean() != item.negative;
+    if (!schema.is(Json::Kind::object))
+        return fail_at(Code::bad_argument, schema, "",
+                       say("expected a schema (an object or a boolean), found ", schema.kind_name()));
+    if (chain_.size() > schema_impl::kMaxChain)
+        return fail_at(Code::unsupported, schema, "", "too many combinations; make the schema smaller");
+    chain_.push_back({item.schema, item.negative, item.parent});
+    const size_t link = chain_.size() - 1;
+    if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string)) {
+        const Json* target = resolve(schema, ref->text());
+        if (!target) return false;
+        if (item.negative && !old_draft_ && schema.keys().size() > 1)
+            for (const std::string& key : schema.keys())
+                if (key != "$ref" && key != "description" && key != "title" && key[0] != '$' &&
+                    !unsupported(schema, "not", "of a reference with other keywords"))
+                    return false;
+        branch.open.push_back({target, item.negative, link});
+        if (old_draft_ || item.negative) return true;
+    }
+    if (item.negative) return negate(branch, schema, link);
+    branch.flat.push_back(&schema);
+    return add_alternatives(branch, schema, link);
+}
+
+bool SchemaCompiler::add_alternatives(Branch& branch, const Json& schema, size_t link) {
+    const auto list_of = [&](const char* key, const Json*& list) {
+        list = schema.find(key);
+        if (!list) return true;
+        if (!list->is(Json::Kind::array) || list->items().empty())
+            return fail_at(Code::bad_argument, schema, key, "expected a list of schemas that is not empty");
+        return true;
+    };
+    const Json *all = nullptr, *any = nullptr, *one = nullptr;
+    if (!list_of("allOf", all) || !list_of("anyOf", any) || !list_of("oneOf", one)) return false;
+    if (all)
+        for (size_t i = all->items().size(); i-- > 0;) branch.open.push_back({&all->items()[i], false, link});
+    if (any) {
+        Alternatives ways;
+        for (const Json& s : any->items()) ways.push_back({{&s, false, link}});
+        branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    }
+    if (one && !add_one_of(branch, *one, link)) return false;
+    if (const Json* inner = schema.find("not")) branch.open.push_back({inner, true, link});
+    if (const Json* test = schema.find("if")) {
+        const Json *then = schema.find("then"), *other = schema.find("else");
+        if (then || other) {
+            Alternatives ways(2);
+            ways[0].push_back({test, false, link});
+            if (then) ways[0].push_back({then, false, link});
+            ways[1].push_back({test, true, link});
+            if (other) ways[1].push_back({other, false, link});
+            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+        }
+    }
+    return add_dependencies(branch, schema, link);
+}
+
+bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t link) {
+    for (const char* key : {"dependencies", "dependentRequired", "dependentSchemas"}) {
+        const Json* all = schema.find(key);
+        if (!all) continue;
+        if (!all->is(Json::Kind::object)) return fail_at(Code::bad_argument, schema, key, "expected an object");
+        for (size_t i = 0; i < all->keys().size(); ++i) {
+            const Json& needs = all->items()[i];
+            const std::string name = schema_impl::json_text(all->keys()[i]);
+            Alternatives ways(2);
+            ways[0].push_back({make("{\"properties\":{" + name + ":false}}", schema), false, link});
+            std::string required = "{\"required\":[" + name;
+            if (needs.is(Json::Kind::array))
+                for (const Json& n : needs.items()) required += "," + n.dump();
+            ways[1].push_back({make(required + "]}", schema), false, link});
+            if (!needs.is(Json::Kind::array)) ways[1].push_back({&needs, false, link});
+            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+        }
+    }
+    return true;
+}
+
+bool SchemaCompiler::add_one_of(Branch& branch, const Json& list, size_t link) {
+    const std::vector<Json>& all = list.items();
+    Alternatives ways(all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+        ways[i].push_back({&all[i], false, link});
+        for (size_t k = 0; k < all.size(); ++k)
+            if (k != i && !apart(all[i], all[k], 0)) ways[i].push_back({&all[k], true, link});
+    }
+    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    return true;
+}
+
+unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
+    if (!schema.is(Json::Kind::object) || depth > 8) return TypeFacts::kAll;
+    unsigned types = TypeFacts::kAll;
+    TypeFacts facts;
+    const Json* type = schema.find("type");
+    const Json *values = schema.find("enum"), *value = schema.find("const");
+    if (type && gather_type(schema, *type, facts)) types &= facts.types;
+    const auto type_of = [](const Json& v) -> unsigned {
+        Decimal d;
+        switch (v.kind()) {
+            case Json::Kind::null: return TypeFacts::kNull;
+            case Json::Kind::boolean: return TypeFacts::kBoolean;
+            case Json::Kind::number:
+                return Decimal::parse(v.text(), d) && d.is_integer() ? TypeFacts::kInteger : TypeFacts::kOther;
+            case Json::Kind::string: return TypeFacts::kString;
+            case Json::Kind::array: return TypeFacts::kArray;
+            default: return TypeFacts::kObject;
+        }
+    };
+    if (value) types &= type_of(*value);
+    if (values && values->is(Json::Kind::array)) {
+        unsigned some = 0;
+        for (const Json& v : values->items()) some |= type_of(v);
+        types &= some;
+    }
+    if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string))
+        if (const Json* target = resolve(schema, ref->text())) types &= types_of(*target, depth + 1);
+    if (const Json* all = schema.find("allOf"))
+        for (const Json& s : all->items()) types &= types_of(s, depth + 1);
+    for (const char* key : {"anyOf", "oneOf"})
+        if (const Json* any = schema.find(key)) {
+            unsigned some = 0;
+            for (const Json& s : any->items()) some |= types_of(s, depth + 1);
+            types &= some;
+        }
+    return types;
+}
+
+/// Whether no value can be valid against both: by type, by the values they list, or by a required member.
+bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
+    if (depth > 6 || !a.is(Json::Kind::object) || !b.is(Json::Kind::object)) return false;
+    for (const bool second : {false, true}) {
+        const Json &x = second ? b : a, &y = second ? a : b;
+        if (const Json* ref = x.find("$ref"); ref && ref->is(Json::Kind::string)) {
+            const Json* target = resolve(x, ref->text());
+            return target && apart(*target, y, depth + 1);
+        }
+    }
+    const unsigned types = types_of(a, 0) & types_of(b, 0);
+    if (types == 0) return true;
+    const auto values = [](const Json& s) {
+        std::vector<const Json*> out;
+        if (const Json* value = s.find("const"))
+            out.push_back(value);
+        else if (const Json* list = s.find("enum"))
+            for (const Json& v : list->items()) out.push_back(&v);
+        return out;
+    };
+    for (const bool second : {false, true}) {
+        const Json &x = second ? b : a, &y = second ? a : b;
+        const std::vector<const Json*> listed = values(x);
+        bool none = !listed.empty();
+        for (const Json* v : listed) none = none && check(*v, y, 0) == Verdict::no;
+        if (none) return true;
+    }
+    if (types != TypeFacts::kObject) return false;
+    for (const bool second : {false, true}) {
+        const Json &x = second ? b : a, &y = second ? a : b;
+        const Json *required = x.find("required"), *mine = x.find("properties"), *others = y.find("properties");
+        if (!required || !required->is(Json::Kind::array)) continue;
+        for (const Json& name : required->items()) {
+            const Json* theirs = others ? others->find(name.text()) : nullptr;
+            if (!theirs) {
+                const Json* extra = y.find("additionalProperties");
+                const Json* patterned = y.find("patternProperties");
+                if (!patterned && extra && extra->is(Json::Kind::boolean) && !extra->boolean()) return true;
+                continue;
+            }
+            if (theirs->is(Json::Kind::boolean) && !theirs->boolean()) return true;
+            const Json* own = mine ? mine->find(name.text()) : nullptr;
+            if (own && apart(*own, *theirs, depth + 1)) return true;
+        }
+    }
+    return false;
+}
+
+const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
+    Json value;
+    if (!Json::parse(text).get(value).ok()) {
+        fail_at(Code::unsupported, origin, "not", "cannot be written with this value");
+    }
+    made_.push_back(std::move(value));
+    const Json* made = &made_.back();
+    origin_[made] = &origin;
+    return made;
+}
+
+// -------------------------------------------------------------------------------------------- references
+
+const Json* SchemaCompiler::find_id(const std::string& id) {
+    if (!std::exchange(ids_known_, true)) {
+        std::vector<const Json*> open{&root_};
+        while (!open.empty()) {
+            const Json* at = open.back();
+            open.pop_back();
+            for (const Json& inner : at->items()) open.push_back(&inner);
+            for (const char* key : {"$id", "id", "$anchor"}) {
+                const Json* name = at->find(key);
+                if (!name || !name->is(Json::Kind::string)) continue;
+                std::string text = key[1] == 'a' ? "#" + name->text() : name->text();
+                if (text.size() > 1 && text.back() == '#') text.pop_back();
+                const auto added = ids_.emplace(text, at);
+                if (!added.second && added.first->second != at) added.first->second = nullptr;  // not unique
+            }
+        }
+    }
+    const auto found = ids_.find(id);
+    return found == ids_.end() ? nullptr : found->second;
+}
+
+const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) {
+    const size_t hash = ref.find('#');
+    const std::string base = ref.substr(0, hash), fragment = hash == std::string::npos ? "" : ref.substr(hash + 1);
+    const Json* at = &root_;
+    if (!base.empty()) at = find_id(base);
+    if (at && !fragment.empty() && fragment[0] != '/') at = base.empty() ? find_id("#" + fragment) : nullptr;
+    size_t from = 1;
+    while (at && !fragment.empty() && fragment[0] == '/' && from <= fragment.size()) {
+        const size_t end = std::min(fragment.find('/', from), fragment.size());
+        const std::string part = schema_impl::unescape_pointer(std::string_view(fragment).substr(from, end - from));
+        from = end + 1;
+        if (at->is(Json::Kind::array)) {
+            const size_t i =
+                part.empty() || part.size() > 8 || part.find_first_not_of("0123456789") != std::string::npos
+                    ? SIZE_MAX
+                    : static_cast<size_t>(std::atol(part.c_str()));
+            at = i < at->items().size() ? &at->items()[i] : nullptr;
+        } else {
+            at = at->find(part);
+        }
+    }
+    if (!at) {
+        const bool remote = !base.empty();
+        fail_at(remote ? Code::unsupported : Code::bad_argument, schema, "$ref",
+                remote ? say(quote(ref), " is not within the schema; put what it refers to under $defs")
+                       : say(quote(ref), " leads nowhere"));
+    }
+    return at;
+}
+
+// ---------------------------------------------------------------------------------------------- errors
+
+std::string SchemaCompiler::pointer_of(const Json& where) const {
+    const Json* wanted = &where;
+    for (auto it = origin_.find(wanted); it != origin_.end(); it = origin_.find(wanted)) wanted = it->second;
+    struct Step {
+        const Json* at;
+        size_t next;
+    };
+    std::vector<Step> path{{&root_, 0}};
+    while (!path.empty() && path.back().at != wanted) {
+        Step& top = path.back();
+        if (top.next == top.at->items().size()) {
+            path.pop_back();
+            continue;
+        }
+        path.push_back({&top.at->items()[top.next++], 0});
+    }
+    std::string out = "#";
+    for (size_t i = 0; i + 1 < path.size(); ++i) {
+        const size_t k = path[i].next - 1;
+        out += '/';
+        if (path[i].at->is(Json::Kind::array)) {
+            out += std::to_string(k);
+            continue;
+        }
+        for (const char c : path[i].at->keys()[k]) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+    }
+    return out;
+}
+
+bool SchemaCompiler::fail_at(Code code, const Json& where, const std::string& key, const std::string& what) {
+    if (!status_.ok()) return false;
+    const std::string pointer = quote(pointer_of(where), 200);
+    status_ = fail(code, pointer.substr(1, pointer.size() - 2), key.empty() ? "" : ": ", key, ": ", what);
+    return false;
+}
+
+bool SchemaCompiler::unsupported(const Json& where, const std::string& key, const std::string& what) {
+    if (options_.ignore_unsupported) {
+        ignored_.insert(pointer_of(where) + ": " + key);
+        return true;
+    }
+    return fail_at(Code::unsupported, where, key,
+                   (what.empty() ? "is" : what + " is") +
+                       std::string(" not supported; leave it out, or allow unsupported keywords to be ignored"));
+}
+
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options) {
+    if (schema.size() > 4 * kMaxGrammarBytes)
+        return fail(Code::unsupported, "a schema of ", schema.size(), " bytes, at most ", 4 * kMaxGrammarBytes,
+                    " are read");
+    Json root;
+    Json::Limits limits;
+    limits.max_values = 200000;
+    AUSPEX_TRY(Json::parse(schema, limits).get(root));
+    auto rules = std::make_shared<Rules>();
+    SchemaCompiler compiler(*rules, root, options);
+    AUSPEX_TRY(compiler.run());
+    return std::shared_ptr<const Rules>(rules);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------- src/grammar/schema_negate.cpp
+
+// grammar/schema_negate: what is valid where a schema is not. Declared in grammar/schema.h.
+//
+// A keyword that is violated is written as a schema of its own; keywords that begin with an exclamation mark are known
+// to this compiler only.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace negate_impl {
+
+std::string quoted(const std::string& text) { return Json::of_string(text).dump(); }
+
+/// A schema of one type and one more keyword.
+std::string typed(const char* type, const std::string& rest) { return say("{\"type\":\"", type, "\",", rest, "}"); }
+
+}  // namespace negate_impl
+
+bool SchemaCompiler::negate(Branch& branch, const Json& schema, size_t link) {
+    Alternatives ways;
+    for (size_t key = 0; key < schema.keys().size(); ++key)
+        if (!negate_keyword(ways, schema, key, link)) return false;
+    if (ways.empty()) return false;  // everything is valid against the schema
+    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    return true;
+}
+
+/// Keywords about objects. False: no such keyword.
+bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t index, size_t link) {
+    using namespace negate_impl;
+    const std::string& key = schema.keys()[index];
+    const Json& value = schema.items()[index];
+    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const bool list = value.is(Json::Kind::array);
+    if (key == "required" && list) {
+        for (const Json& name : value.items()) way(typed("object", "\"properties\":{" + name.dump() + ":false}"));
+    } else if (key == "properties" && value.is(Json::Kind::object)) {
+        for (size_t i = 0; i < value.keys().size(); ++i) {
+            if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
+            const std::string name = quoted(value.keys()[i]);
+            way(typed("object", "\"required\":[" + name + "],\"properties\":{" + name +
+                                    ":{\"not\":" + value.items()[i].dump() + "}}"));
+        }
+    } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
+        for (size_t i = 0; i < value.keys().size(); ++i)
+            for (const Json& name : value.items()[i].items())
+                way(typed("object",
+                          "\"required\":[" + quoted(value.keys()[i]) + "],\"properties\":{" + name.dump() + ":false}"));
+    } else if (key == "propertyNames") {
+        way(typed("object", "\"!names\":{\"not\":" + value.dump() + "}"));
+    } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
+        for (size_t i = 0; i < value.keys().size(); ++i)
+            way(typed("object",
+                      "\"!member\":{" + quoted(value.keys()[i]) + ":{\"not\":" + value.items()[i].dump() + "}}"));
+    } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
+        const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
+        way(typed("object", say("\"!other\":{\"properties\":", listed ? listed->dump() : "{}",
+                                ",\"patternProperties\":", patterned ? patterned->dump() : "{}",
+                                ",\"additionalProperties\":{\"not\":", value.dump(), "}}")));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_t index, size_t link) {
+    using namespace negate_impl;
+    const std::string& key = schema.keys()[index];
+    const Json& value = schema.items()[index];
+    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto both_ways = [&](const Json& a, bool not_a, const Json* b, bool not_b) {
+        std::vector<Item> items{{&a, not_a, link}};
+        if (b) items.push_back({b, not_b, link});
+        out.push_back(std::move(items));
+    };
+    const bool list = value.is(Json::Kind::array);
+    Decimal n;
+    const bool counted =
+        value.is(Json::Kind::number) && Decimal::parse(value.text(), n) && n.is_integer() && n.whole().size() < 16;
+    const int64_t number = counted ? std::strtoll(n.whole().c_str(), nullptr, 10) : 0;
+    if (key == "type") {
+        way("{\"!type\":" + value.dump() + "}");
+    } else if (key == "enum" || key == "const") {
+        way("{\"!enum\":" + (key == "enum" ? value.dump() : "[" + value.dump() + "]") + "}");
+    } else if (key == "allOf" && list) {
+        for (const Json& s : value.items()) both_ways(s, true, nullptr, false);
+    } else if (key == "anyOf" && list) {
+        std::vector<Item> none;
+        for (const Json& s : value.items()) none.push_back({&s, true, link});
+        out.push_back(std::move(none));
+    } else if (key == "oneOf" && list && value.items().size() <= 8) {
+        std::vector<Item> none;
+        for (size_t i = 0; i < value.items().size(); ++i) {
+            none.push_back({&value.items()[i], true, link});
+            for (size_t k = 0; k < i; ++k) both_ways(value.items()[i], false, &value.items()[k], false);
+        }
+        out.push_back(std::move(none));
+    } else if (key == "not") {
+        both_ways(value, false, nullptr, false);
+    } else if (key == "if") {
+        if (const Json* then = schema.find("then")) both_ways(value, false, then, true);
+        if (const Json* other = schema.find("else")) both_ways(value, true, other, true);
+    } else if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum") {
+        const Json* flag = schema.find(key == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum");
+        if (!value.is(Json::Kind::number) || (flag && flag->is(Json::Kind::boolean)))
+            return unsupported(schema, "not", "of a bound in the form of draft 4");
+        const char* opposite = key == "minimum"            ? "exclusiveMaximum"
+                               : key == "maximum"          ? "exclusiveMinimum"
+                               : key == "exclusiveMinimum" ? "maximum"
+                                                           : "minimum";
+        way(typed("number", say("\"", opposite, "\":", value.text())));
+    } else if (key == "multipleOf") {
+        way(typed("number", "\"!multipleOf\":" + value.text()));
+    } else if (key == "pattern" || key == "format") {
+        if (key == "format") return unsupported(schema, "not", "of a format");
+        way(typed("string", "\"!pattern\":" + value.dump()));
+    } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
+        const std::string what = key.substr(3);
+        if (number > 0)
+            way(typed(what == "Length"  ? "string"
+                      : what == "Items" ? "array"
+                                        : "object",
+                      say("\"max", what, "\":", number - 1)));
+    } else if (counted && (key == "maxLength" || key == "maxItems" || key == "maxProperties")) {
+        const std::string what = key.substr(3);
+        way(typed(what == "Length"  ? "string"
+                  : what == "Items" ? "array"
+                                    : "object",
+                  say("\"min", what, "\":", number + 1)));
+    } else if (key == "items" && !list && !schema.find("prefixItems")) {
+        way(typed("array", "\"contains\":{\"not\":" + value.dump() + "}"));
+    } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
+        way(typed("array", "\"items\":{\"not\":" + value.dump() + "}"));
+    } else if (!negate_object(out, schema, index, link)) {
+        for (const char* known :
+             {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
+              "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"})
+            if (key == known && !(value.is(Json::Kind::boolean) && key == "uniqueItems" && !value.boolean()))
+                return unsupported(schema, "not", "of " + key);
+    }
+    return status_.ok();
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------- src/grammar/schema_types.cpp
+
+// grammar/schema_types: what a branch says about each type, and strings and numbers as expressions. Declared in
+// grammar/schema.h.
+
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace schema_types_impl {
+
+constexpr uint64_t kMaxCount = 1000000000;
+
+struct Format {
+    const char *name, *pattern;
+};
+// Dates are checked to the number of days a month has, leap years aside; a time may have a leap second.
+#define AUSPEX_DATE                                                                                       \
+    "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-" \
+    "(?:0[1-9]|1[0-9]|2[0-8]))"
+#define AUSPEX_TIME \
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+#define AUSPEX_LABEL "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+#define AUSPEX_OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define AUSPEX_IPV4 AUSPEX_OCTET "(?:\\." AUSPEX_OCTET "){3}"
+#define AUSPEX_H16 "[0-9a-fA-F]{1,4}"
+#define AUSPEX_LS32 "(?:" AUSPEX_H16 ":" AUSPEX_H16 "|" AUSPEX_IPV4 ")"
+#define AUSPEX_URI_CHAR "(?:[a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
+const Format kFormats[] = {
+    {"date", AUSPEX_DATE},
+    {"time", AUSPEX_TIME},
+    {"date-time", AUSPEX_DATE "[Tt]" AUSPEX_TIME},
+    {"duration",
+     "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?"
+     "|"
+     "[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))"},
+    {"email",
+     "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*@" AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
+    {"hostname", AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
+    {"ipv4", AUSPEX_IPV4},
+    {"ipv6",
+     "(?:" AUSPEX_H16 ":){6}" AUSPEX_LS32 "|::(?:" AUSPEX_H16 ":){5}" AUSPEX_LS32 "|(?:" AUSPEX_H16 ")?::(?:" AUSPEX_H16
+     ":){4}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":)?" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){3}" AUSPEX_LS32
+     "|(?:(?:" AUSPEX_H16 ":){0,2}" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){2}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16
+     ":){0,3}" AUSPEX_H16 ")?::" AUSPEX_H16 ":" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,4}" AUSPEX_H16 ")?::" AUSPEX_LS32
+     "|(?:(?:" AUSPEX_H16 ":){0,5}" AUSPEX_H16 ")?::" AUSPEX_H16 "|(?:(?:" AUSPEX_H16 ":){0,6}" AUSPEX_H16 ")?::"},
+    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+    {"uri", "[a-zA-Z][a-zA-Z0-9+.-]*:(?://(?:" AUSPEX_URI_CHAR "|\\[[0-9a-fA-F:.]+\\])*|" AUSPEX_URI_CHAR
+            "+)(?:\\?(?:" AUSPEX_URI_CHAR "|\\?)*)?(?:#(?:" AUSPEX_URI_CHAR "|\\?)*)?"},
+};
+#undef AUSPEX_DATE
+#undef AUSPEX_TIME
+#undef AUSPEX_LABEL
+#undef AUSPEX_OCTET
+#undef AUSPEX_IPV4
+#undef AUSPEX_H16
+#undef AUSPEX_LS32
+#undef AUSPEX_URI_CHAR
+
+}  // namespace schema_types_impl
+
+uint64_t count_chars(std::string_view text) {
+    uint64_t n = 0;
+    for (const char c : text) n += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
+    return n;
+}
+
+// --------------------------------------------------------------------------------------------- facts
+
+bool SchemaCompiler::count(const Json& schema, const std::string& key, const Json& value, uint64_t& out) {
+    Decimal d;
+    if (!value.is(Json::Kind::number) || !Decimal::parse(value.text(), d) || d.negative || !d.is_integer())
+        return fail_at(Code::bad_argument, schema, key, "expected an integer from 0 on");
+    out = d.exponent > 9 ? schema_types_impl::kMaxCount : std::strtoull(d.whole().c_str(), nullptr, 10);
+    return true;
+}
+
+bool SchemaCompiler::gather_type(const Json& schema, const Json& value, TypeFacts& facts) {
+    const auto one = [](const std::string& name) -> unsigned {
+        static constexpr std::pair<const char*, unsigned> kNames[] = {
+            {"null", TypeFacts::kNull},     {"boolean", TypeFacts::kBoolean}, {"integer", TypeFacts::kInteger},
+            {"number", TypeFacts::kNumber}, {"string", TypeFacts::kString},   {"array", TypeFacts::kArray},
+            {"object", TypeFacts::kObject}, {"any", TypeFacts::kAll}};
+        for (const auto& n : kNames)
+            if (name == n.first) return n.second;
+        return 0;
+    };
+    unsigned types = 0;
+    const std::vector<Json> single{value};
+    for (const Json& v : value.is(Json::Kind::array) ? value.items() : single) {
+        const unsigned type = v.is(Json::Kind::string) ? one(v.text()) : 0;
+        if (type == 0)
+            return fail_at(Code::bad_argument, schema, "type",
+                           say("expected the name of a type, found ", quote(v.dump())));
+        types |= type;
+    }
+    facts.types &= types;
+    return true;
+}
+
+bool SchemaCompiler::gather_values(const std::string& key, const Json& value, TypeFacts& facts) {
+    std::vector<const Json*> values;
+    if (key == "const")
+        values.push_back(&value);
+    else
+        for (const Json& v : value.items()) values.push_back(&v);
+    if (key == "!enum") {
+        for (const Json& v : value.items()) {
+            Decimal d;
+            if (v.is(Json::Kind::string)) facts.excluded.push_back(v.text());
+            if (v.is(Json::Kind::number) && Decimal::parse(v.text(), d)) facts.number.excluded.push_back(d);
+            if (v.is(Json::Kind::null)) facts.types &= ~TypeFacts::kNull;
+            if (v.is(Json::Kind::array) || v.is(Json::Kind::object) || v.is(Json::Kind::boolean)) return false;
+        }
+        return true;
+    }
+    if (!std::exchange(facts.has_values, true)) {
+        facts.values = std::move(values);
+        return true;
+    }
+    const auto lacks = [&](const Json* v) {
+        return std::none_of(values.begin(), values.end(), [v](const Json* o) { return equal_json(*v, *o); });
+    };
+    facts.values.erase(std::remove_if(facts.values.begin(), facts.values.end(), lacks), facts.values.end());
+    return true;
+}
+
+bool SchemaCompiler::gather_number(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts) {
+    if (value.is(Json::Kind::boolean) && key.compare(0, 9, "exclusive") == 0) return true;  // draft 4
+    Decimal d;
+    if (!value.is(Json::Kind::number)) return fail_at(Code::bad_argument, schema, key, "expected a number");
+    if (!Decimal::parse(value.text(), d)) return unsupported(schema, key, "a number of this size");
+    const auto open = [&schema](const char* flag) {
+        const Json* f = schema.find(flag);
+        return f && f->is(Json::Kind::boolean) && f->boolean();
+    };
+    if (key == "minimum") facts.number.not_below(d, open("exclusiveMinimum"));
+    if (key == "maximum") facts.number.not_above(d, open("exclusiveMaximum"));
+    if (key == "exclusiveMinimum") facts.number.not_below(d, true);
+    if (key == "exclusiveMaximum") facts.number.not_above(d, true);
+    if (key == "multipleOf") facts.number.multiples.push_back(d);
+    if (key == "!multipleOf") facts.number.not_multiples.push_back(d);
+    return true;
+}
+
+bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts) {
+    const auto text = [&](std::vector<std::string>& to) {
+        if (!value.is(Json::Kind::string)) return fail_at(Code::bad_argument, schema, key, "expected a string");
+        to.push_back(value.text());
+        return true;
+    };
+    const auto not_below = [&](uint64_t& to) {
+        uint64_t n = 0;
+        if (!count(schema, key, value, n)) return false;
+        to = std::max(to, n);
+        return true;
+    };
+    const auto not_above = [&](uint64_t& to) {
+        uint64_t n = 0;
+        if (!count(schema, key, value, n)) return false;
+        to = std::min(to, n);
+        return true;
+    };
+    if (key == "type") return gather_type(schema, value, facts);
+    if (key == "!type") {
+        TypeFacts inner;
+        if (!gather_type(schema, value, inner)) return false;
+        facts.types &= ~inner.types;
+        return true;
+    }
+    if (key == "enum" && !value.is(Json::Kind::array))
+        return fail_at(Code::bad_argument, schema, key, "expected a list of values");
+    if (key == "enum" || key == "const" || key == "!enum")
+        return gather_values(key, value, facts) || unsupported(schema, "not", "of a list, an object or a boolean");
+    for (const char* k : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "!multipleOf"})
+        if (key == k) return gather_number(schema, key, value, facts);
+    if (key == "minLength") return not_below(facts.min_length);
+    if (key == "maxLength") return not_above(facts.max_length);
+    if (key == "pattern") return text(facts.patterns);
+    if (key == "!pattern") return text(facts.not_patterns);
+    if (key == "format") return value.is(Json::Kind::string) ? text(facts.formats) : true;
+    if (key == "minItems") return not_below(facts.min_items);
+    if (key == "maxItems") return not_above(facts.max_items);
+    if (key == "minProperties") return not_below(facts.min_members);
+    if (key == "maxProperties") return not_above(facts.max_members);
+    if (key == "required") {
+        // Draft 3 has a boolean here, which says nothing in later ones.
+        for (const Json& name : value.items())
+            if (name.is(Json::Kind::string)) facts.required.push_back(name.text());
+        return true;
+    }
+    if (key == "propertyNames") return facts.names.push_back(&value), true;
+    if (key == "contains") {
+        const Json *low = schema.find("minContains"), *high = schema.find("maxContains");
+        if (high) return unsupported(schema, "maxContains");
+        if (low && low->text() == "0") return true;
+        if (low && low->text() != "1") return unsupported(schema, "minContains");
+        return facts.contains.push_back(&value), true;
+    }
+    if (key == "uniqueItems" && value.is(Json::Kind::boolean) && value.boolean()) {
+        const Json* high = schema.find("maxItems");
+        if (high && (high->text() == "0" || high->text() == "1")) return true;
+        return (facts.types & TypeFacts::kArray) == 0 || unsupported(schema, key);
+    }
+    for (const char* k : {"unevaluatedProperties", "unevaluatedItems"})
+        if (key == k && !(value.is(Json::Kind::boolean) && value.boolean())) return unsupported(schema, key);
+    for (const char* k : {"$dynamicRef", "$recursiveRef", "!names", "!member", "!other"})
+        if (key == k) return unsupported(schema, key[0] == '!' ? "not" : key, key[0] == '!' ? "of this keyword" : "");
+    return true;
+}
+
+bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
+    // Types first: what concerns another type need not be supported.
+    if (const Json* type = schema.find("type"))
+        if (!gather_type(schema, *type, facts)) return false;
+    bool array = false, object = false;
+    for (size_t i = 0; i < schema.keys().size(); ++i) {
+        const std::string& key = schema.keys()[i];
+        if (key == "$ref" && schema.items()[i].is(Json::Kind::string)) continue;
+        if (!gather_keyword(schema, key, schema.items()[i], facts)) return false;
+        array = array || key == "items" || key == "prefixItems";
+        object = object || key == "properties" || key == "patternProperties" || key == "additionalProperties";
+    }
+    if (array) facts.arrays.push_back(&schema);
+    if (object) facts.objects.push_back(&schema);
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------ expressions
+
+ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
+    TypeFacts f;
+    if (as_name) f.types = TypeFacts::kString;
+    // The types of all schemas are known before anything else is looked at.
+    for (const Json* s : flat)
+        if (const Json* type = s->find("type"))
+            if (!gather_type(*s, *type, f)) return kNone;
+    for (const Json* s : flat)
+        if (!gather(*s, f)) return kNone;
+    const Json& where = flat.empty() ? root_ : *flat[0];
+    if (f.has_values) return write_values(flat, f, as_name);
+    std::vector<ExprId> ways;
+    if (f.types == TypeFacts::kAll && flat.empty()) return pool_.rule((any_value(), any_rule_));
+    if (f.types & TypeFacts::kNull) ways.push_back(pool_.text("null"));
+    if (f.types & TypeFacts::kBoolean) ways.push_back(pool_.choice(pool_.text("true"), pool_.text("false")));
+    if (f.types & TypeFacts::kNumber) {
+        f.number.integers = (f.types & TypeFacts::kInteger) != 0;
+        f.number.others = (f.types & TypeFacts::kOther) != 0;
+        Result<ExprId> number = number_expr(pool_, f.number);
+        if (!number.ok()) {
+            const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
+            if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
+                return fail_at(number.status().code, where, multiple ? "multipleOf" : "minimum", number.status().text),
+                       kNone;
+            unsupported(where, multiple ? "multipleOf" : "minimum");
+            number = number_expr(pool_, NumberFacts());
+        }
+        ways.push_back(number.value());
+    }
+    if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, as_name));
+    if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
+    if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
+    return status_.ok() ? pool_.choice(std::move(ways)) : kNone;
+}
+
+ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, bool as_name) {
+    std::vector<ExprId> ways;
+    std::vector<std::string> strings;
+    for (const Json* v : facts.values) {
+        if (as_name && !v->is(Json::Kind::string)) continue;
+        bool fits = true;
+        for (const Json* s : flat) {
+            // Branches have divided what combines schemas; what is left are the schema's own keywords.
+            for (size_t key = 0; key < s->keys().size() && fits; ++key) {
+                const Verdict verdict = check_keyword(*v, *s, key, 0);
+                if (verdict == Verdict::unknown && !unsupported(*s, s->keys()[key], "beside enum or const"))
+                    return kNone;
+                fits = verdict != Verdict::no;
+            }
+        }
+        if (!fits) continue;
+        if (v->is(Json::Kind::string))
+            strings.push_back((as_name ? "" : "\"") + write_text(v->text(), Writing::canonical) +
+                              (as_name ? "" : "\""));
+        else
+            ways.push_back(write_value(*v));
+    }
+    ways.push_back(pool_.one_of(std::move(strings)));
+    return pool_.choice(std::move(ways));
+}
+
+ExprId SchemaCompiler::write_value(const Json& value) {
+    Decimal d;
+    switch (value.kind()) {
+        case Json::Kind::null: return pool_.text("null");
+        case Json::Kind::boolean: return pool_.text(value.boolean() ? "true" : "false");
+        case Json::Kind::number:
+            return Decimal::parse(value.text(), d) && d.whole().size() < 400 && d.fraction().size() < 400
+                       ? pool_.choice(number_literal(pool_, d), pool_.text(value.text()))
+                       : pool_.text(value.text());
+        case Json::Kind::string: return pool_.text("\"" + write_text(value.text(), Writing::canonical) + "\"");
+        case Json::Kind::array: {
+            ExprId e = kEmpty;
+            for (size_t i = value.items().size(); i-- > 0;)
+                e = pool_.concat({i > 0 ? comma_ : kEmpty, write_value(value.items()[i]), e});
+            return pool_.concat({pool_.text("["), space_, e, space_, pool_.text("]")});
+        }
+        default: break;
+    }
+    ObjectRule object;
+    object.any_order = options_.any_order;
+    object.separator = comma_;
+    for (size_t i = 0; i < value.keys().size(); ++i) {
+        ObjectRule::Member m;
+        m.key = key_expr(pool_.text(write_text(value.keys()[i], Writing::canonical)));
+        m.value = write_value(value.items()[i]);
+        m.required = true;
+        object.listed.push_back(m);
+    }
+    rules_.objects.push_back(std::move(object));
+    const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+    return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+}
+
+ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key) {
+    Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, Writing::canonical);
+    if (e.ok()) return e.value();
+    if (e.status().code == Code::unsupported && options_.ignore_unsupported)
+        unsupported(where, key);
+    else
+        fail_at(e.status().code, where, key, e.status().text);
+    return kNone;
+}
+
+ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where) {
+    for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
+        if (format != f.name) continue;
+        const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, Writing::canonical);
+        if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
+        return e.value();
+    }
+    return kNone;
+}
+
+ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool as_name) {
+    if (f.min_length > f.max_length) return kNone;
+    std::vector<ExprId> parts;
+    const auto add = [&](ExprId e, bool negated) {
+        if (e != kNone) parts.push_back(negated ? pool_.except(e) : e);
+    };
+    for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern"), false);
+    for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not"), true);
+    for (const std::string& name : f.formats) {
+        const ExprId e = format_expr(name, where);
+        if (e == kNone && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
+        add(e, false);
+    }
+    std::vector<std::string> excluded;
+    for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
+    if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
+    if (!status_.ok()) return kNone;
+    const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
+    const uint32_t high = f.max_length > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_length);
+    const bool simple = parts.empty() && !as_name;
+    // A pattern lets only characters of strings through; complements let everything through.
+    const bool bounded =
+        low > 0 || high != kUnbounded || f.patterns.size() + f.formats.size() == 0 || parts.empty() ||
+        std::all_of(parts.begin(), parts.end(), [this](ExprId e) { return pool_[e].kind == ExprKind::except; });
+    if (bounded) parts.push_back(pool_.repeat(simple ? json_char_ : name_char_, low, high));
+    const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
+    return as_name ? body : pool_.concat({pool_.text("\""), body, pool_.text("\"")});
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------ src/grammar/schema_objects.cpp
+
+// grammar/schema_objects: objects and arrays as expressions. Declared in grammar/schema.h.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace schema_objects_impl {
+
+constexpr size_t kMaxPatterns = 5;     // of patternProperties in one object: names divide into 2^n kinds
+constexpr uint64_t kMaxContains = 64;  // items, where `contains` meets minItems or maxItems
+
+bool is_false(const Json* s) { return s->is(Json::Kind::boolean) && !s->boolean(); }
+bool is_true(const Json* s) {
+    return (s->is(Json::Kind::boolean) && s->boolean()) || (s->is(Json::Kind::object) && s->keys().empty());
+}
+
+}  // namespace schema_objects_impl
+
+ExprId SchemaCompiler::value_expr(Schemas schemas) {
+    using namespace schema_objects_impl;
+    for (const Json* s : schemas)
+        if (is_false(s)) return kNone;
+    schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_true), schemas.end());
+    return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas)));
+}
+
+ExprId SchemaCompiler::key_expr(ExprId name) { return pool_.concat({pool_.text("\""), name, colon_}); }
+
+/// Any JSON value, as one recursive rule.
+ExprId SchemaCompiler::any_value() {
+    if (any_rule_ != 0) return pool_.rule(any_rule_);
+    any_rule_ = rules_.add_rule("value");
+    const ExprId self = pool_.rule(any_rule_);
+    const ExprId string = pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\"")});
+    const ExprId number = number_expr(pool_, NumberFacts()).value();
+    const ExprId items = pool_.optional(pool_.concat(self, pool_.repeat(pool_.concat(comma_, self), 0, kUnbounded)));
+    const ExprId member =
+        pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\":"), space_, self});
+    const ExprId members =
+        pool_.optional(pool_.concat(member, pool_.repeat(pool_.concat(comma_, member), 0, kUnbounded)));
+    rules_.body[any_rule_] = pool_.choice({pool_.text("null"), pool_.text("true"), pool_.text("false"), number, string,
+                                           pool_.concat({pool_.text("["), space_, items, space_, pool_.text("]")}),
+                                           pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")})});
+    return self;
+}
+
+// ---------------------------------------------------------------------------------------------- arrays
+
+ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
+    if (f.min_items > f.max_items) return kNone;
+    // Of each schema: the items that it lists, and what holds for those after them.
+    std::vector<std::pair<const Json*, const Json*>> lists;
+    size_t n_listed = 0;
+    for (const Json* s : f.arrays) {
+        const Json *listed = s->find("prefixItems"), *rest = s->find("items");
+        if (!listed && rest && rest->is(Json::Kind::array)) {  // up to draft 2019
+            listed = rest;
+            rest = s->find("additionalItems");
+        }
+        if (listed && !listed->is(Json::Kind::array))
+            return fail_at(Code::bad_argument, *s, "prefixItems", "expected a list of schemas"), kNone;
+        lists.push_back({listed, rest});
+        if (listed) n_listed = std::max(n_listed, listed->items().size());
+    }
+    const auto schemas_at = [&](size_t i) {
+        Schemas out;
+        for (const auto& l : lists) {
+            if (l.first && i < l.first->items().size())
+                out.push_back(&l.first->items()[i]);
+            else if (l.second)
+                out.push_back(l.second);
+        }
+        return out;
+    };
+    const ExprId rest = value_expr(schemas_at(n_listed));
+    ExprId body = kEmpty;
+    if (!f.contains.empty()) {
+        if (n_listed > 0 || f.contains.size() > 1) {
+            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNone;
+        } else {
+            body = write_contains(f, rest, schemas_at(0), where);
+            return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
+        }
+    }
+    const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_items, kMaxRepeat));
+    const uint32_t high = f.max_items > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_items);
+    const uint32_t n = static_cast<uint32_t>(n_listed);
+    const auto less = [](uint32_t a, uint32_t b) { return a == kUnbounded ? a : a > b ? a - b : 0; };
+    if (n == 0) {
+        const ExprId more = pool_.repeat(pool_.concat(comma_, rest), less(low, 1), less(high, 1));
+        body = high == 0 ? kEmpty : pool_.concat(rest, more);
+        if (low == 0) body = pool_.optional(body);
+    } else {
+        if (high > n) body = pool_.repeat(pool_.concat(comma_, rest), less(low, n), less(high, n));
+        for (size_t i = n_listed; i-- > 0;) {
+            if (i >= high) continue;
+            body = pool_.concat({i > 0 ? comma_ : kEmpty, value_expr(schemas_at(i)), body});
+            if (i >= low) body = pool_.optional(body);
+        }
+    }
+    return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
+}
+
+/// Items of which one at least is valid against `contains`: some, that one, some more.
+ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const Schemas& schemas, const Json& where) {
+    Schemas wanted = schemas;
+    wanted.push_back(f.contains[0]);
+    const ExprId one = value_expr(std::move(wanted));
+    const ExprId before = pool_.concat(element, comma_), after = pool_.concat(comma_, element);
+    const bool bounded = f.max_items != UINT64_MAX;
+    const uint64_t n_way = bounded ? f.max_items : f.min_items;
+    if (n_way > schema_objects_impl::kMaxContains) {
+        unsupported(where, "contains", say("with more than ", schema_objects_impl::kMaxContains, " items"));
+        return kNone;
+    }
+    std::vector<ExprId> ways;
+    const uint32_t low = static_cast<uint32_t>(f.min_items);
+    for (uint32_t n = 0; n < n_way; ++n) {
+        const uint32_t missing = low > n + 1 ? low - n - 1 : 0;
+        const uint32_t room = bounded ? static_cast<uint32_t>(f.max_items) - n - 1 : kUnbounded;
+        if (missing <= room)
+            ways.push_back(pool_.concat({pool_.repeat(before, n, n), one, pool_.repeat(after, missing, room)}));
+    }
+    if (!bounded)
+        ways.push_back(pool_.concat({pool_.repeat(before, low, kUnbounded), one, pool_.repeat(after, 0, kUnbounded)}));
+    return pool_.choice(std::move(ways));
+}
+
+// --------------------------------------------------------------------------------------------- objects
+
+bool SchemaCompiler::matches(const std::string& pattern, const std::string& text, bool& known) {
+    auto found = patterns_.find(pattern);
+    if (found == patterns_.end()) {
+        auto rules = std::make_shared<Rules>();
+        rules->start = rules->add_rule("pattern");
+        const Status status = compile_regex(rules->pool, pattern, Extent::search, Writing::plain).get(rules->body[0]);
+        const bool ready = status.ok() && rules->finish().ok();
+        found = patterns_.emplace(pattern, ready ? std::shared_ptr<const Rules>(rules) : nullptr).first;
+    }
+    known = found->second != nullptr;
+    if (!known) return false;
+    Automaton a(found->second);
+    StateId s = a.start();
+    for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
+    return a.accepting(s);
+}
+
+SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, const std::string& name) {
+    Schemas out;
+    for (const Json* s : f.objects) {
+        const size_t before = out.size();
+        const Json *properties = s->find("properties"), *patterns = s->find("patternProperties");
+        if (properties)
+            if (const Json* own = properties->find(name)) out.push_back(own);
+        for (size_t i = 0; patterns && i < patterns->keys().size(); ++i) {
+            bool known = false;
+            if (matches(patterns->keys()[i], name, known)) out.push_back(&patterns->items()[i]);
+            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties");
+        }
+        if (out.size() > before) continue;
+        if (const Json* extra = s->find("additionalProperties")) out.push_back(extra);
+    }
+    return out;
+}
+
+bool SchemaCompiler::name_allowed(const TypeFacts& f, const std::string& name) {
+    const Json value = Json::of_string(name);
+    for (const Json* s : f.names) {
+        const Verdict verdict = check(value, *s, 0);
+        if (verdict == Verdict::no) return false;
+        if (verdict == Verdict::unknown) unsupported(*s, "propertyNames", "with this keyword");
+    }
+    return true;
+}
+
+void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed) {
+    std::map<std::string, bool> seen;
+    const auto add = [&](const std::string& name) {
+        if (!seen.emplace(name, true).second) return;
+        listed.push_back(name);
+        ObjectRule::Member m;
+        m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
+        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNone;
+        m.required = std::find(f.required.begin(), f.required.end(), name) != f.required.end();
+        object.listed.push_back(m);
+    };
+    for (const Json* s : f.objects) {
+        const Json* properties = s->find("properties");
+        if (!properties) continue;
+        if (!properties->is(Json::Kind::object)) {
+            fail_at(Code::bad_argument, *s, "properties", "expected an object");
+            return;
+        }
+        for (const std::string& name : properties->keys()) add(name);
+    }
+    for (const std::string& name : f.required) add(name);
+}
+
+/// Members that no schema lists by name: one entry for each set of patterns that a name may match.
+bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std::vector<std::string>& listed,
+                               const Json& where) {
+    std::vector<std::string> patterns;
+    for (const Json* s : f.objects)
+        if (const Json* all = s->find("patternProperties"))
+            for (const std::string& p : all->keys())
+                if (std::find(patterns.begin(), patterns.end(), p) == patterns.end()) patterns.push_back(p);
+    if (patterns.size() > schema_objects_impl::kMaxPatterns) {
+        if (!unsupported(where, "patternProperties", say("more than ", schema_objects_impl::kMaxPatterns, " patterns")))
+            return false;
+        patterns.clear();
+    }
+    std::vector<ExprId> exprs, common{pool_.repeat(name_char_, 0, kUnbounded)};
+    for (const std::string& p : patterns) exprs.push_back(pattern_expr(p, where, "patternProperties"));
+    std::vector<std::string> names;
+    for (const std::string& name : listed) names.push_back(write_text(name, Writing::canonical));
+    if (!names.empty()) common.push_back(pool_.except(pool_.one_of(std::move(names))));
+    if (!f.names.empty()) common.push_back(compile(f.names, true));
+    if (!status_.ok()) return false;
+    for (unsigned set = 0; set < 1u << patterns.size(); ++set) {
+        std::vector<ExprId> parts = common;
+        for (size_t p = 0; p < patterns.size(); ++p)
+            parts.push_back((set >> p & 1) != 0 ? exprs[p] : pool_.except(exprs[p]));
+        Schemas values;
+        for (const Json* s : f.objects) {
+            const size_t before = values.size();
+            const Json* own = s->find("patternProperties");
+            for (size_t p = 0; p < patterns.size(); ++p)
+                if (const Json* v = own && (set >> p & 1) != 0 ? own->find(patterns[p]) : nullptr) values.push_back(v);
+            const Json* extra = s->find("additionalProperties");
+            if (values.size() == before && extra) values.push_back(extra);
+        }
+        ObjectRule::Member m;
+        m.value = value_expr(std::move(values));
+        if (m.value == kNone) continue;
+        m.key = key_expr(parts.size() == 1 ? parts[0] : pool_.both(std::move(parts)));
+        object.extra.push_back(m);
+    }
+    return true;
+}
+
+ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
+    ObjectRule object;
+    object.any_order = options_.any_order;
+    object.separator = comma_;
+    object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
+    object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    std::vector<std::string> listed;
+    add_listed(f, object, listed);
+    if (!status_.ok() || !add_extra(f, object, listed, where)) return kNone;
+    size_t n_required = 0;
+    for (const ObjectRule::Member& m : object.listed) n_required += m.required ? 1 : 0;
+    // A name that is not listed may be written twice; only its first value would count.
+    if (object.min_count > 1 && object.min_count > n_required && !object.extra.empty() &&
+        !unsupported(where, "minProperties", "above 1 with members that are not listed"))
+        return kNone;
+    rules_.objects.push_back(std::move(object));
+    const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+    return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// -------------------------------------------------------------------- src/grammar/schema_check.cpp
+
+// grammar/schema_check: validates a value that a schema itself contains (enum, const). Declared in grammar/schema.h.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace schema_check_impl {
+
+constexpr int kMaxCheckDepth = 64;
+
+}  // namespace schema_check_impl
+
+bool equal_json(const Json& a, const Json& b) {
+    if (a.kind() != b.kind()) return false;
+    Decimal x, y;
+    switch (a.kind()) {
+        case Json::Kind::null: return true;
+        case Json::Kind::boolean: return a.boolean() == b.boolean();
+        case Json::Kind::string: return a.text() == b.text();
+        case Json::Kind::number:
+            return Decimal::parse(a.text(), x) && Decimal::parse(b.text(), y) ? x == y : a.text() == b.text();
+        default: break;
+    }
+    if (a.items().size() != b.items().size()) return false;
+    for (size_t i = 0; i < a.items().size(); ++i) {
+        const Json* other = a.is(Json::Kind::array) ? &b.items()[i] : b.find(a.keys()[i]);
+        if (!other || !equal_json(a.items()[i], *other)) return false;
+    }
+    return true;
+}
+
+SchemaCompiler::Verdict SchemaCompiler::check(const Json& value, const Json& schema, int depth) {
+    if (schema.is(Json::Kind::boolean)) return schema.boolean() ? Verdict::yes : Verdict::no;
+    if (!schema.is(Json::Kind::object) || depth > schema_check_impl::kMaxCheckDepth) return Verdict::unknown;
+    Verdict result = Verdict::yes;
+    const bool only_reference = old_draft_ && schema.find("$ref");
+    for (size_t key = 0; key < schema.keys().size(); ++key) {
+        const std::string& name = schema.keys()[key];
+        if (only_reference && name != "$ref") continue;
+        Verdict one = check_applicator(value, schema, name, schema.items()[key], depth + 1);
+        if (one == Verdict::yes) one = check_keyword(value, schema, key, depth + 1);
+        if (one == Verdict::no) return one;
+        if (one == Verdict::unknown) result = one;
+    }
+    return result;
+}
+
+/// Keywords that combine schemas.
+SchemaCompiler::Verdict SchemaCompiler::check_applicator(const Json& value, const Json& schema, const std::string& key,
+                                                         const Json& argument, int depth) {
+    if (key == "$ref" && argument.is(Json::Kind::string)) {
+        const Json* target = resolve(schema, argument.text());
+        return target ? check(value, *target, depth) : Verdict::unknown;
+    }
+    if (key == "not") {
+        const Verdict inner = check(value, argument, depth);
+        return inner == Verdict::yes ? Verdict::no : inner == Verdict::no ? Verdict::yes : inner;
+    }
+    if (key == "allOf" || key == "anyOf" || key == "oneOf") {
+        size_t n_yes = 0, n_no = 0;
+        for (const Json& s : argument.items()) {
+            const Verdict one = check(value, s, depth);
+            n_yes += one == Verdict::yes ? 1 : 0;
+            n_no += one == Verdict::no ? 1 : 0;
+        }
+        const size_t n = argument.items().size();
+        if (key == "allOf") return n_no > 0 ? Verdict::no : n_yes == n ? Verdict::yes : Verdict::unknown;
+        if (key == "anyOf") return n_yes > 0 ? Verdict::yes : n_no == n ? Verdict::no : Verdict::unknown;
+        return n_yes > 1 || n_no == n ? Verdict::no : n_yes + n_no == n ? Verdict::yes : Verdict::unknown;
+    }
+    for (const char* k : {"if", "dependencies", "dependentRequired", "dependentSchemas"})
+        if (key == k) return Verdict::unknown;
+    return Verdict::yes;
+}
+
+/// Keywords about the value itself.
+SchemaCompiler::Verdict SchemaCompiler::check_keyword(const Json& value, const Json& schema, size_t index, int depth) {
+    const std::string& key = schema.keys()[index];
+    const Json& argument = schema.items()[index];
+    TypeFacts f;
+    const auto verdict = [](bool good) { return good ? Verdict::yes : Verdict::no; };
+    for (const char* k : {"$ref", "not", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependencies",
+                          "dependentRequired", "dependentSchemas", "additionalItems"})
+        if (key == k) return Verdict::yes;
+    for (const char* k : {"uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems",
+                          "unevaluatedProperties", "prefixItems", "$dynamicRef", "$recursiveRef"})
+        if (key == k)
+            return value.is(Json::Kind::array) || value.is(Json::Kind::object) ? Verdict::unknown : Verdict::yes;
+    const Json::Kind kind = value.kind();
+    if (key == "items" && kind == Json::Kind::array) {
+        if (argument.is(Json::Kind::array) || schema.find("prefixItems")) return Verdict::unknown;
+        Verdict all = Verdict::yes;
+        for (const Json& item : value.items()) {
+            const Verdict one = check(item, argument, depth + 1);
+            if (one == Verdict::no) return one;
+            if (one == Verdict::unknown) all = one;
+        }
+        return all;
+    }
+    if (kind == Json::Kind::object) {
+        if (key == "properties" || key == "patternProperties" || key == "additionalProperties")
+            return check_members(value, schema, depth + 1);
+        if (key == "required") {
+            for (const Json& name : argument.items())
+                if (name.is(Json::Kind::string) && !value.find(name.text())) return Verdict::no;
+            return Verdict::yes;
+        }
+        if (key == "propertyNames") {
+            for (const std::string& name : value.keys())
+                if (const Verdict one = check(Json::of_string(name), argument, depth + 1); one != Verdict::yes)
+                    return one;
+            return Verdict::yes;
+        }
+    }
+    if (key == "properties" || key == "patternProperties" || key == "additionalProperties" || key == "required" ||
+        key == "items" || key == "propertyNames" || key == "format")
+        return Verdict::yes;
+    if (!gather_keyword(schema, key, argument, f)) return Verdict::unknown;
+    unsigned type = 0;
+    Decimal d;
+    const uint64_t n = value.items().size();
+    switch (kind) {
+        case Json::Kind::null: type = TypeFacts::kNull; break;
+        case Json::Kind::boolean: type = TypeFacts::kBoolean; break;
+        case Json::Kind::number:
+            if (!Decimal::parse(value.text(), d)) return Verdict::unknown;
+            type = d.is_integer() ? TypeFacts::kInteger : TypeFacts::kOther;
+            if (!f.number.holds(d)) return Verdict::no;
+            break;
+        case Json::Kind::string: {
+            type = TypeFacts::kString;
+            const uint64_t chars = count_chars(value.text());
+            if (chars < f.min_length || chars > f.max_length) return Verdict::no;
+            for (const auto* list : {&f.patterns, &f.not_patterns})
+                for (const std::string& p : *list) {
+                    bool known = false;
+                    const bool match = matches(p, value.text(), known);
+                    if (!known) return Verdict::unknown;
+                    if (match != (list == &f.patterns)) return Verdict::no;
+                }
+            break;
+        }
+        case Json::Kind::array:
+            type = TypeFacts::kArray;
+            if (n < f.min_items || n > f.max_items) return Verdict::no;
+            break;
+        default:
+            type = TypeFacts::kObject;
+            if (n < f.min_members || n > f.max_members) return Verdict::no;
+    }
+    if ((f.types & type) == 0) return Verdict::no;
+    const auto equals = [&value](const Json* v) { return equal_json(value, *v); };
+    if (f.has_values && std::none_of(f.values.begin(), f.values.end(), equals)) return Verdict::no;
+    return verdict(std::find(f.excluded.begin(), f.excluded.end(), value.text()) == f.excluded.end() ||
+                   kind != Json::Kind::string);
+}
+
+SchemaCompiler::Verdict SchemaCompiler::check_members(const Json& value, const Json& schema, int depth) {
+    TypeFacts f;
+    f.objects.push_back(&schema);
+    Verdict all = Verdict::yes;
+    for (size_t i = 0; i < value.keys().size(); ++i)
+        for (const Json* s : schemas_of_member(f, value.keys()[i])) {
+            const Verdict one = check(value.items()[i], *s, depth);
+            if (one == Verdict::no) return one;
+            if (one == Verdict::unknown) all = one;
+        }
+    return all;
 }
 
 }  // namespace detail

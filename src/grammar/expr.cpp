@@ -5,9 +5,9 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace expr_impl {
 
-constexpr unsigned kWideSet = 48;    // bytes of a set that makes a repetition wide
-constexpr uint32_t kWideRepeat = 8;  // times
-constexpr size_t kMaxSearch = 3000;  // expressions that live() looks at
+constexpr unsigned kWideSet = 48;      // bytes of a set that makes a repetition wide
+constexpr uint32_t kWideRepeat = 8;    // times
+constexpr size_t kStepBudget = 50000;  // derivatives that one step may take to find out whether anything can follow
 constexpr size_t kMaxPartMemo = 400000;
 
 uint64_t mix(uint64_t x) {
@@ -361,7 +361,10 @@ void ExprPool::close() {
 
 ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
     ExprId d = derivative(e, byte_class);
-    if (d != kNone && nodes_[d].logic && !live(d)) d = kNone;
+    if (d != kNone && nodes_[d].logic) {
+        search_budget_ = expr_impl::kStepBudget;
+        if (!live(d)) d = kNone;
+    }
     if (row_of_[e] == 0) {
         rows_.resize(rows_.size() + classes_.n, kUnknown);
         row_of_[e] = static_cast<uint32_t>(rows_.size() / classes_.n);
@@ -478,7 +481,8 @@ bool ExprPool::search(ExprId e) {
             queue.push_back(d);
             from.push_back(at);
         }
-        if (queue.size() > expr_impl::kMaxSearch) {
+        search_budget_ -= std::min<size_t>(search_budget_, classes_.n);
+        if (search_budget_ == 0) {
             gave_up_ = true;
             live_[e] = 2;
             return false;

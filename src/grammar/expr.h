@@ -112,6 +112,8 @@ class ExprPool {
     bool live(ExprId e);
     /// A search of live() was given up since the last call.
     bool gave_up() { return std::exchange(gave_up_, false); }
+    /// Derivatives that the next searches of live() may take together.
+    void set_search_budget(size_t n) { search_budget_ = n; }
 
     size_t size() const { return nodes_.size(); }
     /// Bytes held, about.
@@ -148,6 +150,7 @@ class ExprPool {
     std::unordered_map<uint64_t, ExprId> part_memo_;
     ByteClasses classes_;
     bool gave_up_ = false;
+    size_t search_budget_ = 0;
 };
 
 }  // namespace detail

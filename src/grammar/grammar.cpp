@@ -6,6 +6,7 @@ namespace detail {
 namespace grammar_impl {
 
 constexpr size_t kMaxPasses = 64;         // over the rules, until nothing changes
+constexpr size_t kSearchBudget = 40000;   // derivatives, to find out what matches nothing
 constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
 
 }  // namespace grammar_impl
@@ -66,7 +67,7 @@ ExprId Rules::expand_members(ExprId e) {
 bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& known) {
     uint32_t n_usable = 0, n_required = 0;
     for (const ObjectRule::Member& m : o.listed) {
-        const bool usable = productive(m.value, known);
+        const bool usable = pool.live(m.key) && productive(m.value, known);
         if (m.required && !usable) return false;
         n_usable += usable ? 1 : 0;
         n_required += m.required ? 1 : 0;
@@ -74,7 +75,7 @@ bool Rules::object_productive(const ObjectRule& o, const std::vector<uint8_t>& k
     if (n_required > o.max_count || o.min_count > o.max_count) return false;
     if (n_usable >= o.min_count) return true;
     for (const ObjectRule::Member& m : o.extra)
-        if (productive(m.value, known)) return true;
+        if (pool.live(m.key) && productive(m.value, known)) return true;
     return false;
 }
 
@@ -243,6 +244,7 @@ Status Rules::finish() {
         return fail(Code::unsupported, "the grammar has ", body.size(), " rules and ", pool.size(),
                     " expressions, at most ", kMaxRules, " and ", kMaxExprs, " are read; make it smaller");
     pool.close();
+    pool.set_search_budget(grammar_impl::kSearchBudget);
     const std::vector<uint32_t> cycle = find_left_recursion();
     if (!cycle.empty()) {
         std::string path;
@@ -260,17 +262,17 @@ Status Rules::finish() {
                         " are counted; let the group not be empty");
     }
     const std::vector<uint8_t> known = fixpoint(&Rules::productive);
+    std::unordered_map<ExprId, ExprId> done;
+    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
+    for (ObjectRule& o : objects)
+        for (auto* list : {&o.listed, &o.extra})
+            for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNone;
     if (pool.gave_up())
         return fail(Code::unsupported,
                     "an intersection of patterns and lengths is too large to decide whether anything matches it; "
                     "simplify the patterns");
     if (!known[start])
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
-    std::unordered_map<ExprId, ExprId> done;
-    for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
-    for (ObjectRule& o : objects)
-        for (auto* list : {&o.listed, &o.extra})
-            for (ObjectRule::Member& m : *list) m.value = prune(m.value, known, done);
     return {};
 }
 

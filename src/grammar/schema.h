@@ -1,0 +1,166 @@
+// grammar/schema: JSON Schema as a grammar of JSON texts.
+//
+// Owns    the compiler. A place in the text is described by a set of schemas that hold there together; each different
+//         set becomes one rule, so that references, recursion and allOf need nothing else. Alternatives (anyOf, oneOf,
+//         if, dependencies, not) divide a set into branches without any; what a branch says about each type becomes an
+//         expression. schema_flatten.cpp divides, schema_types.cpp writes the types, schema_objects.cpp objects and
+//         arrays, schema_check.cpp validates the values of enum and const.
+// Thread  no shared state.
+// Tests   tests/test_schema.cpp
+#pragma once
+#include "../base/json.h"
+#include "json_number.h"
+#include "regex.h"
+
+#include <deque>
+#include <set>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+struct SchemaRules {
+    bool ignore_unsupported = false;  ///< keywords that are left out are listed in Rules::ignored, not refused
+    bool any_order = false;           ///< members in any order; else as the schema lists them, others after them
+    bool white_space = true;          ///< a blank, or line breaks with indentation, between tokens
+};
+
+/// The JSON texts that a schema allows.
+///
+/// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that is left out. The text
+///           names the JSON pointer and the keyword.
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options);
+
+/// What a set of schemas without alternatives says.
+struct TypeFacts {
+    static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,
+                              kArray = 32, kObject = 64, kAll = 127;
+    unsigned types = kAll;
+    NumberFacts number;
+    uint64_t min_length = 0, max_length = UINT64_MAX;
+    std::vector<std::string> patterns, not_patterns, formats, excluded;
+    uint64_t min_items = 0, max_items = UINT64_MAX;
+    std::vector<const Json*> arrays;  ///< schemas with prefixItems or items
+    std::vector<const Json*> contains;
+    uint64_t min_members = 0, max_members = UINT64_MAX;
+    std::vector<const Json*> objects;  ///< schemas with properties, patternProperties or additionalProperties
+    std::vector<std::string> required;
+    std::vector<const Json*> names;  ///< propertyNames
+    bool has_values = false;
+    std::vector<const Json*> values;  ///< of enum or const: nothing else is allowed
+};
+
+class SchemaCompiler {
+  public:
+    SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options);
+    Status run();
+
+  private:
+    using Schemas = std::vector<const Json*>;
+    struct Item {
+        const Json* schema;
+        bool negative;
+        size_t parent;  ///< in chain_
+    };
+    struct Link {
+        const Json* schema;
+        bool negative;
+        size_t parent;
+    };
+    using Alternatives = std::vector<std::vector<Item>>;
+    /// A set of schemas while it is divided.
+    struct Branch {
+        std::vector<Item> open;
+        std::set<std::pair<const Json*, bool>> seen;
+        Schemas flat;
+        std::vector<std::shared_ptr<const Alternatives>> pending;
+    };
+
+    // schema_flatten.cpp
+    uint32_t rule_of(Schemas schemas);
+    ExprId compile(const Schemas& schemas, bool as_name);
+    ExprId divide(Branch branch, bool as_name);
+    bool flatten(Branch& branch);
+    bool flatten_item(Branch& branch, const Item& item);
+    bool add_alternatives(Branch& branch, const Json& schema, size_t link);
+    bool add_dependencies(Branch& branch, const Json& schema, size_t link);
+    bool add_one_of(Branch& branch, const Json& list, size_t link);
+    bool negate(Branch& branch, const Json& schema, size_t link);
+    bool negate_keyword(Alternatives& out, const Json& schema, size_t key, size_t link);
+    bool negate_object(Alternatives& out, const Json& schema, size_t key, size_t link);
+    bool apart(const Json& a, const Json& b, int depth);
+    unsigned types_of(const Json& schema, int depth);
+    const Json* resolve(const Json& schema, const std::string& ref);
+    const Json* find_id(const std::string& id);
+    const Json* make(const std::string& text, const Json& origin);
+    bool in_chain(const Json* schema, bool negative, size_t link) const;
+
+    // schema_types.cpp
+    bool gather(const Json& schema, TypeFacts& facts);
+    bool gather_keyword(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts);
+    bool gather_number(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts);
+    bool gather_type(const Json& schema, const Json& value, TypeFacts& facts);
+    bool gather_values(const std::string& key, const Json& value, TypeFacts& facts);
+    bool count(const Json& schema, const std::string& key, const Json& value, uint64_t& out);
+    ExprId write(const Schemas& flat, bool as_name);
+    ExprId write_values(const Schemas& flat, const TypeFacts& facts, bool as_name);
+    ExprId write_value(const Json& value);
+    ExprId write_string(const TypeFacts& facts, const Json& where, bool as_name);
+    ExprId format_expr(const std::string& format, const Json& where);
+    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key);
+
+    // schema_objects.cpp
+    ExprId write_array(const TypeFacts& facts, const Json& where);
+    ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
+    ExprId write_object(const TypeFacts& facts, const Json& where);
+    void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed);
+    bool add_extra(const TypeFacts& facts, ObjectRule& object, const std::vector<std::string>& listed,
+                   const Json& where);
+    Schemas schemas_of_member(const TypeFacts& facts, const std::string& name);
+    bool name_allowed(const TypeFacts& facts, const std::string& name);
+    ExprId any_value();
+    ExprId value_expr(Schemas schemas);
+    ExprId key_expr(ExprId name);
+
+    // schema_check.cpp
+    enum class Verdict { no, yes, unknown };
+    Verdict check(const Json& value, const Json& schema, int depth);
+    Verdict check_keyword(const Json& value, const Json& schema, size_t key, int depth);
+    Verdict check_applicator(const Json& value, const Json& schema, const std::string& key, const Json& argument,
+                             int depth);
+    Verdict check_members(const Json& value, const Json& schema, int depth);
+    bool matches(const std::string& pattern, const std::string& text, bool& known);
+
+    // errors
+    bool fail_at(Code code, const Json& where, const std::string& key, const std::string& what);
+    /// Refuses a keyword, or lists it where that is allowed: then true.
+    bool unsupported(const Json& where, const std::string& key, const std::string& what = {});
+    std::string pointer_of(const Json& where) const;
+
+    Rules& rules_;
+    ExprPool& pool_;
+    const Json& root_;
+    SchemaRules options_;
+    bool old_draft_ = false;  ///< draft 4 to 7: a schema with $ref has no other keyword
+    Status status_;
+    std::vector<Link> chain_;
+    std::deque<Json> made_;
+    std::map<const Json*, const Json*> origin_;
+    std::map<Schemas, uint32_t> index_;
+    std::vector<Schemas> queue_;  ///< of each rule from first_rule_ on: its schemas, until it is compiled
+    std::map<std::string, const Json*> ids_;
+    bool ids_known_ = false;
+    std::map<std::string, std::shared_ptr<const Rules>> patterns_;
+    std::set<std::string> ignored_;
+    size_t n_branch_ = 0;
+    ExprId space_ = kEmpty, comma_ = kNone, colon_ = kNone, json_char_ = kNone, name_char_ = kNone;
+    uint32_t any_rule_ = 0;
+};
+
+/// Equal as JSON values: numbers by value, members in any order.
+bool equal_json(const Json& a, const Json& b);
+uint64_t count_chars(std::string_view text);
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

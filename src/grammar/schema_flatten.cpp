@@ -1,0 +1,440 @@
+// grammar/schema_flatten: divides sets of schemas into branches without alternatives. Declared in grammar/schema.h.
+#include "schema.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace schema_impl {
+
+constexpr size_t kMaxBranches = 8000, kMaxSchemaRules = 20000, kMaxChain = 400000;
+constexpr size_t kNoParent = SIZE_MAX;
+
+std::string unescape_pointer(std::string_view part) {
+    std::string out;
+    for (size_t i = 0; i < part.size(); ++i) {
+        if (part[i] == '%' && i + 2 < part.size()) {
+            out += static_cast<char>(std::strtol(std::string(part.substr(i + 1, 2)).c_str(), nullptr, 16));
+            i += 2;
+        } else if (part[i] == '~' && i + 1 < part.size()) {
+            out += part[++i] == '1' ? '/' : '~';
+        } else {
+            out += part[i];
+        }
+    }
+    return out;
+}
+
+std::string json_text(const std::string& text) { return Json::of_string(text).dump(); }
+
+}  // namespace schema_impl
+
+SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options)
+    : rules_(rules), pool_(rules.pool), root_(root), options_(options) {
+    const Json* draft = root.find("$schema");
+    for (const char* name : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"})
+        old_draft_ = old_draft_ || (draft && draft->text().find(name) != std::string::npos);
+    if (options.white_space) {
+        ByteSet blank;
+        blank.add(' ');
+        blank.add('\t');
+        const ExprId lines =
+            pool_.concat(pool_.repeat(pool_.text("\n"), 1, 2), pool_.repeat(pool_.bytes(blank), 0, 20));
+        space_ = pool_.choice({kEmpty, pool_.text(" "), lines});
+    }
+    comma_ = pool_.concat(pool_.text(","), space_);
+    colon_ = pool_.concat(pool_.text("\":"), space_);
+    json_char_ = any_json_char(pool_);
+    name_char_ = write_set(pool_, CharSet::all(), Writing::canonical);
+}
+
+Status SchemaCompiler::run() {
+    rules_.start = rule_of({&root_});
+    // Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
+    for (size_t r = 0; r < rules_.body.size() && status_.ok(); ++r) {
+        if (r >= queue_.size() || queue_[r].empty()) continue;
+        const ExprId body = compile(queue_[r], false);
+        rules_.body[r] = body;
+    }
+    if (!status_.ok()) return status_;
+    rules_.ignored.assign(ignored_.begin(), ignored_.end());
+    const Status status = rules_.finish();
+    if (!status.ok() && status.text.find("matches nothing") != std::string::npos)
+        return fail(Code::bad_argument, "#: no value is valid against the schema; check what it requires");
+    return status.ok() ? status : Status(status.code, "#: " + status.text);
+}
+
+uint32_t SchemaCompiler::rule_of(Schemas schemas) {
+    Schemas key;
+    for (const Json* s : schemas)
+        if (std::find(key.begin(), key.end(), s) == key.end()) key.push_back(s);
+    Schemas sorted = key;
+    std::sort(sorted.begin(), sorted.end());
+    const auto known = index_.find(sorted);
+    if (known != index_.end()) return known->second;
+    const uint32_t r = rules_.add_rule("value");
+    queue_.resize(rules_.body.size());
+    queue_[r] = std::move(key);
+    index_.emplace(std::move(sorted), r);
+    if (rules_.body.size() > schema_impl::kMaxSchemaRules)
+        fail_at(Code::unsupported, root_, "", "the schema needs more than 20000 rules; make it smaller");
+    return r;
+}
+
+ExprId SchemaCompiler::compile(const Schemas& schemas, bool as_name) {
+    Branch branch;
+    if (!as_name) chain_.clear();  // names are compiled within a branch of their object
+    for (const Json* s : schemas) branch.open.push_back({s, false, schema_impl::kNoParent});
+    // The order of the members is that of the schemas: the last one is taken first.
+    std::reverse(branch.open.begin(), branch.open.end());
+    return divide(std::move(branch), as_name);
+}
+
+ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
+    n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
+    if (n_branch_ > schema_impl::kMaxBranches) {
+        fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
+        return kNone;
+    }
+    if (!flatten(branch)) return kNone;
+    if (branch.pending.empty()) {
+        n_branch_ += branch.flat.size() / 4;
+        return write(branch.flat, as_name);
+    }
+    const std::shared_ptr<const Alternatives> alternatives = branch.pending.back();
+    branch.pending.pop_back();
+    std::vector<ExprId> ways;
+    for (const std::vector<Item>& way : *alternatives) {
+        Branch next = branch;
+        next.open.insert(next.open.end(), way.rbegin(), way.rend());
+        ways.push_back(divide(std::move(next), as_name));
+        if (!status_.ok()) return kNone;
+    }
+    return pool_.choice(std::move(ways));
+}
+
+bool SchemaCompiler::in_chain(const Json* schema, bool negative, size_t link) const {
+    for (; link != schema_impl::kNoParent; link = chain_[link].parent)
+        if (chain_[link].schema == schema && chain_[link].negative == negative) return true;
+    return false;
+}
+
+/// False: nothing is valid, or an error.
+bool SchemaCompiler::flatten(Branch& branch) {
+    while (!branch.open.empty()) {
+        const Item item = branch.open.back();
+        branch.open.pop_back();
+        if (in_chain(item.schema, item.negative, item.parent))
+            return fail_at(Code::bad_argument, *item.schema, "$ref", "references itself without anything between");
+        if (!branch.seen.emplace(item.schema, item.negative).second) continue;
+        if (!flatten_item(branch, item)) return false;
+    }
+    return true;
+}
+
+bool SchemaCompiler::flatten_item(Branch& branch, const Item& item) {
+    const Json& schema = *item.schema;
+    if (schema.is(Json::Kind::boolean)) return schema.boolean() != item.negative;
+    if (!schema.is(Json::Kind::object))
+        return fail_at(Code::bad_argument, schema, "",
+                       say("expected a schema (an object or a boolean), found ", schema.kind_name()));
+    if (chain_.size() > schema_impl::kMaxChain)
+        return fail_at(Code::unsupported, schema, "", "too many combinations; make the schema smaller");
+    chain_.push_back({item.schema, item.negative, item.parent});
+    const size_t link = chain_.size() - 1;
+    if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string)) {
+        const Json* target = resolve(schema, ref->text());
+        if (!target) return false;
+        if (item.negative && !old_draft_ && schema.keys().size() > 1)
+            for (const std::string& key : schema.keys())
+                if (key != "$ref" && key != "description" && key != "title" && key[0] != '$' &&
+                    !unsupported(schema, "not", "of a reference with other keywords"))
+                    return false;
+        branch.open.push_back({target, item.negative, link});
+        if (old_draft_ || item.negative) return true;
+    }
+    if (item.negative) return negate(branch, schema, link);
+    branch.flat.push_back(&schema);
+    return add_alternatives(branch, schema, link);
+}
+
+bool SchemaCompiler::add_alternatives(Branch& branch, const Json& schema, size_t link) {
+    const auto list_of = [&](const char* key, const Json*& list) {
+        list = schema.find(key);
+        if (!list) return true;
+        if (!list->is(Json::Kind::array) || list->items().empty())
+            return fail_at(Code::bad_argument, schema, key, "expected a list of schemas that is not empty");
+        return true;
+    };
+    const Json *all = nullptr, *any = nullptr, *one = nullptr;
+    if (!list_of("allOf", all) || !list_of("anyOf", any) || !list_of("oneOf", one)) return false;
+    if (all)
+        for (size_t i = all->items().size(); i-- > 0;) branch.open.push_back({&all->items()[i], false, link});
+    if (any) {
+        Alternatives ways;
+        for (const Json& s : any->items()) ways.push_back({{&s, false, link}});
+        branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    }
+    if (one && !add_one_of(branch, *one, link)) return false;
+    if (const Json* inner = schema.find("not")) branch.open.push_back({inner, true, link});
+    if (const Json* test = schema.find("if")) {
+        const Json *then = schema.find("then"), *other = schema.find("else");
+        if (then || other) {
+            Alternatives ways(2);
+            ways[0].push_back({test, false, link});
+            if (then) ways[0].push_back({then, false, link});
+            ways[1].push_back({test, true, link});
+            if (other) ways[1].push_back({other, false, link});
+            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+        }
+    }
+    return add_dependencies(branch, schema, link);
+}
+
+bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t link) {
+    for (const char* key : {"dependencies", "dependentRequired", "dependentSchemas"}) {
+        const Json* all = schema.find(key);
+        if (!all) continue;
+        if (!all->is(Json::Kind::object)) return fail_at(Code::bad_argument, schema, key, "expected an object");
+        for (size_t i = 0; i < all->keys().size(); ++i) {
+            const Json& needs = all->items()[i];
+            const std::string name = schema_impl::json_text(all->keys()[i]);
+            Alternatives ways(2);
+            ways[0].push_back({make("{\"properties\":{" + name + ":false}}", schema), false, link});
+            std::string required = "{\"required\":[" + name;
+            if (needs.is(Json::Kind::array))
+                for (const Json& n : needs.items()) required += "," + n.dump();
+            ways[1].push_back({make(required + "]}", schema), false, link});
+            if (!needs.is(Json::Kind::array)) ways[1].push_back({&needs, false, link});
+            branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+        }
+    }
+    return true;
+}
+
+bool SchemaCompiler::add_one_of(Branch& branch, const Json& list, size_t link) {
+    const std::vector<Json>& all = list.items();
+    Alternatives ways(all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+        ways[i].push_back({&all[i], false, link});
+        for (size_t k = 0; k < all.size(); ++k)
+            if (k != i && !apart(all[i], all[k], 0)) ways[i].push_back({&all[k], true, link});
+    }
+    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    return true;
+}
+
+unsigned SchemaCompiler::types_of(const Json& schema, int depth) {
+    if (!schema.is(Json::Kind::object) || depth > 8) return TypeFacts::kAll;
+    unsigned types = TypeFacts::kAll;
+    TypeFacts facts;
+    const Json* type = schema.find("type");
+    const Json *values = schema.find("enum"), *value = schema.find("const");
+    if (type && gather_type(schema, *type, facts)) types &= facts.types;
+    const auto type_of = [](const Json& v) -> unsigned {
+        Decimal d;
+        switch (v.kind()) {
+            case Json::Kind::null: return TypeFacts::kNull;
+            case Json::Kind::boolean: return TypeFacts::kBoolean;
+            case Json::Kind::number:
+                return Decimal::parse(v.text(), d) && d.is_integer() ? TypeFacts::kInteger : TypeFacts::kOther;
+            case Json::Kind::string: return TypeFacts::kString;
+            case Json::Kind::array: return TypeFacts::kArray;
+            default: return TypeFacts::kObject;
+        }
+    };
+    if (value) types &= type_of(*value);
+    if (values && values->is(Json::Kind::array)) {
+        unsigned some = 0;
+        for (const Json& v : values->items()) some |= type_of(v);
+        types &= some;
+    }
+    if (const Json* ref = schema.find("$ref"); ref && ref->is(Json::Kind::string))
+        if (const Json* target = resolve(schema, ref->text())) types &= types_of(*target, depth + 1);
+    if (const Json* all = schema.find("allOf"))
+        for (const Json& s : all->items()) types &= types_of(s, depth + 1);
+    for (const char* key : {"anyOf", "oneOf"})
+        if (const Json* any = schema.find(key)) {
+            unsigned some = 0;
+            for (const Json& s : any->items()) some |= types_of(s, depth + 1);
+            types &= some;
+        }
+    return types;
+}
+
+/// Whether no value can be valid against both: by type, by the values they list, or by a required member.
+bool SchemaCompiler::apart(const Json& a, const Json& b, int depth) {
+    if (depth > 6 || !a.is(Json::Kind::object) || !b.is(Json::Kind::object)) return false;
+    for (const bool second : {false, true}) {
+        const Json &x = second ? b : a, &y = second ? a : b;
+        if (const Json* ref = x.find("$ref"); ref && ref->is(Json::Kind::string)) {
+            const Json* target = resolve(x, ref->text());
+            return target && apart(*target, y, depth + 1);
+        }
+    }
+    const unsigned types = types_of(a, 0) & types_of(b, 0);
+    if (types == 0) return true;
+    const auto values = [](const Json& s) {
+        std::vector<const Json*> out;
+        if (const Json* value = s.find("const"))
+            out.push_back(value);
+        else if (const Json* list = s.find("enum"))
+            for (const Json& v : list->items()) out.push_back(&v);
+        return out;
+    };
+    for (const bool second : {false, true}) {
+        const Json &x = second ? b : a, &y = second ? a : b;
+        const std::vector<const Json*> listed = values(x);
+        bool none = !listed.empty();
+        for (const Json* v : listed) none = none && check(*v, y, 0) == Verdict::no;
+        if (none) return true;
+    }
+    if (types != TypeFacts::kObject) return false;
+    for (const bool second : {false, true}) {
+        const Json &x = second ? b : a, &y = second ? a : b;
+        const Json *required = x.find("required"), *mine = x.find("properties"), *others = y.find("properties");
+        if (!required || !required->is(Json::Kind::array)) continue;
+        for (const Json& name : required->items()) {
+            const Json* theirs = others ? others->find(name.text()) : nullptr;
+            if (!theirs) {
+                const Json* extra = y.find("additionalProperties");
+                const Json* patterned = y.find("patternProperties");
+                if (!patterned && extra && extra->is(Json::Kind::boolean) && !extra->boolean()) return true;
+                continue;
+            }
+            if (theirs->is(Json::Kind::boolean) && !theirs->boolean()) return true;
+            const Json* own = mine ? mine->find(name.text()) : nullptr;
+            if (own && apart(*own, *theirs, depth + 1)) return true;
+        }
+    }
+    return false;
+}
+
+const Json* SchemaCompiler::make(const std::string& text, const Json& origin) {
+    Json value;
+    if (!Json::parse(text).get(value).ok()) {
+        fail_at(Code::unsupported, origin, "not", "cannot be written with this value");
+    }
+    made_.push_back(std::move(value));
+    const Json* made = &made_.back();
+    origin_[made] = &origin;
+    return made;
+}
+
+// -------------------------------------------------------------------------------------------- references
+
+const Json* SchemaCompiler::find_id(const std::string& id) {
+    if (!std::exchange(ids_known_, true)) {
+        std::vector<const Json*> open{&root_};
+        while (!open.empty()) {
+            const Json* at = open.back();
+            open.pop_back();
+            for (const Json& inner : at->items()) open.push_back(&inner);
+            for (const char* key : {"$id", "id", "$anchor"}) {
+                const Json* name = at->find(key);
+                if (!name || !name->is(Json::Kind::string)) continue;
+                std::string text = key[1] == 'a' ? "#" + name->text() : name->text();
+                if (text.size() > 1 && text.back() == '#') text.pop_back();
+                const auto added = ids_.emplace(text, at);
+                if (!added.second && added.first->second != at) added.first->second = nullptr;  // not unique
+            }
+        }
+    }
+    const auto found = ids_.find(id);
+    return found == ids_.end() ? nullptr : found->second;
+}
+
+const Json* SchemaCompiler::resolve(const Json& schema, const std::string& ref) {
+    const size_t hash = ref.find('#');
+    const std::string base = ref.substr(0, hash), fragment = hash == std::string::npos ? "" : ref.substr(hash + 1);
+    const Json* at = &root_;
+    if (!base.empty()) at = find_id(base);
+    if (at && !fragment.empty() && fragment[0] != '/') at = base.empty() ? find_id("#" + fragment) : nullptr;
+    size_t from = 1;
+    while (at && !fragment.empty() && fragment[0] == '/' && from <= fragment.size()) {
+        const size_t end = std::min(fragment.find('/', from), fragment.size());
+        const std::string part = schema_impl::unescape_pointer(std::string_view(fragment).substr(from, end - from));
+        from = end + 1;
+        if (at->is(Json::Kind::array)) {
+            const size_t i =
+                part.empty() || part.size() > 8 || part.find_first_not_of("0123456789") != std::string::npos
+                    ? SIZE_MAX
+                    : static_cast<size_t>(std::atol(part.c_str()));
+            at = i < at->items().size() ? &at->items()[i] : nullptr;
+        } else {
+            at = at->find(part);
+        }
+    }
+    if (!at) {
+        const bool remote = !base.empty();
+        fail_at(remote ? Code::unsupported : Code::bad_argument, schema, "$ref",
+                remote ? say(quote(ref), " is not within the schema; put what it refers to under $defs")
+                       : say(quote(ref), " leads nowhere"));
+    }
+    return at;
+}
+
+// ---------------------------------------------------------------------------------------------- errors
+
+std::string SchemaCompiler::pointer_of(const Json& where) const {
+    const Json* wanted = &where;
+    for (auto it = origin_.find(wanted); it != origin_.end(); it = origin_.find(wanted)) wanted = it->second;
+    struct Step {
+        const Json* at;
+        size_t next;
+    };
+    std::vector<Step> path{{&root_, 0}};
+    while (!path.empty() && path.back().at != wanted) {
+        Step& top = path.back();
+        if (top.next == top.at->items().size()) {
+            path.pop_back();
+            continue;
+        }
+        path.push_back({&top.at->items()[top.next++], 0});
+    }
+    std::string out = "#";
+    for (size_t i = 0; i + 1 < path.size(); ++i) {
+        const size_t k = path[i].next - 1;
+        out += '/';
+        if (path[i].at->is(Json::Kind::array)) {
+            out += std::to_string(k);
+            continue;
+        }
+        for (const char c : path[i].at->keys()[k]) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+    }
+    return out;
+}
+
+bool SchemaCompiler::fail_at(Code code, const Json& where, const std::string& key, const std::string& what) {
+    if (!status_.ok()) return false;
+    const std::string pointer = quote(pointer_of(where), 200);
+    status_ = fail(code, pointer.substr(1, pointer.size() - 2), key.empty() ? "" : ": ", key, ": ", what);
+    return false;
+}
+
+bool SchemaCompiler::unsupported(const Json& where, const std::string& key, const std::string& what) {
+    if (options_.ignore_unsupported) {
+        ignored_.insert(pointer_of(where) + ": " + key);
+        return true;
+    }
+    return fail_at(Code::unsupported, where, key,
+                   (what.empty() ? "is" : what + " is") +
+                       std::string(" not supported; leave it out, or allow unsupported keywords to be ignored"));
+}
+
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options) {
+    if (schema.size() > 4 * kMaxGrammarBytes)
+        return fail(Code::unsupported, "a schema of ", schema.size(), " bytes, at most ", 4 * kMaxGrammarBytes,
+                    " are read");
+    Json root;
+    Json::Limits limits;
+    limits.max_values = 200000;
+    AUSPEX_TRY(Json::parse(schema, limits).get(root));
+    auto rules = std::make_shared<Rules>();
+    SchemaCompiler compiler(*rules, root, options);
+    AUSPEX_TRY(compiler.run());
+    return std::shared_ptr<const Rules>(rules);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

@@ -1,0 +1,146 @@
+// grammar/schema_negate: what is valid where a schema is not. Declared in grammar/schema.h.
+//
+// A keyword that is violated is written as a schema of its own; keywords that begin with an exclamation mark are known
+// to this compiler only.
+#include "schema.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace negate_impl {
+
+std::string quoted(const std::string& text) { return Json::of_string(text).dump(); }
+
+/// A schema of one type and one more keyword.
+std::string typed(const char* type, const std::string& rest) { return say("{\"type\":\"", type, "\",", rest, "}"); }
+
+}  // namespace negate_impl
+
+bool SchemaCompiler::negate(Branch& branch, const Json& schema, size_t link) {
+    Alternatives ways;
+    for (size_t key = 0; key < schema.keys().size(); ++key)
+        if (!negate_keyword(ways, schema, key, link)) return false;
+    if (ways.empty()) return false;  // everything is valid against the schema
+    branch.pending.push_back(std::make_shared<const Alternatives>(std::move(ways)));
+    return true;
+}
+
+/// Keywords about objects. False: no such keyword.
+bool SchemaCompiler::negate_object(Alternatives& out, const Json& schema, size_t index, size_t link) {
+    using namespace negate_impl;
+    const std::string& key = schema.keys()[index];
+    const Json& value = schema.items()[index];
+    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const bool list = value.is(Json::Kind::array);
+    if (key == "required" && list) {
+        for (const Json& name : value.items()) way(typed("object", "\"properties\":{" + name.dump() + ":false}"));
+    } else if (key == "properties" && value.is(Json::Kind::object)) {
+        for (size_t i = 0; i < value.keys().size(); ++i) {
+            if (value.items()[i].is(Json::Kind::boolean) && value.items()[i].boolean()) continue;
+            const std::string name = quoted(value.keys()[i]);
+            way(typed("object", "\"required\":[" + name + "],\"properties\":{" + name +
+                                    ":{\"not\":" + value.items()[i].dump() + "}}"));
+        }
+    } else if (key == "dependentRequired" && value.is(Json::Kind::object)) {
+        for (size_t i = 0; i < value.keys().size(); ++i)
+            for (const Json& name : value.items()[i].items())
+                way(typed("object",
+                          "\"required\":[" + quoted(value.keys()[i]) + "],\"properties\":{" + name.dump() + ":false}"));
+    } else if (key == "propertyNames") {
+        way(typed("object", "\"!names\":{\"not\":" + value.dump() + "}"));
+    } else if (key == "patternProperties" && value.is(Json::Kind::object)) {
+        for (size_t i = 0; i < value.keys().size(); ++i)
+            way(typed("object",
+                      "\"!member\":{" + quoted(value.keys()[i]) + ":{\"not\":" + value.items()[i].dump() + "}}"));
+    } else if (key == "additionalProperties" && !(value.is(Json::Kind::boolean) && value.boolean())) {
+        const Json *listed = schema.find("properties"), *patterned = schema.find("patternProperties");
+        way(typed("object", say("\"!other\":{\"properties\":", listed ? listed->dump() : "{}",
+                                ",\"patternProperties\":", patterned ? patterned->dump() : "{}",
+                                ",\"additionalProperties\":{\"not\":", value.dump(), "}}")));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool SchemaCompiler::negate_keyword(Alternatives& out, const Json& schema, size_t index, size_t link) {
+    using namespace negate_impl;
+    const std::string& key = schema.keys()[index];
+    const Json& value = schema.items()[index];
+    const auto way = [&](const std::string& text) { out.push_back({{make(text, schema), false, link}}); };
+    const auto both_ways = [&](const Json& a, bool not_a, const Json* b, bool not_b) {
+        std::vector<Item> items{{&a, not_a, link}};
+        if (b) items.push_back({b, not_b, link});
+        out.push_back(std::move(items));
+    };
+    const bool list = value.is(Json::Kind::array);
+    Decimal n;
+    const bool counted =
+        value.is(Json::Kind::number) && Decimal::parse(value.text(), n) && n.is_integer() && n.whole().size() < 16;
+    const int64_t number = counted ? std::strtoll(n.whole().c_str(), nullptr, 10) : 0;
+    if (key == "type") {
+        way("{\"!type\":" + value.dump() + "}");
+    } else if (key == "enum" || key == "const") {
+        way("{\"!enum\":" + (key == "enum" ? value.dump() : "[" + value.dump() + "]") + "}");
+    } else if (key == "allOf" && list) {
+        for (const Json& s : value.items()) both_ways(s, true, nullptr, false);
+    } else if (key == "anyOf" && list) {
+        std::vector<Item> none;
+        for (const Json& s : value.items()) none.push_back({&s, true, link});
+        out.push_back(std::move(none));
+    } else if (key == "oneOf" && list && value.items().size() <= 8) {
+        std::vector<Item> none;
+        for (size_t i = 0; i < value.items().size(); ++i) {
+            none.push_back({&value.items()[i], true, link});
+            for (size_t k = 0; k < i; ++k) both_ways(value.items()[i], false, &value.items()[k], false);
+        }
+        out.push_back(std::move(none));
+    } else if (key == "not") {
+        both_ways(value, false, nullptr, false);
+    } else if (key == "if") {
+        if (const Json* then = schema.find("then")) both_ways(value, false, then, true);
+        if (const Json* other = schema.find("else")) both_ways(value, true, other, true);
+    } else if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum") {
+        const Json* flag = schema.find(key == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum");
+        if (!value.is(Json::Kind::number) || (flag && flag->is(Json::Kind::boolean)))
+            return unsupported(schema, "not", "of a bound in the form of draft 4");
+        const char* opposite = key == "minimum"            ? "exclusiveMaximum"
+                               : key == "maximum"          ? "exclusiveMinimum"
+                               : key == "exclusiveMinimum" ? "maximum"
+                                                           : "minimum";
+        way(typed("number", say("\"", opposite, "\":", value.text())));
+    } else if (key == "multipleOf") {
+        way(typed("number", "\"!multipleOf\":" + value.text()));
+    } else if (key == "pattern" || key == "format") {
+        if (key == "format") return unsupported(schema, "not", "of a format");
+        way(typed("string", "\"!pattern\":" + value.dump()));
+    } else if (counted && (key == "minLength" || key == "minItems" || key == "minProperties")) {
+        const std::string what = key.substr(3);
+        if (number > 0)
+            way(typed(what == "Length"  ? "string"
+                      : what == "Items" ? "array"
+                                        : "object",
+                      say("\"max", what, "\":", number - 1)));
+    } else if (counted && (key == "maxLength" || key == "maxItems" || key == "maxProperties")) {
+        const std::string what = key.substr(3);
+        way(typed(what == "Length"  ? "string"
+                  : what == "Items" ? "array"
+                                    : "object",
+                  say("\"min", what, "\":", number + 1)));
+    } else if (key == "items" && !list && !schema.find("prefixItems")) {
+        way(typed("array", "\"contains\":{\"not\":" + value.dump() + "}"));
+    } else if (key == "contains" && !schema.find("minContains") && !schema.find("maxContains")) {
+        way(typed("array", "\"items\":{\"not\":" + value.dump() + "}"));
+    } else if (!negate_object(out, schema, index, link)) {
+        for (const char* known :
+             {"oneOf", "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "dependencies",
+              "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"})
+            if (key == known && !(value.is(Json::Kind::boolean) && key == "uniqueItems" && !value.boolean()))
+                return unsupported(schema, "not", "of " + key);
+    }
+    return status_.ok();
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

@@ -1,0 +1,264 @@
+// grammar/schema_objects: objects and arrays as expressions. Declared in grammar/schema.h.
+#include "automaton.h"
+#include "schema.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace schema_objects_impl {
+
+constexpr size_t kMaxPatterns = 5;     // of patternProperties in one object: names divide into 2^n kinds
+constexpr uint64_t kMaxContains = 64;  // items, where `contains` meets minItems or maxItems
+
+bool is_false(const Json* s) { return s->is(Json::Kind::boolean) && !s->boolean(); }
+bool is_true(const Json* s) {
+    return (s->is(Json::Kind::boolean) && s->boolean()) || (s->is(Json::Kind::object) && s->keys().empty());
+}
+
+}  // namespace schema_objects_impl
+
+ExprId SchemaCompiler::value_expr(Schemas schemas) {
+    using namespace schema_objects_impl;
+    for (const Json* s : schemas)
+        if (is_false(s)) return kNone;
+    schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_true), schemas.end());
+    return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas)));
+}
+
+ExprId SchemaCompiler::key_expr(ExprId name) { return pool_.concat({pool_.text("\""), name, colon_}); }
+
+/// Any JSON value, as one recursive rule.
+ExprId SchemaCompiler::any_value() {
+    if (any_rule_ != 0) return pool_.rule(any_rule_);
+    any_rule_ = rules_.add_rule("value");
+    const ExprId self = pool_.rule(any_rule_);
+    const ExprId string = pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\"")});
+    const ExprId number = number_expr(pool_, NumberFacts()).value();
+    const ExprId items = pool_.optional(pool_.concat(self, pool_.repeat(pool_.concat(comma_, self), 0, kUnbounded)));
+    const ExprId member =
+        pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\":"), space_, self});
+    const ExprId members =
+        pool_.optional(pool_.concat(member, pool_.repeat(pool_.concat(comma_, member), 0, kUnbounded)));
+    rules_.body[any_rule_] = pool_.choice({pool_.text("null"), pool_.text("true"), pool_.text("false"), number, string,
+                                           pool_.concat({pool_.text("["), space_, items, space_, pool_.text("]")}),
+                                           pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")})});
+    return self;
+}
+
+// ---------------------------------------------------------------------------------------------- arrays
+
+ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
+    if (f.min_items > f.max_items) return kNone;
+    // Of each schema: the items that it lists, and what holds for those after them.
+    std::vector<std::pair<const Json*, const Json*>> lists;
+    size_t n_listed = 0;
+    for (const Json* s : f.arrays) {
+        const Json *listed = s->find("prefixItems"), *rest = s->find("items");
+        if (!listed && rest && rest->is(Json::Kind::array)) {  // up to draft 2019
+            listed = rest;
+            rest = s->find("additionalItems");
+        }
+        if (listed && !listed->is(Json::Kind::array))
+            return fail_at(Code::bad_argument, *s, "prefixItems", "expected a list of schemas"), kNone;
+        lists.push_back({listed, rest});
+        if (listed) n_listed = std::max(n_listed, listed->items().size());
+    }
+    const auto schemas_at = [&](size_t i) {
+        Schemas out;
+        for (const auto& l : lists) {
+            if (l.first && i < l.first->items().size())
+                out.push_back(&l.first->items()[i]);
+            else if (l.second)
+                out.push_back(l.second);
+        }
+        return out;
+    };
+    const ExprId rest = value_expr(schemas_at(n_listed));
+    ExprId body = kEmpty;
+    if (!f.contains.empty()) {
+        if (n_listed > 0 || f.contains.size() > 1) {
+            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNone;
+        } else {
+            body = write_contains(f, rest, schemas_at(0), where);
+            return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
+        }
+    }
+    const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_items, kMaxRepeat));
+    const uint32_t high = f.max_items > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_items);
+    const uint32_t n = static_cast<uint32_t>(n_listed);
+    const auto less = [](uint32_t a, uint32_t b) { return a == kUnbounded ? a : a > b ? a - b : 0; };
+    if (n == 0) {
+        const ExprId more = pool_.repeat(pool_.concat(comma_, rest), less(low, 1), less(high, 1));
+        body = high == 0 ? kEmpty : pool_.concat(rest, more);
+        if (low == 0) body = pool_.optional(body);
+    } else {
+        if (high > n) body = pool_.repeat(pool_.concat(comma_, rest), less(low, n), less(high, n));
+        for (size_t i = n_listed; i-- > 0;) {
+            if (i >= high) continue;
+            body = pool_.concat({i > 0 ? comma_ : kEmpty, value_expr(schemas_at(i)), body});
+            if (i >= low) body = pool_.optional(body);
+        }
+    }
+    return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
+}
+
+/// Items of which one at least is valid against `contains`: some, that one, some more.
+ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const Schemas& schemas, const Json& where) {
+    Schemas wanted = schemas;
+    wanted.push_back(f.contains[0]);
+    const ExprId one = value_expr(std::move(wanted));
+    const ExprId before = pool_.concat(element, comma_), after = pool_.concat(comma_, element);
+    const bool bounded = f.max_items != UINT64_MAX;
+    const uint64_t n_way = bounded ? f.max_items : f.min_items;
+    if (n_way > schema_objects_impl::kMaxContains) {
+        unsupported(where, "contains", say("with more than ", schema_objects_impl::kMaxContains, " items"));
+        return kNone;
+    }
+    std::vector<ExprId> ways;
+    const uint32_t low = static_cast<uint32_t>(f.min_items);
+    for (uint32_t n = 0; n < n_way; ++n) {
+        const uint32_t missing = low > n + 1 ? low - n - 1 : 0;
+        const uint32_t room = bounded ? static_cast<uint32_t>(f.max_items) - n - 1 : kUnbounded;
+        if (missing <= room)
+            ways.push_back(pool_.concat({pool_.repeat(before, n, n), one, pool_.repeat(after, missing, room)}));
+    }
+    if (!bounded)
+        ways.push_back(pool_.concat({pool_.repeat(before, low, kUnbounded), one, pool_.repeat(after, 0, kUnbounded)}));
+    return pool_.choice(std::move(ways));
+}
+
+// --------------------------------------------------------------------------------------------- objects
+
+bool SchemaCompiler::matches(const std::string& pattern, const std::string& text, bool& known) {
+    auto found = patterns_.find(pattern);
+    if (found == patterns_.end()) {
+        auto rules = std::make_shared<Rules>();
+        rules->start = rules->add_rule("pattern");
+        const Status status = compile_regex(rules->pool, pattern, Extent::search, Writing::plain).get(rules->body[0]);
+        const bool ready = status.ok() && rules->finish().ok();
+        found = patterns_.emplace(pattern, ready ? std::shared_ptr<const Rules>(rules) : nullptr).first;
+    }
+    known = found->second != nullptr;
+    if (!known) return false;
+    Automaton a(found->second);
+    StateId s = a.start();
+    for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
+    return a.accepting(s);
+}
+
+SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, const std::string& name) {
+    Schemas out;
+    for (const Json* s : f.objects) {
+        const size_t before = out.size();
+        const Json *properties = s->find("properties"), *patterns = s->find("patternProperties");
+        if (properties)
+            if (const Json* own = properties->find(name)) out.push_back(own);
+        for (size_t i = 0; patterns && i < patterns->keys().size(); ++i) {
+            bool known = false;
+            if (matches(patterns->keys()[i], name, known)) out.push_back(&patterns->items()[i]);
+            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties");
+        }
+        if (out.size() > before) continue;
+        if (const Json* extra = s->find("additionalProperties")) out.push_back(extra);
+    }
+    return out;
+}
+
+bool SchemaCompiler::name_allowed(const TypeFacts& f, const std::string& name) {
+    const Json value = Json::of_string(name);
+    for (const Json* s : f.names) {
+        const Verdict verdict = check(value, *s, 0);
+        if (verdict == Verdict::no) return false;
+        if (verdict == Verdict::unknown) unsupported(*s, "propertyNames", "with this keyword");
+    }
+    return true;
+}
+
+void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed) {
+    std::map<std::string, bool> seen;
+    const auto add = [&](const std::string& name) {
+        if (!seen.emplace(name, true).second) return;
+        listed.push_back(name);
+        ObjectRule::Member m;
+        m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
+        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNone;
+        m.required = std::find(f.required.begin(), f.required.end(), name) != f.required.end();
+        object.listed.push_back(m);
+    };
+    for (const Json* s : f.objects) {
+        const Json* properties = s->find("properties");
+        if (!properties) continue;
+        if (!properties->is(Json::Kind::object)) {
+            fail_at(Code::bad_argument, *s, "properties", "expected an object");
+            return;
+        }
+        for (const std::string& name : properties->keys()) add(name);
+    }
+    for (const std::string& name : f.required) add(name);
+}
+
+/// Members that no schema lists by name: one entry for each set of patterns that a name may match.
+bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std::vector<std::string>& listed,
+                               const Json& where) {
+    std::vector<std::string> patterns;
+    for (const Json* s : f.objects)
+        if (const Json* all = s->find("patternProperties"))
+            for (const std::string& p : all->keys())
+                if (std::find(patterns.begin(), patterns.end(), p) == patterns.end()) patterns.push_back(p);
+    if (patterns.size() > schema_objects_impl::kMaxPatterns) {
+        if (!unsupported(where, "patternProperties", say("more than ", schema_objects_impl::kMaxPatterns, " patterns")))
+            return false;
+        patterns.clear();
+    }
+    std::vector<ExprId> exprs, common{pool_.repeat(name_char_, 0, kUnbounded)};
+    for (const std::string& p : patterns) exprs.push_back(pattern_expr(p, where, "patternProperties"));
+    std::vector<std::string> names;
+    for (const std::string& name : listed) names.push_back(write_text(name, Writing::canonical));
+    if (!names.empty()) common.push_back(pool_.except(pool_.one_of(std::move(names))));
+    if (!f.names.empty()) common.push_back(compile(f.names, true));
+    if (!status_.ok()) return false;
+    for (unsigned set = 0; set < 1u << patterns.size(); ++set) {
+        std::vector<ExprId> parts = common;
+        for (size_t p = 0; p < patterns.size(); ++p)
+            parts.push_back((set >> p & 1) != 0 ? exprs[p] : pool_.except(exprs[p]));
+        Schemas values;
+        for (const Json* s : f.objects) {
+            const size_t before = values.size();
+            const Json* own = s->find("patternProperties");
+            for (size_t p = 0; p < patterns.size(); ++p)
+                if (const Json* v = own && (set >> p & 1) != 0 ? own->find(patterns[p]) : nullptr) values.push_back(v);
+            const Json* extra = s->find("additionalProperties");
+            if (values.size() == before && extra) values.push_back(extra);
+        }
+        ObjectRule::Member m;
+        m.value = value_expr(std::move(values));
+        if (m.value == kNone) continue;
+        m.key = key_expr(parts.size() == 1 ? parts[0] : pool_.both(std::move(parts)));
+        object.extra.push_back(m);
+    }
+    return true;
+}
+
+ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
+    ObjectRule object;
+    object.any_order = options_.any_order;
+    object.separator = comma_;
+    object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
+    object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    std::vector<std::string> listed;
+    add_listed(f, object, listed);
+    if (!status_.ok() || !add_extra(f, object, listed, where)) return kNone;
+    size_t n_required = 0;
+    for (const ObjectRule::Member& m : object.listed) n_required += m.required ? 1 : 0;
+    // A name that is not listed may be written twice; only its first value would count.
+    if (object.min_count > 1 && object.min_count > n_required && !object.extra.empty() &&
+        !unsupported(where, "minProperties", "above 1 with members that are not listed"))
+        return kNone;
+    rules_.objects.push_back(std::move(object));
+    const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+    return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

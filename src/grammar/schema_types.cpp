@@ -1,0 +1,376 @@
+// grammar/schema_types: what a branch says about each type, and strings and numbers as expressions. Declared in
+// grammar/schema.h.
+#include "schema.h"
+
+#include "../base/unicode.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace schema_types_impl {
+
+constexpr uint64_t kMaxCount = 1000000000;
+
+struct Format {
+    const char *name, *pattern;
+};
+// Dates are checked to the number of days a month has, leap years aside; a time may have a leap second.
+#define AUSPEX_DATE                                                                                       \
+    "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-" \
+    "(?:0[1-9]|1[0-9]|2[0-8]))"
+#define AUSPEX_TIME \
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+#define AUSPEX_LABEL "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+#define AUSPEX_OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define AUSPEX_IPV4 AUSPEX_OCTET "(?:\\." AUSPEX_OCTET "){3}"
+#define AUSPEX_H16 "[0-9a-fA-F]{1,4}"
+#define AUSPEX_LS32 "(?:" AUSPEX_H16 ":" AUSPEX_H16 "|" AUSPEX_IPV4 ")"
+#define AUSPEX_URI_CHAR "(?:[a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
+const Format kFormats[] = {
+    {"date", AUSPEX_DATE},
+    {"time", AUSPEX_TIME},
+    {"date-time", AUSPEX_DATE "[Tt]" AUSPEX_TIME},
+    {"duration",
+     "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?"
+     "|"
+     "[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))"},
+    {"email",
+     "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*@" AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
+    {"hostname", AUSPEX_LABEL "(?:\\." AUSPEX_LABEL ")*"},
+    {"ipv4", AUSPEX_IPV4},
+    {"ipv6",
+     "(?:" AUSPEX_H16 ":){6}" AUSPEX_LS32 "|::(?:" AUSPEX_H16 ":){5}" AUSPEX_LS32 "|(?:" AUSPEX_H16 ")?::(?:" AUSPEX_H16
+     ":){4}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":)?" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){3}" AUSPEX_LS32
+     "|(?:(?:" AUSPEX_H16 ":){0,2}" AUSPEX_H16 ")?::(?:" AUSPEX_H16 ":){2}" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16
+     ":){0,3}" AUSPEX_H16 ")?::" AUSPEX_H16 ":" AUSPEX_LS32 "|(?:(?:" AUSPEX_H16 ":){0,4}" AUSPEX_H16 ")?::" AUSPEX_LS32
+     "|(?:(?:" AUSPEX_H16 ":){0,5}" AUSPEX_H16 ")?::" AUSPEX_H16 "|(?:(?:" AUSPEX_H16 ":){0,6}" AUSPEX_H16 ")?::"},
+    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+    {"uri", "[a-zA-Z][a-zA-Z0-9+.-]*:(?://(?:" AUSPEX_URI_CHAR "|\\[[0-9a-fA-F:.]+\\])*|" AUSPEX_URI_CHAR
+            "+)(?:\\?(?:" AUSPEX_URI_CHAR "|\\?)*)?(?:#(?:" AUSPEX_URI_CHAR "|\\?)*)?"},
+};
+#undef AUSPEX_DATE
+#undef AUSPEX_TIME
+#undef AUSPEX_LABEL
+#undef AUSPEX_OCTET
+#undef AUSPEX_IPV4
+#undef AUSPEX_H16
+#undef AUSPEX_LS32
+#undef AUSPEX_URI_CHAR
+
+}  // namespace schema_types_impl
+
+uint64_t count_chars(std::string_view text) {
+    uint64_t n = 0;
+    for (const char c : text) n += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
+    return n;
+}
+
+// --------------------------------------------------------------------------------------------- facts
+
+bool SchemaCompiler::count(const Json& schema, const std::string& key, const Json& value, uint64_t& out) {
+    Decimal d;
+    if (!value.is(Json::Kind::number) || !Decimal::parse(value.text(), d) || d.negative || !d.is_integer())
+        return fail_at(Code::bad_argument, schema, key, "expected an integer from 0 on");
+    out = d.exponent > 9 ? schema_types_impl::kMaxCount : std::strtoull(d.whole().c_str(), nullptr, 10);
+    return true;
+}
+
+bool SchemaCompiler::gather_type(const Json& schema, const Json& value, TypeFacts& facts) {
+    const auto one = [](const std::string& name) -> unsigned {
+        static constexpr std::pair<const char*, unsigned> kNames[] = {
+            {"null", TypeFacts::kNull},     {"boolean", TypeFacts::kBoolean}, {"integer", TypeFacts::kInteger},
+            {"number", TypeFacts::kNumber}, {"string", TypeFacts::kString},   {"array", TypeFacts::kArray},
+            {"object", TypeFacts::kObject}, {"any", TypeFacts::kAll}};
+        for (const auto& n : kNames)
+            if (name == n.first) return n.second;
+        return 0;
+    };
+    unsigned types = 0;
+    const std::vector<Json> single{value};
+    for (const Json& v : value.is(Json::Kind::array) ? value.items() : single) {
+        const unsigned type = v.is(Json::Kind::string) ? one(v.text()) : 0;
+        if (type == 0)
+            return fail_at(Code::bad_argument, schema, "type",
+                           say("expected the name of a type, found ", quote(v.dump())));
+        types |= type;
+    }
+    facts.types &= types;
+    return true;
+}
+
+bool SchemaCompiler::gather_values(const std::string& key, const Json& value, TypeFacts& facts) {
+    std::vector<const Json*> values;
+    if (key == "const")
+        values.push_back(&value);
+    else
+        for (const Json& v : value.items()) values.push_back(&v);
+    if (key == "!enum") {
+        for (const Json& v : value.items()) {
+            Decimal d;
+            if (v.is(Json::Kind::string)) facts.excluded.push_back(v.text());
+            if (v.is(Json::Kind::number) && Decimal::parse(v.text(), d)) facts.number.excluded.push_back(d);
+            if (v.is(Json::Kind::null)) facts.types &= ~TypeFacts::kNull;
+            if (v.is(Json::Kind::array) || v.is(Json::Kind::object) || v.is(Json::Kind::boolean)) return false;
+        }
+        return true;
+    }
+    if (!std::exchange(facts.has_values, true)) {
+        facts.values = std::move(values);
+        return true;
+    }
+    const auto lacks = [&](const Json* v) {
+        return std::none_of(values.begin(), values.end(), [v](const Json* o) { return equal_json(*v, *o); });
+    };
+    facts.values.erase(std::remove_if(facts.values.begin(), facts.values.end(), lacks), facts.values.end());
+    return true;
+}
+
+bool SchemaCompiler::gather_number(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts) {
+    if (value.is(Json::Kind::boolean) && key.compare(0, 9, "exclusive") == 0) return true;  // draft 4
+    Decimal d;
+    if (!value.is(Json::Kind::number)) return fail_at(Code::bad_argument, schema, key, "expected a number");
+    if (!Decimal::parse(value.text(), d)) return unsupported(schema, key, "a number of this size");
+    const auto open = [&schema](const char* flag) {
+        const Json* f = schema.find(flag);
+        return f && f->is(Json::Kind::boolean) && f->boolean();
+    };
+    if (key == "minimum") facts.number.not_below(d, open("exclusiveMinimum"));
+    if (key == "maximum") facts.number.not_above(d, open("exclusiveMaximum"));
+    if (key == "exclusiveMinimum") facts.number.not_below(d, true);
+    if (key == "exclusiveMaximum") facts.number.not_above(d, true);
+    if (key == "multipleOf") facts.number.multiples.push_back(d);
+    if (key == "!multipleOf") facts.number.not_multiples.push_back(d);
+    return true;
+}
+
+bool SchemaCompiler::gather_keyword(const Json& schema, const std::string& key, const Json& value, TypeFacts& facts) {
+    const auto text = [&](std::vector<std::string>& to) {
+        if (!value.is(Json::Kind::string)) return fail_at(Code::bad_argument, schema, key, "expected a string");
+        to.push_back(value.text());
+        return true;
+    };
+    const auto not_below = [&](uint64_t& to) {
+        uint64_t n = 0;
+        if (!count(schema, key, value, n)) return false;
+        to = std::max(to, n);
+        return true;
+    };
+    const auto not_above = [&](uint64_t& to) {
+        uint64_t n = 0;
+        if (!count(schema, key, value, n)) return false;
+        to = std::min(to, n);
+        return true;
+    };
+    if (key == "type") return gather_type(schema, value, facts);
+    if (key == "!type") {
+        TypeFacts inner;
+        if (!gather_type(schema, value, inner)) return false;
+        facts.types &= ~inner.types;
+        return true;
+    }
+    if (key == "enum" && !value.is(Json::Kind::array))
+        return fail_at(Code::bad_argument, schema, key, "expected a list of values");
+    if (key == "enum" || key == "const" || key == "!enum")
+        return gather_values(key, value, facts) || unsupported(schema, "not", "of a list, an object or a boolean");
+    for (const char* k : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "!multipleOf"})
+        if (key == k) return gather_number(schema, key, value, facts);
+    if (key == "minLength") return not_below(facts.min_length);
+    if (key == "maxLength") return not_above(facts.max_length);
+    if (key == "pattern") return text(facts.patterns);
+    if (key == "!pattern") return text(facts.not_patterns);
+    if (key == "format") return value.is(Json::Kind::string) ? text(facts.formats) : true;
+    if (key == "minItems") return not_below(facts.min_items);
+    if (key == "maxItems") return not_above(facts.max_items);
+    if (key == "minProperties") return not_below(facts.min_members);
+    if (key == "maxProperties") return not_above(facts.max_members);
+    if (key == "required") {
+        // Draft 3 has a boolean here, which says nothing in later ones.
+        for (const Json& name : value.items())
+            if (name.is(Json::Kind::string)) facts.required.push_back(name.text());
+        return true;
+    }
+    if (key == "propertyNames") return facts.names.push_back(&value), true;
+    if (key == "contains") {
+        const Json *low = schema.find("minContains"), *high = schema.find("maxContains");
+        if (high) return unsupported(schema, "maxContains");
+        if (low && low->text() == "0") return true;
+        if (low && low->text() != "1") return unsupported(schema, "minContains");
+        return facts.contains.push_back(&value), true;
+    }
+    if (key == "uniqueItems" && value.is(Json::Kind::boolean) && value.boolean()) {
+        const Json* high = schema.find("maxItems");
+        if (high && (high->text() == "0" || high->text() == "1")) return true;
+        return (facts.types & TypeFacts::kArray) == 0 || unsupported(schema, key);
+    }
+    for (const char* k : {"unevaluatedProperties", "unevaluatedItems"})
+        if (key == k && !(value.is(Json::Kind::boolean) && value.boolean())) return unsupported(schema, key);
+    for (const char* k : {"$dynamicRef", "$recursiveRef", "!names", "!member", "!other"})
+        if (key == k) return unsupported(schema, key[0] == '!' ? "not" : key, key[0] == '!' ? "of this keyword" : "");
+    return true;
+}
+
+bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
+    // Types first: what concerns another type need not be supported.
+    if (const Json* type = schema.find("type"))
+        if (!gather_type(schema, *type, facts)) return false;
+    bool array = false, object = false;
+    for (size_t i = 0; i < schema.keys().size(); ++i) {
+        const std::string& key = schema.keys()[i];
+        if (key == "$ref" && schema.items()[i].is(Json::Kind::string)) continue;
+        if (!gather_keyword(schema, key, schema.items()[i], facts)) return false;
+        array = array || key == "items" || key == "prefixItems";
+        object = object || key == "properties" || key == "patternProperties" || key == "additionalProperties";
+    }
+    if (array) facts.arrays.push_back(&schema);
+    if (object) facts.objects.push_back(&schema);
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------ expressions
+
+ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
+    TypeFacts f;
+    if (as_name) f.types = TypeFacts::kString;
+    // The types of all schemas are known before anything else is looked at.
+    for (const Json* s : flat)
+        if (const Json* type = s->find("type"))
+            if (!gather_type(*s, *type, f)) return kNone;
+    for (const Json* s : flat)
+        if (!gather(*s, f)) return kNone;
+    const Json& where = flat.empty() ? root_ : *flat[0];
+    if (f.has_values) return write_values(flat, f, as_name);
+    std::vector<ExprId> ways;
+    if (f.types == TypeFacts::kAll && flat.empty()) return pool_.rule((any_value(), any_rule_));
+    if (f.types & TypeFacts::kNull) ways.push_back(pool_.text("null"));
+    if (f.types & TypeFacts::kBoolean) ways.push_back(pool_.choice(pool_.text("true"), pool_.text("false")));
+    if (f.types & TypeFacts::kNumber) {
+        f.number.integers = (f.types & TypeFacts::kInteger) != 0;
+        f.number.others = (f.types & TypeFacts::kOther) != 0;
+        Result<ExprId> number = number_expr(pool_, f.number);
+        if (!number.ok()) {
+            const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
+            if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
+                return fail_at(number.status().code, where, multiple ? "multipleOf" : "minimum", number.status().text),
+                       kNone;
+            unsupported(where, multiple ? "multipleOf" : "minimum");
+            number = number_expr(pool_, NumberFacts());
+        }
+        ways.push_back(number.value());
+    }
+    if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, as_name));
+    if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
+    if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
+    return status_.ok() ? pool_.choice(std::move(ways)) : kNone;
+}
+
+ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, bool as_name) {
+    std::vector<ExprId> ways;
+    std::vector<std::string> strings;
+    for (const Json* v : facts.values) {
+        if (as_name && !v->is(Json::Kind::string)) continue;
+        bool fits = true;
+        for (const Json* s : flat) {
+            // Branches have divided what combines schemas; what is left are the schema's own keywords.
+            for (size_t key = 0; key < s->keys().size() && fits; ++key) {
+                const Verdict verdict = check_keyword(*v, *s, key, 0);
+                if (verdict == Verdict::unknown && !unsupported(*s, s->keys()[key], "beside enum or const"))
+                    return kNone;
+                fits = verdict != Verdict::no;
+            }
+        }
+        if (!fits) continue;
+        if (v->is(Json::Kind::string))
+            strings.push_back((as_name ? "" : "\"") + write_text(v->text(), Writing::canonical) +
+                              (as_name ? "" : "\""));
+        else
+            ways.push_back(write_value(*v));
+    }
+    ways.push_back(pool_.one_of(std::move(strings)));
+    return pool_.choice(std::move(ways));
+}
+
+ExprId SchemaCompiler::write_value(const Json& value) {
+    Decimal d;
+    switch (value.kind()) {
+        case Json::Kind::null: return pool_.text("null");
+        case Json::Kind::boolean: return pool_.text(value.boolean() ? "true" : "false");
+        case Json::Kind::number:
+            return Decimal::parse(value.text(), d) && d.whole().size() < 400 && d.fraction().size() < 400
+                       ? pool_.choice(number_literal(pool_, d), pool_.text(value.text()))
+                       : pool_.text(value.text());
+        case Json::Kind::string: return pool_.text("\"" + write_text(value.text(), Writing::canonical) + "\"");
+        case Json::Kind::array: {
+            ExprId e = kEmpty;
+            for (size_t i = value.items().size(); i-- > 0;)
+                e = pool_.concat({i > 0 ? comma_ : kEmpty, write_value(value.items()[i]), e});
+            return pool_.concat({pool_.text("["), space_, e, space_, pool_.text("]")});
+        }
+        default: break;
+    }
+    ObjectRule object;
+    object.any_order = options_.any_order;
+    object.separator = comma_;
+    for (size_t i = 0; i < value.keys().size(); ++i) {
+        ObjectRule::Member m;
+        m.key = key_expr(pool_.text(write_text(value.keys()[i], Writing::canonical)));
+        m.value = write_value(value.items()[i]);
+        m.required = true;
+        object.listed.push_back(m);
+    }
+    rules_.objects.push_back(std::move(object));
+    const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+    return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+}
+
+ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key) {
+    Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, Writing::canonical);
+    if (e.ok()) return e.value();
+    if (e.status().code == Code::unsupported && options_.ignore_unsupported)
+        unsupported(where, key);
+    else
+        fail_at(e.status().code, where, key, e.status().text);
+    return kNone;
+}
+
+ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where) {
+    for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
+        if (format != f.name) continue;
+        const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, Writing::canonical);
+        if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
+        return e.value();
+    }
+    return kNone;
+}
+
+ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool as_name) {
+    if (f.min_length > f.max_length) return kNone;
+    std::vector<ExprId> parts;
+    const auto add = [&](ExprId e, bool negated) {
+        if (e != kNone) parts.push_back(negated ? pool_.except(e) : e);
+    };
+    for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern"), false);
+    for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not"), true);
+    for (const std::string& name : f.formats) {
+        const ExprId e = format_expr(name, where);
+        if (e == kNone && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
+        add(e, false);
+    }
+    std::vector<std::string> excluded;
+    for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
+    if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
+    if (!status_.ok()) return kNone;
+    const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
+    const uint32_t high = f.max_length > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_length);
+    const bool simple = parts.empty() && !as_name;
+    // A pattern lets only characters of strings through; complements let everything through.
+    const bool bounded =
+        low > 0 || high != kUnbounded || f.patterns.size() + f.formats.size() == 0 || parts.empty() ||
+        std::all_of(parts.begin(), parts.end(), [this](ExprId e) { return pool_[e].kind == ExprKind::except; });
+    if (bounded) parts.push_back(pool_.repeat(simple ? json_char_ : name_char_, low, high));
+    const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
+    return as_name ? body : pool_.concat({pool_.text("\""), body, pool_.text("\"")});
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

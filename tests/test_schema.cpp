@@ -1,0 +1,321 @@
+#include "../src/grammar/automaton.h"
+#include "../src/grammar/schema.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+#include <ctime>
+#include <sstream>
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
+
+using RulesPtr = std::shared_ptr<const Rules>;
+
+RulesPtr compile(const std::string& schema, const SchemaRules& options = {}) {
+    RulesPtr rules;
+    const Status status = rules_from_json_schema(schema, options).get(rules);
+    REQUIRE_MESSAGE(status.ok(), schema << ": " << status.message());
+    return rules;
+}
+std::string error(const std::string& schema) {
+    const Result<RulesPtr> r = rules_from_json_schema(schema, {});
+    CHECK_MESSAGE(!r.ok(), schema);
+    return r.status().message();
+}
+bool accepts(Automaton& a, std::string_view text) {
+    StateId s = a.start();
+    for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
+    return a.accepting(s);
+}
+bool accepts(const RulesPtr& rules, std::string_view text) {
+    Automaton a(rules);
+    return accepts(a, text);
+}
+void check(const std::string& schema, const std::vector<const char*>& valid, const std::vector<const char*>& invalid,
+           const SchemaRules& options = {}) {
+    const RulesPtr rules = compile(schema, options);
+    for (const char* text : valid) CHECK_MESSAGE(accepts(rules, text), schema << " should accept " << text);
+    for (const char* text : invalid) CHECK_MESSAGE(!accepts(rules, text), schema << " should refuse " << text);
+}
+
+struct Totals {
+    size_t n_schema = 0, n_compiled = 0, n_valid_refused = 0, n_invalid_accepted = 0;
+};
+/// Runs a file of lines {"schema", "tests": [{"valid", "data"}]}.
+Totals run_file(const std::string& path, const std::vector<std::string>& without) {
+    Totals totals;
+    std::istringstream lines(test::read_text(path));
+    for (std::string line; std::getline(lines, line);) {
+        Json entry;
+        if (line.empty() || !Json::parse(line).get(entry).ok()) continue;
+        const std::string file = entry.find("file")->text();
+        if (std::find(without.begin(), without.end(), file) != without.end()) continue;
+        ++totals.n_schema;
+        SchemaRules options;
+        options.any_order = true;
+        const Result<RulesPtr> rules = rules_from_json_schema(entry.find("schema")->dump(), options);
+        if (!rules.ok()) continue;
+        ++totals.n_compiled;
+        for (const Json& t : entry.find("tests")->items()) {
+            const std::string text = t.find("data")->dump();
+            const bool valid = t.find("valid")->boolean();
+            if (accepts(rules.value(), text) == valid) continue;
+            MESSAGE(file << ": " << text.substr(0, 100));
+            ++(valid ? totals.n_valid_refused : totals.n_invalid_accepted);
+        }
+    }
+    return totals;
+}
+
+}  // namespace
+
+TEST_CASE("schema: scalars") {
+    check(R"({"type": "boolean"})", {"true", "false"}, {"null", "0", "\"true\"", "truefalse"});
+    check(R"({"type": ["null", "integer"]})", {"null", "0", "-12", "3.0"}, {"1.5", "01", "+1", "1.", "\"1\""});
+    check(R"({"type": "number"})", {"0", "-0.5", "1e5", "1.25E-7", "1e+10"}, {".5", "1.", "00", "1e", "--1"});
+    check(R"({"type": "string"})", {R"("")", R"("a\n\u00e9\ud83d\ude00")", "\"\xC3\xA9\""},
+          {R"("\ud83d")", R"("\x")", "\"\n\"", "\"\xC3\"", "\"a", "\"\xED\xA0\x80\""});
+    check(R"({"const": {"a": [1, "x", null]}})", {R"({"a": [1, "x", null]})", R"({"a":[1.0,"x",null]})"},
+          {R"({"a": [1, "x"]})", "{}"});
+    check(R"({"enum": ["a", "ab", 3, true], "type": "string"})", {"\"a\"", "\"ab\""}, {"3", "true", "\"b\""});
+    check(R"({"enum": [1, 5, 10], "minimum": 5, "not": {"const": 10}})", {"5", "5.0"}, {"1", "10"});
+    check("true", {"1", "[[{}]]", R"({"a": [1, {"b": null}]})"}, {"[1,]", "{1: 2}"});
+    check("{}", {"\"x\"", "[ 1, 2 ]"}, {""});
+}
+
+TEST_CASE("schema: numbers within bounds, digit by digit") {
+    const auto exhaustive = [](const std::string& schema, const std::function<bool(int)>& good) {
+        Automaton rules(compile(schema));
+        for (int n = -1250; n <= 1250; ++n) {
+            CHECK_MESSAGE(accepts(rules, std::to_string(n)) == good(n), schema << " " << n);
+            if (n % 7 == 0 && n != 0) CHECK_MESSAGE(accepts(rules, say(n, ".0")) == good(n), schema << " " << n);
+        }
+    };
+    exhaustive(R"({"type": "integer", "minimum": 7, "maximum": 1043})", [](int n) { return n >= 7 && n <= 1043; });
+    exhaustive(R"({"type": "integer", "minimum": -99, "exclusiveMaximum": 100})",
+               [](int n) { return n >= -99 && n < 100; });
+    exhaustive(R"({"type": "integer", "exclusiveMinimum": -1000, "maximum": -10})",
+               [](int n) { return n > -1000 && n <= -10; });
+    exhaustive(R"({"type": "integer", "multipleOf": 7, "minimum": 0.5})", [](int n) { return n > 0 && n % 7 == 0; });
+    exhaustive(R"({"type": "integer", "multipleOf": 20, "not": {"multipleOf": 100}})",
+               [](int n) { return n % 20 == 0 && n % 100 != 0; });
+    exhaustive(R"({"type": "integer", "minimum": 1e2, "maximum": 1.5e2})", [](int n) { return n >= 100 && n <= 150; });
+    exhaustive(R"({"type": "number", "minimum": 0, "exclusiveMinimum": 3})", [](int n) { return n > 3; });
+    // Hundredths between bounds with fractions.
+    Automaton rules(compile(R"({"type": "number", "minimum": -1.25, "exclusiveMaximum": 2.5})"));
+    for (int n = -300; n <= 300; ++n) {
+        char text[16];
+        std::snprintf(text, sizeof text, "%s%d.%02d", n < 0 ? "-" : "", std::abs(n) / 100, std::abs(n) % 100);
+        CHECK_MESSAGE(accepts(rules, text) == (n >= -125 && n < 250), text);
+    }
+    check(R"({"multipleOf": 0.01, "type": "number"})", {"1", "0.25", "3.10", "7.000"}, {"0.125", "1e-2"});
+    check(R"({"multipleOf": 2.5, "type": "number"})", {"5", "7.5", "-2.50", "0"}, {"6", "7.25", "0.5"});
+    check(R"({"type": "number", "minimum": 0})", {"1e-07", "0.0", "2e+30"}, {"-1", "-1e-7"});
+}
+
+TEST_CASE("schema: strings by length, pattern and format") {
+    check(R"({"type": "string", "minLength": 2, "maxLength": 3})",
+          {"\"ab\"", "\"\xC3\xA9\\n\\u00e9\"", R"("\ud83d\ude00x")"}, {"\"a\"", "\"abcd\""});
+    check(R"({"type": "string", "pattern": "^a+$", "maxLength": 3})", {"\"a\"", "\"aaa\""},
+          {"\"\"", "\"aaaa\"", "\"ab\""});
+    check(R"({"type": "string", "pattern": "b.d"})", {"\"abcde\"", "\"b\\\"d\"", "\"b\\\\d\""},
+          {"\"bd\"", "\"b\\nd\""});
+    check(R"({"type": "string", "pattern": "^(x|y)|z$"})", {"\"xa\"", "\"az\""}, {"\"ax\"", "\"za\""});
+    check(R"({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}], "not": {"pattern": "c"}})",
+          {"\"ab\"", "\"xbya\""}, {"\"a\"", "\"abc\""});
+    check(R"({"type": "string", "not": {"enum": ["no", "never"]}})", {"\"n\"", "\"nothing\"", "\"nev\""},
+          {"\"no\"", "\"never\""});
+    check(R"({"type": "string", "format": "date"})", {"\"2024-02-28\""}, {"\"2024-13-01\"", "\"2024-02-30\"", "\"x\""});
+    check(R"({"type": "string", "format": "date-time"})",
+          {"\"2024-02-28T10:00:00Z\"", "\"2024-02-28T10:00:00.5+01:00\""},
+          {"\"2024-02-28\"", "\"2024-02-28T24:00:00Z\""});
+    check(R"({"type": "string", "format": "ipv4"})", {"\"127.0.0.1\"", "\"255.255.255.255\""},
+          {"\"256.0.0.1\"", "\"1.2.3\""});
+    check(R"({"type": "string", "format": "ipv6"})",
+          {"\"::1\"", "\"fe80::1:2\"", "\"1:2:3:4:5:6:7:8\"", "\"::ffff:1.2.3.4\""},
+          {"\"1:2:3\"", "\"1::2::3\"", "\"12345::\""});
+    check(R"({"type": "string", "format": "uuid"})", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123e4567\""});
+    check(R"({"type": "string", "format": "email"})", {"\"a.b@c.org\""}, {"\"a@\"", "\"a b@c\""});
+    check(R"({"type": "string", "format": "hostname"})", {"\"a-b.example\""}, {"\"-a\"", "\"a_b\""});
+    check(R"({"type": "string", "format": "uri"})", {"\"https://a.b/c?d=e#f\"", "\"urn:x:y\""}, {"\"a b\"", "\"/x\""});
+    check(R"({"type": "string", "format": "duration"})", {"\"P1Y2M3DT4H\"", "\"PT5M\"", "\"P2W\""},
+          {"\"P\"", "\"1D\""});
+    check(R"({"type": "string", "format": "time"})", {"\"23:59:59Z\""}, {"\"25:00:00Z\""});
+}
+
+TEST_CASE("schema: arrays") {
+    check(R"({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3})",
+          {"[1]", "[1, 2,3]", "[ 1 ]"}, {"[]", "[1,2,3,4]", "[\"a\"]", "[1,]"});
+    check(R"({"type": "array", "prefixItems": [{"type": "string"}, {"type": "null"}], "items": {"type": "boolean"}})",
+          {"[]", "[\"a\"]", "[\"a\", null, true, false]"}, {"[null]", "[\"a\", null, 1]"});
+    check(R"({"type": "array", "items": [{"type": "string"}], "additionalItems": false})", {"[]", "[\"a\"]"},
+          {"[\"a\", 1]"});
+    check(R"({"type": "array", "maxItems": 0})", {"[]"}, {"[1]"});
+    check(R"({"type": "array", "items": false})", {"[]"}, {"[1]"});
+    check(R"({"type": "array", "contains": {"const": 1}, "items": {"type": "integer"}, "minItems": 2})",
+          {"[1, 2]", "[2, 1]", "[2, 3, 1, 4]"}, {"[1]", "[2, 3]", "[1, \"a\"]"});
+    check(
+        R"({"type": "array", "items": {"type": "array", "items": {"enum": [0]}, "minItems": 2, "maxItems": 2}, "minItems": 2})",
+        {"[[0,0],[0,0]]"}, {"[[0,0]]", "[[0],[0,0]]"});
+}
+
+TEST_CASE("schema: objects") {
+    const std::string person =
+        R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"},
+        "on": {"type": "boolean"}}, "required": ["name", "on"], "additionalProperties": false})";
+    check(person,
+          {R"({"name": "x", "on": true})", R"({"name":"x","age":3,"on":false})",
+           "{\n  \"name\": \"\",\n  \"on\": true\n}"},
+          {R"({"name": "x"})", R"({"on": true, "name": "x"})", R"({"name": "x", "on": true, "z": 1})", "{}",
+           R"({"name": "x", "name": "y", "on": true})"});
+    SchemaRules any;
+    any.any_order = true;
+    check(person, {R"({"on": true, "name": "x"})", R"({"age": 1, "on": true, "name": "x"})"},
+          {R"({"on": true})", R"({"on": true, "on": true, "name": "x"})", R"({"on": true, "name": 1})"}, any);
+    check(R"({"type": "object", "properties": {"a": {"type": "integer"}}})",
+          {"{}", R"({"a": 1})", R"({"a": 1, "b": [2]})", R"({"ab": "x"})", R"({"": 0})"},
+          {R"({"a": "x"})", R"({"b": 1, "a": 1})"});
+    check(R"({"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 1, "maxProperties": 2})",
+          {R"({"x": null})", R"({"x": null, "y": null})"},
+          {"{}", R"({"x": 1})", R"({"a": null, "b": null, "c": null})"});
+    check(R"({"type": "object", "patternProperties": {"^n_": {"type": "number"}, "_s$": {"type": "string"}},
+        "additionalProperties": false})",
+          {R"({"n_a": 1, "a_s": "x"})", "{}"}, {R"({"n_a": "x"})", R"({"n_s": 1})", R"({"n_s": "x"})", R"({"b": 1})"});
+    check(R"({"type": "object", "propertyNames": {"pattern": "^[a-c]+$", "maxLength": 2}})", {R"({"ab": 1})", "{}"},
+          {R"({"abc": 1})", R"({"d": 1})"});
+    check(R"({"type": "object", "properties": {"a\"b": {"const": 1}}, "required": ["a\"b"]})", {R"({"a\"b": 1})"},
+          {R"({"a\"b": 2})", "{}"});
+    // A listed name must not come in through its escapes.
+    check(R"({"type": "object", "properties": {"ab": {"const": 1}}})", {R"({"ab": 1})"}, {R"({"a\u0062": 2})"});
+    check(R"({"type": "object", "dependentRequired": {"a": ["b"]}, "properties": {"a": {}, "b": {}}})",
+          {R"({"b": 1})", R"({"a": 1, "b": 2})", "{}"}, {R"({"a": 1})"});
+}
+
+TEST_CASE("schema: combinations") {
+    check(R"({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]})", {"\"x\"", "5"}, {"4", "null"});
+    check(R"({"allOf": [{"type": ["string", "integer"]}, {"minimum": 5}, {"maxLength": 1}]})", {"\"x\"", "5"},
+          {"4", "\"xy\""});
+    check(R"({"oneOf": [{"type": "integer"}, {"minimum": 2}]})", {"1", "2.5", "\"x\""}, {"3", "1.5"});
+    check(
+        R"({"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}, "v": {"type": "integer"}}, "required": ["k", "v"]},
+        {"type": "object", "properties": {"k": {"const": "b"}}, "required": ["k"]}]})",
+        {R"({"k": "a", "v": 1})", R"({"k": "b"})"}, {R"({"k": "a"})", R"({"k": "c"})"});
+    check(R"({"type": "integer", "if": {"minimum": 10}, "then": {"multipleOf": 5}, "else": {"multipleOf": 2}})",
+          {"4", "10", "15"}, {"3", "12"});
+    check(R"({"allOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        {"properties": {"a": {"minimum": 3}, "b": {"type": "null"}}}], "type": "object"})",
+          {R"({"a": 3, "b": null})", R"({"a": 4})"}, {R"({"a": 2})", R"({"b": null})"});
+    check(R"({"not": {"type": ["string", "number", "array", "object"]}})", {"null", "true"}, {"1", "\"x\"", "[]"});
+    check(R"({"type": "object", "not": {"required": ["a"]}})", {"{}", R"({"b": 1})"}, {R"({"a": 1})"});
+    check(R"({"not": {"anyOf": [{"type": "object"}, {"maximum": 5}]}, "type": ["object", "number"]})", {"6"},
+          {"5", "{}"});
+}
+
+TEST_CASE("schema: references and recursion") {
+    check(R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"v": {"type": "integer"},
+        "next": {"$ref": "#/$defs/node"}}, "required": ["v"], "additionalProperties": false}}})",
+          {R"({"v": 1})", R"({"v": 1, "next": {"v": 2, "next": {"v": 3}}})"}, {R"({"v": 1, "next": {}})", "1"});
+    check(R"({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "#"}]}})", {"[1, [2, []]]"},
+          {"[\"x\"]"});
+    check(R"({"$ref": "#/definitions/a~1b%20c", "definitions": {"a/b c": {"const": 1}}})", {"1"}, {"2"});
+    check(
+        R"({"properties": {"x": {"$ref": "#id"}}, "$defs": {"y": {"$anchor": "id", "type": "null"}}, "type": "object"})",
+        {R"({"x": null})"}, {R"({"x": 1})"});
+    // Keywords beside a reference: ignored up to draft 7, applied since.
+    check(R"({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/i", "maximum": 5,
+        "definitions": {"i": {"type": "integer"}}})",
+          {"7"}, {});
+    check(R"({"$ref": "#/$defs/i", "maximum": 5, "$defs": {"i": {"type": "integer"}}})", {"5"}, {"7"});
+    CHECK(error(R"({"$ref": "#"})") == "bad_argument: #: $ref: references itself without anything between");
+    CHECK(error(R"({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"allOf": [{"$ref": "#"}]}}})")
+              .find("references itself") != std::string::npos);
+    CHECK(error(R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})")
+              .find("no value is valid") != std::string::npos);
+    CHECK(error(R"({"properties": {"a": {"$ref": "https://example.com/x.json"}}})") ==
+          "unsupported: #/properties/a: $ref: 'https://example.com/x.json' is not within the schema; put what it "
+          "refers to "
+          "under $defs");
+    CHECK(error(R"({"items": {"$ref": "#/$defs/none"}})") ==
+          "bad_argument: #/items: $ref: '#/$defs/none' leads nowhere");
+}
+
+TEST_CASE("schema: errors name the pointer and the keyword") {
+    CHECK(error(R"({"properties": {"a/b": {"items": {"type": "array", "uniqueItems": true}}}})")
+              .find("unsupported: #/properties/a~1b/items: uniqueItems: is not supported") == 0);
+    CHECK(error(R"({"type": "strin"})").find("bad_argument: #: type: expected the name of a type, found '\"strin\"'") ==
+          0);
+    CHECK(error(R"({"items": 3})").find("bad_argument: #/items: expected a schema") == 0);
+    CHECK(error(R"({"minLength": -1})").find("#: minLength: expected an integer") != std::string::npos);
+    CHECK(error("{\"pattern\": \"a(?=b)\"}").find("unsupported: #: pattern: ") == 0);
+    CHECK(error(R"({"pattern": "a("})").find("bad_argument: #: pattern: ") == 0);
+    CHECK(error(R"({"allOf": []})").find("#: allOf: expected a list") != std::string::npos);
+    CHECK(error(R"({"type": "string", "minLength": 3, "maxLength": 2})").find("no value is valid") !=
+          std::string::npos);
+    CHECK(error(R"({"type": "string", "pattern": "^a$", "minLength": 2})").find("no value is valid") !=
+          std::string::npos);
+    CHECK(error("false").find("no value is valid") != std::string::npos);
+    CHECK(error("{\"type\": }").find("line 1") != std::string::npos);
+    SchemaRules lenient;
+    lenient.ignore_unsupported = true;
+    const RulesPtr rules = compile(
+        "{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"type\": \"string\", "
+        "\"format\": \"colour\", \"pattern\": \"^(?!x)\"}}",
+        lenient);
+    CHECK(accepts(rules, R"(["a", "a"])"));
+    CHECK(rules->ignored == std::vector<std::string>{"#/items: format 'colour'", "#/items: pattern", "#: uniqueItems"});
+}
+
+TEST_CASE("schema: hostile ones end within time") {
+    const auto quick = [](const std::string& schema) {
+        const std::clock_t begin = std::clock();
+        const Result<RulesPtr> r = rules_from_json_schema(schema, {});
+        const double took = 1000.0 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+        CHECK_MESSAGE(took < (AUSPEX_TEST_SANITIZED ? 3000 : 100), schema.substr(0, 100) << " " << took);
+        return r.status().message();
+    };
+    std::string deep, many = "{\"allOf\": [", pairs = "{\"type\": \"object\", \"dependentRequired\": {",
+                      ones = "{\"oneOf\": [";
+    for (int i = 0; i < 1000000; ++i) deep += "{\"items\":";
+    CHECK(quick(deep) != "ok");
+    for (int i = 0; i < 100; ++i)
+        many += say(i ? "," : "", R"({"anyOf": [{"minimum": )", i, R"(}, {"maxLength": )", i, R"(}, {"maxItems": )", i,
+                    "}]}");
+    CHECK(quick(many + "]}").find("the alternatives combine") != std::string::npos);
+    for (int i = 0; i < 60; ++i) pairs += say(i ? "," : "", "\"a", i, "\": [\"b", i, "\"]");
+    CHECK(quick(pairs + "}}").find("the alternatives combine") != std::string::npos);
+    for (int i = 0; i < 120; ++i) ones += say(i ? "," : "", "{\"minimum\": ", i, "}");
+    CHECK(quick(ones + "]}") != "");
+    CHECK(quick(R"({"type": "string", "minLength": 100000, "pattern": "^(ab|cd)*$"})").find("too large") !=
+          std::string::npos);
+    CHECK(quick(R"({"type": "string", "maxLength": 1000000, "minLength": 999999})") == "ok");
+    CHECK(
+        quick(
+            R"({"allOf": [{"pattern": "(a.*){20}b"}, {"pattern": "(b.*){20}c"}, {"pattern": "(c.*){20}d"}], "type": "string"})") !=
+        "");
+    CHECK(quick(R"({"type": "array", "minItems": 100000, "maxItems": 100000})") == "ok");
+}
+
+TEST_CASE("schema: a sample of MaskBench, instance by instance") {
+    const char* shared = test::shared_dir("schemas of MaskBench");
+    if (!shared) return;
+    const Totals t = run_file(std::string(shared) + "/schemas/maskbench_sample.jsonl", {});
+    CHECK(t.n_schema == 781);
+    CHECK(t.n_valid_refused == 0);
+    CHECK(t.n_invalid_accepted == 0);
+    CHECK(t.n_compiled >= 781 * 85 / 100);
+}
+
+TEST_CASE("schema: the JSON Schema test suite, where it is supported") {
+    const char* shared = test::shared_dir("the JSON Schema test suite");
+    if (!shared) return;
+    // format is an assertion here; a vocabulary would be loaded from elsewhere.
+    const Totals t = run_file(std::string(shared) + "/schemas/json_schema_test_suite_2020-12.jsonl",
+                              {"format.json", "vocabulary.json"});
+    CHECK(t.n_schema > 350);
+    CHECK(t.n_valid_refused == 0);
+    CHECK(t.n_invalid_accepted == 0);
+    CHECK(t.n_compiled >= 210);
+}
