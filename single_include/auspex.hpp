@@ -24,6 +24,7 @@
 //
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -61,7 +62,7 @@ enum class Code {
     out_of_memory,  ///< host memory, device memory or threads
     no_device,      ///< no usable device of the kind asked for
     device_lost,    ///< the device is gone, the process is unharmed; Session::move_to() goes on elsewhere
-    cancelled,      ///< a progress callback returned false
+    cancelled,      ///< by a progress callback or Session::cancel()
     context_full,   ///< the history has n_context tokens
 };
 
@@ -772,7 +773,7 @@ class AUSPEX_API Session {
     /// returns   the rows computed and reused, and why.
     /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
     ///           names both numbers). device_lost: move_to() goes on; then sync() again.
-    ///           cancelled: by the progress callback; the rows computed so far are kept.
+    ///           cancelled: by cancel() or the progress callback; the rows computed so far are kept.
     /// cost      one prefill of the rows that no checkpoint covers, and the copies of those it goes back to. Tokens of
     ///           the last next() can be taken back.
     Result<SyncReport> sync(Span<const Token> history, Span<const Mark> marks = {});
@@ -782,10 +783,16 @@ class AUSPEX_API Session {
     /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
     ///           ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, or a sampling value out of range.
-    ///           context_full: the history has n_context tokens. device_lost: the history is as before the call;
-    ///           move_to() goes on with it.
+    ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: it is as
+    ///           before the call; move_to() goes on with it.
     /// cost      one step of the model; allocates nothing.
     Result<Span<const Token>> next(const Sampling& sampling = {});
+
+    /// Stops sync(), next() and move_to(): a running one returns cancelled before its next step, others at once, until
+    /// cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
+    ///
+    /// thread    any, at any time but while the Session object itself is moved or destroyed.
+    void cancel(bool on = true) noexcept;
 
     /// Sets how deep next() drafts from now on: 0..kMaxDraft, or -1 as in DraftOptions::depth. Changes no text.
     ///
@@ -855,7 +862,7 @@ class AUSPEX_API Session {
     ///           after a loss every row, because keys and values were there; checkpoints in host memory stay valid.
     ///           Between kinds of devices every row, and only the checkpoints of marks are kept again.
     /// errors    bad_argument: an empty Model, or other weights. unsupported: an option that the device does not have.
-    ///           out_of_memory, device_lost (the new device), cancelled by the progress callback. The session is as
+    ///           out_of_memory, device_lost (the new device), cancelled. The session is as
     ///           before, and may be moved again.
     /// cost      the memory of one more session while it runs; the rows that are computed.
     Result<SyncReport> move_to(const Model& model);
@@ -914,6 +921,7 @@ class AUSPEX_API Session {
 
   private:
     std::unique_ptr<Impl> impl_;
+    std::shared_ptr<std::atomic<bool>> cancel_;  ///< outlives what move_to() replaces
 };
 
 /// Turns tokens into text to show: holds bytes back until a character is complete, and text that may be the beginning
@@ -4470,7 +4478,6 @@ class Thread {
 //         function that run() runs. A Pool must not be destroyed while it runs.
 // Tests   tests/test_pool.cpp. Hot path: run() and barrier() allocate nothing.
 
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -9848,9 +9855,11 @@ class Trunk {
     void set_tree(PrefixTree& tree) { tree_ = &tree; }
     /// Told of every row that is written.
     void set_marks(RowMarks& marks) { marks_ = &marks; }
+    /// Prefills stop before their next step while it is set.
+    void set_cancel(const std::atomic<bool>& cancel) { cancel_ = &cancel; }
 
-    /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
-    /// tokens whose rows are missing are dropped.
+    /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by cancel() or the progress
+    /// callback, the tokens whose rows are missing are dropped.
     Status prefill(size_t n);
     /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
     /// token's. Calls nothing back.
@@ -9911,7 +9920,7 @@ class Trunk {
     /// How the rows were computed, also while a recomputation has failed.
     std::vector<RowSpan> known_spans() const { return redo_.empty() ? spans() : redo_; }
     /// Computes what is missing of the first n rows as another session computed them: on the same kind of device they
-    /// get the same bits. errors: also cancelled, by the progress callback; the rows are then of no use.
+    /// get the same bits. errors: also cancelled; the rows are then of no use.
     Status compute_as(const std::vector<RowSpan>& spans, size_t n);
 
     bool has_logits() const { return at_ != LogitsAt::nowhere; }
@@ -9964,6 +9973,7 @@ class Trunk {
     Stats& stats_;
     PrefixTree* tree_ = nullptr;
     RowMarks* marks_ = nullptr;
+    const std::atomic<bool>* cancel_ = nullptr;
     LogitsAt at_ = LogitsAt::nowhere;
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot
@@ -10488,6 +10498,7 @@ struct Session::Impl {
     Stats stats;
     std::vector<detail::KvShape> kv;  ///< by SlotId
     std::unique_ptr<detail::Context> context;
+    std::shared_ptr<std::atomic<bool>> cancel;  ///< set by Session::cancel() on any thread
     detail::RowMarks marks;
     detail::Sampler sampler;
     detail::Timeline timeline;
@@ -10524,9 +10535,12 @@ struct Session::Impl {
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
     /// Tokens computed ahead of the caller with another sampling are dropped.
     Status drop_ahead(const Sampling& sampling);
+    Status compute_rest(size_t n);
     /// Appends at least one token.
     Status generate(const Sampling& sampling);
     Status check_ids(Span<const Token> ids) const;
+    /// cancelled, after Session::cancel().
+    Status go_on() const;
     uint64_t snapshot_id();
 
     class Call;
@@ -47855,8 +47869,9 @@ size_t Trunk::next_piece(size_t end) const {
     return to - at;
 }
 
-/// Tells the application how much of the rows begin .. end is done.
+/// Asks whether to go on, and tells the application how much of the rows begin .. end is done.
 bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+    if (*cancel_) return false;
     return !options_.progress || options_.progress("reading the prompt", static_cast<float>(timeline_.n_row() - begin) /
                                                                              static_cast<float>(end - begin));
 }
@@ -47869,7 +47884,7 @@ Status Trunk::prefill(size_t n) {
         if (!ask_to_go_on(begin, end)) {
             timeline_.truncate(timeline_.n_row());
             cache_.cut(timeline_.n_row());
-            return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
+            return Status(Code::cancelled, "reading the prompt was cancelled by cancel() or the progress callback");
         }
         const size_t piece = next_piece(end);
         make_room(piece);
@@ -47970,7 +47985,9 @@ Status Trunk::run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on) {
         const size_t at_once = decoded ? kMaxTentative : options_.n_ubatch;
         while (timeline_.n_row() < end) {
             const size_t k = std::min(end - timeline_.n_row(), at_once);
-            if (!go_on()) return Status(Code::cancelled, "computing rows again was cancelled by the progress callback");
+            if (!go_on())
+                return Status(Code::cancelled,
+                              "computing rows again was cancelled by cancel() or the progress callback");
             if (decoded) {
                 AUSPEX_TRY(verify(static_cast<uint32_t>(k) - 1));
                 commit(static_cast<uint32_t>(k));
@@ -50446,6 +50463,7 @@ Status Session::Impl::open() {
     depth.reset(new DepthControl(options, stats));
     trunk.reset(new Trunk(*model, options, *context, timeline, cache, stats));
     trunk->set_marks(marks);
+    trunk->set_cancel(*cancel);
     cache.set_marks(marks);
     AUSPEX_TRY(open_store());
     const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
@@ -50499,6 +50517,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
     auto impl = std::make_unique<Impl>();
     impl->model = model.impl();
     impl->options = options;
+    impl->cancel = std::make_shared<std::atomic<bool>>(false);
     AUSPEX_TRY(impl->open());
     const Logger& log = impl->model->device->options.log;
     const uint32_t n_context = impl->options.n_context, trained = impl->model->plan.n_context;
@@ -50506,10 +50525,19 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
         log(LogLevel::warning, detail::say("n_context is ", n_context, " but the model was trained for ", trained,
                                            " rows; expect worse text beyond"));
     Session session;
+    session.cancel_ = impl->cancel;
     session.impl_ = std::move(impl);
     return session;
 }
 AUSPEX_CATCH
+
+void Session::cancel(bool on) noexcept {
+    if (cancel_) *cancel_ = on;
+}
+
+Status Session::Impl::go_on() const {
+    return *cancel ? Status(Code::cancelled, "cancel() was called; cancel(false) lets the session go on") : Status();
+}
 
 // --------------------------------------------------------------------------------- the timeline
 
@@ -50596,6 +50624,7 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
                             s.options.n_context, "; create it with a larger n_context or shorten the text");
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
+    AUSPEX_TRY(s.go_on());
     AUSPEX_TRY(s.drain());
     detail::PrefixReport report;
     AUSPEX_TRY(s.compute(history, marks).get(report));
@@ -50632,9 +50661,17 @@ Status Session::Impl::drop_ahead(const Sampling& sampling) {
     return {};
 }
 
+/// Computes rows that next() lacks. Its history stays, also if that is cancelled.
+Status Session::Impl::compute_rest(size_t n) {
+    const std::vector<Token> kept(timeline.tokens().begin(), timeline.tokens().end());
+    Status done = trunk->prefill(n);
+    if (done.code == Code::cancelled) timeline.assign(kept);
+    return done;
+}
+
 Status Session::Impl::generate(const Sampling& sampling) {
     if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
-        AUSPEX_TRY(trunk->prefill(timeline.size() - timeline.n_row() - 1));
+        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
     const size_t size = timeline.size();
     if (!decodes_on_device()) AUSPEX_TRY(drain());  // the host's steps end the device loop
     if (timeline.size() > size) return {};          // it had tokens queued
@@ -50642,7 +50679,7 @@ Status Session::Impl::generate(const Sampling& sampling) {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
         detail::PrefixReport report;
         AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).get(report));
-        AUSPEX_TRY(trunk->prefill(report.rows_computed));
+        AUSPEX_TRY(compute_rest(report.rows_computed));
     }
     Span<const float> logits;
     AUSPEX_TRY(trunk->last_logits().get(logits));
@@ -50661,6 +50698,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     if (s.timeline.n_given() >= s.options.n_context)
         return detail::fail(Code::context_full, "the history has ", s.timeline.n_given(),
                             " tokens, all that n_context allows");
+    AUSPEX_TRY(s.go_on());
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
     if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
@@ -50855,11 +50893,13 @@ using Pieces = std::vector<std::byte>;
 
 constexpr uint32_t kRowsAtOnce = 256;  ///< copied by way of the host
 
-/// A session of the same options.
-Result<std::unique_ptr<Impl>> open_like(const Impl& from, std::shared_ptr<Model::Impl> model) {
+/// A session of the same options. cancel: what stops it.
+Result<std::unique_ptr<Impl>> open_like(const Impl& from, std::shared_ptr<Model::Impl> model,
+                                        std::shared_ptr<std::atomic<bool>> cancel) {
     auto impl = std::make_unique<Impl>();
     impl->model = std::move(model);
     impl->options = from.options;
+    impl->cancel = std::move(cancel);
     AUSPEX_TRY(impl->open());
     impl->host_only = from.host_only;
     return impl;
@@ -51016,7 +51056,7 @@ void keep_file(Impl& from, Impl& to) {
 
 Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Model::Impl>& model, SyncReport* report) {
     std::unique_ptr<Impl> to;
-    AUSPEX_TRY(open_like(from, model).get(to));
+    AUSPEX_TRY(open_like(from, model, from.cancel).get(to));
     copy_counts(from.stats, &to->stats);
     report->diverged_at = from.timeline.n_given();
     const bool same_layout = from.snapshot_id() == to->snapshot_id();
@@ -51028,7 +51068,7 @@ Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Mod
     }
     if (same_layout) {  // nothing of a copy that failed stays
         to.reset();
-        AUSPEX_TRY(open_like(from, model).get(to));
+        AUSPEX_TRY(open_like(from, model, from.cancel).get(to));
         copy_counts(from.stats, &to->stats);
     }
     to->depth->copy(*from.depth, same_layout);
@@ -51053,7 +51093,8 @@ Result<Session> Session::fork() const AUSPEX_BOUNDARY {
     AUSPEX_TRY(call.status());
     AUSPEX_TRY(impl_->trunk->alive());
     Session session;
-    AUSPEX_TRY(open_like(*impl_, impl_->model).get(session.impl_));
+    session.cancel_ = std::make_shared<std::atomic<bool>>(false);
+    AUSPEX_TRY(open_like(*impl_, impl_->model, session.cancel_).get(session.impl_));
     AUSPEX_TRY(impl_->drain());
     AUSPEX_TRY(copy_session(*impl_, *session.impl_));
     session.impl_->depth->control.clear_report();
@@ -51072,6 +51113,7 @@ Result<SyncReport> Session::move_to(const Model& model) AUSPEX_BOUNDARY {
                             impl_->model->info.file_bytes, " bytes), the model to move to is '",
                             model.impl()->info.name, "' (", model.impl()->info.file_bytes,
                             " bytes) of other weights; load the same file, with the same LoadOptions::mtp");
+    AUSPEX_TRY(impl_->go_on());
     SyncReport report;
     AUSPEX_TRY(move_session(*impl_, model.impl(), &report).get(other));
     impl_.swap(other);

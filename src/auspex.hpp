@@ -20,6 +20,7 @@
 // Each entry below lists, as far as it applies: what it does, arguments, returns, errors, cost, thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -57,7 +58,7 @@ enum class Code {
     out_of_memory,  ///< host memory, device memory or threads
     no_device,      ///< no usable device of the kind asked for
     device_lost,    ///< the device is gone, the process is unharmed; Session::move_to() goes on elsewhere
-    cancelled,      ///< a progress callback returned false
+    cancelled,      ///< by a progress callback or Session::cancel()
     context_full,   ///< the history has n_context tokens
 };
 
@@ -768,7 +769,7 @@ class AUSPEX_API Session {
     /// returns   the rows computed and reused, and why.
     /// errors    bad_argument: an id outside the vocabulary, a mark beyond the history, or too many tokens (the text
     ///           names both numbers). device_lost: move_to() goes on; then sync() again.
-    ///           cancelled: by the progress callback; the rows computed so far are kept.
+    ///           cancelled: by cancel() or the progress callback; the rows computed so far are kept.
     /// cost      one prefill of the rows that no checkpoint covers, and the copies of those it goes back to. Tokens of
     ///           the last next() can be taken back.
     Result<SyncReport> sync(Span<const Token> history, Span<const Mark> marks = {});
@@ -778,10 +779,16 @@ class AUSPEX_API Session {
     /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
     ///           ends a generation (Model::is_end).
     /// errors    bad_argument: no history yet, or a sampling value out of range.
-    ///           context_full: the history has n_context tokens. device_lost: the history is as before the call;
-    ///           move_to() goes on with it.
+    ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: it is as
+    ///           before the call; move_to() goes on with it.
     /// cost      one step of the model; allocates nothing.
     Result<Span<const Token>> next(const Sampling& sampling = {});
+
+    /// Stops sync(), next() and move_to(): a running one returns cancelled before its next step, others at once, until
+    /// cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
+    ///
+    /// thread    any, at any time but while the Session object itself is moved or destroyed.
+    void cancel(bool on = true) noexcept;
 
     /// Sets how deep next() drafts from now on: 0..kMaxDraft, or -1 as in DraftOptions::depth. Changes no text.
     ///
@@ -851,7 +858,7 @@ class AUSPEX_API Session {
     ///           after a loss every row, because keys and values were there; checkpoints in host memory stay valid.
     ///           Between kinds of devices every row, and only the checkpoints of marks are kept again.
     /// errors    bad_argument: an empty Model, or other weights. unsupported: an option that the device does not have.
-    ///           out_of_memory, device_lost (the new device), cancelled by the progress callback. The session is as
+    ///           out_of_memory, device_lost (the new device), cancelled. The session is as
     ///           before, and may be moved again.
     /// cost      the memory of one more session while it runs; the rows that are computed.
     Result<SyncReport> move_to(const Model& model);
@@ -910,6 +917,7 @@ class AUSPEX_API Session {
 
   private:
     std::unique_ptr<Impl> impl_;
+    std::shared_ptr<std::atomic<bool>> cancel_;  ///< outlives what move_to() replaces
 };
 
 /// Turns tokens into text to show: holds bytes back until a character is complete, and text that may be the beginning

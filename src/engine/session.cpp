@@ -37,6 +37,7 @@ Status Session::Impl::open() {
     depth.reset(new DepthControl(options, stats));
     trunk.reset(new Trunk(*model, options, *context, timeline, cache, stats));
     trunk->set_marks(marks);
+    trunk->set_cancel(*cancel);
     cache.set_marks(marks);
     AUSPEX_TRY(open_store());
     const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
@@ -90,6 +91,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
     auto impl = std::make_unique<Impl>();
     impl->model = model.impl();
     impl->options = options;
+    impl->cancel = std::make_shared<std::atomic<bool>>(false);
     AUSPEX_TRY(impl->open());
     const Logger& log = impl->model->device->options.log;
     const uint32_t n_context = impl->options.n_context, trained = impl->model->plan.n_context;
@@ -97,10 +99,19 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
         log(LogLevel::warning, detail::say("n_context is ", n_context, " but the model was trained for ", trained,
                                            " rows; expect worse text beyond"));
     Session session;
+    session.cancel_ = impl->cancel;
     session.impl_ = std::move(impl);
     return session;
 }
 AUSPEX_CATCH
+
+void Session::cancel(bool on) noexcept {
+    if (cancel_) *cancel_ = on;
+}
+
+Status Session::Impl::go_on() const {
+    return *cancel ? Status(Code::cancelled, "cancel() was called; cancel(false) lets the session go on") : Status();
+}
 
 // --------------------------------------------------------------------------------- the timeline
 
@@ -187,6 +198,7 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
                             s.options.n_context, "; create it with a larger n_context or shorten the text");
     AUSPEX_TRY(s.check_ids(history));
     AUSPEX_TRY(session_impl::check_marks(marks, history.size()));
+    AUSPEX_TRY(s.go_on());
     AUSPEX_TRY(s.drain());
     detail::PrefixReport report;
     AUSPEX_TRY(s.compute(history, marks).get(report));
@@ -223,9 +235,17 @@ Status Session::Impl::drop_ahead(const Sampling& sampling) {
     return {};
 }
 
+/// Computes rows that next() lacks. Its history stays, also if that is cancelled.
+Status Session::Impl::compute_rest(size_t n) {
+    const std::vector<Token> kept(timeline.tokens().begin(), timeline.tokens().end());
+    Status done = trunk->prefill(n);
+    if (done.code == Code::cancelled) timeline.assign(kept);
+    return done;
+}
+
 Status Session::Impl::generate(const Sampling& sampling) {
     if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
-        AUSPEX_TRY(trunk->prefill(timeline.size() - timeline.n_row() - 1));
+        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
     const size_t size = timeline.size();
     if (!decodes_on_device()) AUSPEX_TRY(drain());  // the host's steps end the device loop
     if (timeline.size() > size) return {};          // it had tokens queued
@@ -233,7 +253,7 @@ Status Session::Impl::generate(const Sampling& sampling) {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
         detail::PrefixReport report;
         AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).get(report));
-        AUSPEX_TRY(trunk->prefill(report.rows_computed));
+        AUSPEX_TRY(compute_rest(report.rows_computed));
     }
     Span<const float> logits;
     AUSPEX_TRY(trunk->last_logits().get(logits));
@@ -252,6 +272,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     if (s.timeline.n_given() >= s.options.n_context)
         return detail::fail(Code::context_full, "the history has ", s.timeline.n_given(),
                             " tokens, all that n_context allows");
+    AUSPEX_TRY(s.go_on());
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
     if (s.trunk->damaged()) AUSPEX_TRY(s.drain());

@@ -20,6 +20,7 @@ struct Session::Impl {
     Stats stats;
     std::vector<detail::KvShape> kv;  ///< by SlotId
     std::unique_ptr<detail::Context> context;
+    std::shared_ptr<std::atomic<bool>> cancel;  ///< set by Session::cancel() on any thread
     detail::RowMarks marks;
     detail::Sampler sampler;
     detail::Timeline timeline;
@@ -56,9 +57,12 @@ struct Session::Impl {
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
     /// Tokens computed ahead of the caller with another sampling are dropped.
     Status drop_ahead(const Sampling& sampling);
+    Status compute_rest(size_t n);
     /// Appends at least one token.
     Status generate(const Sampling& sampling);
     Status check_ids(Span<const Token> ids) const;
+    /// cancelled, after Session::cancel().
+    Status go_on() const;
     uint64_t snapshot_id();
 
     class Call;

@@ -26,11 +26,13 @@ using Pieces = std::vector<std::byte>;
 
 constexpr uint32_t kRowsAtOnce = 256;  ///< copied by way of the host
 
-/// A session of the same options.
-Result<std::unique_ptr<Impl>> open_like(const Impl& from, std::shared_ptr<Model::Impl> model) {
+/// A session of the same options. cancel: what stops it.
+Result<std::unique_ptr<Impl>> open_like(const Impl& from, std::shared_ptr<Model::Impl> model,
+                                        std::shared_ptr<std::atomic<bool>> cancel) {
     auto impl = std::make_unique<Impl>();
     impl->model = std::move(model);
     impl->options = from.options;
+    impl->cancel = std::move(cancel);
     AUSPEX_TRY(impl->open());
     impl->host_only = from.host_only;
     return impl;
@@ -187,7 +189,7 @@ void keep_file(Impl& from, Impl& to) {
 
 Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Model::Impl>& model, SyncReport* report) {
     std::unique_ptr<Impl> to;
-    AUSPEX_TRY(open_like(from, model).get(to));
+    AUSPEX_TRY(open_like(from, model, from.cancel).get(to));
     copy_counts(from.stats, &to->stats);
     report->diverged_at = from.timeline.n_given();
     const bool same_layout = from.snapshot_id() == to->snapshot_id();
@@ -199,7 +201,7 @@ Result<std::unique_ptr<Impl>> move_session(Impl& from, const std::shared_ptr<Mod
     }
     if (same_layout) {  // nothing of a copy that failed stays
         to.reset();
-        AUSPEX_TRY(open_like(from, model).get(to));
+        AUSPEX_TRY(open_like(from, model, from.cancel).get(to));
         copy_counts(from.stats, &to->stats);
     }
     to->depth->copy(*from.depth, same_layout);
@@ -224,7 +226,8 @@ Result<Session> Session::fork() const AUSPEX_BOUNDARY {
     AUSPEX_TRY(call.status());
     AUSPEX_TRY(impl_->trunk->alive());
     Session session;
-    AUSPEX_TRY(open_like(*impl_, impl_->model).get(session.impl_));
+    session.cancel_ = std::make_shared<std::atomic<bool>>(false);
+    AUSPEX_TRY(open_like(*impl_, impl_->model, session.cancel_).get(session.impl_));
     AUSPEX_TRY(impl_->drain());
     AUSPEX_TRY(copy_session(*impl_, *session.impl_));
     session.impl_->depth->control.clear_report();
@@ -243,6 +246,7 @@ Result<SyncReport> Session::move_to(const Model& model) AUSPEX_BOUNDARY {
                             impl_->model->info.file_bytes, " bytes), the model to move to is '",
                             model.impl()->info.name, "' (", model.impl()->info.file_bytes,
                             " bytes) of other weights; load the same file, with the same LoadOptions::mtp");
+    AUSPEX_TRY(impl_->go_on());
     SyncReport report;
     AUSPEX_TRY(move_session(*impl_, model.impl(), &report).get(other));
     impl_.swap(other);

@@ -87,8 +87,9 @@ size_t Trunk::next_piece(size_t end) const {
     return to - at;
 }
 
-/// Tells the application how much of the rows begin .. end is done.
+/// Asks whether to go on, and tells the application how much of the rows begin .. end is done.
 bool Trunk::ask_to_go_on(size_t begin, size_t end) const {
+    if (*cancel_) return false;
     return !options_.progress || options_.progress("reading the prompt", static_cast<float>(timeline_.n_row() - begin) /
                                                                              static_cast<float>(end - begin));
 }
@@ -101,7 +102,7 @@ Status Trunk::prefill(size_t n) {
         if (!ask_to_go_on(begin, end)) {
             timeline_.truncate(timeline_.n_row());
             cache_.cut(timeline_.n_row());
-            return Status(Code::cancelled, "reading the prompt was cancelled by the progress callback");
+            return Status(Code::cancelled, "reading the prompt was cancelled by cancel() or the progress callback");
         }
         const size_t piece = next_piece(end);
         make_room(piece);
@@ -202,7 +203,9 @@ Status Trunk::run_spans(const std::vector<RowSpan>& spans, size_t n, F go_on) {
         const size_t at_once = decoded ? kMaxTentative : options_.n_ubatch;
         while (timeline_.n_row() < end) {
             const size_t k = std::min(end - timeline_.n_row(), at_once);
-            if (!go_on()) return Status(Code::cancelled, "computing rows again was cancelled by the progress callback");
+            if (!go_on())
+                return Status(Code::cancelled,
+                              "computing rows again was cancelled by cancel() or the progress callback");
             if (decoded) {
                 AUSPEX_TRY(verify(static_cast<uint32_t>(k) - 1));
                 commit(static_cast<uint32_t>(k));

@@ -27,9 +27,11 @@ class Trunk {
     void set_tree(PrefixTree& tree) { tree_ = &tree; }
     /// Told of every row that is written.
     void set_marks(RowMarks& marks) { marks_ = &marks; }
+    /// Prefills stop before their next step while it is set.
+    void set_cancel(const std::atomic<bool>& cancel) { cancel_ = &cancel; }
 
-    /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by the progress callback, the
-    /// tokens whose rows are missing are dropped.
+    /// Runs the first n rows that are missing. errors: those of Context::run; cancelled: by cancel() or the progress
+    /// callback, the tokens whose rows are missing are dropped.
     Status prefill(size_t n);
     /// One committed step of the next n rows, at most n_ubatch; with the logits of the last row if it is the last
     /// token's. Calls nothing back.
@@ -90,7 +92,7 @@ class Trunk {
     /// How the rows were computed, also while a recomputation has failed.
     std::vector<RowSpan> known_spans() const { return redo_.empty() ? spans() : redo_; }
     /// Computes what is missing of the first n rows as another session computed them: on the same kind of device they
-    /// get the same bits. errors: also cancelled, by the progress callback; the rows are then of no use.
+    /// get the same bits. errors: also cancelled; the rows are then of no use.
     Status compute_as(const std::vector<RowSpan>& spans, size_t n);
 
     bool has_logits() const { return at_ != LogitsAt::nowhere; }
@@ -143,6 +145,7 @@ class Trunk {
     Stats& stats_;
     PrefixTree* tree_ = nullptr;
     RowMarks* marks_ = nullptr;
+    const std::atomic<bool>* cancel_ = nullptr;
     LogitsAt at_ = LogitsAt::nowhere;
     uint32_t i_logit_ = 0;         ///< row of the context's logits
     std::vector<float> restored_;  ///< logits of a restored snapshot

@@ -1,0 +1,130 @@
+// Session::cancel() from another thread, and what it leaves behind.
+#include <doctest/doctest.h>
+
+#include "tiny.h"
+
+#include <thread>
+
+using namespace auspex;
+using namespace test;
+
+namespace {
+
+struct Rig {
+    std::vector<std::byte> bytes = tiny_qwen35();
+    Model model = load_model(cpu_device(), bytes);
+
+    Session session(Progress progress = {}) const {
+        SessionOptions options;
+        options.n_context = 640;
+        options.n_ubatch = 64;
+        options.progress = std::move(progress);
+        Session s;
+        const Status made = Session::create(model, options).get(s);
+        REQUIRE_MESSAGE(made.ok(), made.message());
+        return s;
+    }
+};
+
+std::vector<Token> generate(Session& session, size_t n) {
+    std::vector<Token> out;
+    while (out.size() < n)
+        for (const Token id : session.next().value()) out.push_back(id);
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("a cancelled session refuses to compute until it is allowed again, and its history stays") {
+    const Rig rig;
+    Session session = rig.session(), plain = rig.session();
+    const std::vector<Token> ids = tiny_ids(100, 1), more = tiny_ids(150, 2);
+    REQUIRE(session.sync(ids).ok());
+    REQUIRE(plain.sync(ids).ok());
+    session.cancel();
+    CHECK(session.sync(more).status().code == Code::cancelled);
+    CHECK(session.next().status().code == Code::cancelled);
+    CHECK(session.move_to(rig.model).status().code == Code::cancelled);
+    CHECK(session.history().size() == ids.size());
+    Session fork = session.fork().value();
+    CHECK(fork.next().ok());  // its own
+    session.cancel(false);
+    CHECK(generate(session, 8) == generate(plain, 8));
+    REQUIRE(session.move_to(rig.model).ok());
+    session.cancel();  // still the same one after move_to() has replaced everything
+    CHECK(session.next().status().code == Code::cancelled);
+    Session().cancel();  // an empty one has nothing to cancel
+}
+
+TEST_CASE("a prefill is cancelled before its next step and goes on from there") {
+    const Rig rig;
+    Session* running = nullptr;
+    int n_step = 0;
+    Session session = rig.session([&](const char*, float) {
+        if (++n_step == 4) running->cancel();  // while the fourth step begins: it is the last
+        return true;
+    });
+    running = &session;
+    const std::vector<Token> ids = tiny_ids(600, 3);
+    CHECK(session.sync(ids).status().code == Code::cancelled);
+    CHECK(n_step == 4);
+    CHECK(session.history().size() == 4 * 64);
+    session.cancel(false);
+    CHECK(session.sync(ids).value().rows_computed == 600 - 4 * 64);
+    Session plain = rig.session();
+    REQUIRE(plain.sync(ids).ok());
+    CHECK(generate(session, 8) == generate(plain, 8));
+}
+
+TEST_CASE("next() keeps the history where it is cancelled while it computes rows again") {
+    const Rig rig;
+    int n_step = 0, cancel_at = -1;
+    Session session = rig.session([&](const char*, float) { return ++n_step != cancel_at; });
+    std::vector<Token> ids = tiny_ids(600, 5);
+    const Mark mark{320, true};
+    REQUIRE(session.sync(ids, Span<const Mark>(&mark, 1)).ok());
+    ids[400] ^= 1;
+    cancel_at = n_step + 1;
+    CHECK(session.sync(ids).status().code == Code::cancelled);
+    const size_t n = session.history().size();
+    CHECK(n == 320);  // back at the checkpoint, which has no logits
+    for (int i = 0; i < 3; ++i) {
+        cancel_at = n_step + 1;
+        CHECK(session.next().status().code == Code::cancelled);
+        CHECK(session.history().size() == n);
+    }
+    Session plain = rig.session();
+    REQUIRE(plain.sync(Span<const Token>(ids.data(), n)).ok());
+    CHECK(generate(session, 8) == generate(plain, 8));
+}
+
+TEST_CASE("cancel() at any time from another thread stops the call, and the text afterwards is the same") {
+    const Rig rig;
+    const std::vector<Token> ids = tiny_ids(600, 4);
+    Session plain = rig.session();
+    REQUIRE(plain.sync(ids).ok());
+    const std::vector<Token> want = generate(plain, 4);
+    Session session = rig.session();
+    Random random(1);
+    int n_cancelled = 0;
+    for (int i = 0; i < 60; ++i) {
+        REQUIRE(session.sync({}).ok());
+        const auto delay = std::chrono::microseconds(random.next() % 8000);
+        std::thread other([&] {
+            std::this_thread::sleep_for(delay);
+            session.cancel();
+        });
+        Status s;
+        while (s.ok()) {
+            s = session.sync(ids).status();
+            if (s.ok()) s = session.next().status();
+        }
+        other.join();
+        CHECK(s.code == Code::cancelled);
+        n_cancelled += s.code == Code::cancelled;
+        session.cancel(false);
+        REQUIRE(session.sync(ids).ok());
+        CHECK(generate(session, 4) == want);
+    }
+    CHECK(n_cancelled == 60);
+}
