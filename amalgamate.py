@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes single_include/auspex.hpp from src/, or checks with --check that it is up to date.
+"""Makes single_include/auspex.hpp and auspex.h from src/, or checks with --check that they are up to date.
 
-    python3 amalgamate.py            write single_include/auspex.hpp
-    python3 amalgamate.py --check    exit 1 if the committed header differs from a new one
+    python3 amalgamate.py            write single_include/auspex.hpp and single_include/auspex.h
+    python3 amalgamate.py --check    exit 1 if a committed header differs from a new one
 
 src/auspex.cpp is the file list: every file under src/, in the order of the layers. A file may include only files
 that are listed above it, so the architecture is checked by every build.
@@ -11,6 +11,9 @@ The result has three parts: the public header (src/auspex.hpp), the declarations
 Including it gives the public header alone. AUSPEX_IMPLEMENTATION adds the rest, in one source file, whether or not
 the header was included before without it. AUSPEX_INTERNALS adds the declarations alone; the library's own tests use
 it.
+
+The C interface is a header of its own: src/auspex.h, and under AUSPEX_C_IMPLEMENTATION the code of src/capi/, which
+includes auspex.hpp and may use nothing else of the library.
 
 Files named *.inl or *.inc are pasted wherever they are included (one kernel source, several
 instruction sets); every other file is written once. There is no date in the result: the same
@@ -24,6 +27,9 @@ import sys
 PUBLIC = "src/auspex.hpp"
 LIST = "src/auspex.cpp"
 RESULT = "single_include/auspex.hpp"
+C_PUBLIC = "src/auspex.h"
+C_FOLDER = "src/capi/"
+C_RESULT = "single_include/auspex.h"
 CODE = (".h", ".hpp", ".cpp")
 PASTED = (".inl", ".inc")
 
@@ -186,6 +192,9 @@ class Amalgamation:
                 out += self.body(target, rank, conditions, pasting + (target,))
         elif target == LIST:
             self.refuse(where, "includes the file list itself", "include the headers that it needs")
+        elif path.startswith(C_FOLDER) and target not in (PUBLIC, C_PUBLIC) and not target.startswith(C_FOLDER):
+            self.refuse(where, f"the C interface includes {target}",
+                        f"it stands on {PUBLIC} alone: add what is missing there")
         elif target not in self.rank:
             if not os.path.isfile(os.path.join(self.root, target)):
                 self.refuse(where, f'"{spelled}" does not exist', "correct the path; it is relative to this file")
@@ -216,7 +225,7 @@ class Amalgamation:
         return out
 
     def make(self):
-        """The whole header as text, or None when there are problems."""
+        """The text of each result by its path, or None when there are problems."""
         self.read_list()
         self.check_listed()
         if self.problems:
@@ -227,12 +236,18 @@ class Amalgamation:
         if not version:
             self.refuse(PUBLIC, 'has no line  #define AUSPEX_VERSION "x.y.z"',
                         "add it: the banner takes the version from there")
-        headers = [e for e in self.entries if not e.path.endswith(".cpp")]
-        sources = [e for e in self.entries if e.path.endswith(".cpp")]
-        declarations, code = self.part(headers), self.part(sources)
+        library = [e for e in self.entries if e.path != C_PUBLIC and not e.path.startswith(C_FOLDER)]
+        declarations = self.part([e for e in library if not e.path.endswith(".cpp")])
+        code = self.part([e for e in library if e.path.endswith(".cpp")])
+        results = {RESULT: self.header(version, public, declarations, code)}
+        if C_PUBLIC in self.rank:
+            results[C_RESULT] = self.c_header(version)
         if self.problems:
             return None
-        text = [
+        return {path: "\n".join(lines) + "\n" for path, lines in results.items()}
+
+    def header(self, version, public, declarations, code):
+        return [
             f"// auspex {version}, the whole library in one header. Made by amalgamate.py: edit src/ and make it "
             f"again.",
             "// SPDX-License-Identifier: Apache-2.0",
@@ -257,7 +272,29 @@ class Amalgamation:
             "",
             "#endif  // AUSPEX_IMPLEMENTATION_INCLUDED",
         ]
-        return "\n".join(text) + "\n"
+
+    def c_header(self, version):
+        self.system_seen = set()
+        public = self.body(C_PUBLIC, self.rank[C_PUBLIC], ())
+        self.system_seen = set()  # those of the code come after auspex.hpp, in C++ alone
+        code = self.part([e for e in self.entries if e.path.startswith(C_FOLDER)])
+        return [
+            f"/* auspex {version}, the C interface in one header. Made by amalgamate.py: edit src/ and make it again.",
+            " */",
+            "/* SPDX-License-Identifier: Apache-2.0 */",
+            *public,
+            "",
+            "/* ==== the code " + "=" * 84 + " */",
+            "#if defined(AUSPEX_C_IMPLEMENTATION) && !defined(AUSPEX_C_IMPLEMENTATION_INCLUDED)",
+            "#define AUSPEX_C_IMPLEMENTATION_INCLUDED",
+            "#ifndef __cplusplus",
+            '#error "AUSPEX_C_IMPLEMENTATION is for one C++17 file; C files include auspex.h without it"',
+            "#endif",
+            '#include "auspex.hpp"',
+            *code,
+            "",
+            "#endif /* AUSPEX_C_IMPLEMENTATION_INCLUDED */",
+        ]
 
 
 def main():
@@ -269,8 +306,8 @@ def main():
     options = parser.parse_args()
 
     work = Amalgamation(options.root)
-    text = work.make()
-    if text is None:
+    results = work.make()
+    if results is None:
         print(f"amalgamate.py: {len(work.problems)} problem{'s' if len(work.problems) > 1 else ''}\n", file=sys.stderr)
         print("\n".join(work.problems), file=sys.stderr)
         return 1
@@ -278,12 +315,16 @@ def main():
         print("\n".join(e.path for e in work.entries))
         return 0
 
-    path = os.path.join(options.root, RESULT)
+    return max([finish(options, path, text.encode("ascii")) for path, text in results.items()])
+
+
+def finish(options, name, new):
+    """Writes one result, or compares it; returns the exit code."""
+    path = os.path.join(options.root, name)
     old = None
     if os.path.isfile(path):
         with open(path, "rb") as f:
             old = f.read()
-    new = text.encode("ascii")
     if options.check:
         if old == new:
             return 0
@@ -293,14 +334,15 @@ def main():
             at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
             shown = lambda v: v[at].decode("latin-1")[:100] if at < len(v) else "(the end)"
             where = f"first difference in line {at + 1}\n    committed: {shown(a)}\n    new:       {shown(b)}"
-        print(f"amalgamate.py: {RESULT} is out of date: {where}\n    mend: python3 amalgamate.py && git add {RESULT}",
+        print(f"amalgamate.py: {name} is out of date: {where}\n    mend: python3 amalgamate.py && git add {name}",
               file=sys.stderr)
         return 1
     if old != new:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as f:
             f.write(new)
-    print(f"{RESULT}: {text.count(chr(10))} lines, {len(new)} bytes, {len(work.entries) + 1} files")
+    count = new.count(b"\n")
+    print(f"{name}: {count} lines, {len(new)} bytes")
     return 0
 
 

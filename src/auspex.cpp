@@ -9,6 +9,7 @@
 //   plan      a model as a list of operations: shapes and weights; knows neither time nor devices
 //   machine   runs operations over buffers; knows neither what tokens mean nor what came before
 //   engine    sequences of tokens over time; knows neither layers nor kernels
+//   capi      the C interface over the public one alone; amalgamate.py makes single_include/auspex.h from it
 #include "auspex.hpp"
 
 // base
@@ -242,3 +243,11 @@
 #include "engine/session_fork.cpp"
 #include "engine/score.cpp"
 #include "engine/text_stream.cpp"
+
+// capi
+#include "auspex.h"
+#include "capi/capi.h"
+#include "capi/capi.cpp"
+#include "capi/capi_model.cpp"
+#include "capi/capi_session.cpp"
+#include "capi/capi_chat.cpp"

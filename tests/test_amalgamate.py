@@ -120,6 +120,34 @@ class Makes(BaseAmalgamate):
         self.assertEqual(subprocess.run([program]).returncode, 0)
 
 
+class CInterface(BaseAmalgamate):
+    C_TREE = {"src/auspex.cpp": TREE["src/auspex.cpp"] + '#include "auspex.h"\n#include "capi/capi.cpp"\n',
+              "src/auspex.h": "#ifndef AUSPEX_H\n#define AUSPEX_H\n#include <stdint.h>\nint32_t c_entry(void);\n"
+                              "#endif\n",
+              "src/capi/capi.cpp": '#include "../auspex.hpp"\n#include "../auspex.h"\n#include <string>\n'
+                                   'int32_t c_entry(void) { return auspex::entry(); }\n'}
+
+    def test_it_is_a_header_of_its_own_with_code_for_one_cpp_file(self):
+        self.write(self.C_TREE)
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(os.path.join(self.root, "single_include", "auspex.h")) as f:
+            text = f.read()
+        self.assertNotIn("c_entry", self.result())
+        self.assertLess(text.index("int32_t c_entry(void);"), text.index("defined(AUSPEX_C_IMPLEMENTATION)"))
+        self.assertLess(text.index('#include "auspex.hpp"'), text.index("return auspex::entry();"))
+        self.assertEqual(text.count('#include "'), 1)
+        self.assertEqual(self.run_script("--check").returncode, 0)
+        self.write({"single_include/auspex.h": text + "\n"})
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("single_include/auspex.h is out of date", done.stderr)
+
+    def test_it_may_not_use_internals(self):
+        self.write({**self.C_TREE, "src/capi/capi.cpp": '#include "../base/low.h"\n'})
+        self.refused("src/capi/capi.cpp:1", "the C interface includes src/base/low.h")
+
+
 class Checks(BaseAmalgamate):
     def test_an_up_to_date_header_prints_nothing(self):
         self.run_script()

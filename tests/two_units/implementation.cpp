@@ -2,7 +2,8 @@
 #include "auspex.hpp"
 
 #define AUSPEX_IMPLEMENTATION
-#include "auspex.hpp"
+#define AUSPEX_C_IMPLEMENTATION
+#include "auspex.h"  // brings auspex.hpp
 
 const char* name_of(auspex::Code code);
 const char* name_of(auspex::Code code) { return auspex::code_name(code); }

@@ -1,6 +1,7 @@
 // The application's side: a plain include, the door and nothing behind it.
 #include "auspex.hpp"
 #include "auspex.hpp"  // and once more, as two of its headers might
+#include "auspex.h"
 
 #include <cstdio>
 
@@ -14,8 +15,12 @@ int main() {
     auspex::DeviceOptions options;
     options.kind = auspex::Kind::cpu;
     const auspex::Result<auspex::Device> device = auspex::Device::open(options);
-    if (same && opened.ok() && device.ok()) return 0;
-    std::printf("same name: %d; there: %s; here: %s\n", same, opened.message().c_str(),
+    auspex_device* from_c = nullptr;
+    const bool c =
+        auspex_abi_version() == AUSPEX_ABI_VERSION && auspex_device_open(nullptr, &from_c, nullptr) == AUSPEX_OK;
+    auspex_device_free(from_c);
+    if (same && c && opened.ok() && device.ok()) return 0;
+    std::printf("same name: %d; C: %d; there: %s; here: %s\n", same, c, opened.message().c_str(),
                 device.status().message().c_str());
     return 1;
 }

@@ -1,0 +1,222 @@
+"""auspex.h and libauspex.so: what compiles, what is exported, what may never change, and a client in Python."""
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from ctypes import byref, c_char, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+
+REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIBRARY = os.environ.get("AUSPEX_LIBRARY") or os.path.join(REPO, "build", "libauspex.so")
+DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
+HEADER = os.path.join(REPO, "src", "auspex.h")
+TABLE = os.path.join(REPO, "tests", "data", "capi_abi.txt")
+STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+
+
+def header_text():
+    with open(HEADER, encoding="ascii") as f:
+        return re.sub(r"/\*.*?\*/", "", f.read(), flags=re.DOTALL)
+
+
+def run(*command, **more):
+    return subprocess.run(command, capture_output=True, text=True, **more)
+
+
+class BaseFolder(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="ascii") as f:
+            f.write(text)
+        return path
+
+
+class Abi(BaseFolder):
+    def test_the_header_compiles_in_every_language_and_compiler_twice_in_a_file(self):
+        twice = '#include "auspex.h"\n#include "auspex.h"\nint main(void) { return (int)sizeof(auspex_error) == 0; }\n'
+        for compiler, standard in (("gcc", "c99"), ("gcc", "c11"), ("clang", "c99"), ("clang", "c17"), ("g++", "c++17"),
+                                   ("clang++", "c++20")):
+            name = "a.cpp" if "++" in compiler else "a.c"
+            if shutil.which(compiler):
+                for include in ("src", "single_include"):
+                    r = run(compiler, f"-std={standard}", *STRICT, "-I", os.path.join(REPO, include), "-fsyntax-only",
+                            self.write(name, twice))
+                    self.assertEqual(r.returncode, 0, r.stderr)
+
+    def test_the_client_compiles_as_c99_with_gcc_and_clang_and_runs_on_the_shared_library(self):
+        for compiler in ("gcc", "clang"):
+            program = os.path.join(self.folder, compiler)
+            r = run(compiler, "-std=c99", *STRICT, "-DAUSPEX_C_SHARED", "-I", os.path.join(REPO, "src"),
+                    os.path.join(REPO, "tests", "capi_client.c"), LIBRARY, "-pthread", "-o", program)
+            self.assertEqual(r.returncode, 0, r.stderr)
+        r = run(program, DEMO, env={**os.environ, "LD_LIBRARY_PATH": os.path.dirname(LIBRARY)}, timeout=120)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+    def test_the_example_of_the_documentation_compiles_and_answers(self):
+        with open(os.path.join(REPO, "docs", "EMBEDDING.md"), encoding="ascii") as f:
+            source = re.search(r"```c\n(.*?)```", f.read(), re.DOTALL)[1]
+        program = os.path.join(self.folder, "chat")
+        r = run("gcc", "-std=c99", *STRICT, "-DAUSPEX_C_SHARED", "-I", os.path.join(REPO, "src"),
+                self.write("chat.c", source), LIBRARY, "-o", program)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        r = run(program, DEMO, env={**os.environ, "LD_LIBRARY_PATH": os.path.dirname(LIBRARY), "VK_ICD_FILENAMES": ""},
+                timeout=120)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("return", r.stdout)
+
+    def test_the_library_has_a_soname_and_exports_the_functions_of_the_header_alone(self):
+        abi = int(re.search(r"AUSPEX_ABI_VERSION (\d+)", header_text())[1])
+        self.assertIn(f"[libauspex.so.{abi // 1000}]", run("readelf", "-dW", LIBRARY).stdout)
+        exported = {line.split()[-1] for line in run("nm", "-D", "--defined-only", LIBRARY).stdout.splitlines()}
+        declared = set(re.findall(r"AUSPEX_C_API [\w* ]+?\b(auspex_\w+)\(", header_text()))
+        self.assertGreater(len(declared), 50)
+        self.assertEqual(exported, declared)
+
+    def layout(self):
+        """Every constant, function, struct and field of the header, with values, offsets and sizes."""
+        text = header_text()
+        lines = ["function " + " ".join(f.split()) for f in re.findall(r"AUSPEX_C_API (.*?\));", text, re.DOTALL)]
+        prints = []
+        for body in re.findall(r"enum \{(.*?)\}", text, re.DOTALL):
+            prints += [f'printf("constant {n} %d\\n", (int){n});' for n in re.findall(r"(AUSPEX_\w+) =", body)]
+        for body, name in re.findall(r"typedef struct \w+ \{(.*?)\}\s*(\w+);", text, re.DOTALL):
+            prints.append(f'printf("size {name} %d\\n", (int)sizeof({name}));')
+            for declaration in body.split(";")[:-1]:
+                pointer = re.search(r"\(\*(\w+)\)", declaration)
+                plain = [re.search(r"(\w+)(\[\w+\])?\s*$", d) for d in declaration.split(",")]
+                names = [m[1] for m in ([pointer] if pointer else plain)]
+                prints += [f'printf("field {name}.{n} at %d of %d\\n", (int)offsetof({name}, {n}), '
+                           f'(int)sizeof((({name}*)0)->{n}));' for n in names]
+        source = '#include "auspex.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(prints) + "\nreturn 0;\n}\n"
+        program = os.path.join(self.folder, "layout")
+        r = run("gcc", "-I", os.path.join(REPO, "src"), self.write("layout.c", source), "-o", program)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        return lines + run(program).stdout.splitlines()
+
+    @unittest.skipUnless(ctypes.sizeof(c_void_p) == 8, "the table is of 64-bit machines")
+    def test_nothing_that_the_table_lists_has_changed_and_everything_is_listed(self):
+        # A program built with an earlier header relies on every line. Only a size may grow, by fields at the end.
+        now = self.layout()
+        if os.environ.get("AUSPEX_WRITE_TABLE"):  # after adding something: adds it to the table
+            with open(TABLE, "w", encoding="ascii") as f:
+                f.write("\n".join(now) + "\n")
+        with open(TABLE, encoding="ascii") as f:
+            table = f.read().splitlines()
+        sizes = {line.split()[1]: int(line.split()[2]) for line in now if line.startswith("size ")}
+        for line in table:
+            if line.startswith("size "):
+                self.assertGreaterEqual(sizes.get(line.split()[1], 0), int(line.split()[2]), line)
+            else:
+                self.assertIn(line, now)
+        self.assertEqual([line for line in now if line not in table], [], "new: run with AUSPEX_WRITE_TABLE=1")
+
+
+# ------------------------------------------------------------------------------------- a client
+
+class Error(ctypes.Structure):
+    _fields_ = [("struct_size", c_uint32), ("code", c_int32), ("text", c_char * 512)]
+
+
+class Event(ctypes.Structure):
+    _fields_ = [("struct_size", c_uint32), ("type", c_int32), ("text", c_char_p), ("n_text", c_size_t),
+                ("call", c_int32), ("finish", c_int32), ("n_prompt", c_uint64), ("n_reused", c_uint64),
+                ("n_generated", c_uint64)]
+
+
+class Sampling(ctypes.Structure):
+    _fields_ = [("struct_size", c_uint32), ("top_k", c_int32), ("temperature", c_float), ("top_p", c_float)]
+
+
+class AuspexError(Exception):
+    pass
+
+
+class Client:
+    """What a binding needs: ten lines and the calls themselves."""
+
+    def __init__(self, path):
+        self.c, self.made = ctypes.CDLL(LIBRARY), []
+        self.c.auspex_code_name.restype = c_char_p
+        self.device, self.model, self.session = c_void_p(), c_void_p(), c_void_p()
+        for name, arguments, handle in (("device_open", (None,), self.device),
+                                        ("model_load", (self.device, path.encode(), None), self.model),
+                                        ("session_create", (self.model, None), self.session)):
+            self.call("auspex_" + name, *arguments, byref(handle))
+
+    def call(self, name, *arguments):
+        error = Error(struct_size=ctypes.sizeof(Error))
+        if getattr(self.c, name)(*arguments, byref(error)):
+            raise AuspexError(self.c.auspex_code_name(error.code).decode() + ": " + error.text.decode())
+
+    def ids(self, text):
+        data, n, ids = text.encode(), c_size_t(), (c_int32 * 1000)()
+        self.call("auspex_encode", self.model, data, c_size_t(len(data)), 0, ids, c_size_t(1000), byref(n))
+        return ids, n
+
+    def tokens(self, text, sampling=None):
+        ids, n = self.ids(text)
+        self.call("auspex_session_sync", self.session, ids, n, None, c_size_t(0), None)
+        while True:
+            self.call("auspex_session_next", self.session, sampling, ids, c_size_t(9), byref(n))
+            yield from ids[:n.value]
+
+    def text(self, ids):
+        buffer, n = ctypes.create_string_buffer(4000), c_size_t()
+        self.call("auspex_decode", self.model, (c_int32 * len(ids))(*ids), c_size_t(len(ids)), 0, buffer,
+                  c_size_t(4000), byref(n))
+        return buffer.value.decode()
+
+    def chat(self, request, on_event):
+        function = ctypes.CFUNCTYPE(c_int32, ctypes.POINTER(Event), c_void_p)(lambda e, _: on_event(e[0]) or 0)
+        self.call("auspex_chat", self.session, request, c_size_t(len(request)), None, function, None)
+
+    def close(self):
+        for free, handle in (("device", self.device), ("session", self.session), ("model", self.model)):
+            getattr(self.c, f"auspex_{free}_free")(handle)
+
+
+@unittest.skipUnless(os.path.exists(LIBRARY), "needs libauspex.so")
+class Python(unittest.TestCase):
+    REQUEST = (b'{"messages": [{"role": "user", "content": '
+               b'"Write a Python function that returns the double of a number."}]}')
+
+    def setUp(self):
+        self.client = Client(DEMO)
+        self.addCleanup(self.client.close)
+
+    def test_streams_32_tokens_greedily_and_with_a_struct_that_ends_early(self):
+        log = "2026-03-14 08:00 Pump-3 status=nominal temp=61C"
+        greedy = [t for t, _ in zip(self.client.tokens(log), range(32))]
+        self.assertIn("vibration=", self.client.text(greedy))
+        hot = Sampling(struct_size=ctypes.sizeof(Sampling), temperature=0.0)
+        self.assertEqual([t for t, _ in zip(self.client.tokens(log, byref(hot)), range(32))], greedy)
+
+    def test_chats_in_events_and_is_cancelled_from_another_thread(self):
+        events = []
+        self.client.chat(self.REQUEST, lambda e: events.append((e.type, e.text.decode())))
+        self.assertIn("return", "".join(text for kind, text in events if kind == 1))
+        self.assertEqual([kind for kind, _ in events[-2:]], [6, 7])
+        began = threading.Event()
+        cancel = self.client.c.auspex_session_cancel
+        other = threading.Thread(target=lambda: (began.wait(), cancel(self.client.session)))
+        other.start()
+        with self.assertRaisesRegex(AuspexError, "^cancelled: "):
+            self.client.chat(self.REQUEST, lambda e: (began.set(), other.join(), None)[2])
+
+    def test_reads_errors(self):
+        with self.assertRaisesRegex(AuspexError, "^not_found: .*no-such-file"):
+            Client("no-such-file.gguf")
+        with self.assertRaisesRegex(AuspexError, "^bad_argument: JSON: expected"):
+            self.client.chat(b"[", lambda e: None)
+
+
+if __name__ == "__main__":
+    unittest.main()
