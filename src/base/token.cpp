@@ -6,7 +6,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace token_impl {
 
-constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kNoToken = UINT32_MAX;
 constexpr size_t kMaxTokens = size_t{1} << 22;
 constexpr size_t kMaxTokenBytes = size_t{1} << 20;
 constexpr size_t kMaxSpecialBytes = size_t{4} << 20;  ///< of all special tokens together; real models have 1 KB
@@ -238,7 +238,7 @@ Status Tokenizer::Loader::index_normal() {
     for (uint32_t b = 0; b < 256; ++b) {
         const char c = static_cast<char>(static_cast<unsigned char>(b));
         t.byte_id_[b] = t.find_normal(std::string_view(&c, 1));
-        if (t.byte_id_[b] == token_impl::kNone)
+        if (t.byte_id_[b] == token_impl::kNoToken)
             return fail(Code::bad_file, "the vocabulary has no token for the single byte ", b,
                         "; byte-level BPE needs all 256: convert the file again");
     }
@@ -286,10 +286,10 @@ Status Tokenizer::Loader::read_merges(const std::vector<std::string_view>& texts
         known = known && append_raw(both, text.substr(cut + 1));
         // Only normal tokens take part, so that no sequence of merges can spell a control token.
         const std::string_view all(both);
-        const uint32_t left = known ? t.find_normal(all.substr(0, middle), &work.n_compare) : kNone;
-        const uint32_t right = known ? t.find_normal(all.substr(middle), &work.n_compare) : kNone;
-        const uint32_t merged = known ? t.find_normal(all, &work.n_compare) : kNone;
-        if (left == kNone || right == kNone || merged == kNone) {
+        const uint32_t left = known ? t.find_normal(all.substr(0, middle), &work.n_compare) : kNoToken;
+        const uint32_t right = known ? t.find_normal(all.substr(middle), &work.n_compare) : kNoToken;
+        const uint32_t merged = known ? t.find_normal(all, &work.n_compare) : kNoToken;
+        if (left == kNoToken || right == kNoToken || merged == kNoToken) {
             ++t.n_merge_skipped_;
             continue;
         }
@@ -329,7 +329,7 @@ Status Tokenizer::Loader::read_ends() {
 // ------------------------------------------------------------------------------------- look-ups
 
 uint32_t Tokenizer::find_normal(std::string_view text, uint64_t* n_compare) const {
-    if (text.empty()) return token_impl::kNone;
+    if (text.empty()) return token_impl::kNoToken;
     const uint64_t hash = token_impl::hash_bytes(text);
     const uint32_t tag = static_cast<uint32_t>(hash);
     const Span<const Named> bucket = by_bytes_.bucket(hash);
@@ -341,7 +341,7 @@ uint32_t Tokenizer::find_normal(std::string_view text, uint64_t* n_compare) cons
         });
     else
         while (n != end && (n->tag != tag || raw(*n) != text)) ++n;
-    return n != end && n->tag == tag && raw(*n) == text ? n->id : token_impl::kNone;
+    return n != end && n->tag == tag && raw(*n) == text ? n->id : token_impl::kNoToken;
 }
 
 const Tokenizer::Merge* Tokenizer::find_merge(uint32_t left, uint32_t right) const {
@@ -360,7 +360,7 @@ Token Tokenizer::find(std::string_view text) const {
                                         [this](uint32_t id, std::string_view t) { return raw(id) < t; });
     if (place != specials_.end() && raw(*place) == text) return static_cast<Token>(*place);
     const uint32_t id = find_normal(text);
-    return id == token_impl::kNone ? -1 : static_cast<Token>(id);
+    return id == token_impl::kNoToken ? -1 : static_cast<Token>(id);
 }
 
 bool Tokenizer::is_end(Token id) const { return std::binary_search(ends_.begin(), ends_.end(), id); }
