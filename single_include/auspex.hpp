@@ -2881,6 +2881,8 @@ class ExprPool {
     ExprId rule(uint32_t index);
     ExprId token(uint32_t index);
     ExprId members(uint32_t object, uint32_t written, uint32_t count);
+    /// An expression whose texts begin with the same n bytes, whatever the first n bytes: counts beyond n are dropped.
+    ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.
     ExprId one_of(std::vector<std::string> texts);
 
@@ -2907,6 +2909,8 @@ class ExprPool {
     /// Derivatives that the next searches of live() may take together.
     void set_search_budget(size_t n) { search_budget_ = n; }
 
+    /// Forgets what only saves time.
+    void forget_parts() { part_memo_ = {}; }
     size_t size() const { return nodes_.size(); }
     /// Bytes held, about.
     size_t memory() const;
@@ -2939,10 +2943,12 @@ class ExprPool {
     std::vector<uint32_t> row_of_;  ///< of each expression: its row of derivatives + 1, or 0
     std::vector<ExprId> rows_;
     std::vector<uint8_t> live_;  ///< of each expression: 0 unknown, 1 matches something, 2 nothing
-    std::unordered_map<uint64_t, ExprId> part_memo_;
+    /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
+    std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;
     bool gave_up_ = false;
     size_t search_budget_ = 0;
+    unsigned hint_ = 0;
 };
 
 }  // namespace detail
@@ -3250,7 +3256,8 @@ class Automaton {
     /// Collects the readings of a state.
     struct Closure {
         std::vector<Reading> open, readings, terminals;
-        std::unordered_map<uint64_t, bool> done;
+        std::vector<Reading> done;                ///< searched while it is short
+        std::unordered_map<uint64_t, bool> many;  ///< beyond
         bool accepting = false;
         void add(ExprId e, uint32_t stack);
     };
@@ -3563,8 +3570,11 @@ class VocabTrie {
     /// The control token with exactly these bytes, or -1.
     Token find_control(std::string_view name) const;
     const TokenTree& tree() const { return tree_; }
-    /// Shortest first.
-    const std::array<Slice, 3>& slices() const { return slices_; }
+    /// Shortest first; the last one has no limit.
+    const std::array<Slice, 4>& slices() const { return slices_; }
+    /// The tokens of the last slice that have at most n characters, n = 1..kMaxPlain.
+    static constexpr uint32_t kMaxPlain = 32;
+    const Bits& plain(uint32_t n) const { return plain_[n - 1]; }
     const std::vector<Token>& ends() const { return ends_; }
     /// The longest token that is text, in bytes.
     size_t max_bytes() const { return tree_.max_depth; }
@@ -3572,7 +3582,8 @@ class VocabTrie {
   private:
     std::vector<Piece> pieces_;
     TokenTree tree_;
-    std::array<Slice, 3> slices_;
+    std::array<Slice, 4> slices_;
+    std::array<Bits, kMaxPlain> plain_;
     std::vector<Token> ends_;
     std::vector<Token> controls_;
 };
@@ -3651,13 +3662,21 @@ class Matcher {
     bool is_wide(ExprId e);
     WideList& list_of(ExprId e);
     void make_list(ExprId e, WideList& list);
-    bool holds_slice(ExprId e, uint32_t max_chars);
+    /// How many plain characters may follow, whichever they are; exact: not one more.
+    struct PlainFit {
+        uint32_t n_char = 0;
+        bool exact = false;
+    };
+    PlainFit plain_fit(ExprId e);
+    bool plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& to, bool& any);
     void trim();
     void compact(size_t n_path);
 
     std::shared_ptr<const VocabTrie> vocab_;
     Automaton automaton_;
     std::vector<Token> terminal_ids_;
+    /// Of each place within a plain character: classes of the bytes that may follow, and the place after them.
+    std::array<std::vector<std::pair<uint8_t, uint8_t>>, 8> plain_edges_;
     std::vector<StateId> history_;
     size_t finished_at_ = SIZE_MAX;  ///< steps after which the end token was accepted
     std::unordered_map<ExprId, WideList> lists_;
@@ -15435,7 +15454,7 @@ namespace expr_impl {
 constexpr unsigned kWideSet = 48;      // bytes of a set that makes a repetition wide
 constexpr uint32_t kWideRepeat = 8;    // times
 constexpr size_t kStepBudget = 50000;  // derivatives that one step may take to find out whether anything can follow
-constexpr size_t kMaxPartMemo = 400000;
+constexpr size_t kPartMemo = 8192;
 
 uint64_t mix(uint64_t x) {
     x ^= x >> 32;
@@ -15691,6 +15710,26 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
     return intern(n);
 }
 
+ExprId ExprPool::clip(ExprId e, uint32_t n) {
+    if (nodes_[e].logic || !nodes_[e].regular) return e;
+    std::vector<ExprId> elements;
+    for (;;) {
+        const bool last = nodes_[e].kind != ExprKind::concat;
+        const ExprId first = last ? e : nodes_[e].a;
+        const ExprNode node = nodes_[first];
+        // Each time takes a byte at least: within n bytes a count above n is never used up.
+        const bool counted = node.kind == ExprKind::repeat && !nodes_[node.a].nullable;
+        const bool clipped = counted && ((node.hi > n && node.hi != kUnbounded) || node.lo > n + 1);
+        elements.push_back(clipped ? repeat(node.a, std::min(node.lo, n + 1), node.hi > n ? kUnbounded : node.hi)
+                                   : first);
+        if (last) break;
+        e = nodes_[e].b;
+    }
+    ExprId out = kEmpty;
+    for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
+    return out;
+}
+
 ExprId ExprPool::rule(uint32_t index) {
     ExprNode n;
     n.kind = ExprKind::rule;
@@ -15807,11 +15846,11 @@ ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
         kind != ExprKind::except)
         return derivative(e, byte_class);
     const uint64_t key = uint64_t{e} << 8 | byte_class;
-    const auto found = part_memo_.find(key);
-    if (found != part_memo_.end()) return found->second;
+    if (part_memo_.empty()) part_memo_.resize(expr_impl::kPartMemo);
+    const size_t slot = static_cast<size_t>(expr_impl::mix(key)) % expr_impl::kPartMemo;
+    if (part_memo_[slot].first == key) return part_memo_[slot].second;
     const ExprId d = derivative(e, byte_class);
-    if (part_memo_.size() > expr_impl::kMaxPartMemo) part_memo_.clear();
-    part_memo_.emplace(key, d);
+    part_memo_[slot] = {key, d};
     return d;
 }
 
@@ -15892,19 +15931,28 @@ bool ExprPool::live(ExprId e) {
 }
 
 bool ExprPool::search(ExprId e) {
+    if (nodes_[e].nullable) {
+        live_[e] = 1;
+        return true;
+    }
     std::vector<ExprId> queue{e};
     std::vector<size_t> from{0};
     std::unordered_map<ExprId, bool> queued{{e, true}};
     for (size_t at = 0; at < queue.size(); ++at) {
-        if (nodes_[queue[at]].nullable || live_[queue[at]] == 1) {
-            for (size_t i = at;; i = from[i]) {
-                live_[queue[i]] = 1;
-                if (i == 0) return true;
-            }
-        }
-        for (unsigned c = 0; c < classes_.n; ++c) {
+        // The class that led on the last time is tried first: mostly it leads on again.
+        for (unsigned i = 0; i < classes_.n; ++i) {
+            const unsigned c = i == 0 ? hint_ : i == hint_ ? 0 : i;
             const ExprId d = derive_part(queue[at], c);
-            if (d == kNone || live_[d] == 2 || !queued.emplace(d, true).second) continue;
+            if (d == kNone || live_[d] == 2) continue;
+            if (nodes_[d].nullable || live_[d] == 1) {
+                live_[d] = 1;
+                hint_ = c;
+                for (size_t k = at;; k = from[k]) {
+                    live_[queue[k]] = 1;
+                    if (k == 0) return true;
+                }
+            }
+            if (!queued.emplace(d, true).second) continue;
             queue.push_back(d);
             from.push_back(at);
         }
@@ -15923,7 +15971,7 @@ bool ExprPool::search(ExprId e) {
 
 size_t ExprPool::memory() const {
     return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + rows_.capacity() * 4 +
-           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 40;
+           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
 }
 
 ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {
@@ -16418,6 +16466,7 @@ Status Rules::finish() {
                     "simplify the patterns");
     if (!known[start])
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
+    pool.forget_parts();
     return {};
 }
 
@@ -17313,7 +17362,17 @@ void Automaton::clear() {
 StateId Automaton::start() { return state_of({{rules_.pool.rule(rules_.start), 0}}); }
 
 void Automaton::Closure::add(ExprId e, uint32_t stack) {
-    if (e != kNone && done.emplace(uint64_t{e} << 32 | stack, true).second) open.push_back({e, stack});
+    if (e == kNone) return;
+    const Reading r{e, stack};
+    if (done.size() < 24) {
+        if (std::find(done.begin(), done.end(), r) != done.end()) return;
+        done.push_back(r);
+        if (done.size() == 24)
+            for (const Reading& d : done) many.emplace(uint64_t{d.expr} << 32 | d.stack, true);
+    } else if (!many.emplace(uint64_t{e} << 32 | stack, true).second) {
+        return;
+    }
+    open.push_back(r);
 }
 
 uint32_t Automaton::push(ExprId e, uint32_t stack) {
@@ -17451,6 +17510,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     c.readings.clear();
     c.terminals.clear();
     c.done.clear();
+    if (!c.many.empty()) c.many.clear();
     c.accepting = false;
     const State from = states_[s];
     for (uint32_t i = 0; i < from.n; ++i) {
@@ -18805,7 +18865,11 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool 
     for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
     if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
     if (!status_.ok()) return kNone;
-    const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
+    uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
+    // A pattern that needs a character needs no length for that.
+    if (low == 1 && std::any_of(parts.begin(), parts.end(),
+                                [this](ExprId e) { return !pool_[e].nullable && pool_[e].kind != ExprKind::except; }))
+        low = 0;
     const uint32_t high = f.max_length > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_length);
     const bool simple = parts.empty() && !as_name;
     // A pattern lets only characters of strings through; complements let everything through.
@@ -19269,7 +19333,7 @@ namespace detail {
 namespace vocab_trie_impl {
 
 constexpr size_t kMaxTokenBytes = 4000;  // a longer token is never allowed
-constexpr uint32_t kSliceChars[] = {6, 16, UINT32_MAX};
+constexpr uint32_t kSliceChars[] = {6, 16, VocabTrie::kMaxPlain, UINT32_MAX};
 
 /// Characters of a text that stands in a JSON string as it is, or 0.
 uint32_t plain_chars(std::string_view text) {
@@ -19348,6 +19412,12 @@ std::shared_ptr<const VocabTrie> VocabTrie::build(const std::vector<Piece>& piec
         }
         slice.rest = TokenTree::build(rest, true);
     }
+    for (uint32_t n = 1; n <= kMaxPlain; ++n) {
+        Bits& bits = out->plain_[n - 1];
+        bits.assign(out->n_word(), 0);
+        for (size_t id = 0; id < chars.size(); ++id)
+            if (chars[id] > 0 && chars[id] <= n) bits[id / 32] |= 1u << (id % 32);
+    }
     return out;
 }
 
@@ -19384,7 +19454,7 @@ constexpr unsigned kWideBytes = 48;     // bytes that may come next: above, a li
 constexpr size_t kMaxWide = 8;          // readings of a state that lists are made for
 constexpr size_t kMaxLeaving = 100000;  // ends of tokens in a list
 constexpr size_t kMaxLists = 96, kMaxCached = 64;
-constexpr size_t kMaxPairs = 4000;              // of a character count and an expression, in holds_slice
+constexpr size_t kMaxPairs = 64;                // of an expression and a place within a character, in plain_char
 constexpr size_t kMaskBytes = size_t{8} << 20;  // that one mask may take above the limit
 constexpr uint64_t kCacheNodes = 2000;          // tree nodes walked that make a mask worth keeping
 
@@ -19408,6 +19478,12 @@ Matcher::Matcher(std::shared_ptr<const Rules> rules, std::shared_ptr<const Vocab
     path_.resize(vocab_->max_bytes() + 1);
     expr_path_.resize(vocab_->max_bytes() + 1);
     history_.push_back(automaton_.start());
+    for (const matcher_impl::Edge& edge : matcher_impl::kPlain)
+        for (unsigned b = edge.first; b <= edge.last; ++b) {
+            const std::pair<uint8_t, uint8_t> to{automaton_.classes().of[b], edge.to};
+            std::vector<std::pair<uint8_t, uint8_t>>& edges = plain_edges_[edge.from];
+            if (std::find(edges.begin(), edges.end(), to) == edges.end()) edges.push_back(to);
+        }
 }
 
 Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> rules,
@@ -19646,6 +19722,7 @@ bool Matcher::is_wide(ExprId e) {
 }
 
 Matcher::WideList& Matcher::list_of(ExprId e) {
+    e = automaton_.exprs().clip(e, static_cast<uint32_t>(vocab_->max_bytes()));
     const auto found = lists_.find(e);
     if (found != lists_.end()) {
         found->second.used = ++clock_;
@@ -19672,12 +19749,16 @@ void Matcher::make_list(ExprId e, WideList& list) {
     ExprPool& exprs = automaton_.exprs();
     const TokenTree* tree = &vocab_->tree();
     list.within.assign(n_word(), 0);
-    for (size_t i = vocab_->slices().size(); i-- > 0;) {
-        const VocabTrie::Slice& slice = vocab_->slices()[i];
-        if (!holds_slice(e, slice.max_chars)) continue;
-        list.within = slice.bits;
-        tree = &slice.rest;
-        break;
+    const PlainFit fit = plain_fit(e);
+    if (fit.exact && fit.n_char > 0 && fit.n_char <= VocabTrie::kMaxPlain) {
+        list.within = vocab_->plain(fit.n_char);
+        tree = &vocab_->slices().back().rest;
+    } else {
+        for (const VocabTrie::Slice& slice : vocab_->slices()) {
+            if (slice.max_chars > fit.n_char) break;
+            list.within = slice.bits;
+            tree = &slice.rest;
+        }
     }
     const std::array<uint8_t, 256> class_of = automaton_.classes().of;
     std::vector<TokenTree::Entry> leaving;
@@ -19708,38 +19789,53 @@ void Matcher::make_list(ExprId e, WideList& list) {
     list.usable = true;
 }
 
-/// Whether every text of one to max_chars plain characters stays within the expression and cannot have left it before
-/// its end.
-bool Matcher::holds_slice(ExprId e, uint32_t max_chars) {
+/// One plain character more. False: some characters fit, others do not. any: one fits at all.
+bool Matcher::plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& to, bool& any) {
     ExprPool& exprs = automaton_.exprs();
-    const ByteClasses& classes = automaton_.classes();
-    struct Pair {
-        ExprId expr;
-        uint32_t chars;
-        uint8_t place;
-    };
-    std::vector<Pair> open{{e, max_chars, 0}};
-    std::map<std::pair<uint64_t, ExprId>, bool> done;
-    while (!open.empty()) {
-        const Pair p = open.back();
-        open.pop_back();
-        if (p.chars == 0) continue;
-        if (exprs[p.expr].nullable) return false;
-        for (const matcher_impl::Edge& edge : matcher_impl::kPlain) {
-            if (edge.from != p.place) continue;
-            std::array<bool, 256> tried{};
-            for (unsigned b = edge.first; b <= edge.last; ++b) {
-                if (std::exchange(tried[classes.of[b]], true)) continue;
-                const ExprId rest = exprs.derive(p.expr, classes.of[b]);
-                if (rest == kNone) return false;
-                const uint32_t chars = edge.to == 0 && max_chars != UINT32_MAX ? p.chars - 1 : p.chars;
-                if (!done.emplace(std::make_pair(uint64_t{chars} << 8 | edge.to, rest), true).second) continue;
-                if (done.size() > matcher_impl::kMaxPairs) return false;
-                open.push_back({rest, chars, edge.to});
+    std::vector<std::pair<ExprId, uint8_t>> open;
+    for (const ExprId e : from) open.push_back({e, 0});
+    bool all = true;
+    to.clear();
+    for (size_t i = 0; i < open.size(); ++i) {
+        const std::pair<ExprId, uint8_t> at = open[i];
+        for (const std::pair<uint8_t, uint8_t>& edge : plain_edges_[at.second]) {
+            const ExprId rest = exprs.derive(at.first, edge.first);
+            any = any || rest != kNone;
+            all = all && rest != kNone;
+            if (any && !all) return false;
+            if (rest == kNone) continue;
+            if (edge.second == 0) {
+                if (std::find(to.begin(), to.end(), rest) == to.end()) to.push_back(rest);
+                continue;
             }
+            if (exprs[rest].nullable) return false;
+            const std::pair<ExprId, uint8_t> next{rest, edge.second};
+            if (std::find(open.begin(), open.end(), next) == open.end()) open.push_back(next);
         }
+        if (open.size() > matcher_impl::kMaxPairs || to.size() > matcher_impl::kMaxPairs) return false;
     }
+    std::sort(to.begin(), to.end());
     return true;
+}
+
+Matcher::PlainFit Matcher::plain_fit(ExprId e) {
+    std::vector<ExprId> level{e}, next;
+    PlainFit fit;
+    for (; fit.n_char <= VocabTrie::kMaxPlain; ++fit.n_char) {
+        // Where the expression may end, what follows it decides.
+        for (const ExprId at : level)
+            if (automaton_.exprs()[at].nullable) return fit;
+        bool any = false;
+        if (!plain_char(level, next, any)) return fit;
+        fit.exact = !any;
+        if (fit.exact) return fit;
+        if (next == level) {
+            fit.n_char = UINT32_MAX;
+            return fit;
+        }
+        level.swap(next);
+    }
+    return fit;
 }
 
 }  // namespace detail

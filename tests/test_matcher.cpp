@@ -173,6 +173,8 @@ TEST_CASE("a mask has the bit of every token that accept takes, and no other") {
     const Vocab vocab(1);
     compare(gbnf(kJson), vocab, 2, 150);
     compare(gbnf("root ::= \"\\\"\" [^\"\\\\\\x00-\\x1F]{3,20} \"\\\"\" root?"), vocab, 3, 60);
+    compare(gbnf("root ::= \"\\\"\" [^\"\\\\\\x00-\\x1F]{40,200} \"\\\"\" [a-z ]{0,30} root?"), vocab, 13, 60);
+    compare(gbnf("root ::= \"\\\"\" ([^\"\\\\\\x00-\\x1F] | \"\\\\\" [nt\"]){0,28} \"\\\"\" root?"), vocab, 14, 60);
     compare(gbnf("root ::= [a-e ]+ \".\" | [^b\\n]* \"\\n\" root"), vocab, 4, 60);
     compare(gbnf("root ::= [^\\n]* \"x\"* [^\\n]*"), vocab, 5, 40);
     compare(gbnf("root ::= item{2,5}\nitem ::= \"(\" item? \")\" | [a-z]{1,8} \".\""), vocab, 6, 60);

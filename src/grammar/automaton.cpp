@@ -32,7 +32,17 @@ void Automaton::clear() {
 StateId Automaton::start() { return state_of({{rules_.pool.rule(rules_.start), 0}}); }
 
 void Automaton::Closure::add(ExprId e, uint32_t stack) {
-    if (e != kNone && done.emplace(uint64_t{e} << 32 | stack, true).second) open.push_back({e, stack});
+    if (e == kNone) return;
+    const Reading r{e, stack};
+    if (done.size() < 24) {
+        if (std::find(done.begin(), done.end(), r) != done.end()) return;
+        done.push_back(r);
+        if (done.size() == 24)
+            for (const Reading& d : done) many.emplace(uint64_t{d.expr} << 32 | d.stack, true);
+    } else if (!many.emplace(uint64_t{e} << 32 | stack, true).second) {
+        return;
+    }
+    open.push_back(r);
 }
 
 uint32_t Automaton::push(ExprId e, uint32_t stack) {
@@ -170,6 +180,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     c.readings.clear();
     c.terminals.clear();
     c.done.clear();
+    if (!c.many.empty()) c.many.clear();
     c.accepting = false;
     const State from = states_[s];
     for (uint32_t i = 0; i < from.n; ++i) {

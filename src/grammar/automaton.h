@@ -70,7 +70,8 @@ class Automaton {
     /// Collects the readings of a state.
     struct Closure {
         std::vector<Reading> open, readings, terminals;
-        std::unordered_map<uint64_t, bool> done;
+        std::vector<Reading> done;                ///< searched while it is short
+        std::unordered_map<uint64_t, bool> many;  ///< beyond
         bool accepting = false;
         void add(ExprId e, uint32_t stack);
     };

@@ -8,7 +8,7 @@ namespace expr_impl {
 constexpr unsigned kWideSet = 48;      // bytes of a set that makes a repetition wide
 constexpr uint32_t kWideRepeat = 8;    // times
 constexpr size_t kStepBudget = 50000;  // derivatives that one step may take to find out whether anything can follow
-constexpr size_t kMaxPartMemo = 400000;
+constexpr size_t kPartMemo = 8192;
 
 uint64_t mix(uint64_t x) {
     x ^= x >> 32;
@@ -264,6 +264,26 @@ ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
     return intern(n);
 }
 
+ExprId ExprPool::clip(ExprId e, uint32_t n) {
+    if (nodes_[e].logic || !nodes_[e].regular) return e;
+    std::vector<ExprId> elements;
+    for (;;) {
+        const bool last = nodes_[e].kind != ExprKind::concat;
+        const ExprId first = last ? e : nodes_[e].a;
+        const ExprNode node = nodes_[first];
+        // Each time takes a byte at least: within n bytes a count above n is never used up.
+        const bool counted = node.kind == ExprKind::repeat && !nodes_[node.a].nullable;
+        const bool clipped = counted && ((node.hi > n && node.hi != kUnbounded) || node.lo > n + 1);
+        elements.push_back(clipped ? repeat(node.a, std::min(node.lo, n + 1), node.hi > n ? kUnbounded : node.hi)
+                                   : first);
+        if (last) break;
+        e = nodes_[e].b;
+    }
+    ExprId out = kEmpty;
+    for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
+    return out;
+}
+
 ExprId ExprPool::rule(uint32_t index) {
     ExprNode n;
     n.kind = ExprKind::rule;
@@ -380,11 +400,11 @@ ExprId ExprPool::derive_part(ExprId e, unsigned byte_class) {
         kind != ExprKind::except)
         return derivative(e, byte_class);
     const uint64_t key = uint64_t{e} << 8 | byte_class;
-    const auto found = part_memo_.find(key);
-    if (found != part_memo_.end()) return found->second;
+    if (part_memo_.empty()) part_memo_.resize(expr_impl::kPartMemo);
+    const size_t slot = static_cast<size_t>(expr_impl::mix(key)) % expr_impl::kPartMemo;
+    if (part_memo_[slot].first == key) return part_memo_[slot].second;
     const ExprId d = derivative(e, byte_class);
-    if (part_memo_.size() > expr_impl::kMaxPartMemo) part_memo_.clear();
-    part_memo_.emplace(key, d);
+    part_memo_[slot] = {key, d};
     return d;
 }
 
@@ -465,19 +485,28 @@ bool ExprPool::live(ExprId e) {
 }
 
 bool ExprPool::search(ExprId e) {
+    if (nodes_[e].nullable) {
+        live_[e] = 1;
+        return true;
+    }
     std::vector<ExprId> queue{e};
     std::vector<size_t> from{0};
     std::unordered_map<ExprId, bool> queued{{e, true}};
     for (size_t at = 0; at < queue.size(); ++at) {
-        if (nodes_[queue[at]].nullable || live_[queue[at]] == 1) {
-            for (size_t i = at;; i = from[i]) {
-                live_[queue[i]] = 1;
-                if (i == 0) return true;
-            }
-        }
-        for (unsigned c = 0; c < classes_.n; ++c) {
+        // The class that led on the last time is tried first: mostly it leads on again.
+        for (unsigned i = 0; i < classes_.n; ++i) {
+            const unsigned c = i == 0 ? hint_ : i == hint_ ? 0 : i;
             const ExprId d = derive_part(queue[at], c);
-            if (d == kNone || live_[d] == 2 || !queued.emplace(d, true).second) continue;
+            if (d == kNone || live_[d] == 2) continue;
+            if (nodes_[d].nullable || live_[d] == 1) {
+                live_[d] = 1;
+                hint_ = c;
+                for (size_t k = at;; k = from[k]) {
+                    live_[queue[k]] = 1;
+                    if (k == 0) return true;
+                }
+            }
+            if (!queued.emplace(d, true).second) continue;
             queue.push_back(d);
             from.push_back(at);
         }
@@ -496,7 +525,7 @@ bool ExprPool::search(ExprId e) {
 
 size_t ExprPool::memory() const {
     return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + rows_.capacity() * 4 +
-           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 40;
+           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
 }
 
 ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {

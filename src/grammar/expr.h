@@ -89,6 +89,8 @@ class ExprPool {
     ExprId rule(uint32_t index);
     ExprId token(uint32_t index);
     ExprId members(uint32_t object, uint32_t written, uint32_t count);
+    /// An expression whose texts begin with the same n bytes, whatever the first n bytes: counts beyond n are dropped.
+    ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.
     ExprId one_of(std::vector<std::string> texts);
 
@@ -115,6 +117,8 @@ class ExprPool {
     /// Derivatives that the next searches of live() may take together.
     void set_search_budget(size_t n) { search_budget_ = n; }
 
+    /// Forgets what only saves time.
+    void forget_parts() { part_memo_ = {}; }
     size_t size() const { return nodes_.size(); }
     /// Bytes held, about.
     size_t memory() const;
@@ -147,10 +151,12 @@ class ExprPool {
     std::vector<uint32_t> row_of_;  ///< of each expression: its row of derivatives + 1, or 0
     std::vector<ExprId> rows_;
     std::vector<uint8_t> live_;  ///< of each expression: 0 unknown, 1 matches something, 2 nothing
-    std::unordered_map<uint64_t, ExprId> part_memo_;
+    /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
+    std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;
     bool gave_up_ = false;
     size_t search_budget_ = 0;
+    unsigned hint_ = 0;
 };
 
 }  // namespace detail

@@ -273,6 +273,7 @@ Status Rules::finish() {
                     "simplify the patterns");
     if (!known[start])
         return fail(Code::bad_argument, "the grammar matches nothing: ", quote(name[start], 40), " has no finite text");
+    pool.forget_parts();
     return {};
 }
 

@@ -9,7 +9,7 @@ constexpr unsigned kWideBytes = 48;     // bytes that may come next: above, a li
 constexpr size_t kMaxWide = 8;          // readings of a state that lists are made for
 constexpr size_t kMaxLeaving = 100000;  // ends of tokens in a list
 constexpr size_t kMaxLists = 96, kMaxCached = 64;
-constexpr size_t kMaxPairs = 4000;              // of a character count and an expression, in holds_slice
+constexpr size_t kMaxPairs = 64;                // of an expression and a place within a character, in plain_char
 constexpr size_t kMaskBytes = size_t{8} << 20;  // that one mask may take above the limit
 constexpr uint64_t kCacheNodes = 2000;          // tree nodes walked that make a mask worth keeping
 
@@ -33,6 +33,12 @@ Matcher::Matcher(std::shared_ptr<const Rules> rules, std::shared_ptr<const Vocab
     path_.resize(vocab_->max_bytes() + 1);
     expr_path_.resize(vocab_->max_bytes() + 1);
     history_.push_back(automaton_.start());
+    for (const matcher_impl::Edge& edge : matcher_impl::kPlain)
+        for (unsigned b = edge.first; b <= edge.last; ++b) {
+            const std::pair<uint8_t, uint8_t> to{automaton_.classes().of[b], edge.to};
+            std::vector<std::pair<uint8_t, uint8_t>>& edges = plain_edges_[edge.from];
+            if (std::find(edges.begin(), edges.end(), to) == edges.end()) edges.push_back(to);
+        }
 }
 
 Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> rules,
@@ -271,6 +277,7 @@ bool Matcher::is_wide(ExprId e) {
 }
 
 Matcher::WideList& Matcher::list_of(ExprId e) {
+    e = automaton_.exprs().clip(e, static_cast<uint32_t>(vocab_->max_bytes()));
     const auto found = lists_.find(e);
     if (found != lists_.end()) {
         found->second.used = ++clock_;
@@ -297,12 +304,16 @@ void Matcher::make_list(ExprId e, WideList& list) {
     ExprPool& exprs = automaton_.exprs();
     const TokenTree* tree = &vocab_->tree();
     list.within.assign(n_word(), 0);
-    for (size_t i = vocab_->slices().size(); i-- > 0;) {
-        const VocabTrie::Slice& slice = vocab_->slices()[i];
-        if (!holds_slice(e, slice.max_chars)) continue;
-        list.within = slice.bits;
-        tree = &slice.rest;
-        break;
+    const PlainFit fit = plain_fit(e);
+    if (fit.exact && fit.n_char > 0 && fit.n_char <= VocabTrie::kMaxPlain) {
+        list.within = vocab_->plain(fit.n_char);
+        tree = &vocab_->slices().back().rest;
+    } else {
+        for (const VocabTrie::Slice& slice : vocab_->slices()) {
+            if (slice.max_chars > fit.n_char) break;
+            list.within = slice.bits;
+            tree = &slice.rest;
+        }
     }
     const std::array<uint8_t, 256> class_of = automaton_.classes().of;
     std::vector<TokenTree::Entry> leaving;
@@ -333,38 +344,53 @@ void Matcher::make_list(ExprId e, WideList& list) {
     list.usable = true;
 }
 
-/// Whether every text of one to max_chars plain characters stays within the expression and cannot have left it before
-/// its end.
-bool Matcher::holds_slice(ExprId e, uint32_t max_chars) {
+/// One plain character more. False: some characters fit, others do not. any: one fits at all.
+bool Matcher::plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& to, bool& any) {
     ExprPool& exprs = automaton_.exprs();
-    const ByteClasses& classes = automaton_.classes();
-    struct Pair {
-        ExprId expr;
-        uint32_t chars;
-        uint8_t place;
-    };
-    std::vector<Pair> open{{e, max_chars, 0}};
-    std::map<std::pair<uint64_t, ExprId>, bool> done;
-    while (!open.empty()) {
-        const Pair p = open.back();
-        open.pop_back();
-        if (p.chars == 0) continue;
-        if (exprs[p.expr].nullable) return false;
-        for (const matcher_impl::Edge& edge : matcher_impl::kPlain) {
-            if (edge.from != p.place) continue;
-            std::array<bool, 256> tried{};
-            for (unsigned b = edge.first; b <= edge.last; ++b) {
-                if (std::exchange(tried[classes.of[b]], true)) continue;
-                const ExprId rest = exprs.derive(p.expr, classes.of[b]);
-                if (rest == kNone) return false;
-                const uint32_t chars = edge.to == 0 && max_chars != UINT32_MAX ? p.chars - 1 : p.chars;
-                if (!done.emplace(std::make_pair(uint64_t{chars} << 8 | edge.to, rest), true).second) continue;
-                if (done.size() > matcher_impl::kMaxPairs) return false;
-                open.push_back({rest, chars, edge.to});
+    std::vector<std::pair<ExprId, uint8_t>> open;
+    for (const ExprId e : from) open.push_back({e, 0});
+    bool all = true;
+    to.clear();
+    for (size_t i = 0; i < open.size(); ++i) {
+        const std::pair<ExprId, uint8_t> at = open[i];
+        for (const std::pair<uint8_t, uint8_t>& edge : plain_edges_[at.second]) {
+            const ExprId rest = exprs.derive(at.first, edge.first);
+            any = any || rest != kNone;
+            all = all && rest != kNone;
+            if (any && !all) return false;
+            if (rest == kNone) continue;
+            if (edge.second == 0) {
+                if (std::find(to.begin(), to.end(), rest) == to.end()) to.push_back(rest);
+                continue;
             }
+            if (exprs[rest].nullable) return false;
+            const std::pair<ExprId, uint8_t> next{rest, edge.second};
+            if (std::find(open.begin(), open.end(), next) == open.end()) open.push_back(next);
         }
+        if (open.size() > matcher_impl::kMaxPairs || to.size() > matcher_impl::kMaxPairs) return false;
     }
+    std::sort(to.begin(), to.end());
     return true;
+}
+
+Matcher::PlainFit Matcher::plain_fit(ExprId e) {
+    std::vector<ExprId> level{e}, next;
+    PlainFit fit;
+    for (; fit.n_char <= VocabTrie::kMaxPlain; ++fit.n_char) {
+        // Where the expression may end, what follows it decides.
+        for (const ExprId at : level)
+            if (automaton_.exprs()[at].nullable) return fit;
+        bool any = false;
+        if (!plain_char(level, next, any)) return fit;
+        fit.exact = !any;
+        if (fit.exact) return fit;
+        if (next == level) {
+            fit.n_char = UINT32_MAX;
+            return fit;
+        }
+        level.swap(next);
+    }
+    return fit;
 }
 
 }  // namespace detail

@@ -69,13 +69,21 @@ class Matcher {
     bool is_wide(ExprId e);
     WideList& list_of(ExprId e);
     void make_list(ExprId e, WideList& list);
-    bool holds_slice(ExprId e, uint32_t max_chars);
+    /// How many plain characters may follow, whichever they are; exact: not one more.
+    struct PlainFit {
+        uint32_t n_char = 0;
+        bool exact = false;
+    };
+    PlainFit plain_fit(ExprId e);
+    bool plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& to, bool& any);
     void trim();
     void compact(size_t n_path);
 
     std::shared_ptr<const VocabTrie> vocab_;
     Automaton automaton_;
     std::vector<Token> terminal_ids_;
+    /// Of each place within a plain character: classes of the bytes that may follow, and the place after them.
+    std::array<std::vector<std::pair<uint8_t, uint8_t>>, 8> plain_edges_;
     std::vector<StateId> history_;
     size_t finished_at_ = SIZE_MAX;  ///< steps after which the end token was accepted
     std::unordered_map<ExprId, WideList> lists_;

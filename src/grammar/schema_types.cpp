@@ -359,7 +359,11 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool 
     for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
     if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
     if (!status_.ok()) return kNone;
-    const uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
+    uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
+    // A pattern that needs a character needs no length for that.
+    if (low == 1 && std::any_of(parts.begin(), parts.end(),
+                                [this](ExprId e) { return !pool_[e].nullable && pool_[e].kind != ExprKind::except; }))
+        low = 0;
     const uint32_t high = f.max_length > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_length);
     const bool simple = parts.empty() && !as_name;
     // A pattern lets only characters of strings through; complements let everything through.

@@ -8,7 +8,7 @@ namespace detail {
 namespace vocab_trie_impl {
 
 constexpr size_t kMaxTokenBytes = 4000;  // a longer token is never allowed
-constexpr uint32_t kSliceChars[] = {6, 16, UINT32_MAX};
+constexpr uint32_t kSliceChars[] = {6, 16, VocabTrie::kMaxPlain, UINT32_MAX};
 
 /// Characters of a text that stands in a JSON string as it is, or 0.
 uint32_t plain_chars(std::string_view text) {
@@ -86,6 +86,12 @@ std::shared_ptr<const VocabTrie> VocabTrie::build(const std::vector<Piece>& piec
                 rest.push_back(e);
         }
         slice.rest = TokenTree::build(rest, true);
+    }
+    for (uint32_t n = 1; n <= kMaxPlain; ++n) {
+        Bits& bits = out->plain_[n - 1];
+        bits.assign(out->n_word(), 0);
+        for (size_t id = 0; id < chars.size(); ++id)
+            if (chars[id] > 0 && chars[id] <= n) bits[id / 32] |= 1u << (id % 32);
     }
     return out;
 }

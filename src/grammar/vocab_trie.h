@@ -60,8 +60,11 @@ class VocabTrie {
     /// The control token with exactly these bytes, or -1.
     Token find_control(std::string_view name) const;
     const TokenTree& tree() const { return tree_; }
-    /// Shortest first.
-    const std::array<Slice, 3>& slices() const { return slices_; }
+    /// Shortest first; the last one has no limit.
+    const std::array<Slice, 4>& slices() const { return slices_; }
+    /// The tokens of the last slice that have at most n characters, n = 1..kMaxPlain.
+    static constexpr uint32_t kMaxPlain = 32;
+    const Bits& plain(uint32_t n) const { return plain_[n - 1]; }
     const std::vector<Token>& ends() const { return ends_; }
     /// The longest token that is text, in bytes.
     size_t max_bytes() const { return tree_.max_depth; }
@@ -69,7 +72,8 @@ class VocabTrie {
   private:
     std::vector<Piece> pieces_;
     TokenTree tree_;
-    std::array<Slice, 3> slices_;
+    std::array<Slice, 4> slices_;
+    std::array<Bits, kMaxPlain> plain_;
     std::vector<Token> ends_;
     std::vector<Token> controls_;
 };
