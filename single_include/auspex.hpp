@@ -513,6 +513,57 @@ class AUSPEX_API ReplyStream {
 /// errors    out_of_memory.
 AUSPEX_API Result<std::string> to_json(const ChatReply& reply);
 
+// ------------------------------------------------------------------------------------ grammars
+
+struct SchemaOptions {
+    /// Leave out keywords that cannot be expressed, instead of refusing the schema; Grammar::ignored() lists them.
+    bool ignore_unsupported = false;
+    /// Members of an object may come in any order. Off: as the schema lists them, members that it does not name after
+    /// them. That is how models write, and much of it is then known in advance.
+    bool any_order = false;
+    /// Allow a blank, or one or two line breaks with indentation, between tokens. Off: no white space.
+    bool white_space = true;
+};
+
+/// Which texts are allowed. Immutable; copies share it. Knows bytes only: any model with a vocabulary can follow it.
+/// Control tokens (<|im_end|>) match only where a GBNF grammar names them: <name> or <[id]>, negated with ! before it.
+///
+/// thread    any, at the same time.
+class AUSPEX_API Grammar {
+  public:
+    Grammar() = default;
+    /// A grammar in GBNF; texts begin at the rule `root`.
+    ///
+    /// errors    bad_argument: a mistake, left recursion, or no text at all matches; unsupported: above a limit. The
+    ///           text names the line or the rule. out_of_memory.
+    /// cost      milliseconds, whatever the text is.
+    static Result<Grammar> from_gbnf(std::string_view text);
+    /// The texts that match a regular expression (ECMA-262) as a whole.
+    ///
+    /// errors    bad_argument: a mistake; unsupported: look-around, back references, word boundaries, flags. The text
+    ///           names the byte. out_of_memory.
+    static Result<Grammar> from_regex(std::string_view pattern);
+    /// The JSON texts that are valid against a JSON Schema (draft 4 to 2020-12). `format` is checked for date, time,
+    /// date-time, duration, email, hostname, ipv4, ipv6, uuid and uri; other formats are ignored. Patterns match
+    /// strings in which only what JSON asks to escape is escaped. What the grammar allows is always valid.
+    ///
+    /// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that cannot be expressed
+    ///           exactly (uniqueItems, unevaluated*, $ref to elsewhere, some forms of not). The text begins with the
+    ///           JSON pointer and the keyword. out_of_memory.
+    /// cost      a millisecond for an ordinary schema, at most about 100.
+    static Result<Grammar> from_json_schema(std::string_view schema, const SchemaOptions& options = {});
+    /// What from_json_schema() left out, as "#/properties/a: uniqueItems"; formats that it does not know are among it.
+    std::vector<std::string> ignored() const;
+
+    explicit operator bool() const { return impl_ != nullptr; }
+
+    struct Impl;
+    const std::shared_ptr<const Impl>& impl() const { return impl_; }
+
+  private:
+    std::shared_ptr<const Impl> impl_;
+};
+
 // ------------------------------------------------------------------------------------ sampling
 
 /// How the next token is sampled: penalties, top-k, top-p, min-p, temperature, then one draw. The draw is Gumbel-max
@@ -2811,8 +2862,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 using ExprId = uint32_t;
-constexpr ExprId kNone = 0;   ///< matches nothing
-constexpr ExprId kEmpty = 1;  ///< matches the empty text
+constexpr ExprId kNoMatch = 0;    ///< matches nothing
+constexpr ExprId kEmptyText = 1;  ///< matches the empty text
 constexpr uint32_t kUnbounded = UINT32_MAX;
 
 /// A set of byte values.
@@ -2877,7 +2928,7 @@ class ExprPool {
     ExprId both(ExprId a, ExprId b) { return both(std::vector<ExprId>{a, b}); }
     ExprId except(ExprId a);
     ExprId repeat(ExprId a, uint32_t lo, uint32_t hi);
-    ExprId optional(ExprId a) { return choice(kEmpty, a); }
+    ExprId optional(ExprId a) { return choice(kEmptyText, a); }
     ExprId rule(uint32_t index);
     ExprId token(uint32_t index);
     ExprId members(uint32_t object, uint32_t written, uint32_t count);
@@ -2893,7 +2944,7 @@ class ExprPool {
     /// Computes the classes of bytes: call when the grammar is complete. No set or text may be added afterwards.
     void close();
     const ByteClasses& classes() const { return classes_; }
-    /// What is left of a regular expression after a byte of this class; kNone if it does not match. Never one that
+    /// What is left of a regular expression after a byte of this class; kNoMatch if it does not match. Never one that
     /// matches nothing.
     ExprId derive(ExprId e, unsigned byte_class) {
         if (row_of_[e] != 0) {
@@ -3024,15 +3075,15 @@ struct TokenTerminal {
 /// What may stand between the braces of an object.
 struct ObjectRule {
     struct Member {
-        ExprId key = kNone;  ///< the name with its quotes and the colon
-        ExprId value = kNone;
+        ExprId key = kNoMatch;  ///< the name with its quotes and the colon
+        ExprId value = kNoMatch;
         bool required = false;
     };
     std::vector<Member> listed;  ///< each at most once
     std::vector<Member> extra;   ///< any number of times; their names are in no other entry
     bool any_order = false;      ///< else listed members come as listed, extra ones after them
     uint32_t min_count = 0, max_count = kUnbounded;
-    ExprId separator = kNone;  ///< a comma with its white space
+    ExprId separator = kNoMatch;  ///< a comma with its white space
 };
 
 struct Rules {
@@ -3204,7 +3255,7 @@ constexpr StateId kDead = 0;
 class Automaton {
   public:
     struct Reading {
-        ExprId expr = kNone;
+        ExprId expr = kNoMatch;
         uint32_t stack = 0;  ///< 0: nothing follows
         bool operator==(const Reading& o) const { return expr == o.expr && stack == o.stack; }
         bool operator<(const Reading& o) const { return expr != o.expr ? expr < o.expr : stack < o.stack; }
@@ -3250,7 +3301,7 @@ class Automaton {
         bool accepting = false;
     };
     struct Link {
-        ExprId expr = kNone;
+        ExprId expr = kNoMatch;
         uint32_t next = 0, depth = 0;
     };
     /// Collects the readings of a state.
@@ -3363,17 +3414,11 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-struct SchemaRules {
-    bool ignore_unsupported = false;  ///< keywords that are left out are listed in Rules::ignored, not refused
-    bool any_order = false;           ///< members in any order; else as the schema lists them, others after them
-    bool white_space = true;          ///< a blank, or line breaks with indentation, between tokens
-};
-
 /// The JSON texts that a schema allows.
 ///
 /// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that is left out. The text
 ///           names the JSON pointer and the keyword.
-Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options);
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options);
 
 /// What a set of schemas without alternatives says.
 struct TypeFacts {
@@ -3396,7 +3441,7 @@ struct TypeFacts {
 
 class SchemaCompiler {
   public:
-    SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options);
+    SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options);
     Status run();
 
   private:
@@ -3484,7 +3529,7 @@ class SchemaCompiler {
     Rules& rules_;
     ExprPool& pool_;
     const Json& root_;
-    SchemaRules options_;
+    SchemaOptions options_;
     bool old_draft_ = false;  ///< draft 4 to 7: a schema with $ref has no other keyword
     Status status_;
     std::vector<Link> chain_;
@@ -3497,7 +3542,7 @@ class SchemaCompiler {
     std::map<std::string, std::shared_ptr<const Rules>> patterns_;
     std::set<std::string> ignored_;
     size_t n_branch_ = 0;
-    ExprId space_ = kEmpty, comma_ = kNone, colon_ = kNone, json_char_ = kNone, name_char_ = kNone;
+    ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
     uint32_t any_rule_ = 0;
 };
 
@@ -3506,6 +3551,24 @@ bool equal_json(const Json& a, const Json& b);
 uint64_t count_chars(std::string_view text);
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------- src/grammar/interface.h
+
+// grammar/interface: what a public Grammar holds.
+//
+// Owns    nothing but the shared rules.
+// Thread  immutable.
+// Tests   tests/test_grammar.cpp, tests/test_fault.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+
+struct Grammar::Impl {
+    std::shared_ptr<const detail::Rules> rules;
+};
+
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
@@ -15544,7 +15607,7 @@ ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
 }
 
 ExprId ExprPool::bytes(const ByteSet& set) {
-    if (set.count() == 0) return kNone;
+    if (set.count() == 0) return kNoMatch;
     const auto found = set_index_.emplace(set.word, static_cast<uint32_t>(sets_.size()));
     if (found.second) sets_.push_back(set);
     ExprNode n;
@@ -15554,7 +15617,7 @@ ExprId ExprPool::bytes(const ByteSet& set) {
 }
 
 ExprId ExprPool::text(std::string_view text) {
-    if (text.empty()) return kEmpty;
+    if (text.empty()) return kEmptyText;
     ExprNode n;
     n.kind = ExprKind::text;
     // Short texts repeat often; longer ones are not searched for.
@@ -15575,9 +15638,9 @@ ExprId ExprPool::multiple(uint32_t modulus, uint32_t remainder) {
 }
 
 ExprId ExprPool::concat(ExprId a, ExprId b) {
-    if (a == kNone || b == kNone) return kNone;
-    if (a == kEmpty) return b;
-    if (b == kEmpty) return a;
+    if (a == kNoMatch || b == kNoMatch) return kNoMatch;
+    if (a == kEmptyText) return b;
+    if (b == kEmptyText) return a;
     // Right-nested, so that the first element is found at once.
     std::vector<ExprId> elements;
     while (nodes_[a].kind == ExprKind::concat) {
@@ -15601,7 +15664,7 @@ ExprId ExprPool::concat(ExprId a, ExprId b) {
 }
 
 ExprId ExprPool::concat(std::initializer_list<ExprId> parts) {
-    ExprId e = kEmpty;
+    ExprId e = kEmptyText;
     for (const ExprId* p = parts.end(); p != parts.begin();) e = concat(*--p, e);
     return e;
 }
@@ -15636,17 +15699,17 @@ void ExprPool::merge_sets(std::vector<ExprId>& parts) {
 }
 
 ExprId ExprPool::choice(std::vector<ExprId> parts) {
-    parts.erase(std::remove(parts.begin(), parts.end(), kNone), parts.end());
+    parts.erase(std::remove(parts.begin(), parts.end(), kNoMatch), parts.end());
     flatten(ExprKind::choice, parts);
     merge_sets(parts);
     // The empty text adds nothing where another part matches it.
-    if (parts.size() > 1 && parts[0] == kEmpty)
+    if (parts.size() > 1 && parts[0] == kEmptyText)
         for (size_t i = 1; i < parts.size(); ++i)
             if (nodes_[parts[i]].nullable) {
                 parts.erase(parts.begin());
                 break;
             }
-    if (parts.empty()) return kNone;
+    if (parts.empty()) return kNoMatch;
     if (parts.size() == 1) return parts[0];
     return intern_list(ExprKind::choice, parts);
 }
@@ -15656,16 +15719,16 @@ ExprId ExprPool::both(std::vector<ExprId> parts) {
     bool all_nullable = true, has_empty = false;
     std::vector<ExprId> kept;
     for (const ExprId p : parts) {
-        if (p == kNone) return kNone;
-        has_empty = has_empty || p == kEmpty;
+        if (p == kNoMatch) return kNoMatch;
+        has_empty = has_empty || p == kEmptyText;
         all_nullable = all_nullable && nodes_[p].nullable;
         const bool excluded = nodes_[p].kind == ExprKind::except;
-        if (excluded && nodes_[p].a == kNone) continue;  // anything
-        if (excluded && std::binary_search(parts.begin(), parts.end(), nodes_[p].a)) return kNone;
+        if (excluded && nodes_[p].a == kNoMatch) continue;  // anything
+        if (excluded && std::binary_search(parts.begin(), parts.end(), nodes_[p].a)) return kNoMatch;
         kept.push_back(p);
     }
-    if (has_empty) return all_nullable ? kEmpty : kNone;
-    if (kept.empty()) return except(kNone);
+    if (has_empty) return all_nullable ? kEmptyText : kNoMatch;
+    if (kept.empty()) return except(kNoMatch);
     if (kept.size() == 1) return kept[0];
     return intern_list(ExprKind::both, kept);
 }
@@ -15677,14 +15740,14 @@ ExprId ExprPool::except(ExprId a) {
     n.a = a;
     n.regular = nodes_[a].regular;
     n.nullable = !nodes_[a].nullable;
-    n.logic = a != kNone;
+    n.logic = a != kNoMatch;
     n.wide = nodes_[a].wide;
     return intern(n);
 }
 
 ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
-    if (hi == 0 || a == kEmpty) return kEmpty;
-    if (a == kNone) return lo == 0 ? kEmpty : kNone;
+    if (hi == 0 || a == kEmptyText) return kEmptyText;
+    if (a == kNoMatch) return lo == 0 ? kEmptyText : kNoMatch;
     if (lo == 1 && hi == 1) return a;
     if (nodes_[a].kind == ExprKind::repeat && nodes_[a].lo == 0 && nodes_[a].hi == kUnbounded) return a;
     if (nodes_[a].regular && nodes_[a].nullable) lo = 0;
@@ -15725,7 +15788,7 @@ ExprId ExprPool::clip(ExprId e, uint32_t n) {
         if (last) break;
         e = nodes_[e].b;
     }
-    ExprId out = kEmpty;
+    ExprId out = kEmptyText;
     for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
     return out;
 }
@@ -15765,7 +15828,7 @@ ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t firs
     std::vector<ExprId> branches;
     size_t at = first;
     if (texts[at].size() == common) {
-        branches.push_back(kEmpty);
+        branches.push_back(kEmptyText);
         ++at;
     }
     while (at < last) {
@@ -15781,7 +15844,7 @@ ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t firs
 ExprId ExprPool::one_of(std::vector<std::string> texts) {
     std::sort(texts.begin(), texts.end());
     texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-    if (texts.empty()) return kNone;
+    if (texts.empty()) return kNoMatch;
     return one_of_range(texts, 0, texts.size(), 0);
 }
 
@@ -15827,9 +15890,9 @@ void ExprPool::close() {
 
 ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
     ExprId d = derivative(e, byte_class);
-    if (d != kNone && nodes_[d].logic) {
+    if (d != kNoMatch && nodes_[d].logic) {
         search_budget_ = expr_impl::kStepBudget;
-        if (!live(d)) d = kNone;
+        if (!live(d)) d = kNoMatch;
     }
     if (row_of_[e] == 0) {
         rows_.resize(rows_.size() + classes_.n, kUnknown);
@@ -15873,10 +15936,10 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
     const ExprNode n = nodes_[e];
     const unsigned byte = classes_.first[byte_class];
     switch (n.kind) {
-        case ExprKind::bytes: return sets_[n.a].has(byte) ? kEmpty : kNone;
+        case ExprKind::bytes: return sets_[n.a].has(byte) ? kEmptyText : kNoMatch;
         case ExprKind::text: {
-            if (static_cast<unsigned char>(texts_[n.a]) != byte) return kNone;
-            if (n.b == 1) return kEmpty;
+            if (static_cast<unsigned char>(texts_[n.a]) != byte) return kNoMatch;
+            if (n.b == 1) return kEmptyText;
             ExprNode rest = n;
             ++rest.a;
             --rest.b;
@@ -15884,7 +15947,7 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
         }
         case ExprKind::multiple:
             if (byte == '.') return e;
-            if (byte < '0' || byte > '9') return kNone;
+            if (byte < '0' || byte > '9') return kNoMatch;
             return multiple(n.a, static_cast<uint32_t>((uint64_t{n.b} * 10 + (byte - '0')) % n.a));
         case ExprKind::concat: return derive_concat(e, byte_class);
         case ExprKind::choice:
@@ -15893,18 +15956,18 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
             parts.reserve(n.b);
             for (uint32_t i = 0; i < n.b; ++i) {
                 const ExprId d = derive_part(lists_[n.a + i], byte_class);
-                if (d == kNone && n.kind == ExprKind::both) return kNone;
-                if (d != kNone) parts.push_back(d);
+                if (d == kNoMatch && n.kind == ExprKind::both) return kNoMatch;
+                if (d != kNoMatch) parts.push_back(d);
             }
             return n.kind == ExprKind::both ? both(std::move(parts)) : choice(std::move(parts));
         }
         case ExprKind::except: return except(derive_part(n.a, byte_class));
         case ExprKind::repeat: {
             const ExprId d = derive_part(n.a, byte_class);
-            if (d == kNone) return kNone;
+            if (d == kNoMatch) return kNoMatch;
             return concat(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
         }
-        default: return kNone;
+        default: return kNoMatch;
     }
 }
 
@@ -15943,7 +16006,7 @@ bool ExprPool::search(ExprId e) {
         for (unsigned i = 0; i < classes_.n; ++i) {
             const unsigned c = i == 0 ? hint_ : i == hint_ ? 0 : i;
             const ExprId d = derive_part(queue[at], c);
-            if (d == kNone || live_[d] == 2) continue;
+            if (d == kNoMatch || live_[d] == 2) continue;
             if (nodes_[d].nullable || live_[d] == 1) {
                 live_[d] = 1;
                 hint_ = c;
@@ -15979,7 +16042,7 @@ ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordere
     const auto found = done.find(e);
     if (found != done.end()) return found->second;
     ExprNode n = nodes_[e];
-    ExprId copy = kNone;
+    ExprId copy = kNoMatch;
     if (n.kind == ExprKind::concat) {
         std::vector<ExprId> elements;
         ExprId rest = e;
@@ -16205,7 +16268,7 @@ constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and
 }  // namespace grammar_impl
 
 uint32_t Rules::add_rule(std::string rule_name) {
-    body.push_back(kNone);
+    body.push_back(kNoMatch);
     name.push_back(std::move(rule_name));
     return static_cast<uint32_t>(body.size() - 1);
 }
@@ -16230,14 +16293,14 @@ ExprId Rules::expand_members(ExprId e) {
     const uint32_t cap = std::max({1u, o.min_count, o.max_count == kUnbounded ? 0 : o.max_count});
     const uint32_t count = std::min(at.lo + 1, cap);
     const std::vector<uint64_t> set = o.any_order ? written[at.b] : std::vector<uint64_t>();
-    const ExprId separator = at.lo > 0 ? o.separator : kEmpty;
+    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
     std::vector<ExprId> ways;
     bool complete = true;  // no required member is missing
     const bool room = at.lo < o.max_count;
     for (size_t i = o.any_order ? 0 : at.b; i < o.listed.size(); ++i) {
         const ObjectRule::Member& m = o.listed[i];
         if (o.any_order && (set[i / 64] >> (i % 64) & 1) != 0) continue;
-        if (m.value != kNone && room && (o.any_order || complete)) {
+        if (m.value != kNoMatch && room && (o.any_order || complete)) {
             uint32_t next = static_cast<uint32_t>(i + 1);
             if (o.any_order) {
                 std::vector<uint64_t> more = set;
@@ -16253,7 +16316,7 @@ ExprId Rules::expand_members(ExprId e) {
         for (const ObjectRule::Member& m : o.extra)
             ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
     }
-    if (complete && at.lo >= o.min_count) ways.push_back(kEmpty);
+    if (complete && at.lo >= o.min_count) ways.push_back(kEmptyText);
     return pool.choice(std::move(ways));
 }
 
@@ -16403,7 +16466,7 @@ std::vector<uint32_t> Rules::find_left_recursion() {
 
 ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done) {
     const ExprNode n = pool[e];
-    if (n.regular) return pool.live(e) ? e : kNone;
+    if (n.regular) return pool.live(e) ? e : kNoMatch;
     const auto found = done.find(e);
     if (found != done.end()) return found->second;
     ExprId result = e;
@@ -16413,7 +16476,7 @@ ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_
             ExprId rest = e;
             for (; pool[rest].kind == ExprKind::concat; rest = pool[rest].b) parts.push_back(pool[rest].a);
             result = prune(rest, known, done);
-            for (; !parts.empty() && result != kNone; parts.pop_back())
+            for (; !parts.empty() && result != kNoMatch; parts.pop_back())
                 result = pool.concat(prune(parts.back(), known, done), result);
             break;
         }
@@ -16424,8 +16487,8 @@ ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_
             break;
         }
         case ExprKind::repeat: result = pool.repeat(prune(n.a, known, done), n.lo, n.hi); break;
-        case ExprKind::rule: result = known[n.a] ? e : kNone; break;
-        case ExprKind::members: result = object_productive(objects[n.a], known) ? e : kNone; break;
+        case ExprKind::rule: result = known[n.a] ? e : kNoMatch; break;
+        case ExprKind::members: result = object_productive(objects[n.a], known) ? e : kNoMatch; break;
         default: break;
     }
     done.emplace(e, result);
@@ -16459,7 +16522,7 @@ Status Rules::finish() {
     for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
     for (ObjectRule& o : objects)
         for (auto* list : {&o.listed, &o.extra})
-            for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNone;
+            for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNoMatch;
     if (pool.gave_up())
         return fail(Code::unsupported,
                     "an intersection of patterns and lengths is too large to decide whether anything matches it; "
@@ -16827,14 +16890,14 @@ class RegexWriter {
                 for (const uint32_t p : n.parts) parts.push_back(plain(p));
                 return pool_.choice(std::move(parts));
             case NodeKind::repeat: return pool_.repeat(plain(n.parts[0]), n.lo, n.hi);
-            default: misplaced = true; return kNone;
+            default: misplaced = true; return kNoMatch;
         }
     }
 
     /// Some part of a text, or all of it, with anchors at the ends. `gap` is what may stand before and after.
     ExprId search(std::vector<uint32_t> sequence, ExprId gap) {
         if (++n_expanded_ > 1000) misplaced = true;
-        if (misplaced) return kNone;
+        if (misplaced) return kNoMatch;
         for (const bool front : {true, false}) {
             // A group at an end that holds an anchor is divided into its alternatives.
             if (sequence.empty()) break;
@@ -16869,19 +16932,19 @@ class RegexWriter {
             }
         }
         const ExprId body = joined(sequence, first, last);
-        return pool_.concat({from_begin ? kEmpty : gap, body, to_end ? kEmpty : gap});
+        return pool_.concat({from_begin ? kEmptyText : gap, body, to_end ? kEmptyText : gap});
     }
 
   private:
     ExprId inner_search(const std::vector<uint32_t>& inner, bool from_begin, bool to_end, ExprId gap) {
         // Both anchors known: anchors within say nothing new at their own end and are refused elsewhere.
-        if (from_begin && to_end) return search(inner, kEmpty);
+        if (from_begin && to_end) return search(inner, kEmptyText);
         misplaced = true;
         (void)gap;
-        return kNone;
+        return kNoMatch;
     }
     ExprId joined(const std::vector<uint32_t>& parts, size_t first, size_t last) {
-        ExprId e = kEmpty;
+        ExprId e = kEmptyText;
         while (last > first) {
             // Neighbouring single characters become one text.
             std::string text;
@@ -16916,7 +16979,7 @@ Result<ExprId> compile_regex(ExprPool& pool, std::string_view pattern, Extent ex
     if (!reader.read(root)) return reader.status;
     regex_impl::RegexWriter writer(pool, reader.nodes, writing);
     const ExprId gap =
-        extent == Extent::whole ? kEmpty : pool.repeat(write_set(pool, CharSet::all(), writing), 0, kUnbounded);
+        extent == Extent::whole ? kEmptyText : pool.repeat(write_set(pool, CharSet::all(), writing), 0, kUnbounded);
     const ExprId e = writer.search({root}, gap);
     if (writer.misplaced)
         return fail(Code::unsupported, "pattern ", quote(pattern, 60),
@@ -17032,7 +17095,7 @@ class GbnfReader {
         }
         defined_[r] = begin + 1;
         space(true);
-        ExprId body = kNone;
+        ExprId body = kNoMatch;
         if (!alternatives(body, 0)) return false;
         rules_.body[r] = body;
         if (at_ < text_.size() && !have('\n') && !have('\r')) return error("the end of the line");
@@ -17047,12 +17110,12 @@ class GbnfReader {
             space(true);
             std::vector<ExprId> parts;
             while (at_ < text_.size() && !have('|') && !have(')') && !have('\n') && !have('\r')) {
-                ExprId part = kNone;
+                ExprId part = kNoMatch;
                 if (!element(part, depth)) return false;
                 parts.push_back(part);
                 space(depth > 0);
             }
-            ExprId sequence = kEmpty;
+            ExprId sequence = kEmptyText;
             for (; !parts.empty(); parts.pop_back()) sequence = rules_.pool.concat(parts.back(), sequence);
             ways.push_back(sequence);
         } while (take("|"));
@@ -17202,7 +17265,7 @@ class GbnfReader {
         set.normalize();
         if (negated) set = set.complement();
         out = write_set(rules_.pool, set, Writing::plain);
-        if (out == kNone) return error("a class of at least one character before this");
+        if (out == kNoMatch) return error("a class of at least one character before this");
         return true;
     }
 
@@ -17249,7 +17312,7 @@ class GbnfReader {
 /// regular expressions.
 class Inliner {
   public:
-    explicit Inliner(Rules& rules) : rules_(rules), inlined_(rules.body.size(), kNone) {}
+    explicit Inliner(Rules& rules) : rules_(rules), inlined_(rules.body.size(), kNoMatch) {}
     void run() {
         grammar_impl::PostOrder walk(rules_);
         walk.walk(rules_.start);
@@ -17271,7 +17334,7 @@ class Inliner {
         if (n.regular) return e;
         std::vector<ExprId> parts;
         switch (n.kind) {
-            case ExprKind::rule: return inlined_[n.a] != kNone ? inlined_[n.a] : e;
+            case ExprKind::rule: return inlined_[n.a] != kNoMatch ? inlined_[n.a] : e;
             case ExprKind::repeat: return pool.repeat(replace(n.a), n.lo, n.hi);
             case ExprKind::choice:
                 for (uint32_t i = 0; i < n.b; ++i) parts.push_back(replace(pool.parts(e)[i]));
@@ -17362,7 +17425,7 @@ void Automaton::clear() {
 StateId Automaton::start() { return state_of({{rules_.pool.rule(rules_.start), 0}}); }
 
 void Automaton::Closure::add(ExprId e, uint32_t stack) {
-    if (e == kNone) return;
+    if (e == kNoMatch) return;
     const Reading r{e, stack};
     if (done.size() < 24) {
         if (std::find(done.begin(), done.end(), r) != done.end()) return;
@@ -17376,7 +17439,7 @@ void Automaton::Closure::add(ExprId e, uint32_t stack) {
 }
 
 uint32_t Automaton::push(ExprId e, uint32_t stack) {
-    if (e == kEmpty) return stack;
+    if (e == kEmptyText) return stack;
     const auto found = link_index_.emplace(uint64_t{e} << 32 | stack, static_cast<uint32_t>(links_.size()));
     if (found.second) links_.push_back({e, stack, links_[stack].depth + 1});
     return found.first->second;
@@ -17391,16 +17454,16 @@ std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
     std::vector<ExprId> unit;
     bool wide = false;
     ExprId rest = e;
-    while (rest != kEmpty) {
+    while (rest != kEmptyText) {
         const bool last = pool[rest].kind != ExprKind::concat;
         const ExprId first = last ? rest : pool[rest].a;
         if (!pool[first].regular) break;
         unit.push_back(first);
-        rest = last ? kEmpty : pool[rest].b;
+        rest = last ? kEmptyText : pool[rest].b;
         if (wide) break;
         wide = pool[first].wide;
     }
-    ExprId joined = kEmpty;
+    ExprId joined = kEmptyText;
     for (; !unit.empty(); unit.pop_back()) joined = pool.concat(unit.back(), joined);
     return {joined, rest};
 }
@@ -17408,7 +17471,7 @@ std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
 void Automaton::emit(Closure& c, const Reading& r) {
     if (c.readings.size() < automaton_impl::kMaxReadings && links_[r.stack].depth < automaton_impl::kMaxDepth)
         c.readings.push_back(r);
-    if (rules_.pool[r.expr].nullable) c.add(kEmpty, r.stack);
+    if (rules_.pool[r.expr].nullable) c.add(kEmptyText, r.stack);
 }
 
 void Automaton::expand(Closure& c, const Reading& r) {
@@ -17432,7 +17495,7 @@ void Automaton::expand(Closure& c, const Reading& r) {
     } else if (n.regular) {
         emit(c, r);
     } else if (n.kind == ExprKind::repeat) {
-        if (n.lo == 0) c.add(kEmpty, r.stack);
+        if (n.lo == 0) c.add(kEmptyText, r.stack);
         const uint32_t lo = n.lo == 0 ? 0 : n.lo - 1, hi = n.hi == kUnbounded ? n.hi : n.hi - 1;
         c.add(n.a, push(pool.repeat(n.a, lo, hi), r.stack));
     } else if (n.kind == ExprKind::rule) {
@@ -17499,7 +17562,7 @@ StateId Automaton::state_of(const std::vector<Reading>& readings) {
 StateId Automaton::after(uint32_t stack) {
     const auto known = after_.find(stack);
     if (known != after_.end()) return known->second;
-    const StateId s = state_of({{kEmpty, stack}});
+    const StateId s = state_of({{kEmptyText, stack}});
     after_.emplace(stack, s);
     return s;
 }
@@ -17516,10 +17579,10 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     for (uint32_t i = 0; i < from.n; ++i) {
         const Reading r = pool_[from.at + i];
         const ExprId rest = rules_.pool.derive(r.expr, byte_class);
-        if (rest == kNone) continue;
+        if (rest == kNoMatch) continue;
         // What is left of a reading stays one expression: it was divided where it began.
-        if (rest == kEmpty)
-            c.add(kEmpty, r.stack);
+        if (rest == kEmptyText)
+            c.add(kEmptyText, r.stack);
         else
             emit(c, {rest, r.stack});
     }
@@ -17537,7 +17600,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
 StateId Automaton::step_terminal(StateId s, uint32_t terminal) {
     std::vector<Reading> next;
     for (const Reading& r : terminals(s))
-        if (r.expr == terminal) next.push_back({kEmpty, r.stack});
+        if (r.expr == terminal) next.push_back({kEmptyText, r.stack});
     return next.empty() ? kDead : state_of(next);
 }
 
@@ -17624,7 +17687,7 @@ struct Digits {
     explicit Digits(ExprPool& p) : pool(p) {}
 
     ExprId set(char from, char to) {
-        if (from > to) return kNone;
+        if (from > to) return kNoMatch;
         ByteSet s;
         s.add(static_cast<unsigned char>(from), static_cast<unsigned char>(to));
         return pool.bytes(s);
@@ -17648,11 +17711,11 @@ struct Digits {
         std::vector<ExprId> ways = beside(whole_digits, true, '0', tail, true);
         if (n < kMaxDigits) ways.push_back(pool.concat({nonzero, pool.repeat(any, n, kMaxDigits - 1), tail}));
         const ExprId positive = pool.concat({zeros, nonzero, more});
-        ExprId equal = kNone;
+        ExprId equal = kNoMatch;
         if (part.empty()) {
             equal = open ? pool.concat(pool.text("."), positive) : tail;
         } else {
-            std::vector<ExprId> after = beside(part, true, '0', kEmpty, false);
+            std::vector<ExprId> after = beside(part, true, '0', kEmptyText, false);
             after.push_back(pool.concat(pool.text(part), open ? positive : more));
             equal = pool.concat(pool.text("."), pool.choice(std::move(after)));
         }
@@ -17669,8 +17732,8 @@ struct Digits {
         if (part.empty()) {
             if (!open) equal.push_back(no_fraction);
         } else {
-            equal.push_back(kEmpty);
-            std::vector<ExprId> after = beside(part, false, '0', kEmpty, false);
+            equal.push_back(kEmptyText);
+            std::vector<ExprId> after = beside(part, false, '0', kEmptyText, false);
             for (size_t k = 1; k < part.size(); ++k) after.push_back(pool.text(std::string_view(part).substr(0, k)));
             if (!open) after.push_back(pool.concat(pool.text(part), zeros));
             equal.push_back(pool.concat(pool.text("."), pool.choice(std::move(after))));
@@ -17823,7 +17886,7 @@ namespace json_number_impl {
 /// Numbers with an exponent that are certainly within the bounds.
 ExprId exponent_expr(Digits& d, const NumberFacts& f) {
     ExprPool& pool = d.pool;
-    if (!f.others || !f.multiples.empty() || !f.not_multiples.empty() || !f.excluded.empty()) return kNone;
+    if (!f.others || !f.multiples.empty() || !f.not_multiples.empty() || !f.excluded.empty()) return kNoMatch;
     const ExprId e = d.pool.choice(pool.text("e"), pool.text("E"));
     const ExprId sign = pool.optional(pool.choice(pool.text("+"), pool.text("-")));
     if (!f.has_low && !f.has_high) {
@@ -17864,8 +17927,8 @@ ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
     std::vector<ExprId> parts{pool.concat(d.whole, f.others ? pool.optional(d.fraction) : d.no_fraction)};
     if (f.others && !f.integers) parts.push_back(pool.except(pool.concat(d.whole, d.no_fraction)));
     if (has_far) {
-        if (!far.is_zero() && far.negative != negative) return kNone;
-        if (far.is_zero() && (far_open || negative)) return kNone;
+        if (!far.is_zero() && far.negative != negative) return kNoMatch;
+        if (far.is_zero() && (far_open || negative)) return kNoMatch;
         parts.push_back(d.not_above(far.whole(), far.fraction(), far_open));
     }
     if (has_near && (near.is_zero() || near.negative == negative)) {
@@ -17892,7 +17955,7 @@ ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
 
 Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& f) {
     using namespace json_number_impl;
-    if (!f.integers && !f.others) return kNone;
+    if (!f.integers && !f.others) return kNoMatch;
     for (const Decimal* bound : {f.has_low ? &f.low : nullptr, f.has_high ? &f.high : nullptr}) {
         if (!bound) continue;
         if (bound->whole().size() >= kMaxDigits || bound->fraction().size() >= kMaxDigits)
@@ -17923,7 +17986,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace schema_impl {
 
-constexpr size_t kMaxBranches = 8000, kMaxSchemaRules = 20000, kMaxChain = 400000;
+constexpr size_t kMaxBranches = 8000, kMaxSchemaOptions = 20000, kMaxChain = 400000;
 constexpr size_t kNoParent = SIZE_MAX;
 
 std::string unescape_pointer(std::string_view part) {
@@ -17945,7 +18008,7 @@ std::string json_text(const std::string& text) { return Json::of_string(text).du
 
 }  // namespace schema_impl
 
-SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options)
+SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options)
     : rules_(rules), pool_(rules.pool), root_(root), options_(options) {
     const Json* draft = root.find("$schema");
     for (const char* name : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"})
@@ -17956,7 +18019,7 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaRules
         blank.add('\t');
         const ExprId lines =
             pool_.concat(pool_.repeat(pool_.text("\n"), 1, 2), pool_.repeat(pool_.bytes(blank), 0, 20));
-        space_ = pool_.choice({kEmpty, pool_.text(" "), lines});
+        space_ = pool_.choice({kEmptyText, pool_.text(" "), lines});
     }
     comma_ = pool_.concat(pool_.text(","), space_);
     colon_ = pool_.concat(pool_.text("\":"), space_);
@@ -17992,7 +18055,7 @@ uint32_t SchemaCompiler::rule_of(Schemas schemas) {
     queue_.resize(rules_.body.size());
     queue_[r] = std::move(key);
     index_.emplace(std::move(sorted), r);
-    if (rules_.body.size() > schema_impl::kMaxSchemaRules)
+    if (rules_.body.size() > schema_impl::kMaxSchemaOptions)
         fail_at(Code::unsupported, root_, "", "the schema needs more than 20000 rules; make it smaller");
     return r;
 }
@@ -18010,9 +18073,9 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
     n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
     if (n_branch_ > schema_impl::kMaxBranches) {
         fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
-        return kNone;
+        return kNoMatch;
     }
-    if (!flatten(branch)) return kNone;
+    if (!flatten(branch)) return kNoMatch;
     if (branch.pending.empty()) {
         n_branch_ += branch.flat.size() / 4;
         return write(branch.flat, as_name);
@@ -18024,7 +18087,7 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
         Branch next = branch;
         next.open.insert(next.open.end(), way.rbegin(), way.rend());
         ways.push_back(divide(std::move(next), as_name));
-        if (!status_.ok()) return kNone;
+        if (!status_.ok()) return kNoMatch;
     }
     return pool_.choice(std::move(ways));
 }
@@ -18338,7 +18401,7 @@ bool SchemaCompiler::unsupported(const Json& where, const std::string& key, cons
                        std::string(" not supported; leave it out, or allow unsupported keywords to be ignored"));
 }
 
-Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options) {
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options) {
     if (schema.size() > 4 * kMaxGrammarBytes)
         return fail(Code::unsupported, "a schema of ", schema.size(), " bytes, at most ", 4 * kMaxGrammarBytes,
                     " are read");
@@ -18740,9 +18803,9 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     // The types of all schemas are known before anything else is looked at.
     for (const Json* s : flat)
         if (const Json* type = s->find("type"))
-            if (!gather_type(*s, *type, f)) return kNone;
+            if (!gather_type(*s, *type, f)) return kNoMatch;
     for (const Json* s : flat)
-        if (!gather(*s, f)) return kNone;
+        if (!gather(*s, f)) return kNoMatch;
     const Json& where = flat.empty() ? root_ : *flat[0];
     if (f.has_values) return write_values(flat, f, as_name);
     std::vector<ExprId> ways;
@@ -18757,7 +18820,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
             const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
             if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
                 return fail_at(number.status().code, where, multiple ? "multipleOf" : "minimum", number.status().text),
-                       kNone;
+                       kNoMatch;
             unsupported(where, multiple ? "multipleOf" : "minimum");
             number = number_expr(pool_, NumberFacts());
         }
@@ -18766,7 +18829,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, as_name));
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
-    return status_.ok() ? pool_.choice(std::move(ways)) : kNone;
+    return status_.ok() ? pool_.choice(std::move(ways)) : kNoMatch;
 }
 
 ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, bool as_name) {
@@ -18780,7 +18843,7 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             for (size_t key = 0; key < s->keys().size() && fits; ++key) {
                 const Verdict verdict = check_keyword(*v, *s, key, 0);
                 if (verdict == Verdict::unknown && !unsupported(*s, s->keys()[key], "beside enum or const"))
-                    return kNone;
+                    return kNoMatch;
                 fits = verdict != Verdict::no;
             }
         }
@@ -18806,9 +18869,9 @@ ExprId SchemaCompiler::write_value(const Json& value) {
                        : pool_.text(value.text());
         case Json::Kind::string: return pool_.text("\"" + write_text(value.text(), Writing::canonical) + "\"");
         case Json::Kind::array: {
-            ExprId e = kEmpty;
+            ExprId e = kEmptyText;
             for (size_t i = value.items().size(); i-- > 0;)
-                e = pool_.concat({i > 0 ? comma_ : kEmpty, write_value(value.items()[i]), e});
+                e = pool_.concat({i > 0 ? comma_ : kEmptyText, write_value(value.items()[i]), e});
             return pool_.concat({pool_.text("["), space_, e, space_, pool_.text("]")});
         }
         default: break;
@@ -18835,7 +18898,7 @@ ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& wher
         unsupported(where, key);
     else
         fail_at(e.status().code, where, key, e.status().text);
-    return kNone;
+    return kNoMatch;
 }
 
 ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where) {
@@ -18845,26 +18908,26 @@ ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where)
         if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
         return e.value();
     }
-    return kNone;
+    return kNoMatch;
 }
 
 ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool as_name) {
-    if (f.min_length > f.max_length) return kNone;
+    if (f.min_length > f.max_length) return kNoMatch;
     std::vector<ExprId> parts;
     const auto add = [&](ExprId e, bool negated) {
-        if (e != kNone) parts.push_back(negated ? pool_.except(e) : e);
+        if (e != kNoMatch) parts.push_back(negated ? pool_.except(e) : e);
     };
     for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern"), false);
     for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not"), true);
     for (const std::string& name : f.formats) {
         const ExprId e = format_expr(name, where);
-        if (e == kNone && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
+        if (e == kNoMatch && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
         add(e, false);
     }
     std::vector<std::string> excluded;
     for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
     if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
-    if (!status_.ok()) return kNone;
+    if (!status_.ok()) return kNoMatch;
     uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
     // A pattern that needs a character needs no length for that.
     if (low == 1 && std::any_of(parts.begin(), parts.end(),
@@ -18907,7 +18970,7 @@ bool is_true(const Json* s) {
 ExprId SchemaCompiler::value_expr(Schemas schemas) {
     using namespace schema_objects_impl;
     for (const Json* s : schemas)
-        if (is_false(s)) return kNone;
+        if (is_false(s)) return kNoMatch;
     schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_true), schemas.end());
     return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas)));
 }
@@ -18935,7 +18998,7 @@ ExprId SchemaCompiler::any_value() {
 // ---------------------------------------------------------------------------------------------- arrays
 
 ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
-    if (f.min_items > f.max_items) return kNone;
+    if (f.min_items > f.max_items) return kNoMatch;
     // Of each schema: the items that it lists, and what holds for those after them.
     std::vector<std::pair<const Json*, const Json*>> lists;
     size_t n_listed = 0;
@@ -18946,7 +19009,7 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
             rest = s->find("additionalItems");
         }
         if (listed && !listed->is(Json::Kind::array))
-            return fail_at(Code::bad_argument, *s, "prefixItems", "expected a list of schemas"), kNone;
+            return fail_at(Code::bad_argument, *s, "prefixItems", "expected a list of schemas"), kNoMatch;
         lists.push_back({listed, rest});
         if (listed) n_listed = std::max(n_listed, listed->items().size());
     }
@@ -18961,10 +19024,10 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
         return out;
     };
     const ExprId rest = value_expr(schemas_at(n_listed));
-    ExprId body = kEmpty;
+    ExprId body = kEmptyText;
     if (!f.contains.empty()) {
         if (n_listed > 0 || f.contains.size() > 1) {
-            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNone;
+            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNoMatch;
         } else {
             body = write_contains(f, rest, schemas_at(0), where);
             return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
@@ -18976,13 +19039,13 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
     const auto less = [](uint32_t a, uint32_t b) { return a == kUnbounded ? a : a > b ? a - b : 0; };
     if (n == 0) {
         const ExprId more = pool_.repeat(pool_.concat(comma_, rest), less(low, 1), less(high, 1));
-        body = high == 0 ? kEmpty : pool_.concat(rest, more);
+        body = high == 0 ? kEmptyText : pool_.concat(rest, more);
         if (low == 0) body = pool_.optional(body);
     } else {
         if (high > n) body = pool_.repeat(pool_.concat(comma_, rest), less(low, n), less(high, n));
         for (size_t i = n_listed; i-- > 0;) {
             if (i >= high) continue;
-            body = pool_.concat({i > 0 ? comma_ : kEmpty, value_expr(schemas_at(i)), body});
+            body = pool_.concat({i > 0 ? comma_ : kEmptyText, value_expr(schemas_at(i)), body});
             if (i >= low) body = pool_.optional(body);
         }
     }
@@ -18999,7 +19062,7 @@ ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const 
     const uint64_t n_way = bounded ? f.max_items : f.min_items;
     if (n_way > schema_objects_impl::kMaxContains) {
         unsupported(where, "contains", say("with more than ", schema_objects_impl::kMaxContains, " items"));
-        return kNone;
+        return kNoMatch;
     }
     std::vector<ExprId> ways;
     const uint32_t low = static_cast<uint32_t>(f.min_items);
@@ -19068,7 +19131,7 @@ void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vec
         listed.push_back(name);
         ObjectRule::Member m;
         m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
-        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNone;
+        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNoMatch;
         m.required = std::find(f.required.begin(), f.required.end(), name) != f.required.end();
         object.listed.push_back(m);
     };
@@ -19119,7 +19182,7 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         }
         ObjectRule::Member m;
         m.value = value_expr(std::move(values));
-        if (m.value == kNone) continue;
+        if (m.value == kNoMatch) continue;
         m.key = key_expr(parts.size() == 1 ? parts[0] : pool_.both(std::move(parts)));
         object.extra.push_back(m);
     }
@@ -19134,13 +19197,13 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
     std::vector<std::string> listed;
     add_listed(f, object, listed);
-    if (!status_.ok() || !add_extra(f, object, listed, where)) return kNone;
+    if (!status_.ok() || !add_extra(f, object, listed, where)) return kNoMatch;
     size_t n_required = 0;
     for (const ObjectRule::Member& m : object.listed) n_required += m.required ? 1 : 0;
     // A name that is not listed may be written twice; only its first value would count.
     if (object.min_count > 1 && object.min_count > n_required && !object.extra.empty() &&
         !unsupported(where, "minProperties", "above 1 with members that are not listed"))
-        return kNone;
+        return kNoMatch;
     rules_.objects.push_back(std::move(object));
     const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
@@ -19322,6 +19385,58 @@ SchemaCompiler::Verdict SchemaCompiler::check_members(const Json& value, const J
 }
 
 }  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ----------------------------------------------------------------------- src/grammar/interface.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace grammar_interface_impl {
+
+std::shared_ptr<const Grammar::Impl> wrap(std::shared_ptr<const Rules> rules) {
+    auto impl = std::make_shared<Grammar::Impl>();
+    impl->rules = std::move(rules);
+    return impl;
+}
+
+}  // namespace grammar_interface_impl
+}  // namespace detail
+
+Result<Grammar> Grammar::from_gbnf(std::string_view text) AUSPEX_BOUNDARY {
+    std::shared_ptr<const detail::Rules> rules;
+    AUSPEX_TRY(detail::rules_from_gbnf(text).get(rules));
+    Grammar out;
+    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
+    return out;
+}
+AUSPEX_CATCH
+
+Result<Grammar> Grammar::from_regex(std::string_view pattern) AUSPEX_BOUNDARY {
+    std::shared_ptr<const detail::Rules> rules;
+    AUSPEX_TRY(detail::rules_from_regex(pattern).get(rules));
+    Grammar out;
+    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
+    return out;
+}
+AUSPEX_CATCH
+
+Result<Grammar> Grammar::from_json_schema(std::string_view schema, const SchemaOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<const detail::Rules> rules;
+    AUSPEX_TRY(detail::rules_from_json_schema(schema, options).get(rules));
+    Grammar out;
+    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
+    return out;
+}
+AUSPEX_CATCH
+
+std::vector<std::string> Grammar::ignored() const AUSPEX_BOUNDARY {
+    if (!impl_) return {};
+    return impl_->rules->ignored;
+}
+AUSPEX_CATCH_EMPTY
+
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
@@ -19717,7 +19832,7 @@ bool Matcher::is_wide(ExprId e) {
     unsigned n = 0;
     const ByteClasses& classes = automaton_.classes();
     for (unsigned b = 0; b < 256 && n < matcher_impl::kWideBytes; ++b)
-        n += automaton_.exprs().derive(e, classes.of[b]) != kNone ? 1 : 0;
+        n += automaton_.exprs().derive(e, classes.of[b]) != kNoMatch ? 1 : 0;
     return n >= matcher_impl::kWideBytes;
 }
 
@@ -19766,7 +19881,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
     for (uint32_t i = 1; i < tree->nodes.size(); ++work_.n_node) {
         const TokenTree::Node& node = tree->nodes[i];
         const ExprId rest = exprs.derive(expr_path_[node.depth - 1u], class_of[node.byte]);
-        if (rest == kNone) {
+        if (rest == kNoMatch) {
             i = node.end;
             continue;
         }
@@ -19783,7 +19898,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
                 }
             if (leaving.size() > matcher_impl::kMaxLeaving) return;
         }
-        i = rest == kEmpty ? node.end : i + 1;
+        i = rest == kEmptyText ? node.end : i + 1;
     }
     list.leaving = TokenTree::build(leaving);
     list.usable = true;
@@ -19800,10 +19915,10 @@ bool Matcher::plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& t
         const std::pair<ExprId, uint8_t> at = open[i];
         for (const std::pair<uint8_t, uint8_t>& edge : plain_edges_[at.second]) {
             const ExprId rest = exprs.derive(at.first, edge.first);
-            any = any || rest != kNone;
-            all = all && rest != kNone;
+            any = any || rest != kNoMatch;
+            all = all && rest != kNoMatch;
             if (any && !all) return false;
-            if (rest == kNone) continue;
+            if (rest == kNoMatch) continue;
             if (edge.second == 0) {
                 if (std::find(to.begin(), to.end(), rest) == to.end()) to.push_back(rest);
                 continue;

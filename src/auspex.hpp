@@ -509,6 +509,57 @@ class AUSPEX_API ReplyStream {
 /// errors    out_of_memory.
 AUSPEX_API Result<std::string> to_json(const ChatReply& reply);
 
+// ------------------------------------------------------------------------------------ grammars
+
+struct SchemaOptions {
+    /// Leave out keywords that cannot be expressed, instead of refusing the schema; Grammar::ignored() lists them.
+    bool ignore_unsupported = false;
+    /// Members of an object may come in any order. Off: as the schema lists them, members that it does not name after
+    /// them. That is how models write, and much of it is then known in advance.
+    bool any_order = false;
+    /// Allow a blank, or one or two line breaks with indentation, between tokens. Off: no white space.
+    bool white_space = true;
+};
+
+/// Which texts are allowed. Immutable; copies share it. Knows bytes only: any model with a vocabulary can follow it.
+/// Control tokens (<|im_end|>) match only where a GBNF grammar names them: <name> or <[id]>, negated with ! before it.
+///
+/// thread    any, at the same time.
+class AUSPEX_API Grammar {
+  public:
+    Grammar() = default;
+    /// A grammar in GBNF; texts begin at the rule `root`.
+    ///
+    /// errors    bad_argument: a mistake, left recursion, or no text at all matches; unsupported: above a limit. The
+    ///           text names the line or the rule. out_of_memory.
+    /// cost      milliseconds, whatever the text is.
+    static Result<Grammar> from_gbnf(std::string_view text);
+    /// The texts that match a regular expression (ECMA-262) as a whole.
+    ///
+    /// errors    bad_argument: a mistake; unsupported: look-around, back references, word boundaries, flags. The text
+    ///           names the byte. out_of_memory.
+    static Result<Grammar> from_regex(std::string_view pattern);
+    /// The JSON texts that are valid against a JSON Schema (draft 4 to 2020-12). `format` is checked for date, time,
+    /// date-time, duration, email, hostname, ipv4, ipv6, uuid and uri; other formats are ignored. Patterns match
+    /// strings in which only what JSON asks to escape is escaped. What the grammar allows is always valid.
+    ///
+    /// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that cannot be expressed
+    ///           exactly (uniqueItems, unevaluated*, $ref to elsewhere, some forms of not). The text begins with the
+    ///           JSON pointer and the keyword. out_of_memory.
+    /// cost      a millisecond for an ordinary schema, at most about 100.
+    static Result<Grammar> from_json_schema(std::string_view schema, const SchemaOptions& options = {});
+    /// What from_json_schema() left out, as "#/properties/a: uniqueItems"; formats that it does not know are among it.
+    std::vector<std::string> ignored() const;
+
+    explicit operator bool() const { return impl_ != nullptr; }
+
+    struct Impl;
+    const std::shared_ptr<const Impl>& impl() const { return impl_; }
+
+  private:
+    std::shared_ptr<const Impl> impl_;
+};
+
 // ------------------------------------------------------------------------------------ sampling
 
 /// How the next token is sampled: penalties, top-k, top-p, min-p, temperature, then one draw. The draw is Gumbel-max

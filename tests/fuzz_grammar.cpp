@@ -83,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (kind == 0) check_rules(rules_from_gbnf(grammar), text.empty() ? grammar : text, vocab);
     if (kind == 1) check_rules(rules_from_regex(grammar), text.empty() ? grammar : text, vocab);
     if (kind >= 2) {
-        SchemaRules options;
+        SchemaOptions options;
         options.any_order = kind == 3;
         options.ignore_unsupported = grammar.size() % 2 == 1;
         check_rules(rules_from_json_schema(grammar, options), text.empty() ? grammar : text, vocab);

@@ -93,6 +93,15 @@ TEST_CASE("where an allocation fails, encode, decode, render and streams return 
           0);
 }
 
+TEST_CASE("each allocation of compiling a grammar may fail") {
+    const std::string schema = R"({"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"},
+        "b": {"type": "array", "items": {"type": "integer", "minimum": 3}}}, "required": ["a"]})";
+    CHECK(fail_each(allocations_until_fault, "schema", [&] { return Grammar::from_json_schema(schema).status(); }) > 5);
+    CHECK(fail_each(allocations_until_fault, "gbnf",
+                    [] { return Grammar::from_gbnf("root ::= (\"a\" b)*\nb ::= [0-9]{2,5} root").status(); }) > 5);
+    CHECK(fail_each(allocations_until_fault, "regex", [] { return Grammar::from_regex("(a|b)*c{2}").status(); }) > 5);
+}
+
 TEST_CASE("where an allocation fails, a session returns a Status, leaks nothing and goes on to the same text") {
     const std::vector<std::byte> bytes = tiny_model();
     const Model model = load_model(cpu_device(), bytes);

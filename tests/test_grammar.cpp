@@ -217,3 +217,20 @@ TEST_CASE("states that nobody needs are forgotten, the others stay the same") {
         CHECK((a.step(kept[1], static_cast<unsigned char>(byte)) == kDead) ==
               (b.step(s, static_cast<unsigned char>(byte)) == kDead));
 }
+
+TEST_CASE("the public Grammar passes on texts, errors and what was ignored") {
+    CHECK_FALSE(Grammar());
+    CHECK(Grammar().ignored().empty());
+    Grammar g;
+    CHECK(Grammar::from_gbnf("root ::= \"a\"").get(g).ok());
+    CHECK(g);
+    CHECK(g.ignored().empty());
+    CHECK(Grammar::from_regex("a(").status().code == Code::bad_argument);
+    CHECK(Grammar::from_regex("a+").ok());
+    const std::string schema = "{\"type\": \"array\", \"uniqueItems\": true}";
+    CHECK(Grammar::from_json_schema(schema).status().code == Code::unsupported);
+    SchemaOptions options;
+    options.ignore_unsupported = true;
+    REQUIRE(Grammar::from_json_schema(schema, options).get(g).ok());
+    CHECK(g.ignored() == std::vector<std::string>{"#: uniqueItems"});
+}

@@ -14,7 +14,7 @@ namespace {
 
 using RulesPtr = std::shared_ptr<const Rules>;
 
-RulesPtr compile(const std::string& schema, const SchemaRules& options = {}) {
+RulesPtr compile(const std::string& schema, const SchemaOptions& options = {}) {
     RulesPtr rules;
     const Status status = rules_from_json_schema(schema, options).get(rules);
     REQUIRE_MESSAGE(status.ok(), schema << ": " << status.message());
@@ -35,7 +35,7 @@ bool accepts(const RulesPtr& rules, std::string_view text) {
     return accepts(a, text);
 }
 void check(const std::string& schema, const std::vector<const char*>& valid, const std::vector<const char*>& invalid,
-           const SchemaRules& options = {}) {
+           const SchemaOptions& options = {}) {
     const RulesPtr rules = compile(schema, options);
     for (const char* text : valid) CHECK_MESSAGE(accepts(rules, text), schema << " should accept " << text);
     for (const char* text : invalid) CHECK_MESSAGE(!accepts(rules, text), schema << " should refuse " << text);
@@ -54,7 +54,7 @@ Totals run_file(const std::string& path, const std::vector<std::string>& without
         const std::string file = entry.find("file")->text();
         if (std::find(without.begin(), without.end(), file) != without.end()) continue;
         ++totals.n_schema;
-        SchemaRules options;
+        SchemaOptions options;
         options.any_order = true;
         const Result<RulesPtr> rules = rules_from_json_schema(entry.find("schema")->dump(), options);
         if (!rules.ok()) continue;
@@ -171,7 +171,7 @@ TEST_CASE("schema: objects") {
            "{\n  \"name\": \"\",\n  \"on\": true\n}"},
           {R"({"name": "x"})", R"({"on": true, "name": "x"})", R"({"name": "x", "on": true, "z": 1})", "{}",
            R"({"name": "x", "name": "y", "on": true})"});
-    SchemaRules any;
+    SchemaOptions any;
     any.any_order = true;
     check(person, {R"({"on": true, "name": "x"})", R"({"age": 1, "on": true, "name": "x"})"},
           {R"({"on": true})", R"({"on": true, "on": true, "name": "x"})", R"({"on": true, "name": 1})"}, any);
@@ -258,7 +258,7 @@ TEST_CASE("schema: errors name the pointer and the keyword") {
           std::string::npos);
     CHECK(error("false").find("no value is valid") != std::string::npos);
     CHECK(error("{\"type\": }").find("line 1") != std::string::npos);
-    SchemaRules lenient;
+    SchemaOptions lenient;
     lenient.ignore_unsupported = true;
     const RulesPtr rules = compile(
         "{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"type\": \"string\", "

@@ -32,7 +32,7 @@ void Automaton::clear() {
 StateId Automaton::start() { return state_of({{rules_.pool.rule(rules_.start), 0}}); }
 
 void Automaton::Closure::add(ExprId e, uint32_t stack) {
-    if (e == kNone) return;
+    if (e == kNoMatch) return;
     const Reading r{e, stack};
     if (done.size() < 24) {
         if (std::find(done.begin(), done.end(), r) != done.end()) return;
@@ -46,7 +46,7 @@ void Automaton::Closure::add(ExprId e, uint32_t stack) {
 }
 
 uint32_t Automaton::push(ExprId e, uint32_t stack) {
-    if (e == kEmpty) return stack;
+    if (e == kEmptyText) return stack;
     const auto found = link_index_.emplace(uint64_t{e} << 32 | stack, static_cast<uint32_t>(links_.size()));
     if (found.second) links_.push_back({e, stack, links_[stack].depth + 1});
     return found.first->second;
@@ -61,16 +61,16 @@ std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
     std::vector<ExprId> unit;
     bool wide = false;
     ExprId rest = e;
-    while (rest != kEmpty) {
+    while (rest != kEmptyText) {
         const bool last = pool[rest].kind != ExprKind::concat;
         const ExprId first = last ? rest : pool[rest].a;
         if (!pool[first].regular) break;
         unit.push_back(first);
-        rest = last ? kEmpty : pool[rest].b;
+        rest = last ? kEmptyText : pool[rest].b;
         if (wide) break;
         wide = pool[first].wide;
     }
-    ExprId joined = kEmpty;
+    ExprId joined = kEmptyText;
     for (; !unit.empty(); unit.pop_back()) joined = pool.concat(unit.back(), joined);
     return {joined, rest};
 }
@@ -78,7 +78,7 @@ std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
 void Automaton::emit(Closure& c, const Reading& r) {
     if (c.readings.size() < automaton_impl::kMaxReadings && links_[r.stack].depth < automaton_impl::kMaxDepth)
         c.readings.push_back(r);
-    if (rules_.pool[r.expr].nullable) c.add(kEmpty, r.stack);
+    if (rules_.pool[r.expr].nullable) c.add(kEmptyText, r.stack);
 }
 
 void Automaton::expand(Closure& c, const Reading& r) {
@@ -102,7 +102,7 @@ void Automaton::expand(Closure& c, const Reading& r) {
     } else if (n.regular) {
         emit(c, r);
     } else if (n.kind == ExprKind::repeat) {
-        if (n.lo == 0) c.add(kEmpty, r.stack);
+        if (n.lo == 0) c.add(kEmptyText, r.stack);
         const uint32_t lo = n.lo == 0 ? 0 : n.lo - 1, hi = n.hi == kUnbounded ? n.hi : n.hi - 1;
         c.add(n.a, push(pool.repeat(n.a, lo, hi), r.stack));
     } else if (n.kind == ExprKind::rule) {
@@ -169,7 +169,7 @@ StateId Automaton::state_of(const std::vector<Reading>& readings) {
 StateId Automaton::after(uint32_t stack) {
     const auto known = after_.find(stack);
     if (known != after_.end()) return known->second;
-    const StateId s = state_of({{kEmpty, stack}});
+    const StateId s = state_of({{kEmptyText, stack}});
     after_.emplace(stack, s);
     return s;
 }
@@ -186,10 +186,10 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     for (uint32_t i = 0; i < from.n; ++i) {
         const Reading r = pool_[from.at + i];
         const ExprId rest = rules_.pool.derive(r.expr, byte_class);
-        if (rest == kNone) continue;
+        if (rest == kNoMatch) continue;
         // What is left of a reading stays one expression: it was divided where it began.
-        if (rest == kEmpty)
-            c.add(kEmpty, r.stack);
+        if (rest == kEmptyText)
+            c.add(kEmptyText, r.stack);
         else
             emit(c, {rest, r.stack});
     }
@@ -207,7 +207,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
 StateId Automaton::step_terminal(StateId s, uint32_t terminal) {
     std::vector<Reading> next;
     for (const Reading& r : terminals(s))
-        if (r.expr == terminal) next.push_back({kEmpty, r.stack});
+        if (r.expr == terminal) next.push_back({kEmptyText, r.stack});
     return next.empty() ? kDead : state_of(next);
 }
 

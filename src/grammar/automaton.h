@@ -18,7 +18,7 @@ constexpr StateId kDead = 0;
 class Automaton {
   public:
     struct Reading {
-        ExprId expr = kNone;
+        ExprId expr = kNoMatch;
         uint32_t stack = 0;  ///< 0: nothing follows
         bool operator==(const Reading& o) const { return expr == o.expr && stack == o.stack; }
         bool operator<(const Reading& o) const { return expr != o.expr ? expr < o.expr : stack < o.stack; }
@@ -64,7 +64,7 @@ class Automaton {
         bool accepting = false;
     };
     struct Link {
-        ExprId expr = kNone;
+        ExprId expr = kNoMatch;
         uint32_t next = 0, depth = 0;
     };
     /// Collects the readings of a state.

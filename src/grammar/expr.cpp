@@ -98,7 +98,7 @@ ExprId ExprPool::intern_list(ExprKind kind, const std::vector<ExprId>& parts) {
 }
 
 ExprId ExprPool::bytes(const ByteSet& set) {
-    if (set.count() == 0) return kNone;
+    if (set.count() == 0) return kNoMatch;
     const auto found = set_index_.emplace(set.word, static_cast<uint32_t>(sets_.size()));
     if (found.second) sets_.push_back(set);
     ExprNode n;
@@ -108,7 +108,7 @@ ExprId ExprPool::bytes(const ByteSet& set) {
 }
 
 ExprId ExprPool::text(std::string_view text) {
-    if (text.empty()) return kEmpty;
+    if (text.empty()) return kEmptyText;
     ExprNode n;
     n.kind = ExprKind::text;
     // Short texts repeat often; longer ones are not searched for.
@@ -129,9 +129,9 @@ ExprId ExprPool::multiple(uint32_t modulus, uint32_t remainder) {
 }
 
 ExprId ExprPool::concat(ExprId a, ExprId b) {
-    if (a == kNone || b == kNone) return kNone;
-    if (a == kEmpty) return b;
-    if (b == kEmpty) return a;
+    if (a == kNoMatch || b == kNoMatch) return kNoMatch;
+    if (a == kEmptyText) return b;
+    if (b == kEmptyText) return a;
     // Right-nested, so that the first element is found at once.
     std::vector<ExprId> elements;
     while (nodes_[a].kind == ExprKind::concat) {
@@ -155,7 +155,7 @@ ExprId ExprPool::concat(ExprId a, ExprId b) {
 }
 
 ExprId ExprPool::concat(std::initializer_list<ExprId> parts) {
-    ExprId e = kEmpty;
+    ExprId e = kEmptyText;
     for (const ExprId* p = parts.end(); p != parts.begin();) e = concat(*--p, e);
     return e;
 }
@@ -190,17 +190,17 @@ void ExprPool::merge_sets(std::vector<ExprId>& parts) {
 }
 
 ExprId ExprPool::choice(std::vector<ExprId> parts) {
-    parts.erase(std::remove(parts.begin(), parts.end(), kNone), parts.end());
+    parts.erase(std::remove(parts.begin(), parts.end(), kNoMatch), parts.end());
     flatten(ExprKind::choice, parts);
     merge_sets(parts);
     // The empty text adds nothing where another part matches it.
-    if (parts.size() > 1 && parts[0] == kEmpty)
+    if (parts.size() > 1 && parts[0] == kEmptyText)
         for (size_t i = 1; i < parts.size(); ++i)
             if (nodes_[parts[i]].nullable) {
                 parts.erase(parts.begin());
                 break;
             }
-    if (parts.empty()) return kNone;
+    if (parts.empty()) return kNoMatch;
     if (parts.size() == 1) return parts[0];
     return intern_list(ExprKind::choice, parts);
 }
@@ -210,16 +210,16 @@ ExprId ExprPool::both(std::vector<ExprId> parts) {
     bool all_nullable = true, has_empty = false;
     std::vector<ExprId> kept;
     for (const ExprId p : parts) {
-        if (p == kNone) return kNone;
-        has_empty = has_empty || p == kEmpty;
+        if (p == kNoMatch) return kNoMatch;
+        has_empty = has_empty || p == kEmptyText;
         all_nullable = all_nullable && nodes_[p].nullable;
         const bool excluded = nodes_[p].kind == ExprKind::except;
-        if (excluded && nodes_[p].a == kNone) continue;  // anything
-        if (excluded && std::binary_search(parts.begin(), parts.end(), nodes_[p].a)) return kNone;
+        if (excluded && nodes_[p].a == kNoMatch) continue;  // anything
+        if (excluded && std::binary_search(parts.begin(), parts.end(), nodes_[p].a)) return kNoMatch;
         kept.push_back(p);
     }
-    if (has_empty) return all_nullable ? kEmpty : kNone;
-    if (kept.empty()) return except(kNone);
+    if (has_empty) return all_nullable ? kEmptyText : kNoMatch;
+    if (kept.empty()) return except(kNoMatch);
     if (kept.size() == 1) return kept[0];
     return intern_list(ExprKind::both, kept);
 }
@@ -231,14 +231,14 @@ ExprId ExprPool::except(ExprId a) {
     n.a = a;
     n.regular = nodes_[a].regular;
     n.nullable = !nodes_[a].nullable;
-    n.logic = a != kNone;
+    n.logic = a != kNoMatch;
     n.wide = nodes_[a].wide;
     return intern(n);
 }
 
 ExprId ExprPool::repeat(ExprId a, uint32_t lo, uint32_t hi) {
-    if (hi == 0 || a == kEmpty) return kEmpty;
-    if (a == kNone) return lo == 0 ? kEmpty : kNone;
+    if (hi == 0 || a == kEmptyText) return kEmptyText;
+    if (a == kNoMatch) return lo == 0 ? kEmptyText : kNoMatch;
     if (lo == 1 && hi == 1) return a;
     if (nodes_[a].kind == ExprKind::repeat && nodes_[a].lo == 0 && nodes_[a].hi == kUnbounded) return a;
     if (nodes_[a].regular && nodes_[a].nullable) lo = 0;
@@ -279,7 +279,7 @@ ExprId ExprPool::clip(ExprId e, uint32_t n) {
         if (last) break;
         e = nodes_[e].b;
     }
-    ExprId out = kEmpty;
+    ExprId out = kEmptyText;
     for (; !elements.empty(); elements.pop_back()) out = concat(elements.back(), out);
     return out;
 }
@@ -319,7 +319,7 @@ ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t firs
     std::vector<ExprId> branches;
     size_t at = first;
     if (texts[at].size() == common) {
-        branches.push_back(kEmpty);
+        branches.push_back(kEmptyText);
         ++at;
     }
     while (at < last) {
@@ -335,7 +335,7 @@ ExprId ExprPool::one_of_range(const std::vector<std::string>& texts, size_t firs
 ExprId ExprPool::one_of(std::vector<std::string> texts) {
     std::sort(texts.begin(), texts.end());
     texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-    if (texts.empty()) return kNone;
+    if (texts.empty()) return kNoMatch;
     return one_of_range(texts, 0, texts.size(), 0);
 }
 
@@ -381,9 +381,9 @@ void ExprPool::close() {
 
 ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
     ExprId d = derivative(e, byte_class);
-    if (d != kNone && nodes_[d].logic) {
+    if (d != kNoMatch && nodes_[d].logic) {
         search_budget_ = expr_impl::kStepBudget;
-        if (!live(d)) d = kNone;
+        if (!live(d)) d = kNoMatch;
     }
     if (row_of_[e] == 0) {
         rows_.resize(rows_.size() + classes_.n, kUnknown);
@@ -427,10 +427,10 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
     const ExprNode n = nodes_[e];
     const unsigned byte = classes_.first[byte_class];
     switch (n.kind) {
-        case ExprKind::bytes: return sets_[n.a].has(byte) ? kEmpty : kNone;
+        case ExprKind::bytes: return sets_[n.a].has(byte) ? kEmptyText : kNoMatch;
         case ExprKind::text: {
-            if (static_cast<unsigned char>(texts_[n.a]) != byte) return kNone;
-            if (n.b == 1) return kEmpty;
+            if (static_cast<unsigned char>(texts_[n.a]) != byte) return kNoMatch;
+            if (n.b == 1) return kEmptyText;
             ExprNode rest = n;
             ++rest.a;
             --rest.b;
@@ -438,7 +438,7 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
         }
         case ExprKind::multiple:
             if (byte == '.') return e;
-            if (byte < '0' || byte > '9') return kNone;
+            if (byte < '0' || byte > '9') return kNoMatch;
             return multiple(n.a, static_cast<uint32_t>((uint64_t{n.b} * 10 + (byte - '0')) % n.a));
         case ExprKind::concat: return derive_concat(e, byte_class);
         case ExprKind::choice:
@@ -447,18 +447,18 @@ ExprId ExprPool::derivative(ExprId e, unsigned byte_class) {
             parts.reserve(n.b);
             for (uint32_t i = 0; i < n.b; ++i) {
                 const ExprId d = derive_part(lists_[n.a + i], byte_class);
-                if (d == kNone && n.kind == ExprKind::both) return kNone;
-                if (d != kNone) parts.push_back(d);
+                if (d == kNoMatch && n.kind == ExprKind::both) return kNoMatch;
+                if (d != kNoMatch) parts.push_back(d);
             }
             return n.kind == ExprKind::both ? both(std::move(parts)) : choice(std::move(parts));
         }
         case ExprKind::except: return except(derive_part(n.a, byte_class));
         case ExprKind::repeat: {
             const ExprId d = derive_part(n.a, byte_class);
-            if (d == kNone) return kNone;
+            if (d == kNoMatch) return kNoMatch;
             return concat(d, repeat(n.a, n.lo == 0 ? 0 : n.lo - 1, n.hi == kUnbounded ? n.hi : n.hi - 1));
         }
-        default: return kNone;
+        default: return kNoMatch;
     }
 }
 
@@ -497,7 +497,7 @@ bool ExprPool::search(ExprId e) {
         for (unsigned i = 0; i < classes_.n; ++i) {
             const unsigned c = i == 0 ? hint_ : i == hint_ ? 0 : i;
             const ExprId d = derive_part(queue[at], c);
-            if (d == kNone || live_[d] == 2) continue;
+            if (d == kNoMatch || live_[d] == 2) continue;
             if (nodes_[d].nullable || live_[d] == 1) {
                 live_[d] = 1;
                 hint_ = c;
@@ -533,7 +533,7 @@ ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordere
     const auto found = done.find(e);
     if (found != done.end()) return found->second;
     ExprNode n = nodes_[e];
-    ExprId copy = kNone;
+    ExprId copy = kNoMatch;
     if (n.kind == ExprKind::concat) {
         std::vector<ExprId> elements;
         ExprId rest = e;

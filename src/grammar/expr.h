@@ -19,8 +19,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
 using ExprId = uint32_t;
-constexpr ExprId kNone = 0;   ///< matches nothing
-constexpr ExprId kEmpty = 1;  ///< matches the empty text
+constexpr ExprId kNoMatch = 0;    ///< matches nothing
+constexpr ExprId kEmptyText = 1;  ///< matches the empty text
 constexpr uint32_t kUnbounded = UINT32_MAX;
 
 /// A set of byte values.
@@ -85,7 +85,7 @@ class ExprPool {
     ExprId both(ExprId a, ExprId b) { return both(std::vector<ExprId>{a, b}); }
     ExprId except(ExprId a);
     ExprId repeat(ExprId a, uint32_t lo, uint32_t hi);
-    ExprId optional(ExprId a) { return choice(kEmpty, a); }
+    ExprId optional(ExprId a) { return choice(kEmptyText, a); }
     ExprId rule(uint32_t index);
     ExprId token(uint32_t index);
     ExprId members(uint32_t object, uint32_t written, uint32_t count);
@@ -101,7 +101,7 @@ class ExprPool {
     /// Computes the classes of bytes: call when the grammar is complete. No set or text may be added afterwards.
     void close();
     const ByteClasses& classes() const { return classes_; }
-    /// What is left of a regular expression after a byte of this class; kNone if it does not match. Never one that
+    /// What is left of a regular expression after a byte of this class; kNoMatch if it does not match. Never one that
     /// matches nothing.
     ExprId derive(ExprId e, unsigned byte_class) {
         if (row_of_[e] != 0) {

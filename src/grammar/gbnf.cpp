@@ -94,7 +94,7 @@ class GbnfReader {
         }
         defined_[r] = begin + 1;
         space(true);
-        ExprId body = kNone;
+        ExprId body = kNoMatch;
         if (!alternatives(body, 0)) return false;
         rules_.body[r] = body;
         if (at_ < text_.size() && !have('\n') && !have('\r')) return error("the end of the line");
@@ -109,12 +109,12 @@ class GbnfReader {
             space(true);
             std::vector<ExprId> parts;
             while (at_ < text_.size() && !have('|') && !have(')') && !have('\n') && !have('\r')) {
-                ExprId part = kNone;
+                ExprId part = kNoMatch;
                 if (!element(part, depth)) return false;
                 parts.push_back(part);
                 space(depth > 0);
             }
-            ExprId sequence = kEmpty;
+            ExprId sequence = kEmptyText;
             for (; !parts.empty(); parts.pop_back()) sequence = rules_.pool.concat(parts.back(), sequence);
             ways.push_back(sequence);
         } while (take("|"));
@@ -264,7 +264,7 @@ class GbnfReader {
         set.normalize();
         if (negated) set = set.complement();
         out = write_set(rules_.pool, set, Writing::plain);
-        if (out == kNone) return error("a class of at least one character before this");
+        if (out == kNoMatch) return error("a class of at least one character before this");
         return true;
     }
 
@@ -311,7 +311,7 @@ class GbnfReader {
 /// regular expressions.
 class Inliner {
   public:
-    explicit Inliner(Rules& rules) : rules_(rules), inlined_(rules.body.size(), kNone) {}
+    explicit Inliner(Rules& rules) : rules_(rules), inlined_(rules.body.size(), kNoMatch) {}
     void run() {
         grammar_impl::PostOrder walk(rules_);
         walk.walk(rules_.start);
@@ -333,7 +333,7 @@ class Inliner {
         if (n.regular) return e;
         std::vector<ExprId> parts;
         switch (n.kind) {
-            case ExprKind::rule: return inlined_[n.a] != kNone ? inlined_[n.a] : e;
+            case ExprKind::rule: return inlined_[n.a] != kNoMatch ? inlined_[n.a] : e;
             case ExprKind::repeat: return pool.repeat(replace(n.a), n.lo, n.hi);
             case ExprKind::choice:
                 for (uint32_t i = 0; i < n.b; ++i) parts.push_back(replace(pool.parts(e)[i]));

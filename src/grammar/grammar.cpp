@@ -12,7 +12,7 @@ constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and
 }  // namespace grammar_impl
 
 uint32_t Rules::add_rule(std::string rule_name) {
-    body.push_back(kNone);
+    body.push_back(kNoMatch);
     name.push_back(std::move(rule_name));
     return static_cast<uint32_t>(body.size() - 1);
 }
@@ -37,14 +37,14 @@ ExprId Rules::expand_members(ExprId e) {
     const uint32_t cap = std::max({1u, o.min_count, o.max_count == kUnbounded ? 0 : o.max_count});
     const uint32_t count = std::min(at.lo + 1, cap);
     const std::vector<uint64_t> set = o.any_order ? written[at.b] : std::vector<uint64_t>();
-    const ExprId separator = at.lo > 0 ? o.separator : kEmpty;
+    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
     std::vector<ExprId> ways;
     bool complete = true;  // no required member is missing
     const bool room = at.lo < o.max_count;
     for (size_t i = o.any_order ? 0 : at.b; i < o.listed.size(); ++i) {
         const ObjectRule::Member& m = o.listed[i];
         if (o.any_order && (set[i / 64] >> (i % 64) & 1) != 0) continue;
-        if (m.value != kNone && room && (o.any_order || complete)) {
+        if (m.value != kNoMatch && room && (o.any_order || complete)) {
             uint32_t next = static_cast<uint32_t>(i + 1);
             if (o.any_order) {
                 std::vector<uint64_t> more = set;
@@ -60,7 +60,7 @@ ExprId Rules::expand_members(ExprId e) {
         for (const ObjectRule::Member& m : o.extra)
             ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
     }
-    if (complete && at.lo >= o.min_count) ways.push_back(kEmpty);
+    if (complete && at.lo >= o.min_count) ways.push_back(kEmptyText);
     return pool.choice(std::move(ways));
 }
 
@@ -210,7 +210,7 @@ std::vector<uint32_t> Rules::find_left_recursion() {
 
 ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done) {
     const ExprNode n = pool[e];
-    if (n.regular) return pool.live(e) ? e : kNone;
+    if (n.regular) return pool.live(e) ? e : kNoMatch;
     const auto found = done.find(e);
     if (found != done.end()) return found->second;
     ExprId result = e;
@@ -220,7 +220,7 @@ ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_
             ExprId rest = e;
             for (; pool[rest].kind == ExprKind::concat; rest = pool[rest].b) parts.push_back(pool[rest].a);
             result = prune(rest, known, done);
-            for (; !parts.empty() && result != kNone; parts.pop_back())
+            for (; !parts.empty() && result != kNoMatch; parts.pop_back())
                 result = pool.concat(prune(parts.back(), known, done), result);
             break;
         }
@@ -231,8 +231,8 @@ ExprId Rules::prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_
             break;
         }
         case ExprKind::repeat: result = pool.repeat(prune(n.a, known, done), n.lo, n.hi); break;
-        case ExprKind::rule: result = known[n.a] ? e : kNone; break;
-        case ExprKind::members: result = object_productive(objects[n.a], known) ? e : kNone; break;
+        case ExprKind::rule: result = known[n.a] ? e : kNoMatch; break;
+        case ExprKind::members: result = object_productive(objects[n.a], known) ? e : kNoMatch; break;
         default: break;
     }
     done.emplace(e, result);
@@ -266,7 +266,7 @@ Status Rules::finish() {
     for (size_t r = 0; r < body.size(); ++r) body[r] = prune(body[r], known, done);
     for (ObjectRule& o : objects)
         for (auto* list : {&o.listed, &o.extra})
-            for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNone;
+            for (ObjectRule::Member& m : *list) m.value = pool.live(m.key) ? prune(m.value, known, done) : kNoMatch;
     if (pool.gave_up())
         return fail(Code::unsupported,
                     "an intersection of patterns and lengths is too large to decide whether anything matches it; "

@@ -21,15 +21,15 @@ struct TokenTerminal {
 /// What may stand between the braces of an object.
 struct ObjectRule {
     struct Member {
-        ExprId key = kNone;  ///< the name with its quotes and the colon
-        ExprId value = kNone;
+        ExprId key = kNoMatch;  ///< the name with its quotes and the colon
+        ExprId value = kNoMatch;
         bool required = false;
     };
     std::vector<Member> listed;  ///< each at most once
     std::vector<Member> extra;   ///< any number of times; their names are in no other entry
     bool any_order = false;      ///< else listed members come as listed, extra ones after them
     uint32_t min_count = 0, max_count = kUnbounded;
-    ExprId separator = kNone;  ///< a comma with its white space
+    ExprId separator = kNoMatch;  ///< a comma with its white space
 };
 
 struct Rules {

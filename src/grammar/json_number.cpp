@@ -23,7 +23,7 @@ struct Digits {
     explicit Digits(ExprPool& p) : pool(p) {}
 
     ExprId set(char from, char to) {
-        if (from > to) return kNone;
+        if (from > to) return kNoMatch;
         ByteSet s;
         s.add(static_cast<unsigned char>(from), static_cast<unsigned char>(to));
         return pool.bytes(s);
@@ -47,11 +47,11 @@ struct Digits {
         std::vector<ExprId> ways = beside(whole_digits, true, '0', tail, true);
         if (n < kMaxDigits) ways.push_back(pool.concat({nonzero, pool.repeat(any, n, kMaxDigits - 1), tail}));
         const ExprId positive = pool.concat({zeros, nonzero, more});
-        ExprId equal = kNone;
+        ExprId equal = kNoMatch;
         if (part.empty()) {
             equal = open ? pool.concat(pool.text("."), positive) : tail;
         } else {
-            std::vector<ExprId> after = beside(part, true, '0', kEmpty, false);
+            std::vector<ExprId> after = beside(part, true, '0', kEmptyText, false);
             after.push_back(pool.concat(pool.text(part), open ? positive : more));
             equal = pool.concat(pool.text("."), pool.choice(std::move(after)));
         }
@@ -68,8 +68,8 @@ struct Digits {
         if (part.empty()) {
             if (!open) equal.push_back(no_fraction);
         } else {
-            equal.push_back(kEmpty);
-            std::vector<ExprId> after = beside(part, false, '0', kEmpty, false);
+            equal.push_back(kEmptyText);
+            std::vector<ExprId> after = beside(part, false, '0', kEmptyText, false);
             for (size_t k = 1; k < part.size(); ++k) after.push_back(pool.text(std::string_view(part).substr(0, k)));
             if (!open) after.push_back(pool.concat(pool.text(part), zeros));
             equal.push_back(pool.concat(pool.text("."), pool.choice(std::move(after))));
@@ -222,7 +222,7 @@ namespace json_number_impl {
 /// Numbers with an exponent that are certainly within the bounds.
 ExprId exponent_expr(Digits& d, const NumberFacts& f) {
     ExprPool& pool = d.pool;
-    if (!f.others || !f.multiples.empty() || !f.not_multiples.empty() || !f.excluded.empty()) return kNone;
+    if (!f.others || !f.multiples.empty() || !f.not_multiples.empty() || !f.excluded.empty()) return kNoMatch;
     const ExprId e = d.pool.choice(pool.text("e"), pool.text("E"));
     const ExprId sign = pool.optional(pool.choice(pool.text("+"), pool.text("-")));
     if (!f.has_low && !f.has_high) {
@@ -263,8 +263,8 @@ ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
     std::vector<ExprId> parts{pool.concat(d.whole, f.others ? pool.optional(d.fraction) : d.no_fraction)};
     if (f.others && !f.integers) parts.push_back(pool.except(pool.concat(d.whole, d.no_fraction)));
     if (has_far) {
-        if (!far.is_zero() && far.negative != negative) return kNone;
-        if (far.is_zero() && (far_open || negative)) return kNone;
+        if (!far.is_zero() && far.negative != negative) return kNoMatch;
+        if (far.is_zero() && (far_open || negative)) return kNoMatch;
         parts.push_back(d.not_above(far.whole(), far.fraction(), far_open));
     }
     if (has_near && (near.is_zero() || near.negative == negative)) {
@@ -291,7 +291,7 @@ ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
 
 Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& f) {
     using namespace json_number_impl;
-    if (!f.integers && !f.others) return kNone;
+    if (!f.integers && !f.others) return kNoMatch;
     for (const Decimal* bound : {f.has_low ? &f.low : nullptr, f.has_high ? &f.high : nullptr}) {
         if (!bound) continue;
         if (bound->whole().size() >= kMaxDigits || bound->fraction().size() >= kMaxDigits)

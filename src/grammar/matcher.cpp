@@ -272,7 +272,7 @@ bool Matcher::is_wide(ExprId e) {
     unsigned n = 0;
     const ByteClasses& classes = automaton_.classes();
     for (unsigned b = 0; b < 256 && n < matcher_impl::kWideBytes; ++b)
-        n += automaton_.exprs().derive(e, classes.of[b]) != kNone ? 1 : 0;
+        n += automaton_.exprs().derive(e, classes.of[b]) != kNoMatch ? 1 : 0;
     return n >= matcher_impl::kWideBytes;
 }
 
@@ -321,7 +321,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
     for (uint32_t i = 1; i < tree->nodes.size(); ++work_.n_node) {
         const TokenTree::Node& node = tree->nodes[i];
         const ExprId rest = exprs.derive(expr_path_[node.depth - 1u], class_of[node.byte]);
-        if (rest == kNone) {
+        if (rest == kNoMatch) {
             i = node.end;
             continue;
         }
@@ -338,7 +338,7 @@ void Matcher::make_list(ExprId e, WideList& list) {
                 }
             if (leaving.size() > matcher_impl::kMaxLeaving) return;
         }
-        i = rest == kEmpty ? node.end : i + 1;
+        i = rest == kEmptyText ? node.end : i + 1;
     }
     list.leaving = TokenTree::build(leaving);
     list.usable = true;
@@ -355,10 +355,10 @@ bool Matcher::plain_char(const std::vector<ExprId>& from, std::vector<ExprId>& t
         const std::pair<ExprId, uint8_t> at = open[i];
         for (const std::pair<uint8_t, uint8_t>& edge : plain_edges_[at.second]) {
             const ExprId rest = exprs.derive(at.first, edge.first);
-            any = any || rest != kNone;
-            all = all && rest != kNone;
+            any = any || rest != kNoMatch;
+            all = all && rest != kNoMatch;
             if (any && !all) return false;
-            if (rest == kNone) continue;
+            if (rest == kNoMatch) continue;
             if (edge.second == 0) {
                 if (std::find(to.begin(), to.end(), rest) == to.end()) to.push_back(rest);
                 continue;

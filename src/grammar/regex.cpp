@@ -353,14 +353,14 @@ class RegexWriter {
                 for (const uint32_t p : n.parts) parts.push_back(plain(p));
                 return pool_.choice(std::move(parts));
             case NodeKind::repeat: return pool_.repeat(plain(n.parts[0]), n.lo, n.hi);
-            default: misplaced = true; return kNone;
+            default: misplaced = true; return kNoMatch;
         }
     }
 
     /// Some part of a text, or all of it, with anchors at the ends. `gap` is what may stand before and after.
     ExprId search(std::vector<uint32_t> sequence, ExprId gap) {
         if (++n_expanded_ > 1000) misplaced = true;
-        if (misplaced) return kNone;
+        if (misplaced) return kNoMatch;
         for (const bool front : {true, false}) {
             // A group at an end that holds an anchor is divided into its alternatives.
             if (sequence.empty()) break;
@@ -395,19 +395,19 @@ class RegexWriter {
             }
         }
         const ExprId body = joined(sequence, first, last);
-        return pool_.concat({from_begin ? kEmpty : gap, body, to_end ? kEmpty : gap});
+        return pool_.concat({from_begin ? kEmptyText : gap, body, to_end ? kEmptyText : gap});
     }
 
   private:
     ExprId inner_search(const std::vector<uint32_t>& inner, bool from_begin, bool to_end, ExprId gap) {
         // Both anchors known: anchors within say nothing new at their own end and are refused elsewhere.
-        if (from_begin && to_end) return search(inner, kEmpty);
+        if (from_begin && to_end) return search(inner, kEmptyText);
         misplaced = true;
         (void)gap;
-        return kNone;
+        return kNoMatch;
     }
     ExprId joined(const std::vector<uint32_t>& parts, size_t first, size_t last) {
-        ExprId e = kEmpty;
+        ExprId e = kEmptyText;
         while (last > first) {
             // Neighbouring single characters become one text.
             std::string text;
@@ -442,7 +442,7 @@ Result<ExprId> compile_regex(ExprPool& pool, std::string_view pattern, Extent ex
     if (!reader.read(root)) return reader.status;
     regex_impl::RegexWriter writer(pool, reader.nodes, writing);
     const ExprId gap =
-        extent == Extent::whole ? kEmpty : pool.repeat(write_set(pool, CharSet::all(), writing), 0, kUnbounded);
+        extent == Extent::whole ? kEmptyText : pool.repeat(write_set(pool, CharSet::all(), writing), 0, kUnbounded);
     const ExprId e = writer.search({root}, gap);
     if (writer.misplaced)
         return fail(Code::unsupported, "pattern ", quote(pattern, 60),

@@ -19,17 +19,11 @@ namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 
-struct SchemaRules {
-    bool ignore_unsupported = false;  ///< keywords that are left out are listed in Rules::ignored, not refused
-    bool any_order = false;           ///< members in any order; else as the schema lists them, others after them
-    bool white_space = true;          ///< a blank, or line breaks with indentation, between tokens
-};
-
 /// The JSON texts that a schema allows.
 ///
 /// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that is left out. The text
 ///           names the JSON pointer and the keyword.
-Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options);
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options);
 
 /// What a set of schemas without alternatives says.
 struct TypeFacts {
@@ -52,7 +46,7 @@ struct TypeFacts {
 
 class SchemaCompiler {
   public:
-    SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options);
+    SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options);
     Status run();
 
   private:
@@ -140,7 +134,7 @@ class SchemaCompiler {
     Rules& rules_;
     ExprPool& pool_;
     const Json& root_;
-    SchemaRules options_;
+    SchemaOptions options_;
     bool old_draft_ = false;  ///< draft 4 to 7: a schema with $ref has no other keyword
     Status status_;
     std::vector<Link> chain_;
@@ -153,7 +147,7 @@ class SchemaCompiler {
     std::map<std::string, std::shared_ptr<const Rules>> patterns_;
     std::set<std::string> ignored_;
     size_t n_branch_ = 0;
-    ExprId space_ = kEmpty, comma_ = kNone, colon_ = kNone, json_char_ = kNone, name_char_ = kNone;
+    ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
     uint32_t any_rule_ = 0;
 };
 

@@ -6,7 +6,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace schema_impl {
 
-constexpr size_t kMaxBranches = 8000, kMaxSchemaRules = 20000, kMaxChain = 400000;
+constexpr size_t kMaxBranches = 8000, kMaxSchemaOptions = 20000, kMaxChain = 400000;
 constexpr size_t kNoParent = SIZE_MAX;
 
 std::string unescape_pointer(std::string_view part) {
@@ -28,7 +28,7 @@ std::string json_text(const std::string& text) { return Json::of_string(text).du
 
 }  // namespace schema_impl
 
-SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaRules& options)
+SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options)
     : rules_(rules), pool_(rules.pool), root_(root), options_(options) {
     const Json* draft = root.find("$schema");
     for (const char* name : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"})
@@ -39,7 +39,7 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaRules
         blank.add('\t');
         const ExprId lines =
             pool_.concat(pool_.repeat(pool_.text("\n"), 1, 2), pool_.repeat(pool_.bytes(blank), 0, 20));
-        space_ = pool_.choice({kEmpty, pool_.text(" "), lines});
+        space_ = pool_.choice({kEmptyText, pool_.text(" "), lines});
     }
     comma_ = pool_.concat(pool_.text(","), space_);
     colon_ = pool_.concat(pool_.text("\":"), space_);
@@ -75,7 +75,7 @@ uint32_t SchemaCompiler::rule_of(Schemas schemas) {
     queue_.resize(rules_.body.size());
     queue_[r] = std::move(key);
     index_.emplace(std::move(sorted), r);
-    if (rules_.body.size() > schema_impl::kMaxSchemaRules)
+    if (rules_.body.size() > schema_impl::kMaxSchemaOptions)
         fail_at(Code::unsupported, root_, "", "the schema needs more than 20000 rules; make it smaller");
     return r;
 }
@@ -93,9 +93,9 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
     n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
     if (n_branch_ > schema_impl::kMaxBranches) {
         fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
-        return kNone;
+        return kNoMatch;
     }
-    if (!flatten(branch)) return kNone;
+    if (!flatten(branch)) return kNoMatch;
     if (branch.pending.empty()) {
         n_branch_ += branch.flat.size() / 4;
         return write(branch.flat, as_name);
@@ -107,7 +107,7 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
         Branch next = branch;
         next.open.insert(next.open.end(), way.rbegin(), way.rend());
         ways.push_back(divide(std::move(next), as_name));
-        if (!status_.ok()) return kNone;
+        if (!status_.ok()) return kNoMatch;
     }
     return pool_.choice(std::move(ways));
 }
@@ -421,7 +421,7 @@ bool SchemaCompiler::unsupported(const Json& where, const std::string& key, cons
                        std::string(" not supported; leave it out, or allow unsupported keywords to be ignored"));
 }
 
-Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaRules& options) {
+Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options) {
     if (schema.size() > 4 * kMaxGrammarBytes)
         return fail(Code::unsupported, "a schema of ", schema.size(), " bytes, at most ", 4 * kMaxGrammarBytes,
                     " are read");

@@ -20,7 +20,7 @@ bool is_true(const Json* s) {
 ExprId SchemaCompiler::value_expr(Schemas schemas) {
     using namespace schema_objects_impl;
     for (const Json* s : schemas)
-        if (is_false(s)) return kNone;
+        if (is_false(s)) return kNoMatch;
     schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_true), schemas.end());
     return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas)));
 }
@@ -48,7 +48,7 @@ ExprId SchemaCompiler::any_value() {
 // ---------------------------------------------------------------------------------------------- arrays
 
 ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
-    if (f.min_items > f.max_items) return kNone;
+    if (f.min_items > f.max_items) return kNoMatch;
     // Of each schema: the items that it lists, and what holds for those after them.
     std::vector<std::pair<const Json*, const Json*>> lists;
     size_t n_listed = 0;
@@ -59,7 +59,7 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
             rest = s->find("additionalItems");
         }
         if (listed && !listed->is(Json::Kind::array))
-            return fail_at(Code::bad_argument, *s, "prefixItems", "expected a list of schemas"), kNone;
+            return fail_at(Code::bad_argument, *s, "prefixItems", "expected a list of schemas"), kNoMatch;
         lists.push_back({listed, rest});
         if (listed) n_listed = std::max(n_listed, listed->items().size());
     }
@@ -74,10 +74,10 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
         return out;
     };
     const ExprId rest = value_expr(schemas_at(n_listed));
-    ExprId body = kEmpty;
+    ExprId body = kEmptyText;
     if (!f.contains.empty()) {
         if (n_listed > 0 || f.contains.size() > 1) {
-            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNone;
+            if (!unsupported(where, "contains", n_listed > 0 ? "beside prefixItems" : "twice")) return kNoMatch;
         } else {
             body = write_contains(f, rest, schemas_at(0), where);
             return pool_.concat({pool_.text("["), space_, body, space_, pool_.text("]")});
@@ -89,13 +89,13 @@ ExprId SchemaCompiler::write_array(const TypeFacts& f, const Json& where) {
     const auto less = [](uint32_t a, uint32_t b) { return a == kUnbounded ? a : a > b ? a - b : 0; };
     if (n == 0) {
         const ExprId more = pool_.repeat(pool_.concat(comma_, rest), less(low, 1), less(high, 1));
-        body = high == 0 ? kEmpty : pool_.concat(rest, more);
+        body = high == 0 ? kEmptyText : pool_.concat(rest, more);
         if (low == 0) body = pool_.optional(body);
     } else {
         if (high > n) body = pool_.repeat(pool_.concat(comma_, rest), less(low, n), less(high, n));
         for (size_t i = n_listed; i-- > 0;) {
             if (i >= high) continue;
-            body = pool_.concat({i > 0 ? comma_ : kEmpty, value_expr(schemas_at(i)), body});
+            body = pool_.concat({i > 0 ? comma_ : kEmptyText, value_expr(schemas_at(i)), body});
             if (i >= low) body = pool_.optional(body);
         }
     }
@@ -112,7 +112,7 @@ ExprId SchemaCompiler::write_contains(const TypeFacts& f, ExprId element, const 
     const uint64_t n_way = bounded ? f.max_items : f.min_items;
     if (n_way > schema_objects_impl::kMaxContains) {
         unsupported(where, "contains", say("with more than ", schema_objects_impl::kMaxContains, " items"));
-        return kNone;
+        return kNoMatch;
     }
     std::vector<ExprId> ways;
     const uint32_t low = static_cast<uint32_t>(f.min_items);
@@ -181,7 +181,7 @@ void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vec
         listed.push_back(name);
         ObjectRule::Member m;
         m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
-        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNone;
+        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNoMatch;
         m.required = std::find(f.required.begin(), f.required.end(), name) != f.required.end();
         object.listed.push_back(m);
     };
@@ -232,7 +232,7 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         }
         ObjectRule::Member m;
         m.value = value_expr(std::move(values));
-        if (m.value == kNone) continue;
+        if (m.value == kNoMatch) continue;
         m.key = key_expr(parts.size() == 1 ? parts[0] : pool_.both(std::move(parts)));
         object.extra.push_back(m);
     }
@@ -247,13 +247,13 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
     std::vector<std::string> listed;
     add_listed(f, object, listed);
-    if (!status_.ok() || !add_extra(f, object, listed, where)) return kNone;
+    if (!status_.ok() || !add_extra(f, object, listed, where)) return kNoMatch;
     size_t n_required = 0;
     for (const ObjectRule::Member& m : object.listed) n_required += m.required ? 1 : 0;
     // A name that is not listed may be written twice; only its first value would count.
     if (object.min_count > 1 && object.min_count > n_required && !object.extra.empty() &&
         !unsupported(where, "minProperties", "above 1 with members that are not listed"))
-        return kNone;
+        return kNoMatch;
     rules_.objects.push_back(std::move(object));
     const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});

@@ -234,9 +234,9 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     // The types of all schemas are known before anything else is looked at.
     for (const Json* s : flat)
         if (const Json* type = s->find("type"))
-            if (!gather_type(*s, *type, f)) return kNone;
+            if (!gather_type(*s, *type, f)) return kNoMatch;
     for (const Json* s : flat)
-        if (!gather(*s, f)) return kNone;
+        if (!gather(*s, f)) return kNoMatch;
     const Json& where = flat.empty() ? root_ : *flat[0];
     if (f.has_values) return write_values(flat, f, as_name);
     std::vector<ExprId> ways;
@@ -251,7 +251,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
             const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
             if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
                 return fail_at(number.status().code, where, multiple ? "multipleOf" : "minimum", number.status().text),
-                       kNone;
+                       kNoMatch;
             unsupported(where, multiple ? "multipleOf" : "minimum");
             number = number_expr(pool_, NumberFacts());
         }
@@ -260,7 +260,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, as_name));
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
-    return status_.ok() ? pool_.choice(std::move(ways)) : kNone;
+    return status_.ok() ? pool_.choice(std::move(ways)) : kNoMatch;
 }
 
 ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, bool as_name) {
@@ -274,7 +274,7 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             for (size_t key = 0; key < s->keys().size() && fits; ++key) {
                 const Verdict verdict = check_keyword(*v, *s, key, 0);
                 if (verdict == Verdict::unknown && !unsupported(*s, s->keys()[key], "beside enum or const"))
-                    return kNone;
+                    return kNoMatch;
                 fits = verdict != Verdict::no;
             }
         }
@@ -300,9 +300,9 @@ ExprId SchemaCompiler::write_value(const Json& value) {
                        : pool_.text(value.text());
         case Json::Kind::string: return pool_.text("\"" + write_text(value.text(), Writing::canonical) + "\"");
         case Json::Kind::array: {
-            ExprId e = kEmpty;
+            ExprId e = kEmptyText;
             for (size_t i = value.items().size(); i-- > 0;)
-                e = pool_.concat({i > 0 ? comma_ : kEmpty, write_value(value.items()[i]), e});
+                e = pool_.concat({i > 0 ? comma_ : kEmptyText, write_value(value.items()[i]), e});
             return pool_.concat({pool_.text("["), space_, e, space_, pool_.text("]")});
         }
         default: break;
@@ -329,7 +329,7 @@ ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& wher
         unsupported(where, key);
     else
         fail_at(e.status().code, where, key, e.status().text);
-    return kNone;
+    return kNoMatch;
 }
 
 ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where) {
@@ -339,26 +339,26 @@ ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where)
         if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
         return e.value();
     }
-    return kNone;
+    return kNoMatch;
 }
 
 ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool as_name) {
-    if (f.min_length > f.max_length) return kNone;
+    if (f.min_length > f.max_length) return kNoMatch;
     std::vector<ExprId> parts;
     const auto add = [&](ExprId e, bool negated) {
-        if (e != kNone) parts.push_back(negated ? pool_.except(e) : e);
+        if (e != kNoMatch) parts.push_back(negated ? pool_.except(e) : e);
     };
     for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern"), false);
     for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not"), true);
     for (const std::string& name : f.formats) {
         const ExprId e = format_expr(name, where);
-        if (e == kNone && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
+        if (e == kNoMatch && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
         add(e, false);
     }
     std::vector<std::string> excluded;
     for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
     if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
-    if (!status_.ok()) return kNone;
+    if (!status_.ok()) return kNoMatch;
     uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
     // A pattern that needs a character needs no length for that.
     if (low == 1 && std::any_of(parts.begin(), parts.end(),
