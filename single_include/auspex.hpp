@@ -3373,6 +3373,7 @@ struct Decimal {
 /// What a schema asks of a number.
 struct NumberFacts {
     bool integers = true, others = true;  ///< which numbers the type allows
+    bool bare_integers = false;           ///< 1.0 is no integer, as in draft 4
     bool has_low = false, has_high = false, low_open = false, high_open = false;
     Decimal low, high;
     std::vector<Decimal> multiples, not_multiples, excluded;
@@ -3530,7 +3531,8 @@ class SchemaCompiler {
     ExprPool& pool_;
     const Json& root_;
     SchemaOptions options_;
-    bool old_draft_ = false;  ///< draft 4 to 7: a schema with $ref has no other keyword
+    bool old_draft_ = false;      ///< draft 4 to 7: a schema with $ref has no other keyword
+    bool bare_integers_ = false;  ///< draft 3 and 4: 1.0 is no integer
     Status status_;
     std::vector<Link> chain_;
     std::deque<Json> made_;
@@ -17924,7 +17926,9 @@ ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
     const Decimal &near = negative ? f.high : f.low, &far = negative ? f.low : f.high;
     const bool near_open = negative ? f.high_open : f.low_open, far_open = negative ? f.low_open : f.high_open;
     // On this side of zero: `near` bounds the magnitude from below, `far` from above.
-    std::vector<ExprId> parts{pool.concat(d.whole, f.others ? pool.optional(d.fraction) : d.no_fraction)};
+    std::vector<ExprId> parts{pool.concat(d.whole, f.others          ? pool.optional(d.fraction)
+                                                   : f.bare_integers ? kEmptyText
+                                                                     : d.no_fraction)};
     if (f.others && !f.integers) parts.push_back(pool.except(pool.concat(d.whole, d.no_fraction)));
     if (has_far) {
         if (!far.is_zero() && far.negative != negative) return kNoMatch;
@@ -18013,6 +18017,8 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptio
     const Json* draft = root.find("$schema");
     for (const char* name : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"})
         old_draft_ = old_draft_ || (draft && draft->text().find(name) != std::string::npos);
+    for (const char* name : {"draft-03", "draft-04"})
+        bare_integers_ = bare_integers_ || (draft && draft->text().find(name) != std::string::npos);
     if (options.white_space) {
         ByteSet blank;
         blank.add(' ');
@@ -18815,6 +18821,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     if (f.types & TypeFacts::kNumber) {
         f.number.integers = (f.types & TypeFacts::kInteger) != 0;
         f.number.others = (f.types & TypeFacts::kOther) != 0;
+        f.number.bare_integers = bare_integers_;
         Result<ExprId> number = number_expr(pool_, f.number);
         if (!number.ok()) {
             const bool multiple = number.status().text.find("multipleOf") != std::string::npos;

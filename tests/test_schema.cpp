@@ -75,6 +75,7 @@ Totals run_file(const std::string& path, const std::vector<std::string>& without
 TEST_CASE("schema: scalars") {
     check(R"({"type": "boolean"})", {"true", "false"}, {"null", "0", "\"true\"", "truefalse"});
     check(R"({"type": ["null", "integer"]})", {"null", "0", "-12", "3.0"}, {"1.5", "01", "+1", "1.", "\"1\""});
+    check(R"({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"})", {"3"}, {"3.0", "3.5"});
     check(R"({"type": "number"})", {"0", "-0.5", "1e5", "1.25E-7", "1e+10"}, {".5", "1.", "00", "1e", "--1"});
     check(R"({"type": "string"})", {R"("")", R"("a\n\u00e9\ud83d\ude00")", "\"\xC3\xA9\""},
           {R"("\ud83d")", R"("\x")", "\"\n\"", "\"\xC3\"", "\"a", "\"\xED\xA0\x80\""});

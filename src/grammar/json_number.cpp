@@ -260,7 +260,9 @@ ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
     const Decimal &near = negative ? f.high : f.low, &far = negative ? f.low : f.high;
     const bool near_open = negative ? f.high_open : f.low_open, far_open = negative ? f.low_open : f.high_open;
     // On this side of zero: `near` bounds the magnitude from below, `far` from above.
-    std::vector<ExprId> parts{pool.concat(d.whole, f.others ? pool.optional(d.fraction) : d.no_fraction)};
+    std::vector<ExprId> parts{pool.concat(d.whole, f.others          ? pool.optional(d.fraction)
+                                                   : f.bare_integers ? kEmptyText
+                                                                     : d.no_fraction)};
     if (f.others && !f.integers) parts.push_back(pool.except(pool.concat(d.whole, d.no_fraction)));
     if (has_far) {
         if (!far.is_zero() && far.negative != negative) return kNoMatch;

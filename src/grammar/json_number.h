@@ -31,6 +31,7 @@ struct Decimal {
 /// What a schema asks of a number.
 struct NumberFacts {
     bool integers = true, others = true;  ///< which numbers the type allows
+    bool bare_integers = false;           ///< 1.0 is no integer, as in draft 4
     bool has_low = false, has_high = false, low_open = false, high_open = false;
     Decimal low, high;
     std::vector<Decimal> multiples, not_multiples, excluded;

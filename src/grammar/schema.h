@@ -135,7 +135,8 @@ class SchemaCompiler {
     ExprPool& pool_;
     const Json& root_;
     SchemaOptions options_;
-    bool old_draft_ = false;  ///< draft 4 to 7: a schema with $ref has no other keyword
+    bool old_draft_ = false;      ///< draft 4 to 7: a schema with $ref has no other keyword
+    bool bare_integers_ = false;  ///< draft 3 and 4: 1.0 is no integer
     Status status_;
     std::vector<Link> chain_;
     std::deque<Json> made_;

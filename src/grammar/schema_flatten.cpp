@@ -33,6 +33,8 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptio
     const Json* draft = root.find("$schema");
     for (const char* name : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"})
         old_draft_ = old_draft_ || (draft && draft->text().find(name) != std::string::npos);
+    for (const char* name : {"draft-03", "draft-04"})
+        bare_integers_ = bare_integers_ || (draft && draft->text().find(name) != std::string::npos);
     if (options.white_space) {
         ByteSet blank;
         blank.add(' ');

@@ -246,6 +246,7 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     if (f.types & TypeFacts::kNumber) {
         f.number.integers = (f.types & TypeFacts::kInteger) != 0;
         f.number.others = (f.types & TypeFacts::kOther) != 0;
+        f.number.bare_integers = bare_integers_;
         Result<ExprId> number = number_expr(pool_, f.number);
         if (!number.ok()) {
             const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
