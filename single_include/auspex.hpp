@@ -10660,6 +10660,7 @@ class Session::Impl::Call {
 // Thread  pure functions.
 // Tests   tests/test_session_file_bad.cpp: what is damaged, absurd or of another session is refused.
 
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -10678,18 +10679,10 @@ struct FileIdentity {
 };
 static_assert(sizeof(FileIdentity) == 304, "part of the file format");
 
-struct SamplingBytes {
-    float temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
-    int32_t top_k;
-    uint32_t penalty_window;
-    uint64_t seed;
-    static SamplingBytes of(const Sampling& s);
-    Sampling sampling() const;
-};
-
 struct TextHead {
     uint64_t n_token, n_given, n_row, n_logit;
-    SamplingBytes ahead;  ///< how tokens beyond n_given were sampled
+    uint64_t sampling_bytes;  ///< sizeof(Sampling): a version with another field refuses the file
+    Sampling ahead;           ///< how tokens beyond n_given were sampled
 };
 
 struct StateHead {
@@ -10700,8 +10693,8 @@ struct StateHead {
 struct SpanBytes {
     uint64_t first, n, origin;
 };
-static_assert(sizeof(SamplingBytes) == 40 && sizeof(TextHead) == 72 && sizeof(StateHead) == 56 &&
-                  sizeof(SpanBytes) == 24,
+static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + sizeof(Sampling) &&
+                  sizeof(StateHead) == 56 && sizeof(SpanBytes) == 24,
               "part of the file format");
 
 FileIdentity identity_of(Session::Impl& session);
@@ -49408,7 +49401,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '1'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '2'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;
@@ -49513,26 +49506,6 @@ Status read_text(Session::Impl& s, FileContent* c) {
 
 }  // namespace file_parts_impl
 
-SamplingBytes SamplingBytes::of(const Sampling& s) {
-    // Does not compile unless it names every field.
-    const auto& [temperature, top_k, top_p, min_p, repeat, frequency, presence, window, seed] = s;
-    return {temperature, top_p, min_p, repeat, frequency, presence, top_k, window, seed};
-}
-
-Sampling SamplingBytes::sampling() const {
-    Sampling s;
-    s.temperature = temperature;
-    s.top_p = top_p;
-    s.min_p = min_p;
-    s.repeat_penalty = repeat_penalty;
-    s.frequency_penalty = frequency_penalty;
-    s.presence_penalty = presence_penalty;
-    s.top_k = top_k;
-    s.penalty_window = penalty_window;
-    s.seed = seed;
-    return s;
-}
-
 FileIdentity identity_of(Session::Impl& s) {
     using namespace file_parts_impl;
     FileIdentity id{};
@@ -49622,13 +49595,15 @@ Status open_content(const char* path, FileContent* c) {
     AUSPEX_TRY(c->log.open(path));
     const Span<const std::byte> identity = c->log.identity();
     if (identity.size() == sizeof c->identity) std::memcpy(&c->identity, identity.data(), sizeof c->identity);
-    if (std::memcmp(c->identity.magic, kMagic, sizeof kMagic) != 0)
-        return fail(Code::bad_file, "'", path, "' was written by another version; save it again with this one");
+    const Status other_version =
+        fail(Code::bad_file, "'", path, "' was written by another version; save it again with this one");
+    if (std::memcmp(c->identity.magic, kMagic, sizeof kMagic) != 0) return other_version;
     AUSPEX_TRY(sort_parts(c));
     for (const LogPart& p : c->log.parts()) {
         PartReader from(c->log, p);
         if (p.kind == static_cast<uint32_t>(PartKind::text)) {
             AUSPEX_TRY(from.read(&c->text, sizeof c->text));
+            if (c->text.sampling_bytes != sizeof(Sampling)) return other_version;
             AUSPEX_TRY(from.finish());
         }
         if (p.kind != static_cast<uint32_t>(PartKind::note)) continue;
@@ -49861,8 +49836,8 @@ class FileSaver {
 
     Status write_text(StateWriter& to) {
         const Span<const Token> tokens = s_.timeline.tokens();
-        const TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_,
-                            SamplingBytes::of(s_.device ? s_.device->sampling() : Sampling())};
+        const TextHead head{tokens.size(), s_.timeline.n_given(), n_row_,
+                            n_logit_,      sizeof(Sampling),      s_.device ? s_.device->sampling() : Sampling()};
         AUSPEX_TRY(to.write(&head, sizeof head));
         AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));
         if (n_logit_ == 0) return {};
@@ -49997,7 +49972,7 @@ class FileLoader {
         AUSPEX_TRY(from.finish());
         s_.trunk->loaded(c_.tokens, std::move(c_.logits));
         s_.timeline.give_only(static_cast<size_t>(c_.text.n_given));
-        if (s_.device) s_.device->set_sampling(c_.text.ahead.sampling());
+        if (s_.device) s_.device->set_sampling(c_.text.ahead);
         s_.vocab.forget();
         s_.trunk->follow();
         return {};

@@ -159,7 +159,7 @@ TEST_CASE("absurd counts are refused and take no memory") {
             ++n;
         }
     };
-    for (size_t word = 0; word < 4; ++word) refused(PartKind::text, word, false);
+    for (size_t word = 0; word < 5; ++word) refused(PartKind::text, word, false);
     for (const PartKind kind : {PartKind::kept_state, PartKind::live_state})
         for (size_t word = 0; word < 10; ++word) refused(kind, word, false);  // the last three are the first span
     for (const PartKind kind :
@@ -170,7 +170,7 @@ TEST_CASE("absurd counts are refused and take no memory") {
                 refused(kind, word, true);
     refused(PartKind::note, 4, true);
     CHECK(n > 100);
-    d.forge(PartKind::text, 9, 0x7fffffff7fffffffull, false);  // ids outside the vocabulary
+    d.forge(PartKind::text, sizeof(TextHead) / 8, 0x7fffffff7fffffffull, false);  // ids outside the vocabulary
     CHECK(d.attempt().status().code == Code::bad_argument);
     d.forge(PartKind::text, 0, d.late.size(), false);  // as it was
     CHECK(d.attempt().ok());

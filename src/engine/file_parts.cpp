@@ -9,7 +9,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace file_parts_impl {
 
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '1'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'F', '2'};
 
 uint64_t hash_of(const std::string& text) {
     Fnv h;
@@ -114,26 +114,6 @@ Status read_text(Session::Impl& s, FileContent* c) {
 
 }  // namespace file_parts_impl
 
-SamplingBytes SamplingBytes::of(const Sampling& s) {
-    // Does not compile unless it names every field.
-    const auto& [temperature, top_k, top_p, min_p, repeat, frequency, presence, window, seed] = s;
-    return {temperature, top_p, min_p, repeat, frequency, presence, top_k, window, seed};
-}
-
-Sampling SamplingBytes::sampling() const {
-    Sampling s;
-    s.temperature = temperature;
-    s.top_p = top_p;
-    s.min_p = min_p;
-    s.repeat_penalty = repeat_penalty;
-    s.frequency_penalty = frequency_penalty;
-    s.presence_penalty = presence_penalty;
-    s.top_k = top_k;
-    s.penalty_window = penalty_window;
-    s.seed = seed;
-    return s;
-}
-
 FileIdentity identity_of(Session::Impl& s) {
     using namespace file_parts_impl;
     FileIdentity id{};
@@ -223,13 +203,15 @@ Status open_content(const char* path, FileContent* c) {
     AUSPEX_TRY(c->log.open(path));
     const Span<const std::byte> identity = c->log.identity();
     if (identity.size() == sizeof c->identity) std::memcpy(&c->identity, identity.data(), sizeof c->identity);
-    if (std::memcmp(c->identity.magic, kMagic, sizeof kMagic) != 0)
-        return fail(Code::bad_file, "'", path, "' was written by another version; save it again with this one");
+    const Status other_version =
+        fail(Code::bad_file, "'", path, "' was written by another version; save it again with this one");
+    if (std::memcmp(c->identity.magic, kMagic, sizeof kMagic) != 0) return other_version;
     AUSPEX_TRY(sort_parts(c));
     for (const LogPart& p : c->log.parts()) {
         PartReader from(c->log, p);
         if (p.kind == static_cast<uint32_t>(PartKind::text)) {
             AUSPEX_TRY(from.read(&c->text, sizeof c->text));
+            if (c->text.sampling_bytes != sizeof(Sampling)) return other_version;
             AUSPEX_TRY(from.finish());
         }
         if (p.kind != static_cast<uint32_t>(PartKind::note)) continue;

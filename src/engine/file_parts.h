@@ -6,6 +6,8 @@
 #pragma once
 #include "session.h"
 
+#include <type_traits>
+
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
@@ -24,18 +26,10 @@ struct FileIdentity {
 };
 static_assert(sizeof(FileIdentity) == 304, "part of the file format");
 
-struct SamplingBytes {
-    float temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
-    int32_t top_k;
-    uint32_t penalty_window;
-    uint64_t seed;
-    static SamplingBytes of(const Sampling& s);
-    Sampling sampling() const;
-};
-
 struct TextHead {
     uint64_t n_token, n_given, n_row, n_logit;
-    SamplingBytes ahead;  ///< how tokens beyond n_given were sampled
+    uint64_t sampling_bytes;  ///< sizeof(Sampling): a version with another field refuses the file
+    Sampling ahead;           ///< how tokens beyond n_given were sampled
 };
 
 struct StateHead {
@@ -46,8 +40,8 @@ struct StateHead {
 struct SpanBytes {
     uint64_t first, n, origin;
 };
-static_assert(sizeof(SamplingBytes) == 40 && sizeof(TextHead) == 72 && sizeof(StateHead) == 56 &&
-                  sizeof(SpanBytes) == 24,
+static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + sizeof(Sampling) &&
+                  sizeof(StateHead) == 56 && sizeof(SpanBytes) == 24,
               "part of the file format");
 
 FileIdentity identity_of(Session::Impl& session);
