@@ -9040,7 +9040,7 @@ namespace detail {
 enum class RowOrigin : uint8_t {
     prefilled,  ///< in one committed step of exactly these rows
     decoded,    ///< in tentative steps of any length: these are row invariant
-    restored,   ///< they came with a snapshot
+    restored,   ///< in one step longer than this session's: they came with a snapshot or a file
 };
 struct RowSpan {
     size_t first = 0, n = 0;
@@ -9078,8 +9078,6 @@ class Timeline {
     void resume(size_t n, const std::vector<RowSpan>& spans);
     /// The context holds the rows of another session; these are its tokens.
     void copy(const Timeline& other);
-    /// The whole of a restored state.
-    void restored(Span<const Token> tokens);
 
     /// The next n rows were computed in one committed step.
     void prefilled(size_t n);
@@ -9997,7 +9995,7 @@ class Trunk {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
     /// The state became that of a snapshot. logits: of its last row, or empty.
-    void restored(Span<const Token> tokens, std::vector<float> logits);
+    void restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits);
 
     /// The context got the rows and the state of another session. logits: of the last row, or empty.
     void continue_from(const Timeline& other, std::vector<float> logits);
@@ -10345,9 +10343,9 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& opt
 
 // engine/snapshot: a timeline as bytes.
 //
-// Layout  SnapshotHead | tokens | logits of the last row, if they are known | state, as Context::save writes it.
-// Thread  pure functions.
-// Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
+// Layout  SnapshotHead | tokens | logits of the last row, if they are known | spans | state, as Context::save writes
+// it. Thread  pure functions. Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is
+// refused.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -10365,18 +10363,31 @@ std::string device_key(const Model::Impl& model);
 /// Formats and windows of the caches of the trunk, or of the draft blocks.
 std::string kv_key(const std::vector<KvShape>& kv, bool draft);
 
+/// A RowSpan as snapshots and files hold it.
+struct SpanBytes {
+    uint64_t first, n, origin;
+};
+static_assert(sizeof(SpanBytes) == 24, "part of the file format");
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans);
+/// False unless the spans cover rows 0 .. n_row-1 without gaps. Prefilled rows beyond n_ubatch become restored ones:
+/// this session cannot compute them again in one step.
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans);
+
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits);
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
+                                      const std::vector<RowSpan>& spans);
 /// Fills in the checksum.
 void finish_snapshot(std::vector<std::byte>* bytes);
 
 struct SnapshotParts {
     std::vector<Token> tokens;
-    std::vector<float> logits;  ///< of the last row, or empty
+    std::vector<float> logits;   ///< of the last row, or empty
+    std::vector<RowSpan> spans;  ///< how the rows were computed
     Span<const std::byte> state;
 };
 /// errors    bad_argument: no snapshot, of another version or state_id, damaged, cut short, or longer than n_context.
-Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab);
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, const SessionOptions& options,
+                                    uint32_t n_vocab);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -10690,11 +10701,8 @@ struct StateHead {
     uint64_t first_key, n_mtp_row;  ///< MtpCache::Kept
     uint64_t n_hidden;              ///< values of the hidden row, or 0
 };
-struct SpanBytes {
-    uint64_t first, n, origin;
-};
 static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + sizeof(Sampling) &&
-                  sizeof(StateHead) == 56 && sizeof(SpanBytes) == 24,
+                  sizeof(StateHead) == 56,
               "part of the file format");
 
 FileIdentity identity_of(Session::Impl& session);
@@ -46319,14 +46327,6 @@ void Timeline::copy(const Timeline& other) {
     n_given_ = other.n_given_;
 }
 
-void Timeline::restored(Span<const Token> tokens) {
-    restart(0);
-    std::copy(tokens.begin(), tokens.end(), tokens_.begin());
-    size_ = n_given_ = tokens.size();
-    add_span(size_, RowOrigin::restored);
-    n_row_ = size_;
-}
-
 void Timeline::prefilled(size_t n) {
     add_span(n, RowOrigin::prefilled);
     n_row_ += n;
@@ -48279,13 +48279,14 @@ void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
     set_logits(std::move(logits));
 }
 
-void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+void Trunk::restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits) {
     marks_->wrote(0, tokens.size());
     damaged_ = false;
     redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
     cache_.ran(tokens.size(), 0, false);
-    timeline_.restored(tokens);
+    timeline_.resume(tokens.size(), spans);
+    timeline_.assign(tokens);
     n_window_full_ = 0;
     set_logits(std::move(logits));
 }
@@ -48977,10 +48978,11 @@ struct SnapshotHead {
     char magic[8];
     uint64_t n_token;
     uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
+    uint64_t n_span;
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '2'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '3'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
@@ -49041,17 +49043,42 @@ uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
     return h.value;
 }
 
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits) {
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans) {
+    std::vector<SpanBytes> bytes;
+    bytes.reserve(spans.size());
+    for (const RowSpan& span : spans) bytes.push_back({span.first, span.n, static_cast<uint64_t>(span.origin)});
+    return bytes;
+}
+
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans) {
+    uint64_t at = 0;
+    spans->clear();
+    spans->reserve(bytes.size());
+    for (const SpanBytes& b : bytes) {
+        if (b.first != at || b.n == 0 || b.n > n_row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
+            return false;
+        at += b.n;
+        RowSpan span{static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
+        if (span.origin == RowOrigin::prefilled && span.n > n_ubatch) span.origin = RowOrigin::restored;
+        spans->push_back(span);
+    }
+    return at == n_row;
+}
+
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
+                                      const std::vector<RowSpan>& spans) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     std::memcpy(head.magic, kMagic, sizeof kMagic);
     head.n_token = tokens.size();
     head.n_logit = logits.size();
+    head.n_span = spans.size();
     head.id = id;
     std::vector<std::byte> bytes;
     append_bytes(&bytes, Span<const SnapshotHead>(&head, 1));
     append_bytes(&bytes, tokens);
     append_bytes(&bytes, logits);
+    append_bytes(&bytes, Span<const SpanBytes>(span_bytes(spans)));
     return bytes;
 }
 
@@ -49061,7 +49088,8 @@ void finish_snapshot(std::vector<std::byte>* bytes) {
     std::memcpy(bytes->data() + offsetof(SnapshotHead, checksum), &sum, sizeof sum);
 }
 
-Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab) {
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, const SessionOptions& options,
+                                    uint32_t n_vocab) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
@@ -49071,20 +49099,25 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
         return Status(Code::bad_argument,
                       "this snapshot belongs to another model, other weights, another kind of device, or other windows "
                       "or KV formats; save it again with this session's");
-    if (head.n_token > n_context)
-        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", n_context,
+    if (head.n_token > options.n_context)
+        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", options.n_context,
                     "; create it with a larger n_context");
-    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit);
-    const size_t logits_at = sizeof head + n * sizeof(Token), state_at = logits_at + n_logit * sizeof(float);
-    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum)
-        return Status(Code::bad_argument,
-                      "this snapshot is damaged or cut short: its checksum does not fit; save it "
-                      "again");
+    const Status damaged(Code::bad_argument,
+                         "this snapshot is damaged or cut short: its checksum does not fit; save it again");
+    if ((head.n_logit != 0 && head.n_logit != n_vocab) || head.n_span > head.n_token) return damaged;
+    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit),
+                 n_span = static_cast<size_t>(head.n_span);
+    const size_t logits_at = sizeof head + n * sizeof(Token), spans_at = logits_at + n_logit * sizeof(float),
+                 state_at = spans_at + n_span * sizeof(SpanBytes);
+    if (bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum) return damaged;
     SnapshotParts parts;
     parts.tokens.resize(n);
     parts.logits.resize(n_logit);
+    std::vector<SpanBytes> spans(n_span);
     if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
     if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
+    if (n_span) std::memcpy(spans.data(), bytes.data() + spans_at, n_span * sizeof(SpanBytes));
+    if (!read_spans(spans, n, options.n_ubatch, &parts.spans)) return damaged;
     parts.state = bytes.subspan(state_at, bytes.size() - state_at);
     return parts;
 }
@@ -49546,11 +49579,8 @@ uint64_t state_part_bytes(const StateHead& h) {
 
 Status write_state_head(const StatePartHead& state, StateWriter& to) {
     AUSPEX_TRY(to.write(&state.head, sizeof state.head));
-    for (const RowSpan& span : state.facts.spans) {
-        const SpanBytes bytes{span.first, span.n, static_cast<uint64_t>(span.origin)};
-        AUSPEX_TRY(to.write(&bytes, sizeof bytes));
-    }
-    return {};
+    const std::vector<SpanBytes> spans = span_bytes(state.facts.spans);
+    return to.write(spans.data(), spans.size() * sizeof(SpanBytes));
 }
 
 Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& part, PartReader& from,
@@ -49570,19 +49600,10 @@ Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& pa
                       from.left() - spans - hidden - h.trunk_bytes == h.draft_bytes &&
                       (!c.with_draft || h.draft_bytes == s.store->part_bytes(StatePart::draft, row));
     if (!fits) return bad(c, say("the state at row ", h.row, " has ", part.bytes, " bytes, which is not what it says"));
-    uint64_t at = 0;
-    to->facts.spans.resize(static_cast<size_t>(h.n_span));
-    for (RowSpan& span : to->facts.spans) {
-        SpanBytes b;
-        AUSPEX_TRY(from.read(&b, sizeof b));
-        if (b.first != at || b.n == 0 || b.n > h.row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
-            return bad(c, say("the spans of the state at row ", h.row, " have gaps"));
-        at += b.n;
-        span = {static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
-        if (span.origin == RowOrigin::prefilled && span.n > s.options.n_ubatch)
-            span.origin = RowOrigin::restored;  // this session cannot compute them again in one step
-    }
-    if (at != h.row) return bad(c, say("the spans of the state at row ", h.row, " end at row ", at));
+    std::vector<SpanBytes> bytes(static_cast<size_t>(h.n_span));
+    AUSPEX_TRY(from.read(bytes.data(), spans));
+    if (!read_spans(bytes, h.row, s.options.n_ubatch, &to->facts.spans))
+        return bad(c, say("the spans of the state at row ", h.row, " do not cover its rows one after the other"));
     if (!c.with_draft) return {};
     to->facts.mtp.first_key = static_cast<size_t>(h.first_key);
     to->facts.mtp.n_row = static_cast<size_t>(h.n_mtp_row);
@@ -50942,7 +50963,8 @@ Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Span<const float> logits;
     AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
-    snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits);
+    snap.bytes =
+        detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits, s.trunk->spans());
     s.timeline.close_step();  // saving applies the committed records
     AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(snap.n_token), &snap.bytes)));
     detail::finish_snapshot(&snap.bytes);
@@ -50957,8 +50979,7 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     AUSPEX_TRY(s.trunk->alive());
     AUSPEX_TRY(s.drain());
     detail::SnapshotParts parts;
-    AUSPEX_TRY(
-        detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
+    AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
     s.trunk->follow();
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
@@ -50974,7 +50995,7 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         s.vocab.forget();
         return done;
     }
-    s.trunk->restored(parts.tokens, std::move(parts.logits));
+    s.trunk->restored(parts.tokens, parts.spans, std::move(parts.logits));
     s.trunk->follow();
     s.vocab.forget();
     return {};
@@ -51215,7 +51236,7 @@ Status start_over(Impl& from, Impl& to, SyncReport* report) {
     AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
     report->rows_computed = done.rows_computed;
     report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;
-    report->text = say("another kind of device, or rows of a snapshot: ", done.rows_computed, " rows are computed");
+    report->text = say("another kind of device, or rows of longer steps: ", done.rows_computed, " rows are computed");
     return {};
 }
 

@@ -80,8 +80,10 @@ TEST_CASE("a timeline records how its rows were computed") {
     CHECK(t.spans().empty());
     CHECK(t.size() == 5);
     CHECK(t.n_row() == 0);
-    t.restored(std::vector<Token>{4, 5});
+    t.resume(2, {{0, 2, RowOrigin::restored}});
+    t.assign(std::vector<Token>{4, 5});
     REQUIRE(t.spans().size() == 1);
     CHECK(t.spans()[0].origin == RowOrigin::restored);
+    CHECK(t.n_row() == 2);
     CHECK(t.n_given() == 2);
 }

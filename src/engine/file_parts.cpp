@@ -154,11 +154,8 @@ uint64_t state_part_bytes(const StateHead& h) {
 
 Status write_state_head(const StatePartHead& state, StateWriter& to) {
     AUSPEX_TRY(to.write(&state.head, sizeof state.head));
-    for (const RowSpan& span : state.facts.spans) {
-        const SpanBytes bytes{span.first, span.n, static_cast<uint64_t>(span.origin)};
-        AUSPEX_TRY(to.write(&bytes, sizeof bytes));
-    }
-    return {};
+    const std::vector<SpanBytes> spans = span_bytes(state.facts.spans);
+    return to.write(spans.data(), spans.size() * sizeof(SpanBytes));
 }
 
 Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& part, PartReader& from,
@@ -178,19 +175,10 @@ Status read_state_head(Session::Impl& s, const FileContent& c, const LogPart& pa
                       from.left() - spans - hidden - h.trunk_bytes == h.draft_bytes &&
                       (!c.with_draft || h.draft_bytes == s.store->part_bytes(StatePart::draft, row));
     if (!fits) return bad(c, say("the state at row ", h.row, " has ", part.bytes, " bytes, which is not what it says"));
-    uint64_t at = 0;
-    to->facts.spans.resize(static_cast<size_t>(h.n_span));
-    for (RowSpan& span : to->facts.spans) {
-        SpanBytes b;
-        AUSPEX_TRY(from.read(&b, sizeof b));
-        if (b.first != at || b.n == 0 || b.n > h.row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
-            return bad(c, say("the spans of the state at row ", h.row, " have gaps"));
-        at += b.n;
-        span = {static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
-        if (span.origin == RowOrigin::prefilled && span.n > s.options.n_ubatch)
-            span.origin = RowOrigin::restored;  // this session cannot compute them again in one step
-    }
-    if (at != h.row) return bad(c, say("the spans of the state at row ", h.row, " end at row ", at));
+    std::vector<SpanBytes> bytes(static_cast<size_t>(h.n_span));
+    AUSPEX_TRY(from.read(bytes.data(), spans));
+    if (!read_spans(bytes, h.row, s.options.n_ubatch, &to->facts.spans))
+        return bad(c, say("the spans of the state at row ", h.row, " do not cover its rows one after the other"));
     if (!c.with_draft) return {};
     to->facts.mtp.first_key = static_cast<size_t>(h.first_key);
     to->facts.mtp.n_row = static_cast<size_t>(h.n_mtp_row);

@@ -5,6 +5,7 @@
 // Tests   tests/test_session_file_bad.cpp: what is damaged, absurd or of another session is refused.
 #pragma once
 #include "session.h"
+#include "snapshot.h"
 
 #include <type_traits>
 
@@ -37,11 +38,8 @@ struct StateHead {
     uint64_t first_key, n_mtp_row;  ///< MtpCache::Kept
     uint64_t n_hidden;              ///< values of the hidden row, or 0
 };
-struct SpanBytes {
-    uint64_t first, n, origin;
-};
 static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + sizeof(Sampling) &&
-                  sizeof(StateHead) == 56 && sizeof(SpanBytes) == 24,
+                  sizeof(StateHead) == 56,
               "part of the file format");
 
 FileIdentity identity_of(Session::Impl& session);

@@ -323,7 +323,8 @@ Result<Snapshot> Session::save() const AUSPEX_BOUNDARY {
     Span<const float> logits;
     AUSPEX_TRY(s.trunk->find_logits());  // the device loop brings none to the host
     if (s.trunk->has_logits()) AUSPEX_TRY(s.trunk->last_logits().get(logits));
-    snap.bytes = detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits);
+    snap.bytes =
+        detail::begin_snapshot(s.snapshot_id(), s.timeline.tokens().subspan(0, snap.n_token), logits, s.trunk->spans());
     s.timeline.close_step();  // saving applies the committed records
     AUSPEX_TRY(s.trunk->track(s.context->save(static_cast<uint32_t>(snap.n_token), &snap.bytes)));
     detail::finish_snapshot(&snap.bytes);
@@ -338,8 +339,7 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
     AUSPEX_TRY(s.trunk->alive());
     AUSPEX_TRY(s.drain());
     detail::SnapshotParts parts;
-    AUSPEX_TRY(
-        detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options.n_context, s.model->plan.n_vocab).get(parts));
+    AUSPEX_TRY(detail::read_snapshot(snap.bytes, s.snapshot_id(), s.options, s.model->plan.n_vocab).get(parts));
     AUSPEX_TRY(s.check_ids(parts.tokens));
     s.trunk->follow();
     // The snapshot's rows are a text of their own, also where one with the same tokens is known: their bits may differ.
@@ -355,7 +355,7 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         s.vocab.forget();
         return done;
     }
-    s.trunk->restored(parts.tokens, std::move(parts.logits));
+    s.trunk->restored(parts.tokens, parts.spans, std::move(parts.logits));
     s.trunk->follow();
     s.vocab.forget();
     return {};

@@ -155,7 +155,7 @@ Status start_over(Impl& from, Impl& to, SyncReport* report) {
     AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
     report->rows_computed = done.rows_computed;
     report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;
-    report->text = say("another kind of device, or rows of a snapshot: ", done.rows_computed, " rows are computed");
+    report->text = say("another kind of device, or rows of longer steps: ", done.rows_computed, " rows are computed");
     return {};
 }
 

@@ -14,10 +14,11 @@ struct SnapshotHead {
     char magic[8];
     uint64_t n_token;
     uint64_t n_logit;  ///< n_vocab, or 0 when the logits of the last row are not part of it
+    uint64_t n_span;
     uint64_t id;
     uint64_t checksum;  ///< of all other bytes
 };
-constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '2'};
+constexpr char kMagic[8] = {'a', 'u', 's', 'p', 'e', 'x', 'S', '3'};
 
 uint64_t checksum_of_snapshot(Span<const std::byte> snapshot) {
     SnapshotHead head;
@@ -78,17 +79,42 @@ uint64_t state_id(const Model::Impl& m, const std::vector<KvShape>& kv) {
     return h.value;
 }
 
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits) {
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans) {
+    std::vector<SpanBytes> bytes;
+    bytes.reserve(spans.size());
+    for (const RowSpan& span : spans) bytes.push_back({span.first, span.n, static_cast<uint64_t>(span.origin)});
+    return bytes;
+}
+
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans) {
+    uint64_t at = 0;
+    spans->clear();
+    spans->reserve(bytes.size());
+    for (const SpanBytes& b : bytes) {
+        if (b.first != at || b.n == 0 || b.n > n_row - at || b.origin > static_cast<uint64_t>(RowOrigin::restored))
+            return false;
+        at += b.n;
+        RowSpan span{static_cast<size_t>(b.first), static_cast<size_t>(b.n), static_cast<RowOrigin>(b.origin)};
+        if (span.origin == RowOrigin::prefilled && span.n > n_ubatch) span.origin = RowOrigin::restored;
+        spans->push_back(span);
+    }
+    return at == n_row;
+}
+
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
+                                      const std::vector<RowSpan>& spans) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     std::memcpy(head.magic, kMagic, sizeof kMagic);
     head.n_token = tokens.size();
     head.n_logit = logits.size();
+    head.n_span = spans.size();
     head.id = id;
     std::vector<std::byte> bytes;
     append_bytes(&bytes, Span<const SnapshotHead>(&head, 1));
     append_bytes(&bytes, tokens);
     append_bytes(&bytes, logits);
+    append_bytes(&bytes, Span<const SpanBytes>(span_bytes(spans)));
     return bytes;
 }
 
@@ -98,7 +124,8 @@ void finish_snapshot(std::vector<std::byte>* bytes) {
     std::memcpy(bytes->data() + offsetof(SnapshotHead, checksum), &sum, sizeof sum);
 }
 
-Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab) {
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, const SessionOptions& options,
+                                    uint32_t n_vocab) {
     using namespace snapshot_impl;
     SnapshotHead head{};
     if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
@@ -108,20 +135,25 @@ Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, ui
         return Status(Code::bad_argument,
                       "this snapshot belongs to another model, other weights, another kind of device, or other windows "
                       "or KV formats; save it again with this session's");
-    if (head.n_token > n_context)
-        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", n_context,
+    if (head.n_token > options.n_context)
+        return fail(Code::bad_argument, "the snapshot holds ", head.n_token, " tokens, the session ", options.n_context,
                     "; create it with a larger n_context");
-    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit);
-    const size_t logits_at = sizeof head + n * sizeof(Token), state_at = logits_at + n_logit * sizeof(float);
-    if ((n_logit != 0 && n_logit != n_vocab) || bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum)
-        return Status(Code::bad_argument,
-                      "this snapshot is damaged or cut short: its checksum does not fit; save it "
-                      "again");
+    const Status damaged(Code::bad_argument,
+                         "this snapshot is damaged or cut short: its checksum does not fit; save it again");
+    if ((head.n_logit != 0 && head.n_logit != n_vocab) || head.n_span > head.n_token) return damaged;
+    const size_t n = static_cast<size_t>(head.n_token), n_logit = static_cast<size_t>(head.n_logit),
+                 n_span = static_cast<size_t>(head.n_span);
+    const size_t logits_at = sizeof head + n * sizeof(Token), spans_at = logits_at + n_logit * sizeof(float),
+                 state_at = spans_at + n_span * sizeof(SpanBytes);
+    if (bytes.size() < state_at || checksum_of_snapshot(bytes) != head.checksum) return damaged;
     SnapshotParts parts;
     parts.tokens.resize(n);
     parts.logits.resize(n_logit);
+    std::vector<SpanBytes> spans(n_span);
     if (n) std::memcpy(parts.tokens.data(), bytes.data() + sizeof head, n * sizeof(Token));
     if (n_logit) std::memcpy(parts.logits.data(), bytes.data() + logits_at, n_logit * sizeof(float));
+    if (n_span) std::memcpy(spans.data(), bytes.data() + spans_at, n_span * sizeof(SpanBytes));
+    if (!read_spans(spans, n, options.n_ubatch, &parts.spans)) return damaged;
     parts.state = bytes.subspan(state_at, bytes.size() - state_at);
     return parts;
 }

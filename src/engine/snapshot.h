@@ -1,11 +1,12 @@
 // engine/snapshot: a timeline as bytes.
 //
-// Layout  SnapshotHead | tokens | logits of the last row, if they are known | state, as Context::save writes it.
-// Thread  pure functions.
-// Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
+// Layout  SnapshotHead | tokens | logits of the last row, if they are known | spans | state, as Context::save writes
+// it. Thread  pure functions. Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is
+// refused.
 #pragma once
 #include "../machine/kv.h"
 #include "model.h"
+#include "timeline.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -23,18 +24,31 @@ std::string device_key(const Model::Impl& model);
 /// Formats and windows of the caches of the trunk, or of the draft blocks.
 std::string kv_key(const std::vector<KvShape>& kv, bool draft);
 
+/// A RowSpan as snapshots and files hold it.
+struct SpanBytes {
+    uint64_t first, n, origin;
+};
+static_assert(sizeof(SpanBytes) == 24, "part of the file format");
+std::vector<SpanBytes> span_bytes(const std::vector<RowSpan>& spans);
+/// False unless the spans cover rows 0 .. n_row-1 without gaps. Prefilled rows beyond n_ubatch become restored ones:
+/// this session cannot compute them again in one step.
+bool read_spans(Span<const SpanBytes> bytes, uint64_t n_row, uint32_t n_ubatch, std::vector<RowSpan>* spans);
+
 /// Everything before the state; the caller appends that, then calls finish_snapshot().
-std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits);
+std::vector<std::byte> begin_snapshot(uint64_t id, Span<const Token> tokens, Span<const float> logits,
+                                      const std::vector<RowSpan>& spans);
 /// Fills in the checksum.
 void finish_snapshot(std::vector<std::byte>* bytes);
 
 struct SnapshotParts {
     std::vector<Token> tokens;
-    std::vector<float> logits;  ///< of the last row, or empty
+    std::vector<float> logits;   ///< of the last row, or empty
+    std::vector<RowSpan> spans;  ///< how the rows were computed
     Span<const std::byte> state;
 };
 /// errors    bad_argument: no snapshot, of another version or state_id, damaged, cut short, or longer than n_context.
-Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, uint32_t n_context, uint32_t n_vocab);
+Result<SnapshotParts> read_snapshot(Span<const std::byte> bytes, uint64_t id, const SessionOptions& options,
+                                    uint32_t n_vocab);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

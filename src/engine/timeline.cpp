@@ -47,14 +47,6 @@ void Timeline::copy(const Timeline& other) {
     n_given_ = other.n_given_;
 }
 
-void Timeline::restored(Span<const Token> tokens) {
-    restart(0);
-    std::copy(tokens.begin(), tokens.end(), tokens_.begin());
-    size_ = n_given_ = tokens.size();
-    add_span(size_, RowOrigin::restored);
-    n_row_ = size_;
-}
-
 void Timeline::prefilled(size_t n) {
     add_span(n, RowOrigin::prefilled);
     n_row_ += n;

@@ -20,7 +20,7 @@ namespace detail {
 enum class RowOrigin : uint8_t {
     prefilled,  ///< in one committed step of exactly these rows
     decoded,    ///< in tentative steps of any length: these are row invariant
-    restored,   ///< they came with a snapshot
+    restored,   ///< in one step longer than this session's: they came with a snapshot or a file
 };
 struct RowSpan {
     size_t first = 0, n = 0;
@@ -58,8 +58,6 @@ class Timeline {
     void resume(size_t n, const std::vector<RowSpan>& spans);
     /// The context holds the rows of another session; these are its tokens.
     void copy(const Timeline& other);
-    /// The whole of a restored state.
-    void restored(Span<const Token> tokens);
 
     /// The next n rows were computed in one committed step.
     void prefilled(size_t n);

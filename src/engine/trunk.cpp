@@ -286,13 +286,14 @@ void Trunk::loaded(Span<const Token> tokens, std::vector<float> logits) {
     set_logits(std::move(logits));
 }
 
-void Trunk::restored(Span<const Token> tokens, std::vector<float> logits) {
+void Trunk::restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits) {
     marks_->wrote(0, tokens.size());
     damaged_ = false;
     redo_.clear();
     cache_.forget();  // its rows, and the kept hidden rows, belong to the text before
     cache_.ran(tokens.size(), 0, false);
-    timeline_.restored(tokens);
+    timeline_.resume(tokens.size(), spans);
+    timeline_.assign(tokens);
     n_window_full_ = 0;
     set_logits(std::move(logits));
 }

@@ -85,7 +85,7 @@ class Trunk {
         if (!has_room(n)) tree_->make_room(timeline_.n_row() + n - tree_->n_row());
     }
     /// The state became that of a snapshot. logits: of its last row, or empty.
-    void restored(Span<const Token> tokens, std::vector<float> logits);
+    void restored(Span<const Token> tokens, const std::vector<RowSpan>& spans, std::vector<float> logits);
 
     /// The context got the rows and the state of another session. logits: of the last row, or empty.
     void continue_from(const Timeline& other, std::vector<float> logits);
