@@ -48058,9 +48058,10 @@ void Trunk::shorten_tree(size_t n) {
 void Trunk::follow() {
     tree_->recover();
     const Span<const Token> tokens = timeline_.tokens();
-    const size_t n_row = timeline_.n_row();
-    shorten_tree(n_row);
-    tree_->truncate(tokens.size());
+    // Tokens of a cancelled prompt are still in the tree, and others may have been sampled in their place since.
+    const size_t n_row = timeline_.n_row(), same = timeline_.common_prefix(tree_->tokens());
+    shorten_tree(std::min(n_row, same));
+    tree_->truncate(same);
     for (size_t i = tree_->tokens().size(); i < tokens.size(); ++i) tree_->append(tokens[i]);
     if (n_row == tree_->n_row()) return;
     const Span<const RowSpan> spans = timeline_.spans();

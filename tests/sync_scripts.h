@@ -48,6 +48,7 @@ class SyncScripts {
         log_.clear();
         saved_.clear();
         left_.clear();
+        cancelled_.clear();
         branches_ = n_script % 2 == 0;
         static constexpr Draft kSources[] = {Draft::off, Draft::mtp, Draft::mtp, Draft::lookup, Draft::mtp_lookup};
         SessionOptions o;
@@ -86,6 +87,8 @@ class SyncScripts {
         if (size == 0 || size + 40 > kContext) return sync(ids(1 + random_.below(20)), false);
         switch (random_.below(15)) {
             case 0:
+                if (!cancelled_.empty() && random_.below(2) == 0) return sync(cancelled_, false);
+                [[fallthrough]];
             case 1: return sync(longer(size, 1 + random_.below(30)), random_.below(2) == 0);
             case 2: {  // an edit near the end, or anywhere
                 const size_t keep = random_.below(2) == 0 ? size - std::min<size_t>(size, random_.below(8))
@@ -99,7 +102,7 @@ class SyncScripts {
                 if (a_.impl()->options.draft.source == auspex::Draft::off) return {};
                 log_ += "depth ";
                 return text(a_.set_draft_depth(static_cast<int>(random_.below(6)) - 1));
-            case 6: return compare_states();
+            case 6: return random_.below(2) == 0 ? compare_states() : compare_kept();
             case 12: return fork();
             case 13: return move();
             case 14: return file();
@@ -136,6 +139,7 @@ class SyncScripts {
                                 report.reason == SyncReason::given_up);
         if (s.code != auspex::Code::cancelled) return s.ok() ? compare_logits() : s.message();
         ++n_cancel;
+        cancelled_ = wanted;
         return a_.history().empty() ? sync(wanted, false) : std::string();
     }
     /// Leaves the history for another one that was left, or for a new one that begins like it.
@@ -223,12 +227,16 @@ class SyncScripts {
 
     /// Computes rows 0 .. n_row-1 of `tokens` in `b_`, from the start, as `a_` did.
     std::string replay(auspex::Span<const Token> tokens, size_t n_row) {
+        return replay(tokens, n_row, a_.impl()->timeline.spans());
+    }
+    std::string replay(auspex::Span<const Token> tokens, size_t n_row,
+                       auspex::Span<const auspex::detail::RowSpan> how) {
         auspex::Session::Impl& b = *b_.impl();
         auspex::Status s = b.drain();
         b.trunk->restart(0);
         for (const Token id : tokens) b.timeline.append(id);
         b.timeline.give();
-        for (const auspex::detail::RowSpan& span : a_.impl()->timeline.spans()) {
+        for (const auspex::detail::RowSpan& span : how) {
             const size_t end = std::min(span.first + span.n, n_row);
             while (s.ok() && b.timeline.n_row() < end) {
                 if (span.origin == auspex::detail::RowOrigin::decoded) {
@@ -290,8 +298,7 @@ class SyncScripts {
         Session::Impl &a = *a_.impl(), &b = *b_.impl();
         std::string bad = text(a.drain());
         const size_t n = a.timeline.n_row();
-        const bool full = windows_ && n > kWindow && model_.impl()->device->machine->kind() != Kind::cpu;
-        if (n == 0 || full) return bad;
+        if (n == 0 || may_differ(n)) return bad;
         log_ += "state ";
         if (bad.empty()) bad = replay(a.timeline.tokens(), n);
         std::vector<std::byte> x, y;
@@ -302,6 +309,30 @@ class SyncScripts {
         return !bad.empty() || x == y ? bad : detail::say("the states differ after ", n, " rows");
     }
 
+    bool may_differ(size_t row) const {
+        return windows_ && row > kWindow && model_.impl()->device->machine->kind() != auspex::Kind::cpu;
+    }
+
+    /// A checkpoint is what its record says: the bytes of one, against the same rows computed again.
+    std::string compare_kept() {
+        using namespace auspex;
+        using detail::StatePart;
+        Session::Impl &a = *a_.impl(), &b = *b_.impl();
+        const std::vector<detail::PrefixTree::StateInfo> all = a.tree->states();
+        if (all.empty()) return {};
+        const detail::PrefixTree::StateInfo& kept = all[random_.below(static_cast<uint32_t>(all.size()))];
+        if (kept.row == 0 || may_differ(kept.row)) return {};
+        log_ += detail::say("kept ", kept.row, " ");
+        std::string bad = replay(kept.tokens, kept.row, a.store->facts(kept.item).spans);
+        std::vector<std::byte> x, y;
+        detail::VectorWriter to_x(&x), to_y(&y);
+        if (bad.empty()) bad = text(a.store->write_kept(kept.item, kept.row, to_x));
+        if (bad.empty()) bad = text(b.trunk->save_state(StatePart::trunk, to_y));
+        x.resize(std::min(x.size(), y.size()));  // those of draft blocks follow
+        ++n_state;
+        return !bad.empty() || x == y ? bad : detail::say("the checkpoint at row ", kept.row, " differs");
+    }
+
     auspex::Model model_;
     Random random_;
     bool ahead_;
@@ -310,6 +341,7 @@ class SyncScripts {
     Session a_, b_;  ///< under test; plain
     std::vector<auspex::Snapshot> saved_;
     std::vector<std::vector<Token>> left_;  ///< histories of other branches
+    std::vector<Token> cancelled_;          ///< the last prompt that was cancelled
     std::string log_;
     uint32_t n_call_ = 0, stop_at_ = ~0u;
 };

@@ -110,6 +110,29 @@ TEST_CASE("restore equivalence: sync over a checkpoint gives the bits of sync fr
     check_scratch(load_model(cpu_device(), bytes));
 }
 
+TEST_CASE("tokens sampled after a cancelled prompt do not pass for that prompt") {
+    const std::vector<std::byte> bytes = tiny_model();
+    const Model model = load_model(cpu_device(), bytes);
+    for (const Draft source : {Draft::off, Draft::mtp}) {
+        bool go_on = true;
+        SessionOptions o = options_of(source, kDefaultCheckpoints);
+        o.progress = [&](const char*, float) { return go_on; };
+        Session session = open(model, o), scratch = open(model, options_of(Draft::off, 0));
+        const std::vector<Token> text = tiny_ids(60, 21), prompt = join(text, tiny_ids(40, 22));
+        sync(session, text);
+        go_on = false;
+        CHECK(session.sync(prompt).status().code == Code::cancelled);
+        go_on = true;
+        more(session, 30);  // in the place of the cancelled rows
+        sync(session, tiny_ids(20, 23));
+        CHECK(sync(session, prompt).rows_reused <= text.size());
+        sync(scratch, prompt);
+        more(session, 20);
+        more(scratch, 20);
+        CHECK(first(history(session), prompt.size() + 20) == first(history(scratch), prompt.size() + 20));
+    }
+}
+
 TEST_CASE("a budget too small for one checkpoint is refused with what one takes, and 0 keeps nothing") {
     const std::vector<std::byte> bytes = tiny_model({});
     const Model model = load_model(cpu_device(), bytes);
