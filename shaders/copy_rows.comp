@@ -1,7 +1,6 @@
 #version 450
 // copy_rows.comp: collects the hidden rows that feed an MTP pass: kept rows from hidden_from on, rows given by the
-// host, or
-// rows    that keep_rows stored for these positions.
+// host, or rows that keep_rows stored for these positions.
 //
 // Buffers 0 step     StepState                     read
 //         1 kept     f32 [row, x_stride]           read

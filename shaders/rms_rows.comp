@@ -7,6 +7,9 @@
 //         1 x     f32 [row, x_stride]            read
 //         2 w     f32 [width]                    read
 //         3 y     f32 at its offset              written
+//         4 squares  f32 [row, x_stride / 16]    read if keep_input
+//         5 kept_x   f32 [row, x_stride]         written if keep_input: a copy of x
+//         6 kept_squares                         written if keep_input: a copy of squares
 // Push    RowsArgs; from_kept: row i is written as row hidden_from + i
 // Grid    x: row. Group 256 (a power of two)
 // Cost    8 * width bytes a row
@@ -21,6 +24,9 @@ layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
 layout(set = 0, binding = 1, std430) readonly buffer X_ { float x[]; };
 layout(set = 0, binding = 2, std430) readonly buffer W_ { float w[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y_ { float y[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Squares_ { float squares[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer KeptX_ { float kept_x[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer KeptSquares_ { float kept_squares[]; };
 shared float sum_s[gl_WorkGroupSize.x];
 
 void main() {
@@ -44,4 +50,8 @@ void main() {
         precise float v = (x[from + i] * unit) * w[i];
         y[to + i] = v;
     }
+    if (args.keep_input == 0u) return;
+    const uint n_part = (args.x_stride + 15u) / 16u;
+    for (uint i = t; i < args.x_stride; i += gl_WorkGroupSize.x) kept_x[from + i] = x[from + i];
+    for (uint i = t; i < n_part; i += gl_WorkGroupSize.x) kept_squares[row * n_part + i] = squares[row * n_part + i];
 }

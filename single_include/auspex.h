@@ -3,28 +3,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* auspex in C: the interface for bindings and for programs that are not C++.
  *
- * Use        Link libauspex.so, or in one C++ file:
- *                #define AUSPEX_IMPLEMENTATION      the library (auspex.hpp); leave it out where another file has it
- *                #define AUSPEX_C_IMPLEMENTATION    these functions
- *                #include "auspex.h"
- *            Every other file, C99 or later, just includes it. auspex.hpp explains models, sessions and options at
- * length. Handles    auspex_device, _model, _session and so on are made by a function and freed by auspex_..._free(),
- * which accepts null. Free them in any order: a session keeps its model alive, a model its device. A handle that is
- *            null, or of another kind, gives AUSPEX_BAD_ARGUMENT.
- * Structs    begin with struct_size = sizeof the struct, and 0 in any other field is the default: the _init functions
- *            clear a struct and set its size. Fields are only added, at the end, so that programs and libraries of
- *            different age work together: a smaller struct is completed with defaults, a larger one accepted if what
- *            this library does not know is 0. Structs that are filled get as much as fits, and 0 beyond.
- * Errors     are the codes that functions return. The last argument, which may be null, receives the code and a text
- *            that says what was expected, what was found and what to do. Nothing is thrown, printed or aborted.
- * Text       is UTF-8: a pointer and a length going in; paths end with a NUL. Going out it goes into a buffer of the
- *            caller: the function sets the length (without the NUL, which is added), and returns
- * AUSPEX_BUFFER_TOO_SMALL if the capacity is less than length + 1. Ask with a null buffer of capacity 0 first. Lists of
- * ids work likewise, without a NUL. Threads    Devices, models, plans and snapshots may be used from any thread. A
- * session or stream belongs to one thread at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT.
- * auspex_session_cancel() alone may be called from any thread at any time while the session exists. Callbacks  run on
- * the thread of the call, unless stated, and get the `user` pointer of their struct or call last. They must not throw,
- * nor use or free the object that calls them. Those that return a number cancel the call if it is not 0.
+ * Use. Link libauspex.so, or in one C++ file:
+ *     #define AUSPEX_IMPLEMENTATION      the library (auspex.hpp); leave it out where another file has it
+ *     #define AUSPEX_C_IMPLEMENTATION    these functions
+ *     #include "auspex.h"
+ * Every other file, C99 or later, just includes it. auspex.hpp explains models, sessions and options at length.
+ *
+ * Handles. auspex_device, _model, _session and so on are made by a function and freed by auspex_..._free(), which
+ * accepts null. Free them in any order: a session keeps its model alive, a model its device. A handle that is null, or
+ * of another kind, gives AUSPEX_BAD_ARGUMENT.
+ *
+ * Structs begin with struct_size = sizeof the struct, and 0 in any other field is the default: the _init functions
+ * clear a struct and set its size. Fields are only added, at the end, so that programs and libraries of different age
+ * work together: a smaller struct is completed with defaults, a larger one accepted if what this library does not know
+ * is 0. Structs that are filled get as much as fits, and 0 beyond.
+ *
+ * Errors are the codes that functions return. The last argument, which may be null, receives the code and a text that
+ * says what was expected, what was found and what to do. Nothing is thrown, printed or aborted.
+ *
+ * Text is UTF-8: a pointer and a length going in; paths end with a NUL. Going out it goes into a buffer of the caller:
+ * the function sets the length (without the NUL, which is added), and returns AUSPEX_BUFFER_TOO_SMALL if the capacity
+ * is less than length + 1. Ask with a null buffer of capacity 0 first. Lists of ids work likewise, without a NUL.
+ *
+ * Threads. Devices, models, plans and snapshots may be used from any thread. A session or stream belongs to one thread
+ * at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT. auspex_session_cancel() alone may be called from any
+ * thread at any time while the session exists.
+ *
+ * Callbacks run on the thread of the call, unless stated, and get the `user` pointer of their struct or call last. They
+ * must not throw, nor use or free the object that calls them. Those that return a number cancel the call if it is not
+ * 0.
  */
 #ifndef AUSPEX_H_INCLUDED
 #define AUSPEX_H_INCLUDED

@@ -1,5 +1,5 @@
 // sync_scripts: as many checks of tests/sync_scripts.h as asked for.
-// usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] [MODEL]
+// usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] [--gpu INDEX] [MODEL]
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,12 +24,14 @@ int main(int argc, char** argv) {
             n_step = std::strtoull(argv[++i], nullptr, 10);
         else if (std::strcmp(argv[i], "--device") == 0 && more)
             options.kind = std::strcmp(argv[++i], "vulkan") == 0 ? Kind::vulkan : Kind::cpu;
+        else if (std::strcmp(argv[i], "--gpu") == 0 && more)
+            options.vulkan_index = std::atoi(argv[++i]);
         else if (argv[i][0] != '-')
             path = argv[i];
         else
-            return std::fprintf(
-                       stderr,
-                       "usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] [MODEL]\n"),
+            return std::fprintf(stderr,
+                                "usage: sync_scripts [--count N] [--seed S] [--steps N] [--device cpu|vulkan] "
+                                "[--gpu INDEX] [MODEL]\n"),
                    2;
     }
     test::TinyOptions tiny;
@@ -42,15 +44,23 @@ int main(int argc, char** argv) {
     if (!s.ok()) return std::fprintf(stderr, "%s\n", s.message().c_str()), 1;
     test::SyncScripts scripts(model, seed, options.kind == Kind::vulkan, static_cast<uint32_t>(n_step));
     const std::string bad = scripts.run(count);
-    std::printf(
-        "%llu checks in %llu scripts on %s: %llu cancels, %llu edits, %llu restores, %llu switches, %llu times back to "
-        "a checkpoint, %llu given up, %llu logits and %llu states compared, %llu drafts accepted: %s\n",
-        static_cast<unsigned long long>(scripts.n_check), static_cast<unsigned long long>(scripts.n_script),
-        device.name().c_str(), static_cast<unsigned long long>(scripts.n_cancel),
-        static_cast<unsigned long long>(scripts.n_edit), static_cast<unsigned long long>(scripts.n_restore),
-        static_cast<unsigned long long>(scripts.n_switch), static_cast<unsigned long long>(scripts.n_resumed),
-        static_cast<unsigned long long>(scripts.n_evict), static_cast<unsigned long long>(scripts.n_logit),
-        static_cast<unsigned long long>(scripts.n_state), static_cast<unsigned long long>(scripts.n_accepted),
-        bad.empty() ? "none differs" : bad.c_str());
+    const auto count_of = [](uint64_t n, const char* what) {
+        std::printf(", %llu %s", static_cast<unsigned long long>(n), what);
+    };
+    std::printf("%llu checks in %llu scripts on %s", static_cast<unsigned long long>(scripts.n_check),
+                static_cast<unsigned long long>(scripts.n_script), device.name().c_str());
+    count_of(scripts.n_cancel, "cancels");
+    count_of(scripts.n_edit, "edits");
+    count_of(scripts.n_restore, "restores");
+    count_of(scripts.n_switch, "switches");
+    count_of(scripts.n_fork, "forks");
+    count_of(scripts.n_move, "moves");
+    count_of(scripts.n_file, "files");
+    count_of(scripts.n_resumed, "times back to a checkpoint");
+    count_of(scripts.n_evict, "checkpoints given up");
+    count_of(scripts.n_logit, "logits");
+    count_of(scripts.n_state, "states compared");
+    count_of(scripts.n_accepted, "drafts accepted");
+    std::printf(": %s\n", bad.empty() ? "none differs" : bad.c_str());
     return bad.empty() ? 0 : 1;
 }

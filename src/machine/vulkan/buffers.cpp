@@ -89,7 +89,7 @@ struct Needs {
             d_swiglu = std::max(d_swiglu, plan.slot(d.y).width());
         if (d.kind == Node::Kind::product && d.head) {
             n_row[d.y] = kMaxTentative;
-            d_gather = std::max(d_gather, plan.slot(d.op->in[0]).width());
+            d_gather = std::max<uint64_t>(d_gather, row_stride(plan, d.op->in[0]));
             touch(d.op->in[0]);
         } else {
             touch(d.y);
@@ -221,6 +221,8 @@ Status Buffers::lay_out(Planned* to) {
     };
     const bool mtp = options.mtp;
     look(plan.trunk);
+    for (const Node& d : model.nodes(plan.trunk))
+        if (d.head && d.norm != kNoSlot) b.head_input = d.x;
     to->trunk_needs.resize(n_slot);
     for (SlotId id = 0; id < n_slot; ++id) to->trunk_needs[id] = needs.n_row[id] != 0;
     for (const Tape& t : plan.mtp)
@@ -379,6 +381,11 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
         to->want(Arena::scratch, (places + many) * m.d_model * sizeof(float), &b.moe.parts, "experts");
     }
     to->want(Arena::scratch, kMaxTentative * needs.d_gather * sizeof(float), &b.gathered, "rows for the head");
+    const uint64_t d_squares = ceil_div<uint64_t>(needs.d_gather, 16),
+                   n_head_row = b.head_input != kNoSlot ? kMaxTentative : 0;
+    for (Region* r : {&b.gathered_squares, &b.head_squares})
+        to->want(Arena::scratch, n_head_row * d_squares * sizeof(float), r, "rows for the head");
+    to->want(Arena::scratch, n_head_row * needs.d_gather * sizeof(float), &b.head_rows, "rows for the head");
     to->want(Arena::scratch, n_best * 8, &b.sample_part, "largest logits");
     to->want(Arena::scratch, n_best * 8, &b.sample_best, "best tokens");
     to->want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");

@@ -93,17 +93,22 @@ struct Buffers {
     std::vector<Kv> kv;                     ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
 
-    Region part, stat;      ///< attention partials of a tentative step
-    Region count;           ///< chunks of it that are done; zero between kernels
-    Region spare;           ///< a state while its rows are tentative (plain kernel)
-    Region mixed, query;    ///< of a committed step: after the convolution; queries in tiles
-    Region halves, scale;   ///< rows packed for products of many rows
-    Region swiglu_halves;   ///< likewise, as swiglu leaves them for the product after it
-    Region given;           ///< hidden rows from the host
-    Region raw_hidden;      ///< hidden rows of a long step, where the tape goes on writing theirs
-    Region guess_hidden;    ///< several MTP blocks: the hidden rows of a cycle's guesses
-    Region pending_hidden;  ///< [kMaxPendingHidden, d_model] hidden rows of tentative trunk passes, by position
-    Region gathered;        ///< rows whose logits are wanted
+    Region part, stat;        ///< attention partials of a tentative step
+    Region count;             ///< chunks of it that are done; zero between kernels
+    Region spare;             ///< a state while its rows are tentative (plain kernel)
+    Region mixed, query;      ///< of a committed step: after the convolution; queries in tiles
+    Region halves, scale;     ///< rows packed for products of many rows
+    Region swiglu_halves;     ///< likewise, as swiglu leaves them for the product after it
+    Region given;             ///< hidden rows from the host
+    Region raw_hidden;        ///< hidden rows of a long step, where the tape goes on writing theirs
+    Region guess_hidden;      ///< several MTP blocks: the hidden rows of a cycle's guesses
+    Region pending_hidden;    ///< [kMaxPendingHidden, d_model] hidden rows of tentative trunk passes, by position
+    Region gathered;          ///< rows whose logits are wanted
+    Region gathered_squares;  ///< their sums of squares
+    /// What the last norm of the trunk is computed from, fused into the head: of the last pass of few rows. Other
+    /// passes overwrite the slot itself.
+    Region head_rows, head_squares;
+    SlotId head_input = kNoSlot;  ///< that slot; none: the norm is not fused
     /// Of layers of experts.
     struct Moe {
         Region logits, choice;       ///< of the router; moe_args.h

@@ -37,9 +37,18 @@ void ListBuilder::norm(const Node& d, const Pass& pass) {
     a.y_stride = stride(d.y);
     a.eps = d.eps;
     a.from_kept = pass.tape == &plan_.trunk && plan_.slot(d.y).role == SlotRole::kept;
-    uses({{id(kStep), d.x}, {d.y}});
-    dispatch(key_of("rms_rows", kRowGroup), {buffers_.step, buffers_.row[d.x], vector(d.norm), buffers_.row[d.y]}, a,
-             {pass.n_row}, "norm");
+    // A head that the norm is fused into may run again after this pass: its input is kept beside the normed rows.
+    const bool keep = !pass.wide && pass.tape == &plan_.trunk && d.x == buffers_.head_input;
+    a.keep_input = keep;
+    const Region &unused = buffers_.row[d.y], &squares_of = keep ? buffers_.squares[d.x] : unused;
+    Touch touch{{id(kStep), d.x}, {d.y}};
+    if (keep) touch.reads.add(squares(d.x));
+    if (keep) touch.writes.add(id(kHeadRows));
+    uses(touch);
+    dispatch(key_of("rms_rows", kRowGroup),
+             {buffers_.step, buffers_.row[d.x], vector(d.norm), buffers_.row[d.y], squares_of,
+              keep ? buffers_.head_rows : unused, keep ? buffers_.head_squares : unused},
+             a, {pass.n_row}, "norm");
 }
 
 const Matrix& ListBuilder::matrix_of(const Node& d) const {
@@ -94,7 +103,8 @@ void ListBuilder::product_piece(const Node& d, const ProductArgs& p, RowRange ro
     const Region x = part(*p.x, a.x_stride, &a.x_offset), y = part(*p.y, a.y_stride, &a.y_offset);
     const bool onto_self = p.epilogue == Epilogue::add && d.onto_self;
     const Region residual = part(onto_self ? *p.y : model_.zeros, a.residual_stride, &a.residual_offset);
-    const Region squares_in = p.norm ? part(buffers_.squares[d.x], a.part_stride, &squares_offset) : x;
+    const Region& sums = p.squares ? *p.squares : buffers_.squares[d.x];
+    const Region squares_in = p.norm ? part(sums, a.part_stride, &squares_offset) : x;
     const Region out = p.epilogue == Epilogue::add      ? part(buffers_.squares[d.y], a.out_stride, &a.out_offset)
                        : p.epilogue == Epilogue::logits ? buffers_.sample_part
                                                         : y;
@@ -218,18 +228,21 @@ void ListBuilder::swiglu(const Node& d, const Pass& pass) {
              {pass.n_row, ceil_div(a.width, kRowGroup)}, "swiglu");
 }
 
+void ListBuilder::gather(const Region& from, const Region& to, uint32_t width, uint32_t n, bool from_kept) {
+    args::RowsArgs a{};
+    a.width = a.x_stride = a.y_stride = width;
+    a.from_kept = from_kept;
+    a.n_row = n;
+    dispatch(key_of("gather_rows", kRowGroup), {buffers_.step, from, to}, a, {n, ceil_div(width, kRowGroup)}, "rows");
+}
+
 void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest) {
     for (Node d : model_.nodes(tape)) {
         if (!d.head) continue;
         d.x = d.op->in[0];  // kept rows, normed already
         d.norm = kNoSlot;
-        args::RowsArgs a{};
-        a.width = a.x_stride = a.y_stride = width(d.x);
-        a.from_kept = from_kept;
-        a.n_row = n;
         uses({{id(kStep), d.x}, {id(kGathered)}});
-        dispatch(key_of("gather_rows", kRowGroup), {buffers_.step, buffers_.row[d.x], buffers_.gathered}, a,
-                 {n, ceil_div(a.width, kRowGroup)}, "rows");
+        gather(buffers_.row[d.x], buffers_.gathered, width(d.x), n, from_kept);
         ProductArgs p{};
         p.x = &buffers_.gathered;
         p.y = &buffers_.row[d.y];
@@ -238,6 +251,28 @@ void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool larges
         p.n_row = n;
         p.epilogue = largest ? Epilogue::logits : Epilogue::store;
         uses({{id(kGathered)}, {d.y, id(kSamplePart)}});
+        product(d, p);
+    }
+}
+
+void ListBuilder::head_of_pass(const Tape& tape, uint32_t n) {
+    for (const Node& d : model_.nodes(tape)) {
+        if (!d.head) continue;
+        if (d.norm == kNoSlot) return head(tape, n, false);
+        const uint32_t x_stride = stride(d.x);
+        uses({{id(kStep), id(kHeadRows)}, {id(kGathered)}});
+        gather(buffers_.head_rows, buffers_.gathered, x_stride, n, false);
+        gather(buffers_.head_squares, buffers_.gathered_squares, ceil_div(x_stride, 16u), n, false);
+        ProductArgs p{};
+        p.x = &buffers_.gathered;
+        p.y = &buffers_.row[d.y];
+        p.squares = &buffers_.gathered_squares;
+        p.x_stride = x_stride;
+        p.y_stride = stride(d.y);
+        p.n_row = n;
+        p.norm = true;
+        p.epilogue = Epilogue::store;
+        uses({{id(kGathered)}, {d.y}});
         product(d, p);
     }
 }

@@ -237,10 +237,11 @@ Status VulkanContext::run_trunk(const Step& step) {
     uint32_t index = 0;
     args::StepRequest* request = nullptr;
     Recording *open = nullptr, *body = nullptr, *head = nullptr;
-    if (step.n_row <= kMaxTentative) {
+    few_rows_ = step.n_row <= kMaxTentative;
+    if (few_rows_) {
         AUSPEX_TRY(body_recording(step, step.n_row).get(body));
         if (step.n_logit != 0 && step.n_logit != step.n_row)
-            AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+            AUSPEX_TRY(head_recording(*step.tape, step.n_logit, true).get(head));
         AUSPEX_TRY(take_request(&index).get(request));
         AUSPEX_TRY(open_recording(index).get(open));
         request->n_row = request->n_id = step.n_row;
@@ -280,7 +281,7 @@ Status VulkanContext::run_trunk(const Step& step) {
         n_pending_ = small ? n : 0;
         if (!small && body->part_us > context_impl::kSubmitUs && n == n_chunk_ && n_chunk_ > 16) n_chunk_ /= 2;
         if (last && step.n_logit != 0) {
-            AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+            AUSPEX_TRY(head_recording(*step.tape, step.n_logit, false).get(head));
             AUSPEX_TRY(submit({head}));
         }
         at += n;
@@ -306,7 +307,7 @@ Status VulkanContext::run_mtp(const Step& step) {
     else
         AUSPEX_TRY(body_recording(step, step.n_row).get(body));
     if (step.n_logit != 0 && (wide || step.n_logit != step.n_row))
-        AUSPEX_TRY(head_recording(*step.tape, step.n_logit).get(head));
+        AUSPEX_TRY(head_recording(*step.tape, step.n_logit, false).get(head));
     return submit_mtp(step, body, head);
 }
 
@@ -341,7 +342,7 @@ Status VulkanContext::head(const Tape& tape, uint32_t first, uint32_t n) {
     uint32_t index = 0;
     args::StepRequest* request = nullptr;
     Recording *open = nullptr, *body = nullptr;
-    AUSPEX_TRY(head_recording(tape, n).get(body));
+    AUSPEX_TRY(head_recording(tape, n, few_rows_ && &tape == &model_->plan->trunk).get(body));
     AUSPEX_TRY(take_request(&index).get(request));
     AUSPEX_TRY(open_recording(index).get(open));
     request->n_row = first + n;

@@ -63,7 +63,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
             open,    ///< opens the step of host request n
             narrow,  ///< n rows of a tentative step, or of an MTP block: tape, fill_only, logits
             wide,    ///< n rows of a committed step, a part for each layer: tape, fill_only
-            head,    ///< logits of n rows: tape
+            head,    ///< logits of n rows: tape, few
             apply,   ///< applies the records of n committed rows
             cycle,   ///< the next cycle without an MTP block: n rows, mode
             draft,   ///< the MTP block takes up n rows and drafts n_draft: mode, next
@@ -75,10 +75,12 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
         bool fill_only = false;
         bool logits = false;  ///< of all rows, to the host
         bool keep = false;    ///< copies the hidden rows to the pending ones
+        bool few = false;     ///< of a pass of few rows
         bool next = false;    ///< follows a queued cycle, and opens the next
         bool operator<(const RecordingKey& o) const {
             const auto all = [](const RecordingKey& k) {
-                return std::make_tuple(k.kind, k.n, k.tape, k.n_draft, k.mode, k.fill_only, k.logits, k.keep, k.next);
+                return std::make_tuple(k.kind, k.n, k.tape, k.n_draft, k.mode, k.fill_only, k.logits, k.keep, k.few,
+                                       k.next);
             };
             return all(*this) < all(o);
         }
@@ -109,7 +111,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     Result<Recording*> open_recording(uint32_t request);
     Result<Recording*> body_recording(const Step& step, uint32_t n_row);
     Result<Recording*> wide_recording(const Tape& tape, uint32_t n_row, bool fill_only);
-    Result<Recording*> head_recording(const Tape& tape, uint32_t n);
+    Result<Recording*> head_recording(const Tape& tape, uint32_t n, bool few);
     Result<Recording*> draft_recording(uint32_t n_row, uint32_t n_draft, bool next);
     Result<Recording*> verify_recording(uint32_t n_row, bool keep);
     const Tape& tape_of(const RecordingKey& key) const;
@@ -163,6 +165,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
 
     uint32_t n_pending_ = 0;        ///< committed rows of the last tentative step
     uint32_t n_last_row_ = 0;       ///< rows of the last step
+    bool few_rows_ = false;         ///< the trunk's last pass was one of few rows
     SlotId logits_slot_ = kNoSlot;  ///< whose rows logits_host holds
     std::vector<float> read_back_;  ///< rows of a kept slot, on the host
     SlotId read_slot_ = kNoSlot;

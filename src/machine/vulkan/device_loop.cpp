@@ -118,6 +118,7 @@ Status VulkanContext::queue_first(uint32_t n_draft) {
     for (uint32_t i : first_request_) request_value_[i] = timeline_.last() + 1;
     AUSPEX_TRY(submit_cycle({open_mtp, draft}, {open_trunk, verify}, n_mtp_row_ != 0 && n_draft == 0));
     n_pending_ = 0;
+    few_rows_ = true;
     return {};
 }
 

@@ -4,9 +4,8 @@
 //         which buffers, and where a barrier must stand. Split by what is built: build_step.cpp (step kernels,
 //         sampling), build_products.cpp, build_attention.cpp, build_delta.cpp, build_experts.cpp.
 // Thread  one thread at a time.
-// Tests   row invariance, and barriers under synchronisation validation: tests/test_vulkan_model.cpp; counts per
-// kernel:
-//         tests/test_dispatch_list.cpp.
+// Tests   row invariance, and barriers under synchronisation validation: tests/test_vulkan_model.cpp;
+//         counts per kernel: tests/test_dispatch_list.cpp.
 //
 // A barrier stands exactly where a kernel reads what an earlier one wrote, or writes what an earlier one touched, since
 // the last barrier. What a row's bits depend on (kernel, split of columns) never depends on the number of rows.
@@ -55,8 +54,11 @@ class ListBuilder {
     void keep(uint32_t n_row);
     /// Nodes [first, last) of a pass; all: first = 0, last = UINT32_MAX.
     void tape(const Pass& pass, uint32_t first_node = 0, uint32_t last_node = UINT32_MAX);
-    /// The head on n rows from StepState::first_logit on. `from_kept`: rows count from hidden_from.
+    /// The head on n kept rows from StepState::first_logit on. `from_kept`: rows count from hidden_from.
     void head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
+    /// The same after a pass of few rows, with the bits of that pass's own head: on the rows that the last norm is
+    /// computed from.
+    void head_of_pass(const Tape& tape, uint32_t n);
     /// n rows of logits to the host.
     void logits_to_host(const Tape& tape, uint32_t n);
     /// The ids that sample() chose for n rows, to the memory of the host's logits.
@@ -84,6 +86,7 @@ class ListBuilder {
         kMixed,
         kQuery,
         kGathered,
+        kHeadRows,
         kSamplePart,
         kSampleHist,
         kSampleList,
@@ -147,6 +150,7 @@ class ListBuilder {
     /// A product of few rows.
     struct ProductArgs {
         const Region *x, *y;
+        const Region* squares = nullptr;  ///< of x, where a norm is fused; null: those of its slot
         uint32_t x_stride, y_stride, n_row, stage_tiles;
         bool norm;
         Epilogue epilogue;
@@ -159,6 +163,8 @@ class ListBuilder {
     void product(const Node& d, const ProductArgs& p);
     void product_piece(const Node& d, const ProductArgs& p, RowRange rows);
     void run(const Node& d, const Pass& pass, uint32_t stage_tiles, bool feeds_next);
+    /// n rows of `from` from StepState::first_logit on, side by side.
+    void gather(const Region& from, const Region& to, uint32_t width, uint32_t n, bool from_kept);
     void given(const Node& d, const Pass& pass);
     void embed(const Node& d, const Pass& pass);
     void norm(const Node& d, const Pass& pass);

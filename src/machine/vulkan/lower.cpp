@@ -141,12 +141,9 @@ struct Lowering {
     bool fuse(size_t i) {
         const Op& op = ops[i];
         if (op.out_offset != 0 || plan.slot(op.out).width() != plan.slot(op.in[0]).width()) return false;
-        const bool kept = plan.slot(op.out).role == SlotRole::kept;
-        // Logits of the trunk decide the text. They can be computed after the step too, from the kept rows, and must
-        // then have the same bits: so the step's own head reads these rows as well.
-        if (kept && &ops == &plan.trunk.ops) return false;
         Node* from = producer(op.in[0]);
         if (!from) return false;
+        const bool kept = plan.slot(op.out).role == SlotRole::kept;
         size_t last = 0;
         const bool only_products = readers(ops, i, n, op.out, &last, [&](const Op& r) {
             return r.in[0] == op.out && (r.kind == OpKind::moe || (r.kind == OpKind::matmul && r.out != op.in[0]));

@@ -118,6 +118,7 @@ Result<StepCounts> VulkanContext::count(const Step& step) const {
         RecordingKey head;
         head.kind = Kind::head;
         head.n = step.n_logit;
+        head.few = few;
         AUSPEX_TRY(add(head));
     }
     counts.n_pipeline = static_cast<uint32_t>(distinct.size());

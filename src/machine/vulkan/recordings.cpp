@@ -30,7 +30,12 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
             return;
         }
         case Kind::wide: return;  // in parts: build()
-        case Kind::head: b.head(tape, key.n, &tape == &trunk); return b.logits_to_host(tape, key.n);
+        case Kind::head:
+            if (key.few)
+                b.head_of_pass(tape, key.n);
+            else
+                b.head(tape, key.n, &tape == &trunk);
+            return b.logits_to_host(tape, key.n);
         case Kind::apply: return b.apply_records(trunk, key.n);
         case Kind::cycle: b.open_next(key.n - 1); return append_verify(b, key);
         case Kind::draft:
@@ -189,11 +194,12 @@ Result<VulkanContext::Recording*> VulkanContext::wide_recording(const Tape& tape
     return recording(key);
 }
 
-Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n) {
+Result<VulkanContext::Recording*> VulkanContext::head_recording(const Tape& tape, uint32_t n, bool few) {
     RecordingKey key;
     key.kind = RecordingKey::Kind::head;
     key.tape = model_->tape_index(tape);
     key.n = n;
+    key.few = few;
     return recording(key);
 }
 

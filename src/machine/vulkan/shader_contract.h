@@ -181,7 +181,7 @@ inline constexpr ShaderContract kShaderContracts[89] = {
      3, 0x7e, 11, 0x5ff, 0x7e0, 92, {0, 1, 1}, false},
     {"copy_rows", "",
      "step kept given y pending",
-     4, 0x0, 5, 0x17, 0x8, 32, {0, 1, 1}, false},
+     4, 0x0, 5, 0x17, 0x8, 36, {0, 1, 1}, false},
     {"delta_any", "",
      "step acts conv dt a norm ring state term result spare",
      5, 0x0, 11, 0x5ff, 0x780, 64, {0, 1, 1}, false},
@@ -232,7 +232,7 @@ inline constexpr ShaderContract kShaderContracts[89] = {
      11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"gather_rows", "",
      "step x y",
-     12, 0x0, 3, 0x3, 0x4, 32, {0, 1, 1}, false},
+     12, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
     {"gemm_bf16", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
      13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
@@ -298,7 +298,7 @@ inline constexpr ShaderContract kShaderContracts[89] = {
      13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"keep_rows", "",
      "step x pending",
-     16, 0x0, 3, 0x3, 0x4, 32, {0, 1, 1}, false},
+     16, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
     {"kv_any", "kDHead kKType kVType",
      "step acts q_norm k_norm rope k_cache v_cache query",
      17, 0xe, 8, 0x1f, 0xe0, 92, {0, 1, 1}, false},
@@ -375,8 +375,8 @@ inline constexpr ShaderContract kShaderContracts[89] = {
      "step acts ring",
      26, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
     {"rms_rows", "",
-     "step x w y",
-     27, 0x0, 4, 0x7, 0x8, 32, {0, 1, 1}, false},
+     "step x w y squares kept_x kept_squares",
+     27, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
     {"sample_draw", "",
      "step part hist list best",
      28, 0x0, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
@@ -430,7 +430,7 @@ inline constexpr ShaderContract kShaderContracts[89] = {
      39, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
     {"swiglu_rows", "",
      "step g u y",
-     40, 0x0, 4, 0x7, 0x8, 32, {0, 1, 1}, false},
+     40, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
 };
 
 // The structs that host and shaders share have one size on both sides.
@@ -444,7 +444,7 @@ static_assert(sizeof(args::GemmPackArgs) == 48);
 static_assert(sizeof(args::ListArgs) == 24);
 static_assert(sizeof(args::MatvecArgs) == 116);
 static_assert(sizeof(args::RouterArgs) == 44);
-static_assert(sizeof(args::RowsArgs) == 32);
+static_assert(sizeof(args::RowsArgs) == 36);
 static_assert(sizeof(args::SamplePassArgs) == 24);
 static_assert(sizeof(args::StepArgs) == 16);
 static_assert(sizeof(args::SumArgs) == 24);
