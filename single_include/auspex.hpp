@@ -525,6 +525,21 @@ struct SchemaOptions {
     bool white_space = true;
 };
 
+enum class ToolChoice {
+    automatic,  ///< text, and calls after it if the model opens one
+    required,   ///< a call
+};
+struct ToolOptions {
+    ChatStyle style = ChatStyle::qwen36;  ///< how calls are written: Qwen's elements; with ChatML a JSON object
+    ToolChoice choice = ToolChoice::automatic;
+    std::string name;              ///< unless empty, calls are of this tool only
+    bool inside_thinking = false;  ///< as in ChatPrompt
+    bool parallel = true;          ///< more than one call
+    /// As in SchemaOptions; any_order is also that of the arguments.
+    bool any_order = false;
+    bool ignore_unsupported = false;
+};
+
 /// Which texts are allowed. Immutable; copies share it. Knows bytes only: any model with a vocabulary can follow it.
 /// Control tokens (<|im_end|>) match only where a GBNF grammar names them: <name> or <[id]>, negated with ! before it.
 ///
@@ -552,7 +567,18 @@ class AUSPEX_API Grammar {
     ///           JSON pointer and the keyword. out_of_memory.
     /// cost      a millisecond for an ordinary schema, at most about 100.
     static Result<Grammar> from_json_schema(std::string_view schema, const SchemaOptions& options = {});
+    /// Replies with tool calls: free thinking, text, then calls whose arguments are valid against the schema of the
+    /// tool. parse_reply() finds every call in them. Where the model's vocabulary has control tokens for the tags, the
+    /// tags may be these or spelled out. Free text contains neither of the tags that open a call or thinking.
+    ///
+    /// tools     JSON objects as in ChatRequest: {"type": "function", "function": {"name", "parameters"}}, or the inner
+    ///           one.
+    /// errors    bad_argument: no tool or none of this name, two of one name, or a schema that is none; unsupported: as
+    ///           from_json_schema(), or a name that cannot be written. The text names the tool. out_of_memory.
+    /// cost      that of from_json_schema() for each tool.
+    static Result<Grammar> from_tools(const std::vector<std::string>& tools, const ToolOptions& options = {});
     /// What from_json_schema() left out, as "#/properties/a: uniqueItems"; formats that it does not know are among it.
+    /// After from_tools() each begins with the name of the tool.
     std::vector<std::string> ignored() const;
 
     explicit operator bool() const { return impl_ != nullptr; }
@@ -2891,7 +2917,8 @@ enum class ExprKind : uint8_t {
     repeat,    ///< lo to hi times a
     rule,      ///< the rule a
     token,     ///< the token terminal a
-    members,   ///< the members of object a that may follow; b: which were written, lo: how many
+    members,   ///< the members of object a that may follow; b: which were written, lo: how many; hi: 1 + one more that
+               ///< was written, or 0
 };
 
 struct ExprNode {
@@ -2931,7 +2958,7 @@ class ExprPool {
     ExprId optional(ExprId a) { return choice(kEmptyText, a); }
     ExprId rule(uint32_t index);
     ExprId token(uint32_t index);
-    ExprId members(uint32_t object, uint32_t written, uint32_t count);
+    ExprId members(uint32_t object, uint32_t written, uint32_t count, uint32_t more = 0);
     /// An expression whose texts begin with the same n bytes, whatever the first n bytes: counts beyond n are dropped.
     ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.
@@ -3068,8 +3095,10 @@ namespace detail {
 /// A control token that the text names at this place: by its bytes, or by its id.
 struct TokenTerminal {
     std::string name;
-    Token id = -1;         ///< used where the name is empty
-    bool negated = false;  ///< any token but this one
+    Token id = -1;               ///< used where the name is empty
+    bool negated = false;        ///< any token but this one
+    bool control_only = false;   ///< with `negated`: any control token but this one
+    bool may_be_absent = false;  ///< a vocabulary without it is no error: nothing matches, or with `negated` all
 };
 
 /// What may stand between the braces of an object.
@@ -3106,9 +3135,8 @@ struct Rules {
 
     /// Checks the grammar and makes it ready to run: call once.
     ///
-    /// errors    bad_argument: left recursion, a rule without end, or a grammar that matches nothing; the text names
-    /// the
-    ///           rule. unsupported: above a cap.
+    /// errors    bad_argument: left recursion, or a grammar that matches nothing; the text names the rule.
+    ///           unsupported: above a cap.
     Status finish();
     /// The rules in a cycle of calls without a byte between, or empty.
     std::vector<uint32_t> find_left_recursion();
@@ -3122,70 +3150,6 @@ struct Rules {
     ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
     std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
 };
-
-namespace grammar_impl {
-
-/// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
-struct PostOrder {
-    const Rules& rules;
-    std::vector<uint32_t> order;
-    std::vector<uint8_t> seen;
-
-    explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
-
-    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
-        std::vector<ExprId> open{e};
-        while (!open.empty()) {
-            const ExprId at = open.back();
-            open.pop_back();
-            const ExprNode& n = rules.pool[at];
-            if (n.regular || !done.emplace(at, true).second) continue;
-            switch (n.kind) {
-                case ExprKind::rule: out.push_back(n.a); break;
-                case ExprKind::concat:
-                    open.push_back(n.a);
-                    open.push_back(n.b);
-                    break;
-                case ExprKind::choice:
-                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
-                    break;
-                case ExprKind::repeat: open.push_back(n.a); break;
-                case ExprKind::members:
-                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
-                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
-                    break;
-                default: break;
-            }
-        }
-    }
-    void walk(uint32_t start) {
-        struct Step {
-            uint32_t rule;
-            std::vector<uint32_t> uses;
-            size_t next;
-        };
-        std::vector<Step> stack;
-        const auto enter = [&](uint32_t rule) {
-            seen[rule] = 1;
-            std::vector<uint32_t> uses;
-            std::unordered_map<ExprId, bool> done;
-            used_by(rules.body[rule], uses, done);
-            stack.push_back({rule, std::move(uses), 0});
-        };
-        enter(start);
-        while (!stack.empty()) {
-            Step& top = stack.back();
-            if (top.next == top.uses.size()) {
-                order.push_back(top.rule);
-                stack.pop_back();
-            } else if (const uint32_t rule = top.uses[top.next++]; !seen[rule]) {
-                enter(rule);
-            }
-        }
-    }
-};
-
-}  // namespace grammar_impl
 
 constexpr size_t kMaxRules = 50000;
 constexpr size_t kMaxExprs = 400000;  ///< of a grammar, before it runs
@@ -3387,7 +3351,7 @@ struct NumberFacts {
 
 /// The numbers that fit.
 ///
-/// errors    unsupported: a multipleOf of more than 6 digits; bounds of more than 60.
+/// errors    unsupported: a multipleOf of more than 6 digits; bounds of more than 39.
 Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& facts);
 /// All ways to write one number without an exponent.
 ExprId number_literal(ExprPool& pool, const Decimal& d);
@@ -3421,6 +3385,16 @@ namespace detail {
 ///           names the JSON pointer and the keyword.
 Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options);
 
+/// Where in a text the values of a schema are written.
+enum class ValuePlace : uint8_t {
+    json,       ///< as JSON
+    object,     ///< as JSON, objects only
+    name,       ///< a member's name: a JSON string without its quotes
+    text,       ///< an argument that is declared a string: as it is; null as `null`
+    argument,   ///< any other argument: as JSON, or a string as it is if it is no JSON
+    arguments,  ///< an object as <parameter=NAME> elements
+};
+
 /// What a set of schemas without alternatives says.
 struct TypeFacts {
     static constexpr unsigned kNull = 1, kBoolean = 2, kInteger = 4, kOther = 8, kNumber = 12, kString = 16,
@@ -3443,19 +3417,20 @@ struct TypeFacts {
 class SchemaCompiler {
   public:
     SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options);
+    /// The whole grammar: a JSON text.
     Status run();
+    /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No string within has one of
+    /// these texts, which end an argument or a call.
+    Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends);
+    /// What was left out so far.
+    const std::set<std::string>& ignored() const { return ignored_; }
 
   private:
     using Schemas = std::vector<const Json*>;
     struct Item {
         const Json* schema;
         bool negative;
-        size_t parent;  ///< in chain_
-    };
-    struct Link {
-        const Json* schema;
-        bool negative;
-        size_t parent;
+        size_t parent;  ///< in chain_, which holds every item that was looked at
     };
     using Alternatives = std::vector<std::vector<Item>>;
     /// A set of schemas while it is divided.
@@ -3467,14 +3442,16 @@ class SchemaCompiler {
     };
 
     // schema_flatten.cpp
-    uint32_t rule_of(Schemas schemas);
-    ExprId compile(const Schemas& schemas, bool as_name);
-    ExprId divide(Branch branch, bool as_name);
+    Status compile_rules();
+    uint32_t rule_of(Schemas schemas, ValuePlace place);
+    ExprId compile(const Schemas& schemas, ValuePlace place);
+    ExprId divide(Branch branch, ValuePlace place);
     bool flatten(Branch& branch);
     bool flatten_item(Branch& branch, const Item& item);
     bool add_alternatives(Branch& branch, const Json& schema, size_t link);
     bool add_dependencies(Branch& branch, const Json& schema, size_t link);
     bool add_one_of(Branch& branch, const Json& list, size_t link);
+    bool may_compare(size_t n_a, size_t n_b, const Json& where, const char* key);
     bool negate(Branch& branch, const Json& schema, size_t link);
     bool negate_keyword(Alternatives& out, const Json& schema, size_t key, size_t link);
     bool negate_object(Alternatives& out, const Json& schema, size_t key, size_t link);
@@ -3492,24 +3469,30 @@ class SchemaCompiler {
     bool gather_type(const Json& schema, const Json& value, TypeFacts& facts);
     bool gather_values(const std::string& key, const Json& value, TypeFacts& facts);
     bool count(const Json& schema, const std::string& key, const Json& value, uint64_t& out);
-    ExprId write(const Schemas& flat, bool as_name);
-    ExprId write_values(const Schemas& flat, const TypeFacts& facts, bool as_name);
+    ExprId write(const Schemas& flat, ValuePlace place);
+    ExprId write_number(TypeFacts& facts, const Json& where);
+    ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
     ExprId write_value(const Json& value);
-    ExprId write_string(const TypeFacts& facts, const Json& where, bool as_name);
-    ExprId format_expr(const std::string& format, const Json& where);
-    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key);
+    ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
+    void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
+    bool has_end(std::string_view text) const;
+    ExprId format_expr(const std::string& format, const Json& where, Writing writing);
+    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
 
     // schema_objects.cpp
     ExprId write_array(const TypeFacts& facts, const Json& where);
     ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
     ExprId write_object(const TypeFacts& facts, const Json& where);
-    void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed);
+    ExprId write_arguments(const TypeFacts& facts, const Json& where);
+    void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed, ValuePlace place);
+    ObjectRule::Member argument_member(const std::string& name, Schemas schemas);
     bool add_extra(const TypeFacts& facts, ObjectRule& object, const std::vector<std::string>& listed,
                    const Json& where);
     Schemas schemas_of_member(const TypeFacts& facts, const std::string& name);
     bool name_allowed(const TypeFacts& facts, const std::string& name);
     ExprId any_value();
     ExprId value_expr(Schemas schemas);
+    ExprId any_string();
     ExprId key_expr(ExprId name);
 
     // schema_check.cpp
@@ -3534,23 +3517,58 @@ class SchemaCompiler {
     bool old_draft_ = false;      ///< draft 4 to 7: a schema with $ref has no other keyword
     bool bare_integers_ = false;  ///< draft 3 and 4: 1.0 is no integer
     Status status_;
-    std::vector<Link> chain_;
+    std::vector<Item> chain_;
     std::deque<Json> made_;
     std::map<const Json*, const Json*> origin_;
-    std::map<Schemas, uint32_t> index_;
-    std::vector<Schemas> queue_;  ///< of each rule from first_rule_ on: its schemas, until it is compiled
+    struct Waiting {
+        Schemas schemas;
+        ValuePlace place = ValuePlace::json;
+    };
+    std::map<std::pair<ValuePlace, Schemas>, uint32_t> index_;
+    std::map<uint32_t, Waiting> queue_;  ///< rules without a body: in the order of their numbers
     std::map<std::string, const Json*> ids_;
     bool ids_known_ = false;
-    std::map<std::string, std::shared_ptr<const Rules>> patterns_;
+    struct Pattern {
+        std::shared_ptr<const Rules> rules;  ///< null: cannot be decided
+        std::unique_ptr<Automaton> automaton;
+    };
+    std::map<std::string, Pattern> patterns_;
+    size_t n_match_bytes_ = 0;  ///< that patterns were run over
     std::set<std::string> ignored_;
     size_t n_branch_ = 0;
+    size_t n_pair_ = 0;  ///< of alternatives and of listed values that were compared
     ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
+    // Of a tool's arguments.
+    std::vector<std::string> ends_;
+    ExprId text_char_ = kNoMatch;  ///< a character that is written as it is
+    ExprId no_end_ = kNoMatch;     ///< texts without one of ends_; kNoMatch: whatever they are
+    ExprId not_json_ = kNoMatch;   ///< texts that no reader takes for JSON
     uint32_t any_rule_ = 0;
 };
 
 /// Equal as JSON values: numbers by value, members in any order.
 bool equal_json(const Json& a, const Json& b);
 uint64_t count_chars(std::string_view text);
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+// ------------------------------------------------------------------------ src/grammar/tool_calls.h
+
+// grammar/tool_calls: replies that may or must call tools, in the form that base/reply_parser reads.
+//
+// Owns    the frame around calls: thinking, text, tags. Arguments are written by grammar/schema.
+// Thread  no shared state.
+// Tests   tests/test_tool_calls.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+
+/// errors    bad_argument, unsupported: the text begins with the tool.
+Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::string>& tools,
+                                                      const ToolOptions& options);
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -3641,6 +3659,8 @@ class VocabTrie {
     static constexpr uint32_t kMaxPlain = 32;
     const Bits& plain(uint32_t n) const { return plain_[n - 1]; }
     const std::vector<Token>& ends() const { return ends_; }
+    /// Tokens that are no text, ends among them.
+    const std::vector<Token>& controls() const { return controls_; }
     /// The longest token that is text, in bytes.
     size_t max_bytes() const { return tree_.max_depth; }
 
@@ -3708,7 +3728,7 @@ class Matcher {
     /// What is known about an expression within which most tokens fit.
     struct WideList {
         VocabTrie::Bits within;  ///< tokens that stay in the expression, or end exactly with it
-        TokenTree leaving;       ///< what is left of tokens after the expression may have ended
+        TokenTree leaving;       ///< what is left of tokens after the expression may have ended, if bytes may follow
         bool usable = false;
         uint64_t used = 0;
     };
@@ -3722,11 +3742,12 @@ class Matcher {
     Status resolve_terminals();
     StateId next_state(StateId s, Token token);
     bool make_mask(StateId s, Span<uint32_t> bits);
+    bool terminal_takes(uint32_t terminal, Token token) const;
     void add_terminals(StateId s, Span<uint32_t> bits);
     bool walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool forget = false);
     bool is_wide(ExprId e);
-    WideList& list_of(ExprId e);
-    void make_list(ExprId e, WideList& list);
+    WideList& list_of(ExprId e, bool with_leaving);
+    void make_list(ExprId e, WideList& list, bool with_leaving);
     /// How many plain characters may follow, whichever they are; exact: not one more.
     struct PlainFit {
         uint32_t n_char = 0;
@@ -3743,8 +3764,8 @@ class Matcher {
     /// Of each place within a plain character: classes of the bytes that may follow, and the place after them.
     std::array<std::vector<std::pair<uint8_t, uint8_t>>, 8> plain_edges_;
     std::vector<StateId> history_;
-    size_t finished_at_ = SIZE_MAX;  ///< steps after which the end token was accepted
-    std::unordered_map<ExprId, WideList> lists_;
+    size_t finished_at_ = SIZE_MAX;                 ///< steps after which the end token was accepted
+    std::unordered_map<uint64_t, WideList> lists_;  ///< by expression, and whether bytes may follow it
     size_t lists_bytes_ = 0;
     std::vector<Cached> cache_;
     std::vector<StateId> path_;
@@ -15827,12 +15848,13 @@ ExprId ExprPool::token(uint32_t index) {
     return intern(n);
 }
 
-ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count) {
+ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count, uint32_t more) {
     ExprNode n;
     n.kind = ExprKind::members;
     n.a = object;
     n.b = written;
     n.lo = count;
+    n.hi = more;
     n.regular = false;
     return intern(n);
 }
@@ -16037,7 +16059,10 @@ bool ExprPool::search(ExprId e) {
             queue.push_back(d);
             from.push_back(at);
         }
-        search_budget_ -= std::min<size_t>(search_budget_, classes_.n);
+        // A derivative of many parts takes as many steps.
+        const ExprNode& n = nodes_[queue[at]];
+        const size_t n_part = n.kind == ExprKind::both || n.kind == ExprKind::choice ? n.b : 1;
+        search_budget_ -= std::min<size_t>(search_budget_, classes_.n * (1 + n_part / 16));
         if (search_budget_ == 0) {
             gave_up_ = true;
             live_[e] = 2;
@@ -16283,6 +16308,66 @@ constexpr size_t kMaxPasses = 64;         // over the rules, until nothing chang
 constexpr size_t kSearchBudget = 40000;   // derivatives, to find out what matches nothing
 constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
 
+/// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
+struct PostOrder {
+    const Rules& rules;
+    std::vector<uint32_t> order;
+    std::vector<uint8_t> seen;
+
+    explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
+
+    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
+        std::vector<ExprId> open{e};
+        while (!open.empty()) {
+            const ExprId at = open.back();
+            open.pop_back();
+            const ExprNode& n = rules.pool[at];
+            if (n.regular || !done.emplace(at, true).second) continue;
+            switch (n.kind) {
+                case ExprKind::rule: out.push_back(n.a); break;
+                case ExprKind::concat:
+                    open.push_back(n.a);
+                    open.push_back(n.b);
+                    break;
+                case ExprKind::choice:
+                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
+                    break;
+                case ExprKind::repeat: open.push_back(n.a); break;
+                case ExprKind::members:
+                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
+                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
+                    break;
+                default: break;
+            }
+        }
+    }
+    void walk(uint32_t start) {
+        struct Step {
+            uint32_t rule;
+            std::vector<uint32_t> uses;
+            size_t next;
+        };
+        std::vector<Step> stack;
+        const auto enter = [&](uint32_t rule) {
+            seen[rule] = 1;
+            std::vector<uint32_t> uses;
+            std::unordered_map<ExprId, bool> done;
+            used_by(rules.body[rule], uses, done);
+            stack.push_back({rule, std::move(uses), 0});
+        };
+        enter(start);
+        while (!stack.empty()) {
+            Step& top = stack.back();
+            if (top.next == top.uses.size()) {
+                order.push_back(top.rule);
+                stack.pop_back();
+            } else if (const uint32_t rule = top.uses[top.next++]; !seen[rule]) {
+                enter(rule);
+            }
+        }
+    }
+};
+
 }  // namespace grammar_impl
 
 uint32_t Rules::add_rule(std::string rule_name) {
@@ -16310,27 +16395,50 @@ ExprId Rules::expand_members(ExprId e) {
     const ObjectRule& o = objects[at.a];
     const uint32_t cap = std::max({1u, o.min_count, o.max_count == kUnbounded ? 0 : o.max_count});
     const uint32_t count = std::min(at.lo + 1, cap);
-    const std::vector<uint64_t> set = o.any_order ? written[at.b] : std::vector<uint64_t>();
-    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
-    std::vector<ExprId> ways;
-    bool complete = true;  // no required member is missing
-    const bool room = at.lo < o.max_count;
-    for (size_t i = o.any_order ? 0 : at.b; i < o.listed.size(); ++i) {
-        const ObjectRule::Member& m = o.listed[i];
-        if (o.any_order && (set[i / 64] >> (i % 64) & 1) != 0) continue;
-        if (m.value != kNoMatch && room && (o.any_order || complete)) {
-            uint32_t next = static_cast<uint32_t>(i + 1);
-            if (o.any_order) {
-                std::vector<uint64_t> more = set;
-                more[i / 64] |= uint64_t{1} << (i % 64);
-                next = intern_written(std::move(more));
-            }
-            ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
+    std::vector<uint64_t> set;
+    uint32_t index = at.b;  // of the set, or the first member that may follow
+    if (o.any_order) {
+        set = written[at.b];
+        if (at.hi > 0) {
+            // Only sets that a text has reached are kept: there are many more.
+            set[(at.hi - 1) / 64] |= uint64_t{1} << ((at.hi - 1) % 64);
+            index = intern_written(set);
         }
-        complete = complete && !m.required;
     }
-    if (room && (complete || o.any_order)) {
-        const uint32_t next = o.any_order ? at.b : static_cast<uint32_t>(o.listed.size());
+    const auto is_written = [&](size_t i) { return o.any_order ? (set[i / 64] >> (i % 64) & 1) != 0 : i < at.b; };
+    uint32_t n_required = 0, n_usable = 0;  // of those not written
+    for (size_t i = 0; i < o.listed.size(); ++i) {
+        if (is_written(i)) continue;
+        n_required += o.listed[i].required ? 1 : 0;
+        n_usable += o.listed[i].value != kNoMatch ? 1 : 0;
+    }
+    const bool has_extra =
+        std::any_of(o.extra.begin(), o.extra.end(), [](const ObjectRule::Member& m) { return m.value != kNoMatch; });
+    // After one more member the counts must still be reachable.
+    const auto fits = [&](uint32_t required_after, uint32_t usable_after) {
+        return (o.max_count == kUnbounded || at.lo + 1 + uint64_t{required_after} <= o.max_count) &&
+               (has_extra || at.lo + 1 + uint64_t{usable_after} >= o.min_count);
+    };
+    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
+    const bool complete = n_required == 0;
+    std::vector<ExprId> ways;
+    for (size_t i = 0; i < o.listed.size(); ++i) {
+        const ObjectRule::Member& m = o.listed[i];
+        if (is_written(i)) continue;
+        const uint32_t required_after = n_required - (m.required ? 1 : 0);
+        if (m.value != kNoMatch) {
+            if (fits(required_after, n_usable - 1)) {
+                const ExprId rest = o.any_order ? pool.members(at.a, index, count, static_cast<uint32_t>(i + 1))
+                                                : pool.members(at.a, static_cast<uint32_t>(i + 1), count);
+                ways.push_back(pool.concat({separator, m.key, m.value, rest}));
+            }
+            // In order, a member that is passed over does not come later.
+            if (!o.any_order) --n_usable;
+        }
+        if (!o.any_order && m.required) break;
+    }
+    if ((complete || o.any_order) && fits(n_required, 0)) {
+        const uint32_t next = o.any_order ? index : static_cast<uint32_t>(o.listed.size());
         for (const ObjectRule::Member& m : o.extra)
             ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
     }
@@ -17635,8 +17743,10 @@ StateId Automaton::merge(StateId a, StateId b) {
 }
 
 size_t Automaton::memory() const {
-    return rules_.pool.memory() + states_.size() * (sizeof(State) + 48) + pool_.capacity() * sizeof(Reading) +
-           links_.size() * (sizeof(Link) + 64) + rows_.capacity() * 4 + (expanded_.size() + after_.size()) * 32;
+    const size_t n_set = rules_.written.size(), set_bytes = n_set == 0 ? 0 : 16 * rules_.written[0].size() + 120;
+    return n_set * set_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
+           pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + rows_.capacity() * 4 +
+           (expanded_.size() + after_.size()) * 32;
 }
 
 void Automaton::compact(std::vector<StateId>& keep) {
@@ -17901,37 +18011,45 @@ ExprId number_literal(ExprPool& pool, const Decimal& d) {
 
 namespace json_number_impl {
 
-/// Numbers with an exponent that are certainly within the bounds.
+/// Numbers with an exponent that are certainly within the bounds. No exponent leads beyond the range of a double, where
+/// readers fail, or round to zero.
 ExprId exponent_expr(Digits& d, const NumberFacts& f) {
     ExprPool& pool = d.pool;
     if (!f.others || !f.multiples.empty() || !f.not_multiples.empty() || !f.excluded.empty()) return kNoMatch;
-    const ExprId e = d.pool.choice(pool.text("e"), pool.text("E"));
-    const ExprId sign = pool.optional(pool.choice(pool.text("+"), pool.text("-")));
-    if (!f.has_low && !f.has_high) {
-        const ExprId mantissa = pool.concat(d.whole, pool.optional(d.fraction));
-        return pool.concat({pool.optional(pool.text("-")), mantissa, e, sign, pool.repeat(d.any, 1, 3)});
+    const ExprId e = pool.choice(pool.text("e"), pool.text("E"));
+    const ExprId minus = pool.text("-"), plus = pool.optional(pool.text("+"));
+    const ExprId hundreds = pool.choice(pool.concat({d.set('0', '1'), d.any, d.any}),
+                                        pool.concat({pool.text("2"), d.set('0', '5'), d.any}));
+    if (f.integers && !f.has_low && !f.has_high) {
+        const ExprId mantissa = pool.concat({pool.optional(minus), d.whole, pool.optional(d.fraction)});
+        const ExprId sign = pool.optional(pool.choice(pool.text("+"), minus));
+        return pool.concat({mantissa, e, sign, pool.choice(hundreds, pool.repeat(d.any, 1, 2))});
     }
-    Decimal one;
-    one.digits = "1";
+    Decimal one, large;
+    one.digits = large.digits = "1";
     one.exponent = 1;
-    Decimal minus = one, large = one, small = one;
-    minus.negative = true;
     large.exponent = 17;
-    small.exponent = 17;
-    small.negative = true;
+    Decimal minus_one = one, small = large;
+    minus_one.negative = small.negative = true;
     const ExprId mantissa = pool.concat(d.nonzero, pool.optional(d.fraction));
-    const ExprId tiny =
-        pool.concat({mantissa, e, pool.text("-"), pool.optional(pool.text("0")), d.nonzero, pool.repeat(d.any, 0, 2)});
-    const ExprId huge = pool.concat({mantissa, e, pool.optional(pool.text("+")), d.nonzero, pool.repeat(d.any, 1, 2)});
-    const ExprId huge16 = pool.both(
-        huge, pool.except(pool.concat({mantissa, e, pool.optional(pool.text("+")), pool.text("1"), d.set('0', '5')})));
+    const ExprId not_zero =
+        pool.both(pool.choice(hundreds, pool.repeat(d.any, 1, 2)), pool.except(pool.repeat(pool.text("0"), 0, 3)));
+    // Below 1, and never whole; from 10^16 on, and perhaps whole.
+    const ExprId tiny = pool.concat({mantissa, e, minus, not_zero});
+    const ExprId two_digits =
+        pool.choice(pool.concat(d.set('2', '9'), d.any), pool.concat(pool.text("1"), d.set('6', '9')));
+    const ExprId three_digits = pool.both(hundreds, pool.except(pool.concat({pool.text("0"), d.any, d.any})));
+    const ExprId huge = pool.concat({mantissa, e, plus, pool.choice(two_digits, three_digits)});
     std::vector<ExprId> ways;
-    const auto low_not_above = [&f](const Decimal& x) { return !f.has_low || Decimal::compare(f.low, x) <= 0; };
-    const auto high_not_below = [&f](const Decimal& x) { return !f.has_high || Decimal::compare(f.high, x) >= 0; };
-    if (low_not_above(Decimal()) && high_not_below(one)) ways.push_back(tiny);
-    if (high_not_below(Decimal()) && low_not_above(minus)) ways.push_back(pool.concat(pool.text("-"), tiny));
-    if (!f.has_high && low_not_above(one)) ways.push_back(huge16);
-    if (!f.has_low && high_not_below(minus)) ways.push_back(pool.concat(pool.text("-"), huge16));
+    const auto above = [&f](const Decimal& x) { return f.has_low && Decimal::compare(f.low, x) >= 0; };
+    const auto below = [&f](const Decimal& x) { return f.has_high && Decimal::compare(f.high, x) <= 0; };
+    const bool low_up_to_zero = !f.has_low || Decimal::compare(f.low, Decimal()) <= 0;
+    const bool high_from_zero = !f.has_high || Decimal::compare(f.high, Decimal()) >= 0;
+    if (low_up_to_zero && (!f.has_high || Decimal::compare(f.high, one) >= 0)) ways.push_back(tiny);
+    if (high_from_zero && (!f.has_low || Decimal::compare(f.low, minus_one) <= 0))
+        ways.push_back(pool.concat(minus, tiny));
+    if (f.integers && !f.has_high && !above(large)) ways.push_back(huge);
+    if (f.integers && !f.has_low && !below(small)) ways.push_back(pool.concat(minus, huge));
     return pool.choice(std::move(ways));
 }
 
@@ -18007,6 +18125,7 @@ namespace detail {
 namespace schema_impl {
 
 constexpr size_t kMaxBranches = 8000, kMaxSchemaOptions = 20000, kMaxChain = 400000;
+constexpr size_t kMaxPairs = 250000;
 constexpr size_t kNoParent = SIZE_MAX;
 
 std::string unescape_pointer(std::string_view part) {
@@ -18049,15 +18168,47 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptio
     name_char_ = write_set(pool_, CharSet::all(), Writing::canonical);
 }
 
-Status SchemaCompiler::run() {
-    rules_.start = rule_of({&root_});
-    // Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
-    for (size_t r = 0; r < rules_.body.size() && status_.ok(); ++r) {
-        if (r >= queue_.size() || queue_[r].empty()) continue;
-        const ExprId body = compile(queue_[r], false);
+/// Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
+Status SchemaCompiler::compile_rules() {
+    while (!queue_.empty() && status_.ok()) {
+        const uint32_t r = queue_.begin()->first;
+        const Waiting next = std::move(queue_.begin()->second);
+        queue_.erase(queue_.begin());
+        const ExprId body = compile(next.schemas, next.place);
         rules_.body[r] = body;
     }
-    if (!status_.ok()) return status_;
+    return status_;
+}
+
+Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends) {
+    ends_ = ends;
+    const uint32_t rule = rule_of({&root_}, place);
+    ByteSet all;
+    all.add(0, 255);
+    const ExprId any = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
+    no_end_ = pool_.except(pool_.concat({any, pool_.one_of(ends), any}));
+    text_char_ = write_set(pool_, CharSet::all(), Writing::plain);
+    // What JSON begins with, and the literals; white space around them does not count.
+    CharSet space, first = CharSet::all();
+    for (uint32_t c = 0; c <= 0x3000; ++c)
+        if (is_python_space(c)) space.add(c);
+    space.normalize();
+    CharSet json;
+    for (const char c : std::string_view("\"[{-0123456789")) json.add(static_cast<unsigned char>(c));
+    json.add(space);
+    json.normalize();
+    first = first.without(json);
+    const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}),
+                                        pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded));
+    not_json_ =
+        pool_.both(pool_.optional(pool_.concat(write_set(pool_, first, Writing::plain), any)), pool_.except(literal));
+    AUSPEX_TRY(compile_rules());
+    return rule;
+}
+
+Status SchemaCompiler::run() {
+    rules_.start = rule_of({&root_}, ValuePlace::json);
+    AUSPEX_TRY(compile_rules());
     rules_.ignored.assign(ignored_.begin(), ignored_.end());
     const Status status = rules_.finish();
     if (!status.ok() && status.text.find("matches nothing") != std::string::npos)
@@ -18065,33 +18216,32 @@ Status SchemaCompiler::run() {
     return status.ok() ? status : Status(status.code, "#: " + status.text);
 }
 
-uint32_t SchemaCompiler::rule_of(Schemas schemas) {
+uint32_t SchemaCompiler::rule_of(Schemas schemas, ValuePlace place) {
     Schemas key;
     for (const Json* s : schemas)
         if (std::find(key.begin(), key.end(), s) == key.end()) key.push_back(s);
     Schemas sorted = key;
     std::sort(sorted.begin(), sorted.end());
-    const auto known = index_.find(sorted);
+    const auto known = index_.find({place, sorted});
     if (known != index_.end()) return known->second;
     const uint32_t r = rules_.add_rule("value");
-    queue_.resize(rules_.body.size());
-    queue_[r] = std::move(key);
-    index_.emplace(std::move(sorted), r);
+    queue_[r] = {std::move(key), place};
+    index_.emplace(std::make_pair(place, std::move(sorted)), r);
     if (rules_.body.size() > schema_impl::kMaxSchemaOptions)
         fail_at(Code::unsupported, root_, "", "the schema needs more than 20000 rules; make it smaller");
     return r;
 }
 
-ExprId SchemaCompiler::compile(const Schemas& schemas, bool as_name) {
+ExprId SchemaCompiler::compile(const Schemas& schemas, ValuePlace place) {
     Branch branch;
-    if (!as_name) chain_.clear();  // names are compiled within a branch of their object
+    if (place != ValuePlace::name) chain_.clear();  // names are compiled within a branch of their object
     for (const Json* s : schemas) branch.open.push_back({s, false, schema_impl::kNoParent});
     // The order of the members is that of the schemas: the last one is taken first.
     std::reverse(branch.open.begin(), branch.open.end());
-    return divide(std::move(branch), as_name);
+    return divide(std::move(branch), place);
 }
 
-ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
+ExprId SchemaCompiler::divide(Branch branch, ValuePlace place) {
     n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
     if (n_branch_ > schema_impl::kMaxBranches) {
         fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
@@ -18100,7 +18250,7 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
     if (!flatten(branch)) return kNoMatch;
     if (branch.pending.empty()) {
         n_branch_ += branch.flat.size() / 4;
-        return write(branch.flat, as_name);
+        return write(branch.flat, place);
     }
     const std::shared_ptr<const Alternatives> alternatives = branch.pending.back();
     branch.pending.pop_back();
@@ -18108,7 +18258,7 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
     for (const std::vector<Item>& way : *alternatives) {
         Branch next = branch;
         next.open.insert(next.open.end(), way.rbegin(), way.rend());
-        ways.push_back(divide(std::move(next), as_name));
+        ways.push_back(divide(std::move(next), place));
         if (!status_.ok()) return kNoMatch;
     }
     return pool_.choice(std::move(ways));
@@ -18213,8 +18363,16 @@ bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t
     return true;
 }
 
+bool SchemaCompiler::may_compare(size_t n_a, size_t n_b, const Json& where, const char* key) {
+    n_pair_ += n_a * n_b;
+    return n_pair_ <= schema_impl::kMaxPairs || fail_at(Code::unsupported, where, key,
+                                                        say("has too many alternatives to compare them all: more than ",
+                                                            schema_impl::kMaxPairs, " pairs; make the list shorter"));
+}
+
 bool SchemaCompiler::add_one_of(Branch& branch, const Json& list, size_t link) {
     const std::vector<Json>& all = list.items();
+    if (!may_compare(all.size(), all.size(), list, "")) return false;
     Alternatives ways(all.size());
     for (size_t i = 0; i < all.size(); ++i) {
         ways[i].push_back({&all[i], false, link});
@@ -18709,6 +18867,7 @@ bool SchemaCompiler::gather_values(const std::string& key, const Json& value, Ty
         facts.values = std::move(values);
         return true;
     }
+    if (!may_compare(values.size(), facts.values.size(), value, "")) return false;
     const auto lacks = [&](const Json* v) {
         return std::none_of(values.begin(), values.end(), [v](const Json* o) { return equal_json(*v, *o); });
     };
@@ -18819,9 +18978,11 @@ bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
 
 // ------------------------------------------------------------------------------------------ expressions
 
-ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
+ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     TypeFacts f;
-    if (as_name) f.types = TypeFacts::kString;
+    if (place == ValuePlace::name) f.types = TypeFacts::kString;
+    if (place == ValuePlace::text) f.types = TypeFacts::kString | TypeFacts::kNull;
+    if (place == ValuePlace::arguments || place == ValuePlace::object) f.types = TypeFacts::kObject;
     // The types of all schemas are known before anything else is looked at.
     for (const Json* s : flat)
         if (const Json* type = s->find("type"))
@@ -18829,37 +18990,56 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     for (const Json* s : flat)
         if (!gather(*s, f)) return kNoMatch;
     const Json& where = flat.empty() ? root_ : *flat[0];
-    if (f.has_values) return write_values(flat, f, as_name);
+    if (place == ValuePlace::arguments)
+        return (f.types & TypeFacts::kObject) != 0 ? write_arguments(f, where) : kNoMatch;
+    if (f.has_values) return write_values(flat, f, place);
     std::vector<ExprId> ways;
-    if (f.types == TypeFacts::kAll && flat.empty()) return pool_.rule((any_value(), any_rule_));
+    if (f.types == TypeFacts::kAll && flat.empty() && place == ValuePlace::json) return any_value();
     if (f.types & TypeFacts::kNull) ways.push_back(pool_.text("null"));
     if (f.types & TypeFacts::kBoolean) ways.push_back(pool_.choice(pool_.text("true"), pool_.text("false")));
-    if (f.types & TypeFacts::kNumber) {
-        f.number.integers = (f.types & TypeFacts::kInteger) != 0;
-        f.number.others = (f.types & TypeFacts::kOther) != 0;
-        f.number.bare_integers = bare_integers_;
-        Result<ExprId> number = number_expr(pool_, f.number);
-        if (!number.ok()) {
-            const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
-            if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
-                return fail_at(number.status().code, where, multiple ? "multipleOf" : "minimum", number.status().text),
-                       kNoMatch;
-            unsupported(where, multiple ? "multipleOf" : "minimum");
-            number = number_expr(pool_, NumberFacts());
-        }
-        ways.push_back(number.value());
-    }
-    if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, as_name));
+    if (f.types & TypeFacts::kNumber) ways.push_back(write_number(f, where));
+    if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, place));
+    if ((f.types & TypeFacts::kString) != 0 && place == ValuePlace::argument)
+        ways.push_back(write_string(f, where, ValuePlace::json));
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
     return status_.ok() ? pool_.choice(std::move(ways)) : kNoMatch;
 }
 
-ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, bool as_name) {
+ExprId SchemaCompiler::write_number(TypeFacts& f, const Json& where) {
+    f.number.integers = (f.types & TypeFacts::kInteger) != 0;
+    f.number.others = (f.types & TypeFacts::kOther) != 0;
+    f.number.bare_integers = bare_integers_;
+    const Result<ExprId> number = number_expr(pool_, f.number);
+    if (number.ok()) return number.value();
+    const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
+    const char* key = multiple ? "multipleOf" : "minimum";
+    if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
+        return fail_at(number.status().code, where, key, number.status().text), kNoMatch;
+    unsupported(where, key);
+    return number_expr(pool_, NumberFacts()).value();
+}
+
+bool SchemaCompiler::has_end(std::string_view text) const {
+    return std::any_of(ends_.begin(), ends_.end(),
+                       [text](const std::string& end) { return text.find(end) != std::string_view::npos; });
+}
+
+/// Adds the text as it is written, unless that is impossible.
+void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const {
+    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
+    const std::string written = raw ? text : write_text(text, Writing::canonical);
+    out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
+}
+
+ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place) {
     std::vector<ExprId> ways;
     std::vector<std::string> strings;
     for (const Json* v : facts.values) {
-        if (as_name && !v->is(Json::Kind::string)) continue;
+        const bool is_string = v->is(Json::Kind::string);
+        if (!is_string && (place == ValuePlace::name || (place == ValuePlace::text && !v->is(Json::Kind::null))))
+            continue;
         bool fits = true;
         for (const Json* s : flat) {
             // Branches have divided what combines schemas; what is left are the schema's own keywords.
@@ -18871,11 +19051,13 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             }
         }
         if (!fits) continue;
-        if (v->is(Json::Kind::string))
-            strings.push_back((as_name ? "" : "\"") + write_text(v->text(), Writing::canonical) +
-                              (as_name ? "" : "\""));
-        else
+        if (is_string)
+            add_literal(v->text(), place == ValuePlace::argument ? ValuePlace::json : place, strings);
+        else if (!has_end(v->dump()))
             ways.push_back(write_value(*v));
+        Json other;
+        if (is_string && place == ValuePlace::argument && !Json::parse(trim_space(v->text())).get(other).ok())
+            add_literal(v->text(), place, strings);
     }
     ways.push_back(pool_.one_of(std::move(strings)));
     return pool_.choice(std::move(ways));
@@ -18914,8 +19096,8 @@ ExprId SchemaCompiler::write_value(const Json& value) {
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
 }
 
-ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key) {
-    Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, Writing::canonical);
+ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing) {
+    Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, writing);
     if (e.ok()) return e.value();
     if (e.status().code == Code::unsupported && options_.ignore_unsupported)
         unsupported(where, key);
@@ -18924,31 +19106,33 @@ ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& wher
     return kNoMatch;
 }
 
-ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where) {
+ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
     for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
         if (format != f.name) continue;
-        const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, Writing::canonical);
+        const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, writing);
         if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
         return e.value();
     }
     return kNoMatch;
 }
 
-ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool as_name) {
+ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, ValuePlace place) {
     if (f.min_length > f.max_length) return kNoMatch;
+    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    const Writing writing = raw ? Writing::plain : Writing::canonical;
     std::vector<ExprId> parts;
     const auto add = [&](ExprId e, bool negated) {
         if (e != kNoMatch) parts.push_back(negated ? pool_.except(e) : e);
     };
-    for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern"), false);
-    for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not"), true);
+    for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern", writing), false);
+    for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not", writing), true);
     for (const std::string& name : f.formats) {
-        const ExprId e = format_expr(name, where);
+        const ExprId e = format_expr(name, where, writing);
         if (e == kNoMatch && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
         add(e, false);
     }
     std::vector<std::string> excluded;
-    for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
+    for (const std::string& text : f.excluded) excluded.push_back(write_text(text, writing));
     if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
     if (!status_.ok()) return kNoMatch;
     uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
@@ -18957,14 +19141,22 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool 
                                 [this](ExprId e) { return !pool_[e].nullable && pool_[e].kind != ExprKind::except; }))
         low = 0;
     const uint32_t high = f.max_length > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_length);
-    const bool simple = parts.empty() && !as_name;
+    const bool simple = parts.empty() && place == ValuePlace::json;
     // A pattern lets only characters of strings through; complements let everything through.
     const bool bounded =
         low > 0 || high != kUnbounded || f.patterns.size() + f.formats.size() == 0 || parts.empty() ||
         std::all_of(parts.begin(), parts.end(), [this](ExprId e) { return pool_[e].kind == ExprKind::except; });
-    if (bounded) parts.push_back(pool_.repeat(simple ? json_char_ : name_char_, low, high));
+    if (bounded) parts.push_back(pool_.repeat(raw ? text_char_ : simple ? json_char_ : name_char_, low, high));
+    if (no_end_ != kNoMatch) parts.push_back(no_end_);
+    if (raw) {
+        // A reader takes a carriage return before the last line break for a part of it.
+        ByteSet all;
+        all.add(0, 255);
+        parts.push_back(pool_.except(pool_.concat(pool_.repeat(pool_.bytes(all), 0, kUnbounded), pool_.text("\r"))));
+    }
+    if (place == ValuePlace::argument) parts.push_back(not_json_);
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
-    return as_name ? body : pool_.concat({pool_.text("\""), body, pool_.text("\"")});
+    return place == ValuePlace::json ? pool_.concat({pool_.text("\""), body, pool_.text("\"")}) : body;
 }
 
 }  // namespace detail
@@ -18982,6 +19174,8 @@ namespace schema_objects_impl {
 
 constexpr size_t kMaxPatterns = 5;     // of patternProperties in one object: names divide into 2^n kinds
 constexpr uint64_t kMaxContains = 64;  // items, where `contains` meets minItems or maxItems
+constexpr size_t kMaxMatchText = 4096, kMaxMatchBytes = 500000;  // of names and values that patterns are run over
+constexpr size_t kMaxMatchMemory = 1 << 20;                      // of the states of one pattern
 
 bool is_false(const Json* s) { return s->is(Json::Kind::boolean) && !s->boolean(); }
 bool is_true(const Json* s) {
@@ -18995,7 +19189,12 @@ ExprId SchemaCompiler::value_expr(Schemas schemas) {
     for (const Json* s : schemas)
         if (is_false(s)) return kNoMatch;
     schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_true), schemas.end());
-    return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas)));
+    return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas), ValuePlace::json));
+}
+
+ExprId SchemaCompiler::any_string() {
+    const ExprId chars = pool_.repeat(json_char_, 0, kUnbounded);
+    return pool_.concat({pool_.text("\""), no_end_ == kNoMatch ? chars : pool_.both(chars, no_end_), pool_.text("\"")});
 }
 
 ExprId SchemaCompiler::key_expr(ExprId name) { return pool_.concat({pool_.text("\""), name, colon_}); }
@@ -19005,11 +19204,10 @@ ExprId SchemaCompiler::any_value() {
     if (any_rule_ != 0) return pool_.rule(any_rule_);
     any_rule_ = rules_.add_rule("value");
     const ExprId self = pool_.rule(any_rule_);
-    const ExprId string = pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\"")});
+    const ExprId string = any_string();
     const ExprId number = number_expr(pool_, NumberFacts()).value();
     const ExprId items = pool_.optional(pool_.concat(self, pool_.repeat(pool_.concat(comma_, self), 0, kUnbounded)));
-    const ExprId member =
-        pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\":"), space_, self});
+    const ExprId member = pool_.concat({string, pool_.text(":"), space_, self});
     const ExprId members =
         pool_.optional(pool_.concat(member, pool_.repeat(pool_.concat(comma_, member), 0, kUnbounded)));
     rules_.body[any_rule_] = pool_.choice({pool_.text("null"), pool_.text("true"), pool_.text("false"), number, string,
@@ -19109,14 +19307,21 @@ bool SchemaCompiler::matches(const std::string& pattern, const std::string& text
         rules->start = rules->add_rule("pattern");
         const Status status = compile_regex(rules->pool, pattern, Extent::search, Writing::plain).get(rules->body[0]);
         const bool ready = status.ok() && rules->finish().ok();
-        found = patterns_.emplace(pattern, ready ? std::shared_ptr<const Rules>(rules) : nullptr).first;
+        Pattern entry;
+        if (ready) entry.rules = std::move(rules);
+        found = patterns_.emplace(pattern, std::move(entry)).first;
     }
-    known = found->second != nullptr;
+    Pattern& p = found->second;
+    n_match_bytes_ += text.size() + 16;
+    if (n_match_bytes_ > schema_objects_impl::kMaxMatchBytes)
+        fail_at(Code::unsupported, root_, "", "too many names are matched with patterns; make the schema smaller");
+    known = p.rules != nullptr && text.size() <= schema_objects_impl::kMaxMatchText && status_.ok();
     if (!known) return false;
-    Automaton a(found->second);
-    StateId s = a.start();
-    for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
-    return a.accepting(s);
+    if (!p.automaton || p.automaton->memory() > schema_objects_impl::kMaxMatchMemory)
+        p.automaton = std::make_unique<Automaton>(p.rules);
+    StateId s = p.automaton->start();
+    for (const char c : text) s = p.automaton->step(s, static_cast<unsigned char>(c));
+    return p.automaton->accepting(s);
 }
 
 SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, const std::string& name) {
@@ -19129,7 +19334,7 @@ SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, co
         for (size_t i = 0; patterns && i < patterns->keys().size(); ++i) {
             bool known = false;
             if (matches(patterns->keys()[i], name, known)) out.push_back(&patterns->items()[i]);
-            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties");
+            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties", Writing::canonical);
         }
         if (out.size() > before) continue;
         if (const Json* extra = s->find("additionalProperties")) out.push_back(extra);
@@ -19147,15 +19352,23 @@ bool SchemaCompiler::name_allowed(const TypeFacts& f, const std::string& name) {
     return true;
 }
 
-void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed) {
+void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed,
+                                ValuePlace place) {
     std::map<std::string, bool> seen;
+    const std::set<std::string> required(f.required.begin(), f.required.end());
     const auto add = [&](const std::string& name) {
         if (!seen.emplace(name, true).second) return;
         listed.push_back(name);
         ObjectRule::Member m;
-        m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
-        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNoMatch;
-        m.required = std::find(f.required.begin(), f.required.end(), name) != f.required.end();
+        Schemas schemas = schemas_of_member(f, name);
+        if (place == ValuePlace::arguments) {
+            m = argument_member(name, std::move(schemas));
+        } else {
+            m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
+            m.value = has_end(name) ? kNoMatch : value_expr(std::move(schemas));
+        }
+        if (!name_allowed(f, name)) m.value = kNoMatch;
+        m.required = required.count(name) != 0;
         object.listed.push_back(m);
     };
     for (const Json* s : f.objects) {
@@ -19165,7 +19378,8 @@ void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vec
             fail_at(Code::bad_argument, *s, "properties", "expected an object");
             return;
         }
-        for (const std::string& name : properties->keys()) add(name);
+        for (const std::string& name : properties->keys())
+            if (status_.ok()) add(name);
     }
     for (const std::string& name : f.required) add(name);
 }
@@ -19184,11 +19398,13 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         patterns.clear();
     }
     std::vector<ExprId> exprs, common{pool_.repeat(name_char_, 0, kUnbounded)};
-    for (const std::string& p : patterns) exprs.push_back(pattern_expr(p, where, "patternProperties"));
+    for (const std::string& p : patterns)
+        exprs.push_back(pattern_expr(p, where, "patternProperties", Writing::canonical));
     std::vector<std::string> names;
     for (const std::string& name : listed) names.push_back(write_text(name, Writing::canonical));
     if (!names.empty()) common.push_back(pool_.except(pool_.one_of(std::move(names))));
-    if (!f.names.empty()) common.push_back(compile(f.names, true));
+    if (no_end_ != kNoMatch) common.push_back(no_end_);
+    if (!f.names.empty()) common.push_back(compile(f.names, ValuePlace::name));
     if (!status_.ok()) return false;
     for (unsigned set = 0; set < 1u << patterns.size(); ++set) {
         std::vector<ExprId> parts = common;
@@ -19219,7 +19435,7 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
     object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
     std::vector<std::string> listed;
-    add_listed(f, object, listed);
+    add_listed(f, object, listed, ValuePlace::json);
     if (!status_.ok() || !add_extra(f, object, listed, where)) return kNoMatch;
     size_t n_required = 0;
     for (const ObjectRule::Member& m : object.listed) n_required += m.required ? 1 : 0;
@@ -19230,6 +19446,45 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     rules_.objects.push_back(std::move(object));
     const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+}
+
+/// <parameter=NAME>, a line break, the value, a line break and </parameter>.
+ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Schemas schemas) {
+    ObjectRule::Member m;
+    const bool readable = !name.empty() && name.find_first_of("<>\n") == std::string::npos && trim_space(name) == name;
+    if (!readable) {
+        fail_at(Code::unsupported, root_, "properties",
+                say("an argument cannot be called ", quote(name, 60),
+                    ": expected a name without <, > and line breaks, and without white space around it"));
+        return m;
+    }
+    m.key = pool_.text("<parameter=" + name + ">\n");
+    // What parse_reply() decides by: the type that the schema of the argument states itself.
+    const Json* properties = root_.find("properties");
+    const Json* own = properties ? properties->find(name) : nullptr;
+    const Json* type = own ? own->find("type") : nullptr;
+    bool declared = type && type->is(Json::Kind::string) && type->text() == "string";
+    for (const Json& t : type ? type->items() : std::vector<Json>())
+        declared = declared || (t.is(Json::Kind::string) && t.text() == "string");
+    for (const Json* s : schemas)
+        if (schema_objects_impl::is_false(s)) return m;
+    const ExprId value = pool_.rule(rule_of(std::move(schemas), declared ? ValuePlace::text : ValuePlace::argument));
+    m.value = pool_.concat(value, pool_.text("\n</parameter>\n"));
+    return m;
+}
+
+ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
+    ObjectRule object;
+    object.any_order = options_.any_order;
+    object.separator = kEmptyText;
+    object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
+    object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    if (f.has_values && !unsupported(where, "enum", "of whole objects for the arguments of a tool")) return kNoMatch;
+    std::vector<std::string> listed;
+    add_listed(f, object, listed, ValuePlace::arguments);
+    if (!status_.ok()) return kNoMatch;
+    rules_.objects.push_back(std::move(object));
+    return rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
 }
 
 }  // namespace detail
@@ -19411,6 +19666,179 @@ SchemaCompiler::Verdict SchemaCompiler::check_members(const Json& value, const J
 }  // namespace AUSPEX_VERSION_NAMESPACE
 }  // namespace auspex
 
+// ---------------------------------------------------------------------- src/grammar/tool_calls.cpp
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace tool_calls_impl {
+
+constexpr size_t kMaxTools = 256;
+constexpr const char *kThink = "<think>", *kThinkEnd = "</think>", *kCall = "<tool_call>", *kCallEnd = "</tool_call>";
+
+struct Tool {
+    std::string name;
+    Json parameters;
+};
+
+Result<Tool> read_tool(const std::string& text, size_t i) {
+    Json json;
+    Json::Limits limits;
+    limits.max_values = 200000;
+    if (const Status s = Json::parse(text, limits).get(json); !s.ok())
+        return fail(Code::bad_argument, "tools[", i, "]: ", s.text);
+    const Json* inner = json.find("function");
+    const Json& function = inner ? *inner : json;
+    const Json *name = function.find("name"), *parameters = function.find("parameters");
+    if (!name || !name->is(Json::Kind::string) || name->text().empty())
+        return fail(Code::bad_argument, "tools[", i, "]: expected a function with a name");
+    Tool tool;
+    tool.name = name->text();
+    if (tool.name.find_first_of("<>\n") != std::string::npos || trim_space(tool.name) != tool.name)
+        return fail(Code::unsupported, "tools[", i, "]: a tool cannot be called ", quote(tool.name, 60),
+                    ": expected a name without <, > and line breaks, and without white space around it");
+    if (parameters && !parameters->is(Json::Kind::null)) {
+        tool.parameters = *parameters;
+    } else {
+        AUSPEX_TRY(Json::parse("{}").get(tool.parameters));
+    }
+    return tool;
+}
+
+class Writer {
+  public:
+    Writer(Rules& rules, const ToolOptions& options)
+        : rules_(rules),
+          pool_(rules.pool),
+          options_(options),
+          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {
+        ByteSet all;
+        all.add(0, 255);
+        any_ = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
+    }
+
+    Status add_tool(const Tool& tool) {
+        SchemaOptions options;
+        options.any_order = options_.any_order;
+        options.ignore_unsupported = options_.ignore_unsupported;
+        SchemaCompiler compiler(rules_, tool.parameters, options);
+        uint32_t arguments = 0;
+        const std::vector<std::string> ends{kCall, elements_ ? "</parameter>" : kCallEnd};
+        const ValuePlace place = elements_ ? ValuePlace::arguments : ValuePlace::object;
+        if (const Status s = compiler.run_arguments(place, ends).get(arguments); !s.ok())
+            return Status(s.code, say("tool ", quote(tool.name, 60), ": ", s.text));
+        for (const std::string& note : compiler.ignored()) rules_.ignored.push_back(tool.name + ": " + note);
+        const ExprId value = pool_.rule(arguments);
+        if (elements_)
+            tools_.push_back(pool_.concat({pool_.text(tool.name + ">\n"), value, pool_.text("</function>\n")}));
+        else
+            tools_.push_back(pool_.concat({pool_.text(write_text(tool.name, Writing::canonical)),
+                                           pool_.text("\", \"arguments\": "), value, pool_.text("}\n")}));
+        return {};
+    }
+
+    void write_reply() {
+        const uint32_t reply = rules_.add_rule("reply"), answer = rules_.add_rule("answer"),
+                       calls = rules_.add_rule("calls"), thinking = rules_.add_rule("thinking");
+        write_calls(calls);
+        write_answer(answer, calls);
+        write_thinking(thinking, answer);
+        // A model may open its thinking itself.
+        ByteSet space;
+        for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
+        const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
+        rules_.body[reply] = options_.inside_thinking ? pool_.rule(thinking) : pool_.choice(pool_.rule(answer), opened);
+        rules_.start = reply;
+    }
+
+  private:
+    ExprId terminal(const char* name, bool other) {
+        TokenTerminal t;
+        t.name = name;
+        t.negated = t.control_only = other;
+        t.may_be_absent = true;
+        rules_.terminals.push_back(t);
+        return pool_.token(static_cast<uint32_t>(rules_.terminals.size() - 1));
+    }
+    /// A tag as the control token of the vocabulary, or spelled out.
+    ExprId tag(const char* name) { return pool_.choice(terminal(name, false), pool_.text(name)); }
+    ExprId without(const std::vector<std::string>& texts) {
+        return pool_.except(pool_.concat({any_, pool_.one_of(texts), any_}));
+    }
+
+    /// One call after its tag, and more.
+    void write_calls(uint32_t calls) {
+        const ExprId begin = pool_.text(elements_ ? "\n<function=" : "\n{\"name\": \"");
+        const ExprId more = options_.parallel
+                                ? pool_.optional(pool_.concat({pool_.text("\n"), tag(kCall), pool_.rule(calls)}))
+                                : kEmptyText;
+        rules_.body[calls] = pool_.concat({begin, pool_.choice(std::move(tools_)), tag(kCallEnd), more});
+    }
+
+    /// The forms of a tag are alternatives of the whole, so that free text with a spelled tag is one expression that
+    /// ends nowhere else.
+    void write_answer(uint32_t answer, uint32_t calls) {
+        if (options_.choice == ToolChoice::required) {
+            const ExprId lines = pool_.repeat(pool_.text("\n"), 0, 2);
+            rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
+            return;
+        }
+        const ExprId free = without({kCall, "<function=", kThink});
+        rules_.body[answer] = pool_.choice({free, pool_.concat({free, terminal(kCall, false), pool_.rule(calls)}),
+                                            pool_.concat({free, pool_.text(kCall), pool_.rule(calls)})});
+    }
+
+    void write_thinking(uint32_t thinking, uint32_t answer) {
+        const ExprId free = without({kThinkEnd}), after = pool_.rule(answer);
+        rules_.body[thinking] = pool_.choice({pool_.concat({free, terminal(kThinkEnd, false), after}),
+                                              pool_.concat({free, pool_.text(kThinkEnd), after}),
+                                              pool_.concat({free, terminal(kThinkEnd, true), pool_.rule(thinking)})});
+    }
+
+    Rules& rules_;
+    ExprPool& pool_;
+    const ToolOptions& options_;
+    bool elements_;  ///< Qwen's form of calls
+    ExprId any_ = kNoMatch;
+    std::vector<ExprId> tools_;
+};
+
+}  // namespace tool_calls_impl
+
+Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::string>& tools,
+                                                      const ToolOptions& options) {
+    using namespace tool_calls_impl;
+    if (tools.empty() || tools.size() > kMaxTools)
+        return fail(tools.empty() ? Code::bad_argument : Code::unsupported, "expected 1 to ", kMaxTools,
+                    " tools, found ", tools.size());
+    size_t n_byte = 0;
+    for (const std::string& text : tools) n_byte += text.size();
+    if (n_byte > 4 * kMaxGrammarBytes)
+        return fail(Code::unsupported, "tools of ", n_byte, " bytes, at most ", 4 * kMaxGrammarBytes, " are read");
+    auto rules = std::make_shared<Rules>();
+    Writer writer(*rules, options);
+    std::set<std::string> names;
+    bool found = options.name.empty();
+    for (size_t i = 0; i < tools.size(); ++i) {
+        Tool tool;
+        AUSPEX_TRY(read_tool(tools[i], i).get(tool));
+        if (!names.insert(tool.name).second)
+            return fail(Code::bad_argument, "tools[", i, "]: another tool is called ", quote(tool.name, 60), " too");
+        if (!options.name.empty() && tool.name != options.name) continue;
+        found = true;
+        AUSPEX_TRY(writer.add_tool(tool));
+    }
+    if (!found)
+        return fail(Code::bad_argument, "no tool is called ", quote(options.name, 60), "; name one of those given");
+    writer.write_reply();
+    AUSPEX_TRY(rules->finish());
+    return std::shared_ptr<const Rules>(rules);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
 // ----------------------------------------------------------------------- src/grammar/interface.cpp
 
 namespace auspex {
@@ -19448,6 +19876,15 @@ AUSPEX_CATCH
 Result<Grammar> Grammar::from_json_schema(std::string_view schema, const SchemaOptions& options) AUSPEX_BOUNDARY {
     std::shared_ptr<const detail::Rules> rules;
     AUSPEX_TRY(detail::rules_from_json_schema(schema, options).get(rules));
+    Grammar out;
+    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
+    return out;
+}
+AUSPEX_CATCH
+
+Result<Grammar> Grammar::from_tools(const std::vector<std::string>& tools, const ToolOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<const detail::Rules> rules;
+    AUSPEX_TRY(detail::rules_from_tools(tools, options).get(rules));
     Grammar out;
     out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
     return out;
@@ -19640,7 +20077,7 @@ Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> ru
 Status Matcher::resolve_terminals() {
     for (const TokenTerminal& t : automaton_.rules().terminals) {
         const Token id = t.name.empty() ? t.id : vocab_->find_control(t.name);
-        if (!vocab_->has(id))
+        if (!vocab_->has(id) && !t.may_be_absent)
             return t.name.empty() ? fail(Code::bad_argument, "the grammar names the token ", t.id,
                                          ", the vocabulary has ", vocab_->n_vocab(), " tokens")
                                   : fail(Code::bad_argument, "the grammar names the control token ", quote(t.name),
@@ -19665,9 +20102,7 @@ StateId Matcher::next_state(StateId s, Token token) {
     for (size_t i = 0; i < terminals.size(); ++i) {
         const uint32_t t = terminals[i].expr;
         if (i > 0 && terminals[i - 1].expr == t) continue;
-        const bool negated = automaton_.rules().terminals[t].negated;
-        if (negated ? token != terminal_ids_[t] && !piece.end : token == terminal_ids_[t])
-            next = automaton_.merge(next, automaton_.step_terminal(s, t));
+        if (terminal_takes(t, token)) next = automaton_.merge(next, automaton_.step_terminal(s, t));
     }
     return next;
 }
@@ -19790,16 +20225,27 @@ void Matcher::mask(Span<uint32_t> bits) {
     cache_[to].bits.assign(bits.begin(), bits.end());
 }
 
+bool Matcher::terminal_takes(uint32_t terminal, Token token) const {
+    const TokenTerminal& t = automaton_.rules().terminals[terminal];
+    if (!t.negated) return token == terminal_ids_[terminal];
+    const VocabTrie::Piece& piece = vocab_->piece(token);
+    return token != terminal_ids_[terminal] && !piece.end && !(t.control_only && piece.text);
+}
+
 void Matcher::add_terminals(StateId s, Span<uint32_t> bits) {
     for (const Automaton::Reading& r : automaton_.terminals(s)) {
+        const TokenTerminal& terminal = automaton_.rules().terminals[r.expr];
         const Token id = terminal_ids_[r.expr];
-        if (!automaton_.rules().terminals[r.expr].negated) {
-            matcher_impl::set_bit(bits, static_cast<uint32_t>(id));
-            continue;
+        if (!terminal.negated) {
+            if (id >= 0) matcher_impl::set_bit(bits, static_cast<uint32_t>(id));
+        } else if (terminal.control_only) {
+            for (const Token t : vocab_->controls())
+                if (terminal_takes(r.expr, t)) matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
+        } else {
+            for (size_t t = 0; t < vocab_->n_vocab(); ++t)
+                if (terminal_takes(r.expr, static_cast<Token>(t)))
+                    matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
         }
-        for (size_t t = 0; t < vocab_->n_vocab(); ++t)
-            if (static_cast<Token>(t) != id && !vocab_->piece(static_cast<Token>(t)).end)
-                matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
     }
 }
 
@@ -19840,13 +20286,15 @@ bool Matcher::make_mask(StateId s, Span<uint32_t> bits) {
     if (wide.empty() || wide.size() > matcher_impl::kMaxWide) return walk(vocab_->tree(), s, bits);
     narrow.erase(split, narrow.end());
     for (const Automaton::Reading& r : wide) {
-        const WideList& list = list_of(r.expr);
+        // At the end, or before a control token, no token goes on behind the expression.
+        const StateId after = automaton_.after(r.stack);
+        const WideList& list = list_of(r.expr, !automaton_.readings(after).empty());
         if (!list.usable) {
             narrow.push_back(r);
             continue;
         }
         for (size_t i = 0; i < bits.size(); ++i) bits[i] |= list.within[i];
-        if (!walk(list.leaving, automaton_.after(r.stack), bits)) return false;
+        if (!walk(list.leaving, after, bits)) return false;
     }
     return narrow.empty() || walk(vocab_->tree(), automaton_.state_of(narrow), bits);
 }
@@ -19859,9 +20307,10 @@ bool Matcher::is_wide(ExprId e) {
     return n >= matcher_impl::kWideBytes;
 }
 
-Matcher::WideList& Matcher::list_of(ExprId e) {
+Matcher::WideList& Matcher::list_of(ExprId e, bool with_leaving) {
     e = automaton_.exprs().clip(e, static_cast<uint32_t>(vocab_->max_bytes()));
-    const auto found = lists_.find(e);
+    const uint64_t key = uint64_t{e} << 1 | (with_leaving ? 1 : 0);
+    const auto found = lists_.find(key);
     if (found != lists_.end()) {
         found->second.used = ++clock_;
         return found->second;
@@ -19872,9 +20321,9 @@ Matcher::WideList& Matcher::list_of(ExprId e) {
             if (it->second.used < oldest->second.used) oldest = it;
         lists_.erase(oldest);
     }
-    WideList& list = lists_[e];
+    WideList& list = lists_[key];
     list.used = ++clock_;
-    make_list(e, list);
+    make_list(e, list, with_leaving);
     ++work_.n_list;
     lists_bytes_ = 0;
     for (const auto& l : lists_)
@@ -19883,7 +20332,7 @@ Matcher::WideList& Matcher::list_of(ExprId e) {
     return list;
 }
 
-void Matcher::make_list(ExprId e, WideList& list) {
+void Matcher::make_list(ExprId e, WideList& list, bool with_leaving) {
     ExprPool& exprs = automaton_.exprs();
     const TokenTree* tree = &vocab_->tree();
     list.within.assign(n_word(), 0);
@@ -19901,18 +20350,19 @@ void Matcher::make_list(ExprId e, WideList& list) {
     const std::array<uint8_t, 256> class_of = automaton_.classes().of;
     std::vector<TokenTree::Entry> leaving;
     expr_path_[0] = e;
+    uint64_t n_node = 0;
     for (uint32_t i = 1; i < tree->nodes.size(); ++work_.n_node) {
+        if (++n_node % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return;
         const TokenTree::Node& node = tree->nodes[i];
         const ExprId rest = exprs.derive(expr_path_[node.depth - 1u], class_of[node.byte]);
         if (rest == kNoMatch) {
             i = node.end;
             continue;
         }
-        if (i % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return;
         expr_path_[node.depth] = rest;
         for (uint32_t t = 0; t < node.n_token; ++t)
             matcher_impl::set_bit(Span<uint32_t>(list.within), tree->tokens[node.token + t]);
-        if (exprs[rest].nullable) {
+        if (with_leaving && exprs[rest].nullable) {
             for (uint32_t j = i + 1; j < node.end; ++j)
                 for (uint32_t t = 0; t < tree->nodes[j].n_token; ++t) {
                     const uint32_t token = tree->tokens[tree->nodes[j].token + t];

@@ -75,6 +75,8 @@
 #include "grammar/schema_types.cpp"
 #include "grammar/schema_objects.cpp"
 #include "grammar/schema_check.cpp"
+#include "grammar/tool_calls.h"
+#include "grammar/tool_calls.cpp"
 #include "grammar/interface.h"
 #include "grammar/interface.cpp"
 #include "grammar/vocab_trie.h"

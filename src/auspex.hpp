@@ -521,6 +521,21 @@ struct SchemaOptions {
     bool white_space = true;
 };
 
+enum class ToolChoice {
+    automatic,  ///< text, and calls after it if the model opens one
+    required,   ///< a call
+};
+struct ToolOptions {
+    ChatStyle style = ChatStyle::qwen36;  ///< how calls are written: Qwen's elements; with ChatML a JSON object
+    ToolChoice choice = ToolChoice::automatic;
+    std::string name;              ///< unless empty, calls are of this tool only
+    bool inside_thinking = false;  ///< as in ChatPrompt
+    bool parallel = true;          ///< more than one call
+    /// As in SchemaOptions; any_order is also that of the arguments.
+    bool any_order = false;
+    bool ignore_unsupported = false;
+};
+
 /// Which texts are allowed. Immutable; copies share it. Knows bytes only: any model with a vocabulary can follow it.
 /// Control tokens (<|im_end|>) match only where a GBNF grammar names them: <name> or <[id]>, negated with ! before it.
 ///
@@ -548,7 +563,18 @@ class AUSPEX_API Grammar {
     ///           JSON pointer and the keyword. out_of_memory.
     /// cost      a millisecond for an ordinary schema, at most about 100.
     static Result<Grammar> from_json_schema(std::string_view schema, const SchemaOptions& options = {});
+    /// Replies with tool calls: free thinking, text, then calls whose arguments are valid against the schema of the
+    /// tool. parse_reply() finds every call in them. Where the model's vocabulary has control tokens for the tags, the
+    /// tags may be these or spelled out. Free text contains neither of the tags that open a call or thinking.
+    ///
+    /// tools     JSON objects as in ChatRequest: {"type": "function", "function": {"name", "parameters"}}, or the inner
+    ///           one.
+    /// errors    bad_argument: no tool or none of this name, two of one name, or a schema that is none; unsupported: as
+    ///           from_json_schema(), or a name that cannot be written. The text names the tool. out_of_memory.
+    /// cost      that of from_json_schema() for each tool.
+    static Result<Grammar> from_tools(const std::vector<std::string>& tools, const ToolOptions& options = {});
     /// What from_json_schema() left out, as "#/properties/a: uniqueItems"; formats that it does not know are among it.
+    /// After from_tools() each begins with the name of the tool.
     std::vector<std::string> ignored() const;
 
     explicit operator bool() const { return impl_ != nullptr; }

@@ -99,6 +99,8 @@ TEST_CASE("each allocation of compiling a grammar may fail") {
     CHECK(fail_each(allocations_until_fault, "schema", [&] { return Grammar::from_json_schema(schema).status(); }) > 5);
     CHECK(fail_each(allocations_until_fault, "gbnf",
                     [] { return Grammar::from_gbnf("root ::= (\"a\" b)*\nb ::= [0-9]{2,5} root").status(); }) > 5);
+    const std::vector<std::string> tools{"{\"name\": \"a_function\", \"parameters\": " + schema + "}"};
+    CHECK(fail_each(allocations_until_fault, "tools", [&] { return Grammar::from_tools(tools).status(); }) > 5);
     CHECK(fail_each(allocations_until_fault, "regex", [] { return Grammar::from_regex("(a|b)*c{2}").status(); }) > 5);
 }
 

@@ -115,6 +115,11 @@ TEST_CASE("schema: numbers within bounds, digit by digit") {
     check(R"({"multipleOf": 0.01, "type": "number"})", {"1", "0.25", "3.10", "7.000"}, {"0.125", "1e-2"});
     check(R"({"multipleOf": 2.5, "type": "number"})", {"5", "7.5", "-2.50", "0"}, {"6", "7.25", "0.5"});
     check(R"({"type": "number", "minimum": 0})", {"1e-07", "0.0", "2e+30"}, {"-1", "-1e-7"});
+    // An exponent may make a whole number; far ones leave the range of a double, or become zero.
+    check(R"({"type": "number", "not": {"type": "integer"}})", {"0.5", "1e-5"}, {"1e2", "2E+30", "1.5e1", "3.0"});
+    check(R"({"type": "number", "exclusiveMinimum": 0})", {"1e-200", "1e200"}, {"1e-400", "1e400", "0e5"});
+    check(R"({"type": "number", "minimum": 5})", {"1e16", "5.0", "1e+120"}, {"4.9", "1e-3", "-1e20"});
+    check(R"({"type": "number", "exclusiveMinimum": 1e16})", {"10000000000000001"}, {"1e16", "10000000000000000"});
 }
 
 TEST_CASE("schema: strings by length, pattern and format") {
@@ -187,6 +192,19 @@ TEST_CASE("schema: objects") {
           {R"({"n_a": 1, "a_s": "x"})", "{}"}, {R"({"n_a": "x"})", R"({"n_s": 1})", R"({"n_s": "x"})", R"({"b": 1})"});
     check(R"({"type": "object", "propertyNames": {"pattern": "^[a-c]+$", "maxLength": 2}})", {R"({"ab": 1})", "{}"},
           {R"({"abc": 1})", R"({"d": 1})"});
+    // No member is begun after which the counts cannot be reached.
+    for (const SchemaOptions& options : {SchemaOptions(), any}) {
+        check(R"({"type": "object", "properties": {"c": {"const": 1}, "a": {"const": 1}, "b": {"const": 1}},
+            "required": ["a", "b"], "maxProperties": 2})",
+              {R"({"a": 1, "b": 1})"}, {R"({"c": 1, "a": 1})", R"({"c": 1, "a": 1, "b": 1})"}, options);
+        const std::string full = R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}},
+            "minProperties": 2, "additionalProperties": false})";
+        check(full, {R"({"a": 1, "b": 1})"}, {"{}", R"({"a": 1})", R"({"b": 1})"}, options);
+        Automaton a(compile(full, options));
+        StateId s = a.start();
+        for (const char c : std::string_view("{\"b")) s = a.step(s, static_cast<unsigned char>(c));
+        CHECK((s != kDead) == options.any_order);
+    }
     check(R"({"type": "object", "properties": {"a\"b": {"const": 1}}, "required": ["a\"b"]})", {R"({"a\"b": 1})"},
           {R"({"a\"b": 2})", "{}"});
     // A listed name must not come in through its escapes.
@@ -297,6 +315,34 @@ TEST_CASE("schema: hostile ones end within time") {
             R"({"allOf": [{"pattern": "(a.*){20}b"}, {"pattern": "(b.*){20}c"}, {"pattern": "(c.*){20}d"}], "type": "string"})") !=
         "");
     CHECK(quick(R"({"type": "array", "minItems": 100000, "maxItems": 100000})") == "ok");
+    std::string consts = "{\"oneOf\": [", enums = "{\"enum\": [", patterns = "{\"type\": \"string\", \"allOf\": [",
+                names = "{\"properties\": {";
+    for (int i = 0; i < 3000; ++i) {
+        consts += say(i ? "," : "", "{\"const\": ", i, "}");
+        enums += say(i ? "," : "", i);
+        patterns += say(i ? "," : "", "{\"pattern\": \"a", i, "\"}");
+        names += say(i ? "," : "", "\"p", i, "\": {}");
+    }
+    CHECK(quick(consts + "]}").find("too many alternatives") != std::string::npos);
+    CHECK(quick("{\"allOf\": [" + enums + "]}," + enums + ", 3000]}]}").find("too many alternatives") !=
+          std::string::npos);
+    CHECK(quick(patterns + "]}") != "");
+    names += "}, \"patternProperties\": {";
+    for (int i = 0; i < 300; ++i) names += say(i ? "," : "", "\"^x", i, "\": {}");
+    CHECK(quick(names + "}}") != "ok");
+}
+
+TEST_CASE("schema: members in any order keep only the sets that a text has reached") {
+    std::string schema = "{\"type\": \"object\", \"properties\": {", text = "{";
+    for (int i = 0; i < 400; ++i) schema += say(i ? "," : "", "\"p", i, "\": {\"const\": ", i, "}");
+    for (int i = 40; i > 0; --i) text += say(i < 40 ? ", " : "", "\"p", i, "\": ", i);
+    SchemaOptions any;
+    any.any_order = true;
+    Automaton a(compile(schema + "}, \"additionalProperties\": false}", any));
+    CHECK(accepts(a, text + "}"));
+    CHECK(!accepts(a, text + ", \"p7\": 7}"));
+    CHECK(a.rules().written.size() == 41);
+    CHECK(a.memory() < (size_t{64} << 20));
 }
 
 TEST_CASE("schema: a sample of MaskBench, instance by instance") {

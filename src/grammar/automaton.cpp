@@ -224,8 +224,10 @@ StateId Automaton::merge(StateId a, StateId b) {
 }
 
 size_t Automaton::memory() const {
-    return rules_.pool.memory() + states_.size() * (sizeof(State) + 48) + pool_.capacity() * sizeof(Reading) +
-           links_.size() * (sizeof(Link) + 64) + rows_.capacity() * 4 + (expanded_.size() + after_.size()) * 32;
+    const size_t n_set = rules_.written.size(), set_bytes = n_set == 0 ? 0 : 16 * rules_.written[0].size() + 120;
+    return n_set * set_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
+           pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + rows_.capacity() * 4 +
+           (expanded_.size() + after_.size()) * 32;
 }
 
 void Automaton::compact(std::vector<StateId>& keep) {

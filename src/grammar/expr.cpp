@@ -300,12 +300,13 @@ ExprId ExprPool::token(uint32_t index) {
     return intern(n);
 }
 
-ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count) {
+ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count, uint32_t more) {
     ExprNode n;
     n.kind = ExprKind::members;
     n.a = object;
     n.b = written;
     n.lo = count;
+    n.hi = more;
     n.regular = false;
     return intern(n);
 }
@@ -510,7 +511,10 @@ bool ExprPool::search(ExprId e) {
             queue.push_back(d);
             from.push_back(at);
         }
-        search_budget_ -= std::min<size_t>(search_budget_, classes_.n);
+        // A derivative of many parts takes as many steps.
+        const ExprNode& n = nodes_[queue[at]];
+        const size_t n_part = n.kind == ExprKind::both || n.kind == ExprKind::choice ? n.b : 1;
+        search_budget_ -= std::min<size_t>(search_budget_, classes_.n * (1 + n_part / 16));
         if (search_budget_ == 0) {
             gave_up_ = true;
             live_[e] = 2;

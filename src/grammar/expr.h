@@ -48,7 +48,8 @@ enum class ExprKind : uint8_t {
     repeat,    ///< lo to hi times a
     rule,      ///< the rule a
     token,     ///< the token terminal a
-    members,   ///< the members of object a that may follow; b: which were written, lo: how many
+    members,   ///< the members of object a that may follow; b: which were written, lo: how many; hi: 1 + one more that
+               ///< was written, or 0
 };
 
 struct ExprNode {
@@ -88,7 +89,7 @@ class ExprPool {
     ExprId optional(ExprId a) { return choice(kEmptyText, a); }
     ExprId rule(uint32_t index);
     ExprId token(uint32_t index);
-    ExprId members(uint32_t object, uint32_t written, uint32_t count);
+    ExprId members(uint32_t object, uint32_t written, uint32_t count, uint32_t more = 0);
     /// An expression whose texts begin with the same n bytes, whatever the first n bytes: counts beyond n are dropped.
     ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.

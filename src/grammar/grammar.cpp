@@ -9,6 +9,66 @@ constexpr size_t kMaxPasses = 64;         // over the rules, until nothing chang
 constexpr size_t kSearchBudget = 40000;   // derivatives, to find out what matches nothing
 constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
 
+/// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
+struct PostOrder {
+    const Rules& rules;
+    std::vector<uint32_t> order;
+    std::vector<uint8_t> seen;
+
+    explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
+
+    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
+        std::vector<ExprId> open{e};
+        while (!open.empty()) {
+            const ExprId at = open.back();
+            open.pop_back();
+            const ExprNode& n = rules.pool[at];
+            if (n.regular || !done.emplace(at, true).second) continue;
+            switch (n.kind) {
+                case ExprKind::rule: out.push_back(n.a); break;
+                case ExprKind::concat:
+                    open.push_back(n.a);
+                    open.push_back(n.b);
+                    break;
+                case ExprKind::choice:
+                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
+                    break;
+                case ExprKind::repeat: open.push_back(n.a); break;
+                case ExprKind::members:
+                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
+                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
+                    break;
+                default: break;
+            }
+        }
+    }
+    void walk(uint32_t start) {
+        struct Step {
+            uint32_t rule;
+            std::vector<uint32_t> uses;
+            size_t next;
+        };
+        std::vector<Step> stack;
+        const auto enter = [&](uint32_t rule) {
+            seen[rule] = 1;
+            std::vector<uint32_t> uses;
+            std::unordered_map<ExprId, bool> done;
+            used_by(rules.body[rule], uses, done);
+            stack.push_back({rule, std::move(uses), 0});
+        };
+        enter(start);
+        while (!stack.empty()) {
+            Step& top = stack.back();
+            if (top.next == top.uses.size()) {
+                order.push_back(top.rule);
+                stack.pop_back();
+            } else if (const uint32_t rule = top.uses[top.next++]; !seen[rule]) {
+                enter(rule);
+            }
+        }
+    }
+};
+
 }  // namespace grammar_impl
 
 uint32_t Rules::add_rule(std::string rule_name) {
@@ -36,27 +96,50 @@ ExprId Rules::expand_members(ExprId e) {
     const ObjectRule& o = objects[at.a];
     const uint32_t cap = std::max({1u, o.min_count, o.max_count == kUnbounded ? 0 : o.max_count});
     const uint32_t count = std::min(at.lo + 1, cap);
-    const std::vector<uint64_t> set = o.any_order ? written[at.b] : std::vector<uint64_t>();
-    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
-    std::vector<ExprId> ways;
-    bool complete = true;  // no required member is missing
-    const bool room = at.lo < o.max_count;
-    for (size_t i = o.any_order ? 0 : at.b; i < o.listed.size(); ++i) {
-        const ObjectRule::Member& m = o.listed[i];
-        if (o.any_order && (set[i / 64] >> (i % 64) & 1) != 0) continue;
-        if (m.value != kNoMatch && room && (o.any_order || complete)) {
-            uint32_t next = static_cast<uint32_t>(i + 1);
-            if (o.any_order) {
-                std::vector<uint64_t> more = set;
-                more[i / 64] |= uint64_t{1} << (i % 64);
-                next = intern_written(std::move(more));
-            }
-            ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
+    std::vector<uint64_t> set;
+    uint32_t index = at.b;  // of the set, or the first member that may follow
+    if (o.any_order) {
+        set = written[at.b];
+        if (at.hi > 0) {
+            // Only sets that a text has reached are kept: there are many more.
+            set[(at.hi - 1) / 64] |= uint64_t{1} << ((at.hi - 1) % 64);
+            index = intern_written(set);
         }
-        complete = complete && !m.required;
     }
-    if (room && (complete || o.any_order)) {
-        const uint32_t next = o.any_order ? at.b : static_cast<uint32_t>(o.listed.size());
+    const auto is_written = [&](size_t i) { return o.any_order ? (set[i / 64] >> (i % 64) & 1) != 0 : i < at.b; };
+    uint32_t n_required = 0, n_usable = 0;  // of those not written
+    for (size_t i = 0; i < o.listed.size(); ++i) {
+        if (is_written(i)) continue;
+        n_required += o.listed[i].required ? 1 : 0;
+        n_usable += o.listed[i].value != kNoMatch ? 1 : 0;
+    }
+    const bool has_extra =
+        std::any_of(o.extra.begin(), o.extra.end(), [](const ObjectRule::Member& m) { return m.value != kNoMatch; });
+    // After one more member the counts must still be reachable.
+    const auto fits = [&](uint32_t required_after, uint32_t usable_after) {
+        return (o.max_count == kUnbounded || at.lo + 1 + uint64_t{required_after} <= o.max_count) &&
+               (has_extra || at.lo + 1 + uint64_t{usable_after} >= o.min_count);
+    };
+    const ExprId separator = at.lo > 0 ? o.separator : kEmptyText;
+    const bool complete = n_required == 0;
+    std::vector<ExprId> ways;
+    for (size_t i = 0; i < o.listed.size(); ++i) {
+        const ObjectRule::Member& m = o.listed[i];
+        if (is_written(i)) continue;
+        const uint32_t required_after = n_required - (m.required ? 1 : 0);
+        if (m.value != kNoMatch) {
+            if (fits(required_after, n_usable - 1)) {
+                const ExprId rest = o.any_order ? pool.members(at.a, index, count, static_cast<uint32_t>(i + 1))
+                                                : pool.members(at.a, static_cast<uint32_t>(i + 1), count);
+                ways.push_back(pool.concat({separator, m.key, m.value, rest}));
+            }
+            // In order, a member that is passed over does not come later.
+            if (!o.any_order) --n_usable;
+        }
+        if (!o.any_order && m.required) break;
+    }
+    if ((complete || o.any_order) && fits(n_required, 0)) {
+        const uint32_t next = o.any_order ? index : static_cast<uint32_t>(o.listed.size());
         for (const ObjectRule::Member& m : o.extra)
             ways.push_back(pool.concat({separator, m.key, m.value, pool.members(at.a, next, count)}));
     }

@@ -14,8 +14,10 @@ namespace detail {
 /// A control token that the text names at this place: by its bytes, or by its id.
 struct TokenTerminal {
     std::string name;
-    Token id = -1;         ///< used where the name is empty
-    bool negated = false;  ///< any token but this one
+    Token id = -1;               ///< used where the name is empty
+    bool negated = false;        ///< any token but this one
+    bool control_only = false;   ///< with `negated`: any control token but this one
+    bool may_be_absent = false;  ///< a vocabulary without it is no error: nothing matches, or with `negated` all
 };
 
 /// What may stand between the braces of an object.
@@ -52,9 +54,8 @@ struct Rules {
 
     /// Checks the grammar and makes it ready to run: call once.
     ///
-    /// errors    bad_argument: left recursion, a rule without end, or a grammar that matches nothing; the text names
-    /// the
-    ///           rule. unsupported: above a cap.
+    /// errors    bad_argument: left recursion, or a grammar that matches nothing; the text names the rule.
+    ///           unsupported: above a cap.
     Status finish();
     /// The rules in a cycle of calls without a byte between, or empty.
     std::vector<uint32_t> find_left_recursion();
@@ -68,70 +69,6 @@ struct Rules {
     ExprId prune(ExprId e, const std::vector<uint8_t>& known, std::unordered_map<ExprId, ExprId>& done);
     std::vector<uint8_t> fixpoint(bool (Rules::*test)(ExprId, const std::vector<uint8_t>&));
 };
-
-namespace grammar_impl {
-
-/// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
-struct PostOrder {
-    const Rules& rules;
-    std::vector<uint32_t> order;
-    std::vector<uint8_t> seen;
-
-    explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
-
-    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
-        std::vector<ExprId> open{e};
-        while (!open.empty()) {
-            const ExprId at = open.back();
-            open.pop_back();
-            const ExprNode& n = rules.pool[at];
-            if (n.regular || !done.emplace(at, true).second) continue;
-            switch (n.kind) {
-                case ExprKind::rule: out.push_back(n.a); break;
-                case ExprKind::concat:
-                    open.push_back(n.a);
-                    open.push_back(n.b);
-                    break;
-                case ExprKind::choice:
-                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
-                    break;
-                case ExprKind::repeat: open.push_back(n.a); break;
-                case ExprKind::members:
-                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
-                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
-                    break;
-                default: break;
-            }
-        }
-    }
-    void walk(uint32_t start) {
-        struct Step {
-            uint32_t rule;
-            std::vector<uint32_t> uses;
-            size_t next;
-        };
-        std::vector<Step> stack;
-        const auto enter = [&](uint32_t rule) {
-            seen[rule] = 1;
-            std::vector<uint32_t> uses;
-            std::unordered_map<ExprId, bool> done;
-            used_by(rules.body[rule], uses, done);
-            stack.push_back({rule, std::move(uses), 0});
-        };
-        enter(start);
-        while (!stack.empty()) {
-            Step& top = stack.back();
-            if (top.next == top.uses.size()) {
-                order.push_back(top.rule);
-                stack.pop_back();
-            } else if (const uint32_t rule = top.uses[top.next++]; !seen[rule]) {
-                enter(rule);
-            }
-        }
-    }
-};
-
-}  // namespace grammar_impl
 
 constexpr size_t kMaxRules = 50000;
 constexpr size_t kMaxExprs = 400000;  ///< of a grammar, before it runs

@@ -2,6 +2,7 @@
 
 #include "../base/guard.h"
 #include "schema.h"
+#include "tool_calls.h"
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -38,6 +39,15 @@ AUSPEX_CATCH
 Result<Grammar> Grammar::from_json_schema(std::string_view schema, const SchemaOptions& options) AUSPEX_BOUNDARY {
     std::shared_ptr<const detail::Rules> rules;
     AUSPEX_TRY(detail::rules_from_json_schema(schema, options).get(rules));
+    Grammar out;
+    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
+    return out;
+}
+AUSPEX_CATCH
+
+Result<Grammar> Grammar::from_tools(const std::vector<std::string>& tools, const ToolOptions& options) AUSPEX_BOUNDARY {
+    std::shared_ptr<const detail::Rules> rules;
+    AUSPEX_TRY(detail::rules_from_tools(tools, options).get(rules));
     Grammar out;
     out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
     return out;

@@ -219,37 +219,45 @@ ExprId number_literal(ExprPool& pool, const Decimal& d) {
 
 namespace json_number_impl {
 
-/// Numbers with an exponent that are certainly within the bounds.
+/// Numbers with an exponent that are certainly within the bounds. No exponent leads beyond the range of a double, where
+/// readers fail, or round to zero.
 ExprId exponent_expr(Digits& d, const NumberFacts& f) {
     ExprPool& pool = d.pool;
     if (!f.others || !f.multiples.empty() || !f.not_multiples.empty() || !f.excluded.empty()) return kNoMatch;
-    const ExprId e = d.pool.choice(pool.text("e"), pool.text("E"));
-    const ExprId sign = pool.optional(pool.choice(pool.text("+"), pool.text("-")));
-    if (!f.has_low && !f.has_high) {
-        const ExprId mantissa = pool.concat(d.whole, pool.optional(d.fraction));
-        return pool.concat({pool.optional(pool.text("-")), mantissa, e, sign, pool.repeat(d.any, 1, 3)});
+    const ExprId e = pool.choice(pool.text("e"), pool.text("E"));
+    const ExprId minus = pool.text("-"), plus = pool.optional(pool.text("+"));
+    const ExprId hundreds = pool.choice(pool.concat({d.set('0', '1'), d.any, d.any}),
+                                        pool.concat({pool.text("2"), d.set('0', '5'), d.any}));
+    if (f.integers && !f.has_low && !f.has_high) {
+        const ExprId mantissa = pool.concat({pool.optional(minus), d.whole, pool.optional(d.fraction)});
+        const ExprId sign = pool.optional(pool.choice(pool.text("+"), minus));
+        return pool.concat({mantissa, e, sign, pool.choice(hundreds, pool.repeat(d.any, 1, 2))});
     }
-    Decimal one;
-    one.digits = "1";
+    Decimal one, large;
+    one.digits = large.digits = "1";
     one.exponent = 1;
-    Decimal minus = one, large = one, small = one;
-    minus.negative = true;
     large.exponent = 17;
-    small.exponent = 17;
-    small.negative = true;
+    Decimal minus_one = one, small = large;
+    minus_one.negative = small.negative = true;
     const ExprId mantissa = pool.concat(d.nonzero, pool.optional(d.fraction));
-    const ExprId tiny =
-        pool.concat({mantissa, e, pool.text("-"), pool.optional(pool.text("0")), d.nonzero, pool.repeat(d.any, 0, 2)});
-    const ExprId huge = pool.concat({mantissa, e, pool.optional(pool.text("+")), d.nonzero, pool.repeat(d.any, 1, 2)});
-    const ExprId huge16 = pool.both(
-        huge, pool.except(pool.concat({mantissa, e, pool.optional(pool.text("+")), pool.text("1"), d.set('0', '5')})));
+    const ExprId not_zero =
+        pool.both(pool.choice(hundreds, pool.repeat(d.any, 1, 2)), pool.except(pool.repeat(pool.text("0"), 0, 3)));
+    // Below 1, and never whole; from 10^16 on, and perhaps whole.
+    const ExprId tiny = pool.concat({mantissa, e, minus, not_zero});
+    const ExprId two_digits =
+        pool.choice(pool.concat(d.set('2', '9'), d.any), pool.concat(pool.text("1"), d.set('6', '9')));
+    const ExprId three_digits = pool.both(hundreds, pool.except(pool.concat({pool.text("0"), d.any, d.any})));
+    const ExprId huge = pool.concat({mantissa, e, plus, pool.choice(two_digits, three_digits)});
     std::vector<ExprId> ways;
-    const auto low_not_above = [&f](const Decimal& x) { return !f.has_low || Decimal::compare(f.low, x) <= 0; };
-    const auto high_not_below = [&f](const Decimal& x) { return !f.has_high || Decimal::compare(f.high, x) >= 0; };
-    if (low_not_above(Decimal()) && high_not_below(one)) ways.push_back(tiny);
-    if (high_not_below(Decimal()) && low_not_above(minus)) ways.push_back(pool.concat(pool.text("-"), tiny));
-    if (!f.has_high && low_not_above(one)) ways.push_back(huge16);
-    if (!f.has_low && high_not_below(minus)) ways.push_back(pool.concat(pool.text("-"), huge16));
+    const auto above = [&f](const Decimal& x) { return f.has_low && Decimal::compare(f.low, x) >= 0; };
+    const auto below = [&f](const Decimal& x) { return f.has_high && Decimal::compare(f.high, x) <= 0; };
+    const bool low_up_to_zero = !f.has_low || Decimal::compare(f.low, Decimal()) <= 0;
+    const bool high_from_zero = !f.has_high || Decimal::compare(f.high, Decimal()) >= 0;
+    if (low_up_to_zero && (!f.has_high || Decimal::compare(f.high, one) >= 0)) ways.push_back(tiny);
+    if (high_from_zero && (!f.has_low || Decimal::compare(f.low, minus_one) <= 0))
+        ways.push_back(pool.concat(minus, tiny));
+    if (f.integers && !f.has_high && !above(large)) ways.push_back(huge);
+    if (f.integers && !f.has_low && !below(small)) ways.push_back(pool.concat(minus, huge));
     return pool.choice(std::move(ways));
 }
 

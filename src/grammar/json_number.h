@@ -45,7 +45,7 @@ struct NumberFacts {
 
 /// The numbers that fit.
 ///
-/// errors    unsupported: a multipleOf of more than 6 digits; bounds of more than 60.
+/// errors    unsupported: a multipleOf of more than 6 digits; bounds of more than 39.
 Result<ExprId> number_expr(ExprPool& pool, const NumberFacts& facts);
 /// All ways to write one number without an exponent.
 ExprId number_literal(ExprPool& pool, const Decimal& d);

@@ -57,7 +57,7 @@ Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> ru
 Status Matcher::resolve_terminals() {
     for (const TokenTerminal& t : automaton_.rules().terminals) {
         const Token id = t.name.empty() ? t.id : vocab_->find_control(t.name);
-        if (!vocab_->has(id))
+        if (!vocab_->has(id) && !t.may_be_absent)
             return t.name.empty() ? fail(Code::bad_argument, "the grammar names the token ", t.id,
                                          ", the vocabulary has ", vocab_->n_vocab(), " tokens")
                                   : fail(Code::bad_argument, "the grammar names the control token ", quote(t.name),
@@ -82,9 +82,7 @@ StateId Matcher::next_state(StateId s, Token token) {
     for (size_t i = 0; i < terminals.size(); ++i) {
         const uint32_t t = terminals[i].expr;
         if (i > 0 && terminals[i - 1].expr == t) continue;
-        const bool negated = automaton_.rules().terminals[t].negated;
-        if (negated ? token != terminal_ids_[t] && !piece.end : token == terminal_ids_[t])
-            next = automaton_.merge(next, automaton_.step_terminal(s, t));
+        if (terminal_takes(t, token)) next = automaton_.merge(next, automaton_.step_terminal(s, t));
     }
     return next;
 }
@@ -207,16 +205,27 @@ void Matcher::mask(Span<uint32_t> bits) {
     cache_[to].bits.assign(bits.begin(), bits.end());
 }
 
+bool Matcher::terminal_takes(uint32_t terminal, Token token) const {
+    const TokenTerminal& t = automaton_.rules().terminals[terminal];
+    if (!t.negated) return token == terminal_ids_[terminal];
+    const VocabTrie::Piece& piece = vocab_->piece(token);
+    return token != terminal_ids_[terminal] && !piece.end && !(t.control_only && piece.text);
+}
+
 void Matcher::add_terminals(StateId s, Span<uint32_t> bits) {
     for (const Automaton::Reading& r : automaton_.terminals(s)) {
+        const TokenTerminal& terminal = automaton_.rules().terminals[r.expr];
         const Token id = terminal_ids_[r.expr];
-        if (!automaton_.rules().terminals[r.expr].negated) {
-            matcher_impl::set_bit(bits, static_cast<uint32_t>(id));
-            continue;
+        if (!terminal.negated) {
+            if (id >= 0) matcher_impl::set_bit(bits, static_cast<uint32_t>(id));
+        } else if (terminal.control_only) {
+            for (const Token t : vocab_->controls())
+                if (terminal_takes(r.expr, t)) matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
+        } else {
+            for (size_t t = 0; t < vocab_->n_vocab(); ++t)
+                if (terminal_takes(r.expr, static_cast<Token>(t)))
+                    matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
         }
-        for (size_t t = 0; t < vocab_->n_vocab(); ++t)
-            if (static_cast<Token>(t) != id && !vocab_->piece(static_cast<Token>(t)).end)
-                matcher_impl::set_bit(bits, static_cast<uint32_t>(t));
     }
 }
 
@@ -257,13 +266,15 @@ bool Matcher::make_mask(StateId s, Span<uint32_t> bits) {
     if (wide.empty() || wide.size() > matcher_impl::kMaxWide) return walk(vocab_->tree(), s, bits);
     narrow.erase(split, narrow.end());
     for (const Automaton::Reading& r : wide) {
-        const WideList& list = list_of(r.expr);
+        // At the end, or before a control token, no token goes on behind the expression.
+        const StateId after = automaton_.after(r.stack);
+        const WideList& list = list_of(r.expr, !automaton_.readings(after).empty());
         if (!list.usable) {
             narrow.push_back(r);
             continue;
         }
         for (size_t i = 0; i < bits.size(); ++i) bits[i] |= list.within[i];
-        if (!walk(list.leaving, automaton_.after(r.stack), bits)) return false;
+        if (!walk(list.leaving, after, bits)) return false;
     }
     return narrow.empty() || walk(vocab_->tree(), automaton_.state_of(narrow), bits);
 }
@@ -276,9 +287,10 @@ bool Matcher::is_wide(ExprId e) {
     return n >= matcher_impl::kWideBytes;
 }
 
-Matcher::WideList& Matcher::list_of(ExprId e) {
+Matcher::WideList& Matcher::list_of(ExprId e, bool with_leaving) {
     e = automaton_.exprs().clip(e, static_cast<uint32_t>(vocab_->max_bytes()));
-    const auto found = lists_.find(e);
+    const uint64_t key = uint64_t{e} << 1 | (with_leaving ? 1 : 0);
+    const auto found = lists_.find(key);
     if (found != lists_.end()) {
         found->second.used = ++clock_;
         return found->second;
@@ -289,9 +301,9 @@ Matcher::WideList& Matcher::list_of(ExprId e) {
             if (it->second.used < oldest->second.used) oldest = it;
         lists_.erase(oldest);
     }
-    WideList& list = lists_[e];
+    WideList& list = lists_[key];
     list.used = ++clock_;
-    make_list(e, list);
+    make_list(e, list, with_leaving);
     ++work_.n_list;
     lists_bytes_ = 0;
     for (const auto& l : lists_)
@@ -300,7 +312,7 @@ Matcher::WideList& Matcher::list_of(ExprId e) {
     return list;
 }
 
-void Matcher::make_list(ExprId e, WideList& list) {
+void Matcher::make_list(ExprId e, WideList& list, bool with_leaving) {
     ExprPool& exprs = automaton_.exprs();
     const TokenTree* tree = &vocab_->tree();
     list.within.assign(n_word(), 0);
@@ -318,18 +330,19 @@ void Matcher::make_list(ExprId e, WideList& list) {
     const std::array<uint8_t, 256> class_of = automaton_.classes().of;
     std::vector<TokenTree::Entry> leaving;
     expr_path_[0] = e;
+    uint64_t n_node = 0;
     for (uint32_t i = 1; i < tree->nodes.size(); ++work_.n_node) {
+        if (++n_node % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return;
         const TokenTree::Node& node = tree->nodes[i];
         const ExprId rest = exprs.derive(expr_path_[node.depth - 1u], class_of[node.byte]);
         if (rest == kNoMatch) {
             i = node.end;
             continue;
         }
-        if (i % 1024 == 0 && memory() > memory_limit_ + matcher_impl::kMaskBytes) return;
         expr_path_[node.depth] = rest;
         for (uint32_t t = 0; t < node.n_token; ++t)
             matcher_impl::set_bit(Span<uint32_t>(list.within), tree->tokens[node.token + t]);
-        if (exprs[rest].nullable) {
+        if (with_leaving && exprs[rest].nullable) {
             for (uint32_t j = i + 1; j < node.end; ++j)
                 for (uint32_t t = 0; t < tree->nodes[j].n_token; ++t) {
                     const uint32_t token = tree->tokens[tree->nodes[j].token + t];

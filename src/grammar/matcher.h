@@ -50,7 +50,7 @@ class Matcher {
     /// What is known about an expression within which most tokens fit.
     struct WideList {
         VocabTrie::Bits within;  ///< tokens that stay in the expression, or end exactly with it
-        TokenTree leaving;       ///< what is left of tokens after the expression may have ended
+        TokenTree leaving;       ///< what is left of tokens after the expression may have ended, if bytes may follow
         bool usable = false;
         uint64_t used = 0;
     };
@@ -64,11 +64,12 @@ class Matcher {
     Status resolve_terminals();
     StateId next_state(StateId s, Token token);
     bool make_mask(StateId s, Span<uint32_t> bits);
+    bool terminal_takes(uint32_t terminal, Token token) const;
     void add_terminals(StateId s, Span<uint32_t> bits);
     bool walk(const TokenTree& tree, StateId s, Span<uint32_t> bits, bool forget = false);
     bool is_wide(ExprId e);
-    WideList& list_of(ExprId e);
-    void make_list(ExprId e, WideList& list);
+    WideList& list_of(ExprId e, bool with_leaving);
+    void make_list(ExprId e, WideList& list, bool with_leaving);
     /// How many plain characters may follow, whichever they are; exact: not one more.
     struct PlainFit {
         uint32_t n_char = 0;
@@ -85,8 +86,8 @@ class Matcher {
     /// Of each place within a plain character: classes of the bytes that may follow, and the place after them.
     std::array<std::vector<std::pair<uint8_t, uint8_t>>, 8> plain_edges_;
     std::vector<StateId> history_;
-    size_t finished_at_ = SIZE_MAX;  ///< steps after which the end token was accepted
-    std::unordered_map<ExprId, WideList> lists_;
+    size_t finished_at_ = SIZE_MAX;                 ///< steps after which the end token was accepted
+    std::unordered_map<uint64_t, WideList> lists_;  ///< by expression, and whether bytes may follow it
     size_t lists_bytes_ = 0;
     std::vector<Cached> cache_;
     std::vector<StateId> path_;

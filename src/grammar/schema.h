@@ -9,6 +9,7 @@
 // Tests   tests/test_schema.cpp
 #pragma once
 #include "../base/json.h"
+#include "automaton.h"
 #include "json_number.h"
 #include "regex.h"
 
@@ -24,6 +25,16 @@ namespace detail {
 /// errors    bad_argument: no JSON, no schema, or nothing is valid; unsupported: a keyword that is left out. The text
 ///           names the JSON pointer and the keyword.
 Result<std::shared_ptr<const Rules>> rules_from_json_schema(std::string_view schema, const SchemaOptions& options);
+
+/// Where in a text the values of a schema are written.
+enum class ValuePlace : uint8_t {
+    json,       ///< as JSON
+    object,     ///< as JSON, objects only
+    name,       ///< a member's name: a JSON string without its quotes
+    text,       ///< an argument that is declared a string: as it is; null as `null`
+    argument,   ///< any other argument: as JSON, or a string as it is if it is no JSON
+    arguments,  ///< an object as <parameter=NAME> elements
+};
 
 /// What a set of schemas without alternatives says.
 struct TypeFacts {
@@ -47,19 +58,20 @@ struct TypeFacts {
 class SchemaCompiler {
   public:
     SchemaCompiler(Rules& rules, const Json& root, const SchemaOptions& options);
+    /// The whole grammar: a JSON text.
     Status run();
+    /// The rule of the arguments of a tool, whose schema is the root: object or arguments. No string within has one of
+    /// these texts, which end an argument or a call.
+    Result<uint32_t> run_arguments(ValuePlace place, const std::vector<std::string>& ends);
+    /// What was left out so far.
+    const std::set<std::string>& ignored() const { return ignored_; }
 
   private:
     using Schemas = std::vector<const Json*>;
     struct Item {
         const Json* schema;
         bool negative;
-        size_t parent;  ///< in chain_
-    };
-    struct Link {
-        const Json* schema;
-        bool negative;
-        size_t parent;
+        size_t parent;  ///< in chain_, which holds every item that was looked at
     };
     using Alternatives = std::vector<std::vector<Item>>;
     /// A set of schemas while it is divided.
@@ -71,14 +83,16 @@ class SchemaCompiler {
     };
 
     // schema_flatten.cpp
-    uint32_t rule_of(Schemas schemas);
-    ExprId compile(const Schemas& schemas, bool as_name);
-    ExprId divide(Branch branch, bool as_name);
+    Status compile_rules();
+    uint32_t rule_of(Schemas schemas, ValuePlace place);
+    ExprId compile(const Schemas& schemas, ValuePlace place);
+    ExprId divide(Branch branch, ValuePlace place);
     bool flatten(Branch& branch);
     bool flatten_item(Branch& branch, const Item& item);
     bool add_alternatives(Branch& branch, const Json& schema, size_t link);
     bool add_dependencies(Branch& branch, const Json& schema, size_t link);
     bool add_one_of(Branch& branch, const Json& list, size_t link);
+    bool may_compare(size_t n_a, size_t n_b, const Json& where, const char* key);
     bool negate(Branch& branch, const Json& schema, size_t link);
     bool negate_keyword(Alternatives& out, const Json& schema, size_t key, size_t link);
     bool negate_object(Alternatives& out, const Json& schema, size_t key, size_t link);
@@ -96,24 +110,30 @@ class SchemaCompiler {
     bool gather_type(const Json& schema, const Json& value, TypeFacts& facts);
     bool gather_values(const std::string& key, const Json& value, TypeFacts& facts);
     bool count(const Json& schema, const std::string& key, const Json& value, uint64_t& out);
-    ExprId write(const Schemas& flat, bool as_name);
-    ExprId write_values(const Schemas& flat, const TypeFacts& facts, bool as_name);
+    ExprId write(const Schemas& flat, ValuePlace place);
+    ExprId write_number(TypeFacts& facts, const Json& where);
+    ExprId write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place);
     ExprId write_value(const Json& value);
-    ExprId write_string(const TypeFacts& facts, const Json& where, bool as_name);
-    ExprId format_expr(const std::string& format, const Json& where);
-    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key);
+    ExprId write_string(const TypeFacts& facts, const Json& where, ValuePlace place);
+    void add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const;
+    bool has_end(std::string_view text) const;
+    ExprId format_expr(const std::string& format, const Json& where, Writing writing);
+    ExprId pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing);
 
     // schema_objects.cpp
     ExprId write_array(const TypeFacts& facts, const Json& where);
     ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
     ExprId write_object(const TypeFacts& facts, const Json& where);
-    void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed);
+    ExprId write_arguments(const TypeFacts& facts, const Json& where);
+    void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed, ValuePlace place);
+    ObjectRule::Member argument_member(const std::string& name, Schemas schemas);
     bool add_extra(const TypeFacts& facts, ObjectRule& object, const std::vector<std::string>& listed,
                    const Json& where);
     Schemas schemas_of_member(const TypeFacts& facts, const std::string& name);
     bool name_allowed(const TypeFacts& facts, const std::string& name);
     ExprId any_value();
     ExprId value_expr(Schemas schemas);
+    ExprId any_string();
     ExprId key_expr(ExprId name);
 
     // schema_check.cpp
@@ -138,17 +158,32 @@ class SchemaCompiler {
     bool old_draft_ = false;      ///< draft 4 to 7: a schema with $ref has no other keyword
     bool bare_integers_ = false;  ///< draft 3 and 4: 1.0 is no integer
     Status status_;
-    std::vector<Link> chain_;
+    std::vector<Item> chain_;
     std::deque<Json> made_;
     std::map<const Json*, const Json*> origin_;
-    std::map<Schemas, uint32_t> index_;
-    std::vector<Schemas> queue_;  ///< of each rule from first_rule_ on: its schemas, until it is compiled
+    struct Waiting {
+        Schemas schemas;
+        ValuePlace place = ValuePlace::json;
+    };
+    std::map<std::pair<ValuePlace, Schemas>, uint32_t> index_;
+    std::map<uint32_t, Waiting> queue_;  ///< rules without a body: in the order of their numbers
     std::map<std::string, const Json*> ids_;
     bool ids_known_ = false;
-    std::map<std::string, std::shared_ptr<const Rules>> patterns_;
+    struct Pattern {
+        std::shared_ptr<const Rules> rules;  ///< null: cannot be decided
+        std::unique_ptr<Automaton> automaton;
+    };
+    std::map<std::string, Pattern> patterns_;
+    size_t n_match_bytes_ = 0;  ///< that patterns were run over
     std::set<std::string> ignored_;
     size_t n_branch_ = 0;
+    size_t n_pair_ = 0;  ///< of alternatives and of listed values that were compared
     ExprId space_ = kEmptyText, comma_ = kNoMatch, colon_ = kNoMatch, json_char_ = kNoMatch, name_char_ = kNoMatch;
+    // Of a tool's arguments.
+    std::vector<std::string> ends_;
+    ExprId text_char_ = kNoMatch;  ///< a character that is written as it is
+    ExprId no_end_ = kNoMatch;     ///< texts without one of ends_; kNoMatch: whatever they are
+    ExprId not_json_ = kNoMatch;   ///< texts that no reader takes for JSON
     uint32_t any_rule_ = 0;
 };
 

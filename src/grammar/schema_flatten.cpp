@@ -1,4 +1,5 @@
 // grammar/schema_flatten: divides sets of schemas into branches without alternatives. Declared in grammar/schema.h.
+#include "../base/unicode.h"
 #include "schema.h"
 
 namespace auspex {
@@ -7,6 +8,7 @@ namespace detail {
 namespace schema_impl {
 
 constexpr size_t kMaxBranches = 8000, kMaxSchemaOptions = 20000, kMaxChain = 400000;
+constexpr size_t kMaxPairs = 250000;
 constexpr size_t kNoParent = SIZE_MAX;
 
 std::string unescape_pointer(std::string_view part) {
@@ -49,15 +51,47 @@ SchemaCompiler::SchemaCompiler(Rules& rules, const Json& root, const SchemaOptio
     name_char_ = write_set(pool_, CharSet::all(), Writing::canonical);
 }
 
-Status SchemaCompiler::run() {
-    rules_.start = rule_of({&root_});
-    // Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
-    for (size_t r = 0; r < rules_.body.size() && status_.ok(); ++r) {
-        if (r >= queue_.size() || queue_[r].empty()) continue;
-        const ExprId body = compile(queue_[r], false);
+/// Rules are compiled one after the other, not within each other: a schema's depth needs no stack.
+Status SchemaCompiler::compile_rules() {
+    while (!queue_.empty() && status_.ok()) {
+        const uint32_t r = queue_.begin()->first;
+        const Waiting next = std::move(queue_.begin()->second);
+        queue_.erase(queue_.begin());
+        const ExprId body = compile(next.schemas, next.place);
         rules_.body[r] = body;
     }
-    if (!status_.ok()) return status_;
+    return status_;
+}
+
+Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends) {
+    ends_ = ends;
+    const uint32_t rule = rule_of({&root_}, place);
+    ByteSet all;
+    all.add(0, 255);
+    const ExprId any = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
+    no_end_ = pool_.except(pool_.concat({any, pool_.one_of(ends), any}));
+    text_char_ = write_set(pool_, CharSet::all(), Writing::plain);
+    // What JSON begins with, and the literals; white space around them does not count.
+    CharSet space, first = CharSet::all();
+    for (uint32_t c = 0; c <= 0x3000; ++c)
+        if (is_python_space(c)) space.add(c);
+    space.normalize();
+    CharSet json;
+    for (const char c : std::string_view("\"[{-0123456789")) json.add(static_cast<unsigned char>(c));
+    json.add(space);
+    json.normalize();
+    first = first.without(json);
+    const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}),
+                                        pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded));
+    not_json_ =
+        pool_.both(pool_.optional(pool_.concat(write_set(pool_, first, Writing::plain), any)), pool_.except(literal));
+    AUSPEX_TRY(compile_rules());
+    return rule;
+}
+
+Status SchemaCompiler::run() {
+    rules_.start = rule_of({&root_}, ValuePlace::json);
+    AUSPEX_TRY(compile_rules());
     rules_.ignored.assign(ignored_.begin(), ignored_.end());
     const Status status = rules_.finish();
     if (!status.ok() && status.text.find("matches nothing") != std::string::npos)
@@ -65,33 +99,32 @@ Status SchemaCompiler::run() {
     return status.ok() ? status : Status(status.code, "#: " + status.text);
 }
 
-uint32_t SchemaCompiler::rule_of(Schemas schemas) {
+uint32_t SchemaCompiler::rule_of(Schemas schemas, ValuePlace place) {
     Schemas key;
     for (const Json* s : schemas)
         if (std::find(key.begin(), key.end(), s) == key.end()) key.push_back(s);
     Schemas sorted = key;
     std::sort(sorted.begin(), sorted.end());
-    const auto known = index_.find(sorted);
+    const auto known = index_.find({place, sorted});
     if (known != index_.end()) return known->second;
     const uint32_t r = rules_.add_rule("value");
-    queue_.resize(rules_.body.size());
-    queue_[r] = std::move(key);
-    index_.emplace(std::move(sorted), r);
+    queue_[r] = {std::move(key), place};
+    index_.emplace(std::make_pair(place, std::move(sorted)), r);
     if (rules_.body.size() > schema_impl::kMaxSchemaOptions)
         fail_at(Code::unsupported, root_, "", "the schema needs more than 20000 rules; make it smaller");
     return r;
 }
 
-ExprId SchemaCompiler::compile(const Schemas& schemas, bool as_name) {
+ExprId SchemaCompiler::compile(const Schemas& schemas, ValuePlace place) {
     Branch branch;
-    if (!as_name) chain_.clear();  // names are compiled within a branch of their object
+    if (place != ValuePlace::name) chain_.clear();  // names are compiled within a branch of their object
     for (const Json* s : schemas) branch.open.push_back({s, false, schema_impl::kNoParent});
     // The order of the members is that of the schemas: the last one is taken first.
     std::reverse(branch.open.begin(), branch.open.end());
-    return divide(std::move(branch), as_name);
+    return divide(std::move(branch), place);
 }
 
-ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
+ExprId SchemaCompiler::divide(Branch branch, ValuePlace place) {
     n_branch_ += 1 + (branch.seen.size() + branch.pending.size()) / 16;
     if (n_branch_ > schema_impl::kMaxBranches) {
         fail_at(Code::unsupported, root_, "", "the alternatives combine to more than 8000; make the schema smaller");
@@ -100,7 +133,7 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
     if (!flatten(branch)) return kNoMatch;
     if (branch.pending.empty()) {
         n_branch_ += branch.flat.size() / 4;
-        return write(branch.flat, as_name);
+        return write(branch.flat, place);
     }
     const std::shared_ptr<const Alternatives> alternatives = branch.pending.back();
     branch.pending.pop_back();
@@ -108,7 +141,7 @@ ExprId SchemaCompiler::divide(Branch branch, bool as_name) {
     for (const std::vector<Item>& way : *alternatives) {
         Branch next = branch;
         next.open.insert(next.open.end(), way.rbegin(), way.rend());
-        ways.push_back(divide(std::move(next), as_name));
+        ways.push_back(divide(std::move(next), place));
         if (!status_.ok()) return kNoMatch;
     }
     return pool_.choice(std::move(ways));
@@ -213,8 +246,16 @@ bool SchemaCompiler::add_dependencies(Branch& branch, const Json& schema, size_t
     return true;
 }
 
+bool SchemaCompiler::may_compare(size_t n_a, size_t n_b, const Json& where, const char* key) {
+    n_pair_ += n_a * n_b;
+    return n_pair_ <= schema_impl::kMaxPairs || fail_at(Code::unsupported, where, key,
+                                                        say("has too many alternatives to compare them all: more than ",
+                                                            schema_impl::kMaxPairs, " pairs; make the list shorter"));
+}
+
 bool SchemaCompiler::add_one_of(Branch& branch, const Json& list, size_t link) {
     const std::vector<Json>& all = list.items();
+    if (!may_compare(all.size(), all.size(), list, "")) return false;
     Alternatives ways(all.size());
     for (size_t i = 0; i < all.size(); ++i) {
         ways[i].push_back({&all[i], false, link});

@@ -1,5 +1,5 @@
 // grammar/schema_objects: objects and arrays as expressions. Declared in grammar/schema.h.
-#include "automaton.h"
+#include "../base/unicode.h"
 #include "schema.h"
 
 namespace auspex {
@@ -9,6 +9,8 @@ namespace schema_objects_impl {
 
 constexpr size_t kMaxPatterns = 5;     // of patternProperties in one object: names divide into 2^n kinds
 constexpr uint64_t kMaxContains = 64;  // items, where `contains` meets minItems or maxItems
+constexpr size_t kMaxMatchText = 4096, kMaxMatchBytes = 500000;  // of names and values that patterns are run over
+constexpr size_t kMaxMatchMemory = 1 << 20;                      // of the states of one pattern
 
 bool is_false(const Json* s) { return s->is(Json::Kind::boolean) && !s->boolean(); }
 bool is_true(const Json* s) {
@@ -22,7 +24,12 @@ ExprId SchemaCompiler::value_expr(Schemas schemas) {
     for (const Json* s : schemas)
         if (is_false(s)) return kNoMatch;
     schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_true), schemas.end());
-    return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas)));
+    return schemas.empty() ? any_value() : pool_.rule(rule_of(std::move(schemas), ValuePlace::json));
+}
+
+ExprId SchemaCompiler::any_string() {
+    const ExprId chars = pool_.repeat(json_char_, 0, kUnbounded);
+    return pool_.concat({pool_.text("\""), no_end_ == kNoMatch ? chars : pool_.both(chars, no_end_), pool_.text("\"")});
 }
 
 ExprId SchemaCompiler::key_expr(ExprId name) { return pool_.concat({pool_.text("\""), name, colon_}); }
@@ -32,11 +39,10 @@ ExprId SchemaCompiler::any_value() {
     if (any_rule_ != 0) return pool_.rule(any_rule_);
     any_rule_ = rules_.add_rule("value");
     const ExprId self = pool_.rule(any_rule_);
-    const ExprId string = pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\"")});
+    const ExprId string = any_string();
     const ExprId number = number_expr(pool_, NumberFacts()).value();
     const ExprId items = pool_.optional(pool_.concat(self, pool_.repeat(pool_.concat(comma_, self), 0, kUnbounded)));
-    const ExprId member =
-        pool_.concat({pool_.text("\""), pool_.repeat(json_char_, 0, kUnbounded), pool_.text("\":"), space_, self});
+    const ExprId member = pool_.concat({string, pool_.text(":"), space_, self});
     const ExprId members =
         pool_.optional(pool_.concat(member, pool_.repeat(pool_.concat(comma_, member), 0, kUnbounded)));
     rules_.body[any_rule_] = pool_.choice({pool_.text("null"), pool_.text("true"), pool_.text("false"), number, string,
@@ -136,14 +142,21 @@ bool SchemaCompiler::matches(const std::string& pattern, const std::string& text
         rules->start = rules->add_rule("pattern");
         const Status status = compile_regex(rules->pool, pattern, Extent::search, Writing::plain).get(rules->body[0]);
         const bool ready = status.ok() && rules->finish().ok();
-        found = patterns_.emplace(pattern, ready ? std::shared_ptr<const Rules>(rules) : nullptr).first;
+        Pattern entry;
+        if (ready) entry.rules = std::move(rules);
+        found = patterns_.emplace(pattern, std::move(entry)).first;
     }
-    known = found->second != nullptr;
+    Pattern& p = found->second;
+    n_match_bytes_ += text.size() + 16;
+    if (n_match_bytes_ > schema_objects_impl::kMaxMatchBytes)
+        fail_at(Code::unsupported, root_, "", "too many names are matched with patterns; make the schema smaller");
+    known = p.rules != nullptr && text.size() <= schema_objects_impl::kMaxMatchText && status_.ok();
     if (!known) return false;
-    Automaton a(found->second);
-    StateId s = a.start();
-    for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
-    return a.accepting(s);
+    if (!p.automaton || p.automaton->memory() > schema_objects_impl::kMaxMatchMemory)
+        p.automaton = std::make_unique<Automaton>(p.rules);
+    StateId s = p.automaton->start();
+    for (const char c : text) s = p.automaton->step(s, static_cast<unsigned char>(c));
+    return p.automaton->accepting(s);
 }
 
 SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, const std::string& name) {
@@ -156,7 +169,7 @@ SchemaCompiler::Schemas SchemaCompiler::schemas_of_member(const TypeFacts& f, co
         for (size_t i = 0; patterns && i < patterns->keys().size(); ++i) {
             bool known = false;
             if (matches(patterns->keys()[i], name, known)) out.push_back(&patterns->items()[i]);
-            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties");
+            if (!known) pattern_expr(patterns->keys()[i], *patterns, "patternProperties", Writing::canonical);
         }
         if (out.size() > before) continue;
         if (const Json* extra = s->find("additionalProperties")) out.push_back(extra);
@@ -174,15 +187,23 @@ bool SchemaCompiler::name_allowed(const TypeFacts& f, const std::string& name) {
     return true;
 }
 
-void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed) {
+void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vector<std::string>& listed,
+                                ValuePlace place) {
     std::map<std::string, bool> seen;
+    const std::set<std::string> required(f.required.begin(), f.required.end());
     const auto add = [&](const std::string& name) {
         if (!seen.emplace(name, true).second) return;
         listed.push_back(name);
         ObjectRule::Member m;
-        m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
-        m.value = name_allowed(f, name) ? value_expr(schemas_of_member(f, name)) : kNoMatch;
-        m.required = std::find(f.required.begin(), f.required.end(), name) != f.required.end();
+        Schemas schemas = schemas_of_member(f, name);
+        if (place == ValuePlace::arguments) {
+            m = argument_member(name, std::move(schemas));
+        } else {
+            m.key = key_expr(pool_.text(write_text(name, Writing::canonical)));
+            m.value = has_end(name) ? kNoMatch : value_expr(std::move(schemas));
+        }
+        if (!name_allowed(f, name)) m.value = kNoMatch;
+        m.required = required.count(name) != 0;
         object.listed.push_back(m);
     };
     for (const Json* s : f.objects) {
@@ -192,7 +213,8 @@ void SchemaCompiler::add_listed(const TypeFacts& f, ObjectRule& object, std::vec
             fail_at(Code::bad_argument, *s, "properties", "expected an object");
             return;
         }
-        for (const std::string& name : properties->keys()) add(name);
+        for (const std::string& name : properties->keys())
+            if (status_.ok()) add(name);
     }
     for (const std::string& name : f.required) add(name);
 }
@@ -211,11 +233,13 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
         patterns.clear();
     }
     std::vector<ExprId> exprs, common{pool_.repeat(name_char_, 0, kUnbounded)};
-    for (const std::string& p : patterns) exprs.push_back(pattern_expr(p, where, "patternProperties"));
+    for (const std::string& p : patterns)
+        exprs.push_back(pattern_expr(p, where, "patternProperties", Writing::canonical));
     std::vector<std::string> names;
     for (const std::string& name : listed) names.push_back(write_text(name, Writing::canonical));
     if (!names.empty()) common.push_back(pool_.except(pool_.one_of(std::move(names))));
-    if (!f.names.empty()) common.push_back(compile(f.names, true));
+    if (no_end_ != kNoMatch) common.push_back(no_end_);
+    if (!f.names.empty()) common.push_back(compile(f.names, ValuePlace::name));
     if (!status_.ok()) return false;
     for (unsigned set = 0; set < 1u << patterns.size(); ++set) {
         std::vector<ExprId> parts = common;
@@ -246,7 +270,7 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
     object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
     std::vector<std::string> listed;
-    add_listed(f, object, listed);
+    add_listed(f, object, listed, ValuePlace::json);
     if (!status_.ok() || !add_extra(f, object, listed, where)) return kNoMatch;
     size_t n_required = 0;
     for (const ObjectRule::Member& m : object.listed) n_required += m.required ? 1 : 0;
@@ -257,6 +281,45 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     rules_.objects.push_back(std::move(object));
     const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+}
+
+/// <parameter=NAME>, a line break, the value, a line break and </parameter>.
+ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Schemas schemas) {
+    ObjectRule::Member m;
+    const bool readable = !name.empty() && name.find_first_of("<>\n") == std::string::npos && trim_space(name) == name;
+    if (!readable) {
+        fail_at(Code::unsupported, root_, "properties",
+                say("an argument cannot be called ", quote(name, 60),
+                    ": expected a name without <, > and line breaks, and without white space around it"));
+        return m;
+    }
+    m.key = pool_.text("<parameter=" + name + ">\n");
+    // What parse_reply() decides by: the type that the schema of the argument states itself.
+    const Json* properties = root_.find("properties");
+    const Json* own = properties ? properties->find(name) : nullptr;
+    const Json* type = own ? own->find("type") : nullptr;
+    bool declared = type && type->is(Json::Kind::string) && type->text() == "string";
+    for (const Json& t : type ? type->items() : std::vector<Json>())
+        declared = declared || (t.is(Json::Kind::string) && t.text() == "string");
+    for (const Json* s : schemas)
+        if (schema_objects_impl::is_false(s)) return m;
+    const ExprId value = pool_.rule(rule_of(std::move(schemas), declared ? ValuePlace::text : ValuePlace::argument));
+    m.value = pool_.concat(value, pool_.text("\n</parameter>\n"));
+    return m;
+}
+
+ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
+    ObjectRule object;
+    object.any_order = options_.any_order;
+    object.separator = kEmptyText;
+    object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
+    object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    if (f.has_values && !unsupported(where, "enum", "of whole objects for the arguments of a tool")) return kNoMatch;
+    std::vector<std::string> listed;
+    add_listed(f, object, listed, ValuePlace::arguments);
+    if (!status_.ok()) return kNoMatch;
+    rules_.objects.push_back(std::move(object));
+    return rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
 }
 
 }  // namespace detail

@@ -118,6 +118,7 @@ bool SchemaCompiler::gather_values(const std::string& key, const Json& value, Ty
         facts.values = std::move(values);
         return true;
     }
+    if (!may_compare(values.size(), facts.values.size(), value, "")) return false;
     const auto lacks = [&](const Json* v) {
         return std::none_of(values.begin(), values.end(), [v](const Json* o) { return equal_json(*v, *o); });
     };
@@ -228,9 +229,11 @@ bool SchemaCompiler::gather(const Json& schema, TypeFacts& facts) {
 
 // ------------------------------------------------------------------------------------------ expressions
 
-ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
+ExprId SchemaCompiler::write(const Schemas& flat, ValuePlace place) {
     TypeFacts f;
-    if (as_name) f.types = TypeFacts::kString;
+    if (place == ValuePlace::name) f.types = TypeFacts::kString;
+    if (place == ValuePlace::text) f.types = TypeFacts::kString | TypeFacts::kNull;
+    if (place == ValuePlace::arguments || place == ValuePlace::object) f.types = TypeFacts::kObject;
     // The types of all schemas are known before anything else is looked at.
     for (const Json* s : flat)
         if (const Json* type = s->find("type"))
@@ -238,37 +241,56 @@ ExprId SchemaCompiler::write(const Schemas& flat, bool as_name) {
     for (const Json* s : flat)
         if (!gather(*s, f)) return kNoMatch;
     const Json& where = flat.empty() ? root_ : *flat[0];
-    if (f.has_values) return write_values(flat, f, as_name);
+    if (place == ValuePlace::arguments)
+        return (f.types & TypeFacts::kObject) != 0 ? write_arguments(f, where) : kNoMatch;
+    if (f.has_values) return write_values(flat, f, place);
     std::vector<ExprId> ways;
-    if (f.types == TypeFacts::kAll && flat.empty()) return pool_.rule((any_value(), any_rule_));
+    if (f.types == TypeFacts::kAll && flat.empty() && place == ValuePlace::json) return any_value();
     if (f.types & TypeFacts::kNull) ways.push_back(pool_.text("null"));
     if (f.types & TypeFacts::kBoolean) ways.push_back(pool_.choice(pool_.text("true"), pool_.text("false")));
-    if (f.types & TypeFacts::kNumber) {
-        f.number.integers = (f.types & TypeFacts::kInteger) != 0;
-        f.number.others = (f.types & TypeFacts::kOther) != 0;
-        f.number.bare_integers = bare_integers_;
-        Result<ExprId> number = number_expr(pool_, f.number);
-        if (!number.ok()) {
-            const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
-            if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
-                return fail_at(number.status().code, where, multiple ? "multipleOf" : "minimum", number.status().text),
-                       kNoMatch;
-            unsupported(where, multiple ? "multipleOf" : "minimum");
-            number = number_expr(pool_, NumberFacts());
-        }
-        ways.push_back(number.value());
-    }
-    if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, as_name));
+    if (f.types & TypeFacts::kNumber) ways.push_back(write_number(f, where));
+    if (f.types & TypeFacts::kString) ways.push_back(write_string(f, where, place));
+    if ((f.types & TypeFacts::kString) != 0 && place == ValuePlace::argument)
+        ways.push_back(write_string(f, where, ValuePlace::json));
     if (f.types & TypeFacts::kArray) ways.push_back(write_array(f, where));
     if (f.types & TypeFacts::kObject) ways.push_back(write_object(f, where));
     return status_.ok() ? pool_.choice(std::move(ways)) : kNoMatch;
 }
 
-ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, bool as_name) {
+ExprId SchemaCompiler::write_number(TypeFacts& f, const Json& where) {
+    f.number.integers = (f.types & TypeFacts::kInteger) != 0;
+    f.number.others = (f.types & TypeFacts::kOther) != 0;
+    f.number.bare_integers = bare_integers_;
+    const Result<ExprId> number = number_expr(pool_, f.number);
+    if (number.ok()) return number.value();
+    const bool multiple = number.status().text.find("multipleOf") != std::string::npos;
+    const char* key = multiple ? "multipleOf" : "minimum";
+    if (number.status().code != Code::unsupported || !options_.ignore_unsupported)
+        return fail_at(number.status().code, where, key, number.status().text), kNoMatch;
+    unsupported(where, key);
+    return number_expr(pool_, NumberFacts()).value();
+}
+
+bool SchemaCompiler::has_end(std::string_view text) const {
+    return std::any_of(ends_.begin(), ends_.end(),
+                       [text](const std::string& end) { return text.find(end) != std::string_view::npos; });
+}
+
+/// Adds the text as it is written, unless that is impossible.
+void SchemaCompiler::add_literal(const std::string& text, ValuePlace place, std::vector<std::string>& out) const {
+    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    if (has_end(text) || (raw && !text.empty() && text.back() == '\r')) return;
+    const std::string written = raw ? text : write_text(text, Writing::canonical);
+    out.push_back(place == ValuePlace::json ? "\"" + written + "\"" : written);
+}
+
+ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts, ValuePlace place) {
     std::vector<ExprId> ways;
     std::vector<std::string> strings;
     for (const Json* v : facts.values) {
-        if (as_name && !v->is(Json::Kind::string)) continue;
+        const bool is_string = v->is(Json::Kind::string);
+        if (!is_string && (place == ValuePlace::name || (place == ValuePlace::text && !v->is(Json::Kind::null))))
+            continue;
         bool fits = true;
         for (const Json* s : flat) {
             // Branches have divided what combines schemas; what is left are the schema's own keywords.
@@ -280,11 +302,13 @@ ExprId SchemaCompiler::write_values(const Schemas& flat, const TypeFacts& facts,
             }
         }
         if (!fits) continue;
-        if (v->is(Json::Kind::string))
-            strings.push_back((as_name ? "" : "\"") + write_text(v->text(), Writing::canonical) +
-                              (as_name ? "" : "\""));
-        else
+        if (is_string)
+            add_literal(v->text(), place == ValuePlace::argument ? ValuePlace::json : place, strings);
+        else if (!has_end(v->dump()))
             ways.push_back(write_value(*v));
+        Json other;
+        if (is_string && place == ValuePlace::argument && !Json::parse(trim_space(v->text())).get(other).ok())
+            add_literal(v->text(), place, strings);
     }
     ways.push_back(pool_.one_of(std::move(strings)));
     return pool_.choice(std::move(ways));
@@ -323,8 +347,8 @@ ExprId SchemaCompiler::write_value(const Json& value) {
     return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
 }
 
-ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key) {
-    Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, Writing::canonical);
+ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& where, const char* key, Writing writing) {
+    Result<ExprId> e = compile_regex(pool_, pattern, Extent::search, writing);
     if (e.ok()) return e.value();
     if (e.status().code == Code::unsupported && options_.ignore_unsupported)
         unsupported(where, key);
@@ -333,31 +357,33 @@ ExprId SchemaCompiler::pattern_expr(const std::string& pattern, const Json& wher
     return kNoMatch;
 }
 
-ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where) {
+ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where, Writing writing) {
     for (const schema_types_impl::Format& f : schema_types_impl::kFormats) {
         if (format != f.name) continue;
-        const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, Writing::canonical);
+        const Result<ExprId> e = compile_regex(pool_, f.pattern, Extent::whole, writing);
         if (!e.ok()) fail_at(e.status().code, where, "format", e.status().text);
         return e.value();
     }
     return kNoMatch;
 }
 
-ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool as_name) {
+ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, ValuePlace place) {
     if (f.min_length > f.max_length) return kNoMatch;
+    const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
+    const Writing writing = raw ? Writing::plain : Writing::canonical;
     std::vector<ExprId> parts;
     const auto add = [&](ExprId e, bool negated) {
         if (e != kNoMatch) parts.push_back(negated ? pool_.except(e) : e);
     };
-    for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern"), false);
-    for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not"), true);
+    for (const std::string& p : f.patterns) add(pattern_expr(p, where, "pattern", writing), false);
+    for (const std::string& p : f.not_patterns) add(pattern_expr(p, where, "not", writing), true);
     for (const std::string& name : f.formats) {
-        const ExprId e = format_expr(name, where);
+        const ExprId e = format_expr(name, where, writing);
         if (e == kNoMatch && status_.ok()) ignored_.insert(pointer_of(where) + ": format " + quote(name, 40));
         add(e, false);
     }
     std::vector<std::string> excluded;
-    for (const std::string& text : f.excluded) excluded.push_back(write_text(text, Writing::canonical));
+    for (const std::string& text : f.excluded) excluded.push_back(write_text(text, writing));
     if (!excluded.empty()) parts.push_back(pool_.except(pool_.one_of(std::move(excluded))));
     if (!status_.ok()) return kNoMatch;
     uint32_t low = static_cast<uint32_t>(std::min<uint64_t>(f.min_length, kMaxRepeat));
@@ -366,14 +392,22 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, bool 
                                 [this](ExprId e) { return !pool_[e].nullable && pool_[e].kind != ExprKind::except; }))
         low = 0;
     const uint32_t high = f.max_length > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_length);
-    const bool simple = parts.empty() && !as_name;
+    const bool simple = parts.empty() && place == ValuePlace::json;
     // A pattern lets only characters of strings through; complements let everything through.
     const bool bounded =
         low > 0 || high != kUnbounded || f.patterns.size() + f.formats.size() == 0 || parts.empty() ||
         std::all_of(parts.begin(), parts.end(), [this](ExprId e) { return pool_[e].kind == ExprKind::except; });
-    if (bounded) parts.push_back(pool_.repeat(simple ? json_char_ : name_char_, low, high));
+    if (bounded) parts.push_back(pool_.repeat(raw ? text_char_ : simple ? json_char_ : name_char_, low, high));
+    if (no_end_ != kNoMatch) parts.push_back(no_end_);
+    if (raw) {
+        // A reader takes a carriage return before the last line break for a part of it.
+        ByteSet all;
+        all.add(0, 255);
+        parts.push_back(pool_.except(pool_.concat(pool_.repeat(pool_.bytes(all), 0, kUnbounded), pool_.text("\r"))));
+    }
+    if (place == ValuePlace::argument) parts.push_back(not_json_);
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
-    return as_name ? body : pool_.concat({pool_.text("\""), body, pool_.text("\"")});
+    return place == ValuePlace::json ? pool_.concat({pool_.text("\""), body, pool_.text("\"")}) : body;
 }
 
 }  // namespace detail

@@ -66,6 +66,8 @@ class VocabTrie {
     static constexpr uint32_t kMaxPlain = 32;
     const Bits& plain(uint32_t n) const { return plain_[n - 1]; }
     const std::vector<Token>& ends() const { return ends_; }
+    /// Tokens that are no text, ends among them.
+    const std::vector<Token>& controls() const { return controls_; }
     /// The longest token that is text, in bytes.
     size_t max_bytes() const { return tree_.max_depth; }
 

@@ -1,0 +1,175 @@
+#include "tool_calls.h"
+
+#include "../base/unicode.h"
+#include "schema.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace tool_calls_impl {
+
+constexpr size_t kMaxTools = 256;
+constexpr const char *kThink = "<think>", *kThinkEnd = "</think>", *kCall = "<tool_call>", *kCallEnd = "</tool_call>";
+
+struct Tool {
+    std::string name;
+    Json parameters;
+};
+
+Result<Tool> read_tool(const std::string& text, size_t i) {
+    Json json;
+    Json::Limits limits;
+    limits.max_values = 200000;
+    if (const Status s = Json::parse(text, limits).get(json); !s.ok())
+        return fail(Code::bad_argument, "tools[", i, "]: ", s.text);
+    const Json* inner = json.find("function");
+    const Json& function = inner ? *inner : json;
+    const Json *name = function.find("name"), *parameters = function.find("parameters");
+    if (!name || !name->is(Json::Kind::string) || name->text().empty())
+        return fail(Code::bad_argument, "tools[", i, "]: expected a function with a name");
+    Tool tool;
+    tool.name = name->text();
+    if (tool.name.find_first_of("<>\n") != std::string::npos || trim_space(tool.name) != tool.name)
+        return fail(Code::unsupported, "tools[", i, "]: a tool cannot be called ", quote(tool.name, 60),
+                    ": expected a name without <, > and line breaks, and without white space around it");
+    if (parameters && !parameters->is(Json::Kind::null)) {
+        tool.parameters = *parameters;
+    } else {
+        AUSPEX_TRY(Json::parse("{}").get(tool.parameters));
+    }
+    return tool;
+}
+
+class Writer {
+  public:
+    Writer(Rules& rules, const ToolOptions& options)
+        : rules_(rules),
+          pool_(rules.pool),
+          options_(options),
+          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {
+        ByteSet all;
+        all.add(0, 255);
+        any_ = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
+    }
+
+    Status add_tool(const Tool& tool) {
+        SchemaOptions options;
+        options.any_order = options_.any_order;
+        options.ignore_unsupported = options_.ignore_unsupported;
+        SchemaCompiler compiler(rules_, tool.parameters, options);
+        uint32_t arguments = 0;
+        const std::vector<std::string> ends{kCall, elements_ ? "</parameter>" : kCallEnd};
+        const ValuePlace place = elements_ ? ValuePlace::arguments : ValuePlace::object;
+        if (const Status s = compiler.run_arguments(place, ends).get(arguments); !s.ok())
+            return Status(s.code, say("tool ", quote(tool.name, 60), ": ", s.text));
+        for (const std::string& note : compiler.ignored()) rules_.ignored.push_back(tool.name + ": " + note);
+        const ExprId value = pool_.rule(arguments);
+        if (elements_)
+            tools_.push_back(pool_.concat({pool_.text(tool.name + ">\n"), value, pool_.text("</function>\n")}));
+        else
+            tools_.push_back(pool_.concat({pool_.text(write_text(tool.name, Writing::canonical)),
+                                           pool_.text("\", \"arguments\": "), value, pool_.text("}\n")}));
+        return {};
+    }
+
+    void write_reply() {
+        const uint32_t reply = rules_.add_rule("reply"), answer = rules_.add_rule("answer"),
+                       calls = rules_.add_rule("calls"), thinking = rules_.add_rule("thinking");
+        write_calls(calls);
+        write_answer(answer, calls);
+        write_thinking(thinking, answer);
+        // A model may open its thinking itself.
+        ByteSet space;
+        for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
+        const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
+        rules_.body[reply] = options_.inside_thinking ? pool_.rule(thinking) : pool_.choice(pool_.rule(answer), opened);
+        rules_.start = reply;
+    }
+
+  private:
+    ExprId terminal(const char* name, bool other) {
+        TokenTerminal t;
+        t.name = name;
+        t.negated = t.control_only = other;
+        t.may_be_absent = true;
+        rules_.terminals.push_back(t);
+        return pool_.token(static_cast<uint32_t>(rules_.terminals.size() - 1));
+    }
+    /// A tag as the control token of the vocabulary, or spelled out.
+    ExprId tag(const char* name) { return pool_.choice(terminal(name, false), pool_.text(name)); }
+    ExprId without(const std::vector<std::string>& texts) {
+        return pool_.except(pool_.concat({any_, pool_.one_of(texts), any_}));
+    }
+
+    /// One call after its tag, and more.
+    void write_calls(uint32_t calls) {
+        const ExprId begin = pool_.text(elements_ ? "\n<function=" : "\n{\"name\": \"");
+        const ExprId more = options_.parallel
+                                ? pool_.optional(pool_.concat({pool_.text("\n"), tag(kCall), pool_.rule(calls)}))
+                                : kEmptyText;
+        rules_.body[calls] = pool_.concat({begin, pool_.choice(std::move(tools_)), tag(kCallEnd), more});
+    }
+
+    /// The forms of a tag are alternatives of the whole, so that free text with a spelled tag is one expression that
+    /// ends nowhere else.
+    void write_answer(uint32_t answer, uint32_t calls) {
+        if (options_.choice == ToolChoice::required) {
+            const ExprId lines = pool_.repeat(pool_.text("\n"), 0, 2);
+            rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
+            return;
+        }
+        const ExprId free = without({kCall, "<function=", kThink});
+        rules_.body[answer] = pool_.choice({free, pool_.concat({free, terminal(kCall, false), pool_.rule(calls)}),
+                                            pool_.concat({free, pool_.text(kCall), pool_.rule(calls)})});
+    }
+
+    void write_thinking(uint32_t thinking, uint32_t answer) {
+        const ExprId free = without({kThinkEnd}), after = pool_.rule(answer);
+        rules_.body[thinking] = pool_.choice({pool_.concat({free, terminal(kThinkEnd, false), after}),
+                                              pool_.concat({free, pool_.text(kThinkEnd), after}),
+                                              pool_.concat({free, terminal(kThinkEnd, true), pool_.rule(thinking)})});
+    }
+
+    Rules& rules_;
+    ExprPool& pool_;
+    const ToolOptions& options_;
+    bool elements_;  ///< Qwen's form of calls
+    ExprId any_ = kNoMatch;
+    std::vector<ExprId> tools_;
+};
+
+}  // namespace tool_calls_impl
+
+Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::string>& tools,
+                                                      const ToolOptions& options) {
+    using namespace tool_calls_impl;
+    if (tools.empty() || tools.size() > kMaxTools)
+        return fail(tools.empty() ? Code::bad_argument : Code::unsupported, "expected 1 to ", kMaxTools,
+                    " tools, found ", tools.size());
+    size_t n_byte = 0;
+    for (const std::string& text : tools) n_byte += text.size();
+    if (n_byte > 4 * kMaxGrammarBytes)
+        return fail(Code::unsupported, "tools of ", n_byte, " bytes, at most ", 4 * kMaxGrammarBytes, " are read");
+    auto rules = std::make_shared<Rules>();
+    Writer writer(*rules, options);
+    std::set<std::string> names;
+    bool found = options.name.empty();
+    for (size_t i = 0; i < tools.size(); ++i) {
+        Tool tool;
+        AUSPEX_TRY(read_tool(tools[i], i).get(tool));
+        if (!names.insert(tool.name).second)
+            return fail(Code::bad_argument, "tools[", i, "]: another tool is called ", quote(tool.name, 60), " too");
+        if (!options.name.empty() && tool.name != options.name) continue;
+        found = true;
+        AUSPEX_TRY(writer.add_tool(tool));
+    }
+    if (!found)
+        return fail(Code::bad_argument, "no tool is called ", quote(options.name, 60), "; name one of those given");
+    writer.write_reply();
+    AUSPEX_TRY(rules->finish());
+    return std::shared_ptr<const Rules>(rules);
+}
+
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex

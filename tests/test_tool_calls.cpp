@@ -1,0 +1,323 @@
+#include "../src/grammar/matcher.h"
+#include "../src/grammar/schema.h"
+#include "../src/grammar/tool_calls.h"
+#include "support.h"
+
+#include <doctest/doctest.h>
+
+using namespace auspex;
+using namespace auspex::detail;
+
+namespace {
+
+using RulesPtr = std::shared_ptr<const Rules>;
+
+const char* const kWeather = R"({"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {
+        "city": {"type": "string", "minLength": 1, "maxLength": 30},
+        "unit": {"enum": ["C", "F", "5", "true"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "note": {"type": ["string", "null"], "pattern": "^[a-z ]*$"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+        "other": {"anyOf": [{"type": "string", "minLength": 2}, {"type": "null"}]},
+        "free": {}},
+    "required": ["city", "days"]}}})";
+const char* const kPlain = R"({"name": "stop"})";
+
+RulesPtr compile(const std::vector<std::string>& tools, const ToolOptions& options = {}) {
+    RulesPtr rules;
+    const Status status = rules_from_tools(tools, options).get(rules);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    return rules;
+}
+bool accepts(const RulesPtr& rules, std::string_view text) {
+    Automaton a(rules);
+    StateId s = a.start();
+    for (const char c : text) s = a.step(s, static_cast<unsigned char>(c));
+    return a.accepting(s);
+}
+std::string call(const std::string& inside) { return "<tool_call>\n<function=" + inside + "</function>\n</tool_call>"; }
+std::string argument(const std::string& name, const std::string& value) {
+    return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+}
+
+/// Every byte, pieces that make calls likely, and the tags as control tokens or, without them, in two pieces.
+std::shared_ptr<const VocabTrie> make_vocab(bool controls) {
+    std::vector<VocabTrie::Piece> pieces;
+    const auto add = [&pieces](const std::string& bytes, bool text = true, bool end = false) {
+        VocabTrie::Piece p;
+        p.bytes = bytes;
+        p.text = text;
+        p.end = end;
+        pieces.push_back(p);
+    };
+    for (unsigned b = 0; b < 256; ++b) add(std::string(1, static_cast<char>(b)));
+    for (const char* p : {"\n<",
+                          "function",
+                          "=g",
+                          "et_",
+                          ">\n",
+                          "</",
+                          "parameter",
+                          ">",
+                          "\n</parameter>\n",
+                          "\n</parameter",
+                          "ab",
+                          " the",
+                          "\"",
+                          "\",",
+                          "}",
+                          "]",
+                          "{\"",
+                          "[",
+                          "null",
+                          "true",
+                          "12",
+                          "<func",
+                          "tion=",
+                          "\r",
+                          "\r\n",
+                          "0.5",
+                          ": ",
+                          "a\n<",
+                          "\xC3\xA9",
+                          "\xE2\x82\xAC",
+                          "</function>\n"})
+        add(p);
+    for (const char* tag : {"<think>", "</think>", "<tool_call>", "</tool_call>"}) {
+        if (controls) {
+            add(tag, false);
+        } else {
+            add(std::string(tag).substr(0, 4));
+            add(std::string(tag).substr(4));
+        }
+    }
+    add("<|vision_start|>", false);
+    add("<|im_end|>", false, true);
+    return VocabTrie::build(pieces);
+}
+
+/// A reply by a random walk over masks. After some tokens it prefers those that close something.
+bool sample(Matcher& m, const VocabTrie& vocab, test::Random& random, std::string& text) {
+    m.rollback(m.n_step());
+    text.clear();
+    std::vector<uint32_t> bits(m.n_word());
+    for (int step = 0; step < 600; ++step) {
+        m.mask(Span<uint32_t>(bits));
+        std::vector<Token> bytes, pieces, closing;
+        for (size_t t = 0; t < vocab.n_vocab(); ++t) {
+            if ((bits[t / 32] >> (t % 32) & 1) == 0) continue;
+            const Token id = static_cast<Token>(t);
+            (t < 256 ? bytes : pieces).push_back(id);
+            const std::string& p = vocab.piece(id).bytes;
+            if (p.size() == 1 ? p == "\"" || p == "}" || p == "]" || p == "<" : p[0] == '<' || p == "\n</parameter>\n")
+                closing.push_back(id);
+        }
+        if (bytes.empty() && pieces.empty()) FAIL("a dead end after " << text);
+        // Text and thinking would rarely end by themselves.
+        const char* tag = random.below(2) == 0 ? "</think>" : "<tool_call>";
+        if (random.below(step < 60 ? 24 : 6) == 0 && m.accept(std::string_view(tag))) {
+            text += tag;
+            continue;
+        }
+        const bool close = !closing.empty() && random.below(step < 60 ? 6 : 2) == 0;
+        const bool piece = bytes.empty() || (!pieces.empty() && random.below(4) > 0);
+        const std::vector<Token>& from = close ? closing : piece ? pieces : bytes;
+        const Token token = from[random.below(static_cast<uint32_t>(from.size()))];
+        if (!m.accept(token)) FAIL("a token of the mask is refused after " << text);
+        if (m.is_finished()) return true;
+        text += vocab.piece(token).bytes;
+    }
+    return false;
+}
+
+struct Calls {
+    size_t n_text = 0, n_call = 0, n_argument = 0;
+};
+/// Samples replies, reads them with parse_reply() and validates the arguments of every call.
+Calls check_samples(const std::vector<std::string>& tools, const ToolOptions& options, bool controls, size_t n) {
+    const RulesPtr rules = compile(tools, options);
+    const std::shared_ptr<const VocabTrie> vocab = make_vocab(controls);
+    std::unique_ptr<Matcher> m;
+    const Status status = Matcher::create(rules, vocab).get(m);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    std::map<std::string, std::unique_ptr<Automaton>> schemas;
+    for (const std::string& text : tools) {
+        Json tool;
+        REQUIRE(Json::parse(text).get(tool).ok());
+        const Json* inner = tool.find("function");
+        const Json& f = inner ? *inner : tool;
+        SchemaOptions schema_options;
+        schema_options.any_order = true;
+        RulesPtr schema;
+        const Json* parameters = f.find("parameters");
+        REQUIRE(rules_from_json_schema(parameters ? parameters->dump() : "{}", schema_options).get(schema).ok());
+        schemas[f.find("name")->text()] = std::make_unique<Automaton>(schema);
+    }
+    test::Random random(n + (controls ? 1 : 0));
+    Calls out;
+    std::string text;
+    for (size_t tries = 0; out.n_text < n && tries < 8 * n; ++tries) {
+        if (!sample(*m, *vocab, random, text)) continue;
+        ++out.n_text;
+        const Result<ChatReply> reply = parse_reply(text, options.inside_thinking, tools);
+        REQUIRE(reply.ok());
+        CHECK_MESSAGE(reply.value().content.find("<tool_call>") == std::string::npos, text);
+        CHECK_MESSAGE(reply.value().content.find("<function=") == std::string::npos, text);
+        if (options.choice == ToolChoice::required) CHECK_MESSAGE(!reply.value().tool_calls.empty(), text);
+        for (const ToolCall& c : reply.value().tool_calls) {
+            ++out.n_call;
+            std::string json = "{";
+            for (const ToolArgument& a : c.arguments) {
+                json += (json.size() > 1 ? ", " : "") + Json::of_string(a.name).dump() + ": ";
+                json += a.json ? a.value : Json::of_string(a.value).dump();
+                ++out.n_argument;
+            }
+            json += "}";
+            REQUIRE_MESSAGE(schemas.count(c.name) == 1, text);
+            Automaton& schema = *schemas[c.name];
+            StateId s = schema.start();
+            for (const char b : json) s = schema.step(s, static_cast<unsigned char>(b));
+            CHECK_MESSAGE(schema.accepting(s), json << " of " << text);
+        }
+    }
+    CHECK(out.n_text == n);
+    return out;
+}
+
+/// The functions that a recorded request offers, in the form of ChatRequest::tools.
+void collect(const Json& list, std::vector<std::string>& out) {
+    for (const Json& t : list.items()) {
+        const Json* inner = t.find("function");
+        const Json& f = inner ? *inner : t;
+        const Json *name = f.find("name"), *parameters = f.find("parameters"), *schema = f.find("input_schema");
+        if (const Json* group = t.find("tools")) collect(*group, out);
+        if (!parameters) parameters = schema;
+        if (name && parameters)
+            out.push_back("{\"name\": " + name->dump() + ", \"parameters\": " + parameters->dump() + "}");
+    }
+}
+
+}  // namespace
+
+TEST_CASE("tool calls: text, one call, several") {
+    const RulesPtr any = compile({kWeather, kPlain});
+    const std::string good = call("get_weather>\n" + argument("city", "Oslo") + argument("days", "3"));
+    for (const std::string& text :
+         {std::string("Hello <b>you</b>."), std::string(), good, "Let me see.\n" + good, call("stop>\n"),
+          call("stop>\n") + "\n" + good, "<think>\nhm <tool_call>x</think>\n\n" + good,
+          call("get_weather>\n" + argument("city", "a\n</param\nb") + argument("unit", "C") + argument("days", "14"))})
+        CHECK_MESSAGE(accepts(any, text), text);
+    for (const std::string& text :
+         {good + " more text", std::string("<tool_call>"), call("get>\n"), call("get_weather>\n"),
+          call("get_weather>\n" + argument("city", "Oslo") + argument("days", "15")),
+          call("get_weather>\n" + argument("city", "") + argument("days", "1")),
+          call("get_weather>\n" + argument("days", "1") + argument("city", "Oslo")),
+          call("get_weather>\n" + argument("city", "a</parameter>") + argument("days", "1")),
+          call("get_weather>\n" + argument("city", "Oslo\r") + argument("days", "1")),
+          std::string("<function=stop>\n</function>"), std::string("<think> never closed")})
+        CHECK_MESSAGE(!accepts(any, text), text);
+    ToolOptions one;
+    one.choice = ToolChoice::required;
+    one.parallel = false;
+    one.any_order = true;
+    const RulesPtr required = compile({kWeather, kPlain}, one);
+    CHECK(accepts(required, call("get_weather>\n" + argument("days", "1") + argument("city", "Oslo"))));
+    CHECK(!accepts(required, "Hello"));
+    CHECK(!accepts(required, good + "\n" + good));
+    one.name = "stop";
+    one.inside_thinking = true;
+    CHECK(accepts(compile({kWeather, kPlain}, one), "let me <tool_call>\n</think>\n\n" + call("stop>\n")));
+    CHECK(!accepts(compile({kWeather, kPlain}, one), "</think>" + good));
+    one.style = ChatStyle::chatml;
+    one.name = "get_weather";
+    CHECK(accepts(compile({kWeather}, one), R"(</think><tool_call>)"
+                                            "\n"
+                                            R"({"name": "get_weather", "arguments": {"days": 1, "city": "</b>"}})"
+                                            "\n</tool_call>"));
+}
+
+TEST_CASE("tool calls: a string that its schema does not declare so is written so that it is read as one") {
+    const RulesPtr rules = compile({kWeather});
+    const auto written = [&](const char* name, const char* value) {
+        const bool last = std::string(name) != "unit";
+        return accepts(rules, call("get_weather>\n" + argument("city", "Oslo") + (last ? "" : argument(name, value)) +
+                                   argument("days", "1") + (last ? argument(name, value) : "")));
+    };
+    for (const char* unit : {"C", "\"C\"", "\"5\"", "\"true\""}) CHECK_MESSAGE(written("unit", unit), unit);
+    for (const char* unit : {"5", "true", "G"}) CHECK_MESSAGE(!written("unit", unit), unit);
+    for (const char* other : {"null", "\"null\"", "text, as it is", "nullx", "\"55\""})
+        CHECK_MESSAGE(written("other", other), other);
+    for (const char* other : {"5", "true", "x", "true ", " true", "\"5\""})
+        CHECK_MESSAGE(!written("other", other), other);
+    for (const char* note : {"null", "", "a b"}) CHECK_MESSAGE(written("note", note), note);
+    CHECK(!written("note", "A"));
+    CHECK(written("free", "[1, {\"a\": \"b\"}]"));
+    CHECK(!written("tags", "[\"</parameter>\"]"));
+    CHECK(written("tags", "[\"<b>\", \"</p\"]"));
+}
+
+TEST_CASE("tool calls: every sample is read back and valid") {
+    for (const bool controls : {false, true})
+        for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required})
+            for (const ChatStyle style : {ChatStyle::qwen36, ChatStyle::chatml}) {
+                ToolOptions options;
+                options.choice = choice;
+                options.style = style;
+                options.inside_thinking = style == ChatStyle::qwen36;
+                options.any_order = controls;
+                const Calls calls = check_samples({kWeather, kPlain}, options, controls, 200);
+                CHECK(calls.n_call > 20);
+                CHECK(calls.n_argument > 20);
+            }
+}
+
+TEST_CASE("tool calls: the tools of coding agents compile, and every sample is valid") {
+    const char* shared = test::shared_dir("requests of coding agents");
+    if (!shared) return;
+    for (const char* client : {"claude-code", "codex", "opencode", "pi", "qwen-code"}) {
+        Json log;
+        REQUIRE(Json::parse(test::read_text(std::string(shared) + "/clients/" + client + ".json")).get(log).ok());
+        std::vector<std::string> tools;
+        for (const Json& request : log.items()) {
+            const Json* body = request.find("body");
+            const Json* list = body ? body->find("tools") : nullptr;
+            if (tools.empty() && list) collect(*list, tools);
+        }
+        CAPTURE(client);
+        REQUIRE(tools.size() >= 4);
+        ToolOptions options;
+        options.choice = ToolChoice::required;
+        const Calls calls = check_samples(tools, options, true, 200);
+        CHECK(calls.n_call >= 200);
+    }
+}
+
+TEST_CASE("tool calls: errors name the tool") {
+    const auto error = [](const std::vector<std::string>& tools, const ToolOptions& options = {}) {
+        const Result<Grammar> g = Grammar::from_tools(tools, options);
+        CHECK(!g.ok());
+        return g.status().message();
+    };
+    const auto has = [](const std::string& text, const char* part) {
+        CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+    };
+    has(error({}), "expected 1 to 256 tools");
+    has(error({"{"}), "tools[0]");
+    has(error({kPlain, R"({"type": "web_search"})"}), "tools[1]: expected a function with a name");
+    has(error({kPlain, kPlain}), "tools[1]: another tool is called 'stop' too");
+    has(error({R"({"name": "a<b"})"}), "cannot be called");
+    has(error({R"({"name": "f", "parameters": {"properties": {"x>": {}}}})"}), "tool 'f': #: properties");
+    has(error({R"({"name": "f", "parameters": {"properties": {"x": {"items": {"uniqueItems": true}}}}})"}),
+        "tool 'f': #/properties/x/items: uniqueItems");
+    ToolOptions options;
+    options.name = "start";
+    has(error({kPlain}, options), "no tool is called 'start'");
+    options.name.clear();
+    options.ignore_unsupported = true;
+    const Result<Grammar> g = Grammar::from_tools(
+        {R"({"name": "f", "parameters": {"properties": {"x": {"items": {"uniqueItems": true}}}}})"}, options);
+    REQUIRE(g.ok());
+    REQUIRE(g.value().ignored().size() == 1);
+    CHECK(g.value().ignored()[0] == "f: #/properties/x/items: uniqueItems");
+}
