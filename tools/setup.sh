@@ -48,7 +48,7 @@ configure() {
 packages_to_build=(g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libstb-dev libvulkan-dev
     libvulkan-volk-dev)
 packages_to_test=("${packages_to_build[@]}" ccache clang clang-format libclang-rt-14-dev universal-ctags doctest-dev
-    glslc spirv-tools libvulkan1 mesa-vulkan-drivers vulkan-validationlayers)
+    meson pkgconf glslc spirv-tools libvulkan1 mesa-vulkan-drivers vulkan-validationlayers)
 # The NEON kernels must at least compile where the machine is no ARM.
 [ "$(uname -m)" = x86_64 ] && packages_to_test+=(g++-aarch64-linux-gnu)
 

@@ -1,0 +1,12 @@
+# Finds the headers that compiling the Vulkan machine takes: vulkan/vulkan.h and volk.h, from a Vulkan SDK (VULKAN_SDK), a
+# package manager or the system. The driver is loaded at run time, so no library is linked.
+# Sets auspex_vulkan_headers to their folders, or to nothing if one of them is missing.
+find_package(Vulkan QUIET)
+find_path(AUSPEX_VULKAN_HEADERS vulkan/vulkan.h HINTS ${Vulkan_INCLUDE_DIR})
+find_path(AUSPEX_VOLK_HEADERS volk.h HINTS ${AUSPEX_VULKAN_HEADERS} PATH_SUFFIXES volk Volk)
+mark_as_advanced(AUSPEX_VULKAN_HEADERS AUSPEX_VOLK_HEADERS)
+set(auspex_vulkan_headers)
+if(AUSPEX_VULKAN_HEADERS AND AUSPEX_VOLK_HEADERS)
+  set(auspex_vulkan_headers ${AUSPEX_VULKAN_HEADERS} ${AUSPEX_VOLK_HEADERS})
+  list(REMOVE_DUPLICATES auspex_vulkan_headers)
+endif()
