@@ -1,7 +1,8 @@
-// Fuzz target: any bytes as GBNF, as a pattern and as a JSON schema, and any bytes as text under it: masks agree with
-// accept, forced text is accepted, steps can be taken back. Built with -DAUSPEX_FUZZ=ON.
+// Fuzz target: any bytes as GBNF, as a pattern, as a JSON schema and as a tool, and any bytes as text under it: masks
+// agree with accept, forced text is accepted, steps can be taken back. Built with -DAUSPEX_FUZZ=ON.
 #include "../src/grammar/matcher.h"
 #include "../src/grammar/schema.h"
+#include "../src/grammar/tool_calls.h"
 
 #include <cstdlib>
 
@@ -75,14 +76,22 @@ void check_rules(const Result<std::shared_ptr<const Rules>>& rules, std::string_
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size < 1) return 0;
     const std::shared_ptr<const VocabTrie> vocab = make_vocab();
-    const unsigned kind = data[0] % 4;
+    const unsigned kind = data[0] % 5;
     const std::string_view all(reinterpret_cast<const char*>(data + 1), size - 1);
     // What follows a zero byte is the text.
     const size_t cut = std::min(all.find('\0'), all.size());
     const std::string_view grammar = all.substr(0, cut), text = all.substr(std::min(cut + 1, all.size()));
     if (kind == 0) check_rules(rules_from_gbnf(grammar), text.empty() ? grammar : text, vocab);
     if (kind == 1) check_rules(rules_from_regex(grammar), text.empty() ? grammar : text, vocab);
-    if (kind >= 2) {
+    if (kind == 4) {
+        ToolOptions options;
+        options.choice = grammar.size() % 2 == 0 ? ToolChoice::automatic : ToolChoice::required;
+        options.style = data[0] % 2 == 0 ? ChatStyle::qwen36 : ChatStyle::chatml;
+        options.ignore_unsupported = true;
+        const std::string tool = "{\"name\": \"f\", \"parameters\": " + std::string(grammar) + "}";
+        check_rules(rules_from_tools({tool}, options), text.empty() ? grammar : text, vocab);
+    }
+    if (kind == 2 || kind == 3) {
         SchemaOptions options;
         options.any_order = kind == 3;
         options.ignore_unsupported = grammar.size() % 2 == 1;

@@ -9,66 +9,6 @@ constexpr size_t kMaxPasses = 64;         // over the rules, until nothing chang
 constexpr size_t kSearchBudget = 40000;   // derivatives, to find out what matches nothing
 constexpr uint32_t kMaxEmptyRepeat = 64;  // of an element that may be empty and is no regular expression
 
-/// Rules in the order in which a depth-first walk from the start leaves them, so that a rule follows what it uses.
-struct PostOrder {
-    const Rules& rules;
-    std::vector<uint32_t> order;
-    std::vector<uint8_t> seen;
-
-    explicit PostOrder(const Rules& r) : rules(r), seen(r.body.size(), 0) {}
-
-    void used_by(ExprId e, std::vector<uint32_t>& out, std::unordered_map<ExprId, bool>& done) const {
-        std::vector<ExprId> open{e};
-        while (!open.empty()) {
-            const ExprId at = open.back();
-            open.pop_back();
-            const ExprNode& n = rules.pool[at];
-            if (n.regular || !done.emplace(at, true).second) continue;
-            switch (n.kind) {
-                case ExprKind::rule: out.push_back(n.a); break;
-                case ExprKind::concat:
-                    open.push_back(n.a);
-                    open.push_back(n.b);
-                    break;
-                case ExprKind::choice:
-                    for (const ExprId p : rules.pool.parts(at)) open.push_back(p);
-                    break;
-                case ExprKind::repeat: open.push_back(n.a); break;
-                case ExprKind::members:
-                    for (const auto* list : {&rules.objects[n.a].listed, &rules.objects[n.a].extra})
-                        for (const ObjectRule::Member& m : *list) open.push_back(m.value);
-                    break;
-                default: break;
-            }
-        }
-    }
-    void walk(uint32_t start) {
-        struct Step {
-            uint32_t rule;
-            std::vector<uint32_t> uses;
-            size_t next;
-        };
-        std::vector<Step> stack;
-        const auto enter = [&](uint32_t rule) {
-            seen[rule] = 1;
-            std::vector<uint32_t> uses;
-            std::unordered_map<ExprId, bool> done;
-            used_by(rules.body[rule], uses, done);
-            stack.push_back({rule, std::move(uses), 0});
-        };
-        enter(start);
-        while (!stack.empty()) {
-            Step& top = stack.back();
-            if (top.next == top.uses.size()) {
-                order.push_back(top.rule);
-                stack.pop_back();
-            } else if (const uint32_t rule = top.uses[top.next++]; !seen[rule]) {
-                enter(rule);
-            }
-        }
-    }
-};
-
 }  // namespace grammar_impl
 
 uint32_t Rules::add_rule(std::string rule_name) {
