@@ -78,7 +78,7 @@ class AuspexConan(ConanFile):
         header.libdirs, header.bindirs = [], []
         header.system_libs = self._system_libs()
         if self.options.vulkan:
-            header.requires = ["volk::volk_headers", "vulkan-headers::vulkanheaders"]
+            header.requires = ["volk::volk_headers", "vulkan-headers::vulkan-headers"]
         else:
             header.defines = ["AUSPEX_NO_VULKAN"]
 
