@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bench_controller.h"
+#include "bench_masks.h"
 #include "bench_trace.h"
 #include "engine/session.h"
 #include "machine/cpu/kernels.h"
@@ -184,12 +185,12 @@ Status check(BenchOptions& o) {
     if (std::count(o.rows.begin(), o.rows.end(), 0)) return Status(Code::bad_argument, "--rows has 0, expected 1 .. 8");
     if (!(o.synth_accept >= 0 && o.synth_accept <= 1))
         return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
-    const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0) + !o.replay.empty();
+    const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0) + !o.replay.empty() + !o.masks.empty();
     if (n_mode > 1)
-        return Status(
-            Code::bad_argument,
-            "--profile, --stack, --controller, --long and --replay answer different questions, expected one of "
-            "them at a time");
+        return Status(Code::bad_argument,
+                      "--profile, --stack, --controller, --long, --replay and --masks answer different questions, "
+                      "expected one of "
+                      "them at a time");
     if (o.dry && o.replay.empty())
         return Status(Code::bad_argument, "--dry alone means nothing, expected both: --replay FILE --dry");
     if (o.virtual_clock && !o.controller)
@@ -215,6 +216,7 @@ Status check(BenchOptions& o) {
 Status run_bench(BenchOptions& o) {
     Status s = check(o);
     if (!s.ok()) return s;
+    if (!o.masks.empty()) return bench_masks(o);
     if (o.dry) return bench_trace(o);
     if (o.virtual_clock) return bench_controller_virtual(o.repeat, o.json);
     Bench b(o);

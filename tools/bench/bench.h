@@ -2,7 +2,7 @@
 //
 // Owns    the options, the model under test, the timing loops, the JSON object with all results. Each kind of
 //         measurement has a file of its own: bench_rows, bench_profile, bench_mtp, bench_stack, bench_replay,
-//         bench_trace.
+//         bench_trace, bench_masks.
 // Thread  one.
 // Tests   tests/test_cli_bench.py.
 #pragma once
@@ -25,6 +25,7 @@ struct BenchOptions {
     bool measure_all = false;  ///< none of them was named: prefill, decoding and rows with their defaults
     std::string draft = "auto", draft_vocab, synth_phases, plot, trace;
     std::vector<std::string> texts;  ///< NAME=FILE
+    std::string masks;  ///< file of schemas and instances
     std::string replay, geometry = "9b", checkpoint_bytes, policy = "default", order = "arrival";
     std::string thinking = "dropped";
     double synth_accept = 0;

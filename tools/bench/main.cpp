@@ -39,6 +39,9 @@ void add_measurements(CLI::App& app, BenchOptions& o) {
                  "Windows and drafting, alone and together, on a predictable and an open-ended text, at --depth");
     app.add_flag("--controller", o.controller,
                  "Score the choice of draft depth against every fixed depth in hindsight");
+    app.add_option("--masks", o.masks,
+                   "What masks of JSON schemas cost with the model's vocabulary, and whether they are right: FILE has "
+                   "lines {\"schema\", \"tests\": [{\"valid\", \"data\"}]}");
     app.add_flag("--virtual", o.virtual_clock, "With --controller: synthetic texts and costs on a virtual clock");
 }
 
@@ -118,7 +121,8 @@ int main(int argc, char** argv) {
     return run_command(app, argc, argv, [&] {
         if (tokens->count() == 0) o.n = o.stack ? 256 : o.mtp_list.empty() ? 32 : 128;
         if (app.get_option("--context")->count() != 0) o.replay_context = o.context;
-        const bool mode = o.profile || o.stack || o.controller || o.longest > 0 || !o.replay.empty();
+        const bool mode =
+            o.profile || o.stack || o.controller || o.longest > 0 || !o.replay.empty() || !o.masks.empty();
         o.measure_all = !mode && std::all_of(lists.begin(), lists.end(), [](const auto* l) { return l->count() == 0; });
         return report(run_bench(o));
     });
