@@ -25,7 +25,7 @@ struct BenchOptions {
     bool measure_all = false;  ///< none of them was named: prefill, decoding and rows with their defaults
     std::string draft = "auto", draft_vocab, synth_phases, plot, trace;
     std::vector<std::string> texts;  ///< NAME=FILE
-    std::string masks;  ///< file of schemas and instances
+    std::string masks;               ///< file of schemas and instances
     std::string replay, geometry = "9b", checkpoint_bytes, policy = "default", order = "arrival";
     std::string thinking = "dropped";
     double synth_accept = 0;
