@@ -119,7 +119,7 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
         sync(session, prompt);
         Random random(5);
         Snapshot snap;
-        while (session.history().size() < (deep() ? 250 : 110)) {
+        while (session.history().size() < (deep() ? 250 : 85)) {
             REQUIRE(session.set_draft_depth(static_cast<int>(random.below(9))).ok());
             more(session, 1 + random.below(6), sampling);
             const std::vector<Token> now = history(session);

@@ -308,7 +308,7 @@ TEST_CASE("lossless drafting on the GPU: every family gives the same text with a
         auto context = rig.context();
         const std::vector<Token> greedy = stepped(rig, *context, prompt, kSpoken);
         for (uint32_t n_draft : {0u, 2u, 5u}) {
-            if (!deep() && n_draft == 2) continue;
+            if (!deep() && (n_draft == 2 || (n_draft == 0 && family != Family::step35))) continue;
             CAPTURE(n_draft);
             context->reset();
             CHECK(device_loop(rig, *context, prompt, kSpoken, n_draft, n_draft == 2 ? 1 : 3) == greedy);
