@@ -12,7 +12,7 @@
 //         6 kept_squares                         written if keep_input: a copy of squares
 // Push    RowsArgs; from_kept: row i is written as row hidden_from + i
 // Grid    x: row. Group 256 (a power of two)
-// Cost    8 * width bytes a row
+// Cost    8 * width bytes a row, twice that if keep_input
 // Order   an invocation sums its columns in turn, then halves are added: the same for any number of rows
 // CPU     src/machine/cpu, rms_norm
 #extension GL_GOOGLE_include_directive : require

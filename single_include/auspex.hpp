@@ -8347,11 +8347,14 @@ class ListBuilder {
     void keep(uint32_t n_row);
     /// Nodes [first, last) of a pass; all: first = 0, last = UINT32_MAX.
     void tape(const Pass& pass, uint32_t first_node = 0, uint32_t last_node = UINT32_MAX);
-    /// The head on n kept rows from StepState::first_logit on. `from_kept`: rows count from hidden_from.
-    void head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
-    /// The same after a pass of few rows, with the bits of that pass's own head: on the rows that the last norm is
-    /// computed from.
-    void head_of_pass(const Tape& tape, uint32_t n);
+    /// Which rows a head runs on after its pass.
+    enum class HeadRows {
+        normed,  ///< the kept rows
+        kept,    ///< the kept rows from StepState::hidden_from on
+        of_pass  ///< what the last norm of a pass of few rows is computed from: gives the bits of that pass's own head
+    };
+    /// The head on n rows from StepState::first_logit on.
+    void head(const Tape& tape, uint32_t n, HeadRows rows, bool largest = false);
     /// n rows of logits to the host.
     void logits_to_host(const Tape& tape, uint32_t n);
     /// The ids that sample() chose for n rows, to the memory of the host's logits.
@@ -10443,9 +10446,9 @@ Status check_session_options(const Model::Impl& model, const SessionOptions& opt
 
 // engine/snapshot: a timeline as bytes.
 //
-// Layout  SnapshotHead | tokens | logits of the last row, if they are known | spans | state, as Context::save writes
-// it. Thread  pure functions. Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is
-// refused.
+// Layout  SnapshotHead | tokens | logits of the last row, if known | spans | state, as Context::save writes it.
+// Thread  pure functions.
+// Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -11759,6 +11762,7 @@ struct Handle {
         if (h && h != INVALID_HANDLE_VALUE) CloseHandle(h);
     }
 };
+
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
     if (n_wide <= 0) return refused(path, "read the name of", last_error());
@@ -11809,6 +11813,7 @@ struct Descriptor {
         if (fd >= 0) ::close(fd);
     }
 };
+
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Descriptor file;
     // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
@@ -11857,6 +11862,7 @@ struct Stream {
         if (f) std::fclose(f);
     }
 };
+
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Stream file;
     errno = 0;
@@ -42256,7 +42262,7 @@ struct Needs {
             d_swiglu = std::max(d_swiglu, plan.slot(d.y).width());
         if (d.kind == Node::Kind::product && d.head) {
             n_row[d.y] = kMaxTentative;
-            d_gather = std::max<uint64_t>(d_gather, row_stride(plan, d.op->in[0]));
+            d_gather = std::max<uint64_t>(d_gather, row_stride(plan, d.x));
             touch(d.op->in[0]);
         } else {
             touch(d.y);
@@ -43301,33 +43307,18 @@ void ListBuilder::gather(const Region& from, const Region& to, uint32_t width, u
     dispatch(key_of("gather_rows", kRowGroup), {buffers_.step, from, to}, a, {n, ceil_div(width, kRowGroup)}, "rows");
 }
 
-void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest) {
+void ListBuilder::head(const Tape& tape, uint32_t n, HeadRows rows, bool largest) {
     for (Node d : model_.nodes(tape)) {
         if (!d.head) continue;
-        d.x = d.op->in[0];  // kept rows, normed already
-        d.norm = kNoSlot;
-        uses({{id(kStep), d.x}, {id(kGathered)}});
-        gather(buffers_.row[d.x], buffers_.gathered, width(d.x), n, from_kept);
-        ProductArgs p{};
-        p.x = &buffers_.gathered;
-        p.y = &buffers_.row[d.y];
-        p.x_stride = width(d.x);
-        p.y_stride = width(d.y);
-        p.n_row = n;
-        p.epilogue = largest ? Epilogue::logits : Epilogue::store;
-        uses({{id(kGathered)}, {d.y, id(kSamplePart)}});
-        product(d, p);
-    }
-}
-
-void ListBuilder::head_of_pass(const Tape& tape, uint32_t n) {
-    for (const Node& d : model_.nodes(tape)) {
-        if (!d.head) continue;
-        if (d.norm == kNoSlot) return head(tape, n, false);
+        const bool fused = rows == HeadRows::of_pass && d.norm != kNoSlot;
+        if (!fused) {  // kept rows, normed already
+            d.x = d.op->in[0];
+            d.norm = kNoSlot;
+        }
         const uint32_t x_stride = stride(d.x);
-        uses({{id(kStep), id(kHeadRows)}, {id(kGathered)}});
-        gather(buffers_.head_rows, buffers_.gathered, x_stride, n, false);
-        gather(buffers_.head_squares, buffers_.gathered_squares, ceil_div(x_stride, 16u), n, false);
+        uses({{id(kStep), fused ? id(kHeadRows) : d.x}, {id(kGathered)}});
+        gather(fused ? buffers_.head_rows : buffers_.row[d.x], buffers_.gathered, x_stride, n, rows == HeadRows::kept);
+        if (fused) gather(buffers_.head_squares, buffers_.gathered_squares, ceil_div(x_stride, 16u), n, false);
         ProductArgs p{};
         p.x = &buffers_.gathered;
         p.y = &buffers_.row[d.y];
@@ -43335,9 +43326,9 @@ void ListBuilder::head_of_pass(const Tape& tape, uint32_t n) {
         p.x_stride = x_stride;
         p.y_stride = stride(d.y);
         p.n_row = n;
-        p.norm = true;
-        p.epilogue = Epilogue::store;
-        uses({{id(kGathered)}, {d.y}});
+        p.norm = fused;
+        p.epilogue = largest ? Epilogue::logits : Epilogue::store;
+        uses({{id(kGathered)}, {d.y, id(kSamplePart)}});
         product(d, p);
     }
 }
@@ -44544,10 +44535,10 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
         }
         case Kind::wide: return;  // in parts: build()
         case Kind::head:
-            if (key.few)
-                b.head_of_pass(tape, key.n);
-            else
-                b.head(tape, key.n, &tape == &trunk);
+            b.head(tape, key.n,
+                   key.few           ? ListBuilder::HeadRows::of_pass
+                   : &tape == &trunk ? ListBuilder::HeadRows::kept
+                                     : ListBuilder::HeadRows::normed);
             return b.logits_to_host(tape, key.n);
         case Kind::apply: return b.apply_records(trunk, key.n);
         case Kind::cycle: b.open_next(key.n - 1); return append_verify(b, key);
@@ -44598,7 +44589,7 @@ void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const
         }
         pass.head = pass.n_row == 1;
         b.tape(pass);
-        if (!pass.head) b.head(tape, 1, false, largest);
+        if (!pass.head) b.head(tape, 1, ListBuilder::HeadRows::normed, largest);
         b.sample(tape, 1, noise, penalties, largest);
         b.mtp_next();
         if (depth < key.n_draft && depth < n_block) b.keep_guess(tape, depth - 1);
@@ -51758,7 +51749,8 @@ Status start_over(Impl& from, Impl& to, SyncReport* report) {
     AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
     report->rows_computed = done.rows_computed;
     report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;
-    report->text = say("another kind of device, or rows of longer steps: ", done.rows_computed, " rows are computed");
+    report->text = say("another kind of device, or rows computed in steps longer than n_ubatch: ", done.rows_computed,
+                       " rows are computed");
     return {};
 }
 

@@ -185,7 +185,7 @@ wait_steps
 
 grep -q "^step: passed: build: clang, address" "$steps" || finish
 suite "tests: clang, address and undefined behaviour" build-asan \
-    -E '^(cli_bench|cli_draft|cli_replay|cli_memory.Quality|amalgamate|make_shaders|packages|readme)\.?'
+    -E '^(cli_draft|cli_memory.Quality|amalgamate|make_shaders|packages|readme)\.?'
 
 # fuzz NAME: from the seeds under tests/seeds/NAME where there are any, and from what earlier runs found.
 fuzz() {

@@ -49,6 +49,7 @@ struct Handle {
         if (h && h != INVALID_HANDLE_VALUE) CloseHandle(h);
     }
 };
+
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
     if (n_wide <= 0) return refused(path, "read the name of", last_error());
@@ -99,6 +100,7 @@ struct Descriptor {
         if (fd >= 0) ::close(fd);
     }
 };
+
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Descriptor file;
     // O_NONBLOCK: opening a pipe must not wait for a writer; regular files ignore the flag.
@@ -147,6 +149,7 @@ struct Stream {
         if (f) std::fclose(f);
     }
 };
+
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
     Stream file;
     errno = 0;

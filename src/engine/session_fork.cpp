@@ -155,7 +155,8 @@ Status start_over(Impl& from, Impl& to, SyncReport* report) {
     AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
     report->rows_computed = done.rows_computed;
     report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;
-    report->text = say("another kind of device, or rows of longer steps: ", done.rows_computed, " rows are computed");
+    report->text = say("another kind of device, or rows computed in steps longer than n_ubatch: ", done.rows_computed,
+                       " rows are computed");
     return {};
 }
 

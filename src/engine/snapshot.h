@@ -1,8 +1,8 @@
 // engine/snapshot: a timeline as bytes.
 //
-// Layout  SnapshotHead | tokens | logits of the last row, if they are known | spans | state, as Context::save writes
-// it. Thread  pure functions. Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is
-// refused.
+// Layout  SnapshotHead | tokens | logits of the last row, if known | spans | state, as Context::save writes it.
+// Thread  pure functions.
+// Tests   tests/test_snapshot.cpp: what is damaged, cut short or of another model is refused.
 #pragma once
 #include "../machine/kv.h"
 #include "model.h"

@@ -89,7 +89,7 @@ struct Needs {
             d_swiglu = std::max(d_swiglu, plan.slot(d.y).width());
         if (d.kind == Node::Kind::product && d.head) {
             n_row[d.y] = kMaxTentative;
-            d_gather = std::max<uint64_t>(d_gather, row_stride(plan, d.op->in[0]));
+            d_gather = std::max<uint64_t>(d_gather, row_stride(plan, d.x));
             touch(d.op->in[0]);
         } else {
             touch(d.y);

@@ -236,33 +236,18 @@ void ListBuilder::gather(const Region& from, const Region& to, uint32_t width, u
     dispatch(key_of("gather_rows", kRowGroup), {buffers_.step, from, to}, a, {n, ceil_div(width, kRowGroup)}, "rows");
 }
 
-void ListBuilder::head(const Tape& tape, uint32_t n, bool from_kept, bool largest) {
+void ListBuilder::head(const Tape& tape, uint32_t n, HeadRows rows, bool largest) {
     for (Node d : model_.nodes(tape)) {
         if (!d.head) continue;
-        d.x = d.op->in[0];  // kept rows, normed already
-        d.norm = kNoSlot;
-        uses({{id(kStep), d.x}, {id(kGathered)}});
-        gather(buffers_.row[d.x], buffers_.gathered, width(d.x), n, from_kept);
-        ProductArgs p{};
-        p.x = &buffers_.gathered;
-        p.y = &buffers_.row[d.y];
-        p.x_stride = width(d.x);
-        p.y_stride = width(d.y);
-        p.n_row = n;
-        p.epilogue = largest ? Epilogue::logits : Epilogue::store;
-        uses({{id(kGathered)}, {d.y, id(kSamplePart)}});
-        product(d, p);
-    }
-}
-
-void ListBuilder::head_of_pass(const Tape& tape, uint32_t n) {
-    for (const Node& d : model_.nodes(tape)) {
-        if (!d.head) continue;
-        if (d.norm == kNoSlot) return head(tape, n, false);
+        const bool fused = rows == HeadRows::of_pass && d.norm != kNoSlot;
+        if (!fused) {  // kept rows, normed already
+            d.x = d.op->in[0];
+            d.norm = kNoSlot;
+        }
         const uint32_t x_stride = stride(d.x);
-        uses({{id(kStep), id(kHeadRows)}, {id(kGathered)}});
-        gather(buffers_.head_rows, buffers_.gathered, x_stride, n, false);
-        gather(buffers_.head_squares, buffers_.gathered_squares, ceil_div(x_stride, 16u), n, false);
+        uses({{id(kStep), fused ? id(kHeadRows) : d.x}, {id(kGathered)}});
+        gather(fused ? buffers_.head_rows : buffers_.row[d.x], buffers_.gathered, x_stride, n, rows == HeadRows::kept);
+        if (fused) gather(buffers_.head_squares, buffers_.gathered_squares, ceil_div(x_stride, 16u), n, false);
         ProductArgs p{};
         p.x = &buffers_.gathered;
         p.y = &buffers_.row[d.y];
@@ -270,9 +255,9 @@ void ListBuilder::head_of_pass(const Tape& tape, uint32_t n) {
         p.x_stride = x_stride;
         p.y_stride = stride(d.y);
         p.n_row = n;
-        p.norm = true;
-        p.epilogue = Epilogue::store;
-        uses({{id(kGathered)}, {d.y}});
+        p.norm = fused;
+        p.epilogue = largest ? Epilogue::logits : Epilogue::store;
+        uses({{id(kGathered)}, {d.y, id(kSamplePart)}});
         product(d, p);
     }
 }

@@ -54,11 +54,14 @@ class ListBuilder {
     void keep(uint32_t n_row);
     /// Nodes [first, last) of a pass; all: first = 0, last = UINT32_MAX.
     void tape(const Pass& pass, uint32_t first_node = 0, uint32_t last_node = UINT32_MAX);
-    /// The head on n kept rows from StepState::first_logit on. `from_kept`: rows count from hidden_from.
-    void head(const Tape& tape, uint32_t n, bool from_kept, bool largest = false);
-    /// The same after a pass of few rows, with the bits of that pass's own head: on the rows that the last norm is
-    /// computed from.
-    void head_of_pass(const Tape& tape, uint32_t n);
+    /// Which rows a head runs on after its pass.
+    enum class HeadRows {
+        normed,  ///< the kept rows
+        kept,    ///< the kept rows from StepState::hidden_from on
+        of_pass  ///< what the last norm of a pass of few rows is computed from: gives the bits of that pass's own head
+    };
+    /// The head on n rows from StepState::first_logit on.
+    void head(const Tape& tape, uint32_t n, HeadRows rows, bool largest = false);
     /// n rows of logits to the host.
     void logits_to_host(const Tape& tape, uint32_t n);
     /// The ids that sample() chose for n rows, to the memory of the host's logits.

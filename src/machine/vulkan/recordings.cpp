@@ -31,10 +31,10 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
         }
         case Kind::wide: return;  // in parts: build()
         case Kind::head:
-            if (key.few)
-                b.head_of_pass(tape, key.n);
-            else
-                b.head(tape, key.n, &tape == &trunk);
+            b.head(tape, key.n,
+                   key.few           ? ListBuilder::HeadRows::of_pass
+                   : &tape == &trunk ? ListBuilder::HeadRows::kept
+                                     : ListBuilder::HeadRows::normed);
             return b.logits_to_host(tape, key.n);
         case Kind::apply: return b.apply_records(trunk, key.n);
         case Kind::cycle: b.open_next(key.n - 1); return append_verify(b, key);
@@ -85,7 +85,7 @@ void VulkanContext::append_drafts(ListBuilder& b, const RecordingKey& key) const
         }
         pass.head = pass.n_row == 1;
         b.tape(pass);
-        if (!pass.head) b.head(tape, 1, false, largest);
+        if (!pass.head) b.head(tape, 1, ListBuilder::HeadRows::normed, largest);
         b.sample(tape, 1, noise, penalties, largest);
         b.mtp_next();
         if (depth < key.n_draft && depth < n_block) b.keep_guess(tape, depth - 1);
