@@ -83,7 +83,7 @@ vk::OpenDeviceRef open_faulty(Device* device) {
 template <class Call, class Check>
 int fail_some(const Fault& fault, const char* what, Call call, Check check) {
     int n = 0;
-    for (int64_t i = 0;; i += 1 + i / 6) {
+    for (int64_t i = 0;; i += deep() ? 1 : 1 + i / 6) {
         fault.until = i;
         const Status s = call();
         const bool met = fault.until.exchange(kNever) < 0;
