@@ -84,7 +84,8 @@ class Documents(unittest.TestCase):
     def test_options_of_commands_exist(self):
         helps = {}
         for page in PAGES:
-            for command, rest in re.findall(r"`?auspex (run|chat|inspect|bench|eval|logits)( [^`\n]*)", read(page)):
+            command_line = r"`?auspex (run|chat|inspect|bench|eval|logits|serve)( [^`\n]*)"
+            for command, rest in re.findall(command_line, read(page)):
                 if command not in helps:
                     r = subprocess.run([BINARY, command, "--help"], capture_output=True, text=True, timeout=60)
                     self.assertEqual(r.returncode, 0, r.stderr)

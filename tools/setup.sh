@@ -45,8 +45,8 @@ configure() {
     cmake -S . -B "$folder" "${generator[@]}" "$@"
 }
 
-packages_to_build=(g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libstb-dev libvulkan-dev
-    libvulkan-volk-dev)
+packages_to_build=(g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libstb-dev libcpp-httplib-dev
+    libvulkan-dev libvulkan-volk-dev)
 packages_to_test=("${packages_to_build[@]}" ccache clang clang-format libclang-rt-14-dev universal-ctags doctest-dev
     meson pkgconf glslc spirv-tools libvulkan1 mesa-vulkan-drivers vulkan-validationlayers)
 # The NEON kernels must at least compile where the machine is no ARM.

@@ -1,6 +1,6 @@
 // auspex: the command line. Each command has a file of its own; commands.h lists them.
 #include <CLI/CLI.hpp>
-#include <cstring>
+#include <string>
 
 #include "commands.h"
 #include "common.h"
@@ -8,22 +8,23 @@
 
 namespace {
 
-/// `auspex bench` is a program of its own, because it measures what the public interface does not show.
-int run_bench(char** argv) {
+/// A command that is a program of its own: bench measures what the public interface does not show, serve needs HTTP.
+int run_beside(const char* name, const char* target, char** argv) {
     const std::string folder = cli::executable_folder();
-    const std::string path = (folder.empty() ? std::string() : folder + "/") + "auspex-bench";
+    const std::string path = (folder.empty() ? std::string() : folder + "/") + name;
     const int exit_code = cli::run_program(path, argv + 1);
     if (exit_code >= 0) return exit_code;
-    return cli::report(cli::Status(cli::Code::not_found, "'" + path +
-                                                             "' cannot be started; build the target "
-                                                             "auspex_bench, and keep the program beside this one"));
+    return cli::report(cli::Status(cli::Code::not_found, "'" + path + "' cannot be started; build the target " +
+                                                             target + ", and keep the program beside this one"));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
     cli::prepare_streams();
-    if (argc > 1 && std::strcmp(argv[1], "bench") == 0) return run_bench(argv);
+    const std::string command = argc > 1 ? argv[1] : "";
+    if (command == "bench") return run_beside("auspex-bench", "auspex_bench", argv);
+    if (command == "serve") return run_beside("auspex-server", "auspex_server", argv);
     CLI::App app("auspex " AUSPEX_VERSION ": runs hybrid language models (Gated DeltaNet + attention) from GGUF files",
                  "auspex");
     app.set_version_flag("--version", "auspex " AUSPEX_VERSION);
@@ -39,6 +40,8 @@ int main(int argc, char** argv) {
     cli::add_render(app, chosen);
     cli::add_logits(app, chosen);
     cli::add_eval(app, chosen);
-    app.add_subcommand("bench", "Measure speed: runs the program auspex-bench");  // for the list; see run_bench()
+    // For the list; see run_beside().
+    app.add_subcommand("serve", "Serve a model to OpenAI's and Anthropic's clients: runs the program auspex-server");
+    app.add_subcommand("bench", "Measure speed: runs the program auspex-bench");
     return cli::run_command(app, argc, argv, chosen);
 }

@@ -1,0 +1,54 @@
+# The target auspex_server, unless cpp-httplib is missing or is another version than this code is written for.
+include(CheckCXXSourceCompiles)
+find_path(AUSPEX_HTTPLIB httplib.h)
+find_library(AUSPEX_HTTPLIB_LIBRARY cpp-httplib)  # Debian compiles it; elsewhere it is a header alone
+set(auspex_httplib_flags)
+if(AUSPEX_HTTPLIB_LIBRARY)  # these decide how large its classes are
+  set(auspex_httplib_flags CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
+endif()
+if(AUSPEX_HTTPLIB AND UNIX)
+  set(CMAKE_REQUIRED_INCLUDES ${AUSPEX_HTTPLIB})
+  set(CMAKE_REQUIRED_FLAGS -std=c++17)
+  set(CMAKE_REQUIRED_LIBRARIES Threads::Threads ${AUSPEX_HTTPLIB_LIBRARY})
+  set(CMAKE_REQUIRED_DEFINITIONS)
+  foreach(flag ${auspex_httplib_flags})
+    list(APPEND CMAKE_REQUIRED_DEFINITIONS -D${flag})
+  endforeach()
+  check_cxx_source_compiles("#include <httplib.h>
+    struct Probe : httplib::Server {
+      bool process_and_close_socket(socket_t) override { return true; }
+      bool serve(httplib::Stream& s, bool& closed) {
+        return process_request(s, false, closed, [](httplib::Request&) {});
+      }
+    };
+    int main() { Probe probe; return probe.is_running() ? 1 : 0; }" AUSPEX_HTTPLIB_FITS)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_FLAGS)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  unset(CMAKE_REQUIRED_DEFINITIONS)
+endif()
+if(NOT AUSPEX_HTTPLIB_FITS)
+  message(STATUS "No cpp-httplib 0.11 (Debian: libcpp-httplib-dev): auspex-server and `auspex serve` are left out")
+  return()
+endif()
+
+# The page at "/" becomes a string.
+set(auspex_page ${PROJECT_SOURCE_DIR}/examples/server/page.html)
+file(READ ${auspex_page} auspex_page_text)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${auspex_page})
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/server/page.cpp CONTENT "#include \"page.h\"
+namespace server {
+std::string page_text() { return R\"page(@auspex_page_text@)page\"; }
+}  // namespace server
+" @ONLY)
+
+file(GLOB auspex_server_sources CONFIGURE_DEPENDS examples/server/*.cpp examples/server/*.h)
+add_executable(auspex_server ${auspex_server_sources} ${PROJECT_BINARY_DIR}/server/page.cpp)
+set_target_properties(auspex_server PROPERTIES OUTPUT_NAME auspex-server)
+target_include_directories(auspex_server PRIVATE examples/server)
+target_include_directories(auspex_server SYSTEM PRIVATE ${AUSPEX_HTTPLIB})
+target_compile_definitions(auspex_server PRIVATE ${auspex_httplib_flags})
+target_link_libraries(auspex_server PRIVATE auspex_cli auspex_light_flags)
+if(AUSPEX_HTTPLIB_LIBRARY)
+  target_link_libraries(auspex_server PRIVATE ${AUSPEX_HTTPLIB_LIBRARY})
+endif()

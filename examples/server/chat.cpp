@@ -1,0 +1,148 @@
+// server/chat: /v1/chat/completions, OpenAI's chat protocol.
+//
+// Tests   tests/test_server_openai.py
+#include "service.h"
+
+namespace server {
+
+namespace {
+
+class ChatProtocol final : public Protocol {
+  public:
+    ChatProtocol(const Service& s, const StreamOptions& options) : options_(options) {
+        head_ = {{"id", random_id("chatcmpl-")},
+                 {"object", "chat.completion.chunk"},
+                 {"created", unix_seconds()},
+                 {"model", s.alias},
+                 {"system_fingerprint", "auspex-" AUSPEX_VERSION}};
+    }
+
+    void begin(const Usage&) override {}
+
+    void event(uint32_t i, const auspex::ReplyEvent& e, size_t) override {
+        open(i);
+        using Kind = auspex::ReplyEvent::Kind;
+        const uint32_t call = e.i_call;
+        switch (e.kind) {
+            case Kind::reasoning: return delta(i, {{"reasoning_content", e.text}});
+            case Kind::text: return delta(i, {{"content", e.text}});
+            case Kind::call_begin:
+                return delta(i, {{"tool_calls", Json::array({{{"index", call},
+                                                              {"id", call_id(i, call)},
+                                                              {"type", "function"},
+                                                              {"function", {{"name", e.text}, {"arguments", ""}}}}})}});
+            case Kind::call_arguments:
+                return delta(i,
+                             {{"tool_calls", Json::array({{{"index", call}, {"function", {{"arguments", e.text}}}}})}});
+            default: return;
+        }
+    }
+
+    void end_choice(uint32_t i, const Choice& choice) override {
+        open(i);
+        Json chunk = head_;
+        chunk["choices"] =
+            Json::array({{{"index", i}, {"finish_reason", finish_name(choice)}, {"delta", Json::object()}}});
+        if (!options_.include_usage) chunk["timings"] = timings_json(choice.usage);
+        write_data(chunk);
+    }
+
+    void end(const std::vector<Choice>& choices) override {
+        if (options_.include_usage) {
+            Json chunk = head_;
+            chunk["choices"] = Json::array();
+            chunk["usage"] = usage_json(choices);
+            chunk["timings"] = timings_json(choices.back().usage);
+            write_data(chunk);
+        }
+        out_ += "data: [DONE]\n\n";
+    }
+
+    void fail(const Failure& failure) override { write_data(openai_error(failure)); }
+
+    Json answer(const std::vector<Choice>& choices) override {
+        Json all = head_;
+        all["object"] = "chat.completion";
+        all["choices"] = Json::array();
+        for (const Choice& c : choices) {
+            const auto i = static_cast<uint32_t>(all["choices"].size());
+            all["choices"].push_back(
+                {{"index", i}, {"finish_reason", finish_name(c)}, {"message", message(i, c)}, {"logprobs", nullptr}});
+        }
+        all["usage"] = usage_json(choices);
+        all["timings"] = timings_json(choices.back().usage);
+        return all;
+    }
+
+  private:
+    /// The first chunk of a choice says whose message it is.
+    void open(uint32_t i) {
+        if (opened_ == i + 1) return;
+        opened_ = i + 1;
+        delta(i, {{"role", "assistant"}, {"content", nullptr}});
+    }
+
+    void delta(uint32_t i, Json delta) {
+        Json chunk = head_;
+        chunk["choices"] = Json::array({{{"index", i}, {"finish_reason", nullptr}, {"delta", std::move(delta)}}});
+        write_data(chunk);
+    }
+
+    /// Ids of calls, made once: the stream and the answer name the same.
+    std::string call_id(uint32_t i_choice, uint32_t i_call) {
+        std::string& id = call_ids_[{i_choice, i_call}];
+        if (id.empty()) id = random_id("call_");
+        return id;
+    }
+
+    Json message(uint32_t i, const Choice& c) {
+        Json m = {{"role", "assistant"}, {"content", c.reply.content}};
+        if (!c.reply.thinking.empty()) m["reasoning_content"] = c.reply.thinking;
+        for (uint32_t k = 0; k < c.reply.tool_calls.size(); ++k)
+            m["tool_calls"].push_back(
+                {{"id", call_id(i, k)},
+                 {"type", "function"},
+                 {"function", {{"name", c.reply.tool_calls[k].name}, {"arguments", c.arguments[k]}}}});
+        if (c.reply.content.empty() && !c.reply.tool_calls.empty()) m["content"] = nullptr;
+        return m;
+    }
+
+    const StreamOptions options_;
+    Json head_;
+    uint32_t opened_ = 0;
+    std::map<std::pair<uint32_t, uint32_t>, std::string> call_ids_;
+};
+
+Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to) {
+    Failure failure = s.engine.check();
+    if (failure.ok()) failure = parse_body(r.body, body);
+    Conversation conversation;
+    if (failure.ok()) failure = read_conversation(*body, &conversation);
+    if (failure.ok()) failure = read_limits(*body, to);
+    if (!failure.ok()) return failure;
+    read_sampling(Fields(*body, "", &failure), s.defaults, to);
+    if (failure.ok()) failure = prepare(s.engine, conversation, s.defaults, to);
+    return failure;
+}
+
+}  // namespace
+
+HttpAnswer chat_completions(Service& s, const HttpRequest& r) {
+    Json body;
+    GenerationRequest request;
+    StreamOptions stream;
+    Failure failure = read_chat(s, r, &body, &request);
+    if (failure.ok()) read_stream(Fields(body, "", &failure), &stream);
+    if (!failure.ok()) return failed(failure);
+    return generate(s.engine, std::move(request), std::make_shared<ChatProtocol>(s, stream), stream.stream, r);
+}
+
+HttpAnswer chat_input_tokens(Service& s, const HttpRequest& r) {
+    Json body;
+    GenerationRequest request;
+    const Failure failure = read_chat(s, r, &body, &request);
+    if (!failure.ok() && failure.type != "exceed_context_size_error") return failed(failure);
+    return json_answer({{"object", "response.input_tokens"}, {"input_tokens", request.ids.size()}});
+}
+
+}  // namespace server

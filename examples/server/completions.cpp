@@ -1,0 +1,155 @@
+// server/completions: /v1/completions, OpenAI's text protocol, and /completion, that of llama.cpp.
+//
+// Tests   tests/test_server_openai.py
+#include "service.h"
+
+namespace server {
+
+namespace {
+
+class TextProtocol final : public Protocol {
+  public:
+    TextProtocol(const Service& s, const StreamOptions& options) : options_(options) {
+        head_ = {{"id", random_id("cmpl-")},
+                 {"object", "text_completion"},
+                 {"created", unix_seconds()},
+                 {"model", s.alias},
+                 {"system_fingerprint", "auspex-" AUSPEX_VERSION}};
+    }
+    void begin(const Usage&) override {}
+    void event(uint32_t i, const auspex::ReplyEvent& e, size_t) override { chunk(i, e.text, nullptr); }
+    void end_choice(uint32_t i, const Choice& c) override { chunk(i, "", finish_name(c)); }
+    void end(const std::vector<Choice>& choices) override {
+        if (options_.include_usage) {
+            Json all = head_;
+            all["choices"] = Json::array();
+            all["usage"] = usage_json(choices);
+            all["timings"] = timings_json(choices.back().usage);
+            write_data(all);
+        }
+        out_ += "data: [DONE]\n\n";
+    }
+    void fail(const Failure& failure) override { write_data(openai_error(failure)); }
+    Json answer(const std::vector<Choice>& choices) override {
+        Json all = head_;
+        all["choices"] = Json::array();
+        for (const Choice& c : choices)
+            all["choices"].push_back({{"text", c.text},
+                                      {"index", all["choices"].size()},
+                                      {"logprobs", nullptr},
+                                      {"finish_reason", finish_name(c)}});
+        all["usage"] = usage_json(choices);
+        all["timings"] = timings_json(choices.back().usage);
+        return all;
+    }
+
+  private:
+    void chunk(uint32_t i, const std::string& text, const char* finish) {
+        Json all = head_;
+        Json choice = {{"text", text}, {"index", i}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+        if (finish) choice["finish_reason"] = finish;
+        all["choices"] = Json::array({choice});
+        write_data(all);
+    }
+    const StreamOptions options_;
+    Json head_;
+};
+
+/// llama.cpp's own form: one choice, flat members.
+class NativeProtocol final : public Protocol {
+  public:
+    explicit NativeProtocol(const Service& s) : alias_(s.alias) {}
+    void begin(const Usage&) override {}
+    void event(uint32_t, const auspex::ReplyEvent& e, size_t) override {
+        write_data({{"index", 0}, {"content", e.text}, {"tokens", Json::array()}, {"stop", false}});
+    }
+    void end_choice(uint32_t, const Choice& c) override { write_data(last(c, "")); }
+    void end(const std::vector<Choice>&) override {}
+    void fail(const Failure& failure) override { write_data(openai_error(failure)); }
+    Json answer(const std::vector<Choice>& choices) override { return last(choices[0], choices[0].text); }
+
+  private:
+    Json last(const Choice& c, const std::string& text) const {
+        const char* type = c.finish == Finish::length ? "limit" : c.finish == Finish::stop_string ? "word" : "eos";
+        return {{"index", 0},
+                {"content", text},
+                {"stop", true},
+                {"stop_type", type},
+                {"stopping_word", c.stop},
+                {"model", alias_},
+                {"tokens_predicted", c.usage.n_predicted},
+                {"tokens_evaluated", c.usage.n_prompt},
+                {"tokens_cached", c.usage.n_cached},
+                {"truncated", false},
+                {"timings", timings_json(c.usage)}};
+    }
+    const std::string alias_;
+};
+
+/// A string, or the ids of tokens.
+Failure read_prompt(Service& s, const Json& body, GenerationRequest* to) {
+    const auto found = body.find("prompt");
+    if (found == body.end()) return bad_request("prompt is missing, expected a string or a list of token ids");
+    const Json* prompt = &*found;
+    if (prompt->is_array() && prompt->size() == 1 && !(*prompt)[0].is_number()) prompt = &(*prompt)[0];
+    if (prompt->is_string()) {
+        const std::string text = prompt->get<std::string>();
+        to->scripted = s.engine.script().find(text);
+        const Status encoded = s.engine.model().encode(text, {true}).get(to->ids);
+        if (!encoded.ok()) return from_status(encoded);
+    } else if (prompt->is_array()) {
+        for (const Json& id : *prompt) {
+            const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < s.engine.model().info().n_vocab;
+            if (!fits)
+                return bad_request("prompt has " + describe(id) + ", expected one string, or token ids from 0 to " +
+                                   std::to_string(s.engine.model().info().n_vocab - 1));
+            to->ids.push_back(id.get<Token>());
+        }
+    } else {
+        return bad_request("prompt is " + describe(*prompt) + ", expected a string or a list of token ids");
+    }
+    if (to->ids.empty()) return bad_request("prompt is empty, expected at least one token");
+    to->marks.push_back({to->ids.size() - 1, false});  // so that the same prompt again costs its last row
+    return check_context(s.engine, to->ids.size());
+}
+
+Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, StreamOptions* stream) {
+    Json body;
+    Failure failure = s.engine.check();
+    if (failure.ok()) failure = parse_body(r.body, &body);
+    if (failure.ok()) failure = read_limits(body, to);
+    if (!failure.ok()) return failure;
+    const Fields fields(body, "", &failure);
+    read_stream(fields, stream);
+    read_sampling(fields, s.defaults, to);
+    for (const char* key : {"suffix", "echo", "best_of"}) {
+        const Json* value = fields.find(key);
+        const bool off = !value || *value == false || *value == "" || *value == 1;
+        if (!off && failure.ok()) failure = not_supported(std::string(key) + " is not available; leave it out");
+    }
+    to->is_chat = false;
+    if (failure.ok()) failure = read_prompt(s, body, to);
+    return failure;
+}
+
+}  // namespace
+
+HttpAnswer completions(Service& s, const HttpRequest& r) {
+    GenerationRequest request;
+    StreamOptions stream;
+    const Failure failure = read_text(s, r, &request, &stream);
+    if (!failure.ok()) return failed(failure);
+    if (request.n_max < 0) request.n_max = 16;  // OpenAI's default: a text has no end of its own
+    return generate(s.engine, std::move(request), std::make_shared<TextProtocol>(s, stream), stream.stream, r);
+}
+
+HttpAnswer native_completion(Service& s, const HttpRequest& r) {
+    GenerationRequest request;
+    StreamOptions stream;
+    const Failure failure = read_text(s, r, &request, &stream);
+    if (!failure.ok()) return failed(failure);
+    request.n_choice = 1;
+    return generate(s.engine, std::move(request), std::make_shared<NativeProtocol>(s), stream.stream, r);
+}
+
+}  // namespace server

@@ -1,0 +1,57 @@
+// server/connection: the socket of one client, with limits on the head and body of each request.
+//
+// Owns    the socket. Bounds what a client may send before its request is understood, and how long that may take.
+// Thread  one: the connection's own.
+// Tests   tests/test_server_http.py
+#pragma once
+#include <poll.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "http.h"
+
+namespace server {
+
+class Connection {
+  public:
+    /// stop_fd: becomes readable when the server stops.
+    Connection(int fd, int stop_fd, const HttpOptions& options) : fd_(fd), stop_fd_(stop_fd), options_(options) {}
+    ~Connection();
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+
+    /// Waits for the first byte of the next request. False if there will be none.
+    bool wait_for_request();
+    /// The head was read: what follows is the body.
+    void end_head();
+    /// Bytes read, 0 at the end, -1 beyond a limit.
+    long read(char* to, size_t n);
+    /// All of it, or -1.
+    long write(const char* from, size_t n);
+    /// True if bytes can be read, or the end was reached, within the limits of the request.
+    bool readable();
+    /// The client has closed its side or the connection is broken.
+    bool gone() const;
+    /// Why reading failed: 408 too slow, 431 too large a head; 0 otherwise.
+    int refused() const { return refused_; }
+    int fd() const { return fd_; }
+
+    bool closing = false;  ///< no further request is read
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    bool fill();
+
+    int fd_, stop_fd_;
+    const HttpOptions& options_;
+    char buffer_[16384];
+    size_t at_ = 0, end_ = 0;
+    bool in_head_ = true;
+    size_t n_head_ = 0;
+    Clock::time_point deadline_;
+    int refused_ = 0;
+};
+
+}  // namespace server

@@ -1,0 +1,139 @@
+#include "engine.h"
+
+#include <algorithm>
+
+namespace server {
+
+namespace {
+
+/// Rows of context unless the user says otherwise: what an agent's first request needs, several times over.
+constexpr uint32_t kContext = 32768;
+
+}  // namespace
+
+void Engine::start(std::function<void(const Status&)> loaded) {
+    thread_ = std::thread([this, loaded = std::move(loaded)] {
+        const Status s = load();
+        loaded(s);
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (state_ == State::loading) state_ = s.ok() ? State::ready : State::failed;
+            why_ = s.message();
+        }
+        if (s.ok()) work();
+    });
+}
+
+Status Engine::load() {
+    Status s = options_.script.empty() ? Status() : Script::load(options_.script).get(script_);
+    if (s.ok()) s = cli::load(options_.place, &on_);
+    if (!s.ok()) return s;
+    auspex::SessionOptions& o = session_options_;
+    const uint32_t trained = on_.model.info().n_context;
+    if (options_.n_context < 0 || options_.n_context > INT32_MAX)
+        return Status(Code::bad_argument, "--ctx " + std::to_string(options_.n_context) + ": expected 1 .. " +
+                                              std::to_string(trained) + ", what the model was trained for");
+    o.n_context = options_.n_context ? static_cast<uint32_t>(options_.n_context) : std::min(trained, kContext);
+    if (!options_.cache.empty()) s = cli::read_size(options_.cache, "--cache").get(o.checkpoint_bytes);
+    if (s.ok()) s = cli::choose_draft(options_.draft, on_.model.info(), options_.place.verbose, &o.draft);
+    if (s.ok()) s = cli::choose_window(options_.window, &o);
+    if (s.ok()) s = auspex::Session::create(on_.model, o).get(session_);
+    if (s.ok()) costs_.load(on_, o, session_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    counters_.memory_bytes = session_.stats().memory_bytes;
+    return s;
+}
+
+void Engine::work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return state_ == State::stopping || !queue_.empty(); });
+        if (state_ == State::stopping) break;
+        current_ = queue_.front();
+        queue_.pop_front();
+        session_.cancel(false);
+        ++counters_.n_task;
+        const std::shared_ptr<Task> task = current_;
+        lock.unlock();
+        if (!task->cancelled) task->run(on_.model, session_);
+        const auto* reply = dynamic_cast<const Generation*>(task.get());
+        lock.lock();
+        if (reply) count(*reply);
+        counters_.n_history = session_.history().size();
+        current_.reset();
+    }
+    lock.unlock();
+    costs_.save(session_);
+}
+
+void Engine::count(const Generation& task) {
+    Counters& c = counters_;
+    ++c.n_request;
+    for (const Usage& u : task.usages()) {
+        c.n_prompt += u.n_prompt - u.n_cached;
+        c.n_cached += u.n_cached;
+        c.n_predicted += u.n_predicted;
+        c.n_cycle += u.n_cycle;
+        c.n_max = std::max<uint64_t>(c.n_max, u.n_prompt + u.n_predicted);
+        c.prompt_s += u.prompt_s;
+        c.predicted_s += u.predicted_s;
+        for (uint32_t i = 0; i < auspex::kMaxDraft; ++i) c.drafted[i] += u.drafted[i], c.accepted[i] += u.accepted[i];
+        c.last = u;
+    }
+}
+
+void Engine::stop() {
+    std::deque<std::shared_ptr<Task>> waiting;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        state_ = State::stopping;
+        if (current_) session_.cancel();
+        waiting.swap(queue_);
+        changed_.notify_all();
+    }
+    for (const auto& task : waiting) task->fail(unavailable("the server is stopping"));
+    if (thread_.joinable()) thread_.join();
+}
+
+Failure Engine::check() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    switch (state_) {
+        case State::loading: return unavailable("Loading model");
+        case State::failed: return http_failure(500, "the model could not be loaded: " + why_);
+        case State::stopping: return unavailable("the server is stopping");
+        case State::ready: break;
+    }
+    return {};
+}
+
+Failure Engine::submit(std::shared_ptr<Task> task) {
+    const Failure failure = check();
+    if (!failure.ok()) return failure;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ == State::stopping) return unavailable("the server is stopping");
+    if (queue_.size() >= options_.max_queue)
+        return unavailable(std::to_string(queue_.size()) +
+                           " requests wait already, which is the limit; try later, or "
+                           "start the server with a larger --queue");
+    queue_.push_back(std::move(task));
+    changed_.notify_all();
+    return {};
+}
+
+void Engine::cancel(const std::shared_ptr<Task>& task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    task->cancelled = true;
+    if (task == current_) session_.cancel();
+    queue_.erase(std::remove(queue_.begin(), queue_.end(), task), queue_.end());
+}
+
+Counters Engine::counters() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Counters c = counters_;
+    c.n_waiting = queue_.size();
+    c.is_busy = current_ != nullptr;
+    if (const auto* reply = dynamic_cast<const Generation*>(current_.get())) c.n_token = reply->n_token();
+    return c;
+}
+
+}  // namespace server

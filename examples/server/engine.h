@@ -1,0 +1,90 @@
+// server/engine: the thread that owns device, model and session, and the queue of tasks before it.
+//
+// One session serves everybody: its tree of checkpoints keeps what other conversations computed, so that a request
+// continues its own where it left off, and a short one beside it costs its own rows only.
+// Thread  all methods from any thread, unless stated.
+// Tests   tests/test_server_openai.py
+#pragma once
+#include <functional>
+#include <thread>
+
+#include "draft.h"
+#include "generation.h"
+#include "window.h"
+
+namespace server {
+
+struct EngineOptions {
+    cli::PlaceOptions place;
+    cli::DraftFlags draft;
+    cli::WindowFlags window;
+    int64_t n_context = 0;  ///< 0: chosen
+    std::string cache;      ///< memory for checkpoints, as in 2G; empty: the library's default
+    size_t max_queue = 64;
+    std::string script;  ///< a file for Script::load; empty: none
+};
+
+/// What was done since the start.
+struct Counters {
+    uint64_t n_request = 0, n_prompt = 0, n_predicted = 0, n_cached = 0, n_cycle = 0, n_max = 0;
+    double prompt_s = 0, predicted_s = 0;
+    uint64_t drafted[auspex::kMaxDraft] = {}, accepted[auspex::kMaxDraft] = {};
+    size_t n_waiting = 0;  ///< now
+    bool is_busy = false;  ///< now
+    size_t n_history = 0;  ///< tokens of the last history
+    size_t n_token = 0;    ///< of the reply that is being generated
+    uint64_t n_task = 0;
+    Usage last;                 ///< of the last reply
+    uint64_t memory_bytes = 0;  ///< of the session
+};
+
+class Engine {
+  public:
+    explicit Engine(const EngineOptions& options) : options_(options) {}
+    ~Engine() { stop(); }
+    /// Starts the thread, which loads the model. loaded: called there before the first request, or with why there will
+    /// be none.
+    void start(std::function<void(const Status&)> loaded);
+    /// Fails what runs and what waits, and ends the thread.
+    void stop();
+
+    /// Unless the model is ready, why not.
+    Failure check() const;
+    /// Valid once check() is ok.
+    const auspex::Model& model() const { return on_.model; }
+    const std::string& path() const { return on_.path; }
+    const Script& script() const { return script_; }
+    uint32_t n_context() const { return session_options_.n_context; }
+    const auspex::SessionOptions& session_options() const { return session_options_; }
+    std::string device_name() const { return on_.device.name(); }
+
+    /// Puts the task at the end of the queue. Failure: loading, stopping, or too many wait.
+    Failure submit(std::shared_ptr<Task> task);
+    /// Nobody waits for the task: it is dropped, or stopped before its next step.
+    void cancel(const std::shared_ptr<Task>& task);
+    Counters counters() const;
+
+  private:
+    enum class State { loading, ready, failed, stopping };
+    Status load();
+    void work();
+    void count(const Generation& task);
+
+    const EngineOptions options_;
+    cli::Loaded on_;
+    cli::CostCache costs_;
+    auspex::SessionOptions session_options_;
+    auspex::Session session_;
+    Script script_;
+    std::thread thread_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    State state_ = State::loading;
+    std::string why_;  ///< it failed
+    std::deque<std::shared_ptr<Task>> queue_;
+    std::shared_ptr<Task> current_;
+    Counters counters_;
+};
+
+}  // namespace server

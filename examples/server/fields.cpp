@@ -1,0 +1,259 @@
+#include "fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <random>
+
+namespace server {
+
+namespace {
+
+constexpr size_t kMaxDepth = 256;
+
+const char* type_of(int status) {
+    switch (status) {
+        case 401: return "authentication_error";
+        case 403: return "permission_error";
+        case 404: return "not_found_error";
+        case 500: return "server_error";
+        case 501: return "not_supported_error";
+        case 503: return "unavailable_error";
+        default: return "invalid_request_error";
+    }
+}
+
+/// The offset at which `text` is nested too deeply, or its size. What is no JSON may have any result.
+size_t find_too_deep(const std::string& text) {
+    size_t depth = 0;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if (c == '"') {
+            for (++i; i < text.size() && text[i] != '"'; ++i)
+                if (text[i] == '\\') ++i;
+        } else if (c == '{' || c == '[') {
+            if (++depth > kMaxDepth) return i;
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            --depth;
+        }
+    }
+    return text.size();
+}
+
+/// What nlohmann/json says about a mistake, without its own prefix "[json.exception.parse_error.101] ".
+std::string reason(const std::string& what) {
+    const size_t at = what.find("] ");
+    return at == std::string::npos ? what : what.substr(at + 2);
+}
+
+}  // namespace
+
+// --------------------------------------------------------------------------------------------- failures
+
+Failure http_failure(int status, const std::string& message) {
+    Failure f;
+    f.status = status;
+    f.type = type_of(status);
+    f.message = message;
+    return f;
+}
+
+Failure bad_request(const std::string& message) { return http_failure(400, message); }
+Failure not_found(const std::string& message) { return http_failure(404, message); }
+Failure not_supported(const std::string& message) { return http_failure(501, message); }
+Failure unavailable(const std::string& message) { return http_failure(503, message); }
+
+Failure from_status(const Status& status) {
+    switch (status.code) {
+        case cli::Code::bad_argument: return bad_request(status.text);
+        case cli::Code::not_found: return not_found(status.text);
+        case cli::Code::unsupported: return not_supported(status.text);
+        case cli::Code::bad_file: return bad_request(status.text);
+        case cli::Code::cancelled: return unavailable(status.text);
+        default: return http_failure(500, status.message());
+    }
+}
+
+Json openai_error(const Failure& f) {
+    Json error = {{"code", f.status}, {"message", f.message}, {"type", f.type}};
+    for (const auto& item : f.extra.items()) error[item.key()] = item.value();
+    return {{"error", error}};
+}
+
+Json anthropic_error(const Failure& f) {
+    const bool too_long = f.type == "exceed_context_size_error";
+    const char* type = too_long                          ? "invalid_request_error"
+                       : f.type == "server_error"        ? "api_error"
+                       : f.type == "unavailable_error"   ? "overloaded_error"
+                       : f.type == "not_supported_error" ? "invalid_request_error"
+                                                         : f.type.c_str();
+    Json error = {{"type", type}, {"message", f.message}};
+    if (too_long) {  // the words by which agents know that they have to shorten the conversation
+        error["message"] = "prompt is too long: " + dump(f.extra["n_prompt_tokens"]) + " tokens > " +
+                           dump(f.extra["n_ctx"]) + " maximum";
+        for (const auto& item : f.extra.items()) error[item.key()] = item.value();
+    }
+    return {{"type", "error"}, {"error", error}};
+}
+
+// --------------------------------------------------------------------------------------------- JSON
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+bool parse_json(const std::string& text, Json* to) {
+    if (find_too_deep(text) != text.size()) return false;
+    *to = Json::parse(text, nullptr, false);
+    return !to->is_discarded();
+}
+
+Failure parse_body(const std::string& body, Json* to) {
+    const size_t deep = find_too_deep(body);
+    if (deep != body.size())
+        return bad_request("the body is nested more than " + std::to_string(kMaxDepth) + " levels deep at byte " +
+                           std::to_string(deep));
+    try {
+        *to = Json::parse(body);
+    } catch (const Json::parse_error& e) {
+        return bad_request("the body is not JSON, byte " + std::to_string(e.byte) + ": " + reason(e.what()));
+    } catch (const Json::exception& e) {
+        return bad_request("the body is not JSON: " + reason(e.what()));
+    }
+    if (!to->is_object()) return bad_request("the body is " + describe(*to) + ", expected an object");
+    return {};
+}
+
+std::string describe(const Json& json) {
+    if (json.is_object()) return "an object";
+    if (json.is_array()) return "a list";
+    if (json.is_string()) return "a string";
+    return dump(json);
+}
+
+const Json* Fields::find(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void Fields::refuse(const char* key, const std::string& expected) const {
+    if (!failure_->ok()) return;
+    const Json* found = find(key);
+    *failure_ = bad_request(path_ + key + " is " + (found ? describe(*found) : "missing") + ", expected " + expected);
+}
+
+bool Fields::number(const char* key, double low, double high, double* to) const {
+    const Json* found = find(key);
+    if (!found) return false;
+    const double value = found->is_number() ? found->get<double>() : std::nan("");
+    if (!(value >= low && value <= high)) {
+        char range[80];
+        std::snprintf(range, sizeof range, "a number from %g to %g", low, high);
+        refuse(key, range);
+        return false;
+    }
+    *to = value;
+    return true;
+}
+
+bool Fields::number(const char* key, double low, double high, float* to) const {
+    double value = 0;
+    if (!number(key, low, high, &value)) return false;
+    *to = static_cast<float>(value);
+    return true;
+}
+
+bool Fields::integer(const char* key, int64_t low, int64_t high, int64_t* to) const {
+    const Json* found = find(key);
+    if (!found) return false;
+    // Some clients write 128.0.
+    const double value = found->is_number() ? found->get<double>() : std::nan("");
+    const bool whole = value == std::floor(value) && std::fabs(value) < 9e18;
+    const int64_t exact = !whole ? 0 : found->is_number_float() ? static_cast<int64_t>(value) : found->get<int64_t>();
+    if (!whole || exact < low || exact > high) {
+        refuse(key, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+        return false;
+    }
+    *to = exact;
+    return true;
+}
+
+const Json* Fields::typed(const char* key, bool (Json::*is)() const noexcept, const char* expected) const {
+    const Json* found = find(key);
+    if (!found || (found->*is)()) return found;
+    refuse(key, expected);
+    return nullptr;
+}
+
+bool Fields::boolean(const char* key, bool* to) const {
+    const Json* found = typed(key, &Json::is_boolean, "true or false");
+    if (found) *to = found->get<bool>();
+    return found != nullptr;
+}
+
+bool Fields::text(const char* key, std::string* to) const {
+    const Json* found = typed(key, &Json::is_string, "a string");
+    if (found) *to = found->get<std::string>();
+    return found != nullptr;
+}
+
+bool Fields::texts(const char* key, std::vector<std::string>* to) const {
+    const Json* found = find(key);
+    if (!found) return false;
+    const bool list =
+        found->is_array() && std::all_of(found->begin(), found->end(), [](const Json& j) { return j.is_string(); });
+    if (!list && !found->is_string()) {
+        refuse(key, "a string or a list of strings");
+        return false;
+    }
+    if (list)
+        for (const Json& one : *found) to->push_back(one.get<std::string>());
+    else
+        to->push_back(found->get<std::string>());
+    return true;
+}
+
+const Json* Fields::object(const char* key) const { return typed(key, &Json::is_object, "an object"); }
+const Json* Fields::list(const char* key) const { return typed(key, &Json::is_array, "a list"); }
+
+std::string content_text(const Json& content, const std::string& path, Failure* failure) {
+    if (content.is_null()) return {};
+    if (content.is_string()) return content.get<std::string>();
+    if (!content.is_array()) {
+        *failure = bad_request(path + " is " + describe(content) + ", expected a string or a list of parts");
+        return {};
+    }
+    std::string all;
+    for (size_t i = 0; i < content.size() && failure->ok(); ++i) {
+        const Json& part = content[i];
+        const std::string here = path + "[" + std::to_string(i) + "]";
+        const auto text = part.is_object() ? part.find("text") : part.end();
+        if (part.is_string()) {
+            all += part.get<std::string>();
+        } else if (part.is_object() && text != part.end() && text->is_string()) {
+            all += text->get<std::string>();
+        } else {
+            const std::string type = part.is_object() && part.contains("type") ? describe(part["type"]) + " " : "";
+            const std::string name = type == "a string " ? part["type"].get<std::string>() : "";
+            const bool media = name.find("image") != std::string::npos || name.find("audio") != std::string::npos ||
+                               name.find("video") != std::string::npos || name.find("file") != std::string::npos ||
+                               name.find("document") != std::string::npos;
+            *failure = media ? not_supported(here + " is of type " + name + "; this server takes text only")
+                             : bad_request(here + " is " + (name.empty() ? describe(part) : "of type " + name) +
+                                           ", expected a part with a text");
+        }
+    }
+    return all;
+}
+
+// --------------------------------------------------------------------------------------------- values of answers
+
+std::string random_id(const char* prefix) {
+    static const char kLetters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    std::random_device device;
+    std::string id = prefix;
+    for (int i = 0; i < 24; ++i) id += kLetters[device() % (sizeof kLetters - 1)];
+    return id;
+}
+
+int64_t unix_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
+
+}  // namespace server

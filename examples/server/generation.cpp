@@ -1,0 +1,256 @@
+#include "generation.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace server {
+
+using auspex::Session;
+using auspex::Token;
+
+uint64_t Usage::n_drafted() const { return std::accumulate(drafted, drafted + auspex::kMaxDraft, uint64_t{0}); }
+uint64_t Usage::n_accepted() const { return std::accumulate(accepted, accepted + auspex::kMaxDraft, uint64_t{0}); }
+
+// --------------------------------------------------------------------------------------------- scripted replies
+
+cli::Result<Script> Script::load(const std::string& path) {
+    std::string bytes;
+    Status s = cli::read_bytes(path).get(bytes);
+    if (!s.ok()) return s;
+    Json all;
+    const Status wrong(cli::Code::bad_argument,
+                       "'" + path + R"(' is no script, expected a list of {"when": TEXT, "reply": TEXT})");
+    if (!parse_json(bytes, &all) || !all.is_array()) return wrong;
+    Script script;
+    for (const Json& one : all) {
+        Failure failure;
+        std::string when, reply;
+        if (!one.is_object()) return wrong;
+        const Fields fields(one, "", &failure);
+        if (!fields.text("when", &when) || !fields.text("reply", &reply)) return wrong;
+        script.entries_.emplace_back(when, reply);
+    }
+    return script;
+}
+
+const std::string* Script::find(const std::string& prompt) const {
+    const std::string* found = nullptr;
+    size_t last = 0;
+    for (const auto& entry : entries_) {
+        const size_t at = prompt.rfind(entry.first);
+        if (at == std::string::npos || (found && at < last)) continue;
+        found = &entry.second;
+        last = at;
+    }
+    return found;
+}
+
+// --------------------------------------------------------------------------------------------- one choice
+
+/// One reply to the prompt.
+class Generation::Reply {
+  public:
+    Reply(Generation& to, uint32_t i_choice, const auspex::Model& model, Session& session)
+        : to_(to),
+          request_(to.request_),
+          i_choice_(i_choice),
+          model_(model),
+          session_(session),
+          ids_(request_.ids),
+          text_(model, request_.stops, decoding(request_)) {
+        sampling_ = request_.sampling;
+        sampling_.seed += i_choice;
+        thinking_ = request_.inside_thinking;
+    }
+
+    Status run() {
+        session_.clear_stats();
+        double start = cli::now();
+        auspex::SyncReport synced;
+        Status s = session_.sync(ids_, request_.marks).get(synced);
+        if (!s.ok()) return s;
+        usage_.n_prompt = ids_.size();
+        usage_.n_cached = std::min(synced.rows_reused, ids_.size());
+        usage_.prompt_s = cli::now() - start;
+        usage_.reuse = synced.text;
+        push(GenerationEvent::Kind::prompt, "");
+        start = cli::now();
+        if (request_.scripted) s = model_.encode(*request_.scripted, {true}).get(script_);
+        bool complete = request_.n_max == 0;
+        if (complete) finish_ = Finish::length;
+        while (s.ok() && !complete) s = step(&complete);
+        if (s.code == cli::Code::context_full) s = Status(), finish_ = Finish::length;
+        if (s.ok()) s = show(text_.finish());
+        usage_.predicted_s = cli::now() - start;
+        count_drafts();
+        if (!s.ok()) return s;
+        if (text_.stopped()) s = find_stop();
+        push(GenerationEvent::Kind::end, "");
+        return s;
+    }
+
+    const Usage& usage() const { return usage_; }
+
+  private:
+    static auspex::DecodeOptions decoding(const GenerationRequest& r) {
+        auspex::DecodeOptions o;
+        o.special = r.special;
+        return o;
+    }
+
+    /// One pass of the model, or one token of the script.
+    Status step(bool* complete) {
+        if (request_.scripted) return scripted_step(complete);
+        if (thinking_ && request_.thinking_budget >= 0 &&
+            static_cast<int64_t>(usage_.n_predicted) >= request_.thinking_budget)
+            return close_thinking(complete);
+        auspex::Span<const Token> tokens;
+        const Status s = session_.next(sampling_).get(tokens);
+        if (!s.ok()) return s;
+        return take(std::vector<Token>(tokens.begin(), tokens.end()), complete);
+    }
+
+    Status scripted_step(bool* complete) {
+        if (n_said_ == script_.size()) {
+            *complete = true;
+            return {};
+        }
+        return force({script_[n_said_++]}, complete);
+    }
+
+    Status close_thinking(bool* complete) {
+        std::vector<Token> ids;
+        const Status s = model_.encode("\n</think>\n\n", {true}).get(ids);
+        thinking_ = false;
+        return s.ok() ? force(ids, complete) : s;
+    }
+
+    /// Goes on with these tokens, whatever the model would sample.
+    Status force(const std::vector<Token>& tokens, bool* complete) {
+        std::vector<Token> longer = ids_;
+        longer.insert(longer.end(), tokens.begin(), tokens.end());
+        const Status s = session_.sync(longer).status();
+        // More tokens than the context holds are a bad argument there.
+        if (s.code == cli::Code::bad_argument) return Status(cli::Code::context_full, s.text);
+        return s.ok() ? take(tokens, complete) : s;
+    }
+
+    Status take(const std::vector<Token>& tokens, bool* complete) {
+        for (const Token id : tokens) {
+            ++usage_.n_predicted;
+            ids_.push_back(id);
+            if (model_.is_end(id)) {
+                *complete = true;
+                return {};
+            }
+            const Status s = show(text_.push(id));
+            if (!s.ok()) return s;
+            const bool full = request_.n_max >= 0 && static_cast<int64_t>(usage_.n_predicted) >= request_.n_max;
+            if (text_.stopped()) finish_ = Finish::stop_string;
+            if (full && !text_.stopped()) finish_ = Finish::length;
+            *complete = full || text_.stopped();
+            if (*complete) return {};
+        }
+        return {};
+    }
+
+    Status show(const cli::Result<std::string>& piece) {
+        if (!piece.ok()) return piece.status();
+        if (thinking_) {
+            seen_ += piece.value();
+            thinking_ = seen_.find("</think>") == std::string::npos;
+            if (seen_.size() > 16) seen_.erase(0, seen_.size() - 16);
+        }
+        to_.n_token_ = usage_.n_predicted;
+        if (!piece.value().empty()) push(GenerationEvent::Kind::text, piece.value());
+        return {};
+    }
+
+    /// The text stream knows that one of the strings was found, not which: it is the one that ends first.
+    Status find_stop() {
+        finish_ = Finish::stop_string;
+        std::string text;
+        const auspex::Span<const Token> said(ids_.data() + usage_.n_prompt, ids_.size() - usage_.n_prompt);
+        const Status s = model_.decode(said, decoding(request_)).get(text);
+        size_t end = std::string::npos;
+        for (const std::string& stop : request_.stops) {
+            const size_t at = text.find(stop);
+            if (at == std::string::npos || at + stop.size() >= end) continue;
+            end = at + stop.size();
+            stop_ = stop;
+        }
+        return s;
+    }
+
+    void count_drafts() {
+        const auspex::Stats stats = session_.stats();
+        for (const uint64_t n : stats.cycles) usage_.n_cycle += n;
+        std::copy(stats.drafted, stats.drafted + auspex::kMaxDraft, usage_.drafted);
+        std::copy(stats.accepted, stats.accepted + auspex::kMaxDraft, usage_.accepted);
+    }
+
+    void push(GenerationEvent::Kind kind, const std::string& text) {
+        GenerationEvent e;
+        e.kind = kind;
+        e.i_choice = i_choice_;
+        e.text = text;
+        e.n_token = usage_.n_predicted;
+        e.finish = finish_;
+        e.stop = stop_;
+        if (kind != GenerationEvent::Kind::text) e.usage = usage_;
+        to_.push(std::move(e));
+    }
+
+    Generation& to_;
+    const GenerationRequest& request_;
+    const uint32_t i_choice_;
+    const auspex::Model& model_;
+    Session& session_;
+    std::vector<Token> ids_;  ///< prompt and reply
+    auspex::TextStream text_;
+    auspex::Sampling sampling_;
+    Usage usage_;
+    Finish finish_ = Finish::end;
+    std::string stop_;
+    bool thinking_ = false;
+    std::string seen_;  ///< the end of the thinking so far
+    std::vector<Token> script_;
+    size_t n_said_ = 0;
+};
+
+// --------------------------------------------------------------------------------------------- all of them
+
+void Generation::run(const auspex::Model& model, Session& session) {
+    for (uint32_t i = 0; i < request_.n_choice; ++i) {
+        Reply reply(*this, i, model, session);
+        const Status s = reply.run();
+        usages_.push_back(reply.usage());
+        if (!s.ok()) return fail(from_status(s));
+    }
+    GenerationEvent done;
+    done.kind = GenerationEvent::Kind::done;
+    push(std::move(done));
+}
+
+void Generation::fail(const Failure& failure) {
+    GenerationEvent e;
+    e.kind = GenerationEvent::Kind::failed;
+    e.failure = failure;
+    push(std::move(e));
+}
+
+void Generation::push(GenerationEvent event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    events_.push_back(std::move(event));
+    changed_.notify_all();
+}
+
+bool Generation::wait(GenerationEvent* to, std::chrono::milliseconds timeout) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!changed_.wait_for(lock, timeout, [this] { return !events_.empty(); })) return false;
+    *to = std::move(events_.front());
+    events_.pop_front();
+    return true;
+}
+
+}  // namespace server

@@ -1,0 +1,114 @@
+// server/generation: one request for text, from the tokens of its prompt to the events of its reply.
+//
+// Owns    what the engine's thread and the thread of the connection share: the events between them.
+// Thread  run() on the engine's thread, wait() on the connection's.
+// Tests   tests/test_server_openai.py
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fields.h"
+
+namespace server {
+
+/// What the engine's thread does for somebody.
+class Task {
+  public:
+    virtual ~Task() = default;
+    virtual void run(const auspex::Model& model, auspex::Session& session) = 0;
+    /// It will not run, or not to its end.
+    virtual void fail(const Failure& failure) = 0;
+    /// Nobody waits for it any more. Engine::cancel() also stops it.
+    std::atomic<bool> cancelled{false};
+};
+
+/// What a reply took.
+struct Usage {
+    size_t n_prompt = 0, n_cached = 0, n_predicted = 0;
+    double prompt_s = 0, predicted_s = 0;
+    uint64_t n_cycle = 0;
+    uint64_t drafted[auspex::kMaxDraft] = {}, accepted[auspex::kMaxDraft] = {};  ///< by place in the cycle
+    std::string reuse;                                                           ///< which rows were computed, and why
+    uint64_t n_drafted() const;
+    uint64_t n_accepted() const;
+};
+
+enum class Finish { end, stop_string, length };
+
+/// Replies for prompts instead of the model's own, for tests of clients: the entry whose `when` stands last in the
+/// prompt.
+class Script {
+  public:
+    /// Reads [{"when": "...", "reply": "..."}, ...]. errors: those of cli::read_bytes; bad_argument: of another form.
+    static cli::Result<Script> load(const std::string& path);
+    /// Null if no entry fits.
+    const std::string* find(const std::string& prompt) const;
+
+  private:
+    std::vector<std::pair<std::string, std::string>> entries_;
+};
+
+struct GenerationRequest {
+    std::vector<auspex::Token> ids;
+    std::vector<auspex::Mark> marks;
+    auspex::Sampling sampling;
+    int64_t n_max = -1;  ///< tokens of the reply; -1: until the context is full
+    std::vector<std::string> stops;
+    uint32_t n_choice = 1;         ///< replies; the seeds of the later ones count on from the first's
+    int64_t thinking_budget = -1;  ///< tokens after which the thinking is closed; -1: no limit
+    bool special = false;          ///< show control tokens
+    // What the reply is parsed with.
+    bool is_chat = true;  ///< false: the text is passed on as it is
+    bool inside_thinking = false;
+    std::vector<std::string> tools;
+    const std::string* scripted = nullptr;  ///< the reply, instead of what the model would say
+};
+
+struct GenerationEvent {
+    enum class Kind {
+        prompt,  ///< the prompt of this choice was computed; usage
+        text,    ///< more of the reply
+        end,     ///< the choice is complete; finish, stop, usage
+        failed,  ///< nothing follows
+        done,    ///< all choices are complete; nothing follows
+    };
+    Kind kind = Kind::text;
+    uint32_t i_choice = 0;
+    std::string text;
+    size_t n_token = 0;  ///< of the reply so far
+    Finish finish = Finish::end;
+    std::string stop;  ///< the stop string that ended it
+    Usage usage;
+    Failure failure;
+};
+
+class Generation final : public Task {
+  public:
+    explicit Generation(GenerationRequest request) : request_(std::move(request)) {}
+    void run(const auspex::Model& model, auspex::Session& session) override;
+    void fail(const Failure& failure) override;
+    /// The next event. False if none came in time.
+    bool wait(GenerationEvent* to, std::chrono::milliseconds timeout);
+    const GenerationRequest& request() const { return request_; }
+    /// Of all choices; valid once run() has returned.
+    const std::vector<Usage>& usages() const { return usages_; }
+    size_t n_token() const { return n_token_; }  ///< of the reply so far; any thread
+
+  private:
+    class Reply;
+    void push(GenerationEvent event);
+
+    const GenerationRequest request_;
+    std::vector<Usage> usages_;
+    std::atomic<size_t> n_token_{0};
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<GenerationEvent> events_;
+};
+
+}  // namespace server

@@ -1,0 +1,304 @@
+#include "http.h"
+
+#include <httplib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "connection.h"
+
+namespace server {
+
+namespace {
+
+constexpr size_t kMaxThreads = 1024;
+constexpr size_t kMaxPathBytes = 1024;
+
+/// The connection that this thread serves: cpp-httplib does not give it to the handlers.
+thread_local Connection* t_connection = nullptr;
+
+std::string lower(std::string text) {
+    for (char& c : text)
+        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    return text;
+}
+
+/// A thread for each connection: one that streams holds its thread for minutes, and must not keep others waiting.
+class Threads final : public httplib::TaskQueue {
+  public:
+    void enqueue(std::function<void()> task) override {
+        std::unique_lock<std::mutex> lock(mutex_);
+        waiting_.push_back(std::move(task));
+        if (n_live_ >= kMaxThreads) return;
+        ++n_live_;
+        lock.unlock();
+        try {
+            std::thread([this] { work(); }).detach();
+        } catch (const std::system_error&) {  // the system has no thread left: another one takes it, or this one
+            lock.lock();
+            const bool alone = --n_live_ == 0;
+            if (alone) ++n_live_;
+            lock.unlock();
+            if (alone) work();
+        }
+    }
+    void shutdown() override {
+        std::unique_lock<std::mutex> lock(mutex_);
+        done_.wait(lock, [this] { return n_live_ == 0; });
+    }
+
+  private:
+    void work() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        while (!waiting_.empty()) {
+            const std::function<void()> task = std::move(waiting_.front());
+            waiting_.pop_front();
+            lock.unlock();
+            task();
+            lock.lock();
+        }
+        --n_live_;
+        done_.notify_all();  // under the lock: after it this object may be gone
+    }
+
+    std::mutex mutex_;
+    std::condition_variable done_;
+    std::deque<std::function<void()>> waiting_;
+    size_t n_live_ = 0;
+};
+
+/// The connection as cpp-httplib reads and writes it.
+class ConnectionStream final : public httplib::Stream {
+  public:
+    explicit ConnectionStream(Connection& c) : c_(c) {}
+    bool is_readable() const override { return c_.readable(); }
+    bool is_writable() const override { return !c_.gone(); }
+    ssize_t read(char* to, size_t n) override { return c_.read(to, n); }
+    // After a refusal cpp-httplib would answer 400; Impl::refuse() says why.
+    ssize_t write(const char* from, size_t n) override { return c_.refused() != 0 ? -1 : c_.write(from, n); }
+    void get_remote_ip_and_port(std::string&, int&) const override {}
+    void get_local_ip_and_port(std::string&, int&) const override {}
+    socket_t socket() const override { return c_.fd(); }
+
+  private:
+    Connection& c_;
+};
+
+class SinkStream final : public AnswerStream {
+  public:
+    explicit SinkStream(httplib::DataSink& sink) : sink_(sink) {}
+    bool write(std::string_view bytes) override { return bytes.empty() || sink_.write(bytes.data(), bytes.size()); }
+    bool connected() override { return sink_.is_writable(); }
+
+  private:
+    httplib::DataSink& sink_;
+};
+
+bool is_number(const std::string& text) {
+    return !text.empty() && text.size() <= 18 && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+bool is_printable(const std::string& text) {
+    return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+}  // namespace
+
+struct HttpServer::Impl final : httplib::Server {
+    HttpOptions options;
+    HttpServer::Handler check, handle;
+    std::function<std::string(int, const std::string&, const std::string&)> error;
+    int stop_fd = -1;
+
+    int listening() const { return svr_sock_; }
+
+    bool process_and_close_socket(socket_t fd) override {
+        Connection c(fd, stop_fd, options);
+        t_connection = &c;
+        while (!c.closing && c.wait_for_request()) {
+            ConnectionStream stream(c);
+            bool closed = false;
+            if (!process_request(stream, false, closed, [&c](httplib::Request&) { c.end_head(); }) || closed) break;
+        }
+        if (c.refused() != 0) refuse(c);
+        return true;
+    }
+
+    /// Tells a client why its request was not read to its end.
+    void refuse(Connection& c) const {
+        const bool slow = c.refused() == 408;
+        const std::string why = slow ? "the request did not arrive in time, expected its head within " +
+                                           std::to_string(options.head_seconds) + " s and its body within " +
+                                           std::to_string(options.body_seconds) + " s"
+                                     : "the head of the request is larger than " +
+                                           std::to_string(options.max_head_bytes) + " bytes; send fewer headers";
+        const std::string body = error(c.refused(), "", why);
+        const std::string answer =
+            "HTTP/1.1 " + std::to_string(c.refused()) +
+            (slow ? " Request Timeout" : " Request Header Fields Too Large") + "\r\nContent-Type: " + kJsonType +
+            "\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+        c.write(answer.data(), answer.size());
+    }
+
+    static HttpRequest head(const httplib::Request& from) {
+        HttpRequest to;
+        to.method = from.method;
+        to.path = from.path;
+        for (const auto& h : from.headers) to.headers.emplace(lower(h.first), h.second);
+        for (const auto& p : from.params) to.query.emplace(p.first, p.second);
+        to.connected = [c = t_connection] { return !c->gone(); };
+        return to;
+    }
+
+    static void give(HttpAnswer answer, httplib::Response& to) {
+        to.status = answer.status;
+        for (const auto& h : answer.headers)
+            if (is_printable(h.second)) to.set_header(h.first, h.second);
+        if (answer.stream) {
+            to.set_chunked_content_provider(answer.type, [write = std::move(answer.stream)](size_t, auto& sink) {
+                SinkStream stream(sink);
+                write(stream);
+                sink.done();
+                return true;
+            });
+            return;
+        }
+        to.set_content(answer.body, answer.type);
+    }
+
+    HttpAnswer refusal(int status, const HttpRequest& r, const std::string& why) const {
+        HttpAnswer a;
+        a.status = status;
+        a.body = error(status, r.path, why);
+        return a;
+    }
+
+    /// Refuses heads that cpp-httplib would read in a way of its own.
+    HttpAnswer check_head(const HttpRequest& r) const {
+        const std::string length = r.header("content-length"), coding = r.header("transfer-encoding");
+        if (r.path.size() > kMaxPathBytes)
+            return refusal(414, r,
+                           "the path has " + std::to_string(r.path.size()) + " bytes, expected at most " +
+                               std::to_string(kMaxPathBytes));
+        if (!length.empty() && !is_number(length)) return refusal(400, r, "Content-Length is no number of bytes");
+        if (!length.empty() && !coding.empty())
+            return refusal(400, r, "both Content-Length and Transfer-Encoding are given, expected one of them");
+        if (!coding.empty() && lower(coding) != "chunked")
+            return refusal(501, r, "the Transfer-Encoding is not known, expected chunked");
+        if (!length.empty() && std::stoull(length) > options.max_body_bytes) return too_large(r);
+        return check(r);
+    }
+
+    HttpAnswer too_large(const HttpRequest& r) const {
+        return refusal(413, r, "the body is larger than " + std::to_string(options.max_body_bytes) + " bytes");
+    }
+
+    /// Requests without a body are answered here, as are those whose head is refused.
+    HandlerResponse route(const httplib::Request& from, httplib::Response& to) {
+        const HttpRequest r = head(from);
+        HttpAnswer refused = check_head(r);
+        const bool has_body = r.headers.count("content-length") + r.headers.count("transfer-encoding") != 0;
+        if (refused.status != 0) {
+            t_connection->closing = has_body;  // it is still to come, and nobody reads it
+            give(std::move(refused), to);
+            return HandlerResponse::Handled;
+        }
+        if (r.method == "POST" && has_body) return HandlerResponse::Unhandled;
+        give(handle(r), to);
+        return HandlerResponse::Handled;
+    }
+
+    void post(const httplib::Request& from, httplib::Response& to, const httplib::ContentReader& read) {
+        HttpRequest r = head(from);
+        bool large = false;
+        const bool complete = read([&](const char* bytes, size_t n) {
+            large = large || n > options.max_body_bytes - r.body.size();
+            if (!large) r.body.append(bytes, n);
+            return !large;
+        });
+        t_connection->closing = !complete;
+        if (large)
+            give(too_large(r), to);
+        else if (!complete)
+            give(refusal(400, r, "the body ended early, or is not in the encoding that its head states"), to);
+        else
+            give(handle(r), to);
+    }
+};
+
+std::string HttpRequest::header(const std::string& name) const {
+    const auto found = headers.find(name);
+    return found == headers.end() ? std::string() : found->second;
+}
+
+HttpServer::HttpServer(const HttpOptions& options, Handler check, Handler handle,
+                       std::function<std::string(int, const std::string&, const std::string&)> error)
+    : impl_(std::make_unique<Impl>()) {
+    Impl& s = *impl_;
+    s.options = options;
+    s.check = std::move(check);
+    s.handle = std::move(handle);
+    s.error = std::move(error);
+    s.stop_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s.new_task_queue = [] { return new Threads; };
+    s.set_tcp_nodelay(true);
+    s.set_socket_options([](socket_t fd) {  // its own would let a second server share the port
+        const int on = 1;
+        ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    });
+    s.set_keep_alive_timeout(options.idle_seconds);  // these two are only told to clients
+    s.set_keep_alive_max_count(1000000);
+    s.set_pre_routing_handler([&s](const httplib::Request& r, httplib::Response& to) { return s.route(r, to); });
+    s.Post(".*", [&s](const httplib::Request& r, httplib::Response& to, const httplib::ContentReader& read) {
+        s.post(r, to, read);
+    });
+    s.set_error_handler([&s](const httplib::Request& r, httplib::Response& to) {
+        if (to.body.empty() && !to.content_provider_)
+            to.set_content(s.error(to.status, r.path, "this is no request that HTTP/1.1 allows"), kJsonType);
+    });
+    s.set_exception_handler([&s](const httplib::Request& r, httplib::Response& to, std::exception_ptr) {
+        to.status = 500;
+        to.set_content(s.error(500, r.path, "the server has no memory left for this request"), kJsonType);
+    });
+}
+
+HttpServer::~HttpServer() {
+    if (impl_->stop_fd >= 0) ::close(impl_->stop_fd);
+}
+
+Status HttpServer::bind(int* port) {
+    const HttpOptions& o = impl_->options;
+    if (impl_->stop_fd < 0) return Status(cli::Code::io_error, "the system gives no event descriptor");
+    errno = 0;
+    *port = o.port;
+    if (o.port == 0)
+        *port = impl_->bind_to_any_port(o.host);
+    else if (!impl_->bind_to_port(o.host, o.port))
+        *port = -1;
+    // cpp-httplib lets five connections wait, which a page or an agent exceeds; more time out before they are accepted.
+    if (*port > 0) ::listen(impl_->listening(), SOMAXCONN);
+    if (*port > 0) return {};
+    return Status(cli::Code::io_error, "cannot listen on " + o.host + ":" + std::to_string(o.port) + ": " +
+                                           (errno ? std::strerror(errno) : "the address is none of this host") +
+                                           "; choose another --port or --host");
+}
+
+void HttpServer::listen() { impl_->listen_after_bind(); }
+
+void HttpServer::stop() {
+    const uint64_t one = 1;
+    while (::write(impl_->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    // Before its first connection cpp-httplib would not notice.
+    for (int i = 0; i < 1000 && !impl_->is_running(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    impl_->Server::stop();
+}
+
+}  // namespace server

@@ -1,0 +1,79 @@
+// server/http: HTTP/1.1 over cpp-httplib, as requests and answers that know nothing of it.
+//
+// Owns    the listening socket, a thread for each connection, and the limits on size and time of a request.
+// Thread  handlers run on the connection's thread, many at the same time.
+// Tests   tests/test_server_http.py
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common.h"
+
+namespace server {
+
+using cli::Status;
+
+struct HttpRequest {
+    std::string method, path;                    ///< path: percent-decoded, without the query
+    std::map<std::string, std::string> headers;  ///< names in lower case; the first of each name
+    std::map<std::string, std::string> query;    ///< the first of each name
+    std::string body;                            ///< empty where only the head was read
+    std::function<bool()> connected;             ///< false once the client has closed its side
+    std::string header(const std::string& name) const;
+};
+
+/// Where a streamed answer goes.
+class AnswerStream {
+  public:
+    virtual ~AnswerStream() = default;
+    /// False if the client is gone: nothing that follows will arrive.
+    virtual bool write(std::string_view bytes) = 0;
+    virtual bool connected() = 0;
+};
+
+constexpr const char* kJsonType = "application/json; charset=utf-8";
+
+struct HttpAnswer {
+    int status = 200;
+    std::string type = kJsonType;
+    std::string body;
+    std::map<std::string, std::string> headers;
+    std::function<void(AnswerStream&)> stream;  ///< unless empty: writes the body piece by piece
+};
+
+struct HttpOptions {
+    std::string host = "127.0.0.1";
+    int port = 8080;  ///< 0: a free one
+    size_t max_body_bytes = size_t{64} << 20;
+    size_t max_head_bytes = size_t{64} << 10;
+    int head_seconds = 10;   ///< from the first byte of a request to the end of its head
+    int body_seconds = 120;  ///< to read the body
+    int idle_seconds = 60;   ///< between two requests of a connection
+    int write_seconds = 30;  ///< without the client taking anything
+};
+
+class HttpServer {
+  public:
+    using Handler = std::function<HttpAnswer(const HttpRequest&)>;
+    /// check     is given the head of each request; an answer with a status other than 0 ends it there.
+    /// handle    is given what `check` let pass, with the body.
+    /// error     makes the body of an answer to a request that HTTP itself refuses, for instance 413.
+    HttpServer(const HttpOptions& options, Handler check, Handler handle,
+               std::function<std::string(int status, const std::string& path, const std::string& why)> error);
+    ~HttpServer();
+    /// Takes the port, and tells which one it is. errors: io_error: it is in use, or the address is none of this host.
+    Status bind(int* port);
+    /// Serves until stop(); returns once every connection is closed.
+    void listen();
+    /// thread    any, once bind() has succeeded.
+    void stop();
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace server

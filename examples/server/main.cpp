@@ -1,0 +1,193 @@
+// auspex-server: serves one model to clients of OpenAI's and Anthropic's protocols. docs/SERVER.md is its manual.
+#include <pthread.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "command.h"
+#include "platform.h"
+#include "router.h"
+
+namespace {
+
+using server::Status;
+
+struct ServeOptions {
+    server::HttpOptions http;
+    server::EngineOptions engine;
+    server::Defaults defaults;
+    server::Access access;
+    std::string alias, key_file, sessions, max_body = "64M";
+};
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "127.0.0.1" || host == "::1"; }
+
+Status read_keys(ServeOptions* o) {
+    if (!o->key_file.empty()) {
+        std::string text;
+        const Status s = cli::read_bytes(o->key_file).get(text);
+        if (!s.ok()) return s;
+        for (size_t at = 0; at < text.size();) {
+            const size_t end = std::min(text.find('\n', at), text.size());
+            std::string line = text.substr(at, end - at);
+            if (!line.empty() && line.back() == '\r') line.pop_back();
+            if (!line.empty()) o->access.keys.push_back(line);
+            at = end + 1;
+        }
+    }
+    for (const std::string& key : o->access.keys)
+        for (const char c : key)
+            if (c <= ' ' || c > '~' || c == '%')
+                return Status(cli::Code::bad_argument,
+                              "--api-key: expected letters, digits and signs but %, found "
+                              "another character");
+    if (o->access.is_loopback || !o->access.keys.empty()) return {};
+    return Status(cli::Code::bad_argument, "--host " + o->http.host +
+                                               ": other machines can use this address, so give "
+                                               "--api-key or --api-key-file too");
+}
+
+Status check(ServeOptions* o) {
+    o->access.is_loopback = is_loopback(o->http.host);
+    if (o->http.port < 0 || o->http.port > 65535)
+        return Status(cli::Code::bad_argument, "--port " + std::to_string(o->http.port) + ": expected 0 .. 65535");
+    uint64_t bytes = 0;
+    Status s = cli::read_size(o->max_body, "--max-body").get(bytes);
+    o->http.max_body_bytes = bytes;
+    std::error_code error;
+    if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(o->sessions, error))
+        s = Status(cli::Code::not_found,
+                   "--slot-save-path " + o->sessions + ": there is no such folder; create it first");
+    return s.ok() ? read_keys(o) : s;
+}
+
+/// What clients call the model: the name of its file without the ending.
+std::string name_of(const std::string& path) { return std::filesystem::path(path).stem().string(); }
+
+void learn_of_model(const server::Engine& engine, server::Service* to) {
+    if (to->alias.empty()) to->alias = name_of(engine.path());
+    server::complete_defaults(engine.path(), &to->defaults);
+    auspex::FileInfo file;
+    if (!auspex::read_file_info(engine.path().c_str()).get(file).ok()) return;
+    for (const auspex::FileValue& v : file.metadata)
+        if (v.key == "tokenizer.chat_template" && !v.elements.empty()) to->chat_template = v.elements[0];
+}
+
+/// Loading ends where it notices an interrupt.
+void cancel_loading() {
+    sigset_t interrupt;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
+    raise(SIGINT);
+}
+
+/// Serves until SIGINT or SIGTERM. Both are blocked in every thread, and waited for here.
+int serve(ServeOptions o) {
+    Status s = check(&o);
+    if (!s.ok()) return cli::report(s);
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGUSR1);  // the model could not be loaded
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+
+    server::Engine engine(o.engine);
+    server::Service service(engine);
+    service.alias = o.alias;
+    service.defaults = o.defaults;
+    service.sessions = o.sessions;
+    service.log_requests = o.engine.place.verbose;
+    server::Router router(service, o.access);
+    server::HttpServer http(
+        o.http, [&](const server::HttpRequest& r) { return router.check(r); },
+        [&](const server::HttpRequest& r) { return router.handle(r); },
+        [&](int status, const std::string& path, const std::string& why) { return router.error(status, path, why); });
+    int port = 0;
+    s = http.bind(&port);
+    if (!s.ok()) return cli::report(s);
+    const std::string host = o.http.host.find(':') == std::string::npos ? o.http.host : "[" + o.http.host + "]";
+    s = cli::print("http://" + host + ":" + std::to_string(port) + "\n");
+    if (!s.ok()) return cli::report(s);
+    std::thread listener([&] { http.listen(); });
+    Status loaded;
+    const pthread_t waiting = pthread_self();
+    engine.start([&](const Status& status) {
+        loaded = status;
+        if (status.ok())
+            learn_of_model(engine, &service);
+        else
+            pthread_kill(waiting, SIGUSR1);
+    });
+    int received = 0;
+    while (sigwait(&signals, &received) != 0) {
+    }
+    if (received != SIGUSR1) cancel_loading();
+    engine.stop();
+    http.stop();
+    listener.join();
+    return received == SIGUSR1 ? cli::report(loaded) : cli::kDone;
+}
+
+void add_options(CLI::App& app, ServeOptions& o) {
+    app.add_option("--host", o.http.host, "Address to listen on; one that other machines can use needs --api-key")
+        ->capture_default_str();
+    app.add_option("--port", o.http.port, "Port; 0: a free one. The first line on stdout is the URL")
+        ->capture_default_str();
+    app.add_option("--api-key", o.access.keys, "A key that clients must give; may be given several times")
+        ->allow_extra_args(false);
+    app.add_option("--api-key-file", o.key_file, "File with such keys, one in a line");
+    app.add_option("--cors-origin", o.access.origins,
+                   "Web pages that may use the server beside those of this machine, as in https://example.org; * for "
+                   "all")
+        ->allow_extra_args(false);
+    app.add_option("--alias", o.alias, "The model's name for clients (default: the name of its file)");
+    app.add_option("--ctx", o.engine.n_context, "Rows of context (default: 32768, or what the model was trained for)");
+    app.add_option("--cache", o.engine.cache, "Memory for checkpoints of conversations, as in 2G");
+    app.add_option("--queue", o.engine.max_queue, "Requests that may wait")->capture_default_str();
+    app.add_option("--slot-save-path", o.sessions, "Folder for /slots/0?action=save and restore");
+    app.add_option("--head-seconds", o.http.head_seconds, "Time for a client to send the head of a request")
+        ->capture_default_str();
+    app.add_option("--max-body", o.max_body, "Size limit of a request")->capture_default_str();
+    app.add_flag_callback(
+        "--no-think", [&o] { o.defaults.enable_thinking = false; },
+        "Ask the template for answers without thinking, unless the client wants it");
+    app.add_flag("--preserve-thinking", o.defaults.preserve_thinking,
+                 "Show the model the thinking of earlier turns, if its template can");
+    app.add_option("--script", o.engine.script,
+                   "For testing clients: a JSON list of {when, reply}; the reply whose `when` stands last in a prompt "
+                   "is given instead of the model's own");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    cli::prepare_streams();
+    CLI::App app("auspex-server " AUSPEX_VERSION
+                 ": serves a model on this machine to clients of OpenAI's and Anthropic's protocols",
+                 "auspex-server");
+    app.set_version_flag("--version", "auspex-server " AUSPEX_VERSION);
+    ServeOptions o;
+    cli::add_place(app, o.engine.place);
+    cli::add_draft(app, o.engine.draft);
+    cli::add_window(app, o.engine.window);
+    add_options(app, o);
+    auspex::Sampling& d = o.defaults.sampling;
+    CLI::Option* const temperature = app.add_option("--temp", d.temperature, "Temperature unless the client names one");
+    CLI::Option* const top_k = app.add_option("--top-k", d.top_k, "The same for top-k");
+    CLI::Option* const top_p = app.add_option("--top-p", d.top_p, "The same for top-p");
+    CLI::Option* const min_p = app.add_option("--min-p", d.min_p, "The same for min-p");
+    const cli::Chosen chosen = [&] {
+        o.defaults.has_temperature = temperature->count() > 0;
+        o.defaults.has_top_k = top_k->count() > 0;
+        o.defaults.has_top_p = top_p->count() > 0;
+        o.defaults.has_min_p = min_p->count() > 0;
+        return serve(o);
+    };
+    return cli::run_command(app, argc, argv, chosen);
+}

@@ -1,0 +1,318 @@
+// server/messages: /v1/messages, Anthropic's protocol.
+//
+// Tests   tests/test_server_anthropic.py
+#include "service.h"
+
+namespace server {
+
+namespace {
+
+// ----------------------------------------------------------------------------------------------- answers
+
+class MessagesProtocol final : public Protocol {
+  public:
+    explicit MessagesProtocol(const Service& s) {
+        head_ = {{"id", random_id("msg_")}, {"type", "message"}, {"role", "assistant"}, {"model", s.alias}};
+    }
+
+    void begin(const Usage& usage) override {
+        Json message = head_;
+        message["content"] = Json::array();
+        message["stop_reason"] = nullptr;
+        message["stop_sequence"] = nullptr;
+        message["usage"] = usage_of(usage);
+        message["usage"]["output_tokens"] = 0;
+        write_event("message_start", {{"message", message}});
+    }
+
+    void event(uint32_t, const auspex::ReplyEvent& e, size_t) override {
+        using Kind = auspex::ReplyEvent::Kind;
+        switch (e.kind) {
+            case Kind::reasoning:
+                open(Block::thinking, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+                return delta({{"type", "thinking_delta"}, {"thinking", e.text}});
+            case Kind::text:
+                open(Block::text, {{"type", "text"}, {"text", ""}});
+                return delta({{"type", "text_delta"}, {"text", e.text}});
+            case Kind::call_begin:
+                close();
+                return open(
+                    Block::call,
+                    {{"type", "tool_use"}, {"id", call_id(e.i_call)}, {"name", e.text}, {"input", Json::object()}});
+            case Kind::call_arguments: return delta({{"type", "input_json_delta"}, {"partial_json", e.text}});
+            case Kind::call_end: return close();
+            case Kind::call_dropped: return;
+        }
+    }
+
+    void end_choice(uint32_t, const Choice& c) override {
+        close();
+        Json usage = usage_of(c.usage);
+        Json stop = {{"stop_reason", reason(c)}, {"stop_sequence", nullptr}};
+        if (c.finish == Finish::stop_string) stop["stop_sequence"] = c.stop;
+        write_event("message_delta", {{"delta", stop}, {"usage", usage}});
+    }
+
+    void end(const std::vector<Choice>&) override { write_event("message_stop", Json::object()); }
+
+    void fail(const Failure& failure) override {
+        out_ += "event: error\n";
+        write_data(anthropic_error(failure));
+    }
+
+    Json answer(const std::vector<Choice>& choices) override {
+        const Choice& c = choices[0];
+        Json message = head_, content = Json::array();
+        if (!c.reply.thinking.empty())
+            content.push_back({{"type", "thinking"}, {"thinking", c.reply.thinking}, {"signature", ""}});
+        if (!c.reply.content.empty() || c.reply.tool_calls.empty())
+            content.push_back({{"type", "text"}, {"text", c.reply.content}});
+        for (uint32_t i = 0; i < c.reply.tool_calls.size(); ++i) {
+            Json input;
+            if (!parse_json(c.arguments[i], &input)) input = Json::object();
+            content.push_back(
+                {{"type", "tool_use"}, {"id", call_id(i)}, {"name", c.reply.tool_calls[i].name}, {"input", input}});
+        }
+        message["content"] = content;
+        message["stop_reason"] = reason(c);
+        message["stop_sequence"] = nullptr;
+        if (c.finish == Finish::stop_string) message["stop_sequence"] = c.stop;
+        message["usage"] = usage_of(c.usage);
+        return message;
+    }
+
+    Json error(const Failure& failure) const override { return anthropic_error(failure); }
+
+  private:
+    enum class Block { none, thinking, text, call };
+
+    static Json usage_of(const Usage& u) {
+        return {{"input_tokens", u.n_prompt - u.n_cached},
+                {"cache_creation_input_tokens", 0},
+                {"cache_read_input_tokens", u.n_cached},
+                {"output_tokens", u.n_predicted}};
+    }
+
+    static const char* reason(const Choice& c) {
+        if (c.finish == Finish::length) return "max_tokens";
+        if (!c.reply.tool_calls.empty()) return "tool_use";
+        return c.finish == Finish::stop_string ? "stop_sequence" : "end_turn";
+    }
+
+    void open(Block block, const Json& content) {
+        if (block_ == block) return;
+        close();
+        block_ = block;
+        write_event("content_block_start", {{"index", i_block_}, {"content_block", content}});
+    }
+
+    void close() {
+        if (block_ == Block::none) return;
+        if (block_ == Block::thinking) delta({{"type", "signature_delta"}, {"signature", ""}});
+        write_event("content_block_stop", {{"index", i_block_}});
+        block_ = Block::none;
+        ++i_block_;
+    }
+
+    void delta(const Json& delta) { write_event("content_block_delta", {{"index", i_block_}, {"delta", delta}}); }
+
+    std::string call_id(uint32_t i_call) {
+        while (call_ids_.size() <= i_call) call_ids_.push_back(random_id("toolu_"));
+        return call_ids_[i_call];
+    }
+
+    Json head_;
+    Block block_ = Block::none;
+    uint32_t i_block_ = 0;
+    std::vector<std::string> call_ids_;
+};
+
+// ----------------------------------------------------------------------------------------------- requests
+
+/// Brings a request into OpenAI's form.
+class MessagesReader {
+  public:
+    explicit MessagesReader(const Json& body) : body_(body) {}
+
+    Failure read(Conversation* to) {
+        Failure failure;
+        const Fields fields(body_, "", &failure);
+        if (const Json* system = fields.find("system")) {
+            const std::string text = system_text(*system);
+            if (!text.empty()) to->messages.push_back({{"role", "system"}, {"content", text}});
+        }
+        const Json* messages = fields.list("messages");
+        if (!messages) fields.refuse("messages", "a list");
+        for (size_t i = 0; messages && i < messages->size() && failure_.ok(); ++i)
+            read_message((*messages)[i], "messages[" + std::to_string(i) + "]", &to->messages);
+        if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
+        read_switches(fields, to);
+        if (failure.ok()) failure = failure_;
+        if (failure.ok()) failure = read_choice(fields, to);
+        return failure.ok() ? arrange_messages(to) : failure;
+    }
+    bool dropped_header = false;  ///< of what changes with every request and would make each prompt a new one
+
+  private:
+    std::string system_text(const Json& system) {
+        if (!system.is_array()) return content_text(system, "system", &failure_);
+        std::string all;
+        for (size_t i = 0; i < system.size() && failure_.ok(); ++i) {
+            const std::string text =
+                content_text(Json::array({system[i]}), "system[" + std::to_string(i) + "]", &failure_);
+            if (text.compare(0, 27, "x-anthropic-billing-header:") == 0)
+                dropped_header = true;
+            else
+                append(&all, text);
+        }
+        return all;
+    }
+
+    static void append(std::string* to, const std::string& text) {
+        if (!to->empty() && !text.empty()) *to += "\n\n";
+        *to += text;
+    }
+
+    void fail(const std::string& why) {
+        if (failure_.ok()) failure_ = bad_request(why);
+    }
+
+    void read_message(const Json& m, const std::string& path, Json* to) {
+        if (!m.is_object()) return fail(path + " is " + describe(m) + ", expected an object");
+        std::string role;
+        const Fields fields(m, path + ".", &failure_);
+        fields.text("role", &role);
+        if (role != "user" && role != "assistant" && role != "system")
+            return fail(path + ".role is '" + role + "', expected user, assistant or system");
+        Json message = {{"role", role}, {"content", ""}};
+        const Json* content = fields.find("content");
+        if (!content) return fail(path + ".content is missing, expected a string or a list of blocks");
+        if (!content->is_array()) {
+            message["content"] = content_text(*content, path + ".content", &failure_);
+            to->push_back(message);
+            return;
+        }
+        std::string text;
+        const size_t n_before = to->size();
+        for (size_t i = 0; i < content->size() && failure_.ok(); ++i)
+            read_block((*content)[i], path + ".content[" + std::to_string(i) + "]", &text, &message, to);
+        message["content"] = text;
+        const bool results_only = to->size() > n_before && text.empty();
+        if (!results_only) to->push_back(message);
+    }
+
+    /// One block of a content. Results of tools become messages of their own, before that of the user.
+    void read_block(const Json& block, const std::string& path, std::string* text, Json* message, Json* to) {
+        if (!block.is_object()) return fail(path + " is " + describe(block) + ", expected an object");
+        std::string type, value;
+        const Fields fields(block, path + ".", &failure_);
+        if (!fields.text("type", &type)) return fields.refuse("type", "the name of a block");
+        if (type == "tool_result") {
+            const Json* content = fields.find("content");
+            const std::string result = content ? content_text(*content, path + ".content", &failure_) : "";
+            std::string id;
+            fields.text("tool_use_id", &id);
+            to->push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", result}});
+        } else if (type == "thinking") {
+            fields.text("thinking", &value);
+            (*message)["reasoning_content"] = value;
+        } else if (type == "tool_use") {
+            const Json* input = fields.object("input");
+            std::string name;
+            if (!fields.text("name", &name)) return fields.refuse("name", "the name of a tool");
+            (*message)["tool_calls"].push_back(
+                {{"type", "function"}, {"function", {{"name", name}, {"arguments", input ? *input : Json::object()}}}});
+        } else if (type != "redacted_thinking") {
+            append(text, content_text(Json::array({block}), path, &failure_));
+        }
+    }
+
+    /// Tools that a server would run itself (web search) are left out: there is none here.
+    void read_tools(const Json& tools, Conversation* to) {
+        for (size_t i = 0; i < tools.size() && failure_.ok(); ++i) {
+            const std::string path = "tools[" + std::to_string(i) + "]";
+            if (!tools[i].is_object()) return fail(path + " is " + describe(tools[i]) + ", expected an object");
+            if (!tools[i].contains("input_schema")) continue;
+            std::string name, description;
+            const Fields fields(tools[i], path + ".", &failure_);
+            if (!fields.text("name", &name)) fields.refuse("name", "a string");
+            Json function = {{"name", name}};
+            if (fields.text("description", &description)) function["description"] = description;
+            if (const Json* schema = fields.object("input_schema")) function["parameters"] = *schema;
+            to->tools.push_back({{"type", "function"}, {"function", function}});
+        }
+    }
+
+    static void read_switches(const Fields& fields, Conversation* to) {
+        const Json* thinking = fields.object("thinking");
+        if (thinking && thinking->value("type", Json()) == "disabled") to->switches["enable_thinking"] = false;
+        if (thinking && thinking->value("type", Json()) == "enabled") to->switches["enable_thinking"] = true;
+    }
+
+    Failure read_choice(const Fields& fields, Conversation* to) {
+        Failure failure;
+        std::string type;
+        if (const Json* config = fields.object("output_config"))
+            if (config->contains("format") && !(*config)["format"].is_null())
+                return not_supported("output_config.format cannot be enforced in this version; leave it out");
+        const Json* choice = fields.object("tool_choice");
+        if (!choice) return {};
+        Fields(*choice, "tool_choice.", &failure).text("type", &type);
+        if (type == "none") to->tools = Json::array();
+        if (type == "any" || type == "tool")
+            return not_supported("tool_choice demands a call, which this version cannot enforce; send auto");
+        if (failure.ok() && type != "auto" && type != "none")
+            return bad_request("tool_choice.type is '" + type + "', expected auto, any, tool or none");
+        return failure;
+    }
+
+    const Json& body_;
+    Failure failure_;
+};
+
+HttpAnswer refuse(const Failure& failure) { return json_answer(anthropic_error(failure), failure.status); }
+
+Failure read(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to) {
+    Failure failure = s.engine.check();
+    if (failure.ok()) failure = parse_body(r.body, body);
+    if (!failure.ok()) return failure;
+    MessagesReader reader(*body);
+    Conversation conversation;
+    failure = reader.read(&conversation);
+    if (reader.dropped_header)
+        cli::note(
+            "left out the billing header in the system message: it changes with every request, so that each "
+            "prompt would be computed from the start");
+    if (!failure.ok()) return failure;
+    const Fields fields(*body, "", &failure);
+    fields.integer("max_tokens", 0, INT32_MAX, &to->n_max);
+    fields.texts("stop_sequences", &to->stops);
+    for (const std::string& stop : to->stops)
+        if (stop.empty() && failure.ok()) failure = bad_request("stop_sequences has an empty string");
+    if (const Json* thinking = fields.object("thinking"))
+        Fields(*thinking, "thinking.", &failure).integer("budget_tokens", 0, INT32_MAX, &to->thinking_budget);
+    read_sampling(fields, s.defaults, to);
+    return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
+}
+
+}  // namespace
+
+HttpAnswer messages(Service& s, const HttpRequest& r) {
+    Json body;
+    GenerationRequest request;
+    StreamOptions stream;
+    Failure failure = read(s, r, &body, &request);
+    if (failure.ok()) read_stream(Fields(body, "", &failure), &stream);
+    if (!failure.ok()) return refuse(failure);
+    return generate(s.engine, std::move(request), std::make_shared<MessagesProtocol>(s), stream.stream, r);
+}
+
+HttpAnswer count_tokens(Service& s, const HttpRequest& r) {
+    Json body;
+    GenerationRequest request;
+    const Failure failure = read(s, r, &body, &request);
+    if (!failure.ok() && failure.type != "exceed_context_size_error") return refuse(failure);
+    return json_answer({{"input_tokens", request.ids.size()}});
+}
+
+}  // namespace server

@@ -1,0 +1,172 @@
+#include "prompt.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <random>
+
+namespace server {
+
+void complete_defaults(const std::string& model_path, Defaults* to) {
+    auspex::Sampling card;
+    card.temperature = 0.7f;
+    card.top_k = 20;
+    card.top_p = 0.95f;
+    auspex::FileInfo file;
+    if (auspex::read_file_info(model_path.c_str()).get(file).ok())
+        for (const auspex::FileValue& v : file.metadata) {
+            if (v.elements.size() != 1) continue;
+            const float value = std::strtof(v.elements[0].c_str(), nullptr);
+            if (v.key == "general.sampling.temp" && value >= 0 && value <= 100) card.temperature = value;
+            if (v.key == "general.sampling.top_k" && value >= 0 && value < 1e6f) card.top_k = static_cast<int>(value);
+            if (v.key == "general.sampling.top_p" && value > 0 && value <= 1) card.top_p = value;
+            if (v.key == "general.sampling.min_p" && value >= 0 && value <= 1) card.min_p = value;
+        }
+    if (!to->has_temperature) to->sampling.temperature = card.temperature;
+    if (!to->has_top_k) to->sampling.top_k = card.top_k;
+    if (!to->has_top_p) to->sampling.top_p = card.top_p;
+    if (!to->has_min_p) to->sampling.min_p = card.min_p;
+}
+
+void read_sampling(const Fields& fields, const Defaults& defaults, GenerationRequest* to) {
+    auspex::Sampling& s = to->sampling;
+    s = defaults.sampling;
+    fields.number("temperature", 0, 100, &s.temperature);
+    fields.number("top_p", 0, 1, &s.top_p);
+    if (s.top_p <= 0) s.top_p = 1e-6f;  // OpenAI's 0 means the most likely token
+    fields.number("min_p", 0, 1, &s.min_p);
+    int64_t top_k = s.top_k, window = s.penalty_window;
+    fields.integer("top_k", -1, INT32_MAX, &top_k);
+    s.top_k = static_cast<int>(std::max<int64_t>(top_k, 0));
+    fields.number("presence_penalty", -100, 100, &s.presence_penalty);
+    fields.number("frequency_penalty", -100, 100, &s.frequency_penalty);
+    fields.number("repeat_penalty", 1e-3, 100, &s.repeat_penalty);
+    fields.integer("repeat_last_n", 0, 4096, &window);
+    s.penalty_window = static_cast<uint32_t>(window);
+    int64_t seed = -1;
+    fields.integer("seed", INT64_MIN, INT64_MAX, &seed);
+    s.seed = seed == -1 ? std::random_device()() : static_cast<uint64_t>(seed);
+}
+
+// --------------------------------------------------------------------------------------------- conversations
+
+namespace {
+
+/// Offers all tools, none, or (where calls are demanded) refuses.
+Failure read_tool_choice(const Fields& fields, Conversation* to) {
+    const Json* choice = fields.find("tool_choice");
+    if (!choice) return {};
+    const std::string name = choice->is_string() ? choice->get<std::string>() : "";
+    if (name == "none") to->tools.clear();
+    if (name == "none" || name == "auto") return {};
+    if (name == "required" || choice->is_object())
+        return not_supported("tool_choice demands a call, which this version cannot enforce; send \"auto\"");
+    return bad_request("tool_choice is " + dump(*choice) + R"(, expected "auto", "none", "required" or a function)");
+}
+
+/// The same message with the names and forms that ChatRequest::from_json() takes.
+Failure arrange_message(const Json& from, const std::string& path, Json* to) {
+    Failure failure;
+    if (!from.is_object()) return bad_request(path + " is " + describe(from) + ", expected an object");
+    const Fields fields(from, path + ".", &failure);
+    std::string role;
+    if (!fields.text("role", &role) && failure.ok()) fields.refuse("role", "a string");
+    const char* const known[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    if (failure.ok() && std::find(std::begin(known), std::end(known), role) == std::end(known))
+        return bad_request(path + ".role is '" + role + "', expected system, developer, user, assistant or tool");
+    (*to)["role"] = role == "developer" ? "system" : role == "function" ? "tool" : role;
+    if (const Json* content = fields.find("content")) {
+        const std::string text = content_text(*content, path + ".content", &failure);
+        (*to)["content"] = text;
+    } else {
+        (*to)["content"] = "";
+    }
+    std::string reasoning;
+    // Both names are in use for what a client sends back.
+    if (fields.text("reasoning_content", &reasoning) || fields.text("reasoning", &reasoning))
+        (*to)["reasoning_content"] = reasoning;
+    if (const Json* calls = fields.list("tool_calls")) (*to)["tool_calls"] = *calls;
+    return failure;
+}
+
+}  // namespace
+
+Failure read_conversation(const Json& body, Conversation* to) {
+    Failure failure;
+    const Fields fields(body, "", &failure);
+    if (const Json* messages = fields.list("messages"))
+        to->messages = *messages;
+    else
+        fields.refuse("messages", "a list");
+    if (const Json* tools = fields.list("tools")) to->tools = *tools;
+    if (const Json* switches = fields.object("chat_template_kwargs")) to->switches = *switches;
+    std::string effort;
+    if (fields.text("reasoning_effort", &effort) && effort == "none") to->switches["enable_thinking"] = false;
+    if (!failure.ok()) return failure;
+    failure = read_tool_choice(fields, to);
+    return failure.ok() ? arrange_messages(to) : failure;
+}
+
+Failure arrange_messages(Conversation* conversation) {
+    Json all = Json::array();
+    bool leading = true;
+    for (size_t i = 0; i < conversation->messages.size(); ++i) {
+        Json m;
+        const Failure failure = arrange_message(conversation->messages[i], "messages[" + std::to_string(i) + "]", &m);
+        if (!failure.ok()) return failure;
+        const bool system = m["role"] == "system";
+        leading = leading && system;
+        if (leading && !all.empty()) {
+            all[0]["content"] = all[0]["content"].get<std::string>() + "\n\n" + m["content"].get<std::string>();
+            continue;
+        }
+        if (system && !leading) {
+            m["role"] = "user";
+            m["content"] = "<system>\n" + m["content"].get<std::string>() + "\n</system>";
+        }
+        all.push_back(std::move(m));
+    }
+    conversation->messages = std::move(all);
+    return {};
+}
+
+Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
+               auspex::ChatPrompt* prompt, std::vector<std::string>* tools) {
+    const Json form = {{"messages", conversation.messages},
+                       {"tools", conversation.tools},
+                       {"enable_thinking", defaults.enable_thinking},
+                       {"preserve_thinking", defaults.preserve_thinking},
+                       {"chat_template_kwargs", conversation.switches}};
+    auspex::ChatRequest request;
+    Status s = auspex::ChatRequest::from_json(dump(form)).get(request);
+    if (s.ok()) s = engine.model().render(request).get(*prompt);
+    if (!s.ok()) return from_status(s);
+    *tools = std::move(request.tools);
+    return {};
+}
+
+Failure check_context(const Engine& engine, size_t n_prompt) {
+    if (n_prompt < engine.n_context()) return {};
+    Failure f =
+        bad_request("the request exceeds the available context size: the prompt has " + std::to_string(n_prompt) +
+                    " tokens, the context holds " + std::to_string(engine.n_context()) +
+                    "; shorten the conversation, or start the server with a larger --ctx");
+    f.type = "exceed_context_size_error";
+    f.extra["n_prompt_tokens"] = n_prompt;
+    f.extra["n_ctx"] = engine.n_context();
+    return f;
+}
+
+Failure prepare(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
+                GenerationRequest* to) {
+    auspex::ChatPrompt prompt;
+    const Failure failure = render(engine, conversation, defaults, &prompt, &to->tools);
+    if (!failure.ok()) return failure;
+    to->inside_thinking = prompt.inside_thinking;
+    const Status s = engine.model().encode(prompt, &to->marks).get(to->ids);
+    if (!s.ok()) return from_status(s);
+    to->scripted = engine.script().find(prompt.text());
+    return check_context(engine, to->ids.size());
+}
+
+}  // namespace server

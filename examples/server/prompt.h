@@ -1,0 +1,44 @@
+// server/prompt: from the fields of a request to the tokens of its prompt and the settings of its reply.
+//
+// Every protocol brings its conversation into OpenAI's form; what follows from there is here, once.
+// Thread  any.
+// Tests   tests/test_server_openai.py
+#pragma once
+#include "engine.h"
+
+namespace server {
+
+/// What a client leaves open.
+struct Defaults {
+    auspex::Sampling sampling;
+    bool has_temperature = false, has_top_k = false, has_top_p = false, has_min_p = false;  ///< given by the user
+    bool enable_thinking = true, preserve_thinking = false;
+};
+/// The sampling that the model's file recommends (general.sampling.*) where the user gives none; else that of the cards
+/// of these models.
+void complete_defaults(const std::string& model_path, Defaults* to);
+
+/// temperature, top_p, top_k, min_p, penalties and seed.
+void read_sampling(const Fields& fields, const Defaults& defaults, GenerationRequest* to);
+
+/// A conversation in OpenAI's form, as the model's template takes it.
+struct Conversation {
+    Json messages = Json::array();
+    Json tools = Json::array();
+    Json switches = Json::object();  ///< chat_template_kwargs
+};
+/// Reads `messages`, `tools`, `tool_choice`, `chat_template_kwargs` and `reasoning_effort` of a chat completion.
+Failure read_conversation(const Json& body, Conversation* to);
+/// Brings system messages to the front, where templates want the only one: those at the beginning are joined, later
+/// ones become messages of the user. Contents become strings.
+Failure arrange_messages(Conversation* conversation);
+/// Renders without a reply.
+Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
+               auspex::ChatPrompt* prompt, std::vector<std::string>* tools);
+/// The tokens of the prompt and how to parse the reply; checks that the context has room.
+Failure prepare(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
+                GenerationRequest* to);
+/// exceed_context_size_error, with the fields that agents read, unless the prompt leaves room for a token.
+Failure check_context(const Engine& engine, size_t n_prompt);
+
+}  // namespace server

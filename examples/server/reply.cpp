@@ -1,0 +1,214 @@
+#include "reply.h"
+
+namespace server {
+
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(20);  // how soon a client that left is noticed
+constexpr int kPingSeconds = 15;                       // proxies end connections that are silent for longer
+
+/// Ends the generation when the client leaves, however its thread goes on.
+class Running {
+  public:
+    Running(Engine& engine, std::shared_ptr<Generation> task) : engine_(engine), task_(std::move(task)) {}
+    ~Running() {
+        if (!complete_) engine_.cancel(task_);
+    }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+    /// Waits a little. False if nothing came.
+    bool wait(GenerationEvent* to) {
+        if (!task_->wait(to, kPoll)) return false;
+        complete_ = to->kind == GenerationEvent::Kind::done || to->kind == GenerationEvent::Kind::failed;
+        return true;
+    }
+    bool complete() const { return complete_; }
+    const GenerationRequest& request() const { return task_->request(); }
+
+  private:
+    Engine& engine_;
+    const std::shared_ptr<Generation> task_;
+    bool complete_ = false;
+};
+
+/// Parses the text of the choices and tells the protocol.
+class Reader {
+  public:
+    Reader(const GenerationRequest& request, Protocol& protocol) : request_(request), protocol_(protocol) {}
+
+    /// Failure: parsing ran out of memory, or the event says so.
+    Failure take(const GenerationEvent& e) {
+        using Kind = GenerationEvent::Kind;
+        switch (e.kind) {
+            case Kind::failed: return e.failure;
+            case Kind::done: protocol_.end(choices); return {};
+            case Kind::prompt:
+                choices.emplace_back();
+                choices.back().usage = e.usage;
+                parser_ = auspex::ReplyStream(request_.inside_thinking, request_.tools);
+                if (e.i_choice == 0) protocol_.begin(e.usage);
+                return {};
+            case Kind::text: return read(e.text, e);
+            case Kind::end: break;
+        }
+        if (request_.is_chat) {
+            const Failure failure = tell(parser_.finish(), e);
+            if (!failure.ok()) return failure;
+            choices.back().reply = parser_.reply();
+        }
+        choices.back().finish = e.finish;
+        choices.back().stop = e.stop;
+        choices.back().usage = e.usage;
+        protocol_.end_choice(e.i_choice, choices.back());
+        return {};
+    }
+
+    std::vector<Choice> choices;
+
+  private:
+    Failure read(const std::string& text, const GenerationEvent& e) {
+        choices.back().text += text;
+        if (request_.is_chat) return tell(parser_.push(text), e);
+        auspex::ReplyEvent all;
+        all.text = text;
+        protocol_.event(e.i_choice, all, e.n_token);
+        return {};
+    }
+
+    Failure tell(const Result<std::vector<auspex::ReplyEvent>>& events, const GenerationEvent& e) {
+        if (!events.ok()) return from_status(events.status());
+        using Kind = auspex::ReplyEvent::Kind;
+        for (const auspex::ReplyEvent& one : events.value()) {
+            if (one.kind == Kind::reasoning) choices.back().n_reasoning = e.n_token;
+            if (one.kind == Kind::reasoning || one.kind == Kind::text) {
+                protocol_.event(e.i_choice, one, e.n_token);
+                continue;
+            }
+            call_.push_back(one);
+            if (one.kind == Kind::call_end) tell_call(e);
+            if (one.kind == Kind::call_dropped) call_.clear();
+        }
+        return {};
+    }
+
+    /// A call is passed on when it is complete: no protocol can take back one that turns out to be none.
+    void tell_call(const GenerationEvent& e) {
+        std::string arguments;
+        for (const auspex::ReplyEvent& one : call_) {
+            if (one.kind == auspex::ReplyEvent::Kind::call_arguments) arguments += one.text;
+            protocol_.event(e.i_choice, one, e.n_token);
+        }
+        choices.back().arguments.push_back(arguments);
+        call_.clear();
+    }
+
+    const GenerationRequest& request_;
+    Protocol& protocol_;
+    auspex::ReplyStream parser_;
+    std::vector<auspex::ReplyEvent> call_;  ///< the one that is being written
+};
+
+void stream_reply(Running& running, Protocol& protocol, AnswerStream& to) {
+    Reader reader(running.request(), protocol);
+    double last = cli::now();
+    while (!running.complete() && to.connected()) {
+        GenerationEvent e;
+        std::string bytes;
+        if (running.wait(&e)) {
+            const Failure failure = reader.take(e);
+            if (!failure.ok()) protocol.fail(failure);
+            bytes = protocol.take();
+            if (!failure.ok()) {
+                to.write(bytes);
+                return;
+            }
+        } else if (cli::now() - last > kPingSeconds) {
+            bytes = ": ping\n\n";
+        }
+        if (bytes.empty()) continue;
+        if (!to.write(bytes)) return;
+        last = cli::now();
+    }
+}
+
+}  // namespace
+
+void Protocol::write_event(const char* name, const Json& members) {
+    Json all = {{"type", name}};
+    for (const auto& m : members.items()) all[m.key()] = m.value();
+    out_ += std::string("event: ") + name + "\n";
+    write_data(all);
+}
+
+HttpAnswer json_answer(const Json& json, int status) {
+    HttpAnswer a;
+    a.status = status;
+    a.body = dump(json);
+    return a;
+}
+
+HttpAnswer generate(Engine& engine, GenerationRequest request, std::shared_ptr<Protocol> protocol, bool stream,
+                    const HttpRequest& http) {
+    auto task = std::make_shared<Generation>(std::move(request));
+    const Failure failure = engine.submit(task);
+    if (!failure.ok()) return json_answer(protocol->error(failure), failure.status);
+    const auto running = std::make_shared<Running>(engine, task);
+    if (stream) {
+        HttpAnswer a;
+        a.type = "text/event-stream";
+        a.headers["Cache-Control"] = "no-cache";
+        a.stream = [running, protocol](AnswerStream& to) { stream_reply(*running, *protocol, to); };
+        return a;
+    }
+    Reader reader(running->request(), *protocol);
+    while (!running->complete()) {
+        GenerationEvent e;
+        if (!running->wait(&e)) {
+            if (!http.connected()) return json_answer(protocol->error(unavailable("the client has left")), 503);
+            continue;
+        }
+        const Failure failed = reader.take(e);
+        protocol->take();
+        if (!failed.ok()) return json_answer(protocol->error(failed), failed.status);
+    }
+    return json_answer(protocol->answer(reader.choices));
+}
+
+// --------------------------------------------------------------------------------------------- parts of answers
+
+const char* finish_name(const Choice& choice) {
+    if (choice.finish == Finish::length) return "length";
+    return choice.reply.tool_calls.empty() ? "stop" : "tool_calls";
+}
+
+Json usage_json(const std::vector<Choice>& choices) {
+    size_t n_prompt = 0, n_cached = 0, n_predicted = 0, n_reasoning = 0;
+    if (!choices.empty()) n_prompt = choices[0].usage.n_prompt, n_cached = choices[0].usage.n_cached;
+    for (const Choice& c : choices) n_predicted += c.usage.n_predicted, n_reasoning += c.n_reasoning;
+    return {{"completion_tokens", n_predicted},
+            {"prompt_tokens", n_prompt},
+            {"total_tokens", n_prompt + n_predicted},
+            {"prompt_tokens_details", {{"cached_tokens", n_cached}}},
+            {"completion_tokens_details", {{"reasoning_tokens", n_reasoning}}}};
+}
+
+Json timings_json(const Usage& u) {
+    const auto part = [](Json* to, const std::string& name, size_t n, double s) {
+        const double count = static_cast<double>(n);
+        (*to)[name + "_n"] = n;
+        (*to)[name + "_ms"] = s * 1e3;
+        (*to)[name + "_per_token_ms"] = n ? s * 1e3 / count : 0.0;
+        (*to)[name + "_per_second"] = s > 0 ? count / s : 0.0;
+    };
+    Json t = {{"cache_n", u.n_cached}};
+    part(&t, "prompt", u.n_prompt - u.n_cached, u.prompt_s);
+    part(&t, "predicted", u.n_predicted, u.predicted_s);
+    if (u.n_drafted() > 0) {
+        t["draft_n"] = u.n_drafted();
+        t["draft_n_accepted"] = u.n_accepted();
+    }
+    t["reuse"] = u.reuse;
+    return t;
+}
+
+}  // namespace server

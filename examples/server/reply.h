@@ -1,0 +1,60 @@
+// server/reply: runs a generation and lets a protocol write what it yields, as a stream or as one answer.
+//
+// Thread  that of the connection.
+// Tests   tests/test_server_openai.py
+#pragma once
+#include "engine.h"
+#include "http.h"
+
+namespace server {
+
+/// One complete choice.
+struct Choice {
+    auspex::ChatReply reply;             ///< of a chat
+    std::vector<std::string> arguments;  ///< of its calls, each the text of a JSON object
+    std::string text;                    ///< of a completion
+    Finish finish = Finish::end;
+    std::string stop;
+    Usage usage;
+    size_t n_reasoning = 0;  ///< tokens of the thinking
+};
+
+/// How a protocol says it. Each method adds to the stream what it has to say; the answer without a stream is made from
+/// the choices alone.
+class Protocol {
+  public:
+    virtual ~Protocol() = default;
+    /// The prompt of the first choice was computed. Called once, before anything but fail().
+    virtual void begin(const Usage& usage) = 0;
+    virtual void event(uint32_t i_choice, const auspex::ReplyEvent& event, size_t n_token) = 0;
+    virtual void end_choice(uint32_t i_choice, const Choice& choice) = 0;
+    virtual void end(const std::vector<Choice>& choices) = 0;
+    /// In the middle of a stream.
+    virtual void fail(const Failure& failure) = 0;
+    virtual Json answer(const std::vector<Choice>& choices) = 0;
+    virtual Json error(const Failure& failure) const { return openai_error(failure); }
+    /// What was written since the last call.
+    std::string take() { return std::exchange(out_, {}); }
+
+  protected:
+    /// data: {...}
+    void write_data(const Json& json) { out_ += "data: " + dump(json) + "\n\n"; }
+    /// event: name, and data whose first member is that name.
+    void write_event(const char* name, const Json& members);
+    std::string out_;
+};
+
+/// Runs the request and answers it. Cancels it if the client leaves.
+HttpAnswer generate(Engine& engine, GenerationRequest request, std::shared_ptr<Protocol> protocol, bool stream,
+                    const HttpRequest& http);
+
+HttpAnswer json_answer(const Json& json, int status = 200);
+
+/// The names of OpenAI for why a reply ended.
+const char* finish_name(const Choice& choice);
+/// {"completion_tokens", "prompt_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
+Json usage_json(const std::vector<Choice>& choices);
+/// cache_n, prompt_n, prompt_ms, ..., with drafting draft_n and draft_n_accepted.
+Json timings_json(const Usage& usage);
+
+}  // namespace server

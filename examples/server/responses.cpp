@@ -1,0 +1,349 @@
+// server/responses: /v1/responses, OpenAI's protocol of items.
+//
+// Tests   tests/test_server_responses.py
+#include "service.h"
+
+namespace server {
+
+namespace {
+
+// ----------------------------------------------------------------------------------------------- answers
+
+class ResponsesProtocol final : public Protocol {
+  public:
+    /// messages: the conversation so far, kept for previous_response_id; null if it is not to be kept.
+    ResponsesProtocol(Service& s, const Json& body, Json messages) : service_(s), messages_(std::move(messages)) {
+        const auto echo = [&](const char* key, Json missing) {
+            const auto found = body.find(key);
+            head_[key] = found == body.end() ? std::move(missing) : *found;
+        };
+        head_ = {{"id", random_id("resp_")}, {"object", "response"},    {"created_at", unix_seconds()},
+                 {"status", "in_progress"},  {"error", nullptr},        {"incomplete_details", nullptr},
+                 {"model", s.alias},         {"output", Json::array()}, {"usage", nullptr}};
+        echo("instructions", nullptr);
+        echo("metadata", Json::object());
+        echo("parallel_tool_calls", true);
+        echo("previous_response_id", nullptr);
+        echo("temperature", nullptr);
+        echo("text", {{"format", {{"type", "text"}}}});
+        echo("tool_choice", "auto");
+        echo("tools", Json::array());
+        echo("top_p", nullptr);
+    }
+
+    void begin(const Usage&) override {
+        write("response.created", {{"response", head_}});
+        write("response.in_progress", {{"response", head_}});
+    }
+
+    void event(uint32_t, const auspex::ReplyEvent& e, size_t) override {
+        using Kind = auspex::ReplyEvent::Kind;
+        switch (e.kind) {
+            case Kind::reasoning:
+                open(Item::reasoning, "");
+                text_ += e.text;
+                return delta("response.reasoning_text.delta", e.text);
+            case Kind::text:
+                open(Item::message, "");
+                text_ += e.text;
+                return delta("response.output_text.delta", e.text);
+            case Kind::call_begin: return open(Item::call, e.text);
+            case Kind::call_arguments: text_ += e.text; return delta("response.function_call_arguments.delta", e.text);
+            case Kind::call_end: return close();
+            case Kind::call_dropped: return;
+        }
+    }
+
+    void end_choice(uint32_t, const Choice& c) override {
+        close();
+        complete(c);
+        write(c.finish == Finish::length ? "response.incomplete" : "response.completed", {{"response", head_}});
+    }
+
+    void end(const std::vector<Choice>&) override {}
+
+    void fail(const Failure& failure) override {
+        head_["status"] = "failed";
+        head_["error"] = {{"code", "server_error"}, {"message", failure.message}};
+        write("response.failed", {{"response", head_}});
+    }
+
+    /// The items were collected from the same events that a stream would have told.
+    Json answer(const std::vector<Choice>&) override { return head_; }
+
+  private:
+    enum class Item { none, reasoning, message, call };
+
+    void write(const char* name, Json members) {
+        members["sequence_number"] = sequence_++;
+        write_event(name, members);
+    }
+
+    Json place() const {
+        Json at = {{"item_id", item_["id"]}, {"output_index", head_["output"].size()}};
+        if (open_ != Item::call) at["content_index"] = 0;
+        return at;
+    }
+
+    void delta(const char* name, const std::string& text) {
+        Json members = place();
+        members["delta"] = text;
+        if (open_ == Item::message) members["logprobs"] = Json::array();
+        write(name, std::move(members));
+    }
+
+    /// A content of the open item.
+    Json part() const {
+        if (open_ == Item::reasoning) return {{"type", "reasoning_text"}, {"text", text_}};
+        return {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+    }
+
+    void open(Item kind, const std::string& name) {
+        if (open_ == kind && kind != Item::call) return;
+        close();
+        open_ = kind;
+        text_.clear();
+        if (kind == Item::reasoning)
+            item_ = {{"id", random_id("rs_")},
+                     {"type", "reasoning"},
+                     {"summary", Json::array()},
+                     {"content", Json::array()}};
+        else if (kind == Item::message)
+            item_ = {{"id", random_id("msg_")},
+                     {"type", "message"},
+                     {"role", "assistant"},
+                     {"status", "in_progress"},
+                     {"content", Json::array()}};
+        else
+            item_ = {{"id", random_id("fc_")}, {"type", "function_call"}, {"call_id", random_id("call_")},
+                     {"name", name},           {"arguments", ""},         {"status", "in_progress"}};
+        write("response.output_item.added", {{"output_index", head_["output"].size()}, {"item", item_}});
+        if (kind == Item::call) return;
+        Json members = place();
+        members["part"] = part();
+        write("response.content_part.added", std::move(members));
+    }
+
+    void close() {
+        if (open_ == Item::none) return;
+        Json members = place();
+        members[open_ == Item::call ? "arguments" : "text"] = text_;
+        if (open_ == Item::message) members["logprobs"] = Json::array();
+        if (open_ == Item::call) members["name"] = item_["name"];
+        write(open_ == Item::call      ? "response.function_call_arguments.done"
+              : open_ == Item::message ? "response.output_text.done"
+                                       : "response.reasoning_text.done",
+              std::move(members));
+        if (open_ == Item::call) {
+            item_["arguments"] = text_;
+        } else {
+            members = place();
+            members["part"] = part();
+            write("response.content_part.done", std::move(members));
+            item_["content"].push_back(part());
+        }
+        // Clients that send no content of a reasoning back send this instead.
+        if (open_ == Item::reasoning) item_["encrypted_content"] = text_;
+        if (open_ != Item::reasoning) item_["status"] = "completed";
+        write("response.output_item.done", {{"output_index", head_["output"].size()}, {"item", item_}});
+        head_["output"].push_back(item_);
+        open_ = Item::none;
+    }
+
+    void complete(const Choice& c) {
+        const bool cut = c.finish == Finish::length;
+        head_["status"] = cut ? "incomplete" : "completed";
+        if (cut) head_["incomplete_details"] = {{"reason", "max_output_tokens"}};
+        head_["usage"] = {{"input_tokens", c.usage.n_prompt},
+                          {"input_tokens_details", {{"cached_tokens", c.usage.n_cached}}},
+                          {"output_tokens", c.usage.n_predicted},
+                          {"output_tokens_details", {{"reasoning_tokens", c.n_reasoning}}},
+                          {"total_tokens", c.usage.n_prompt + c.usage.n_predicted}};
+        head_["timings"] = timings_json(c.usage);
+        if (messages_.is_null()) return;
+        Json message;
+        const Result<std::string> text = auspex::to_json(c.reply);
+        if (!text.ok() || !parse_json(text.value(), &message)) return;
+        messages_.push_back(message);
+        service_.replies.add(head_["id"].get<std::string>(), messages_);
+    }
+
+    Service& service_;
+    Json messages_;
+    Json head_, item_;
+    Item open_ = Item::none;
+    std::string text_;  ///< of the open item
+    size_t sequence_ = 0;
+};
+
+// ----------------------------------------------------------------------------------------------- requests
+
+/// Brings a request into OpenAI's chat form.
+class ItemReader {
+  public:
+    explicit ItemReader(Json* messages) : to_(*messages) {}
+
+    Failure read(const Json& input) {
+        if (input.is_string()) {
+            to_.push_back({{"role", "user"}, {"content", input}});
+            return {};
+        }
+        if (!input.is_array()) return bad_request("input is " + describe(input) + ", expected a string or a list");
+        for (size_t i = 0; i < input.size() && failure_.ok(); ++i)
+            read_item(input[i], "input[" + std::to_string(i) + "]");
+        return failure_;
+    }
+
+  private:
+    /// Reasoning, text and calls of one turn are items of their own; together they are one message.
+    Json& assistant() {
+        if (to_.empty() || to_.back()["role"] != "assistant") to_.push_back({{"role", "assistant"}, {"content", ""}});
+        return to_.back();
+    }
+
+    void read_item(const Json& item, const std::string& path) {
+        if (!item.is_object()) {
+            failure_ = bad_request(path + " is " + describe(item) + ", expected an object");
+            return;
+        }
+        std::string type = "message";
+        const Fields fields(item, path + ".", &failure_);
+        fields.text("type", &type);
+        if (type == "message") return read_message(fields, path);
+        if (type == "function_call") {
+            std::string name, arguments = "{}";
+            if (!fields.text("name", &name)) return fields.refuse("name", "a string");
+            fields.text("arguments", &arguments);
+            assistant()["tool_calls"].push_back(
+                {{"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
+        } else if (type == "function_call_output") {
+            const Json* output = fields.find("output");
+            const std::string text = output ? content_text(*output, path + ".output", &failure_) : "";
+            to_.push_back({{"role", "tool"}, {"content", text}});
+        } else if (type == "reasoning") {
+            std::string text;
+            if (const Json* content = fields.find("content"))
+                text = content_text(*content, path + ".content", &failure_);
+            if (text.empty()) fields.text("encrypted_content", &text);
+            if (!text.empty()) start_turn()["reasoning_content"] = text;
+        }
+        // Other items belong to tools that were not offered to the model.
+    }
+
+    /// A reasoning begins a turn, unless nothing was said in the last one.
+    Json& start_turn() {
+        Json& last = assistant();
+        if (last["content"] == "" && !last.contains("tool_calls")) return last;
+        to_.push_back({{"role", "assistant"}, {"content", ""}});
+        return to_.back();
+    }
+
+    void read_message(const Fields& fields, const std::string& path) {
+        std::string role;
+        if (!fields.text("role", &role)) return fields.refuse("role", "a string");
+        const Json* content = fields.find("content");
+        const std::string text = content ? content_text(*content, path + ".content", &failure_) : "";
+        if (role == "assistant") {
+            Json& last = assistant();
+            last["content"] = last["content"].get<std::string>() + text;
+        } else {
+            to_.push_back({{"role", role}, {"content", text}});
+        }
+    }
+
+    Json& to_;
+    Failure failure_;
+};
+
+/// Functions. Tools of other types, which OpenAI would run, are left out: refusing them would refuse the agents that
+/// offer them to every server.
+void read_tools(const Json& tools, Conversation* to) {
+    for (const Json& tool : tools) {
+        if (!tool.is_object() || tool.value("type", Json()) != "function") continue;
+        Json function = Json::object();
+        for (const char* key : {"name", "description", "parameters"}) {
+            const auto found = tool.find(key);
+            if (found != tool.end() && !found->is_null()) function[key] = *found;
+        }
+        to->tools.push_back({{"type", "function"}, {"function", function}});
+    }
+}
+
+Failure check_format(const Fields& fields) {
+    const Json* text = fields.object("text");
+    if (!text || !text->contains("format")) return {};
+    const Json& format = (*text)["format"];
+    if (format.is_null() || (format.is_object() && format.value("type", Json()) == "text")) return {};
+    return not_supported("text.format cannot be enforced in this version; leave it out");
+}
+
+/// messages: without the instructions, which belong to this request alone.
+Failure read_items(Service& s, const Json& body, Conversation* to, Json* messages) {
+    Failure failure;
+    const Fields fields(body, "", &failure);
+    std::string previous, instructions, effort;
+    *messages = Json::array();
+    if (fields.text("previous_response_id", &previous) && !s.replies.find(previous, messages))
+        return bad_request("previous_response_id is '" + previous +
+                           "', which is none of the last replies here; send the whole conversation as input");
+    const Json* input = fields.find("input");
+    if (!input) fields.refuse("input", "a string or a list of items");
+    if (!failure.ok()) return failure;
+    failure = ItemReader(messages).read(*input);
+    if (!failure.ok()) return failure;
+    if (fields.text("instructions", &instructions) && !instructions.empty())
+        to->messages.push_back({{"role", "system"}, {"content", instructions}});
+    for (const Json& m : *messages) to->messages.push_back(m);
+    if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
+    if (const Json* reasoning = fields.object("reasoning"))
+        if (Fields(*reasoning, "reasoning.", &failure).text("effort", &effort) && effort == "none")
+            to->switches["enable_thinking"] = false;
+    if (const Json* choice = fields.find("tool_choice")) {
+        if (*choice == "none") to->tools = Json::array();
+        if (failure.ok() && *choice != "none" && *choice != "auto")
+            return not_supported("tool_choice demands a call, which this version cannot enforce; send \"auto\"");
+    }
+    if (failure.ok()) failure = check_format(fields);
+    return failure.ok() ? arrange_messages(to) : failure;
+}
+
+Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, GenerationRequest* to) {
+    Failure failure = s.engine.check();
+    if (failure.ok()) failure = parse_body(r.body, body);
+    Conversation conversation;
+    if (failure.ok()) failure = read_items(s, *body, &conversation, messages);
+    if (!failure.ok()) return failure;
+    const Fields fields(*body, "", &failure);
+    fields.integer("max_output_tokens", 0, INT32_MAX, &to->n_max);
+    read_sampling(fields, s.defaults, to);
+    return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
+}
+
+}  // namespace
+
+HttpAnswer responses(Service& s, const HttpRequest& r) {
+    Json body, messages;
+    GenerationRequest request;
+    StreamOptions stream;
+    Failure failure = read(s, r, &body, &messages, &request);
+    bool store = true;
+    if (failure.ok()) {
+        const Fields fields(body, "", &failure);
+        read_stream(fields, &stream);
+        fields.boolean("store", &store);
+    }
+    if (!failure.ok()) return failed(failure);
+    if (!store) messages = nullptr;
+    const auto protocol = std::make_shared<ResponsesProtocol>(s, body, std::move(messages));
+    return generate(s.engine, std::move(request), protocol, stream.stream, r);
+}
+
+HttpAnswer responses_input_tokens(Service& s, const HttpRequest& r) {
+    Json body, messages;
+    GenerationRequest request;
+    const Failure failure = read(s, r, &body, &messages, &request);
+    if (!failure.ok() && failure.type != "exceed_context_size_error") return failed(failure);
+    return json_answer({{"object", "response.input_tokens"}, {"input_tokens", request.ids.size()}});
+}
+
+}  // namespace server

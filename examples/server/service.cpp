@@ -1,0 +1,85 @@
+#include "service.h"
+
+namespace server {
+
+HttpAnswer failed(const Failure& failure) { return json_answer(openai_error(failure), failure.status); }
+
+void ReplyStore::add(const std::string& id, Json messages) {
+    Entry entry{id, dump(messages)};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    n_bytes_ += entry.messages.size();
+    entries_.push_back(std::move(entry));
+    while (entries_.size() > kMaxReplies || (n_bytes_ > kMaxBytes && entries_.size() > 1)) {
+        n_bytes_ -= entries_.front().messages.size();
+        entries_.pop_front();
+    }
+}
+
+bool ReplyStore::find(const std::string& id, Json* messages) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Entry& e : entries_)
+        if (e.id == id) return parse_json(e.messages, messages);
+    return false;
+}
+
+namespace {
+
+/// Members that would be ignored silently if they were not refused.
+Failure check_supported(const Fields& fields) {
+    bool logprobs = false;
+    const Json* value = fields.find("logprobs");
+    if (value) logprobs = value->is_boolean() ? value->get<bool>() : value->is_number();
+    if (logprobs || fields.has("top_logprobs"))
+        return not_supported("logprobs are not available in this version; leave out logprobs and top_logprobs");
+    const Json* bias = fields.find("logit_bias");
+    if (bias && !bias->empty()) return not_supported("logit_bias is not available in this version; leave it out");
+    for (const char* key : {"json_schema", "grammar"})
+        if (fields.has(key))
+            return not_supported(std::string(key) + " cannot be enforced in this version; leave it out");
+    return {};
+}
+
+Failure check_format(const Fields& fields) {
+    const Json* format = fields.find("response_format");
+    if (!format) return {};
+    Failure failure;
+    std::string type;
+    if (!format->is_object()) return bad_request("response_format is " + describe(*format) + ", expected an object");
+    const Fields inner(*format, "response_format.", &failure);
+    if (!inner.text("type", &type)) inner.refuse("type", "text, json_object or json_schema");
+    if (!failure.ok() || type == "text") return failure;
+    if (type != "json_object" && type != "json_schema")
+        return bad_request("response_format.type is '" + type + "', expected text, json_object or json_schema");
+    return not_supported("response_format " + type + " cannot be enforced in this version; leave it out");
+}
+
+}  // namespace
+
+Failure read_limits(const Json& body, GenerationRequest* to) {
+    Failure failure;
+    const Fields fields(body, "", &failure);
+    for (const char* key : {"n_predict", "max_tokens", "max_completion_tokens"})
+        fields.integer(key, -1, INT32_MAX, &to->n_max);
+    fields.texts("stop", &to->stops);
+    for (const std::string& stop : to->stops)
+        if (stop.empty() && failure.ok()) failure = bad_request("stop has an empty string, which every text contains");
+    fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
+    int64_t n = 1;
+    fields.integer("n", 1, 16, &n);
+    to->n_choice = static_cast<uint32_t>(n);
+    if (failure.ok()) failure = check_supported(fields);
+    if (failure.ok()) failure = check_format(fields);
+    return failure;
+}
+
+void read_stream(const Fields& fields, StreamOptions* to) {
+    fields.boolean("stream", &to->stream);
+    const Json* options = fields.object("stream_options");
+    if (!options) return;
+    Failure failure;
+    const Fields inner(*options, "stream_options.", &failure);
+    inner.boolean("include_usage", &to->include_usage);
+    if (!failure.ok()) fields.refuse("stream_options", "an object in which include_usage is true or false");
+}
+
+}  // namespace server

@@ -1,0 +1,75 @@
+// server/service: the endpoints. Each takes a request with its body and returns the answer.
+//
+// Thread  any, many at the same time.
+// Tests   tests/test_server_http.py, tests/test_server_openai.py, tests/test_server_anthropic.py,
+//         tests/test_server_responses.py
+#pragma once
+#include <mutex>
+
+#include "prompt.h"
+#include "reply.h"
+
+namespace server {
+
+/// Conversations that a client may continue by the id of their last reply; the oldest are forgotten.
+class ReplyStore {
+  public:
+    void add(const std::string& id, Json messages);
+    bool find(const std::string& id, Json* messages) const;
+
+  private:
+    static constexpr size_t kMaxReplies = 64, kMaxBytes = size_t{64} << 20;
+    struct Entry {
+        std::string id, messages;
+    };
+    mutable std::mutex mutex_;
+    std::deque<Entry> entries_;
+    size_t n_bytes_ = 0;
+};
+
+struct Service {
+    Engine& engine;
+    Defaults defaults;     ///< complete once the model is loaded
+    std::string alias;     ///< the model's name, as clients see it
+    std::string sessions;  ///< folder for saved slots; empty: none may be saved
+    bool log_requests = false;
+    std::string chat_template;  ///< text of the model's template
+    ReplyStore replies;
+    explicit Service(Engine& e) : engine(e) {}
+};
+
+using Endpoint = HttpAnswer (*)(Service&, const HttpRequest&);
+
+HttpAnswer chat_completions(Service& s, const HttpRequest& r);        // chat.cpp
+HttpAnswer chat_input_tokens(Service& s, const HttpRequest& r);       // chat.cpp
+HttpAnswer completions(Service& s, const HttpRequest& r);             // completions.cpp
+HttpAnswer native_completion(Service& s, const HttpRequest& r);       // completions.cpp
+HttpAnswer messages(Service& s, const HttpRequest& r);                // messages.cpp
+HttpAnswer count_tokens(Service& s, const HttpRequest& r);            // messages.cpp
+HttpAnswer responses(Service& s, const HttpRequest& r);               // responses.cpp
+HttpAnswer responses_input_tokens(Service& s, const HttpRequest& r);  // responses.cpp
+HttpAnswer health(Service& s, const HttpRequest& r);                  // info.cpp
+HttpAnswer models(Service& s, const HttpRequest& r);                  // info.cpp
+HttpAnswer props(Service& s, const HttpRequest& r);                   // info.cpp
+HttpAnswer metrics(Service& s, const HttpRequest& r);                 // info.cpp
+HttpAnswer tokenize(Service& s, const HttpRequest& r);                // text.cpp
+HttpAnswer detokenize(Service& s, const HttpRequest& r);              // text.cpp
+HttpAnswer apply_template(Service& s, const HttpRequest& r);          // text.cpp
+HttpAnswer slots(Service& s, const HttpRequest& r);                   // slots.cpp
+HttpAnswer slot_action(Service& s, const HttpRequest& r);             // slots.cpp
+
+/// Answers that all of them give.
+HttpAnswer failed(const Failure& failure);
+
+/// max_completion_tokens, max_tokens or n_predict; stop; thinking_budget_tokens. What this version cannot do is
+/// refused, because a client that asks for it relies on it.
+Failure read_limits(const Json& body, GenerationRequest* to);
+/// stream, stream_options.include_usage.
+struct StreamOptions {
+    bool stream = false, include_usage = false;
+};
+void read_stream(const Fields& fields, StreamOptions* to);
+/// A line on stderr, if the user asked for these.
+void log_reply(const Service& s, const char* what);
+
+}  // namespace server

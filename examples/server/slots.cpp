@@ -1,0 +1,152 @@
+// server/slots: the one slot, and saving it to a file.
+//
+// Tests   tests/test_server_openai.py
+#include <cstdio>
+
+#include "service.h"
+
+namespace server {
+
+namespace {
+
+/// Work on the session that somebody waits for.
+class SlotTask final : public Task {
+  public:
+    explicit SlotTask(std::function<Status(auspex::Session&)> work) : work_(std::move(work)) {}
+    void run(const auspex::Model&, auspex::Session& session) override {
+        const Status s = work_(session);
+        if (s.ok())
+            end({});
+        else
+            fail(from_status(s));
+    }
+    void fail(const Failure& failure) override { end(failure); }
+    Failure wait() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this] { return complete_; });
+        return failure_;
+    }
+
+  private:
+    void end(const Failure& failure) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        failure_ = failure;
+        complete_ = true;
+        changed_.notify_all();
+    }
+    const std::function<Status(auspex::Session&)> work_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    Failure failure_;
+    bool complete_ = false;
+};
+
+Failure run(Service& s, std::function<Status(auspex::Session&)> work) {
+    const auto task = std::make_shared<SlotTask>(std::move(work));
+    const Failure failure = s.engine.submit(task);
+    return failure.ok() ? task->wait() : failure;
+}
+
+/// A plain name in the folder for sessions: no path, no hidden file.
+Failure read_filename(Service& s, const HttpRequest& r, std::string* path) {
+    if (s.sessions.empty())
+        return not_supported("slots cannot be saved: start the server with --slot-save-path FOLDER");
+    Json body;
+    Failure failure = parse_body(r.body, &body);
+    if (!failure.ok()) return failure;
+    std::string name;
+    const Fields fields(body, "", &failure);
+    if (!fields.text("filename", &name)) fields.refuse("filename", "a string");
+    if (!failure.ok()) return failure;
+    bool plain = !name.empty() && name.size() <= 128 && name[0] != '.';
+    for (const char c : name)
+        plain = plain && (std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_');
+    if (!plain)
+        return bad_request("filename is '" + name +
+                           "', expected letters, digits, '.', '-' and '_', beginning with no '.'");
+    *path = s.sessions + "/" + name;
+    return {};
+}
+
+Failure save(Service& s, const HttpRequest& r, Json* to) {
+    std::string path;
+    Failure failure = read_filename(s, r, &path);
+    if (!failure.ok()) return failure;
+    const double start = cli::now();
+    size_t n_saved = 0;
+    auspex::SaveReport report;
+    failure = run(s, [&](auspex::Session& session) {
+        n_saved = session.history().size();
+        return session.save(path.c_str()).get(report);
+    });
+    (*to)["filename"] = path.substr(path.rfind('/') + 1);
+    (*to)["n_saved"] = n_saved;
+    (*to)["n_written"] = report.written_bytes;
+    (*to)["timings"] = {{"save_ms", (cli::now() - start) * 1e3}};
+    return failure;
+}
+
+Failure restore(Service& s, const HttpRequest& r, Json* to) {
+    std::string path;
+    Failure failure = read_filename(s, r, &path);
+    if (!failure.ok()) return failure;
+    const double start = cli::now();
+    auspex::SessionFile file;
+    failure = run(s, [&](auspex::Session& session) { return session.load(path.c_str()).get(file); });
+    (*to)["filename"] = path.substr(path.rfind('/') + 1);
+    (*to)["n_restored"] = file.n_token;
+    (*to)["timings"] = {{"restore_ms", (cli::now() - start) * 1e3}};
+    return failure;
+}
+
+Failure erase(Service& s, Json* to) {
+    size_t n_erased = 0;
+    const Failure failure = run(s, [&](auspex::Session& session) {
+        n_erased = session.history().size();
+        return session.sync({}).status();
+    });
+    (*to)["n_erased"] = n_erased;
+    return failure;
+}
+
+}  // namespace
+
+HttpAnswer slots(Service& s, const HttpRequest& r) {
+    const Failure failure = s.engine.check();
+    if (!failure.ok()) return failed(failure);
+    const Counters c = s.engine.counters();
+    const auto wanted = r.query.find("fail_on_no_slot");
+    if (c.is_busy && wanted != r.query.end() && wanted->second == "1")
+        return failed(unavailable("the slot is busy with another request"));
+    const Json slot = {{"id", 0},
+                       {"id_task", c.n_task},
+                       {"n_ctx", s.engine.n_context()},
+                       {"speculative", s.engine.session_options().draft.source != auspex::Draft::off},
+                       {"is_processing", c.is_busy},
+                       {"params", Json::object()},
+                       {"n_history", c.n_history},
+                       {"next_token", Json::array({{{"n_decoded", c.n_token}}})}};
+    return json_answer(Json::array({slot}));
+}
+
+HttpAnswer slot_action(Service& s, const HttpRequest& r) {
+    const std::string prefix = "/slots/";
+    if (r.path.substr(prefix.size()) != "0")
+        return failed(not_found("there is no slot " + r.path.substr(prefix.size()) + ", only slot 0"));
+    const auto found = r.query.find("action");
+    const std::string action = found == r.query.end() ? "" : found->second;
+    Json answer = {{"id_slot", 0}};
+    Failure failure = s.engine.check();
+    if (!failure.ok()) return failed(failure);
+    if (action == "save")
+        failure = save(s, r, &answer);
+    else if (action == "restore")
+        failure = restore(s, r, &answer);
+    else if (action == "erase")
+        failure = erase(s, &answer);
+    else
+        failure = bad_request("action is '" + action + "', expected save, restore or erase");
+    return failure.ok() ? json_answer(answer) : failed(failure);
+}
+
+}  // namespace server

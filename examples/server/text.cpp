@@ -1,0 +1,90 @@
+// server/text: tokens and prompts of texts, without the model's computing anything.
+//
+// Tests   tests/test_server_http.py
+#include "service.h"
+
+namespace server {
+
+namespace {
+
+Failure open_body(Service& s, const HttpRequest& r, Json* body) {
+    const Failure failure = s.engine.check();
+    return failure.ok() ? parse_body(r.body, body) : failure;
+}
+
+/// A token's bytes: text if they are UTF-8, else a list of numbers.
+Json piece(const std::string& bytes) {
+    const Json text = bytes;
+    bool utf8 = true;
+    const std::string strict = text.dump(-1, ' ', false, Json::error_handler_t::ignore);
+    Json back;
+    utf8 = parse_json(strict, &back) && back.get<std::string>() == bytes;
+    if (utf8) return text;
+    Json list = Json::array();
+    for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+    return list;
+}
+
+}  // namespace
+
+HttpAnswer tokenize(Service& s, const HttpRequest& r) {
+    Json body;
+    Failure failure = open_body(s, r, &body);
+    if (!failure.ok()) return failed(failure);
+    const Fields fields(body, "", &failure);
+    std::string content;
+    bool add_special = false, parse_special = true, with_pieces = false;
+    if (!fields.text("content", &content)) fields.refuse("content", "a string");
+    fields.boolean("add_special", &add_special);  // these vocabularies add no token at the beginning
+    fields.boolean("parse_special", &parse_special);
+    fields.boolean("with_pieces", &with_pieces);
+    if (!failure.ok()) return failed(failure);
+    std::vector<Token> ids;
+    Status status = s.engine.model().encode(content, {parse_special}).get(ids);
+    Json tokens = Json::array();
+    for (const Token id : ids) {
+        if (!with_pieces) {
+            tokens.push_back(id);
+            continue;
+        }
+        std::string bytes;
+        if (status.ok()) status = s.engine.model().decode(Span<const Token>(&id, 1), {true}).get(bytes);
+        tokens.push_back({{"id", id}, {"piece", piece(bytes)}});
+    }
+    if (!status.ok()) return failed(from_status(status));
+    return json_answer({{"tokens", tokens}});
+}
+
+HttpAnswer detokenize(Service& s, const HttpRequest& r) {
+    Json body;
+    Failure failure = open_body(s, r, &body);
+    if (!failure.ok()) return failed(failure);
+    const Fields fields(body, "", &failure);
+    const Json* tokens = fields.list("tokens");
+    if (!tokens) fields.refuse("tokens", "a list of token ids");
+    if (!failure.ok()) return failed(failure);
+    std::vector<Token> ids;
+    for (const Json& id : *tokens) {
+        if (!id.is_number_unsigned() || id.get<uint64_t>() >= s.engine.model().info().n_vocab)
+            return failed(bad_request("tokens has " + describe(id) + ", expected ids from 0 to " +
+                                      std::to_string(s.engine.model().info().n_vocab - 1)));
+        ids.push_back(id.get<Token>());
+    }
+    std::string content;
+    const Status status = s.engine.model().decode(ids, {true}).get(content);
+    return status.ok() ? json_answer({{"content", content}}) : failed(from_status(status));
+}
+
+HttpAnswer apply_template(Service& s, const HttpRequest& r) {
+    Json body;
+    Failure failure = open_body(s, r, &body);
+    Conversation conversation;
+    if (failure.ok()) failure = read_conversation(body, &conversation);
+    auspex::ChatPrompt prompt;
+    std::vector<std::string> tools;
+    if (failure.ok()) failure = render(s.engine, conversation, s.defaults, &prompt, &tools);
+    if (!failure.ok()) return failed(failure);
+    return json_answer({{"prompt", prompt.text()}});
+}
+
+}  // namespace server

@@ -1,0 +1,288 @@
+"""The server over HTTP: what it answers to whom, limits, and bad input. See server_rig.py."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from server_rig import SERVER, BaseServer, Server
+from test_cli import BINARY, DEMO
+
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+CHAT = "/v1/chat/completions"
+
+
+def raw_post(body, head=""):
+    return f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{head}Connection: close\r\n\r\n".encode() + body
+
+
+class Information(BaseServer):
+    def test_health_and_models(self):
+        for path in ("/health", "/v1/health"):
+            self.assertEqual(self.ok(self.server.get(path)), {"status": "ok"})
+        for path in ("/models", "/v1/models"):
+            models = self.ok(self.server.get(path))
+            self.assertEqual([m["id"] for m in models["data"]], ["auspex-demo"])
+            self.assertEqual(models["data"][0]["meta"]["n_vocab"], 8192)
+            self.assertEqual(models["models"][0]["slug"], "auspex-demo")
+        self.assertEqual(self.ok(self.server.get("/v1/models/auspex-demo"))["object"], "model")
+        self.refused(404, "not_found_error", self.server.get("/v1/models/gpt"), "gpt", "auspex-demo")
+
+    def test_props_slots_and_metrics(self):
+        self.ok(self.server.post(CHAT, HELLO))
+        self.server.wait_idle()
+        props = self.ok(self.server.get("/props"))
+        self.assertEqual(props["default_generation_settings"]["n_ctx"], 2048)
+        self.assertIn("<|im_start|>", props["chat_template"])
+        slot = self.ok(self.server.get("/slots?fail_on_no_slot=1"))[0]
+        self.assertEqual((slot["id"], slot["is_processing"]), (0, False))
+        metrics = self.server.get("/metrics")
+        self.assertIn("version=0.0.4", metrics.headers["content-type"])
+        values = dict(line.rsplit(" ", 1) for line in metrics.body.splitlines() if line[0] != "#")
+        self.assertGreaterEqual(float(values["llamacpp:tokens_predicted_total"]), 4)
+        self.assertIn('llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"}', values)
+
+    def test_tokenize_and_back(self):
+        text = "Pump-3 \u20ac <|im_end|>"
+        tokens = self.ok(self.server.post("/tokenize", {"content": text}))["tokens"]
+        self.assertEqual(self.ok(self.server.post("/detokenize", {"tokens": tokens}))["content"], text)
+        plain = self.ok(self.server.post("/tokenize", {"content": text, "parse_special": False}))["tokens"]
+        self.assertGreater(len(plain), len(tokens))
+        pieces = self.ok(self.server.post("/tokenize", {"content": "\u20ac", "with_pieces": True}))["tokens"]
+        whole = b"".join(p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces)
+        self.assertEqual(whole, "\u20ac".encode())
+        self.refused(400, "invalid_request_error", self.server.post("/detokenize", {"tokens": [8192]}), 8191)
+
+    def test_apply_template(self):
+        prompt = self.ok(self.server.post("/apply-template", HELLO))["prompt"]
+        self.assertTrue(prompt.startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"), prompt)
+
+    def test_page_head_and_options(self):
+        page = self.server.get("/")
+        self.assertIn("text/html", page.headers["content-type"])
+        head = self.server.request("HEAD", "/")
+        self.assertEqual((head.status, head.body), (200, ""))
+        self.assertEqual(self.server.request("OPTIONS", CHAT).status, 200)
+
+    def test_unknown_paths_and_methods(self):
+        self.refused(404, "not_found_error", self.server.get("/v1/nothing"), "/v1/nothing")
+        self.assertEqual(self.server.request("PUT", CHAT, b"").headers["allow"], "POST")
+        self.refused(501, "not_supported_error", self.server.post("/v1/embeddings", {}))
+        for path in ("/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/v1/models/../../x", "/%00",
+                     "/index.html%00.js", "/v1/models/%0d%0aX:y", "/" + "a" * 1000, "/%ff%fe", "/slots/0/../1"):
+            answer = self.server.get(path)
+            self.assertIn(answer.status, (404, 405), path)
+            self.assertNotIn("x", answer.headers)
+        self.assertEqual(self.server.get("/" + "a" * 5000).status, 414)
+
+    def test_several_requests_on_one_connection(self):
+        with socket.create_connection(("127.0.0.1", self.server.port)) as s:
+            for _ in range(3):
+                s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                answer = b""
+                while b"ok" not in answer:
+                    answer += s.recv(4096)
+                self.assertEqual(answer.count(b"200 OK"), 1)
+
+
+class Access(unittest.TestCase):
+    def test_key(self):
+        server = Server("--ctx", 256, "--api-key", "sesame", "--api-key", "second")
+        try:
+            for headers, status in (({}, 401), ({"Authorization": "Bearer sesam"}, 401), ({"X-Api-Key": "x"}, 401),
+                                    ({"Authorization": "Bearer "}, 401),
+                                    ({"Authorization": "Bearer sesamesesame"}, 401),
+                                    ({"Authorization": "Bearer sesame"}, 200), ({"X-Api-Key": "second"}, 200)):
+                self.assertEqual(server.post(CHAT, HELLO, headers=headers).status, status, headers)
+            for path in ("/health", "/v1/models", "/"):
+                self.assertEqual(server.get(path).status, 200)
+            for path in ("/props", "/slots", "/metrics"):
+                self.assertEqual(server.get(path).status, 401)
+            error = server.post("/v1/messages", {}).json
+            self.assertEqual((error["type"], error["error"]["type"]), ("error", "authentication_error"))
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_origins_and_hosts(self):
+        server = Server("--ctx", 256, "--cors-origin", "https://good.example")
+        try:
+            for origin, allowed in (("http://localhost:3000", True), ("https://127.0.0.1", True), ("null", False),
+                                    ("http://[::1]:8", True), ("vscode-webview://abc", True),
+                                    ("https://good.example", True), ("https://evil.example", False),
+                                    ("http://localhost.evil.example", False), ("http://localhost@evil.example", False),
+                                    ("https://good.example.evil", False), ("evil", False)):
+                for method, path in (("OPTIONS", CHAT), ("GET", "/health")):
+                    answer = server.request(method, path, headers={"Origin": origin})
+                    self.assertEqual(answer.status, 200 if allowed else 403, origin)
+                    self.assertEqual(answer.headers.get("access-control-allow-origin"), origin if allowed else None)
+            for host, status in (("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 403),
+                                 ("127.0.0.1.evil.example", 403)):
+                self.assertEqual(server.get("/health", headers={"Host": host}).status, status, host)
+            asked = server.request("OPTIONS", CHAT, headers={"Origin": "http://localhost",
+                                                             "Access-Control-Request-Headers": "x-a%0d%0aset: y"})
+            self.assertNotIn("set", asked.headers)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_refused_options(self):
+        for options, words in ((["--host", "0.0.0.0"], "--api-key"), (["--port", "70000"], "65535"),
+                               (["--api-key", "a%b"], "--api-key"),
+                               (["--host", "192.0.2.1", "--api-key", "k"], "listen"),
+                               (["--slot-save-path", "/no/such"], "/no/such"), (["--ctx", "-1"], "--ctx"),
+                               (["-m", "/no/such.gguf"], "/no/such.gguf"), (["--script", DEMO], "script")):
+            free = [] if "--port" in options else ["--port", "0"]
+            r = subprocess.run([SERVER, *free, "--device", "cpu", *options], capture_output=True, timeout=60)
+            self.assertNotEqual(r.returncode, 0, options)
+            self.assertIn(words, r.stderr.decode(), options)
+
+    def test_the_command_line_starts_it(self):
+        r = subprocess.run([BINARY, "serve", "--version"], capture_output=True, timeout=60)
+        self.assertEqual((r.returncode, r.stdout[:13]), (0, b"auspex-server"))
+
+    def test_port_in_use(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            r = subprocess.run([SERVER, "--port", str(port), "--device", "cpu"], capture_output=True, timeout=60)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(str(port), r.stderr.decode())
+
+
+class BadInput(BaseServer):
+    OPTIONS = ("--ctx", "256", "--temp", "0", "--max-body", "1M")
+
+    def bodies(self):
+        good = json.dumps(HELLO)
+        yield from (good[:n] for n in range(0, len(good), 3))  # cut short
+        yield from ("[" * 100000, '{"a":' * 100000, '{"messages":' + "[" * 100000 + "]" * 100000 + "}", "null", "[]",
+                    "3", '"text"', "NaN", '{"temperature": NaN}', '{"messages": Infinity}', "{'a': 1}", "\x00",
+                    '{"messages": "\\ud800"}', '{"messages": "\\udc00\\ud800"}', '{"a": 1}{"b": 2}',
+                    '{"n": 1e999, "messages": []}', "\ufeff\ufeff{}", "{\"a\": \"\x01\"}")
+        message = [{"role": "user", "content": "x"}]
+        for wrong in ("x", 3, {}, None, [3], [None], [{}], [{"role": 3}], [{"role": "user", "content": 3}],
+                      [{"role": "robot", "content": "x"}], [{"role": "user", "content": [3]}], [[]],
+                      [{"role": "user", "content": [{"type": "text", "text": 3}]}], [],
+                      [{"role": "assistant", "content": "x", "tool_calls": 3}]):
+            yield json.dumps({"messages": wrong})
+        for key, wrong in (("temperature", "hot"), ("temperature", -1), ("top_p", 2), ("top_k", 1.5), ("seed", "a"),
+                           ("max_tokens", "4"), ("max_tokens", 1e30), ("n", 0), ("n", 1000), ("stop", 3), ("stop", [3]),
+                           ("stop", ""), ("stream", "yes"), ("stream_options", 3), ("tools", "x"), ("tools", [3]),
+                           ("tool_choice", 3), ("response_format", {"type": "xml"}), ("response_format", "json"),
+                           ("chat_template_kwargs", 3), ("chat_template_kwargs", {"enable_thinking": 3}),
+                           ("presence_penalty", []), ("min_p", -1), ("repeat_penalty", 0)):
+            yield json.dumps({"messages": message, "max_tokens": 1, key: wrong})
+
+    def test_malformed_bodies(self):
+        bodies = list(self.bodies())
+        self.assertGreater(len(bodies), 70)
+        for body in bodies:
+            self.refused(400, "invalid_request_error", self.server.post(CHAT, body))
+        self.ok(self.server.post(CHAT, HELLO))
+
+    def test_the_error_names_the_place(self):
+        for body, words in (('{"messages": [}', ("not JSON", "byte 15")),
+                            ('{"messages": 3}', ("messages is 3", "a list")),
+                            (json.dumps({**HELLO, "temperature": "hot"}), ("temperature is a string", "number")),
+                            ('{"messages": [{"role": "user", "content": 5}]}', ("messages[0].content is 5",))):
+            self.refused(400, "invalid_request_error", self.server.post(CHAT, body), *words)
+
+    def test_what_cannot_be_enforced_is_refused(self):
+        for more in ({"logprobs": True}, {"logit_bias": {"3": 1}}, {"top_logprobs": 2},
+                     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}):
+            self.refused(501, "not_supported_error", self.server.post(CHAT, {**HELLO, **more}))
+
+    def test_invalid_utf8(self):
+        answer = self.server.raw(raw_post(b'{"messages": "\xff\xfe"}', "Content-Length: 17\r\n"))
+        self.assertIn(b"400", answer.split(b"\r\n")[0])
+
+    def test_sizes(self):
+        big = json.dumps({**HELLO, "user": "x" * (1 << 20)}).encode()
+        self.refused(413, "invalid_request_error", self.server.post(CHAT, big), 1 << 20)
+        answer = self.server.raw(raw_post(b"", "Content-Length: 99999999999\r\n"))
+        self.assertIn(b"413", answer.split(b"\r\n")[0])
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        answer = self.server.raw(raw_post(chunk * 17 + b"0\r\n\r\n", "Transfer-Encoding: chunked\r\n"))
+        self.assertIn(b"413", answer.split(b"\r\n")[0])
+        for head, status in ((b"X: " + b"y" * 9000, b"400"), (b"X: y\r\n" * 20000, b"431"),
+                             (b"Content-Length: -5", b"400"), (b"Content-Length: 3x", b"400"),
+                             (b"Transfer-Encoding: gzip", b"501"),
+                             (b"Content-Length: 3\r\nTransfer-Encoding: chunked", b"400")):
+            answer = self.server.raw(b"POST " + CHAT.encode() + b" HTTP/1.1\r\n" + head + b"\r\n\r\n", shut=True)
+            self.assertIn(status, answer.split(b"\r\n")[0], head[:40])
+        self.assertEqual(self.server.get("/health").status, 200)
+
+    def test_no_http(self):
+        for data in (b"\x00" * 100, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"hello\r\n\r\n",
+                     b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"):
+            self.server.raw(data, shut=True)
+        self.assertEqual(self.server.get("/health").status, 200)
+
+    def test_half_closed_and_cut_connections(self):
+        self.assertIn(b"200", self.server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", shut=True))
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", self.server.port)) as s:
+                s.sendall(raw_post(b'{"messages"', "Content-Length: 500\r\n"))
+        self.assertEqual(self.server.get("/health").status, 200)
+
+    def test_many_idle_connections(self):
+        # A tenth of what a process may open by default: enough that a pool of threads would be used up.
+        idle = [socket.create_connection(("127.0.0.1", self.server.port)) for _ in range(300)]
+        for s in idle[::2]:
+            s.sendall(b"GET /health HT")
+        try:
+            self.ok(self.server.post(CHAT, HELLO))
+        finally:
+            for s in idle:
+                s.close()
+        self.assertEqual(self.server.get("/health").status, 200)
+
+
+class SlowClients(unittest.TestCase):
+    def test_a_slow_head_is_refused_in_time(self):
+        server = Server("--ctx", 256, "--head-seconds", 1)
+        try:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
+                start = time.time()
+                answer = b""
+                for letter in b"GET /health HTTP/1.1\r\n":
+                    s.sendall(bytes([letter]))
+                    s.settimeout(0.1)
+                    try:
+                        answer = s.recv(4096)
+                        break
+                    except TimeoutError:
+                        pass
+                self.assertLess(time.time() - start, 3)
+                self.assertIn(b"408", answer)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+
+class Ending(unittest.TestCase):
+    def test_a_stream_is_told_that_the_server_stops(self):
+        for how in (signal.SIGTERM, signal.SIGINT):
+            server = Server("--ctx", 2048, "--temp", 2, "--draft", "off")
+            with server.open_stream("/v1/completions", {"prompt": "Hello", "max_tokens": 2000, "seed": 3}) as s:
+                data = s.recv(65536)
+                self.assertIn(b"200 OK", data)
+                code, log = server.stop(how)
+                while part := s.recv(65536):
+                    data += part
+            self.assertEqual(code, 0, log)
+            self.assertIn(b'data: {"error":{"code":503', data)
+            self.assertNotIn(b"[DONE]", data)
+
+    def test_it_ends_while_it_waits_and_while_connections_are_idle(self):
+        server = Server("--ctx", 256)
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+        start = time.time()
+        code, log = server.stop()
+        self.assertEqual(code, 0, log)
+        self.assertLess(time.time() - start, 2)
+        for s in idle:
+            s.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

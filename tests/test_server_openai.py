@@ -1,0 +1,331 @@
+"""OpenAI's protocols: streams, tool calls, reasoning, reuse of prompts, queue and disconnects. See server_rig.py."""
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+import unittest
+
+from server_rig import BaseServer, Server, call
+
+CHAT = "/v1/chat/completions"
+TOOLS = [{"type": "function", "function": {
+    "name": name, "description": "Runs " + name, "parameters": {"type": "object", "properties": {
+        "command": {"type": "string"}, "n": {"type": "integer"}, "list": {"type": "array"}}}}}
+    for name in ("bash", "read")]
+REPLIES = {
+    "two at once": "Let me look.\n</think>\n\nI run both.\n\n" +
+                   call("bash", command='echo "a\u20ac"\n', n="3") + "\n" + call("read", list='["x", 1]'),
+    "no arguments": "</think>\n\n" + call("bash"),
+    "plain": "Short thought.\n</think>\n\nHello, world.",
+    "broken call": "</think>\n\n<tool_call>\n<function=bash>\n<parameter=command>\nls",
+    "over the border": "abc STOP</think>\n\nHello",
+    "in the text": "x</think>\n\nHello world, END of it",
+}
+
+
+def user(text, **more):
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 200, **more}
+
+
+def joined(events, i_choice=0):
+    """What the chunks of a choice say together: (message, finish_reason), checking their form."""
+    message, calls, finish = {"role": None, "content": "", "reasoning_content": ""}, [], None
+    for _, chunk in events:
+        if chunk == "[DONE]":
+            continue
+        assert chunk["object"] == "chat.completion.chunk"
+        for choice in chunk["choices"]:
+            if choice["index"] != i_choice:
+                continue
+            assert finish is None, "a chunk after the last one"
+            finish = choice["finish_reason"]
+            for key, value in choice["delta"].items():
+                if key == "tool_calls":
+                    for one in value:
+                        if "id" in one:
+                            assert one["index"] == len(calls) and one["type"] == "function"
+                            calls.append({**one, "function": dict(one["function"])})
+                        else:
+                            assert set(one) == {"index", "function"} and set(one["function"]) == {"arguments"}
+                            calls[one["index"]]["function"]["arguments"] += one["function"]["arguments"]
+                elif key == "role":
+                    message[key] = value
+                else:
+                    message[key] += value or ""
+    return message, calls, finish
+
+
+class Chat(BaseServer):
+    def test_an_answer_has_the_members_that_clients_read(self):
+        answer = self.ok(self.server.post(CHAT, user("Hello", max_tokens=6)))
+        self.assertEqual((answer["object"], answer["model"]), ("chat.completion", "auspex-demo"))
+        choice = answer["choices"][0]
+        self.assertEqual((choice["index"], choice["finish_reason"]), (0, "length"))
+        self.assertEqual(choice["message"]["role"], "assistant")
+        usage, timings = answer["usage"], answer["timings"]
+        self.assertEqual(usage["completion_tokens"], 6)
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 6)
+        self.assertEqual(timings["cache_n"] + timings["prompt_n"], usage["prompt_tokens"])
+
+    def test_a_stream_says_what_the_answer_says(self):
+        body = user("Hello", max_tokens=12)
+        plain = self.ok(self.server.post(CHAT, body))["choices"][0]
+        events = self.server.stream(CHAT, {**body, "stream_options": {"include_usage": True}})
+        message, calls, finish = joined(events)
+        self.assertEqual((message["content"], finish), (plain["message"]["content"], plain["finish_reason"]))
+        self.assertEqual(events[0][1]["choices"][0]["delta"], {"role": "assistant", "content": None})
+        self.assertEqual(events[-1][1], "[DONE]")
+        self.assertEqual(events[-2][1]["choices"], [])
+        self.assertEqual(events[-2][1]["usage"]["completion_tokens"], 12)
+        self.assertEqual(len({e["id"] for _, e in events[:-1]}), 1)
+        self.assertFalse(any("usage" in e for _, e in events[:-2]))
+
+    def test_golden_stream(self):
+        # Byte for byte, but for what differs between two requests.
+        data = self.server.post(CHAT, {**user("Hello", max_tokens=3), "stream": True}).body
+        first = json.loads(data.split("\n\n")[0][6:])
+        data = data.replace(first["id"], "ID").replace(str(first["created"]), "0")
+        head = '{"id":"ID","object":"chat.completion.chunk","created":0,"model":"auspex-demo",' \
+               '"system_fingerprint":"auspex-0.1.0","choices":[{"index":0,"finish_reason":'
+        wanted = ['null,"delta":{"role":"assistant","content":null}}]}', 'null,"delta":{"content":"```"}}]}',
+                  'null,"delta":{"content":"python"}}]}', 'null,"delta":{"content":"\\n"}}]}', '"length","delta":{}}],']
+        lines = data.split("\n\n")
+        self.assertEqual(lines[-2:], ["data: [DONE]", ""])
+        for line, end in zip(lines, wanted, strict=False):
+            self.assertEqual(line[:len("data: " + head + end)], "data: " + head + end)
+
+    def test_seed_and_several_choices(self):
+        body = user("Hello", max_tokens=8, temperature=1.5, seed=7, top_k=0, top_p=1)
+        one, two = (self.ok(self.server.post(CHAT, {**body, "seed": seed}))["choices"][0] for seed in (7, 8))
+        both = self.ok(self.server.post(CHAT, {**body, "n": 2}))
+        self.assertEqual([c["message"]["content"] for c in both["choices"]],
+                         [one["message"]["content"], two["message"]["content"]])
+        self.assertEqual(both["usage"]["completion_tokens"], 16)
+        events = self.server.stream(CHAT, {**body, "n": 2})
+        self.assertEqual([joined(events, i)[0]["content"] for i in (0, 1)],
+                         [c["message"]["content"] for c in both["choices"]])
+
+    def test_the_same_question_again_is_not_computed_again(self):
+        system = {"role": "system", "content": "pump valve sensor " * 60}
+        body = {"messages": [system, {"role": "user", "content": "one"}], "max_tokens": 2}
+        first = self.ok(self.server.post(CHAT, body))["usage"]
+        body["messages"][1]["content"] = "two"
+        second = self.ok(self.server.post(CHAT, body))["usage"]
+        self.assertGreater(first["prompt_tokens"], 180)
+        self.assertLess(second["prompt_tokens"] - second["prompt_tokens_details"]["cached_tokens"], 40)
+
+    def test_a_side_request_evicts_nothing(self):
+        def ask(system, question):
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+            usage = self.ok(self.server.post(CHAT, {"messages": messages, "max_tokens": 2}))["usage"]
+            return usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+        ask("alpha beta gamma " * 60, "first")
+        for i in range(5):
+            ask("Write a title.", f"conversation {i}")
+        self.assertLess(ask("alpha beta gamma " * 60, "second"), 40)
+
+    def test_context_overflow_says_what_agents_read(self):
+        answer = self.server.post(CHAT, user("word " * 3000))
+        self.assertEqual(answer.status, 400)
+        error = answer.json["error"]
+        self.assertEqual((error["type"], error["n_ctx"]), ("exceed_context_size_error", 2048))
+        self.assertGreater(error["n_prompt_tokens"], 3000)
+        counted = self.ok(self.server.post("/v1/chat/completions/input_tokens", user("word " * 3000)))
+        self.assertEqual(counted["input_tokens"], error["n_prompt_tokens"])
+
+    def test_the_context_fills_up(self):
+        prompt = "word " * 1950
+        answer = self.ok(self.server.post("/v1/completions", {"prompt": prompt, "max_tokens": 500}))
+        self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+        self.assertEqual(answer["usage"]["total_tokens"], 2048)
+
+    def test_two_clients_at_once_get_their_own_answers(self):
+        bodies = [user(f"Number {i}", max_tokens=20) for i in range(6)]
+        alone = [self.ok(self.server.post(CHAT, b))["choices"][0]["message"] for b in bodies]
+        together = [None] * len(bodies)
+
+        def ask(i):
+            together[i] = joined(self.server.stream(CHAT, bodies[i]))[0]["content"]
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(bodies))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(together, [m["content"] for m in alone])
+
+    def test_a_client_that_leaves_stops_its_request(self):
+        body = {"prompt": "Hello", "max_tokens": 1800, "temperature": 2, "seed": 1}
+        s = self.server.open_stream("/v1/completions", body)
+        s.recv(4096)
+        s.close()
+        self.assertLess(self.server.wait_idle(), 1)
+        s = self.server.open_stream("/v1/completions", {"prompt": "word " * 1900, "max_tokens": 5})  # in its prefill
+        s.close()
+        self.assertLess(self.server.wait_idle(), 1)
+        self.ok(self.server.post(CHAT, user("Hello", max_tokens=4)))
+
+    def test_completions(self):
+        answer = self.ok(self.server.post("/v1/completions", {"prompt": "2026-03-14 08:00 Pump-3", "max_tokens": 8}))
+        text = answer["choices"][0]["text"]
+        self.assertTrue(text.startswith(" status=nominal"))
+        events = self.server.stream("/v1/completions", {"prompt": "2026-03-14 08:00 Pump-3", "max_tokens": 8})
+        self.assertEqual("".join(e["choices"][0]["text"] for _, e in events[:-1]), text)
+        ids = self.ok(self.server.post("/tokenize", {"content": "2026-03-14 08:00 Pump-3"}))["tokens"]
+        same = self.ok(self.server.post("/completion", {"prompt": ids, "n_predict": 8}))
+        self.assertEqual((same["content"], same["stop_type"]), (text, "limit"))
+        for prompt in ("", [], ["a", "b"], [8192], [-1], 3, None):
+            self.refused(400, "invalid_request_error", self.server.post("/v1/completions", {"prompt": prompt}))
+
+
+class Tools(BaseServer):
+    SCRIPT = REPLIES
+
+    def both(self, text, **more):
+        """The answer's message and finish_reason, after checking that a stream says the same."""
+        body = user(text, tools=TOOLS, **more)
+        choice = self.ok(self.server.post(CHAT, body))["choices"][0]
+        message = choice["message"]
+        said, calls, finish = joined(self.server.stream(CHAT, body))
+        self.assertEqual(finish, choice["finish_reason"])
+        self.assertEqual(said["content"], message["content"] or "")
+        self.assertEqual(said["reasoning_content"], message.get("reasoning_content", ""))
+        self.assertEqual([c["function"] for c in calls], [c["function"] for c in message.get("tool_calls", [])])
+        return message, finish
+
+    def test_reasoning_text_and_two_parallel_calls(self):
+        message, finish = self.both("two at once")
+        self.assertEqual(finish, "tool_calls")
+        self.assertEqual((message["reasoning_content"], message["content"]), ("Let me look.", "I run both."))
+        calls = [c["function"] for c in message["tool_calls"]]
+        self.assertEqual([c["name"] for c in calls], ["bash", "read"])
+        self.assertEqual([json.loads(c["arguments"]) for c in calls],
+                         [{"command": 'echo "a\u20ac"\n', "n": 3}, {"list": ["x", 1]}])
+        self.assertEqual(len({c["id"] for c in message["tool_calls"]}), 2)
+
+    def test_a_call_without_arguments_has_an_empty_object(self):
+        message, finish = self.both("no arguments")
+        self.assertEqual((message["content"], finish), (None, "tool_calls"))
+        self.assertEqual(json.loads(message["tool_calls"][0]["function"]["arguments"]), {})
+
+    def test_a_call_that_was_cut_is_text(self):
+        message, finish = self.both("broken call")
+        self.assertEqual(finish, "stop")
+        self.assertNotIn("tool_calls", message)
+        self.assertIn("<function=bash>", message["content"])
+
+    def test_stop_strings_across_tokens_and_tags(self):
+        message, finish = self.both("in the text", stop=["world, E"])
+        self.assertEqual((message["content"], finish), ("Hello ", "stop"))
+        message, _ = self.both("over the border", stop=["STOP</thi"])
+        self.assertEqual((message["reasoning_content"], message["content"]), ("abc", ""))
+        message, _ = self.both("in the text", stop=["never"])
+        self.assertEqual(message["content"], "Hello world, END of it")
+
+    def test_thinking_can_be_switched_off(self):
+        for more in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+            prompt = self.ok(self.server.post("/apply-template", user("x", **more)))["prompt"]
+            self.assertTrue(prompt.endswith("<think>\n\n</think>\n\n"), prompt)
+        prompt = self.ok(self.server.post("/apply-template", user("x")))["prompt"]
+        self.assertTrue(prompt.endswith("<think>\n"), prompt)
+
+    def test_a_thinking_budget_closes_the_thinking(self):
+        body = {"messages": [{"role": "user", "content": "Pump"}], "max_tokens": 30, "thinking_budget_tokens": 5}
+        message = self.ok(self.server.post(CHAT, body))["choices"][0]["message"]
+        tokens = self.ok(self.server.post("/tokenize", {"content": message.get("reasoning_content", "")}))["tokens"]
+        self.assertLessEqual(len(tokens), 6)
+        self.assertTrue(message["content"])
+
+    def test_system_messages_go_to_the_front(self):
+        messages = [{"role": "developer", "content": "one"}, {"role": "system", "content": [{"text": "two"}]},
+                    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                    {"role": "system", "content": "later"}]
+        prompt = self.ok(self.server.post("/apply-template", {"messages": messages}))["prompt"]
+        self.assertIn("<|im_start|>system\none\n\ntwo<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
+                      "<|im_start|>user\n<system>\nlater\n</system><|im_end|>\n", prompt)
+
+    def test_demanded_calls_are_refused_and_none_leaves_the_tools_out(self):
+        for choice in ("required", {"type": "function", "function": {"name": "bash"}}):
+            self.refused(501, "not_supported_error", self.server.post(CHAT, user("x", tools=TOOLS, tool_choice=choice)))
+        prompt = self.ok(self.server.post("/apply-template", user("x", tools=TOOLS, tool_choice="none")))["prompt"]
+        self.assertNotIn("bash", prompt)
+
+
+class ToolLoop(BaseServer):
+    """Twenty steps of a tool loop: each computes the rows that were appended, no more."""
+    OPTIONS = ("--ctx", "8192", "--temp", "0")
+    SCRIPT = {"begin": "First.\n</think>\n\n" + call("bash", command="step 0"),
+              **{f"result {i}\n": f"Thought {i}.\n</think>\n\n" + call("bash", command=f"step {i + 1}")
+                 for i in range(20)}}
+
+    def test_each_step_computes_what_was_appended(self):
+        messages = [{"role": "system", "content": "You use tools. " * 30}, {"role": "user", "content": "begin"}]
+        n_before = 0
+        for i in range(20):
+            answer = self.ok(self.server.post(CHAT, {"messages": messages, "tools": TOOLS}))
+            message, usage = answer["choices"][0]["message"], answer["usage"]
+            self.assertEqual(json.loads(message["tool_calls"][0]["function"]["arguments"]), {"command": f"step {i}"})
+            n_computed = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+            if i:
+                # The template ends the turn after the reply, which the model did not say; the prompt holds the result.
+                n_appended = usage["prompt_tokens"] - n_before
+                self.assertLessEqual(n_computed, n_appended + 3, answer["timings"]["reuse"])
+            n_before = usage["prompt_tokens"] + usage["completion_tokens"]
+            messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"],
+                                   "content": f"result {i}\n" + "x" * 60}]
+
+
+class Slots(unittest.TestCase):
+    def test_a_slot_is_saved_and_restored(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        prompt = {"prompt": "pump valve sensor " * 50, "max_tokens": 4, "temperature": 0}
+        for turn in range(2):
+            server = Server("--ctx", 1024, "--slot-save-path", folder)
+            try:
+                if turn:
+                    answer = server.post("/slots/0?action=restore", {"filename": "a.bin"})
+                    self.assertEqual((answer.status, answer.json["n_restored"]), (200, saved["n_saved"]), answer.body)
+                usage = server.post("/v1/completions", prompt).json["usage"]
+                n_cached = usage["prompt_tokens_details"]["cached_tokens"]
+                self.assertGreater(n_cached, 100) if turn else self.assertEqual(n_cached, 0)
+                saved = server.post("/slots/0?action=save", {"filename": "a.bin"}).json
+                self.assertGreater(saved["n_written"], 0)
+                for name in ("../a", "/etc/passwd", "", ".hidden", "a/b", "a\0b", 3, None, "x" * 200):
+                    self.assertEqual(server.post("/slots/0?action=save", {"filename": name}).status, 400, name)
+                self.assertEqual(server.post("/slots/0?action=restore", {"filename": "missing"}).status, 404)
+                self.assertEqual(server.post("/slots/1?action=save", {"filename": "a"}).status, 404)
+                self.assertEqual(server.post("/slots/0?action=burn", {}).status, 400)
+                self.assertGreater(server.request("POST", "/slots/0?action=erase").json["n_erased"], 0)
+            finally:
+                self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(os.listdir(folder), ["a.bin"])
+
+    def test_saving_needs_a_folder(self):
+        server = Server("--ctx", 256)
+        answer = server.post("/slots/0?action=save", {"filename": "a"})
+        self.assertEqual(server.stop()[0], 0)
+        self.assertEqual(answer.status, 501)
+        self.assertIn("--slot-save-path", answer.body)
+
+
+class Queue(unittest.TestCase):
+    def test_a_full_queue_refuses(self):
+        server = Server("--ctx", 2048, "--queue", 1)
+        body = {"prompt": "Hello", "max_tokens": 1900, "temperature": 2, "seed": 1}
+        try:
+            streams = [server.open_stream("/v1/completions", body) for _ in range(4)]
+            time.sleep(0.2)
+            heads = [s.recv(12) for s in streams]
+            self.assertEqual(heads.count(b"HTTP/1.1 503"), 2, heads)
+            for s in streams:
+                s.close()
+            server.wait_idle()
+            self.assertEqual(server.post(CHAT, user("Hello", max_tokens=2)).status, 200)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
