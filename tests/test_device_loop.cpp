@@ -109,7 +109,8 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
     Session plain = open(tiny.model, drafting(kOff));
     sync(plain, prompt);
     std::vector<Token> truth = prompt;
-    const std::vector<Token> made = more(plain, 300, sampling);
+    const size_t n_token = deep() ? 250 : 85;
+    const std::vector<Token> made = more(plain, n_token, sampling);  // more than the session can know beside its prompt
     truth.insert(truth.end(), made.begin(), made.end());
     uint64_t of_host = 0;
     for (int run_ahead : {-1, 0, 3}) {  // -1: by the host
@@ -119,7 +120,7 @@ TEST_CASE("changing depths and other calls between cycles change neither the tex
         sync(session, prompt);
         Random random(5);
         Snapshot snap;
-        while (session.history().size() < (deep() ? 250 : 85)) {
+        while (session.history().size() < n_token) {
             REQUIRE(session.set_draft_depth(static_cast<int>(random.below(9))).ok());
             more(session, 1 + random.below(6), sampling);
             const std::vector<Token> now = history(session);
@@ -212,7 +213,9 @@ TEST_CASE("with a controller no text waits for a pipeline: starting, stopping an
             REQUIRE(session.set_draft_depth(depth).ok());
             more(session, depth == 0 ? 7 + s.timeline.size() % 13 : 5, sampling);
         }
-        for (const uint32_t rest : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 17u, 33u, 39u}) {  // so far behind
+        std::vector<uint32_t> rests{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17, 33, 39};
+        if (!deep() && sampling.temperature != 0) rests = {1, 7, 8, 9, 39};  // the lengths of catch-up are the same
+        for (const uint32_t rest : rests) {                                  // so far behind
             REQUIRE(session.set_draft_depth(0).ok());
             more(session, rest, sampling);
             REQUIRE(session.set_draft_depth(2).ok());

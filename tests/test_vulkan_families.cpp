@@ -306,14 +306,16 @@ TEST_CASE("lossless drafting on the GPU: every family gives the same text with a
         hot.top_k = 20;
         hot.seed = 5;
         auto context = rig.context();
-        const std::vector<Token> greedy = stepped(rig, *context, prompt, kSpoken);
-        for (uint32_t n_draft : {0u, 2u, 5u}) {
-            if (!deep() && (n_draft == 2 || (n_draft == 0 && family != Family::step35))) continue;
-            CAPTURE(n_draft);
+        if (deep() || family == Family::step35) {  // has several draft blocks
+            const std::vector<Token> greedy = stepped(rig, *context, prompt, kSpoken);
+            for (uint32_t n_draft : {0u, 2u, 5u}) {
+                if (!deep() && n_draft == 2) continue;
+                CAPTURE(n_draft);
+                context->reset();
+                CHECK(device_loop(rig, *context, prompt, kSpoken, n_draft, n_draft == 2 ? 1 : 3) == greedy);
+            }
             context->reset();
-            CHECK(device_loop(rig, *context, prompt, kSpoken, n_draft, n_draft == 2 ? 1 : 3) == greedy);
         }
-        context->reset();
         const std::vector<Token> want = stepped(rig, *context, prompt, kSpoken, hot);
         context->reset();
         CHECK(device_loop(rig, *context, prompt, kSpoken, 3, 2, hot) == want);
@@ -321,7 +323,7 @@ TEST_CASE("lossless drafting on the GPU: every family gives the same text with a
         Status s = Model::load(device, rig.bytes).get(model);
         REQUIRE_MESSAGE(s.ok(), s.message());
         CHECK(spoken(model, 3, Draft::mtp, hot) == want);
-        if (!deep() && family != Family::step35) continue;  // has several draft blocks
+        if (!deep() && family != Family::step35) continue;
         CHECK(spoken(model, 0, Draft::off, hot) == want);
         CHECK(spoken(model, 3, Draft::lookup, hot) == want);
     }

@@ -114,7 +114,7 @@ run_step "build: gcc, release" build build -DCMAKE_BUILD_TYPE=Release -DAUSPEX_W
 # ----------------------------- the sanitizer build; beside it the single header, other compilers, static
 
 queue_step "build: clang, address and undefined behaviour" build build-asan -DCMAKE_CXX_COMPILER=clang++ \
-    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DAUSPEX_WERROR=ON -DAUSPEX_UNITY_CLI=ON \
+    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DAUSPEX_WERROR=ON -DAUSPEX_UNITY_CLI=ON -DAUSPEX_UNITY_GROUPS=ON \
     -DAUSPEX_NO_VULKAN=ON -DAUSPEX_BENCH=OFF -DAUSPEX_SERVER=OFF -DAUSPEX_TESTS=ON -DAUSPEX_FUZZ=ON
 
 # minimal: the README's program, built by one command from single_include/ and no other file.
