@@ -65,8 +65,7 @@ class MessagesProtocol final : public Protocol {
         Json message = head_, content = Json::array();
         if (!c.reply.thinking.empty())
             content.push_back({{"type", "thinking"}, {"thinking", c.reply.thinking}, {"signature", ""}});
-        if (!c.reply.content.empty() || c.reply.tool_calls.empty())
-            content.push_back({{"type", "text"}, {"text", c.reply.content}});
+        if (!c.reply.content.empty()) content.push_back({{"type", "text"}, {"text", c.reply.content}});
         for (uint32_t i = 0; i < c.reply.tool_calls.size(); ++i) {
             Json input;
             if (!parse_json(c.arguments[i], &input)) input = Json::object();

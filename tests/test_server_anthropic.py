@@ -1,0 +1,135 @@
+"""Anthropic's protocol: messages, their stream, tokens counted. See server_rig.py."""
+import json
+import unittest
+
+from server_rig import BaseServer, call
+
+MESSAGES = "/v1/messages"
+TOOLS = [{"name": "bash", "description": "Runs a command", "input_schema": {
+    "type": "object", "properties": {"command": {"type": "string"}, "n": {"type": "integer"}}}},
+    {"type": "web_search_20250305", "name": "web_search"}]
+SYSTEM = "You help. " * 80
+
+
+def ask(text, **more):
+    return {"model": "any", "max_tokens": 200, "messages": [{"role": "user", "content": text}], **more}
+
+
+def assembled(events):
+    """The message that the events build, as a client does it, checking their order."""
+    assert events[0][0] == "message_start" and events[-1][0] == "message_stop", events
+    message, opened = dict(events[0][1]["message"]), None
+    assert message["usage"]["input_tokens"] > 0 and message["content"] == []
+    for name, data in events[1:-1]:
+        assert data["type"] == name
+        if name == "content_block_start":
+            assert opened is None and data["index"] == len(message["content"])
+            opened = data["index"]
+            message["content"].append(dict(data["content_block"], partial=""))
+        elif name == "content_block_delta":
+            assert data["index"] == opened
+            block, delta = message["content"][opened], data["delta"]
+            kind = {"thinking_delta": "thinking", "text_delta": "text", "input_json_delta": "partial",
+                    "signature_delta": "signature"}[delta["type"]]
+            block[kind] += delta["partial_json" if kind == "partial" else kind]
+        elif name == "content_block_stop":
+            block = message["content"][opened]
+            if block["type"] == "tool_use":
+                block["input"] = json.loads(block["partial"])
+            del block["partial"]
+            opened = None
+        else:
+            assert name == "message_delta" and opened is None
+            message.update(data["delta"])
+            message["usage"] = data["usage"]
+    return message
+
+
+class Messages(BaseServer):
+    SCRIPT = {
+        "two calls": "I think.\n</think>\n\nBoth.\n\n" + call("bash", command="ls\n", n="3") + "\n" + call("bash"),
+        "plain": "Short.\n</think>\n\nHello, END of it.",
+        "result": "</think>\n\nDone.",
+    }
+
+    def refused(self, status, kind, answer, *words):
+        """An error in Anthropic's form."""
+        self.assertEqual(answer.status, status, answer.body)
+        self.assertEqual((answer.json["type"], answer.json["error"]["type"]), ("error", kind))
+        for word in words:
+            self.assertIn(str(word), answer.json["error"]["message"])
+
+    def both(self, body):
+        """The answer, after checking that a stream builds the same."""
+        answer = self.ok(self.server.post(MESSAGES, body))
+        streamed = assembled(self.server.stream(MESSAGES, body))
+
+        def comparable(message):
+            content = [{k: v for k, v in block.items() if k != "id"} for block in message["content"]]
+            return content, message["stop_reason"], message["stop_sequence"], message["usage"]["output_tokens"]
+        self.assertEqual(comparable(streamed), comparable(answer))
+        return answer
+
+    def test_thinking_text_and_two_calls(self):
+        message = self.both(ask("two calls", tools=TOOLS))
+        self.assertEqual([b["type"] for b in message["content"]], ["thinking", "text", "tool_use", "tool_use"])
+        self.assertEqual(message["content"][0], {"type": "thinking", "thinking": "I think.", "signature": ""})
+        self.assertEqual([b["input"] for b in message["content"][2:]], [{"command": "ls\n", "n": 3}, {}])
+        self.assertEqual(message["stop_reason"], "tool_use")
+
+    def test_stop_sequences_and_lengths(self):
+        message = self.both(ask("plain", stop_sequences=["never", "END"]))
+        self.assertEqual((message["stop_reason"], message["stop_sequence"]), ("stop_sequence", "END"))
+        self.assertEqual(self.both(ask("plain", max_tokens=3))["stop_reason"], "max_tokens")
+        self.assertEqual(self.both(ask("plain"))["stop_reason"], "end_turn")
+
+    def test_a_tool_round_continues_the_prompt(self):
+        body = ask("two calls", tools=TOOLS, system=[{"type": "text", "text": SYSTEM,
+                                                      "cache_control": {"type": "ephemeral"}}])
+        first = self.ok(self.server.post(MESSAGES, body))
+        results = [{"type": "tool_result", "tool_use_id": b["id"], "content": c}
+                   for b, c in zip(first["content"][2:], ["result one", [{"type": "text", "text": "result two"}]])]
+        body["messages"] += [{"role": "assistant", "content": first["content"]},
+                             {"role": "user", "content": [*results, {"type": "text", "text": "go on"}]}]
+        second = self.ok(self.server.post(MESSAGES, body))
+        self.assertEqual(second["content"][-1]["text"], "Done.")
+        self.assertGreater(second["usage"]["cache_read_input_tokens"], 150)
+        self.assertLess(second["usage"]["input_tokens"], 150)
+
+    def test_the_billing_header_does_not_change_the_prompt(self):
+        usages = []
+        for i in range(2):
+            header = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={i}{i}{i};"}
+            body = ask("Say hello", max_tokens=2, system=[header, {"type": "text", "text": SYSTEM + "Be kind."}])
+            usages.append(self.ok(self.server.post(MESSAGES, body))["usage"])
+        self.assertGreater(usages[0]["input_tokens"], 150)
+        self.assertLess(usages[1]["input_tokens"], 30)
+
+    def test_count_tokens_and_overflow(self):
+        body = ask("word " * 3000)
+        del body["max_tokens"]
+        counted = self.ok(self.server.post(MESSAGES + "/count_tokens?beta=true", body))["input_tokens"]
+        self.refused(400, "invalid_request_error", self.server.post(MESSAGES, body),
+                     f"prompt is too long: {counted} tokens > 2048 maximum")
+
+    def test_a_system_message_in_the_middle(self):
+        body = ask("one")
+        body["messages"] += [{"role": "system", "content": "Remember."}, {"role": "user", "content": "plain"}]
+        self.assertEqual(self.ok(self.server.post(MESSAGES, body))["content"][-1]["text"], "Hello, END of it.")
+
+    def test_bad_requests(self):
+        for more in ({"messages": 3}, {"messages": [3]}, {"messages": [{"role": "robot", "content": "x"}]},
+                     {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": [3]}]},
+                     {"messages": [{"role": "user", "content": [{"text": "x"}]}]}, {"system": 3}, {"system": [3]},
+                     {"tools": [3]}, {"tools": 3}, {"tools": [{"input_schema": 3}]}, {"tool_choice": {"type": "x"}},
+                     {"max_tokens": "x"}, {"stop_sequences": [3]}, {"thinking": 3},
+                     {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {}}]}]}):
+            self.refused(400, "invalid_request_error", self.server.post(MESSAGES, {**ask("x"), **more}))
+        self.refused(400, "invalid_request_error", self.server.post(MESSAGES, "{"), "not JSON")
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
+        answer = self.server.post(MESSAGES, {**ask("x"), "messages": [{"role": "user", "content": [image]}]})
+        self.refused(501, "invalid_request_error", answer, "image", "text only")
+
+
+if __name__ == "__main__":
+    unittest.main()
