@@ -50,7 +50,9 @@ class Server:
             [SERVER, "--port", "0", "--device", "cpu", "--threads", "1", "-m", model, *map(str, options)],
             stdout=subprocess.PIPE, stderr=self.log)
         self.url = self.process.stdout.readline().decode().strip()
-        self.port = int(self.url.rsplit(":", 1)[1]) if self.url else 0
+        if not self.url:
+            raise AssertionError("the server did not start: " + self.stop()[1])
+        self.port = int(self.url.rsplit(":", 1)[1])
         while wait and self.get("/health").status == 503:
             time.sleep(0.02)
 

@@ -5,6 +5,7 @@ The packages are pinned and kept in a cache folder, so that only the first run n
 import os
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 from server_rig import BaseServer, call
@@ -15,6 +16,7 @@ PACKAGES = {
     "langchain": ["@langchain/openai@1.6.0"],
     "ai": ["ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92"],
     "agents": ["@openai/agents@0.20.0"],
+    "page": ["puppeteer-core@24.43.1", "axe-core@4.14.1"],
 }
 HERE = os.path.dirname(os.path.abspath(__file__))
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "auspex", "npm")
@@ -73,6 +75,28 @@ class Clients(BaseServer):
 
     def test_openai_agents(self):
         self.check("agents")
+
+
+class Page(BaseServer):
+    """The page at "/", in Debian's Chromium. AUSPEX_SCREENSHOTS names a folder to keep the screenshots in."""
+    OPTIONS = ("--ctx", "8192", "--temp", "0")
+    SCRIPT = {
+        "plain": "Short thought.\n</think>\n\nHello, world.",
+        "more": "</think>\n\nA table:\n```python\nfor row in rows:\n    print(row)\n```\nThat was it.",
+        "endless": "</think>\n\n" + "on and " * 3000,
+    }
+
+    def test_a_conversation_with_edit_branches_and_stop(self):
+        chromium = shutil.which("chromium")
+        if not chromium:
+            self.skipTest("needs chromium")
+        script = os.path.join(install("page"), "server_page.mjs")
+        shutil.copy(os.path.join(HERE, "server_page.mjs"), script)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = os.environ.get("AUSPEX_SCREENSHOTS", folder)
+            r = subprocess.run(["node", script, self.server.url, chromium, folder], capture_output=True, text=True,
+                               timeout=120)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
 
 if __name__ == "__main__":

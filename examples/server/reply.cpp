@@ -206,6 +206,7 @@ Json timings_json(const Usage& u) {
     if (u.n_drafted() > 0) {
         t["draft_n"] = u.n_drafted();
         t["draft_n_accepted"] = u.n_accepted();
+        t["cycle_n"] = u.n_cycle;
     }
     t["reuse"] = u.reuse;
     return t;
