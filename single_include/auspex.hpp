@@ -40607,6 +40607,7 @@ VkDescriptorSet Commands::set_for(const std::vector<VkDescriptorBufferInfo>& inf
         info.maxSets = commands_impl::kSetsPerPool;
         info.poolSizeCount = 1;
         info.pPoolSizes = &size;
+        set_pools_.reserve(set_pools_.size() + 1);  // may throw, and then nobody would destroy the pool
         VkDescriptorPool pool = VK_NULL_HANDLE;
         if (VkResult r = gpu_->vk.vkCreateDescriptorPool(gpu_->device, &info, nullptr, &pool); r != VK_SUCCESS) {
             refuse(gpu_->check(r, "vkCreateDescriptorPool"));
