@@ -1,13 +1,17 @@
 """OpenAI's protocols: streams, tool calls, reasoning, reuse of prompts, queue and disconnects. See server_rig.py."""
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import unittest
 
 from server_rig import BaseServer, Server, call
+from test_cli import REPO
 
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {
@@ -308,6 +312,37 @@ class Slots(unittest.TestCase):
         self.assertEqual(server.stop()[0], 0)
         self.assertEqual(answer.status, 501)
         self.assertIn("--slot-save-path", answer.body)
+
+
+class Bench(BaseServer):
+    """tools/bench_requests.py"""
+    OPTIONS = ("--ctx", "4096")
+    SCRIPT = {}
+
+    def bench(self, url, *options):
+        return subprocess.run([sys.executable, os.path.join(REPO, "tools", "bench_requests.py"), url, *options],
+                              capture_output=True, text=True, timeout=120)
+
+    def test_nine_prompts_and_their_sum(self):
+        r = self.bench(self.server.url, "--max-tokens", "8")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        predicted = [int(n) for n in re.findall(r"^[\w+, ]{14} +(\d+) ", r.stdout, re.MULTILINE)]
+        self.assertEqual(len(predicted), 10, r.stdout)
+        self.assertEqual(sum(predicted[:9]), predicted[9])
+
+    def test_a_tool_loop(self):
+        r = self.bench(self.server.url + "/v1", "--max-tokens", "4", "--replay", "4", "--prefix", "500")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        steps = re.findall(r"^ +\d+ +(\d+) +(\d+) +(\d+) ", r.stdout, re.MULTILINE)
+        self.assertEqual(len(steps), 4, r.stdout)
+        for prompt, processed, cached in steps[1:]:
+            self.assertEqual(int(prompt), int(processed) + int(cached))
+            self.assertGreater(int(cached), int(processed))
+
+    def test_a_server_that_is_not_there(self):
+        r = self.bench("http://127.0.0.1:1")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("bench_requests: http://127.0.0.1:1: ", r.stderr)
 
 
 class Queue(unittest.TestCase):
