@@ -5,6 +5,7 @@
 //   word kHistoryWord  history [kHistory]: the token at position p is at word kHistoryWord + p mod kHistory. The tokens
 //                      of a pass are there before it runs: row i runs history[position + token_shift + i]. Rejected
 //                      drafts are overwritten, because tokens are found by position.
+//   word kAllowedWord  allowed [n_vocab / 32]: the ids that a row is sampled again from, bit id mod 32 of word id / 32
 //
 // A pass is one run of a tape over n_row rows. step_open opens a trunk pass, step_mtp an MTP pass over the rows just
 // committed, step_next a pass of one row with the token just sampled. step_accept ends a trunk pass: it compares drafts
@@ -18,6 +19,7 @@ AUSPEX_SHARED_BEGIN
 
 AUSPEX_CONST uint kHistory = 8192;      // tokens kept by position; a power of two
 AUSPEX_CONST uint kHistoryWord = 1024;  // where they begin in the step buffer
+AUSPEX_CONST uint kAllowedWord = kHistoryWord + kHistory;
 AUSPEX_CONST uint kMaxSample = 16;      // rows of logits that one pass samples from
 AUSPEX_CONST uint kMaxStop = 16;        // ids that end a text
 AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by position; >= 3 + kMaxRows
@@ -130,6 +132,13 @@ struct StepArgs {
     uint ring_length;  // step_accept
 };
 
+struct ResampleArgs {
+    uint mode;    // 0: before the sampling kernels, 1: after them
+    uint row;     // of the last trunk pass
+    uint n_word;  // of allowed ids
+    uint ring_length;
+};
+
 // ------------------------------------------------------------------------------------- DeltaNet
 // Offsets and strides count floats.
 struct DeltaArgs {
@@ -201,6 +210,10 @@ AUSPEX_CONST uint kMaxPenaltyWindow = 4096;
 AUSPEX_CONST uint kSampleBins = 1024;    // of the histogram: 1/64 of a nat each, then a tail
 AUSPEX_CONST uint kSampleHeadWords = 8;  // per row before its bins: see sample_hist.comp
 AUSPEX_CONST uint kSampleRowWords = kSampleHeadWords + 3 * kSampleBins;
+// What a row is sampled from.
+AUSPEX_CONST uint kSampleAll = 0;
+AUSPEX_CONST uint kSampleAllowed = 1;  // of what the filters keep, allowed ids; none of them: 0xffffffff
+AUSPEX_CONST uint kSampleUnless = 2;   // all, but a token that was sampled before stays
 
 #ifdef __cplusplus
 static_assert(sizeof(SampleArgs) == 48, "a new field of AUSPEX_SAMPLING takes the place of a spare word");

@@ -3,7 +3,8 @@
 // by Gumbel-max. Leaves the row's histogram zero.
 //
 // Formula argmax over kept ids of logit / temperature + Gumbel noise(seed, position, id)
-// Buffers 0 step   StepState                         read; sampled[row] written
+// Spec    FROM: kSample... of args.h
+// Buffers 0 step   StepState, history, allowed ids   read; sampled[row] written
 //         1 part   (f32 bits, id) [row, n_part]      read: the largest logit
 //         2 hist   as sample_hist                    read, zeroed
 //         3 list   (f32 bits, id) [row, n_vocab]     read
@@ -20,8 +21,10 @@
 #include "step_common.glsl"
 #include "sample_common.glsl"
 layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint FROM = kSampleAll;
 layout(push_constant) uniform Push { SamplePassArgs args; };
-layout(set = 0, binding = 0, std430) buffer Step { StepState step; };
+layout(set = 0, binding = 0, std430) buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
+    uint history[kHistory]; uint allowed[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Part { uvec2 part[]; };
 layout(set = 0, binding = 2, std430) buffer Hist { uint hist[]; };
 layout(set = 0, binding = 3, std430) readonly buffer List { uvec2 list[]; };
@@ -159,6 +162,7 @@ void main() {
             const uvec2 item = list[from + i];
             const float x = uintBitsToFloat(item.x);
             if (!rank_kept(rank_of(item), last) || x < lowest) continue;
+            if (FROM == kSampleAllowed && (allowed[item.y >> 5] >> (item.y & 31u) & 1u) == 0u) continue;
             const float y = noisy(x, item.y, position, s.temperature, uvec2(s.seed_lo, s.seed_hi));
             if (id == 0xffffffffu || y > top || (y == top && item.y < id)) {
                 top = y;
@@ -183,5 +187,5 @@ void main() {
         }
         barrier();
     }
-    if (t == 0u) step.sampled[row] = id_s[0];
+    if (t == 0u && (FROM != kSampleUnless || step.sampled[row] == 0xffffffffu)) step.sampled[row] = id_s[0];
 }

@@ -2,7 +2,8 @@
 // sample_gather.comp: sampling, after sample_hist: collects every id that the filters may keep into the row's list.
 // Without top-k and top-p nothing is ranked: then it draws the slice's best itself.
 //
-// Buffers 0 step    StepState                              read
+// Spec    FROM: kSample... of args.h
+// Buffers 0 step    StepState, history, allowed ids        read
 //         1 logits  f32 at its offset                      read
 //         2 part    (f32 bits, id) [row, n_part]           read
 //         3 hist    as sample_hist left it                 read; word 2 counts the list
@@ -17,8 +18,10 @@
 #include "step_common.glsl"
 #include "sample_common.glsl"
 layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint FROM = kSampleAll;
 layout(push_constant) uniform Push { SamplePassArgs args; };
-layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; };
+layout(set = 0, binding = 0, std430) readonly buffer Step { StepState step; uint unused[kHistoryWord - kStateWords];
+    uint history[kHistory]; uint allowed[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Logits { float logits[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Part { uvec2 part[]; };
 layout(set = 0, binding = 3, std430) buffer Hist { uint hist[]; };
@@ -45,6 +48,7 @@ void main() {
         for (uint i = begin + t; i < end; i += gl_WorkGroupSize.x) {
             const float x = logits[at + i];
             if (x < lowest) continue;
+            if (FROM == kSampleAllowed && (allowed[i >> 5] >> (i & 31u) & 1u) == 0u) continue;
             const float y = noisy(x, i, position, s.temperature, uvec2(s.seed_lo, s.seed_hi));
             if (id == 0xffffffffu || y > top) {
                 top = y;

@@ -196,6 +196,8 @@
 #include "engine/file_info.cpp"
 #include "engine/sampler.h"
 #include "engine/sampler.cpp"
+#include "engine/constraint.h"
+#include "engine/constraint.cpp"
 #include "engine/acceptance.h"
 #include "engine/acceptance.cpp"
 #include "engine/cycle_cost.h"

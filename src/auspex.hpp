@@ -586,6 +586,62 @@ class AUSPEX_API Grammar {
     std::shared_ptr<const Impl> impl_;
 };
 
+// --------------------------------------------------------------------------------- constraints
+
+/// A rule of the application's own over tokens. Its answers must depend on the arguments alone: it is asked about a
+/// text more than once, and about shorter ones after longer ones.
+///
+/// thread    those of the Sessions that use it. It must not call them.
+class AUSPEX_API TokenRule {
+  public:
+    virtual ~TokenRule() = default;
+    /// Whether `id` may follow `text`, the tokens since the constrained text began. Tokens that end a generation are
+    /// asked about like any other.
+    virtual bool allows(Span<const Token> text, Token id) const = 0;
+    /// Clears the bits of the tokens that may not follow `text`: bit id % 32 of word id / 32. All of the vocabulary's
+    /// are set. Called where allows() refused the model's choice. Unless overridden: asks allows() for each token.
+    virtual void filter(Span<const Token> text, Span<uint32_t> bits) const;
+};
+
+/// A rule of the application's own over bytes: whether an allowed text begins with `text` or, if `complete`, is `text`.
+/// As for TokenRule, the answer must depend on the arguments alone. Control tokens are never allowed; a token that ends
+/// a generation is where the text is complete.
+using TextRule = std::function<bool(std::string_view text, bool complete)>;
+
+/// Which tokens may come next, for Sampling::constraint. Immutable; copies share it.
+///
+/// thread    any, at the same time.
+class AUSPEX_API Constraint {
+  public:
+    Constraint() = default;
+    /// The texts of a grammar.
+    ///
+    /// model     whose vocabulary spells them. A Session on another Model of the same vocabulary may use it, too.
+    /// errors    bad_argument: an empty Model or Grammar, a control token that the vocabulary does not have, a grammar
+    ///           that it cannot spell, or a vocabulary without a token that ends a generation. out_of_memory.
+    /// cost      tens of milliseconds and about 20 MB for the first Constraint of a Model, then less than 5 ms.
+    static Result<Constraint> create(const Model& model, const Grammar& grammar);
+    /// The texts that a rule of the application allows.
+    ///
+    /// errors    bad_argument: an empty Model or rule; out_of_memory.
+    static Result<Constraint> create(const Model& model, std::shared_ptr<const TokenRule> rule);
+    static Result<Constraint> create(const Model& model, TextRule rule);
+
+    explicit operator bool() const { return impl_ != nullptr; }
+    /// The same, not just alike.
+    friend bool operator==(const Constraint& a, const Constraint& b) { return a.impl_ == b.impl_; }
+    friend bool operator!=(const Constraint& a, const Constraint& b) { return !(a == b); }
+
+    struct Impl;
+    const std::shared_ptr<const Impl>& impl() const { return impl_; }
+
+  private:
+    std::shared_ptr<const Impl> impl_;
+};
+
+/// Sampling::constrained_from: where next() is first called with the constraint.
+constexpr size_t kFromHere = SIZE_MAX;
+
 // ------------------------------------------------------------------------------------ sampling
 
 /// How the next token is sampled: penalties, top-k, top-p, min-p, temperature, then one draw. The draw is Gumbel-max
@@ -601,11 +657,20 @@ struct Sampling {
     float presence_penalty = 0;   ///< subtracted once per seen id; -100..100
     uint32_t penalty_window = 64;  ///< how many of the last tokens count as seen; at most 4096
     uint64_t seed = 0;
+    /// Tokens that it refuses are not sampled. The filters see the model's own distribution; only if none of the tokens
+    /// that they keep is allowed, they are applied to the allowed ones alone. Tokens that end a generation are allowed
+    /// where the constrained text is complete, and nothing else where it cannot go on.
+    Constraint constraint;
+    /// The token of the history at which the constrained text begins, at most its length. kFromHere: the end of the
+    /// history when next() is first called with this constraint; sync() that only takes tokens of the constrained text
+    /// back goes on with it, any other sync(), restore() and load() let it begin anew.
+    size_t constrained_from = kFromHere;
 
     friend bool operator==(const Sampling& a, const Sampling& b) {
         return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p &&
                a.repeat_penalty == b.repeat_penalty && a.frequency_penalty == b.frequency_penalty &&
-               a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed;
+               a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed &&
+               a.constraint == b.constraint && a.constrained_from == b.constrained_from;
     }
     friend bool operator!=(const Sampling& a, const Sampling& b) { return !(a == b); }
 };
@@ -733,7 +798,8 @@ struct SessionOptions {
     DraftOptions draft;
     /// On a GPU: cycles queued ahead of the caller, 0..7, which hides the time between host and device. The device
     /// stops at an end token or a full context by itself; a caller who stops elsewhere and then changes the text or the
-    /// Sampling pays for computing the history again. No effect on the text or on the CPU.
+    /// Sampling pays for computing the history again. No effect on the text or on the CPU, nor while there is a
+    /// constraint.
     uint32_t run_ahead = 0;
     /// Called for each finished cycle, from next(), sync(), save(), fork() or move_to(); for measuring.
     std::function<void(const DraftCycle&)> on_cycle;
@@ -855,10 +921,11 @@ class AUSPEX_API Session {
     ///
     /// returns   the new tokens; the view is valid until the next call. Of several, only the last can be an id that
     ///           ends a generation (Model::is_end).
-    /// errors    bad_argument: no history yet, or a sampling value out of range.
+    /// errors    bad_argument: no history yet, a sampling value out of range, a constraint for another vocabulary, or a
+    ///           constrained text that has ended or cannot go on.
     ///           context_full: the history has n_context tokens. cancelled: the history stays. device_lost: it is as
     ///           before the call; move_to() goes on with it.
-    /// cost      one step of the model; allocates nothing.
+    /// cost      one step of the model; allocates nothing but what a constraint remembers of its text.
     Result<Span<const Token>> next(const Sampling& sampling = {});
 
     /// Stops sync(), next() and move_to(): a running one returns cancelled before its next step, others at once, until

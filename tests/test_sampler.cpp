@@ -228,3 +228,75 @@ TEST_CASE("penalties over a long window cost time in proportion to it, and equal
     // Distinct ids made the old search quadratic: 60 times as long as one id alone.
     CHECK(seconds(before) < 20 * seconds(same) + 1e-3);
 }
+
+namespace {
+
+/// Ids that the filters keep, from their definitions.
+std::vector<bool> kept_by_filters(const std::vector<float>& l, const Sampling& s, const std::vector<bool>& from) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < l.size(); ++i)
+        if (from[i]) order.push_back(i);
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return l[a] > l[b] || (l[a] == l[b] && a < b); });
+    if (s.top_k > 0 && order.size() > static_cast<size_t>(s.top_k)) order.resize(static_cast<size_t>(s.top_k));
+    if (s.top_p < 1) {
+        double total = 0, mass = 0;
+        for (const size_t i : order) total += std::exp(double{l[i]} - double{l[order[0]]});
+        size_t n = 0;
+        while (n < order.size() && mass < double{s.top_p} * total)
+            mass += std::exp(double{l[order[n++]]} - double{l[order[0]]});
+        order.resize(n);
+    }
+    std::vector<bool> kept(l.size());
+    for (const size_t i : order) kept[i] = is_greedy(s) || s.min_p == 0 || l[i] >= l[order[0]] + std::log(s.min_p);
+    return kept;
+}
+
+}  // namespace
+
+TEST_CASE("filters see all logits, or where they keep nothing that is allowed, the allowed ones alone") {
+    constexpr uint32_t kVocab = 300;
+    test::Random random(11);
+    Bench b(random.normals(kVocab, 3));
+    size_t n_free = 0, n_inside = 0, n_outside = 0;
+    for (uint64_t position = 0; position < 4000; ++position) {
+        if (position % 50 == 0) b.logits = random.normals(kVocab, 3);
+        Sampling s;
+        s.seed = 5;
+        s.temperature = position % 4 == 0 ? 0.0f : 1.3f;
+        s.top_k = position % 3 == 0 ? 12 : 0;
+        s.top_p = position % 5 == 0 ? 0.8f : 1.0f;
+        s.min_p = position % 7 == 0 ? 0.05f : 0.0f;
+        std::vector<bool> all(kVocab, true), allowed(kVocab, false);
+        std::vector<uint32_t> bits((kVocab + 31) / 32, 0);
+        const uint32_t n_allowed = 1 + random.below(position % 2 ? 250 : 6);
+        for (uint32_t i = 0; i < n_allowed; ++i) {
+            const uint32_t id = random.below(kVocab);
+            allowed[id] = true;
+            bits[id / 32] |= 1u << (id % 32);
+        }
+        const Token free = b.sample(s, position);
+        const Token id = b.sampler.sample_allowed(b.logits, s, position, {}, bits);
+        REQUIRE(allowed[static_cast<size_t>(id)]);
+        std::vector<bool> kept = kept_by_filters(b.logits, s, all);
+        bool any = false;
+        for (size_t i = 0; i < kVocab; ++i) any = any || (kept[i] && allowed[i]);
+        if (!any) kept = kept_by_filters(b.logits, s, allowed);
+        Token best = -1;
+        float best_score = 0;
+        for (uint32_t i = 0; i < kVocab; ++i) {
+            if (!kept[i] || !allowed[i]) continue;
+            const float score = is_greedy(s) ? b.logits[i] : b.logits[i] / s.temperature + gumbel(s.seed, position, i);
+            if (best >= 0 && !(score > best_score)) continue;
+            best = static_cast<Token>(i);
+            best_score = score;
+        }
+        CHECK(id == best);
+        if (allowed[static_cast<size_t>(free)]) CHECK(id == free);
+        n_free += id == free;
+        n_inside += id != free && any;
+        n_outside += !any;
+    }
+    CHECK(n_free > 500);
+    CHECK(n_inside > 500);
+    CHECK(n_outside > 300);
+}

@@ -235,8 +235,10 @@ TEST_CASE("sampling follows its definition: penalties, top-k, top-p, min-p, temp
         rig.run("sample_penalty", 256, {}, {step, logits}, push, kLogitRows);
         rig.run("sample_part", 256, {}, {step, logits, part}, push, kParts, kLogitRows);
         rig.run("sample_hist", 256, {}, {step, logits, part, hist}, push, kParts, kLogitRows);
-        rig.run("sample_gather", 256, {}, {step, logits, part, hist, list, best}, push, kParts, kLogitRows);
-        rig.run("sample_draw", 256, {}, {step, part, hist, list, best}, push, kLogitRows);
+        rig.run("sample_gather", 256, {{vk::spec::sample_gather::kFrom, kSampleAll}},
+                {step, logits, part, hist, list, best}, push, kParts, kLogitRows);
+        rig.run("sample_draw", 256, {{vk::spec::sample_draw::kFrom, kSampleAll}}, {step, part, hist, list, best}, push,
+                kLogitRows);
         rig.end();
         test::Random random(11);
         const u32 top_k[] = {0, 20, 0, 1, 500, 0};

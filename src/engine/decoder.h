@@ -9,6 +9,7 @@
 // Thread  belongs to one session.
 // Tests   tests/test_draft.cpp, tests/test_device_loop.cpp: the text is the same with either.
 #pragma once
+#include "constraint.h"
 #include "depth_control.h"
 #include "trunk.h"
 
@@ -33,6 +34,7 @@ struct DecoderParts {
     DraftSources& sources;
     DepthControl& depth;
     Sampler& sampler;
+    ConstrainedText& constrained;  ///< in step with the timeline when next() is called
     Stats& stats;
     const std::unique_ptr<AcceptanceJudge>& judge;  ///< for measuring; null: guesses are judged by what they are
 

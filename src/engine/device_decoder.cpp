@@ -119,7 +119,8 @@ Status DeviceDecoder::next(const Sampling& sampling) {
     while (p_.timeline.size() == size) {
         if (size >= p_.options.n_context)
             return fail(Code::context_full, "the history has ", size, " tokens, all that n_context allows");
-        while (n_queued_ < 1 + p_.options.run_ahead && p_.timeline.size() == size) {
+        const uint32_t n_ahead = p_.constrained.on() ? 0 : p_.options.run_ahead;
+        while (n_queued_ < 1 + n_ahead && p_.timeline.size() == size) {
             AUSPEX_TRY(queue(sampling));
             if (!running_ && p_.timeline.size() == size) return host_.cycle(sampling, usable_depths(), true);
         }
@@ -149,19 +150,58 @@ DraftCycle DeviceDecoder::measure(const Cycle& c, double* us) {
     return seen;
 }
 
+/// Only n_kept tokens of the cycle that was waited for last stand; the loop has to begin again. why: returned where
+/// none does.
+Status DeviceDecoder::cut(size_t n_kept, Status why, size_t* n) {
+    p_.context.commit(static_cast<uint32_t>(n_kept));
+    running_ = ended_ = false;
+    *n = n_kept;
+    return n_kept > 0 ? Status() : why;
+}
+
+/// Lets the constraint go on by the tokens of a cycle; where it refuses one, the last one is sampled again.
+Status DeviceDecoder::constrain(Cycle* c, Token* tokens, size_t* n) {
+    size_t i = 0;
+    while (i < *n && p_.constrained.accept(tokens[i])) ++i;
+    if (i == *n) return {};
+    const uint32_t row = static_cast<uint32_t>(i);
+    Span<const uint32_t> allowed;
+    Status s = p_.constrained.mask().get(allowed);
+    c->n_accept = i > 0 ? row - 1 : 0;
+    if (!s.ok()) return cut(i, std::move(s), n);
+    Cycle again;
+    s = p_.trunk.change_state([&] { return loop_.resample(row, allowed).get(again); });
+    if (!s.ok()) {
+        p_.constrained.rollback(i);
+        return s;
+    }
+    tokens[i] = again.tokens[0];
+    s = p_.constrained.accept_masked(tokens[i]);
+    if (!s.ok()) return cut(i, std::move(s), n);
+    c->n_accept = row;
+    ended_ = again.done;
+    *n = i + 1;
+    return {};
+}
+
 /// Takes the oldest queued cycle: its tokens become part of the timeline.
 Status DeviceDecoder::take() {
     Cycle c;
     AUSPEX_TRY(p_.trunk.track(loop_.wait().get(c)));
     ended_ = c.done;
-    const size_t n = c.tokens.size(), size = p_.timeline.size(), first = p_.timeline.n_row();
+    Token tokens[kMaxTentative];
+    std::copy(c.tokens.begin(), c.tokens.end(), tokens);
+    size_t n = c.tokens.size();
+    const size_t size = p_.timeline.size(), first = p_.timeline.n_row();
     double us = 0;
     DraftCycle seen;
     if (n != 0) seen = measure(c, &us);
     first_queued_ = (first_queued_ + 1) % kMaxQueued;
     --n_queued_;
     if (n == 0) return {};
-    for (const Token id : c.tokens) p_.timeline.append(id);
+    if (p_.constrained.on()) AUSPEX_TRY(constrain(&c, tokens, &n));
+    seen.accepted = c.n_accept;
+    for (size_t i = 0; i < n; ++i) p_.timeline.append(tokens[i]);
     if (drafts_)
         p_.cache.ran_on_device(first, n);
     else

@@ -1,5 +1,8 @@
 // engine/device_decoder: cycles in which the device drafts, verifies, samples and accepts.
 //
+// A constraint sees the tokens of a cycle before anything is queued behind it, so that it can take them back: the row
+// whose token it refuses is sampled again on the device, and the loop goes on from there.
+//
 // Owns    the queued cycles and what was decided for each. The host says how deep each cycle drafts and reads what came
 //         out; SessionOptions::run_ahead cycles more are queued meanwhile. The loop either keeps the draft block's
 //         cache up to date, or it does not draft: then the block's missing rows are made up for in one pass when
@@ -33,6 +36,8 @@ class DeviceDecoder : public Decoder {
     Result<bool> start(const Sampling& sampling, bool drafts);
     Status queue(const Sampling& sampling);
     Status take();
+    Status constrain(Cycle* c, Token* tokens, size_t* n);
+    Status cut(size_t n_kept, Status why, size_t* n);
     Result<AcceptanceProbe> probe(uint32_t n, const Sampling& sampling);
     DraftCycle measure(const Cycle& c, double* us);
 

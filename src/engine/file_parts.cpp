@@ -199,7 +199,7 @@ Status open_content(const char* path, FileContent* c) {
         PartReader from(c->log, p);
         if (p.kind == static_cast<uint32_t>(PartKind::text)) {
             AUSPEX_TRY(from.read(&c->text, sizeof c->text));
-            if (c->text.sampling_bytes != sizeof(Sampling)) return other_version;
+            if (c->text.sampling_bytes != kSamplingBytes) return other_version;
             AUSPEX_TRY(from.finish());
         }
         if (p.kind != static_cast<uint32_t>(PartKind::note)) continue;

@@ -29,8 +29,8 @@ static_assert(sizeof(FileIdentity) == 304, "part of the file format");
 
 struct TextHead {
     uint64_t n_token, n_given, n_row, n_logit;
-    uint64_t sampling_bytes;  ///< sizeof(Sampling): a version with another field refuses the file
-    Sampling ahead;           ///< how tokens beyond n_given were sampled
+    uint64_t sampling_bytes;          ///< kSamplingBytes: a version with another field refuses the file
+    std::byte ahead[kSamplingBytes];  ///< how tokens beyond n_given were sampled: without a constraint
 };
 
 struct StateHead {
@@ -38,7 +38,7 @@ struct StateHead {
     uint64_t first_key, n_mtp_row;  ///< MtpCache::Kept
     uint64_t n_hidden;              ///< values of the hidden row, or 0
 };
-static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + sizeof(Sampling) &&
+static_assert(std::is_trivially_copyable<TextHead>::value && sizeof(TextHead) == 40 + kSamplingBytes &&
                   sizeof(StateHead) == 56,
               "part of the file format");
 

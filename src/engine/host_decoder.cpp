@@ -37,6 +37,19 @@ Status HostDecoder::catch_up(uint32_t n_guess, DraftCycle* cycle) {
     return {};
 }
 
+/// The token after row i of the step. guess: the draft in its place, or -1; right: it is accepted.
+Result<Token> HostDecoder::sample(uint32_t i, Token guess, const Sampling& sampling, bool* right) {
+    Span<const float> logits;
+    AUSPEX_TRY(p_.trunk.verified_row(i).get(logits));
+    const size_t position = p_.timeline.size();
+    const Span<const Token> before = p_.timeline.tokens();
+    const bool judged = p_.judge && guess >= 0, agreed = judged && p_.judge->accepts(position);
+    Token id = agreed ? guess : p_.sampler.sample(logits, sampling, position, before);
+    AUSPEX_TRY(p_.constrained.admit(id, p_.sampler, logits, sampling, position, before).get(id));
+    *right = id == guess && agreed == judged;
+    return id;
+}
+
 /// Samples a token after each row of the step until one differs from its draft. n_right: drafts accepted.
 Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right) {
     Token guesses[kMaxDraft] = {};
@@ -44,18 +57,17 @@ Status HostDecoder::accept(uint32_t n_guess, const Sampling& sampling, uint32_t*
     const size_t first = p_.timeline.size();
     *n_right = 0;
     for (uint32_t i = 0;; ++i) {
-        Span<const float> logits;
-        Status s = p_.trunk.verified_row(i).get(logits);
+        Token id = 0;
+        bool right = false;
+        Status s = sample(i, i < n_guess ? guesses[i] : -1, sampling, &right).get(id);
+        if (!s.ok() && i > 0 && s.code == Code::bad_argument) {
+            --*n_right;  // the constraint cannot go on: the tokens before that stand, and the next call says so
+            return {};
+        }
         if (!s.ok()) {
+            p_.constrained.rollback(p_.timeline.size() - first);
             p_.timeline.truncate(first);
             return s;
-        }
-        const size_t position = p_.timeline.size();
-        Token id = p_.sampler.sample(logits, sampling, position, p_.timeline.tokens());
-        bool right = i < n_guess && id == guesses[i];
-        if (p_.judge && i < n_guess) {
-            right = p_.judge->accepts(position);
-            if (right) id = guesses[i];
         }
         p_.timeline.append(id);
         *n_right += right;

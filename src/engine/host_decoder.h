@@ -24,6 +24,7 @@ class HostDecoder : public Decoder {
   private:
     Result<uint32_t> guess(uint32_t n, const Sampling& sampling);
     Status catch_up(uint32_t n_guess, DraftCycle* cycle);
+    Result<Token> sample(uint32_t i, Token guess, const Sampling& sampling, bool* right);
     Status accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right);
 
     DecoderParts p_;

@@ -262,6 +262,12 @@ Result<std::string> Model::decode(Span<const Token> ids, const DecodeOptions& op
 }
 AUSPEX_CATCH
 
+std::shared_ptr<const detail::VocabTrie> Model::Impl::vocab_trie() {
+    const std::lock_guard<std::mutex> hold(trie_lock);
+    if (!trie) trie = detail::VocabTrie::build(tokenizer);
+    return trie;
+}
+
 bool Model::is_end(Token id) const { return impl_ && impl_->tokenizer.is_end(id); }
 
 Result<ChatPrompt> Model::render(const ChatRequest& request) const AUSPEX_BOUNDARY {

@@ -1,12 +1,15 @@
 // engine/model: what a Device and a Model hold.
 //
 // Owns    opening devices, loading files into a LoadedModel, the facts about a model.
-// Thread  immutable once built; any thread may read.
+// Thread  immutable once built, but for the tree of the vocabulary, which has a lock; any thread may read.
 // Test    tests/test_model.cpp.
 #pragma once
 #include "../base/file.h"
 #include "../base/token.h"
+#include "../grammar/vocab_trie.h"
 #include "../machine/backend.h"
+
+#include <mutex>
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
@@ -27,6 +30,11 @@ struct Model::Impl {
     detail::Tokenizer tokenizer;
     ModelInfo info;
     std::shared_ptr<detail::LoadedModel> program;
+    std::mutex trie_lock;
+    std::shared_ptr<const detail::VocabTrie> trie;  ///< null until vocab_trie() is called
+
+    /// The vocabulary as a tree, made when it is first asked for.
+    std::shared_ptr<const detail::VocabTrie> vocab_trie();
 };
 
 namespace detail {

@@ -50,7 +50,7 @@ float gumbel(uint64_t seed, uint64_t position, uint32_t id) {
 
 Status check_sampling(const Sampling& s) {
     using sample_impl::out_of_range;
-    static_assert(sizeof(Sampling) == 40, "a new field has a range here, and operator== compares it");
+    static_assert(kSamplingBytes == 40, "a new field has a range here, and operator== compares it");
     // Written so that a NaN fails too.
     if (!(s.temperature >= 0 && s.temperature <= 100))
         return out_of_range("temperature", double{s.temperature}, "0..100");
@@ -133,19 +133,30 @@ size_t Sampler::keep_top_p(Candidate* c, size_t n, float top_p) {
     return n_kept;
 }
 
-/// min-p, temperature and Gumbel-max: the id with the largest logit / temperature + noise.
-Token Sampler::draw(const Candidate* c, size_t n, const Sampling& s, uint64_t position) {
+/// top-k, top-p and the lowest logit that min-p keeps.
+Sampler::Kept Sampler::filter(Candidate* c, size_t n, const Sampling& s) {
+    Kept kept{n, -INFINITY};
+    if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {
+        std::nth_element(c, c + s.top_k, c + n, precedes);
+        kept.n = static_cast<size_t>(s.top_k);
+    }
+    if (s.top_p < 1) kept.n = keep_top_p(c, kept.n, s.top_p);
+    if (s.min_p > 0) kept.lowest = std::min_element(c, c + kept.n, precedes)->logit + std::log(s.min_p);
+    return kept;
+}
+
+/// Temperature and Gumbel-max: the id with the largest logit / temperature + noise.
+Token Sampler::draw(const Candidate* c, Kept kept, const Sampling& s, uint64_t position) {
     using sample_impl::kGumbelMax;
-    const Candidate& first = *std::min_element(c, c + n, precedes);
+    const Candidate& first = *std::min_element(c, c + kept.n, precedes);
     const float top = first.logit;
     // No logit above minus infinity, or a quotient beyond float: noise cannot change the order.
     if (!std::isfinite(top / s.temperature)) return static_cast<Token>(first.id);
-    const float floor = s.min_p > 0 ? top + std::log(s.min_p) : -INFINITY;
     const float min_scaled = top / s.temperature - 2 * kGumbelMax;
     Token best = -1;
     float best_score = 0;
-    for (size_t i = 0; i < n; ++i) {
-        if (c[i].logit < floor) continue;
+    for (size_t i = 0; i < kept.n; ++i) {
+        if (c[i].logit < kept.lowest) continue;
         const float scaled = c[i].logit / s.temperature;
         if (scaled < min_scaled || (best >= 0 && scaled + kGumbelMax < best_score)) continue;
         const float score = scaled + gumbel(s.seed, position, c[i].id);
@@ -158,26 +169,46 @@ Token Sampler::draw(const Candidate* c, size_t n, const Sampling& s, uint64_t po
     return best;
 }
 
+/// Writes the candidates, with penalties.
+void Sampler::fill(Span<const float> logits, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
+    Candidate* c = candidates_.as<Candidate>();
+    for (uint32_t i = 0; i < logits.size(); ++i)
+        c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
+    if (sample_impl::penalises(s)) penalise(s, before, ids);
+}
+
 Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
                       Span<const Token> ids) {
-    const DefaultFloatMode mode;  // the text must not depend on the caller's
-    const bool penalised = sample_impl::penalises(s);
-    if (is_greedy(s) && !penalised) {  // no list is needed
+    const DefaultFloatMode mode;                       // the text must not depend on the caller's
+    if (is_greedy(s) && !sample_impl::penalises(s)) {  // no list is needed
         const size_t best = sample_impl::largest(logits);
         return ids.empty() ? static_cast<Token>(best) : ids[best];
     }
+    fill(logits, s, before, ids);
     Candidate* c = candidates_.as<Candidate>();
-    size_t n = logits.size();
-    for (uint32_t i = 0; i < n; ++i)
-        c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
-    if (penalised) penalise(s, before, ids);
-    if (is_greedy(s)) return static_cast<Token>(std::min_element(c, c + n, precedes)->id);
-    if (s.top_k > 0 && static_cast<size_t>(s.top_k) < n) {
-        std::nth_element(c, c + s.top_k, c + n, precedes);
-        n = static_cast<size_t>(s.top_k);
+    if (is_greedy(s)) return static_cast<Token>(std::min_element(c, c + logits.size(), precedes)->id);
+    return draw(c, filter(c, logits.size(), s), s, position);
+}
+
+Token Sampler::sample_allowed(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
+                              Span<const uint32_t> allowed) {
+    const DefaultFloatMode mode;
+    Candidate* c = candidates_.as<Candidate>();
+    const auto refused = [&](const Candidate& a) { return (allowed[a.id / 32] >> (a.id % 32) & 1u) == 0; };
+    const auto count_allowed = [&](size_t n) { return static_cast<size_t>(std::remove_if(c, c + n, refused) - c); };
+    fill(logits, s, before, {});
+    if (is_greedy(s)) {
+        const size_t n = count_allowed(logits.size());
+        return static_cast<Token>(std::min_element(c, c + n, precedes)->id);
     }
-    if (s.top_p < 1) n = keep_top_p(c, n, s.top_p);
-    return draw(c, n, s, position);
+    Kept kept = filter(c, logits.size(), s);
+    const auto dropped = [&](const Candidate& a) { return a.logit < kept.lowest || refused(a); };
+    kept.n = static_cast<size_t>(std::remove_if(c, c + kept.n, dropped) - c);
+    if (kept.n == 0) {
+        fill(logits, s, before, {});
+        kept = filter(c, count_allowed(logits.size()), s);
+    }
+    return draw(c, kept, s, position);
 }
 
 }  // namespace detail

@@ -21,6 +21,9 @@ Philox philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key);
 /// (id / 4, position, 0, 0), word id mod 4, and the seed as key.
 float gumbel(uint64_t seed, uint64_t position, uint32_t id);
 
+/// The fields of Sampling that are plain values come first, in so many bytes: a session file holds them.
+constexpr size_t kSamplingBytes = offsetof(Sampling, constraint);
+
 /// errors    bad_argument: a value out of range, named.
 Status check_sampling(const Sampling& sampling);
 
@@ -40,6 +43,11 @@ class Sampler {
     /// cost      linear in the logits, plus the sort for top-p and the penalty window. Allocates nothing.
     Token sample(Span<const float> logits, const Sampling& sampling, uint64_t position, Span<const Token> before,
                  Span<const Token> ids = {});
+    /// The same where only some ids are allowed: bit id % 32 of word id / 32, at least one of them. The filters see all
+    /// logits; of what they keep, allowed ids count. Where none is left, the filters see the allowed ids alone. So
+    /// where sample() gives an allowed id, this gives it too.
+    Token sample_allowed(Span<const float> logits, const Sampling& sampling, uint64_t position,
+                         Span<const Token> before, Span<const uint32_t> allowed);
 
   private:
     struct Candidate {
@@ -50,9 +58,16 @@ class Sampler {
     static bool precedes(const Candidate& a, const Candidate& b) {
         return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
     }
+    /// What the filters kept: the first n candidates, but for those below `lowest`.
+    struct Kept {
+        size_t n = 0;
+        float lowest = 0;
+    };
+    void fill(Span<const float> logits, const Sampling& s, Span<const Token> before, Span<const Token> ids);
     void penalise(const Sampling& s, Span<const Token> before, Span<const Token> ids);
     static size_t keep_top_p(Candidate* c, size_t n, float top_p);
-    static Token draw(const Candidate* c, size_t n, const Sampling& s, uint64_t position);
+    static Kept filter(Candidate* c, size_t n, const Sampling& s);
+    static Token draw(const Candidate* c, Kept kept, const Sampling& s, uint64_t position);
 
     Block candidates_;
     Block counts_;  ///< uint16_t [n_vocab], occurrences in the penalty window; zero between calls

@@ -94,6 +94,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(s.drain());
     s.trunk->abandon();
     s.vocab.forget();
+    s.constrained.forget();
     for (const Token id : all) s.timeline.append(id);
     s.timeline.give();
     while (s.timeline.n_row() < all.size()) {
@@ -121,6 +122,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(s.drain());
     s.trunk->abandon();
     s.vocab.forget();
+    s.constrained.forget();
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
@@ -165,6 +167,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     AUSPEX_TRY(s.drain());
     s.trunk->abandon();
     s.vocab.forget();
+    s.constrained.forget();
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
     s.trunk->restart(0);  // profiling ran rows that are no text
     if (!times.ok()) return s.trunk->track(times.status());

@@ -32,6 +32,7 @@ Status Session::Impl::open() {
     AUSPEX_TRY(check_limit(*model, options));
     AUSPEX_TRY(explain_shortage(*model, options, model->program->open(context_options).get(context)));
     AUSPEX_TRY(sampler.open(model->device->options.allocator, plan.n_vocab));
+    constrained.open(*model);
     timeline.reserve(options.n_context, kMaxTentative);
     marks.open(options.n_context);
     depth.reset(new DepthControl(options, stats));
@@ -40,8 +41,8 @@ Status Session::Impl::open() {
     trunk->set_cancel(*cancel);
     cache.set_marks(marks);
     AUSPEX_TRY(open_store());
-    const DecoderParts parts{*model,  options, *context, timeline, *trunk, cache,
-                             sources, *depth,  sampler,  stats,    judge};
+    const DecoderParts parts{*model,  options, *context, timeline,    *trunk, cache,
+                             sources, *depth,  sampler,  constrained, stats,  judge};
     host.reset(new HostDecoder(parts));
     if (DeviceLoop* loop = context->device_loop()) device.reset(new DeviceDecoder(parts, *loop, *host));
     AUSPEX_TRY(open_draft());
@@ -126,6 +127,7 @@ Status Session::Impl::check_ids(Span<const Token> ids) const {
 Result<detail::PrefixReport> Session::Impl::replace_tokens(Span<const Token> given, Span<const Mark> marks) {
     const std::vector<Token> wanted(given.begin(), given.end());  // it may view our own tokens
     const size_t same = timeline.common_prefix(wanted);
+    constrained.replaced(same, wanted.size());
     // Within the last step, whose records are not applied yet. More text is prefilled from where plain decoding, which
     // has sampled its last token but not run it, would begin: pieces cut elsewhere round otherwise.
     const size_t back = wanted.size() == same ? same : std::max<size_t>(same, 1) - 1;
@@ -206,9 +208,8 @@ Result<SyncReport> Session::sync(Span<const Token> history, Span<const Mark> mar
 }
 AUSPEX_CATCH
 
-Span<const Token> Session::history() const {
-    return impl_ ? impl_->timeline.tokens().subspan(0, impl_->timeline.n_given()) : Span<const Token>();
-}
+Span<const Token> Session::Impl::history() const { return timeline.tokens().subspan(0, timeline.n_given()); }
+Span<const Token> Session::history() const { return impl_ ? impl_->history() : Span<const Token>(); }
 
 // ----------------------------------------------------------------------------------- generation
 
@@ -257,7 +258,9 @@ Status Session::Impl::generate(const Sampling& sampling) {
     }
     Span<const float> logits;
     AUSPEX_TRY(trunk->last_logits().get(logits));
-    timeline.append(sampler.sample(logits, sampling, timeline.size(), timeline.tokens()));
+    Token id = sampler.sample(logits, sampling, timeline.size(), timeline.tokens());
+    AUSPEX_TRY(constrained.admit(id, sampler, logits, sampling, timeline.size(), timeline.tokens()).get(id));
+    timeline.append(id);
     return {};
 }
 
@@ -277,6 +280,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     const size_t size = s.timeline.n_given();
     if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
     AUSPEX_TRY(s.drop_ahead(sampling));
+    AUSPEX_TRY(s.constrained.follow(sampling, s.history()));
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();
     } else {
@@ -355,6 +359,7 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         s.vocab.forget();
         return done;
     }
+    s.constrained.forget();
     s.trunk->restored(parts.tokens, parts.spans, std::move(parts.logits));
     s.trunk->follow();
     s.vocab.forget();

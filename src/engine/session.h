@@ -23,6 +23,7 @@ struct Session::Impl {
     std::shared_ptr<std::atomic<bool>> cancel;  ///< set by Session::cancel() on any thread
     detail::RowMarks marks;
     detail::Sampler sampler;
+    detail::ConstrainedText constrained;
     detail::Timeline timeline;
     detail::MtpCache cache;
     detail::DraftSources sources;
@@ -60,6 +61,8 @@ struct Session::Impl {
     Status compute_rest(size_t n);
     /// Appends at least one token.
     Status generate(const Sampling& sampling);
+    /// The tokens that the caller knows.
+    Span<const Token> history() const;
     Status check_ids(Span<const Token> ids) const;
     /// cancelled, after Session::cancel().
     Status go_on() const;

@@ -198,8 +198,9 @@ class FileSaver {
 
     Status write_text(StateWriter& to) {
         const Span<const Token> tokens = s_.timeline.tokens();
-        const TextHead head{tokens.size(), s_.timeline.n_given(), n_row_,
-                            n_logit_,      sizeof(Sampling),      s_.device ? s_.device->sampling() : Sampling()};
+        TextHead head{tokens.size(), s_.timeline.n_given(), n_row_, n_logit_, kSamplingBytes, {}};
+        const Sampling ahead = s_.device ? s_.device->sampling() : Sampling();
+        std::memcpy(head.ahead, static_cast<const void*>(&ahead), kSamplingBytes);
         AUSPEX_TRY(to.write(&head, sizeof head));
         AUSPEX_TRY(to.write(tokens.data(), tokens.size() * sizeof(Token)));
         if (n_logit_ == 0) return {};
@@ -334,7 +335,10 @@ class FileLoader {
         AUSPEX_TRY(from.finish());
         s_.trunk->loaded(c_.tokens, std::move(c_.logits));
         s_.timeline.give_only(static_cast<size_t>(c_.text.n_given));
-        if (s_.device) s_.device->set_sampling(c_.text.ahead);
+        Sampling ahead;
+        std::memcpy(static_cast<void*>(&ahead), c_.text.ahead, kSamplingBytes);
+        if (s_.device) s_.device->set_sampling(ahead);
+        s_.constrained.forget();
         s_.vocab.forget();
         s_.trunk->follow();
         return {};

@@ -107,6 +107,7 @@ Status copy_session(Impl& from, Impl& to) {
     copy_kept(from, to);
     if (to.device && from.device) to.device->set_sampling(from.device->sampling());
     AUSPEX_TRY(to.vocab.copy(from.vocab));
+    AUSPEX_TRY(to.constrained.copy(from.constrained));
     to.depth->copy(*from.depth, true);
     return {};
 }
@@ -129,6 +130,7 @@ Status compute_session(Impl& from, Impl& to, SyncReport* report) {
     AUSPEX_TRY(to.trunk->compute_as(spans, n));
     to.trunk->follow();
     AUSPEX_TRY(to.vocab.copy(from.vocab));
+    AUSPEX_TRY(to.constrained.copy(from.constrained));
     report->rows_reused = report->checkpoint_row = row;
     report->rows_computed = n - row;
     report->reason = n == row ? SyncReason::unchanged : row != 0 ? SyncReason::checkpoint : SyncReason::no_state;
@@ -153,6 +155,7 @@ Status start_over(Impl& from, Impl& to, SyncReport* report) {
     const Span<const Token> history = from.timeline.tokens().subspan(0, from.timeline.n_given());
     PrefixReport done;
     AUSPEX_TRY(to.compute(history, kept_marks(from, history)).get(done));
+    AUSPEX_TRY(to.constrained.copy(from.constrained));
     report->rows_computed = done.rows_computed;
     report->reason = done.rows_computed != 0 ? SyncReason::no_state : SyncReason::unchanged;
     report->text = say("another kind of device, or rows computed in steps longer than n_ubatch: ", done.rows_computed,

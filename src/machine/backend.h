@@ -132,6 +132,13 @@ class DeviceLoop {
     virtual Status queue(uint32_t n_draft) = 0;
     /// The oldest queued cycle. After one with `done`, the cycles queued after it emit nothing.
     virtual Result<Cycle> wait() = 0;
+    /// Takes back the tokens of the last cycle from row `row` on, and samples that row again where only some ids are
+    /// allowed, as Sampler::sample_allowed() does. Nothing may be queued. The logits stay on
+    /// the device.
+    ///
+    /// allowed   bit id % 32 of word id / 32, for every id of the logits; at least one is set.
+    /// returns   the cycle as if it had ended at this row, but with its last token alone.
+    virtual Result<Cycle> resample(uint32_t row, Span<const uint32_t> allowed) = 0;
     /// Context::run() of an MTP step with logits for all of its rows, which returns only what a cycle would draft after
     /// each: an id, or an index into the draft vocabulary. Valid until the next call.
     virtual Result<Span<const Token>> guess(const Step& step) = 0;

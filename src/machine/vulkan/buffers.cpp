@@ -390,7 +390,7 @@ void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
     to->want(Arena::scratch, n_best * 8, &b.sample_best, "best tokens");
     to->want(Arena::scratch, uint64_t{kMaxTentative} * args::kSampleRowWords * 4, &b.sample_hist, "histograms");
     to->want(Arena::scratch, uint64_t{kMaxTentative} * vocab * 8, &b.sample_list, "candidates");
-    to->want(Arena::scratch, (uint64_t{args::kHistoryWord} + args::kHistory) * 4, &b.step, "step buffer");
+    to->want(Arena::scratch, (args::kAllowedWord + ceil_div<uint64_t>(vocab, 32)) * 4, &b.step, "step buffer");
 }
 
 /// Requests, hidden rows for drafts, and what the host reads.
@@ -402,6 +402,7 @@ void Buffers::plan_host(Planned* to) {
     for (Region& r : b.request)
         to->want(Arena::staging, (uint64_t{args::kRequestWords} + std::max<uint64_t>(b.n_row_max, 4096)) * 4, &r,
                  "request");
+    to->want(Arena::staging, ceil_div<uint64_t>(vocab, 32) * 4, &b.allowed, "allowed tokens");
     static_assert(kMaxPendingHidden == args::kPendingRows, "backend.h and the shaders agree");
     to->want(Arena::staging, mtp ? uint64_t{kMaxTentative} * plan.d_model * sizeof(float) : 0, &b.given,
              "hidden rows of drafts");

@@ -66,8 +66,9 @@ struct Needs;
 struct Buffers {
     Memory memory;
     DraftHead draft;
-    Region step;                ///< StepState and history
+    Region step;                ///< StepState, history, allowed ids
     Region request[kRequests];  ///< StepRequest and its tokens; the host writes
+    Region allowed;             ///< u32 [n_vocab / 32]: ids that a row may be sampled from; the host writes
     Region ring;                ///< RingEntry; kernels write, the host reads
     Region logits_host;         ///< [kMaxTentative, n_vocab], likewise
     Region staging[2];          ///< of a Transfer; none where device memory is mapped

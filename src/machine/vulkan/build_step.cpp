@@ -89,42 +89,83 @@ void ListBuilder::logits_to_host(const Tape& tape, uint32_t n) {
     list_.copy(buffers_.logits_host.part(0, bytes), buffers_.row[tape.logits].part(0, bytes));
 }
 
-void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest) {
+args::SamplePassArgs ListBuilder::sample_args(const Tape& tape) const {
     args::SamplePassArgs a{};
     a.n_vocab = n_vocab_of(tape);
     a.logits_stride = width(tape.logits);
     a.n_part = ceil_div(a.n_vocab, kSampleSlice);
     a.d_part = kSampleSlice;
-    if (largest) {
-        a.n_part = n_largest_;
-        uses({{id(kSamplePart)}, {id(kStep)}});
-        return dispatch(key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n}, "sample");
-    }
+    return a;
+}
+
+void ListBuilder::sample_largest(const Tape& tape, const args::SamplePassArgs& a, uint32_t n) {
+    uses({{id(kStep), tape.logits}, {id(kSamplePart)}});
+    dispatch(key_of("sample_part", 256), {buffers_.step, buffers_.row[tape.logits], buffers_.sample_part}, a,
+             {a.n_part, n}, "sample", uint64_t{n} * a.n_vocab * sizeof(float));
+}
+
+void ListBuilder::sample_final(const args::SamplePassArgs& a, uint32_t n) {
+    uses({{id(kSamplePart)}, {id(kStep)}});
+    dispatch(key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n}, "sample");
+}
+
+void ListBuilder::sample_noisy(const Tape& tape, const args::SamplePassArgs& a, uint32_t n, uint32_t from) {
     const Region& logits = buffers_.row[tape.logits];
     const Grid parts{a.n_part, n};
     const uint64_t bytes = uint64_t{n} * a.n_vocab * sizeof(float);
-    if (penalties) {
-        uses({{id(kStep)}, {tape.logits}});
-        dispatch(key_of("sample_penalty", 256), {buffers_.step, logits}, a, {n}, "sample");
-    }
-    uses({{id(kStep), tape.logits}, {id(kSamplePart)}});
-    dispatch(key_of("sample_part", 256), {buffers_.step, logits, buffers_.sample_part}, a, parts, "sample", bytes);
-    if (!noise) {
-        uses({{id(kSamplePart)}, {id(kStep)}});
-        return dispatch(key_of("sample_final", 256), {buffers_.step, buffers_.sample_part}, a, {n}, "sample");
-    }
     uses({{id(kStep), tape.logits, id(kSamplePart)}, {id(kSampleHist)}});
     dispatch(key_of("sample_hist", 256), {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist}, a, parts,
              "sample", bytes);
     uses({{id(kStep), tape.logits, id(kSamplePart)}, {id(kSampleHist), id(kSampleList), id(kSampleBest)}});
     dispatch(
-        key_of("sample_gather", 256),
+        key_of("sample_gather", 256, {{spec::sample_gather::kFrom, from}}),
         {buffers_.step, logits, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best},
         a, parts, "sample", bytes);
     uses({{id(kSamplePart), id(kSampleList), id(kSampleBest)}, {id(kSampleHist), id(kStep)}});
-    dispatch(key_of("sample_draw", 256),
+    dispatch(key_of("sample_draw", 256, {{spec::sample_draw::kFrom, from}}),
              {buffers_.step, buffers_.sample_part, buffers_.sample_hist, buffers_.sample_list, buffers_.sample_best}, a,
              {n}, "sample");
+}
+
+void ListBuilder::sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest) {
+    args::SamplePassArgs a = sample_args(tape);
+    if (largest) {
+        a.n_part = n_largest_;
+        return sample_final(a, n);
+    }
+    if (penalties) {
+        uses({{id(kStep)}, {tape.logits}});
+        dispatch(key_of("sample_penalty", 256), {buffers_.step, buffers_.row[tape.logits]}, a, {n}, "sample");
+    }
+    sample_largest(tape, a, n);
+    if (noise)
+        sample_noisy(tape, a, n, args::kSampleAll);
+    else
+        sample_final(a, n);
+}
+
+void ListBuilder::resample(const Tape& tape, uint32_t row, bool noise) {
+    args::SamplePassArgs a = sample_args(tape);
+    a.logits_offset = row * a.logits_stride;
+    args::ResampleArgs r{0, row, ceil_div(a.n_vocab, 32u), kRingLength};
+    const auto step = [&] {
+        uses({{}, {id(kStep), id(kRing)}});
+        dispatch(key_of("step_resample", 256), {buffers_.step, buffers_.allowed, buffers_.ring}, r, {}, "step");
+    };
+    step();
+    if (noise) {  // of what the filters keep of all ids; penalties are in the logits already
+        sample_largest(tape, a, 1);
+        sample_noisy(tape, a, 1, args::kSampleAllowed);
+    }
+    uses({{id(kStep)}, {tape.logits}});
+    dispatch(key_of("sample_mask", 256), {buffers_.step, buffers_.row[tape.logits]}, a, {a.n_part}, "sample");
+    sample_largest(tape, a, 1);
+    if (noise)
+        sample_noisy(tape, a, 1, args::kSampleUnless);
+    else
+        sample_final(a, 1);
+    r.mode = 1;
+    step();
 }
 
 }  // namespace vk

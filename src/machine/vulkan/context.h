@@ -47,6 +47,7 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     bool ready(uint32_t n_draft) override;
     Status queue(uint32_t n_draft) override;
     Result<Cycle> wait() override;
+    Result<Cycle> resample(uint32_t row, Span<const uint32_t> allowed) override;
 
     KernelProfiler* profiler() override { return this; }
     Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) override;
@@ -60,15 +61,16 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
     /// What a recording does; append() turns it into dispatches. Members that a kind does not name are 0.
     struct RecordingKey {
         enum class Kind : uint8_t {
-            open,    ///< opens the step of host request n
-            narrow,  ///< n rows of a tentative step, or of an MTP block: tape, fill_only, logits
-            wide,    ///< n rows of a committed step, a part for each layer: tape, fill_only
-            head,    ///< logits of n rows: tape, few
-            apply,   ///< applies the records of n committed rows
-            cycle,   ///< the next cycle without an MTP block: n rows, mode
-            draft,   ///< the MTP block takes up n rows and drafts n_draft: mode, next
-            verify,  ///< n rows of the trunk, sampled and accepted: mode, keep
-            guess    ///< n rows of the MTP block, sampled: mode
+            open,     ///< opens the step of host request n
+            narrow,   ///< n rows of a tentative step, or of an MTP block: tape, fill_only, logits
+            wide,     ///< n rows of a committed step, a part for each layer: tape, fill_only
+            head,     ///< logits of n rows: tape, few
+            apply,    ///< applies the records of n committed rows
+            cycle,    ///< the next cycle without an MTP block: n rows, mode
+            draft,    ///< the MTP block takes up n rows and drafts n_draft: mode, next
+            verify,   ///< n rows of the trunk, sampled and accepted: mode, keep
+            guess,    ///< n rows of the MTP block, sampled: mode
+            resample  ///< row n of the trunk pass before, sampled again: mode
         };
         Kind kind = Kind::open;
         uint32_t n = 0, tape = 0, n_draft = 0, mode = 0;
@@ -145,6 +147,8 @@ class VulkanContext : public Context, public DeviceLoop, public KernelProfiler, 
 
     Status queue_first(uint32_t n_draft);
     Status queue_next(uint32_t n_draft);
+    /// The tokens that the ring has beyond what was read, up to the end of a pass.
+    void read_ring(Cycle* c);
     /// Makes what kernels wrote to host memory visible to the host.
     Status invalidate(const Region& r) const;
 

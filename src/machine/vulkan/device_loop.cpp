@@ -11,10 +11,11 @@ namespace detail {
 namespace vk {
 namespace device_loop_impl {
 
-/// Copies what AUSPEX_SAMPLING of shaders/args.h lists. Does not compile unless that is every field but the seed.
+/// Copies what AUSPEX_SAMPLING of shaders/args.h lists. Does not compile unless that is every field but the seed and
+/// the constraint, which the host follows.
 args::SampleArgs sample_args(const Sampling& s) {
 #define AUSPEX_NAME(type, name) name,
-    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed] = s;
+    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed, constraint, constrained_from] = s;
 #undef AUSPEX_NAME
     args::SampleArgs a{};
 #define AUSPEX_COPY(type, name) a.name = static_cast<decltype(a.name)>(s.name);
@@ -261,6 +262,11 @@ Result<Cycle> VulkanContext::wait() {
     flight_begin_ = (flight_begin_ + 1) % kMaxQueued;
     --n_flight_;
     c.cold = f.cold;
+    read_ring(&c);
+    return c;
+}
+
+void VulkanContext::read_ring(Cycle* c) {
     tokens_.clear();
     const auto* ring = reinterpret_cast<const args::RingEntry*>(buffers_.ring.mapped);
     for (bool last = false; !last && tokens_.size() < kMaxTentative; ++ring_read_) {
@@ -269,15 +275,38 @@ Result<Cycle> VulkanContext::wait() {
         tokens_.push_back(static_cast<Token>(e.token));
         last = (e.info & args::kRingLast) != 0;
         if (!last) continue;
-        c.n_draft = (e.info >> 8) & 255u;
-        c.n_accept = (e.info >> 16) & 255u;
+        c->n_draft = (e.info >> 8) & 255u;
+        c->n_accept = (e.info >> 16) & 255u;
         done_ = done_ || (e.info & args::kRingDone) != 0;
-        n_pending_ = c.n_accept + 1;
-        n_last_row_ = c.n_draft + 1;
+        n_pending_ = c->n_accept + 1;
+        n_last_row_ = c->n_draft + 1;
     }
-    c.done = done_;
-    c.tokens = tokens_;
-    return c;
+    c->done = done_;
+    c->tokens = tokens_;
+}
+
+Result<Cycle> VulkanContext::resample(uint32_t row, Span<const uint32_t> allowed) {
+    if (!loop_started_ || first_ || n_flight_ != 0)
+        return Status(Code::bad_argument, "a row is sampled again after its cycle was waited for and before the next");
+    const size_t n_word = ceil_div<size_t>(model_->plan->n_vocab, 32);
+    if (row >= n_last_row_ || allowed.size() != n_word)
+        return fail(Code::bad_argument, "row ", row, " of ", n_last_row_, " was to be sampled again from ",
+                    allowed.size(), " words of ids, expected ", n_word);
+    RecordingKey key;
+    key.kind = RecordingKey::Kind::resample;
+    key.n = row;
+    key.mode = SampleMode{mode_.noise, false}.bits();
+    Recording* body = nullptr;
+    AUSPEX_TRY(recording(key).get(body));
+    std::memcpy(buffers_.allowed.mapped, allowed.data(), n_word * sizeof(uint32_t));
+    AUSPEX_TRY(submit({body}));
+    AUSPEX_TRY(barrier());
+    AUSPEX_TRY(invalidate(buffers_.ring));
+    Cycle c;
+    done_ = false;
+    read_ring(&c);
+    if (c.tokens.size() == 1) return c;
+    return fail(Code::device_lost, "the device sampled ", c.tokens.size(), " tokens where one was asked for");
 }
 
 }  // namespace vk

@@ -69,6 +69,8 @@ class ListBuilder {
     /// The token after each of n logits rows: the largest, or a sample. `largest`: the head left the largest.
     void sample(const Tape& tape, uint32_t n, bool noise, bool penalties, bool largest = false);
     void accept();
+    /// Samples row `row` of the trunk pass before from what buffers.allowed holds, and ends the pass there.
+    void resample(const Tape& tape, uint32_t row, bool noise);
     void mtp_open();
     void mtp_next();
     /// step_block: several blocks draft in one cycle.
@@ -149,6 +151,11 @@ class ListBuilder {
     uint32_t stride(SlotId slot) const { return row_stride(plan_, slot); }
     const Region& vector(SlotId slot) const { return slot == kNoSlot ? model_.zeros : model_.vectors[slot]; }
     args::StepArgs step_args() const;
+    args::SamplePassArgs sample_args(const Tape& tape) const;
+    /// The largest logit of each slice of n rows; the token from these; the token with noise, from: args::kSample...
+    void sample_largest(const Tape& tape, const args::SamplePassArgs& a, uint32_t n);
+    void sample_final(const args::SamplePassArgs& a, uint32_t n);
+    void sample_noisy(const Tape& tape, const args::SamplePassArgs& a, uint32_t n, uint32_t from);
 
     /// A product of few rows.
     struct ProductArgs {

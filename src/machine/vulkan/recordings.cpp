@@ -45,6 +45,7 @@ void VulkanContext::append(ListBuilder& b, const RecordingKey& key) const {
             return;
         case Kind::verify: return append_verify(b, key);
         case Kind::guess: return append_guesses(b, key);
+        case Kind::resample: return b.resample(trunk, key.n, SampleMode::of(key.mode).noise);
     }
 }
 

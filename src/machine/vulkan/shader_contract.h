@@ -140,11 +140,17 @@ namespace moe_router {
 constexpr SpecId kXRows{0x1801};
 constexpr SpecId kNorm{0x1802};
 }  // namespace moe_router
+namespace sample_draw {
+constexpr SpecId kFrom{0x1c01};
+}  // namespace sample_draw
+namespace sample_gather {
+constexpr SpecId kFrom{0x1e01};
+}  // namespace sample_gather
 namespace selftest {
-constexpr SpecId kUnitM{0x2201};
-constexpr SpecId kNRow{0x2201};
-constexpr SpecId kUnitN{0x2202};
-constexpr SpecId kUnitK{0x2203};
+constexpr SpecId kUnitM{0x2301};
+constexpr SpecId kNRow{0x2301};
+constexpr SpecId kUnitN{0x2302};
+constexpr SpecId kUnitK{0x2303};
 }  // namespace selftest
 }  // namespace spec
 
@@ -163,7 +169,7 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[89] = {
+inline constexpr ShaderContract kShaderContracts[91] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
      0, 0xe, 6, 0x1f, 0x20, 92, {0, 1, 1}, false},
@@ -377,60 +383,66 @@ inline constexpr ShaderContract kShaderContracts[89] = {
     {"rms_rows", "",
      "step x w y squares kept_x kept_squares",
      27, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
-    {"sample_draw", "",
+    {"sample_draw", "kFrom",
      "step part hist list best",
-     28, 0x0, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
+     28, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
     {"sample_final", "",
      "step part",
      29, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
-    {"sample_gather", "",
+    {"sample_gather", "kFrom",
      "step logits part hist list best",
-     30, 0x0, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
+     30, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
     {"sample_hist", "",
      "step logits part hist",
      31, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
+    {"sample_mask", "",
+     "step logits",
+     32, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
     {"sample_part", "",
      "step logits part",
-     32, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
+     33, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
     {"sample_penalty", "",
      "step logits",
-     33, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
+     34, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
     {"selftest_dot", "",
      "from to",
-     34, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     35, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_half", "",
      "from to",
-     34, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     35, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_khr", "kUnitM kUnitN kUnitK",
      "from to",
-     34, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     35, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_nv", "kUnitM kUnitN kUnitK",
      "from to",
-     34, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     35, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_rows", "kNRow",
      "from to",
-     34, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     35, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_shuffle", "",
      "from to",
-     34, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
+     35, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
     {"step_accept", "",
      "step ring",
-     35, 0x0, 2, 0x1, 0x3, 16, {0, 1, 1}, false},
+     36, 0x0, 2, 0x1, 0x3, 16, {0, 1, 1}, false},
     {"step_block", "",
      "step",
-     36, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
+     37, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
     {"step_mtp", "",
      "step",
-     37, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
+     38, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
     {"step_next", "",
      "step token",
-     38, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
+     39, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
     {"step_open", "",
      "step request",
-     39, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
+     40, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
+    {"step_resample", "",
+     "step given ring",
+     41, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
     {"swiglu_rows", "",
      "step g u y",
-     40, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
+     42, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
 };
 
 // The structs that host and shaders share have one size on both sides.
@@ -443,6 +455,7 @@ static_assert(sizeof(args::GemmArgs) == 72);
 static_assert(sizeof(args::GemmPackArgs) == 48);
 static_assert(sizeof(args::ListArgs) == 24);
 static_assert(sizeof(args::MatvecArgs) == 116);
+static_assert(sizeof(args::ResampleArgs) == 16);
 static_assert(sizeof(args::RouterArgs) == 44);
 static_assert(sizeof(args::RowsArgs) == 36);
 static_assert(sizeof(args::SamplePassArgs) == 24);

@@ -1,0 +1,105 @@
+// tests/constraint_rig: constraints, and texts under them, for the tests of both back ends.
+#pragma once
+#include "draft_rig.h"
+
+namespace constraint_rig {
+
+using namespace auspex;
+using namespace auspex::detail;
+using namespace test;
+
+/// A TokenRule from a function.
+class Rule : public TokenRule {
+  public:
+    using Ask = std::function<bool(Span<const Token>, Token)>;
+    explicit Rule(Ask ask) : ask_(std::move(ask)) {}
+    bool allows(Span<const Token> text, Token id) const override { return ask_(text, id); }
+
+  private:
+    Ask ask_;
+};
+
+/// Drafts a text, as many tokens as it may.
+class Truth : public DraftSource {
+  public:
+    explicit Truth(std::vector<Token> truth) : truth_(std::move(truth)) {}
+    Result<uint32_t> propose(const DraftRequest& request) override {
+        uint32_t n = 0;
+        for (; n < request.n && request.history.size() + n < truth_.size(); ++n)
+            request.to[n] = truth_[request.history.size() + n];
+        return n;
+    }
+
+  private:
+    std::vector<Token> truth_;
+};
+
+inline Constraint rule(const Model& model, Rule::Ask ask) {
+    Constraint c;
+    const Status s = Constraint::create(model, std::make_shared<const Rule>(std::move(ask))).get(c);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return c;
+}
+inline Constraint constraint(const Model& model, Result<Grammar> grammar) {
+    REQUIRE_MESSAGE(grammar.ok(), grammar.status().message());
+    Constraint c;
+    const Status s = Constraint::create(model, grammar.value()).get(c);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    return c;
+}
+inline Constraint gbnf(const Model& model, std::string_view text) {
+    return constraint(model, Grammar::from_gbnf(text));
+}
+
+inline Sampling constrained(const Constraint& c, Sampling sampling = {}) {
+    sampling.constraint = c;
+    return sampling;
+}
+inline Sampling seeded(const Constraint& c, uint64_t seed, float temperature = 1) {
+    Sampling s = constrained(c);
+    s.temperature = temperature;
+    s.seed = seed;
+    return s;
+}
+
+/// Up to n tokens after the history, the last of them one that ends the text if it ends before.
+inline std::vector<Token> generated(Session& session, const Model& model, const Sampling& sampling, size_t n) {
+    std::vector<Token> out;
+    while (out.size() < n && (out.empty() || !model.is_end(out.back()))) {
+        const auto next = session.next(sampling);
+        REQUIRE_MESSAGE(next.ok(), next.status().message());
+        out.insert(out.end(), next.value().begin(), next.value().end());
+    }
+    out.resize(std::min(out.size(), n));
+    return out;
+}
+
+/// The text without the token that ends it.
+inline std::string text_of(const Model& model, Span<const Token> ids) {
+    const auto text = model.decode(ids, {});
+    REQUIRE(text.ok());
+    return text.value();
+}
+
+/// Grammars whose texts are short, long, nearly free, and forced for the most part.
+inline std::vector<Constraint> constraints(const Model& model) {
+    return {gbnf(model, "root ::= \"yes\" | \"no\" | \"never\""),
+            constraint(model, Grammar::from_regex("([a-m]{3,9} ){6}[0-9]+\\.[0-9]{2}")),
+            constraint(model, Grammar::from_json_schema(R"({"type": "object", "properties": {
+                "name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
+                "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 1, "maxItems": 4},
+                "sure": {"type": "boolean"}}, "required": ["name", "age", "tags", "sure"],
+                "additionalProperties": false})")),
+            constraint(model, Grammar::from_json_schema(R"({"type": "array", "minItems": 2, "maxItems": 5,
+                "items": {"anyOf": [{"type": "number"}, {"type": "null"}, {"type": "string", "maxLength": 6}]}})"))};
+}
+
+/// Refuses what the model would take most often, at one place of the text alone or at every n-th.
+inline Constraint refusing(const Model& model, size_t first, size_t every) {
+    return rule(model, [=](Span<const Token> text, Token id) {
+        if (id >= 256) return false;
+        return text.size() < first || (text.size() - first) % every != 0 || id % 7 == 3;
+    });
+}
+
+}  // namespace constraint_rig
