@@ -69,6 +69,13 @@ async function openai() {
     for (const type of ['response.created', 'response.output_item.added', 'response.content_part.added',
                         'response.output_text.delta', 'response.completed']) assert.ok(types.has(type), type);
   };
+  checks['json_schema'] = async () => {
+    const schema = {type: 'object', properties: {ok: {type: 'boolean'}}, required: ['ok'], additionalProperties: false};
+    const r = await api.chat.completions.parse({
+      model, messages: [{role: 'user', content: 'Is it?'}], chat_template_kwargs: {enable_thinking: false},
+      response_format: {type: 'json_schema', json_schema: {name: 'answer', strict: true, schema}}});
+    assert.equal(typeof JSON.parse(r.choices[0].message.content).ok, 'boolean');
+  };
   checks['completions'] = async () => {
     const r = await api.completions.create({model, prompt: 'Hello', max_tokens: 3, temperature: 0});
     assert.equal(r.usage.completion_tokens, 3);

@@ -249,9 +249,7 @@ class Tools(BaseServer):
         self.assertIn("<|im_start|>system\none\n\ntwo<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
                       "<|im_start|>user\n<system>\nlater\n</system><|im_end|>\n", prompt)
 
-    def test_demanded_calls_are_refused_and_none_leaves_the_tools_out(self):
-        for choice in ("required", {"type": "function", "function": {"name": "bash"}}):
-            self.refused(501, "not_supported_error", self.server.post(CHAT, user("x", tools=TOOLS, tool_choice=choice)))
+    def test_no_calls_leaves_the_tools_out(self):
         prompt = self.ok(self.server.post("/apply-template", user("x", tools=TOOLS, tool_choice="none")))["prompt"]
         self.assertNotIn("bash", prompt)
 

@@ -96,14 +96,13 @@ class ChatProtocol final : public Protocol {
     }
 
     Json message(uint32_t i, const Choice& c) {
-        Json m = {{"role", "assistant"}, {"content", c.reply.content}};
-        if (!c.reply.thinking.empty()) m["reasoning_content"] = c.reply.thinking;
-        for (uint32_t k = 0; k < c.reply.tool_calls.size(); ++k)
-            m["tool_calls"].push_back(
-                {{"id", call_id(i, k)},
-                 {"type", "function"},
-                 {"function", {{"name", c.reply.tool_calls[k].name}, {"arguments", c.arguments[k]}}}});
-        if (c.reply.content.empty() && !c.reply.tool_calls.empty()) m["content"] = nullptr;
+        Json m = {{"role", "assistant"}, {"content", c.content}};
+        if (!c.thinking.empty()) m["reasoning_content"] = c.thinking;
+        for (uint32_t k = 0; k < c.calls.size(); ++k)
+            m["tool_calls"].push_back({{"id", call_id(i, k)},
+                                       {"type", "function"},
+                                       {"function", {{"name", c.calls[k].name}, {"arguments", c.calls[k].arguments}}}});
+        if (c.content.empty() && !c.calls.empty()) m["content"] = nullptr;
         return m;
     }
 

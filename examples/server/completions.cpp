@@ -34,7 +34,7 @@ class TextProtocol final : public Protocol {
         Json all = head_;
         all["choices"] = Json::array();
         for (const Choice& c : choices)
-            all["choices"].push_back({{"text", c.text},
+            all["choices"].push_back({{"text", c.content},
                                       {"index", all["choices"].size()},
                                       {"logprobs", nullptr},
                                       {"finish_reason", finish_name(c)}});
@@ -66,7 +66,7 @@ class NativeProtocol final : public Protocol {
     void end_choice(uint32_t, const Choice& c) override { write_data(last(c, "")); }
     void end(const std::vector<Choice>&) override {}
     void fail(const Failure& failure) override { write_data(openai_error(failure)); }
-    Json answer(const std::vector<Choice>& choices) override { return last(choices[0], choices[0].text); }
+    Json answer(const std::vector<Choice>& choices) override { return last(choices[0], choices[0].content); }
 
   private:
     Json last(const Choice& c, const std::string& text) const {
@@ -128,8 +128,10 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
         if (!off && failure.ok()) failure = not_supported(std::string(key) + " is not available; leave it out");
     }
     to->is_chat = false;
+    ReplyForm form;
+    if (failure.ok()) failure = read_response_format(fields, &form);
     if (failure.ok()) failure = read_prompt(s, body, to);
-    return failure;
+    return failure.ok() ? s.engine.constraints().apply(s.engine.model(), form, to) : failure;
 }
 
 }  // namespace

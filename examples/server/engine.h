@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "constraint.h"
 #include "draft.h"
 #include "generation.h"
 #include "window.h"
@@ -54,6 +55,7 @@ class Engine {
     const auspex::Model& model() const { return on_.model; }
     const std::string& path() const { return on_.path; }
     const Script& script() const { return script_; }
+    ConstraintCache& constraints() { return constraints_; }
     uint32_t n_context() const { return session_options_.n_context; }
     const auspex::SessionOptions& session_options() const { return session_options_; }
     std::string device_name() const { return on_.device.name(); }
@@ -76,6 +78,7 @@ class Engine {
     auspex::SessionOptions session_options_;
     auspex::Session session_;
     Script script_;
+    ConstraintCache constraints_;
     std::thread thread_;
 
     mutable std::mutex mutex_;

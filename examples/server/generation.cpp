@@ -60,7 +60,9 @@ class Generation::Reply {
           text_(model, request_.stops, decoding(request_)) {
         sampling_ = request_.sampling;
         sampling_.seed += i_choice;
+        sampling_.constrained_from = ids_.size();
         thinking_ = request_.inside_thinking;
+        if (request_.constrain_answer && thinking_) std::swap(after_thinking_, sampling_.constraint);
     }
 
     Status run() {
@@ -101,9 +103,7 @@ class Generation::Reply {
     /// One pass of the model, or one token of the script.
     Status step(bool* complete) {
         if (request_.scripted) return scripted_step(complete);
-        if (thinking_ && request_.thinking_budget >= 0 &&
-            static_cast<int64_t>(usage_.n_predicted) >= request_.thinking_budget)
-            return close_thinking(complete);
+        if (is_over_budget()) return close_thinking("\n</think>\n\n", complete);
         auspex::Span<const Token> tokens;
         const Status s = session_.next(sampling_).get(tokens);
         if (!s.ok()) return s;
@@ -118,11 +118,37 @@ class Generation::Reply {
         return force({script_[n_said_++]}, complete);
     }
 
-    Status close_thinking(bool* complete) {
+    bool is_over_budget() const {
+        const int64_t budget = request_.thinking_budget;
+        return thinking_ && budget >= 0 && static_cast<int64_t>(usage_.n_predicted) >= budget;
+    }
+
+    /// Ends the thinking with this text. What the answer is constrained by begins after it.
+    Status close_thinking(const std::string& text, bool* complete) {
         std::vector<Token> ids;
-        const Status s = model_.encode("\n</think>\n\n", {true}).get(ids);
+        Status s = model_.encode(text, {true}).get(ids);
         thinking_ = false;
-        return s.ok() ? force(ids, complete) : s;
+        if (s.ok()) s = force(ids, complete);
+        if (!after_thinking_) return s;
+        sampling_.constraint = std::move(after_thinking_);
+        sampling_.constrained_from = ids_.size();
+        return s;
+    }
+
+    /// If the thinking ends within this token: the token's text up to there and the blank line that follows. Tokens
+    /// after it were sampled without the constraint and are taken back.
+    Status find_close(Token id, std::string* text) {
+        std::string bytes;
+        const Status s = model_.decode(auspex::Span<const Token>(&id, 1), {true}).get(bytes);
+        if (model_.is_end(id)) *text = "\n</think>\n\n";
+        if (!s.ok() || !text->empty()) return s;
+        const std::string tag = "</think>";
+        const size_t n_before = thought_.size();
+        thought_ += bytes;
+        const size_t at = thought_.find(tag);
+        if (at != std::string::npos) *text = thought_.substr(n_before, at + tag.size() - n_before) + "\n\n";
+        if (thought_.size() > tag.size()) thought_.erase(0, thought_.size() - tag.size());
+        return s;
     }
 
     /// Goes on with these tokens, whatever the model would sample.
@@ -137,6 +163,13 @@ class Generation::Reply {
 
     Status take(const std::vector<Token>& tokens, bool* complete) {
         for (const Token id : tokens) {
+            if (is_over_budget())
+                return {};  // the next step closes the thinking; what was drafted beyond is taken back
+            if (after_thinking_ && thinking_) {
+                std::string close;
+                const Status s = find_close(id, &close);
+                if (!s.ok() || !close.empty()) return s.ok() ? close_thinking(close, complete) : s;
+            }
             ++usage_.n_predicted;
             ids_.push_back(id);
             if (model_.is_end(id)) {
@@ -213,7 +246,9 @@ class Generation::Reply {
     Finish finish_ = Finish::end;
     std::string stop_;
     bool thinking_ = false;
-    std::string seen_;  ///< the end of the thinking so far
+    std::string seen_;                   ///< the end of the thinking so far, as it was shown
+    std::string thought_;                ///< the same, as it was sampled
+    auspex::Constraint after_thinking_;  ///< waits for its end
     std::vector<Token> script_;
     size_t n_said_ = 0;
 };

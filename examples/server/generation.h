@@ -57,7 +57,8 @@ struct GenerationRequest {
     std::vector<auspex::Token> ids;
     std::vector<auspex::Mark> marks;
     auspex::Sampling sampling;
-    int64_t n_max = -1;  ///< tokens of the reply; -1: until the context is full
+    bool constrain_answer = false;  ///< the constraint begins after the thinking; else with the reply
+    int64_t n_max = -1;             ///< tokens of the reply; -1: until the context is full
     std::vector<std::string> stops;
     uint32_t n_choice = 1;         ///< replies; the seeds of the later ones count on from the first's
     int64_t thinking_budget = -1;  ///< tokens after which the thinking is closed; -1: no limit

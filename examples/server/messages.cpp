@@ -63,14 +63,12 @@ class MessagesProtocol final : public Protocol {
     Json answer(const std::vector<Choice>& choices) override {
         const Choice& c = choices[0];
         Json message = head_, content = Json::array();
-        if (!c.reply.thinking.empty())
-            content.push_back({{"type", "thinking"}, {"thinking", c.reply.thinking}, {"signature", ""}});
-        if (!c.reply.content.empty()) content.push_back({{"type", "text"}, {"text", c.reply.content}});
-        for (uint32_t i = 0; i < c.reply.tool_calls.size(); ++i) {
+        if (!c.thinking.empty()) content.push_back({{"type", "thinking"}, {"thinking", c.thinking}, {"signature", ""}});
+        if (!c.content.empty()) content.push_back({{"type", "text"}, {"text", c.content}});
+        for (uint32_t i = 0; i < c.calls.size(); ++i) {
             Json input;
-            if (!parse_json(c.arguments[i], &input)) input = Json::object();
-            content.push_back(
-                {{"type", "tool_use"}, {"id", call_id(i)}, {"name", c.reply.tool_calls[i].name}, {"input", input}});
+            if (!parse_json(c.calls[i].arguments, &input)) input = Json::object();
+            content.push_back({{"type", "tool_use"}, {"id", call_id(i)}, {"name", c.calls[i].name}, {"input", input}});
         }
         message["content"] = content;
         message["stop_reason"] = reason(c);
@@ -94,7 +92,7 @@ class MessagesProtocol final : public Protocol {
 
     static const char* reason(const Choice& c) {
         if (c.finish == Finish::length) return "max_tokens";
-        if (!c.reply.tool_calls.empty()) return "tool_use";
+        if (!c.calls.empty()) return "tool_use";
         return c.finish == Finish::stop_string ? "stop_sequence" : "end_turn";
     }
 
@@ -147,7 +145,7 @@ class MessagesReader {
         if (const Json* tools = fields.list("tools")) read_tools(*tools, to);
         read_switches(fields, to);
         if (failure.ok()) failure = failure_;
-        if (failure.ok()) failure = read_choice(fields, to);
+        if (failure.ok()) failure = read_form(fields, to);
         return failure.ok() ? arrange_messages(to) : failure;
     }
     bool dropped_header = false;  ///< of what changes with every request and would make each prompt a new one
@@ -248,19 +246,26 @@ class MessagesReader {
         if (thinking && thinking->value("type", Json()) == "enabled") to->switches["enable_thinking"] = true;
     }
 
-    Failure read_choice(const Fields& fields, Conversation* to) {
+    /// What the client demands of the reply: its form, or a call.
+    static Failure read_form(const Fields& fields, Conversation* to) {
         Failure failure;
-        std::string type;
-        if (const Json* config = fields.object("output_config"))
-            if (config->contains("format") && !(*config)["format"].is_null())
-                return not_supported("output_config.format cannot be enforced in this version; leave it out");
+        if (const Json* config = fields.object("output_config")) {
+            const auto format = config->find("format");
+            if (format != config->end() && !format->is_null())
+                failure = read_format(*format, "output_config.format", &to->form);
+        }
         const Json* choice = fields.object("tool_choice");
-        if (!choice) return {};
-        Fields(*choice, "tool_choice.", &failure).text("type", &type);
+        if (!choice || !failure.ok()) return failure;
+        std::string type;
+        bool alone = false;
+        const Fields inner(*choice, "tool_choice.", &failure);
+        inner.text("type", &type);
+        inner.boolean("disable_parallel_tool_use", &alone);
+        to->form.parallel = !alone;
+        to->form.call_required = type == "any" || type == "tool";
         if (type == "none") to->tools = Json::array();
-        if (type == "any" || type == "tool")
-            return not_supported("tool_choice demands a call, which this version cannot enforce; send auto");
-        if (failure.ok() && type != "auto" && type != "none")
+        if (type == "tool" && !inner.text("name", &to->form.call_name)) inner.refuse("name", "the name of a tool");
+        if (failure.ok() && type != "auto" && type != "none" && !to->form.call_required)
             return bad_request("tool_choice.type is '" + type + "', expected auto, any, tool or none");
         return failure;
     }

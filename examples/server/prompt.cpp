@@ -52,18 +52,6 @@ void read_sampling(const Fields& fields, const Defaults& defaults, GenerationReq
 
 namespace {
 
-/// Offers all tools, none, or (where calls are demanded) refuses.
-Failure read_tool_choice(const Fields& fields, Conversation* to) {
-    const Json* choice = fields.find("tool_choice");
-    if (!choice) return {};
-    const std::string name = choice->is_string() ? choice->get<std::string>() : "";
-    if (name == "none") to->tools.clear();
-    if (name == "none" || name == "auto") return {};
-    if (name == "required" || choice->is_object())
-        return not_supported("tool_choice demands a call, which this version cannot enforce; send \"auto\"");
-    return bad_request("tool_choice is " + dump(*choice) + R"(, expected "auto", "none", "required" or a function)");
-}
-
 /// The same message with the names and forms that ChatRequest::from_json() takes.
 Failure arrange_message(const Json& from, const std::string& path, Json* to) {
     Failure failure;
@@ -91,6 +79,28 @@ Failure arrange_message(const Json& from, const std::string& path, Json* to) {
 
 }  // namespace
 
+Failure read_tool_choice(const Fields& fields, Conversation* to) {
+    Failure failure;
+    const Json* choice = fields.find("tool_choice");
+    fields.boolean("parallel_tool_calls", &to->form.parallel);
+    if (!choice || *choice == "auto") return failure;
+    if (*choice == "none") {
+        to->tools = Json::array();
+        return failure;
+    }
+    to->form.call_required = true;
+    if (*choice == "required") return failure;
+    if (!choice->is_object())
+        return bad_request("tool_choice is " + dump(*choice) +
+                           R"(, expected "auto", "none", "required" or a function)");
+    // {"type": "function", "function": {"name"}}, or with the name beside the type.
+    const auto inner = choice->find("function");
+    const bool nested = inner != choice->end() && inner->is_object();
+    const Fields function(nested ? *inner : *choice, nested ? "tool_choice.function." : "tool_choice.", &failure);
+    if (!function.text("name", &to->form.call_name)) function.refuse("name", "the name of a function");
+    return failure;
+}
+
 Failure read_conversation(const Json& body, Conversation* to) {
     Failure failure;
     const Fields fields(body, "", &failure);
@@ -104,6 +114,7 @@ Failure read_conversation(const Json& body, Conversation* to) {
     if (fields.text("reasoning_effort", &effort) && effort == "none") to->switches["enable_thinking"] = false;
     if (!failure.ok()) return failure;
     failure = read_tool_choice(fields, to);
+    if (failure.ok()) failure = read_response_format(fields, &to->form);
     return failure.ok() ? arrange_messages(to) : failure;
 }
 
@@ -157,16 +168,16 @@ Failure check_context(const Engine& engine, size_t n_prompt) {
     return f;
 }
 
-Failure prepare(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
-                GenerationRequest* to) {
+Failure prepare(Engine& engine, const Conversation& conversation, const Defaults& defaults, GenerationRequest* to) {
     auspex::ChatPrompt prompt;
-    const Failure failure = render(engine, conversation, defaults, &prompt, &to->tools);
+    Failure failure = render(engine, conversation, defaults, &prompt, &to->tools);
     if (!failure.ok()) return failure;
     to->inside_thinking = prompt.inside_thinking;
     const Status s = engine.model().encode(prompt, &to->marks).get(to->ids);
     if (!s.ok()) return from_status(s);
     to->scripted = engine.script().find(prompt.text());
-    return check_context(engine, to->ids.size());
+    failure = check_context(engine, to->ids.size());
+    return failure.ok() ? engine.constraints().apply(engine.model(), conversation.form, to) : failure;
 }
 
 }  // namespace server

@@ -26,18 +26,21 @@ struct Conversation {
     Json messages = Json::array();
     Json tools = Json::array();
     Json switches = Json::object();  ///< chat_template_kwargs
+    ReplyForm form;
 };
-/// Reads `messages`, `tools`, `tool_choice`, `chat_template_kwargs` and `reasoning_effort` of a chat completion.
+/// Reads `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`, `json_schema`, `grammar`,
+/// `chat_template_kwargs` and `reasoning_effort` of a chat completion.
 Failure read_conversation(const Json& body, Conversation* to);
+/// "auto", "none", "required" or a function; parallel_tool_calls.
+Failure read_tool_choice(const Fields& fields, Conversation* to);
 /// Brings system messages to the front, where templates want the only one: those at the beginning are joined, later
 /// ones become messages of the user. Contents become strings.
 Failure arrange_messages(Conversation* conversation);
 /// Renders without a reply.
 Failure render(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
                auspex::ChatPrompt* prompt, std::vector<std::string>* tools);
-/// The tokens of the prompt and how to parse the reply; checks that the context has room.
-Failure prepare(const Engine& engine, const Conversation& conversation, const Defaults& defaults,
-                GenerationRequest* to);
+/// The tokens of the prompt, how to parse the reply, and what constrains it; checks that the context has room.
+Failure prepare(Engine& engine, const Conversation& conversation, const Defaults& defaults, GenerationRequest* to);
 /// exceed_context_size_error, with the fields that agents read, unless the prompt leaves room for a token.
 Failure check_context(const Engine& engine, size_t n_prompt);
 

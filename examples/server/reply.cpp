@@ -34,27 +34,30 @@ class Running {
 /// Parses the text of the choices and tells the protocol.
 class Reader {
   public:
-    Reader(const GenerationRequest& request, Protocol& protocol) : request_(request), protocol_(protocol) {}
+    Reader(const GenerationRequest& request, Protocol& protocol)
+        : request_(request),
+          protocol_(protocol),
+          streams_calls_(request.sampling.constraint && !request.constrain_answer && !request.scripted) {}
 
     /// Failure: parsing ran out of memory, or the event says so.
     Failure take(const GenerationEvent& e) {
-        using Kind = GenerationEvent::Kind;
+        using Step = GenerationEvent::Kind;
         switch (e.kind) {
-            case Kind::failed: return e.failure;
-            case Kind::done: protocol_.end(choices); return {};
-            case Kind::prompt:
+            case Step::failed: return e.failure;
+            case Step::done: protocol_.end(choices); return {};
+            case Step::prompt:
                 choices.emplace_back();
                 choices.back().usage = e.usage;
                 parser_ = auspex::ReplyStream(request_.inside_thinking, request_.tools);
+                cut_ = false;
                 if (e.i_choice == 0) protocol_.begin(e.usage);
                 return {};
-            case Kind::text: return read(e.text, e);
-            case Kind::end: break;
+            case Step::text: return read(e.text, e);
+            case Step::end: break;
         }
         if (request_.is_chat) {
             const Failure failure = tell(parser_.finish(), e);
             if (!failure.ok()) return failure;
-            choices.back().reply = parser_.reply();
         }
         choices.back().finish = e.finish;
         choices.back().stop = e.stop;
@@ -66,46 +69,65 @@ class Reader {
     std::vector<Choice> choices;
 
   private:
+    using Kind = auspex::ReplyEvent::Kind;
+
     Failure read(const std::string& text, const GenerationEvent& e) {
-        choices.back().text += text;
         if (request_.is_chat) return tell(parser_.push(text), e);
         auspex::ReplyEvent all;
         all.text = text;
-        protocol_.event(e.i_choice, all, e.n_token);
+        pass(all, e);
         return {};
     }
 
     Failure tell(const Result<std::vector<auspex::ReplyEvent>>& events, const GenerationEvent& e) {
         if (!events.ok()) return from_status(events.status());
-        using Kind = auspex::ReplyEvent::Kind;
         for (const auspex::ReplyEvent& one : events.value()) {
-            if (one.kind == Kind::reasoning) choices.back().n_reasoning = e.n_token;
-            if (one.kind == Kind::reasoning || one.kind == Kind::text) {
-                protocol_.event(e.i_choice, one, e.n_token);
-                continue;
-            }
-            call_.push_back(one);
-            if (one.kind == Kind::call_end) tell_call(e);
-            if (one.kind == Kind::call_dropped) call_.clear();
+            const bool is_text = one.kind == Kind::reasoning || one.kind == Kind::text;
+            if (is_text || streams_calls_)
+                pass(one, e);
+            else
+                hold(one, e);
         }
         return {};
     }
 
-    /// A call is passed on when it is complete: no protocol can take back one that turns out to be none.
-    void tell_call(const GenerationEvent& e) {
-        std::string arguments;
-        for (const auspex::ReplyEvent& one : call_) {
-            if (one.kind == auspex::ReplyEvent::Kind::call_arguments) arguments += one.text;
-            protocol_.event(e.i_choice, one, e.n_token);
-        }
-        choices.back().arguments.push_back(arguments);
+    /// A call that nothing constrains is passed on when it is complete: no protocol can take back one that turns out to
+    /// be none.
+    void hold(const auspex::ReplyEvent& one, const GenerationEvent& e) {
+        call_.push_back(one);
+        if (one.kind != Kind::call_end && one.kind != Kind::call_dropped) return;
+        if (one.kind == Kind::call_end)
+            for (const auspex::ReplyEvent& part : call_) pass(part, e);
         call_.clear();
+    }
+
+    /// Adds it to the choice and tells the protocol.
+    void pass(auspex::ReplyEvent one, const GenerationEvent& e) {
+        Choice& c = choices.back();
+        switch (one.kind) {
+            case Kind::reasoning:
+                c.thinking += one.text;
+                c.n_reasoning = e.n_token;
+                break;
+            case Kind::text:
+                if (cut_) return;
+                c.content += one.text;
+                break;
+            case Kind::call_begin: c.calls.push_back({one.text, ""}); break;
+            case Kind::call_arguments: c.calls.back().arguments += one.text; break;
+            case Kind::call_end: break;
+            case Kind::call_dropped: cut_ = true; return;  // the reply ended in it, and its beginning was told
+        }
+        if (!c.calls.empty()) one.i_call = static_cast<uint32_t>(c.calls.size() - 1);
+        protocol_.event(e.i_choice, one, e.n_token);
     }
 
     const GenerationRequest& request_;
     Protocol& protocol_;
+    const bool streams_calls_;
     auspex::ReplyStream parser_;
-    std::vector<auspex::ReplyEvent> call_;  ///< the one that is being written
+    std::vector<auspex::ReplyEvent> call_;  ///< the one that is held
+    bool cut_ = false;
 };
 
 void stream_reply(Running& running, Protocol& protocol, AnswerStream& to) {
@@ -178,7 +200,7 @@ HttpAnswer generate(Engine& engine, GenerationRequest request, std::shared_ptr<P
 
 const char* finish_name(const Choice& choice) {
     if (choice.finish == Finish::length) return "length";
-    return choice.reply.tool_calls.empty() ? "stop" : "tool_calls";
+    return choice.calls.empty() ? "stop" : "tool_calls";
 }
 
 Json usage_json(const std::vector<Choice>& choices) {

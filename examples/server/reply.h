@@ -10,9 +10,11 @@ namespace server {
 
 /// One complete choice.
 struct Choice {
-    auspex::ChatReply reply;             ///< of a chat
-    std::vector<std::string> arguments;  ///< of its calls, each the text of a JSON object
-    std::string text;                    ///< of a completion
+    struct Call {
+        std::string name, arguments;  ///< arguments: the text of a JSON object; a beginning of it if the reply was cut
+    };
+    std::string thinking, content;  ///< content: also the text of a completion
+    std::vector<Call> calls;
     Finish finish = Finish::end;
     std::string stop;
     Usage usage;

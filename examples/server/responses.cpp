@@ -161,9 +161,11 @@ class ResponsesProtocol final : public Protocol {
                           {"total_tokens", c.usage.n_prompt + c.usage.n_predicted}};
         head_["timings"] = timings_json(c.usage);
         if (messages_.is_null()) return;
-        Json message;
-        const Result<std::string> text = auspex::to_json(c.reply);
-        if (!text.ok() || !parse_json(text.value(), &message)) return;
+        Json message = {{"role", "assistant"}, {"content", c.content}};
+        if (!c.thinking.empty()) message["reasoning_content"] = c.thinking;
+        for (const Choice::Call& call : c.calls)
+            message["tool_calls"].push_back(
+                {{"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
         messages_.push_back(message);
         service_.replies.add(head_["id"].get<std::string>(), messages_);
     }
@@ -269,14 +271,6 @@ void read_tools(const Json& tools, Conversation* to) {
     }
 }
 
-Failure check_format(const Fields& fields) {
-    const Json* text = fields.object("text");
-    if (!text || !text->contains("format")) return {};
-    const Json& format = (*text)["format"];
-    if (format.is_null() || (format.is_object() && format.value("type", Json()) == "text")) return {};
-    return not_supported("text.format cannot be enforced in this version; leave it out");
-}
-
 /// messages: without the instructions, which belong to this request alone.
 Failure read_items(Service& s, const Json& body, Conversation* to, Json* messages) {
     Failure failure;
@@ -298,12 +292,10 @@ Failure read_items(Service& s, const Json& body, Conversation* to, Json* message
     if (const Json* reasoning = fields.object("reasoning"))
         if (Fields(*reasoning, "reasoning.", &failure).text("effort", &effort) && effort == "none")
             to->switches["enable_thinking"] = false;
-    if (const Json* choice = fields.find("tool_choice")) {
-        if (*choice == "none") to->tools = Json::array();
-        if (failure.ok() && *choice != "none" && *choice != "auto")
-            return not_supported("tool_choice demands a call, which this version cannot enforce; send \"auto\"");
-    }
-    if (failure.ok()) failure = check_format(fields);
+    if (failure.ok()) failure = read_tool_choice(fields, to);
+    const Json* text = fields.object("text");
+    if (failure.ok() && text && text->contains("format") && !(*text)["format"].is_null())
+        failure = read_format((*text)["format"], "text.format", &to->form);
     return failure.ok() ? arrange_messages(to) : failure;
 }
 
@@ -315,6 +307,7 @@ Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, Gener
     if (!failure.ok()) return failure;
     const Fields fields(*body, "", &failure);
     fields.integer("max_output_tokens", 0, INT32_MAX, &to->n_max);
+    fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
     read_sampling(fields, s.defaults, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }

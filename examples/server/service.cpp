@@ -33,24 +33,7 @@ Failure check_supported(const Fields& fields) {
         return not_supported("logprobs are not available in this version; leave out logprobs and top_logprobs");
     const Json* bias = fields.find("logit_bias");
     if (bias && !bias->empty()) return not_supported("logit_bias is not available in this version; leave it out");
-    for (const char* key : {"json_schema", "grammar"})
-        if (fields.has(key))
-            return not_supported(std::string(key) + " cannot be enforced in this version; leave it out");
     return {};
-}
-
-Failure check_format(const Fields& fields) {
-    const Json* format = fields.find("response_format");
-    if (!format) return {};
-    Failure failure;
-    std::string type;
-    if (!format->is_object()) return bad_request("response_format is " + describe(*format) + ", expected an object");
-    const Fields inner(*format, "response_format.", &failure);
-    if (!inner.text("type", &type)) inner.refuse("type", "text, json_object or json_schema");
-    if (!failure.ok() || type == "text") return failure;
-    if (type != "json_object" && type != "json_schema")
-        return bad_request("response_format.type is '" + type + "', expected text, json_object or json_schema");
-    return not_supported("response_format " + type + " cannot be enforced in this version; leave it out");
 }
 
 }  // namespace
@@ -68,7 +51,6 @@ Failure read_limits(const Json& body, GenerationRequest* to) {
     fields.integer("n", 1, 16, &n);
     to->n_choice = static_cast<uint32_t>(n);
     if (failure.ok()) failure = check_supported(fields);
-    if (failure.ok()) failure = check_format(fields);
     return failure;
 }
 

@@ -2,7 +2,7 @@
 //
 // Thread  any, many at the same time.
 // Tests   tests/test_server_http.py, tests/test_server_openai.py, tests/test_server_anthropic.py,
-//         tests/test_server_responses.py
+//         tests/test_server_responses.py, tests/test_server_constraint.py
 #pragma once
 #include <mutex>
 

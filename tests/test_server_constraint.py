@@ -1,0 +1,139 @@
+"""What a request demands of the form of its reply: schemas, grammars, and calls. The demo model knows nothing of these
+forms, so that a reply in the form shows that it was enforced. See server_rig.py."""
+import json
+import re
+import unittest
+
+from server_rig import BaseServer
+from test_server_anthropic import assembled
+from test_server_openai import joined
+
+CHAT = "/v1/chat/completions"
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["pump", "ok", "level"], "properties": {
+    "pump": {"type": "string", "maxLength": 8}, "ok": {"type": "boolean"}, "level": {"enum": ["low", "high"]}}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
+PARAMETERS = {"type": "object", "additionalProperties": False, "required": ["n", "unit"],
+              "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "unit": {"enum": ["m", "s"]}}}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETERS}} for name in ("set", "get")]
+
+
+def user(text, **more):
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 300, **more}
+
+
+class Base(BaseServer):
+    def fits(self, text):
+        value = json.loads(text)
+        self.assertEqual(set(value), {"pump", "ok", "level"})
+        self.assertLessEqual(len(value["pump"]), 8)
+        self.assertIsInstance(value["ok"], bool)
+        self.assertIn(value["level"], ("low", "high"))
+
+
+class Forms(Base):
+    def test_a_schema_in_every_protocol(self):
+        for body in (user("Pump-3", response_format=FORMAT), user("Pump-3", json_schema=SCHEMA),
+                     user("Pump-3", response_format={"type": "json_object", "schema": SCHEMA}),
+                     user("Pump-3", response_format=FORMAT, temperature=1.5, seed=3, top_p=1, top_k=0)):
+            choice = self.ok(self.server.post(CHAT, body))["choices"][0]
+            self.assertEqual(choice["finish_reason"], "stop")
+            self.fits(choice["message"]["content"])
+            self.assertEqual(joined(self.server.stream(CHAT, body))[0]["content"], choice["message"]["content"])
+        answer = self.ok(self.server.post("/v1/messages", user("x", output_config={"format": {
+            "type": "json_schema", "schema": SCHEMA}})))
+        self.fits(answer["content"][-1]["text"])
+        text = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
+        answer = self.ok(self.server.post("/v1/responses", {"input": "x", "text": text}))
+        self.fits(answer["output"][-1]["content"][0]["text"])
+        self.assertEqual(answer["text"], text)
+        answer = self.ok(self.server.post("/v1/completions", {"prompt": "x", "json_schema": SCHEMA, "max_tokens": 99}))
+        self.fits(answer["choices"][0]["text"])
+
+    def test_a_grammar(self):
+        body = user("x", grammar='root ::= "yes" | "no " [0-9]{3}', temperature=2, seed=1)
+        self.assertRegex(self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"], r"^(yes|no \d{3})$")
+
+    def test_any_object(self):
+        body = user("x", response_format={"type": "json_object"}, max_tokens=60)
+        text = self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"]
+        self.assertTrue(text.startswith("{"), text)
+
+    def test_what_cannot_be_enforced_is_refused(self):
+        for more, words in (({"grammar": "root ::= ("}, "grammar"), ({"json_schema": {"type": "strange"}}, "type"),
+                            ({"json_schema": {"uniqueItems": True, "type": "array"}}, "uniqueItems"),
+                            ({"grammar": 'root ::= "a"', "json_schema": {}}, "both"),
+                            ({"response_format": {"type": "json_schema"}}, "schema"),
+                            ({"response_format": FORMAT, "json_schema": {}}, "both"),
+                            ({"tool_choice": "required"}, "tool"), ({"tool_choice": {"function": {}}}, "name")):
+            self.refused(400, "invalid_request_error", self.server.post(CHAT, user("x", **more)), words)
+
+
+class Thinking(Base):
+    """The template opens the thinking, which the form leaves free."""
+    SCRIPT = {}
+
+    def test_the_form_begins_after_the_thinking(self):
+        for more in ({"thinking_budget_tokens": 6}, {"thinking_budget_tokens": 0},
+                     {"chat_template_kwargs": {"enable_thinking": False}}):
+            body = user("Pump-3", response_format=FORMAT, **more)
+            message = self.ok(self.server.post(CHAT, body))["choices"][0]["message"]
+            self.fits(message["content"])
+            said = joined(self.server.stream(CHAT, body))[0]
+            self.assertEqual((said["content"], said["reasoning_content"]),
+                             (message["content"], message.get("reasoning_content", "")))
+
+    def test_a_reply_that_ends_inside_the_thinking_is_completed(self):
+        # The demo model does not know the tag, and has nothing to say to this.
+        text = ("A tank is filled by one pipe in 6 hours and by another in 9 hours. A drain empties it in 18 hours. How "
+                "long does it take to fill with all three open? Work step by step.")
+        self.assertEqual(self.ok(self.server.post(CHAT, user(text)))["usage"]["completion_tokens"], 1)
+        body = user(text, response_format=FORMAT)
+        self.fits(self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"])
+
+    def test_demanded_calls(self):
+        body = user("Pump-3", tools=TOOLS, thinking_budget_tokens=4)
+        for choice, names in (("required", ("set", "get")),
+                              ({"type": "function", "function": {"name": "get"}}, ("get",))):
+            one = {**body, "tool_choice": choice, "parallel_tool_calls": False}
+            answer = self.ok(self.server.post(CHAT, one))["choices"][0]
+            self.assertEqual(answer["finish_reason"], "tool_calls")
+            calls = [c["function"] for c in answer["message"]["tool_calls"]]
+            self.assertEqual(len(calls), 1)
+            self.assertIn(calls[0]["name"], names)
+            arguments = json.loads(calls[0]["arguments"])
+            self.assertTrue(0 <= arguments["n"] <= 99 and arguments["unit"] in ("m", "s"), arguments)
+            _, streamed, finish = joined(self.server.stream(CHAT, one))
+            self.assertEqual(([c["function"] for c in streamed], finish), (calls, "tool_calls"))
+        self.refused(400, "invalid_request_error", self.server.post(
+            CHAT, {**body, "tool_choice": {"type": "function", "function": {"name": "fly"}}}), "fly")
+
+    def test_demanded_calls_in_the_other_protocols(self):
+        tools = [{"name": t["function"]["name"], "input_schema": PARAMETERS} for t in TOOLS]
+        body = user("x", tools=tools, thinking={"type": "enabled", "budget_tokens": 4},
+                    tool_choice={"type": "tool", "name": "get", "disable_parallel_tool_use": True})
+        answer = self.ok(self.server.post("/v1/messages", body))
+        self.assertEqual((answer["content"][-1]["name"], answer["stop_reason"]), ("get", "tool_use"))
+        self.assertEqual(assembled(self.server.stream("/v1/messages", body))["content"][-1]["input"],
+                         answer["content"][-1]["input"])
+        tools = [{"type": "function", **t["function"]} for t in TOOLS]
+        body = {"input": "Pump-3", "max_output_tokens": 300, "tools": tools, "thinking_budget_tokens": 4, "parallel_tool_calls": False,
+                "tool_choice": {"type": "function", "name": "set"}}
+        answer = self.ok(self.server.post("/v1/responses", body))
+        self.assertEqual((answer["output"][-1]["type"], answer["output"][-1]["name"]), ("function_call", "set"))
+
+    def test_a_call_that_is_cut_says_so(self):
+        tools = [{"type": "function", "function": {"name": "set", "parameters": {
+            "type": "object", "required": ["text"], "properties": {"text": {"type": "string", "maxLength": 1000}}}}}]
+        body = user("Pump-3", tools=tools, tool_choice="required", thinking_budget_tokens=4, max_tokens=60)
+        choice = self.ok(self.server.post(CHAT, body))["choices"][0]
+        _, streamed, finish = joined(self.server.stream(CHAT, body))
+        self.assertEqual((choice["finish_reason"], finish), ("length", "length"))
+        self.assertEqual([c["function"] for c in streamed], [c["function"] for c in choice["message"]["tool_calls"]])
+        self.assertRegex(streamed[0]["function"]["arguments"], re.compile(r'^\{"text": ?"'))
+
+    def test_a_schema_and_tools_together_are_refused(self):
+        self.refused(501, "not_supported_error", self.server.post(CHAT, user("x", tools=TOOLS, json_schema=SCHEMA)))
+
+
+if __name__ == "__main__":
+    unittest.main()
