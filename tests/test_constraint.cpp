@@ -95,6 +95,25 @@ TEST_CASE("refusals at every row of a window change no text") {
         }
 }
 
+TEST_CASE("text that the constraint leaves no choice about is drafted, and changes no text") {
+    const Tiny tiny;
+    const std::vector<Token> prompt = tiny_ids(30, 4);
+    const Constraint c =
+        gbnf(tiny.model, "root ::= \"{\\\"temperature in the room\\\": \" [0-9]+ \", \\\"unit\\\": \\\"kelvin\\\"}\"");
+    for (const Sampling& sampling : {constrained(c), seeded(c, 6)}) {
+        const std::vector<Token> plain = text_with(tiny.model, {}, prompt, 80, sampling);
+        const auto forced_share = [&](Setup setup) {
+            Stats stats;
+            CHECK(text_with(tiny.model, std::move(setup), prompt, 80, sampling, &stats) == plain);
+            return static_cast<double>(sum(stats.accepted, kMaxDraft)) / static_cast<double>(plain.size());
+        };
+        Setup silent = with(Draft::lookup, 8);  // a source that has nothing to say: what is accepted was forced
+        silent.text_source.reset(new Truth({}));
+        CHECK(forced_share(std::move(silent)) > 0.15);
+        forced_share(with(Draft::mtp, 8));
+    }
+}
+
 TEST_CASE("thinking that ends at any row of a window leads to a tool call") {
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(30, 6);

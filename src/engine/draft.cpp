@@ -44,6 +44,15 @@ Result<uint32_t> Lookup::propose(const DraftRequest& request) {
     return n;
 }
 
+Result<uint32_t> ForcedText::propose(const DraftRequest& request) {
+    const std::string text = constrained_.forced(kMaxBytes);
+    if (text.empty()) return 0u;
+    const std::vector<Token> ids = tokenizer_.encode(text, false);
+    const uint32_t n = std::min(request.n, static_cast<uint32_t>(ids.size()) - 1);
+    std::copy_n(ids.begin(), n, request.to);
+    return n;
+}
+
 Status MtpDraft::open(const Plan& plan, Context& context, MtpCache& cache, Sampler& sampler, const Allocator& from,
                       float min_probability) {
     AUSPEX_TRY(chain_.take(from, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), "the drafts' hidden rows"));

@@ -1,12 +1,12 @@
 // engine/draft: where guesses of the next tokens come from, one class for each source.
 //
-// Owns    the draft sources Lookup and MtpDraft.
+// Owns    the draft sources Lookup, ForcedText and MtpDraft.
 // Thread  a source belongs to one session.
 // Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp: no source can change the text.
 #pragma once
+#include "constraint.h"
 #include "controller.h"
 #include "mtp_cache.h"
-#include "sampler.h"
 
 #include <chrono>
 
@@ -56,6 +56,21 @@ class Lookup : public DraftSource {
 
   private:
     uint32_t length_ = 0;
+};
+
+/// Bytes that a constraint leaves no choice about, as the tokenizer would write them. The last token is left out: what
+/// follows could be part of it.
+/// cost      one pass over at most kMaxBytes.
+class ForcedText : public DraftSource {
+  public:
+    static constexpr size_t kMaxBytes = 64;
+    ForcedText(ConstrainedText& constrained, const Tokenizer& tokenizer)
+        : constrained_(constrained), tokenizer_(tokenizer) {}
+    Result<uint32_t> propose(const DraftRequest& request) override;
+
+  private:
+    ConstrainedText& constrained_;
+    const Tokenizer& tokenizer_;
 };
 
 /// For measuring and tests: decides which guesses count as accepted, whatever they are. The library makes none.

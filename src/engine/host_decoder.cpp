@@ -10,8 +10,10 @@ namespace detail {
 Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
     if (n == 0) return 0u;
     const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
+    uint32_t n_found = 0;
+    AUSPEX_TRY(forced_.propose(request).get(n_found));
+    if (n_found > 0) return n_found;
     if (p_.sources.text) {
-        uint32_t n_found = 0;
         AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
         n_found = std::min(n_found, n);
         if (n_found > 0 && (p_.sources.text->confident() || !p_.cache.on())) {

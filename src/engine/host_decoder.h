@@ -14,7 +14,7 @@ namespace detail {
 
 class HostDecoder : public Decoder {
   public:
-    explicit HostDecoder(const DecoderParts& parts) : p_(parts) {}
+    explicit HostDecoder(const DecoderParts& parts) : p_(parts), forced_(parts.constrained, parts.model.tokenizer) {}
     Status next(const Sampling& sampling) override { return cycle(sampling, UINT32_MAX, false); }
     Status drain() override { return {}; }
     /// One cycle. usable: as DepthControl::decide() takes it; probe_on_device: as MtpDraft::acceptance_probe() takes
@@ -28,6 +28,7 @@ class HostDecoder : public Decoder {
     Status accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right);
 
     DecoderParts p_;
+    ForcedText forced_;  ///< before every other source: what it drafts is right but for how it is cut into tokens
 };
 
 }  // namespace detail
