@@ -648,9 +648,17 @@ constexpr size_t kFromHere = SIZE_MAX;
 
 // ------------------------------------------------------------------------------------ sampling
 
-/// How the next token is sampled: penalties, top-k, top-p, min-p, temperature, then one draw. The draw is Gumbel-max
-/// with noise keyed by (seed, position, id): the token is a pure function of its logits and its position, so drafting
-/// cannot change it.
+/// Added to the logit of one token.
+struct LogitBias {
+    Token id = 0;
+    float bias = 0;  ///< -1000..1000
+
+    friend bool operator==(const LogitBias& a, const LogitBias& b) { return a.id == b.id && a.bias == b.bias; }
+};
+
+/// How the next token is sampled: bias, penalties, top-k, top-p, min-p, temperature, then one draw. The draw is
+/// Gumbel-max with noise keyed by (seed, position, id): the token is a pure function of its logits and its position, so
+/// drafting cannot change it.
 struct Sampling {
     float temperature = 0;        ///< 0..100; below 1e-30: the largest logit, ties to the lower id
     int top_k = 0;                ///< keep the k largest; 0: all
@@ -669,12 +677,14 @@ struct Sampling {
     /// history when next() is first called with this constraint; sync() that only takes tokens of the constrained text
     /// back goes on with it, any other sync(), restore() and load() let it begin anew.
     size_t constrained_from = kFromHere;
+    /// Several of one id add up. With a bias the host samples, also where the device could: slower on a GPU.
+    std::vector<LogitBias> logit_bias;
 
     friend bool operator==(const Sampling& a, const Sampling& b) {
         return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p &&
                a.repeat_penalty == b.repeat_penalty && a.frequency_penalty == b.frequency_penalty &&
                a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed &&
-               a.constraint == b.constraint && a.constrained_from == b.constrained_from;
+               a.constraint == b.constraint && a.constrained_from == b.constrained_from && a.logit_bias == b.logit_bias;
     }
     friend bool operator!=(const Sampling& a, const Sampling& b) { return !(a == b); }
 };
@@ -931,6 +941,15 @@ class AUSPEX_API Session {
     ///           before the call; move_to() goes on with it.
     /// cost      one step of the model; allocates nothing but what a constraint remembers of its text.
     Result<Span<const Token>> next(const Sampling& sampling = {});
+
+    /// The logits of the token after the history, before bias and penalties, for applications that sample by
+    /// themselves: sync() with the history and the chosen token appends it. next() may be called as well, and gives
+    /// what it would have given.
+    ///
+    /// returns   ModelInfo::n_vocab values; the view is valid until the next call.
+    /// errors    bad_argument: no history yet. cancelled, device_lost: as next().
+    /// cost      one step of the model where the last token was not run yet; on a GPU a copy to the host.
+    Result<Span<const float>> logits();
 
     /// Stops sync(), next() and move_to(): a running one returns cancelled before its next step, others at once, until
     /// cancel(false). Steps that were computed count: sync() goes on from there when it is called again.
@@ -10022,7 +10041,7 @@ class MtpCache {
 
 // engine/draft: where guesses of the next tokens come from, one class for each source.
 //
-// Owns    the draft sources Lookup and MtpDraft.
+// Owns    the draft sources Lookup, ForcedText and MtpDraft.
 // Thread  a source belongs to one session.
 // Tests   tests/test_draft.cpp, tests/lossless_drafting.cpp: no source can change the text.
 
@@ -10074,6 +10093,21 @@ class Lookup : public DraftSource {
 
   private:
     uint32_t length_ = 0;
+};
+
+/// Bytes that a constraint leaves no choice about, as the tokenizer would write them. The last token is left out: what
+/// follows could be part of it.
+/// cost      one pass over at most kMaxBytes.
+class ForcedText : public DraftSource {
+  public:
+    static constexpr size_t kMaxBytes = 64;
+    ForcedText(ConstrainedText& constrained, const Tokenizer& tokenizer)
+        : constrained_(constrained), tokenizer_(tokenizer) {}
+    Result<uint32_t> propose(const DraftRequest& request) override;
+
+  private:
+    ConstrainedText& constrained_;
+    const Tokenizer& tokenizer_;
 };
 
 /// For measuring and tests: decides which guesses count as accepted, whatever they are. The library makes none.
@@ -10572,7 +10606,7 @@ namespace detail {
 
 class HostDecoder : public Decoder {
   public:
-    explicit HostDecoder(const DecoderParts& parts) : p_(parts) {}
+    explicit HostDecoder(const DecoderParts& parts) : p_(parts), forced_(parts.constrained, parts.model.tokenizer) {}
     Status next(const Sampling& sampling) override { return cycle(sampling, UINT32_MAX, false); }
     Status drain() override { return {}; }
     /// One cycle. usable: as DepthControl::decide() takes it; probe_on_device: as MtpDraft::acceptance_probe() takes
@@ -10586,6 +10620,7 @@ class HostDecoder : public Decoder {
     Status accept(uint32_t n_guess, const Sampling& sampling, uint32_t* n_right);
 
     DecoderParts p_;
+    ForcedText forced_;  ///< before every other source: what it drafts is right but for how it is cut into tokens
 };
 
 }  // namespace detail
@@ -10954,7 +10989,6 @@ struct Session::Impl {
     Status open_draft();
     /// The rule of decoder.h.
     bool decodes_on_device() const;
-    detail::Decoder& decoder();
     /// Waits for what is queued, and mends the state if an earlier call failed.
     Status drain();
     Status open_store();
@@ -10963,8 +10997,10 @@ struct Session::Impl {
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
     /// The same, and computes them.
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
-    /// Tokens computed ahead of the caller with another sampling are dropped.
-    Status drop_ahead(const Sampling& sampling);
+    /// Drops tokens that were computed ahead of the caller.
+    Status drop_ahead();
+    /// The logits of the last row, which is computed.
+    Result<Span<const float>> last_logits();
     Status compute_rest(size_t n);
     /// Appends at least one token.
     Status generate(const Sampling& sampling);
@@ -45060,10 +45096,10 @@ namespace vk {
 namespace device_loop_impl {
 
 /// Copies what AUSPEX_SAMPLING of shaders/args.h lists. Does not compile unless that is every field but the seed and
-/// the constraint, which the host follows.
+/// what the host sees to: the constraint, and logit_bias, with which this loop does not run.
 args::SampleArgs sample_args(const Sampling& s) {
 #define AUSPEX_NAME(type, name) name,
-    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed, constraint, constrained_from] = s;
+    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed, constraint, constrained_from, logit_bias] = s;
 #undef AUSPEX_NAME
     args::SampleArgs a{};
 #define AUSPEX_COPY(type, name) a.name = static_cast<decltype(a.name)>(s.name);
@@ -46146,6 +46182,8 @@ Status check_sampling(const Sampling& s) {
         return out_of_range("frequency_penalty", double{s.frequency_penalty}, "-100..100");
     if (!(std::fabs(s.presence_penalty) <= 100))
         return out_of_range("presence_penalty", double{s.presence_penalty}, "-100..100");
+    for (const LogitBias& b : s.logit_bias)
+        if (!(std::fabs(b.bias) <= 1000)) return out_of_range("logit_bias", double{b.bias}, "-1000..1000");
     if (s.penalty_window > 4096) return out_of_range("penalty_window", s.penalty_window, "0..4096");
     return {};
 }
@@ -46155,6 +46193,13 @@ namespace {
 
 bool penalises(const Sampling& s) {
     return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0;
+}
+
+/// Where an id is among `ids`, or among all; n: it is not.
+size_t index_of(Token id, Span<const Token> ids, size_t n) {
+    if (ids.empty()) return std::min(static_cast<size_t>(id), n);
+    const Token* at = std::lower_bound(ids.begin(), ids.end(), id);
+    return at != ids.end() && *at == id ? static_cast<size_t>(at - ids.begin()) : n;
 }
 
 /// The first of the largest logits; a NaN never wins.
@@ -46188,9 +46233,9 @@ void Sampler::penalise(const Sampling& s, Span<const Token> before, Span<const T
         const float k = count[id];
         if (count[id] == 0) continue;  // an earlier occurrence did it
         count[id] = 0;
-        const Token* at = std::lower_bound(ids.begin(), ids.end(), id);
-        if (!ids.empty() && (at == ids.end() || *at != id)) continue;
-        float& l = c[ids.empty() ? id : static_cast<Token>(at - ids.begin())].logit;
+        const size_t i = sample_impl::index_of(id, ids, SIZE_MAX);
+        if (i == SIZE_MAX) continue;
+        float& l = c[i].logit;
         l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
         l -= k * s.frequency_penalty + s.presence_penalty;
     }
@@ -46252,18 +46297,20 @@ Token Sampler::draw(const Candidate* c, Kept kept, const Sampling& s, uint64_t p
     return best;
 }
 
-/// Writes the candidates, with penalties.
+/// Writes the candidates, with bias and penalties.
 void Sampler::fill(Span<const float> logits, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
     Candidate* c = candidates_.as<Candidate>();
     for (uint32_t i = 0; i < logits.size(); ++i)
         c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
+    for (const LogitBias& b : s.logit_bias)
+        if (const size_t i = sample_impl::index_of(b.id, ids, logits.size()); i < logits.size()) c[i].logit += b.bias;
     if (sample_impl::penalises(s)) penalise(s, before, ids);
 }
 
 Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
                       Span<const Token> ids) {
-    const DefaultFloatMode mode;                       // the text must not depend on the caller's
-    if (is_greedy(s) && !sample_impl::penalises(s)) {  // no list is needed
+    const DefaultFloatMode mode;  // the text must not depend on the caller's
+    if (is_greedy(s) && !sample_impl::penalises(s) && s.logit_bias.empty()) {  // no list is needed
         const size_t best = sample_impl::largest(logits);
         return ids.empty() ? static_cast<Token>(best) : ids[best];
     }
@@ -48827,6 +48874,15 @@ Result<uint32_t> Lookup::propose(const DraftRequest& request) {
     return n;
 }
 
+Result<uint32_t> ForcedText::propose(const DraftRequest& request) {
+    const std::string text = constrained_.forced(kMaxBytes);
+    if (text.empty()) return 0u;
+    const std::vector<Token> ids = tokenizer_.encode(text, false);
+    const uint32_t n = std::min(request.n, static_cast<uint32_t>(ids.size()) - 1);
+    std::copy_n(ids.begin(), n, request.to);
+    return n;
+}
+
 Status MtpDraft::open(const Plan& plan, Context& context, MtpCache& cache, Sampler& sampler, const Allocator& from,
                       float min_probability) {
     AUSPEX_TRY(chain_.take(from, uint64_t{kMaxTentative} * plan.d_model * sizeof(float), "the drafts' hidden rows"));
@@ -49789,8 +49845,10 @@ namespace detail {
 Result<uint32_t> HostDecoder::guess(uint32_t n, const Sampling& sampling) {
     if (n == 0) return 0u;
     const DraftRequest request{p_.timeline.tokens(), n, sampling, p_.timeline.tail()};
+    uint32_t n_found = 0;
+    AUSPEX_TRY(forced_.propose(request).get(n_found));
+    if (n_found > 0) return n_found;
     if (p_.sources.text) {
-        uint32_t n_found = 0;
         AUSPEX_TRY(p_.sources.text->propose(request).get(n_found));
         n_found = std::min(n_found, n);
         if (n_found > 0 && (p_.sources.text->confident() || !p_.cache.on())) {
@@ -52077,17 +52135,13 @@ bool Session::Impl::decodes_on_device() const {
            (!cache.on() || sources.mtp.on_device());
 }
 
-detail::Decoder& Session::Impl::decoder() {
-    return decodes_on_device() ? static_cast<detail::Decoder&>(*device) : *host;
-}
-
 Status Session::Impl::drain() {
     if (device) AUSPEX_TRY(device->drain());
     return trunk->repair();
 }
 
-Status Session::Impl::drop_ahead(const Sampling& sampling) {
-    if (!device || device->same_sampling(sampling)) return {};
+Status Session::Impl::drop_ahead() {
+    if (!device) return {};
     AUSPEX_TRY(device->drain());
     if (timeline.size() == timeline.n_given()) return {};
     AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1));
@@ -52103,25 +52157,54 @@ Status Session::Impl::compute_rest(size_t n) {
     return done;
 }
 
-Status Session::Impl::generate(const Sampling& sampling) {
-    if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
-        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
-    const size_t size = timeline.size();
-    if (!decodes_on_device()) AUSPEX_TRY(drain());  // the host's steps end the device loop
-    if (timeline.size() > size) return {};          // it had tokens queued
-    if (timeline.n_row() < size) return decoder().next(sampling);
+Result<Span<const float>> Session::Impl::last_logits() {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
         detail::PrefixReport report;
         AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).get(report));
         AUSPEX_TRY(compute_rest(report.rows_computed));
     }
+    return trunk->last_logits();
+}
+
+Status Session::Impl::generate(const Sampling& sampling) {
+    if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
+        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
+    const size_t size = timeline.size();
+    const bool on_device = decodes_on_device() && sampling.logit_bias.empty();
+    if (!on_device) AUSPEX_TRY(drain());    // the host's steps end the device loop
+    if (timeline.size() > size) return {};  // it had tokens queued
+    if (timeline.n_row() < size) return on_device ? device->next(sampling) : host->next(sampling);
     Span<const float> logits;
-    AUSPEX_TRY(trunk->last_logits().get(logits));
+    AUSPEX_TRY(last_logits().get(logits));
     Token id = sampler.sample(logits, sampling, timeline.size(), timeline.tokens());
     AUSPEX_TRY(constrained.admit(id, sampler, logits, sampling, timeline.size(), timeline.tokens()).get(id));
     timeline.append(id);
     return {};
 }
+
+Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(s.trunk->alive());
+    if (s.timeline.size() == 0)
+        return Status(Code::bad_argument, "there is no history to have logits; call sync() with at least one token");
+    AUSPEX_TRY(s.go_on());
+    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drop_ahead());
+    if (s.timeline.size() > s.timeline.n_row() + 1)
+        AUSPEX_TRY(s.compute_rest(s.timeline.size() - s.timeline.n_row() - 1));
+    if (s.timeline.n_row() < s.timeline.size()) {  // computed as next() computes it
+        AUSPEX_TRY(s.trunk->track(s.cache.fill(s.timeline.tokens())));
+        AUSPEX_TRY(s.trunk->verify(0));
+        s.trunk->commit(1);
+        s.stats.rows_decoded += 1;
+        s.trunk->report_windows();
+    }
+    AUSPEX_TRY(s.trunk->find_logits());
+    return s.last_logits();
+}
+AUSPEX_CATCH
 
 Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
@@ -52129,6 +52212,11 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     Impl& s = *impl_;
     AUSPEX_TRY(s.trunk->alive());
     AUSPEX_TRY(detail::check_sampling(sampling));
+    const Token n_vocab = static_cast<Token>(s.model->plan.n_vocab);
+    for (const LogitBias& b : sampling.logit_bias)
+        if (b.id < 0 || b.id >= n_vocab)
+            return detail::fail(Code::bad_argument, "sampling.logit_bias names token ", b.id, ", expected 0..",
+                                n_vocab - 1);
     if (s.timeline.size() == 0)
         return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
     if (s.timeline.n_given() >= s.options.n_context)
@@ -52138,7 +52226,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
     if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
-    AUSPEX_TRY(s.drop_ahead(sampling));
+    if (s.device && !s.device->same_sampling(sampling)) AUSPEX_TRY(s.drop_ahead());
     AUSPEX_TRY(s.constrained.follow(sampling, s.history()));
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();

@@ -644,9 +644,17 @@ constexpr size_t kFromHere = SIZE_MAX;
 
 // ------------------------------------------------------------------------------------ sampling
 
-/// How the next token is sampled: penalties, top-k, top-p, min-p, temperature, then one draw. The draw is Gumbel-max
-/// with noise keyed by (seed, position, id): the token is a pure function of its logits and its position, so drafting
-/// cannot change it.
+/// Added to the logit of one token.
+struct LogitBias {
+    Token id = 0;
+    float bias = 0;  ///< -1000..1000
+
+    friend bool operator==(const LogitBias& a, const LogitBias& b) { return a.id == b.id && a.bias == b.bias; }
+};
+
+/// How the next token is sampled: bias, penalties, top-k, top-p, min-p, temperature, then one draw. The draw is
+/// Gumbel-max with noise keyed by (seed, position, id): the token is a pure function of its logits and its position, so
+/// drafting cannot change it.
 struct Sampling {
     float temperature = 0;        ///< 0..100; below 1e-30: the largest logit, ties to the lower id
     int top_k = 0;                ///< keep the k largest; 0: all
@@ -665,12 +673,14 @@ struct Sampling {
     /// history when next() is first called with this constraint; sync() that only takes tokens of the constrained text
     /// back goes on with it, any other sync(), restore() and load() let it begin anew.
     size_t constrained_from = kFromHere;
+    /// Several of one id add up. With a bias the host samples, also where the device could: slower on a GPU.
+    std::vector<LogitBias> logit_bias;
 
     friend bool operator==(const Sampling& a, const Sampling& b) {
         return a.temperature == b.temperature && a.top_k == b.top_k && a.top_p == b.top_p && a.min_p == b.min_p &&
                a.repeat_penalty == b.repeat_penalty && a.frequency_penalty == b.frequency_penalty &&
                a.presence_penalty == b.presence_penalty && a.penalty_window == b.penalty_window && a.seed == b.seed &&
-               a.constraint == b.constraint && a.constrained_from == b.constrained_from;
+               a.constraint == b.constraint && a.constrained_from == b.constrained_from && a.logit_bias == b.logit_bias;
     }
     friend bool operator!=(const Sampling& a, const Sampling& b) { return !(a == b); }
 };
@@ -927,6 +937,15 @@ class AUSPEX_API Session {
     ///           before the call; move_to() goes on with it.
     /// cost      one step of the model; allocates nothing but what a constraint remembers of its text.
     Result<Span<const Token>> next(const Sampling& sampling = {});
+
+    /// The logits of the token after the history, before bias and penalties, for applications that sample by
+    /// themselves: sync() with the history and the chosen token appends it. next() may be called as well, and gives
+    /// what it would have given.
+    ///
+    /// returns   ModelInfo::n_vocab values; the view is valid until the next call.
+    /// errors    bad_argument: no history yet. cancelled, device_lost: as next().
+    /// cost      one step of the model where the last token was not run yet; on a GPU a copy to the host.
+    Result<Span<const float>> logits();
 
     /// Stops sync(), next() and move_to(): a running one returns cancelled before its next step, others at once, until
     /// cancel(false). Steps that were computed count: sync() goes on from there when it is called again.

@@ -63,6 +63,8 @@ Status check_sampling(const Sampling& s) {
         return out_of_range("frequency_penalty", double{s.frequency_penalty}, "-100..100");
     if (!(std::fabs(s.presence_penalty) <= 100))
         return out_of_range("presence_penalty", double{s.presence_penalty}, "-100..100");
+    for (const LogitBias& b : s.logit_bias)
+        if (!(std::fabs(b.bias) <= 1000)) return out_of_range("logit_bias", double{b.bias}, "-1000..1000");
     if (s.penalty_window > 4096) return out_of_range("penalty_window", s.penalty_window, "0..4096");
     return {};
 }
@@ -72,6 +74,13 @@ namespace {
 
 bool penalises(const Sampling& s) {
     return s.repeat_penalty != 1 || s.frequency_penalty != 0 || s.presence_penalty != 0;
+}
+
+/// Where an id is among `ids`, or among all; n: it is not.
+size_t index_of(Token id, Span<const Token> ids, size_t n) {
+    if (ids.empty()) return std::min(static_cast<size_t>(id), n);
+    const Token* at = std::lower_bound(ids.begin(), ids.end(), id);
+    return at != ids.end() && *at == id ? static_cast<size_t>(at - ids.begin()) : n;
 }
 
 /// The first of the largest logits; a NaN never wins.
@@ -105,9 +114,9 @@ void Sampler::penalise(const Sampling& s, Span<const Token> before, Span<const T
         const float k = count[id];
         if (count[id] == 0) continue;  // an earlier occurrence did it
         count[id] = 0;
-        const Token* at = std::lower_bound(ids.begin(), ids.end(), id);
-        if (!ids.empty() && (at == ids.end() || *at != id)) continue;
-        float& l = c[ids.empty() ? id : static_cast<Token>(at - ids.begin())].logit;
+        const size_t i = sample_impl::index_of(id, ids, SIZE_MAX);
+        if (i == SIZE_MAX) continue;
+        float& l = c[i].logit;
         l = l > 0 ? l / s.repeat_penalty : l * s.repeat_penalty;
         l -= k * s.frequency_penalty + s.presence_penalty;
     }
@@ -169,18 +178,20 @@ Token Sampler::draw(const Candidate* c, Kept kept, const Sampling& s, uint64_t p
     return best;
 }
 
-/// Writes the candidates, with penalties.
+/// Writes the candidates, with bias and penalties.
 void Sampler::fill(Span<const float> logits, const Sampling& s, Span<const Token> before, Span<const Token> ids) {
     Candidate* c = candidates_.as<Candidate>();
     for (uint32_t i = 0; i < logits.size(); ++i)
         c[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], ids.empty() ? i : static_cast<uint32_t>(ids[i])};
+    for (const LogitBias& b : s.logit_bias)
+        if (const size_t i = sample_impl::index_of(b.id, ids, logits.size()); i < logits.size()) c[i].logit += b.bias;
     if (sample_impl::penalises(s)) penalise(s, before, ids);
 }
 
 Token Sampler::sample(Span<const float> logits, const Sampling& s, uint64_t position, Span<const Token> before,
                       Span<const Token> ids) {
-    const DefaultFloatMode mode;                       // the text must not depend on the caller's
-    if (is_greedy(s) && !sample_impl::penalises(s)) {  // no list is needed
+    const DefaultFloatMode mode;  // the text must not depend on the caller's
+    if (is_greedy(s) && !sample_impl::penalises(s) && s.logit_bias.empty()) {  // no list is needed
         const size_t best = sample_impl::largest(logits);
         return ids.empty() ? static_cast<Token>(best) : ids[best];
     }

@@ -218,17 +218,13 @@ bool Session::Impl::decodes_on_device() const {
            (!cache.on() || sources.mtp.on_device());
 }
 
-detail::Decoder& Session::Impl::decoder() {
-    return decodes_on_device() ? static_cast<detail::Decoder&>(*device) : *host;
-}
-
 Status Session::Impl::drain() {
     if (device) AUSPEX_TRY(device->drain());
     return trunk->repair();
 }
 
-Status Session::Impl::drop_ahead(const Sampling& sampling) {
-    if (!device || device->same_sampling(sampling)) return {};
+Status Session::Impl::drop_ahead() {
+    if (!device) return {};
     AUSPEX_TRY(device->drain());
     if (timeline.size() == timeline.n_given()) return {};
     AUSPEX_TRY(trunk->rewind(timeline.n_given() - 1));
@@ -244,25 +240,54 @@ Status Session::Impl::compute_rest(size_t n) {
     return done;
 }
 
-Status Session::Impl::generate(const Sampling& sampling) {
-    if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
-        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
-    const size_t size = timeline.size();
-    if (!decodes_on_device()) AUSPEX_TRY(drain());  // the host's steps end the device loop
-    if (timeline.size() > size) return {};          // it had tokens queued
-    if (timeline.n_row() < size) return decoder().next(sampling);
+Result<Span<const float>> Session::Impl::last_logits() {
     if (!trunk->has_logits()) {  // a cancelled prompt or a bare snapshot: the last row must be computed again
         detail::PrefixReport report;
         AUSPEX_TRY(replace_tokens(timeline.tokens(), {}).get(report));
         AUSPEX_TRY(compute_rest(report.rows_computed));
     }
+    return trunk->last_logits();
+}
+
+Status Session::Impl::generate(const Sampling& sampling) {
+    if (timeline.size() > timeline.n_row() + 1)  // an earlier call failed
+        AUSPEX_TRY(compute_rest(timeline.size() - timeline.n_row() - 1));
+    const size_t size = timeline.size();
+    const bool on_device = decodes_on_device() && sampling.logit_bias.empty();
+    if (!on_device) AUSPEX_TRY(drain());    // the host's steps end the device loop
+    if (timeline.size() > size) return {};  // it had tokens queued
+    if (timeline.n_row() < size) return on_device ? device->next(sampling) : host->next(sampling);
     Span<const float> logits;
-    AUSPEX_TRY(trunk->last_logits().get(logits));
+    AUSPEX_TRY(last_logits().get(logits));
     Token id = sampler.sample(logits, sampling, timeline.size(), timeline.tokens());
     AUSPEX_TRY(constrained.admit(id, sampler, logits, sampling, timeline.size(), timeline.tokens()).get(id));
     timeline.append(id);
     return {};
 }
+
+Result<Span<const float>> Session::logits() AUSPEX_BOUNDARY {
+    Impl::Call call(impl_.get());
+    AUSPEX_TRY(call.status());
+    Impl& s = *impl_;
+    AUSPEX_TRY(s.trunk->alive());
+    if (s.timeline.size() == 0)
+        return Status(Code::bad_argument, "there is no history to have logits; call sync() with at least one token");
+    AUSPEX_TRY(s.go_on());
+    AUSPEX_TRY(s.drain());
+    AUSPEX_TRY(s.drop_ahead());
+    if (s.timeline.size() > s.timeline.n_row() + 1)
+        AUSPEX_TRY(s.compute_rest(s.timeline.size() - s.timeline.n_row() - 1));
+    if (s.timeline.n_row() < s.timeline.size()) {  // computed as next() computes it
+        AUSPEX_TRY(s.trunk->track(s.cache.fill(s.timeline.tokens())));
+        AUSPEX_TRY(s.trunk->verify(0));
+        s.trunk->commit(1);
+        s.stats.rows_decoded += 1;
+        s.trunk->report_windows();
+    }
+    AUSPEX_TRY(s.trunk->find_logits());
+    return s.last_logits();
+}
+AUSPEX_CATCH
 
 Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDARY {
     Impl::Call call(impl_.get());
@@ -270,6 +295,11 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     Impl& s = *impl_;
     AUSPEX_TRY(s.trunk->alive());
     AUSPEX_TRY(detail::check_sampling(sampling));
+    const Token n_vocab = static_cast<Token>(s.model->plan.n_vocab);
+    for (const LogitBias& b : sampling.logit_bias)
+        if (b.id < 0 || b.id >= n_vocab)
+            return detail::fail(Code::bad_argument, "sampling.logit_bias names token ", b.id, ", expected 0..",
+                                n_vocab - 1);
     if (s.timeline.size() == 0)
         return Status(Code::bad_argument, "there is no history to continue; call sync() with at least one token");
     if (s.timeline.n_given() >= s.options.n_context)
@@ -279,7 +309,7 @@ Result<Span<const Token>> Session::next(const Sampling& sampling) AUSPEX_BOUNDAR
     const auto start = std::chrono::steady_clock::now();
     const size_t size = s.timeline.n_given();
     if (s.trunk->damaged()) AUSPEX_TRY(s.drain());
-    AUSPEX_TRY(s.drop_ahead(sampling));
+    if (s.device && !s.device->same_sampling(sampling)) AUSPEX_TRY(s.drop_ahead());
     AUSPEX_TRY(s.constrained.follow(sampling, s.history()));
     if (s.timeline.size() > size) {  // computed ahead, and waited for by another call: one for each call
         s.timeline.give_one();

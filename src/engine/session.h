@@ -47,7 +47,6 @@ struct Session::Impl {
     Status open_draft();
     /// The rule of decoder.h.
     bool decodes_on_device() const;
-    detail::Decoder& decoder();
     /// Waits for what is queued, and mends the state if an earlier call failed.
     Status drain();
     Status open_store();
@@ -56,8 +55,10 @@ struct Session::Impl {
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
     /// The same, and computes them.
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
-    /// Tokens computed ahead of the caller with another sampling are dropped.
-    Status drop_ahead(const Sampling& sampling);
+    /// Drops tokens that were computed ahead of the caller.
+    Status drop_ahead();
+    /// The logits of the last row, which is computed.
+    Result<Span<const float>> last_logits();
     Status compute_rest(size_t n);
     /// Appends at least one token.
     Status generate(const Sampling& sampling);

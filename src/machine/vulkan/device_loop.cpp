@@ -12,10 +12,10 @@ namespace vk {
 namespace device_loop_impl {
 
 /// Copies what AUSPEX_SAMPLING of shaders/args.h lists. Does not compile unless that is every field but the seed and
-/// the constraint, which the host follows.
+/// what the host sees to: the constraint, and logit_bias, with which this loop does not run.
 args::SampleArgs sample_args(const Sampling& s) {
 #define AUSPEX_NAME(type, name) name,
-    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed, constraint, constrained_from] = s;
+    const auto& [AUSPEX_SAMPLING(AUSPEX_NAME) seed, constraint, constrained_from, logit_bias] = s;
 #undef AUSPEX_NAME
     args::SampleArgs a{};
 #define AUSPEX_COPY(type, name) a.name = static_cast<decltype(a.name)>(s.name);
