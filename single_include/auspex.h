@@ -910,6 +910,15 @@ Answer device_options(const auspex_device_options& from, const std::shared_ptr<M
     return Answer();
 }
 
+/// The progress callback of options that have one.
+template <class From, class To>
+void set_progress(const From& from, To* to) {
+    if (from.progress == nullptr) return;
+    to->progress = [ask = from.progress, user = from.progress_user](const char* what, float fraction) {
+        return ask(what, fraction, user) == 0;
+    };
+}
+
 Answer load_options(const auspex_load_options* given, LoadOptions* to) {
     auspex_load_options from;
     AUSPEX_C_TRY(read(given, &from, "auspex_load_options"));
@@ -924,10 +933,7 @@ Answer load_options(const auspex_load_options* given, LoadOptions* to) {
                              : from.host_expert_layers < 0 ? 0
                                                            : from.host_expert_layers;
     if (from.mtp_file != nullptr) to->mtp_file = from.mtp_file;
-    if (from.progress != nullptr)
-        to->progress = [ask = from.progress, user = from.progress_user](const char* what, float fraction) {
-            return ask(what, fraction, user) == 0;
-        };
+    set_progress(from, to);
     return Answer();
 }
 
@@ -949,10 +955,7 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
     if (from.checkpoint_bytes != 0)
         to->checkpoint_bytes = from.checkpoint_bytes == AUSPEX_NO_CHECKPOINTS ? 0 : from.checkpoint_bytes;
     if (from.windows != nullptr) AUSPEX_C_TRY(parse_windows(from.windows).get(to->windows));
-    if (from.progress != nullptr)
-        to->progress = [ask = from.progress, user = from.progress_user](const char* what, float fraction) {
-            return ask(what, fraction, user) == 0;
-        };
+    set_progress(from, to);
     return Answer();
 }
 

@@ -1305,6 +1305,13 @@ struct Fnv {
     }
 };
 
+/// The value of a hexadecimal digit, or -1.
+inline int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 /// n rounded up to a multiple of `to`, a power of two; n is below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 template <class T>
@@ -3026,6 +3033,32 @@ struct ByteClasses {
     std::array<uint8_t, 256> first{};  ///< a byte of each class
 };
 
+/// What follows after a byte of each class: a row for each expression or state, made when its first entry is set.
+class StepTable {
+  public:
+    static constexpr uint32_t kUnknown = UINT32_MAX;
+    void set_classes(size_t n) { n_class_ = n; }
+    void add() { row_of_.push_back(0); }
+    uint32_t get(uint32_t from, unsigned byte_class) const {
+        const uint32_t row = row_of_[from];
+        return row == 0 ? kUnknown : steps_[(row - 1) * n_class_ + byte_class];
+    }
+    void set(uint32_t from, unsigned byte_class, uint32_t to) {
+        uint32_t& row = row_of_[from];
+        if (row == 0) {
+            steps_.resize(steps_.size() + n_class_, kUnknown);
+            row = static_cast<uint32_t>(steps_.size() / n_class_);
+        }
+        steps_[(row - 1) * n_class_ + byte_class] = to;
+    }
+    size_t memory() const { return (row_of_.capacity() + steps_.capacity()) * 4; }
+
+  private:
+    size_t n_class_ = 1;
+    std::vector<uint32_t> row_of_;  ///< its row + 1, or 0
+    std::vector<uint32_t> steps_;
+};
+
 class ExprPool {
   public:
     ExprPool();
@@ -3042,9 +3075,11 @@ class ExprPool {
     ExprId except(ExprId a);
     ExprId repeat(ExprId a, uint32_t lo, uint32_t hi);
     ExprId optional(ExprId a) { return choice(kEmptyText, a); }
-    ExprId rule(uint32_t index);
-    ExprId token(uint32_t index);
-    ExprId members(uint32_t object, uint32_t written, uint32_t count, uint32_t more = 0);
+    ExprId rule(uint32_t index) { return deferred(ExprKind::rule, index); }
+    ExprId token(uint32_t index) { return deferred(ExprKind::token, index); }
+    ExprId members(uint32_t object, uint32_t written, uint32_t count, uint32_t more = 0) {
+        return deferred(ExprKind::members, object, written, count, more);
+    }
     /// An expression whose texts begin with the same n bytes, whatever the first n bytes: counts beyond n are dropped.
     ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.
@@ -3060,11 +3095,8 @@ class ExprPool {
     /// What is left of a regular expression after a byte of this class; kNoMatch if it does not match. Never one that
     /// matches nothing.
     ExprId derive(ExprId e, unsigned byte_class) {
-        if (row_of_[e] != 0) {
-            const ExprId known = rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class];
-            if (known != kUnknown) return known;
-        }
-        return derive_slowly(e, byte_class);
+        const ExprId known = steps_.get(e, byte_class);
+        return known != StepTable::kUnknown ? known : derive_slowly(e, byte_class);
     }
     /// Whether the expression matches any text. Takes a search where complements or intersections are within.
     bool live(ExprId e);
@@ -3083,8 +3115,8 @@ class ExprPool {
     std::string_view text_of(ExprId e) const { return std::string_view(texts_).substr(nodes_[e].a, nodes_[e].b); }
 
   private:
-    static constexpr ExprId kUnknown = UINT32_MAX;
     ExprId intern(ExprNode node);
+    ExprId deferred(ExprKind kind, uint32_t a, uint32_t b = 0, uint32_t lo = 0, uint32_t hi = 0);
     ExprId intern_list(ExprKind kind, const std::vector<ExprId>& parts);
     void index_node(ExprId e);
     uint64_t hash(const ExprNode& node) const;
@@ -3103,10 +3135,9 @@ class ExprPool {
     std::vector<ByteSet> sets_;
     std::map<std::array<uint64_t, 4>, uint32_t> set_index_;
     std::string texts_;
-    std::vector<uint32_t> table_;   ///< open addressing: expression ids, 0 is free
-    std::vector<uint32_t> row_of_;  ///< of each expression: its row of derivatives + 1, or 0
-    std::vector<ExprId> rows_;
-    std::vector<uint8_t> live_;  ///< of each expression: 0 unknown, 1 matches something, 2 nothing
+    std::vector<uint32_t> table_;  ///< open addressing: expression ids, 0 is free
+    StepTable steps_;              ///< derivatives
+    std::vector<uint8_t> live_;    ///< of each expression: 0 unknown, 1 matches something, 2 nothing
     /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
     std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;
@@ -3380,11 +3411,8 @@ class Automaton {
     /// The state after a byte; kDead if no text of the grammar goes on so.
     StateId step(StateId s, unsigned char byte) { return step_class(s, classes_.of[byte]); }
     StateId step_class(StateId s, unsigned byte_class) {
-        if (rows_at_[s] != 0) {
-            const StateId known = rows_[size_t{rows_at_[s] - 1} * classes_.n + byte_class];
-            if (known != kUnknown) return known;
-        }
-        return step_slowly(s, byte_class);
+        const StateId known = steps_.get(s, byte_class);
+        return known != StepTable::kUnknown ? known : step_slowly(s, byte_class);
     }
     /// The state after the control token of one of the state's terminals.
     StateId step_terminal(StateId s, uint32_t terminal);
@@ -3409,7 +3437,6 @@ class Automaton {
     void compact(std::vector<StateId>& keep);
 
   private:
-    static constexpr StateId kUnknown = UINT32_MAX;
     struct State {
         uint32_t at = 0, n = 0, n_terminal = 0;
         bool accepting = false;
@@ -3443,8 +3470,7 @@ class Automaton {
     std::unordered_multimap<uint64_t, StateId> state_index_;
     std::vector<Link> links_;
     std::unordered_map<uint64_t, uint32_t> link_index_;
-    std::vector<uint32_t> rows_at_;
-    std::vector<StateId> rows_;
+    StepTable steps_;
     std::unordered_map<ExprId, ExprId> expanded_;
     std::unordered_map<uint32_t, StateId> after_;
     Closure scratch_;
@@ -3632,6 +3658,8 @@ class SchemaCompiler {
     // schema_objects.cpp
     ExprId write_array(const TypeFacts& facts, const Json& where);
     ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
+    ObjectRule empty_object(const TypeFacts& f, ExprId separator) const;
+    ExprId members_of(ObjectRule object);
     ExprId write_object(const TypeFacts& facts, const Json& where);
     ExprId write_arguments(const TypeFacts& facts, const Json& where);
     void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed, ValuePlace place);
@@ -3737,6 +3765,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct Grammar::Impl {
     std::shared_ptr<const detail::Rules> rules;
+
+    static Result<Grammar> wrap(Result<std::shared_ptr<const detail::Rules>> compiled);
 };
 
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -13572,17 +13602,9 @@ class JsonReader {
     bool hex4(uint32_t* out) {
         *out = 0;
         for (int i = 0; i < 4; ++i, ++at_) {
-            const char c = at_ < text_.size() ? text_[at_] : '\0';
-            uint32_t d = 0;
-            if (json_impl::is_digit(c))
-                d = static_cast<uint32_t>(c - '0');
-            else if (c >= 'a' && c <= 'f')
-                d = static_cast<uint32_t>(c - 'a' + 10);
-            else if (c >= 'A' && c <= 'F')
-                d = static_cast<uint32_t>(c - 'A' + 10);
-            else
-                return expected("four hexadecimal digits");
-            *out = *out << 4 | d;
+            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
+            if (digit < 0) return expected("four hexadecimal digits");
+            *out = *out << 4 | static_cast<uint32_t>(digit);
         }
         return true;
     }
@@ -15919,7 +15941,8 @@ ExprPool::ExprPool() : table_(256, 0) {
     empty.kind = ExprKind::empty;
     empty.nullable = true;
     nodes_.push_back(empty);
-    row_of_.assign(2, 0);
+    steps_.add();
+    steps_.add();
     live_.assign({2, 1});
 }
 
@@ -15954,7 +15977,7 @@ ExprId ExprPool::intern(ExprNode node) {
         if (same(nodes_[table_[i]], node)) return table_[i];
     const ExprId e = static_cast<ExprId>(nodes_.size());
     nodes_.push_back(node);
-    row_of_.push_back(0);
+    steps_.add();
     live_.push_back(node.logic ? 0 : 1);
     if (2 * nodes_.size() > table_.size()) {
         table_.assign(2 * table_.size(), 0);
@@ -16172,30 +16195,15 @@ ExprId ExprPool::clip(ExprId e, uint32_t n) {
     return out;
 }
 
-ExprId ExprPool::rule(uint32_t index) {
+/// What grammar/automaton expands.
+ExprId ExprPool::deferred(ExprKind kind, uint32_t a, uint32_t b, uint32_t lo, uint32_t hi) {
     ExprNode n;
-    n.kind = ExprKind::rule;
-    n.a = index;
+    n.kind = kind;
     n.regular = false;
-    return intern(n);
-}
-
-ExprId ExprPool::token(uint32_t index) {
-    ExprNode n;
-    n.kind = ExprKind::token;
-    n.a = index;
-    n.regular = false;
-    return intern(n);
-}
-
-ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count, uint32_t more) {
-    ExprNode n;
-    n.kind = ExprKind::members;
-    n.a = object;
-    n.b = written;
-    n.lo = count;
-    n.hi = more;
-    n.regular = false;
+    n.a = a;
+    n.b = b;
+    n.lo = lo;
+    n.hi = hi;
     return intern(n);
 }
 
@@ -16262,6 +16270,7 @@ void ExprPool::close() {
         if (used.has(b)) refine(one);
     }
     classes_.n = static_cast<uint16_t>(n);
+    steps_.set_classes(n);
     for (unsigned b = 256; b-- > 0;) {
         classes_.of[b] = static_cast<uint8_t>(of[b]);
         classes_.first[of[b]] = static_cast<uint8_t>(b);
@@ -16274,11 +16283,7 @@ ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
         search_budget_ = expr_impl::kStepBudget;
         if (!live(d)) d = kNoMatch;
     }
-    if (row_of_[e] == 0) {
-        rows_.resize(rows_.size() + classes_.n, kUnknown);
-        row_of_[e] = static_cast<uint32_t>(rows_.size() / classes_.n);
-    }
-    rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class] = d;
+    steps_.set(e, byte_class, d);
     return d;
 }
 
@@ -16416,8 +16421,8 @@ bool ExprPool::search(ExprId e) {
 // ---------------------------------------------------------------------------------------------- memory
 
 size_t ExprPool::memory() const {
-    return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + rows_.capacity() * 4 +
-           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
+    return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + steps_.memory() +
+           live_.capacity() + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
 }
 
 ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {
@@ -17149,11 +17154,7 @@ class RegexReader {
     bool hex(size_t n, uint32_t& c) {
         c = 0;
         for (size_t i = 0; i < n; ++i, ++at_) {
-            const char h = at_ < text_.size() ? text_[at_] : '\0';
-            const int digit = h >= '0' && h <= '9'   ? h - '0'
-                              : h >= 'a' && h <= 'f' ? h - 'a' + 10
-                              : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                                     : -1;
+            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
             if (digit < 0) return error("a hexadecimal digit");
             c = c << 4 | static_cast<uint32_t>(digit);
         }
@@ -17615,11 +17616,7 @@ class GbnfReader {
     bool hex(size_t n, uint32_t& c) {
         c = 0;
         for (size_t i = 0; i < n; ++i, ++at_) {
-            const char h = at_ < text_.size() ? text_[at_] : '\0';
-            const int digit = h >= '0' && h <= '9'   ? h - '0'
-                              : h >= 'a' && h <= 'f' ? h - 'a' + 10
-                              : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                                     : -1;
+            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
             if (digit < 0) return error("a hexadecimal digit");
             c = c << 4 | static_cast<uint32_t>(digit);
         }
@@ -17822,8 +17819,9 @@ void Automaton::clear() {
     state_index_.clear();
     links_.assign(1, {});
     link_index_.clear();
-    rows_at_.assign(1, 0);
-    rows_.clear();
+    steps_ = StepTable();
+    steps_.set_classes(classes_.n);
+    steps_.add();
     expanded_.clear();
     after_.clear();
 }
@@ -17953,7 +17951,7 @@ StateId Automaton::intern(Closure& c) {
     pool_.insert(pool_.end(), c.terminals.begin(), c.terminals.end());
     const StateId id = static_cast<StateId>(states_.size());
     states_.push_back(s);
-    rows_at_.push_back(0);
+    steps_.add();
     state_index_.emplace(key.value, id);
     return id;
 }
@@ -17995,11 +17993,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     close(c);
     const StateId to = intern(c);
     if (s == kDead) return to;
-    if (rows_at_[s] == 0) {
-        rows_.resize(rows_.size() + classes_.n, kUnknown);
-        rows_at_[s] = static_cast<uint32_t>(rows_.size() / classes_.n);
-    }
-    rows_[size_t{rows_at_[s] - 1} * classes_.n + byte_class] = to;
+    steps_.set(s, byte_class, to);
     return to;
 }
 
@@ -18025,7 +18019,7 @@ StateId Automaton::merge(StateId a, StateId b) {
 size_t Automaton::memory() const {
     const size_t n_set = rules_.written.size(), set_bytes = n_set == 0 ? 0 : 16 * rules_.written[0].size() + 120;
     return n_set * set_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
-           pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + rows_.capacity() * 4 +
+           pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + steps_.memory() +
            (expanded_.size() + after_.size()) * 32;
 }
 
@@ -19708,12 +19702,24 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
     return true;
 }
 
-ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
+/// An object without members yet.
+ObjectRule SchemaCompiler::empty_object(const TypeFacts& f, ExprId separator) const {
     ObjectRule object;
     object.any_order = options_.any_order;
-    object.separator = comma_;
+    object.separator = separator;
     object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
     object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    return object;
+}
+
+/// The members of an object from its beginning.
+ExprId SchemaCompiler::members_of(ObjectRule object) {
+    rules_.objects.push_back(std::move(object));
+    return rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+}
+
+ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
+    ObjectRule object = empty_object(f, comma_);
     std::vector<std::string> listed;
     add_listed(f, object, listed, ValuePlace::json);
     if (!status_.ok() || !add_extra(f, object, listed, where)) return kNoMatch;
@@ -19723,9 +19729,7 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     if (object.min_count > 1 && object.min_count > n_required && !object.extra.empty() &&
         !unsupported(where, "minProperties", "above 1 with members that are not listed"))
         return kNoMatch;
-    rules_.objects.push_back(std::move(object));
-    const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
-    return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+    return pool_.concat({pool_.text("{"), space_, members_of(std::move(object)), space_, pool_.text("}")});
 }
 
 /// <parameter=NAME>, a line break, the value, a line break and </parameter>.
@@ -19754,17 +19758,11 @@ ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Sche
 }
 
 ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
-    ObjectRule object;
-    object.any_order = options_.any_order;
-    object.separator = kEmptyText;
-    object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
-    object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    ObjectRule object = empty_object(f, kEmptyText);
     if (f.has_values && !unsupported(where, "enum", "of whole objects for the arguments of a tool")) return kNoMatch;
     std::vector<std::string> listed;
     add_listed(f, object, listed, ValuePlace::arguments);
-    if (!status_.ok()) return kNoMatch;
-    rules_.objects.push_back(std::move(object));
-    return rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+    return status_.ok() ? members_of(std::move(object)) : kNoMatch;
 }
 
 }  // namespace detail
@@ -20123,51 +20121,32 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
 
 namespace auspex {
 inline namespace AUSPEX_VERSION_NAMESPACE {
-namespace detail {
-namespace grammar_interface_impl {
 
-std::shared_ptr<const Grammar::Impl> wrap(std::shared_ptr<const Rules> rules) {
-    auto impl = std::make_shared<Grammar::Impl>();
-    impl->rules = std::move(rules);
-    return impl;
+Result<Grammar> Grammar::Impl::wrap(Result<std::shared_ptr<const detail::Rules>> compiled) {
+    auto impl = std::make_shared<Impl>();
+    AUSPEX_TRY(std::move(compiled).get(impl->rules));
+    Grammar out;
+    out.impl_ = std::move(impl);
+    return out;
 }
 
-}  // namespace grammar_interface_impl
-}  // namespace detail
-
 Result<Grammar> Grammar::from_gbnf(std::string_view text) AUSPEX_BOUNDARY {
-    std::shared_ptr<const detail::Rules> rules;
-    AUSPEX_TRY(detail::rules_from_gbnf(text).get(rules));
-    Grammar out;
-    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
-    return out;
+    return Impl::wrap(detail::rules_from_gbnf(text));
 }
 AUSPEX_CATCH
 
 Result<Grammar> Grammar::from_regex(std::string_view pattern) AUSPEX_BOUNDARY {
-    std::shared_ptr<const detail::Rules> rules;
-    AUSPEX_TRY(detail::rules_from_regex(pattern).get(rules));
-    Grammar out;
-    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
-    return out;
+    return Impl::wrap(detail::rules_from_regex(pattern));
 }
 AUSPEX_CATCH
 
 Result<Grammar> Grammar::from_json_schema(std::string_view schema, const SchemaOptions& options) AUSPEX_BOUNDARY {
-    std::shared_ptr<const detail::Rules> rules;
-    AUSPEX_TRY(detail::rules_from_json_schema(schema, options).get(rules));
-    Grammar out;
-    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
-    return out;
+    return Impl::wrap(detail::rules_from_json_schema(schema, options));
 }
 AUSPEX_CATCH
 
 Result<Grammar> Grammar::from_tools(const std::vector<std::string>& tools, const ToolOptions& options) AUSPEX_BOUNDARY {
-    std::shared_ptr<const detail::Rules> rules;
-    AUSPEX_TRY(detail::rules_from_tools(tools, options).get(rules));
-    Grammar out;
-    out.impl_ = detail::grammar_interface_impl::wrap(std::move(rules));
-    return out;
+    return Impl::wrap(detail::rules_from_tools(tools, options));
 }
 AUSPEX_CATCH
 

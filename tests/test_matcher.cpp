@@ -87,6 +87,13 @@ struct Vocab {
                               "(a",
                               ")."})
             add(p);
+        for (const char* p : {"a/b", "/", "\xE2\x80\xA8", "x\xE2\x80\xA8y", " a", "ac", "abc"}) add(p);
+        for (const size_t n : {30, 63, 64, 65, 80}) {
+            add(std::string(n, 'a'));
+            add(std::string(n, 'a') + "\"");
+            add(std::string(n, ' ') + "b");
+            add(std::string(n, 'a') + ".b");
+        }
         test::Random random(seed);
         const char chars[] = "abcde01 \"\\{}[]:,.-nu\n\xC3\xA9(x)";
         for (size_t i = 0; i < n_random; ++i) {
@@ -175,6 +182,14 @@ TEST_CASE("a mask has the bit of every token that accept takes, and no other") {
     compare(gbnf("root ::= \"\\\"\" [^\"\\\\\\x00-\\x1F]{3,20} \"\\\"\" root?"), vocab, 3, 60);
     compare(gbnf("root ::= \"\\\"\" [^\"\\\\\\x00-\\x1F]{40,200} \"\\\"\" [a-z ]{0,30} root?"), vocab, 13, 60);
     compare(gbnf("root ::= \"\\\"\" ([^\"\\\\\\x00-\\x1F] | \"\\\\\" [nt\"]){0,28} \"\\\"\" root?"), vocab, 14, 60);
+    compare(gbnf("root ::= \"\\\"\" any{60,210} \"\\\"\" [a-z ]{0,30} root?\nany ::= [^\"\\\\\\x00-\\x1F]"), vocab, 15,
+            40);
+    compare(gbnf("root ::= \"\\\"\" [^\"\\\\\\x00-\\x1F/\\u2028]+ \"\\\"\" [a-z]* root?"), vocab, 16, 40);
+    compare(gbnf("root ::= \"\\\"\" any* [ab] \"c\" any* \"\\\"\"\nany ::= [^\"\\\\\\x00-\\x1F]"), vocab, 17, 40);
+    compare(gbnf("root ::= \"\\\"\" (word \" \"+){0,9} word \"\\\"\" root?\nword ::= [^\"\\\\\\x00- ]+"), vocab, 18,
+            40);
+    compare(gbnf("root ::= ([^\\x00-\\x1F\"\\\\b] | \"b/\")* \"\\\\\" [^\\x00-\\x1F]{3,70}"), vocab, 19, 40);
+    compare(gbnf("root ::= any{9,200} \".\" [bc] [\\n\"] root?\nany ::= [^.\"\\\\\\x00-\\x1F]"), vocab, 20, 60);
     compare(gbnf("root ::= [a-e ]+ \".\" | [^b\\n]* \"\\n\" root"), vocab, 4, 60);
     compare(gbnf("root ::= [^\\n]* \"x\"* [^\\n]*"), vocab, 5, 40);
     compare(gbnf("root ::= item{2,5}\nitem ::= \"(\" item? \")\" | [a-z]{1,8} \".\""), vocab, 6, 60);

@@ -41,6 +41,13 @@ struct Fnv {
     }
 };
 
+/// The value of a hexadecimal digit, or -1.
+inline int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 /// n rounded up to a multiple of `to`, a power of two; n is below 2^63.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 template <class T>

@@ -196,17 +196,9 @@ class JsonReader {
     bool hex4(uint32_t* out) {
         *out = 0;
         for (int i = 0; i < 4; ++i, ++at_) {
-            const char c = at_ < text_.size() ? text_[at_] : '\0';
-            uint32_t d = 0;
-            if (json_impl::is_digit(c))
-                d = static_cast<uint32_t>(c - '0');
-            else if (c >= 'a' && c <= 'f')
-                d = static_cast<uint32_t>(c - 'a' + 10);
-            else if (c >= 'A' && c <= 'F')
-                d = static_cast<uint32_t>(c - 'A' + 10);
-            else
-                return expected("four hexadecimal digits");
-            *out = *out << 4 | d;
+            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
+            if (digit < 0) return expected("four hexadecimal digits");
+            *out = *out << 4 | static_cast<uint32_t>(digit);
         }
         return true;
     }

@@ -23,8 +23,9 @@ void Automaton::clear() {
     state_index_.clear();
     links_.assign(1, {});
     link_index_.clear();
-    rows_at_.assign(1, 0);
-    rows_.clear();
+    steps_ = StepTable();
+    steps_.set_classes(classes_.n);
+    steps_.add();
     expanded_.clear();
     after_.clear();
 }
@@ -154,7 +155,7 @@ StateId Automaton::intern(Closure& c) {
     pool_.insert(pool_.end(), c.terminals.begin(), c.terminals.end());
     const StateId id = static_cast<StateId>(states_.size());
     states_.push_back(s);
-    rows_at_.push_back(0);
+    steps_.add();
     state_index_.emplace(key.value, id);
     return id;
 }
@@ -196,11 +197,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     close(c);
     const StateId to = intern(c);
     if (s == kDead) return to;
-    if (rows_at_[s] == 0) {
-        rows_.resize(rows_.size() + classes_.n, kUnknown);
-        rows_at_[s] = static_cast<uint32_t>(rows_.size() / classes_.n);
-    }
-    rows_[size_t{rows_at_[s] - 1} * classes_.n + byte_class] = to;
+    steps_.set(s, byte_class, to);
     return to;
 }
 
@@ -226,7 +223,7 @@ StateId Automaton::merge(StateId a, StateId b) {
 size_t Automaton::memory() const {
     const size_t n_set = rules_.written.size(), set_bytes = n_set == 0 ? 0 : 16 * rules_.written[0].size() + 120;
     return n_set * set_bytes + rules_.pool.memory() + states_.size() * (sizeof(State) + 48) +
-           pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + rows_.capacity() * 4 +
+           pool_.capacity() * sizeof(Reading) + links_.size() * (sizeof(Link) + 64) + steps_.memory() +
            (expanded_.size() + after_.size()) * 32;
 }
 

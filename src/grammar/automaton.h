@@ -29,11 +29,8 @@ class Automaton {
     /// The state after a byte; kDead if no text of the grammar goes on so.
     StateId step(StateId s, unsigned char byte) { return step_class(s, classes_.of[byte]); }
     StateId step_class(StateId s, unsigned byte_class) {
-        if (rows_at_[s] != 0) {
-            const StateId known = rows_[size_t{rows_at_[s] - 1} * classes_.n + byte_class];
-            if (known != kUnknown) return known;
-        }
-        return step_slowly(s, byte_class);
+        const StateId known = steps_.get(s, byte_class);
+        return known != StepTable::kUnknown ? known : step_slowly(s, byte_class);
     }
     /// The state after the control token of one of the state's terminals.
     StateId step_terminal(StateId s, uint32_t terminal);
@@ -58,7 +55,6 @@ class Automaton {
     void compact(std::vector<StateId>& keep);
 
   private:
-    static constexpr StateId kUnknown = UINT32_MAX;
     struct State {
         uint32_t at = 0, n = 0, n_terminal = 0;
         bool accepting = false;
@@ -92,8 +88,7 @@ class Automaton {
     std::unordered_multimap<uint64_t, StateId> state_index_;
     std::vector<Link> links_;
     std::unordered_map<uint64_t, uint32_t> link_index_;
-    std::vector<uint32_t> rows_at_;
-    std::vector<StateId> rows_;
+    StepTable steps_;
     std::unordered_map<ExprId, ExprId> expanded_;
     std::unordered_map<uint32_t, StateId> after_;
     Closure scratch_;

@@ -31,7 +31,8 @@ ExprPool::ExprPool() : table_(256, 0) {
     empty.kind = ExprKind::empty;
     empty.nullable = true;
     nodes_.push_back(empty);
-    row_of_.assign(2, 0);
+    steps_.add();
+    steps_.add();
     live_.assign({2, 1});
 }
 
@@ -66,7 +67,7 @@ ExprId ExprPool::intern(ExprNode node) {
         if (same(nodes_[table_[i]], node)) return table_[i];
     const ExprId e = static_cast<ExprId>(nodes_.size());
     nodes_.push_back(node);
-    row_of_.push_back(0);
+    steps_.add();
     live_.push_back(node.logic ? 0 : 1);
     if (2 * nodes_.size() > table_.size()) {
         table_.assign(2 * table_.size(), 0);
@@ -284,30 +285,15 @@ ExprId ExprPool::clip(ExprId e, uint32_t n) {
     return out;
 }
 
-ExprId ExprPool::rule(uint32_t index) {
+/// What grammar/automaton expands.
+ExprId ExprPool::deferred(ExprKind kind, uint32_t a, uint32_t b, uint32_t lo, uint32_t hi) {
     ExprNode n;
-    n.kind = ExprKind::rule;
-    n.a = index;
+    n.kind = kind;
     n.regular = false;
-    return intern(n);
-}
-
-ExprId ExprPool::token(uint32_t index) {
-    ExprNode n;
-    n.kind = ExprKind::token;
-    n.a = index;
-    n.regular = false;
-    return intern(n);
-}
-
-ExprId ExprPool::members(uint32_t object, uint32_t written, uint32_t count, uint32_t more) {
-    ExprNode n;
-    n.kind = ExprKind::members;
-    n.a = object;
-    n.b = written;
-    n.lo = count;
-    n.hi = more;
-    n.regular = false;
+    n.a = a;
+    n.b = b;
+    n.lo = lo;
+    n.hi = hi;
     return intern(n);
 }
 
@@ -374,6 +360,7 @@ void ExprPool::close() {
         if (used.has(b)) refine(one);
     }
     classes_.n = static_cast<uint16_t>(n);
+    steps_.set_classes(n);
     for (unsigned b = 256; b-- > 0;) {
         classes_.of[b] = static_cast<uint8_t>(of[b]);
         classes_.first[of[b]] = static_cast<uint8_t>(b);
@@ -386,11 +373,7 @@ ExprId ExprPool::derive_slowly(ExprId e, unsigned byte_class) {
         search_budget_ = expr_impl::kStepBudget;
         if (!live(d)) d = kNoMatch;
     }
-    if (row_of_[e] == 0) {
-        rows_.resize(rows_.size() + classes_.n, kUnknown);
-        row_of_[e] = static_cast<uint32_t>(rows_.size() / classes_.n);
-    }
-    rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class] = d;
+    steps_.set(e, byte_class, d);
     return d;
 }
 
@@ -528,8 +511,8 @@ bool ExprPool::search(ExprId e) {
 // ---------------------------------------------------------------------------------------------- memory
 
 size_t ExprPool::memory() const {
-    return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + rows_.capacity() * 4 +
-           row_of_.capacity() * 5 + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
+    return nodes_.capacity() * sizeof(ExprNode) + (lists_.capacity() + table_.capacity()) * 4 + steps_.memory() +
+           live_.capacity() + texts_.capacity() + sets_.capacity() * sizeof(ByteSet) + part_memo_.size() * 16;
 }
 
 ExprId ExprPool::copy_to(ExprPool& other, ExprId e, size_t n_base, std::unordered_map<ExprId, ExprId>& done) const {

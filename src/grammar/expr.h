@@ -71,6 +71,32 @@ struct ByteClasses {
     std::array<uint8_t, 256> first{};  ///< a byte of each class
 };
 
+/// What follows after a byte of each class: a row for each expression or state, made when its first entry is set.
+class StepTable {
+  public:
+    static constexpr uint32_t kUnknown = UINT32_MAX;
+    void set_classes(size_t n) { n_class_ = n; }
+    void add() { row_of_.push_back(0); }
+    uint32_t get(uint32_t from, unsigned byte_class) const {
+        const uint32_t row = row_of_[from];
+        return row == 0 ? kUnknown : steps_[(row - 1) * n_class_ + byte_class];
+    }
+    void set(uint32_t from, unsigned byte_class, uint32_t to) {
+        uint32_t& row = row_of_[from];
+        if (row == 0) {
+            steps_.resize(steps_.size() + n_class_, kUnknown);
+            row = static_cast<uint32_t>(steps_.size() / n_class_);
+        }
+        steps_[(row - 1) * n_class_ + byte_class] = to;
+    }
+    size_t memory() const { return (row_of_.capacity() + steps_.capacity()) * 4; }
+
+  private:
+    size_t n_class_ = 1;
+    std::vector<uint32_t> row_of_;  ///< its row + 1, or 0
+    std::vector<uint32_t> steps_;
+};
+
 class ExprPool {
   public:
     ExprPool();
@@ -87,9 +113,11 @@ class ExprPool {
     ExprId except(ExprId a);
     ExprId repeat(ExprId a, uint32_t lo, uint32_t hi);
     ExprId optional(ExprId a) { return choice(kEmptyText, a); }
-    ExprId rule(uint32_t index);
-    ExprId token(uint32_t index);
-    ExprId members(uint32_t object, uint32_t written, uint32_t count, uint32_t more = 0);
+    ExprId rule(uint32_t index) { return deferred(ExprKind::rule, index); }
+    ExprId token(uint32_t index) { return deferred(ExprKind::token, index); }
+    ExprId members(uint32_t object, uint32_t written, uint32_t count, uint32_t more = 0) {
+        return deferred(ExprKind::members, object, written, count, more);
+    }
     /// An expression whose texts begin with the same n bytes, whatever the first n bytes: counts beyond n are dropped.
     ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.
@@ -105,11 +133,8 @@ class ExprPool {
     /// What is left of a regular expression after a byte of this class; kNoMatch if it does not match. Never one that
     /// matches nothing.
     ExprId derive(ExprId e, unsigned byte_class) {
-        if (row_of_[e] != 0) {
-            const ExprId known = rows_[size_t{row_of_[e] - 1} * classes_.n + byte_class];
-            if (known != kUnknown) return known;
-        }
-        return derive_slowly(e, byte_class);
+        const ExprId known = steps_.get(e, byte_class);
+        return known != StepTable::kUnknown ? known : derive_slowly(e, byte_class);
     }
     /// Whether the expression matches any text. Takes a search where complements or intersections are within.
     bool live(ExprId e);
@@ -128,8 +153,8 @@ class ExprPool {
     std::string_view text_of(ExprId e) const { return std::string_view(texts_).substr(nodes_[e].a, nodes_[e].b); }
 
   private:
-    static constexpr ExprId kUnknown = UINT32_MAX;
     ExprId intern(ExprNode node);
+    ExprId deferred(ExprKind kind, uint32_t a, uint32_t b = 0, uint32_t lo = 0, uint32_t hi = 0);
     ExprId intern_list(ExprKind kind, const std::vector<ExprId>& parts);
     void index_node(ExprId e);
     uint64_t hash(const ExprNode& node) const;
@@ -148,10 +173,9 @@ class ExprPool {
     std::vector<ByteSet> sets_;
     std::map<std::array<uint64_t, 4>, uint32_t> set_index_;
     std::string texts_;
-    std::vector<uint32_t> table_;   ///< open addressing: expression ids, 0 is free
-    std::vector<uint32_t> row_of_;  ///< of each expression: its row of derivatives + 1, or 0
-    std::vector<ExprId> rows_;
-    std::vector<uint8_t> live_;  ///< of each expression: 0 unknown, 1 matches something, 2 nothing
+    std::vector<uint32_t> table_;  ///< open addressing: expression ids, 0 is free
+    StepTable steps_;              ///< derivatives
+    std::vector<uint8_t> live_;    ///< of each expression: 0 unknown, 1 matches something, 2 nothing
     /// Derivatives of parts, the last one of each slot: what many expressions share is derived once.
     std::vector<std::pair<uint64_t, ExprId>> part_memo_;
     ByteClasses classes_;

@@ -11,6 +11,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 
 struct Grammar::Impl {
     std::shared_ptr<const detail::Rules> rules;
+
+    static Result<Grammar> wrap(Result<std::shared_ptr<const detail::Rules>> compiled);
 };
 
 }  // namespace AUSPEX_VERSION_NAMESPACE

@@ -206,11 +206,7 @@ class RegexReader {
     bool hex(size_t n, uint32_t& c) {
         c = 0;
         for (size_t i = 0; i < n; ++i, ++at_) {
-            const char h = at_ < text_.size() ? text_[at_] : '\0';
-            const int digit = h >= '0' && h <= '9'   ? h - '0'
-                              : h >= 'a' && h <= 'f' ? h - 'a' + 10
-                              : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                                     : -1;
+            const int digit = at_ < text_.size() ? hex_digit(text_[at_]) : -1;
             if (digit < 0) return error("a hexadecimal digit");
             c = c << 4 | static_cast<uint32_t>(digit);
         }

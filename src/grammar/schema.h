@@ -123,6 +123,8 @@ class SchemaCompiler {
     // schema_objects.cpp
     ExprId write_array(const TypeFacts& facts, const Json& where);
     ExprId write_contains(const TypeFacts& facts, ExprId element, const Schemas& schemas, const Json& where);
+    ObjectRule empty_object(const TypeFacts& f, ExprId separator) const;
+    ExprId members_of(ObjectRule object);
     ExprId write_object(const TypeFacts& facts, const Json& where);
     ExprId write_arguments(const TypeFacts& facts, const Json& where);
     void add_listed(const TypeFacts& facts, ObjectRule& object, std::vector<std::string>& listed, ValuePlace place);

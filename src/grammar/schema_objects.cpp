@@ -263,12 +263,24 @@ bool SchemaCompiler::add_extra(const TypeFacts& f, ObjectRule& object, const std
     return true;
 }
 
-ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
+/// An object without members yet.
+ObjectRule SchemaCompiler::empty_object(const TypeFacts& f, ExprId separator) const {
     ObjectRule object;
     object.any_order = options_.any_order;
-    object.separator = comma_;
+    object.separator = separator;
     object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
     object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    return object;
+}
+
+/// The members of an object from its beginning.
+ExprId SchemaCompiler::members_of(ObjectRule object) {
+    rules_.objects.push_back(std::move(object));
+    return rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+}
+
+ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
+    ObjectRule object = empty_object(f, comma_);
     std::vector<std::string> listed;
     add_listed(f, object, listed, ValuePlace::json);
     if (!status_.ok() || !add_extra(f, object, listed, where)) return kNoMatch;
@@ -278,9 +290,7 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
     if (object.min_count > 1 && object.min_count > n_required && !object.extra.empty() &&
         !unsupported(where, "minProperties", "above 1 with members that are not listed"))
         return kNoMatch;
-    rules_.objects.push_back(std::move(object));
-    const ExprId members = rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
-    return pool_.concat({pool_.text("{"), space_, members, space_, pool_.text("}")});
+    return pool_.concat({pool_.text("{"), space_, members_of(std::move(object)), space_, pool_.text("}")});
 }
 
 /// <parameter=NAME>, a line break, the value, a line break and </parameter>.
@@ -309,17 +319,11 @@ ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Sche
 }
 
 ExprId SchemaCompiler::write_arguments(const TypeFacts& f, const Json& where) {
-    ObjectRule object;
-    object.any_order = options_.any_order;
-    object.separator = kEmptyText;
-    object.min_count = static_cast<uint32_t>(std::min<uint64_t>(f.min_members, kMaxRepeat));
-    object.max_count = f.max_members > kMaxRepeat ? kUnbounded : static_cast<uint32_t>(f.max_members);
+    ObjectRule object = empty_object(f, kEmptyText);
     if (f.has_values && !unsupported(where, "enum", "of whole objects for the arguments of a tool")) return kNoMatch;
     std::vector<std::string> listed;
     add_listed(f, object, listed, ValuePlace::arguments);
-    if (!status_.ok()) return kNoMatch;
-    rules_.objects.push_back(std::move(object));
-    return rules_.begin_members(static_cast<uint32_t>(rules_.objects.size() - 1));
+    return status_.ok() ? members_of(std::move(object)) : kNoMatch;
 }
 
 }  // namespace detail
