@@ -8,6 +8,7 @@
 #include "branches.h"
 #include "commands.h"
 #include "common.h"
+#include "constraint.h"
 #include "draft.h"
 #include "generate.h"
 #include "platform.h"
@@ -21,6 +22,7 @@ namespace {
 struct ChatOptions {
     PlaceOptions place;
     auspex::Sampling sampling;
+    ConstraintFlags constraint;
     DraftFlags draft;
     WindowFlags window;
     GenerateOptions generate;
@@ -60,6 +62,7 @@ class Chat {
         s = check_utf8(o_.system, "--system");
         if (s.ok()) s = find_session(&kept_);
         if (s.ok()) s = begin();
+        if (s.ok()) s = read_tools(o_.constraint, &request_.tools);
         if (!s.ok()) return s;
         s = load(o_.place, &on_);
         if (!s.ok()) return s;
@@ -263,6 +266,21 @@ class Chat {
         return s;
     }
 
+    /// How to sample the answer to a prompt.
+    Status choose_sampling(const auspex::ChatPrompt& prompt, auspex::Sampling* to) {
+        *to = o_.sampling;
+        if (!o_.constraint.any()) return {};
+        if (prompt.inside_thinking && request_.tools.empty())
+            return Status(Code::bad_argument,
+                          "the template lets the model think first, and thinking is no part of a text that a grammar "
+                          "describes; give --no-think, or /think off");
+        auspex::Grammar grammar;
+        const Status s =
+            read_grammar(o_.constraint, request_.tools, on_.model.info().chat_style, prompt.inside_thinking, &grammar);
+        if (!s.ok()) return s;
+        return auspex::Constraint::create(on_.model, grammar).get(to->constraint);
+    }
+
     Status reply(auspex::ChatMessage* answer) {
         auspex::ChatPrompt prompt;
         Status s = on_.model.render(request_).get(prompt);
@@ -275,10 +293,13 @@ class Chat {
             return Status(Code::context_full, "the conversation has " + std::to_string(ids.size()) +
                                                   " tokens, the context holds " + std::to_string(n_context_) +
                                                   ": /reset, or start with a larger --ctx");
+        auspex::Sampling sampling;
+        s = choose_sampling(prompt, &sampling);
+        if (!s.ok()) return s;
         Generated made;
         const size_t n_before = session_.history().size(), n_shown = n_shown_;
         n_shown_ = 0;  // unless this turn succeeds
-        s = generate(on_.model, session_, ids, marks, o_.sampling, o_.generate, !o_.json, &made);
+        s = generate(on_.model, session_, ids, marks, sampling, o_.generate, !o_.json, &made);
         if (!s.ok()) return s;
         if (o_.place.verbose)
             std::fprintf(stderr, "\n[%zu rows computed, %zu reused: %s]", made.synced.rows_computed,
@@ -290,7 +311,7 @@ class Chat {
         if (made.stop_reason == "context") note("the context is full: /reset, or start with a larger --ctx");
         answer->role = "assistant";
         auspex::ChatReply taken;
-        s = auspex::parse_reply(made.text, prompt.inside_thinking).get(taken);
+        s = auspex::parse_reply(made.text, prompt.inside_thinking, request_.tools).get(taken);
         if (!s.ok()) return s;
         thought_ = !taken.thinking.empty();
         if (!taken.tool_calls.empty() && !has_tool_calls(on_.model.info().chat_style)) {
@@ -353,6 +374,7 @@ void add_chat(CLI::App& app, Chosen& chosen) {
     o->generate.n = 512;
     add_place(*command, o->place);
     add_sampling(*command, o->sampling);
+    add_constraint(*command, o->constraint);
     add_draft(*command, o->draft);
     add_window(*command, o->window);
     add_generate(*command, o->generate);

@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "common.h"
+#include "constraint.h"
 #include "draft.h"
 #include "generate.h"
 #include "platform.h"
@@ -19,6 +20,7 @@ struct RunOptions {
     PlaceOptions place;
     TextOptions prompt;
     auspex::Sampling sampling;
+    ConstraintFlags constraint;
     DraftFlags draft;
     WindowFlags window;
     int64_t ctx = 0;
@@ -43,6 +45,17 @@ Status find_text(SessionFlag* kept) {
     if (!s.ok() || kept->file.note.empty()) return s;
     return Status(Code::bad_argument,
                   "'" + kept->path + "' holds a chat; continue it with `auspex chat --session`, or name another file");
+}
+
+/// How to sample: the options, and what the text must look like.
+Status choose_sampling(const RunOptions& o, const auspex::Model& model, auspex::Sampling* to) {
+    *to = o.sampling;
+    std::vector<std::string> tools;
+    auspex::Grammar grammar;
+    Status s = read_tools(o.constraint, &tools);
+    if (s.ok()) s = read_grammar(o.constraint, tools, model.info().chat_style, false, &grammar);
+    if (!s.ok() || !grammar) return s;
+    return auspex::Constraint::create(model, grammar).get(to->constraint);
 }
 
 /// Makes the session what the user saw, and saves it.
@@ -71,6 +84,9 @@ Status run(const RunOptions& o, int* exit_code) {
     s = load(o.place, &on);
     if (!s.ok()) return s;
 
+    auspex::Sampling sampling;
+    s = choose_sampling(o, on.model, &sampling);
+    if (!s.ok()) return s;
     auspex::EncodeOptions encode;
     encode.special = o.special;
     std::vector<Token> ids;
@@ -102,7 +118,7 @@ Status run(const RunOptions& o, int* exit_code) {
 
     const bool stream = !o.json;
     Generated made;
-    s = generate(on.model, session, history, {}, o.sampling, o.generate, stream, &made);
+    s = generate(on.model, session, history, {}, sampling, o.generate, stream, &made);
     if (s.ok()) s = trace.close();
     if (!s.ok()) return s;
     costs.save(session);
@@ -148,6 +164,7 @@ void add_run(CLI::App& app, Chosen& chosen) {
     add_text(*command, o->prompt, "Prompt");
     add_place(*command, o->place);
     add_sampling(*command, o->sampling);
+    add_constraint(*command, o->constraint);
     add_draft(*command, o->draft);
     add_window(*command, o->window);
     add_generate(*command, o->generate);

@@ -1,0 +1,77 @@
+#include "constraint.h"
+
+#include <nlohmann/json.hpp>
+
+namespace cli {
+namespace {
+
+Status of_file(const std::string& path, const Status& s) {
+    return s.ok() ? s : Status(s.code, "'" + path + "': " + s.text);
+}
+
+using FromText = Result<auspex::Grammar> (*)(std::string_view);
+
+Status from_file(const std::string& path, FromText make, auspex::Grammar* to) {
+    std::string text;
+    const Status s = read_bytes(path).get(text);
+    return s.ok() ? of_file(path, make(text).get(*to)) : s;
+}
+
+}  // namespace
+
+void add_constraint(CLI::App& command, ConstraintFlags& o) {
+    CLI::Option* schema =
+        command.add_option("--json-schema", o.schema, "Write JSON that is valid against the JSON Schema in this file");
+    CLI::Option* grammar =
+        command.add_option("--grammar", o.grammar, "Write what the GBNF grammar in this file allows");
+    CLI::Option* regex = command.add_option_function<std::string>(
+        "--regex", [&o](const std::string& text) { o.regex = text, o.regex_given = true; },
+        "Write what this regular expression matches as a whole");
+    CLI::Option* tools = command.add_option(
+        "--tools", o.tools, "Offer the tools in this file, a JSON array, and write only calls that fit their schemas");
+    command.add_option("--tool-choice", o.tool_choice, "With --tools: auto, required, or the name of a tool to call");
+    schema->excludes(grammar)->excludes(regex)->excludes(tools);
+    grammar->excludes(regex)->excludes(tools);
+    regex->excludes(tools);
+}
+
+Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to) {
+    to->clear();
+    if (o.tools.empty())
+        return o.tool_choice.empty()
+                   ? Status()
+                   : Status(Code::bad_argument, "--tool-choice chooses among tools; give --tools FILE");
+    std::string text;
+    const Status s = read_bytes(o.tools).get(text);
+    if (!s.ok()) return s;
+    const nlohmann::ordered_json all = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (!all.is_array() || all.empty())
+        return Status(Code::bad_argument,
+                      "'" + o.tools + "' is not a JSON array of tools, expected [{\"type\": \"function\", ...}, ...]");
+    for (const nlohmann::ordered_json& tool : all)
+        to->push_back(tool.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    return {};
+}
+
+Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& tools, auspex::ChatStyle style,
+                    bool inside_thinking, auspex::Grammar* to) {
+    if (!o.grammar.empty()) return from_file(o.grammar, auspex::Grammar::from_gbnf, to);
+    if (!o.schema.empty())
+        return from_file(
+            o.schema, [](std::string_view text) { return auspex::Grammar::from_json_schema(text); }, to);
+    if (o.regex_given) {
+        const Status s = auspex::Grammar::from_regex(o.regex).get(*to);
+        return s.ok() ? s : Status(s.code, "--regex: " + s.text);
+    }
+    if (tools.empty()) return {};
+    auspex::ToolOptions options;
+    options.style = style;
+    options.inside_thinking = inside_thinking;
+    if (!o.tool_choice.empty() && o.tool_choice != "auto") {
+        options.choice = auspex::ToolChoice::required;
+        if (o.tool_choice != "required") options.name = o.tool_choice;
+    }
+    return of_file(o.tools, auspex::Grammar::from_tools(tools, options).get(*to));
+}
+
+}  // namespace cli

@@ -1,0 +1,26 @@
+// cli/constraint: --json-schema, --grammar, --regex, --tools: what generated text must look like.
+#pragma once
+#include "common.h"
+
+namespace cli {
+
+/// At most one of the first four is given.
+struct ConstraintFlags {
+    std::string schema, grammar, tools;  ///< files
+    std::string regex;
+    bool regex_given = false;
+    std::string tool_choice;  ///< auto, required, or the name of a tool; empty: auto
+
+    bool any() const { return !schema.empty() || !grammar.empty() || !tools.empty() || regex_given; }
+};
+void add_constraint(CLI::App& command, ConstraintFlags& o);
+
+/// The tools of --tools as ChatRequest takes them; none without it.
+/// errors    bad_argument: no JSON array of objects, or --tool-choice without --tools; those of read_bytes().
+Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to);
+/// The grammar that the flags ask for, or none. tools: from read_tools(); style, inside_thinking: of the reply.
+/// errors    bad_argument, unsupported: what the grammar says, with the file's name; those of read_bytes().
+Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& tools, auspex::ChatStyle style,
+                    bool inside_thinking, auspex::Grammar* to);
+
+}  // namespace cli

@@ -1,0 +1,61 @@
+"""run and chat with --json-schema, --grammar, --regex and --tools, on the demo model."""
+import json
+import re
+import unittest
+
+from test_cli import BaseCli
+
+SCHEMA = {"type": "object", "properties": {"pump": {"type": "integer", "minimum": 1, "maximum": 9},
+                                           "status": {"enum": ["nominal", "hot"]}},
+          "required": ["pump", "status"], "additionalProperties": False}
+TOOL = {"type": "function", "function": {"name": "stop_pump", "parameters": {
+    "type": "object", "properties": {"pump": {"type": "integer", "minimum": 1, "maximum": 9},
+                                     "now": {"type": "boolean"}}, "required": ["pump", "now"]}}}
+CPU = ["--device", "cpu", "--threads", "1"]
+
+
+class Constraint(BaseCli):
+    def run_json(self, *arguments):
+        return json.loads(self.done("run", *CPU, "--json", "-p", "Pump-3 is", "-n", "200", *arguments))
+
+    def test_a_schema_gives_valid_json_and_then_ends(self):
+        schema = self.file("schema.json", json.dumps(SCHEMA))
+        texts = set()
+        for seed, draft in ((1, ["--draft", "off"]), (1, []), (2, [])):
+            line = self.run_json("--json-schema", schema, "--temp", 2, "--seed", seed, *draft)
+            self.assertEqual(line["stop_reason"], "end")
+            value = json.loads(line["text"])
+            self.assertEqual(set(value), {"pump", "status"})
+            self.assertIn(value["status"], ("nominal", "hot"))
+            self.assertIn(value["pump"], range(1, 10))
+            texts.add((seed, line["text"]))
+        self.assertEqual(len(texts), 2)  # the same with and without drafts
+
+    def test_grammars_and_expressions(self):
+        grammar = self.file("g.gbnf", 'root ::= "temp=" [0-9]{2} ("C" | "F")')
+        self.assertRegex(self.run_json("--grammar", grammar)["text"], r"\Atemp=[0-9]{2}[CF]\Z")
+        self.assertTrue(re.fullmatch("[a-d]{5}-[0-9]+", self.run_json("--regex", "[a-d]{5}-[0-9]{1,9}")["text"]))
+
+    def test_a_reply_under_tools_ends_with_a_call_or_by_its_length(self):
+        tools = self.file("tools.json", json.dumps([TOOL]))
+        chosen = ["--tools", tools, "--tool-choice", "stop_pump", "--temp", 1]
+        out = self.done("chat", *CPU, "--json", "-n", "60", *chosen, stdin="Stop it\n")
+        for line in (self.run_json(*chosen), json.loads(out)):
+            self.assertIn(line["stop_reason"], ("end", "length"))
+            if line["stop_reason"] == "end":
+                self.assertIn("stop_pump", line["text"])
+
+    def test_what_does_not_fit_is_refused(self):
+        bad = self.file("bad.json", '{"type": "array", "uniqueItems": true}')
+        tools = self.file("tools.json", json.dumps([TOOL]))
+        run = ["run", *CPU, "-p", "a"]
+        self.refused(2, "unsupported", "bad.json", "uniqueItems", run=[*run, "--json-schema", bad])
+        self.refused(2, "bad_argument", "--regex", run=[*run, "--regex", "("])
+        self.refused(2, "bad_argument", "--tools FILE", run=[*run, "--tool-choice", "required"])
+        self.refused(2, "bad_argument", "JSON array", run=[*run, "--tools", bad])
+        self.refused(2, "bad_argument", "nobody", run=[*run, "--tools", tools, "--tool-choice", "nobody"])
+        self.refused(2, "not_found", "none.gbnf", run=[*run, "--grammar", "none.gbnf"])
+
+
+if __name__ == "__main__":
+    unittest.main()
