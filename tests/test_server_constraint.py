@@ -84,8 +84,8 @@ class Thinking(Base):
 
     def test_a_reply_that_ends_inside_the_thinking_is_completed(self):
         # The demo model does not know the tag, and has nothing to say to this.
-        text = ("A tank is filled by one pipe in 6 hours and by another in 9 hours. A drain empties it in 18 hours. How "
-                "long does it take to fill with all three open? Work step by step.")
+        text = ("A tank is filled by one pipe in 6 hours and by another in 9 hours. A drain empties it in 18 hours. "
+                "How long does it take to fill with all three open? Work step by step.")
         self.assertEqual(self.ok(self.server.post(CHAT, user(text)))["usage"]["completion_tokens"], 1)
         body = user(text, response_format=FORMAT)
         self.fits(self.ok(self.server.post(CHAT, body))["choices"][0]["message"]["content"])
@@ -116,7 +116,8 @@ class Thinking(Base):
         self.assertEqual(assembled(self.server.stream("/v1/messages", body))["content"][-1]["input"],
                          answer["content"][-1]["input"])
         tools = [{"type": "function", **t["function"]} for t in TOOLS]
-        body = {"input": "Pump-3", "max_output_tokens": 300, "tools": tools, "thinking_budget_tokens": 4, "parallel_tool_calls": False,
+        body = {"input": "Pump-3", "max_output_tokens": 300, "tools": tools,
+                "thinking_budget_tokens": 4, "parallel_tool_calls": False,
                 "tool_choice": {"type": "function", "name": "set"}}
         answer = self.ok(self.server.post("/v1/responses", body))
         self.assertEqual((answer["output"][-1]["type"], answer["output"][-1]["name"]), ("function_call", "set"))

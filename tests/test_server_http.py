@@ -1,6 +1,7 @@
 """The server over HTTP: what it answers to whom, limits, and bad input. See server_rig.py."""
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -226,8 +227,10 @@ class BadInput(BaseServer):
         self.assertEqual(self.server.get("/health").status, 200)
 
     def test_many_idle_connections(self):
-        # A tenth of what a process may open by default: enough that a pool of threads would be used up.
-        idle = [socket.create_connection(("127.0.0.1", self.server.port)) for _ in range(300)]
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 4096), limits[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        idle = [socket.create_connection(("127.0.0.1", self.server.port)) for _ in range(1000)]
         for s in idle[::2]:
             s.sendall(b"GET /health HT")
         try:
@@ -272,6 +275,17 @@ class Ending(unittest.TestCase):
             self.assertEqual(code, 0, log)
             self.assertIn(b'data: {"error":{"code":503', data)
             self.assertNotIn(b"[DONE]", data)
+
+    def test_it_ends_beside_a_client_that_takes_nothing(self):
+        server = Server("--ctx", 32000, "--temp", 2)
+        body = {"prompt": "Hello", "max_tokens": 30000, "seed": 3}
+        with server.open_stream("/v1/completions", body) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            time.sleep(0.5)
+            start = time.time()
+            code, log = server.stop()
+            self.assertEqual(code, 0, log)
+            self.assertLess(time.time() - start, 5)
 
     def test_it_ends_while_it_waits_and_while_connections_are_idle(self):
         server = Server("--ctx", 256)

@@ -52,6 +52,7 @@ class Connection {
     size_t n_head_ = 0;
     Clock::time_point deadline_;
     int refused_ = 0;
+    bool stopping_ = false;  ///< the server stops: the last bytes get a second
 };
 
 }  // namespace server

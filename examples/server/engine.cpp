@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <new>
 
 namespace server {
 
@@ -55,7 +56,11 @@ void Engine::work() {
         ++counters_.n_task;
         const std::shared_ptr<Task> task = current_;
         lock.unlock();
-        if (!task->cancelled) task->run(on_.model, session_);
+        try {
+            if (!task->cancelled) task->run(on_.model, session_);
+        } catch (const std::bad_alloc&) {
+            task->fail(http_failure(500, "the server has no memory left for this request"));
+        }
         const auto* reply = dynamic_cast<const Generation*>(task.get());
         lock.lock();
         if (reply) count(*reply);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace server {
 
@@ -277,15 +278,15 @@ void Generation::fail(const Failure& failure) {
 void Generation::push(GenerationEvent event) {
     const std::lock_guard<std::mutex> lock(mutex_);
     events_.push_back(std::move(event));
-    changed_.notify_all();
+    if (is_awaited_) changed_.notify_all();
 }
 
-bool Generation::wait(GenerationEvent* to, std::chrono::milliseconds timeout) {
+std::deque<GenerationEvent> Generation::wait(std::chrono::milliseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (!changed_.wait_for(lock, timeout, [this] { return !events_.empty(); })) return false;
-    *to = std::move(events_.front());
-    events_.pop_front();
-    return true;
+    is_awaited_ = true;
+    changed_.wait_for(lock, timeout, [this] { return !events_.empty(); });
+    is_awaited_ = false;
+    return std::exchange(events_, {});
 }
 
 }  // namespace server

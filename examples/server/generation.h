@@ -93,8 +93,8 @@ class Generation final : public Task {
     explicit Generation(GenerationRequest request) : request_(std::move(request)) {}
     void run(const auspex::Model& model, auspex::Session& session) override;
     void fail(const Failure& failure) override;
-    /// The next event. False if none came in time.
-    bool wait(GenerationEvent* to, std::chrono::milliseconds timeout);
+    /// All events that have come; empty if none came in time.
+    std::deque<GenerationEvent> wait(std::chrono::milliseconds timeout);
     const GenerationRequest& request() const { return request_; }
     /// Of all choices; valid once run() has returned.
     const std::vector<Usage>& usages() const { return usages_; }
@@ -110,6 +110,7 @@ class Generation final : public Task {
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<GenerationEvent> events_;
+    bool is_awaited_ = false;  ///< somebody sleeps until the next event
 };
 
 }  // namespace server

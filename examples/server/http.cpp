@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "connection.h"
@@ -163,10 +164,14 @@ struct HttpServer::Impl final : httplib::Server {
             if (is_printable(h.second)) to.set_header(h.first, h.second);
         if (answer.stream) {
             to.set_chunked_content_provider(answer.type, [write = std::move(answer.stream)](size_t, auto& sink) {
-                SinkStream stream(sink);
-                write(stream);
-                sink.done();
-                return true;
+                try {
+                    SinkStream stream(sink);
+                    write(stream);
+                    sink.done();
+                    return true;
+                } catch (const std::bad_alloc&) {  // nobody above this would catch it
+                    return false;
+                }
             });
             return;
         }

@@ -1,8 +1,10 @@
 // auspex-server: serves one model to clients of OpenAI's and Anthropic's protocols. docs/SERVER.md is its manual.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
@@ -76,6 +78,14 @@ void learn_of_model(const server::Engine& engine, server::Service* to) {
         if (v.key == "tokenizer.chat_template" && !v.elements.empty()) to->chat_template = v.elements[0];
 }
 
+/// Each client takes a descriptor, and the usual limit of 1024 is meant for programs that use select().
+void raise_descriptor_limit() {
+    rlimit limit = {};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 8192);
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// Loading ends where it notices an interrupt.
 void cancel_loading() {
     sigset_t interrupt;
@@ -96,6 +106,7 @@ int serve(ServeOptions o) {
     sigaddset(&signals, SIGUSR1);  // the model could not be loaded
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit();
 
     server::Engine engine(o.engine);
     server::Service service(engine);

@@ -1,11 +1,15 @@
 #include "reply.h"
 
+#include <thread>
+
 namespace server {
 
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(20);  // how soon a client that left is noticed
-constexpr int kPingSeconds = 15;                       // proxies end connections that are silent for longer
+// Tokens of a fast model are passed on together: waking this thread costs the engine's thread a part of each.
+constexpr auto kGather = std::chrono::milliseconds(4);
+constexpr int kPingSeconds = 15;  // proxies end connections that are silent for longer
 
 /// Ends the generation when the client leaves, however its thread goes on.
 class Running {
@@ -16,11 +20,15 @@ class Running {
     }
     Running(const Running&) = delete;
     Running& operator=(const Running&) = delete;
-    /// Waits a little. False if nothing came.
-    bool wait(GenerationEvent* to) {
-        if (!task_->wait(to, kPoll)) return false;
-        complete_ = to->kind == GenerationEvent::Kind::done || to->kind == GenerationEvent::Kind::failed;
-        return true;
+    /// Waits a little for events, and takes all that came.
+    std::deque<GenerationEvent> wait() {
+        std::this_thread::sleep_until(last_ + kGather);
+        std::deque<GenerationEvent> events = task_->wait(kPoll);
+        if (events.empty()) return events;
+        last_ = std::chrono::steady_clock::now();
+        const GenerationEvent::Kind kind = events.back().kind;
+        complete_ = kind == GenerationEvent::Kind::done || kind == GenerationEvent::Kind::failed;
+        return events;
     }
     bool complete() const { return complete_; }
     const GenerationRequest& request() const { return task_->request(); }
@@ -28,6 +36,7 @@ class Running {
   private:
     Engine& engine_;
     const std::shared_ptr<Generation> task_;
+    std::chrono::steady_clock::time_point last_;  ///< when events came
     bool complete_ = false;
 };
 
@@ -39,7 +48,18 @@ class Reader {
           protocol_(protocol),
           streams_calls_(request.sampling.constraint && !request.constrain_answer && !request.scripted) {}
 
-    /// Failure: parsing ran out of memory, or the event says so.
+    /// Failure: parsing ran out of memory, or an event says so.
+    Failure take(const std::deque<GenerationEvent>& events) {
+        for (const GenerationEvent& e : events) {
+            const Failure failure = take(e);
+            if (!failure.ok()) return failure;
+        }
+        return {};
+    }
+
+    std::vector<Choice> choices;
+
+  private:
     Failure take(const GenerationEvent& e) {
         using Step = GenerationEvent::Kind;
         switch (e.kind) {
@@ -66,9 +86,6 @@ class Reader {
         return {};
     }
 
-    std::vector<Choice> choices;
-
-  private:
     using Kind = auspex::ReplyEvent::Kind;
 
     Failure read(const std::string& text, const GenerationEvent& e) {
@@ -134,21 +151,12 @@ void stream_reply(Running& running, Protocol& protocol, AnswerStream& to) {
     Reader reader(running.request(), protocol);
     double last = cli::now();
     while (!running.complete() && to.connected()) {
-        GenerationEvent e;
-        std::string bytes;
-        if (running.wait(&e)) {
-            const Failure failure = reader.take(e);
-            if (!failure.ok()) protocol.fail(failure);
-            bytes = protocol.take();
-            if (!failure.ok()) {
-                to.write(bytes);
-                return;
-            }
-        } else if (cli::now() - last > kPingSeconds) {
-            bytes = ": ping\n\n";
-        }
+        const Failure failure = reader.take(running.wait());
+        if (!failure.ok()) protocol.fail(failure);
+        std::string bytes = protocol.take();
+        if (bytes.empty() && cli::now() - last > kPingSeconds) bytes = ": ping\n\n";
         if (bytes.empty()) continue;
-        if (!to.write(bytes)) return;
+        if (!to.write(bytes) || !failure.ok()) return;
         last = cli::now();
     }
 }
@@ -184,12 +192,8 @@ HttpAnswer generate(Engine& engine, GenerationRequest request, std::shared_ptr<P
     }
     Reader reader(running->request(), *protocol);
     while (!running->complete()) {
-        GenerationEvent e;
-        if (!running->wait(&e)) {
-            if (!http.connected()) return json_answer(protocol->error(unavailable("the client has left")), 503);
-            continue;
-        }
-        const Failure failed = reader.take(e);
+        if (!http.connected()) return json_answer(protocol->error(unavailable("the client has left")), 503);
+        const Failure failed = reader.take(running->wait());
         protocol->take();
         if (!failed.ok()) return json_answer(protocol->error(failed), failed.status);
     }

@@ -1,7 +1,8 @@
 // server/slots: the one slot, and saving it to a file.
 //
 // Tests   tests/test_server_openai.py
-#include <cstdio>
+#include <cctype>
+#include <filesystem>
 
 #include "service.h"
 
@@ -95,6 +96,8 @@ Failure restore(Service& s, const HttpRequest& r, Json* to) {
     failure = run(s, [&](auspex::Session& session) { return session.load(path.c_str()).get(file); });
     (*to)["filename"] = path.substr(path.rfind('/') + 1);
     (*to)["n_restored"] = file.n_token;
+    std::error_code unknown;
+    (*to)["n_read"] = failure.ok() ? std::filesystem::file_size(path, unknown) : 0;
     (*to)["timings"] = {{"restore_ms", (cli::now() - start) * 1e3}};
     return failure;
 }
