@@ -3405,6 +3405,7 @@ class Automaton {
         bool operator==(const Reading& o) const { return expr == o.expr && stack == o.stack; }
         bool operator<(const Reading& o) const { return expr != o.expr ? expr < o.expr : stack < o.stack; }
     };
+    static constexpr uint32_t kMaxReadings = 512, kMaxDepth = 2000;
     explicit Automaton(std::shared_ptr<const Rules> rules);
 
     StateId start();
@@ -3419,10 +3420,12 @@ class Automaton {
     /// The union of two states.
     StateId merge(StateId a, StateId b);
     /// The state of one reading, and what follows a stack.
-    StateId state_of(const std::vector<Reading>& readings);
+    StateId state_of(const std::vector<Reading>& readings, bool narrowed = false);
     StateId after(uint32_t stack);
 
     bool accepting(StateId s) const { return states_[s].accepting; }
+    /// Readings of the text were left out, because there are too many: the state may refuse what the grammar allows.
+    bool narrowed(StateId s) const { return states_[s].narrowed; }
     Span<const Reading> readings(StateId s) const { return {pool_.data() + states_[s].at, states_[s].n}; }
     /// Token terminals: `expr` is the terminal's index.
     Span<const Reading> terminals(StateId s) const {
@@ -3439,7 +3442,7 @@ class Automaton {
   private:
     struct State {
         uint32_t at = 0, n = 0, n_terminal = 0;
-        bool accepting = false;
+        bool accepting = false, narrowed = false;
     };
     struct Link {
         ExprId expr = kNoMatch;
@@ -3450,7 +3453,7 @@ class Automaton {
         std::vector<Reading> open, readings, terminals;
         std::vector<Reading> done;                ///< searched while it is short
         std::unordered_map<uint64_t, bool> many;  ///< beyond
-        bool accepting = false;
+        bool accepting = false, narrowed = false;
         void add(ExprId e, uint32_t stack);
     };
     StateId step_slowly(StateId s, unsigned byte_class);
@@ -3888,6 +3891,9 @@ class Matcher {
     size_t n_step() const { return history_.size() - 1; }
     /// The text so far is one of the grammar.
     bool is_accepting() const { return automaton_.accepting(history_.back()); }
+    /// errors    unsupported: the text so far has more readings than are followed, so that tokens may be refused which
+    ///           the grammar allows. rollback() goes back to before.
+    Status status() const;
     /// An end token was accepted.
     bool is_finished() const { return history_.size() >= finished_at_; }
     /// Sets a bit for each token that accept() would take. bits has n_word() words.
@@ -9053,6 +9059,8 @@ class TextState {
     virtual void mask(Span<uint32_t> bits) = 0;
     /// The bytes that must come next, at most max_bytes; empty where there is a choice.
     virtual std::string forced(size_t max_bytes) = 0;
+    /// errors    why the text cannot be followed further.
+    virtual Status status() const { return {}; }
     /// A token that ends a generation was accepted.
     virtual bool ended() const = 0;
 };
@@ -9066,7 +9074,8 @@ class ConstrainedText {
     ///
     /// errors    bad_argument: a constraint for another vocabulary, a beginning behind the history, a token of the
     /// history
-    ///           that it refuses, or a text that has ended; out_of_memory.
+    ///           that it refuses, or a text that has ended; unsupported: a grammar that is too ambiguous;
+    ///           out_of_memory.
     /// cost      nothing where the text only went on by what admit() and accept() returned.
     Status follow(const Sampling& sampling, Span<const Token> history);
     /// sync() makes the history `size` tokens long, of which the first n_same are what they were.
@@ -17801,9 +17810,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace automaton_impl {
 
-// Readings beyond these are left out. What is left is a part of the grammar, so the text stays valid.
-constexpr size_t kMaxReadings = 512, kMaxExpansions = 20000;
-constexpr uint32_t kMaxDepth = 2000;
+constexpr size_t kMaxExpansions = 20000;  // that make one state
 
 }  // namespace automaton_impl
 
@@ -17873,8 +17880,10 @@ std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
 }
 
 void Automaton::emit(Closure& c, const Reading& r) {
-    if (c.readings.size() < automaton_impl::kMaxReadings && links_[r.stack].depth < automaton_impl::kMaxDepth)
+    if (c.readings.size() < kMaxReadings && links_[r.stack].depth < kMaxDepth)
         c.readings.push_back(r);
+    else
+        c.narrowed = true;
     if (rules_.pool[r.expr].nullable) c.add(kEmptyText, r.stack);
 }
 
@@ -17920,6 +17929,7 @@ void Automaton::close(Closure& c) {
         c.open.pop_back();
         expand(c, r);
     }
+    c.narrowed = c.narrowed || !c.open.empty();
 }
 
 StateId Automaton::intern(Closure& c) {
@@ -17927,9 +17937,9 @@ StateId Automaton::intern(Closure& c) {
         std::sort(list->begin(), list->end());
         list->erase(std::unique(list->begin(), list->end()), list->end());
     }
-    if (c.readings.empty() && c.terminals.empty() && !c.accepting) return kDead;
+    if (c.readings.empty() && c.terminals.empty() && !c.accepting && !c.narrowed) return kDead;
     Fnv key;
-    key.mix(c.accepting ? 2 : 1);
+    key.mix((c.accepting ? 2u : 1u) | (c.narrowed ? 4u : 0u));
     for (const Reading& r : c.readings) key.mix(uint64_t{r.expr} << 32 | r.stack);
     key.mix(c.readings.size());
     for (const Reading& r : c.terminals) key.mix(uint64_t{r.expr} << 32 | r.stack);
@@ -17937,8 +17947,8 @@ StateId Automaton::intern(Closure& c) {
     for (auto it = same.first; it != same.second; ++it) {
         const State& s = states_[it->second];
         const Reading* at = pool_.data() + s.at;
-        if (s.accepting == c.accepting && s.n == c.readings.size() && s.n_terminal == c.terminals.size() &&
-            std::equal(c.readings.begin(), c.readings.end(), at) &&
+        if (s.accepting == c.accepting && s.narrowed == c.narrowed && s.n == c.readings.size() &&
+            s.n_terminal == c.terminals.size() && std::equal(c.readings.begin(), c.readings.end(), at) &&
             std::equal(c.terminals.begin(), c.terminals.end(), at + s.n))
             return it->second;
     }
@@ -17947,6 +17957,7 @@ StateId Automaton::intern(Closure& c) {
     s.n = static_cast<uint32_t>(c.readings.size());
     s.n_terminal = static_cast<uint32_t>(c.terminals.size());
     s.accepting = c.accepting;
+    s.narrowed = c.narrowed;
     pool_.insert(pool_.end(), c.readings.begin(), c.readings.end());
     pool_.insert(pool_.end(), c.terminals.begin(), c.terminals.end());
     const StateId id = static_cast<StateId>(states_.size());
@@ -17956,8 +17967,9 @@ StateId Automaton::intern(Closure& c) {
     return id;
 }
 
-StateId Automaton::state_of(const std::vector<Reading>& readings) {
+StateId Automaton::state_of(const std::vector<Reading>& readings, bool narrowed) {
     Closure c;
+    c.narrowed = narrowed;
     for (const Reading& r : readings) c.add(r.expr, r.stack);
     close(c);
     return intern(c);
@@ -17980,6 +17992,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     if (!c.many.empty()) c.many.clear();
     c.accepting = false;
     const State from = states_[s];
+    c.narrowed = false;
     for (uint32_t i = 0; i < from.n; ++i) {
         const Reading r = pool_[from.at + i];
         const ExprId rest = rules_.pool.derive(r.expr, byte_class);
@@ -17990,6 +18003,8 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
         else
             emit(c, {rest, r.stack});
     }
+    // What is missing of this state is missing of the next one, if any reading goes on.
+    c.narrowed = c.narrowed || (from.narrowed && (!c.readings.empty() || !c.open.empty()));
     close(c);
     const StateId to = intern(c);
     if (s == kDead) return to;
@@ -18001,7 +18016,7 @@ StateId Automaton::step_terminal(StateId s, uint32_t terminal) {
     std::vector<Reading> next;
     for (const Reading& r : terminals(s))
         if (r.expr == terminal) next.push_back({kEmptyText, r.stack});
-    return next.empty() ? kDead : state_of(next);
+    return next.empty() ? kDead : state_of(next, states_[s].narrowed);
 }
 
 StateId Automaton::merge(StateId a, StateId b) {
@@ -18010,6 +18025,7 @@ StateId Automaton::merge(StateId a, StateId b) {
     Closure c;
     for (const StateId s : {a, b}) {
         c.accepting = c.accepting || states_[s].accepting;
+        c.narrowed = c.narrowed || states_[s].narrowed;
         for (const Reading& r : readings(s)) c.readings.push_back(r);
         for (const Reading& r : terminals(s)) c.terminals.push_back(r);
     }
@@ -18040,6 +18056,7 @@ void Automaton::compact(std::vector<StateId>& keep) {
         }
         Closure c;
         c.accepting = states_[s].accepting;
+        c.narrowed = states_[s].narrowed;
         const uint32_t n = states_[s].n, n_all = n + states_[s].n_terminal;
         for (uint32_t i = 0; i < n_all; ++i) {
             const Reading r = pool_[states_[s].at + i];
@@ -20326,6 +20343,7 @@ Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> ru
     AUSPEX_TRY(m->resolve_terminals());
     std::vector<uint32_t> bits(m->n_word());
     m->mask(Span<uint32_t>(bits));
+    AUSPEX_TRY(m->status());
     if (!m->is_accepting() && std::all_of(bits.begin(), bits.end(), [](uint32_t w) { return w == 0; }))
         return fail(Code::bad_argument,
                     "no token of the vocabulary can begin a text of the grammar; use a model whose vocabulary has "
@@ -20396,6 +20414,13 @@ bool Matcher::accept(std::string_view bytes) {
     if (s == kDead) return false;
     history_.push_back(s);
     return true;
+}
+
+Status Matcher::status() const {
+    if (!automaton_.narrowed(history_.back())) return {};
+    return fail(Code::unsupported, "after ", n_step(), " steps the text can be read in more than ",
+                Automaton::kMaxReadings, " ways, or is nested more than ", Automaton::kMaxDepth,
+                " rules deep; write the grammar so that fewer rules match the same text");
 }
 
 void Matcher::rollback(size_t n) {
@@ -46339,6 +46364,7 @@ class GrammarText : public TextState {
     void rollback(size_t n) override { matcher_->rollback(n); }
     void mask(Span<uint32_t> bits) override { matcher_->mask(bits); }
     std::string forced(size_t max_bytes) override { return matcher_->forced(max_bytes); }
+    Status status() const override { return matcher_->status(); }
     bool ended() const override { return matcher_->is_finished(); }
 
   private:
@@ -46489,6 +46515,7 @@ Status ConstrainedText::follow(const Sampling& sampling, Span<const Token> histo
         return fail(Code::bad_argument, "the constraint refuses token ", at, " of the history (id ", id,
                     "), its text begins at token ", first, "; sync() to a history that it allows");
     }
+    AUSPEX_TRY(state_->status());
     if (state_->ended())
         return Status(Code::bad_argument,
                       "the constrained text has ended; sync() begins another, without a constraint the text goes on");

@@ -272,6 +272,32 @@ TEST_CASE("taking steps back restores masks, through a memory limit too") {
     CHECK(m->work().n_compact == 0);
 }
 
+TEST_CASE("a text with more readings than are followed is an error, until steps are taken back") {
+    const Vocab vocab(1, 10);
+    // After n times x, 0 to n times y may follow.
+    std::unique_ptr<Matcher> m = make(gbnf("root ::= \"x\" root \"y\" | \"x\" root | \"x\""), vocab);
+    for (int i = 0; i < 100; ++i) CHECK(m->accept(Token{'x'}));
+    CHECK(m->status().ok());
+    CHECK(m->accept(std::string(900, 'x')));
+    CHECK(m->status().code == Code::unsupported);
+    CHECK(m->status().text.find("more than 512 ways") != std::string::npos);
+    CHECK(m->accept(Token{'x'}));
+    CHECK_FALSE(m->status().ok());
+    m->set_memory_limit(1);
+    mask(*m);  // forgets states, and keeps that readings are missing
+    CHECK(m->work().n_compact > 0);
+    CHECK_FALSE(m->status().ok());
+    m->rollback(2);
+    CHECK(m->status().ok());
+    // A stack that is too deep.
+    m = make(gbnf("root ::= \"(\" root \")\" | \"x\""), vocab);
+    CHECK(m->accept(std::string(1500, '(')));
+    CHECK(m->status().ok());
+    while (m->accept(Token{'('})) CHECK(m->n_step() < 1000);
+    CHECK(m->n_step() > 400);
+    CHECK(m->status().code == Code::unsupported);
+}
+
 TEST_CASE("forced text is what must come") {
     const Vocab vocab(1, 10);
     std::unique_ptr<Matcher> m = make(gbnf("root ::= \"city: \" [A-Z] \"\\n</p>\" (\"\" | \"x\")"), vocab);

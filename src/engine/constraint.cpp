@@ -19,6 +19,7 @@ class GrammarText : public TextState {
     void rollback(size_t n) override { matcher_->rollback(n); }
     void mask(Span<uint32_t> bits) override { matcher_->mask(bits); }
     std::string forced(size_t max_bytes) override { return matcher_->forced(max_bytes); }
+    Status status() const override { return matcher_->status(); }
     bool ended() const override { return matcher_->is_finished(); }
 
   private:
@@ -169,6 +170,7 @@ Status ConstrainedText::follow(const Sampling& sampling, Span<const Token> histo
         return fail(Code::bad_argument, "the constraint refuses token ", at, " of the history (id ", id,
                     "), its text begins at token ", first, "; sync() to a history that it allows");
     }
+    AUSPEX_TRY(state_->status());
     if (state_->ended())
         return Status(Code::bad_argument,
                       "the constrained text has ended; sync() begins another, without a constraint the text goes on");

@@ -27,6 +27,8 @@ class TextState {
     virtual void mask(Span<uint32_t> bits) = 0;
     /// The bytes that must come next, at most max_bytes; empty where there is a choice.
     virtual std::string forced(size_t max_bytes) = 0;
+    /// errors    why the text cannot be followed further.
+    virtual Status status() const { return {}; }
     /// A token that ends a generation was accepted.
     virtual bool ended() const = 0;
 };
@@ -40,7 +42,8 @@ class ConstrainedText {
     ///
     /// errors    bad_argument: a constraint for another vocabulary, a beginning behind the history, a token of the
     /// history
-    ///           that it refuses, or a text that has ended; out_of_memory.
+    ///           that it refuses, or a text that has ended; unsupported: a grammar that is too ambiguous;
+    ///           out_of_memory.
     /// cost      nothing where the text only went on by what admit() and accept() returned.
     Status follow(const Sampling& sampling, Span<const Token> history);
     /// sync() makes the history `size` tokens long, of which the first n_same are what they were.

@@ -5,9 +5,7 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace automaton_impl {
 
-// Readings beyond these are left out. What is left is a part of the grammar, so the text stays valid.
-constexpr size_t kMaxReadings = 512, kMaxExpansions = 20000;
-constexpr uint32_t kMaxDepth = 2000;
+constexpr size_t kMaxExpansions = 20000;  // that make one state
 
 }  // namespace automaton_impl
 
@@ -77,8 +75,10 @@ std::pair<ExprId, ExprId> Automaton::split(ExprId e) {
 }
 
 void Automaton::emit(Closure& c, const Reading& r) {
-    if (c.readings.size() < automaton_impl::kMaxReadings && links_[r.stack].depth < automaton_impl::kMaxDepth)
+    if (c.readings.size() < kMaxReadings && links_[r.stack].depth < kMaxDepth)
         c.readings.push_back(r);
+    else
+        c.narrowed = true;
     if (rules_.pool[r.expr].nullable) c.add(kEmptyText, r.stack);
 }
 
@@ -124,6 +124,7 @@ void Automaton::close(Closure& c) {
         c.open.pop_back();
         expand(c, r);
     }
+    c.narrowed = c.narrowed || !c.open.empty();
 }
 
 StateId Automaton::intern(Closure& c) {
@@ -131,9 +132,9 @@ StateId Automaton::intern(Closure& c) {
         std::sort(list->begin(), list->end());
         list->erase(std::unique(list->begin(), list->end()), list->end());
     }
-    if (c.readings.empty() && c.terminals.empty() && !c.accepting) return kDead;
+    if (c.readings.empty() && c.terminals.empty() && !c.accepting && !c.narrowed) return kDead;
     Fnv key;
-    key.mix(c.accepting ? 2 : 1);
+    key.mix((c.accepting ? 2u : 1u) | (c.narrowed ? 4u : 0u));
     for (const Reading& r : c.readings) key.mix(uint64_t{r.expr} << 32 | r.stack);
     key.mix(c.readings.size());
     for (const Reading& r : c.terminals) key.mix(uint64_t{r.expr} << 32 | r.stack);
@@ -141,8 +142,8 @@ StateId Automaton::intern(Closure& c) {
     for (auto it = same.first; it != same.second; ++it) {
         const State& s = states_[it->second];
         const Reading* at = pool_.data() + s.at;
-        if (s.accepting == c.accepting && s.n == c.readings.size() && s.n_terminal == c.terminals.size() &&
-            std::equal(c.readings.begin(), c.readings.end(), at) &&
+        if (s.accepting == c.accepting && s.narrowed == c.narrowed && s.n == c.readings.size() &&
+            s.n_terminal == c.terminals.size() && std::equal(c.readings.begin(), c.readings.end(), at) &&
             std::equal(c.terminals.begin(), c.terminals.end(), at + s.n))
             return it->second;
     }
@@ -151,6 +152,7 @@ StateId Automaton::intern(Closure& c) {
     s.n = static_cast<uint32_t>(c.readings.size());
     s.n_terminal = static_cast<uint32_t>(c.terminals.size());
     s.accepting = c.accepting;
+    s.narrowed = c.narrowed;
     pool_.insert(pool_.end(), c.readings.begin(), c.readings.end());
     pool_.insert(pool_.end(), c.terminals.begin(), c.terminals.end());
     const StateId id = static_cast<StateId>(states_.size());
@@ -160,8 +162,9 @@ StateId Automaton::intern(Closure& c) {
     return id;
 }
 
-StateId Automaton::state_of(const std::vector<Reading>& readings) {
+StateId Automaton::state_of(const std::vector<Reading>& readings, bool narrowed) {
     Closure c;
+    c.narrowed = narrowed;
     for (const Reading& r : readings) c.add(r.expr, r.stack);
     close(c);
     return intern(c);
@@ -184,6 +187,7 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
     if (!c.many.empty()) c.many.clear();
     c.accepting = false;
     const State from = states_[s];
+    c.narrowed = false;
     for (uint32_t i = 0; i < from.n; ++i) {
         const Reading r = pool_[from.at + i];
         const ExprId rest = rules_.pool.derive(r.expr, byte_class);
@@ -194,6 +198,8 @@ StateId Automaton::step_slowly(StateId s, unsigned byte_class) {
         else
             emit(c, {rest, r.stack});
     }
+    // What is missing of this state is missing of the next one, if any reading goes on.
+    c.narrowed = c.narrowed || (from.narrowed && (!c.readings.empty() || !c.open.empty()));
     close(c);
     const StateId to = intern(c);
     if (s == kDead) return to;
@@ -205,7 +211,7 @@ StateId Automaton::step_terminal(StateId s, uint32_t terminal) {
     std::vector<Reading> next;
     for (const Reading& r : terminals(s))
         if (r.expr == terminal) next.push_back({kEmptyText, r.stack});
-    return next.empty() ? kDead : state_of(next);
+    return next.empty() ? kDead : state_of(next, states_[s].narrowed);
 }
 
 StateId Automaton::merge(StateId a, StateId b) {
@@ -214,6 +220,7 @@ StateId Automaton::merge(StateId a, StateId b) {
     Closure c;
     for (const StateId s : {a, b}) {
         c.accepting = c.accepting || states_[s].accepting;
+        c.narrowed = c.narrowed || states_[s].narrowed;
         for (const Reading& r : readings(s)) c.readings.push_back(r);
         for (const Reading& r : terminals(s)) c.terminals.push_back(r);
     }
@@ -244,6 +251,7 @@ void Automaton::compact(std::vector<StateId>& keep) {
         }
         Closure c;
         c.accepting = states_[s].accepting;
+        c.narrowed = states_[s].narrowed;
         const uint32_t n = states_[s].n, n_all = n + states_[s].n_terminal;
         for (uint32_t i = 0; i < n_all; ++i) {
             const Reading r = pool_[states_[s].at + i];

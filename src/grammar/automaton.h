@@ -23,6 +23,7 @@ class Automaton {
         bool operator==(const Reading& o) const { return expr == o.expr && stack == o.stack; }
         bool operator<(const Reading& o) const { return expr != o.expr ? expr < o.expr : stack < o.stack; }
     };
+    static constexpr uint32_t kMaxReadings = 512, kMaxDepth = 2000;
     explicit Automaton(std::shared_ptr<const Rules> rules);
 
     StateId start();
@@ -37,10 +38,12 @@ class Automaton {
     /// The union of two states.
     StateId merge(StateId a, StateId b);
     /// The state of one reading, and what follows a stack.
-    StateId state_of(const std::vector<Reading>& readings);
+    StateId state_of(const std::vector<Reading>& readings, bool narrowed = false);
     StateId after(uint32_t stack);
 
     bool accepting(StateId s) const { return states_[s].accepting; }
+    /// Readings of the text were left out, because there are too many: the state may refuse what the grammar allows.
+    bool narrowed(StateId s) const { return states_[s].narrowed; }
     Span<const Reading> readings(StateId s) const { return {pool_.data() + states_[s].at, states_[s].n}; }
     /// Token terminals: `expr` is the terminal's index.
     Span<const Reading> terminals(StateId s) const {
@@ -57,7 +60,7 @@ class Automaton {
   private:
     struct State {
         uint32_t at = 0, n = 0, n_terminal = 0;
-        bool accepting = false;
+        bool accepting = false, narrowed = false;
     };
     struct Link {
         ExprId expr = kNoMatch;
@@ -68,7 +71,7 @@ class Automaton {
         std::vector<Reading> open, readings, terminals;
         std::vector<Reading> done;                ///< searched while it is short
         std::unordered_map<uint64_t, bool> many;  ///< beyond
-        bool accepting = false;
+        bool accepting = false, narrowed = false;
         void add(ExprId e, uint32_t stack);
     };
     StateId step_slowly(StateId s, unsigned byte_class);

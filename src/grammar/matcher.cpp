@@ -47,6 +47,7 @@ Result<std::unique_ptr<Matcher>> Matcher::create(std::shared_ptr<const Rules> ru
     AUSPEX_TRY(m->resolve_terminals());
     std::vector<uint32_t> bits(m->n_word());
     m->mask(Span<uint32_t>(bits));
+    AUSPEX_TRY(m->status());
     if (!m->is_accepting() && std::all_of(bits.begin(), bits.end(), [](uint32_t w) { return w == 0; }))
         return fail(Code::bad_argument,
                     "no token of the vocabulary can begin a text of the grammar; use a model whose vocabulary has "
@@ -117,6 +118,13 @@ bool Matcher::accept(std::string_view bytes) {
     if (s == kDead) return false;
     history_.push_back(s);
     return true;
+}
+
+Status Matcher::status() const {
+    if (!automaton_.narrowed(history_.back())) return {};
+    return fail(Code::unsupported, "after ", n_step(), " steps the text can be read in more than ",
+                Automaton::kMaxReadings, " ways, or is nested more than ", Automaton::kMaxDepth,
+                " rules deep; write the grammar so that fewer rules match the same text");
 }
 
 void Matcher::rollback(size_t n) {

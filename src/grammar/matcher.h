@@ -30,6 +30,9 @@ class Matcher {
     size_t n_step() const { return history_.size() - 1; }
     /// The text so far is one of the grammar.
     bool is_accepting() const { return automaton_.accepting(history_.back()); }
+    /// errors    unsupported: the text so far has more readings than are followed, so that tokens may be refused which
+    ///           the grammar allows. rollback() goes back to before.
+    Status status() const;
     /// An end token was accepted.
     bool is_finished() const { return history_.size() >= finished_at_; }
     /// Sets a bit for each token that accept() would take. bits has n_word() words.
