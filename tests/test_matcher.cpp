@@ -88,7 +88,7 @@ struct Vocab {
                               ")."})
             add(p);
         for (const char* p : {"a/b", "/", "\xE2\x80\xA8", "x\xE2\x80\xA8y", " a", "ac", "abc"}) add(p);
-        for (const size_t n : {30, 63, 64, 65, 80}) {
+        for (const size_t n : {size_t{30}, size_t{63}, size_t{64}, size_t{65}, size_t{80}}) {
             add(std::string(n, 'a'));
             add(std::string(n, 'a') + "\"");
             add(std::string(n, ' ') + "b");
