@@ -171,7 +171,9 @@ class BadInput(BaseServer):
                            ("stop", ""), ("stream", "yes"), ("stream_options", 3), ("tools", "x"), ("tools", [3]),
                            ("tool_choice", 3), ("response_format", {"type": "xml"}), ("response_format", "json"),
                            ("chat_template_kwargs", 3), ("chat_template_kwargs", {"enable_thinking": 3}),
-                           ("presence_penalty", []), ("min_p", -1), ("repeat_penalty", 0)):
+                           ("presence_penalty", []), ("logit_bias", [3]), ("logit_bias", {"8192": 1}),
+                           ("logit_bias", {"a": 1}), ("logit_bias", {"1": 1000}), ("logit_bias", {"1": None}),
+                           ("min_p", -1), ("repeat_penalty", 0)):
             yield json.dumps({"messages": message, "max_tokens": 1, key: wrong})
 
     def test_malformed_bodies(self):
@@ -189,7 +191,7 @@ class BadInput(BaseServer):
             self.refused(400, "invalid_request_error", self.server.post(CHAT, body), *words)
 
     def test_what_cannot_be_enforced_is_refused(self):
-        for more in ({"logprobs": True}, {"logit_bias": {"3": 1}}, {"top_logprobs": 2},
+        for more in ({"logprobs": True}, {"top_logprobs": 2},
                      {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}):
             self.refused(501, "not_supported_error", self.server.post(CHAT, {**HELLO, **more}))
 

@@ -111,6 +111,15 @@ class Chat(BaseServer):
         self.assertEqual([joined(events, i)[0]["content"] for i in (0, 1)],
                          [c["message"]["content"] for c in both["choices"]])
 
+    def test_a_bias_forbids_and_forces_tokens(self):
+        first = self.ok(self.server.post(CHAT, user("Hello", max_tokens=1)))["choices"][0]["message"]["content"]
+        token = self.ok(self.server.post("/tokenize", {"content": first}))["tokens"][0]
+        other = self.ok(self.server.post(CHAT, user("Hello", max_tokens=1, logit_bias={str(token): -100})))
+        self.assertNotEqual(other["choices"][0]["message"]["content"], first)
+        letter = self.ok(self.server.post("/tokenize", {"content": "q"}))["tokens"]
+        forced = self.ok(self.server.post(CHAT, user("Hello", max_tokens=3, logit_bias={str(letter[0]): 100})))
+        self.assertEqual(forced["choices"][0]["message"]["content"], "qqq")
+
     def test_the_same_question_again_is_not_computed_again(self):
         system = {"role": "system", "content": "pump valve sensor " * 60}
         body = {"messages": [system, {"role": "user", "content": "one"}], "max_tokens": 2}

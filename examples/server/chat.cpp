@@ -119,7 +119,7 @@ Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationReques
     if (failure.ok()) failure = read_conversation(*body, &conversation);
     if (failure.ok()) failure = read_limits(*body, to);
     if (!failure.ok()) return failure;
-    read_sampling(Fields(*body, "", &failure), s.defaults, to);
+    read_sampling(Fields(*body, "", &failure), s.defaults, s.engine.model().info().n_vocab, to);
     if (failure.ok()) failure = prepare(s.engine, conversation, s.defaults, to);
     return failure;
 }

@@ -121,7 +121,7 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
     if (!failure.ok()) return failure;
     const Fields fields(body, "", &failure);
     read_stream(fields, stream);
-    read_sampling(fields, s.defaults, to);
+    read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     for (const char* key : {"suffix", "echo", "best_of"}) {
         const Json* value = fields.find(key);
         const bool off = !value || *value == false || *value == "" || *value == 1;

@@ -295,7 +295,7 @@ Failure read(Service& s, const HttpRequest& r, Json* body, GenerationRequest* to
         if (stop.empty() && failure.ok()) failure = bad_request("stop_sequences has an empty string");
     if (const Json* thinking = fields.object("thinking"))
         Fields(*thinking, "thinking.", &failure).integer("budget_tokens", 0, INT32_MAX, &to->thinking_budget);
-    read_sampling(fields, s.defaults, to);
+    read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }
 

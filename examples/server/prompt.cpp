@@ -1,6 +1,7 @@
 #include "prompt.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <iterator>
 #include <random>
@@ -28,7 +29,26 @@ void complete_defaults(const std::string& model_path, Defaults* to) {
     if (!to->has_min_p) to->sampling.min_p = card.min_p;
 }
 
-void read_sampling(const Fields& fields, const Defaults& defaults, GenerationRequest* to) {
+namespace {
+
+/// {"123": -100}: a bias for each token id.
+void read_bias(const Fields& fields, uint32_t n_vocab, std::vector<auspex::LogitBias>* to) {
+    const Json* biases = fields.object("logit_bias");
+    if (!biases) return;
+    for (const auto& one : biases->items()) {
+        const std::string& id = one.key();
+        const bool digits = !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
+        const double bias = one.value().is_number() ? one.value().get<double>() : 1e9;
+        if (!digits || std::stoul(id) >= n_vocab || !(std::fabs(bias) <= 100))
+            return fields.refuse(
+                "logit_bias", "token ids from 0 to " + std::to_string(n_vocab - 1) + " with numbers from -100 to 100");
+        to->push_back({static_cast<Token>(std::stoul(id)), static_cast<float>(bias)});
+    }
+}
+
+}  // namespace
+
+void read_sampling(const Fields& fields, const Defaults& defaults, uint32_t n_vocab, GenerationRequest* to) {
     auspex::Sampling& s = to->sampling;
     s = defaults.sampling;
     fields.number("temperature", 0, 100, &s.temperature);
@@ -43,6 +63,7 @@ void read_sampling(const Fields& fields, const Defaults& defaults, GenerationReq
     fields.number("repeat_penalty", 1e-3, 100, &s.repeat_penalty);
     fields.integer("repeat_last_n", 0, 4096, &window);
     s.penalty_window = static_cast<uint32_t>(window);
+    read_bias(fields, n_vocab, &s.logit_bias);
     int64_t seed = -1;
     fields.integer("seed", INT64_MIN, INT64_MAX, &seed);
     s.seed = seed == -1 ? std::random_device()() : static_cast<uint64_t>(seed);

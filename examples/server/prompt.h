@@ -18,8 +18,8 @@ struct Defaults {
 /// of these models.
 void complete_defaults(const std::string& model_path, Defaults* to);
 
-/// temperature, top_p, top_k, min_p, penalties and seed.
-void read_sampling(const Fields& fields, const Defaults& defaults, GenerationRequest* to);
+/// temperature, top_p, top_k, min_p, penalties, logit_bias and seed. n_vocab: ids are below it.
+void read_sampling(const Fields& fields, const Defaults& defaults, uint32_t n_vocab, GenerationRequest* to);
 
 /// A conversation in OpenAI's form, as the model's template takes it.
 struct Conversation {

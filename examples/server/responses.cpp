@@ -308,7 +308,7 @@ Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, Gener
     const Fields fields(*body, "", &failure);
     fields.integer("max_output_tokens", 0, INT32_MAX, &to->n_max);
     fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
-    read_sampling(fields, s.defaults, to);
+    read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }
 

@@ -31,8 +31,6 @@ Failure check_supported(const Fields& fields) {
     if (value) logprobs = value->is_boolean() ? value->get<bool>() : value->is_number();
     if (logprobs || fields.has("top_logprobs"))
         return not_supported("logprobs are not available in this version; leave out logprobs and top_logprobs");
-    const Json* bias = fields.find("logit_bias");
-    if (bias && !bias->empty()) return not_supported("logit_bias is not available in this version; leave it out");
     return {};
 }
 
