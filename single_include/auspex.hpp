@@ -1441,11 +1441,12 @@ Status empty_handle(const char* handle, const char* make);
 
 // ----------------------------------------------------------------------------------- src/base/os.h
 
-// base/os: the headers of the operating system, and its last error.
+// base/os: the headers of the operating system, its last error, and how it spells paths.
 //
 // Owns    the one place that includes them for files and memory: windows.h must not define min and max, and the
 //         application's own choice of these macros is left as it was.
 // Thread  any.
+// Tests   tests/test_base.cpp, tests/test_platforms.py
 
 #include <cerrno>
 #include <system_error>
@@ -1491,6 +1492,26 @@ inline std::error_code last_error() {
     return std::error_code(errno ? errno : EIO, std::generic_category());
 #endif
 }
+
+#if defined(_WIN32)
+/// A path in UTF-8 as the functions of Windows take it; empty if it is not UTF-8. A long one gets the prefix that lifts
+/// their limit of 260 characters, and for that becomes absolute.
+inline std::wstring wide_path(const char* path) {
+    const int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
+    if (n <= 0) return {};
+    std::wstring name(static_cast<size_t>(n) - 1, L'\0');
+    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, &name[0], n);
+    constexpr size_t kLong = 200;  // a relative one may still grow: the folder before it is not in it
+    if (name.size() < kLong || name.compare(0, 4, L"\\\\?\\") == 0) return name;
+    const DWORD room = GetFullPathNameW(name.c_str(), 0, nullptr, nullptr);
+    std::wstring full(room, L'\0');
+    const DWORD length = room == 0 ? 0 : GetFullPathNameW(name.c_str(), room, &full[0], nullptr);
+    if (length == 0 || length >= room) return name;
+    full.resize(length);
+    const bool share = full.compare(0, 2, L"\\\\") == 0;  // \\server\share\...
+    return share ? L"\\\\?\\UNC\\" + full.substr(2) : L"\\\\?\\" + full;
+}
+#endif
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE
@@ -12073,11 +12094,8 @@ struct Handle {
 };
 
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
-    const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
-    if (n_wide <= 0) return refused(path, "read the name of", last_error());
-    std::wstring wide(static_cast<size_t>(n_wide), L'\0');
-    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, &wide[0], n_wide);
-
+    const std::wstring wide = wide_path(path);
+    if (wide.empty()) return refused(path, "read the name of", last_error());
     const DWORD attributes = GetFileAttributesW(wide.c_str());
     if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY)) return is_directory(path);
     Handle file;
@@ -12345,23 +12363,17 @@ inline Status ended(const std::string& path, uint64_t at, uint64_t n) {
 
 inline HANDLE handle_of(intptr_t h) { return reinterpret_cast<HANDLE>(h); }
 
-inline std::wstring wide(const std::string& path) {
-    const int n = MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, nullptr, 0);
-    std::wstring to(n > 0 ? static_cast<size_t>(n) : 1, L'\0');
-    if (n > 0) MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, &to[0], n);
-    return to;
-}
-
 /// True for what exists and cannot be replaced by a file.
 inline bool is_special(const std::string& path) {
-    const DWORD attributes = GetFileAttributesW(wide(path).c_str());
+    const DWORD attributes = GetFileAttributesW(wide_path(path.c_str()).c_str());
     return attributes != INVALID_FILE_ATTRIBUTES && (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE));
 }
 
 inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     if (is_special(path)) return not_regular(path);
     const DWORD access = mode == Mode::read ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
-    const HANDLE h = CreateFileW(wide(path).c_str(), access, FILE_SHARE_READ, nullptr,
+    // Others may read, rename and delete the file meanwhile, but not write it.
+    const HANDLE h = CreateFileW(wide_path(path.c_str()).c_str(), access, FILE_SHARE_READ | FILE_SHARE_DELETE, nullptr,
                                  mode == Mode::create ? CREATE_NEW : OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
     if (h == INVALID_HANDLE_VALUE) return refused(path, "open", last_error());
     *to = reinterpret_cast<intptr_t>(h);
@@ -12404,9 +12416,10 @@ inline bool cut_file(intptr_t h, uint64_t size) {
     return SetFilePointerEx(handle_of(h), to, nullptr, FILE_BEGIN) && SetEndOfFile(handle_of(h));
 }
 inline bool rename_file(const std::string& from, const std::string& to) {
-    return MoveFileExW(wide(from).c_str(), wide(to).c_str(), MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
+    return MoveFileExW(wide_path(from.c_str()).c_str(), wide_path(to.c_str()).c_str(),
+                       MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
 }
-inline void delete_file(const std::string& path) { DeleteFileW(wide(path).c_str()); }
+inline void delete_file(const std::string& path) { DeleteFileW(wide_path(path.c_str()).c_str()); }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }
@@ -18348,20 +18361,21 @@ ExprId exponent_expr(Digits& d, const NumberFacts& f) {
 ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
     ExprPool& pool = d.pool;
     const bool has_near = negative ? f.has_high : f.has_low, has_far = negative ? f.has_low : f.has_high;
-    const Decimal &near = negative ? f.high : f.low, &far = negative ? f.low : f.high;
+    const Decimal &near_bound = negative ? f.high : f.low, &far_bound = negative ? f.low : f.high;
     const bool near_open = negative ? f.high_open : f.low_open, far_open = negative ? f.low_open : f.high_open;
-    // On this side of zero: `near` bounds the magnitude from below, `far` from above.
+    // On this side of zero: `near_bound` bounds the magnitude from below, `far_bound` from above.
     std::vector<ExprId> parts{pool.concat(d.whole, f.others          ? pool.optional(d.fraction)
                                                    : f.bare_integers ? kEmptyText
                                                                      : d.no_fraction)};
     if (f.others && !f.integers) parts.push_back(pool.except(pool.concat(d.whole, d.no_fraction)));
     if (has_far) {
-        if (!far.is_zero() && far.negative != negative) return kNoMatch;
-        if (far.is_zero() && (far_open || negative)) return kNoMatch;
-        parts.push_back(d.not_above(far.whole(), far.fraction(), far_open));
+        if (!far_bound.is_zero() && far_bound.negative != negative) return kNoMatch;
+        if (far_bound.is_zero() && (far_open || negative)) return kNoMatch;
+        parts.push_back(d.not_above(far_bound.whole(), far_bound.fraction(), far_open));
     }
-    if (has_near && (near.is_zero() || near.negative == negative)) {
-        if (!near.is_zero() || near_open) parts.push_back(d.not_below(near.whole(), near.fraction(), near_open));
+    if (has_near && (near_bound.is_zero() || near_bound.negative == negative)) {
+        if (!near_bound.is_zero() || near_open)
+            parts.push_back(d.not_below(near_bound.whole(), near_bound.fraction(), near_open));
     }
     for (const auto* list : {&f.multiples, &f.not_multiples})
         for (const Decimal& m : *list) {
@@ -27986,11 +28000,11 @@ void CpuContext::lay_out(const ContextOptions& options) {
         if (options.mtp) look(t);
     name("convolution scratch");
     conv_out_ = place<float>(uint64_t{n_row_max_} * conv_dim);
-    part_stride_ = round_up(d_head + 2, 16);
+    part_stride_ = static_cast<size_t>(round_up(d_head + 2, 16));
     name("attention scratch");
     attn_part_ = place<float>(uint64_t{kMaxTentative} * n_head * n_part_max_ * part_stride_);
-    thread_stride_ = std::max<uint64_t>(round_up(delta_floats, 16),
-                                        uint64_t{kAttnQueries} * kAttnChunk + 2 * kAttnRows * group * part_stride_);
+    thread_stride_ = static_cast<size_t>(std::max<uint64_t>(
+        round_up(delta_floats, 16), uint64_t{kAttnQueries} * kAttnChunk + 2 * kAttnRows * group * part_stride_));
     name("scratch of the threads");
     thread_scratch_ = place<float>(n_thread * thread_stride_);
     name("quantised activations");
@@ -28557,10 +28571,10 @@ void CpuWalk::Attention::partials(uint32_t r0, uint32_t r1, uint32_t hk, uint32_
         const std::byte *k = chunk == kSinks ? kv.sink_k : kv.k, *v = chunk == kSinks ? kv.sink_v : kv.v;
         const uint32_t place = chunk == kSinks ? from : kv.shape.place(from);
         const uint64_t head = uint64_t{hk} * a.d_head;
-        walk.loops_.attend_many(
-            n, q, {k + place * kv.shape.k_bytes + row_bytes(kv.shape.k, head), kv.shape.k_bytes, kv.shape.k},
-            {v + place * kv.shape.v_bytes + row_bytes(kv.shape.v, head), kv.shape.v_bytes, kv.shape.v}, to - from,
-            a.d_head, scratch, m, l, o);
+        const size_t k_stride = static_cast<size_t>(kv.shape.k_bytes), v_stride = static_cast<size_t>(kv.shape.v_bytes);
+        walk.loops_.attend_many(n, q, {k + place * k_stride + row_bytes(kv.shape.k, head), k_stride, kv.shape.k},
+                                {v + place * v_stride + row_bytes(kv.shape.v, head), v_stride, kv.shape.v}, to - from,
+                                a.d_head, scratch, m, l, o);
         n = 0;
     };
     for (uint32_t r = r0; r < r1; ++r) {
@@ -28718,9 +28732,9 @@ void CpuWalk::delta_inputs(const Op& op) {
         for (uint32_t j = 0; j < d.n_conv; ++j) {
             const int64_t back = int64_t{r} - (d.n_conv - 1) + j;  // row of this step, or before it
             const uint64_t place = uint64_t{step_.first_row} + kConvRing + static_cast<uint64_t>(back);
-            taps[j] =
-                (back >= 0 ? row(op.in[0], static_cast<uint32_t>(back)) : ring + size_t{place % kConvRing} * conv_dim) +
-                c;
+            taps[j] = (back >= 0 ? row(op.in[0], static_cast<uint32_t>(back))
+                                 : ring + static_cast<size_t>(place % kConvRing) * conv_dim) +
+                      c;
         }
         float* y = context_.conv_out_ + size_t{r} * conv_dim + c;
         loops_.conv_silu(taps, conv_w + size_t{c} * d.n_conv, y, n, d.n_conv);
@@ -29896,9 +29910,18 @@ namespace device_impl {
 
 void* open_library(const char* name) {
 #if defined(_WIN32)
-    return reinterpret_cast<void*>(LoadLibraryA(name));
+    return reinterpret_cast<void*>(LoadLibraryW(wide_path(name).c_str()));
 #else
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+#endif
+}
+/// One that belongs to the system. On Windows a file of its name in the folder of the program, or in the current one,
+/// is not it.
+void* open_system_library(const char* name) {
+#if defined(_WIN32)
+    return reinterpret_cast<void*>(LoadLibraryExA(name, nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32));
+#else
+    return open_library(name);
 #endif
 }
 
@@ -29925,15 +29948,15 @@ Status load_library(Gpu* gpu, const OpenDetail& detail) {
         return {};
     }
     std::string tried;
-    auto attempt = [&](const char* name) {
+    auto attempt = [&](const char* name, void* (*open)(const char*)) {
         tried += say(tried.empty() ? "" : ", ", name);
-        gpu->library = open_library(name);
+        gpu->library = open(name);
     };
     if (detail.loader_path)
-        attempt(detail.loader_path);
+        attempt(detail.loader_path, open_library);
     else
         for (const char* name : kLoaders)
-            if (!gpu->library) attempt(name);
+            if (!gpu->library) attempt(name, open_system_library);
     if (!gpu->library)
         return fail(Code::no_device, "there is no Vulkan loader (tried ", tried,
                     "): install the graphics driver, or use the CPU.");
@@ -47305,8 +47328,8 @@ bool Controller::acceptance_probe_due() const {
 bool Controller::update_suspension(uint32_t context) {
     using namespace controller_impl;
     if (suspended_) {
-        const bool far = context / 2 >= std::max(suspended_context_, 1u);
-        if (!far && std::fabs(std::log(cost_.seconds(0) / suspended_seconds_)) < kResumeDrift) return false;
+        const bool doubled = context / 2 >= std::max(suspended_context_, 1u);
+        if (!doubled && std::fabs(std::log(cost_.seconds(0) / suspended_seconds_)) < kResumeDrift) return false;
         suspended_ = false;
         cost_.forget_drafts();  // the old costs no longer hold
         i_cold_ = 0;
@@ -49598,7 +49621,7 @@ template <class F>
 void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const {
     while (n != 0) {
         const uint64_t in_page = at % page_bytes_, k = std::min(n, page_bytes_ - in_page);
-        visit(arena_.data() + pages[at / page_bytes_] * page_bytes_ + in_page, k);
+        visit(arena_.data() + pages[static_cast<size_t>(at / page_bytes_)] * page_bytes_ + in_page, k);
         at += k;
         n -= k;
     }
@@ -49611,7 +49634,7 @@ class StateStore::Writer : public StateWriter {
     Status write(const void* from, uint64_t n) override {
         const std::byte* bytes = static_cast<const std::byte*>(from);
         store_.each_span(pages_, n_, n, [&](std::byte* to, uint64_t k) {
-            std::memcpy(to, bytes, k);
+            std::memcpy(to, bytes, static_cast<size_t>(k));
             bytes += k;
         });
         n_ += n;
@@ -49630,7 +49653,7 @@ class StateStore::Reader : public StateReader {
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
         store_.each_span(pages_, n_, n, [&](const std::byte* from, uint64_t k) {
-            std::memcpy(bytes, from, k);
+            std::memcpy(bytes, from, static_cast<size_t>(k));
             bytes += k;
         });
         n_ += n;
@@ -49695,7 +49718,8 @@ void StateStore::copy(const StateStore& other) {
     free_.assign(other.free_.begin(), other.free_.end());
     const auto copy_pages = [&](const Pages& pages) {
         for (const uint32_t page : pages)
-            std::memcpy(arena_.data() + page * page_bytes_, other.arena_.data() + page * page_bytes_, page_bytes_);
+            std::memcpy(arena_.data() + page * page_bytes_, other.arena_.data() + page * page_bytes_,
+                        static_cast<size_t>(page_bytes_));
     };
     for (const State& state : states_) copy_pages(state.pages);
     for (const Rows& rows : rows_) copy_pages(rows.pages);

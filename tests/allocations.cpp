@@ -1,8 +1,12 @@
 #include "allocations.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+#ifdef _WIN32
+#include <malloc.h>
+#endif
 
 #if defined(__linux__) && defined(__GNUC__)
 extern "C" const char __executable_start, etext;  // of the linker: where the code of this program is
@@ -14,6 +18,20 @@ extern "C" const char __executable_start, etext;  // of the linker: where the co
 namespace test {
 
 std::atomic<int64_t> n_allocation{0}, n_held{0}, allocations_until_fault{kNever}, own_allocations_until_fault{kNever};
+
+#ifdef _WIN32
+void* allocate_aligned(size_t n, size_t alignment) {
+    return _aligned_malloc(n == 0 ? 1 : n, std::max(alignment, alignof(std::max_align_t)));
+}
+void free_aligned(void* p) { _aligned_free(p); }
+#else
+void* allocate_aligned(size_t n, size_t alignment) {
+    const size_t bytes = n == 0 ? 1 : n;
+    if (alignment <= alignof(std::max_align_t)) return std::malloc(bytes);
+    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+void free_aligned(void* p) { std::free(p); }
+#endif
 
 bool fails(std::atomic<int64_t>& until) {
     return until.load(std::memory_order_relaxed) != kNever && until.fetch_sub(1) == 0;
@@ -40,13 +58,7 @@ void* allocate(size_t n, size_t alignment, const void* caller) {
     if (test::own_allocations_until_fault.load(std::memory_order_relaxed) != test::kNever && test::is_own(caller) &&
         test::fails(test::own_allocations_until_fault))
         return nullptr;
-    const size_t bytes = n == 0 ? 1 : n;
-    void* p = nullptr;
-    if (alignment <= alignof(std::max_align_t)) {
-        p = std::malloc(bytes);
-    } else {
-        p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    }
+    void* p = test::allocate_aligned(n, alignment);
     if (p) test::n_held.fetch_add(1, std::memory_order_relaxed);
     return p;
 }
@@ -57,7 +69,7 @@ void* allocate_or_throw(size_t n, size_t alignment, const void* caller) {
 void release(void* p) {
     if (!p) return;
     test::n_held.fetch_sub(1, std::memory_order_relaxed);
-    std::free(p);
+    test::free_aligned(p);
 }
 
 }  // namespace

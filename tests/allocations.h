@@ -1,6 +1,7 @@
 // tests/allocations: the operator new of the test program, which counts and can be made to fail.
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace test {
@@ -18,6 +19,10 @@ extern std::atomic<int64_t> allocations_until_fault;
 extern std::atomic<int64_t> own_allocations_until_fault;
 /// False where the two cannot be told apart.
 bool can_tell_own_allocations();
+
+/// Aligned memory of the C library; null if there is none. What it gives, free_aligned() takes back.
+void* allocate_aligned(size_t n, size_t alignment);
+void free_aligned(void* p);
 
 /// Counts down; true for the one call that shall fail.
 bool fails(std::atomic<int64_t>& until);

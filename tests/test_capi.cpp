@@ -1,6 +1,7 @@
 // The C interface from inside the test program: structs of other ages, handles in any order, forks, files, plans.
 // tests/capi_client.c is a client in C, tests/test_capi.py one in Python.
 #include "../src/auspex.h"
+#include "allocations.h"
 #include "support.h"
 #include "tiny.h"
 
@@ -174,11 +175,11 @@ TEST_CASE("C: handles may be freed in any order, and nothing of the application'
     options.allocate = [](size_t bytes, size_t alignment, void* user) {
         ++static_cast<Heap*>(user)->n_call;
         static_cast<Heap*>(user)->n_held += static_cast<int64_t>(bytes);
-        return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+        return test::allocate_aligned(bytes, alignment);
     };
     options.release = [](void* p, size_t bytes, size_t, void* user) {
         static_cast<Heap*>(user)->n_held -= static_cast<int64_t>(bytes);
-        std::free(p);
+        test::free_aligned(p);
     };
     const std::vector<std::byte> bytes = tiny_qwen35();
     int order[] = {0, 1, 2, 3};

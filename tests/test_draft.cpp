@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "allocations.h"
 #include "draft_rig.h"
 
 using namespace auspex;
@@ -381,11 +382,11 @@ TEST_CASE("a draft head by use is chosen again within the memory that create() t
         Limited& m = *static_cast<Limited*>(user);
         if (m.live + n > m.limit) return nullptr;
         m.live += n;
-        return std::aligned_alloc(64, round_up(n, 64));
+        return test::allocate_aligned(n, 64);
     };
     d.allocator.free = [](void* user, void* p, size_t n, size_t) {
         static_cast<Limited*>(user)->live -= n;
-        std::free(p);
+        test::free_aligned(p);
     };
     const std::vector<std::byte> bytes = tiny_qwen35();
     const Model model = load_model(open_device(d), bytes);

@@ -1,7 +1,6 @@
 #include "cache.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -15,12 +14,12 @@ namespace fs = std::filesystem;
 std::string cache_folder() {
     fs::path folder;
 #ifdef _WIN32
-    if (const char* local = std::getenv("LOCALAPPDATA")) folder = fs::path(local) / "auspex";
+    if (const fs::path local = native_path(environment("LOCALAPPDATA")); !local.empty()) folder = local / "auspex";
 #else
     // The XDG specification: a path that is not absolute is ignored.
     const auto absolute = [](const char* name) {
-        const char* value = std::getenv(name);
-        return value && fs::path(value).is_absolute() ? fs::path(value) : fs::path();
+        const fs::path value = native_path(environment(name));
+        return value.is_absolute() ? value : fs::path();
     };
     if (const fs::path xdg = absolute("XDG_CACHE_HOME"); !xdg.empty())
         folder = xdg / "auspex";
@@ -30,14 +29,14 @@ std::string cache_folder() {
     if (folder.empty()) return {};
     std::error_code error;
     fs::create_directories(folder, error);
-    return error ? std::string() : folder.string();
+    return error ? std::string() : utf8_path(folder);
 }
 
 std::string read_cache(const std::string& name) {
     const std::string folder = cache_folder();
     if (folder.empty()) return {};
     std::error_code error;
-    const fs::path path = fs::path(folder) / name;
+    const fs::path path = native_path(folder) / name;
     const auto size = fs::file_size(path, error);
     if (error || size > (256u << 20)) return {};
     std::ifstream file(path, std::ios::binary);
@@ -49,7 +48,9 @@ std::string read_cache(const std::string& name) {
 void write_cache(const std::string& name, const std::string& bytes) {
     const std::string folder = cache_folder();
     if (folder.empty()) return;
-    const fs::path path = fs::path(folder) / name, beside = path.string() + "." + std::to_string(process_id());
+    const fs::path path = native_path(folder) / name;
+    fs::path beside = path;
+    beside += "." + std::to_string(process_id());
     std::ofstream file(beside, std::ios::binary);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     file.close();

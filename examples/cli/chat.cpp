@@ -145,7 +145,7 @@ class Chat {
         for (bool more = false;;) {
             if (terminal) std::fprintf(stderr, more ? ". " : "> "), std::fflush(stderr);
             std::string part;
-            if (!std::getline(std::cin, part)) {
+            if (!cli::read_line(&part)) {
                 if (terminal) std::fprintf(stderr, "\n");
                 return more;
             }

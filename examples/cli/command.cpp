@@ -46,9 +46,11 @@ int finish(int exit_code) {
 
 }  // namespace
 
-int run_command(CLI::App& app, int argc, char** argv, const Chosen& chosen) {
+int run_command(CLI::App& app, const std::vector<std::string>& arguments, const Chosen& chosen) {
     try {
-        app.parse(argc, argv);
+        std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+        if (!reversed.empty()) reversed.pop_back();                               // the program's name
+        app.parse(std::move(reversed));
         const Status s = check_numbers(app);
         if (!s.ok()) return report(s);
         catch_interrupts();

@@ -1,6 +1,8 @@
 // cli/command: what the main functions of auspex and auspex-bench share.
 #pragma once
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -13,6 +15,6 @@ using Chosen = std::function<int()>;
 
 /// Parses the arguments, runs what a callback of the application left in `chosen`, and returns the exit code. Reports
 /// wrong arguments, numbers out of range, lack of memory, and output that could not be written.
-int run_command(CLI::App& app, int argc, char** argv, const Chosen& chosen);
+int run_command(CLI::App& app, const std::vector<std::string>& arguments, const Chosen& chosen);
 
 }  // namespace cli

@@ -93,20 +93,20 @@ void add_text(CLI::App& command, TextOptions& o, const char* what) {
 
 static Status check_no_directory(const std::string& path) {
     std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) return {};
+    if (!std::filesystem::is_directory(native_path(path), error)) return {};
     return Status(Code::bad_argument, "'" + path + "' is a directory, expected a file");
 }
 
 /// Refuses what exists but cannot be a model. A path that does not exist is left to the library.
 static Status check_model_file(const std::string& path) {
     std::error_code error;
-    const std::filesystem::file_status status = std::filesystem::status(path, error);
+    const std::filesystem::file_status status = std::filesystem::status(native_path(path), error);
     if (error || !std::filesystem::exists(status)) return {};
     if (const Status s = check_no_directory(path); !s.ok()) return s;
     if (!std::filesystem::is_regular_file(status))
         return Status(Code::bad_argument,
                       "'" + path + "' is a pipe or a device, expected a regular file: save it first");
-    if (std::filesystem::file_size(path, error) == 0 && !error)
+    if (std::filesystem::file_size(native_path(path), error) == 0 && !error)
         return Status(Code::bad_file,
                       "'" + path + "' is empty (0 bytes), expected a GGUF file; download or convert it again");
     return {};
@@ -128,7 +128,7 @@ Result<std::string> find_model(const std::string& named) {
     places.push_back(std::string(AUSPEX_SOURCE_DIR) + "/" + demo);
     std::string tried;
     for (const std::string& p : places) {
-        if (std::ifstream(p).good()) return p;
+        if (std::ifstream(native_path(p)).good()) return p;
         tried += "\n  " + p;
     }
     return Status(Code::not_found,
@@ -243,7 +243,7 @@ Status load(const PlaceOptions& o, Loaded* to) {
 
 Result<std::string> read_bytes(const std::string& path) {
     if (const Status s = check_no_directory(path); path != "-" && !s.ok()) return s;
-    std::FILE* f = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+    std::FILE* f = path == "-" ? stdin : open_stream(path, "rb");
     const std::string name = path == "-" ? "standard input" : "'" + path + "'";
     if (!f) {
         const int why = errno;

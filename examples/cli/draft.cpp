@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cache.h"
+#include "platform.h"
 
 namespace cli {
 namespace {
@@ -133,7 +134,7 @@ Trace::~Trace() {
 Status Trace::open(const DraftFlags& o, auspex::SessionOptions* to) {
     if (o.trace.empty()) return {};
     path_ = o.trace;
-    file_ = std::fopen(path_.c_str(), "wb");
+    file_ = open_stream(path_, "wb");
     if (!file_) return Status(Code::io_error, "--trace '" + path_ + "': " + std::strerror(errno));
     to->on_cycle = [this](const auspex::DraftCycle& c) {
         const std::string text = trace_line(c);

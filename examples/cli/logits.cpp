@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "common.h"
+#include "platform.h"
 #include "window.h"
 
 namespace cli {
@@ -27,7 +28,7 @@ class RowFile {
     }
     Status open(const std::string& path) {
         path_ = path;
-        file_ = std::fopen(path.c_str(), "wb");
+        file_ = open_stream(path, "wb");
         return file_ ? Status() : broken();
     }
     void write(size_t row, Span<const float> values) {

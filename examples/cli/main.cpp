@@ -9,10 +9,11 @@
 namespace {
 
 /// A command that is a program of its own: bench measures what the public interface does not show, serve needs HTTP.
-int run_beside(const char* name, const char* target, char** argv) {
+int run_beside(const char* name, const char* target, std::vector<std::string> arguments) {
+    arguments.erase(arguments.begin());  // the command takes the place of the program's name
     const std::string folder = cli::executable_folder();
     const std::string path = (folder.empty() ? std::string() : folder + "/") + name;
-    const int exit_code = cli::run_program(path, argv + 1);
+    const int exit_code = cli::run_program(path, arguments);
     if (exit_code >= 0) return exit_code;
     return cli::report(cli::Status(cli::Code::not_found, "'" + path + "' cannot be started; build the target " +
                                                              target + ", and keep the program beside this one"));
@@ -22,9 +23,10 @@ int run_beside(const char* name, const char* target, char** argv) {
 
 int main(int argc, char** argv) {
     cli::prepare_streams();
-    const std::string command = argc > 1 ? argv[1] : "";
-    if (command == "bench") return run_beside("auspex-bench", "auspex_bench", argv);
-    if (command == "serve") return run_beside("auspex-server", "auspex_server", argv);
+    const std::vector<std::string> arguments = cli::utf8_arguments(argc, argv);
+    const std::string command = arguments.size() > 1 ? arguments[1] : "";
+    if (command == "bench") return run_beside("auspex-bench", "auspex_bench", arguments);
+    if (command == "serve") return run_beside("auspex-server", "auspex_server", arguments);
     CLI::App app("auspex " AUSPEX_VERSION ": runs hybrid language models (Gated DeltaNet + attention) from GGUF files",
                  "auspex");
     app.set_version_flag("--version", "auspex " AUSPEX_VERSION);
@@ -43,5 +45,5 @@ int main(int argc, char** argv) {
     // For the list; see run_beside().
     app.add_subcommand("serve", "Serve a model to OpenAI's and Anthropic's clients: runs the program auspex-server");
     app.add_subcommand("bench", "Measure speed: runs the program auspex-bench");
-    return cli::run_command(app, argc, argv, chosen);
+    return cli::run_command(app, arguments, chosen);
 }

@@ -1,7 +1,8 @@
 #include "platform.h"
 
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
+#include <iostream>
 
 #if defined(_WIN32)
 #include <fcntl.h>
@@ -11,6 +12,9 @@
 #define NOMINMAX
 #endif
 #include <windows.h>
+// After windows.h, which they need.
+#include <psapi.h>
+#include <shellapi.h>
 #else
 #include <fcntl.h>
 #include <unistd.h>
@@ -34,6 +38,10 @@ unsigned long long resident_bytes() {
     const int n_read = std::fscanf(f, "%llu %llu", &n_all, &n_resident);
     std::fclose(f);
     return n_read == 2 ? n_resident * static_cast<unsigned long long>(sysconf(_SC_PAGESIZE)) : 0;
+#elif defined(_WIN32)
+    PROCESS_MEMORY_COUNTERS counters{};
+    const bool known = K32GetProcessMemoryInfo(GetCurrentProcess(), &counters, sizeof counters) != 0;
+    return known ? counters.WorkingSetSize : 0;
 #else
     return 0;
 #endif
@@ -44,20 +52,85 @@ unsigned long long resident_bytes() {
 bool stdin_is_terminal() { return _isatty(_fileno(stdin)) != 0; }
 bool stderr_is_terminal() { return _isatty(_fileno(stderr)) != 0; }
 
+static std::string narrow(const wchar_t* text, int n) {
+    const int n_byte = WideCharToMultiByte(CP_UTF8, 0, text, n, nullptr, 0, nullptr, nullptr);
+    std::string out(static_cast<size_t>(n_byte), '\0');
+    WideCharToMultiByte(CP_UTF8, 0, text, n, &out[0], n_byte, nullptr, nullptr);
+    return out;
+}
+static std::string narrow(const std::wstring& text) { return narrow(text.data(), static_cast<int>(text.size())); }
+static std::wstring widen(const std::string& text) { return std::filesystem::u8path(text).native(); }
+
+std::vector<std::string> utf8_arguments(int argc, char** argv) {
+    int n = 0;
+    wchar_t** const wide = CommandLineToArgvW(GetCommandLineW(), &n);
+    if (!wide) return std::vector<std::string>(argv, argv + argc);
+    std::vector<std::string> arguments;
+    for (int i = 0; i < n; ++i) arguments.push_back(narrow(wide[i]));
+    LocalFree(wide);
+    return arguments;
+}
+
+std::filesystem::path native_path(const std::string& utf8) { return std::filesystem::u8path(utf8); }
+std::string utf8_path(const std::filesystem::path& path) { return narrow(path.native()); }
+
+std::FILE* open_stream(const std::string& path, const char* mode) {
+    return _wfopen(widen(path).c_str(), widen(mode).c_str());
+}
+
+std::string environment(const char* name) {
+    const wchar_t* value = _wgetenv(widen(name).c_str());
+    return value ? narrow(value) : std::string();
+}
+
+bool read_line(std::string* line) {
+    const HANDLE console = GetStdHandle(STD_INPUT_HANDLE);
+    if (!stdin_is_terminal()) return static_cast<bool>(std::getline(std::cin, *line));
+    std::wstring wide;
+    wchar_t part[256];
+    DWORD n = 0;
+    do {
+        if (!ReadConsoleW(console, part, 256, &n, nullptr) || n == 0) break;
+        wide.append(part, n);
+    } while (wide.back() != L'\n');
+    const bool ended = wide.empty() || wide[0] == 26;  // Ctrl-Z
+    while (!wide.empty() && (wide.back() == L'\n' || wide.back() == L'\r')) wide.pop_back();
+    *line = narrow(wide);
+    return !ended;
+}
+
 void prepare_streams() {
     _setmode(_fileno(stdin), _O_BINARY);
     _setmode(_fileno(stdout), _O_BINARY);
+    if (_isatty(_fileno(stdout)) || stderr_is_terminal()) SetConsoleOutputCP(CP_UTF8);
 }
 
-int run_program(const std::string& path, char* const* arguments) {
-    return static_cast<int>(_spawnv(_P_WAIT, path.c_str(), arguments));
+/// As the C run-time of the program that is started takes it apart again.
+static std::wstring quoted(const std::wstring& argument) {
+    std::wstring out = L"\"";
+    size_t n_backslash = 0;
+    for (const wchar_t c : argument) {
+        if (c == L'"') out.append(n_backslash + 1, L'\\');
+        n_backslash = c == L'\\' ? n_backslash + 1 : 0;
+        out += c;
+    }
+    return out.append(n_backslash, L'\\') + L'"';
+}
+
+int run_program(const std::string& path, const std::vector<std::string>& arguments) {
+    std::vector<std::wstring> words;
+    std::vector<const wchar_t*> pointers;
+    for (const std::string& a : arguments) words.push_back(quoted(widen(a)));
+    for (const std::wstring& w : words) pointers.push_back(w.c_str());
+    pointers.push_back(nullptr);
+    return static_cast<int>(_wspawnv(_P_WAIT, (widen(path) + L".exe").c_str(), pointers.data()));
 }
 
 std::string executable_folder() {
-    char path[MAX_PATH];
-    const DWORD n = GetModuleFileNameA(nullptr, path, MAX_PATH);
-    if (n == 0 || n >= MAX_PATH) return {};
-    const std::string full(path, n);
+    std::wstring path(1 << 15, L'\0');  // the longest there is
+    const DWORD n = GetModuleFileNameW(nullptr, &path[0], static_cast<DWORD>(path.size()));
+    if (n == 0 || n >= path.size()) return {};
+    const std::string full = narrow(path.data(), static_cast<int>(n));
     const size_t slash = full.find_last_of("\\/");
     return slash == std::string::npos ? std::string() : full.substr(0, slash);
 }
@@ -74,6 +147,18 @@ void catch_interrupts() { std::signal(SIGINT, on_interrupt); }
 bool stdin_is_terminal() { return isatty(STDIN_FILENO) != 0; }
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
 
+std::vector<std::string> utf8_arguments(int argc, char** argv) { return std::vector<std::string>(argv, argv + argc); }
+std::filesystem::path native_path(const std::string& utf8) { return utf8; }
+std::string utf8_path(const std::filesystem::path& path) { return path.string(); }
+std::FILE* open_stream(const std::string& path, const char* mode) { return std::fopen(path.c_str(), mode); }
+
+std::string environment(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+}
+
+bool read_line(std::string* line) { return static_cast<bool>(std::getline(std::cin, *line)); }
+
 void prepare_streams() {
     // In this order each open() takes the lowest free number, the one that is closed. The direction is the wrong one on
     // purpose: reading standard input or writing standard output then fails as on a closed stream.
@@ -81,8 +166,11 @@ void prepare_streams() {
         if (fcntl(fd, F_GETFD) == -1) (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-int run_program(const std::string& path, char* const* arguments) {
-    execv(path.c_str(), arguments);
+int run_program(const std::string& path, const std::vector<std::string>& arguments) {
+    std::vector<char*> pointers;
+    for (const std::string& a : arguments) pointers.push_back(const_cast<char*>(a.c_str()));  // execv writes nothing
+    pointers.push_back(nullptr);
+    execv(path.c_str(), pointers.data());
     return -1;
 }
 

@@ -1,19 +1,38 @@
 // cli/platform: what differs between operating systems.
 #pragma once
+#include <cstdio>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 namespace cli {
 
 bool stdin_is_terminal();
 bool stderr_is_terminal();
 
-/// Bytes go in and out unchanged, also on Windows. A standard stream that is closed is given to the null device, so
-/// that no file opened later gets its number; reading or writing it still fails.
+/// The arguments of main() in UTF-8. On Windows those that main() gets have lost what the system's code page lacks.
+std::vector<std::string> utf8_arguments(int argc, char** argv);
+
+/// A path in UTF-8 as std::filesystem and streams take it; and back.
+std::filesystem::path native_path(const std::string& utf8);
+std::string utf8_path(const std::filesystem::path& path);
+
+/// std::fopen for a path in UTF-8.
+std::FILE* open_stream(const std::string& path, const char* mode);
+
+/// An environment variable in UTF-8; empty if it is not set.
+std::string environment(const char* name);
+
+/// std::getline from standard input in UTF-8, also from a console of Windows. False at the end.
+bool read_line(std::string* line);
+
+/// Bytes go in and out unchanged, and consoles of Windows show UTF-8. A standard stream that is closed is given to the
+/// null device, so that no file opened later gets its number; reading or writing it still fails.
 void prepare_streams();
 
 /// Replaces this process by the program at `path` (on Windows: runs it and returns its exit code). `arguments` begin
 /// with the program's name. Returns -1 if it cannot be started.
-int run_program(const std::string& path, char* const* arguments);
+int run_program(const std::string& path, const std::vector<std::string>& arguments);
 
 /// The folder of this executable, or empty when the system does not tell.
 std::string executable_folder();

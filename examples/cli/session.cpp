@@ -43,12 +43,12 @@ void add_session(CLI::App& command, SessionFlag& o) {
 
 Status find_session(SessionFlag* o) {
     if (o->path.empty()) return {};
-    const std::filesystem::path folder = std::filesystem::path(o->path).parent_path();
+    const std::filesystem::path folder = native_path(o->path).parent_path();
     std::error_code error;
     if (!folder.empty() && !std::filesystem::is_directory(folder, error))
         return Status(Code::not_found, "--session " + o->path + ": the folder '" + folder.string() +
                                            "' does not exist; create it first");
-    if (!std::filesystem::exists(o->path, error)) return {};
+    if (!std::filesystem::exists(native_path(o->path), error)) return {};
     o->exists = true;
     return auspex::read_session_file(o->path.c_str()).get(o->file);
 }

@@ -60,14 +60,14 @@ Status check(ServeOptions* o) {
     Status s = cli::read_size(o->max_body, "--max-body").get(bytes);
     o->http.max_body_bytes = bytes;
     std::error_code error;
-    if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(o->sessions, error))
+    if (s.ok() && !o->sessions.empty() && !std::filesystem::is_directory(cli::native_path(o->sessions), error))
         s = Status(cli::Code::not_found,
                    "--slot-save-path " + o->sessions + ": there is no such folder; create it first");
     return s.ok() ? read_keys(o) : s;
 }
 
 /// What clients call the model: the name of its file without the ending.
-std::string name_of(const std::string& path) { return std::filesystem::path(path).stem().string(); }
+std::string name_of(const std::string& path) { return cli::utf8_path(cli::native_path(path).stem()); }
 
 void learn_of_model(const server::Engine& engine, server::Service* to) {
     if (to->alias.empty()) to->alias = name_of(engine.path());
@@ -200,5 +200,5 @@ int main(int argc, char** argv) {
         o.defaults.has_min_p = min_p->count() > 0;
         return serve(o);
     };
-    return cli::run_command(app, argc, argv, chosen);
+    return cli::run_command(app, cli::utf8_arguments(argc, argv), chosen);
 }

@@ -35,23 +35,17 @@ inline Status ended(const std::string& path, uint64_t at, uint64_t n) {
 
 inline HANDLE handle_of(intptr_t h) { return reinterpret_cast<HANDLE>(h); }
 
-inline std::wstring wide(const std::string& path) {
-    const int n = MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, nullptr, 0);
-    std::wstring to(n > 0 ? static_cast<size_t>(n) : 1, L'\0');
-    if (n > 0) MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, &to[0], n);
-    return to;
-}
-
 /// True for what exists and cannot be replaced by a file.
 inline bool is_special(const std::string& path) {
-    const DWORD attributes = GetFileAttributesW(wide(path).c_str());
+    const DWORD attributes = GetFileAttributesW(wide_path(path.c_str()).c_str());
     return attributes != INVALID_FILE_ATTRIBUTES && (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE));
 }
 
 inline Status open_file(const std::string& path, Mode mode, intptr_t* to) {
     if (is_special(path)) return not_regular(path);
     const DWORD access = mode == Mode::read ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
-    const HANDLE h = CreateFileW(wide(path).c_str(), access, FILE_SHARE_READ, nullptr,
+    // Others may read, rename and delete the file meanwhile, but not write it.
+    const HANDLE h = CreateFileW(wide_path(path.c_str()).c_str(), access, FILE_SHARE_READ | FILE_SHARE_DELETE, nullptr,
                                  mode == Mode::create ? CREATE_NEW : OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
     if (h == INVALID_HANDLE_VALUE) return refused(path, "open", last_error());
     *to = reinterpret_cast<intptr_t>(h);
@@ -94,9 +88,10 @@ inline bool cut_file(intptr_t h, uint64_t size) {
     return SetFilePointerEx(handle_of(h), to, nullptr, FILE_BEGIN) && SetEndOfFile(handle_of(h));
 }
 inline bool rename_file(const std::string& from, const std::string& to) {
-    return MoveFileExW(wide(from).c_str(), wide(to).c_str(), MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
+    return MoveFileExW(wide_path(from.c_str()).c_str(), wide_path(to.c_str()).c_str(),
+                       MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH) != 0;
 }
-inline void delete_file(const std::string& path) { DeleteFileW(wide(path).c_str()); }
+inline void delete_file(const std::string& path) { DeleteFileW(wide_path(path.c_str()).c_str()); }
 inline void copy_mode(const std::string&, intptr_t) {}
 inline void sync_folder(const std::string&) {}  // MOVEFILE_WRITE_THROUGH did
 inline uint64_t process_number() { return GetCurrentProcessId(); }

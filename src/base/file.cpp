@@ -51,11 +51,8 @@ struct Handle {
 };
 
 inline Result<Bytes> take(const char* path, const Allocator* copy_to, Block* copy) {
-    const int n_wide = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
-    if (n_wide <= 0) return refused(path, "read the name of", last_error());
-    std::wstring wide(static_cast<size_t>(n_wide), L'\0');
-    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, &wide[0], n_wide);
-
+    const std::wstring wide = wide_path(path);
+    if (wide.empty()) return refused(path, "read the name of", last_error());
     const DWORD attributes = GetFileAttributesW(wide.c_str());
     if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY)) return is_directory(path);
     Handle file;

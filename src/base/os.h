@@ -1,12 +1,14 @@
-// base/os: the headers of the operating system, and its last error.
+// base/os: the headers of the operating system, its last error, and how it spells paths.
 //
 // Owns    the one place that includes them for files and memory: windows.h must not define min and max, and the
 //         application's own choice of these macros is left as it was.
 // Thread  any.
+// Tests   tests/test_base.cpp, tests/test_platforms.py
 #pragma once
 #include "base.h"
 
 #include <cerrno>
+#include <string>
 #include <system_error>
 
 #if defined(_WIN32)
@@ -50,6 +52,26 @@ inline std::error_code last_error() {
     return std::error_code(errno ? errno : EIO, std::generic_category());
 #endif
 }
+
+#if defined(_WIN32)
+/// A path in UTF-8 as the functions of Windows take it; empty if it is not UTF-8. A long one gets the prefix that lifts
+/// their limit of 260 characters, and for that becomes absolute.
+inline std::wstring wide_path(const char* path) {
+    const int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, nullptr, 0);
+    if (n <= 0) return {};
+    std::wstring name(static_cast<size_t>(n) - 1, L'\0');
+    MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, &name[0], n);
+    constexpr size_t kLong = 200;  // a relative one may still grow: the folder before it is not in it
+    if (name.size() < kLong || name.compare(0, 4, L"\\\\?\\") == 0) return name;
+    const DWORD room = GetFullPathNameW(name.c_str(), 0, nullptr, nullptr);
+    std::wstring full(room, L'\0');
+    const DWORD length = room == 0 ? 0 : GetFullPathNameW(name.c_str(), room, &full[0], nullptr);
+    if (length == 0 || length >= room) return name;
+    full.resize(length);
+    const bool share = full.compare(0, 2, L"\\\\") == 0;  // \\server\share\...
+    return share ? L"\\\\?\\UNC\\" + full.substr(2) : L"\\\\?\\" + full;
+}
+#endif
 
 }  // namespace detail
 }  // namespace AUSPEX_VERSION_NAMESPACE

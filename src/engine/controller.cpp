@@ -217,8 +217,8 @@ bool Controller::acceptance_probe_due() const {
 bool Controller::update_suspension(uint32_t context) {
     using namespace controller_impl;
     if (suspended_) {
-        const bool far = context / 2 >= std::max(suspended_context_, 1u);
-        if (!far && std::fabs(std::log(cost_.seconds(0) / suspended_seconds_)) < kResumeDrift) return false;
+        const bool doubled = context / 2 >= std::max(suspended_context_, 1u);
+        if (!doubled && std::fabs(std::log(cost_.seconds(0) / suspended_seconds_)) < kResumeDrift) return false;
         suspended_ = false;
         cost_.forget_drafts();  // the old costs no longer hold
         i_cold_ = 0;

@@ -57,7 +57,7 @@ template <class F>
 void StateStore::each_span(const Pages& pages, uint64_t at, uint64_t n, F visit) const {
     while (n != 0) {
         const uint64_t in_page = at % page_bytes_, k = std::min(n, page_bytes_ - in_page);
-        visit(arena_.data() + pages[at / page_bytes_] * page_bytes_ + in_page, k);
+        visit(arena_.data() + pages[static_cast<size_t>(at / page_bytes_)] * page_bytes_ + in_page, k);
         at += k;
         n -= k;
     }
@@ -70,7 +70,7 @@ class StateStore::Writer : public StateWriter {
     Status write(const void* from, uint64_t n) override {
         const std::byte* bytes = static_cast<const std::byte*>(from);
         store_.each_span(pages_, n_, n, [&](std::byte* to, uint64_t k) {
-            std::memcpy(to, bytes, k);
+            std::memcpy(to, bytes, static_cast<size_t>(k));
             bytes += k;
         });
         n_ += n;
@@ -89,7 +89,7 @@ class StateStore::Reader : public StateReader {
     Status read(void* to, uint64_t n) override {
         std::byte* bytes = static_cast<std::byte*>(to);
         store_.each_span(pages_, n_, n, [&](const std::byte* from, uint64_t k) {
-            std::memcpy(bytes, from, k);
+            std::memcpy(bytes, from, static_cast<size_t>(k));
             bytes += k;
         });
         n_ += n;
@@ -154,7 +154,8 @@ void StateStore::copy(const StateStore& other) {
     free_.assign(other.free_.begin(), other.free_.end());
     const auto copy_pages = [&](const Pages& pages) {
         for (const uint32_t page : pages)
-            std::memcpy(arena_.data() + page * page_bytes_, other.arena_.data() + page * page_bytes_, page_bytes_);
+            std::memcpy(arena_.data() + page * page_bytes_, other.arena_.data() + page * page_bytes_,
+                        static_cast<size_t>(page_bytes_));
     };
     for (const State& state : states_) copy_pages(state.pages);
     for (const Rows& rows : rows_) copy_pages(rows.pages);

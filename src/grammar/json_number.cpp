@@ -265,20 +265,21 @@ ExprId exponent_expr(Digits& d, const NumberFacts& f) {
 ExprId side_expr(Digits& d, const NumberFacts& f, bool negative) {
     ExprPool& pool = d.pool;
     const bool has_near = negative ? f.has_high : f.has_low, has_far = negative ? f.has_low : f.has_high;
-    const Decimal &near = negative ? f.high : f.low, &far = negative ? f.low : f.high;
+    const Decimal &near_bound = negative ? f.high : f.low, &far_bound = negative ? f.low : f.high;
     const bool near_open = negative ? f.high_open : f.low_open, far_open = negative ? f.low_open : f.high_open;
-    // On this side of zero: `near` bounds the magnitude from below, `far` from above.
+    // On this side of zero: `near_bound` bounds the magnitude from below, `far_bound` from above.
     std::vector<ExprId> parts{pool.concat(d.whole, f.others          ? pool.optional(d.fraction)
                                                    : f.bare_integers ? kEmptyText
                                                                      : d.no_fraction)};
     if (f.others && !f.integers) parts.push_back(pool.except(pool.concat(d.whole, d.no_fraction)));
     if (has_far) {
-        if (!far.is_zero() && far.negative != negative) return kNoMatch;
-        if (far.is_zero() && (far_open || negative)) return kNoMatch;
-        parts.push_back(d.not_above(far.whole(), far.fraction(), far_open));
+        if (!far_bound.is_zero() && far_bound.negative != negative) return kNoMatch;
+        if (far_bound.is_zero() && (far_open || negative)) return kNoMatch;
+        parts.push_back(d.not_above(far_bound.whole(), far_bound.fraction(), far_open));
     }
-    if (has_near && (near.is_zero() || near.negative == negative)) {
-        if (!near.is_zero() || near_open) parts.push_back(d.not_below(near.whole(), near.fraction(), near_open));
+    if (has_near && (near_bound.is_zero() || near_bound.negative == negative)) {
+        if (!near_bound.is_zero() || near_open)
+            parts.push_back(d.not_below(near_bound.whole(), near_bound.fraction(), near_open));
     }
     for (const auto* list : {&f.multiples, &f.not_multiples})
         for (const Decimal& m : *list) {

@@ -12,6 +12,7 @@
 #include "bench_texts.h"
 #include "examples/cli/draft.h"
 #include "../synthetic_acceptance.h"
+#include "examples/cli/platform.h"
 #include "examples/cli/plot.h"
 
 namespace cli {
@@ -286,7 +287,7 @@ class Replay {
             if (sum(runs[run]) > sum(runs[slowest])) slowest = run;
         std::string lines;
         for (const auspex::DraftCycle& c : played_[controller()][slowest].cycles) lines += trace_line(c);
-        std::FILE* file = std::fopen(o_.trace.c_str(), "wb");
+        std::FILE* file = cli::open_stream(o_.trace, "wb");
         const bool written = file && std::fwrite(lines.data(), 1, lines.size(), file) == lines.size();
         return (file && std::fclose(file) == 0 && written)
                    ? Status()

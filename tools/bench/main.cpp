@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
     add_replay(app, o);
     const CLI::Option* tokens = app.add_option(
         "-n,--tokens", o.n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
-    return run_command(app, argc, argv, [&] {
+    return run_command(app, utf8_arguments(argc, argv), [&] {
         if (tokens->count() == 0) o.n = o.stack ? 256 : o.mtp_list.empty() ? 32 : 128;
         if (app.get_option("--context")->count() != 0) o.replay_context = o.context;
         const bool mode =

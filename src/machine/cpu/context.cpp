@@ -107,11 +107,11 @@ void CpuContext::lay_out(const ContextOptions& options) {
         if (options.mtp) look(t);
     name("convolution scratch");
     conv_out_ = place<float>(uint64_t{n_row_max_} * conv_dim);
-    part_stride_ = round_up(d_head + 2, 16);
+    part_stride_ = static_cast<size_t>(round_up(d_head + 2, 16));
     name("attention scratch");
     attn_part_ = place<float>(uint64_t{kMaxTentative} * n_head * n_part_max_ * part_stride_);
-    thread_stride_ = std::max<uint64_t>(round_up(delta_floats, 16),
-                                        uint64_t{kAttnQueries} * kAttnChunk + 2 * kAttnRows * group * part_stride_);
+    thread_stride_ = static_cast<size_t>(std::max<uint64_t>(
+        round_up(delta_floats, 16), uint64_t{kAttnQueries} * kAttnChunk + 2 * kAttnRows * group * part_stride_));
     name("scratch of the threads");
     thread_scratch_ = place<float>(n_thread * thread_stride_);
     name("quantised activations");

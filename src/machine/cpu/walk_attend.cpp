@@ -138,10 +138,10 @@ void CpuWalk::Attention::partials(uint32_t r0, uint32_t r1, uint32_t hk, uint32_
         const std::byte *k = chunk == kSinks ? kv.sink_k : kv.k, *v = chunk == kSinks ? kv.sink_v : kv.v;
         const uint32_t place = chunk == kSinks ? from : kv.shape.place(from);
         const uint64_t head = uint64_t{hk} * a.d_head;
-        walk.loops_.attend_many(
-            n, q, {k + place * kv.shape.k_bytes + row_bytes(kv.shape.k, head), kv.shape.k_bytes, kv.shape.k},
-            {v + place * kv.shape.v_bytes + row_bytes(kv.shape.v, head), kv.shape.v_bytes, kv.shape.v}, to - from,
-            a.d_head, scratch, m, l, o);
+        const size_t k_stride = static_cast<size_t>(kv.shape.k_bytes), v_stride = static_cast<size_t>(kv.shape.v_bytes);
+        walk.loops_.attend_many(n, q, {k + place * k_stride + row_bytes(kv.shape.k, head), k_stride, kv.shape.k},
+                                {v + place * v_stride + row_bytes(kv.shape.v, head), v_stride, kv.shape.v}, to - from,
+                                a.d_head, scratch, m, l, o);
         n = 0;
     };
     for (uint32_t r = r0; r < r1; ++r) {

@@ -47,9 +47,9 @@ void CpuWalk::delta_inputs(const Op& op) {
         for (uint32_t j = 0; j < d.n_conv; ++j) {
             const int64_t back = int64_t{r} - (d.n_conv - 1) + j;  // row of this step, or before it
             const uint64_t place = uint64_t{step_.first_row} + kConvRing + static_cast<uint64_t>(back);
-            taps[j] =
-                (back >= 0 ? row(op.in[0], static_cast<uint32_t>(back)) : ring + size_t{place % kConvRing} * conv_dim) +
-                c;
+            taps[j] = (back >= 0 ? row(op.in[0], static_cast<uint32_t>(back))
+                                 : ring + static_cast<size_t>(place % kConvRing) * conv_dim) +
+                      c;
         }
         float* y = context_.conv_out_ + size_t{r} * conv_dim + c;
         loops_.conv_silu(taps, conv_w + size_t{c} * d.n_conv, y, n, d.n_conv);

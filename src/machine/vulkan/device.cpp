@@ -18,9 +18,18 @@ namespace device_impl {
 
 void* open_library(const char* name) {
 #if defined(_WIN32)
-    return reinterpret_cast<void*>(LoadLibraryA(name));
+    return reinterpret_cast<void*>(LoadLibraryW(wide_path(name).c_str()));
 #else
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+#endif
+}
+/// One that belongs to the system. On Windows a file of its name in the folder of the program, or in the current one,
+/// is not it.
+void* open_system_library(const char* name) {
+#if defined(_WIN32)
+    return reinterpret_cast<void*>(LoadLibraryExA(name, nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32));
+#else
+    return open_library(name);
 #endif
 }
 
@@ -47,15 +56,15 @@ Status load_library(Gpu* gpu, const OpenDetail& detail) {
         return {};
     }
     std::string tried;
-    auto attempt = [&](const char* name) {
+    auto attempt = [&](const char* name, void* (*open)(const char*)) {
         tried += say(tried.empty() ? "" : ", ", name);
-        gpu->library = open_library(name);
+        gpu->library = open(name);
     };
     if (detail.loader_path)
-        attempt(detail.loader_path);
+        attempt(detail.loader_path, open_library);
     else
         for (const char* name : kLoaders)
-            if (!gpu->library) attempt(name);
+            if (!gpu->library) attempt(name, open_system_library);
     if (!gpu->library)
         return fail(Code::no_device, "there is no Vulkan loader (tried ", tried,
                     "): install the graphics driver, or use the CPU.");

@@ -1,0 +1,514 @@
+/* auspex in C: the interface for bindings and for programs that are not C++.
+ *
+ * Use. Link libauspex.so, or in one C++ file:
+ *     #define AUSPEX_IMPLEMENTATION      the library (auspex.hpp); leave it out where another file has it
+ *     #define AUSPEX_C_IMPLEMENTATION    these functions
+ *     #include "auspex.h"
+ * Every other file, C99 or later, just includes it. auspex.hpp explains models, sessions and options at length.
+ *
+ * Handles. auspex_device, _model, _session and so on are made by a function and freed by auspex_..._free(), which
+ * accepts null. Free them in any order: a session keeps its model alive, a model its device. A handle that is null, or
+ * of another kind, gives AUSPEX_BAD_ARGUMENT.
+ *
+ * Structs begin with struct_size = sizeof the struct, and 0 in any other field is the default: the _init functions
+ * clear a struct and set its size. Fields are only added, at the end, so that programs and libraries of different age
+ * work together: a smaller struct is completed with defaults, a larger one accepted if what this library does not know
+ * is 0. Structs that are filled get as much as fits, and 0 beyond.
+ *
+ * Errors are the codes that functions return. The last argument, which may be null, receives the code and a text that
+ * says what was expected, what was found and what to do. Nothing is thrown, printed or aborted.
+ *
+ * Text is UTF-8: a pointer and a length going in; paths end with a NUL. Going out it goes into a buffer of the caller:
+ * the function sets the length (without the NUL, which is added), and returns AUSPEX_BUFFER_TOO_SMALL if the capacity
+ * is less than length + 1. Ask with a null buffer of capacity 0 first. Lists of ids work likewise, without a NUL.
+ *
+ * Threads. Devices, models, plans and snapshots may be used from any thread. A session or stream belongs to one thread
+ * at a time; a second call meanwhile returns AUSPEX_BAD_ARGUMENT. auspex_session_cancel() alone may be called from any
+ * thread at any time while the session exists.
+ *
+ * Callbacks run on the thread of the call, unless stated, and get the `user` pointer of their struct or call last. They
+ * must not throw, nor use or free the object that calls them. Those that return a number cancel the call if it is not
+ * 0.
+ */
+#ifndef AUSPEX_H_INCLUDED
+#define AUSPEX_H_INCLUDED
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* major * 1000 + minor. Programs and libraries of one major number work together. */
+#define AUSPEX_ABI_VERSION 1000
+
+/* AUSPEX_C_SHARED: the functions are in a shared library. */
+#ifndef AUSPEX_C_API
+#if defined(AUSPEX_C_SHARED) && defined(_WIN32) && defined(AUSPEX_C_IMPLEMENTATION)
+#define AUSPEX_C_API __declspec(dllexport)
+#elif defined(AUSPEX_C_SHARED) && defined(_WIN32)
+#define AUSPEX_C_API __declspec(dllimport)
+#elif defined(AUSPEX_C_SHARED) && defined(__GNUC__)
+#define AUSPEX_C_API __attribute__((visibility("default")))
+#else
+#define AUSPEX_C_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------- errors */
+
+typedef int32_t auspex_code;
+enum {
+    AUSPEX_OK = 0,
+    AUSPEX_BAD_ARGUMENT = 1,     /* an argument is null, out of range or contradicts another */
+    AUSPEX_BAD_FILE = 2,         /* the file is damaged or contradicts itself */
+    AUSPEX_UNSUPPORTED = 3,      /* a valid file or request that this version does not handle */
+    AUSPEX_NOT_FOUND = 4,        /* no such file, device or item */
+    AUSPEX_IO_ERROR = 5,         /* the operating system refused */
+    AUSPEX_OUT_OF_MEMORY = 6,    /* host memory, device memory or threads */
+    AUSPEX_NO_DEVICE = 7,        /* no usable device of the kind asked for */
+    AUSPEX_DEVICE_LOST = 8,      /* the device is gone; auspex_session_move_to() goes on elsewhere */
+    AUSPEX_CANCELLED = 9,        /* by a callback or auspex_session_cancel() */
+    AUSPEX_CONTEXT_FULL = 10,    /* the history has n_context tokens */
+    AUSPEX_BUFFER_TOO_SMALL = 11 /* nothing was written; the length says what is needed */
+};
+
+/* What went wrong. Set struct_size before each call, or once: AUSPEX_ERROR_INIT. After a call that succeeds the code is
+ * AUSPEX_OK and the text empty. A text that does not fit is cut at a character. */
+typedef struct auspex_error {
+    uint32_t struct_size;
+    auspex_code code;
+    char text[512];
+} auspex_error;
+#define AUSPEX_ERROR_INIT                        \
+    {                                            \
+        (uint32_t)sizeof(auspex_error), 0, { 0 } \
+    }
+
+/* AUSPEX_ABI_VERSION of the library. Compare its thousands with those of this header after loading it at run time. */
+AUSPEX_C_API uint32_t auspex_abi_version(void);
+/* "0.1.0" */
+AUSPEX_C_API const char* auspex_version_string(void);
+/* "bad_file"; "unknown" for a number that is no code. */
+AUSPEX_C_API const char* auspex_code_name(auspex_code code);
+
+/* --------------------------------------------------------------------------------------- devices */
+
+typedef struct auspex_device auspex_device;
+typedef struct auspex_model auspex_model;
+typedef struct auspex_session auspex_session;
+typedef struct auspex_plan auspex_plan;
+typedef struct auspex_snapshot auspex_snapshot;
+typedef struct auspex_stream auspex_stream;
+typedef struct auspex_reply auspex_reply;
+
+/* Kinds of devices. */
+enum { AUSPEX_KIND_BEST = 0, AUSPEX_KIND_CPU = 1, AUSPEX_KIND_VULKAN = 2 };
+enum { AUSPEX_CPU_BEST = 0, AUSPEX_CPU_REFERENCE = 1, AUSPEX_CPU_AVX2 = 2, AUSPEX_CPU_AVX512 = 3, AUSPEX_CPU_NEON = 4 };
+enum { AUSPEX_LOG_INFO = 0, AUSPEX_LOG_WARNING = 1 };
+
+/* The application's own Vulkan objects, which must outlive every device, model and session on them. Optional features
+ * are used only if they are listed as enabled; timelineSemaphore is required. */
+typedef struct auspex_vulkan_handles {
+    uint32_t struct_size;
+    uint32_t queue_family;
+    void* instance;        /* VkInstance */
+    void* physical_device; /* VkPhysicalDevice */
+    void* device;          /* VkDevice */
+    void* queue;           /* VkQueue with compute; the library submits to it */
+    void* get_instance_proc_addr;
+    void (*lock_queue)(void* user); /* around every submission, if other threads use the queue too; or null */
+    void (*unlock_queue)(void* user);
+    void* user;
+    const void* enabled_features; /* the VkPhysicalDeviceFeatures2 chain of the device */
+    const char* const* enabled_extensions;
+    size_t n_enabled_extensions;
+} auspex_vulkan_handles;
+
+typedef struct auspex_device_options {
+    uint32_t struct_size;
+    int32_t kind;                        /* AUSPEX_KIND_...; 0: a GPU if there is a usable one, else the CPU */
+    int32_t gpu;                         /* which Vulkan device, counted from 1; 0: the best */
+    int32_t cpu_path;                    /* AUSPEX_CPU_... */
+    int32_t n_thread;                    /* CPU threads; 0: one per physical core */
+    uint32_t reserved;                   /* 0 */
+    uint64_t memory_limit_bytes;         /* 0: what the driver or the system reports as free */
+    const auspex_vulkan_handles* borrow; /* run on the application's device instead; or null */
+    const void* pipeline_cache;          /* from auspex_device_pipeline_cache(), or null */
+    size_t n_pipeline_cache;
+    /* The source of host memory, from any thread; or null. `release` gets the same size and alignment back. */
+    void* (*allocate)(size_t bytes, size_t alignment, void* user);
+    void (*release)(void* p, size_t bytes, size_t alignment, void* user);
+    void* allocator_user;
+    void (*log)(int32_t level, const char* text, size_t n_text, void* user); /* a line without newline; any thread */
+    void* log_user;
+} auspex_device_options;
+
+AUSPEX_C_API auspex_code auspex_device_options_init(auspex_device_options* options, uint32_t struct_size);
+/* Opens a device. options: null for the defaults. */
+AUSPEX_C_API auspex_code auspex_device_open(const auspex_device_options* options, auspex_device** device,
+                                            auspex_error* error);
+AUSPEX_C_API void auspex_device_free(auspex_device* device);
+/* AUSPEX_KIND_CPU or AUSPEX_KIND_VULKAN; AUSPEX_KIND_BEST for null. */
+AUSPEX_C_API int32_t auspex_device_kind(const auspex_device* device);
+/* "cpu (avx512, 2 threads)", or the GPU's name. */
+AUSPEX_C_API auspex_code auspex_device_name(const auspex_device* device, char* text, size_t capacity, size_t* length,
+                                            auspex_error* error);
+/* What was probed, which kernels were chosen, and why; several lines. */
+AUSPEX_C_API auspex_code auspex_device_report(const auspex_device* device, char* text, size_t capacity, size_t* length,
+                                              auspex_error* error);
+/* Bytes to store for the next auspex_device_open(); no NUL is added. None on the CPU. */
+AUSPEX_C_API auspex_code auspex_device_pipeline_cache(const auspex_device* device, void* bytes, size_t capacity,
+                                                      size_t* length, auspex_error* error);
+
+/* ---------------------------------------------------------------------------------------- models */
+
+typedef struct auspex_load_options {
+    uint32_t struct_size;
+    uint8_t without_mtp;        /* 1: leave the model's MTP blocks out */
+    uint8_t copy_file;          /* 1: copy the file into memory instead of mapping it */
+    uint8_t reserved[2];        /* 0 */
+    int32_t host_expert_layers; /* on a GPU, layers whose experts stay in host memory; 0: as needed, -1: none */
+    uint32_t reserved2;         /* 0 */
+    const char* mtp_file;       /* a file with the model's MTP blocks, or null */
+    int32_t (*progress)(const char* what, float fraction, void* user); /* not 0 cancels; or null */
+    void* progress_user;
+} auspex_load_options;
+
+typedef struct auspex_model_info {
+    uint32_t struct_size;
+    uint32_t n_layer;     /* without MTP blocks */
+    uint32_t n_attention; /* of those, the layers that keep a KV cache */
+    uint32_t n_mtp;       /* MTP blocks that are loaded */
+    uint32_t d_model;
+    uint32_t n_vocab;
+    uint32_t n_context; /* rows the model was trained for */
+    uint32_t reserved;
+    uint64_t n_parameter;
+    uint64_t file_bytes;
+    uint64_t weight_bytes;    /* as the device holds them */
+    const char* architecture; /* these live as long as the handle */
+    const char* name;
+    const char* chat_note; /* says what was not recognised in the chat template; else empty */
+} auspex_model_info;
+
+AUSPEX_C_API auspex_code auspex_load_options_init(auspex_load_options* options, uint32_t struct_size);
+/* Loads a GGUF file; of a split model, the first shard. Unless copied the file is mapped: nobody may shorten it or
+ * overwrite it in place while the model lives. */
+AUSPEX_C_API auspex_code auspex_model_load(const auspex_device* device, const char* path,
+                                           const auspex_load_options* options, auspex_model** model,
+                                           auspex_error* error);
+/* The same from memory, which must outlive the model and everything on it. */
+AUSPEX_C_API auspex_code auspex_model_load_memory(const auspex_device* device, const void* bytes, size_t n_bytes,
+                                                  const auspex_load_options* options, auspex_model** model,
+                                                  auspex_error* error);
+AUSPEX_C_API void auspex_model_free(auspex_model* model);
+AUSPEX_C_API auspex_code auspex_model_get_info(const auspex_model* model, auspex_model_info* info, auspex_error* error);
+
+/* Flags of auspex_encode(), auspex_decode() and auspex_stream_create(). */
+enum { AUSPEX_SPECIAL = 1 }; /* parse control tokens in the text; show them */
+
+/* Text to ids. No token is added at either end. */
+AUSPEX_C_API auspex_code auspex_encode(const auspex_model* model, const char* text, size_t n_text, uint32_t flags,
+                                       int32_t* ids, size_t capacity, size_t* n_ids, auspex_error* error);
+/* Ids to bytes; a part of a character may be at the end. auspex_stream joins them. */
+AUSPEX_C_API auspex_code auspex_decode(const auspex_model* model, const int32_t* ids, size_t n_ids, uint32_t flags,
+                                       char* text, size_t capacity, size_t* length, auspex_error* error);
+/* 1 for the ids that end a generation, else 0. */
+AUSPEX_C_API int32_t auspex_is_end(const auspex_model* model, int32_t id);
+
+/* A row of a prompt at which later prompts are likely to differ; auspex_session_sync() keeps the state there. */
+typedef struct auspex_mark {
+    uint64_t row;
+    uint32_t pinned; /* 1: given up last */
+    uint32_t reserved;
+} auspex_mark;
+
+/* The prompt text of a conversation in OpenAI's form: {"messages": [...], "tools": [...], and the switches
+ * add_generation_prompt, enable_thinking, preserve_thinking}. Other keys are ignored. */
+AUSPEX_C_API auspex_code auspex_render(const auspex_model* model, const char* json, size_t n_json, char* text,
+                                       size_t capacity, size_t* length, auspex_error* error);
+/* The same as ids, with marks. inside_thinking, if not null: 1 if the prompt ends inside <think>. marks: null if they
+ * are not wanted; n_marks, if not null, gets their number in any case. */
+AUSPEX_C_API auspex_code auspex_render_ids(const auspex_model* model, const char* json, size_t n_json, int32_t* ids,
+                                           size_t capacity, size_t* n_ids, auspex_mark* marks, size_t mark_capacity,
+                                           size_t* n_marks, int32_t* inside_thinking, auspex_error* error);
+
+/* -------------------------------------------------------------------------------------- sessions */
+
+/* How keys and values are kept. */
+enum { AUSPEX_KV_F16 = 0, AUSPEX_KV_Q8_0 = 1, AUSPEX_KV_Q4_0 = 2, AUSPEX_KV_Q4_1 = 3, AUSPEX_KV_F32 = 4 };
+/* Where drafts come from. */
+enum {
+    AUSPEX_DRAFT_OFF = 0,
+    AUSPEX_DRAFT_MTP = 1,
+    AUSPEX_DRAFT_LOOKUP = 2,
+    AUSPEX_DRAFT_MTP_LOOKUP = 3,
+    AUSPEX_DRAFT_BEST = 4
+};
+/* More tokens than one auspex_session_next() gives. */
+enum { AUSPEX_MAX_TOKENS = 9 };
+#define AUSPEX_NO_CHECKPOINTS UINT64_MAX
+
+typedef struct auspex_session_options {
+    uint32_t struct_size;
+    uint32_t n_context;        /* tokens of history; 0: 4096, or the model's if that is less */
+    uint32_t n_ubatch;         /* rows computed at once in a prefill, 1..4096; 0: 512 */
+    uint32_t run_ahead;        /* on a GPU: cycles queued ahead of the caller, 0..7 */
+    int32_t kv_k, kv_v;        /* AUSPEX_KV_... */
+    int32_t draft;             /* AUSPEX_DRAFT_... */
+    int32_t draft_depth;       /* tokens drafted in each pass, 1..8; 0: chosen from measurements, -1: none */
+    uint64_t kv_budget_bytes;  /* unless 0, windows are chosen so that keys and values take at most this */
+    uint64_t checkpoint_bytes; /* host memory for checkpoints; 0: the default, AUSPEX_NO_CHECKPOINTS: none */
+    const char* windows;       /* "all:4096+4,7:full": how far layers look back; null: everything */
+    int32_t (*progress)(const char* what, float fraction,
+                        void* user); /* before each step of a prefill; not 0 cancels */
+    void* progress_user;
+} auspex_session_options;
+
+/* How tokens are sampled; all 0 is greedy. */
+typedef struct auspex_sampling {
+    uint32_t struct_size;
+    int32_t top_k;           /* keep the k largest; 0: all */
+    float temperature;       /* 0: the largest logit */
+    float top_p;             /* keep the smallest set with this much probability; 0: all */
+    float min_p;             /* keep ids with this share of the largest probability */
+    float repeat_penalty;    /* 0 or 1: none */
+    float frequency_penalty; /* subtracted once per occurrence */
+    float presence_penalty;  /* subtracted once per seen id */
+    uint32_t penalty_window; /* how many of the last tokens count as seen; 0: 64 */
+    uint32_t reserved;
+    uint64_t seed;
+    const void* grammar; /* null: this version has none */
+} auspex_sampling;
+
+/* Why auspex_session_sync() computed the rows that it did. */
+enum {
+    AUSPEX_SYNC_UNCHANGED = 0,
+    AUSPEX_SYNC_APPENDED = 1,
+    AUSPEX_SYNC_RESUMED = 2,
+    AUSPEX_SYNC_CHECKPOINT = 3,
+    AUSPEX_SYNC_GIVEN_UP = 4,
+    AUSPEX_SYNC_NO_STATE = 5,
+    AUSPEX_SYNC_NEW_TEXT = 6
+};
+
+typedef struct auspex_sync_report {
+    uint32_t struct_size;
+    int32_t reason; /* AUSPEX_SYNC_... */
+    uint64_t rows_computed;
+    uint64_t rows_reused;
+    uint64_t diverged_at;    /* tokens that the history before and the new one have in common */
+    uint64_t checkpoint_row; /* rows below it were reused */
+    char text[256];          /* for people: "diverged at row 12046 of 30112: ..." */
+} auspex_sync_report;
+
+typedef struct auspex_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t rows_prefilled;
+    uint64_t rows_decoded;
+    uint64_t tokens_sampled;
+    double prefill_s;
+    double decode_s;
+    uint64_t memory_bytes; /* held by this session */
+    uint64_t drafted;      /* tokens that were drafted and verified */
+    uint64_t accepted;     /* of those */
+} auspex_stats;
+
+AUSPEX_C_API auspex_code auspex_session_options_init(auspex_session_options* options, uint32_t struct_size);
+AUSPEX_C_API auspex_code auspex_sampling_init(auspex_sampling* sampling, uint32_t struct_size);
+/* Opens a session and takes all the memory it will ever need. */
+AUSPEX_C_API auspex_code auspex_session_create(const auspex_model* model, const auspex_session_options* options,
+                                               auspex_session** session, auspex_error* error);
+/* Not while a call on it runs. */
+AUSPEX_C_API void auspex_session_free(auspex_session* session);
+/* From any thread, at any time while the session exists: the call that runs on it returns AUSPEX_CANCELLED before its
+ * next step. What it has computed stays. Without a running call nothing happens, so a loop over auspex_session_next()
+ * needs a flag of its own beside this. Loading and saving files are not cancelled. */
+AUSPEX_C_API void auspex_session_cancel(auspex_session* session);
+
+/* Makes the history equal to `ids` and computes the rows that are missing. marks, report: may be null. */
+AUSPEX_C_API auspex_code auspex_session_sync(auspex_session* session, const int32_t* ids, size_t n_ids,
+                                             const auspex_mark* marks, size_t n_marks, auspex_sync_report* report,
+                                             auspex_error* error);
+/* Samples the next token, or several when drafting, and appends them to the history. sampling: null is greedy.
+ * capacity: at least AUSPEX_MAX_TOKENS, else AUSPEX_BUFFER_TOO_SMALL before anything is computed. Where
+ * auspex_session_cancel() came during the step, AUSPEX_CANCELLED is returned with the tokens of the step. */
+AUSPEX_C_API auspex_code auspex_session_next(auspex_session* session, const auspex_sampling* sampling, int32_t* ids,
+                                             size_t capacity, size_t* n_ids, auspex_error* error);
+/* Every token so far. */
+AUSPEX_C_API auspex_code auspex_session_history(auspex_session* session, int32_t* ids, size_t capacity, size_t* n_ids,
+                                                auspex_error* error);
+/* How deep to draft from now on: 1..8, 0: chosen, -1: not at all. */
+AUSPEX_C_API auspex_code auspex_session_set_draft_depth(auspex_session* session, int32_t depth, auspex_error* error);
+AUSPEX_C_API auspex_code auspex_session_get_stats(auspex_session* session, auspex_stats* stats, auspex_error* error);
+
+/* A second session at the same row, by a copy; both go on independently. It calls the same callbacks. */
+AUSPEX_C_API auspex_code auspex_session_fork(auspex_session* session, auspex_session** fork, auspex_error* error);
+/* Continues on another model of the same weights: after AUSPEX_DEVICE_LOST, or to leave a device. report: or null. */
+AUSPEX_C_API auspex_code auspex_session_move_to(auspex_session* session, const auspex_model* model,
+                                                auspex_sync_report* report, auspex_error* error);
+
+/* What a session file holds beside rows and states. */
+typedef struct auspex_file_info {
+    uint32_t struct_size;
+    uint32_t recovered;  /* 1: the last save was cut short; this is the one before it */
+    uint64_t n_token;    /* of the history */
+    uint64_t note_bytes; /* of the application's own bytes */
+} auspex_file_info;
+
+/* Saves the conversation, and up to 64 MiB of the application's own bytes, to a file. A second save to it appends. */
+AUSPEX_C_API auspex_code auspex_session_save(auspex_session* session, const char* path, const void* note, size_t n_note,
+                                             auspex_error* error);
+/* Makes the conversation of a file the history. info: or null. */
+AUSPEX_C_API auspex_code auspex_session_load(auspex_session* session, const char* path, auspex_file_info* info,
+                                             auspex_error* error);
+/* Reads the note of a file without a model. info: or null. */
+AUSPEX_C_API auspex_code auspex_read_session_file(const char* path, auspex_file_info* info, void* note, size_t capacity,
+                                                  size_t* n_note, auspex_error* error);
+
+/* The timeline as bytes, for a session of the same model and options. */
+AUSPEX_C_API auspex_code auspex_snapshot_take(auspex_session* session, auspex_snapshot** snapshot, auspex_error* error);
+AUSPEX_C_API auspex_code auspex_snapshot_from_bytes(const void* bytes, size_t n_bytes, auspex_snapshot** snapshot,
+                                                    auspex_error* error);
+/* A view that lives as long as the snapshot. n_token: or null. */
+AUSPEX_C_API auspex_code auspex_snapshot_bytes(const auspex_snapshot* snapshot, const void** bytes, size_t* n_bytes,
+                                               uint64_t* n_token, auspex_error* error);
+AUSPEX_C_API auspex_code auspex_snapshot_restore(const auspex_snapshot* snapshot, auspex_session* session,
+                                                 auspex_error* error);
+AUSPEX_C_API void auspex_snapshot_free(auspex_snapshot* snapshot);
+
+/* ---------------------------------------------------------------------------------- memory plans */
+
+typedef struct auspex_plan_totals {
+    uint32_t struct_size;
+    uint32_t fits; /* 1 if it fits, or the limit is not known */
+    uint32_t n_item;
+    uint32_t n_alternative;
+    uint64_t weight_bytes;     /* taken by loading */
+    uint64_t session_bytes;    /* taken by auspex_session_create() */
+    uint64_t file_bytes;       /* read in place; not part of the total */
+    uint64_t total_bytes;      /* weights and session */
+    uint64_t pinned_bytes;     /* of the total, not counted by the limit */
+    uint64_t checkpoint_bytes; /* of the session, in host memory */
+    uint64_t kv_token_bytes;   /* added by each further token of n_context */
+    uint64_t limit_bytes;      /* 0: not known */
+} auspex_plan_totals;
+
+/* Where an item of a plan lies. */
+enum {
+    AUSPEX_PLACE_ALLOCATOR = 0,
+    AUSPEX_PLACE_DEVICE = 1,
+    AUSPEX_PLACE_FILE = 2,
+    AUSPEX_PLACE_HOST = 3,
+    AUSPEX_PLACE_PINNED = 4
+};
+
+/* An item, or a change of options that would take less. */
+typedef struct auspex_plan_item {
+    uint32_t struct_size;
+    int32_t layer;    /* of an item; -1: of no single layer */
+    int32_t place;    /* of an item: AUSPEX_PLACE_... */
+    uint32_t fits;    /* of an alternative: 1 if the plan fits then */
+    uint64_t bytes;   /* of an item; of an alternative the total */
+    const char* what; /* lives as long as the plan */
+} auspex_plan_item;
+
+/* What a session would take, to the byte, and the weights with it. Takes nothing. */
+AUSPEX_C_API auspex_code auspex_plan_model(const auspex_model* model, const auspex_session_options* options,
+                                           auspex_plan** plan, auspex_error* error);
+/* The same for a model that is not loaded; reads the file's header. */
+AUSPEX_C_API auspex_code auspex_plan_file(const auspex_device* device, const char* path,
+                                          const auspex_session_options* options, const auspex_load_options* load,
+                                          auspex_plan** plan, auspex_error* error);
+AUSPEX_C_API auspex_code auspex_plan_get_totals(const auspex_plan* plan, auspex_plan_totals* totals,
+                                                auspex_error* error);
+/* AUSPEX_NOT_FOUND beyond the last. */
+AUSPEX_C_API auspex_code auspex_plan_get_item(const auspex_plan* plan, uint32_t index, auspex_plan_item* item,
+                                              auspex_error* error);
+AUSPEX_C_API auspex_code auspex_plan_get_alternative(const auspex_plan* plan, uint32_t index, auspex_plan_item* item,
+                                                     auspex_error* error);
+AUSPEX_C_API void auspex_plan_free(auspex_plan* plan);
+
+/* --------------------------------------------------------------------------------------- streams */
+
+/* Tokens to text to show: holds back unfinished characters, and text that may begin a stop string. */
+AUSPEX_C_API auspex_code auspex_stream_create(const auspex_model* model, const char* const* stops, size_t n_stops,
+                                              uint32_t flags, auspex_stream** stream, auspex_error* error);
+/* text: NUL-terminated, a view until the next call. */
+AUSPEX_C_API auspex_code auspex_stream_push(auspex_stream* stream, int32_t id, const char** text, size_t* n_text,
+                                            auspex_error* error);
+AUSPEX_C_API auspex_code auspex_stream_finish(auspex_stream* stream, const char** text, size_t* n_text,
+                                              auspex_error* error);
+/* 1 once a stop string was found. */
+AUSPEX_C_API int32_t auspex_stream_stopped(const auspex_stream* stream);
+AUSPEX_C_API void auspex_stream_free(auspex_stream* stream);
+
+/* ------------------------------------------------------------------------------------------ chat */
+
+/* What an event says. */
+enum {
+    AUSPEX_EVENT_REASONING = 0,      /* text: more of the thinking */
+    AUSPEX_EVENT_TEXT = 1,           /* text: more of the answer */
+    AUSPEX_EVENT_CALL_BEGIN = 2,     /* text: the name of the tool */
+    AUSPEX_EVENT_CALL_ARGUMENTS = 3, /* text: more of the arguments; all of a call are one JSON object */
+    AUSPEX_EVENT_CALL_END = 4,       /* the call is complete: now it may be made */
+    AUSPEX_EVENT_CALL_DROPPED = 5,   /* the call is malformed: it is none, and follows as text */
+    AUSPEX_EVENT_USAGE = 6,          /* the counts below */
+    AUSPEX_EVENT_DONE = 7            /* text: the assistant's message as JSON, for the next request */
+};
+/* Why a reply ended. */
+enum { AUSPEX_FINISH_STOP = 0, AUSPEX_FINISH_LENGTH = 1, AUSPEX_FINISH_CALLS = 2, AUSPEX_FINISH_CONTEXT = 3 };
+
+typedef struct auspex_event {
+    uint32_t struct_size;
+    int32_t type;
+    const char* text; /* NUL-terminated, valid during the callback */
+    size_t n_text;
+    int32_t call;         /* which tool call, counted from 0 */
+    int32_t finish;       /* AUSPEX_EVENT_DONE: AUSPEX_FINISH_... */
+    uint64_t n_prompt;    /* AUSPEX_EVENT_USAGE: tokens of the prompt, */
+    uint64_t n_reused;    /* of those, tokens that were not computed again, */
+    uint64_t n_generated; /* and tokens generated, those of thinking and calls with them */
+} auspex_event;
+
+/* Not 0 cancels. */
+typedef int32_t (*auspex_on_event)(const auspex_event* event, void* user);
+
+typedef struct auspex_chat_options {
+    uint32_t struct_size;
+    uint32_t max_tokens;             /* 0: until the model ends, or the context is full */
+    const auspex_sampling* sampling; /* null: greedy */
+    const char* const* stops;        /* texts that end the reply and are not shown */
+    size_t n_stops;
+} auspex_chat_options;
+
+AUSPEX_C_API auspex_code auspex_chat_options_init(auspex_chat_options* options, uint32_t struct_size);
+/* Answers a conversation: renders the request of auspex_render(), computes what is missing, generates, and calls
+ * on_event for each part of the reply as it comes, at the end for usage and done. A reply that is cancelled, by
+ * on_event or auspex_session_cancel(), ends without these two; what was generated stays in the history. */
+AUSPEX_C_API auspex_code auspex_chat(auspex_session* session, const char* json, size_t n_json,
+                                     const auspex_chat_options* options, auspex_on_event on_event, void* user,
+                                     auspex_error* error);
+
+/* The reply parser of auspex_chat() for loops of one's own: text in any pieces, the same events but usage and done.
+ * json: the request, whose tools say which arguments are strings; or null. */
+AUSPEX_C_API auspex_code auspex_reply_create(int32_t inside_thinking, const char* json, size_t n_json,
+                                             auspex_reply** reply, auspex_error* error);
+AUSPEX_C_API auspex_code auspex_reply_push(auspex_reply* reply, const char* text, size_t n_text,
+                                           auspex_on_event on_event, void* user, auspex_error* error);
+/* What was held back. */
+AUSPEX_C_API auspex_code auspex_reply_finish(auspex_reply* reply, auspex_on_event on_event, void* user,
+                                             auspex_error* error);
+/* The assistant's message as JSON, for the next request. */
+AUSPEX_C_API auspex_code auspex_reply_message(const auspex_reply* reply, char* text, size_t capacity, size_t* length,
+                                              auspex_error* error);
+AUSPEX_C_API void auspex_reply_free(auspex_reply* reply);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AUSPEX_H_INCLUDED */

@@ -1,0 +1,175 @@
+"""The same text on every platform: instruction sets and Vulkan devices of this machine, Windows under wine, ARM.
+
+The program is tests/demo_text.cpp. For other platforms it is compiled from the single header, which also shows that
+this compiles there without a warning. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and the unit tests on Windows.
+"""
+import glob
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
+HERE = os.environ.get("AUSPEX_DEMO_TEXT", "")
+DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
+WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+MINGW = shutil.which("x86_64-w64-mingw32-g++-posix")
+WINE = shutil.which("wine64") or shutil.which("wine") or shutil.which("/usr/lib/wine/wine64")
+PROMPT = "2026-03-14 08:00 Pump-3"
+TEXT = b" status=nominal temp=62C vibration=0.2 note: belt inspected, no further action\n202\n"  # 24 tokens
+
+
+def run(command, **environment):
+    return subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=600, check=False)
+
+
+class Base(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="auspex-platforms-")
+        self.addCleanup(shutil.rmtree, self.folder, True)
+
+    def need(self, *programs):
+        for program in programs:
+            if not program or not shutil.which(program):
+                self.skipTest(f"{program or 'the compiler or wine'} is not installed")
+
+    def check_text(self, program, path="best", model=DEMO, **environment):
+        done = run([*program, model, path, "24", PROMPT], **environment)
+        if done.returncode == 77:
+            self.skipTest(done.stderr.decode().strip())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, TEXT)
+        return done.stderr.decode()
+
+    def compile(self, compiler, *options):
+        self.need(compiler)
+        program = os.path.join(self.folder, "demo_text.exe")
+        ccache = [shutil.which("ccache")] if shutil.which("ccache") else []
+        unit = os.path.join(self.folder, "demo_text.o")
+        for command in ([*ccache, compiler, *WARNINGS, *options, "-DAUSPEX_NO_VULKAN", "-DAUSPEX_IMPLEMENTATION", "-I",
+                         os.path.join(REPO, "single_include"), "-c",
+                         os.path.join(REPO, "tests", "demo_text.cpp"), "-o", unit],
+                        [compiler, unit, "-static", "-pthread", *options, "-o", program]):
+            done = run(command)
+            self.assertEqual(done.returncode, 0, done.stderr.decode()[-4000:])
+        return program
+
+
+class Here(Base):
+    def test_reference(self):
+        self.assertIn("reference", self.check_text([HERE], "reference"))
+
+    def test_avx2(self):
+        self.check_text([HERE], "avx2")
+
+    def test_avx512(self):
+        self.check_text([HERE], "avx512")
+
+    def test_vulkan_with_subgroups_of_8(self):
+        self.vulkan("256")
+
+    def test_vulkan_with_subgroups_of_16(self):
+        self.vulkan("512")
+
+    def test_vulkan_with_subgroups_of_4_is_refused(self):
+        driver = self.driver()
+        done = run([HERE, DEMO, "vulkan", "1", PROMPT], VK_ICD_FILENAMES=driver, LP_NATIVE_VECTOR_WIDTH="128")
+        if b"leaves Vulkan out" in done.stderr:
+            self.skipTest("this build leaves Vulkan out")
+        self.assertEqual(done.returncode, 77)
+        self.assertIn(b"subgroups of 4, expected 8 or more", done.stderr)
+
+    def driver(self):
+        found = glob.glob("/usr/share/vulkan/icd.d/lvp_icd.*.json")
+        if not found:
+            self.skipTest("the software Vulkan device is not installed")
+        return found[0]
+
+    def vulkan(self, bits):
+        driver = self.driver()
+        name = self.check_text([HERE], "vulkan", VK_ICD_FILENAMES=driver, LP_NATIVE_VECTOR_WIDTH=bits)
+        self.assertIn(f"{bits} bits", name)
+
+
+class Windows(Base):
+    def setUp(self):
+        super().setUp()
+        self.need(MINGW, WINE)
+        self.wine = {"WINEPREFIX": os.path.join(self.folder, "wine"), "WINEDEBUG": "-all"}
+        self.addCleanup(self.end_wine)
+
+    def end_wine(self):
+        server = shutil.which("wineserver") or shutil.which("/usr/lib/wine/wineserver")
+        if server:
+            run([server, "-k"], **self.wine)
+
+    def test_text_from_paths_of_every_kind(self):
+        program = [WINE, self.compile(MINGW, "-O0", "-municode", "-Wa,-mbig-obj")]
+        self.check_text(program, **self.wine)
+        long = os.path.join(self.folder, *["a folder with a name of forty characters"] * 8)
+        for folder in (os.path.join(self.folder, "m\u00f6dels \u65e5\u672c"), long):
+            os.makedirs(folder)
+            shutil.copy(DEMO, folder)
+            self.check_text(program, model="Z:" + os.path.join(folder, "auspex-demo.gguf"), **self.wine)
+
+    @unittest.skipUnless(DEEP, "runs with AUSPEX_TEST_DEEP=1")
+    def test_the_unit_tests(self):
+        headers = os.path.join(self.folder, "include")  # without the rest of this machine's headers
+        os.makedirs(headers)
+        for name in ("CLI", "nlohmann", "stb", "doctest"):
+            os.symlink(os.path.join("/usr/include", name), os.path.join(headers, name))
+        build = os.path.join(REPO, "build", "windows")
+        found = [f"-DAUSPEX_{name}={headers}" for name in ("CLI11", "NLOHMANN", "STB", "DOCTEST")]
+        for command in (["cmake", "-S", REPO, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                         f"-DCMAKE_TOOLCHAIN_FILE={REPO}/cmake/mingw.cmake", "-DAUSPEX_WERROR=ON", "-DAUSPEX_STATIC=ON",
+                         "-DAUSPEX_NO_VULKAN=ON", "-DAUSPEX_UNITY_CLI=ON", "-DAUSPEX_SHARED=OFF",
+                         "-DAUSPEX_BENCH=OFF", "-DAUSPEX_SERVER=OFF", *found],
+                        ["cmake", "--build", build, "--target", "auspex", "auspex_tests"],
+                        [WINE, os.path.join(build, "auspex_tests.exe"), "--test-suite-exclude=long"]):
+            done = subprocess.run(command, env={**os.environ, **self.wine, "AUSPEX_TEST_DEEP": "0"}, timeout=2400,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout.decode(errors="replace")[-4000:])
+        done = run([WINE, os.path.join(build, "auspex.exe"), "run", "-m", DEMO, "-p", PROMPT, "-n", "8", "--session",
+                    "Z:" + os.path.join(self.folder, "s\u00e4ved.bin")], **self.wine)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "s\u00e4ved.bin")))
+
+
+class Arm(Base):
+    def test_text_on_aarch64_with_and_without_dot_products(self):
+        self.need("qemu-aarch64-static")
+        # 16 KB pages, as on current phones
+        program = self.compile("aarch64-linux-gnu-g++", "-O1", "-Wl,-z,max-page-size=16384")
+        headers = run(["readelf", "-lW", program]).stdout.decode()
+        loads = [line.split()[-1] for line in headers.splitlines() if line.split()[:1] == ["LOAD"]]
+        self.assertTrue(loads and set(loads) == {"0x4000"}, headers)
+        for cpu in ("cortex-a72", "max"):
+            self.assertIn("neon", self.check_text(["qemu-aarch64-static", "-cpu", cpu, program]))
+
+    def test_armhf(self):
+        if DEEP:
+            self.need("qemu-arm-static")
+            self.check_text(["qemu-arm-static", self.compile("arm-linux-gnueabihf-g++", "-O1")])
+            return
+        self.need("arm-linux-gnueabihf-g++")
+        done = run(["arm-linux-gnueabihf-g++", *WARNINGS, "-DAUSPEX_NO_VULKAN", "-fsyntax-only",
+                    os.path.join(REPO, "src", "auspex.cpp")])
+        self.assertEqual(done.returncode, 0, done.stderr.decode()[-4000:])
+
+    def test_android(self):
+        """The NDK is not needed to find a mistake: clang with its target, over headers of another C library."""
+        self.need("clang++", "aarch64-linux-gnu-g++")
+        done = run(["clang++", "--target=aarch64-linux-android29", *WARNINGS, "-DAUSPEX_NO_VULKAN", "-fsyntax-only",
+                    "-nostdinc++", "-U__ANDROID__", "-D_GNU_SOURCE",
+                    *[f"-isystem{f}" for f in sorted(glob.glob("/usr/aarch64-linux-gnu/include/c++/*"))[-1:]],
+                    *[f"-isystem{f}/aarch64-linux-gnu"
+                      for f in sorted(glob.glob("/usr/aarch64-linux-gnu/include/c++/*"))[-1:]],
+                    "-isystem/usr/aarch64-linux-gnu/include", os.path.join(REPO, "src", "auspex.cpp")])
+        self.assertEqual(done.returncode, 0, done.stderr.decode()[-4000:])
+
+
+if __name__ == "__main__":
+    unittest.main()
