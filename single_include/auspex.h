@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1000
+#define AUSPEX_ABI_VERSION 1001
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -105,6 +105,7 @@ typedef struct auspex_plan auspex_plan;
 typedef struct auspex_snapshot auspex_snapshot;
 typedef struct auspex_stream auspex_stream;
 typedef struct auspex_reply auspex_reply;
+typedef struct auspex_constraint auspex_constraint;
 
 /* Kinds of devices. */
 enum { AUSPEX_KIND_BEST = 0, AUSPEX_KIND_CPU = 1, AUSPEX_KIND_VULKAN = 2 };
@@ -283,8 +284,22 @@ typedef struct auspex_sampling {
     uint32_t penalty_window; /* how many of the last tokens count as seen; 0: 64 */
     uint32_t reserved;
     uint64_t seed;
-    const void* grammar; /* null: this version has none */
+    const auspex_constraint* grammar; /* only tokens that it allows are sampled; null: all */
 } auspex_sampling;
+
+/* What generated text must look like, for auspex_sampling.grammar. It begins where auspex_session_next() is first called
+ * with it; docs/CONSTRAINTS.md. Immutable: any thread, any number of sessions. */
+enum { AUSPEX_CONSTRAINT_JSON_SCHEMA = 0, AUSPEX_CONSTRAINT_GBNF = 1, AUSPEX_CONSTRAINT_REGEX = 2 };
+/* model: whose vocabulary spells it. kind: AUSPEX_CONSTRAINT_..., what the text is. */
+AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text,
+                                                  size_t n_text, auspex_constraint** constraint, auspex_error* error);
+/* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or the
+ * only one to be called. inside_thinking: as auspex_render_ids() gives it. */
+AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
+                                                      int32_t required, const char* tool, int32_t inside_thinking,
+                                                      auspex_constraint** constraint, auspex_error* error);
+/* Sessions that use it keep what they need. */
+AUSPEX_C_API void auspex_constraint_free(auspex_constraint* constraint);
 
 /* Why auspex_session_sync() computed the rows that it did. */
 enum {
@@ -739,6 +754,9 @@ struct auspex_session : auspex::capi::Handle<0x617578'7365'7331> {
     bool running = false;    ///< a call runs on it
     bool cancelled = false;  ///< and is to return AUSPEX_CANCELLED
 };
+struct auspex_constraint : auspex::capi::Handle<0x617578'636f'6e31> {
+    auspex::Constraint constraint;
+};
 struct auspex_plan : auspex::capi::Handle<0x617578'706c'6131> {
     auspex::MemoryPlan plan;
 };
@@ -962,8 +980,10 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
 Answer sampling(const auspex_sampling* given, Sampling* to) {
     auspex_sampling from;
     AUSPEX_C_TRY(read(given, &from, "auspex_sampling"));
-    if (from.grammar != nullptr)
-        return Answer(AUSPEX_UNSUPPORTED, "sampling.grammar is set; this version has no grammars, leave it null");
+    if (from.grammar != nullptr) {
+        AUSPEX_C_TRY(need(from.grammar, "constraint"));
+        to->constraint = from.grammar->constraint;
+    }
     to->temperature = from.temperature;
     to->top_k = from.top_k;
     if (from.top_p != 0) to->top_p = from.top_p;
@@ -1331,6 +1351,69 @@ auspex_code auspex_plan_get_alternative(const auspex_plan* plan, uint32_t index,
 
 void auspex_plan_free(auspex_plan* plan) {
     if (auspex::capi::is(plan)) delete plan;
+}
+
+// -------------------------------------------------------------------- src/capi/capi_constraint.cpp
+
+// capi/capi_constraint: constraints of the C interface.
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace capi {
+namespace {
+
+Answer make_constraint(const Model& model, const Result<Grammar>& grammar, auspex_constraint** to) {
+    AUSPEX_C_TRY(grammar.status());
+    auto made = std::make_unique<auspex_constraint>();
+    AUSPEX_C_TRY(Constraint::create(model, grammar.value()).get(made->constraint));
+    *to = made.release();
+    return Answer();
+}
+
+}  // namespace
+}  // namespace capi
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text, size_t n_text,
+                                     auspex_constraint** constraint, auspex_error* error) {
+    using auspex::Grammar;
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need(model, "model"));
+        AUSPEX_C_TRY(auspex::capi::check_range(kind, AUSPEX_CONSTRAINT_JSON_SCHEMA, AUSPEX_CONSTRAINT_REGEX, "kind"));
+        std::string_view from;
+        AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &from, "text"));
+        return auspex::capi::make_constraint(model->model,
+                                             kind == AUSPEX_CONSTRAINT_JSON_SCHEMA ? Grammar::from_json_schema(from)
+                                             : kind == AUSPEX_CONSTRAINT_GBNF      ? Grammar::from_gbnf(from)
+                                                                                   : Grammar::from_regex(from),
+                                             constraint);
+    });
+}
+
+auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json, int32_t required,
+                                         const char* tool, int32_t inside_thinking, auspex_constraint** constraint,
+                                         auspex_error* error) {
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need(model, "model"));
+        AUSPEX_C_TRY(auspex::capi::check_range(required, 0, 1, "required"));
+        AUSPEX_C_TRY(auspex::capi::check_range(inside_thinking, 0, 1, "inside_thinking"));
+        auspex::ChatRequest request;
+        AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
+        auspex::ToolOptions options;
+        options.style = model->model.info().chat_style;
+        if (required != 0) options.choice = auspex::ToolChoice::required;
+        if (tool != nullptr) options.name = tool;
+        options.inside_thinking = inside_thinking != 0;
+        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, options),
+                                             constraint);
+    });
+}
+
+void auspex_constraint_free(auspex_constraint* constraint) {
+    if (auspex::capi::is(constraint)) delete constraint;
 }
 
 // ----------------------------------------------------------------------- src/capi/capi_session.cpp

@@ -255,5 +255,6 @@
 #include "capi/capi.h"
 #include "capi/capi.cpp"
 #include "capi/capi_model.cpp"
+#include "capi/capi_constraint.cpp"
 #include "capi/capi_session.cpp"
 #include "capi/capi_chat.cpp"

@@ -37,7 +37,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1000
+#define AUSPEX_ABI_VERSION 1001
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -102,6 +102,7 @@ typedef struct auspex_plan auspex_plan;
 typedef struct auspex_snapshot auspex_snapshot;
 typedef struct auspex_stream auspex_stream;
 typedef struct auspex_reply auspex_reply;
+typedef struct auspex_constraint auspex_constraint;
 
 /* Kinds of devices. */
 enum { AUSPEX_KIND_BEST = 0, AUSPEX_KIND_CPU = 1, AUSPEX_KIND_VULKAN = 2 };
@@ -280,8 +281,22 @@ typedef struct auspex_sampling {
     uint32_t penalty_window; /* how many of the last tokens count as seen; 0: 64 */
     uint32_t reserved;
     uint64_t seed;
-    const void* grammar; /* null: this version has none */
+    const auspex_constraint* grammar; /* only tokens that it allows are sampled; null: all */
 } auspex_sampling;
+
+/* What generated text must look like, for auspex_sampling.grammar. It begins where auspex_session_next() is first called
+ * with it; docs/CONSTRAINTS.md. Immutable: any thread, any number of sessions. */
+enum { AUSPEX_CONSTRAINT_JSON_SCHEMA = 0, AUSPEX_CONSTRAINT_GBNF = 1, AUSPEX_CONSTRAINT_REGEX = 2 };
+/* model: whose vocabulary spells it. kind: AUSPEX_CONSTRAINT_..., what the text is. */
+AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text,
+                                                  size_t n_text, auspex_constraint** constraint, auspex_error* error);
+/* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or the
+ * only one to be called. inside_thinking: as auspex_render_ids() gives it. */
+AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
+                                                      int32_t required, const char* tool, int32_t inside_thinking,
+                                                      auspex_constraint** constraint, auspex_error* error);
+/* Sessions that use it keep what they need. */
+AUSPEX_C_API void auspex_constraint_free(auspex_constraint* constraint);
 
 /* Why auspex_session_sync() computed the rows that it did. */
 enum {

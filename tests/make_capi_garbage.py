@@ -12,7 +12,7 @@ import re
 import sys
 
 N_WHOLE = 6  # ways to spoil a whole struct: four wrong sizes, all numbers of bytes FF, of bytes 7B
-HANDLES = ("device", "model", "session", "plan", "snapshot", "stream", "reply")
+HANDLES = ("device", "model", "session", "plan", "snapshot", "stream", "reply", "constraint")
 NUMBERS = {
     "uint32_t": ["0u", "1u", "9u", "0x7FFFFFFFu", "0xFFFFFFFFu"],
     "int32_t": ["0", "-1", "1", "1000000", "(-2147483647 - 1)"],
@@ -137,6 +137,7 @@ static auspex_plan* plan;
 static auspex_snapshot* snapshot;
 static auspex_stream* stream;
 static auspex_reply* reply;
+static auspex_constraint* constraint;
 static long n_call, n_ok;
 
 /* Memory of 4096 bytes, aligned: the next of a few, so that arguments of one call do not share it. */
@@ -162,9 +163,12 @@ static int32_t on_event(const auspex_event* event, void* user) {
 def write(header):
     known = structs(header)
     out = [HEAD]
+    taken = {a.type.replace("const ", "") for _, name, arguments in functions(header) if not name.endswith("_free")
+             for a in arguments}
     for handle in HANDLES:
         other = "device" if handle != "device" else "model"
-        out.append(f"static auspex_{handle}* right_{handle}(void) {{ return {handle}; }}")
+        if f"auspex_{handle}*" in taken:
+            out.append(f"static auspex_{handle}* right_{handle}(void) {{ return {handle}; }}")
         out.append(f"static void* garbage_other_{handle}(void) {{ return {other}; }}")
     used = {a.type.replace("const ", "").rstrip("*") for _, _, arguments in functions(header) for a in arguments}
     out += [struct_makers(name, fields) for name, fields in known.items()
@@ -202,7 +206,8 @@ def write(header):
         auspex_session_create(model, &options, &session, &error) || auspex_plan_model(model, NULL, &plan, &error) ||
         auspex_session_sync(session, ids, 3, NULL, 0, NULL, &error) ||
         auspex_snapshot_take(session, &snapshot, &error) || auspex_stream_create(model, NULL, 0, 0, &stream, &error) ||
-        auspex_reply_create(0, NULL, 0, &reply, &error)) {
+        auspex_reply_create(0, NULL, 0, &reply, &error) ||
+        auspex_constraint_create(model, AUSPEX_CONSTRAINT_REGEX, "a+", 2, &constraint, &error)) {
         printf("%s\\n", error.text);
         return 1;
     }""")

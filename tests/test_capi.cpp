@@ -397,3 +397,38 @@ TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {
     CHECK(auspex_reply_push(reply, bad.data(), bad.size(), write_down, &line, ok) == AUSPEX_CANCELLED);
     auspex_reply_free(reply);
 }
+
+TEST_CASE("C: a constraint decides what is sampled, and may be freed while a session goes on") {
+    Rig rig;
+    Ok ok;
+    auspex_session* s = rig.session(512);
+    rig.sync(s, {1, 2, 3, 4, 5});
+    const std::string digits = "[0-9]{6}";
+    auspex_constraint* constraint = nullptr;
+    ok(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_REGEX, digits.data(), digits.size(), &constraint, ok));
+    auspex_sampling sampling;
+    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+    sampling.grammar = constraint;
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    size_t n = 0, n_text = 0;
+    std::string text;
+    for (int i = 0; i < 7; ++i) {
+        ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
+        char piece[64];
+        ok(auspex_decode(rig.model, ids, n, 0, piece, sizeof piece, &n_text, ok));
+        text.append(piece, n_text);
+    }
+    CHECK(text.size() == 6);
+    CHECK(text.find_first_not_of("0123456789") == std::string::npos);
+    auspex_constraint_free(constraint);
+    CHECK(auspex_session_next(s, nullptr, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_OK);
+    CHECK(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_GBNF, "root ::= (", 10, &constraint, nullptr) ==
+          AUSPEX_BAD_ARGUMENT);
+    CHECK(auspex_constraint_create(rig.model, 3, "a", 1, &constraint, nullptr) == AUSPEX_BAD_ARGUMENT);
+    const std::string request = R"({"messages": [], "tools": [{"name": "f"}]})";
+    ok(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "f", 0, &constraint, ok));
+    auspex_constraint_free(constraint);
+    CHECK(auspex_constraint_from_tools(rig.model, request.data(), request.size(), 1, "g", 0, &constraint, nullptr) ==
+          AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+}

@@ -171,8 +171,10 @@ Answer session_options(const auspex_session_options* given, SessionOptions* to) 
 Answer sampling(const auspex_sampling* given, Sampling* to) {
     auspex_sampling from;
     AUSPEX_C_TRY(read(given, &from, "auspex_sampling"));
-    if (from.grammar != nullptr)
-        return Answer(AUSPEX_UNSUPPORTED, "sampling.grammar is set; this version has no grammars, leave it null");
+    if (from.grammar != nullptr) {
+        AUSPEX_C_TRY(need(from.grammar, "constraint"));
+        to->constraint = from.grammar->constraint;
+    }
     to->temperature = from.temperature;
     to->top_k = from.top_k;
     if (from.top_p != 0) to->top_p = from.top_p;

@@ -214,6 +214,9 @@ struct auspex_session : auspex::capi::Handle<0x617578'7365'7331> {
     bool running = false;    ///< a call runs on it
     bool cancelled = false;  ///< and is to return AUSPEX_CANCELLED
 };
+struct auspex_constraint : auspex::capi::Handle<0x617578'636f'6e31> {
+    auspex::Constraint constraint;
+};
 struct auspex_plan : auspex::capi::Handle<0x617578'706c'6131> {
     auspex::MemoryPlan plan;
 };

@@ -1,0 +1,61 @@
+// capi/capi_constraint: constraints of the C interface.
+#include "capi.h"
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace capi {
+namespace {
+
+Answer make_constraint(const Model& model, const Result<Grammar>& grammar, auspex_constraint** to) {
+    AUSPEX_C_TRY(grammar.status());
+    auto made = std::make_unique<auspex_constraint>();
+    AUSPEX_C_TRY(Constraint::create(model, grammar.value()).get(made->constraint));
+    *to = made.release();
+    return Answer();
+}
+
+}  // namespace
+}  // namespace capi
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+
+auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text, size_t n_text,
+                                     auspex_constraint** constraint, auspex_error* error) {
+    using auspex::Grammar;
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need(model, "model"));
+        AUSPEX_C_TRY(auspex::capi::check_range(kind, AUSPEX_CONSTRAINT_JSON_SCHEMA, AUSPEX_CONSTRAINT_REGEX, "kind"));
+        std::string_view from;
+        AUSPEX_C_TRY(auspex::capi::view_text(text, n_text, &from, "text"));
+        return auspex::capi::make_constraint(model->model,
+                                             kind == AUSPEX_CONSTRAINT_JSON_SCHEMA ? Grammar::from_json_schema(from)
+                                             : kind == AUSPEX_CONSTRAINT_GBNF      ? Grammar::from_gbnf(from)
+                                                                                   : Grammar::from_regex(from),
+                                             constraint);
+    });
+}
+
+auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json, int32_t required,
+                                         const char* tool, int32_t inside_thinking, auspex_constraint** constraint,
+                                         auspex_error* error) {
+    return auspex::capi::call(error, [&]() -> auspex::capi::Answer {
+        AUSPEX_C_TRY(auspex::capi::need_output(constraint, "constraint"));
+        AUSPEX_C_TRY(auspex::capi::need(model, "model"));
+        AUSPEX_C_TRY(auspex::capi::check_range(required, 0, 1, "required"));
+        AUSPEX_C_TRY(auspex::capi::check_range(inside_thinking, 0, 1, "inside_thinking"));
+        auspex::ChatRequest request;
+        AUSPEX_C_TRY(auspex::capi::chat_request(json, n_json, &request));
+        auspex::ToolOptions options;
+        options.style = model->model.info().chat_style;
+        if (required != 0) options.choice = auspex::ToolChoice::required;
+        if (tool != nullptr) options.name = tool;
+        options.inside_thinking = inside_thinking != 0;
+        return auspex::capi::make_constraint(model->model, auspex::Grammar::from_tools(request.tools, options),
+                                             constraint);
+    });
+}
+
+void auspex_constraint_free(auspex_constraint* constraint) {
+    if (auspex::capi::is(constraint)) delete constraint;
+}
