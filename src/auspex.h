@@ -284,14 +284,14 @@ typedef struct auspex_sampling {
     const auspex_constraint* grammar; /* only tokens that it allows are sampled; null: all */
 } auspex_sampling;
 
-/* What generated text must look like, for auspex_sampling.grammar. It begins where auspex_session_next() is first called
- * with it; docs/CONSTRAINTS.md. Immutable: any thread, any number of sessions. */
+/* What generated text must look like, for auspex_sampling.grammar. It begins where auspex_session_next() is first
+ * called with it; docs/CONSTRAINTS.md. Immutable: any thread, any number of sessions. */
 enum { AUSPEX_CONSTRAINT_JSON_SCHEMA = 0, AUSPEX_CONSTRAINT_GBNF = 1, AUSPEX_CONSTRAINT_REGEX = 2 };
 /* model: whose vocabulary spells it. kind: AUSPEX_CONSTRAINT_..., what the text is. */
 AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text,
                                                   size_t n_text, auspex_constraint** constraint, auspex_error* error);
-/* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or the
- * only one to be called. inside_thinking: as auspex_render_ids() gives it. */
+/* Replies with calls of the tools of a request of auspex_render(). required: 1 for at least one call. tool: null, or
+ * the only one to be called. inside_thinking: as auspex_render_ids() gives it. */
 AUSPEX_C_API auspex_code auspex_constraint_from_tools(const auspex_model* model, const char* json, size_t n_json,
                                                       int32_t required, const char* tool, int32_t inside_thinking,
                                                       auspex_constraint** constraint, auspex_error* error);
