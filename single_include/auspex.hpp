@@ -186,6 +186,14 @@ struct DeviceOptions {
     Logger log;
 };
 
+/// A device of Device::list().
+struct DeviceEntry {
+    Kind kind = Kind::cpu;
+    int vulkan_index = -1;  ///< as in DeviceOptions; -1 for the CPU, and where there is no Vulkan
+    std::string name;       ///< as Device::name(); empty where there is no Vulkan
+    Status status;          ///< unless ok, why Device::open() refuses it
+};
+
 /// A place where models run. Copies share one device.
 ///
 /// thread    any, at the same time.
@@ -199,6 +207,13 @@ class AUSPEX_API Device {
     ///           bad_argument: an option out of range. out_of_memory: memory or threads.
     /// cost      CPU: microseconds. Vulkan: 50-200 ms, less with a pipeline cache.
     static Result<Device> open(const DeviceOptions& options = {});
+    /// Opens every device for a moment, and says which can be used and why the others cannot: the Vulkan devices in the
+    /// order of their indices, then the CPU. Where there is no Vulkan, the first entry says why.
+    ///
+    /// options   kind limits the list; vulkan_index and borrow are ignored; the rest is as for open().
+    /// errors    bad_argument: an option out of range. out_of_memory.
+    /// cost      that of open() for each device.
+    static Result<std::vector<DeviceEntry>> list(const DeviceOptions& options = {});
     /// "cpu (avx512, 2 threads)" or the GPU's name.
     std::string name() const;
     /// What was probed, which kernel variants were chosen, and why; several lines.
@@ -6817,6 +6832,9 @@ Status lost_before();
 /// trap      the loader unloads the driver with the last instance, and NVIDIA's (580) fails when loaded
 ///           for the 31st time in a process: a host that opens devices often should keep one open.
 Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& detail = {});
+/// The names of all Vulkan devices, in the order of their indices, whether they can be used or not.
+/// errors    no_device: no loader, no driver, no device.
+Result<std::vector<std::string>> gpu_names(const OpenDetail& detail = {});
 
 /// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
 const char* result_name(VkResult result);
@@ -30196,12 +30214,18 @@ int rank(VkPhysicalDeviceType type) {
     }
 }
 
-Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail& detail) {
+Result<std::vector<VkPhysicalDevice>> all_physical(Gpu* gpu) {
     const auto all = enumerate<VkPhysicalDevice>(
         [&](uint32_t* n, VkPhysicalDevice* p) { return gpu->vki.vkEnumeratePhysicalDevices(gpu->instance, n, p); });
     if (all.empty())
         return fail(Code::no_device,
                     "the Vulkan loader knows no device: install the GPU's Vulkan driver, or use the CPU.");
+    return all;
+}
+
+Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail& detail) {
+    std::vector<VkPhysicalDevice> all;
+    AUSPEX_TRY(all_physical(gpu).get(all));
     std::string found;
     int best = -1, best_rank = -1;
     uint32_t bits = 0, best_bits = 0;
@@ -30434,6 +30458,22 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
     if (Status s = choose_memory(gpu.get(), detail.direct_upload); !s.ok()) return s;
     if (Status s = impl::create_layouts(gpu.get()); !s.ok()) return s;
     return gpu;
+}
+
+Result<std::vector<std::string>> gpu_names(const OpenDetail& detail) {
+    const GpuRef gpu = std::make_shared<Gpu>();
+    AUSPEX_TRY(device_impl::load_library(gpu.get(), detail));
+    AUSPEX_TRY(device_impl::create_instance(gpu.get(), detail));
+    std::vector<VkPhysicalDevice> all;
+    AUSPEX_TRY(device_impl::all_physical(gpu.get()).get(all));
+    std::vector<std::string> names;
+    for (const VkPhysicalDevice physical : all) {
+        VkPhysicalDeviceProperties2 p{};
+        p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+        gpu->vki.vkGetPhysicalDeviceProperties2(physical, &p);
+        names.emplace_back(p.properties.deviceName);
+    }
+    return names;
 }
 
 uint64_t Gpu::budget_bytes() {
@@ -45836,6 +45876,29 @@ Status open_gpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
 #endif
 }
 
+/// The entries of Device::list() for Vulkan.
+/// errors    out_of_memory: what else fails belongs to an entry.
+Status list_gpus(DeviceOptions options, std::vector<DeviceEntry>* to) {
+    std::vector<std::string> names;
+#ifndef AUSPEX_NO_VULKAN
+    Status s = vk::gpu_names().get(names);
+#else
+    Status s(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN)");
+#endif
+    if (s.code == Code::out_of_memory) return s;
+    if (!s.ok()) to->push_back({Kind::vulkan, -1, std::string(), s});
+    options.kind = Kind::vulkan;
+    options.borrow = nullptr;
+    for (size_t i = 0; i < names.size(); ++i) {
+        options.vulkan_index = static_cast<int>(i);
+        std::shared_ptr<Backend> device;
+        s = open_gpu(options, &device);
+        if (s.code == Code::out_of_memory) return s;
+        to->push_back({Kind::vulkan, options.vulkan_index, names[i], s});
+    }
+    return {};
+}
+
 /// errors    bad_argument: a value that is none of the enumeration's.
 Status check_device_options(const DeviceOptions& o) {
     if (o.kind != Kind::best && o.kind != Kind::cpu && o.kind != Kind::vulkan)
@@ -45908,6 +45971,22 @@ Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
     Device device;
     device.impl_ = std::move(impl);
     return device;
+}
+AUSPEX_CATCH
+
+Result<std::vector<DeviceEntry>> Device::list(const DeviceOptions& options) AUSPEX_BOUNDARY {
+    AUSPEX_TRY(model_impl::check_device_options(options));
+    std::vector<DeviceEntry> all;
+    if (options.kind != Kind::cpu) AUSPEX_TRY(model_impl::list_gpus(options, &all));
+    if (options.kind == Kind::vulkan) return all;
+    DeviceOptions cpu = options;
+    cpu.kind = Kind::cpu;
+    cpu.borrow = nullptr;
+    Device device;
+    const Status s = open(cpu).get(device);
+    if (s.code == Code::out_of_memory) return s;
+    all.push_back({Kind::cpu, -1, s.ok() ? device.name() : "cpu", s});
+    return all;
 }
 AUSPEX_CATCH
 

@@ -182,6 +182,14 @@ struct DeviceOptions {
     Logger log;
 };
 
+/// A device of Device::list().
+struct DeviceEntry {
+    Kind kind = Kind::cpu;
+    int vulkan_index = -1;  ///< as in DeviceOptions; -1 for the CPU, and where there is no Vulkan
+    std::string name;       ///< as Device::name(); empty where there is no Vulkan
+    Status status;          ///< unless ok, why Device::open() refuses it
+};
+
 /// A place where models run. Copies share one device.
 ///
 /// thread    any, at the same time.
@@ -195,6 +203,13 @@ class AUSPEX_API Device {
     ///           bad_argument: an option out of range. out_of_memory: memory or threads.
     /// cost      CPU: microseconds. Vulkan: 50-200 ms, less with a pipeline cache.
     static Result<Device> open(const DeviceOptions& options = {});
+    /// Opens every device for a moment, and says which can be used and why the others cannot: the Vulkan devices in the
+    /// order of their indices, then the CPU. Where there is no Vulkan, the first entry says why.
+    ///
+    /// options   kind limits the list; vulkan_index and borrow are ignored; the rest is as for open().
+    /// errors    bad_argument: an option out of range. out_of_memory.
+    /// cost      that of open() for each device.
+    static Result<std::vector<DeviceEntry>> list(const DeviceOptions& options = {});
     /// "cpu (avx512, 2 threads)" or the GPU's name.
     std::string name() const;
     /// What was probed, which kernel variants were chosen, and why; several lines.

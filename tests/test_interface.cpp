@@ -99,6 +99,28 @@ TEST_CASE("a folder in place of a file is named once in the error, and a file th
     }
 }
 
+TEST_CASE("every device is listed, and those that open() refuses with its reason") {
+    DeviceOptions o;
+    o.n_thread = 1;
+    std::vector<DeviceEntry> all;
+    REQUIRE(Device::list(o).get(all).ok());
+    REQUIRE(!all.empty());
+    for (size_t i = 0; i < all.size(); ++i) {
+        o.kind = all[i].kind;
+        o.vulkan_index = all[i].vulkan_index;
+        const Result<Device> device = Device::open(o);
+        CHECK(device.status().message() == all[i].status.message());
+        if (device.ok()) CHECK(device.value().name() == all[i].name);
+        CHECK((all[i].kind == Kind::cpu) == (i + 1 == all.size()));
+    }
+    CHECK(all.back().status.ok());
+    o.kind = Kind::cpu;
+    o.vulkan_index = -1;
+    CHECK(Device::list(o).value().size() == 1);
+    o.kind = static_cast<Kind>(7);
+    CHECK(Device::list(o).status().code == Code::bad_argument);
+}
+
 TEST_CASE("enumeration values out of range are refused by name") {
     DeviceOptions options;
     options.kind = static_cast<Kind>(77);

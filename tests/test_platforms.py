@@ -4,6 +4,7 @@ The program is tests/demo_text.cpp. For other platforms it is compiled from the 
 this compiles there without a warning. With AUSPEX_TEST_DEEP=1 also 32-bit ARM, and the unit tests on Windows.
 """
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import unittest
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEMO = os.path.join(REPO, "examples", "models", "auspex-demo.gguf")
+BINARY = os.environ.get("AUSPEX_BINARY", "")
 HERE = os.environ.get("AUSPEX_DEMO_TEXT", "")
 DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
 WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
@@ -81,6 +83,16 @@ class Here(Base):
             self.skipTest("this build leaves Vulkan out")
         self.assertEqual(done.returncode, 77)
         self.assertIn(b"subgroups of 4, expected 8 or more", done.stderr)
+
+    def test_a_device_that_is_refused_is_listed_with_the_reason(self):
+        done = run([BINARY, "inspect", "--devices", "--json"], VK_ICD_FILENAMES=self.driver(),
+                   LP_NATIVE_VECTOR_WIDTH="128")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        gpu, cpu = json.loads(done.stdout)["devices"]
+        if gpu["device"] == "vulkan":
+            self.skipTest("this build leaves Vulkan out")
+        self.assertEqual((gpu["device"], cpu["device"], cpu["status"]), ("vulkan:0", "cpu", "ok"))
+        self.assertIn("subgroups of 4, expected 8 or more", gpu["status"])
 
     def driver(self):
         found = glob.glob("/usr/share/vulkan/icd.d/lvp_icd.*.json")

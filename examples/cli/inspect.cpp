@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 struct InspectOptions {
     PlaceOptions place;
     CLI::Option* device_given = nullptr;
-    bool json = false, tensors = false, plan = false;
+    bool json = false, tensors = false, plan = false, devices = false;
     WindowFlags window;
     DraftFlags draft;
     uint32_t ctx = 0, ubatch = 512;
@@ -249,8 +249,27 @@ Status show_device(const InspectOptions& o) {
     return print(out);
 }
 
+/// --devices: every device, and why one cannot be used.
+Status show_devices(const InspectOptions& o) {
+    std::vector<auspex::DeviceEntry> all;
+    const Status s = auspex::Device::list().get(all);
+    if (!s.ok()) return s;
+    ordered_json list = ordered_json::array();
+    std::string out;
+    for (const auspex::DeviceEntry& d : all) {
+        const bool numbered = d.vulkan_index >= 0;
+        const std::string kind = d.kind == auspex::Kind::cpu ? "cpu" : "vulkan",
+                          which = numbered ? kind + ":" + std::to_string(d.vulkan_index) : kind;
+        out += which + "  " + printable(d.name) + (d.name.empty() ? "" : "  ") +
+               (d.status.ok() ? "ok" : printable(d.status.message())) + "\n";
+        list.push_back({{"device", which}, {"name", d.name}, {"status", d.status.message()}});
+    }
+    return print(o.json ? json_line({{"devices", list}}) : out);
+}
+
 Status inspect(const InspectOptions& o) {
     if (o.plan) return show_plan(o);
+    if (o.devices) return show_devices(o);
     if (o.device_given->count() > 0) return show_device(o);
     std::string path;
     Status s = find_model(o.place.model).get(path);
@@ -276,6 +295,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
                                        "also what its steps dispatch")
                           ->expected(0, 1)
                           ->default_str("auto");
+    command->add_flag("--devices", o->devices, "Instead: every device, and why one cannot be used");
     command->add_option_function<int>(
         "--threads", [o = o.get()](int n) { o->place.threads = n, o->place.threads_given = true; },
         "With --device: CPU threads");

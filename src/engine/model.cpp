@@ -123,6 +123,29 @@ Status open_gpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
 #endif
 }
 
+/// The entries of Device::list() for Vulkan.
+/// errors    out_of_memory: what else fails belongs to an entry.
+Status list_gpus(DeviceOptions options, std::vector<DeviceEntry>* to) {
+    std::vector<std::string> names;
+#ifndef AUSPEX_NO_VULKAN
+    Status s = vk::gpu_names().get(names);
+#else
+    Status s(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN)");
+#endif
+    if (s.code == Code::out_of_memory) return s;
+    if (!s.ok()) to->push_back({Kind::vulkan, -1, std::string(), s});
+    options.kind = Kind::vulkan;
+    options.borrow = nullptr;
+    for (size_t i = 0; i < names.size(); ++i) {
+        options.vulkan_index = static_cast<int>(i);
+        std::shared_ptr<Backend> device;
+        s = open_gpu(options, &device);
+        if (s.code == Code::out_of_memory) return s;
+        to->push_back({Kind::vulkan, options.vulkan_index, names[i], s});
+    }
+    return {};
+}
+
 /// errors    bad_argument: a value that is none of the enumeration's.
 Status check_device_options(const DeviceOptions& o) {
     if (o.kind != Kind::best && o.kind != Kind::cpu && o.kind != Kind::vulkan)
@@ -195,6 +218,22 @@ Result<Device> Device::open(const DeviceOptions& options) AUSPEX_BOUNDARY {
     Device device;
     device.impl_ = std::move(impl);
     return device;
+}
+AUSPEX_CATCH
+
+Result<std::vector<DeviceEntry>> Device::list(const DeviceOptions& options) AUSPEX_BOUNDARY {
+    AUSPEX_TRY(model_impl::check_device_options(options));
+    std::vector<DeviceEntry> all;
+    if (options.kind != Kind::cpu) AUSPEX_TRY(model_impl::list_gpus(options, &all));
+    if (options.kind == Kind::vulkan) return all;
+    DeviceOptions cpu = options;
+    cpu.kind = Kind::cpu;
+    cpu.borrow = nullptr;
+    Device device;
+    const Status s = open(cpu).get(device);
+    if (s.code == Code::out_of_memory) return s;
+    all.push_back({Kind::cpu, -1, s.ok() ? device.name() : "cpu", s});
+    return all;
 }
 AUSPEX_CATCH
 

@@ -304,12 +304,18 @@ int rank(VkPhysicalDeviceType type) {
     }
 }
 
-Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail& detail) {
+Result<std::vector<VkPhysicalDevice>> all_physical(Gpu* gpu) {
     const auto all = enumerate<VkPhysicalDevice>(
         [&](uint32_t* n, VkPhysicalDevice* p) { return gpu->vki.vkEnumeratePhysicalDevices(gpu->instance, n, p); });
     if (all.empty())
         return fail(Code::no_device,
                     "the Vulkan loader knows no device: install the GPU's Vulkan driver, or use the CPU.");
+    return all;
+}
+
+Status choose_physical(Gpu* gpu, const DeviceOptions& options, const OpenDetail& detail) {
+    std::vector<VkPhysicalDevice> all;
+    AUSPEX_TRY(all_physical(gpu).get(all));
     std::string found;
     int best = -1, best_rank = -1;
     uint32_t bits = 0, best_bits = 0;
@@ -542,6 +548,22 @@ Result<GpuRef> open_gpu(const DeviceOptions& options, const OpenDetail& detail) 
     if (Status s = choose_memory(gpu.get(), detail.direct_upload); !s.ok()) return s;
     if (Status s = impl::create_layouts(gpu.get()); !s.ok()) return s;
     return gpu;
+}
+
+Result<std::vector<std::string>> gpu_names(const OpenDetail& detail) {
+    const GpuRef gpu = std::make_shared<Gpu>();
+    AUSPEX_TRY(device_impl::load_library(gpu.get(), detail));
+    AUSPEX_TRY(device_impl::create_instance(gpu.get(), detail));
+    std::vector<VkPhysicalDevice> all;
+    AUSPEX_TRY(device_impl::all_physical(gpu.get()).get(all));
+    std::vector<std::string> names;
+    for (const VkPhysicalDevice physical : all) {
+        VkPhysicalDeviceProperties2 p{};
+        p.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+        gpu->vki.vkGetPhysicalDeviceProperties2(physical, &p);
+        names.emplace_back(p.properties.deviceName);
+    }
+    return names;
 }
 
 uint64_t Gpu::budget_bytes() {

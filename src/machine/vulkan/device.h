@@ -222,6 +222,9 @@ Status lost_before();
 /// trap      the loader unloads the driver with the last instance, and NVIDIA's (580) fails when loaded
 ///           for the 31st time in a process: a host that opens devices often should keep one open.
 Result<GpuRef> open_gpu(const DeviceOptions& options = {}, const OpenDetail& detail = {});
+/// The names of all Vulkan devices, in the order of their indices, whether they can be used or not.
+/// errors    no_device: no loader, no driver, no device.
+Result<std::vector<std::string>> gpu_names(const OpenDetail& detail = {});
 
 /// The name of a VkResult: "VK_ERROR_DEVICE_LOST".
 const char* result_name(VkResult result);
