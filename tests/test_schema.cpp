@@ -326,7 +326,7 @@ TEST_CASE("schema: hostile ones end within time") {
     CHECK(quick(consts + "]}").find("too many alternatives") != std::string::npos);
     CHECK(quick("{\"allOf\": [" + enums + "]}," + enums + ", 3000]}]}").find("too many alternatives") !=
           std::string::npos);
-    CHECK(quick(patterns + "]}") != "");
+    CHECK(quick(patterns + "]}").find("pattern: one string has more than 500 patterns") != std::string::npos);
     names += "}, \"patternProperties\": {";
     for (int i = 0; i < 300; ++i) names += say(i ? "," : "", "\"^x", i, "\": {}");
     CHECK(quick(names + "}}") != "ok");

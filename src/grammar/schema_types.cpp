@@ -10,6 +10,7 @@ namespace detail {
 namespace schema_types_impl {
 
 constexpr uint64_t kMaxCount = 1000000000;
+constexpr size_t kMaxPatterns = 500;  // that one string must match, or must not
 
 struct Format {
     const char *name, *pattern;
@@ -369,6 +370,11 @@ ExprId SchemaCompiler::format_expr(const std::string& format, const Json& where,
 
 ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, ValuePlace place) {
     if (f.min_length > f.max_length) return kNoMatch;
+    if (f.patterns.size() + f.not_patterns.size() > schema_types_impl::kMaxPatterns) {
+        fail_at(Code::unsupported, where, "pattern",
+                say("one string has more than ", schema_types_impl::kMaxPatterns, " patterns; join them"));
+        return kNoMatch;
+    }
     const bool raw = place == ValuePlace::text || place == ValuePlace::argument;
     const Writing writing = raw ? Writing::plain : Writing::canonical;
     std::vector<ExprId> parts;
