@@ -78,7 +78,7 @@ TEST_CASE("a constrained text is the same at every depth, from every source, wit
 TEST_CASE("refusals at every row of a window change no text") {
     const Tiny tiny;
     const std::vector<Token> prompt = tiny_ids(30, 4);
-    for (size_t row = 0; row <= kMaxDraft; ++row)
+    for (size_t row = 0; row <= kMaxDraft; row += AUSPEX_TEST_SANITIZED ? 4 : 1)
         for (const size_t every : {size_t{1000}, size_t{1}, size_t{4}}) {
             const Constraint c = refusing(tiny.model, row + 1, every);
             for (const Sampling& sampling : {constrained(c), seeded(c, 2)}) {
