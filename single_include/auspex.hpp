@@ -45872,13 +45872,19 @@ Result<std::shared_ptr<Model::Impl>> begin_load(const Device& device) {
     return m;
 }
 
+#ifdef AUSPEX_NO_VULKAN
+Status no_vulkan() {
+    return Status(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
+}
+#endif
+
 /// Device::open() on a GPU; no_device where there is none.
 Status open_gpu(const DeviceOptions& options, std::shared_ptr<Backend>* to) {
 #ifndef AUSPEX_NO_VULKAN
     return open_vulkan(options).get(*to);
 #else
     (void)options, (void)to;
-    return Status(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN); open Kind::cpu");
+    return no_vulkan();
 #endif
 }
 
@@ -45889,7 +45895,7 @@ Status list_gpus(DeviceOptions options, std::vector<DeviceEntry>* to) {
 #ifndef AUSPEX_NO_VULKAN
     Status s = vk::gpu_names().get(names);
 #else
-    Status s(Code::no_device, "this build leaves Vulkan out (AUSPEX_NO_VULKAN)");
+    Status s = no_vulkan();
 #endif
     if (s.code == Code::out_of_memory) return s;
     if (!s.ok()) to->push_back({Kind::vulkan, -1, std::string(), s});
