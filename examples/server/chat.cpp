@@ -140,7 +140,7 @@ HttpAnswer chat_input_tokens(Service& s, const HttpRequest& r) {
     Json body;
     GenerationRequest request;
     const Failure failure = read_chat(s, r, &body, &request);
-    if (!failure.ok() && failure.type != "exceed_context_size_error") return failed(failure);
+    if (!failure.ok() && !is_context_exceeded(failure)) return failed(failure);
     return json_answer({{"object", "response.input_tokens"}, {"input_tokens", request.ids.size()}});
 }
 

@@ -10,6 +10,7 @@ namespace server {
 namespace {
 
 constexpr size_t kMaxDepth = 256;
+constexpr const char* kContextExceeded = "exceed_context_size_error";
 
 const char* type_of(int status) {
     switch (status) {
@@ -63,6 +64,18 @@ Failure not_found(const std::string& message) { return http_failure(404, message
 Failure not_supported(const std::string& message) { return http_failure(501, message); }
 Failure unavailable(const std::string& message) { return http_failure(503, message); }
 
+Failure context_exceeded(size_t n_prompt, size_t n_context) {
+    Failure f = bad_request("the request exceeds the available context size: the prompt has " +
+                            std::to_string(n_prompt) + " tokens, the context holds " + std::to_string(n_context) +
+                            "; shorten the conversation, or start the server with a larger --ctx");
+    f.type = kContextExceeded;
+    f.extra["n_prompt_tokens"] = n_prompt;
+    f.extra["n_ctx"] = n_context;
+    return f;
+}
+
+bool is_context_exceeded(const Failure& failure) { return failure.type == kContextExceeded; }
+
 Failure from_status(const Status& status) {
     switch (status.code) {
         case cli::Code::bad_argument: return bad_request(status.text);
@@ -81,7 +94,7 @@ Json openai_error(const Failure& f) {
 }
 
 Json anthropic_error(const Failure& f) {
-    const bool too_long = f.type == "exceed_context_size_error";
+    const bool too_long = is_context_exceeded(f);
     const char* type = too_long                          ? "invalid_request_error"
                        : f.type == "server_error"        ? "api_error"
                        : f.type == "unavailable_error"   ? "overloaded_error"

@@ -29,6 +29,10 @@ Failure bad_request(const std::string& message);
 Failure not_found(const std::string& message);
 Failure not_supported(const std::string& message);
 Failure unavailable(const std::string& message);
+/// exceed_context_size_error, with the fields that agents read.
+Failure context_exceeded(size_t n_prompt, size_t n_context);
+/// The request is valid but for its length, so that its tokens can be counted.
+bool is_context_exceeded(const Failure& failure);
 /// The error of an HTTP status: 413 becomes invalid_request_error.
 Failure http_failure(int status, const std::string& message);
 Failure from_status(const Status& status);

@@ -71,9 +71,10 @@ std::string name_of(const std::string& path) { return cli::utf8_path(cli::native
 
 void learn_of_model(const server::Engine& engine, server::Service* to) {
     if (to->alias.empty()) to->alias = name_of(engine.path());
-    server::complete_defaults(engine.path(), &to->defaults);
     auspex::FileInfo file;
-    if (!auspex::read_file_info(engine.path().c_str()).get(file).ok()) return;
+    const Status s = auspex::read_file_info(engine.path().c_str()).get(file);
+    if (!s.ok()) cli::note("the defaults of the model's file are not used: " + s.message());
+    server::complete_defaults(file.metadata, &to->defaults);
     for (const auspex::FileValue& v : file.metadata)
         if (v.key == "tokenizer.chat_template" && !v.elements.empty()) to->chat_template = v.elements[0];
 }

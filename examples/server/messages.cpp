@@ -315,7 +315,7 @@ HttpAnswer count_tokens(Service& s, const HttpRequest& r) {
     Json body;
     GenerationRequest request;
     const Failure failure = read(s, r, &body, &request);
-    if (!failure.ok() && failure.type != "exceed_context_size_error") return refuse(failure);
+    if (!failure.ok() && !is_context_exceeded(failure)) return refuse(failure);
     return json_answer({{"input_tokens", request.ids.size()}});
 }
 

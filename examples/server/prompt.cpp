@@ -8,21 +8,19 @@
 
 namespace server {
 
-void complete_defaults(const std::string& model_path, Defaults* to) {
+void complete_defaults(const std::vector<auspex::FileValue>& metadata, Defaults* to) {
     auspex::Sampling card;
     card.temperature = 0.7f;
     card.top_k = 20;
     card.top_p = 0.95f;
-    auspex::FileInfo file;
-    if (auspex::read_file_info(model_path.c_str()).get(file).ok())
-        for (const auspex::FileValue& v : file.metadata) {
-            if (v.elements.size() != 1) continue;
-            const float value = std::strtof(v.elements[0].c_str(), nullptr);
-            if (v.key == "general.sampling.temp" && value >= 0 && value <= 100) card.temperature = value;
-            if (v.key == "general.sampling.top_k" && value >= 0 && value < 1e6f) card.top_k = static_cast<int>(value);
-            if (v.key == "general.sampling.top_p" && value > 0 && value <= 1) card.top_p = value;
-            if (v.key == "general.sampling.min_p" && value >= 0 && value <= 1) card.min_p = value;
-        }
+    for (const auspex::FileValue& v : metadata) {
+        if (v.elements.size() != 1) continue;
+        const float value = std::strtof(v.elements[0].c_str(), nullptr);
+        if (v.key == "general.sampling.temp" && value >= 0 && value <= 100) card.temperature = value;
+        if (v.key == "general.sampling.top_k" && value >= 0 && value < 1e6f) card.top_k = static_cast<int>(value);
+        if (v.key == "general.sampling.top_p" && value > 0 && value <= 1) card.top_p = value;
+        if (v.key == "general.sampling.min_p" && value >= 0 && value <= 1) card.min_p = value;
+    }
     if (!to->has_temperature) to->sampling.temperature = card.temperature;
     if (!to->has_top_k) to->sampling.top_k = card.top_k;
     if (!to->has_top_p) to->sampling.top_p = card.top_p;
@@ -178,15 +176,7 @@ Failure render(const Engine& engine, const Conversation& conversation, const Def
 }
 
 Failure check_context(const Engine& engine, size_t n_prompt) {
-    if (n_prompt < engine.n_context()) return {};
-    Failure f =
-        bad_request("the request exceeds the available context size: the prompt has " + std::to_string(n_prompt) +
-                    " tokens, the context holds " + std::to_string(engine.n_context()) +
-                    "; shorten the conversation, or start the server with a larger --ctx");
-    f.type = "exceed_context_size_error";
-    f.extra["n_prompt_tokens"] = n_prompt;
-    f.extra["n_ctx"] = engine.n_context();
-    return f;
+    return n_prompt < engine.n_context() ? Failure() : context_exceeded(n_prompt, engine.n_context());
 }
 
 Failure prepare(Engine& engine, const Conversation& conversation, const Defaults& defaults, GenerationRequest* to) {

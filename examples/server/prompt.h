@@ -16,7 +16,7 @@ struct Defaults {
 };
 /// The sampling that the model's file recommends (general.sampling.*) where the user gives none; else that of the cards
 /// of these models.
-void complete_defaults(const std::string& model_path, Defaults* to);
+void complete_defaults(const std::vector<auspex::FileValue>& metadata, Defaults* to);
 
 /// temperature, top_p, top_k, min_p, penalties, logit_bias and seed. n_vocab: ids are below it.
 void read_sampling(const Fields& fields, const Defaults& defaults, uint32_t n_vocab, GenerationRequest* to);

@@ -335,7 +335,7 @@ HttpAnswer responses_input_tokens(Service& s, const HttpRequest& r) {
     Json body, messages;
     GenerationRequest request;
     const Failure failure = read(s, r, &body, &messages, &request);
-    if (!failure.ok() && failure.type != "exceed_context_size_error") return failed(failure);
+    if (!failure.ok() && !is_context_exceeded(failure)) return failed(failure);
     return json_answer({{"object", "response.input_tokens"}, {"input_tokens", request.ids.size()}});
 }
 

@@ -69,7 +69,5 @@ struct StreamOptions {
     bool stream = false, include_usage = false;
 };
 void read_stream(const Fields& fields, StreamOptions* to);
-/// A line on stderr, if the user asked for these.
-void log_reply(const Service& s, const char* what);
 
 }  // namespace server
