@@ -1,7 +1,11 @@
 // server/info: what the server is and does: health, models, properties, metrics.
 //
 // Tests   tests/test_server_http.py
+#include <malloc.h>
+
 #include "service.h"
+
+extern "C" size_t __sanitizer_get_current_allocated_bytes() __attribute__((weak));  // only where one is linked
 
 namespace server {
 
@@ -83,6 +87,18 @@ class Metrics {
     std::string text;
 };
 
+/// Bytes that are allocated and not freed; 0 where the system's library does not tell. Memory that the system gave and
+/// the library keeps for later is not in it.
+uint64_t heap_bytes() {
+    if (__sanitizer_get_current_allocated_bytes) return __sanitizer_get_current_allocated_bytes();
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 33))
+    const struct mallinfo2 all = mallinfo2();
+    return all.uordblks + all.hblkhd;
+#else
+    return 0;
+#endif
+}
+
 double rate(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
 }  // namespace
@@ -115,6 +131,7 @@ HttpAnswer metrics(Service& s, const HttpRequest&) {
     m.add("auspex_prefix_rows_reused_total", "counter", "Prompt rows taken from what was computed before.",
           number(c.n_cached));
     m.add("auspex_prefix_rows_redone_total", "counter", "Prompt rows computed.", number(c.n_prompt));
+    m.add("auspex_heap_bytes", "gauge", "Memory that is allocated and not freed.", number(heap_bytes()));
     HttpAnswer a;
     a.type = "text/plain; version=0.0.4; charset=utf-8";
     a.body = std::move(m.text);
