@@ -100,6 +100,16 @@ class Chat(BaseServer):
         for line, end in zip(lines, wanted, strict=False):
             self.assertEqual(line[:len("data: " + head + end)], "data: " + head + end)
 
+    def test_tokens_of_a_fast_model_are_written_together(self):
+        start = time.time()
+        with self.server.open_stream("/v1/completions", {"prompt": "Hello", "max_tokens": 300}) as s:
+            data = b""
+            while not data.endswith(b"\r\n0\r\n\r\n"):
+                data += s.recv(65536)
+        n_frame = (time.time() - start) / 0.016
+        self.assertEqual(data.count(b"data: "), 302)  # each token an event; the end, and [DONE]
+        self.assertLessEqual(len(re.findall(rb"\r\n[0-9a-f]+\r\n", data)), n_frame + 5)
+
     def test_seed_and_several_choices(self):
         body = user("Hello", max_tokens=8, temperature=1.5, seed=7, top_k=0, top_p=1)
         one, two = (self.ok(self.server.post(CHAT, {**body, "seed": seed}))["choices"][0] for seed in (7, 8))

@@ -9,6 +9,12 @@ namespace server {
 using auspex::Session;
 using auspex::Token;
 
+namespace {
+
+constexpr auto kGather = std::chrono::milliseconds(16);  // a frame of a screen
+
+}  // namespace
+
 uint64_t Usage::n_drafted() const { return std::accumulate(drafted, drafted + auspex::kMaxDraft, uint64_t{0}); }
 uint64_t Usage::n_accepted() const { return std::accumulate(accepted, accepted + auspex::kMaxDraft, uint64_t{0}); }
 
@@ -136,8 +142,8 @@ class Generation::Reply {
         return s;
     }
 
-    /// If the thinking ends within this token: the token's text up to there and the blank line that follows. Tokens
-    /// after it were sampled without the constraint and are taken back.
+    /// If the thinking ends within this token: the token's text up to there and the blank line that follows, with which
+    /// a constrained answer begins. Tokens after it were sampled without the constraint and are taken back.
     Status find_close(Token id, std::string* text) {
         std::string bytes;
         const Status s = model_.decode(auspex::Span<const Token>(&id, 1), {true}).get(bytes);
@@ -166,10 +172,12 @@ class Generation::Reply {
         for (const Token id : tokens) {
             if (is_over_budget())
                 return {};  // the next step closes the thinking; what was drafted beyond is taken back
-            if (after_thinking_ && thinking_) {
+            if (thinking_) {
                 std::string close;
                 const Status s = find_close(id, &close);
-                if (!s.ok() || !close.empty()) return s.ok() ? close_thinking(close, complete) : s;
+                if (!s.ok()) return s;
+                thinking_ = close.empty();
+                if (!thinking_ && after_thinking_) return close_thinking(close, complete);
             }
             ++usage_.n_predicted;
             ids_.push_back(id);
@@ -190,11 +198,6 @@ class Generation::Reply {
 
     Status show(const cli::Result<std::string>& piece) {
         if (!piece.ok()) return piece.status();
-        if (thinking_) {
-            seen_ += piece.value();
-            thinking_ = seen_.find("</think>") == std::string::npos;
-            if (seen_.size() > 16) seen_.erase(0, seen_.size() - 16);
-        }
         to_.n_token_ = usage_.n_predicted;
         if (!piece.value().empty()) push(GenerationEvent::Kind::text, piece.value());
         return {};
@@ -247,8 +250,7 @@ class Generation::Reply {
     Finish finish_ = Finish::end;
     std::string stop_;
     bool thinking_ = false;
-    std::string seen_;                   ///< the end of the thinking so far, as it was shown
-    std::string thought_;                ///< the same, as it was sampled
+    std::string thought_;                ///< the end of the thinking so far
     auspex::Constraint after_thinking_;  ///< waits for its end
     std::vector<Token> script_;
     size_t n_said_ = 0;
@@ -277,15 +279,19 @@ void Generation::fail(const Failure& failure) {
 
 void Generation::push(GenerationEvent event) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    is_urgent_ = is_urgent_ || event.kind != GenerationEvent::Kind::text;
     events_.push_back(std::move(event));
-    if (is_awaited_) changed_.notify_all();
+    if (is_awaited_ || is_urgent_) changed_.notify_all();
 }
 
 std::deque<GenerationEvent> Generation::wait(std::chrono::milliseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_until(lock, last_text_ + kGather, [this] { return is_urgent_; });
     is_awaited_ = true;
     changed_.wait_for(lock, timeout, [this] { return !events_.empty(); });
-    is_awaited_ = false;
+    is_awaited_ = is_urgent_ = false;
+    if (!events_.empty() && events_.back().kind == GenerationEvent::Kind::text)
+        last_text_ = std::chrono::steady_clock::now();
     return std::exchange(events_, {});
 }
 

@@ -93,7 +93,8 @@ class Generation final : public Task {
     explicit Generation(GenerationRequest request) : request_(std::move(request)) {}
     void run(const auspex::Model& model, auspex::Session& session) override;
     void fail(const Failure& failure) override;
-    /// All events that have come; empty if none came in time.
+    /// All events that have come; empty if none came in time. Text that follows text is held back for a moment, so that
+    /// the tokens of a fast model come together: each time it wakes the caller takes time from the model's threads.
     std::deque<GenerationEvent> wait(std::chrono::milliseconds timeout);
     const GenerationRequest& request() const { return request_; }
     /// Of all choices; valid once run() has returned.
@@ -110,7 +111,9 @@ class Generation final : public Task {
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<GenerationEvent> events_;
-    bool is_awaited_ = false;  ///< somebody sleeps until the next event
+    bool is_awaited_ = false;                          ///< somebody sleeps until the next event
+    bool is_urgent_ = false;                           ///< one of the events is more than text
+    std::chrono::steady_clock::time_point last_text_;  ///< when wait() returned text; the connection's thread
 };
 
 }  // namespace server

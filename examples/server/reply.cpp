@@ -1,15 +1,11 @@
 #include "reply.h"
 
-#include <thread>
-
 namespace server {
 
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(20);  // how soon a client that left is noticed
-// Tokens of a fast model are passed on together: waking this thread costs the engine's thread a part of each.
-constexpr auto kGather = std::chrono::milliseconds(4);
-constexpr int kPingSeconds = 15;  // proxies end connections that are silent for longer
+constexpr int kPingSeconds = 15;                       // proxies end connections that are silent for longer
 
 /// Ends the generation when the client leaves, however its thread goes on.
 class Running {
@@ -22,10 +18,8 @@ class Running {
     Running& operator=(const Running&) = delete;
     /// Waits a little for events, and takes all that came.
     std::deque<GenerationEvent> wait() {
-        std::this_thread::sleep_until(last_ + kGather);
         std::deque<GenerationEvent> events = task_->wait(kPoll);
         if (events.empty()) return events;
-        last_ = std::chrono::steady_clock::now();
         const GenerationEvent::Kind kind = events.back().kind;
         complete_ = kind == GenerationEvent::Kind::done || kind == GenerationEvent::Kind::failed;
         return events;
@@ -36,7 +30,6 @@ class Running {
   private:
     Engine& engine_;
     const std::shared_ptr<Generation> task_;
-    std::chrono::steady_clock::time_point last_;  ///< when events came
     bool complete_ = false;
 };
 
