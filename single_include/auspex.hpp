@@ -4577,8 +4577,7 @@ class DeviceLoop {
     /// The oldest queued cycle. After one with `done`, the cycles queued after it emit nothing.
     virtual Result<Cycle> wait() = 0;
     /// Takes back the tokens of the last cycle from row `row` on, and samples that row again where only some ids are
-    /// allowed, as Sampler::sample_allowed() does. Nothing may be queued. The logits stay on
-    /// the device.
+    /// allowed, as Sampler::sample_allowed() does. Nothing may be queued. The logits stay on the device.
     ///
     /// allowed   bit id % 32 of word id / 32, for every id of the logits; at least one is set.
     /// returns   the cycle as if it had ended at this row, but with its last token alone.
@@ -9097,7 +9096,7 @@ class TextState {
     /// Sets the bits of all tokens that accept() would take. bits: zero, one for each token of the vocabulary.
     virtual void mask(Span<uint32_t> bits) = 0;
     /// The bytes that must come next, at most max_bytes; empty where there is a choice.
-    virtual std::string forced(size_t max_bytes) = 0;
+    virtual std::string forced(size_t /*max_bytes*/) { return {}; }
     /// errors    why the text cannot be followed further.
     virtual Status status() const { return {}; }
     /// A token that ends a generation was accepted.
@@ -9112,9 +9111,8 @@ class ConstrainedText {
     /// Before tokens are sampled: makes the state that of `history`, as `sampling` says.
     ///
     /// errors    bad_argument: a constraint for another vocabulary, a beginning behind the history, a token of the
-    /// history
-    ///           that it refuses, or a text that has ended; unsupported: a grammar that is too ambiguous;
-    ///           out_of_memory.
+    ///           history that the constraint refuses, or a text that has ended; unsupported: a grammar that is too
+    ///           ambiguous; out_of_memory.
     /// cost      nothing where the text only went on by what admit() and accept() returned.
     Status follow(const Sampling& sampling, Span<const Token> history);
     /// sync() makes the history `size` tokens long, of which the first n_same are what they were.
@@ -11075,6 +11073,16 @@ struct Session::Impl {
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
     /// The same, and computes them.
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
+    /// Forgets what follows the text token by token; it begins anew where tokens are made again.
+    void forget_text() {
+        vocab.forget();
+        constrained.forget();
+    }
+    /// Gives up the history.
+    void abandon() {
+        trunk->abandon();
+        forget_text();
+    }
     /// Drops tokens that were computed ahead of the caller.
     Status drop_ahead();
     /// The logits of the last row, which is computed.
@@ -46501,7 +46509,6 @@ class TokenRuleText : public TextState {
         rule_->filter(text_, bits);
         if (const size_t rest = vocab_->n_vocab() % 32; rest != 0) bits[bits.size() - 1] &= (1u << rest) - 1;
     }
-    std::string forced(size_t) override { return {}; }
     bool ended() const override { return !text_.empty() && vocab_->piece(text_.back()).end; }
 
   private:
@@ -46553,7 +46560,6 @@ class TextRuleText : public TextState {
             ++i;
         }
     }
-    std::string forced(size_t) override { return {}; }
     bool ended() const override { return ended_; }
 
   private:
@@ -51312,7 +51318,7 @@ class TakeBack {
         s_.tree->forget_later();
         s_.trunk->take_back(tokens_, std::move(spans_));
         s_.timeline.give_only(n_given_);
-        s_.vocab.forget();
+        s_.forget_text();
         s_.saved.reset();
     }
     TakeBack(const TakeBack&) = delete;
@@ -51391,8 +51397,7 @@ class FileLoader {
         Sampling ahead;
         std::memcpy(static_cast<void*>(&ahead), c_.text.ahead, kSamplingBytes);
         if (s_.device) s_.device->set_sampling(ahead);
-        s_.constrained.forget();
-        s_.vocab.forget();
+        s_.forget_text();
         s_.trunk->follow();
         return {};
     }
@@ -52423,14 +52428,12 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         done = s.trunk->change_state(
             [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); });
     if (!done.ok()) {
-        s.trunk->abandon();
-        s.vocab.forget();
+        s.abandon();
         return done;
     }
-    s.constrained.forget();
+    s.forget_text();
     s.trunk->restored(parts.tokens, parts.spans, std::move(parts.logits));
     s.trunk->follow();
-    s.vocab.forget();
     return {};
 }
 AUSPEX_CATCH
@@ -52867,9 +52870,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
     AUSPEX_TRY(s.drain());
-    s.trunk->abandon();
-    s.vocab.forget();
-    s.constrained.forget();
+    s.abandon();
     for (const Token id : all) s.timeline.append(id);
     s.timeline.give();
     while (s.timeline.n_row() < all.size()) {
@@ -52895,9 +52896,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.drain());
-    s.trunk->abandon();
-    s.vocab.forget();
-    s.constrained.forget();
+    s.abandon();
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
@@ -52940,9 +52939,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
                       "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
-    s.trunk->abandon();
-    s.vocab.forget();
-    s.constrained.forget();
+    s.abandon();
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
     s.trunk->restart(0);  // profiling ran rows that are no text
     if (!times.ok()) return s.trunk->track(times.status());

@@ -274,11 +274,16 @@ class Chat {
             return Status(Code::bad_argument,
                           "the template lets the model think first, and thinking is no part of a text that a grammar "
                           "describes; give --no-think, or /think off");
-        auspex::Grammar grammar;
-        const Status s =
-            read_grammar(o_.constraint, request_.tools, on_.model.info().chat_style, prompt.inside_thinking, &grammar);
-        if (!s.ok()) return s;
-        return auspex::Constraint::create(on_.model, grammar).get(to->constraint);
+        auspex::Constraint& constraint = constraints_[prompt.inside_thinking ? 1 : 0];
+        if (!constraint) {
+            auspex::Grammar grammar;
+            Status s = read_grammar(o_.constraint, request_.tools, on_.model.info().chat_style, prompt.inside_thinking,
+                                    &grammar);
+            if (s.ok()) s = auspex::Constraint::create(on_.model, grammar).get(constraint);
+            if (!s.ok()) return s;
+        }
+        to->constraint = constraint;
+        return {};
     }
 
     Status reply(auspex::ChatMessage* answer) {
@@ -360,7 +365,8 @@ class Chat {
     auspex::ChatRequest request_;
     Branches branches_;
     SessionFlag kept_;
-    std::string said_;  ///< the conversation as it was saved
+    std::string said_;                   ///< the conversation as it was saved
+    auspex::Constraint constraints_[2];  ///< of answers, and of answers that begin inside thinking; made when needed
     uint32_t n_context_ = 0;
     size_t n_shown_ = 0;  ///< tokens of the last prompt if the next one goes on from it; else 0
     bool thought_ = false, warned_ = false;

@@ -42,7 +42,6 @@ class TokenRuleText : public TextState {
         rule_->filter(text_, bits);
         if (const size_t rest = vocab_->n_vocab() % 32; rest != 0) bits[bits.size() - 1] &= (1u << rest) - 1;
     }
-    std::string forced(size_t) override { return {}; }
     bool ended() const override { return !text_.empty() && vocab_->piece(text_.back()).end; }
 
   private:
@@ -94,7 +93,6 @@ class TextRuleText : public TextState {
             ++i;
         }
     }
-    std::string forced(size_t) override { return {}; }
     bool ended() const override { return ended_; }
 
   private:

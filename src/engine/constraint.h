@@ -26,7 +26,7 @@ class TextState {
     /// Sets the bits of all tokens that accept() would take. bits: zero, one for each token of the vocabulary.
     virtual void mask(Span<uint32_t> bits) = 0;
     /// The bytes that must come next, at most max_bytes; empty where there is a choice.
-    virtual std::string forced(size_t max_bytes) = 0;
+    virtual std::string forced(size_t /*max_bytes*/) { return {}; }
     /// errors    why the text cannot be followed further.
     virtual Status status() const { return {}; }
     /// A token that ends a generation was accepted.
@@ -41,9 +41,8 @@ class ConstrainedText {
     /// Before tokens are sampled: makes the state that of `history`, as `sampling` says.
     ///
     /// errors    bad_argument: a constraint for another vocabulary, a beginning behind the history, a token of the
-    /// history
-    ///           that it refuses, or a text that has ended; unsupported: a grammar that is too ambiguous;
-    ///           out_of_memory.
+    ///           history that the constraint refuses, or a text that has ended; unsupported: a grammar that is too
+    ///           ambiguous; out_of_memory.
     /// cost      nothing where the text only went on by what admit() and accept() returned.
     Status follow(const Sampling& sampling, Span<const Token> history);
     /// sync() makes the history `size` tokens long, of which the first n_same are what they were.

@@ -92,9 +92,7 @@ Status Session::score(Span<const Token> ids, const RowSink& sink) AUSPEX_BOUNDAR
     AUSPEX_TRY(score_impl::check_score(s, ids, 1, sink));
     const std::vector<Token> all(ids.begin(), ids.end());  // may view our own history
     AUSPEX_TRY(s.drain());
-    s.trunk->abandon();
-    s.vocab.forget();
-    s.constrained.forget();
+    s.abandon();
     for (const Token id : all) s.timeline.append(id);
     s.timeline.give();
     while (s.timeline.n_row() < all.size()) {
@@ -120,9 +118,7 @@ Status Session::score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& 
     AUSPEX_TRY(score_impl::check_score(s, ids, depth + 1, sink));
     const std::vector<Token> all(ids.begin(), ids.end());
     AUSPEX_TRY(s.drain());
-    s.trunk->abandon();
-    s.vocab.forget();
-    s.constrained.forget();
+    s.abandon();
     // The session's own context may lack the MTP block, so open another one, with the same formats and windows. Only
     // the MTP block's default window is left out: it exists for speed and would change the result.
     ContextOptions options;
@@ -165,9 +161,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
                       "the CPU does not time its kernels one by one, only a GPU with timestamps does; open a Vulkan "
                       "device to profile a step");
     AUSPEX_TRY(s.drain());
-    s.trunk->abandon();
-    s.vocab.forget();
-    s.constrained.forget();
+    s.abandon();
     Result<std::vector<KernelTime>> times = profiler->profile(n_row, static_cast<uint32_t>(n_token));
     s.trunk->restart(0);  // profiling ran rows that are no text
     if (!times.ok()) return s.trunk->track(times.status());

@@ -385,14 +385,12 @@ Status Session::restore(const Snapshot& snap) AUSPEX_BOUNDARY {
         done = s.trunk->change_state(
             [&] { return s.context->restore(static_cast<uint32_t>(parts.tokens.size()), parts.state); });
     if (!done.ok()) {
-        s.trunk->abandon();
-        s.vocab.forget();
+        s.abandon();
         return done;
     }
-    s.constrained.forget();
+    s.forget_text();
     s.trunk->restored(parts.tokens, parts.spans, std::move(parts.logits));
     s.trunk->follow();
-    s.vocab.forget();
     return {};
 }
 AUSPEX_CATCH

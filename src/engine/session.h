@@ -55,6 +55,16 @@ struct Session::Impl {
     Result<detail::PrefixReport> replace_tokens(Span<const Token> wanted, Span<const Mark> marks);
     /// The same, and computes them.
     Result<detail::PrefixReport> compute(Span<const Token> wanted, Span<const Mark> marks);
+    /// Forgets what follows the text token by token; it begins anew where tokens are made again.
+    void forget_text() {
+        vocab.forget();
+        constrained.forget();
+    }
+    /// Gives up the history.
+    void abandon() {
+        trunk->abandon();
+        forget_text();
+    }
     /// Drops tokens that were computed ahead of the caller.
     Status drop_ahead();
     /// The logits of the last row, which is computed.

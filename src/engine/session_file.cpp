@@ -259,7 +259,7 @@ class TakeBack {
         s_.tree->forget_later();
         s_.trunk->take_back(tokens_, std::move(spans_));
         s_.timeline.give_only(n_given_);
-        s_.vocab.forget();
+        s_.forget_text();
         s_.saved.reset();
     }
     TakeBack(const TakeBack&) = delete;
@@ -338,8 +338,7 @@ class FileLoader {
         Sampling ahead;
         std::memcpy(static_cast<void*>(&ahead), c_.text.ahead, kSamplingBytes);
         if (s_.device) s_.device->set_sampling(ahead);
-        s_.constrained.forget();
-        s_.vocab.forget();
+        s_.forget_text();
         s_.trunk->follow();
         return {};
     }

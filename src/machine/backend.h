@@ -133,8 +133,7 @@ class DeviceLoop {
     /// The oldest queued cycle. After one with `done`, the cycles queued after it emit nothing.
     virtual Result<Cycle> wait() = 0;
     /// Takes back the tokens of the last cycle from row `row` on, and samples that row again where only some ids are
-    /// allowed, as Sampler::sample_allowed() does. Nothing may be queued. The logits stay on
-    /// the device.
+    /// allowed, as Sampler::sample_allowed() does. Nothing may be queued. The logits stay on the device.
     ///
     /// allowed   bit id % 32 of word id / 32, for every id of the logits; at least one is set.
     /// returns   the cycle as if it had ended at this row, but with its last token alone.
