@@ -119,7 +119,9 @@ class Windows(Base):
             run([server, "-k"], **self.wine)
 
     def test_text_from_paths_of_every_kind(self):
-        program = [WINE, self.compile(MINGW, "-O0", "-municode", "-Wa,-mbig-obj")]
+        # Without unwind tables, whose sections cost the linker a minute.
+        program = [WINE, self.compile(MINGW, "-O0", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-municode",
+                                      "-Wa,-mbig-obj")]
         self.check_text(program, **self.wine)
         long = os.path.join(self.folder, *["a folder with a name of forty characters"] * 8)
         for folder in (os.path.join(self.folder, "m\u00f6dels \u65e5\u672c"), long):

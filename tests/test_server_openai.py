@@ -106,9 +106,9 @@ class Chat(BaseServer):
             data = b""
             while not data.endswith(b"\r\n0\r\n\r\n"):
                 data += s.recv(65536)
-        n_frame = (time.time() - start) / 0.016
+        n_gathered = (time.time() - start) / 0.016
         self.assertEqual(data.count(b"data: "), 302)  # each token an event; the end, and [DONE]
-        self.assertLessEqual(len(re.findall(rb"\r\n[0-9a-f]+\r\n", data)), n_frame + 5)
+        self.assertLessEqual(len(re.findall(rb"\r\n[0-9a-f]+\r\n", data)), n_gathered + 5)
 
     def test_seed_and_several_choices(self):
         body = user("Hello", max_tokens=8, temperature=1.5, seed=7, top_k=0, top_p=1)

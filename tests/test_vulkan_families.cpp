@@ -82,7 +82,7 @@ struct Side {
 };
 
 /// Tokens of a text that two ways of decoding must share.
-constexpr size_t kSpoken = 16;
+constexpr size_t kSpoken = 12;
 
 /// What a session says, drafting as the engine does.
 std::vector<Token> spoken(const Model& model, int depth, Draft source, const Sampling& sampling) {

@@ -551,7 +551,7 @@ TEST_CASE("the GPU gives the framework's first rows, in steps and as a prompt") 
         File file;
         REQUIRE(File::open(ref.model_path.c_str()).get(file).ok());
         Rig rig(file.bytes());
-        auto context = rig.context(*rig.gpu, 256, 64);
+        auto context = rig.context(*rig.gpu, 256, 64), stepping = rig.context(*rig.gpu, 256, 64);
         // Which rows of the text there are logits of.
         std::vector<Token> ids, rows;
         Reference::Array want;
@@ -567,19 +567,18 @@ TEST_CASE("the GPU gives the framework's first rows, in steps and as a prompt") 
         }
         double stepped = 0, prompted = 0;
         size_t n_checked = 0;
+        uint32_t at = 0;
         for (size_t k = 0; k < rows.size() && rows[k] < 64; ++k) {
             if (!demo && k % 8 != 3) continue;
             const uint32_t n = static_cast<uint32_t>(rows[k]) + 1;
             context->reset();
             const std::vector<float> whole = rig.run(*context, part(ids, 0, n), 0, false, 1);
             prompted = std::fmax(prompted, relative_error(whole.data(), want.row(k), want.n_col));
-            context->reset();
             std::vector<float> row;
-            for (uint32_t at = 0; at < n;) {
-                const uint32_t m = std::min(n - at, 4u);
-                row = rig.run(*context, part(ids, at, m), at, true, m);
-                context->commit(m);
-                at += m;
+            for (uint32_t m; at < n; at += m) {
+                m = std::min(n - at, 4u);
+                row = rig.run(*stepping, part(ids, at, m), at, true, m);
+                stepping->commit(m);
             }
             stepped = std::fmax(stepped, relative_error(row.data() + row.size() - want.n_col, want.row(k), want.n_col));
             if (margin(want.row(k), want.n_col) > 0.2)

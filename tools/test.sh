@@ -165,12 +165,9 @@ compile() { "$@" -fsyntax-only src/auspex.cpp; }
 queue_step "minimal example by one g++ command" minimal
 queue_step "static binary" static_binary
 queue_step "two translation units, two versions in one program" two_versions
-queue_step "no exceptions, no RTTI: gcc" compile g++ -std=c++17 $warnings -fno-exceptions -fno-rtti
-queue_step "no exceptions, no RTTI: clang" compile clang++ -std=c++17 $warnings -fno-exceptions -fno-rtti
+queue_step "C++20, no exceptions, no RTTI: gcc" compile g++ -std=c++20 $warnings -fno-exceptions -fno-rtti
+queue_step "C++20, no exceptions, no RTTI: clang" compile clang++ -std=c++20 $warnings -fno-exceptions -fno-rtti
 queue_step "no SIMD" compile g++ -std=c++17 $warnings -DAUSPEX_NO_SIMD
-queue_step "no Vulkan" compile g++ -std=c++17 $warnings -DAUSPEX_NO_VULKAN
-queue_step "C++20: gcc" compile g++ -std=c++20 $warnings
-queue_step "C++20: clang" compile clang++ -std=c++20 $warnings
 if [ "$mode" = deep ] && command -v qemu-aarch64-static >/dev/null; then
     queue_step "kernel tests on ARM processors, under qemu" tools/test_arm.sh
 fi
