@@ -326,6 +326,17 @@ ExprId ExprPool::one_of(std::vector<std::string> texts) {
     return one_of_range(texts, 0, texts.size(), 0);
 }
 
+ExprId ExprPool::any_text() {
+    ByteSet all;
+    all.add(0, 255);
+    return repeat(bytes(all), 0, kUnbounded);
+}
+
+ExprId ExprPool::without(const std::vector<std::string>& texts) {
+    const ExprId any = any_text();
+    return except(concat({any, one_of(texts), any}));
+}
+
 // --------------------------------------------------------------------------------------- derivatives
 
 void ExprPool::close() {

@@ -122,6 +122,10 @@ class ExprPool {
     ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.
     ExprId one_of(std::vector<std::string> texts);
+    /// Whatever the bytes are.
+    ExprId any_text();
+    /// Texts in which none of these occurs.
+    ExprId without(const std::vector<std::string>& texts);
 
     const ExprNode& operator[](ExprId e) const { return nodes_[e]; }
     /// Elements of a choice or an intersection.

@@ -191,6 +191,9 @@ class SchemaCompiler {
 
 /// Equal as JSON values: numbers by value, members in any order.
 bool equal_json(const Json& a, const Json& b);
+/// Whether `what`, a tool or an argument, may have this name: calls write it as it is into <function=NAME> and
+/// <parameter=NAME>, and a reader trims it. errors: unsupported.
+Status check_call_name(const char* what, const std::string& name);
 uint64_t count_chars(std::string_view text);
 
 }  // namespace detail

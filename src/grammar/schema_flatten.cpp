@@ -66,10 +66,7 @@ Status SchemaCompiler::compile_rules() {
 Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends) {
     ends_ = ends;
     const uint32_t rule = rule_of({&root_}, place);
-    ByteSet all;
-    all.add(0, 255);
-    const ExprId any = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
-    no_end_ = pool_.except(pool_.concat({any, pool_.one_of(ends), any}));
+    no_end_ = pool_.without(ends);
     text_char_ = write_set(pool_, CharSet::all(), Writing::plain);
     // What JSON begins with, and the literals; white space around them does not count.
     CharSet space, first = CharSet::all();
@@ -83,8 +80,8 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     first = first.without(json);
     const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}),
                                         pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded));
-    not_json_ =
-        pool_.both(pool_.optional(pool_.concat(write_set(pool_, first, Writing::plain), any)), pool_.except(literal));
+    const ExprId other = pool_.concat(write_set(pool_, first, Writing::plain), pool_.any_text());
+    not_json_ = pool_.both(pool_.optional(other), pool_.except(literal));
     AUSPEX_TRY(compile_rules());
     return rule;
 }

@@ -294,13 +294,16 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
 }
 
 /// <parameter=NAME>, a line break, the value, a line break and </parameter>.
+Status check_call_name(const char* what, const std::string& name) {
+    if (!name.empty() && name.find_first_of("<>\n") == std::string::npos && trim_space(name) == name) return {};
+    return fail(Code::unsupported, what, " cannot be called ", quote(name, 60),
+                ": expected a name without <, > and line breaks, and without white space around it");
+}
+
 ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Schemas schemas) {
     ObjectRule::Member m;
-    const bool readable = !name.empty() && name.find_first_of("<>\n") == std::string::npos && trim_space(name) == name;
-    if (!readable) {
-        fail_at(Code::unsupported, root_, "properties",
-                say("an argument cannot be called ", quote(name, 60),
-                    ": expected a name without <, > and line breaks, and without white space around it"));
+    if (const Status s = check_call_name("an argument", name); !s.ok()) {
+        fail_at(s.code, root_, "properties", s.text);
         return m;
     }
     m.key = pool_.text("<parameter=" + name + ">\n");

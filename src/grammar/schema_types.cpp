@@ -407,9 +407,7 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
     if (no_end_ != kNoMatch) parts.push_back(no_end_);
     if (raw) {
         // A reader takes a carriage return before the last line break for a part of it.
-        ByteSet all;
-        all.add(0, 255);
-        parts.push_back(pool_.except(pool_.concat(pool_.repeat(pool_.bytes(all), 0, kUnbounded), pool_.text("\r"))));
+        parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }
     if (place == ValuePlace::argument) parts.push_back(not_json_);
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));

@@ -1,6 +1,5 @@
 #include "tool_calls.h"
 
-#include "../base/unicode.h"
 #include "schema.h"
 
 namespace auspex {
@@ -29,9 +28,8 @@ Result<Tool> read_tool(const std::string& text, size_t i) {
         return fail(Code::bad_argument, "tools[", i, "]: expected a function with a name");
     Tool tool;
     tool.name = name->text();
-    if (tool.name.find_first_of("<>\n") != std::string::npos || trim_space(tool.name) != tool.name)
-        return fail(Code::unsupported, "tools[", i, "]: a tool cannot be called ", quote(tool.name, 60),
-                    ": expected a name without <, > and line breaks, and without white space around it");
+    if (const Status s = check_call_name("a tool", tool.name); !s.ok())
+        return Status(s.code, say("tools[", i, "]: ", s.text));
     if (parameters && !parameters->is(Json::Kind::null)) {
         tool.parameters = *parameters;
     } else {
@@ -46,11 +44,7 @@ class Writer {
         : rules_(rules),
           pool_(rules.pool),
           options_(options),
-          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {
-        ByteSet all;
-        all.add(0, 255);
-        any_ = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
-    }
+          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {}
 
     Status add_tool(const Tool& tool) {
         SchemaOptions options;
@@ -97,9 +91,6 @@ class Writer {
     }
     /// A tag as the control token of the vocabulary, or spelled out.
     ExprId tag(const char* name) { return pool_.choice(terminal(name, false), pool_.text(name)); }
-    ExprId without(const std::vector<std::string>& texts) {
-        return pool_.except(pool_.concat({any_, pool_.one_of(texts), any_}));
-    }
 
     /// One call after its tag, and more.
     void write_calls(uint32_t calls) {
@@ -118,13 +109,13 @@ class Writer {
             rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
             return;
         }
-        const ExprId free = without({kCall, "<function=", kThink});
+        const ExprId free = pool_.without({kCall, "<function=", kThink});
         rules_.body[answer] = pool_.choice({free, pool_.concat({free, terminal(kCall, false), pool_.rule(calls)}),
                                             pool_.concat({free, pool_.text(kCall), pool_.rule(calls)})});
     }
 
     void write_thinking(uint32_t thinking, uint32_t answer) {
-        const ExprId free = without({kThinkEnd}), after = pool_.rule(answer);
+        const ExprId free = pool_.without({kThinkEnd}), after = pool_.rule(answer);
         rules_.body[thinking] = pool_.choice({pool_.concat({free, terminal(kThinkEnd, false), after}),
                                               pool_.concat({free, pool_.text(kThinkEnd), after}),
                                               pool_.concat({free, terminal(kThinkEnd, true), pool_.rule(thinking)})});
@@ -134,7 +125,6 @@ class Writer {
     ExprPool& pool_;
     const ToolOptions& options_;
     bool elements_;  ///< Qwen's form of calls
-    ExprId any_ = kNoMatch;
     std::vector<ExprId> tools_;
 };
 
