@@ -542,7 +542,7 @@ struct SchemaOptions {
 
 enum class ToolChoice {
     automatic,  ///< text, and calls after it if the model opens one
-    required,   ///< a call
+    required,   ///< a call, and no text before it. Thinking stays free, unless the prompt has closed it
 };
 struct ToolOptions {
     ChatStyle style = ChatStyle::qwen36;  ///< how calls are written: Qwen's elements; with ChatML a JSON object
@@ -3120,6 +3120,10 @@ class ExprPool {
     ExprId clip(ExprId e, uint32_t n);
     /// One of several texts, their common beginnings shared.
     ExprId one_of(std::vector<std::string> texts);
+    /// Whatever the bytes are.
+    ExprId any_text();
+    /// Texts in which none of these occurs.
+    ExprId without(const std::vector<std::string>& texts);
 
     const ExprNode& operator[](ExprId e) const { return nodes_[e]; }
     /// Elements of a choice or an intersection.
@@ -3765,6 +3769,9 @@ class SchemaCompiler {
 
 /// Equal as JSON values: numbers by value, members in any order.
 bool equal_json(const Json& a, const Json& b);
+/// Whether `what`, a tool or an argument, may have this name: calls write it as it is into <function=NAME> and
+/// <parameter=NAME>, and a reader trims it. errors: unsupported.
+Status check_call_name(const char* what, const std::string& name);
 uint64_t count_chars(std::string_view text);
 
 }  // namespace detail
@@ -16284,6 +16291,17 @@ ExprId ExprPool::one_of(std::vector<std::string> texts) {
     return one_of_range(texts, 0, texts.size(), 0);
 }
 
+ExprId ExprPool::any_text() {
+    ByteSet all;
+    all.add(0, 255);
+    return repeat(bytes(all), 0, kUnbounded);
+}
+
+ExprId ExprPool::without(const std::vector<std::string>& texts) {
+    const ExprId any = any_text();
+    return except(concat({any, one_of(texts), any}));
+}
+
 // --------------------------------------------------------------------------------------- derivatives
 
 void ExprPool::close() {
@@ -18514,10 +18532,7 @@ Status SchemaCompiler::compile_rules() {
 Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vector<std::string>& ends) {
     ends_ = ends;
     const uint32_t rule = rule_of({&root_}, place);
-    ByteSet all;
-    all.add(0, 255);
-    const ExprId any = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
-    no_end_ = pool_.except(pool_.concat({any, pool_.one_of(ends), any}));
+    no_end_ = pool_.without(ends);
     text_char_ = write_set(pool_, CharSet::all(), Writing::plain);
     // What JSON begins with, and the literals; white space around them does not count.
     CharSet space, first = CharSet::all();
@@ -18531,8 +18546,8 @@ Result<uint32_t> SchemaCompiler::run_arguments(ValuePlace place, const std::vect
     first = first.without(json);
     const ExprId literal = pool_.concat(pool_.one_of({"true", "false", "null"}),
                                         pool_.repeat(write_set(pool_, space, Writing::plain), 0, kUnbounded));
-    not_json_ =
-        pool_.both(pool_.optional(pool_.concat(write_set(pool_, first, Writing::plain), any)), pool_.except(literal));
+    const ExprId other = pool_.concat(write_set(pool_, first, Writing::plain), pool_.any_text());
+    not_json_ = pool_.both(pool_.optional(other), pool_.except(literal));
     AUSPEX_TRY(compile_rules());
     return rule;
 }
@@ -19487,9 +19502,7 @@ ExprId SchemaCompiler::write_string(const TypeFacts& f, const Json& where, Value
     if (no_end_ != kNoMatch) parts.push_back(no_end_);
     if (raw) {
         // A reader takes a carriage return before the last line break for a part of it.
-        ByteSet all;
-        all.add(0, 255);
-        parts.push_back(pool_.except(pool_.concat(pool_.repeat(pool_.bytes(all), 0, kUnbounded), pool_.text("\r"))));
+        parts.push_back(pool_.except(pool_.concat(pool_.any_text(), pool_.text("\r"))));
     }
     if (place == ValuePlace::argument) parts.push_back(not_json_);
     const ExprId body = parts.size() == 1 ? parts[0] : pool_.both(std::move(parts));
@@ -19796,13 +19809,16 @@ ExprId SchemaCompiler::write_object(const TypeFacts& f, const Json& where) {
 }
 
 /// <parameter=NAME>, a line break, the value, a line break and </parameter>.
+Status check_call_name(const char* what, const std::string& name) {
+    if (!name.empty() && name.find_first_of("<>\n") == std::string::npos && trim_space(name) == name) return {};
+    return fail(Code::unsupported, what, " cannot be called ", quote(name, 60),
+                ": expected a name without <, > and line breaks, and without white space around it");
+}
+
 ObjectRule::Member SchemaCompiler::argument_member(const std::string& name, Schemas schemas) {
     ObjectRule::Member m;
-    const bool readable = !name.empty() && name.find_first_of("<>\n") == std::string::npos && trim_space(name) == name;
-    if (!readable) {
-        fail_at(Code::unsupported, root_, "properties",
-                say("an argument cannot be called ", quote(name, 60),
-                    ": expected a name without <, > and line breaks, and without white space around it"));
+    if (const Status s = check_call_name("an argument", name); !s.ok()) {
+        fail_at(s.code, root_, "properties", s.text);
         return m;
     }
     m.key = pool_.text("<parameter=" + name + ">\n");
@@ -20035,9 +20051,8 @@ Result<Tool> read_tool(const std::string& text, size_t i) {
         return fail(Code::bad_argument, "tools[", i, "]: expected a function with a name");
     Tool tool;
     tool.name = name->text();
-    if (tool.name.find_first_of("<>\n") != std::string::npos || trim_space(tool.name) != tool.name)
-        return fail(Code::unsupported, "tools[", i, "]: a tool cannot be called ", quote(tool.name, 60),
-                    ": expected a name without <, > and line breaks, and without white space around it");
+    if (const Status s = check_call_name("a tool", tool.name); !s.ok())
+        return Status(s.code, say("tools[", i, "]: ", s.text));
     if (parameters && !parameters->is(Json::Kind::null)) {
         tool.parameters = *parameters;
     } else {
@@ -20052,11 +20067,7 @@ class Writer {
         : rules_(rules),
           pool_(rules.pool),
           options_(options),
-          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {
-        ByteSet all;
-        all.add(0, 255);
-        any_ = pool_.repeat(pool_.bytes(all), 0, kUnbounded);
-    }
+          elements_(options.style != ChatStyle::chatml && options.style != ChatStyle::chatml_no_think) {}
 
     Status add_tool(const Tool& tool) {
         SchemaOptions options;
@@ -20084,12 +20095,18 @@ class Writer {
         write_calls(calls);
         write_answer(answer, calls);
         write_thinking(thinking, answer);
-        // A model may open its thinking itself.
+        rules_.start = reply;
+        if (options_.inside_thinking) {
+            rules_.body[reply] = pool_.rule(thinking);
+            return;
+        }
+        // A model may open its thinking itself. Prompts other than plain ChatML say whether it thinks: where one has
+        // closed the thinking, a required call comes at once.
+        const bool may_think = options_.choice == ToolChoice::automatic || options_.style == ChatStyle::chatml;
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
-        rules_.body[reply] = options_.inside_thinking ? pool_.rule(thinking) : pool_.choice(pool_.rule(answer), opened);
-        rules_.start = reply;
+        rules_.body[reply] = pool_.choice(pool_.rule(answer), may_think ? opened : kNoMatch);
     }
 
   private:
@@ -20103,9 +20120,6 @@ class Writer {
     }
     /// A tag as the control token of the vocabulary, or spelled out.
     ExprId tag(const char* name) { return pool_.choice(terminal(name, false), pool_.text(name)); }
-    ExprId without(const std::vector<std::string>& texts) {
-        return pool_.except(pool_.concat({any_, pool_.one_of(texts), any_}));
-    }
 
     /// One call after its tag, and more.
     void write_calls(uint32_t calls) {
@@ -20124,13 +20138,13 @@ class Writer {
             rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
             return;
         }
-        const ExprId free = without({kCall, "<function=", kThink});
+        const ExprId free = pool_.without({kCall, "<function=", kThink});
         rules_.body[answer] = pool_.choice({free, pool_.concat({free, terminal(kCall, false), pool_.rule(calls)}),
                                             pool_.concat({free, pool_.text(kCall), pool_.rule(calls)})});
     }
 
     void write_thinking(uint32_t thinking, uint32_t answer) {
-        const ExprId free = without({kThinkEnd}), after = pool_.rule(answer);
+        const ExprId free = pool_.without({kThinkEnd}), after = pool_.rule(answer);
         rules_.body[thinking] = pool_.choice({pool_.concat({free, terminal(kThinkEnd, false), after}),
                                               pool_.concat({free, pool_.text(kThinkEnd), after}),
                                               pool_.concat({free, terminal(kThinkEnd, true), pool_.rule(thinking)})});
@@ -20140,7 +20154,6 @@ class Writer {
     ExprPool& pool_;
     const ToolOptions& options_;
     bool elements_;  ///< Qwen's form of calls
-    ExprId any_ = kNoMatch;
     std::vector<ExprId> tools_;
 };
 

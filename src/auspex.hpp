@@ -538,7 +538,7 @@ struct SchemaOptions {
 
 enum class ToolChoice {
     automatic,  ///< text, and calls after it if the model opens one
-    required,   ///< a call
+    required,   ///< a call, and no text before it. Thinking stays free, unless the prompt has closed it
 };
 struct ToolOptions {
     ChatStyle style = ChatStyle::qwen36;  ///< how calls are written: Qwen's elements; with ChatML a JSON object

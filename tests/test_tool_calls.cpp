@@ -226,8 +226,19 @@ TEST_CASE("tool calls: text, one call, several") {
     one.any_order = true;
     const RulesPtr required = compile({kWeather, kPlain}, one);
     CHECK(accepts(required, call("get_weather>\n" + argument("days", "1") + argument("city", "Oslo"))));
-    CHECK(!accepts(required, "Hello"));
-    CHECK(!accepts(required, good + "\n" + good));
+    CHECK(accepts(required, "\n\n" + good));
+    for (const std::string& text : {std::string("Hello"), "Hello\n" + good, good + "\n" + good,
+                                    "<think>\nhm</think>\n\n" + good, "</think>" + good})
+        CHECK_MESSAGE(!accepts(required, text), text);
+    ToolOptions itself = one;  // its prompt leaves the thinking to the model
+    itself.style = ChatStyle::chatml;
+    const RulesPtr thinks = compile({kPlain}, itself);
+    const std::string stop = "<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>";
+    CHECK(accepts(thinks, stop));
+    CHECK(accepts(thinks, "<think>hm</think>\n\n" + stop));
+    CHECK(!accepts(thinks, "<think>hm</think>\n\nSo:\n" + stop));
+    itself.style = ChatStyle::chatml_no_think;
+    CHECK(!accepts(compile({kPlain}, itself), "<think>hm</think>\n\n" + stop));
     one.name = "stop";
     one.inside_thinking = true;
     CHECK(accepts(compile({kWeather, kPlain}, one), "let me <tool_call>\n</think>\n\n" + call("stop>\n")));

@@ -72,12 +72,18 @@ class Writer {
         write_calls(calls);
         write_answer(answer, calls);
         write_thinking(thinking, answer);
-        // A model may open its thinking itself.
+        rules_.start = reply;
+        if (options_.inside_thinking) {
+            rules_.body[reply] = pool_.rule(thinking);
+            return;
+        }
+        // A model may open its thinking itself. Prompts other than plain ChatML say whether it thinks: where one has
+        // closed the thinking, a required call comes at once.
+        const bool may_think = options_.choice == ToolChoice::automatic || options_.style == ChatStyle::chatml;
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
-        rules_.body[reply] = options_.inside_thinking ? pool_.rule(thinking) : pool_.choice(pool_.rule(answer), opened);
-        rules_.start = reply;
+        rules_.body[reply] = pool_.choice(pool_.rule(answer), may_think ? opened : kNoMatch);
     }
 
   private:
