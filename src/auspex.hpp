@@ -549,6 +549,9 @@ struct ToolOptions {
     /// As in SchemaOptions; any_order is also that of the arguments.
     bool any_order = false;
     bool ignore_unsupported = false;
+    /// Unless empty, a JSON Schema: a reply is either calls or JSON that is valid against it, and has no other text. As
+    /// for from_json_schema(), and all of its keywords count. With ToolChoice::required a reply is calls.
+    std::string answer;
 };
 
 /// Which texts are allowed. Immutable; copies share it. Knows bytes only: any model with a vocabulary can follow it.

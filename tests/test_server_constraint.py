@@ -132,8 +132,22 @@ class Thinking(Base):
         self.assertEqual([c["function"] for c in streamed], [c["function"] for c in choice["message"]["tool_calls"]])
         self.assertRegex(streamed[0]["function"]["arguments"], re.compile(r'^\{"text": ?"'))
 
-    def test_a_schema_and_tools_together_are_refused(self):
-        self.refused(501, "not_supported_error", self.server.post(CHAT, user("x", tools=TOOLS, json_schema=SCHEMA)))
+    def test_a_schema_and_tools_together(self):
+        # Both are replies: a bias of the tag that opens calls decides.
+        body = user("Pump-3", tools=TOOLS, response_format=FORMAT, thinking_budget_tokens=4, parallel_tool_calls=False)
+        tag = self.ok(self.server.post("/tokenize", {"content": "<tool_call>"}))["tokens"]
+        choice = self.ok(self.server.post(CHAT, {**body, "logit_bias": {str(tag[0]): -100}}))["choices"][0]
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.fits(choice["message"]["content"])
+        choice = self.ok(self.server.post(CHAT, {**body, "logit_bias": {str(tag[0]): 100}}))["choices"][0]
+        self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("tool_calls", None))
+        self.assertIn(json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["unit"], ("m", "s"))
+        choice = self.ok(self.server.post(CHAT, {**body, "tool_choice": "required"}))["choices"][0]
+        self.assertEqual(choice["finish_reason"], "tool_calls")
+        self.refused(400, "invalid_request_error", self.server.post(CHAT, user(
+            "x", tools=TOOLS, json_schema={"type": "array", "uniqueItems": True})), "answer: ", "uniqueItems")
+        self.refused(501, "not_supported_error", self.server.post(CHAT, user(
+            "x", tools=TOOLS, grammar='root ::= "a"')))
 
 
 if __name__ == "__main__":

@@ -251,6 +251,25 @@ TEST_CASE("tool calls: text, one call, several") {
                                             "\n</tool_call>"));
 }
 
+TEST_CASE("tool calls: an answer that a schema describes, or calls") {
+    ToolOptions options;
+    options.answer = R"({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]})";
+    const std::string stop = call("stop>\n");
+    const RulesPtr either = compile({kPlain}, options);
+    for (const std::string& text : {std::string(R"({"text": "Hello <b>"})"), "\n\n" + std::string(R"({"text": ""})"),
+                                    stop, "\n\n" + stop, stop + "\n" + stop})
+        CHECK_MESSAGE(accepts(either, text), text);
+    for (const std::string& text : {std::string("Hello"), std::string("{}"), std::string(), R"({"text": ""})" + stop,
+                                    "Let me see.\n" + stop, std::string(R"({"text": "<tool_call>"})"),
+                                    std::string(R"({"text": "<function=stop>"})"), "<think>\nhm</think>\n\n" + stop})
+        CHECK_MESSAGE(!accepts(either, text), text);
+    options.inside_thinking = true;
+    CHECK(accepts(compile({kPlain}, options), "hm</think>\n\n{\"text\": \"\"}"));
+    check_samples({kWeather, kPlain}, options, true, kSamples / 4);
+    options.choice = ToolChoice::required;
+    CHECK(!accepts(compile({kPlain}, options), "hm</think>\n\n{\"text\": \"\"}"));
+}
+
 TEST_CASE("tool calls: a string that its schema does not declare so is written so that it is read as one") {
     const RulesPtr rules = compile({kWeather});
     const auto written = [&](const char* name, const char* value) {
@@ -325,6 +344,14 @@ TEST_CASE("tool calls: errors name the tool") {
     has(error({R"({"name": "f", "parameters": {"properties": {"x": {"items": {"uniqueItems": true}}}}})"}),
         "tool 'f': #/properties/x/items: uniqueItems");
     ToolOptions options;
+    for (const auto& [schema, words] : {std::pair("{", "answer: "), std::pair("false", "answer: no value is valid"),
+                                        std::pair(R"({"minimum": 3, "maximum": 2, "type": "number"})", "no value"),
+                                        std::pair(R"({"uniqueItems": true})", "answer: #: uniqueItems")}) {
+        options.answer = schema;
+        options.ignore_unsupported = true;  // of the tools
+        has(error({kPlain}, options), words);
+    }
+    options = {};
     options.name = "start";
     has(error({kPlain}, options), "no tool is called 'start'");
     options.name.clear();

@@ -40,11 +40,11 @@ Failure refused(const char* what, const Status& s) {
 Failure ConstraintCache::apply(const auspex::Model& model, const ReplyForm& form, GenerationRequest* to) {
     if (!form.schema.empty() && !form.gbnf.empty())
         return bad_request("both a JSON schema and a grammar are given, expected one of them");
-    if (!form.is_free() && !to->tools.empty())
-        return not_supported("a form of the reply and tools together cannot be enforced; leave one of them out");
+    if (!form.gbnf.empty() && !to->tools.empty())
+        return not_supported("a grammar and tools together cannot be enforced; leave one of them out");
     if (form.call_required && to->tools.empty())
         return bad_request("tool_choice demands a call, but no tool of type function is offered");
-    if (!form.is_free()) {
+    if (!form.is_free() && to->tools.empty()) {
         const bool is_schema = !form.schema.empty();
         to->constrain_answer = true;
         const auto make = [&] {
@@ -61,12 +61,16 @@ Failure ConstraintCache::apply(const auspex::Model& model, const ReplyForm& form
     o.inside_thinking = to->inside_thinking;
     o.parallel = form.parallel;
     o.ignore_unsupported = true;
+    if (!form.call_required) o.answer = form.schema;
     std::string key = std::string("tools ") + (form.call_required ? "required " : "") + (form.parallel ? "p" : "") +
                       (to->inside_thinking ? "t " : " ") + form.call_name;
     for (const std::string& tool : to->tools) key += "\n" + tool;
+    if (!o.answer.empty()) key += "\nanswer " + o.answer;
     const Status s = find(
         model, key, [&] { return auspex::Grammar::from_tools(to->tools, o); }, &to->sampling.constraint);
-    if (s.ok() || form.call_required) return refused("tool_choice", s);
+    if (form.call_required) return refused("tool_choice", s);
+    if (!o.answer.empty()) return refused("the JSON schema beside these tools", s);
+    if (s.ok()) return {};
     // Without a demand the calls are the model's own affair, as they are on other servers.
     cli::note("calls of these tools are not constrained: " + s.text);
     return {};

@@ -13,7 +13,7 @@
 
 namespace server {
 
-/// The form that a client wants. At most one of schema and gbnf; neither goes with tools.
+/// The form that a client wants. At most one of schema and gbnf; with tools a schema is that of replies without calls.
 struct ReplyForm {
     std::string schema;  ///< JSON Schema
     std::string gbnf;

@@ -7,7 +7,8 @@ inline namespace AUSPEX_VERSION_NAMESPACE {
 namespace detail {
 namespace tool_calls_impl {
 
-constexpr size_t kMaxTools = 256;
+constexpr size_t kMaxTools = 256, kMaxValues = 200000;
+constexpr uint32_t kNoRule = UINT32_MAX;
 constexpr const char *kThink = "<think>", *kThinkEnd = "</think>", *kCall = "<tool_call>", *kCallEnd = "</tool_call>";
 
 struct Tool {
@@ -18,7 +19,7 @@ struct Tool {
 Result<Tool> read_tool(const std::string& text, size_t i) {
     Json json;
     Json::Limits limits;
-    limits.max_values = 200000;
+    limits.max_values = kMaxValues;
     if (const Status s = Json::parse(text, limits).get(json); !s.ok())
         return fail(Code::bad_argument, "tools[", i, "]: ", s.text);
     const Json* inner = json.find("function");
@@ -66,6 +67,24 @@ class Writer {
         return {};
     }
 
+    Status add_answer(const std::string& schema) {
+        Json root;
+        Json::Limits limits;
+        limits.max_values = kMaxValues;
+        if (const Status s = Json::parse(schema, limits).get(root); !s.ok()) return Status(s.code, "answer: " + s.text);
+        SchemaOptions options;
+        options.any_order = options_.any_order;
+        // A tag in a string of the answer would be read as the beginning of a call.
+        SchemaCompiler compiler(rules_, root, options);
+        const Status s = compiler.run_arguments(ValuePlace::json, {kCall, "<function=", kThink}).get(form_);
+        return s.ok() ? s : Status(s.code, "answer: " + s.text);
+    }
+    /// After Rules::finish(), which empties the rules that no text matches.
+    Status check_answer() const {
+        if (form_ == kNoRule || rules_.body[form_] != kNoMatch) return {};
+        return fail(Code::bad_argument, "answer: no value is valid against the schema; check what it requires");
+    }
+
     void write_reply() {
         const uint32_t reply = rules_.add_rule("reply"), answer = rules_.add_rule("answer"),
                        calls = rules_.add_rule("calls"), thinking = rules_.add_rule("thinking");
@@ -78,8 +97,8 @@ class Writer {
             return;
         }
         // A model may open its thinking itself. Prompts other than plain ChatML say whether it thinks: where one has
-        // closed the thinking, a required call comes at once.
-        const bool may_think = options_.choice == ToolChoice::automatic || options_.style == ChatStyle::chatml;
+        // closed the thinking, a required call or an answer in a form comes at once.
+        const bool may_think = is_free() || options_.style == ChatStyle::chatml;
         ByteSet space;
         for (const char c : std::string_view(" \t\r\n")) space.add(static_cast<unsigned char>(c));
         const ExprId opened = pool_.concat({pool_.repeat(pool_.bytes(space), 0, 8), tag(kThink), pool_.rule(thinking)});
@@ -95,6 +114,8 @@ class Writer {
         rules_.terminals.push_back(t);
         return pool_.token(static_cast<uint32_t>(rules_.terminals.size() - 1));
     }
+    /// Text that no schema describes may stand before calls and instead of them.
+    bool is_free() const { return options_.choice == ToolChoice::automatic && form_ == kNoRule; }
     /// A tag as the control token of the vocabulary, or spelled out.
     ExprId tag(const char* name) { return pool_.choice(terminal(name, false), pool_.text(name)); }
 
@@ -107,17 +128,19 @@ class Writer {
         rules_.body[calls] = pool_.concat({begin, pool_.choice(std::move(tools_)), tag(kCallEnd), more});
     }
 
-    /// The forms of a tag are alternatives of the whole, so that free text with a spelled tag is one expression that
-    /// ends nowhere else.
+    /// In free text the forms of a tag are alternatives of the whole, so that text with a spelled tag is one expression
+    /// that ends nowhere else.
     void write_answer(uint32_t answer, uint32_t calls) {
-        if (options_.choice == ToolChoice::required) {
-            const ExprId lines = pool_.repeat(pool_.text("\n"), 0, 2);
-            rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
+        if (is_free()) {
+            const ExprId free = pool_.without({kCall, "<function=", kThink});
+            rules_.body[answer] = pool_.choice({free, pool_.concat({free, terminal(kCall, false), pool_.rule(calls)}),
+                                                pool_.concat({free, pool_.text(kCall), pool_.rule(calls)})});
             return;
         }
-        const ExprId free = pool_.without({kCall, "<function=", kThink});
-        rules_.body[answer] = pool_.choice({free, pool_.concat({free, terminal(kCall, false), pool_.rule(calls)}),
-                                            pool_.concat({free, pool_.text(kCall), pool_.rule(calls)})});
+        const ExprId lines = pool_.repeat(pool_.text("\n"), 0, 2);
+        rules_.body[answer] = pool_.concat({lines, tag(kCall), pool_.rule(calls)});
+        if (form_ != kNoRule)
+            rules_.body[answer] = pool_.choice(rules_.body[answer], pool_.concat({lines, pool_.rule(form_)}));
     }
 
     void write_thinking(uint32_t thinking, uint32_t answer) {
@@ -132,6 +155,7 @@ class Writer {
     const ToolOptions& options_;
     bool elements_;  ///< Qwen's form of calls
     std::vector<ExprId> tools_;
+    uint32_t form_ = kNoRule;  ///< of ToolOptions::answer
 };
 
 }  // namespace tool_calls_impl
@@ -142,10 +166,11 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
     if (tools.empty() || tools.size() > kMaxTools)
         return fail(tools.empty() ? Code::bad_argument : Code::unsupported, "expected 1 to ", kMaxTools,
                     " tools, found ", tools.size());
-    size_t n_byte = 0;
+    size_t n_byte = options.answer.size();
     for (const std::string& text : tools) n_byte += text.size();
     if (n_byte > 4 * kMaxGrammarBytes)
-        return fail(Code::unsupported, "tools of ", n_byte, " bytes, at most ", 4 * kMaxGrammarBytes, " are read");
+        return fail(Code::unsupported, "tools and an answer of ", n_byte, " bytes, at most ", 4 * kMaxGrammarBytes,
+                    " are read");
     auto rules = std::make_shared<Rules>();
     Writer writer(*rules, options);
     std::set<std::string> names;
@@ -161,8 +186,11 @@ Result<std::shared_ptr<const Rules>> rules_from_tools(const std::vector<std::str
     }
     if (!found)
         return fail(Code::bad_argument, "no tool is called ", quote(options.name, 60), "; name one of those given");
+    if (!options.answer.empty() && options.choice == ToolChoice::automatic)
+        AUSPEX_TRY(writer.add_answer(options.answer));
     writer.write_reply();
     AUSPEX_TRY(rules->finish());
+    AUSPEX_TRY(writer.check_answer());
     return std::shared_ptr<const Rules>(rules);
 }
 
