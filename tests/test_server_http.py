@@ -191,9 +191,10 @@ class BadInput(BaseServer):
             self.refused(400, "invalid_request_error", self.server.post(CHAT, body), *words)
 
     def test_what_cannot_be_enforced_is_refused(self):
-        for more in ({"logprobs": True}, {"top_logprobs": 2},
-                     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}):
-            self.refused(501, "not_supported_error", self.server.post(CHAT, {**HELLO, **more}))
+        image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+        for path, body in ((CHAT, {"messages": image}), ("/completion", {"prompt": "x", "logprobs": 2}),
+                           ("/v1/responses", {"input": "x", "top_logprobs": 2})):
+            self.refused(501, "not_supported_error", self.server.post(path, body))
 
     def test_invalid_utf8(self):
         answer = self.server.raw(raw_post(b'{"messages": "\xff\xfe"}', "Content-Length: 17\r\n"))

@@ -1,5 +1,6 @@
 """OpenAI's protocols: streams, tool calls, reasoning, reuse of prompts, queue and disconnects. See server_rig.py."""
 import json
+import math
 import os
 import re
 import shutil
@@ -129,6 +130,42 @@ class Chat(BaseServer):
         letter = self.ok(self.server.post("/tokenize", {"content": "q"}))["tokens"]
         forced = self.ok(self.server.post(CHAT, user("Hello", max_tokens=3, logit_bias={str(letter[0]): 100})))
         self.assertEqual(forced["choices"][0]["message"]["content"], "qqq")
+
+    def test_log_probabilities(self):
+        for more in ({"temperature": 0}, {"temperature": 1.5, "seed": 3, "top_k": 0, "top_p": 1}):
+            plain = user("Hello", max_tokens=8, **more)
+            body = {**plain, "logprobs": True, "top_logprobs": 3}
+            said = self.ok(self.server.post(CHAT, plain))["choices"][0]
+            choice = self.ok(self.server.post(CHAT, body))["choices"][0]
+            self.assertIsNone(said["logprobs"])
+            self.assertEqual(choice["message"], said["message"])
+            tokens = choice["logprobs"]["content"]
+            self.assertEqual(len(tokens), 8)
+            self.assertIn(said["message"]["content"].encode(), b"".join(bytes(t["bytes"]) for t in tokens))
+            for t in tokens:
+                top = [other["logprob"] for other in t["top_logprobs"]]
+                self.assertEqual((len(top), top), (3, sorted(top, reverse=True)))
+                self.assertLessEqual(sum(math.exp(x) for x in top), 1 + 1e-9)
+                self.assertLessEqual(t["logprob"], top[0])
+                if t["id"] == t["top_logprobs"][0]["id"]:
+                    self.assertEqual(t["logprob"], top[0])
+            chunks = [c["choices"][0] for _, c in self.server.stream(CHAT, body) if c != "[DONE]"]
+            streamed = [t for c in chunks for t in (c.get("logprobs") or {"content": []})["content"]]
+            self.assertEqual(streamed, tokens)
+        for wrong in ({"top_logprobs": 2}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": "yes"}):
+            self.refused(400, "invalid_request_error", self.server.post(CHAT, {**plain, **wrong}), "logprobs")
+
+    def test_log_probabilities_of_a_text(self):
+        body = {"prompt": "2026-03-14 08:00 Pump-3", "max_tokens": 6, "logprobs": 2}
+        choice = self.ok(self.server.post("/v1/completions", body))["choices"][0]
+        tokens = choice["logprobs"]["tokens"]
+        self.assertEqual("".join(tokens), choice["text"])
+        self.assertEqual(choice["logprobs"]["text_offset"], [len("".join(tokens[:i])) for i in range(6)])
+        for value, top in zip(choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"], strict=True):
+            self.assertEqual((len(top), value), (2, max(top.values())))
+        chunks = [c["choices"][0]["logprobs"] for _, c in self.server.stream("/v1/completions", body) if c != "[DONE]"]
+        for key in ("tokens", "token_logprobs", "text_offset"):
+            self.assertEqual([x for c in chunks if c for x in c[key]], choice["logprobs"][key])
 
     def test_the_same_question_again_is_not_computed_again(self):
         system = {"role": "system", "content": "pump valve sensor " * 60}

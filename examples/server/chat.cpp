@@ -25,7 +25,7 @@ class ChatProtocol final : public Protocol {
         const uint32_t call = e.i_call;
         switch (e.kind) {
             case Kind::reasoning: return delta(i, {{"reasoning_content", e.text}});
-            case Kind::text: return delta(i, {{"content", e.text}});
+            case Kind::text: return delta(i, {{"content", e.text}}, take_logprobs());
             case Kind::call_begin:
                 return delta(i, {{"tool_calls", Json::array({{{"index", call},
                                                               {"id", call_id(i, call)},
@@ -38,11 +38,17 @@ class ChatProtocol final : public Protocol {
         }
     }
 
+    void logprobs(uint32_t, const std::vector<TokenLogprob>& more) override {
+        logprobs_.insert(logprobs_.end(), more.begin(), more.end());
+    }
+
     void end_choice(uint32_t i, const Choice& choice) override {
         open(i);
         Json chunk = head_;
         chunk["choices"] =
             Json::array({{{"index", i}, {"finish_reason", finish_name(choice)}, {"delta", Json::object()}}});
+        const Json rest = take_logprobs();
+        if (!rest.is_null()) chunk["choices"][0]["logprobs"] = rest;
         if (!options_.include_usage) chunk["timings"] = timings_json(choice.usage);
         write_data(chunk);
     }
@@ -66,8 +72,10 @@ class ChatProtocol final : public Protocol {
         all["choices"] = Json::array();
         for (const Choice& c : choices) {
             const auto i = static_cast<uint32_t>(all["choices"].size());
-            all["choices"].push_back(
-                {{"index", i}, {"finish_reason", finish_name(c)}, {"message", message(i, c)}, {"logprobs", nullptr}});
+            all["choices"].push_back({{"index", i},
+                                      {"finish_reason", finish_name(c)},
+                                      {"message", message(i, c)},
+                                      {"logprobs", c.logprobs.empty() ? Json() : chat_logprobs(c.logprobs)}});
         }
         all["usage"] = usage_json(choices);
         all["timings"] = timings_json(choices.back().usage);
@@ -82,9 +90,16 @@ class ChatProtocol final : public Protocol {
         delta(i, {{"role", "assistant"}, {"content", nullptr}});
     }
 
-    void delta(uint32_t i, Json delta) {
+    /// Null if there are none.
+    Json take_logprobs() {
+        const std::vector<TokenLogprob> all = std::exchange(logprobs_, {});
+        return all.empty() ? Json() : chat_logprobs(all);
+    }
+
+    void delta(uint32_t i, Json delta, Json logprobs = nullptr) {
         Json chunk = head_;
         chunk["choices"] = Json::array({{{"index", i}, {"finish_reason", nullptr}, {"delta", std::move(delta)}}});
+        if (!logprobs.is_null()) chunk["choices"][0]["logprobs"] = std::move(logprobs);
         write_data(chunk);
     }
 
@@ -109,6 +124,7 @@ class ChatProtocol final : public Protocol {
     const StreamOptions options_;
     Json head_;
     uint32_t opened_ = 0;
+    std::vector<TokenLogprob> logprobs_;  ///< whose text was not written yet
     std::map<std::pair<uint32_t, uint32_t>, std::string> call_ids_;
 };
 
@@ -119,7 +135,9 @@ Failure read_chat(Service& s, const HttpRequest& r, Json* body, GenerationReques
     if (failure.ok()) failure = read_conversation(*body, &conversation);
     if (failure.ok()) failure = read_limits(*body, to);
     if (!failure.ok()) return failure;
-    read_sampling(Fields(*body, "", &failure), s.defaults, s.engine.model().info().n_vocab, to);
+    const Fields fields(*body, "", &failure);
+    to->n_top_logprob = read_logprobs(fields, true);
+    read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     if (failure.ok()) failure = prepare(s.engine, conversation, s.defaults, to);
     return failure;
 }

@@ -18,7 +18,13 @@ class TextProtocol final : public Protocol {
     }
     void begin(const Usage&) override {}
     void event(uint32_t i, const auspex::ReplyEvent& e, size_t) override { chunk(i, e.text, nullptr); }
-    void end_choice(uint32_t i, const Choice& c) override { chunk(i, "", finish_name(c)); }
+    void logprobs(uint32_t, const std::vector<TokenLogprob>& more) override {
+        logprobs_.insert(logprobs_.end(), more.begin(), more.end());
+    }
+    void end_choice(uint32_t i, const Choice& c) override {
+        chunk(i, "", finish_name(c));
+        n_written_ = 0;
+    }
     void end(const std::vector<Choice>& choices) override {
         if (options_.include_usage) {
             Json all = head_;
@@ -36,7 +42,7 @@ class TextProtocol final : public Protocol {
         for (const Choice& c : choices)
             all["choices"].push_back({{"text", c.content},
                                       {"index", all["choices"].size()},
-                                      {"logprobs", nullptr},
+                                      {"logprobs", c.logprobs.empty() ? Json() : text_logprobs(c.logprobs, 0)},
                                       {"finish_reason", finish_name(c)}});
         all["usage"] = usage_json(choices);
         all["timings"] = timings_json(choices.back().usage);
@@ -48,11 +54,16 @@ class TextProtocol final : public Protocol {
         Json all = head_;
         Json choice = {{"text", text}, {"index", i}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
         if (finish) choice["finish_reason"] = finish;
+        if (!logprobs_.empty()) choice["logprobs"] = text_logprobs(logprobs_, n_written_);
+        for (const TokenLogprob& t : logprobs_) n_written_ += t.bytes.size();
+        logprobs_.clear();
         all["choices"] = Json::array({choice});
         write_data(all);
     }
     const StreamOptions options_;
     Json head_;
+    std::vector<TokenLogprob> logprobs_;  ///< whose text was not written yet
+    size_t n_written_ = 0;                ///< bytes of the tokens before them
 };
 
 /// llama.cpp's own form: one choice, flat members.
@@ -121,6 +132,7 @@ Failure read_text(Service& s, const HttpRequest& r, GenerationRequest* to, Strea
     if (!failure.ok()) return failure;
     const Fields fields(body, "", &failure);
     read_stream(fields, stream);
+    to->n_top_logprob = read_logprobs(fields, false);
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     for (const char* key : {"suffix", "echo", "best_of"}) {
         const Json* value = fields.find(key);
@@ -150,6 +162,8 @@ HttpAnswer native_completion(Service& s, const HttpRequest& r) {
     StreamOptions stream;
     const Failure failure = read_text(s, r, &request, &stream);
     if (!failure.ok()) return failed(failure);
+    if (request.n_top_logprob >= 0)
+        return failed(not_supported("logprobs are not available here; use /v1/completions, or leave them out"));
     request.n_choice = 1;
     return generate(s.engine, std::move(request), std::make_shared<NativeProtocol>(s), stream.stream, r);
 }

@@ -109,12 +109,38 @@ class Generation::Reply {
 
     /// One pass of the model, or one token of the script.
     Status step(bool* complete) {
-        if (request_.scripted) return scripted_step(complete);
         if (is_over_budget()) return close_thinking("\n</think>\n\n", complete);
-        auspex::Span<const Token> tokens;
-        const Status s = session_.next(sampling_).get(tokens);
+        Status s = read_logits();
         if (!s.ok()) return s;
-        return take(std::vector<Token>(tokens.begin(), tokens.end()), complete);
+        if (request_.scripted) return scripted_step(complete);
+        auspex::Span<const Token> tokens;
+        s = session_.next(sampling_).get(tokens);
+        if (!s.ok()) return s;
+        return take(std::vector<Token>(tokens.begin(), tokens.end()), false, complete);
+    }
+
+    /// Thinking is no part of the answer.
+    bool wants_logits() const { return request_.n_top_logprob >= 0 && !thinking_; }
+
+    /// Keeps what the next token is sampled from.
+    Status read_logits() {
+        logits_.clear();
+        if (!wants_logits()) return {};
+        // What was drafted beyond the last token is taken back.
+        Status s = session_.history().size() == ids_.size() ? Status() : session_.sync(ids_).status();
+        auspex::Span<const float> logits;
+        if (s.ok()) s = session_.logits().get(logits);
+        if (s.ok()) logits_.assign(logits.begin(), logits.end());
+        return s;
+    }
+
+    Status find_logprob(Token id) {
+        if (logits_.empty()) return {};
+        TokenLogprob found;
+        const Status s = server::find_logprob(model_, logits_, id, request_.n_top_logprob).get(found);
+        logits_.clear();
+        if (s.ok()) logprobs_.push_back(std::move(found));
+        return s;
     }
 
     Status scripted_step(bool* complete) {
@@ -165,11 +191,12 @@ class Generation::Reply {
         const Status s = session_.sync(longer).status();
         // More tokens than the context holds are a bad argument there.
         if (s.code == cli::Code::bad_argument) return Status(cli::Code::context_full, s.text);
-        return s.ok() ? take(tokens, complete) : s;
+        return s.ok() ? take(tokens, true, complete) : s;
     }
 
-    Status take(const std::vector<Token>& tokens, bool* complete) {
+    Status take(const std::vector<Token>& tokens, bool forced, bool* complete) {
         for (const Token id : tokens) {
+            if (!forced && wants_logits() && logits_.empty()) return {};  // drafted: the next step reads its logits
             if (is_over_budget())
                 return {};  // the next step closes the thinking; what was drafted beyond is taken back
             if (thinking_) {
@@ -185,7 +212,8 @@ class Generation::Reply {
                 *complete = true;
                 return {};
             }
-            const Status s = show(text_.push(id));
+            Status s = find_logprob(id);
+            if (s.ok()) s = show(text_.push(id));
             if (!s.ok()) return s;
             const bool full = request_.n_max >= 0 && static_cast<int64_t>(usage_.n_predicted) >= request_.n_max;
             if (text_.stopped()) finish_ = Finish::stop_string;
@@ -234,6 +262,7 @@ class Generation::Reply {
         e.n_token = usage_.n_predicted;
         e.finish = finish_;
         e.stop = stop_;
+        e.logprobs = std::exchange(logprobs_, {});
         if (kind != GenerationEvent::Kind::text) e.usage = usage_;
         to_.push(std::move(e));
     }
@@ -254,6 +283,8 @@ class Generation::Reply {
     auspex::Constraint after_thinking_;  ///< waits for its end
     std::vector<Token> script_;
     size_t n_said_ = 0;
+    std::vector<float> logits_;           ///< those of the next token, or empty
+    std::vector<TokenLogprob> logprobs_;  ///< not pushed yet
 };
 
 // --------------------------------------------------------------------------------------------- all of them

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "fields.h"
+#include "logprobs.h"
 
 namespace server {
 
@@ -63,6 +63,7 @@ struct GenerationRequest {
     uint32_t n_choice = 1;         ///< replies; the seeds of the later ones count on from the first's
     int64_t thinking_budget = -1;  ///< tokens after which the thinking is closed; -1: no limit
     bool special = false;          ///< show control tokens
+    int n_top_logprob = -1;        ///< log probabilities of the answer's tokens and of so many others; -1: none
     // What the reply is parsed with.
     bool is_chat = true;  ///< false: the text is passed on as it is
     bool inside_thinking = false;
@@ -81,7 +82,8 @@ struct GenerationEvent {
     Kind kind = Kind::text;
     uint32_t i_choice = 0;
     std::string text;
-    size_t n_token = 0;  ///< of the reply so far
+    std::vector<TokenLogprob> logprobs;  ///< of tokens since the last event
+    size_t n_token = 0;                  ///< of the reply so far
     Finish finish = Finish::end;
     std::string stop;  ///< the stop string that ended it
     Usage usage;

@@ -65,8 +65,8 @@ class Reader {
                 cut_ = false;
                 if (e.i_choice == 0) protocol_.begin(e.usage);
                 return {};
-            case Step::text: return read(e.text, e);
-            case Step::end: break;
+            case Step::text: tell_logprobs(e); return read(e.text, e);
+            case Step::end: tell_logprobs(e); break;
         }
         if (request_.is_chat) {
             const Failure failure = tell(parser_.finish(), e);
@@ -77,6 +77,12 @@ class Reader {
         choices.back().usage = e.usage;
         protocol_.end_choice(e.i_choice, choices.back());
         return {};
+    }
+
+    void tell_logprobs(const GenerationEvent& e) {
+        std::vector<TokenLogprob>& all = choices.back().logprobs;
+        all.insert(all.end(), e.logprobs.begin(), e.logprobs.end());
+        protocol_.logprobs(e.i_choice, e.logprobs);
     }
 
     using Kind = auspex::ReplyEvent::Kind;

@@ -18,7 +18,8 @@ struct Choice {
     Finish finish = Finish::end;
     std::string stop;
     Usage usage;
-    size_t n_reasoning = 0;  ///< tokens of the thinking
+    size_t n_reasoning = 0;              ///< tokens of the thinking
+    std::vector<TokenLogprob> logprobs;  ///< of the tokens after it, if they are asked for
 };
 
 /// How a protocol says it. Each method adds to the stream what it has to say; the answer without a stream is made from
@@ -29,6 +30,8 @@ class Protocol {
     /// The prompt of the first choice was computed. Called once, before anything but fail().
     virtual void begin(const Usage& usage) = 0;
     virtual void event(uint32_t i_choice, const auspex::ReplyEvent& event, size_t n_token) = 0;
+    /// Of tokens whose text is in the events that follow, or in none if it is held back.
+    virtual void logprobs(uint32_t, const std::vector<TokenLogprob>&) {}
     virtual void end_choice(uint32_t i_choice, const Choice& choice) = 0;
     virtual void end(const std::vector<Choice>& choices) = 0;
     /// In the middle of a stream.

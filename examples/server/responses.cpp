@@ -308,6 +308,10 @@ Failure read(Service& s, const HttpRequest& r, Json* body, Json* messages, Gener
     const Fields fields(*body, "", &failure);
     fields.integer("max_output_tokens", 0, INT32_MAX, &to->n_max);
     fields.integer("thinking_budget_tokens", -1, INT32_MAX, &to->thinking_budget);
+    int64_t n_top = 0;
+    fields.integer("top_logprobs", 0, 20, &n_top);
+    if (failure.ok() && n_top > 0)
+        failure = not_supported("top_logprobs are not available here; use /v1/chat/completions, or leave them out");
     read_sampling(fields, s.defaults, s.engine.model().info().n_vocab, to);
     return failure.ok() ? prepare(s.engine, conversation, s.defaults, to) : failure;
 }

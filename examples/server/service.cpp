@@ -22,20 +22,6 @@ bool ReplyStore::find(const std::string& id, Json* messages) const {
     return false;
 }
 
-namespace {
-
-/// Members that would be ignored silently if they were not refused.
-Failure check_supported(const Fields& fields) {
-    bool logprobs = false;
-    const Json* value = fields.find("logprobs");
-    if (value) logprobs = value->is_boolean() ? value->get<bool>() : value->is_number();
-    if (logprobs || fields.has("top_logprobs"))
-        return not_supported("logprobs are not available in this version; leave out logprobs and top_logprobs");
-    return {};
-}
-
-}  // namespace
-
 Failure read_limits(const Json& body, GenerationRequest* to) {
     Failure failure;
     const Fields fields(body, "", &failure);
@@ -48,7 +34,6 @@ Failure read_limits(const Json& body, GenerationRequest* to) {
     int64_t n = 1;
     fields.integer("n", 1, 16, &n);
     to->n_choice = static_cast<uint32_t>(n);
-    if (failure.ok()) failure = check_supported(fields);
     return failure;
 }
 

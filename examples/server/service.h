@@ -61,8 +61,7 @@ HttpAnswer slot_action(Service& s, const HttpRequest& r);             // slots.c
 /// Answers that all of them give.
 HttpAnswer failed(const Failure& failure);
 
-/// max_completion_tokens, max_tokens or n_predict; stop; thinking_budget_tokens. What this version cannot do is
-/// refused, because a client that asks for it relies on it.
+/// max_completion_tokens, max_tokens or n_predict; stop; thinking_budget_tokens; n.
 Failure read_limits(const Json& body, GenerationRequest* to);
 /// stream, stream_options.include_usage.
 struct StreamOptions {

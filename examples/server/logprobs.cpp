@@ -1,0 +1,94 @@
+#include "logprobs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace server {
+
+namespace {
+
+constexpr int kMaxTop = 20;
+
+Status name_token(const auspex::Model& model, Token id, TokenLogprob* to) {
+    to->id = id;
+    return model.decode(Span<const Token>(&id, 1), {true}).get(to->bytes);
+}
+
+Json one(const TokenLogprob& t) {
+    Json bytes = Json::array();
+    for (const char c : t.bytes) bytes.push_back(static_cast<unsigned char>(c));
+    return {{"id", t.id}, {"token", t.bytes}, {"logprob", t.logprob}, {"bytes", bytes}};
+}
+
+}  // namespace
+
+int read_logprobs(const Fields& fields, bool chat) {
+    int64_t n = 0;
+    if (!chat) {
+        const Json* value = fields.find("logprobs");
+        if (!value || *value == false) return -1;
+        fields.integer("logprobs", 0, kMaxTop, &n);
+        return static_cast<int>(n);
+    }
+    bool wanted = false;
+    fields.boolean("logprobs", &wanted);
+    fields.integer("top_logprobs", 0, kMaxTop, &n);
+    if (!wanted && n > 0) fields.refuse("logprobs", "true, because top_logprobs is given");
+    return wanted ? static_cast<int>(n) : -1;
+}
+
+Result<TokenLogprob> find_logprob(const auspex::Model& model, Span<const float> logits, Token id, int n_top) {
+    const float largest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(static_cast<double>(x - largest));
+    const double whole = static_cast<double>(largest) + std::log(sum);
+    const auto logprob = [&](Token t) { return static_cast<double>(logits[static_cast<size_t>(t)]) - whole; };
+    TokenLogprob found;
+    Status s = name_token(model, id, &found);
+    found.logprob = logprob(id);
+    if (!s.ok()) return s;
+    if (n_top == 0) return found;
+    std::vector<Token> order(logits.size());
+    std::iota(order.begin(), order.end(), Token{0});
+    const auto n = static_cast<std::ptrdiff_t>(std::min(logits.size(), static_cast<size_t>(n_top)));
+    std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](Token a, Token b) {
+        const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+        return x != y ? x > y : a < b;
+    });
+    for (std::ptrdiff_t i = 0; s.ok() && i < n; ++i) {
+        const Token t = order[static_cast<size_t>(i)];
+        found.top.emplace_back();
+        s = name_token(model, t, &found.top.back());
+        found.top.back().logprob = logprob(t);
+    }
+    if (!s.ok()) return s;
+    return found;
+}
+
+Json chat_logprobs(const std::vector<TokenLogprob>& all) {
+    Json content = Json::array();
+    for (const TokenLogprob& t : all) {
+        Json entry = one(t), top = Json::array();
+        for (const TokenLogprob& other : t.top) top.push_back(one(other));
+        entry["top_logprobs"] = std::move(top);
+        content.push_back(std::move(entry));
+    }
+    return {{"content", std::move(content)}};
+}
+
+Json text_logprobs(const std::vector<TokenLogprob>& all, size_t n_before) {
+    Json tokens = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
+    for (const TokenLogprob& t : all) {
+        tokens.push_back(t.bytes);
+        values.push_back(t.logprob);
+        Json top = Json::object();
+        for (const TokenLogprob& other : t.top) top[other.bytes] = other.logprob;
+        tops.push_back(std::move(top));
+        offsets.push_back(n_before);
+        n_before += t.bytes.size();
+    }
+    return {{"tokens", tokens}, {"token_logprobs", values}, {"top_logprobs", tops}, {"text_offset", offsets}};
+}
+
+}  // namespace server
