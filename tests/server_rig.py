@@ -132,9 +132,10 @@ def tool_model():
 
 
 def script_file(entries):
-    """A file for --script from {when: reply}."""
+    """A file for --script from {when: reply}; a reply may be {"reply": TEXT, ...} with further members."""
     f = tempfile.NamedTemporaryFile("w", suffix=".json", delete=False)
-    json.dump([{"when": when, "reply": reply} for when, reply in entries.items()], f)
+    json.dump([{"when": when, **(reply if isinstance(reply, dict) else {"reply": reply})}
+               for when, reply in entries.items()], f)
     f.close()
     return f.name
 

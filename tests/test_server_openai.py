@@ -3,6 +3,7 @@ import json
 import math
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -332,6 +333,42 @@ class ToolLoop(BaseServer):
             n_before = usage["prompt_tokens"] + usage["completion_tokens"]
             messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"],
                                    "content": f"result {i}\n" + "x" * 60}]
+
+
+class LostDevice(BaseServer):
+    """A device that is lost in the middle of a reply. What the model says after it is computed on the new one."""
+    TEXT = "The pump was stopped and the valve was closed before the sensor was read again."
+    SCRIPT = {"lose it": {"reply": "</think>\n\n" + TEXT, "lose_device": True}, "keep it": "</think>\n\n" + TEXT}
+
+    def ask(self, question):
+        events = self.server.stream(CHAT, user(question, logprobs=True, top_logprobs=2))
+        chunks = [c["choices"][0] for _, c in events if c != "[DONE]"]
+        tokens = [t for c in chunks for t in (c.get("logprobs") or {"content": []})["content"]]
+        return joined(events)[0]["content"], tokens
+
+    def check(self):
+        text, tokens = self.ask("keep it")
+        lost, again = self.ask("lose it")
+        self.assertEqual((text, lost), (self.TEXT, self.TEXT))
+        self.assertEqual([t["id"] for t in again], [t["id"] for t in tokens])
+        self.assertGreater(len(again), 10)
+        self.assertEqual(self.ask("keep it"), (text, tokens))
+        self.assertEqual(self.ask("lose it"), (lost, again))
+        self.ok(self.server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 4}))
+
+    def test_a_reply_goes_on_where_the_device_was_lost(self):
+        self.check()
+
+    def test_without_memory_for_two_models_the_history_is_computed_again(self):
+        pid = self.server.process.pid
+        with open(f"/proc/{pid}/statm") as f:
+            in_use = int(f.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.prlimit(pid, resource.RLIMIT_AS, (in_use + (64 << 20), resource.RLIM_INFINITY))
+        try:
+            self.assertEqual(self.ask("lose it")[0], self.TEXT)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.check()
 
 
 class Slots(unittest.TestCase):

@@ -38,14 +38,78 @@ Status Engine::load() {
     if (!options_.cache.empty()) s = cli::read_size(options_.cache, "--cache").get(o.checkpoint_bytes);
     if (s.ok()) s = cli::choose_draft(options_.draft, on_.model.info(), options_.place.verbose, &o.draft);
     if (s.ok()) s = cli::choose_window(options_.window, &o);
-    if (s.ok()) s = auspex::Session::create(on_.model, o).get(session_);
-    if (s.ok()) costs_.load(on_, o, session_);
+    return s.ok() ? create_session() : s;
+}
+
+Status Engine::create_session() {
+    auspex::Session session;
+    const Status s = auspex::Session::create(on_.model, session_options_).get(session);
+    if (!s.ok()) return s;
+    costs_.load(on_, session_options_, session);
     const std::lock_guard<std::mutex> lock(mutex_);
+    session_ = std::move(session);
     counters_.memory_bytes = session_.stats().memory_bytes;
+    if (state_ == State::stopping || (current_ && current_->cancelled)) session_.cancel();
     return s;
 }
 
+void Engine::replace(auspex::Device device, auspex::Model model) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(on_.device, device);
+    std::swap(on_.model, model);
+}
+
+/// Opens the device again, and goes on there with the history as it is.
+Status Engine::recover() {
+    cli::note("the device '" + device_name() + "' was lost; opening it again");
+    Status s;
+    {
+        cli::Loaded opened;
+        s = cli::load(options_.place, &opened);
+        if (s.ok()) s = session_.move_to(opened.model).status();
+        if (s.ok()) replace(opened.device, opened.model);
+    }
+    if (s.code == Code::out_of_memory) s = start_anew();
+    if (!s.ok()) cli::note("it cannot be used: " + s.message());
+    return s;
+}
+
+/// For devices without room for two models: lets go of the lost one, and computes the live history again. Other
+/// conversations are computed when they go on.
+Status Engine::start_anew() {
+    const auspex::Span<const Token> known = session_.history();
+    const std::vector<Token> history(known.begin(), known.end());
+    {
+        auspex::Session lost;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        std::swap(session_, lost);
+        if (state_ == State::ready) state_ = State::loading;
+    }
+    replace({}, {});
+    cli::Loaded opened;
+    Status s = cli::load(options_.place, &opened);
+    if (s.ok()) replace(opened.device, opened.model);
+    if (s.ok()) s = create_session();
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (state_ == State::loading) state_ = s.ok() ? State::ready : State::failed;
+        why_ = s.message();
+    }
+    return s.ok() && !history.empty() ? session_.sync(history).status() : s;
+}
+
+auspex::Model Engine::model() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return on_.model;
+}
+
+std::string Engine::device_name() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return on_.device.name();
+}
+
 void Engine::work() {
+    Worker worker{on_.model, session_, [this] { return recover(); }};
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return state_ == State::stopping || !queue_.empty(); });
@@ -57,7 +121,7 @@ void Engine::work() {
         const std::shared_ptr<Task> task = current_;
         lock.unlock();
         try {
-            if (!task->cancelled) task->run(on_.model, session_);
+            if (!task->cancelled) task->run(worker);
         } catch (const std::bad_alloc&) {
             task->fail(http_failure(500, "the server has no memory left for this request"));
         }

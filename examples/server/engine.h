@@ -51,14 +51,14 @@ class Engine {
 
     /// Unless the model is ready, why not.
     Failure check() const;
-    /// Valid once check() is ok.
-    const auspex::Model& model() const { return on_.model; }
+    /// Valid once check() is ok. A copy of the handle: another model takes its place where the device is lost.
+    auspex::Model model() const;
     const std::string& path() const { return on_.path; }
     const Script& script() const { return script_; }
     ConstraintCache& constraints() { return constraints_; }
     uint32_t n_context() const { return session_options_.n_context; }
     const auspex::SessionOptions& session_options() const { return session_options_; }
-    std::string device_name() const { return on_.device.name(); }
+    std::string device_name() const;
 
     /// Puts the task at the end of the queue. Failure: loading, stopping, or too many wait.
     Failure submit(std::shared_ptr<Task> task);
@@ -69,11 +69,15 @@ class Engine {
   private:
     enum class State { loading, ready, failed, stopping };
     Status load();
+    Status create_session();
+    Status recover();
+    Status start_anew();
+    void replace(auspex::Device device, auspex::Model model);
     void work();
     void count(const Generation& task);
 
     const EngineOptions options_;
-    cli::Loaded on_;
+    cli::Loaded on_;  ///< changed by the engine's thread, under the mutex, as is session_
     cli::CostCache costs_;
     auspex::SessionOptions session_options_;
     auspex::Session session_;

@@ -31,22 +31,23 @@ cli::Result<Script> Script::load(const std::string& path) {
     Script script;
     for (const Json& one : all) {
         Failure failure;
-        std::string when, reply;
+        Entry entry;
         if (!one.is_object()) return wrong;
         const Fields fields(one, "", &failure);
-        if (!fields.text("when", &when) || !fields.text("reply", &reply)) return wrong;
-        script.entries_.emplace_back(when, reply);
+        if (!fields.text("when", &entry.when) || !fields.text("reply", &entry.reply)) return wrong;
+        fields.boolean("lose_device", &entry.lose_device);
+        script.entries_.push_back(std::move(entry));
     }
     return script;
 }
 
-const std::string* Script::find(const std::string& prompt) const {
-    const std::string* found = nullptr;
+const Script::Entry* Script::find(const std::string& prompt) const {
+    const Entry* found = nullptr;
     size_t last = 0;
-    for (const auto& entry : entries_) {
-        const size_t at = prompt.rfind(entry.first);
+    for (const Entry& entry : entries_) {
+        const size_t at = prompt.rfind(entry.when);
         if (at == std::string::npos || (found && at < last)) continue;
-        found = &entry.second;
+        found = &entry;
         last = at;
     }
     return found;
@@ -57,14 +58,15 @@ const std::string* Script::find(const std::string& prompt) const {
 /// One reply to the prompt.
 class Generation::Reply {
   public:
-    Reply(Generation& to, uint32_t i_choice, const auspex::Model& model, Session& session)
+    Reply(Generation& to, uint32_t i_choice, Worker& worker)
         : to_(to),
           request_(to.request_),
           i_choice_(i_choice),
-          model_(model),
-          session_(session),
+          worker_(worker),
+          model_(worker.model),
+          session_(worker.session),
           ids_(request_.ids),
-          text_(model, request_.stops, decoding(request_)) {
+          text_(worker.model, request_.stops, decoding(request_)) {
         sampling_ = request_.sampling;
         sampling_.seed += i_choice;
         sampling_.constrained_from = ids_.size();
@@ -76,7 +78,7 @@ class Generation::Reply {
         session_.clear_stats();
         double start = cli::now();
         auspex::SyncReport synced;
-        Status s = session_.sync(ids_, request_.marks).get(synced);
+        Status s = worker_.call([&] { return session_.sync(ids_, request_.marks).get(synced); });
         if (!s.ok()) return s;
         usage_.n_prompt = ids_.size();
         usage_.n_cached = std::min(synced.rows_reused, ids_.size());
@@ -84,7 +86,7 @@ class Generation::Reply {
         usage_.reuse = synced.text;
         push(GenerationEvent::Kind::prompt, "");
         start = cli::now();
-        if (request_.scripted) s = model_.encode(*request_.scripted, {true}).get(script_);
+        if (request_.scripted) s = model_.encode(request_.scripted->reply, {true}).get(script_);
         bool complete = request_.n_max == 0;
         if (complete) finish_ = Finish::length;
         while (s.ok() && !complete) s = step(&complete);
@@ -114,7 +116,7 @@ class Generation::Reply {
         if (!s.ok()) return s;
         if (request_.scripted) return scripted_step(complete);
         auspex::Span<const Token> tokens;
-        s = session_.next(sampling_).get(tokens);
+        s = worker_.call([&] { return session_.next(sampling_).get(tokens); });
         if (!s.ok()) return s;
         return take(std::vector<Token>(tokens.begin(), tokens.end()), false, complete);
     }
@@ -127,11 +129,15 @@ class Generation::Reply {
         logits_.clear();
         if (!wants_logits()) return {};
         // What was drafted beyond the last token is taken back.
-        Status s = session_.history().size() == ids_.size() ? Status() : session_.sync(ids_).status();
+        Status s = session_.history().size() == ids_.size() ? Status() : sync(ids_);
         auspex::Span<const float> logits;
-        if (s.ok()) s = session_.logits().get(logits);
+        if (s.ok()) s = worker_.call([&] { return session_.logits().get(logits); });
         if (s.ok()) logits_.assign(logits.begin(), logits.end());
         return s;
+    }
+
+    Status sync(const std::vector<Token>& history) {
+        return worker_.call([&] { return session_.sync(history).status(); });
     }
 
     Status find_logprob(Token id) {
@@ -147,6 +153,10 @@ class Generation::Reply {
         if (n_said_ == script_.size()) {
             *complete = true;
             return {};
+        }
+        if (request_.scripted->lose_device && n_said_ == script_.size() / 2) {
+            const Status s = worker_.recover();
+            if (!s.ok()) return s;
         }
         return force({script_[n_said_++]}, complete);
     }
@@ -188,7 +198,7 @@ class Generation::Reply {
     Status force(const std::vector<Token>& tokens, bool* complete) {
         std::vector<Token> longer = ids_;
         longer.insert(longer.end(), tokens.begin(), tokens.end());
-        const Status s = session_.sync(longer).status();
+        const Status s = sync(longer);
         // More tokens than the context holds are a bad argument there.
         if (s.code == cli::Code::bad_argument) return Status(cli::Code::context_full, s.text);
         return s.ok() ? take(tokens, true, complete) : s;
@@ -270,6 +280,7 @@ class Generation::Reply {
     Generation& to_;
     const GenerationRequest& request_;
     const uint32_t i_choice_;
+    Worker& worker_;
     const auspex::Model& model_;
     Session& session_;
     std::vector<Token> ids_;  ///< prompt and reply
@@ -289,9 +300,9 @@ class Generation::Reply {
 
 // --------------------------------------------------------------------------------------------- all of them
 
-void Generation::run(const auspex::Model& model, Session& session) {
+void Generation::run(Worker& worker) {
     for (uint32_t i = 0; i < request_.n_choice; ++i) {
-        Reply reply(*this, i, model, session);
+        Reply reply(*this, i, worker);
         const Status s = reply.run();
         usages_.push_back(reply.usage());
         if (!s.ok()) return fail(from_status(s));

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -16,11 +17,27 @@
 
 namespace server {
 
+/// What the engine's thread works with.
+struct Worker {
+    const auspex::Model& model;
+    auspex::Session& session;
+    std::function<Status()> recover;  ///< opens the device again; the session goes on there
+
+    /// Calls it again if the device was lost and could be opened again.
+    template <class Call>
+    Status call(const Call& call) {
+        const Status s = call();
+        if (s.code != Code::device_lost) return s;
+        const Status recovered = recover();
+        return recovered.ok() ? call() : recovered;
+    }
+};
+
 /// What the engine's thread does for somebody.
 class Task {
   public:
     virtual ~Task() = default;
-    virtual void run(const auspex::Model& model, auspex::Session& session) = 0;
+    virtual void run(Worker& worker) = 0;
     /// It will not run, or not to its end.
     virtual void fail(const Failure& failure) = 0;
     /// Nobody waits for it any more. Engine::cancel() also stops it.
@@ -44,13 +61,18 @@ enum class Finish { end, stop_string, length };
 /// prompt.
 class Script {
   public:
-    /// Reads [{"when": "...", "reply": "..."}, ...]. errors: those of cli::read_bytes; bad_argument: of another form.
+    struct Entry {
+        std::string when, reply;
+        bool lose_device = false;  ///< in the middle of the reply the device is opened again, as if it had been lost
+    };
+    /// Reads [{"when": "...", "reply": "..."}, ...]; "lose_device": true may be beside them. errors: those of
+    /// cli::read_bytes; bad_argument: of another form.
     static cli::Result<Script> load(const std::string& path);
     /// Null if no entry fits.
-    const std::string* find(const std::string& prompt) const;
+    const Entry* find(const std::string& prompt) const;
 
   private:
-    std::vector<std::pair<std::string, std::string>> entries_;
+    std::vector<Entry> entries_;
 };
 
 struct GenerationRequest {
@@ -68,7 +90,7 @@ struct GenerationRequest {
     bool is_chat = true;  ///< false: the text is passed on as it is
     bool inside_thinking = false;
     std::vector<std::string> tools;
-    const std::string* scripted = nullptr;  ///< the reply, instead of what the model would say
+    const Script::Entry* scripted = nullptr;  ///< the reply, instead of what the model would say
 };
 
 struct GenerationEvent {
@@ -93,7 +115,7 @@ struct GenerationEvent {
 class Generation final : public Task {
   public:
     explicit Generation(GenerationRequest request) : request_(std::move(request)) {}
-    void run(const auspex::Model& model, auspex::Session& session) override;
+    void run(Worker& worker) override;
     void fail(const Failure& failure) override;
     /// All events that have come; empty if none came in time. Text that follows text is held back for a moment, so that
     /// the tokens of a fast model come together: each time it wakes the caller takes time from the model's threads.

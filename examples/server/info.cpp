@@ -17,7 +17,8 @@ HttpAnswer health(Service& s, const HttpRequest&) {
 HttpAnswer models(Service& s, const HttpRequest& r) {
     const Failure failure = s.engine.check();
     if (!failure.ok()) return failed(failure);
-    const auspex::ModelInfo& info = s.engine.model().info();
+    const auspex::Model model = s.engine.model();
+    const auspex::ModelInfo& info = model.info();
     const Json one = {{"id", s.alias},
                       {"object", "model"},
                       {"created", unix_seconds()},

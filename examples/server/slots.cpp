@@ -14,8 +14,8 @@ namespace {
 class SlotTask final : public Task {
   public:
     explicit SlotTask(std::function<Status(auspex::Session&)> work) : work_(std::move(work)) {}
-    void run(const auspex::Model&, auspex::Session& session) override {
-        const Status s = work_(session);
+    void run(Worker& worker) override {
+        const Status s = worker.call([&] { return work_(worker.session); });
         if (s.ok())
             end({});
         else
