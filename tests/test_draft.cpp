@@ -52,7 +52,7 @@ TEST_CASE("lossless drafting: the text is the same at every depth, from every so
     }
 }
 
-TEST_CASE("lossless drafting holds for several draft heads, experts and other families") {
+TEST_CASE("lossless drafting holds for several draft heads, experts and other families" * doctest::test_suite("long")) {
     for (Family family : {Family::qwen35moe, Family::qwen3next, Family::step35}) {
         CAPTURE(family_name(family));
         TinyOptions options;

@@ -140,7 +140,8 @@ void check_drafting(const Device& device, const std::vector<std::byte>& bytes, u
 
 }  // namespace
 
-TEST_CASE("planned memory equals what the allocator hands out, and nothing is allocated after create()") {
+TEST_CASE("planned memory equals what the allocator hands out, and nothing is allocated after create()" *
+          doctest::test_suite("long")) {
     Random random(20);
     for (int i = 0; i < 20; ++i) {
         CAPTURE(i);

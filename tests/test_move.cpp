@@ -136,7 +136,8 @@ TEST_CASE("where every layer has a window, a loss costs the rows since the neare
     CHECK(history(session, 400) == history(plain, 400));
 }
 
-TEST_CASE("on another kind of device the text is that of a new session which is given the history") {
+TEST_CASE("on another kind of device the text is that of a new session which is given the history" *
+          doctest::test_suite("long")) {
     const std::vector<std::byte> bytes = tiny_model();
     const Model fast = load_model(cpu_device(), bytes),
                 reference = load_model(cpu_device(1, CpuPath::reference), bytes);

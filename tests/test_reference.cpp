@@ -222,9 +222,12 @@ void compare_acceptance(const char* name) {
 TEST_CASE("a random dense model gives the framework's logits and MTP rows" * doctest::test_suite("long")) {
     compare_random("random-dense");
 }
-TEST_CASE("a random model with experts gives the framework's logits and MTP rows") { compare_random("random-moe"); }
+TEST_CASE("a random model with experts gives the framework's logits and MTP rows" * doctest::test_suite("long")) {
+    compare_random("random-moe");
+}
 // Its keys are not normalised and its logits are nearly equal, so half precision shows: 3e-3, against 3e-6 without.
-TEST_CASE("a random step35 model gives the logits and chained MTP rows of plain formulas") {
+TEST_CASE("a random step35 model gives the logits and chained MTP rows of plain formulas" *
+          doctest::test_suite("long")) {
     compare_random("random-step35", 4e-3);
 }
 TEST_CASE("the demo model gives the framework's logits, drafts and greedy text on the rows kept in the repository" *

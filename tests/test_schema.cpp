@@ -345,7 +345,7 @@ TEST_CASE("schema: members in any order keep only the sets that a text has reach
     CHECK(a.memory() < (size_t{64} << 20));
 }
 
-TEST_CASE("schema: a sample of MaskBench, instance by instance") {
+TEST_CASE("schema: a sample of MaskBench, instance by instance" * doctest::test_suite("long")) {
     const char* shared = test::shared_dir("schemas of MaskBench");
     if (!shared) return;
     const Totals t = run_file(std::string(shared) + "/schemas/maskbench_sample.jsonl", {});

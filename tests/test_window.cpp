@@ -408,7 +408,8 @@ TEST_CASE("an invalid window specification is an error with what was expected") 
     CHECK(Session::create(model, o).status().code == Code::bad_argument);
 }
 
-TEST_CASE("a session with windows in every layer generates past the context in constant memory") {
+TEST_CASE("a session with windows in every layer generates past the context in constant memory" *
+          doctest::test_suite("long")) {
     // A scaled-down million: the ring wraps hundreds of times, and the machine's memory does not know the context.
     CpuRig rig;
     auto small = rig.context(window(32, 4), 1u << 11, 64), large = rig.context(window(32, 4), 1u << 20, 64);

@@ -4,8 +4,8 @@
 #   tools/test.sh            what every change must pass: a quarter of an hour on two cores, nothing cached
 #   tools/test.sh quick      the release build and its tests only
 #   tools/test.sh deep       the same tests at their long lengths, before a release: full sweeps, long drafting and sync
-#                            scripts, ten minutes of fuzzing, the whole suite on the single header, the command line
-#                            and the static binary compiled file by file
+#                            scripts, ten minutes of fuzzing, the whole suite on the single header, the library, the
+#                            command line and the static binary compiled file by file
 #
 # Vulkan tests run on the software device that Debian brings, under the validation layers with synchronization
 # validation. Choose another device with VK_ICD_FILENAMES; with AUSPEX_REQUIRE_GPU=1 the system's own drivers are used
@@ -33,11 +33,11 @@ demo=examples/models/auspex-demo.gguf
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Werror"
 cache=$(command -v ccache || true)
 ctest_options=(-V --no-tests=error -j "$n_job")
-fuzz_seconds=10 optimised=-O0 unity_cli=ON single_suite=OFF
+fuzz_seconds=10 optimised=-O0 unity=ON single_suite=OFF
 if [ "$mode" = deep ]; then
     export AUSPEX_TEST_DEEP=1
     ctest_options+=(-C deep)
-    fuzz_seconds=200 optimised=-O2 unity_cli=OFF single_suite=ON
+    fuzz_seconds=200 optimised=-O2 unity=OFF single_suite=ON
 fi
 
 # run_step NAME COMMAND...: runs one thing that passes or fails, and prints a line about it.
@@ -93,8 +93,6 @@ finish() {
 [ -f tools/check_style.py ] && queue_step "style: words, lengths, format" python3 tools/check_style.py
 queue_step "generated: single_include/auspex.hpp" python3 amalgamate.py --check
 queue_step "generated: src/machine/vulkan/spirv.inc" python3 tools/make_shaders.py --check
-wait_steps
-grep -h -A 10 'longest functions' "$logs"/style*.log
 
 # ------------------------------------------------------------------------ the release build, its tests
 
@@ -106,9 +104,11 @@ fi
 validation="VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation"
 validation+=";VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
 run_step "build: gcc, release" build build -DCMAKE_BUILD_TYPE=Release -DAUSPEX_WERROR=ON -DAUSPEX_TESTS=ON \
-    -DAUSPEX_UNITY_CLI=$unity_cli -DAUSPEX_TEST_SINGLE_HEADER=$single_suite \
+    -DAUSPEX_UNITY_CLI=$unity -DAUSPEX_UNITY_GROUPS=$unity -DAUSPEX_TEST_SINGLE_HEADER=$single_suite \
     "-DAUSPEX_TEST_VULKAN_ENVIRONMENT=$validation" &&
     suite "tests: gcc, release, Vulkan validated" build
+wait_steps
+grep -h -A 10 'longest functions' "$logs"/style*.log
 [ "$mode" = quick ] && finish
 
 # ----------------------------- the sanitizer build; beside it the single header, other compilers, static
@@ -122,11 +122,12 @@ minimal() {
     g++ -std=c++17 $optimised -DAUSPEX_NO_VULKAN -I $single examples/minimal/main.cpp -o build/minimal -pthread &&
         build/minimal $demo "2026-03-14 08:00 Pump-3" | tee /dev/stderr | grep -q .
 }
-# two_units: both include the header, one plainly; the other defines the implementation after a plain include.
+# two_units: both include the header, one plainly; the other defines the implementation after a plain include. Without
+# SIMD and Vulkan, so that this compiles too.
 two_units() {
     local unit
     for unit in user implementation; do
-        $cache g++ -std=c++17 $warnings -O0 -DAUSPEX_NO_VULKAN -I $single -c tests/two_units/$unit.cpp \
+        $cache g++ -std=c++17 $warnings -O0 -DAUSPEX_NO_VULKAN -DAUSPEX_NO_SIMD -I $single -c tests/two_units/$unit.cpp \
             -o build/two-$unit.o || return 1
     done
     g++ build/two-user.o build/two-implementation.o -o build/two-units -pthread && build/two-units
@@ -138,7 +139,7 @@ two_versions() {
     two_units || return 1
     mkdir -p $other && sed -e "s/^#define AUSPEX_VERSION_NAMESPACE .*/#define AUSPEX_VERSION_NAMESPACE v${number//./_}/" \
         -e "s/^#define AUSPEX_VERSION \".*/#define AUSPEX_VERSION \"$number\"/" $single/auspex.hpp >$other/auspex.hpp
-    local part="$cache g++ -std=c++17 -O0 -DAUSPEX_NO_VULKAN -c tests/two_versions/part.cpp"
+    local part="$cache g++ -std=c++17 -O0 -DAUSPEX_NO_VULKAN -DAUSPEX_NO_SIMD -c tests/two_versions/part.cpp"
     $part -DPART=first_version -I $single -o $other/first.o &&
         $part -DPART=second_version -DAUSPEX_IMPLEMENTATION -I $other -o $other/second.o || return 1
     names() { nm -C --defined-only "$1" | cut -c 20- | grep '^auspex::' | sort -u; }
@@ -153,7 +154,7 @@ two_versions() {
 }
 static_binary() {
     build build-static -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=$optimised -DAUSPEX_STATIC=ON -DAUSPEX_NO_VULKAN=ON \
-        -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=$unity_cli -DAUSPEX_BENCH=OFF -DAUSPEX_TESTS=OFF || return 1
+        -DAUSPEX_UNITY=ON -DAUSPEX_UNITY_CLI=$unity -DAUSPEX_BENCH=OFF -DAUSPEX_TESTS=OFF || return 1
     if ldd build-static/auspex 2>/dev/null | grep '=>'; then
         echo "expected a static binary, found the libraries above"
         return 1
@@ -167,7 +168,6 @@ queue_step "static binary" static_binary
 queue_step "two translation units, two versions in one program" two_versions
 queue_step "C++20, no exceptions, no RTTI: gcc" compile g++ -std=c++20 $warnings -fno-exceptions -fno-rtti
 queue_step "C++20, no exceptions, no RTTI: clang" compile clang++ -std=c++20 $warnings -fno-exceptions -fno-rtti
-queue_step "no SIMD" compile g++ -std=c++17 $warnings -DAUSPEX_NO_SIMD
 if [ "$mode" = deep ] && command -v qemu-aarch64-static >/dev/null; then
     queue_step "kernel tests on ARM processors, under qemu" tools/test_arm.sh
 fi
