@@ -30,6 +30,12 @@ AUSPEX_CONST uint kConvRing = 16;       // rows of raw convolution input kept by
 // chunk holds 128.
 AUSPEX_CONST uint kChunk = 128;
 AUSPEX_CONST uint kChunkOctave = 128;
+// Segments of positions for attention of prompts on matrix units, likewise: 8 of 2048, 8 of 4096, and so on; with such
+// a window all of 2048. A row's sums start anew in each segment and are joined in order, so that neither the rows of a
+// pass nor how many workgroups share a row's keys decide its bits. Multiples of the keys that a kernel takes at a time.
+AUSPEX_CONST uint kSegment = 2048;
+AUSPEX_CONST uint kSegmentOctave = 8;
+AUSPEX_CONST uint kAttendRound = 128;  // queries of a round of attend_tile: a multiple of this
 
 // How the next token is sampled: the fields of the public Sampling by their names, except the seed. device_loop.cpp
 // copies each of them. A temperature of 0 is greedy.
@@ -182,13 +188,21 @@ struct AttendArgs {
     uint out_offset;  // [row, n_head, d_head]
     uint out_stride;
     float rope_scale;   // multiplies cos and sin; 1
-    uint part_stride;   // partial results: rows per chunk, at least n_row * n_head
+    uint part_stride;   // partial results: rows per chunk, at least n_row * n_head. Prompts: queries of a kv head for
+                        // which there is room, a multiple of the kernel's tile
     uint count_stride;  // attend_mma: counters of a query tile: sets of 16 chunks that it can see at most, and one
+    uint n_part;        // attend_tile: partials of a kv head for which there is room, a multiple of kAttendRound
+    uint round;         // attend_tile, attend_join: which of the rounds
 };
 AUSPEX_CONST uint kAttendQNorm = 1;
 AUSPEX_CONST uint kAttendKNorm = 2;
 AUSPEX_CONST uint kAttendInterleaved = 4;  // the gate follows each query
 AUSPEX_CONST uint kAttendPerHead = 8;      // one gate value per head
+
+// Queries that kv_append leaves: specialization constant QUERIES.
+AUSPEX_CONST uint kQueriesNone = 0;
+AUSPEX_CONST uint kQueriesFloat = 1;  // for attend_rows: f32 [n_head_kv, part_stride / 64, D_HEAD, 64]
+AUSPEX_CONST uint kQueriesHalf = 2;   // for attend_tile: f16 [n_head_kv, part_stride / 16, D_HEAD / 16, 32, 8]
 
 // Formats of keys and values: a specialization constant of every attention kernel; kv_formats.glsl.
 AUSPEX_CONST uint kKvF16 = 0;

@@ -30,11 +30,4 @@ uint slot_of(uint p) {
     return p < args.sinks ? p : args.sinks + (p - args.sinks) % args.ring;
 }
 
-// The first key that row p sees through its window; sinks before it are seen as well.
-uint oldest_key(uint p) {
-    return max(args.window > 0u && p + 1u > args.window ? p + 1u - args.window : 0u, step.first_key);
-}
-
-bool visible(uint key, uint row) {
-    return key <= row && key >= step.first_key && (args.window == 0u || row - key < args.window || key < args.sinks);
-}
+#include "attend_visible.glsl"

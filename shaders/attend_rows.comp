@@ -5,10 +5,10 @@
 // Formula as attend_step.comp
 // Buffers 0 step   StepState                                            read
 //         1 acts   f32: q (interleaved gates) and gate at their offsets read
-//         2 query  f32 [n_head_kv, part_stride, D_HEAD, 64]             read
+//         2 query  f32 [n_head_kv, part_stride / 64, D_HEAD, 64]        read
 //         3 k, 4 v see kv_formats.glsl                                  read
 //         5 out    f32 at its offset                                    written
-// Push    AttendArgs; part_stride: tiles per kv head
+// Push    AttendArgs; part_stride: a multiple of 64
 // Spec    KEYS 32 or 64: keys per tile; 64 is faster. K_TYPE, V_TYPE kKv... D_HEAD is fixed by the variant: an
 //         invocation keeps D_HEAD / 4 sums in registers and no driver may index them.
 // Grid    x: tiles of 64 queries, ceil(n_row * n_head / n_head_kv / 64), y: kv head. Group 256
@@ -57,7 +57,7 @@ void main() {
     const uint last_row = step.position + (min(tile * 64u + 64u, n_query) - 1u) / per_kv;
     const uint oldest = oldest_key(first_row);
     const uint head_row = g * args.capacity;
-    const uint query_at = (g * args.part_stride + tile) * D_HEAD * 16u;
+    const uint query_at = (g * args.part_stride / 64u + tile) * D_HEAD * 16u;
 
     const uint tq = ((t >> 5) & 1u) * 8u + ((t >> 3) & 3u) + ((t >> 6) & 1u) * 4u;  // quad of queries, 0 .. 15
     const uint tk = (t & 7u) + (t >> 7) * 8u;                                       // 0 .. 15: which keys

@@ -9,10 +9,11 @@
 //         3 k_norm  f32 [d_head]                                       read
 //         4 rope    uvec2 [n_rot / 2]                                  read
 //         5 k, 6 v  see kv_formats.glsl                                written
-//         7 query   f32 [n_head_kv, part_stride, D_HEAD, 64]           written with QUERIES 1
-// Push    AttendArgs; part_stride: query tiles allocated per kv head
-// Spec    D_HEAD 128 or 256. QUERIES 1: also writes the queries for attend_rows: query i of a kv head (row i / PER_KV,
-//         head i % PER_KV) is number i % 64 of tile i / 64. K_TYPE, V_TYPE kKv...
+//         7 query   see kQueries... in args.h                          written unless QUERIES is kQueriesNone
+// Push    AttendArgs
+// Spec    D_HEAD 128 or 256. QUERIES: kQueries...; query i of a kv head is head i % PER_KV of row i / PER_KV. Halves
+//         stand as attend_tile's matrices want them: lane (g, t) of 16 queries and block b of 32 columns has columns 8
+//         t + 4 m .. + 3 of queries g and g + 8 for its matrix 2 b + m. K_TYPE, V_TYPE kKv...
 // Grid    x: any; n_row * (2 n_head_kv + n_head) * D_HEAD / 1024 workgroups are busy once each. Group 256: 1024 /
 //         D_HEAD heads at a time
 // Shared  4.2 KiB
@@ -34,6 +35,7 @@ layout(constant_id = 4) const uint V_TYPE = 0;
 #define APPENDS
 #include "attend_prologue.glsl"
 layout(set = 0, binding = 7, std430) writeonly buffer Query { float query[]; };
+layout(set = 0, binding = 7, std430) writeonly buffer Query2 { uvec2 query_halves[]; };
 const uint QUADS = D_HEAD / 4u;
 const uint LANE_GROUPS = 32u;
 const uint STREAMS = 256u / QUADS;
@@ -65,9 +67,14 @@ void main() {
         const vec4 x = q_s[stream * QUADS + place(quad)];
         if (is_key) {
             kv_store(real, h * args.capacity + slot_of(p), quad, x, v);
+        } else if (real && QUERIES == kQueriesHalf) {
+            const uint i = row * per_kv + h % per_kv, tile = ((h / per_kv) * args.part_stride + i) / 16u;
+            const uint to = (tile * (D_HEAD / 16u) + (quad / 8u) * 2u + (quad & 1u)) * 32u + (i & 7u) * 4u
+                + (quad & 7u) / 2u;
+            query_halves[2u * to + ((i >> 3) & 1u)] = kv_halves(x);
         } else if (real) {
             const uint i = row * per_kv + h % per_kv;
-            const uint to = ((h / per_kv) * args.part_stride + i / 64u) * D_HEAD * 64u + i % 64u;
+            const uint to = ((h / per_kv) * args.part_stride + i) / 64u * D_HEAD * 64u + i % 64u;
             [[unroll]] for (uint e = 0u; e < 4u; e++) query[to + (quad * 4u + e) * 64u] = x[e];
         }
         barrier();

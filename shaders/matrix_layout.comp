@@ -1,10 +1,10 @@
 #version 450
 // matrix_layout.comp: which elements of a 16x8x16 matrix an invocation holds. Runs once when a device opens:
-// matvec_mma and attend_mma fill their matrices element by element.
+// matvec_mma, attend_mma and attend_tile fill their matrices element by element.
 //
 // Buffers 0 halves  f16 [256]: 0, 1, .. 255                                       read
 //         1 floats  f32 [128]: 0, 1, .. 127                                       read
-//         2 seen    f32 [32, 16]: of each invocation 8 elements of A and 4 of C   written
+//         2 seen    f32 [32, 16]: of each invocation 8 elements of A, 4 of C and 4 of B   written
 // Spec    UNIT_M, UNIT_N, UNIT_K 16, 8, 16
 // Grid    1. Group 32, one full subgroup
 // Host    matrix_layout_fits() in tune.h
@@ -34,4 +34,6 @@ void main() {
     c = coopMatMulAddNV(a, b, c);   // c + 0: names the three roles
     [[unroll]] for (uint i = 0u; i < 8u; i++) seen[at + i] = float(a[i]);
     [[unroll]] for (uint i = 0u; i < 4u; i++) seen[at + 8u + i] = c[i];
+    coopMatLoadNV(b, halves, 0u, UNIT_N, false);
+    [[unroll]] for (uint i = 0u; i < 4u; i++) seen[at + 12u + i] = float(b[i]);
 }

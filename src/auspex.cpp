@@ -164,6 +164,7 @@
 #include "machine/vulkan/repack.h"
 #include "machine/vulkan/repack.cpp"
 #include "machine/vulkan/tune.h"
+#include "machine/vulkan/tune_attend.h"
 #include "machine/vulkan/tune_gemm.h"
 #include "machine/vulkan/vulkan.h"
 #include "machine/vulkan/lower.h"

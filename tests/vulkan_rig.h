@@ -7,6 +7,7 @@
 #include "support.h"
 #include "vulkan_support.h"
 
+#include <cmath>
 #include <cstring>
 
 namespace test {
@@ -47,6 +48,10 @@ struct Rig {
         key.shader = name;
         key.group = group;
         key.constants = std::move(constants);
+        bind(key, ids, push);
+    }
+    template <class A>
+    void bind(const vk::PipelineKey& key, const std::vector<uint32_t>& ids, const A& push) {
         std::vector<vk::Region> regions;
         for (uint32_t id : ids) regions.push_back(memory[id]);
         commands.bind(vulkan.make(key), regions);
@@ -70,9 +75,29 @@ struct Rig {
     }
 };
 
-/// Whether this device's matrices suit matvec_mma and attend_mma.
-inline bool matrix_fits(Vulkan& v) {
-    if (!vk::matrix_worth_asking(v.gpu->traits)) return false;
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+/// The largest difference, counted in |expected| + 0.01.
+template <class V>
+double worst(const std::vector<float>& got, const V& expected) {
+    double w = 0;
+    for (size_t i = 0; i < got.size(); i++) {
+        const double e = static_cast<double>(expected[i]), d = std::fabs(got[i] - e) / (std::fabs(e) + 0.01);
+        if (!(d <= w)) w = d;
+    }
+    return w;
+}
+
+/// What this device's matrices suit: matvec_mma and attend_mma, and attend_tile.
+struct MatrixFits {
+    bool steps = false, prompts = false;
+};
+inline MatrixFits matrices(Vulkan& v) {
+    if (!vk::matrix_worth_asking(v.gpu->traits)) return {};
     Rig rig(v);
     const uint32_t halves = rig.add(512), floats = rig.add(512), seen = rig.add(2048);
     rig.take();
@@ -84,8 +109,12 @@ inline bool matrix_fits(Vulkan& v) {
             uint32_t{0}, 1);
     rig.end();
     rig.go();
-    return vk::matrix_layout_fits(rig.at<float>(seen));
+    MatrixFits fits;
+    fits.steps = vk::matrix_layout_fits(rig.at<float>(seen));
+    fits.prompts = fits.steps && vk::matrix_right_fits(rig.at<float>(seen));
+    return fits;
 }
+inline bool matrix_fits(Vulkan& v) { return matrices(v).steps; }
 
 }  // namespace test
 #endif  // AUSPEX_NO_VULKAN

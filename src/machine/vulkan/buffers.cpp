@@ -11,21 +11,9 @@ namespace detail {
 namespace vk {
 namespace buffers_impl {
 
-/// chunk_of() of step_common.glsl without a window.
-uint32_t chunk_of(uint32_t p) {
-    uint32_t o = 0;
-    while ((p / (args::kChunk * args::kChunkOctave) + 1) >> (o + 1)) ++o;
-    return o * args::kChunkOctave + (((p - args::kChunk * args::kChunkOctave * ((1u << o) - 1)) / args::kChunk) >> o);
-}
-
 /// Maximum of chunks that a tentative step reads.
 uint32_t chunks_max(uint32_t n_context, const KvShape& s) {
-    const uint32_t all = chunk_of(n_context - 1) + 1, sinks = ceil_div(s.sinks, args::kChunk);
-    if (s.window == 0) return all;
-    // Chunks never shrink with their position: a window spans the most of them at the beginning, or one more.
-    if (s.window > args::kChunk * args::kChunkOctave)
-        return std::min(all, chunk_of(s.window + args::kMaxRows) + 2 + sinks);
-    return std::min(n_context / args::kChunk + 1, (s.window + args::kMaxRows) / args::kChunk + 2 + sinks);
+    return kChunks.seen_max(n_context, s.window, s.sinks, args::kMaxRows);
 }
 
 /// The largest layer of experts, dim by dim. Places count experts of one row.
@@ -55,7 +43,8 @@ struct Needs {
     std::vector<SlotId> together;  ///< by SlotId: a slot it is bound with (a chain to the first)
     uint64_t conv_dim = 0, n_head_v = 0, part_floats = 0, stat_floats = 0, n_count = 0, query_floats = 0, d_gather = 0,
              d_pack = 0, d_swiglu = 0;
-    uint32_t n_row_max, n_query_tile = 0;  ///< n_row_max: of the tape that is looked at
+    uint32_t n_row_max;          ///< of the tape that is looked at
+    bool attend_matrix = false;  ///< of the device
     MoeNeeds moe;
     uint64_t spare_bytes = 0;  ///< of a recurrent state while its rows are tentative (plain kernel)
 
@@ -118,10 +107,19 @@ struct Needs {
             n_count = std::max(
                 {n_count, uint64_t{a.n_head_kv} * ceil_div(n_query, kAttendTile),
                  uint64_t{a.n_head_kv} * ceil_div(n_query, 8u) * attend_counts(static_cast<uint32_t>(chunks))});
-            const uint32_t tiles = ceil_div(n_row_max * (a.n_head / a.n_head_kv), 64u);
-            n_query_tile = std::max(n_query_tile, tiles);
-            query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * tiles * a.d_head * 64);
+            look_wide(a, n_context, shapes[d.op->state]);
         }
+    }
+    /// Attention of a committed step: queries, and partial results where it runs on matrix units.
+    void look_wide(const AttnDims& a, uint32_t n_context, const KvShape& shape) {
+        const uint32_t per_kv = a.n_head / a.n_head_kv, n_row = std::min(n_row_max, kChunkRows);
+        query_floats = std::max(query_floats, uint64_t{a.n_head_kv} * round_up(n_row_max * per_kv, 64) * a.d_head);
+        if (!attends_on_tiles(attend_matrix, a.d_head)) return;
+        const uint64_t parts =
+            uint64_t{a.n_head_kv} * attend_parts(n_row * per_kv, a.n_head_kv, a.d_head,
+                                                 kSegments.seen_max(n_context, shape.window, shape.sinks, n_row));
+        part_floats = std::max(part_floats, parts * a.d_head);
+        stat_floats = std::max(stat_floats, parts * 2);
     }
 };
 
@@ -213,6 +211,7 @@ Status Buffers::lay_out(Planned* to) {
     b.n_row_max = row_class(std::max(options.n_ubatch, kMaxTentative));
     b.n_row_once = std::min(b.n_row_max, kChunkRows);
     Needs needs(plan, b.n_row_max);
+    needs.attend_matrix = model.device->attend_matrix;
     AUSPEX_TRY(kv_shapes(plan, options).get(to->shapes));
     auto look = [&](const Tape& tape) {
         needs.n_row_max = &tape == &plan.trunk ? b.n_row_max : std::min(b.n_row_max, row_class(kMaxMtpRows));
@@ -352,7 +351,6 @@ void Buffers::plan_states(buffers_impl::Needs* needs, Planned* to) {
 void Buffers::plan_scratch(const buffers_impl::Needs& needs, Planned* to) {
     const Plan& plan = *to->model.plan;
     Buffers& b = *this;
-    b.n_query_tile = needs.n_query_tile;
     b.n_sample_part = ceil_div(plan.n_vocab, kSampleSlice);
     // One for each slice of the vocabulary, or for each group of a head that leaves the largest logits.
     const uint64_t vocab = plan.n_vocab, n_best = uint64_t{kMaxTentative} * ceil_div(plan.n_vocab, kTileRows);

@@ -10,6 +10,7 @@
 #include "../../../shaders/moe_args.h"
 #include "../kv.h"
 #include "loaded_model.h"
+#include "tune_attend.h"
 #include "tune_gemm.h"
 
 #include <algorithm>
@@ -94,10 +95,10 @@ struct Buffers {
     std::vector<Kv> kv;                     ///< by SlotId
     std::vector<Region> delta, conv, term;  ///< by SlotId (term: of the delta slot)
 
-    Region part, stat;        ///< attention partials of a tentative step
+    Region part, stat;        ///< attention partials of a tentative step, or of a round of a committed one
     Region count;             ///< chunks of it that are done; zero between kernels
     Region spare;             ///< a state while its rows are tentative (plain kernel)
-    Region mixed, query;      ///< of a committed step: after the convolution; queries in tiles
+    Region mixed, query;      ///< of a committed step: after the convolution; queries in tiles, floats or halves
     Region halves, scale;     ///< rows packed for products of many rows
     Region swiglu_halves;     ///< likewise, as swiglu leaves them for the product after it
     Region given;             ///< hidden rows from the host
@@ -124,7 +125,6 @@ struct Buffers {
     uint32_t n_row_max = 0;   ///< rows the row buffers hold
     uint32_t n_row_once = 0;  ///< of those, run at once at most
     uint32_t n_context = 0;
-    uint32_t n_query_tile = 0;  ///< tiles of 64 queries a kv head
     uint32_t n_sample_part = 0;
 
     /// errors    out_of_memory, bad_argument (a cache longer than the device can see at once).

@@ -13,7 +13,7 @@ bool attends_on_matrix(bool matrix, uint32_t d_head, const Buffers::Kv& kv) {
     return matrix && d_head == 256 && kv.k.format == args::kKvF16 && kv.v.format == args::kKvF16;
 }
 
-PipelineKey kv_append_key(uint32_t d_head, const Buffers::Kv& kv, bool queries) {
+PipelineKey kv_append_key(uint32_t d_head, const Buffers::Kv& kv, uint32_t queries) {
     PipelineKey key;
     key.shader = "kv_append";
     key.group = 256;
@@ -83,7 +83,7 @@ void ListBuilder::append(const Node& d, const Pass& pass) {
                         {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k,
                          kv.v, buffers_.query},
                         p, {pass.n_row, a.n_head_kv}, "append");
-    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, false),
+    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, args::kQueriesNone),
              {buffers_.step, buffers_.group[op.in[0]], model_.zeros, vector(op.w[0]), *model_.rope(op), kv.k, kv.v,
               buffers_.query},
              p, {ceil_div(pass.n_row * a.n_head_kv * a.d_head, 1024u)}, "append");
@@ -160,26 +160,61 @@ void ListBuilder::attend_any(const Node& d, const Pass& pass, Touch touch) {
              "attend");
 }
 
-/// Many rows: queries in tiles of 64.
+/// Many rows: one kernel appends and leaves the queries in tiles, the next attends.
 void ListBuilder::attend_wide(const Node& d, const Pass& pass, Touch touch) {
     const Op &op = *d.op, &write = *d.write;
     const AttnDims& a = op.attn;
     const Buffers::Kv& kv = buffers_.kv[op.state];
-    const Region& acts = buffers_.group[op.in[0]];
-    const args::AttendArgs p = attend_args(op, write, buffers_.n_query_tile);
+    const bool tiles = attends_on_tiles(model_.device->attend_matrix, a.d_head);
+    const uint32_t n_query = pass.n_row * (a.n_head / a.n_head_kv);
+    const uint32_t tile = tiles ? args::kAttendRound : 64;
+    const args::AttendArgs p = attend_args(op, write, ceil_div(n_query, tile) * tile);
     touch.writes.add(id(kQuery));
     uses(touch);
-    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, true),
-             {buffers_.step, acts, vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k, kv.v, buffers_.query},
+    dispatch(build_attention_impl::kv_append_key(a.d_head, kv, tiles ? args::kQueriesHalf : args::kQueriesFloat),
+             {buffers_.step, buffers_.group[op.in[0]], vector(op.w[0]), vector(write.w[0]), *model_.rope(op), kv.k,
+              kv.v, buffers_.query},
              p, {ceil_div(pass.n_row * (2 * a.n_head_kv + a.n_head) * a.d_head, 1024u)}, "append");
+    return tiles ? attend_tiles(d, p, pass.n_row) : attend_rows(d, p, pass.n_row);
+}
+
+/// On matrix units, in rounds of as many queries as partial results fit.
+void ListBuilder::attend_tiles(const Node& d, const args::AttendArgs& shape, uint32_t n_row) {
+    const Op& op = *d.op;
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[op.state];
+    args::AttendArgs p = shape;
+    const uint64_t room = std::min(buffers_.part.bytes / (uint64_t{a.n_head_kv} * a.d_head * sizeof(float)),
+                                   buffers_.stat.bytes / (uint64_t{a.n_head_kv} * 2 * sizeof(float)));
+    p.n_part = static_cast<uint32_t>(room / args::kAttendRound * args::kAttendRound);
+    const AttendTileChoice c =
+        choose_attend_tile(traits_, n_row * (a.n_head / a.n_head_kv), a.n_head_kv,
+                           kSegments.seen_max(buffers_.n_context, kv.window, kv.sinks, n_row), p.n_part);
+    const PipelineKey tile = c.key(a.d_head, kv.k.format, kv.v.format, traits_),
+                      join = key_of("attend_join", 256,
+                                    {{spec::attend_join::kDHead, a.d_head}, {spec::attend_join::kSplit, c.split}});
+    for (p.round = 0; p.round < c.n_round; ++p.round) {
+        uses({{id(kStep), op.state, id(kQuery)}, {id(kPart)}});
+        dispatch(tile, {buffers_.step, buffers_.query, kv.k, kv.v, buffers_.part, buffers_.stat}, p,
+                 {c.n_tile, a.n_head_kv, c.n_split}, "attend tiles");
+        uses({{id(kStep), op.in[0], id(kPart)}, {op.out}});
+        dispatch(join, {buffers_.step, buffers_.group[op.in[0]], buffers_.part, buffers_.stat, buffers_.row[op.out]}, p,
+                 {ceil_div(n_row * a.n_head, 1024 / a.d_head)}, "attend join");
+    }
+}
+
+void ListBuilder::attend_rows(const Node& d, const args::AttendArgs& p, uint32_t n_row) {
+    const Op& op = *d.op;
+    const AttnDims& a = op.attn;
+    const Buffers::Kv& kv = buffers_.kv[op.state];
     uses({{id(kStep), op.in[0], op.state, id(kQuery)}, {op.out}});
     const uint32_t keys = traits_.max_shared_bytes >= 20480 && !traits_.is_cpu() ? 64 : 32;
     dispatch(key_of(a.d_head == 256 ? "attend_rows_256" : "attend_rows_128", 256,
                     {{spec::attend_rows::kKeys, keys},
                      {spec::attend_rows::kKType, kv.k.format},
                      {spec::attend_rows::kVType, kv.v.format}}),
-             {buffers_.step, acts, buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p,
-             {ceil_div(pass.n_row * (a.n_head / a.n_head_kv), 64u), a.n_head_kv}, "attend rows");
+             {buffers_.step, buffers_.group[op.in[0]], buffers_.query, kv.k, kv.v, buffers_.row[op.out]}, p,
+             {ceil_div(n_row * (a.n_head / a.n_head_kv), 64u), a.n_head_kv}, "attend rows");
 }
 
 }  // namespace vk

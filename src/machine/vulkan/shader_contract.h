@@ -49,108 +49,121 @@ constexpr SpecId kDHead{0x1};
 constexpr SpecId kKType{0x2};
 constexpr SpecId kVType{0x3};
 }  // namespace attend_any
-namespace attend_mma {
+namespace attend_join {
 constexpr SpecId kDHead{0x101};
-constexpr SpecId kAppend{0x103};
-constexpr SpecId kPerKv{0x106};
-constexpr SpecId kUnitM{0x107};
-constexpr SpecId kUnitN{0x108};
-constexpr SpecId kUnitK{0x109};
+constexpr SpecId kSplit{0x102};
+}  // namespace attend_join
+namespace attend_mma {
+constexpr SpecId kDHead{0x201};
+constexpr SpecId kAppend{0x203};
+constexpr SpecId kPerKv{0x206};
+constexpr SpecId kUnitM{0x207};
+constexpr SpecId kUnitN{0x208};
+constexpr SpecId kUnitK{0x209};
 }  // namespace attend_mma
 namespace attend_rows {
-constexpr SpecId kKeys{0x201};
-constexpr SpecId kKType{0x202};
-constexpr SpecId kVType{0x203};
+constexpr SpecId kKeys{0x301};
+constexpr SpecId kKType{0x302};
+constexpr SpecId kVType{0x303};
 }  // namespace attend_rows
 namespace attend_step {
-constexpr SpecId kDHead{0x301};
-constexpr SpecId kTile{0x302};
-constexpr SpecId kAppend{0x303};
-constexpr SpecId kKType{0x304};
-constexpr SpecId kVType{0x305};
-constexpr SpecId kPerKv{0x306};
+constexpr SpecId kDHead{0x401};
+constexpr SpecId kTile{0x402};
+constexpr SpecId kAppend{0x403};
+constexpr SpecId kKType{0x404};
+constexpr SpecId kVType{0x405};
+constexpr SpecId kPerKv{0x406};
 }  // namespace attend_step
+namespace attend_tile {
+constexpr SpecId kSplit{0x501};
+constexpr SpecId kKept{0x502};
+constexpr SpecId kKType{0x503};
+constexpr SpecId kVType{0x504};
+constexpr SpecId kUnitM{0x505};
+constexpr SpecId kUnitN{0x506};
+constexpr SpecId kUnitK{0x507};
+}  // namespace attend_tile
 namespace delta_scan {
-constexpr SpecId kWidth{0x901};
+constexpr SpecId kWidth{0xb01};
 }  // namespace delta_scan
 namespace delta_step {
-constexpr SpecId kMaxRow{0xa01};
+constexpr SpecId kMaxRow{0xc01};
 }  // namespace delta_step
 namespace gemm {
-constexpr SpecId kEpilogue{0xd01};
-constexpr SpecId kScaled{0xd02};
-constexpr SpecId kExperts{0xd03};
+constexpr SpecId kEpilogue{0xf01};
+constexpr SpecId kScaled{0xf02};
+constexpr SpecId kExperts{0xf03};
 }  // namespace gemm
 namespace gemm_mma {
-constexpr SpecId kGroupM{0xe01};
-constexpr SpecId kGroupN{0xe02};
-constexpr SpecId kSubgroupM{0xe03};
-constexpr SpecId kSubgroupN{0xe04};
-constexpr SpecId kStages{0xe05};
-constexpr SpecId kEpilogue{0xe06};
-constexpr SpecId kScaled{0xe07};
-constexpr SpecId kUnitM{0xe08};
-constexpr SpecId kUnitN{0xe09};
-constexpr SpecId kUnitK{0xe0a};
-constexpr SpecId kExperts{0xe0b};
+constexpr SpecId kGroupM{0x1001};
+constexpr SpecId kGroupN{0x1002};
+constexpr SpecId kSubgroupM{0x1003};
+constexpr SpecId kSubgroupN{0x1004};
+constexpr SpecId kStages{0x1005};
+constexpr SpecId kEpilogue{0x1006};
+constexpr SpecId kScaled{0x1007};
+constexpr SpecId kUnitM{0x1008};
+constexpr SpecId kUnitN{0x1009};
+constexpr SpecId kUnitK{0x100a};
+constexpr SpecId kExperts{0x100b};
 }  // namespace gemm_mma
 namespace gemm_pack {
-constexpr SpecId kNorm{0xf01};
-constexpr SpecId kSquares{0xf02};
+constexpr SpecId kNorm{0x1101};
+constexpr SpecId kSquares{0x1102};
 }  // namespace gemm_pack
 namespace kv_any {
-constexpr SpecId kDHead{0x1101};
-constexpr SpecId kKType{0x1102};
-constexpr SpecId kVType{0x1103};
+constexpr SpecId kDHead{0x1301};
+constexpr SpecId kKType{0x1302};
+constexpr SpecId kVType{0x1303};
 }  // namespace kv_any
 namespace kv_append {
-constexpr SpecId kDHead{0x1201};
-constexpr SpecId kQueries{0x1202};
-constexpr SpecId kKType{0x1203};
-constexpr SpecId kVType{0x1204};
+constexpr SpecId kDHead{0x1401};
+constexpr SpecId kQueries{0x1402};
+constexpr SpecId kKType{0x1403};
+constexpr SpecId kVType{0x1404};
 }  // namespace kv_append
 namespace matrix_layout {
-constexpr SpecId kUnitM{0x1301};
-constexpr SpecId kUnitN{0x1302};
-constexpr SpecId kUnitK{0x1303};
+constexpr SpecId kUnitM{0x1501};
+constexpr SpecId kUnitN{0x1502};
+constexpr SpecId kUnitK{0x1503};
 }  // namespace matrix_layout
 namespace matvec {
-constexpr SpecId kXRows{0x1401};
-constexpr SpecId kSplit{0x1402};
-constexpr SpecId kTiles{0x1403};
-constexpr SpecId kNorm{0x1404};
-constexpr SpecId kEpilogue{0x1405};
-constexpr SpecId kRole{0x1406};
+constexpr SpecId kXRows{0x1601};
+constexpr SpecId kSplit{0x1602};
+constexpr SpecId kTiles{0x1603};
+constexpr SpecId kNorm{0x1604};
+constexpr SpecId kEpilogue{0x1605};
+constexpr SpecId kRole{0x1606};
 }  // namespace matvec
 namespace matvec_mma {
-constexpr SpecId kXRows{0x1501};
-constexpr SpecId kSplit{0x1502};
-constexpr SpecId kTiles{0x1503};
-constexpr SpecId kNorm{0x1504};
-constexpr SpecId kEpilogue{0x1505};
-constexpr SpecId kChunk{0x1506};
-constexpr SpecId kUnitM{0x1507};
-constexpr SpecId kUnitN{0x1508};
-constexpr SpecId kUnitK{0x1509};
-constexpr SpecId kBatch{0x150a};
-constexpr SpecId kRole{0x150b};
-constexpr SpecId kSubgroupScores{0x150c};
+constexpr SpecId kXRows{0x1701};
+constexpr SpecId kSplit{0x1702};
+constexpr SpecId kTiles{0x1703};
+constexpr SpecId kNorm{0x1704};
+constexpr SpecId kEpilogue{0x1705};
+constexpr SpecId kChunk{0x1706};
+constexpr SpecId kUnitM{0x1707};
+constexpr SpecId kUnitN{0x1708};
+constexpr SpecId kUnitK{0x1709};
+constexpr SpecId kBatch{0x170a};
+constexpr SpecId kRole{0x170b};
+constexpr SpecId kSubgroupScores{0x170c};
 }  // namespace matvec_mma
 namespace moe_router {
-constexpr SpecId kXRows{0x1801};
-constexpr SpecId kNorm{0x1802};
+constexpr SpecId kXRows{0x1a01};
+constexpr SpecId kNorm{0x1a02};
 }  // namespace moe_router
 namespace sample_draw {
-constexpr SpecId kFrom{0x1c01};
+constexpr SpecId kFrom{0x1e01};
 }  // namespace sample_draw
 namespace sample_gather {
-constexpr SpecId kFrom{0x1e01};
+constexpr SpecId kFrom{0x2001};
 }  // namespace sample_gather
 namespace selftest {
-constexpr SpecId kUnitM{0x2301};
-constexpr SpecId kNRow{0x2301};
-constexpr SpecId kUnitN{0x2302};
-constexpr SpecId kUnitK{0x2303};
+constexpr SpecId kUnitM{0x2501};
+constexpr SpecId kNRow{0x2501};
+constexpr SpecId kUnitN{0x2502};
+constexpr SpecId kUnitK{0x2503};
 }  // namespace selftest
 }  // namespace spec
 
@@ -169,285 +182,294 @@ struct ShaderContract {
 };
 
 // Sorted by name.
-inline constexpr ShaderContract kShaderContracts[91] = {
+inline constexpr ShaderContract kShaderContracts[94] = {
     {"attend_any", "kDHead kKType kVType",
      "step acts query k_cache v_cache result",
-     0, 0xe, 6, 0x1f, 0x20, 92, {0, 1, 1}, false},
+     0, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
+    {"attend_join", "kDHead kSplit",
+     "step acts part stat result",
+     1, 0x6, 5, 0xf, 0x10, 100, {0, 1, 1}, false},
     {"attend_mma", "kDHead kAppend kPerKv kUnitM kUnitN kUnitK",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
-     1, 0x3ca, 11, 0x5ff, 0x7e0, 92, {0, 1, 1}, false},
+     2, 0x3ca, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},
     {"attend_rows_128", "kKeys kKType kVType",
      "step acts query k_cache v_cache result",
-     2, 0xe, 6, 0x1f, 0x20, 92, {0, 1, 1}, false},
+     3, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
     {"attend_rows_256", "kKeys kKType kVType",
      "step acts query k_cache v_cache result",
-     2, 0xe, 6, 0x1f, 0x20, 92, {0, 1, 1}, false},
+     3, 0xe, 6, 0x1f, 0x20, 100, {0, 1, 1}, false},
     {"attend_step", "kDHead kTile kAppend kKType kVType kPerKv",
      "step acts q_norm k_norm rope k_cache v_cache part stat result count",
-     3, 0x7e, 11, 0x5ff, 0x7e0, 92, {0, 1, 1}, false},
+     4, 0x7e, 11, 0x5ff, 0x7e0, 100, {0, 1, 1}, false},
+    {"attend_tile_128", "kSplit kKept kKType kVType kUnitM kUnitN kUnitK",
+     "step query k_cache v_cache part stat",
+     5, 0xfe, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
+    {"attend_tile_256", "kSplit kKept kKType kVType kUnitM kUnitN kUnitK",
+     "step query k_cache v_cache part stat",
+     5, 0xfe, 6, 0x3f, 0x30, 100, {0, 1, 1}, false},
     {"copy_rows", "",
      "step kept given y pending",
-     4, 0x0, 5, 0x17, 0x8, 36, {0, 1, 1}, false},
+     6, 0x0, 5, 0x17, 0x8, 36, {0, 1, 1}, false},
     {"delta_any", "",
      "step acts conv dt a norm ring state term result spare",
-     5, 0x0, 11, 0x5ff, 0x780, 64, {0, 1, 1}, false},
+     7, 0x0, 11, 0x5ff, 0x780, 64, {0, 1, 1}, false},
     {"delta_apply", "",
      "step state term",
-     6, 0x0, 3, 0x7, 0x2, 16, {0, 1, 1}, false},
+     8, 0x0, 3, 0x7, 0x2, 16, {0, 1, 1}, false},
     {"delta_gate", "",
      "step acts norm result",
-     7, 0x0, 4, 0xf, 0x8, 56, {0, 1, 1}, false},
+     9, 0x0, 4, 0xf, 0x8, 56, {0, 1, 1}, false},
     {"delta_mix", "",
      "step acts conv dt a ring mixed",
-     8, 0x0, 7, 0x3f, 0x40, 56, {0, 1, 1}, false},
+     10, 0x0, 7, 0x3f, 0x40, 56, {0, 1, 1}, false},
     {"delta_scan", "kWidth",
      "step acts mixed ring state term result",
-     9, 0x2, 7, 0x37, 0x58, 56, {0, 1, 1}, false},
+     11, 0x2, 7, 0x37, 0x58, 56, {0, 1, 1}, false},
     {"delta_step", "kMaxRow",
      "step acts conv dt a norm ring state term result",
-     10, 0x2, 10, 0x1ff, 0x3c0, 56, {0, 1, 1}, false},
+     12, 0x2, 10, 0x1ff, 0x3c0, 56, {0, 1, 1}, false},
     {"embed_bf16", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_f16", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_f32", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q4_0", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q4_k", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q5_0", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q5_k", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q6_k", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_q8_0", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"embed_wide", "",
      "w ids y out",
-     11, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
+     13, 0x0, 4, 0x3, 0xc, 44, {0, 1, 1}, false},
     {"gather_rows", "",
      "step x y",
-     12, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
+     14, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
     {"gemm_bf16", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_f16", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_f32", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_bf16", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_f16", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_f32", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q4_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q4_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q5_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q5_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q6_k", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_q8_0", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_mma_wide", "kGroupM kGroupN kSubgroupM kSubgroupN kStages kEpilogue kScaled kUnitM kUnitN kUnitK kExperts",
      "w x scale y4 residual4 step_n_row",
-     14, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     16, 0xffe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_pack", "kNorm kSquares",
      "x norm y scale part step_n_row",
-     15, 0x6, 6, 0x23, 0x1c, 48, {0, 1, 1}, false},
+     17, 0x6, 6, 0x23, 0x1c, 48, {0, 1, 1}, false},
     {"gemm_q4_0", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q4_k", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q5_0", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q5_k", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q6_k", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_q8_0", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"gemm_wide", "kEpilogue kScaled kExperts",
      "w x scale y4 residual4 step_n_row",
-     13, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
+     15, 0xe, 6, 0x37, 0x8, 72, {0, 1, 1}, false},
     {"keep_rows", "",
      "step x pending",
-     16, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
+     18, 0x0, 3, 0x3, 0x4, 36, {0, 1, 1}, false},
     {"kv_any", "kDHead kKType kVType",
      "step acts q_norm k_norm rope k_cache v_cache query",
-     17, 0xe, 8, 0x1f, 0xe0, 92, {0, 1, 1}, false},
+     19, 0xe, 8, 0x1f, 0xe0, 100, {0, 1, 1}, false},
     {"kv_append", "kDHead kQueries kKType kVType",
      "step acts q_norm k_norm rope k_cache v_cache query",
-     18, 0x1e, 8, 0x1f, 0xe0, 92, {0, 1, 1}, false},
+     20, 0x1e, 8, 0x1f, 0xe0, 100, {0, 1, 1}, false},
     {"matrix_layout", "kUnitM kUnitN kUnitK",
      "halves floats seen",
-     19, 0xe, 3, 0x3, 0x4, 0, {0, 1, 1}, false},
+     21, 0xe, 3, 0x3, 0x4, 0, {0, 1, 1}, false},
     {"matvec_bf16", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_f16", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_f32", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_mma_f16", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
-     21, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
-     21, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
-     21, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
-     21, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
-     21, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q6_k", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
-     21, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_mma_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kChunk kUnitM kUnitN kUnitK kBatch kRole kSubgroupScores",
      "w x norm squares y residual out bias",
-     21, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
+     23, 0x1ffe, 8, 0xaf, 0x50, 116, {0, 1, 1}, true},
     {"matvec_q4_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q4_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q5_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q5_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q6_k", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_q8_0", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"matvec_wide", "kXRows kSplit kTiles kNorm kEpilogue kRole",
      "w x norm squares y residual out",
-     20, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
+     22, 0x7e, 7, 0x2f, 0x50, 116, {0, 1, 1}, false},
     {"moe_list", "",
      "choice list step_n_row",
-     22, 0x0, 3, 0x5, 0x2, 24, {0, 1, 1}, false},
+     24, 0x0, 3, 0x5, 0x2, 24, {0, 1, 1}, false},
     {"moe_route", "",
      "logits bias choice step_n_row",
-     23, 0x0, 4, 0xb, 0x4, 44, {0, 1, 1}, false},
+     25, 0x0, 4, 0xb, 0x4, 44, {0, 1, 1}, false},
     {"moe_router", "kXRows kNorm",
      "w x norm logits step_n_row",
-     24, 0x6, 5, 0x17, 0x8, 44, {0, 1, 1}, false},
+     26, 0x6, 5, 0x17, 0x8, 44, {0, 1, 1}, false},
     {"moe_sum", "",
      "choice parts rows y step_n_row",
-     25, 0x0, 5, 0x1f, 0x8, 24, {0, 1, 1}, false},
+     27, 0x0, 5, 0x1f, 0x8, 24, {0, 1, 1}, false},
     {"ring_any", "",
      "step acts ring",
-     26, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
+     28, 0x0, 3, 0x3, 0x4, 64, {0, 1, 1}, false},
     {"rms_rows", "",
      "step x w y squares kept_x kept_squares",
-     27, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
+     29, 0x0, 7, 0x17, 0x68, 36, {0, 1, 1}, false},
     {"sample_draw", "kFrom",
      "step part hist list best",
-     28, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
+     30, 0x2, 5, 0x1f, 0x5, 24, {0, 1, 1}, false},
     {"sample_final", "",
      "step part",
-     29, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
+     31, 0x0, 2, 0x3, 0x1, 24, {0, 1, 1}, false},
     {"sample_gather", "kFrom",
      "step logits part hist list best",
-     30, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
+     32, 0x2, 6, 0xf, 0x38, 24, {0, 1, 1}, false},
     {"sample_hist", "",
      "step logits part hist",
-     31, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
+     33, 0x0, 4, 0xf, 0x8, 24, {0, 1, 1}, false},
     {"sample_mask", "",
      "step logits",
-     32, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
+     34, 0x0, 2, 0x1, 0x2, 24, {0, 1, 1}, false},
     {"sample_part", "",
      "step logits part",
-     33, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
+     35, 0x0, 3, 0x3, 0x4, 24, {0, 1, 1}, false},
     {"sample_penalty", "",
      "step logits",
-     34, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
+     36, 0x0, 2, 0x3, 0x2, 24, {0, 1, 1}, false},
     {"selftest_dot", "",
      "from to",
-     35, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     37, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_half", "",
      "from to",
-     35, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     37, 0x0, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_khr", "kUnitM kUnitN kUnitK",
      "from to",
-     35, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     37, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_matrix_nv", "kUnitM kUnitN kUnitK",
      "from to",
-     35, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
+     37, 0xe, 2, 0x3, 0x2, 4, {0, 1, 1}, false},
     {"selftest_rows", "kNRow",
      "from to",
-     35, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
+     37, 0x2, 2, 0x1, 0x2, 4, {0, 1, 1}, false},
     {"selftest_shuffle", "",
      "from to",
-     35, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
+     37, 0x0, 2, 0x1, 0x2, 0, {0, 1, 1}, false},
     {"step_accept", "",
      "step ring",
-     36, 0x0, 2, 0x1, 0x3, 16, {0, 1, 1}, false},
+     38, 0x0, 2, 0x1, 0x3, 16, {0, 1, 1}, false},
     {"step_block", "",
      "step",
-     37, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
+     39, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
     {"step_mtp", "",
      "step",
-     38, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
+     40, 0x0, 1, 0x1, 0x1, 16, {0, 1, 1}, false},
     {"step_next", "",
      "step token",
-     39, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
+     41, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
     {"step_open", "",
      "step request",
-     40, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
+     42, 0x0, 2, 0x3, 0x1, 16, {0, 1, 1}, false},
     {"step_resample", "",
      "step given ring",
-     41, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
+     43, 0x0, 3, 0x3, 0x5, 16, {0, 1, 1}, false},
     {"swiglu_rows", "",
      "step g u y",
-     42, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
+     44, 0x0, 4, 0x7, 0x8, 36, {0, 1, 1}, false},
 };
 
 // The structs that host and shaders share have one size on both sides.
 static_assert(sizeof(args::ApplyArgs) == 16);
-static_assert(sizeof(args::AttendArgs) == 92);
+static_assert(sizeof(args::AttendArgs) == 100);
 static_assert(sizeof(args::DeltaAnyArgs) == 64);
 static_assert(sizeof(args::DeltaArgs) == 56);
 static_assert(sizeof(args::EmbedArgs) == 44);

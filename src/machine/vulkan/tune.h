@@ -69,6 +69,15 @@ inline bool matrix_layout_fits(const float* seen) {
     return true;
 }
 
+/// True if B is distributed as attend_tile.comp assumes, which also needs matrix_layout_fits(): of column l / 4 of B,
+/// invocation l holds the rows that stand for its columns of A.
+inline bool matrix_right_fits(const float* seen) {
+    for (uint32_t l = 0; l < 32; l++, seen += 16)
+        for (uint32_t i = 0; i < 4; i++)
+            if (seen[12 + i] != static_cast<float>((2 * (l % 4) + i % 2 + 8 * (i / 2)) * 8 + l / 4)) return false;
+    return true;
+}
+
 /// The pipeline to request.
 struct MatvecChoice {
     PipelineKey key;

@@ -17,7 +17,7 @@ constexpr uint64_t kSmallBytes = 64u << 20;
 Status ask_matrix(OpenDevice& c) {
     const DeviceTraits& traits = c.gpu->traits;
     std::string* verdict = &c.matrix_verdict;
-    c.matrix = false;
+    c.matrix = c.attend_matrix = false;
     if (!matrix_worth_asking(traits)) {
         *verdict = "no: the device has no 16x8x16 half matrices with 32 invocations";
         return {};
@@ -58,6 +58,7 @@ Status ask_matrix(OpenDevice& c) {
     AUSPEX_TRY(commands.run());
     AUSPEX_TRY(transfer.read(memory[seen], s, sizeof s));
     c.matrix = matrix_layout_fits(s);
+    c.attend_matrix = c.matrix && matrix_right_fits(s);
     *verdict = c.matrix ? "yes" : "no: the elements are not laid out as the kernels expect";
     return {};
 }
@@ -89,7 +90,8 @@ class VulkanBackend : public Backend {
     std::string report() const override {
         return say("kind     vulkan\n", device->gpu->report(), "self-test (", device->selftest.seconds * 1000, " ms)\n",
                    device->selftest.report(), "matrix units for few rows: ", device->matrix_verdict,
-                   "\nmatrix units for many rows: ", device->gemm_matrix ? "yes" : "no", "\n",
+                   "\nmatrix units for many rows: ", device->gemm_matrix ? "yes" : "no",
+                   "\nmatrix units for the attention of many rows: ", device->attend_matrix ? "yes" : "no", "\n",
                    device->pipelines->report());
     }
     std::string driver() const override {

@@ -18,8 +18,9 @@ struct OpenDevice {
     GpuRef gpu;
     std::unique_ptr<Pipelines> pipelines;
     SelfTest selftest;
-    bool matrix = false;       ///< few rows: matrix units, laid out as matvec_mma.comp wants them
-    bool gemm_matrix = false;  ///< many rows: matrix units of the shape gemm_mma.comp wants
+    bool matrix = false;         ///< few rows: matrix units, laid out as matvec_mma.comp wants them
+    bool gemm_matrix = false;    ///< many rows: matrix units of the shape gemm_mma.comp wants
+    bool attend_matrix = false;  ///< attention of many rows: matrix units, laid out as attend_tile.comp wants them
     /// Models with at most this many bytes of weights do not use matrix units, and their prompts run on the step
     /// kernels, which round neither weights nor activations to halves. Launches dominate the time of such small models.
     uint64_t small_bytes = 0;

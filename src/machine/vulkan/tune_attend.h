@@ -1,0 +1,109 @@
+// machine/vulkan/tune_attend: how the attention of a prompt runs on matrix units.
+//
+// What    attends_on_tiles(), attend_parts(), choose_attend_tile(), and how many segments of keys a pass sees: pure
+//         functions of the device and the shape. attends_on_tiles() decides bits, so it depends on device and width
+//         alone; what the others choose changes no bit (shaders/attend_tile.comp).
+// Thread  any.
+// Tests   tests/test_vulkan_attend.cpp.
+//
+// How it is dispatched:
+//   1. kv_append with kQueriesHalf appends keys and values, and leaves the queries as halves.
+//   2. For each of n_round rounds: attend_tile, a barrier, attend_join, a barrier. AttendArgs::round counts them.
+//
+// How many queries a round takes is computed on the device from the segments that exist by then, so that one recording
+// serves every position; rounds without queries return at once.
+#pragma once
+#ifndef AUSPEX_NO_VULKAN
+#include "../../../shaders/args.h"
+#include "shader.h"
+
+#include <algorithm>
+
+namespace auspex {
+inline namespace AUSPEX_VERSION_NAMESPACE {
+namespace detail {
+namespace vk {
+
+/// Bytes of partial results from which on the queries of a pass are divided among rounds.
+constexpr uint64_t kAttendPartBytes = 64u << 20;
+
+/// A division of positions into spans: `octave` of `unit` positions, as many of twice that, and so on (chunk_of() in
+/// step_common.glsl, segment_of() in attend_segments.glsl).
+struct Spans {
+    uint32_t unit, octave;
+    uint32_t at(uint32_t p) const {
+        uint32_t o = 0;
+        while ((p / (unit * octave) + 1) >> (o + 1)) ++o;
+        return o * octave + (((p - unit * octave * ((1u << o) - 1)) / unit) >> o);
+    }
+    /// The most of them that a pass of n_row rows sees within n_context positions.
+    uint32_t seen_max(uint32_t n_context, uint32_t window, uint32_t n_sink, uint32_t n_row) const {
+        const uint32_t all = at(n_context - 1) + 1, sinks = ceil_div(n_sink, unit);
+        if (window == 0) return all;
+        // Spans never shrink with their position: a window covers the most of them at the beginning, or one more.
+        if (window > unit * octave) return std::min(all, at(window + n_row) + 2 + sinks);
+        return std::min(n_context / unit + 1, (window + n_row) / unit + 2 + sinks);
+    }
+};
+constexpr Spans kChunks{args::kChunk, args::kChunkOctave};
+constexpr Spans kSegments{args::kSegment, args::kSegmentOctave};
+
+/// True where attend_tile runs the attention of prompts, else attend_rows. `matrix`: OpenDevice::attend_matrix.
+inline bool attends_on_tiles(bool matrix, uint32_t d_head) { return matrix && (d_head == 128 || d_head == 256); }
+
+/// Partial results of a kv head to make room for: of all queries at once up to kAttendPartBytes, of one block of
+/// queries at least.
+inline uint32_t attend_parts(uint32_t n_query, uint32_t n_head_kv, uint32_t d_head, uint32_t n_segment) {
+    const uint64_t block = uint64_t{args::kAttendRound} * n_segment,
+                   one = block * n_head_kv * d_head * sizeof(float),  // bytes of a block of queries
+        n_block =
+            std::min<uint64_t>(ceil_div(n_query, args::kAttendRound), std::max<uint64_t>(kAttendPartBytes / one, 1));
+    return static_cast<uint32_t>(block * n_block);
+}
+
+/// The kernel and its grid.
+struct AttendTileChoice {
+    uint32_t group = 256, kept = 1, split = 0;
+    uint32_t n_tile = 1, n_split = 1, n_round = 1;  ///< grid x, grid z, and how often
+    PipelineKey key(uint32_t d_head, uint32_t k_format, uint32_t v_format, const DeviceTraits& traits) const {
+        namespace s = spec::attend_tile;
+        PipelineKey k;
+        k.shader = d_head == 256 ? "attend_tile_256" : "attend_tile_128";
+        k.group = group;
+        k.constants = {{s::kSplit, split}, {s::kKept, kept}, {s::kKType, k_format}, {s::kVType, v_format},
+                       {s::kUnitM, 16},    {s::kUnitN, 8},   {s::kUnitK, 16}};
+        k.subgroup_size = traits.subgroup_size_control ? 32 : 0;
+        k.full_subgroups = traits.full_subgroups;
+        return k;
+    }
+};
+
+/// n_query    queries of a kv head
+/// n_segment  the most segments that the pass sees
+/// n_part     partial results of a kv head that there is room for
+///
+/// Tiles of 128 queries, or of 64 where that is all there is. Keys are split among workgroups, one for each segment,
+/// unless the tiles alone fill the device twice: on an H200, 64 tiles of 46 000 keys run at 71 TFLOP/s, split at 144;
+/// of 256 tiles of 65 536 keys it is 174 and 178.
+inline AttendTileChoice choose_attend_tile(const DeviceTraits& traits, uint32_t n_query, uint32_t n_head_kv,
+                                           uint32_t n_segment, uint32_t n_part) {
+    AttendTileChoice c;
+    const bool few = n_query <= 64;
+    c.group = few ? 128 : 256;
+    c.kept = few ? 0 : 1;
+    const uint32_t cores = traits.n_core > 0 ? traits.n_core : 64, tile = c.group / 2;
+    c.split = n_segment > 1 && ceil_div(n_query, tile) * n_head_kv < 2 * cores;
+    c.n_split = c.split ? n_segment : 1;
+    const uint32_t at_once = n_part / c.n_split / args::kAttendRound * args::kAttendRound;
+    AUSPEX_ASSERT(at_once != 0);
+    // Where fewer segments exist yet, a round takes more queries: the first may take all of them.
+    c.n_tile = ceil_div(n_query, tile);
+    c.n_round = ceil_div(n_query, at_once);
+    return c;
+}
+
+}  // namespace vk
+}  // namespace detail
+}  // namespace AUSPEX_VERSION_NAMESPACE
+}  // namespace auspex
+#endif  // AUSPEX_NO_VULKAN
