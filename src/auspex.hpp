@@ -1078,7 +1078,8 @@ class AUSPEX_API Session {
     /// errors    as score(); unsupported: no MTP block is loaded.
     Status score_mtp(Span<const Token> ids, uint32_t depth, const RowSink& row);
 
-    /// Times each kind of kernel in a step of n_row (1..9) rows after n_token tokens. Forgets the history.
+    /// Times each kind of kernel in a step of n_row rows after n_token tokens: 1..9 rows as a cycle runs them, more, up
+    /// to n_ubatch, as a piece of a prompt. Forgets the history.
     ///
     /// errors    bad_argument: beyond what the session holds. unsupported: the CPU, or a GPU without timestamps.
     /// cost      about ten such steps.

@@ -537,6 +537,16 @@ TEST_CASE("a profile measures every kernel of a step") {
     CHECK(bytes > rig.gpu->weight_bytes() / 2);
     // It leaves the timeline as it was.
     CHECK(same_bits(rig.run(*context, part(ids, 20, 1), 20, true, 1), rig.run(*plain, part(ids, 20, 1), 20, true, 1)));
+    // A piece of a prompt has kernels of its own.
+    const uint64_t before = shared_gpu()->small_bytes;
+    shared_gpu()->small_bytes = 0;
+    times = context->profiler()->profile(40, 100);
+    REQUIRE_MESSAGE(times.ok(), times.status().message());
+    CHECK(std::count_if(times.value().begin(), times.value().end(),
+                        [](const KernelTime& k) { return k.name == "attend rows" || k.name == "attend tiles"; }) == 1);
+    shared_gpu()->small_bytes = UINT64_MAX;
+    CHECK(context->profiler()->profile(40, 100).status().code == Code::bad_argument);
+    shared_gpu()->small_bytes = before;
 }
 
 TEST_CASE("the GPU gives the framework's first rows, in steps and as a prompt") {

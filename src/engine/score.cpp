@@ -150,8 +150,7 @@ Result<std::vector<KernelTime>> Session::profile(uint32_t n_row, size_t n_token)
     AUSPEX_TRY(call.status());
     Impl& s = *impl_;
     AUSPEX_TRY(s.trunk->alive());
-    if (n_row == 0 || n_row > detail::kMaxTentative)
-        return detail::fail(Code::bad_argument, "a step of ", n_row, " rows, expected 1..", detail::kMaxTentative);
+    if (n_row == 0) return Status(Code::bad_argument, "a step of 0 rows, expected at least 1");
     if (n_token > s.options.n_context)
         return detail::fail(Code::bad_argument, n_token, " tokens before the step, the session holds ",
                             s.options.n_context);

@@ -147,8 +147,9 @@ class DeviceLoop {
 class KernelProfiler {
   public:
     virtual ~KernelProfiler() = default;
-    /// Times each kernel class of a tentative step of n_row rows at KV row `first_row`, as run() and commit(0) would
-    /// make it. errors: unsupported: the device has no timestamps.
+    /// Times each kernel class of a step of n_row rows at KV row `first_row`, as run() would make it: up to
+    /// kMaxTentative rows tentative, more as a piece of a prompt, which changes the state. errors: unsupported: the
+    /// device has no timestamps. bad_argument: more rows than one piece has.
     virtual Result<std::vector<KernelTime>> profile(uint32_t n_row, uint32_t first_row) = 0;
     /// Counts what run(step) submits for a step of the trunk. Runs nothing; `step.ids` may be null.
     /// errors: bad_argument, context_full: as run(); bad_argument: a step of an MTP block.

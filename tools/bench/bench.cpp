@@ -177,12 +177,13 @@ Status check(BenchOptions& o) {
     if (o.measure_all) o.prefill_list = "128,512", o.depth_list = "0,512", o.row_list = "1,2,3,4,5,6,7,8";
     if (s.ok()) s = read_list(o.prefill_list, "prefill lengths", kMany).get(o.prefill);
     if (s.ok()) s = read_list(o.depth_list, "depths", kMany).get(o.depths);
-    if (s.ok()) s = read_list(o.row_list, "rows", 8).get(o.rows);
+    if (s.ok()) s = read_list(o.row_list, "rows", o.profile ? 512 : 8).get(o.rows);
     if (s.ok()) s = read_list(o.mtp_list, "draft depths", int64_t{auspex::kMaxDraft}).get(o.mtp);
     if (!s.ok()) return s;
     if (std::count(o.prefill.begin(), o.prefill.end(), 0))
         return Status(Code::bad_argument, "--prefill has 0, expected lengths of 1 or more");
-    if (std::count(o.rows.begin(), o.rows.end(), 0)) return Status(Code::bad_argument, "--rows has 0, expected 1 .. 8");
+    if (std::count(o.rows.begin(), o.rows.end(), 0))
+        return Status(Code::bad_argument, "--rows has 0, expected 1 or more");
     if (!(o.synth_accept >= 0 && o.synth_accept <= 1))
         return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
     const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0) + !o.replay.empty() + !o.masks.empty();

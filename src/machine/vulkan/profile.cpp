@@ -27,9 +27,13 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
         return fail(Code::unsupported, gpu->traits.name, " has no timestamps on its compute queue");
     Step step;
     step.tape = &plan.trunk;
-    step.n_row = step.n_logit = n_row;
+    step.n_row = n_row;
     step.place(first_row);
-    step.tentative = true;
+    step.tentative = n_row <= kMaxTentative;
+    const uint32_t n_row_max = model_->small() ? kMaxTentative : n_chunk_;
+    if (n_row > n_row_max)
+        return fail(Code::bad_argument, "a step of ", n_row, " rows, expected at most ", n_row_max,
+                    ", which run at once");
     AUSPEX_TRY(check(step));
     forget_rows();
     Commands commands;
@@ -39,10 +43,11 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
                    .build([&](ListBuilder& b) {
                        Pass pass;
                        pass.tape = &plan.trunk;
-                       pass.n_row = n_row;
-                       pass.head = pass.largest = true;
+                       pass.n_row = step.tentative ? n_row : row_class(n_row);
+                       pass.wide = !step.tentative;
+                       pass.head = pass.largest = step.tentative;
                        b.tape(pass);
-                       b.sample(plan.trunk, n_row, false, false, true);
+                       if (step.tentative) b.sample(plan.trunk, n_row, false, false, true);
                    })
                    .get(list));
     Pipelines& pipelines = *model_->device->pipelines;
@@ -57,7 +62,7 @@ Result<std::vector<KernelTime>> VulkanContext::profile(uint32_t n_row, uint32_t 
         AUSPEX_TRY(open_recording(index).get(open));
         request->n_row = request->n_id = n_row;
         request->position = first_row;
-        request->tentative = 1;
+        request->tentative = step.tentative;
         request->n_commit = n_pending_;
         request->flags = args::kRequestTrunk;
         std::memset(request + 1, 0, n_row * sizeof(Token));
