@@ -17,7 +17,8 @@ extern "C" const char __executable_start, etext;  // of the linker: where the co
 
 namespace test {
 
-std::atomic<int64_t> n_allocation{0}, n_held{0}, allocations_until_fault{kNever}, own_allocations_until_fault{kNever};
+std::atomic<int64_t> n_allocation{0}, n_allocated_bytes{0}, n_held{0}, allocations_until_fault{kNever},
+    own_allocations_until_fault{kNever};
 
 #ifdef _WIN32
 void* allocate_aligned(size_t n, size_t alignment) {
@@ -54,6 +55,7 @@ namespace {
 
 void* allocate(size_t n, size_t alignment, const void* caller) {
     test::n_allocation.fetch_add(1, std::memory_order_relaxed);
+    test::n_allocated_bytes.fetch_add(static_cast<int64_t>(n), std::memory_order_relaxed);
     if (test::fails(test::allocations_until_fault)) return nullptr;
     if (test::own_allocations_until_fault.load(std::memory_order_relaxed) != test::kNever && test::is_own(caller) &&
         test::fails(test::own_allocations_until_fault))

@@ -10,6 +10,8 @@ constexpr int64_t kNever = INT64_MAX;
 
 /// Calls of operator new by the whole process.
 extern std::atomic<int64_t> n_allocation;
+/// The bytes that they asked for, those given back among them.
+extern std::atomic<int64_t> n_allocated_bytes;
 /// Blocks that were allocated and not freed.
 extern std::atomic<int64_t> n_held;
 /// Allocations until one fails, after which all succeed again; kNever: none fails.
@@ -23,6 +25,16 @@ bool can_tell_own_allocations();
 /// Aligned memory of the C library; null if there is none. What it gives, free_aligned() takes back.
 void* allocate_aligned(size_t n, size_t alignment);
 void free_aligned(void* p);
+
+/// What allocations cost since it was made: a measure of work that is the same on every host.
+class AllocationCount {
+  public:
+    int64_t calls() const { return n_allocation - calls_; }
+    int64_t bytes() const { return n_allocated_bytes - bytes_; }
+
+  private:
+    int64_t calls_ = n_allocation, bytes_ = n_allocated_bytes;
+};
 
 /// Counts down; true for the one call that shall fail.
 bool fails(std::atomic<int64_t>& until);

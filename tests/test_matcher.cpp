@@ -298,6 +298,26 @@ TEST_CASE("a text with more readings than are followed is an error, until steps 
     CHECK(m->status().code == Code::unsupported);
 }
 
+TEST_CASE("a text whose states take too much memory is an error, until steps are taken back") {
+    const Vocab vocab(1, 10);
+    // Every x adds a reading to the state.
+    std::unique_ptr<Matcher> m = make(gbnf("root ::= \"x\" root \"y\" | \"x\" root | \"x\""), vocab);
+    constexpr size_t kMax = size_t{512} << 10;
+    m->set_memory_limit(1024, kMax);
+    while (m->status().ok() && m->n_step() < 500) {
+        REQUIRE(m->accept(Token{'x'}));
+        CHECK(m->memory() < kMax + (size_t{64} << 10));
+    }
+    CHECK(m->n_step() > 100);
+    CHECK(m->status().code == Code::unsupported);
+    CHECK(m->status().text.find("the states of the text take") != std::string::npos);
+    m->rollback(m->n_step() - 50);
+    CHECK(m->status().ok());
+    CHECK(m->accept(Token{'x'}));
+    CHECK(m->status().ok());
+    CHECK(m->memory() < kMax / 2);
+}
+
 TEST_CASE("forced text is what must come") {
     const Vocab vocab(1, 10);
     std::unique_ptr<Matcher> m = make(gbnf("root ::= \"city: \" [A-Z] \"\\n</p>\" (\"\" | \"x\")"), vocab);

@@ -121,6 +121,10 @@ bool Matcher::accept(std::string_view bytes) {
 }
 
 Status Matcher::status() const {
+    if (memory_limit_ > max_memory_)
+        return fail(Code::unsupported, "after ", n_step(), " steps the states of the text take ", memory_limit_ / 2,
+                    " bytes, at most ", max_memory_ / 2,
+                    " are kept; write the grammar so that fewer rules match the same text");
     if (!automaton_.narrowed(history_.back())) return {};
     return fail(Code::unsupported, "after ", n_step(), " steps the text can be read in more than ",
                 Automaton::kMaxReadings, " ways, or is nested more than ", Automaton::kMaxDepth,
@@ -130,6 +134,7 @@ Status Matcher::status() const {
 void Matcher::rollback(size_t n) {
     history_.resize(history_.size() - std::min(n, n_step()));
     if (history_.size() < finished_at_) finished_at_ = SIZE_MAX;
+    if (memory_limit_ > max_memory_) memory_limit_ = usual_limit_;  // the shorter text may take less
 }
 
 void Matcher::trim() {

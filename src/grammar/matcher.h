@@ -31,7 +31,7 @@ class Matcher {
     /// The text so far is one of the grammar.
     bool is_accepting() const { return automaton_.accepting(history_.back()); }
     /// errors    unsupported: the text so far has more readings than are followed, so that tokens may be refused which
-    ///           the grammar allows. rollback() goes back to before.
+    ///           the grammar allows; or its states take more than the memory limit. rollback() goes back to before.
     Status status() const;
     /// An end token was accepted.
     bool is_finished() const { return history_.size() >= finished_at_; }
@@ -47,7 +47,11 @@ class Matcher {
     };
     const Work& work() const { return work_; }
     size_t memory() const { return automaton_.memory() + lists_bytes_ + cache_.size() * n_word() * 4; }
-    void set_memory_limit(size_t bytes) { memory_limit_ = bytes; }
+    /// bytes: beyond which what only saves time is forgotten. max_bytes: what the text itself may take.
+    void set_memory_limit(size_t bytes, size_t max_bytes = kMaxMemory) {
+        memory_limit_ = usual_limit_ = bytes;
+        max_memory_ = max_bytes;
+    }
 
   private:
     /// What is known about an expression within which most tokens fit.
@@ -96,7 +100,8 @@ class Matcher {
     std::vector<StateId> path_;
     std::vector<ExprId> expr_path_;
     uint64_t clock_ = 0;
-    size_t memory_limit_ = size_t{48} << 20;
+    static constexpr size_t kMaxMemory = size_t{256} << 20;
+    size_t usual_limit_ = size_t{48} << 20, memory_limit_ = usual_limit_, max_memory_ = kMaxMemory;
     Work work_;
 };
 
