@@ -37,7 +37,7 @@
 #include <stdint.h>
 
 /* major * 1000 + minor. Programs and libraries of one major number work together. */
-#define AUSPEX_ABI_VERSION 1001
+#define AUSPEX_ABI_VERSION 1002
 
 /* AUSPEX_C_SHARED: the functions are in a shared library. */
 #ifndef AUSPEX_C_API
@@ -268,6 +268,12 @@ typedef struct auspex_session_options {
     void* progress_user;
 } auspex_session_options;
 
+/* Added to the logit of one token. */
+typedef struct auspex_logit_bias {
+    int32_t id;
+    float bias; /* -1000..1000 */
+} auspex_logit_bias;
+
 /* How tokens are sampled; all 0 is greedy. */
 typedef struct auspex_sampling {
     uint32_t struct_size;
@@ -281,11 +287,15 @@ typedef struct auspex_sampling {
     uint32_t penalty_window; /* how many of the last tokens count as seen; 0: 64 */
     uint32_t reserved;
     uint64_t seed;
-    const auspex_constraint* grammar; /* only tokens that it allows are sampled; null: all */
+    const auspex_constraint* grammar;    /* only tokens that it allows are sampled; null: all */
+    uint64_t constrained_from;           /* 1 + the token of the history where the text of the grammar begins, to go on
+                                            after a load; 0: where auspex_session_next() is first called with it */
+    const auspex_logit_bias* logit_bias; /* before everything else; null: none */
+    size_t n_logit_bias;
 } auspex_sampling;
 
-/* What generated text must look like, for auspex_sampling.grammar. It begins where auspex_session_next() is first
- * called with it; docs/CONSTRAINTS.md. Immutable: any thread, any number of sessions. */
+/* What generated text must look like, for auspex_sampling.grammar; docs/CONSTRAINTS.md. Immutable: any thread, any
+ * number of sessions. */
 enum { AUSPEX_CONSTRAINT_JSON_SCHEMA = 0, AUSPEX_CONSTRAINT_GBNF = 1, AUSPEX_CONSTRAINT_REGEX = 2 };
 /* model: whose vocabulary spells it. kind: AUSPEX_CONSTRAINT_..., what the text is. */
 AUSPEX_C_API auspex_code auspex_constraint_create(const auspex_model* model, int32_t kind, const char* text,

@@ -398,6 +398,29 @@ TEST_CASE("C: a reply is told in events, as ReplyStream tells it") {
     auspex_reply_free(reply);
 }
 
+TEST_CASE("C: logit_bias decides what is sampled, and is checked") {
+    Rig rig;
+    Ok ok;
+    auspex_session* s = rig.session();
+    rig.sync(s, {1, 2, 3});
+    auspex_sampling sampling;
+    REQUIRE(auspex_sampling_init(&sampling, sizeof sampling) == AUSPEX_OK);
+    auspex_logit_bias bias[2] = {{17, 900.0f}, {18, 950.0f}};
+    sampling.logit_bias = bias;
+    int32_t ids[AUSPEX_MAX_TOKENS];
+    size_t n = 0;
+    for (const size_t n_bias : {1u, 2u}) {
+        sampling.n_logit_bias = n_bias;
+        ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
+        CHECK(ids[0] == bias[n_bias - 1].id);
+    }
+    bias[0].id = kTinyVocab;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
+    sampling.logit_bias = nullptr;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
+    auspex_session_free(s);
+}
+
 TEST_CASE("C: a constraint decides what is sampled, and may be freed while a session goes on") {
     Rig rig;
     Ok ok;
@@ -411,15 +434,32 @@ TEST_CASE("C: a constraint decides what is sampled, and may be freed while a ses
     sampling.grammar = constraint;
     int32_t ids[AUSPEX_MAX_TOKENS];
     size_t n = 0, n_text = 0;
-    std::string text;
-    for (int i = 0; i < 7; ++i) {
-        ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
-        char piece[64];
-        ok(auspex_decode(rig.model, ids, n, 0, piece, sizeof piece, &n_text, ok));
-        text.append(piece, n_text);
-    }
-    CHECK(text.size() == 6);
-    CHECK(text.find_first_not_of("0123456789") == std::string::npos);
+    std::vector<int32_t> history{1, 2, 3, 4, 5};
+    const auto to_the_end = [&] {
+        do {
+            ok(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, ok));
+            history.insert(history.end(), ids, ids + n);
+        } while (auspex_is_end(rig.model, history.back()) == 0);
+        char text[64];
+        ok(auspex_decode(rig.model, history.data() + 5, history.size() - 5, 0, text, sizeof text, &n_text, ok));
+        return std::string(text, n_text);
+    };
+    const auto six_digits = [](const std::string& text) {
+        return text.size() == 6 && text.find_first_not_of("0123456789") == std::string::npos;
+    };
+    CHECK(six_digits(to_the_end()));
+    // Written anew up to its second token, with another row before it to compute: the text goes on from there.
+    history.resize(7);
+    rig.sync(s, {1, 2, 3, 4});
+    rig.sync(s, history);
+    sampling.constrained_from = 1 + 5;
+    CHECK(six_digits(to_the_end()));
+    rig.sync(s, {1, 2, 3, 4, 5, 6});
+    auspex_error refused = AUSPEX_ERROR_INIT;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, &refused) == AUSPEX_BAD_ARGUMENT);
+    CHECK(std::strstr(refused.text, "refuses token 5 of the history") != nullptr);
+    sampling.constrained_from = UINT64_MAX;
+    CHECK(auspex_session_next(s, &sampling, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_BAD_ARGUMENT);
     auspex_constraint_free(constraint);
     CHECK(auspex_session_next(s, nullptr, ids, AUSPEX_MAX_TOKENS, &n, nullptr) == AUSPEX_OK);
     CHECK(auspex_constraint_create(rig.model, AUSPEX_CONSTRAINT_GBNF, "root ::= (", 10, &constraint, nullptr) ==

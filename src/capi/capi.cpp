@@ -175,6 +175,11 @@ Answer sampling(const auspex_sampling* given, Sampling* to) {
         AUSPEX_C_TRY(need(from.grammar, "constraint"));
         to->constraint = from.grammar->constraint;
     }
+    if (from.constrained_from > SIZE_MAX - 1) return bad("constrained_from is beyond the address space");
+    if (from.constrained_from != 0) to->constrained_from = static_cast<size_t>(from.constrained_from - 1);
+    Span<const auspex_logit_bias> bias;
+    AUSPEX_C_TRY(view(from.logit_bias, from.n_logit_bias, &bias, "logit_bias"));
+    for (const auspex_logit_bias& b : bias) to->logit_bias.push_back({b.id, b.bias});
     to->temperature = from.temperature;
     to->top_k = from.top_k;
     if (from.top_p != 0) to->top_p = from.top_p;
