@@ -1,13 +1,11 @@
 """Clients from npm against the server. Skipped by name where node or the registry is away. See server_clients.mjs.
-
-The packages are pinned and kept in a cache folder, so that only the first run needs the registry.
 """
 import os
 import shutil
-import subprocess
 import tempfile
 import unittest
 
+from npm_packages import install, run_script
 from server_rig import BaseServer, call
 
 PACKAGES = {
@@ -19,28 +17,6 @@ PACKAGES = {
     "page": ["puppeteer-core@24.43.1", "axe-core@4.14.1"],
 }
 HERE = os.path.dirname(os.path.abspath(__file__))
-CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "auspex", "npm")
-
-
-def install(client):
-    """The folder with the client's packages; raises SkipTest if there is no way to get them."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        raise unittest.SkipTest("needs node and npm")
-    folder = os.path.join(CACHE, "-".join(PACKAGES[client]).replace("/", "_"))
-    done = os.path.join(folder, "done")
-    if not os.path.exists(done):
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "package.json"), "w") as f:
-            f.write('{"private": true, "type": "module"}')
-        try:
-            r = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *PACKAGES[client]],
-                               cwd=folder, capture_output=True, timeout=120)
-        except subprocess.TimeoutExpired:
-            raise unittest.SkipTest("the npm registry does not answer in 120 s")
-        if r.returncode:
-            raise unittest.SkipTest("npm cannot install " + " ".join(PACKAGES[client]))
-        open(done, "w").close()
-    return folder
 
 
 class Clients(BaseServer):
@@ -53,11 +29,8 @@ class Clients(BaseServer):
     }
 
     def check(self, client):
-        folder = install(client)
-        # node looks for packages from where the script lies.
-        script = os.path.join(folder, "server_clients.mjs")
-        shutil.copy(os.path.join(HERE, "server_clients.mjs"), script)
-        r = subprocess.run(["node", script, self.server.url, client], capture_output=True, text=True, timeout=120)
+        folder = install(PACKAGES[client])
+        r = run_script(folder, os.path.join(HERE, "server_clients.mjs"), self.server.url, client)
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
         self.assertGreater(r.stdout.count("ok "), 1, r.stdout)
 
@@ -90,12 +63,10 @@ class Page(BaseServer):
         chromium = shutil.which("chromium")
         if not chromium:
             self.skipTest("needs chromium")
-        script = os.path.join(install("page"), "server_page.mjs")
-        shutil.copy(os.path.join(HERE, "server_page.mjs"), script)
+        packages = install(PACKAGES["page"])
         with tempfile.TemporaryDirectory() as folder:
             folder = os.environ.get("AUSPEX_SCREENSHOTS", folder)
-            r = subprocess.run(["node", script, self.server.url, chromium, folder], capture_output=True, text=True,
-                               timeout=120)
+            r = run_script(packages, os.path.join(HERE, "server_page.mjs"), self.server.url, chromium, folder)
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
 

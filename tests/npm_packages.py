@@ -1,0 +1,35 @@
+"""Packages from npm for tests, pinned and kept in a cache folder, so that only the first run needs the registry."""
+import os
+import shutil
+import subprocess
+import unittest
+
+CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "auspex", "npm")
+
+
+def install(packages):
+    """The folder with the packages; raises SkipTest if there is no way to get them."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        raise unittest.SkipTest("needs node and npm")
+    folder = os.path.join(CACHE, "-".join(packages).replace("/", "_"))
+    done = os.path.join(folder, "done")
+    if not os.path.exists(done):
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "package.json"), "w") as f:
+            f.write('{"private": true, "type": "module"}')
+        try:
+            r = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages],
+                               cwd=folder, capture_output=True, timeout=120)
+        except subprocess.TimeoutExpired:
+            raise unittest.SkipTest("the npm registry does not answer in 120 s")
+        if r.returncode:
+            raise unittest.SkipTest("npm cannot install " + " ".join(packages))
+        open(done, "w").close()
+    return folder
+
+
+def run_script(folder, script, *arguments, timeout=120):
+    """Runs a script with node, which looks for packages from where the script lies."""
+    copy = os.path.join(folder, os.path.basename(script))
+    shutil.copy(script, copy)
+    return subprocess.run(["node", copy, *arguments], capture_output=True, text=True, timeout=timeout)
