@@ -3939,7 +3939,7 @@ class Matcher {
     /// The text so far is one of the grammar.
     bool is_accepting() const { return automaton_.accepting(history_.back()); }
     /// errors    unsupported: the text so far has more readings than are followed, so that tokens may be refused which
-    ///           the grammar allows. rollback() goes back to before.
+    ///           the grammar allows; or its states take more than the memory limit. rollback() goes back to before.
     Status status() const;
     /// An end token was accepted.
     bool is_finished() const { return history_.size() >= finished_at_; }
@@ -3955,7 +3955,11 @@ class Matcher {
     };
     const Work& work() const { return work_; }
     size_t memory() const { return automaton_.memory() + lists_bytes_ + cache_.size() * n_word() * 4; }
-    void set_memory_limit(size_t bytes) { memory_limit_ = bytes; }
+    /// bytes: beyond which what only saves time is forgotten. max_bytes: what the text itself may take.
+    void set_memory_limit(size_t bytes, size_t max_bytes = kMaxMemory) {
+        memory_limit_ = usual_limit_ = bytes;
+        max_memory_ = max_bytes;
+    }
 
   private:
     /// What is known about an expression within which most tokens fit.
@@ -4004,7 +4008,8 @@ class Matcher {
     std::vector<StateId> path_;
     std::vector<ExprId> expr_path_;
     uint64_t clock_ = 0;
-    size_t memory_limit_ = size_t{48} << 20;
+    static constexpr size_t kMaxMemory = size_t{256} << 20;
+    size_t usual_limit_ = size_t{48} << 20, memory_limit_ = usual_limit_, max_memory_ = kMaxMemory;
     Work work_;
 };
 
@@ -20664,6 +20669,10 @@ bool Matcher::accept(std::string_view bytes) {
 }
 
 Status Matcher::status() const {
+    if (memory_limit_ > max_memory_)
+        return fail(Code::unsupported, "after ", n_step(), " steps the states of the text take ", memory_limit_ / 2,
+                    " bytes, at most ", max_memory_ / 2,
+                    " are kept; write the grammar so that fewer rules match the same text");
     if (!automaton_.narrowed(history_.back())) return {};
     return fail(Code::unsupported, "after ", n_step(), " steps the text can be read in more than ",
                 Automaton::kMaxReadings, " ways, or is nested more than ", Automaton::kMaxDepth,
@@ -20673,6 +20682,7 @@ Status Matcher::status() const {
 void Matcher::rollback(size_t n) {
     history_.resize(history_.size() - std::min(n, n_step()));
     if (history_.size() < finished_at_) finished_at_ = SIZE_MAX;
+    if (memory_limit_ > max_memory_) memory_limit_ = usual_limit_;  // the shorter text may take less
 }
 
 void Matcher::trim() {

@@ -100,6 +100,14 @@ class BenchDrafting(BaseBench):
             self.assertGreater(r["head_bytes"], 0)
         self.assertEqual(o["mtp"][0]["relative_cycle"], 1)
 
+    def test_cycles_under_a_grammar_beside_free_ones(self):
+        any_text = self.file("any.gbnf", "root ::= !<[0]>* \"the end\"")
+        o = self.json("--mtp", "3", "--synth-accept", 0.8, "-n", 40, "--repeat", 1, "--grammar", any_text)
+        self.assertEqual([(r["depth"], r.get("constrained", False)) for r in o["mtp"]],
+                         [(0, False), (3, False), (0, True), (3, True)])
+        self.assertEqual(o["mtp"][1]["accepted_share"], o["mtp"][3]["accepted_share"])
+        self.refused(["--mtp"], "--rows", "1", "--grammar", any_text)
+
     def test_synthetic_acceptance_is_as_frequent_as_asked(self):
         o = self.json("--mtp", "1", "--synth-accept", 0.5, "-n", 400, "--repeat", 1)
         self.assertTrue(0.35 < o["mtp"][1]["accepted_share"] < 0.65)

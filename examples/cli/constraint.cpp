@@ -74,4 +74,13 @@ Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& to
     return of_file(o.tools, auspex::Grammar::from_tools(tools, options).get(*to));
 }
 
+Status choose_constraint(const ConstraintFlags& o, const auspex::Model& model, auspex::Constraint* to) {
+    std::vector<std::string> tools;
+    auspex::Grammar grammar;
+    Status s = read_tools(o, &tools);
+    if (s.ok()) s = read_grammar(o, tools, model.info().chat_style, false, &grammar);
+    if (!s.ok() || !grammar) return s;
+    return auspex::Constraint::create(model, grammar).get(*to);
+}
+
 }  // namespace cli

@@ -22,5 +22,8 @@ Status read_tools(const ConstraintFlags& o, std::vector<std::string>* to);
 /// errors    bad_argument, unsupported: what the grammar says, with the file's name; those of read_bytes().
 Status read_grammar(const ConstraintFlags& o, const std::vector<std::string>& tools, auspex::ChatStyle style,
                     bool inside_thinking, auspex::Grammar* to);
+/// The constraint of a text outside thinking, or none.
+/// errors    as above, and those of Constraint::create().
+Status choose_constraint(const ConstraintFlags& o, const auspex::Model& model, auspex::Constraint* to);
 
 }  // namespace cli

@@ -50,12 +50,7 @@ Status find_text(SessionFlag* kept) {
 /// How to sample: the options, and what the text must look like.
 Status choose_sampling(const RunOptions& o, const auspex::Model& model, auspex::Sampling* to) {
     *to = o.sampling;
-    std::vector<std::string> tools;
-    auspex::Grammar grammar;
-    Status s = read_tools(o.constraint, &tools);
-    if (s.ok()) s = read_grammar(o.constraint, tools, model.info().chat_style, false, &grammar);
-    if (!s.ok() || !grammar) return s;
-    return auspex::Constraint::create(model, grammar).get(to->constraint);
+    return choose_constraint(o.constraint, model, &to->constraint);
 }
 
 /// Makes the session what the user saw, and saves it.

@@ -186,6 +186,8 @@ Status check(BenchOptions& o) {
         return Status(Code::bad_argument, "--rows has 0, expected 1 or more");
     if (!(o.synth_accept >= 0 && o.synth_accept <= 1))
         return Status(Code::bad_argument, "--synth-accept is " + std::to_string(o.synth_accept) + ", expected 0 .. 1");
+    if (o.constraint.any() && o.mtp.empty())
+        return Status(Code::bad_argument, "a constraint has no meaning here, expected --mtp beside it");
     const int n_mode = o.profile + o.stack + o.controller + (o.longest > 0) + !o.replay.empty() + !o.masks.empty();
     if (n_mode > 1)
         return Status(Code::bad_argument,

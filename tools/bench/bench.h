@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "examples/cli/common.h"
+#include "examples/cli/constraint.h"
 #include "score.h"
 #include "examples/cli/window.h"
 
@@ -20,6 +21,7 @@ struct BenchOptions {
     PlaceOptions place;
     WindowFlags window;
     auspex::Sampling sampling;
+    ConstraintFlags constraint;
     std::string prefill_list, depth_list, row_list, mtp_list;
     std::vector<Token> prefill, depths, rows, mtp;  ///< read from the lists
     bool measure_all = false;  ///< none of them was named: prefill, decoding and rows with their defaults

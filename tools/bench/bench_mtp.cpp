@@ -2,7 +2,7 @@
 //
 // With --synth-accept everything is computed and only the comparison is synthetic, so that a model with random weights
 // shows what a trained one would reach. Depths take turns within each run, so that a slow moment of the machine affects
-// all of them.
+// all of them. With --grammar or --json-schema each depth runs free and constrained, by turns.
 #include "bench_texts.h"
 #include "examples/cli/draft.h"
 #include "../synthetic_acceptance.h"
@@ -13,16 +13,18 @@ namespace {
 
 struct Depth {
     uint32_t g = 0;
+    bool constrained = false;
+    auspex::Session* on = nullptr;
     std::vector<double> tps, cycle_ms;  ///< by run
     double n_token = 0, n_cycle = 0, accepted = 0, drafted = 0;
 };
 
 /// One run of at least n tokens.
-Status decode(auspex::Session& on, size_t n, Depth* to) {
+Status decode(auspex::Session& on, const auspex::Sampling& sampling, size_t n, Depth* to) {
     const auspex::Stats before = on.stats();
     const size_t begin = on.history().size();
     double seconds = 0;
-    const Status s = generate_timed(on, {}, begin + n, &seconds);
+    const Status s = generate_timed(on, sampling, begin + n, &seconds);
     if (!s.ok()) return s;
     const auspex::Stats after = on.stats();
     const double n_made = double(on.history().size() - begin);
@@ -74,11 +76,18 @@ Status prompts(Bench& b, const auspex::DraftOptions& draft) {
 
 Status bench_mtp(Bench& b) {
     const BenchOptions& o = b.o;
+    Status s = b.open();
+    if (s.ok()) s = b.warm_up();
+    auspex::Sampling forms[2];  // free and constrained
+    if (s.ok()) s = choose_constraint(o.constraint, b.on.model, &forms[1].constraint);
     std::vector<Depth> depths(1);  // 0 first: what the others are measured against
     for (const Token g : o.mtp)
         if (g > 0) depths.emplace_back().g = static_cast<uint32_t>(g);
-    Status s = b.open();
-    if (s.ok()) s = b.warm_up();
+    if (forms[1].constraint)
+        for (size_t i = 0, n_free = depths.size(); i < n_free; ++i) {
+            depths.push_back(depths[i]);
+            depths.back().constrained = true;
+        }
     auspex::DraftOptions draft;
     draft.source = auspex::Draft::mtp;
     if (s.ok()) s = choose_draft_vocab(o.draft_vocab, b.on.model.info(), &draft);
@@ -87,23 +96,25 @@ Status bench_mtp(Bench& b) {
                  per_run = n + 5 * (auspex::kMaxDraft + 1);
     const size_t n_context = start + per_run * static_cast<size_t>(o.repeat + 1) * depths.size() + 16;
     // Plain decoding has a session of its own, so that it pays for nothing that drafting needs.
-    auspex::Session plain, drafting;
-    if (s.ok()) s = b.session(o.window, n_context).get(plain);
-    if (s.ok() && depths.size() > 1) s = b.session(o.window, n_context, draft).get(drafting);
+    auspex::Session sessions[4];
     auspex::SyncReport synced;
-    if (s.ok()) s = plain.sync(b.ids(start)).get(synced);
-    if (s.ok() && drafting) s = drafting.sync(b.ids(start)).get(synced);
-    if (s.ok()) s = plain.next().status();  // the first sample needs no pass
-    if (s.ok() && drafting) s = drafting.next().status();
+    for (Depth& d : depths) {
+        const bool drafts = d.g > 0;
+        auspex::Session& on = sessions[(drafts ? 1 : 0) + (d.constrained ? 2 : 0)];
+        d.on = &on;
+        if (!s.ok() || on) continue;
+        s = b.session(o.window, n_context, drafts ? draft : Bench::no_draft()).get(on);
+        if (s.ok()) s = on.sync(b.ids(start)).get(synced);
+        if (s.ok()) s = on.next(forms[d.constrained]).status();  // the first sample needs no pass
+        if (s.ok() && drafts) tools::set_acceptance(on, static_cast<float>(o.synth_accept));
+    }
     clear_progress_line();
     if (!s.ok()) return s;
-    if (drafting) tools::set_acceptance(drafting, static_cast<float>(o.synth_accept));
     for (int64_t run = -1; run < o.repeat; ++run) {  // the first one is not counted: it records and compiles
         for (Depth& d : depths) {
-            auspex::Session& on = d.g == 0 ? plain : drafting;
-            if (d.g != 0) s = on.set_draft_depth(static_cast<int>(d.g));
+            if (d.g != 0) s = d.on->set_draft_depth(static_cast<int>(d.g));
             Depth unseen;
-            if (s.ok()) s = decode(on, n, run < 0 ? &unseen : &d);
+            if (s.ok()) s = decode(*d.on, forms[d.constrained], n, run < 0 ? &unseen : &d);
             if (!s.ok()) return s;
         }
     }
@@ -115,7 +126,7 @@ Status bench_mtp(Bench& b) {
     b.say("%5s %10s %21s %10s %6s %14s %10s %12s %12s %8s\n", "draft", "tokens/s", "(min .. max)", "cycle ms", "R",
           "tokens/cycle", "accepted", "pays above", "conditional", "speedup");
     const double plain_ms = median(depths[0].cycle_ms), plain_tps = median(depths[0].tps);
-    const uint64_t head_bytes = drafting ? drafting.stats().draft_head_bytes : 0;
+    const uint64_t head_bytes = sessions[1] ? sessions[1].stats().draft_head_bytes : 0;
     for (const Depth& d : depths) {
         const double tps = median(d.tps), low = *std::min_element(d.tps.begin(), d.tps.end()),
                      high = *std::max_element(d.tps.begin(), d.tps.end());
@@ -124,6 +135,7 @@ Status bench_mtp(Bench& b) {
         nlohmann::ordered_json row = {
             {"depth", d.g},   {"tps", tps},          {"tps_least", low},   {"tps_most", high},
             {"cycle_ms", ms}, {"relative_cycle", r}, {"speedup", speedup}, {"tokens_per_cycle", per_cycle}};
+        if (d.constrained) row["constrained"] = true;
         b.say("%5u %10.1f %21s %10.3f %6.2f %14.2f", d.g, tps,
               ("(" + std::to_string(int64_t(low)) + " .. " + std::to_string(int64_t(high)) + ")").c_str(), ms, r,
               per_cycle);
@@ -137,7 +149,7 @@ Status bench_mtp(Bench& b) {
                   100 * break_even_share(r, d.g), 100 * break_even_conditional(r, d.g), speedup);
         }
         b.out["mtp"].push_back(row);
-        b.say("\n");
+        b.say(d.constrained ? "  constrained\n" : "\n");
     }
     return {};
 }

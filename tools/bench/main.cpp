@@ -6,6 +6,7 @@
 
 #include "bench.h"
 #include "examples/cli/command.h"
+#include "examples/cli/constraint.h"
 #include "examples/cli/platform.h"
 
 namespace cli {
@@ -117,6 +118,7 @@ int main(int argc, char** argv) {
     add_measurements(app, o);
     add_settings(app, o);
     add_replay(app, o);
+    add_constraint(app, o.constraint);
     const CLI::Option* tokens = app.add_option(
         "-n,--tokens", o.n, "Tokens to decode in each run (default: 32; with --mtp 128, with --stack 256)");
     return run_command(app, utf8_arguments(argc, argv), [&] {
