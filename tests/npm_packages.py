@@ -7,8 +7,8 @@ import unittest
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "auspex", "npm")
 
 
-def install(packages):
-    """The folder with the packages; raises SkipTest if there is no way to get them."""
+def install(packages, scripts=False):
+    """The folder with the packages; raises SkipTest where they cannot be had. scripts: run those that they bring."""
     if not shutil.which("node") or not shutil.which("npm"):
         raise unittest.SkipTest("needs node and npm")
     folder = os.path.join(CACHE, "-".join(packages).replace("/", "_"))
@@ -18,8 +18,8 @@ def install(packages):
         with open(os.path.join(folder, "package.json"), "w") as f:
             f.write('{"private": true, "type": "module"}')
         try:
-            r = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages],
-                               cwd=folder, capture_output=True, timeout=120)
+            options = ["--no-audit", "--no-fund", *([] if scripts else ["--ignore-scripts"])]
+            r = subprocess.run(["npm", "install", *options, *packages], cwd=folder, capture_output=True, timeout=120)
         except subprocess.TimeoutExpired:
             raise unittest.SkipTest("the npm registry does not answer in 120 s")
         if r.returncode:

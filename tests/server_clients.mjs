@@ -35,6 +35,10 @@ async function openai() {
     const calls = done.choices[0].message.tool_calls;
     assert.deepEqual(calls.map(c => [c.function.name, JSON.parse(c.function.arguments)]), twoCalls);
   };
+  checks['a call without arguments, streamed'] = async () => {
+    const done = await api.chat.completions.stream(ask('no arguments')).finalChatCompletion();
+    assert.deepEqual(done.choices[0].message.tool_calls.map(c => JSON.parse(c.function.arguments)), [{}]);
+  };
   checks['tool runner'] = async () => {
     const asked = [];
     const runner = api.chat.completions.runTools({
@@ -102,6 +106,8 @@ async function anthropic() {
     const message = await api.messages.stream(ask('two calls')).finalMessage();
     assert.equal(message.stop_reason, 'tool_use');
     assert.deepEqual(message.content.filter(b => b.type === 'tool_use').map(b => [b.name, b.input]), twoCalls);
+    const empty = await api.messages.stream(ask('no arguments')).finalMessage();
+    assert.deepEqual(empty.content.map(b => b.input), [{}]);
   };
   checks['a tool round'] = async () => {
     const first = await api.messages.create(ask('run it'));
@@ -136,6 +142,7 @@ async function langchain() {
     const tool = {type: 'function', function: {name: 'bash', description: 'Runs a command', parameters}};
     const r = await model.bindTools([tool]).invoke('two calls');
     assert.deepEqual(r.tool_calls.map(c => [c.name, c.args]), twoCalls);
+    assert.deepEqual((await model.bindTools([tool]).invoke('no arguments')).tool_calls.map(c => c.args), [{}]);
   };
 }
 
@@ -156,6 +163,8 @@ async function ai() {
     const bash = tool({description: 'Runs a command', inputSchema: jsonSchema(parameters)});
     const r = streamText({model, prompt: 'two calls', tools: {bash}});
     assert.deepEqual((await r.toolCalls).map(c => [c.toolName, c.input]), twoCalls);
+    const empty = streamText({model, prompt: 'no arguments', tools: {bash}});
+    assert.deepEqual((await empty.toolCalls).map(c => c.input), [{}]);
   };
 }
 

@@ -24,6 +24,7 @@ class Clients(BaseServer):
     SCRIPT = {
         "plain": "Short thought.\n</think>\n\nHello, world.",
         "two calls": "</think>\n\n" + call("bash", command='ls "a"', n="3") + "\n" + call("bash", command="pwd"),
+        "no arguments": "</think>\n\n" + call("bash"),
         "run it": "I run it.\n</think>\n\n" + call("bash", command="echo hi"),
         "the output": "</think>\n\nIt printed the output.",
     }

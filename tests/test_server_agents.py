@@ -1,0 +1,98 @@
+"""Whole agents from npm against the server: each runs a task of five tool rounds in an empty folder. See server_rig.py.
+
+Deep mode only: an agent sends 10 000 to 30 000 tokens. Skipped by name where node or the registry is away.
+"""
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+from npm_packages import install
+from server_rig import Server, call, script_file, tool_model
+
+DEEP = os.environ.get("AUSPEX_TEST_DEEP") == "1"
+N_ROUND = 5
+TASK = "Count the rounds."
+def rounds(tool, name, **more):
+    """A script of five calls, each of which follows the output of the one before."""
+    def reply(i):
+        return "</think>\n\n" + call(tool, **{name: f"echo round $(({i} + 1)) done"}, **more)
+    script = {TASK: reply(0)}
+    script.update({f"round {i} done": reply(i) for i in range(1, N_ROUND)})
+    script[f"round {N_ROUND} done"] = "</think>\n\nThe five rounds are over."
+    return script
+
+
+@unittest.skipUnless(DEEP, "agents run in deep mode")
+class Agents(unittest.TestCase):
+    def run_agent(self, package, script, arguments, files=(), **environment):
+        """files: {path in the home folder: text}; $URL stands for the server's in them and in the environment."""
+        program = os.path.join(install([package], scripts=True), "node_modules", ".bin", arguments[0])
+        model, replies = tool_model(), script_file(script)
+        server = Server("-v", "--temp", 0, "--script", replies, model=model)
+        try:
+            with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as work:
+                for path, text in dict(files).items():
+                    os.makedirs(os.path.dirname(os.path.join(home, path)), exist_ok=True)
+                    with open(os.path.join(home, path), "w") as f:
+                        f.write(text.replace("$URL", server.url))
+                r = subprocess.run(
+                    [program, *arguments[1:]], cwd=work, capture_output=True, text=True, timeout=400,
+                    stdin=subprocess.DEVNULL,
+                    env={"PATH": os.environ["PATH"], "HOME": home, "TERM": "dumb", "NO_PROXY": "127.0.0.1",
+                         **{k: v.replace("$URL", server.url) for k, v in environment.items()}})
+            metrics = server.get("/metrics").body
+        finally:
+            code, log = server.stop()
+            os.remove(model)
+            os.remove(replies)
+        self.assertEqual(code, 0, log)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr + log)
+        self.assertIn("The five rounds are over.", r.stdout, r.stderr + log)
+        self.assertEqual(re.findall(r"POST \S+ [345]\d\d", log), [])
+
+        def metric(name):
+            return int(re.search(rf"^{name} (\d+)", metrics, re.MULTILINE)[1])
+        n_computed, n_context = metric("auspex_prefix_rows_redone_total"), metric("llamacpp:n_tokens_max")
+        print(f"{package}: rows computed {n_computed}, last context {n_context}")
+        self.assertLess(n_computed, 1.25 * n_context)  # side requests, and what was appended; no prompt twice
+
+    def test_pi(self):
+        models = {"providers": {"local": {"baseUrl": "$URL/v1", "api": "openai-completions", "apiKey": "x",
+                                          "models": [{"id": "demo"}]}}}
+        self.run_agent("@mariozechner/pi-coding-agent@0.73.1", rounds("bash", "command"),
+                       ["pi", "--provider", "local", "--model", "demo", "-p", TASK],
+                       {".pi/agent/models.json": json.dumps(models)})
+
+    def test_codex(self):
+        config = ('model = "demo"\nmodel_provider = "local"\n[model_providers.local]\nname = "local"\n'
+                  'base_url = "$URL/v1"\nwire_api = "responses"\nenv_key = "K"\n')
+        self.run_agent("@openai/codex@0.169.0", rounds("exec_command", "cmd"),
+                       ["codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK],
+                       {".codex/config.toml": config}, K="x")
+
+    def test_opencode(self):
+        config = {"provider": {"local": {"npm": "@ai-sdk/openai-compatible", "name": "local",
+                                         "options": {"baseURL": "$URL/v1", "apiKey": "x"},
+                                         "models": {"demo": {"name": "demo"}}}}}
+        self.run_agent("opencode-ai@1.18.33", rounds("bash", "command", description="Counts"),
+                       ["opencode", "run", "-m", "local/demo", TASK],
+                       {".config/opencode/opencode.json": json.dumps(config)})
+
+    def test_qwen_code(self):
+        self.run_agent("@qwen-code/qwen-code@0.15.10",
+                       rounds("run_shell_command", "command", description="Counts", is_background="false"),
+                       ["qwen", "--yolo", "-p", TASK],
+                       OPENAI_API_KEY="x", OPENAI_BASE_URL="$URL/v1", OPENAI_MODEL="demo")
+
+    def test_claude_code(self):
+        self.run_agent("@anthropic-ai/claude-code@2.1.197", rounds("Bash", "command", description="Counts"),
+                       ["claude", "-p", TASK, "--model", "demo", "--allowedTools", "Bash"],
+                       ANTHROPIC_BASE_URL="$URL", ANTHROPIC_API_KEY="x", DISABLE_TELEMETRY="1",
+                       CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", IS_SANDBOX="1")
+
+
+if __name__ == "__main__":
+    unittest.main()
